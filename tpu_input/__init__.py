@@ -1,0 +1,46 @@
+"""Input pipelines that feed a TPU: shards in, fixed-shape batches out.
+
+The names below load on first use (PEP 562), so that `import tpu_input.schema` stays free of TensorFlow.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tpu_input.config import InputConfig
+    from tpu_input.device import from_infeed
+    from tpu_input.evaluate import eval_steps, make_eval_input_fn
+    from tpu_input.reading import read_manifest
+    from tpu_input.schema import Manifest
+    from tpu_input.serving import make_serving_input_receiver_fn
+    from tpu_input.train import make_train_input_fn
+
+_HOMES = {
+    "InputConfig": "tpu_input.config",
+    "Manifest": "tpu_input.schema",
+    "eval_steps": "tpu_input.evaluate",
+    "from_infeed": "tpu_input.device",
+    "make_eval_input_fn": "tpu_input.evaluate",
+    "make_serving_input_receiver_fn": "tpu_input.serving",
+    "make_train_input_fn": "tpu_input.train",
+    "read_manifest": "tpu_input.reading",
+}
+
+__all__ = [
+    "InputConfig",
+    "Manifest",
+    "eval_steps",
+    "from_infeed",
+    "make_eval_input_fn",
+    "make_serving_input_receiver_fn",
+    "make_train_input_fn",
+    "read_manifest",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'tpu_input' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)

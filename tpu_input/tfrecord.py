@@ -1,0 +1,97 @@
+"""TensorFlow's file format without TensorFlow: the tf.train.Example message and TFRecord framing.
+
+Example.SerializeToString() ──frame()──▶ one TFRecord of a shard ──read_frames()──▶ (offset, serialized Example)
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import IO, Any
+
+import google_crc32c
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+
+def _example_class() -> Any:
+    """Returns the message class of tf.train.Example, declared as in tensorflow/core/example/{example,feature}.proto.
+
+    A descriptor pool of its own keeps it apart from TensorFlow's, where both live in one process.
+    """
+    proto = descriptor_pb2.FileDescriptorProto(name="example.proto", package="jpeg2tpu", syntax="proto3")
+    field = descriptor_pb2.FieldDescriptorProto
+
+    def message(name: str, *fields: tuple[str, int, int, int, str]) -> descriptor_pb2.DescriptorProto:
+        built = proto.message_type.add(name=name)
+        for field_name, number, label, kind, type_name in fields:
+            built.field.add(name=field_name, number=number, label=label, type=kind, type_name=type_name or None)
+        return built
+
+    one, many, sub = field.LABEL_OPTIONAL, field.LABEL_REPEATED, field.TYPE_MESSAGE
+    message("BytesList", ("value", 1, many, field.TYPE_BYTES, ""))
+    message("Int64List", ("value", 1, many, field.TYPE_INT64, ""))
+    kinds = message(
+        "Feature",
+        ("bytes_list", 1, one, sub, ".jpeg2tpu.BytesList"),
+        ("int64_list", 3, one, sub, ".jpeg2tpu.Int64List"),
+    )
+    kinds.oneof_decl.add(name="kind")
+    for kind in kinds.field:
+        kind.oneof_index = 0
+    features = message("Features", ("feature", 1, many, sub, ".jpeg2tpu.Features.FeatureEntry"))
+    entry = features.nested_type.add(name="FeatureEntry")
+    entry.options.map_entry = True
+    entry.field.add(name="key", number=1, label=one, type=field.TYPE_STRING)
+    entry.field.add(name="value", number=2, label=one, type=sub, type_name=".jpeg2tpu.Feature")
+    message("Example", ("features", 1, one, sub, ".jpeg2tpu.Features"))
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(proto)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("jpeg2tpu.Example"))
+
+
+Example = _example_class()
+
+
+# TFRecord framing: uint64 length, masked CRC-32C of the length, payload, masked CRC-32C of the payload; little-endian.
+# https://www.tensorflow.org/tutorials/load_data/tfrecord#tfrecords_format_details
+_HEADER = struct.Struct("<QI")
+_FOOTER = struct.Struct("<I")
+FRAME_BYTES = _HEADER.size + _FOOTER.size
+_MAX_RECORD_BYTES = 2**31  # protobuf's own limit; a longer length means that the header is damaged
+
+
+def _masked_crc(data: bytes) -> int:
+    crc: int = google_crc32c.value(data)
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def frame(payload: bytes) -> bytes:
+    """Returns `payload` as one TFRecord, FRAME_BYTES longer."""
+    length = struct.pack("<Q", len(payload))
+    return b"".join((length, _FOOTER.pack(_masked_crc(length)), payload, _FOOTER.pack(_masked_crc(payload))))
+
+
+def read_frames(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Yields (offset of the record in bytes, payload) for every TFRecord of `file`.
+
+    Raises:
+      ValueError: A checksum differs or the file ends inside a record; the message gives record and offset.
+    """
+    offset = 0
+    for number in range(2**63):
+        header = file.read(_HEADER.size)
+        if not header:
+            return
+        where = f"record {number} at byte {offset}"
+        if len(header) < _HEADER.size:
+            raise ValueError(f"{where} is cut off")
+        length, length_crc = _HEADER.unpack(header)
+        if _masked_crc(header[:8]) != length_crc or length > _MAX_RECORD_BYTES:
+            raise ValueError(f"{where} has a damaged length")
+        payload, footer = file.read(length), file.read(_FOOTER.size)
+        if len(footer) < _FOOTER.size:
+            raise ValueError(f"{where} is cut off")
+        if _masked_crc(payload) != _FOOTER.unpack(footer)[0]:
+            raise ValueError(f"{where} has a damaged payload")
+        yield offset, payload
+        offset += length + FRAME_BYTES
