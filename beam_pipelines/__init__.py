@@ -1,0 +1,1 @@
+"""Beam pipelines: class folders or lists of JPEGs in, TFRecord shards and a manifest out."""

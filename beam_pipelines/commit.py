@@ -1,0 +1,85 @@
+"""Receipts → DATASET/rejected.jsonl and DATASET/manifest.json, in this order: the manifest is the commit."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+
+from beam_pipelines import storage
+from beam_pipelines.images import SAMPLE_SIDE
+from beam_pipelines.options import ConvertOptions
+from beam_pipelines.plan import Plan
+from beam_pipelines.receipts import Receipt
+from tpu_input.schema import MANIFEST_NAME, Manifest, Shard, Split
+
+REJECTED_NAME = "rejected.jsonl"
+
+
+def commit(options: ConvertOptions, plan: Plan, receipts: dict[str, list[Receipt]]) -> Manifest:
+    """Writes and returns the manifest of a dataset whose shards all stand in their place.
+
+    Args:
+      options: The conversion's.
+      plan: The conversion's.
+      receipts: By split, in the order of the shards.
+
+    Raises:
+      ValueError: No input became a record, or an input is unaccounted for.
+    """
+    every = [receipt for split in receipts.values() for receipt in split]
+    rejected = sorted(rejection for receipt in every for rejection in receipt.rejected)
+    num_rejected = dict(sorted(Counter(rejection.reason for rejection in rejected).items()))
+    num_examples = sum(receipt.num_examples for receipt in every)
+    if num_examples + len(rejected) != plan.num_inputs:
+        raise ValueError(
+            f"{plan.num_inputs} inputs became {num_examples} records and {len(rejected)} rejected; "
+            f"the receipts in {options.output!r} are damaged, convert into another output"
+        )
+    if not num_examples:
+        raise ValueError(f"none of {plan.num_inputs} inputs became a record: {num_rejected}")
+    manifest = Manifest(
+        path=options.output,
+        classes=plan.classes,
+        first_label=options.first_label,
+        splits={name: _split(split, len(plan.classes)) for name, split in sorted(receipts.items()) if _any(split)},
+        num_inputs=plan.num_inputs,
+        num_rejected=num_rejected,
+        options=options.shaping(),
+        fingerprint=plan.fingerprint,
+    )
+    with storage.create(f"{options.output}/{REJECTED_NAME}") as file:
+        file.writelines(json.dumps(line._asdict(), ensure_ascii=False).encode() + b"\n" for line in rejected)
+    with storage.create(f"{options.output}/{MANIFEST_NAME}") as file:
+        file.write(manifest.to_json().encode())
+    return manifest
+
+
+def _any(receipts: list[Receipt]) -> bool:
+    return any(receipt.num_examples for receipt in receipts)
+
+
+def _split(receipts: list[Receipt], num_classes: int) -> Split:
+    written = [receipt for receipt in receipts if receipt.num_examples]
+    num_examples = sum(receipt.num_examples for receipt in written)
+    num_pixels = num_examples * SAMPLE_SIDE**2
+    means, stds = [], []
+    for channel in range(3):
+        mean = sum(receipt.sums[channel] for receipt in written) / num_pixels
+        square = sum(receipt.squares[channel] for receipt in written) / num_pixels
+        means.append(round(mean, 3))
+        stds.append(round(math.sqrt(max(square - mean * mean, 0)), 3))
+    counts = sum((receipt.class_counts for receipt in written), Counter[int]())
+    return Split(
+        shards=tuple(Shard(each.name, each.num_examples, each.num_bytes, each.sha256) for each in written),
+        class_counts=tuple(counts[label] for label in range(num_classes)),
+        height=_extent([receipt.heights for receipt in written], num_examples),
+        width=_extent([receipt.widths for receipt in written], num_examples),
+        channel_mean=(means[0], means[1], means[2]),
+        channel_std=(stds[0], stds[1], stds[2]),
+    )
+
+
+def _extent(sizes: list[list[int]], num_examples: int) -> tuple[int, float, int]:
+    smallest, sums, largest = zip(*sizes, strict=True)
+    return min(smallest), round(sum(sums) / num_examples, 1), max(largest)

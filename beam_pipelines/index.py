@@ -1,0 +1,67 @@
+"""DATASET/index/SHARD.parquet: a row a record, in the order of the shard."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from beam_pipelines import storage
+
+
+class IndexRow(NamedTuple):
+    """One line of a shard's index: where its record lies and what it holds.
+
+    Attributes:
+      key: The example's.
+      uri: The source's.
+      label: Class index, 0-based.
+      offset: Of the TFRecord in the shard, in bytes.
+      length: Of the TFRecord with its framing, in bytes.
+      height: Pixels.
+      width: Pixels.
+      sha256: Hex digest of the stored JPEG.
+    """
+
+    key: str
+    uri: str
+    label: int
+    offset: int
+    length: int
+    height: int
+    width: int
+    sha256: str
+
+
+SCHEMA = pa.schema(
+    [
+        ("key", pa.string()),
+        ("uri", pa.string()),
+        ("label", pa.int64()),
+        ("offset", pa.int64()),
+        ("length", pa.int64()),
+        ("height", pa.int32()),
+        ("width", pa.int32()),
+        ("sha256", pa.string()),
+    ]
+)
+
+
+def index_path(dataset: str, shard: str) -> str:
+    """Returns where the index of a shard lies."""
+    return f"{dataset}/index/{shard.removesuffix('.tfrecord')}.parquet"
+
+
+def write_index(path: str, rows: list[IndexRow]) -> None:
+    """Writes one shard's index."""
+    columns = [pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), SCHEMA, strict=True)]
+    with storage.create(path) as file:
+        pq.write_table(pa.table(columns, schema=SCHEMA), file)
+
+
+def read_index(path: str) -> list[IndexRow]:
+    """Returns one shard's index."""
+    with storage.open_file(path) as file:
+        table = pq.read_table(pa.BufferReader(file.read()), schema=SCHEMA)
+    return [IndexRow(*row) for row in zip(*(column.to_pylist() for column in table.columns), strict=True)]

@@ -1,0 +1,48 @@
+"""A real dataset that needs no download: scikit-learn's 1,797 handwritten digits as class folders of JPEGs.
+
+Source: E. Alpaydin, C. Kaynak, "Optical Recognition of Handwritten Digits", UCI Machine Learning Repository, 1998;
+its 8 x 8 test images come inside scikit-learn.
+"""
+
+from __future__ import annotations
+
+import io
+
+from PIL import Image
+
+from beam_pipelines import storage
+
+_SIDE = 32  # pixels; 8 x 8 is less than a JPEG block can show well
+_QUALITY = 95
+
+
+def write_sample(output: str) -> tuple[int, int]:
+    """Writes OUTPUT/CLASS/NUMBER.jpg where it is missing; returns how many it wrote, and how many there are.
+
+    Raises:
+      ValueError: scikit-learn is not installed.
+    """
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError as error:
+        raise ValueError("the sample needs scikit-learn; run: pip install 'jpeg2tpu[demo]'") from error
+    digits = load_digits()
+    written = 0
+    for number, (image, label) in enumerate(zip(digits.images, digits.target, strict=True)):
+        path = f"{output}/{label}/{number:04d}.jpg"
+        if storage.exists(path):
+            continue
+        with storage.create(path) as file:
+            file.write(_jpeg(image))
+        written += 1
+    return written, len(digits.images)
+
+
+def _jpeg(values: object) -> bytes:
+    """Returns an 8 x 8 array of 0..16 as a greyscale JPEG of _SIDE x _SIDE."""
+    import numpy as np
+
+    grey = np.round(np.asarray(values) * (255 / 16)).astype(np.uint8)
+    buffer = io.BytesIO()
+    Image.fromarray(grey).resize((_SIDE, _SIDE), Image.Resampling.BICUBIC).save(buffer, "JPEG", quality=_QUALITY)
+    return buffer.getvalue()

@@ -1,0 +1,111 @@
+"""Files, local or behind a URI that Beam's FileSystems know (gs://, …); the only place that opens any."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import uuid
+from collections.abc import Iterator
+from typing import IO, cast
+
+from apache_beam.io.filesystem import BeamIOError, CompressionTypes
+from apache_beam.io.filesystems import FileSystems
+
+
+def is_uri(path: str) -> bool:
+    """Returns whether `path` names something else than a local file."""
+    return "://" in path
+
+
+def absolute(path: str) -> str:
+    """Returns `path` as other processes can use it: a URI unchanged, a local path absolute."""
+    return path.rstrip("/") if is_uri(path) else os.path.abspath(path)
+
+
+def exists(path: str) -> bool:
+    """Returns whether there is a file or a folder."""
+    return bool(FileSystems.exists(path)) if is_uri(path) else os.path.lexists(path)
+
+
+def list_files(root: str) -> Iterator[tuple[str, int]]:
+    """Yields (path relative to root, bytes) of every file below `root`, none if there is no such folder.
+
+    A link that leads nowhere has -1 bytes.
+
+    Raises:
+      OSError: A folder cannot be listed.
+    """
+    if is_uri(root):
+        for metadata in FileSystems.match([f"{root}/**"])[0].metadata_list:
+            yield metadata.path[len(root) + 1 :], metadata.size_in_bytes
+        return
+    if not exists(root):
+        return
+    for folder, folders, names in os.walk(root, onerror=_raise, followlinks=True):
+        # Linked folders are followed, but not one that leads back to where it lies.
+        here = os.path.realpath(folder) + "/"
+        folders[:] = [name for name in folders if not here.startswith(os.path.realpath(f"{folder}/{name}") + "/")]
+        for name in names:
+            path = os.path.join(folder, name)
+            yield os.path.relpath(path, root), file_bytes(path)
+
+
+def file_bytes(path: str) -> int:
+    """Returns a file's size, -1 if there is no file."""
+    try:
+        if is_uri(path):
+            return int(FileSystems.match([path])[0].metadata_list[0].size_in_bytes)
+        return os.path.getsize(path)
+    except (OSError, BeamIOError, IndexError):
+        return -1
+
+
+def open_file(path: str) -> IO[bytes]:
+    """Returns a file opened for reading."""
+    if is_uri(path):
+        return cast(IO[bytes], FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED))
+    return open(path, "rb")
+
+
+def read_bytes(path: str) -> bytes:
+    """Returns what a file holds."""
+    with open_file(path) as file:
+        return file.read()
+
+
+@contextlib.contextmanager
+def create(path: str) -> Iterator[IO[bytes]]:
+    """Opens a file for writing that appears under its name whole or not at all.
+
+    An object of an object store is invisible until it is closed; a local file is written beside its place, flushed to
+    the disk and renamed.
+    """
+    if is_uri(path):
+        with FileSystems.create(path, compression_type=CompressionTypes.UNCOMPRESSED) as file:
+            yield file
+        return
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    temporary = f"{path}{TEMPORARY}{uuid.uuid4().hex}"
+    try:
+        with open(temporary, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(temporary)
+        raise
+
+
+TEMPORARY = ".part-"  # marks an unfinished local file
+
+
+def delete(paths: list[str]) -> None:
+    """Deletes files and folders; what is gone already is no error."""
+    with contextlib.suppress(BeamIOError):
+        FileSystems.delete(paths)
+
+
+def _raise(error: OSError) -> None:
+    raise error

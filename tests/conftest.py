@@ -1,0 +1,52 @@
+"""What several tests start from: real digits as JPEGs, and the dataset made of them."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from beam_pipelines.convert import convert
+from beam_pipelines.options import ConvertOptions
+from beam_pipelines.sample import write_sample
+from tpu_input.schema import Manifest
+
+
+def local() -> PipelineOptions:
+    return PipelineOptions(["--runner=FnApiRunner"])
+
+
+@pytest.fixture(scope="session")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All 1,797 digits in class folders; not to be changed."""
+    folder = tmp_path_factory.mktemp("digits")
+    write_sample(str(folder))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def digits_dataset(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Manifest:
+    """The digits in 9 train and 2 validation shards; not to be changed."""
+    output = tmp_path_factory.mktemp("dataset") / "digits"
+    splits = (("train", 0.8), ("validation", 0.2))
+    manifest, _ = convert(ConvertOptions(str(digits), str(output), splits=splits, shard_bytes=200_000), local())
+    return manifest
+
+
+@pytest.fixture
+def dataset_copy(digits_dataset: Manifest, tmp_path: Path) -> Path:
+    """The digits' dataset, to be damaged at will."""
+    return Path(shutil.copytree(digits_dataset.path, tmp_path / "dataset"))
+
+
+@pytest.fixture
+def few_digits(digits: Path, tmp_path: Path) -> Path:
+    """Twelve digits of each of three classes in folders, to be changed at will."""
+    folder = tmp_path / "few"
+    for label in "012":
+        (folder / label).mkdir(parents=True)
+        for source in sorted((digits / label).iterdir())[:12]:
+            shutil.copy(source, folder / label)
+    return folder

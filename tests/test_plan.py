@@ -1,0 +1,97 @@
+"""Splits, order and cuts: pure arithmetic, at real sizes."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from beam_pipelines.options import ConvertOptions
+from beam_pipelines.plan import Plan, Survey, by_bucket, choose_split, cut, shard_of
+from beam_pipelines.rows import Row, record_bytes
+
+IMAGENET = 1_281_167
+
+
+@pytest.mark.parametrize(
+    ("end", "shard"), [(0, 0), (1, 0), (100_000_000, 0), (100_000_001, 1), (110_000 * IMAGENET, 1409)]
+)
+def test_a_record_lies_in_the_shard_its_last_byte_falls_in(end, shard):
+    assert shard_of(end, 100_000_000) == shard
+
+
+def options(**changes) -> ConvertOptions:
+    return ConvertOptions("in", "out", **{"shard_bytes": 200_000, **changes})
+
+
+def rows(count: int) -> list[Row]:
+    return [Row(f"c{n % 7}/{n}.jpg", f"/in/{n}", f"c{n % 7}", num_bytes=5_000 + 37 * n % 9_000) for n in range(count)]
+
+
+def planned(listed: list[Row], opts: ConvertOptions) -> tuple[Plan, dict[str, list[Row]]]:
+    """Plans as the pipeline does, the survey in two accumulators."""
+    survey = Survey(opts)
+    parts = [survey.create_accumulator(), survey.create_accumulator()]
+    for number, row in enumerate(listed):
+        parts[number % 2] = survey.add_input(parts[number % 2], row)
+    plan = survey.extract_output(survey.merge_accumulators(parts))
+    buckets: dict[int, list[Row]] = {}
+    for row in listed:
+        number, _ = by_bucket(row, opts.seed)
+        buckets.setdefault(number, []).append(row)
+    shards: dict[str, list[Row]] = {}
+    for keyed in buckets.items():
+        for name, row in cut(keyed, plan, opts):
+            shards.setdefault(name, []).append(row)
+    return plan, shards
+
+
+def test_every_shard_but_a_split_s_last_is_within_one_image_of_its_size():
+    plan, shards = planned(rows(2000), options())
+    assert sorted(shards) == sorted(itertools.chain(*plan.shards.values()))
+    for names in plan.shards.values():
+        for name in names[:-1]:
+            size = sum(record_bytes(row) for row in shards[name])
+            assert abs(size - 200_000) <= max(record_bytes(row) for row in shards[name])
+
+
+def test_every_row_is_in_one_shard_whatever_the_order_in_which_rows_come():
+    listed = rows(500)
+    plan, shards = planned(listed, options())
+    again = planned(listed[::-1], options())
+    assert plan == again[0]
+    assert {name: set(held) for name, held in shards.items()} == {name: set(held) for name, held in again[1].items()}
+    assert sorted(row for held in shards.values() for row in held) == sorted(listed)
+
+
+def test_a_split_s_share_is_met_and_later_inputs_move_no_earlier_one():
+    chosen = {row.key: choose_split(row, options()) for row in rows(10_000)}
+    assert 0.89 < list(chosen.values()).count("train") / len(chosen) < 0.91
+    more = {row.key: choose_split(row, options()) for row in rows(20_000)}
+    assert all(more[key] == split for key, split in chosen.items())
+
+
+def test_a_group_stays_together_and_a_named_split_is_kept():
+    grouped = [row._replace(group="patient 7") for row in rows(50)]
+    assert len({choose_split(row, options()) for row in grouped}) == 1
+    assert choose_split(rows(1)[0]._replace(split="test"), options()) == "test"
+
+
+def test_a_key_that_comes_again_is_rejected_even_in_another_split():
+    twice = [Row("a.jpg", "/a", "x", split, num_bytes=9) for split in ("train", "validation")]
+    _, shards = planned([*rows(20), *twice], options())
+    rejected = [row for held in shards.values() for row in held if row.reason]
+    assert [(row.key, row.reason) for row in rejected] == [("a.jpg", "duplicate_key")]
+
+
+def test_the_fingerprint_follows_rows_and_options_but_not_the_folder():
+    base = planned(rows(30), options())[0].fingerprint
+    moved = [row._replace(uri=f"/elsewhere{row.uri}") for row in rows(30)]
+    assert planned(moved, options())[0].fingerprint == base
+    for other in (planned(rows(31), options()), planned(rows(30), options(seed=1)), planned(rows(30), options(first_label=1))):
+        assert other[0].fingerprint != base
+
+
+def test_a_plan_comes_back_as_it_was_written():
+    plan, _ = planned(rows(100), options())
+    assert Plan.from_json(plan.to_json()) == plan
