@@ -1,0 +1,62 @@
+"""What an input pipeline is told; TensorFlow-free."""
+
+from __future__ import annotations
+
+import dataclasses
+
+DTYPES = ("uint8", "bfloat16", "float32")
+LAYOUTS = ("NHWC", "HWCN", "HWNC")
+
+
+@dataclasses.dataclass(frozen=True)
+class InputConfig:
+    """How records become batches; one object serves training, evaluation, the device and serving.
+
+    Attributes:
+      image_size: Height and width of the images in a batch, in pixels.
+      dtype: What leaves the host: "uint8", "bfloat16" or "float32", always in [0, 255]. uint8 costs a quarter of
+        float32's transfer; normalisation runs on the device (`from_infeed`).
+      layout: Order of a batch's axes: "NHWC", or "HWCN" or "HWNC", which a TPU can take without transposing.
+      mean: Red, green and blue subtracted on the device, in [0, 255]. Default: ImageNet's.
+      std: Red, green and blue divided by on the device, in [0, 255]. Default: ImageNet's.
+      crop_area: Smallest and largest share of the image that a training crop covers. Default: Szegedy et al. 2014,
+        "Going deeper with convolutions", section 6.
+      crop_aspect: Smallest and largest width / height of a training crop. Default: the same paper's.
+      flip: Whether training mirrors every other image; False where left and right differ, as in digits.
+      eval_crop: Side of the centred square that evaluation and serving see, as a share of the image's shorter side.
+        Default: 224 / 256.
+      shuffle_records: Serialized records that training's shuffle buffer holds; memory is this times a record's bytes.
+      parallel_shards: Shards that a host reads from at the same time.
+      seed: Of shuffling, cropping and flipping.
+    """
+
+    image_size: int
+    dtype: str = "uint8"
+    layout: str = "NHWC"
+    mean: tuple[float, float, float] = (123.675, 116.28, 103.53)
+    std: tuple[float, float, float] = (58.395, 57.12, 57.375)
+    crop_area: tuple[float, float] = (0.08, 1.0)
+    crop_aspect: tuple[float, float] = (3 / 4, 4 / 3)
+    flip: bool = True
+    eval_crop: float = 0.875
+    shuffle_records: int = 16384
+    parallel_shards: int = 16
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("image_size", "shuffle_records", "parallel_shards"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)!r}")
+        for name, known in (("dtype", DTYPES), ("layout", LAYOUTS)):
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}")
+        for name, largest in (("crop_area", 1.0), ("crop_aspect", float("inf"))):
+            low, high = getattr(self, name)
+            if not 0 < low <= high <= largest:
+                raise ValueError(f"{name} must be 0 < smallest <= largest <= {largest}, got {getattr(self, name)!r}")
+        if not 0 < self.eval_crop <= 1:
+            raise ValueError(f"eval_crop must be above 0 and at most 1, got {self.eval_crop!r}")
+        if min(self.std) <= 0:
+            raise ValueError(f"std must be positive, got {self.std!r}")
+        if not 0 <= self.seed < 2**31:
+            raise ValueError(f"seed must be in [0, 2**31), got {self.seed!r}")

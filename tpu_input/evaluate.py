@@ -1,0 +1,79 @@
+"""Evaluation input: every example exactly once over all hosts, then padding of weight 0 for ever.
+
+    host's shards in order ▶ records ▶ fused decode and centre crop, weight 1 ▶ + endless black images, weight 0
+    ▶ batch ▶ layout ▶ prefetch
+
+The padding keeps every batch full and its shape static, and lets a host with fewer examples go on as long as the
+others; metrics weighted by "weight" never see it. It costs no decoding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from tpu_input import schema
+from tpu_input.config import InputConfig
+from tpu_input.device import to_batches
+from tpu_input.hosts import Host
+from tpu_input.images import decode_for_evaluation
+from tpu_input.reading import records
+from tpu_input.schema import Manifest
+from tpu_input.train import InputFn
+
+
+def make_eval_input_fn(manifest: Manifest, config: InputConfig, split: str = "validation") -> InputFn:
+    """Returns input_fn(params) -> Dataset of ({"image", "weight"}, label), to be evaluated for eval_steps() steps.
+
+    Shapes and dtypes as in make_train_input_fn; "weight" is 1 for each of the split's examples, which come in the
+    same order every time, and 0 for the endless padding after them.
+
+    Args:
+      manifest: The dataset.
+      config: Size, dtype, layout.
+      split: Which examples.
+
+    Raises:
+      ValueError: There is no such split.
+    """
+    manifest.split(split)
+    input_config = config
+
+    def input_fn(params: Mapping[str, Any], config: Any = None) -> tf.data.Dataset:
+        host = Host.from_params(params, config)
+        dataset = records(manifest, split, host, input_config, order=None)
+        dataset = dataset.map(decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+        return to_batches(dataset.concatenate(padding()), params["batch_size"], input_config)
+
+    def decode(serialized: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+        example = schema.parse(serialized, manifest.first_label)
+        image = decode_for_evaluation(example["encoded"], input_config)
+        return {"image": image, "weight": tf.constant(1.0)}, example["label"]
+
+    def padding() -> tf.data.Dataset:
+        image = tf.zeros([input_config.image_size, input_config.image_size, 3], input_config.dtype)
+        element = ({"image": image, "weight": tf.constant(0.0)}, tf.constant(0))
+        return tf.data.Dataset.from_tensors(element).repeat()
+
+    return input_fn
+
+
+def eval_steps(manifest: Manifest, split: str, eval_batch_size: int, num_hosts: int = 1) -> int:
+    """Returns how many steps see every example of a split: what the host with the most examples needs.
+
+    Args:
+      manifest: The dataset.
+      split: Name of the split.
+      eval_batch_size: Global batch size.
+      num_hosts: Input hosts, each of which feeds an equal part of the batch.
+
+    Raises:
+      ValueError: The batch does not divide by the hosts, or there is no such split.
+    """
+    if eval_batch_size < 1 or eval_batch_size % num_hosts:
+        raise ValueError(f"eval_batch_size must be a positive multiple of {num_hosts} hosts, got {eval_batch_size}")
+    shards = manifest.split(split).shards
+    most = max(Host(index, num_hosts).num_examples(shards) for index in range(num_hosts))
+    return -(-most // (eval_batch_size // num_hosts))

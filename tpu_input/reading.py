@@ -1,0 +1,62 @@
+"""Shards → serialized records, for one host.
+
+DATASET/manifest.json ──read_manifest()──▶ Manifest ──records()──▶ Dataset of scalar strings
+"""
+
+from __future__ import annotations
+
+import os
+
+import tensorflow as tf
+
+from tpu_input.config import InputConfig
+from tpu_input.hosts import Host
+from tpu_input.schema import MANIFEST_NAME, Manifest
+
+# Reads of a few MB hide the latency of object storage.
+# https://www.tensorflow.org/guide/data_performance_analysis, and the Cloud TPU performance guide's "at least 8 MB"
+_READ_BUFFER_BYTES = 8 << 20
+
+
+def read_manifest(path: str | os.PathLike[str]) -> Manifest:
+    """Returns the manifest of the dataset in a folder or at a URI, e.g. "gs://bucket/flowers".
+
+    Raises:
+      ValueError: There is no complete dataset; conversion writes the manifest last.
+    """
+    folder = os.fspath(path).rstrip("/")
+    try:
+        with tf.io.gfile.GFile(f"{folder}/{MANIFEST_NAME}") as file:
+            text = file.read()
+    except tf.errors.NotFoundError:
+        raise ValueError(
+            f"{folder!r} holds no {MANIFEST_NAME}, so no complete dataset; "
+            "make one with: python -m beam_pipelines convert --input=IMAGES --output=" + folder
+        ) from None
+    return Manifest.from_json(text, folder)
+
+
+def records(
+    manifest: Manifest, split: str, host: Host, config: InputConfig, order: tf.Tensor | None
+) -> tf.data.Dataset:
+    """Returns one pass over the host's share of a split, as scalar strings.
+
+    Args:
+      manifest: The dataset.
+      split: Name of the split.
+      host: Whose share.
+      config: For `parallel_shards`.
+      order: int32 permutation of the host's shards; None reads them in their own order, one after the other.
+    """
+    shards = manifest.split(split).shards
+    paths = tf.constant([f"{manifest.path}/{shard.name}" for shard in host.shards(shards)])
+    ordered = tf.data.Dataset.from_tensor_slices(paths if order is None else tf.gather(paths, order))
+    dataset = ordered.interleave(
+        lambda shard: tf.data.TFRecordDataset(shard, buffer_size=_READ_BUFFER_BYTES),
+        cycle_length=1 if order is None else min(config.parallel_shards, len(paths)),
+        num_parallel_calls=tf.data.AUTOTUNE,
+        deterministic=True,
+    )
+    if host.reads_by_record(shards):
+        dataset = dataset.shard(host.num_hosts, host.index)
+    return dataset
