@@ -1,0 +1,49 @@
+"""Packaging of jpeg2tpu. Dataflow workers install from this file, so it stays a plain setup.py."""
+
+from __future__ import annotations
+
+import pathlib
+
+from setuptools import setup
+
+# What a conversion worker needs. Beam without its [gcp] extra reaches gs:// with the three Google packages below; the
+# extra would pull in some sixty more, and beside TensorFlow 2.15 (protobuf < 5) an older Beam.
+BASE = [
+    "apache-beam>=2.72,<3",
+    "google-apitools>=0.5.31",
+    "google-auth-httplib2>=0.2",
+    "google-cloud-storage>=2.19",
+    "google-crc32c>=1.5",
+    "numpy>=1.24",
+    "pillow>=10.3",
+    "pyarrow>=14",
+]
+# TPUEstimator ends with TensorFlow 2.15, whose last Python is 3.11. TensorFlow 2.15 was built for NumPy 1.
+TRAIN = [
+    "numpy<2; python_version<'3.12'",
+    "tensorflow>=2.15,<2.16; python_version<'3.12'",
+    "tensorflow>=2.16; python_version>='3.12'",
+]
+GCP = ["apache-beam[gcp]"]
+DEMO = ["scikit-learn>=1.3"]
+DEV = ["mypy>=1.10", "pytest>=8", "ruff>=0.6"]
+
+setup(
+    name="jpeg2tpu",
+    version="0.1.0",
+    description="JPEGs and labels to sharded TFRecords to a TPU: Beam pipelines, exact input_fns, a reference trainer",
+    long_description=pathlib.Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.10",
+    packages=["beam_pipelines", "tpu_input", "estimator_app"],
+    package_data={name: ["py.typed"] for name in ("beam_pipelines", "tpu_input", "estimator_app")},
+    install_requires=BASE,
+    extras_require={
+        "train": TRAIN,
+        "gcp": GCP,
+        "demo": TRAIN + DEMO,
+        "dev": TRAIN + DEMO + DEV,
+        "all": TRAIN + GCP + DEMO + DEV,
+    },
+)
