@@ -50,3 +50,13 @@ def few_digits(digits: Path, tmp_path: Path) -> Path:
         for source in sorted((digits / label).iterdir())[:12]:
             shutil.copy(source, folder / label)
     return folder
+
+
+class Context:
+    """What TPUEstimator hands an input_fn as params["context"], for one of several hosts (PER_HOST_V2)."""
+
+    def __init__(self, host: int, num_hosts: int, replicas_per_host: int = 1) -> None:
+        self._deployment = (f"/task:{host}/device:CPU:0", host, num_hosts, replicas_per_host)
+
+    def current_input_fn_deployment(self) -> tuple[str, int, int, int]:
+        return self._deployment

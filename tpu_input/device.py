@@ -41,4 +41,5 @@ def from_infeed(images: tf.Tensor, config: InputConfig) -> tf.Tensor:
     """
     if config.layout != "NHWC":
         images = tf.transpose(images, [config.layout.index(axis) for axis in "NHWC"])
-    return (tf.cast(images, tf.float32) - tf.constant(config.mean)) / tf.constant(config.std)
+    mean, std = tf.constant(config.mean, tf.float32), tf.constant(config.std, tf.float32)
+    return (tf.cast(images, tf.float32) - mean) / std

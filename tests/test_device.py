@@ -1,0 +1,103 @@
+"""What reaches the device: static shapes, layouts and their inverse, dtypes, normalisation; and serving's crop."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+from tpu_input import InputConfig, from_infeed, make_eval_input_fn, make_train_input_fn
+from tpu_input.config import DTYPES, LAYOUTS
+from tpu_input.images import decode_for_evaluation, decode_for_training
+
+SHAPES = {"NHWC": (6, 8, 8, 3), "HWCN": (8, 8, 3, 6), "HWNC": (8, 8, 6, 3)}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("make", [make_train_input_fn, make_eval_input_fn])
+def test_shapes_are_static_and_dtypes_as_configured(digits_dataset, make, layout, dtype):
+    features, label = make(digits_dataset, InputConfig(8, dtype, layout))({"batch_size": 6}).element_spec
+    assert features["image"] == tf.TensorSpec(SHAPES[layout], dtype)
+    assert features["weight"] == tf.TensorSpec([6], tf.float32)
+    assert label == tf.TensorSpec([6], tf.int32)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_from_infeed_undoes_layout_and_dtype_and_normalises(digits_dataset, layout, dtype):
+    def first(config):
+        features, _ = next(iter(make_eval_input_fn(digits_dataset, config)({"batch_size": 6})))
+        return from_infeed(features["image"], config)
+
+    plain = first(InputConfig(8, "float32"))
+    images = first(InputConfig(8, dtype, layout))
+    assert images.dtype == tf.float32
+    # uint8 rounds to 0.5 and bfloat16 to 0.5 of 255, before the division by a deviation of about 57.
+    np.testing.assert_allclose(images, plain, atol=0.51 / 57)
+
+
+def test_normalisation_uses_the_given_mean_and_deviation():
+    config = InputConfig(1, "float32", mean=(10, 20, 30), std=(1, 2, 4))
+    np.testing.assert_allclose(from_infeed(tf.constant([[[[11.0, 24.0, 42.0]]]]), config), [[[[1, 2, 3]]]])
+
+
+def jpeg(height: int, width: int) -> bytes:
+    """Horizontal position in red, vertical in green."""
+    y, x = np.mgrid[0:height, 0:width]
+    pixels = np.stack([255 * x / (width - 1), 255 * y / (height - 1), 0 * x], axis=-1)
+    buffer = io.BytesIO()
+    Image.fromarray(pixels.astype(np.uint8)).save(buffer, "JPEG", quality=95, subsampling=0)
+    return buffer.getvalue()
+
+
+def test_evaluation_sees_the_centred_square():
+    image = decode_for_evaluation(jpeg(100, 200), InputConfig(50, "float32", eval_crop=0.5)).numpy()
+    # Of 200 pixels the crop takes 75 to 125, of 100 it takes 25 to 75.
+    assert image[:, 0, 0].mean() == pytest.approx(255 * 75.5 / 199, abs=3)
+    assert image[:, -1, 0].mean() == pytest.approx(255 * 123.5 / 199, abs=3)
+    assert image[0, :, 1].mean() == pytest.approx(255 * 25.5 / 99, abs=3)
+    assert image[-1, :, 1].mean() == pytest.approx(255 * 73.5 / 99, abs=3)
+
+
+def test_training_crops_keep_to_their_area_and_aspect():
+    config = InputConfig(16, "float32", crop_area=(0.2, 0.5), crop_aspect=(0.9, 1.1), flip=False)
+    for number in range(50):
+        image = decode_for_training(jpeg(200, 200), [0, number], config).numpy()
+        width, height = np.ptp(image[:, :, 0]) / 255, np.ptp(image[:, :, 1]) / 255
+        assert 0.15 < width * height < 0.52
+        assert 0.8 < width / height < 1.25
+
+
+def test_a_panorama_is_cropped_to_its_centre_rather_than_squeezed():
+    config = InputConfig(16, "float32", crop_area=(0.9, 1.0), flip=False)
+    image = decode_for_training(jpeg(20, 400), [0, 0], config).numpy()
+    assert np.ptp(image[:, :, 0]) < 255 * 20 / 400 * 1.5
+
+
+def test_greyscale_becomes_three_equal_channels(digits):
+    data = (digits / "0" / "0000.jpg").read_bytes()
+    image = decode_for_evaluation(data, InputConfig(8)).numpy()
+    assert (image[..., :1] == image).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"image_size": 0}, "image_size must be at least 1, got 0"),
+        ({"dtype": "float16"}, "dtype must be one of uint8, bfloat16, float32, got 'float16'"),
+        ({"layout": "NCHW"}, "layout must be one of NHWC, HWCN, HWNC, got 'NCHW'"),
+        ({"crop_area": (0.0, 1.0)}, "crop_area must be 0 < smallest <= largest <= 1"),
+        ({"crop_aspect": (2.0, 1.0)}, "crop_aspect must be 0 < smallest <= largest"),
+        ({"eval_crop": 1.5}, "eval_crop must be above 0 and at most 1, got 1.5"),
+        ({"std": (1, 0, 1)}, "std must be positive"),
+        ({"seed": -1}, "seed must be in"),
+        ({"shuffle_records": 0}, "shuffle_records must be at least 1, got 0"),
+    ],
+)
+def test_a_configuration_that_cannot_work_says_what_is_needed(change, message):
+    with pytest.raises(ValueError, match=message):
+        InputConfig(**{"image_size": 8, **change})

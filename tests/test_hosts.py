@@ -1,0 +1,75 @@
+"""Who reads what, at real sizes."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from conftest import Context
+
+from tpu_input.evaluate import eval_steps
+from tpu_input.hosts import Host
+from tpu_input.schema import Manifest, Shard, Split
+
+IMAGENET_TRAIN, IMAGENET_VALIDATION = 1_281_167, 50_000
+
+
+def shards(total: int, count: int) -> tuple[Shard, ...]:
+    """`total` examples over `count` shards, as evenly as they go."""
+    return tuple(Shard(f"s{n}", total // count + (n < total % count), 0, "") for n in range(count))
+
+
+def manifest(total: int, count: int) -> Manifest:
+    split = Split(shards(total, count), (total,), (1, 1, 1), (1, 1, 1), (0, 0, 0), (1, 1, 1))
+    return Manifest("d", ("a",), 0, {"validation": split}, total, {}, {}, "")
+
+
+@pytest.mark.parametrize("num_hosts", [1, 2, 3, 8, 64, 1024])
+@pytest.mark.parametrize(("total", "count"), [(IMAGENET_TRAIN, 1024), (IMAGENET_VALIDATION, 128), (101, 1), (7, 3)])
+def test_the_hosts_shares_add_up_to_the_split(total, count, num_hosts):
+    hosts = [Host(index, num_hosts) for index in range(num_hosts)]
+    assert sum(host.num_examples(shards(total, count)) for host in hosts) == total
+
+
+def test_hosts_open_shards_of_their_own_where_there_are_enough():
+    opened = [Host(index, 3).shards(shards(100, 8)) for index in range(3)]
+    assert [len(own) for own in opened] == [3, 3, 2]
+    assert len({shard.name for own in opened for shard in own}) == 8
+
+
+def test_hosts_share_all_shards_by_record_where_there_are_too_few():
+    assert [Host(index, 4).num_examples(shards(10, 3)) for index in range(4)] == [3, 3, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("total", "count", "batch_size", "num_hosts", "steps"),
+    [
+        (IMAGENET_VALIDATION, 128, 1024, 1, 49),
+        (IMAGENET_VALIDATION, 128, 1024, 8, 49),
+        (IMAGENET_VALIDATION, 128, 1024, 128, 49),
+        (101, 1, 8, 4, 13),
+        (101, 3, 8, 2, 17),  # one host has two of the three shards
+        (3, 1, 64, 8, 1),
+        (64, 1, 64, 1, 1),
+        (65, 1, 64, 1, 2),
+    ],
+)
+def test_eval_steps_are_what_the_fullest_host_needs(total, count, batch_size, num_hosts, steps):
+    assert eval_steps(manifest(total, count), "validation", batch_size, num_hosts) == steps
+
+
+@pytest.mark.parametrize(("batch_size", "num_hosts"), [(0, 1), (-8, 1), (10, 4)])
+def test_eval_steps_refuses_a_batch_that_hosts_cannot_share(batch_size, num_hosts):
+    with pytest.raises(ValueError, match=f"positive multiple of {num_hosts} hosts, got {batch_size}"):
+        eval_steps(manifest(10, 1), "validation", batch_size, num_hosts)
+
+
+@pytest.mark.parametrize(
+    ("mode", "batches"), [("PER_HOST_V2", 8), ("PER_HOST_V1", 1), ("BROADCAST", 1), (True, 1), (False, 8)]
+)
+def test_a_step_takes_a_batch_a_replica_unless_the_host_s_batch_is_divided(mode, batches):
+    per_host = SimpleNamespace(name=mode) if isinstance(mode, str) else mode
+    run_config = SimpleNamespace(tpu_config=SimpleNamespace(per_host_input_for_training=per_host))
+    host = Host.from_params({"context": Context(2, 4, 8)}, run_config)
+    assert host == Host(2, 4, batches)
+    assert Host.from_params({}) == Host(0, 1, 1)
