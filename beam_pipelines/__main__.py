@@ -9,7 +9,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 # Before the Google clients are imported, which warn of the age of the Python that runs them.
 warnings.simplefilter("ignore", FutureWarning)
@@ -30,12 +30,18 @@ _LOCAL_RUNNER = "FnApiRunner"  # DirectRunner would first try to download anothe
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says which flag a mistyped one may have meant."""
+    """Says which flag a mistyped one may have meant, before argparse misses the one that was meant."""
 
-    def suggest(self, unknown: str) -> NoReturn:
-        known = [option for action in self._actions for option in action.option_strings]
-        close = difflib.get_close_matches(unknown.partition("=")[0], known, n=1)
-        self.error(f"unknown argument {unknown!r}" + (f"; did you mean {close[0]}?" if close else ""))
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        flags = [arg.partition("=")[0] for arg in args or () if arg.startswith("--")]
+        known = [name for action in self._actions for name in action.option_strings]
+        # What other runners take, Beam knows; at the top level the command has not been read yet.
+        if self._subparsers is None and "--runner" not in flags:
+            for flag in flags:
+                if flag not in known:
+                    close = difflib.get_close_matches(flag, known, n=1)
+                    self.error(f"unknown flag {flag}" + (f"; did you mean {close[0]}?" if close else ""))
+        return super().parse_known_args(args, namespace)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -43,12 +49,11 @@ def main(argv: list[str] | None = None) -> int:
     logging.basicConfig(level=logging.ERROR, format="%(levelname)s %(name)s: %(message)s")
     # Beam logs the traceback of an error that it raises as well; the line below says it.
     logging.getLogger("apache_beam.runners.common").setLevel(logging.CRITICAL)
-    parser = _parser()
-    options, unknown = parser.parse_known_args(argv)
-    if unknown and not getattr(options, "runner", None):
-        options.parser.suggest(unknown[0])
+    flags, beam_flags = _parser().parse_known_args(sys.argv[1:] if argv is None else argv)
     try:
-        return int(options.run(options, unknown))
+        if beam_flags and not getattr(flags, "runner", None):
+            raise ValueError(f"unknown argument {beam_flags[0]!r}; see --help")
+        return int(flags.run(flags, beam_flags))
     except (ValueError, OSError, BeamIOError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -126,7 +131,7 @@ def _command(commands: Any, name: str, run: Callable[..., int], help_text: str, 
     parser: _Parser = commands.add_parser(
         name, help=help_text, description=description, epilog=epilog, formatter_class=raw, allow_abbrev=False
     )
-    parser.set_defaults(run=run, parser=parser)
+    parser.set_defaults(run=run)
     return parser
 
 

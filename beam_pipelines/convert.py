@@ -65,7 +65,7 @@ def _check_output(options: ConvertOptions) -> None:
     known = [path for path in files if path == MANIFEST_NAME or path.startswith(f"{WORK_NAME}/")]
     if files and not known:
         raise ValueError(
-            f"output {options.output!r} holds {len(files)} files that are no dataset, e.g. {min(files)!r}; "
+            f"output {options.output!r} holds no dataset but {min(files)!r} and {len(files) - 1} other files; "
             "choose another output, nothing was changed"
         )
 

@@ -88,7 +88,11 @@ def test_the_fingerprint_follows_rows_and_options_but_not_the_folder():
     base = planned(rows(30), options())[0].fingerprint
     moved = [row._replace(uri=f"/elsewhere{row.uri}") for row in rows(30)]
     assert planned(moved, options())[0].fingerprint == base
-    for other in (planned(rows(31), options()), planned(rows(30), options(seed=1)), planned(rows(30), options(first_label=1))):
+    for other in (
+        planned(rows(31), options()),
+        planned(rows(30), options(seed=1)),
+        planned(rows(30), options(first_label=1)),
+    ):
         assert other[0].fingerprint != base
 
 

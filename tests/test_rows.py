@@ -52,9 +52,7 @@ def test_a_linked_class_folder_is_read_and_a_circle_of_links_is_not_followed(tmp
 
 def test_a_csv_takes_columns_in_any_order_quotes_utf8_and_relative_paths(tmp_path):
     (tmp_path / "été, 1.jpg").write_bytes(b"123")
-    (tmp_path / "list.csv").write_text(
-        'label,image,split,group\ncat,"été, 1.jpg",test,g1\n', encoding="utf-8-sig"
-    )
+    (tmp_path / "list.csv").write_text('label,image,split,group\ncat,"été, 1.jpg",test,g1\n', encoding="utf-8-sig")
     assert listed(tmp_path / "list.csv") == [
         Row("été, 1.jpg", f"{tmp_path}/été, 1.jpg", "cat", "test", "g1", num_bytes=3)
     ]

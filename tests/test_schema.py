@@ -69,7 +69,7 @@ def test_what_is_no_example_of_ours_is_refused_by_name():
     other.features.feature["label"].int64_list.value.append(1)
     with pytest.raises(ValueError, match="feature 'image/encoded' has 0 values of bytes, needs 1"):
         schema.decode(other.SerializeToString())
-    with pytest.raises(ValueError, match="not a tf.train.Example"):
+    with pytest.raises(ValueError, match=r"not a tf\.train\.Example"):
         schema.decode(b"\xff\xff\xff")
 
 

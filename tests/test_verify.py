@@ -1,0 +1,110 @@
+"""verify finds every kind of damage, and nothing in a sound dataset."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from beam_pipelines.index import read_index, write_index
+from beam_pipelines.verify import verify
+
+SHARD = "train-00002-of-00009"
+
+
+def problems(dataset: Path) -> list[str]:
+    return verify(str(dataset))[1]
+
+
+def edit(path: Path, change) -> None:
+    path.write_bytes(change(path.read_bytes()))
+
+
+def flip(data: bytes, at: int) -> bytes:
+    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+
+
+def test_a_sound_dataset_has_no_problems(dataset_copy):
+    assert problems(dataset_copy) == []
+
+
+def test_a_flipped_bit_is_found_and_its_record_named(dataset_copy):
+    edit(dataset_copy / f"{SHARD}.tfrecord", lambda data: flip(data, 100_000))
+    assert any(
+        f"{SHARD}.tfrecord: record" in problem and "damaged payload" in problem for problem in problems(dataset_copy)
+    )
+
+
+def test_a_truncated_shard_is_found(dataset_copy):
+    edit(dataset_copy / f"{SHARD}.tfrecord", lambda data: data[:-1])
+    assert any("is cut off" in problem for problem in problems(dataset_copy))
+
+
+def test_a_shard_cut_between_two_records_is_found(dataset_copy):
+    last = read_index(str(dataset_copy / "index" / f"{SHARD}.parquet"))[-1]
+    edit(dataset_copy / f"{SHARD}.tfrecord", lambda data: data[: last.offset])
+    found = problems(dataset_copy)
+    assert any("holds 175 readable records, the manifest says 176" in problem for problem in found)
+
+
+def test_two_shards_exchanged_are_found(dataset_copy):
+    one, other = dataset_copy / f"{SHARD}.tfrecord", dataset_copy / "train-00004-of-00009.tfrecord"
+    held = one.read_bytes()
+    one.write_bytes(other.read_bytes())
+    other.write_bytes(held)
+    found = problems(dataset_copy)
+    assert sum("the manifest says" in problem for problem in found) == 2
+    assert f"{SHARD}.tfrecord: its index does not agree with its records" in found
+
+
+@pytest.mark.parametrize("name", [f"{SHARD}.tfrecord", f"index/{SHARD}.parquet", "rejected.jsonl"])
+def test_a_missing_file_is_found(dataset_copy, name):
+    (dataset_copy / name).unlink()
+    assert f"{name} is missing" in problems(dataset_copy)
+
+
+def test_a_file_too_many_is_found(dataset_copy):
+    (dataset_copy / "train-00009-of-00009.tfrecord").write_bytes(b"")
+    assert problems(dataset_copy) == ["train-00009-of-00009.tfrecord is no part of the dataset"]
+
+
+def test_a_wrong_index_is_found(dataset_copy):
+    path = str(dataset_copy / "index" / f"{SHARD}.parquet")
+    index = read_index(path)
+    write_index(path, [index[0]._replace(offset=1), *index[1:]])
+    assert problems(dataset_copy) == [f"{SHARD}.tfrecord: its index does not agree with its records"]
+
+
+def test_an_unreadable_index_is_found(dataset_copy):
+    (dataset_copy / "index" / f"{SHARD}.parquet").write_bytes(b"PAR1 not really")
+    assert any(f"{SHARD}.tfrecord: its index cannot be read" in problem for problem in problems(dataset_copy))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda manifest: manifest["splits"]["train"]["class_counts"].reverse(),
+            "split 'train' has .* examples by class",
+        ),
+        (lambda manifest: manifest["classes"].reverse(), "is called '.', its label says"),
+        (lambda manifest: manifest["classes"].pop(), "has label 9, there are 9 classes"),
+        (lambda manifest: manifest.update(num_inputs=1798), "1797 records and 0 rejected are not the 1798 inputs"),
+        (lambda manifest: manifest.update(num_rejected={"empty": 1}), "lists {}, the manifest says {'empty': 1}"),
+    ],
+)
+def test_a_manifest_that_does_not_hold_is_found(dataset_copy, change, message):
+    path = dataset_copy / "manifest.json"
+    manifest = json.loads(path.read_text())
+    change(manifest)
+    path.write_text(json.dumps(manifest))
+    found = problems(dataset_copy)
+    assert any(re.search(message, problem) for problem in found), found
+
+
+def test_no_manifest_is_no_dataset(dataset_copy):
+    (dataset_copy / "manifest.json").unlink()
+    with pytest.raises(ValueError, match=r"holds no manifest\.json, so no complete dataset"):
+        problems(dataset_copy)
