@@ -18,15 +18,14 @@ BASE = [
     "pillow>=10.3",
     "pyarrow>=14",
 ]
-# TPUEstimator ends with TensorFlow 2.15, whose last Python is 3.11. TensorFlow 2.15 was built for NumPy 1.
+# TPUEstimator ends with TensorFlow 2.15, whose last Python is 3.11.
 TRAIN = [
-    "numpy<2; python_version<'3.12'",
     "tensorflow>=2.15,<2.16; python_version<'3.12'",
     "tensorflow>=2.16; python_version>='3.12'",
 ]
 GCP = ["apache-beam[gcp]"]
 DEMO = ["scikit-learn>=1.3"]
-DEV = ["mypy>=1.10", "pytest>=8", "ruff>=0.6"]
+DEV = ["mypy>=1.10", "pytest>=8", "ruff>=0.6", "setuptools>=65"]
 
 setup(
     name="jpeg2tpu",

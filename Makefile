@@ -1,0 +1,45 @@
+# `make demo` and `make test` set up what they need, and are quick when run again.
+
+SHELL := /bin/bash
+VENV ?= .venv
+VENV_NEWEST ?= .venv-newest
+DEMO ?= demo
+SEED ?= 0
+
+# TPUEstimator ends with TensorFlow 2.15, and that with Python 3.11. The newest TensorFlow is tested beside it.
+find_python = $(shell for python in python$(1) python3; do \
+	"$$python" -c 'import sys; sys.exit("%d.%d" % sys.version_info[:2] != "$(1)")' 2>/dev/null && \
+	echo "$$python" && break; done)
+PYTHON ?= $(call find_python,3.11)
+PYTHON_NEWEST ?= $(call find_python,3.13)
+
+.PHONY: demo test test-newest lint clean
+
+test: $(VENV)/installed lint
+	$(VENV)/bin/python -m pytest
+
+lint: $(VENV)/installed
+	$(VENV)/bin/python -m ruff check .
+	$(VENV)/bin/python -m ruff format --check .
+	$(VENV)/bin/python -m mypy
+
+# Conversion and input under the newest TensorFlow, which has no TPUEstimator.
+test-newest: $(VENV_NEWEST)/installed
+	$(VENV_NEWEST)/bin/python -m pytest
+
+$(VENV)/installed: setup.py constraints/python3.11.txt
+	@test -n "$(PYTHON)" || { echo 'error: no Python 3.11 found, which TPUEstimator needs; install it, or name it: make PYTHON=/path/to/python3.11' >&2; exit 2; }
+	"$(PYTHON)" -m venv $(VENV)
+	$(VENV)/bin/python -m pip install --quiet --upgrade pip
+	PYTHONWARNINGS=ignore $(VENV)/bin/python -m pip install --quiet --constraint constraints/python3.11.txt --editable '.[dev]'
+	@touch $@
+
+$(VENV_NEWEST)/installed: setup.py constraints/python3.13.txt
+	@test -n "$(PYTHON_NEWEST)" || { echo 'error: no Python 3.13 found; name it: make PYTHON_NEWEST=/path/to/python3.13' >&2; exit 2; }
+	"$(PYTHON_NEWEST)" -m venv $(VENV_NEWEST)
+	$(VENV_NEWEST)/bin/python -m pip install --quiet --upgrade pip
+	PYTHONWARNINGS=ignore $(VENV_NEWEST)/bin/python -m pip install --quiet --constraint constraints/python3.13.txt --editable '.[dev]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) $(VENV_NEWEST) $(DEMO) *.egg-info
