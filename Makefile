@@ -7,7 +7,7 @@ DEMO ?= demo
 SEED ?= 0
 
 # TPUEstimator ends with TensorFlow 2.15, and that with Python 3.11. The newest TensorFlow is tested beside it.
-find_python = $(shell for python in python$(1) python3; do \
+find_python = $(shell for python in python$(1) python3 $(wildcard $(HOME)/.pyenv/versions/$(1).*/bin/python); do \
 	"$$python" -c 'import sys; sys.exit("%d.%d" % sys.version_info[:2] != "$(1)")' 2>/dev/null && \
 	echo "$$python" && break; done)
 PYTHON ?= $(call find_python,3.11)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from tpu_input.config import InputConfig
+from tpu_input.reading import plain
 
 
 def to_batches(dataset: tf.data.Dataset, batch_size: int, config: InputConfig) -> tf.data.Dataset:
@@ -23,7 +24,7 @@ def to_batches(dataset: tf.data.Dataset, batch_size: int, config: InputConfig) -
     if config.layout != "NHWC":
         order = ["NHWC".index(axis) for axis in config.layout]
         dataset = dataset.map(
-            lambda features, label: (features | {"image": tf.transpose(features["image"], order)}, label),
+            plain(lambda features, label: (features | {"image": tf.transpose(features["image"], order)}, label)),
             num_parallel_calls=tf.data.AUTOTUNE,
         )
     return dataset.prefetch(tf.data.AUTOTUNE)

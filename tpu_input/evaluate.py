@@ -19,7 +19,7 @@ from tpu_input.config import InputConfig
 from tpu_input.device import to_batches
 from tpu_input.hosts import Host
 from tpu_input.images import decode_for_evaluation
-from tpu_input.reading import records
+from tpu_input.reading import plain, records
 from tpu_input.schema import Manifest
 from tpu_input.train import InputFn
 
@@ -47,6 +47,7 @@ def make_eval_input_fn(manifest: Manifest, config: InputConfig, split: str = "va
         dataset = dataset.map(decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
         return to_batches(dataset.concatenate(padding()), params["batch_size"], input_config)
 
+    @plain
     def decode(serialized: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
         example = schema.parse(serialized, manifest.first_label)
         image = decode_for_evaluation(example["encoded"], input_config)

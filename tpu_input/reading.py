@@ -6,6 +6,8 @@ DATASET/manifest.json ──read_manifest()──▶ Manifest ──records()─
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
 
 import tensorflow as tf
 
@@ -16,6 +18,18 @@ from tpu_input.schema import MANIFEST_NAME, Manifest
 # Reads of a few MB hide the latency of object storage.
 # https://www.tensorflow.org/guide/data_performance_analysis, and the Cloud TPU performance guide's "at least 8 MB"
 _READ_BUFFER_BYTES = 8 << 20
+
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def plain(function: _Function) -> _Function:
+    """Returns a function for Dataset.map and its like that AutoGraph leaves alone.
+
+    None of ours has Python control flow over tensors: AutoGraph would rewrite them for nothing, and warn where it
+    cannot.
+    """
+    return cast(_Function, tf.autograph.experimental.do_not_convert(function))
 
 
 def read_manifest(path: str | os.PathLike[str]) -> Manifest:
@@ -49,10 +63,10 @@ def records(
       order: int32 permutation of the host's shards; None reads them in their own order, one after the other.
     """
     shards = manifest.split(split).shards
-    paths = tf.constant([f"{manifest.path}/{shard.name}" for shard in host.shards(shards)])
+    paths = [f"{manifest.path}/{shard.name}" for shard in host.shards(shards)]
     ordered = tf.data.Dataset.from_tensor_slices(paths if order is None else tf.gather(paths, order))
     dataset = ordered.interleave(
-        lambda shard: tf.data.TFRecordDataset(shard, buffer_size=_READ_BUFFER_BYTES),
+        plain(lambda shard: tf.data.TFRecordDataset(shard, buffer_size=_READ_BUFFER_BYTES)),
         cycle_length=1 if order is None else min(config.parallel_shards, len(paths)),
         num_parallel_calls=tf.data.AUTOTUNE,
         deterministic=True,

@@ -19,7 +19,7 @@ from tpu_input.config import InputConfig
 from tpu_input.device import to_batches
 from tpu_input.hosts import Host
 from tpu_input.images import decode_for_training
-from tpu_input.reading import records
+from tpu_input.reading import plain, records
 from tpu_input.schema import Manifest
 
 InputFn = Callable[..., tf.data.Dataset]
@@ -52,6 +52,7 @@ def make_train_input_fn(manifest: Manifest, config: InputConfig, split: str = "t
         dataset = dataset.map(decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
         return to_batches(dataset, batch_size, input_config)
 
+    @plain
     def decode(number: tf.Tensor, serialized: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
         example = schema.parse(serialized, manifest.first_label)
         seed = tf.stack([tf.constant(input_config.seed, tf.int64), number])
@@ -71,6 +72,7 @@ def _shuffled_records(manifest: Manifest, split: str, host: Host, config: InputC
             f"too few for {host.num_hosts} hosts; use fewer hosts"
         )
 
+    @plain
     def epoch_records(epoch: tf.Tensor) -> tf.data.Dataset:
         seed = tf.stack([tf.constant(config.seed, tf.int64), epoch])
         order = tf.random.experimental.stateless_shuffle(tf.range(len(host.shards(shards))), seed)
@@ -82,4 +84,4 @@ def _shuffled_records(manifest: Manifest, split: str, host: Host, config: InputC
     first_epoch, seen = divmod(start, num_examples)
     epochs = tf.data.Dataset.range(first_epoch, 2**62)
     dataset = epochs.flat_map(epoch_records).skip(seen).enumerate(start)
-    return dataset.map(lambda number, serialized: (number * host.num_hosts + host.index, serialized))
+    return dataset.map(plain(lambda number, serialized: (number * host.num_hosts + host.index, serialized)))
