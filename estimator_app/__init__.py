@@ -1,0 +1,1 @@
+"""Batches in, a trained and exported classifier out; `python -m estimator_app --help` says how."""

@@ -1,0 +1,53 @@
+"""TensorFlow without its noise: a hundred lines of warnings where nothing is wrong, and tracebacks where a user is."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import os
+import sys
+import warnings
+
+
+def require_estimator() -> None:
+    """Checks, without the second that importing it takes, that an installed TensorFlow has TPUEstimator.
+
+    Raises:
+      ImportError: It has not.
+    """
+    for name in ("tensorflow", "tensorflow-cpu"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            version = importlib.metadata.version(name)
+            if tuple(map(int, version.split(".")[:2])) > (2, 15):
+                raise ImportError(
+                    f"TPUEstimator ended with TensorFlow 2.15, this is {version}; use Python 3.11 and tensorflow<2.16"
+                )
+
+
+def import_tensorflow(verbose: bool) -> None:
+    """Imports TensorFlow for the first time in this process.
+
+    Args:
+      verbose: Let it say what it likes.
+
+    Raises:
+      ImportError: There is none.
+    """
+    if not verbose:
+        os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"  # read once, when TensorFlow is imported
+        warnings.simplefilter("ignore")
+    try:
+        import tensorflow as tf
+    except ModuleNotFoundError:
+        raise ImportError("TensorFlow is not installed; install it with: pip install 'jpeg2tpu[train]'") from None
+    if not verbose:
+        from tensorflow.python.util import deprecation
+
+        deprecation._PRINT_DEPRECATION_WARNINGS = False  # there is no public switch
+        tf.get_logger().setLevel("CRITICAL")  # its errors are also raised
+
+
+def mistakes() -> tuple[type[Exception], ...]:
+    """Returns the exceptions that a user's mistake may raise; TensorFlow's own too, once it is imported."""
+    tensorflow = sys.modules.get("tensorflow")
+    return (ValueError, OSError, ImportError) + ((tensorflow.errors.OpError,) if tensorflow else ())

@@ -1,0 +1,169 @@
+"""python -m estimator_app as a user types it: calm lines, one clear line for a mistake, never a traceback."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from estimator_app.__main__ import main
+
+ROOT = Path(__file__).parent.parent
+# Without importing it: what is tested first is what happens before that.
+TENSORFLOW = tuple(map(int, importlib.metadata.version("tensorflow").split(".")[:2]))
+needs_estimator = pytest.mark.skipif(TENSORFLOW > (2, 15), reason="TPUEstimator ends with TensorFlow 2.15")
+
+FLAGS = ("--image_size=16", "--train_batch_size=32", "--learning_rate=0.1", "--crop_area=0.6,1", "--no_flip")
+
+
+def run(capsys, *args) -> tuple[int, str, str]:
+    try:
+        code = main([str(arg) for arg in args])
+    except SystemExit as stop:
+        code = stop.code
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def refused(capsys, *args) -> str:
+    """Returns the one line that a mistake is answered with."""
+    code, out, err = run(capsys, *args)
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1, err
+    return err
+
+
+@pytest.fixture(scope="module")
+def model_dir(digits_dataset, tmp_path_factory):
+    """A complete run of 40 steps in a process of its own, and what that process said."""
+    folder = tmp_path_factory.mktemp("run") / "model"
+    train = ("train", f"--dataset={digits_dataset.path}", f"--model_dir={folder}", *FLAGS)
+    done = subprocess.run(
+        [sys.executable, "-m", "estimator_app", *train, "--train_steps=40", "--steps_per_eval=30"],
+        cwd=ROOT,
+        env={name: value for name, value in os.environ.items() if not name.startswith("TF_")},
+        capture_output=True,
+        text=True,
+    )
+    (folder / "said.json").write_text(json.dumps([done.returncode, done.stdout, done.stderr]))
+    return folder
+
+
+@needs_estimator
+def test_training_says_what_it_does_in_four_lines_and_tensorflow_says_nothing(model_dir, digits_dataset):
+    code, out, err = json.loads((model_dir / "said.json").read_text())
+    assert (code, err) == (0, "")
+    metrics = json.loads((model_dir / "metrics.json").read_text())
+    train, held_out = (digits_dataset.split(name).num_examples for name in ("train", "validation"))
+    lines = out.splitlines()
+    assert lines[0] == f"training cnn at step 0/40: {train} images of 10 classes"
+    assert lines[1].startswith("step 30/40: accuracy ")
+    assert lines[2] == (
+        f"step 40/40: accuracy {100 * metrics['accuracy']:.1f} % on {held_out} validation images, "
+        f"loss {metrics['loss']:.3f}"
+    )
+    assert lines[3:] == [f"export: {metrics['export']}"]
+    assert (metrics["step"], metrics["num_examples"]) == (40, held_out)
+    assert (Path(metrics["export"]) / "saved_model.pb").is_file()
+
+
+@needs_estimator
+def test_later_commands_ask_nothing_again(capsys, model_dir, digits_dataset, digits, tmp_path):
+    again = ("train", f"--dataset={digits_dataset.path}/", f"--model_dir={model_dir}/", *FLAGS, "--train_steps=40")
+    code, out, err = run(capsys, *again)
+    assert (code, err) == (0, "")
+    assert out.startswith("nothing to train: step 40 is done, accuracy ")
+    code, out, err = run(capsys, "evaluate", f"--model_dir={model_dir}", "--eval_batch_size=7")
+    assert (code, err) == (0, "")
+    assert out == json.loads((model_dir / "said.json").read_text())[1].splitlines()[2] + "\n"
+    code, out, err = run(capsys, "export", f"--model_dir={model_dir}", f"--export_dir={tmp_path}/export")
+    assert (code, err) == (0, "")
+    assert Path(out.removeprefix("export: ").strip()).parent == tmp_path / "export"
+    files = sorted((digits / "0").iterdir())[:3]
+    code, out, err = run(capsys, "predict", f"--export_dir={tmp_path}/export", *files)
+    assert (code, err) == (0, "")
+    rows = [line.split("\t") for line in out.splitlines()]
+    assert [row[0] for row in rows] == [str(path) for path in files]
+    assert all(name in digits_dataset.classes and 0 < float(probability) <= 1 for _, name, probability in rows)
+
+
+@needs_estimator
+def test_files_that_cannot_be_classified_are_named_and_the_rest_is_done(capsys, model_dir, digits, tmp_path):
+    good = next((digits / "7").iterdir())
+    text = tmp_path / "text.jpg"
+    text.write_text("not an image")
+    code, out, err = run(capsys, "predict", f"--export_dir={model_dir}/export", text, tmp_path / "nowhere.jpg", good)
+    assert code == 1
+    assert err == f"{text}: not a JPEG file\n{tmp_path}/nowhere.jpg: No such file or directory\n"
+    assert out.startswith(f"{good}\t")
+    assert out.count("\n") == 1
+
+
+@needs_estimator
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--image_size=0", "image_size must be at least 1, got 0"),
+        ("--eval_batch_size=0", "eval_batch_size must be at least 1, got 0"),
+        ("--train_steps=-1", "train_steps must be at least 1, got -1"),
+        ("--learning_rate=0", "learning_rate must be positive and finite, got 0.0"),
+        ("--crop_area=0.5,2", "crop_area must be 0 < smallest <= largest <= 1.0, got (0.5, 2.0)"),
+        ("--crop_area=big", "argument --crop_area: needs two numbers, LOW,HIGH, got 'big'"),
+        ("--network=resnet9000", "network must be one of cnn, got 'resnet9000'"),
+        ("--split=test", "has no split 'test'; it has 'train', 'validation'"),
+        ("--dataset=/nowhere", "'/nowhere' holds no manifest.json, so no complete dataset"),
+        ("--model_dir=/dev/null/model", "/dev/null"),
+        ("--seed=-1", "seed must be in [0, 2**31), got -1"),
+        ("--image_sise=16", "unknown flag --image_sise; did you mean --image_size? (see python -m estimator_app train"),
+        ("stray", "unrecognized arguments: stray"),
+    ],
+)
+def test_a_flag_that_cannot_work_says_what_is_needed(capsys, digits_dataset, tmp_path, flag, message):
+    train = ("train", f"--dataset={digits_dataset.path}", f"--model_dir={tmp_path}/model", flag)
+    assert message in refused(capsys, *train)
+    assert not (tmp_path / "model").exists()
+
+
+@needs_estimator
+def test_a_model_dir_of_another_run_is_refused_and_left_alone(capsys, model_dir, digits_dataset):
+    before = (model_dir / "config.json").read_text()
+    train = ("train", f"--dataset={digits_dataset.path}", f"--model_dir={model_dir}", *FLAGS, "--train_steps=40")
+    message = refused(capsys, *train, "--image_size=28", "--seed=1")
+    assert "holds another run: its image_size is 16, not 28; its seed is 0, not 1; repeat its options" in message
+    assert (model_dir / "config.json").read_text() == before
+
+
+@needs_estimator
+@pytest.mark.parametrize("command", ["evaluate", "export"])
+def test_a_folder_without_a_run_is_refused(capsys, tmp_path, command):
+    assert "holds no config.json, so no training run" in refused(capsys, command, f"--model_dir={tmp_path}")
+
+
+@pytest.mark.parametrize("flag", ["--dataset=here", "--model_dir=there"])
+def test_a_tpu_and_a_local_folder_are_refused_before_anything_slow(capsys, flag):
+    paths = {"--dataset": "gs://bucket/digits", "--model_dir": "gs://bucket/model"} | dict([flag.split("=")])
+    arguments = [f"{name}={value}" for name, value in paths.items()]
+    message = refused(capsys, "train", *arguments, "--use_tpu", "--tpu=mine")
+    name, value = flag.split("=")
+    assert f"{name} is '{Path(value).absolute()}', which a TPU's hosts cannot open" in message
+
+
+def test_the_flags_and_an_example_of_every_command_are_in_its_help(capsys):
+    for command in ("train", "evaluate", "export", "predict"):
+        code, out, _ = run(capsys, command, "--help")
+        assert code == 0
+        assert f"python -m estimator_app {command} --" in out
+    assert "the following arguments are required: COMMAND" in refused(capsys)
+    assert "unknown flag --datset; did you mean --dataset?" in refused(capsys, "train", "--datset=x", "--model_dir=y")
+
+
+@pytest.mark.skipif(TENSORFLOW <= (2, 15), reason="TPUEstimator is there")
+def test_a_newer_tensorflow_is_told_apart(capsys, tmp_path):
+    message = refused(capsys, "train", f"--dataset={tmp_path}", f"--model_dir={tmp_path}")
+    assert "TPUEstimator ended with TensorFlow 2.15, this is 2." in message

@@ -1,0 +1,147 @@
+"""The loop on real digits: exact resume, exact evaluation, nothing done twice."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+pytest.importorskip("tensorflow_estimator", reason="TPUEstimator ends with TensorFlow 2.15")
+
+from app_fixtures import configured, keras_warns
+
+from estimator_app import loop
+from estimator_app.estimator import make_estimator
+from tpu_input.schema import Split
+
+pytestmark = keras_warns
+
+
+def train(manifest, model_dir, said=None, **options):
+    report = (said if said is not None else []).append
+    return loop.run(manifest, configured(manifest, **options), str(model_dir), f"{model_dir}/export", report=report)
+
+
+def weights(model_dir) -> dict[str, np.ndarray]:
+    checkpoint = tf.train.load_checkpoint(tf.train.latest_checkpoint(str(model_dir)))
+    return {name: checkpoint.get_tensor(name) for name in checkpoint.get_variable_to_shape_map()}
+
+
+@pytest.fixture(scope="module")
+def straight(digits_dataset, tmp_path_factory):
+    """The model_dir of a run that nothing stopped; not to be changed."""
+    model_dir = tmp_path_factory.mktemp("straight")
+    train(digits_dataset, model_dir)
+    return model_dir
+
+
+@pytest.mark.parametrize(
+    ("step", "steps_per_eval", "train_steps", "stop"),
+    [
+        (0, 1250, 112_590, 1250),
+        (1249, 1250, 112_590, 1250),
+        (1250, 1250, 112_590, 2500),
+        (1700, 1250, 112_590, 2500),  # stopped between evaluations
+        (112_500, 1250, 112_590, 112_590),
+        (0, 500, 20, 20),
+    ],
+)
+def test_the_next_stop_is_a_multiple_of_steps_per_eval_or_the_end(step, steps_per_eval, train_steps, stop):
+    assert loop.next_stop(step, steps_per_eval, train_steps) == stop
+
+
+def test_a_run_stopped_after_7_of_20_steps_ends_with_the_same_weights(digits_dataset, straight, tmp_path):
+    def stop_at_the_first_evaluation(line):
+        if line.startswith("step 7/20"):
+            raise KeyboardInterrupt
+
+    config = configured(digits_dataset, steps_per_eval=7)
+    with pytest.raises(KeyboardInterrupt):
+        loop.run(digits_dataset, config, str(tmp_path), f"{tmp_path}/export", report=stop_at_the_first_evaluation)
+    assert weights(tmp_path)["global_step"] == 7
+    said: list[str] = []
+    train(digits_dataset, tmp_path, said)
+    assert said[0].startswith("resuming cnn at step 7/20")
+    expected, found = weights(straight), weights(tmp_path)
+    assert expected.keys() == found.keys()
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+def test_training_moves_the_statistics_of_every_batch_normalisation(straight):
+    means = [value for name, value in weights(straight).items() if name.endswith("moving_mean")]
+    assert len(means) == 6
+    assert all(np.abs(mean).min() > 0 for mean in means)
+
+
+def test_a_complete_run_is_not_repeated(digits_dataset, straight):
+    before = {path: path.stat().st_mtime_ns for path in straight.rglob("*.ckpt*")}
+    exports = list((straight / "export").iterdir())
+    said: list[str] = []
+    finished = train(digits_dataset, straight, said)
+    assert said == [f"nothing to train: step 20 is done, {finished.metrics}", f"export: {exports[0]}"]
+    assert {path: path.stat().st_mtime_ns for path in straight.rglob("*.ckpt*")} == before
+    assert list((straight / "export").iterdir()) == exports
+
+
+def test_more_train_steps_extend_a_run(digits_dataset, tmp_path):
+    train(digits_dataset, tmp_path, train_steps=2)
+    said: list[str] = []
+    finished = train(digits_dataset, tmp_path, said, train_steps=3)
+    assert said[0].startswith("resuming cnn at step 2/3")
+    assert finished.metrics.step == weights(tmp_path)["global_step"] == 3
+
+
+def test_another_split_and_a_lost_export_are_made_good_without_training(digits_dataset, tmp_path):
+    train(digits_dataset, tmp_path, train_steps=1)
+    said: list[str] = []
+    finished = train(digits_dataset, tmp_path, said, train_steps=1, split="train")
+    assert finished.metrics.num_examples == digits_dataset.split("train").num_examples
+    assert [line.partition(":")[0] for line in said] == ["step 1/1", "export"]
+
+
+@pytest.mark.parametrize(("batch_size", "layout"), [(7, "NHWC"), (64, "HWNC"), (1000, "HWCN")])
+def test_every_example_counts_once_whatever_the_batch(digits_dataset, straight, batch_size, layout):
+    expected = train(digits_dataset, straight).metrics
+    config = configured(digits_dataset, eval_batch_size=batch_size, layout=layout)
+    found = loop.evaluate(make_estimator(config, str(straight)), digits_dataset, config)
+    assert found.num_examples == digits_dataset.split("validation").num_examples
+    assert found.accuracy == pytest.approx(expected.accuracy, abs=1e-6)
+    assert found.loss == pytest.approx(expected.loss, rel=1e-4)
+
+
+def test_shards_that_hold_less_than_promised_are_no_result(digits_dataset, straight):
+    split = digits_dataset.split("validation")
+    shards = (dataclasses.replace(split.shards[0], num_examples=split.shards[0].num_examples + 1), *split.shards[1:])
+    splits = digits_dataset.splits | {"validation": dataclasses.replace(split, shards=shards)}
+    promising = dataclasses.replace(digits_dataset, splits=splits)
+    config = configured(promising)
+    with pytest.raises(ValueError, match=f"counted {split.num_examples} examples .* promises {split.num_examples + 1}"):
+        loop.evaluate(make_estimator(config, str(straight)), promising, config)
+
+
+def test_classes_of_another_dataset_are_no_result(digits_dataset, straight):
+    config = configured(digits_dataset)
+    other = dataclasses.replace(digits_dataset, classes=("cat", "dog"))
+    with pytest.raises(ValueError, match=r"has classes \('cat', 'dog'\), the model \('0', '1'"):
+        loop.evaluate(make_estimator(config, str(straight)), other, config)
+
+
+def test_a_split_without_examples_is_refused_before_anything_is_written(digits_dataset, tmp_path):
+    empty = Split((), (0,) * 10, (0, 0.0, 0), (0, 0.0, 0), (0.0,) * 3, (0.0,) * 3)
+    splits = digits_dataset.splits | {"validation": empty}
+    with pytest.raises(ValueError, match=r"'validation' of .* has no examples"):
+        train(dataclasses.replace(digits_dataset, splits=splits), tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_loss_that_is_no_number_says_where_and_at_what_rate(digits_dataset, tmp_path):
+    with pytest.raises(ValueError, match=r"between steps 0 and 20, at a learning rate of up to 1e\+30"):
+        train(digits_dataset, tmp_path, learning_rate=1e30)
+
+
+def test_sixty_steps_learn_most_digits(digits_dataset, tmp_path):
+    options = {"train_steps": 60, "train_batch_size": 64, "learning_rate": 0.1, "eval_crop": 1.0, "steps_per_eval": 60}
+    assert train(digits_dataset, tmp_path, **options).metrics.accuracy > 0.8

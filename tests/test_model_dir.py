@@ -1,0 +1,135 @@
+"""config.json and metrics.json: what later commands read instead of asking, and what keeps two runs apart."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+import tensorflow as tf
+
+from estimator_app.config import TrainConfig
+from estimator_app.model_dir import Finished, Metrics, claim, read_config, read_finished, write_finished
+from tpu_input import InputConfig
+
+CONFIG = TrainConfig(
+    dataset="/data/digits",
+    fingerprint="f1",
+    classes=("no", "ünï"),
+    network="cnn",
+    input=InputConfig(16, crop_area=(0.5, 1.0)),
+    split="validation",
+    train_batch_size=8,
+    eval_batch_size=8,
+    train_steps=20,
+    steps_per_eval=10,
+    iterations_per_loop=5,
+    learning_rate=0.1,
+)
+
+
+def begin(model_dir) -> None:
+    tf.train.Checkpoint(weight=tf.Variable(1.0)).save(f"{model_dir}/model.ckpt")
+
+
+def changed(**fields) -> TrainConfig:
+    return dataclasses.replace(CONFIG, **fields)
+
+
+def test_what_was_told_is_read_back_with_the_versions_beside_it(tmp_path):
+    claim(str(tmp_path / "new" / "model"), CONFIG)
+    assert read_config(str(tmp_path / "new" / "model")) == CONFIG
+    written = json.loads((tmp_path / "new" / "model" / "config.json").read_text())
+    assert set(written["versions"]) == {"python", "tensorflow", "jpeg2tpu"}
+    assert [path.name for path in (tmp_path / "new" / "model").iterdir()] == ["config.json"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"train_steps": 21},
+        {"steps_per_eval": 3, "eval_batch_size": 5, "iterations_per_loop": 1, "split": "test"},
+        {"dataset": "/moved/digits"},
+    ],
+)
+def test_a_run_goes_on_with_options_that_leave_its_weights_alone(tmp_path, fields):
+    claim(str(tmp_path), CONFIG)
+    begin(tmp_path)
+    claim(str(tmp_path), changed(**fields))
+    assert read_config(str(tmp_path)) == changed(**fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"train_batch_size": 16}, "its train_batch_size is 8, not 16; repeat"),
+        ({"learning_rate": 0.2}, "its learning_rate is 0.1, not 0.2; repeat"),
+        (
+            {"input": InputConfig(16, seed=3)},
+            r"its crop_area is \(0.5, 1.0\), not \(0.08, 1.0\); its seed is 0, not 3;",
+        ),
+        ({"input": InputConfig(28, crop_area=(0.5, 1.0))}, "its image_size is 16, not 28; repeat"),
+        ({"train_steps": 19}, "its train_steps is 20, which can grow but not shrink to 19"),
+        ({"fingerprint": "f2", "classes": ("a", "b")}, "dataset is '/data/digits' with other content than '/data/dig"),
+    ],
+)
+def test_another_run_is_refused_and_every_difference_named(tmp_path, fields, message):
+    claim(str(tmp_path), CONFIG)
+    begin(tmp_path)
+    with pytest.raises(ValueError, match=message):
+        claim(str(tmp_path), changed(**fields))
+    assert read_config(str(tmp_path)) == CONFIG
+
+
+def test_a_run_that_never_began_gives_way(tmp_path):
+    claim(str(tmp_path), CONFIG)
+    claim(str(tmp_path), changed(learning_rate=0.2))
+    assert read_config(str(tmp_path)).learning_rate == 0.2
+
+
+def test_checkpoints_without_a_config_are_somebody_elses(tmp_path):
+    begin(tmp_path)
+    with pytest.raises(ValueError, match="holds checkpoints of something else"):
+        claim(str(tmp_path), CONFIG)
+    assert not (tmp_path / "config.json").exists()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format_version": 99}', '{"format_version": 1, "versions": {}}'])
+def test_a_damaged_config_is_refused(tmp_path, text):
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(ValueError, match=r"config.json' is not a training run's config: "):
+        read_config(str(tmp_path))
+
+
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="cannot write to"):
+        claim(str(tmp_path / "file" / "model"), CONFIG)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("train_batch_size", 0),
+        ("eval_batch_size", 0),
+        ("train_steps", 0),
+        ("steps_per_eval", -1),
+        ("iterations_per_loop", 0),
+        ("learning_rate", 0.0),
+        ("learning_rate", float("nan")),
+        ("network", "resnet9000"),
+    ],
+)
+def test_impossible_options_are_refused_by_name(field, value):
+    with pytest.raises(ValueError, match=f"{field} must be .*, got {value!r}"):
+        changed(**{field: value})
+
+
+def test_metrics_are_read_back_and_damaged_ones_are_none(tmp_path):
+    assert read_finished(str(tmp_path)) is None
+    finished = Finished(Metrics(20, "validation", 359, 351 / 359, 0.0812), "/model/export/1763596800")
+    write_finished(str(tmp_path), finished)
+    assert read_finished(str(tmp_path)) == finished
+    assert str(finished.metrics) == "accuracy 97.8 % on 359 validation images, loss 0.081"
+    (tmp_path / "metrics.json").write_text("{")
+    assert read_finished(str(tmp_path)) is None

@@ -1,0 +1,118 @@
+"""The graph that TPUEstimator would send to a TPU of 4 hosts with 8 cores each, built and read; nothing runs it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import pytest
+import tensorflow as tf
+
+pytest.importorskip("tensorflow_estimator", reason="TPUEstimator ends with TensorFlow 2.15")
+
+from app_fixtures import configured, keras_warns
+
+from estimator_app import loop
+from estimator_app.estimator import make_estimator
+from estimator_app.export import export_model, load_classifier
+from estimator_app.tpu import Tpu, check_paths
+from tpu_input import make_eval_input_fn, make_train_input_fn
+
+pytestmark = keras_warns
+v1 = tf.compat.v1
+HOSTS, CORES = 4, 8
+
+
+class Device(NamedTuple):
+    name: str
+    device_type: str
+
+
+class GraphBuilt(Exception):
+    pass
+
+
+class Capture(v1.train.SessionRunHook):
+    """Stops TPUEstimator after it has built a graph, and before it looks for a TPU."""
+
+    def begin(self) -> None:
+        self.graph = v1.get_default_graph()
+        raise GraphBuilt
+
+
+def on_tpu(config, model_dir) -> Any:
+    """Returns the app's own estimator on a TPU whose topology is given, not asked for."""
+    estimator = make_estimator(config, str(model_dir), Tpu("grpc://10.0.0.2:8470").resolver())
+    kinds = ["CPU:0", *(f"TPU:{core}" for core in range(CORES))]
+    devices = [Device(f"/job:worker/task:{host}/device:{kind}", kind[:3]) for host in range(HOSTS) for kind in kinds]
+    metadata = tf.tpu.experimental.TPUSystemMetadata(HOSTS * CORES, HOSTS, CORES, None, tuple(devices))
+    for master in (estimator.config.master, estimator.config.evaluation_master):
+        estimator._ctx._lazy_tpu_system_metadata_dict[master] = metadata
+    return estimator
+
+
+def nodes(run: Any) -> list[Any]:
+    """Returns every node, those of functions too, of the graph that `run(hooks=…)` builds."""
+    capture = Capture()
+    with pytest.raises(GraphBuilt):
+        run(hooks=[capture])
+    graph = capture.graph.as_graph_def()
+    return [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
+
+
+def fed(found: list[Any]) -> set[tuple[str, int]]:
+    """Returns (host, core) of every feed of a core."""
+    feeds = [(node.device, node.attr["device_ordinal"].i) for node in found if node.op == "InfeedEnqueueTuple"]
+    assert len(feeds) == len(set(feeds))
+    return set(feeds)
+
+
+ALL_CORES = {(f"/job:worker/task:{host}/device:CPU:0", core) for host in range(HOSTS) for core in range(CORES)}
+
+
+def shapes(found: list[Any]) -> list[list[int]]:
+    """Returns the shapes that each core takes."""
+    (dequeue,) = [node for node in found if node.op == "InfeedDequeueTuple"]
+    return [[dim.size for dim in shape.dim] for shape in dequeue.attr["shapes"].list.shape]
+
+
+@pytest.mark.parametrize(
+    ("layout", "image"), [("NHWC", [4, 16, 16, 3]), ("HWCN", [16, 16, 3, 4]), ("HWNC", [16, 16, 4, 3])]
+)
+def test_every_core_trains_on_its_own_part_and_shares_its_gradients(digits_dataset, tmp_path, layout, image):
+    config = configured(digits_dataset, layout=layout, train_batch_size=128, eval_batch_size=128)
+    train = make_train_input_fn(digits_dataset, config.input)
+    found = nodes(lambda hooks: on_tpu(config, tmp_path).train(train, hooks, max_steps=20))
+    assert fed(found) == ALL_CORES
+    assert shapes(found) == [image, [4], [4]]
+    ops = [node.op for node in found]
+    trained = ops.count("ResourceApplyMomentum")
+    assert trained == ops.count("CrossReplicaSum") == 6 * 3 + 2  # 6 x (kernel, scale, offset), and the dense layer
+    assert ops.count("AssignSubVariableOp") == 6 * 2  # batch normalisation's means and variances
+    assert "Cos" in ops  # the schedule
+    assert "Placeholder" not in ops
+    (replicas,) = [node.attr["num_replicas"].i for node in found if node.op == "TPUReplicateMetadata"]
+    assert replicas == HOSTS * CORES
+
+
+def test_every_core_evaluates_its_own_part(digits_dataset, tmp_path):
+    config = configured(digits_dataset, eval_batch_size=128)
+    evaluate = make_eval_input_fn(digits_dataset, config.input)
+    estimator = on_tpu(config, tmp_path)
+    found = nodes(lambda hooks: estimator.evaluate(evaluate, 3, hooks, checkpoint_path="/nonexistent/x"))
+    assert fed(found) == ALL_CORES
+    assert shapes(found) == [[4, 16, 16, 3], [4], [4]]
+    assert "ResourceApplyMomentum" not in {node.op for node in found}
+
+
+def test_a_run_on_a_tpu_exports_without_the_tpu(digits_dataset, digits, tmp_path):
+    config = configured(digits_dataset, layout="HWCN", train_steps=1)
+    loop.run(digits_dataset, config, str(tmp_path), f"{tmp_path}/export")
+    path = export_model(on_tpu(config, tmp_path), config.input, f"{tmp_path}/exported_on_tpu")
+    jpeg = next((digits / "3").iterdir()).read_bytes()
+    assert load_classifier(path)(jpeg) == load_classifier(f"{tmp_path}/export")(jpeg)
+
+
+def test_paths_that_a_tpu_cannot_open_are_refused():
+    check_paths({"--dataset": "gs://bucket/digits", "--model_dir": "gs://bucket/model"})
+    with pytest.raises(ValueError, match=r"--model_dir is '/tmp/model', which a TPU's hosts cannot open"):
+        check_paths({"--dataset": "gs://bucket/digits", "--model_dir": "/tmp/model"})
