@@ -1,0 +1,39 @@
+"""The demo's accuracy for seeds 0 to 4, each of which chooses the held-out digits, the order and the first weights.
+
+    python -m benchmarks.digits_accuracy [--folder=/tmp/digits_accuracy]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import subprocess
+import time
+from importlib.metadata import version
+from pathlib import Path
+
+SEEDS = range(5)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", type=Path, default=Path("/tmp/digits_accuracy"))
+    folder = parser.parse_args().folder
+    print(f"Python {platform.python_version()}, TensorFlow {version('tensorflow')}\n")
+    print("| seed | held-out accuracy | held-out images | seconds |\n|---|---|---|---|")
+    accuracies = []
+    for seed in SEEDS:
+        start = time.monotonic()
+        # The commands of `make demo` themselves, from sample to predict.
+        subprocess.run(["make", "demo", f"SEED={seed}", f"DEMO={folder}/{seed}"], check=True, capture_output=True)
+        metrics = json.loads((folder / str(seed) / "model" / "metrics.json").read_text())
+        accuracies.append(metrics["accuracy"])
+        seconds = time.monotonic() - start
+        print(f"| {seed} | {metrics['accuracy']:.2%} | {metrics['num_examples']} | {seconds:.0f} |", flush=True)
+    print(f"\nmean {statistics.mean(accuracies):.2%}, lowest {min(accuracies):.2%}")
+
+
+if __name__ == "__main__":
+    main()
