@@ -22,6 +22,7 @@ class IndexRow(NamedTuple):
       height: Pixels.
       width: Pixels.
       sha256: Hex digest of the stored JPEG.
+      dhash: 64-bit perceptual hash as a signed integer; near-duplicates differ in a few bits.
     """
 
     key: str
@@ -32,6 +33,7 @@ class IndexRow(NamedTuple):
     height: int
     width: int
     sha256: str
+    dhash: int
 
 
 SCHEMA = pa.schema(
@@ -44,6 +46,7 @@ SCHEMA = pa.schema(
         ("height", pa.int32()),
         ("width", pa.int32()),
         ("sha256", pa.string()),
+        ("dhash", pa.int64()),
     ]
 )
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import uuid
 from collections.abc import Iterator
 from typing import IO, cast
 
 from apache_beam.io.filesystem import BeamIOError, CompressionTypes
 from apache_beam.io.filesystems import FileSystems
+
+_SLICE = re.compile(r"(.*)#bytes=(\d+)-(\d+)")
 
 
 def is_uri(path: str) -> bool:
@@ -60,6 +63,11 @@ def file_bytes(path: str) -> int:
         return -1
 
 
+def slice_uri(path: str, start: int, num_bytes: int) -> str:
+    """Returns the URI of a part of a file, which read_bytes() reads."""
+    return f"{path}#bytes={start}-{start + num_bytes}"
+
+
 def open_file(path: str) -> IO[bytes]:
     """Returns a file opened for reading."""
     if is_uri(path):
@@ -68,7 +76,12 @@ def open_file(path: str) -> IO[bytes]:
 
 
 def read_bytes(path: str) -> bytes:
-    """Returns what a file holds."""
+    """Returns what a file, or the part of a file that slice_uri() names, holds."""
+    if part := _SLICE.fullmatch(path):
+        start, end = int(part[2]), int(part[3])
+        with open_file(part[1]) as file:
+            file.seek(start)
+            return file.read(end - start)
     with open_file(path) as file:
         return file.read()
 
@@ -96,6 +109,15 @@ def create(path: str) -> Iterator[IO[bytes]]:
         with contextlib.suppress(FileNotFoundError):
             os.remove(temporary)
         raise
+
+
+def move(source: str, target: str) -> None:
+    """Puts a file in the place of another, or where there is none."""
+    if is_uri(target):
+        FileSystems.rename([source], [target])
+        return
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    os.replace(source, target)
 
 
 TEMPORARY = ".part-"  # marks an unfinished local file

@@ -1,0 +1,126 @@
+"""Listing and planning as Beam steps, so that no list of inputs ever sits in one place.
+
+Source ──list──▶ Row ──label, check──▶ Row ──sample, size──▶ Row ──survey──▶ Plan
+                                                              └──bucket, cut, group──▶ a file of rows a shard
+"""
+
+from __future__ import annotations
+
+import functools
+import heapq
+import uuid
+from collections.abc import Iterable
+
+import apache_beam as beam
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.pvalue import AsDict, AsSingleton, PCollection
+
+from beam_pipelines import storage
+from beam_pipelines.dedup import reject_duplicates
+from beam_pipelines.images import Rejected
+from beam_pipelines.listing import list_rows
+from beam_pipelines.options import ConvertOptions, ImageOptions
+from beam_pipelines.plan import Plan, Survey, by_bucket, cut, in_order
+from beam_pipelines.reading import read_images
+from beam_pipelines.rows import Row, check_row, label_by_folder, size_row, suffix, top_folder
+from beam_pipelines.work import WORK_NAME, Work
+
+_SAMPLE = 256  # images of each suffix that are decoded to estimate what is stored for a byte of the source
+
+
+def make_plan(options: ConvertOptions, beam_options: PipelineOptions) -> Plan:
+    """Returns the plan of a conversion, its rows written to its working folder."""
+    path = f"{options.output}/{WORK_NAME}/plan-{uuid.uuid4().hex}.json"
+    with beam.Pipeline(options=beam_options) as pipeline:
+        build_planning(pipeline, options, path)
+    plan = Plan.from_json(storage.read_bytes(path).decode())
+    storage.delete([path])
+    return plan
+
+
+def build_planning(pipeline: beam.Pipeline, options: ConvertOptions, plan_path: str) -> None:
+    """Adds the steps that list the sources, write the rows of every shard, and write the plan to `plan_path`."""
+    rows = _sized(_listed(pipeline, options), options)
+    plan = rows | "Survey" >> beam.CombineGlobally(Survey(options))  # Plan, one
+    plan | "Write plan" >> beam.Map(_write_plan, plan_path)
+    (
+        rows
+        | "Key by bucket" >> beam.Map(by_bucket, options.seed)  # (bucket, Row)
+        | "Group buckets" >> beam.GroupByKey()  # (bucket, [Row])
+        | "Cut into shards" >> beam.FlatMap(cut, AsSingleton(plan), options)  # (shard, Row)
+        | "Group shards" >> beam.GroupByKey()  # (shard, [Row])
+        | "Write rows" >> beam.Map(_write_rows, AsSingleton(plan), options)
+    )
+
+
+def _listed(pipeline: beam.Pipeline, options: ConvertOptions) -> PCollection[Row]:
+    """Returns every input, labelled and checked as far as its name goes; Row."""
+    rows = (
+        pipeline
+        | "Sources" >> beam.Create(options.sources)  # Source
+        | "List" >> beam.FlatMap(list_rows, options)  # Row
+        | "Spread" >> beam.Reshuffle()
+    )
+    tops = rows | "Top folders" >> beam.Map(top_folder) | "Union" >> beam.CombineGlobally(_union)  # {folder}, one
+    checked: PCollection[Row] = (
+        rows
+        | "Label by folder" >> beam.Map(label_by_folder, AsSingleton(tops))
+        | "Check rows" >> beam.Map(check_row, options)
+    )
+    return checked if options.dedup == "none" else reject_duplicates(checked, options)
+
+
+def _sized(rows: PCollection[Row], options: ConvertOptions) -> PCollection[Row]:
+    """Returns `rows` with the sizes that their records will have, estimated from the first images of each suffix."""
+    ratios = (
+        rows
+        | "Usable" >> beam.Filter(lambda row: not row.reason)
+        | "Key by suffix" >> beam.WithKeys(suffix)  # (suffix, Row)
+        | "Sample" >> beam.CombinePerKey(_FirstInOrder(options.seed))  # (suffix, [Row])
+        | "Measure" >> beam.MapTuple(functools.partial(_ratio, images=options.images))  # (suffix, ratio)
+    )
+    sized: PCollection[Row] = rows | "Size" >> beam.Map(size_row, AsDict(ratios), options)
+    return sized
+
+
+def _union(sets: Iterable[set[str]]) -> set[str]:
+    return set().union(*sets)
+
+
+class _FirstInOrder(beam.CombineFn):
+    """Row → the _SAMPLE rows that come first in the order of the dataset."""
+
+    def __init__(self, seed: int) -> None:
+        self._key = functools.partial(in_order, seed=seed)
+
+    def create_accumulator(self) -> list[Row]:
+        return []
+
+    def add_input(self, accumulator: list[Row], row: Row) -> list[Row]:
+        accumulator.append(row)
+        return accumulator if len(accumulator) < 4 * _SAMPLE else self._first(accumulator)
+
+    def merge_accumulators(self, accumulators: Iterable[list[Row]]) -> list[Row]:
+        return self._first(row for accumulator in accumulators for row in accumulator)
+
+    def extract_output(self, accumulator: list[Row]) -> list[Row]:
+        return self._first(accumulator)
+
+    def _first(self, rows: Iterable[Row]) -> list[Row]:
+        return heapq.nsmallest(_SAMPLE, rows, key=self._key)
+
+
+def _ratio(suffix_: str, rows: list[Row], images: ImageOptions) -> tuple[str, float]:
+    """Returns (suffix, bytes stored for a byte of the source); rejected images store none."""
+    stored = sum(0 if isinstance(image, Rejected) else len(image.encoded) for _, image in read_images(rows, images))
+    return suffix_, stored / max(sum(row.num_bytes for row in rows), 1)
+
+
+def _write_plan(plan: Plan, path: str) -> None:
+    with storage.create(path) as file:
+        file.write(plan.to_json().encode())
+
+
+def _write_rows(keyed: tuple[str, Iterable[Row]], plan: Plan, options: ConvertOptions) -> None:
+    shard, rows = keyed
+    Work.of(options.output, plan).write_rows(shard, sorted(rows, key=functools.partial(in_order, seed=options.seed)))
