@@ -53,8 +53,11 @@ def main(argv: list[str] | None = None) -> int:
         if beam_flags and not getattr(flags, "runner", None):
             raise ValueError(f"unknown argument {beam_flags[0]!r}; see --help")
         return int(flags.run(flags, beam_flags))
-    except (ValueError, OSError, BeamIOError) as error:
+    except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
+        return 2
+    except (OSError, BeamIOError) as error:
+        print(f"error: {error}; what is written stays, the same command goes on from here", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("interrupted; the same command goes on from here", file=sys.stderr)

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from beam_pipelines import listing, progress, storage, work
+from beam_pipelines import listing, progress, running, storage, work
 from beam_pipelines.commit import check_budget, commit
 from beam_pipelines.dataset import REPORT_NAME, dataset_files, read_manifest
 from beam_pipelines.options import ConvertOptions
@@ -63,7 +63,7 @@ def write_shards(options: ConvertOptions, plan: Plan, beam_options: PipelineOpti
     """Writes those shards of a plan that have no receipt."""
     folder = Work.of(options.output, plan)
     left = sum(folder.num_rows(shard) for shard in _unwritten(folder)) if sys.stderr.isatty() else 0
-    with progress.shown(left), beam.Pipeline(options=beam_options) as pipeline:
+    with progress.shown(left), running.pipeline(beam_options) as pipeline:
         build_writing(pipeline, options, folder)
 
 
@@ -73,7 +73,7 @@ def build_writing(pipeline: beam.Pipeline, options: ConvertOptions, folder: Work
         pipeline
         | "Start" >> beam.Create([folder])
         | "Name shards" >> beam.FlatMap(_unwritten)  # shard
-        | "Spread" >> beam.Reshuffle()
+        | "Spread shards" >> beam.Reshuffle()
         | "Write shards" >> beam.Map(_write, folder, options)
     )
 

@@ -15,23 +15,23 @@ import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.pvalue import AsDict, AsSingleton, PCollection
 
-from beam_pipelines import storage
+from beam_pipelines import running, storage
 from beam_pipelines.dedup import reject_duplicates
 from beam_pipelines.images import Rejected
 from beam_pipelines.listing import list_rows
 from beam_pipelines.options import ConvertOptions, ImageOptions
 from beam_pipelines.plan import Plan, Survey, by_bucket, cut, in_order
 from beam_pipelines.reading import read_images
-from beam_pipelines.rows import Row, check_row, label_by_folder, size_row, suffix, top_folder
+from beam_pipelines.rows import Row, check_row, kind, label_by_folder, size_row, top_folder
 from beam_pipelines.work import WORK_NAME, Work
 
-_SAMPLE = 256  # images of each suffix that are decoded to estimate what is stored for a byte of the source
+_SAMPLE = 64  # images of each kind that are decoded to estimate what is stored for a byte of the source
 
 
 def make_plan(options: ConvertOptions, beam_options: PipelineOptions) -> Plan:
     """Returns the plan of a conversion, its rows written to its working folder."""
     path = f"{options.output}/{WORK_NAME}/plan-{uuid.uuid4().hex}.json"
-    with beam.Pipeline(options=beam_options) as pipeline:
+    with running.pipeline(beam_options) as pipeline:
         build_planning(pipeline, options, path)
     plan = Plan.from_json(storage.read_bytes(path).decode())
     storage.delete([path])
@@ -59,7 +59,7 @@ def _listed(pipeline: beam.Pipeline, options: ConvertOptions) -> PCollection[Row
         pipeline
         | "Sources" >> beam.Create(options.sources)  # Source
         | "List" >> beam.FlatMap(list_rows, options)  # Row
-        | "Spread" >> beam.Reshuffle()
+        | "Spread rows" >> beam.Reshuffle()
     )
     tops = rows | "Top folders" >> beam.Map(top_folder) | "Union" >> beam.CombineGlobally(_union)  # {folder}, one
     checked: PCollection[Row] = (
@@ -71,13 +71,13 @@ def _listed(pipeline: beam.Pipeline, options: ConvertOptions) -> PCollection[Row
 
 
 def _sized(rows: PCollection[Row], options: ConvertOptions) -> PCollection[Row]:
-    """Returns `rows` with the sizes that their records will have, estimated from the first images of each suffix."""
+    """Returns `rows` with the sizes that their records will have, estimated from the first images of each kind."""
     ratios = (
         rows
         | "Usable" >> beam.Filter(lambda row: not row.reason)
-        | "Key by suffix" >> beam.WithKeys(suffix)  # (suffix, Row)
-        | "Sample" >> beam.CombinePerKey(_FirstInOrder(options.seed))  # (suffix, [Row])
-        | "Measure" >> beam.MapTuple(functools.partial(_ratio, images=options.images))  # (suffix, ratio)
+        | "Key by kind" >> beam.WithKeys(kind)  # (kind, Row)
+        | "Sample" >> beam.CombinePerKey(_FirstInOrder(options.seed))  # (kind, [Row])
+        | "Measure" >> beam.MapTuple(functools.partial(_ratio, images=options.images))  # (kind, ratio)
     )
     sized: PCollection[Row] = rows | "Size" >> beam.Map(size_row, AsDict(ratios), options)
     return sized
@@ -110,10 +110,10 @@ class _FirstInOrder(beam.CombineFn):
         return heapq.nsmallest(_SAMPLE, rows, key=self._key)
 
 
-def _ratio(suffix_: str, rows: list[Row], images: ImageOptions) -> tuple[str, float]:
-    """Returns (suffix, bytes stored for a byte of the source); rejected images store none."""
+def _ratio(of_kind: str, rows: list[Row], images: ImageOptions) -> tuple[str, float]:
+    """Returns (kind, bytes stored for a byte of the source); rejected images store none."""
     stored = sum(0 if isinstance(image, Rejected) else len(image.encoded) for _, image in read_images(rows, images))
-    return suffix_, stored / max(sum(row.num_bytes for row in rows), 1)
+    return of_kind, stored / max(sum(row.num_bytes for row in rows), 1)
 
 
 def _write_plan(plan: Plan, path: str) -> None:

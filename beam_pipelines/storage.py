@@ -105,6 +105,7 @@ def create(path: str) -> Iterator[IO[bytes]]:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
+        _sync_folder(os.path.dirname(path))
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
             os.remove(temporary)
@@ -127,6 +128,15 @@ def delete(paths: list[str]) -> None:
     """Deletes files and folders; what is gone already is no error."""
     with contextlib.suppress(BeamIOError):
         FileSystems.delete(paths)
+
+
+def _sync_folder(folder: str) -> None:
+    """Makes a rename last through a loss of power."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _raise(error: OSError) -> None:

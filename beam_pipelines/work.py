@@ -17,6 +17,7 @@ import os
 from collections.abc import Iterable, Iterator
 
 from beam_pipelines import storage
+from beam_pipelines.index import index_path
 from beam_pipelines.plan import Plan
 from beam_pipelines.receipts import Receipt
 from beam_pipelines.rows import Row
@@ -29,15 +30,21 @@ class Work:
     """The working folder of one plan.
 
     Attributes:
-      folder: OUTPUT/.jpeg2tpu/FINGERPRINT.
+      output: The dataset's folder.
+      name: Of the folder in OUTPUT/.jpeg2tpu.
     """
 
-    folder: str
+    output: str
+    name: str
 
     @classmethod
     def of(cls, output: str, plan: Plan) -> Work:
         """Returns the working folder of a plan."""
-        return cls(f"{output}/{WORK_NAME}/{plan.fingerprint[:16]}")
+        return cls(output, plan.fingerprint[:16])
+
+    @property
+    def folder(self) -> str:
+        return f"{self.output}/{WORK_NAME}/{self.name}"
 
     def write_plan(self, plan: Plan) -> None:
         with storage.create(f"{self.folder}/plan.json") as file:
@@ -58,7 +65,14 @@ class Work:
         return storage.read_bytes(f"{self.folder}/{shard}.rows").count(b"\n")
 
     def is_written(self, shard: str) -> bool:
-        return storage.exists(f"{self.folder}/{shard}.receipt")
+        """Returns whether a shard has its receipt, and still stands where and as the receipt says."""
+        if not storage.exists(f"{self.folder}/{shard}.receipt"):
+            return False
+        receipt = self.read_receipt(shard)
+        if not receipt.num_examples:
+            return True
+        index = storage.exists(index_path(self.output, shard))
+        return index and storage.file_bytes(f"{self.output}/{shard}") == receipt.num_bytes
 
     def write_receipt(self, receipt: Receipt) -> None:
         with storage.create(f"{self.folder}/{receipt.name}.receipt") as file:
@@ -76,7 +90,7 @@ def _read_plan(path: str) -> Plan:
 def unfinished(output: str) -> set[Work]:
     """Returns the working folders that hold a plan."""
     files = storage.list_files(f"{output}/{WORK_NAME}")
-    return {Work(f"{output}/{WORK_NAME}/{path.split('/')[0]}") for path, _ in files if path.endswith("/plan.json")}
+    return {Work(output, path.split("/")[0]) for path, _ in files if path.endswith("/plan.json")}
 
 
 def remove(output: str) -> None:
