@@ -7,8 +7,7 @@ import json
 import math
 from collections import Counter
 
-from beam_pipelines import storage
-from beam_pipelines.dataset import REJECTED_NAME
+from beam_pipelines.dataset import REJECTED_NAME, create
 from beam_pipelines.images import SAMPLE_SIDE
 from beam_pipelines.options import ConvertOptions
 from beam_pipelines.plan import Plan
@@ -36,7 +35,7 @@ def commit(options: ConvertOptions, plan: Plan, receipts: dict[str, list[Receipt
             f"{plan.num_inputs} inputs became {num_examples} records and {len(rejected)} rejected; "
             f"the receipts in {options.output!r} are damaged, convert into another output"
         )
-    with storage.create(f"{options.output}/{REJECTED_NAME}") as file:
+    with create(options.output, REJECTED_NAME) as file:
         file.writelines(json.dumps(line._asdict(), ensure_ascii=False).encode() + b"\n" for line in rejected)
     check_budget(options, plan.num_inputs, num_rejected, {"all": f"listed in {options.output}/{REJECTED_NAME}"})
     if not num_examples:
@@ -53,7 +52,7 @@ def commit(options: ConvertOptions, plan: Plan, receipts: dict[str, list[Receipt
         options=options.shaping(),
         fingerprint=plan.fingerprint,
     )
-    with storage.create(f"{options.output}/{MANIFEST_NAME}") as file:
+    with create(options.output, MANIFEST_NAME) as file:
         file.write(manifest.to_json().encode())
     return manifest
 
@@ -87,7 +86,7 @@ def _any(receipts: list[Receipt]) -> bool:
 def _split(receipts: list[Receipt], num_classes: int) -> Split:
     written = [receipt for receipt in receipts if receipt.num_examples]
     num_examples = sum(receipt.num_examples for receipt in written)
-    num_pixels = num_examples * SAMPLE_SIDE**2
+    num_pixels = max(sum(receipt.num_measured for receipt in written), 1) * SAMPLE_SIDE**2
     means, stds = [], []
     for channel in range(3):
         mean = sum(receipt.sums[channel] for receipt in written) / num_pixels

@@ -19,11 +19,11 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from beam_pipelines import listing, progress, running, storage, work
 from beam_pipelines.commit import check_budget, commit
-from beam_pipelines.dataset import REPORT_NAME, dataset_files, read_manifest
+from beam_pipelines.dataset import REPORT_NAME, WORK_NAME, dataset_files, read_manifest
 from beam_pipelines.options import ConvertOptions
 from beam_pipelines.plan import Plan
 from beam_pipelines.planning import make_plan
-from beam_pipelines.work import WORK_NAME, Work
+from beam_pipelines.work import Work
 from beam_pipelines.writing import write_shard
 from tpu_input.schema import MANIFEST_NAME, Manifest
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -51,16 +51,15 @@ SCHEMA = pa.schema(
 )
 
 
-def index_path(dataset: str, shard: str) -> str:
-    """Returns where the index of a shard lies."""
-    return f"{dataset}/index/{shard.removesuffix('.tfrecord')}.parquet"
+def index_path(shard: str) -> str:
+    """Returns where, within the dataset, the index of a shard lies."""
+    return f"index/{shard.removesuffix('.tfrecord')}.parquet"
 
 
-def write_index(path: str, rows: list[IndexRow]) -> None:
+def write_index(file: IO[bytes], rows: list[IndexRow]) -> None:
     """Writes one shard's index."""
     columns = [pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), SCHEMA, strict=True)]
-    with storage.create(path) as file:
-        pq.write_table(pa.table(columns, schema=SCHEMA), file)
+    pq.write_table(pa.table(columns, schema=SCHEMA), file)
 
 
 def read_index(path: str) -> list[IndexRow]:

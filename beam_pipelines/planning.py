@@ -16,14 +16,15 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.pvalue import AsDict, AsSingleton, PCollection
 
 from beam_pipelines import running, storage
+from beam_pipelines.dataset import WORK_NAME
 from beam_pipelines.dedup import reject_duplicates
-from beam_pipelines.images import Rejected
+from beam_pipelines.images import CheckedImage, Rejected
 from beam_pipelines.listing import list_rows
 from beam_pipelines.options import ConvertOptions, ImageOptions
 from beam_pipelines.plan import Plan, Survey, by_bucket, cut, in_order
-from beam_pipelines.reading import read_images
+from beam_pipelines.reading import map_images
 from beam_pipelines.rows import Row, check_row, kind, label_by_folder, size_row, top_folder
-from beam_pipelines.work import WORK_NAME, Work
+from beam_pipelines.work import Work
 
 _SAMPLE = 64  # images of each kind that are decoded to estimate what is stored for a byte of the source
 
@@ -62,11 +63,7 @@ def _listed(pipeline: beam.Pipeline, options: ConvertOptions) -> PCollection[Row
         | "Spread rows" >> beam.Reshuffle()
     )
     tops = rows | "Top folders" >> beam.Map(top_folder) | "Union" >> beam.CombineGlobally(_union)  # {folder}, one
-    checked: PCollection[Row] = (
-        rows
-        | "Label by folder" >> beam.Map(label_by_folder, AsSingleton(tops))
-        | "Check rows" >> beam.Map(check_row, options)
-    )
+    checked: PCollection[Row] = rows | "Label and check" >> beam.Map(_check, AsSingleton(tops), options)
     return checked if options.dedup == "none" else reject_duplicates(checked, options)
 
 
@@ -81,6 +78,10 @@ def _sized(rows: PCollection[Row], options: ConvertOptions) -> PCollection[Row]:
     )
     sized: PCollection[Row] = rows | "Size" >> beam.Map(size_row, AsDict(ratios), options)
     return sized
+
+
+def _check(row: Row, top_folders: set[str], options: ConvertOptions) -> Row:
+    return check_row(label_by_folder(row, top_folders), options)
 
 
 def _union(sets: Iterable[set[str]]) -> set[str]:
@@ -112,8 +113,12 @@ class _FirstInOrder(beam.CombineFn):
 
 def _ratio(of_kind: str, rows: list[Row], images: ImageOptions) -> tuple[str, float]:
     """Returns (kind, bytes stored for a byte of the source); rejected images store none."""
-    stored = sum(0 if isinstance(image, Rejected) else len(image.encoded) for _, image in read_images(rows, images))
-    return of_kind, stored / max(sum(row.num_bytes for row in rows), 1)
+    stored = [size for _, size in map_images(rows, images, _stored_bytes) if not isinstance(size, Rejected)]
+    return of_kind, sum(stored) / max(sum(row.num_bytes for row in rows), 1)
+
+
+def _stored_bytes(_: Row, image: CheckedImage) -> int:
+    return len(image.encoded)
 
 
 def _write_plan(plan: Plan, path: str) -> None:

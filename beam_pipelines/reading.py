@@ -1,6 +1,6 @@
 """Reading and decoding ahead, in order, in bounded memory.
 
-    [Row] ──read, many in flight──▶ (Row, bytes) ──decode, a core each──▶ (Row, CheckedImage or Rejected)
+    [Row] ──read, many in flight──▶ (Row, bytes) ──decode and more, a core each──▶ (Row, outcome or Rejected)
 
 Threads rather than processes: Pillow decodes, hashlib hashes and files are read outside the GIL, so threads use all
 cores, share what they read, and leave no worker process whose death could pass unnoticed. A read of an object store
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import collections
 import os
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import TypeVar
 
@@ -25,22 +25,30 @@ _BYTES_IN_FLIGHT = 64 << 20  # of sources read ahead; one larger than that is re
 _IN = TypeVar("_IN")
 _OUT = TypeVar("_OUT")
 Loaded = tuple[Row, bytes | Rejected]
-Checked = tuple[Row, CheckedImage | Rejected]
 
 
-def read_images(rows: Iterable[Row], images: ImageOptions) -> Generator[Checked, None, None]:
-    """Yields every row with its image, or with why there is none, in order."""
+def map_images(
+    rows: Sequence[Row], images: ImageOptions, function: Callable[[Row, CheckedImage], _OUT]
+) -> Generator[tuple[Row, _OUT | Rejected], None, None]:
+    """Yields every row with function(row, its image), or with why there is none, in order.
 
-    def check(loaded: Loaded) -> Checked:
-        row, data = loaded
+    Of many rows, the pixels of every eighth are enough for statistics. `function` runs in the threads that decode.
+    """
+    measured_each = 8 if len(rows) > 1000 else 1
+
+    def check(numbered: tuple[int, Loaded]) -> tuple[Row, _OUT | Rejected]:
+        number, (row, data) = numbered
+        if isinstance(data, Rejected):
+            return row, data
         try:
-            return row, data if isinstance(data, Rejected) else check_image(data, images)
+            image = check_image(data, images, with_statistics=number % measured_each == 0)
         except Rejected as rejected:
             return row, rejected
+        return row, function(row, image)
 
     cores = len(os.sched_getaffinity(0))
     with ThreadPoolExecutor(cores) as decoders:
-        yield from _in_flight(decoders, check, read_rows(rows), 2 * cores)
+        yield from _in_flight(decoders, check, enumerate(read_rows(rows)), 2 * cores)
 
 
 def read_rows(rows: Iterable[Row]) -> Iterator[Loaded]:

@@ -11,11 +11,12 @@ import dataclasses
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from beam_pipelines import storage, work
+from beam_pipelines.dataset import WORK_NAME
 from beam_pipelines.index import index_path
 from beam_pipelines.options import ConvertOptions, ImageOptions, Source
 from beam_pipelines.planning import make_plan
 from beam_pipelines.verify import Findings
-from beam_pipelines.work import WORK_NAME, Work
+from beam_pipelines.work import Work
 from beam_pipelines.writing import write_shard
 from tpu_input.schema import Manifest
 
@@ -67,4 +68,4 @@ def _make_again(name: str, manifest: Manifest, options: ConvertOptions, folder: 
     if receipt.sha256 != promised[name]:
         raise ValueError(f"the images of {name} have changed at their source; nothing was changed")
     storage.move(f"{aside.output}/{name}", f"{manifest.path}/{name}")
-    storage.move(index_path(aside.output, name), index_path(manifest.path, name))
+    storage.move(f"{aside.output}/{index_path(name)}", f"{manifest.path}/{index_path(name)}")

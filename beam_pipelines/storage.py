@@ -87,18 +87,24 @@ def read_bytes(path: str) -> bytes:
 
 
 @contextlib.contextmanager
-def create(path: str) -> Iterator[IO[bytes]]:
+def create(path: str, temporary_in: str = "") -> Iterator[IO[bytes]]:
     """Opens a file for writing that appears under its name whole or not at all.
 
-    An object of an object store is invisible until it is closed; a local file is written beside its place, flushed to
-    the disk and renamed.
+    An object of an object store is invisible until it is closed; a local file is written under another name, flushed
+    to the disk and renamed.
+
+    Args:
+      path: The file.
+      temporary_in: Folder on the same disk where an interrupted process leaves what it has written so far; default:
+        that of the file.
     """
     if is_uri(path):
         with FileSystems.create(path, compression_type=CompressionTypes.UNCOMPRESSED) as file:
             yield file
         return
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    temporary = f"{path}{TEMPORARY}{uuid.uuid4().hex}"
+    temporary = f"{temporary_in or os.path.dirname(path)}/{os.path.basename(path)}.part-{uuid.uuid4().hex}"
+    os.makedirs(os.path.dirname(temporary), exist_ok=True)
     try:
         with open(temporary, "wb") as file:
             yield file
@@ -119,9 +125,6 @@ def move(source: str, target: str) -> None:
         return
     os.makedirs(os.path.dirname(target), exist_ok=True)
     os.replace(source, target)
-
-
-TEMPORARY = ".part-"  # marks an unfinished local file
 
 
 def delete(paths: list[str]) -> None:

@@ -158,7 +158,7 @@ def _check_decoded(record: Record, named: str) -> str:
 
 
 def _check_index(manifest: Manifest, shard: Shard, rows: list[IndexRow]) -> list[str]:
-    path = index_path(manifest.path, shard.name)
+    path = f"{manifest.path}/{index_path(shard.name)}"
     if not storage.exists(path):
         return ["its index is missing"]
     try:

@@ -17,12 +17,11 @@ import os
 from collections.abc import Iterable, Iterator
 
 from beam_pipelines import storage
+from beam_pipelines.dataset import WORK_NAME
 from beam_pipelines.index import index_path
 from beam_pipelines.plan import Plan
 from beam_pipelines.receipts import Receipt
 from beam_pipelines.rows import Row
-
-WORK_NAME = ".jpeg2tpu"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,9 +56,8 @@ class Work:
         with storage.create(f"{self.folder}/{shard}.rows") as file:
             file.writelines(json.dumps(row).encode() + b"\n" for row in rows)
 
-    def read_rows(self, shard: str) -> Iterator[Row]:
-        for line in storage.read_bytes(f"{self.folder}/{shard}.rows").splitlines():
-            yield Row(*json.loads(line))
+    def read_rows(self, shard: str) -> list[Row]:
+        return [Row(*json.loads(line)) for line in storage.read_bytes(f"{self.folder}/{shard}.rows").splitlines()]
 
     def num_rows(self, shard: str) -> int:
         return storage.read_bytes(f"{self.folder}/{shard}.rows").count(b"\n")
@@ -71,7 +69,7 @@ class Work:
         receipt = self.read_receipt(shard)
         if not receipt.num_examples:
             return True
-        index = storage.exists(index_path(self.output, shard))
+        index = storage.exists(f"{self.output}/{index_path(shard)}")
         return index and storage.file_bytes(f"{self.output}/{shard}") == receipt.num_bytes
 
     def write_receipt(self, receipt: Receipt) -> None:

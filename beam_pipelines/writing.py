@@ -1,6 +1,6 @@
 """One shard: its rows → checked images → records appended → renamed into place → a receipt.
 
-    [Row] ──read_images──▶ (Row, CheckedImage or Rejected) ──encode──▶ shard, index, Receipt
+    [Row] ──map_images──▶ (Row, framed record or Rejected) ──append──▶ shard, index, Receipt
 
 Memory is that of the images in flight, whatever the size of a shard.
 """
@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Iterable
-from typing import IO
+from collections.abc import Callable, Sequence
+from typing import IO, NamedTuple
 
-from beam_pipelines import storage
+from beam_pipelines.dataset import create
 from beam_pipelines.images import CheckedImage, Rejected
 from beam_pipelines.index import IndexRow, index_path, write_index
 from beam_pipelines.options import ConvertOptions
-from beam_pipelines.reading import read_images
+from beam_pipelines.reading import map_images
 from beam_pipelines.receipts import Receipt, Rejection
 from beam_pipelines.rows import Row
 from tpu_input.schema import Record, encode, frame
@@ -26,7 +26,7 @@ Progress = Callable[[int, bool], None]
 
 def write_shard(
     name: str,
-    rows: Iterable[Row],
+    rows: Sequence[Row],
     options: ConvertOptions,
     classes: tuple[str, ...],
     progress: Progress = lambda num_bytes, written: None,
@@ -43,26 +43,38 @@ def write_shard(
       progress: Called for every input with (bytes written, whether there is a record).
     """
     labels = {class_name: label for label, class_name in enumerate(classes)}
+
+    def frame_image(row: Row, image: CheckedImage) -> _Framed:
+        record = _record(row, image, labels[row.label])
+        return _Framed(image, record, frame(encode(record, options.first_label)))
+
     receipt, index, digest = Receipt(name), list[IndexRow](), hashlib.sha256()
     with contextlib.ExitStack() as stack:
         file: IO[bytes] | None = None
-        for row, image in stack.enter_context(contextlib.closing(read_images(rows, options.images))):
-            if isinstance(image, Rejected):
-                receipt.rejected.append(Rejection(row.key, row.uri, image.reason, image.detail))
+        for row, framed in stack.enter_context(contextlib.closing(map_images(rows, options.images, frame_image))):
+            if isinstance(framed, Rejected):
+                receipt.rejected.append(Rejection(row.key, row.uri, framed.reason, framed.detail))
                 progress(0, False)
                 continue
-            record = _record(row, image, labels[row.label])
-            framed = frame(encode(record, options.first_label))
-            file = file or stack.enter_context(storage.create(f"{options.output}/{name}"))
-            file.write(framed)
-            digest.update(framed)
-            index.append(_index_row(row, image, record, receipt.num_bytes, len(framed)))
-            receipt.add(image, record.label, len(framed))
-            progress(len(framed), True)
+            file = file or stack.enter_context(create(options.output, name))
+            file.write(framed.data)
+            digest.update(framed.data)
+            index.append(_index_row(row, framed, receipt.num_bytes))
+            receipt.add(framed.image, framed.record.label, len(framed.data))
+            progress(len(framed.data), True)
         if index:
-            write_index(index_path(options.output, name), index)
+            with create(options.output, index_path(name)) as index_file:
+                write_index(index_file, index)
             receipt.sha256 = digest.hexdigest()
     return receipt
+
+
+class _Framed(NamedTuple):
+    """A record as it goes into the file."""
+
+    image: CheckedImage
+    record: Record
+    data: bytes
 
 
 def _record(row: Row, image: CheckedImage, label: int) -> Record:
@@ -78,15 +90,15 @@ def _record(row: Row, image: CheckedImage, label: int) -> Record:
     )
 
 
-def _index_row(row: Row, image: CheckedImage, record: Record, offset: int, length: int) -> IndexRow:
+def _index_row(row: Row, framed: _Framed, offset: int) -> IndexRow:
     return IndexRow(
         key=row.key,
         uri=row.uri,
-        label=record.label,
+        label=framed.record.label,
         offset=offset,
-        length=length,
-        height=image.height,
-        width=image.width,
-        sha256=record.sha256,
-        dhash=image.dhash,
+        length=len(framed.data),
+        height=framed.image.height,
+        width=framed.image.width,
+        sha256=framed.record.sha256,
+        dhash=framed.image.dhash,
     )

@@ -80,7 +80,8 @@ def test_a_file_too_many_is_found(dataset_copy):
 def test_a_wrong_index_is_found(dataset_copy):
     path = str(dataset_copy / "index" / f"{SHARD}.parquet")
     index = read_index(path)
-    write_index(path, [index[0]._replace(offset=1), *index[1:]])
+    with open(path, "wb") as file:
+        write_index(file, [index[0]._replace(offset=1), *index[1:]])
     assert problems(dataset_copy) == [f"{SHARD}.tfrecord: its index does not agree with its records"]
 
 
