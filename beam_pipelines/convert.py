@@ -84,8 +84,8 @@ def _unwritten(folder: Work) -> Iterator[str]:
 
 
 def _write(shard: str, folder: Work, options: ConvertOptions) -> None:
-    classes = folder.read_plan().classes
-    folder.write_receipt(write_shard(shard, folder.read_rows(shard), options, classes, progress.count))
+    rows, num_rows, classes = folder.read_rows(shard), folder.num_rows(shard), folder.read_plan().classes
+    folder.write_receipt(write_shard(shard, rows, num_rows, options, classes, progress.count))
 
 
 def _check_apart(source: str, output: str) -> None:

@@ -18,7 +18,7 @@ from beam_pipelines.images import Rejected
 from beam_pipelines.options import ConvertOptions
 from beam_pipelines.plan import in_order
 from beam_pipelines.reading import read_rows
-from beam_pipelines.rows import Row
+from beam_pipelines.rows import Row, locate
 
 _ROWS_A_BATCH = 1000  # read together, so that many reads are in flight
 
@@ -28,15 +28,15 @@ def reject_duplicates(rows: PCollection[Row], options: ConvertOptions) -> PColle
     kept: PCollection[Row] = (
         rows
         | "Batch to hash" >> beam.BatchElements(_ROWS_A_BATCH, _ROWS_A_BATCH)  # [Row]
-        | "Hash content" >> beam.FlatMap(_hash)  # (sha256, Row)
+        | "Hash content" >> beam.FlatMap(_hash, options).with_output_types(tuple[str, Row])  # (sha256, Row)
         | "Group by content" >> beam.GroupByKey()  # (sha256, [Row])
-        | "Keep the first" >> beam.FlatMap(_keep_first, options.seed)  # Row
+        | "Keep the first" >> beam.FlatMap(_keep_first, options.seed).with_output_types(Row)  # Row
     )
     return kept
 
 
-def _hash(rows: list[Row]) -> Iterator[tuple[str, Row]]:
-    for row, data in read_rows(rows):
+def _hash(rows: list[Row], options: ConvertOptions) -> Iterator[tuple[str, Row]]:
+    for row, data in read_rows([locate(row, options) for row in rows]):
         # What cannot be read is left to the writer to reject; its key keeps it apart from all others.
         yield row.key if isinstance(data, Rejected) else hashlib.sha256(data).hexdigest(), row
 

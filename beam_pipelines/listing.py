@@ -78,7 +78,7 @@ def _files(root: str) -> Iterator[tuple[str, str, int]]:
             for name, member, member_size in _tar_members(uri):
                 yield f"{path[:-4]}/{name}", member, member_size
         else:
-            yield path, uri, size
+            yield path, "", size  # locate() knows
 
 
 def _shared_folder(archive: str) -> str:

@@ -18,12 +18,12 @@ from apache_beam.pvalue import AsDict, AsSingleton, PCollection
 from beam_pipelines import running, storage
 from beam_pipelines.dataset import WORK_NAME
 from beam_pipelines.dedup import reject_duplicates
-from beam_pipelines.images import CheckedImage, Rejected
+from beam_pipelines.images import Rejected
 from beam_pipelines.listing import list_rows
-from beam_pipelines.options import ConvertOptions, ImageOptions
+from beam_pipelines.options import ConvertOptions
 from beam_pipelines.plan import Plan, Survey, by_bucket, cut, in_order
 from beam_pipelines.reading import map_images
-from beam_pipelines.rows import Row, check_row, kind, label_by_folder, size_row, top_folder
+from beam_pipelines.rows import Row, check_names, find, kind, label_by_folder, locate, size_row, top_folder
 from beam_pipelines.work import Work
 
 _SAMPLE = 64  # images of each kind that are decoded to estimate what is stored for a byte of the source
@@ -40,48 +40,57 @@ def make_plan(options: ConvertOptions, beam_options: PipelineOptions) -> Plan:
 
 
 def build_planning(pipeline: beam.Pipeline, options: ConvertOptions, plan_path: str) -> None:
-    """Adds the steps that list the sources, write the rows of every shard, and write the plan to `plan_path`."""
-    rows = _sized(_listed(pipeline, options), options)
+    """Adds the steps that list the sources, write the rows of every shard, and write the plan to `plan_path`.
+
+    Steps say the types of what they make, where Beam has a better coder for rows than pickle (rows.py).
+    """
+    rows = _labelled(_listed(pipeline, options), options)
     plan = rows | "Survey" >> beam.CombineGlobally(Survey(options))  # Plan, one
     plan | "Write plan" >> beam.Map(_write_plan, plan_path)
     (
         rows
-        | "Key by bucket" >> beam.Map(by_bucket, options.seed)  # (bucket, Row)
+        | "Key by bucket" >> beam.Map(by_bucket, options.seed).with_output_types(tuple[int, Row])
         | "Group buckets" >> beam.GroupByKey()  # (bucket, [Row])
-        | "Cut into shards" >> beam.FlatMap(cut, AsSingleton(plan), options)  # (shard, Row)
+        | "Cut into shards" >> beam.FlatMap(cut, AsSingleton(plan), options).with_output_types(tuple[str, Row])
         | "Group shards" >> beam.GroupByKey()  # (shard, [Row])
         | "Write rows" >> beam.Map(_write_rows, AsSingleton(plan), options)
     )
 
 
 def _listed(pipeline: beam.Pipeline, options: ConvertOptions) -> PCollection[Row]:
-    """Returns every input, labelled and checked as far as its name goes; Row."""
+    """Returns every input, found in storage or rejected; Row."""
     rows = (
         pipeline
         | "Sources" >> beam.Create(options.sources)  # Source
-        | "List" >> beam.FlatMap(list_rows, options)  # Row
-        | "Spread rows" >> beam.Reshuffle()
+        | "List" >> beam.FlatMap(list_rows, options).with_output_types(Row)
     )
+    if any(source.is_list for source in options.sources):
+        # The listing of a folder tells sizes; each line of a list takes a request, which one worker should not make.
+        rows = rows | "Spread lines" >> beam.Reshuffle(num_buckets=1024)
+    found: PCollection[Row] = rows | "Find" >> beam.Map(find).with_output_types(Row)
+    return found
+
+
+def _labelled(rows: PCollection[Row], options: ConvertOptions) -> PCollection[Row]:
+    """Returns `rows` with labels, splits and the sizes that their records will have; Row.
+
+    Folders are classes or splits, depending on all of them; sizes are estimated from the first images of each kind.
+    """
     tops = rows | "Top folders" >> beam.Map(top_folder) | "Union" >> beam.CombineGlobally(_union)  # {folder}, one
-    checked: PCollection[Row] = rows | "Label and check" >> beam.Map(_check, AsSingleton(tops), options)
-    return checked if options.dedup == "none" else reject_duplicates(checked, options)
-
-
-def _sized(rows: PCollection[Row], options: ConvertOptions) -> PCollection[Row]:
-    """Returns `rows` with the sizes that their records will have, estimated from the first images of each kind."""
     ratios = (
         rows
         | "Usable" >> beam.Filter(lambda row: not row.reason)
-        | "Key by kind" >> beam.WithKeys(kind)  # (kind, Row)
+        | "Key by kind" >> beam.WithKeys(kind).with_output_types(tuple[str, Row])
         | "Sample" >> beam.CombinePerKey(_FirstInOrder(options.seed))  # (kind, [Row])
-        | "Measure" >> beam.MapTuple(functools.partial(_ratio, images=options.images))  # (kind, ratio)
+        | "Measure" >> beam.MapTuple(functools.partial(_ratio, options=options))  # (kind, ratio)
     )
-    sized: PCollection[Row] = rows | "Size" >> beam.Map(size_row, AsDict(ratios), options)
-    return sized
+    label = beam.Map(_label, AsSingleton(tops), AsDict(ratios), options).with_output_types(Row)
+    labelled: PCollection[Row] = rows | "Label" >> label
+    return labelled if options.dedup == "none" else reject_duplicates(labelled, options)
 
 
-def _check(row: Row, top_folders: set[str], options: ConvertOptions) -> Row:
-    return check_row(label_by_folder(row, top_folders), options)
+def _label(row: Row, top_folders: set[str], ratios: dict[str, float], options: ConvertOptions) -> Row:
+    return size_row(check_names(label_by_folder(row, top_folders), options), ratios, options)
 
 
 def _union(sets: Iterable[set[str]]) -> set[str]:
@@ -111,14 +120,12 @@ class _FirstInOrder(beam.CombineFn):
         return heapq.nsmallest(_SAMPLE, rows, key=self._key)
 
 
-def _ratio(of_kind: str, rows: list[Row], images: ImageOptions) -> tuple[str, float]:
+def _ratio(of_kind: str, rows: list[Row], options: ConvertOptions) -> tuple[str, float]:
     """Returns (kind, bytes stored for a byte of the source); rejected images store none."""
-    stored = [size for _, size in map_images(rows, images, _stored_bytes) if not isinstance(size, Rejected)]
+    located = [locate(row, options) for row in rows]
+    sizes = map_images(located, options.images, lambda _, image: len(image.encoded))
+    stored = [size for _, size in sizes if not isinstance(size, Rejected)]
     return of_kind, sum(stored) / max(sum(row.num_bytes for row in rows), 1)
-
-
-def _stored_bytes(_: Row, image: CheckedImage) -> int:
-    return len(image.encoded)
 
 
 def _write_plan(plan: Plan, path: str) -> None:
@@ -128,4 +135,5 @@ def _write_plan(plan: Plan, path: str) -> None:
 
 def _write_rows(keyed: tuple[str, Iterable[Row]], plan: Plan, options: ConvertOptions) -> None:
     shard, rows = keyed
-    Work.of(options.output, plan).write_rows(shard, sorted(rows, key=functools.partial(in_order, seed=options.seed)))
+    ordered = sorted(rows, key=functools.partial(in_order, seed=options.seed))
+    Work.of(options.output, plan).write_rows(shard, (locate(row, options) for row in ordered))

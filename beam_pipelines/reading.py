@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import collections
 import os
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import TypeVar
 
@@ -28,13 +28,19 @@ Loaded = tuple[Row, bytes | Rejected]
 
 
 def map_images(
-    rows: Sequence[Row], images: ImageOptions, function: Callable[[Row, CheckedImage], _OUT]
+    rows: Iterable[Row],
+    images: ImageOptions,
+    function: Callable[[Row, CheckedImage], _OUT],
+    measured_each: int = 1,
 ) -> Generator[tuple[Row, _OUT | Rejected], None, None]:
     """Yields every row with function(row, its image), or with why there is none, in order.
 
-    Of many rows, the pixels of every eighth are enough for statistics. `function` runs in the threads that decode.
+    Args:
+      rows: What to read.
+      images: What is done to images.
+      function: Runs in the threads that decode.
+      measured_each: The pixels of the first of so many images are measured for statistics.
     """
-    measured_each = 8 if len(rows) > 1000 else 1
 
     def check(numbered: tuple[int, Loaded]) -> tuple[Row, _OUT | Rejected]:
         number, (row, data) = numbered

@@ -63,7 +63,7 @@ def options_of(manifest: Manifest) -> ConvertOptions:
 
 def _make_again(name: str, manifest: Manifest, options: ConvertOptions, folder: Work) -> None:
     aside = dataclasses.replace(options, output=f"{manifest.path}/{WORK_NAME}/repair")
-    receipt = write_shard(name, folder.read_rows(name), aside, manifest.classes)
+    receipt = write_shard(name, folder.read_rows(name), folder.num_rows(name), aside, manifest.classes)
     promised = {shard.name: shard.sha256 for split in manifest.splits.values() for shard in split.shards}
     if receipt.sha256 != promised[name]:
         raise ValueError(f"the images of {name} have changed at their source; nothing was changed")

@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import fcntl
 import functools
+import io
 import json
 import os
 from collections.abc import Iterable, Iterator
@@ -56,8 +57,9 @@ class Work:
         with storage.create(f"{self.folder}/{shard}.rows") as file:
             file.writelines(json.dumps(row).encode() + b"\n" for row in rows)
 
-    def read_rows(self, shard: str) -> list[Row]:
-        return [Row(*json.loads(line)) for line in storage.read_bytes(f"{self.folder}/{shard}.rows").splitlines()]
+    def read_rows(self, shard: str) -> Iterator[Row]:
+        for line in io.BytesIO(storage.read_bytes(f"{self.folder}/{shard}.rows")):
+            yield Row(*json.loads(line))
 
     def num_rows(self, shard: str) -> int:
         return storage.read_bytes(f"{self.folder}/{shard}.rows").count(b"\n")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import IO, NamedTuple
 
 from beam_pipelines.dataset import create
@@ -26,7 +26,8 @@ Progress = Callable[[int, bool], None]
 
 def write_shard(
     name: str,
-    rows: Sequence[Row],
+    rows: Iterable[Row],
+    num_rows: int,
     options: ConvertOptions,
     classes: tuple[str, ...],
     progress: Progress = lambda num_bytes, written: None,
@@ -38,6 +39,7 @@ def write_shard(
     Args:
       name: The shard's file name.
       rows: In the order of their records.
+      num_rows: How many there are; of many, the pixels of every eighth are enough for statistics.
       options: For the output, first_label and what is done to images.
       classes: Names in label order.
       progress: Called for every input with (bytes written, whether there is a record).
@@ -51,7 +53,8 @@ def write_shard(
     receipt, index, digest = Receipt(name), list[IndexRow](), hashlib.sha256()
     with contextlib.ExitStack() as stack:
         file: IO[bytes] | None = None
-        for row, framed in stack.enter_context(contextlib.closing(map_images(rows, options.images, frame_image))):
+        framed_images = map_images(rows, options.images, frame_image, measured_each=8 if num_rows > 1000 else 1)
+        for row, framed in stack.enter_context(contextlib.closing(framed_images)):
             if isinstance(framed, Rejected):
                 receipt.rejected.append(Rejection(row.key, row.uri, framed.reason, framed.detail))
                 progress(0, False)

@@ -11,7 +11,7 @@ import pytest
 from beam_pipelines import storage
 from beam_pipelines.listing import check_source, list_columns, list_rows
 from beam_pipelines.options import ConvertOptions, Source
-from beam_pipelines.rows import Row, check_row, label_by_folder, size_row, top_folder
+from beam_pipelines.rows import Row, check_names, find, label_by_folder, locate, size_row, top_folder
 from tpu_input.schema import Record, encode, frame
 
 
@@ -21,7 +21,7 @@ def listed(*sources, **changes) -> list[Row]:
     options = ConvertOptions(sources, "/out", **changes)
     rows = [row for source in sources for row in list_rows(source, options)]
     tops = set().union(*map(top_folder, rows))
-    return sorted(check_row(label_by_folder(row, tops), options) for row in rows)
+    return sorted(locate(check_names(label_by_folder(find(row), tops), options), options) for row in rows)
 
 
 def reasons(rows: list[Row]) -> dict[str, str]:
