@@ -17,6 +17,7 @@ BASE = [
     "numpy>=1.24",
     "pillow>=10.3",
     "pyarrow>=14",
+    "tqdm>=4.60",
 ]
 # TPUEstimator ends with TensorFlow 2.15, whose last Python is 3.11.
 TRAIN = [

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import difflib
 import logging
-import re
 import sys
 import warnings
 from collections.abc import Callable
@@ -17,15 +16,15 @@ warnings.simplefilter("ignore", FutureWarning)
 from apache_beam.io.filesystem import BeamIOError  # noqa: E402
 from apache_beam.options.pipeline_options import PipelineOptions  # noqa: E402
 
-from beam_pipelines import storage  # noqa: E402
-from beam_pipelines.commit import REJECTED_NAME  # noqa: E402
+from beam_pipelines import storage, values  # noqa: E402
 from beam_pipelines.convert import convert  # noqa: E402
-from beam_pipelines.options import ConvertOptions  # noqa: E402
+from beam_pipelines.dataset import REJECTED_NAME  # noqa: E402
+from beam_pipelines.options import DEDUP, REENCODE, ConvertOptions, ImageOptions  # noqa: E402
+from beam_pipelines.repair import repair  # noqa: E402
 from beam_pipelines.sample import write_sample  # noqa: E402
 from beam_pipelines.verify import verify  # noqa: E402
 from tpu_input.schema import MANIFEST_NAME, Manifest  # noqa: E402
 
-_UNITS = {"": 1, "B": 1, "KB": 1000, "MB": 1000**2, "GB": 1000**3, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
 _LOCAL_RUNNER = "FnApiRunner"  # DirectRunner would first try to download another one
 
 
@@ -54,8 +53,11 @@ def main(argv: list[str] | None = None) -> int:
         if beam_flags and not getattr(flags, "runner", None):
             raise ValueError(f"unknown argument {beam_flags[0]!r}; see --help")
         return int(flags.run(flags, beam_flags))
-    except (ValueError, OSError, BeamIOError) as error:
+    except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
+        return 2
+    except (OSError, BeamIOError) as error:
+        print(f"error: {error}; what is written stays, the same command goes on from here", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("interrupted; the same command goes on from here", file=sys.stderr)
@@ -66,41 +68,101 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="python -m beam_pipelines", description="Images and labels -> TFRecord shards + manifest.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=_Parser)
 
-    sample = _command(commands, "sample", _sample, "write 1,797 real handwritten digits as class folders of JPEGs")
-    sample.add_argument("output", metavar="OUTPUT", help="folder or URI")
+    command = _command(commands, "sample", _sample, "write 1,797 real handwritten digits as class folders of JPEGs")
+    command.add_argument("output", metavar="OUTPUT", help="folder or URI")
 
     command = _command(commands, "convert", _convert, "convert images to sharded TFRecords", _CONVERT_EPILOG)
-    command.add_argument("--input", required=True, help=_INPUT_HELP)
-    command.add_argument("--output", required=True, help="the dataset's folder or URI: new, or this conversion's own")
-    command.add_argument(
-        "--splits",
-        default="train=90%,validation=10%",
-        type=_splits,
-        metavar="NAME=N%,…",
-        help="share of each split, chosen by hash of the key (default: train=90%%,validation=10%%)",
+    _add_convert_flags(command)
+
+    command = _command(commands, "verify", _verify, "re-read everything that a dataset's manifest promises")
+    command.add_argument("dataset", metavar="DATASET", help="folder or URI")
+    command.add_argument("--quick", action="store_true", help="do not decode the images")
+    command.add_argument("--repair", action="store_true", help="re-make damaged shards from their source")
+    return parser
+
+
+def _add_convert_flags(command: _Parser) -> None:
+    inputs = command.add_argument_group("inputs")
+    inputs.add_argument(
+        "--input", required=True, action="append", type=values.source, metavar="[SPLIT=]PATH", help=_INPUT_HELP
     )
-    command.add_argument(
-        "--shard_size",
-        default="100MB",
-        type=_bytes,
-        metavar="SIZE",
-        help="bytes a shard: 500KB, 100MB, 1GB (default: %(default)s)",
-    )
-    command.add_argument(
+    inputs.add_argument("--label_list", default=[], action="append", metavar="[SPLIT=]FILE", help=_LABEL_LIST_HELP)
+    inputs.add_argument(
         "--labels",
         default=(),
-        type=_names,
+        type=values.names,
         metavar="FILE",
         help="text file with a class name a line, in label order (default: those found, sorted)",
     )
-    command.add_argument(
+    inputs.add_argument(
+        "--dedup",
+        default="none",
+        choices=DEDUP,
+        help="exact: of images with the same bytes keep one, reject those under two labels; reads every image twice "
+        "(default: none)",
+    )
+    inputs.add_argument(
+        "--max_rejected",
+        default=0.01,
+        type=values.percent,
+        metavar="N%%",
+        help="share of the inputs that may be rejected before the job fails (default: 1%%)",
+    )
+    images = command.add_argument_group("images")
+    images.add_argument("--resize_shorter", default=0, type=int, metavar="PIXELS", help=_RESIZE_HELP)
+    images.add_argument(
+        "--quality", default=90, type=int, metavar="1..100", help="of JPEGs that are encoded again (default: 90)"
+    )
+    images.add_argument(
+        "--reencode",
+        default="needed",
+        choices=REENCODE,
+        help="all: pass on nothing of an untrusted file but its pixels; needed: keep the bytes of JPEGs that trainers "
+        "read as they are (default: needed)",
+    )
+    images.add_argument(
+        "--min_side",
+        default=1,
+        type=int,
+        metavar="PIXELS",
+        help="reject images whose shorter side is below this (default: 1)",
+    )
+    dataset = command.add_argument_group("dataset")
+    dataset.add_argument("--output", required=True, help="the dataset's folder or URI: new, or this conversion's own")
+    dataset.add_argument(
+        "--overwrite",
+        action="store_true",
+        help="replace another dataset or unfinished conversion in OUTPUT; only files that its manifest names go",
+    )
+    dataset.add_argument(
+        "--splits",
+        default="train=90%,validation=10%",
+        type=values.splits,
+        metavar="NAME=N%,…",
+        help="share of each split, chosen by hash of the key (default: train=90%%,validation=10%%)",
+    )
+    dataset.add_argument(
+        "--shard_size",
+        default="100MB",
+        type=values.num_bytes,
+        metavar="SIZE",
+        help="bytes a shard: 500KB, 100MB, 1GB (default: %(default)s)",
+    )
+    dataset.add_argument(
+        "--num_shards",
+        default=(),
+        type=values.counts,
+        metavar="NAME=N,…",
+        help="cut these splits into so many shards instead, e.g. train=1024,validation=128",
+    )
+    dataset.add_argument(
         "--first_label",
         default=0,
         type=int,
         metavar="0|1",
         help="label on disk of the first class; tensorflow/tpu's trainers expect 1 (default: 0)",
     )
-    command.add_argument(
+    dataset.add_argument(
         "--seed",
         default=0,
         type=int,
@@ -109,18 +171,27 @@ def _parser() -> argparse.ArgumentParser:
     )
     command.add_argument("--runner", help="a Beam runner (default: this machine, all its cores)")
 
-    command = _command(commands, "verify", _verify, "re-read everything that a dataset's manifest promises")
-    command.add_argument("dataset", metavar="DATASET", help="folder or URI")
-    return parser
-
 
 _INPUT_HELP = (
-    "folder of class folders (CLASS/IMAGE.jpg), or a .csv or .jsonl of image,label[,split][,group] with paths relative "
-    "to the list; local or a URI such as gs://bucket/images"
+    "folder of class folders (CLASS/IMAGE.jpg, perhaps below train/, val/, test/), a .tar of such, or a .csv or .jsonl "
+    "of image,label[,split][,group] with paths relative to the list; local or a URI such as gs://bucket/images. May be "
+    "repeated, a split each: --input=train=T --input=validation=V"
+)
+_LABEL_LIST_HELP = (
+    "for an input whose images lie in no class folders, as ImageNet's validation set: text file with a class name a "
+    "line, in the order of the images' names"
+)
+_RESIZE_HELP = (
+    "store larger images with this shorter side (default: 0, as they are). Training then decodes less: of 12-megapixel "
+    "photographs a core decodes some 40 a second, stored at 512 pixels 1,100, at 256 pixels 2,500"
 )
 _CONVERT_EPILOG = """\
-example:
-  python -m beam_pipelines convert --input=flowers --output=flowers_tfrecords --shard_size=100MB
+examples:
+  python -m beam_pipelines convert --input=flowers --output=flowers_tfrecords
+  python -m beam_pipelines convert --input=photos.csv --output=gs://bucket/photos --resize_shorter=256
+  python -m beam_pipelines convert --input=train=ILSVRC2012_img_train.tar --input=validation=ILSVRC2012_img_val.tar \\
+      --label_list=validation=imagenet_2012_validation_synset_labels.txt --output=imagenet \\
+      --num_shards=train=1024,validation=128 --first_label=1
 
 With --runner, all flags of that Beam runner may follow, such as --project and --region."""
 
@@ -144,31 +215,44 @@ def _sample(flags: argparse.Namespace, _: list[str]) -> int:
 
 def _convert(flags: argparse.Namespace, beam_flags: list[str]) -> int:
     options = ConvertOptions(
-        input=storage.absolute(flags.input),
+        sources=values.with_label_lists(flags.input, flags.label_list),
         output=storage.absolute(flags.output),
         splits=flags.splits,
         shard_bytes=flags.shard_size,
+        num_shards=flags.num_shards,
         labels=flags.labels,
         first_label=flags.first_label,
         seed=flags.seed,
+        dedup=flags.dedup,
+        max_rejected=flags.max_rejected,
+        overwrite=flags.overwrite,
+        images=ImageOptions(flags.reencode, flags.resize_shorter, flags.quality, flags.min_side),
     )
-    runner = flags.runner or _LOCAL_RUNNER
-    manifest, written = convert(options, PipelineOptions([f"--runner={runner}", *beam_flags]))
+    manifest, written = convert(options, _beam_options(flags.runner, beam_flags))
     _print_summary(manifest)
     print(f"{'complete' if written else 'already complete, nothing to do'}: {manifest.path}/{MANIFEST_NAME}")
     return 0
 
 
 def _verify(flags: argparse.Namespace, _: list[str]) -> int:
-    manifest, problems = verify(storage.absolute(flags.dataset))
-    for problem in problems:
+    findings = verify(storage.absolute(flags.dataset), decode_images=not flags.quick)
+    path = findings.manifest.path
+    for problem in findings.problems:
         print(problem)
-    if problems:
-        print(f"{manifest.path}: {len(problems)} problems")
+    if flags.repair and findings.damaged:
+        repaired = repair(findings, _beam_options(None, []))
+        print(f"{path}: made again from their source: {', '.join(repaired)}")
+        findings = verify(path, decode_images=not flags.quick)
+    if findings.problems:
+        print(f"{path}: {len(findings.problems)} problems" + (" left" if flags.repair else ""))
         return 1
-    _print_summary(manifest)
-    print(f"{manifest.path}: all as the manifest says; every record read, every image decoded")
+    _print_summary(findings.manifest)
+    print(f"{path}: all as the manifest says; every record read" + ("" if flags.quick else ", every image decoded"))
     return 0
+
+
+def _beam_options(runner: str | None, beam_flags: list[str]) -> PipelineOptions:
+    return PipelineOptions([f"--runner={runner or _LOCAL_RUNNER}", *beam_flags])
 
 
 def _print_summary(manifest: Manifest) -> None:
@@ -176,7 +260,7 @@ def _print_summary(manifest: Manifest) -> None:
         sizes = [shard.num_bytes for shard in split.shards]
         print(
             f"{name}: {split.num_examples:,} examples of {len(manifest.classes)} classes in {len(sizes)} shards, "
-            f"{_size(min(sizes))} to {_size(max(sizes))} each"
+            f"{values.size(min(sizes))} to {values.size(max(sizes))} each"
         )
     rejected = sum(manifest.num_rejected.values())
     reasons = ", ".join(f"{reason} {count}" for reason, count in manifest.num_rejected.items())
@@ -184,34 +268,6 @@ def _print_summary(manifest: Manifest) -> None:
         f"rejected: {rejected:,} of {manifest.num_inputs:,} inputs"
         + (f" ({reasons}), each in {manifest.path}/{REJECTED_NAME}" if rejected else "")
     )
-
-
-def _size(num_bytes: int) -> str:
-    for unit, size in (("GB", 1000**3), ("MB", 1000**2), ("KB", 1000)):
-        if num_bytes >= size:
-            return f"{num_bytes / size:.3g} {unit}"
-    return f"{num_bytes} bytes"
-
-
-def _bytes(text: str) -> int:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]?I?B?)", text.strip().upper())
-    if not match or match[2] not in _UNITS:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size; write 500KB, 100MB or 1GB")
-    return int(float(match[1]) * _UNITS[match[2]])
-
-
-def _splits(text: str) -> tuple[tuple[str, float], ...]:
-    parts = [re.fullmatch(r"(\w+)=(\d+(?:\.\d+)?)%", part.strip()) for part in text.split(",")]
-    if not all(parts):
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of splits; write train=90%,validation=10%")
-    return tuple((part[1], float(part[2]) / 100) for part in parts if part)
-
-
-def _names(path: str) -> tuple[str, ...]:
-    try:
-        return tuple(storage.read_bytes(path).decode().splitlines())
-    except (OSError, ValueError) as error:
-        raise argparse.ArgumentTypeError(f"cannot read {path!r}: {error}") from error
 
 
 if __name__ == "__main__":

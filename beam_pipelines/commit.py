@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from collections import Counter
 
-from beam_pipelines import storage
+from beam_pipelines.dataset import REJECTED_NAME, create
 from beam_pipelines.images import SAMPLE_SIDE
 from beam_pipelines.options import ConvertOptions
 from beam_pipelines.plan import Plan
 from beam_pipelines.receipts import Receipt
 from tpu_input.schema import MANIFEST_NAME, Manifest, Shard, Split
-
-REJECTED_NAME = "rejected.jsonl"
 
 
 def commit(options: ConvertOptions, plan: Plan, receipts: dict[str, list[Receipt]]) -> Manifest:
@@ -25,7 +24,7 @@ def commit(options: ConvertOptions, plan: Plan, receipts: dict[str, list[Receipt
       receipts: By split, in the order of the shards.
 
     Raises:
-      ValueError: No input became a record, or an input is unaccounted for.
+      ValueError: Too much was rejected, or an input is unaccounted for.
     """
     every = [receipt for split in receipts.values() for receipt in split]
     rejected = sorted(rejection for receipt in every for rejection in receipt.rejected)
@@ -36,6 +35,9 @@ def commit(options: ConvertOptions, plan: Plan, receipts: dict[str, list[Receipt
             f"{plan.num_inputs} inputs became {num_examples} records and {len(rejected)} rejected; "
             f"the receipts in {options.output!r} are damaged, convert into another output"
         )
+    with create(options.output, REJECTED_NAME) as file:
+        file.writelines(json.dumps(line._asdict(), ensure_ascii=False).encode() + b"\n" for line in rejected)
+    check_budget(options, plan.num_inputs, num_rejected, {"all": f"listed in {options.output}/{REJECTED_NAME}"})
     if not num_examples:
         raise ValueError(f"none of {plan.num_inputs} inputs became a record: {num_rejected}")
     manifest = Manifest(
@@ -45,14 +47,36 @@ def commit(options: ConvertOptions, plan: Plan, receipts: dict[str, list[Receipt
         splits={name: _split(split, len(plan.classes)) for name, split in sorted(receipts.items()) if _any(split)},
         num_inputs=plan.num_inputs,
         num_rejected=num_rejected,
+        num_fixed=dict(sorted(sum((receipt.fixed for receipt in every), Counter[str]()).items())),
+        sources=[dataclasses.asdict(source) for source in options.sources],
         options=options.shaping(),
         fingerprint=plan.fingerprint,
     )
-    with storage.create(f"{options.output}/{REJECTED_NAME}") as file:
-        file.writelines(json.dumps(line._asdict(), ensure_ascii=False).encode() + b"\n" for line in rejected)
-    with storage.create(f"{options.output}/{MANIFEST_NAME}") as file:
+    with create(options.output, MANIFEST_NAME) as file:
         file.write(manifest.to_json().encode())
     return manifest
+
+
+def check_budget(
+    options: ConvertOptions, num_inputs: int, num_rejected: dict[str, int], examples: dict[str, str]
+) -> None:
+    """Refuses a dataset that leaves out more than it may, with the reasons counted and some examples.
+
+    Raises:
+      ValueError: More than options.max_rejected of the inputs are rejected, not counting what dedup is asked to drop.
+    """
+    count = sum(num_rejected.values()) - num_rejected.get("duplicate", 0)
+    if count > options.max_rejected * num_inputs:
+        raise ValueError(
+            f"{count} of {num_inputs} inputs are rejected ({100 * count / num_inputs:.3g} %), more than "
+            f"--max_rejected={100 * options.max_rejected:g}%: "
+            f"{_listed(num_rejected)} ({'; '.join(examples.values())}); "
+            "mend them, or allow more and run the command again, which goes on from here"
+        )
+
+
+def _listed(num_rejected: dict[str, int]) -> str:
+    return ", ".join(f"{reason} {count}" for reason, count in num_rejected.items())
 
 
 def _any(receipts: list[Receipt]) -> bool:
@@ -62,7 +86,7 @@ def _any(receipts: list[Receipt]) -> bool:
 def _split(receipts: list[Receipt], num_classes: int) -> Split:
     written = [receipt for receipt in receipts if receipt.num_examples]
     num_examples = sum(receipt.num_examples for receipt in written)
-    num_pixels = num_examples * SAMPLE_SIDE**2
+    num_pixels = max(sum(receipt.num_measured for receipt in written), 1) * SAMPLE_SIDE**2
     means, stds = [], []
     for channel in range(3):
         mean = sum(receipt.sums[channel] for receipt in written) / num_pixels

@@ -1,34 +1,31 @@
 """The conversion: list → plan → write → commit.
 
-    1. a pipeline lists the input and cuts it into shards: DATASET/.jpeg2tpu/FINGERPRINT/SHARD.rows, a file a shard
-    2. a pipeline of one element a shard writes the shards and leaves a receipt beside each file of rows
+    1. a pipeline lists the sources and cuts them into shards: a file of rows for each (work.py)
+    2. a pipeline of one element a shard writes the shards, each followed by its receipt
     3. the receipts become the manifest, and the working files go
 
 Only rows pass through Beam's shuffle, never image bytes, which would cost several times the dataset in memory. Both
-pipelines may be run again after any interruption: the plan is a function of input, options and seed, and a shard with
+pipelines may be run again after any interruption: the plan is a function of inputs, options and seed, and a shard with
 a receipt is not written again.
 """
 
 from __future__ import annotations
 
-import functools
-import json
-import uuid
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Iterator
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from beam_pipelines import rows, storage
-from beam_pipelines.commit import commit
+from beam_pipelines import listing, progress, running, storage, work
+from beam_pipelines.commit import check_budget, commit
+from beam_pipelines.dataset import REPORT_NAME, WORK_NAME, dataset_files, read_manifest
 from beam_pipelines.options import ConvertOptions
-from beam_pipelines.plan import Plan, Survey, by_bucket, cut, in_order
-from beam_pipelines.receipts import Receipt
-from beam_pipelines.rows import Row, check_row, list_rows
+from beam_pipelines.plan import Plan
+from beam_pipelines.planning import make_plan
+from beam_pipelines.work import Work
 from beam_pipelines.writing import write_shard
 from tpu_input.schema import MANIFEST_NAME, Manifest
-
-WORK_NAME = ".jpeg2tpu"
 
 
 def convert(options: ConvertOptions, beam_options: PipelineOptions) -> tuple[Manifest, bool]:
@@ -37,159 +34,139 @@ def convert(options: ConvertOptions, beam_options: PipelineOptions) -> tuple[Man
     Raises:
       ValueError: The input cannot become a dataset, or the output holds something else.
     """
-    _check_input(options)
-    _check_output(options)
-    plan = _make_plan(options, beam_options)
-    if storage.exists(f"{options.output}/{MANIFEST_NAME}"):
-        storage.delete([f"{options.output}/{WORK_NAME}"])
-        return _existing(options, plan), False
-    _write_shards(options, plan, beam_options)
-    receipts = {split: [_read_receipt(options, plan, name) for name in names] for split, names in plan.shards.items()}
-    manifest = commit(options, plan, receipts)
-    storage.delete([f"{options.output}/{WORK_NAME}"])
-    return manifest, True
+    for source in options.sources:
+        listing.check_source(source)
+        _check_apart(source.path, options.output)
+    _check_output(options.output)
+    with work.locked(options.output):
+        before = work.unfinished(options.output)
+        plan = make_plan(options, beam_options)
+        folder = Work.of(options.output, plan)
+        try:
+            _check_plan(options, plan)
+            existing = _existing(options, plan)
+        except ValueError:
+            if folder not in before:
+                storage.delete([folder.folder])
+            work.tidy(options.output)
+            raise
+        if not existing:
+            folder.write_plan(plan)
+            write_shards(options, plan, beam_options)
+            receipts = {split: [folder.read_receipt(name) for name in names] for split, names in plan.shards.items()}
+        manifest = existing or commit(options, plan, receipts)
+        work.remove(options.output)
+        return manifest, not existing
 
 
-def _check_input(options: ConvertOptions) -> None:
-    if not storage.exists(options.input):
-        raise ValueError(f"input {options.input!r} does not exist; it is a folder of class folders, a .csv or a .jsonl")
-    if rows.is_list(options.input):
-        rows.list_columns(options.input)
-    if f"{options.output}/".startswith(f"{options.input}/") or f"{options.input}/".startswith(f"{options.output}/"):
-        raise ValueError(f"input {options.input!r} and output {options.output!r} lie in each other; keep them apart")
+def write_shards(options: ConvertOptions, plan: Plan, beam_options: PipelineOptions) -> None:
+    """Writes those shards of a plan that have no receipt."""
+    folder = Work.of(options.output, plan)
+    left = sum(folder.num_rows(shard) for shard in _unwritten(folder)) if sys.stderr.isatty() else 0
+    with progress.shown(left), running.pipeline(beam_options) as pipeline:
+        build_writing(pipeline, options, folder)
 
 
-def _check_output(options: ConvertOptions) -> None:
-    """Refuses an output that holds what no conversion of ours has put there."""
-    files = [path for path, _ in storage.list_files(options.output)]
-    known = [path for path in files if path == MANIFEST_NAME or path.startswith(f"{WORK_NAME}/")]
-    if files and not known:
-        raise ValueError(
-            f"output {options.output!r} holds no dataset but {min(files)!r} and {len(files) - 1} other files; "
-            "choose another output, nothing was changed"
-        )
-
-
-def _make_plan(options: ConvertOptions, beam_options: PipelineOptions) -> Plan:
-    """Lists the input and writes the rows of every shard; returns the plan."""
-    work = f"{options.output}/{WORK_NAME}"
-    found = {path.partition("/")[0] for path, _ in storage.list_files(work) if "/" in path}
-    plan_path = f"{work}/plan-{uuid.uuid4().hex}.json"
-    with beam.Pipeline(options=beam_options) as pipeline:
-        _build_planning(pipeline, options, plan_path)
-    plan = Plan.from_json(storage.read_bytes(plan_path).decode())
-    storage.delete([plan_path])
-    mine = _work_folder(options, plan)
-    try:
-        _check_plan(options, plan)
-        if others := found - {mine.rpartition("/")[2]}:
-            raise ValueError(
-                f"output {options.output!r} holds an unfinished conversion of other inputs or options "
-                f"({', '.join(sorted(others))}); repeat that one's command, or choose another output"
-            )
-    except ValueError:
-        storage.delete([mine, work] if not found else [mine])
-        raise
-    with storage.create(f"{mine}/{_PLAN_NAME}") as file:
-        file.write(plan.to_json().encode())
-    return plan
-
-
-def _build_planning(pipeline: beam.Pipeline, options: ConvertOptions, plan_path: str) -> None:
-    listed = (
-        pipeline
-        | "Start" >> beam.Create([options])
-        | "List inputs" >> beam.FlatMap(list_rows)
-        | "Spread" >> beam.Reshuffle()
-        | "Check rows" >> beam.Map(check_row, options)
-    )  # Row
-    plan = listed | "Survey" >> beam.CombineGlobally(Survey(options))  # Plan, one
-    plan | "Write plan" >> beam.Map(_write_plan, plan_path)
+def build_writing(pipeline: beam.Pipeline, options: ConvertOptions, folder: Work) -> None:
+    """Adds the steps that write a plan's shards."""
     (
-        listed
-        | "Key by bucket" >> beam.Map(by_bucket, options.seed)  # (bucket, Row)
-        | "Group buckets" >> beam.GroupByKey()  # (bucket, [Row])
-        | "Cut into shards" >> beam.FlatMap(cut, beam.pvalue.AsSingleton(plan), options)  # (shard, Row)
-        | "Group shards" >> beam.GroupByKey()  # (shard, [Row])
-        | "Write rows" >> beam.Map(_write_rows, beam.pvalue.AsSingleton(plan), options)
+        pipeline
+        | "Start" >> beam.Create([folder])
+        | "Name shards" >> beam.FlatMap(_unwritten)  # shard
+        | "Spread shards" >> beam.Reshuffle()
+        | "Write shards" >> beam.Map(_write, folder, options)
     )
 
 
+def _unwritten(folder: Work) -> Iterator[str]:
+    for names in folder.read_plan().shards.values():
+        yield from (name for name in names if not folder.is_written(name))
+
+
+def _write(shard: str, folder: Work, options: ConvertOptions) -> None:
+    rows, num_rows, classes = folder.read_rows(shard), folder.num_rows(shard), folder.read_plan().classes
+    folder.write_receipt(write_shard(shard, rows, num_rows, options, classes, progress.count))
+
+
+def _check_apart(source: str, output: str) -> None:
+    if f"{output}/".startswith(f"{source}/") or f"{source}/".startswith(f"{output}/"):
+        raise ValueError(f"input {source!r} and output {output!r} lie in each other; keep them apart")
+
+
+def _check_output(output: str) -> None:
+    """Refuses, before anything is listed, an output that no conversion of ours has begun."""
+    files = [path for path, _ in storage.list_files(output)]
+    if files and not any(path == MANIFEST_NAME or path.startswith(f"{WORK_NAME}/") for path in files):
+        raise ValueError(f"output {output!r} holds no dataset but {_some(files)}; choose another output")
+
+
 def _check_plan(options: ConvertOptions, plan: Plan) -> None:
+    where = ", ".join(repr(source.path) for source in options.sources)
     if not plan.num_inputs:
-        raise ValueError(f"input {options.input!r} is empty")
-    if not plan.num_usable:
+        raise ValueError(f"input {where} is empty")
+    if not any(plan.totals.values()):
         raise ValueError(
-            f"none of the {plan.num_inputs} inputs of {options.input!r} can be used, e.g. "
-            f"{next(row.detail for row in map(functools.partial(check_row, options=options), list_rows(options)))}"
+            f"none of the {plan.num_inputs} inputs of {where} can be used, e.g. {min(plan.examples.values())}; "
+            "images lie in class folders, INPUT/CLASS/IMAGE.jpg, or are listed as image,label"
         )
+    check_budget(options, plan.num_inputs, plan.num_rejected, plan.examples)
     if len(plan.classes) < 2:
         raise ValueError(
-            f"input {options.input!r} holds one class, {plan.classes[0]!r}; a classifier needs at least 2: "
+            f"input {where} holds one class, {plan.classes[0]!r}; a classifier needs at least 2: "
             "INPUT/CLASS/IMAGE.jpg, or a list of image,label"
         )
+    for split, count in options.num_shards:
+        if (total := plan.totals.get(split, 0)) < count:
+            raise ValueError(f"split {split!r} has {total} images, too few for --num_shards={split}={count}")
 
 
-def _existing(options: ConvertOptions, plan: Plan) -> Manifest:
-    text = storage.read_bytes(f"{options.output}/{MANIFEST_NAME}").decode()
-    manifest = Manifest.from_json(text, options.output)
-    if manifest.fingerprint != plan.fingerprint:
+def _existing(options: ConvertOptions, plan: Plan) -> Manifest | None:
+    """Returns the manifest of this dataset if it is complete; refuses an output that holds anything else.
+
+    With options.overwrite, what another dataset's manifest or another unfinished plan names is removed first.
+    """
+    manifest = read_manifest(options.output)
+    if manifest and manifest.fingerprint != plan.fingerprint:
+        if not options.overwrite:
+            raise ValueError(
+                f"output {options.output!r} holds another dataset, made of {manifest.num_inputs} inputs with "
+                f"{manifest.options}; choose another output, or replace it with --overwrite"
+            )
+        _remove_shards(options.output, [shard.name for split in manifest.splits.values() for shard in split.shards])
+        manifest = None
+    _check_unfinished(options, plan)
+    names = [name for shards in plan.shards.values() for name in shards]
+    ours = {*dataset_files(names), REPORT_NAME}
+    foreign = [path for path, _ in storage.list_files(options.output) if not path.startswith(WORK_NAME)]
+    if foreign := [path for path in foreign if path not in ours]:
         raise ValueError(
-            f"output {options.output!r} holds another dataset, made of {manifest.num_inputs} inputs with "
-            f"{manifest.options}; choose another output, nothing was changed"
+            f"output {options.output!r} holds {_some(foreign)}, which are no part of this dataset; "
+            "move them away, or choose another output"
         )
     return manifest
 
 
-def _write_shards(options: ConvertOptions, plan: Plan, beam_options: PipelineOptions) -> None:
-    with beam.Pipeline(options=beam_options) as pipeline:
-        (
-            pipeline
-            | "Start" >> beam.Create([_work_folder(options, plan)])
-            | "Name shards" >> beam.FlatMap(_unfinished)  # shard
-            | "Spread" >> beam.Reshuffle()
-            | "Write shards" >> beam.Map(_write_shard, _work_folder(options, plan), options)
-        )
+def _check_unfinished(options: ConvertOptions, plan: Plan) -> None:
+    mine = Work.of(options.output, plan)
+    for other in work.unfinished(options.output):
+        if other == mine:
+            continue
+        if not options.overwrite:
+            raise ValueError(
+                f"output {options.output!r} holds an unfinished conversion of other inputs or options; "
+                "repeat that one's command, choose another output, or replace it with --overwrite"
+            )
+        _remove_shards(options.output, [name for shards in other.read_plan().shards.values() for name in shards])
+        storage.delete([other.folder])
 
 
-_PLAN_NAME = "plan.json"
+def _remove_shards(output: str, names: list[str]) -> None:
+    # The manifest first: without it, what is left is no complete dataset.
+    storage.delete([f"{output}/{MANIFEST_NAME}"])
+    storage.delete([f"{output}/{path}" for path in (*dataset_files(names), REPORT_NAME) if path != MANIFEST_NAME])
 
 
-def _work_folder(options: ConvertOptions, plan: Plan) -> str:
-    return f"{options.output}/{WORK_NAME}/{plan.fingerprint[:16]}"
-
-
-@functools.lru_cache(maxsize=1)
-def _read_plan(work: str) -> Plan:
-    return Plan.from_json(storage.read_bytes(f"{work}/{_PLAN_NAME}").decode())
-
-
-def _write_plan(plan: Plan, path: str) -> None:
-    with storage.create(path) as file:
-        file.write(plan.to_json().encode())
-
-
-def _write_rows(keyed: tuple[str, Iterable[Row]], plan: Plan, options: ConvertOptions) -> None:
-    name, unordered = keyed
-    ordered = sorted(unordered, key=functools.partial(in_order, seed=options.seed))
-    with storage.create(f"{_work_folder(options, plan)}/{name}.rows") as file:
-        file.writelines(json.dumps(row).encode() + b"\n" for row in ordered)
-
-
-def _unfinished(work: str) -> Iterator[str]:
-    for names in _read_plan(work).shards.values():
-        for name in names:
-            if not storage.exists(f"{work}/{name}.receipt"):
-                yield name
-
-
-def _write_shard(name: str, work: str, options: ConvertOptions) -> None:
-    lines = storage.read_bytes(f"{work}/{name}.rows").splitlines()
-    planned = (Row(*json.loads(line)) for line in lines)
-    receipt = write_shard(name, planned, options.output, _read_plan(work).classes, options.first_label)
-    with storage.create(f"{work}/{name}.receipt") as file:
-        file.write(receipt.to_json().encode())
-
-
-def _read_receipt(options: ConvertOptions, plan: Plan, name: str) -> Receipt:
-    return Receipt.from_json(storage.read_bytes(f"{_work_folder(options, plan)}/{name}.receipt").decode())
+def _some(paths: list[str]) -> str:
+    """Returns the first few of a list of files, and how many there are."""
+    shown = ", ".join(map(repr, sorted(paths)[:5]))
+    return f"{shown} and {len(paths) - 5} more" if len(paths) > 5 else shown

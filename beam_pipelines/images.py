@@ -12,10 +12,12 @@ from typing import NamedTuple
 import numpy as np
 from PIL import ExifTags, Image, ImageOps
 
+from beam_pipelines.options import ImageOptions
+
 MAX_PIXELS = 178_956_970  # Pillow's own limit for decompression bombs, twice 1/4 GiB of RGB
 SAMPLE_SIDE = 64  # pixels; the mean and deviation of a split come from 64 x 64 pixels of each image
-_QUALITY = 95
 _KEPT_MODES = {"L": 1, "RGB": 3}  # mode: channels
+_POWERS = np.stack([np.arange(256), np.arange(256) ** 2], axis=1)  # values and their squares
 _ROTATED = frozenset(range(2, 9))  # EXIF orientations that need a change
 
 
@@ -40,8 +42,10 @@ class CheckedImage(NamedTuple):
       height: Pixels.
       width: Pixels.
       channels: 3 or 1.
-      sums: Red, green and blue summed over SAMPLE_SIDE x SAMPLE_SIDE of its pixels, each in [0, 255].
+      sums: Red, green and blue summed over SAMPLE_SIDE x SAMPLE_SIDE of its pixels, each in [0, 255]; None where no
+        statistics are asked for.
       squares: Their squares, summed likewise.
+      dhash: 64-bit perceptual hash as a signed integer; near-duplicates differ in a few bits.
       fixed: Why it was encoded again, e.g. "format PNG"; "" if it is stored byte for byte.
     """
 
@@ -49,33 +53,45 @@ class CheckedImage(NamedTuple):
     height: int
     width: int
     channels: int
-    sums: list[int]
-    squares: list[int]
+    sums: list[int] | None
+    squares: list[int] | None
+    dhash: int
     fixed: str
 
 
-def check_image(data: bytes) -> CheckedImage:
-    """Returns the image that `data` holds, decoded once and whole.
+def check_image(data: bytes, options: ImageOptions, with_statistics: bool = True) -> CheckedImage:
+    """Returns the image that `data` holds, decoded once and whole, fixed and resized as needed.
+
+    libjpeg can leave out the last step of decoding and give a half, a quarter or an eighth of the size; it reads the
+    whole file all the same, so that damage shows as before. An eighth is enough to check an image that is kept as it
+    is, and 24 % cheaper; twice the final size for one that is made smaller.
 
     Raises:
-      Rejected: "empty", "not_an_image", "too_large", "animated", "truncated" or "corrupt".
+      Rejected: "empty", "not_an_image", "too_large", "too_small", "animated", "truncated" or "corrupt".
     """
-    image = _open(data)
+    image = _open(data, options)
+    fixed = _fixes(image, options)
+    shrink = bool(options.resize_shorter) and min(image.size) > options.resize_shorter
+    width, height = image.size
+    if shrink:
+        image.draft(None, (2 * options.resize_shorter, 2 * options.resize_shorter))
+    elif not fixed and not with_statistics:
+        image.draft(None, (width // 8, height // 8))
     try:
         image.load()
     except Exception as error:  # Pillow's decoders raise OSError, SyntaxError, ValueError, struct.error, …
         reason = "truncated" if "truncated" in str(error) else "corrupt"
         raise Rejected(reason, f"{image.format}: {error}") from error
-    fixed = _needs(image)
-    if fixed:
-        image, data = _encode_again(image)
-    sample = image.resize((SAMPLE_SIDE, SAMPLE_SIDE), Image.Resampling.NEAREST).convert("RGB")
-    pixels = np.asarray(sample, np.int64).reshape(-1, 3)
-    sums, squares = pixels.sum(axis=0).tolist(), (pixels * pixels).sum(axis=0).tolist()
-    return CheckedImage(data, image.height, image.width, _KEPT_MODES[image.mode], sums, squares, fixed)
+    if fixed or shrink:
+        image, data = _encode(_shrunk(_upright(image), options.resize_shorter), options.quality)
+        width, height = image.size
+    sample = image.resize((SAMPLE_SIDE, SAMPLE_SIDE), Image.Resampling.NEAREST)
+    sums, squares = _moments(sample) if with_statistics else (None, None)
+    reason = ", ".join([*fixed, *(["larger than --resize_shorter"] if shrink else [])])
+    return CheckedImage(data, height, width, _KEPT_MODES[image.mode], sums, squares, _dhash(sample), reason)
 
 
-def _open(data: bytes) -> Image.Image:
+def _open(data: bytes, options: ImageOptions) -> Image.Image:
     if not data:
         raise Rejected("empty", "0 bytes")
     try:
@@ -88,32 +104,65 @@ def _open(data: bytes) -> Image.Image:
         raise Rejected("not_an_image", f"begins with {data[:8]!r}") from error
     if image.width * image.height > MAX_PIXELS:
         raise Rejected("too_large", f"{image.width} x {image.height} pixels, at most {MAX_PIXELS} in all")
+    if min(image.size) < options.min_side:
+        raise Rejected("too_small", f"{image.width} x {image.height} pixels, shorter side below {options.min_side}")
     if image.format != "MPO" and getattr(image, "is_animated", False):  # MPO: a camera's preview behind the photograph
         raise Rejected("animated", f"{image.format} of {getattr(image, 'n_frames', 0)} frames")
     return image
 
 
-def _needs(image: Image.Image) -> str:
-    """Returns why an image cannot be stored as it is, or ""."""
+def _fixes(image: Image.Image, options: ImageOptions) -> list[str]:
+    """Returns why an image cannot be stored as it is."""
     if image.format not in ("JPEG", "MPO"):
-        return f"format {image.format}"
-    if image.mode not in _KEPT_MODES:
-        return f"mode {image.mode}"
+        return [f"format {image.format}"]
+    reasons = [] if image.mode in _KEPT_MODES else [f"mode {image.mode}"]
     if image.getexif().get(ExifTags.Base.Orientation) in _ROTATED:
-        return "orientation"
-    return ""
+        reasons.append("orientation")
+    if options.reencode == "all" and not reasons:
+        reasons.append("--reencode=all")
+    return reasons
 
 
-def _encode_again(image: Image.Image) -> tuple[Image.Image, bytes]:
-    """Returns the image upright, RGB or greyscale, without alpha, and its JPEG file."""
+def _upright(image: Image.Image) -> Image.Image:
+    """Returns the image as a viewer shows it, RGB or greyscale, on white where it is transparent."""
     image = ImageOps.exif_transpose(image)
     if image.mode.startswith("I;16") or image.mode in ("I", "F"):
-        image = image.convert("I").point(lambda value: value / 256).convert("L")
-    elif image.has_transparency_data:
+        return image.convert("I").point(lambda value: value / 256).convert("L")
+    if image.has_transparency_data:
         image = image.convert("RGBA")
-        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
-    elif image.mode not in _KEPT_MODES:
-        image = image.convert("L" if image.mode in ("1", "LA") else "RGB")
+        return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
+    if image.mode in _KEPT_MODES:
+        return image
+    return image.convert("L" if image.mode in ("1", "LA") else "RGB")
+
+
+def _shrunk(image: Image.Image, shorter: int) -> Image.Image:
+    """Returns the image with a shorter side of `shorter` pixels, if it is larger."""
+    scale = shorter / min(image.size)
+    if not 0 < scale < 1:
+        return image
+    size = (max(round(image.width * scale), 1), max(round(image.height * scale), 1))
+    return image.resize(size, Image.Resampling.BICUBIC)
+
+
+def _encode(image: Image.Image, quality: int) -> tuple[Image.Image, bytes]:
+    """Returns the image and its JPEG file, which holds pixels and nothing else."""
     buffer = io.BytesIO()
-    image.save(buffer, "JPEG", quality=_QUALITY)
+    image.save(buffer, "JPEG", quality=quality, comment=b"")
     return image, buffer.getvalue()
+
+
+def _moments(sample: Image.Image) -> list[list[int]]:
+    """Returns [sums, sums of squares] of red, green and blue."""
+    histogram = np.array(sample.convert("RGB").histogram(), np.int64).reshape(3, 256)
+    moments: list[list[int]] = (histogram @ _POWERS).T.tolist()
+    return moments
+
+
+def _dhash(sample: Image.Image) -> int:
+    """Returns whether each of 8 x 8 areas is brighter than its neighbour, as a signed 64-bit integer.
+
+    The "dHash" of N. Krawetz, "Kind of Like That", hackerfactor.com, 2013.
+    """
+    grey = np.asarray(sample.convert("L").resize((9, 8), Image.Resampling.BOX))
+    return int.from_bytes(np.packbits(grey[:, 1:] > grey[:, :-1]).tobytes(), "big", signed=True)

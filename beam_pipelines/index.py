@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,6 +22,7 @@ class IndexRow(NamedTuple):
       height: Pixels.
       width: Pixels.
       sha256: Hex digest of the stored JPEG.
+      dhash: 64-bit perceptual hash as a signed integer; near-duplicates differ in a few bits.
     """
 
     key: str
@@ -32,6 +33,7 @@ class IndexRow(NamedTuple):
     height: int
     width: int
     sha256: str
+    dhash: int
 
 
 SCHEMA = pa.schema(
@@ -44,20 +46,20 @@ SCHEMA = pa.schema(
         ("height", pa.int32()),
         ("width", pa.int32()),
         ("sha256", pa.string()),
+        ("dhash", pa.int64()),
     ]
 )
 
 
-def index_path(dataset: str, shard: str) -> str:
-    """Returns where the index of a shard lies."""
-    return f"{dataset}/index/{shard.removesuffix('.tfrecord')}.parquet"
+def index_path(shard: str) -> str:
+    """Returns where, within the dataset, the index of a shard lies."""
+    return f"index/{shard.removesuffix('.tfrecord')}.parquet"
 
 
-def write_index(path: str, rows: list[IndexRow]) -> None:
+def write_index(file: IO[bytes], rows: list[IndexRow]) -> None:
     """Writes one shard's index."""
     columns = [pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), SCHEMA, strict=True)]
-    with storage.create(path) as file:
-        pq.write_table(pa.table(columns, schema=SCHEMA), file)
+    pq.write_table(pa.table(columns, schema=SCHEMA), file)
 
 
 def read_index(path: str) -> list[IndexRow]:

@@ -8,6 +8,8 @@ from typing import Any
 
 _SPLIT_NAME = re.compile(r"[A-Za-z0-9_]+")
 _MIN_SHARD_BYTES = 10_000
+DEDUP = ("none", "exact")
+REENCODE = ("needed", "all")
 
 
 def valid_split(name: str) -> bool:
@@ -16,30 +18,115 @@ def valid_split(name: str) -> bool:
 
 
 @dataclasses.dataclass(frozen=True)
+class Source:
+    """One input.
+
+    Attributes:
+      path: A folder of class folders, a .tar of such, or a .csv or .jsonl list; local or a URI.
+      split: The split of all that lies there; "" to go by folders, by a list's column or by hash.
+      label_list: For images that lie in no class folders: a file with a class name a line, in the order of the
+        images' names.
+    """
+
+    path: str
+    split: str = ""
+    label_list: str = ""
+
+    @property
+    def is_list(self) -> bool:
+        return self.path.endswith((".csv", ".jsonl"))
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageOptions:
+    """What is done to images.
+
+    Attributes:
+      reencode: "needed": a JPEG that needs nothing is stored byte for byte; "all": every image is encoded anew, so
+        that nothing of an untrusted file is passed on but its pixels.
+      resize_shorter: Larger images are stored with a shorter side of this many pixels; 0 keeps their size.
+      quality: Of JPEGs that are encoded, 1 to 100.
+      min_side: Images with a shorter side below this many pixels are rejected.
+    """
+
+    reencode: str = "needed"
+    resize_shorter: int = 0
+    quality: int = 90
+    min_side: int = 1
+
+    def __post_init__(self) -> None:
+        if self.reencode not in REENCODE:
+            raise ValueError(f"reencode must be one of {', '.join(REENCODE)}, got {self.reencode!r}")
+        if self.resize_shorter < 0:
+            raise ValueError(f"resize_shorter must be 0 or a number of pixels, got {self.resize_shorter}")
+        if not 1 <= self.quality <= 100:
+            raise ValueError(f"quality must be 1 to 100, got {self.quality}")
+        if self.min_side < 1:
+            raise ValueError(f"min_side must be at least 1 pixel, got {self.min_side}")
+
+
+@dataclasses.dataclass(frozen=True)
 class ConvertOptions:
     """One conversion.
 
     Attributes:
-      input: A folder of class folders, or a .csv or .jsonl list; local or a URI.
+      sources: What is converted.
       output: The dataset's folder or URI.
       splits: Share of each split, in (0, 1]; together 1. For inputs that do not name their split themselves.
       shard_bytes: Size of every shard but a split's last.
+      num_shards: Splits cut into so many shards of equally many inputs instead.
       labels: Class names in label order; empty: those found, sorted.
       first_label: Label on disk of class 0: 0 or 1.
       seed: Of the order of examples and of the choice of splits.
+      dedup: "exact" rejects images whose bytes occur before, and those that occur under two labels.
+      max_rejected: Share of the inputs, in [0, 1], that may be rejected; duplicates do not count.
+      overwrite: Whether another dataset, or another unfinished conversion, in the output is replaced.
+      images: What is done to images.
     """
 
-    input: str
+    sources: tuple[Source, ...]
     output: str
     splits: tuple[tuple[str, float], ...] = (("train", 0.9), ("validation", 0.1))
     shard_bytes: int = 100_000_000
+    num_shards: tuple[tuple[str, int], ...] = ()
     labels: tuple[str, ...] = ()
     first_label: int = 0
     seed: int = 0
+    dedup: str = "none"
+    max_rejected: float = 0.01
+    overwrite: bool = False
+    images: ImageOptions = ImageOptions()
 
     def __post_init__(self) -> None:
+        self._check_sources()
+        self._check_splits()
         if self.shard_bytes < _MIN_SHARD_BYTES:
             raise ValueError(f"shard_size must be at least {_MIN_SHARD_BYTES} bytes, got {self.shard_bytes}")
+        for name, count in self.num_shards:
+            if count < 1:
+                raise ValueError(f"num_shards must be at least 1, got {count} for split {name!r}")
+        if len(set(self.labels)) < len(self.labels) or "" in self.labels:
+            raise ValueError("labels must name each class once, without empty names")
+        if len(self.labels) == 1:
+            raise ValueError(f"labels names one class, {self.labels[0]!r}; a classifier needs at least 2")
+        if self.first_label not in (0, 1):
+            raise ValueError(f"first_label must be 0 or 1, got {self.first_label}")
+        if self.dedup not in DEDUP:
+            raise ValueError(f"dedup must be one of {', '.join(DEDUP)}, got {self.dedup!r}")
+        if not 0 <= self.max_rejected <= 1:
+            raise ValueError(f"max_rejected must be 0 % to 100 %, got {self.max_rejected:.6g}")
+
+    def _check_sources(self) -> None:
+        names = [source.split for source in self.sources]
+        if not names:
+            raise ValueError("there must be an input")
+        if len(names) > 1 and ("" in names or len(set(names)) < len(names)):
+            raise ValueError(f"several inputs need a split each, --input=SPLIT=PATH; got {names!r}")
+        for name in filter(None, names):
+            if not valid_split(name):
+                raise ValueError(f"a split's name is made of letters, digits and _, got {name!r}")
+
+    def _check_splits(self) -> None:
         for name, share in self.splits:
             if not valid_split(name):
                 raise ValueError(f"a split's name is made of letters, digits and _, got {name!r}")
@@ -48,16 +135,11 @@ class ConvertOptions:
         names = [name for name, _ in self.splits]
         if len(set(names)) < len(names) or abs(sum(share for _, share in self.splits) - 1) > 1e-9:
             raise ValueError(f"splits must name each split once and add up to 100 %, got {self.splits!r}")
-        if len(set(self.labels)) < len(self.labels) or "" in self.labels:
-            raise ValueError("labels must name each class once, without empty names")
-        if len(self.labels) == 1:
-            raise ValueError(f"labels names one class, {self.labels[0]!r}; a classifier needs at least 2")
-        if self.first_label not in (0, 1):
-            raise ValueError(f"first_label must be 0 or 1, got {self.first_label}")
 
     def shaping(self) -> dict[str, Any]:
         """Returns the options that decide what the shards hold, for manifest and fingerprint."""
         fields = dataclasses.asdict(self)
-        del fields["input"], fields["output"]
-        fields["splits"], fields["labels"] = dict(self.splits), list(self.labels)
+        del fields["sources"], fields["output"], fields["max_rejected"], fields["overwrite"]
+        fields["splits"], fields["num_shards"] = dict(self.splits), dict(self.num_shards)
+        fields["labels"] = list(self.labels)
         return fields

@@ -1,6 +1,6 @@
 """Rows → which shard holds which row, before an image is read.
 
-    Row ──survey──▶ Plan (one, small)             classes, fingerprint, bytes of every bucket of the order
+    Row ──survey──▶ Plan (one, small)             classes, fingerprint, how much lies in every bucket of the order
     Row ──by_bucket──▶ (bucket, [Row]) ──cut──▶ (shard, Row)
 
 The order of a split is that of hash(seed, key). A bucket is a range of that order, so the bytes before each bucket and
@@ -16,13 +16,13 @@ import hashlib
 import itertools
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import apache_beam as beam
 
 from beam_pipelines.options import ConvertOptions
-from beam_pipelines.rows import Row, record_bytes
+from beam_pipelines.rows import Row
 from tpu_input.schema import shard_name
 
 _BUCKET_BITS = 12  # 4,096 buckets: the plan stays under 200 kB, a bucket of ten million rows under 3,000
@@ -63,37 +63,57 @@ class Plan:
     Attributes:
       classes: Names in label order.
       num_inputs: Rows.
-      num_usable: Rows without a reason to reject them.
+      num_rejected: Rows that are rejected before they are read, by reason.
+      examples: One of them for each reason.
       fingerprint: Hex digest of options and rows.
-      bucket_bytes: By split, then bucket: bytes of its records.
+      buckets: By split, then bucket: what its rows cost, in bytes, or in rows for a split of so many shards.
       shard_bytes: Where a split is cut.
+      num_shards: Splits that are cut into so many shards of equally many rows instead.
     """
 
     classes: tuple[str, ...]
     num_inputs: int
-    num_usable: int
+    num_rejected: dict[str, int]
+    examples: dict[str, str]
     fingerprint: str
-    bucket_bytes: Mapping[str, Mapping[int, int]]
+    buckets: dict[str, dict[int, int]]
     shard_bytes: int
+    num_shards: dict[str, int]
 
     @functools.cached_property
-    def bucket_starts(self) -> dict[str, dict[int, int]]:
-        """Bytes of a split's records that come before each bucket."""
+    def starts(self) -> dict[str, dict[int, int]]:
+        """What comes before each bucket of a split."""
         starts = {}
-        for split, sizes in self.bucket_bytes.items():
-            numbers = sorted(sizes)
-            ends = itertools.accumulate((sizes[number] for number in numbers), initial=0)
+        for split, costs in self.buckets.items():
+            numbers = sorted(costs)
+            ends = itertools.accumulate((costs[number] for number in numbers), initial=0)
             starts[split] = dict(zip(numbers, ends, strict=False))
         return starts
 
     @functools.cached_property
+    def totals(self) -> dict[str, int]:
+        """What the rows of each split cost."""
+        return {split: sum(costs.values()) for split, costs in self.buckets.items()}
+
+    @functools.cached_property
     def shards(self) -> dict[str, list[str]]:
-        """Names of a split's shards."""
+        """Names of each split's shards."""
         names = {}
-        for split, sizes in self.bucket_bytes.items():
-            count = shard_of(sum(sizes.values()), self.shard_bytes) + 1
+        for split, total in self.totals.items():
+            count = self.shard_of(split, total) + 1
             names[split] = [shard_name(split, index, count) for index in range(count)]
         return names
+
+    def shard_of(self, split: str, end: int) -> int:
+        """Returns the shard of a row whose cost ends at `end` of its split.
+
+        As no record is larger than a shard, no shard stays empty, and each but the last is within one record of
+        shard_bytes.
+        """
+        last = max(end - 1, 0)
+        if split in self.num_shards:
+            return last * self.num_shards[split] // max(self.totals[split], 1)
+        return last // self.shard_bytes
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self))
@@ -102,33 +122,28 @@ class Plan:
     def from_json(cls, text: str) -> Plan:
         fields = json.loads(text)
         fields["classes"] = tuple(fields["classes"])
-        fields["bucket_bytes"] = {
-            split: {int(number): size for number, size in sizes.items()}
-            for split, sizes in fields["bucket_bytes"].items()
+        fields["buckets"] = {
+            split: {int(number): cost for number, cost in costs.items()} for split, costs in fields["buckets"].items()
         }
         return cls(**fields)
 
 
-def shard_of(end: int, shard_bytes: int) -> int:
-    """Returns the shard of a record that ends `end` bytes into its split.
-
-    As no record is larger than a shard, no shard stays empty, and every one but the last is within one record of
-    `shard_bytes`.
-    """
-    return max(end - 1, 0) // shard_bytes
+def cost(row: Row, split: str, options: ConvertOptions) -> int:
+    """Returns what a row adds to its shard: bytes, or 1 for a split of so many shards; 0 for a rejected row."""
+    return bool(row.record_bytes) if split in dict(options.num_shards) else row.record_bytes
 
 
 def cut(keyed: tuple[int, Iterable[Row]], plan: Plan, options: ConvertOptions) -> Iterator[tuple[str, Row]]:
     """Yields (shard name, row) for the rows of one bucket; a key that comes again is rejected here."""
     number, rows = keyed
-    ends = {split: starts.get(number, 0) for split, starts in plan.bucket_starts.items()}
+    ends = {split: starts.get(number, 0) for split, starts in plan.starts.items()}
     last_key = None
     for row in sorted(rows, key=functools.partial(in_order, seed=options.seed)):
         split = choose_split(row, options)
-        ends[split] += record_bytes(row)
-        name = plan.shards[split][shard_of(ends[split], plan.shard_bytes)]
+        ends[split] += cost(row, split, options)
+        name = plan.shards[split][plan.shard_of(split, ends[split])]
         if row.key == last_key and not row.reason:
-            row = row._replace(reason="duplicate_key", detail=f"{row.key!r} is listed before")
+            row = row.reject("duplicate_key", f"{row.key!r} is listed before")
         last_key = row.key
         yield name, row
 
@@ -139,42 +154,57 @@ def in_order(row: Row, seed: int) -> tuple[int, Row]:
 
 
 class Survey(beam.CombineFn):
-    """Row → Plan. The accumulator is (classes, inputs, usable, sum of row hashes, Counter of (split, bucket))."""
+    """Row → Plan. The accumulator is (classes, inputs, reasons, examples, sum of hashes, costs by (split, bucket))."""
 
     def __init__(self, options: ConvertOptions) -> None:
         self._options = options
 
     def create_accumulator(self) -> Any:
-        return set(), 0, 0, 0, Counter()
+        return set(), 0, Counter(), {}, 0, Counter()
 
     def add_input(self, accumulator: Any, row: Row) -> Any:
-        classes, inputs, usable, hashes, sizes = accumulator
-        if not row.reason:
+        classes, inputs, reasons, examples, hashes, costs = accumulator
+        if row.reason:
+            reasons[row.reason] += 1
+            _keep_smallest(examples, {row.reason: f"{row.key!r}: {row.detail}"})
+        else:
             classes.add(row.label)
+        split = choose_split(row, self._options)
         number, _ = by_bucket(row, self._options.seed)
-        sizes[choose_split(row, self._options), number] += record_bytes(row)
+        costs[split, number] += cost(row, split, self._options)
         # A sum does not depend on the order in which rows come. The folder they lie in is no part of what they are.
         digest = hashlib.sha256(repr(row._replace(uri="")).encode()).digest()
-        return classes, inputs + 1, usable + (not row.reason), hashes + int.from_bytes(digest, "big"), sizes
+        return classes, inputs + 1, reasons, examples, hashes + int.from_bytes(digest, "big"), costs
 
     def merge_accumulators(self, accumulators: Iterable[Any]) -> Any:
-        merged = self.create_accumulator()
-        for classes, inputs, usable, hashes, sizes in accumulators:
-            merged[4].update(sizes)
-            merged = (merged[0] | classes, merged[1] + inputs, merged[2] + usable, merged[3] + hashes, merged[4])
-        return merged
+        all_classes, all_inputs, all_reasons, all_examples, all_hashes, all_costs = self.create_accumulator()
+        for classes, inputs, reasons, examples, hashes, costs in accumulators:
+            all_classes |= classes
+            all_inputs += inputs
+            all_reasons.update(reasons)
+            _keep_smallest(all_examples, examples)
+            all_hashes += hashes
+            all_costs.update(costs)
+        return all_classes, all_inputs, all_reasons, all_examples, all_hashes, all_costs
 
     def extract_output(self, accumulator: Any) -> Plan:
-        classes, inputs, usable, hashes, sizes = accumulator
+        classes, inputs, reasons, examples, hashes, costs = accumulator
         what = json.dumps([self._options.shaping(), inputs, hashes % 2**256], sort_keys=True)
-        by_split: dict[str, dict[int, int]] = {}
-        for (split, number), size in sorted(sizes.items()):
-            by_split.setdefault(split, {})[number] = size
+        buckets: dict[str, dict[int, int]] = {}
+        for (split, number), total in sorted(costs.items()):
+            buckets.setdefault(split, {})[number] = total
         return Plan(
             classes=self._options.labels or tuple(sorted(classes)),
             num_inputs=inputs,
-            num_usable=usable,
+            num_rejected=dict(sorted(reasons.items())),
+            examples=dict(sorted(examples.items())),
             fingerprint=hashlib.sha256(what.encode()).hexdigest(),
-            bucket_bytes=by_split,
+            buckets=buckets,
             shard_bytes=self._options.shard_bytes,
+            num_shards=dict(self._options.num_shards),
         )
+
+
+def _keep_smallest(kept: dict[str, str], others: dict[str, str]) -> None:
+    for reason, example in others.items():
+        kept[reason] = min(example, kept.get(reason, example))

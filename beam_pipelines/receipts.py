@@ -31,7 +31,8 @@ class Receipt:
       class_counts: Examples by label.
       heights: [smallest, sum, largest] in pixels.
       widths: [smallest, sum, largest] in pixels.
-      sums: Red, green and blue, summed over SAMPLE_SIDE**2 pixels of each image.
+      num_measured: Examples whose pixels are in sums and squares.
+      sums: Red, green and blue, summed over SAMPLE_SIDE**2 pixels of each measured image.
       squares: Their squares, summed likewise.
       fixed: Images that were encoded again, by why.
       rejected: Inputs that are in no shard.
@@ -44,6 +45,7 @@ class Receipt:
     class_counts: Counter[int] = dataclasses.field(default_factory=Counter)
     heights: list[int] = dataclasses.field(default_factory=lambda: [1 << 62, 0, 0])
     widths: list[int] = dataclasses.field(default_factory=lambda: [1 << 62, 0, 0])
+    num_measured: int = 0
     sums: list[int] = dataclasses.field(default_factory=lambda: [0, 0, 0])
     squares: list[int] = dataclasses.field(default_factory=lambda: [0, 0, 0])
     fixed: Counter[str] = dataclasses.field(default_factory=Counter)
@@ -56,8 +58,10 @@ class Receipt:
         self.class_counts[label] += 1
         for sizes, size in ((self.heights, image.height), (self.widths, image.width)):
             sizes[:] = min(sizes[0], size), sizes[1] + size, max(sizes[2], size)
-        self.sums = [total + value for total, value in zip(self.sums, image.sums, strict=True)]
-        self.squares = [total + value for total, value in zip(self.squares, image.squares, strict=True)]
+        if image.sums and image.squares:
+            self.num_measured += 1
+            self.sums = [total + value for total, value in zip(self.sums, image.sums, strict=True)]
+            self.squares = [total + value for total, value in zip(self.squares, image.squares, strict=True)]
         if image.fixed:
             self.fixed[image.fixed] += 1
 

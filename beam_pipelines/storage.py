@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import uuid
 from collections.abc import Iterator
 from typing import IO, cast
 
 from apache_beam.io.filesystem import BeamIOError, CompressionTypes
 from apache_beam.io.filesystems import FileSystems
+
+_SLICE = re.compile(r"(.*)#bytes=(\d+)-(\d+)")
 
 
 def is_uri(path: str) -> bool:
@@ -60,6 +63,11 @@ def file_bytes(path: str) -> int:
         return -1
 
 
+def slice_uri(path: str, start: int, num_bytes: int) -> str:
+    """Returns the URI of a part of a file, which read_bytes() reads."""
+    return f"{path}#bytes={start}-{start + num_bytes}"
+
+
 def open_file(path: str) -> IO[bytes]:
     """Returns a file opened for reading."""
     if is_uri(path):
@@ -68,43 +76,70 @@ def open_file(path: str) -> IO[bytes]:
 
 
 def read_bytes(path: str) -> bytes:
-    """Returns what a file holds."""
+    """Returns what a file, or the part of a file that slice_uri() names, holds."""
+    if part := _SLICE.fullmatch(path):
+        start, end = int(part[2]), int(part[3])
+        with open_file(part[1]) as file:
+            file.seek(start)
+            return file.read(end - start)
     with open_file(path) as file:
         return file.read()
 
 
 @contextlib.contextmanager
-def create(path: str) -> Iterator[IO[bytes]]:
+def create(path: str, temporary_in: str = "") -> Iterator[IO[bytes]]:
     """Opens a file for writing that appears under its name whole or not at all.
 
-    An object of an object store is invisible until it is closed; a local file is written beside its place, flushed to
-    the disk and renamed.
+    An object of an object store is invisible until it is closed; a local file is written under another name, flushed
+    to the disk and renamed.
+
+    Args:
+      path: The file.
+      temporary_in: Folder on the same disk where an interrupted process leaves what it has written so far; default:
+        that of the file.
     """
     if is_uri(path):
         with FileSystems.create(path, compression_type=CompressionTypes.UNCOMPRESSED) as file:
             yield file
         return
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    temporary = f"{path}{TEMPORARY}{uuid.uuid4().hex}"
+    temporary = f"{temporary_in or os.path.dirname(path)}/{os.path.basename(path)}.part-{uuid.uuid4().hex}"
+    os.makedirs(os.path.dirname(temporary), exist_ok=True)
     try:
         with open(temporary, "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
+        _sync_folder(os.path.dirname(path))
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
             os.remove(temporary)
         raise
 
 
-TEMPORARY = ".part-"  # marks an unfinished local file
+def move(source: str, target: str) -> None:
+    """Puts a file in the place of another, or where there is none."""
+    if is_uri(target):
+        FileSystems.rename([source], [target])
+        return
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    os.replace(source, target)
 
 
 def delete(paths: list[str]) -> None:
     """Deletes files and folders; what is gone already is no error."""
     with contextlib.suppress(BeamIOError):
         FileSystems.delete(paths)
+
+
+def _sync_folder(folder: str) -> None:
+    """Makes a rename last through a loss of power."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _raise(error: OSError) -> None:

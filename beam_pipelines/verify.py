@@ -6,6 +6,7 @@ manifest.json ──▶ every shard, on all cores: size, sha256, record checksum
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -16,51 +17,69 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 
 from beam_pipelines import storage
-from beam_pipelines.commit import REJECTED_NAME
+from beam_pipelines.dataset import REJECTED_NAME, REPORT_NAME, dataset_files, read_manifest
 from beam_pipelines.images import Rejected, check_image
 from beam_pipelines.index import IndexRow, index_path, read_index
-from tpu_input.schema import FRAME_BYTES, MANIFEST_NAME, Manifest, Shard, decode, frame, read_frames
+from beam_pipelines.options import ImageOptions
+from tpu_input.schema import FRAME_BYTES, MANIFEST_NAME, Manifest, Record, Shard, decode, frame, read_frames
 
-REPORT_NAME = "report.html"
+
+@dataclasses.dataclass
+class Findings:
+    """What verify found.
+
+    Attributes:
+      manifest: The dataset's.
+      problems: A line for everything that does not hold; empty if all does.
+      damaged: Names of the shards that have problems, or whose index has.
+    """
+
+    manifest: Manifest
+    problems: list[str] = dataclasses.field(default_factory=list)
+    damaged: list[str] = dataclasses.field(default_factory=list)
 
 
-def verify(dataset: str) -> tuple[Manifest, list[str]]:
-    """Returns the manifest of a dataset and everything that does not hold; an empty list if all does.
+def verify(dataset: str, decode_images: bool = True) -> Findings:
+    """Returns what does not hold of all that a dataset's manifest promises.
+
+    Args:
+      dataset: Folder or URI.
+      decode_images: Whether every image is decoded, which takes most of the time.
 
     Raises:
       ValueError: There is no manifest, so no complete dataset.
     """
-    path = f"{dataset}/{MANIFEST_NAME}"
-    if not storage.exists(path):
+    manifest = read_manifest(dataset)
+    if manifest is None:
         raise ValueError(f"{dataset!r} holds no {MANIFEST_NAME}, so no complete dataset; run convert first, or again")
-    manifest = Manifest.from_json(storage.read_bytes(path).decode(), dataset)
-    problems = list(_check_files(manifest)) + list(_check_rejected(manifest))
+    findings = Findings(manifest, [*_check_files(manifest), *_check_rejected(manifest)])
     tasks = [(name, shard) for name, split in manifest.splits.items() for shard in split.shards]
     counts = {name: Counter[int]() for name in manifest.splits}
-    keys: set[str] = set()
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        checked = pool.map(lambda task: _check_shard(manifest, task[1]), tasks)
-        for (name, shard), (rows, found) in zip(tasks, checked, strict=True):
+    keys: set[bytes] = set()
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        checked = pool.map(lambda task: _check_shard(manifest, task[1], decode_images), tasks)
+        for (name, shard), (rows, problems) in zip(tasks, checked, strict=True):
             counts[name].update(row.label for row in rows)
-            problems += found
-            problems += [
-                f"{shard.name}: key {row.key!r} occurs twice in the dataset" for row in rows if row.key in keys
-            ]
-            keys.update(row.key for row in rows)
+            hashes = [hashlib.sha256(row.key.encode()).digest()[:16] for row in rows]
+            problems += [f"key {row.key!r} occurs before" for row, key in zip(rows, hashes, strict=True) if key in keys]
+            keys.update(hashes)
+            findings.problems += [f"{shard.name}: {problem}" for problem in problems]
+            findings.damaged += [shard.name] if problems else []
     for name, split in manifest.splits.items():
         labels = tuple(counts[name][label] for label in range(len(manifest.classes)))
         if labels != split.class_counts:
-            problems.append(f"split {name!r} has {labels} examples by class, the manifest says {split.class_counts}")
-    return manifest, problems
+            findings.problems.append(
+                f"split {name!r} has {labels} examples by class, the manifest says {split.class_counts}"
+            )
+    return findings
 
 
 def _check_files(manifest: Manifest) -> Iterator[str]:
-    shards = {shard.name for split in manifest.splits.values() for shard in split.shards}
-    indexes = {index_path("", name).lstrip("/") for name in shards}
-    promised = shards | indexes | {MANIFEST_NAME, REJECTED_NAME}
+    promised = dataset_files(shard.name for split in manifest.splits.values() for shard in split.shards)
     found = {path for path, _ in storage.list_files(manifest.path)}
     for path in sorted(promised - found):
-        yield f"{path} is missing"
+        if not path.endswith((".tfrecord", ".parquet")):  # those are said with their shard
+            yield f"{path} is missing"
     for path in sorted(found - promised - {REPORT_NAME}):
         yield f"{path} is no part of the dataset"
 
@@ -82,17 +101,17 @@ def _check_rejected(manifest: Manifest) -> Iterator[str]:
         yield f"{records} records and {len(lines)} rejected are not the {manifest.num_inputs} inputs"
 
 
-def _check_shard(manifest: Manifest, shard: Shard) -> tuple[list[IndexRow], list[str]]:
+def _check_shard(manifest: Manifest, shard: Shard, decode_images: bool) -> tuple[list[IndexRow], list[str]]:
     """Returns the index that a shard's records make, as far as they can be read, and what is wrong with the shard."""
     path, rows, problems = f"{manifest.path}/{shard.name}", list[IndexRow](), list[str]()
     if not storage.exists(path):
-        return rows, problems
+        return rows, ["is missing"]
     digest = hashlib.sha256()
     try:
         with storage.open_file(path) as file:
             for offset, payload in read_frames(file):
                 digest.update(frame(payload))
-                row, problem = _check_record(manifest, offset, payload)
+                row, problem = _check_record(manifest, offset, payload, decode_images)
                 rows.append(row)
                 problems += [problem] if problem else []
     except ValueError as error:
@@ -101,38 +120,52 @@ def _check_shard(manifest: Manifest, shard: Shard) -> tuple[list[IndexRow], list
         problems.append(f"holds {len(rows)} readable records, the manifest says {shard.num_examples}")
     elif digest.hexdigest() != shard.sha256:
         problems.append("its sha256 differs from the manifest's")
-    problems += _check_index(manifest, shard, rows)
-    return rows, [f"{shard.name}: {problem}" for problem in problems]
+    return rows, problems + _check_index(manifest, shard, rows)
 
 
-def _check_record(manifest: Manifest, offset: int, payload: bytes) -> tuple[IndexRow, str]:
+def _check_record(manifest: Manifest, offset: int, payload: bytes, decode_image: bool) -> tuple[IndexRow, str]:
     """Returns the index row of one record, and what is wrong with the record or ""."""
     record = decode(payload, manifest.first_label)
-    length = len(payload) + FRAME_BYTES
-    row = IndexRow(record.key, "", record.label, offset, length, record.height, record.width, record.sha256)
+    row = IndexRow(
+        key=record.key,
+        uri="",
+        label=record.label,
+        offset=offset,
+        length=len(payload) + FRAME_BYTES,
+        height=record.height,
+        width=record.width,
+        sha256=record.sha256,
+        dhash=0,
+    )
+    named = f"record {record.key!r}"
     if not 0 <= record.label < len(manifest.classes):
-        return row, f"record {record.key!r} has label {record.label}, there are {len(manifest.classes)} classes"
+        return row, f"{named} has label {record.label}, there are {len(manifest.classes)} classes"
     if record.class_name != manifest.classes[record.label]:
-        return row, f"record {record.key!r} is called {record.class_name!r}, its label says {record.label}"
+        return row, f"{named} is called {record.class_name!r}, its label says {record.label}"
     if hashlib.sha256(record.encoded).hexdigest() != record.sha256:
-        return row, f"the image of record {record.key!r} does not match its sha256"
+        return row, f"the image of {named} does not match its sha256"
+    return row, _check_decoded(record, named) if decode_image else ""
+
+
+def _check_decoded(record: Record, named: str) -> str:
     try:
-        image = check_image(record.encoded)
+        image = check_image(record.encoded, ImageOptions())
     except Rejected as rejected:
-        return row, f"the image of record {record.key!r} is {rejected.reason}: {rejected.detail}"
+        return f"the image of {named} is {rejected.reason}: {rejected.detail}"
     if image.fixed or (image.height, image.width) != (record.height, record.width):
-        return row, f"the image of record {record.key!r} is not as the record describes it"
-    return row, ""
+        return f"the image of {named} is not as the record describes it"
+    return ""
 
 
 def _check_index(manifest: Manifest, shard: Shard, rows: list[IndexRow]) -> list[str]:
-    path = index_path(manifest.path, shard.name)
+    path = f"{manifest.path}/{index_path(shard.name)}"
     if not storage.exists(path):
-        return []  # said already
+        return ["its index is missing"]
     try:
         index = read_index(path)
     except (OSError, pa.ArrowException) as error:
         return [f"its index cannot be read: {error}"]
-    if [row._replace(uri="") for row in index] != rows:
+    # Where the source was and what it looks like, only the index knows.
+    if [row._replace(uri="", dhash=0) for row in index] != rows:
         return ["its index does not agree with its records"]
     return []

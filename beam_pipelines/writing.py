@@ -1,66 +1,83 @@
-"""One shard: its rows → images read ahead → checked → records appended → renamed into place → a receipt.
+"""One shard: its rows → checked images → records appended → renamed into place → a receipt.
 
-    [Row] ──read──▶ (Row, bytes) ──check──▶ (Row, CheckedImage or Rejected) ──encode──▶ shard, index, receipt
+    [Row] ──map_images──▶ (Row, framed record or Rejected) ──append──▶ shard, index, Receipt
 
-Reading and decoding run in threads, several in flight and in order: Pillow decodes, hashlib hashes and files are read
-outside the GIL, so that threads use all cores, and there is no worker process whose death could pass unnoticed.
 Memory is that of the images in flight, whatever the size of a shard.
 """
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import hashlib
-import os
-from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from typing import IO, TypeVar
+from collections.abc import Callable, Iterable
+from typing import IO, NamedTuple
 
-from beam_pipelines import storage
-from beam_pipelines.images import CheckedImage, Rejected, check_image
+from beam_pipelines.dataset import create
+from beam_pipelines.images import CheckedImage, Rejected
 from beam_pipelines.index import IndexRow, index_path, write_index
+from beam_pipelines.options import ConvertOptions
+from beam_pipelines.reading import map_images
 from beam_pipelines.receipts import Receipt, Rejection
 from beam_pipelines.rows import Row
 from tpu_input.schema import Record, encode, frame
 
-_READS_IN_FLIGHT = 32
-_IN = TypeVar("_IN")
-_OUT = TypeVar("_OUT")
+Progress = Callable[[int, bool], None]
 
 
-def write_shard(name: str, rows: Iterable[Row], dataset: str, classes: tuple[str, ...], first_label: int) -> Receipt:
-    """Writes DATASET/`name` and its index; returns the receipt, which the caller leaves.
+def write_shard(
+    name: str,
+    rows: Iterable[Row],
+    num_rows: int,
+    options: ConvertOptions,
+    classes: tuple[str, ...],
+    progress: Progress = lambda num_bytes, written: None,
+) -> Receipt:
+    """Writes OUTPUT/`name` and its index; returns the receipt, which the caller leaves.
 
     A shard none of whose rows becomes a record is not written.
 
     Args:
       name: The shard's file name.
       rows: In the order of their records.
-      dataset: Folder or URI.
+      num_rows: How many there are; of many, the pixels of every eighth are enough for statistics.
+      options: For the output, first_label and what is done to images.
       classes: Names in label order.
-      first_label: Label on disk of class 0.
+      progress: Called for every input with (bytes written, whether there is a record).
     """
     labels = {class_name: label for label, class_name in enumerate(classes)}
+
+    def frame_image(row: Row, image: CheckedImage) -> _Framed:
+        record = _record(row, image, labels[row.label])
+        return _Framed(image, record, frame(encode(record, options.first_label)))
+
     receipt, index, digest = Receipt(name), list[IndexRow](), hashlib.sha256()
     with contextlib.ExitStack() as stack:
         file: IO[bytes] | None = None
-        for row, image in stack.enter_context(contextlib.closing(_checked(rows))):
-            if isinstance(image, Rejected):
-                receipt.rejected.append(Rejection(row.key, row.uri, image.reason, image.detail))
+        framed_images = map_images(rows, options.images, frame_image, measured_each=8 if num_rows > 1000 else 1)
+        for row, framed in stack.enter_context(contextlib.closing(framed_images)):
+            if isinstance(framed, Rejected):
+                receipt.rejected.append(Rejection(row.key, row.uri, framed.reason, framed.detail))
+                progress(0, False)
                 continue
-            record = _record(row, image, labels[row.label])
-            framed = frame(encode(record, first_label))
-            file = file or stack.enter_context(storage.create(f"{dataset}/{name}"))
-            file.write(framed)
-            digest.update(framed)
-            where = receipt.num_bytes, len(framed)
-            index.append(IndexRow(row.key, row.uri, record.label, *where, image.height, image.width, record.sha256))
-            receipt.add(image, record.label, len(framed))
+            file = file or stack.enter_context(create(options.output, name))
+            file.write(framed.data)
+            digest.update(framed.data)
+            index.append(_index_row(row, framed, receipt.num_bytes))
+            receipt.add(framed.image, framed.record.label, len(framed.data))
+            progress(len(framed.data), True)
         if index:
-            write_index(index_path(dataset, name), index)
+            with create(options.output, index_path(name)) as index_file:
+                write_index(index_file, index)
             receipt.sha256 = digest.hexdigest()
     return receipt
+
+
+class _Framed(NamedTuple):
+    """A record as it goes into the file."""
+
+    image: CheckedImage
+    record: Record
+    data: bytes
 
 
 def _record(row: Row, image: CheckedImage, label: int) -> Record:
@@ -76,41 +93,15 @@ def _record(row: Row, image: CheckedImage, label: int) -> Record:
     )
 
 
-def _checked(rows: Iterable[Row]) -> Generator[tuple[Row, CheckedImage | Rejected], None, None]:
-    """Yields every row with its image or with why there is none, in order."""
-    cores = os.cpu_count() or 1
-    with ThreadPoolExecutor(_READS_IN_FLIGHT) as readers, ThreadPoolExecutor(cores) as decoders:
-        read = in_flight(readers, _read, rows, _READS_IN_FLIGHT)
-        yield from in_flight(decoders, _check, read, 2 * cores)
-
-
-def in_flight(pool: Executor, function: Callable[[_IN], _OUT], items: Iterable[_IN], limit: int) -> Iterator[_OUT]:
-    """Yields function(item) for every item, in order, with at most `limit` under way or waiting to be taken."""
-    futures: collections.deque[Future[_OUT]] = collections.deque()
-    for item in items:
-        futures.append(pool.submit(function, item))
-        if len(futures) == limit:
-            yield futures.popleft().result()
-    while futures:
-        yield futures.popleft().result()
-
-
-def _read(row: Row) -> tuple[Row, bytes | Rejected]:
-    if row.reason:
-        return row, Rejected(row.reason, row.detail)
-    try:
-        return row, storage.read_bytes(row.uri)
-    except FileNotFoundError as error:
-        return row, Rejected("missing", str(error))
-    except Exception as error:  # whatever a filesystem raises for an object that it cannot deliver
-        return row, Rejected("unreadable", f"{type(error).__name__}: {error}")
-
-
-def _check(loaded: tuple[Row, bytes | Rejected]) -> tuple[Row, CheckedImage | Rejected]:
-    row, data = loaded
-    if isinstance(data, Rejected):
-        return row, data
-    try:
-        return row, check_image(data)
-    except Rejected as rejected:
-        return row, rejected
+def _index_row(row: Row, framed: _Framed, offset: int) -> IndexRow:
+    return IndexRow(
+        key=row.key,
+        uri=row.uri,
+        label=framed.record.label,
+        offset=offset,
+        length=len(framed.data),
+        height=framed.image.height,
+        width=framed.image.width,
+        sha256=framed.record.sha256,
+        dhash=framed.image.dhash,
+    )

@@ -9,7 +9,7 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from beam_pipelines.convert import convert
-from beam_pipelines.options import ConvertOptions
+from beam_pipelines.options import ConvertOptions, Source
 from beam_pipelines.sample import write_sample
 from tpu_input.schema import Manifest
 
@@ -31,7 +31,9 @@ def digits_dataset(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Ma
     """The digits in 9 train and 2 validation shards; not to be changed."""
     output = tmp_path_factory.mktemp("dataset") / "digits"
     splits = (("train", 0.8), ("validation", 0.2))
-    manifest, _ = convert(ConvertOptions(str(digits), str(output), splits=splits, shard_bytes=200_000), local())
+    manifest, _ = convert(
+        ConvertOptions((Source(str(digits)),), str(output), splits=splits, shard_bytes=200_000), local()
+    )
     return manifest
 
 

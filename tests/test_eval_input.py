@@ -9,7 +9,7 @@ import pytest
 from conftest import Context, local
 
 from beam_pipelines.convert import convert
-from beam_pipelines.options import ConvertOptions
+from beam_pipelines.options import ConvertOptions, Source
 from tpu_input import InputConfig, eval_steps, make_eval_input_fn
 
 CONFIG = InputConfig(image_size=8, eval_crop=1.0)
@@ -53,7 +53,9 @@ def test_every_example_is_seen_once_with_several_replicas_a_host(digits_dataset,
 
 
 def test_fewer_examples_than_hosts_or_than_a_batch_are_seen_once(few_digits, tmp_path):
-    options = ConvertOptions(str(few_digits), str(tmp_path / "out"), splits=(("train", 0.9), ("validation", 0.1)))
+    options = ConvertOptions(
+        (Source(str(few_digits)),), str(tmp_path / "out"), splits=(("train", 0.9), ("validation", 0.1))
+    )
     manifest, _ = convert(options, local())
     total = manifest.split("validation").num_examples
     assert 0 < total < 8

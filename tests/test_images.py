@@ -10,13 +10,18 @@ import tensorflow as tf
 from PIL import Image
 
 from beam_pipelines import images
-from beam_pipelines.images import Rejected, check_image
+from beam_pipelines.images import CheckedImage, Rejected, check_image
+from beam_pipelines.options import ImageOptions
 
 
 def picture(mode: str = "RGB", size: tuple[int, int] = (40, 30)) -> Image.Image:
     """A ramp from left to right in every channel."""
     ramp = np.tile(np.linspace(0, 255, size[0], dtype=np.uint8), (size[1], 1))
     return Image.fromarray(np.stack([ramp, ramp // 2, 255 - ramp], axis=-1)).convert(mode)
+
+
+def checked(data: bytes, **options) -> CheckedImage:
+    return check_image(data, ImageOptions(**options))
 
 
 def encoded(image: Image.Image, kind: str = "JPEG", **options) -> bytes:
@@ -35,7 +40,7 @@ def encoded(image: Image.Image, kind: str = "JPEG", **options) -> bytes:
     ids=["baseline", "progressive", "greyscale"],
 )
 def test_a_jpeg_that_needs_nothing_is_kept_byte_for_byte(data, channels):
-    image = check_image(data)
+    image = checked(data)
     assert image.encoded is data
     assert (image.height, image.width, image.channels, image.fixed) == (30, 40, channels, "")
 
@@ -57,29 +62,29 @@ def test_a_jpeg_that_needs_nothing_is_kept_byte_for_byte(data, channels):
     ids=["png", "png alpha", "png palette", "png bits", "png 16 bits", "bmp", "gif", "webp", "tiff", "cmyk"],
 )
 def test_anything_else_becomes_a_jpeg_that_tensorflow_decodes_and_crops(data, fixed):
-    image = check_image(data)
+    image = checked(data)
     assert image.fixed == fixed
     assert tf.io.extract_jpeg_shape(image.encoded).numpy().tolist() == [30, 40, image.channels]
     assert tf.image.decode_and_crop_jpeg(image.encoded, [0, 0, 30, 40], channels=3).shape == (30, 40, 3)
 
 
 def test_sixteen_bits_keep_their_brightness():
-    image = check_image(encoded(Image.fromarray(np.full((30, 40), 40_000, np.uint16)), "PNG"))
+    image = checked(encoded(Image.fromarray(np.full((30, 40), 40_000, np.uint16)), "PNG"))
     assert np.abs(tf.io.decode_jpeg(image.encoded).numpy().astype(int) - 40_000 // 256).max() <= 2
 
 
 def test_a_rotated_photograph_is_stored_upright_and_without_its_orientation():
     exif = Image.Exif()
     exif[0x0112] = 6  # the camera was held upright: turn 90 degrees clockwise to see it
-    image = check_image(encoded(picture(), exif=exif, quality=95))
+    image = checked(encoded(picture(), exif=exif, quality=95))
     assert (image.height, image.width, image.fixed) == (40, 30, "orientation")
     red = tf.io.decode_jpeg(image.encoded).numpy()[:, :, 0].astype(int)
     assert red[0].mean() < 20 < 235 < red[-1].mean()
-    assert check_image(image.encoded).fixed == ""
+    assert checked(image.encoded).fixed == ""
 
 
 def test_transparent_pixels_become_white():
-    image = check_image(encoded(Image.new("RGBA", (40, 30), (255, 0, 0, 0)), "PNG"))
+    image = checked(encoded(Image.new("RGBA", (40, 30), (255, 0, 0, 0)), "PNG"))
     assert tf.io.decode_jpeg(image.encoded).numpy().min() >= 250
 
 
@@ -96,7 +101,7 @@ def test_transparent_pixels_become_white():
 )
 def test_what_is_no_whole_image_is_rejected_with_its_reason(data, reason):
     with pytest.raises(Rejected) as caught:
-        check_image(data)
+        checked(data)
     assert caught.value.reason == reason
     assert caught.value.detail
 
@@ -104,12 +109,12 @@ def test_what_is_no_whole_image_is_rejected_with_its_reason(data, reason):
 def test_an_image_of_too_many_pixels_is_rejected_before_it_is_decoded(monkeypatch):
     monkeypatch.setattr(images, "MAX_PIXELS", 1000)
     with pytest.raises(Rejected, match="40 x 30 pixels, at most 1000"):
-        check_image(encoded(picture()))
+        checked(encoded(picture()))
 
 
 def test_the_sums_give_the_mean_and_deviation_of_the_pixels():
     data = encoded(picture(size=(320, 240)), quality=95)
-    image = check_image(data)
+    image = checked(data)
     pixels = np.asarray(Image.open(io.BytesIO(data)), float).reshape(-1, 3)
     mean = np.array(image.sums) / images.SAMPLE_SIDE**2
     std = np.sqrt(np.array(image.squares) / images.SAMPLE_SIDE**2 - mean**2)

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from beam_pipelines.__main__ import main
 
@@ -64,6 +65,13 @@ def test_sample_convert_and_verify_say_what_they_did(capsys, tmp_path):
         ("--splits=train=150%", "must have a share above 0 % and at most 100 %, got 1.5"),
         ("--labels=/nowhere.txt", "cannot read '/nowhere.txt'"),
         ("--first_label=7", "first_label must be 0 or 1, got 7"),
+        ("--num_shards=train=x", "'train=x' is no list of counts; write train=1024,validation=128"),
+        ("--num_shards=train=1000", "split 'train' has 35 images, too few for --num_shards=train=1000"),
+        ("--max_rejected=2", "'2' is no percentage; write 1% or 0.5%"),
+        ("--quality=0", "quality must be 1 to 100, got 0"),
+        ("--resize_shorter=-1", "resize_shorter must be 0 or a number of pixels, got -1"),
+        ("--label_list=x=/l.txt", "--label_list names the split 'x', but no --input does"),
+        ("--input=other=/tmp", "several inputs need a split each, --input=SPLIT=PATH"),
         ("--shard_sise=1MB", "unknown flag --shard_sise; did you mean --shard_size?"),
         ("stray", "unknown argument 'stray'"),
     ],
@@ -106,9 +114,10 @@ def test_images_outside_class_folders_are_explained(capsys, few_digits, tmp_path
 def test_images_larger_than_a_shard_are_explained(capsys, tmp_path):
     for label in "ab":
         (tmp_path / "in" / label).mkdir(parents=True)
-        (tmp_path / "in" / label / "1.jpg").write_bytes(b"x" * 20_000)
+        Image.effect_noise((200, 200), 90).save(tmp_path / "in" / label / "1.jpg", quality=95)
     message = refused(capsys, "convert", f"--input={tmp_path}/in", f"--output={tmp_path}/out", "--shard_size=10KB")
-    assert "20000 bytes do not fit --shard_size" in message
+    assert "none of the 2 inputs" in message
+    assert "bytes do not fit --shard_size" in message
 
 
 def test_nothing_but_broken_images_is_refused_with_the_reasons(capsys, tmp_path):
@@ -116,7 +125,8 @@ def test_nothing_but_broken_images_is_refused_with_the_reasons(capsys, tmp_path)
         (tmp_path / "in" / label).mkdir(parents=True)
         (tmp_path / "in" / label / "1.jpg").write_text("no image")
     message = refused(capsys, "convert", f"--input={tmp_path}/in", f"--output={tmp_path}/out")
-    assert "none of 2 inputs became a record: {'not_an_image': 2}" in message
+    assert "2 of 2 inputs are rejected (100 %), more than --max_rejected=1%: not_an_image 2" in message
+    assert f"listed in {tmp_path}/out/rejected.jsonl" in message
 
 
 def test_a_list_without_the_columns_is_refused(capsys, tmp_path):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 
 import pytest
 
-from beam_pipelines.options import ConvertOptions
-from beam_pipelines.plan import Plan, Survey, by_bucket, choose_split, cut, shard_of
-from beam_pipelines.rows import Row, record_bytes
+from beam_pipelines.options import ConvertOptions, Source
+from beam_pipelines.plan import Plan, Survey, by_bucket, choose_split, cut
+from beam_pipelines.rows import Row
 
 IMAGENET = 1_281_167
 
@@ -17,15 +18,27 @@ IMAGENET = 1_281_167
     ("end", "shard"), [(0, 0), (1, 0), (100_000_000, 0), (100_000_001, 1), (110_000 * IMAGENET, 1409)]
 )
 def test_a_record_lies_in_the_shard_its_last_byte_falls_in(end, shard):
-    assert shard_of(end, 100_000_000) == shard
+    plan = Plan(("a", "b"), IMAGENET, {}, {}, "", {"train": {0: 110_000 * IMAGENET}}, 100_000_000, {})
+    assert plan.shard_of("train", end) == shard
+    assert len(plan.shards["train"]) == 1410
+
+
+@pytest.mark.parametrize(("total", "count"), [(IMAGENET, 1024), (50_000, 128), (7, 7), (9, 4), (5, 1)])
+def test_a_number_of_shards_is_met_and_they_are_equally_full(total, count):
+    plan = Plan(("a", "b"), total, {}, {}, "", {"train": {0: total}}, 100_000_000, {"train": count})
+    held = Counter(plan.shard_of("train", end) for end in range(1, total + 1))
+    assert len(plan.shards["train"]) == len(held) == count
+    assert max(held.values()) - min(held.values()) <= 1
 
 
 def options(**changes) -> ConvertOptions:
-    return ConvertOptions("in", "out", **{"shard_bytes": 200_000, **changes})
+    return ConvertOptions((Source("in"),), "out", **{"shard_bytes": 200_000, **changes})
 
 
 def rows(count: int) -> list[Row]:
-    return [Row(f"c{n % 7}/{n}.jpg", f"/in/{n}", f"c{n % 7}", num_bytes=5_000 + 37 * n % 9_000) for n in range(count)]
+    return [
+        Row(f"c{n % 7}/{n}.jpg", f"/in/{n}", f"c{n % 7}", record_bytes=5_000 + 37 * n % 9_000) for n in range(count)
+    ]
 
 
 def planned(listed: list[Row], opts: ConvertOptions) -> tuple[Plan, dict[str, list[Row]]]:
@@ -51,8 +64,8 @@ def test_every_shard_but_a_split_s_last_is_within_one_image_of_its_size():
     assert sorted(shards) == sorted(itertools.chain(*plan.shards.values()))
     for names in plan.shards.values():
         for name in names[:-1]:
-            size = sum(record_bytes(row) for row in shards[name])
-            assert abs(size - 200_000) <= max(record_bytes(row) for row in shards[name])
+            size = sum(row.record_bytes for row in shards[name])
+            assert abs(size - 200_000) <= max(row.record_bytes for row in shards[name])
 
 
 def test_every_row_is_in_one_shard_whatever_the_order_in_which_rows_come():
@@ -78,7 +91,7 @@ def test_a_group_stays_together_and_a_named_split_is_kept():
 
 
 def test_a_key_that_comes_again_is_rejected_even_in_another_split():
-    twice = [Row("a.jpg", "/a", "x", split, num_bytes=9) for split in ("train", "validation")]
+    twice = [Row("a.jpg", "/a", "x", split, record_bytes=9) for split in ("train", "validation")]
     _, shards = planned([*rows(20), *twice], options())
     rejected = [row for held in shards.values() for row in held if row.reason]
     assert [(row.key, row.reason) for row in rejected] == [("a.jpg", "duplicate_key")]
@@ -88,6 +101,7 @@ def test_the_fingerprint_follows_rows_and_options_but_not_the_folder():
     base = planned(rows(30), options())[0].fingerprint
     moved = [row._replace(uri=f"/elsewhere{row.uri}") for row in rows(30)]
     assert planned(moved, options())[0].fingerprint == base
+    assert planned(rows(30), options(max_rejected=0.5, overwrite=True))[0].fingerprint == base
     for other in (
         planned(rows(31), options()),
         planned(rows(30), options(seed=1)),
@@ -99,3 +113,12 @@ def test_the_fingerprint_follows_rows_and_options_but_not_the_folder():
 def test_a_plan_comes_back_as_it_was_written():
     plan, _ = planned(rows(100), options())
     assert Plan.from_json(plan.to_json()) == plan
+
+
+def test_a_rejected_row_takes_no_place_and_is_told_by_example():
+    bad = [row.reject("missing", "no such file") for row in rows(10)]
+    plan, shards = planned([*rows(100)[10:], *bad], options())
+    assert plan.num_rejected == {"missing": 10}
+    assert plan.examples == {"missing": "'c0/0.jpg': no such file"}
+    assert sum(plan.totals.values()) == sum(row.record_bytes for row in rows(100)[10:])
+    assert sum(map(len, shards.values())) == 100

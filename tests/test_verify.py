@@ -15,7 +15,7 @@ SHARD = "train-00002-of-00009"
 
 
 def problems(dataset: Path) -> list[str]:
-    return verify(str(dataset))[1]
+    return verify(str(dataset)).problems
 
 
 def edit(path: Path, change) -> None:
@@ -59,10 +59,17 @@ def test_two_shards_exchanged_are_found(dataset_copy):
     assert f"{SHARD}.tfrecord: its index does not agree with its records" in found
 
 
-@pytest.mark.parametrize("name", [f"{SHARD}.tfrecord", f"index/{SHARD}.parquet", "rejected.jsonl"])
-def test_a_missing_file_is_found(dataset_copy, name):
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (f"{SHARD}.tfrecord", f"{SHARD}.tfrecord: is missing"),
+        (f"index/{SHARD}.parquet", f"{SHARD}.tfrecord: its index is missing"),
+        ("rejected.jsonl", "rejected.jsonl is missing"),
+    ],
+)
+def test_a_missing_file_is_found(dataset_copy, name, message):
     (dataset_copy / name).unlink()
-    assert f"{name} is missing" in problems(dataset_copy)
+    assert message in problems(dataset_copy)
 
 
 def test_a_file_too_many_is_found(dataset_copy):
@@ -73,7 +80,8 @@ def test_a_file_too_many_is_found(dataset_copy):
 def test_a_wrong_index_is_found(dataset_copy):
     path = str(dataset_copy / "index" / f"{SHARD}.parquet")
     index = read_index(path)
-    write_index(path, [index[0]._replace(offset=1), *index[1:]])
+    with open(path, "wb") as file:
+        write_index(file, [index[0]._replace(offset=1), *index[1:]])
     assert problems(dataset_copy) == [f"{SHARD}.tfrecord: its index does not agree with its records"]
 
 
@@ -108,3 +116,8 @@ def test_no_manifest_is_no_dataset(dataset_copy):
     (dataset_copy / "manifest.json").unlink()
     with pytest.raises(ValueError, match=r"holds no manifest\.json, so no complete dataset"):
         problems(dataset_copy)
+
+
+def test_a_quick_look_finds_all_but_what_takes_a_decode(dataset_copy):
+    edit(dataset_copy / f"{SHARD}.tfrecord", lambda data: flip(data, 100_000))
+    assert any("damaged payload" in problem for problem in verify(str(dataset_copy), decode_images=False).problems)

@@ -41,7 +41,8 @@ class Split:
       class_counts: Examples of each class, in label order.
       height: (smallest, mean, largest) in pixels.
       width: (smallest, mean, largest) in pixels.
-      channel_mean: Red, green and blue, in [0, 255]; every image counts the same whatever its size.
+      channel_mean: Red, green and blue, in [0, 255]; every image counts the same whatever its size, and of shards of
+        more than 1,000 inputs every eighth counts.
       channel_std: The same pixels' standard deviation, in [0, 255].
     """
 
@@ -76,8 +77,10 @@ class Manifest:
       splits: By name.
       num_inputs: Inputs listed; equals the records of all splits plus the rejected.
       num_rejected: Inputs that are in no shard, by reason code.
-      options: What shaped the shards (seed, shard_size, splits, …), to repeat the conversion.
+      options: What shaped the shards (seed, shard_bytes, splits, …), to repeat the conversion.
       fingerprint: Hex digest of options and inputs: equal fingerprints promise equal shards.
+      num_fixed: Images that were encoded again, by why.
+      sources: Where the inputs were, as options of the conversion.
     """
 
     path: str
@@ -88,6 +91,8 @@ class Manifest:
     num_rejected: dict[str, int]
     options: dict[str, Any]
     fingerprint: str
+    num_fixed: dict[str, int] = dataclasses.field(default_factory=dict)
+    sources: list[dict[str, str]] = dataclasses.field(default_factory=list)
 
     def split(self, name: str) -> Split:
         """Returns one split.

@@ -1,0 +1,38 @@
+"""A dataset's files, and its manifest."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from typing import IO
+
+from beam_pipelines import storage
+from beam_pipelines.index import index_path
+from tpu_input.schema import MANIFEST_NAME, Manifest
+
+WORK_NAME = ".jpeg2tpu"  # what an unfinished conversion has so far
+REJECTED_NAME = "rejected.jsonl"
+REPORT_NAME = "report.html"  # made on demand, so a dataset may be without
+
+
+@contextlib.contextmanager
+def create(dataset: str, path: str) -> Iterator[IO[bytes]]:
+    """Opens a file of a dataset for writing; until it is whole it lies among the working files."""
+    with storage.create(f"{dataset}/{path}", temporary_in=f"{dataset}/{WORK_NAME}") as file:
+        yield file
+
+
+def dataset_files(shards: Iterable[str]) -> set[str]:
+    """Returns the paths, within the dataset, of all files that one with these shards consists of."""
+    shards = list(shards)
+    return {*shards, *(index_path(shard) for shard in shards), MANIFEST_NAME, REJECTED_NAME}
+
+
+def read_manifest(dataset: str) -> Manifest | None:
+    """Returns the manifest of a complete dataset; None if there is none.
+
+    Raises:
+      ValueError: The manifest cannot be read.
+    """
+    path = f"{dataset}/{MANIFEST_NAME}"
+    return Manifest.from_json(storage.read_bytes(path).decode(), dataset) if storage.exists(path) else None

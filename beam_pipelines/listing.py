@@ -1,0 +1,178 @@
+"""Sources → rows: class folders, .tar archives of them, .csv and .jsonl lists.
+
+An archive is read in place: a row of a member names the bytes of the archive that are its own. An archive inside a
+folder or an archive counts as a folder, so ImageNet's tar of tars reads as synset folders.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import posixpath
+import tarfile
+from collections.abc import Iterable, Iterator
+from typing import IO
+
+from beam_pipelines import storage
+from beam_pipelines.options import ConvertOptions, Source
+from beam_pipelines.rows import Row, label_by_folder
+
+
+def list_rows(source: Source, options: ConvertOptions) -> Iterator[Row]:
+    """Yields a Row for every file or member of the source, or for every line of a list.
+
+    Raises:
+      ValueError: The source cannot be read as what it seems to be.
+    """
+    listed = _rows_of_list(source.path) if source.is_list else _rows_of_files(source)
+    if not source.split:
+        yield from listed
+        return
+    several = len(options.sources) > 1
+    for row in listed:
+        row = label_by_folder(row._replace(split=source.split), set())
+        yield row._replace(key=f"{source.split}/{row.key}") if several else row
+
+
+def check_source(source: Source) -> None:
+    """Refuses what is no source, in the driver, before anything runs.
+
+    Raises:
+      ValueError: It does not exist, or is a list without the columns needed.
+    """
+    for path in filter(None, (source.path, source.label_list)):
+        if not storage.exists(path):
+            raise ValueError(
+                f"input {path!r} does not exist; it is a folder of class folders, a .tar, a .csv or a .jsonl"
+            )
+    if source.path.endswith(".csv"):
+        list_columns(source.path)
+
+
+def _rows_of_files(source: Source) -> Iterator[Row]:
+    files = _files(source.path)
+    if not source.label_list:
+        yield from (Row(path, uri, num_bytes=size) for path, uri, size in files)
+        return
+    labels = storage.read_bytes(source.label_list).decode().split()
+    ordered = sorted(files)
+    if len(labels) != len(ordered):
+        raise ValueError(
+            f"{source.label_list!r} has {len(labels)} labels for the {len(ordered)} files of {source.path!r}"
+        )
+    for (path, uri, size), label in zip(ordered, labels, strict=True):
+        yield Row(path, uri, label, num_bytes=size)
+
+
+def _files(root: str) -> Iterator[tuple[str, str, int]]:
+    """Yields (path within root, uri, bytes) of every file, archives opened."""
+    if root.endswith(".tar"):
+        shared = _shared_folder(root)
+        for path, uri, size in _tar_members(root):
+            yield path[len(shared) :], uri, size
+        return
+    for path, size in storage.list_files(root):
+        uri = f"{root}/{path}"
+        if path.endswith(".tar") and _is_tar(uri):
+            for name, member, member_size in _tar_members(uri):
+                yield f"{path[:-4]}/{name}", member, member_size
+        else:
+            yield path, "", size  # locate() knows
+
+
+def _shared_folder(archive: str) -> str:
+    """Returns the folder above all class folders of an archive, as `tar cf flowers.tar flowers` makes it; or ""."""
+    tops, shallow = set(), False
+    for path, _, _ in _tar_members(archive):
+        tops.add(path.partition("/")[0])
+        shallow = shallow or path.count("/") < 2
+    return "" if shallow or len(tops) != 1 else tops.pop() + "/"
+
+
+def _is_tar(uri: str) -> bool:
+    with storage.open_file(uri) as file:
+        return tarfile.is_tarfile(file)
+
+
+def _tar_members(archive: str) -> Iterator[tuple[str, str, int]]:
+    try:
+        with storage.open_file(archive) as file:
+            yield from _members(archive, file, 0)
+    except tarfile.TarError as error:
+        raise ValueError(f"{archive!r} is no whole, uncompressed tar archive: {error}") from error
+
+
+def _members(archive: str, file: IO[bytes], start: int) -> Iterator[tuple[str, str, int]]:
+    """Yields the members of the tar that lies `start` bytes into the archive."""
+    with tarfile.open(fileobj=file, mode="r:") as tar:
+        for member in tar:
+            tar.members = []  # type: ignore[attr-defined]  # else a million headers stay in memory
+            name, first = posixpath.normpath(member.name), start + member.offset_data
+            if not member.isfile():
+                if not member.isdir():
+                    yield name, f"{archive}#{name} (a link)", -1
+            elif name.endswith(".tar"):
+                inner = tar.extractfile(member)
+                assert inner is not None  # it is a file
+                for path, uri, size in _members(archive, inner, first):
+                    yield f"{name[:-4]}/{path}", uri, size
+            else:
+                yield name, storage.slice_uri(archive, first, member.size), member.size
+
+
+def list_columns(path: str) -> list[str]:
+    """Returns the columns of a .csv: its header's, or image, label where it has none, as in tensorflow/tpu.
+
+    Raises:
+      ValueError: The header lacks a column, or there is none and the lines have not two fields.
+    """
+    with _open_text(path) as text:
+        first = next(csv.reader(text), [])
+    if "image" in first and "label" in first:
+        return first
+    if "image" in first or len(first) != 2:
+        raise ValueError(f"{path!r} begins with {','.join(first)!r}, needs the header image,label[,split][,group]")
+    return ["image", "label"]
+
+
+def _rows_of_list(path: str) -> Iterator[Row]:
+    folder = posixpath.dirname(path)
+    with _open_text(path) as text:
+        for number, fields in _json_lines(text) if path.endswith(".jsonl") else _csv_lines(path, text):
+            image, label = fields.get("image", ""), fields.get("label", "")
+            row = Row(image or f"line {number}", path, label, fields.get("split", ""), fields.get("group", ""))
+            if image:
+                row = row._replace(uri=image if storage.is_uri(image) else posixpath.join(folder, image))
+            if not image:
+                row = row.reject("bad_line", f"line {number} names no image")
+            elif not label:
+                row = row.reject("no_label", f"line {number} names no label")
+            yield row
+
+
+def _open_text(path: str) -> io.TextIOWrapper:
+    # A name that is not UTF-8 must not end the job: it becomes a file that is missing.
+    return io.TextIOWrapper(storage.open_file(path), encoding="utf-8-sig", errors="replace", newline="")
+
+
+def _csv_lines(path: str, text: Iterable[str]) -> Iterator[tuple[int, dict[str, str]]]:
+    columns, reader = list_columns(path), csv.reader(text)
+    for first, fields in enumerate(reader):
+        if fields and not (first == 0 and fields == columns):
+            yield reader.line_num, dict(zip(columns, fields, strict=False))
+
+
+def _json_lines(text: Iterable[str]) -> Iterator[tuple[int, dict[str, str]]]:
+    for number, line in enumerate(text, start=1):
+        if line.strip():
+            yield number, _json_fields(line)
+
+
+def _json_fields(line: str) -> dict[str, str]:
+    """Returns the fields of a line; none if it cannot be read."""
+    try:
+        fields = json.loads(line)
+    except ValueError:
+        return {}
+    return {name: str(value) for name, value in fields.items() if value is not None} if isinstance(fields, dict) else {}

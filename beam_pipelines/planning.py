@@ -1,0 +1,139 @@
+"""Listing and planning as Beam steps, so that no list of inputs ever sits in one place.
+
+Source ──list──▶ Row ──label, check──▶ Row ──sample, size──▶ Row ──survey──▶ Plan
+                                                              └──bucket, cut, group──▶ a file of rows a shard
+"""
+
+from __future__ import annotations
+
+import functools
+import heapq
+import uuid
+from collections.abc import Iterable
+
+import apache_beam as beam
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.pvalue import AsDict, AsSingleton, PCollection
+
+from beam_pipelines import running, storage
+from beam_pipelines.dataset import WORK_NAME
+from beam_pipelines.dedup import reject_duplicates
+from beam_pipelines.images import Rejected
+from beam_pipelines.listing import list_rows
+from beam_pipelines.options import ConvertOptions
+from beam_pipelines.plan import Plan, Survey, by_bucket, cut, in_order
+from beam_pipelines.reading import map_images
+from beam_pipelines.rows import Row, check_names, find, kind, label_by_folder, locate, size_row, top_folder
+from beam_pipelines.work import Work
+
+_SAMPLE = 64  # images of each kind that are decoded to estimate what is stored for a byte of the source
+
+
+def make_plan(options: ConvertOptions, beam_options: PipelineOptions) -> Plan:
+    """Returns the plan of a conversion, its rows written to its working folder."""
+    path = f"{options.output}/{WORK_NAME}/plan-{uuid.uuid4().hex}.json"
+    with running.pipeline(beam_options) as pipeline:
+        build_planning(pipeline, options, path)
+    plan = Plan.from_json(storage.read_bytes(path).decode())
+    storage.delete([path])
+    return plan
+
+
+def build_planning(pipeline: beam.Pipeline, options: ConvertOptions, plan_path: str) -> None:
+    """Adds the steps that list the sources, write the rows of every shard, and write the plan to `plan_path`.
+
+    Steps say the types of what they make, where Beam has a better coder for rows than pickle (rows.py).
+    """
+    rows = _labelled(_listed(pipeline, options), options)
+    plan = rows | "Survey" >> beam.CombineGlobally(Survey(options))  # Plan, one
+    plan | "Write plan" >> beam.Map(_write_plan, plan_path)
+    (
+        rows
+        | "Key by bucket" >> beam.Map(by_bucket, options.seed).with_output_types(tuple[int, Row])
+        | "Group buckets" >> beam.GroupByKey()  # (bucket, [Row])
+        | "Cut into shards" >> beam.FlatMap(cut, AsSingleton(plan), options).with_output_types(tuple[str, Row])
+        | "Group shards" >> beam.GroupByKey()  # (shard, [Row])
+        | "Write rows" >> beam.Map(_write_rows, AsSingleton(plan), options)
+    )
+
+
+def _listed(pipeline: beam.Pipeline, options: ConvertOptions) -> PCollection[Row]:
+    """Returns every input, found in storage or rejected; Row."""
+    rows = (
+        pipeline
+        | "Sources" >> beam.Create(options.sources)  # Source
+        | "List" >> beam.FlatMap(list_rows, options).with_output_types(Row)
+    )
+    if any(source.is_list for source in options.sources):
+        # The listing of a folder tells sizes; each line of a list takes a request, which one worker should not make.
+        rows = rows | "Spread lines" >> beam.Reshuffle(num_buckets=1024)
+    found: PCollection[Row] = rows | "Find" >> beam.Map(find).with_output_types(Row)
+    return found
+
+
+def _labelled(rows: PCollection[Row], options: ConvertOptions) -> PCollection[Row]:
+    """Returns `rows` with labels, splits and the sizes that their records will have; Row.
+
+    Folders are classes or splits, depending on all of them; sizes are estimated from the first images of each kind.
+    """
+    tops = rows | "Top folders" >> beam.Map(top_folder) | "Union" >> beam.CombineGlobally(_union)  # {folder}, one
+    ratios = (
+        rows
+        | "Usable" >> beam.Filter(lambda row: not row.reason)
+        | "Key by kind" >> beam.WithKeys(kind).with_output_types(tuple[str, Row])
+        | "Sample" >> beam.CombinePerKey(_FirstInOrder(options.seed))  # (kind, [Row])
+        | "Measure" >> beam.MapTuple(functools.partial(_ratio, options=options))  # (kind, ratio)
+    )
+    label = beam.Map(_label, AsSingleton(tops), AsDict(ratios), options).with_output_types(Row)
+    labelled: PCollection[Row] = rows | "Label" >> label
+    return labelled if options.dedup == "none" else reject_duplicates(labelled, options)
+
+
+def _label(row: Row, top_folders: set[str], ratios: dict[str, float], options: ConvertOptions) -> Row:
+    return size_row(check_names(label_by_folder(row, top_folders), options), ratios, options)
+
+
+def _union(sets: Iterable[set[str]]) -> set[str]:
+    return set().union(*sets)
+
+
+class _FirstInOrder(beam.CombineFn):
+    """Row → the _SAMPLE rows that come first in the order of the dataset."""
+
+    def __init__(self, seed: int) -> None:
+        self._key = functools.partial(in_order, seed=seed)
+
+    def create_accumulator(self) -> list[Row]:
+        return []
+
+    def add_input(self, accumulator: list[Row], row: Row) -> list[Row]:
+        accumulator.append(row)
+        return accumulator if len(accumulator) < 4 * _SAMPLE else self._first(accumulator)
+
+    def merge_accumulators(self, accumulators: Iterable[list[Row]]) -> list[Row]:
+        return self._first(row for accumulator in accumulators for row in accumulator)
+
+    def extract_output(self, accumulator: list[Row]) -> list[Row]:
+        return self._first(accumulator)
+
+    def _first(self, rows: Iterable[Row]) -> list[Row]:
+        return heapq.nsmallest(_SAMPLE, rows, key=self._key)
+
+
+def _ratio(of_kind: str, rows: list[Row], options: ConvertOptions) -> tuple[str, float]:
+    """Returns (kind, bytes stored for a byte of the source); rejected images store none."""
+    located = [locate(row, options) for row in rows]
+    sizes = map_images(located, options.images, lambda _, image: len(image.encoded))
+    stored = [size for _, size in sizes if not isinstance(size, Rejected)]
+    return of_kind, sum(stored) / max(sum(row.num_bytes for row in rows), 1)
+
+
+def _write_plan(plan: Plan, path: str) -> None:
+    with storage.create(path) as file:
+        file.write(plan.to_json().encode())
+
+
+def _write_rows(keyed: tuple[str, Iterable[Row]], plan: Plan, options: ConvertOptions) -> None:
+    shard, rows = keyed
+    ordered = sorted(rows, key=functools.partial(in_order, seed=options.seed))
+    Work.of(options.output, plan).write_rows(shard, (locate(row, options) for row in ordered))

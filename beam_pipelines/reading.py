@@ -1,0 +1,109 @@
+"""Reading and decoding ahead, in order, in bounded memory.
+
+    [Row] ──read, many in flight──▶ (Row, bytes) ──decode and more, a core each──▶ (Row, outcome or Rejected)
+
+Threads rather than processes: Pillow decodes, hashlib hashes and files are read outside the GIL, so threads use all
+cores, share what they read, and leave no worker process whose death could pass unnoticed. A read of an object store
+takes tens of milliseconds in which a core could decode dozens of images; many in flight hide that.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from typing import TypeVar
+
+from beam_pipelines import storage
+from beam_pipelines.images import CheckedImage, Rejected, check_image
+from beam_pipelines.options import ImageOptions
+from beam_pipelines.rows import Row
+
+_READS_IN_FLIGHT = 64
+_BYTES_IN_FLIGHT = 64 << 20  # of sources read ahead; one larger than that is read alone
+_IN = TypeVar("_IN")
+_OUT = TypeVar("_OUT")
+Loaded = tuple[Row, bytes | Rejected]
+
+
+def map_images(
+    rows: Iterable[Row],
+    images: ImageOptions,
+    function: Callable[[Row, CheckedImage], _OUT],
+    measured_each: int = 1,
+) -> Generator[tuple[Row, _OUT | Rejected], None, None]:
+    """Yields every row with function(row, its image), or with why there is none, in order.
+
+    Args:
+      rows: What to read.
+      images: What is done to images.
+      function: Runs in the threads that decode.
+      measured_each: The pixels of the first of so many images are measured for statistics.
+    """
+
+    def check(numbered: tuple[int, Loaded]) -> tuple[Row, _OUT | Rejected]:
+        number, (row, data) = numbered
+        if isinstance(data, Rejected):
+            return row, data
+        try:
+            image = check_image(data, images, with_statistics=number % measured_each == 0)
+        except Rejected as rejected:
+            return row, rejected
+        return row, function(row, image)
+
+    cores = len(os.sched_getaffinity(0))
+    with ThreadPoolExecutor(cores) as decoders:
+        yield from _in_flight(decoders, check, enumerate(read_rows(rows)), 2 * cores)
+
+
+def read_rows(rows: Iterable[Row]) -> Iterator[Loaded]:
+    """Yields every row with its bytes, or with why there are none, in order."""
+    with ThreadPoolExecutor(_READS_IN_FLIGHT) as readers:
+        yield from _in_flight(readers, _read, rows, _READS_IN_FLIGHT, lambda row: row.num_bytes)
+
+
+def _read(row: Row) -> Loaded:
+    if row.reason:
+        return row, Rejected(row.reason, row.detail)
+    try:
+        return row, storage.read_bytes(row.uri)
+    except FileNotFoundError as error:
+        return row, Rejected("missing", str(error))
+    except Exception as error:  # whatever a filesystem raises for an object that it cannot deliver
+        return row, Rejected("unreadable", f"{type(error).__name__}: {error}")
+
+
+def _in_flight(
+    pool: Executor,
+    function: Callable[[_IN], _OUT],
+    items: Iterable[_IN],
+    limit: int,
+    num_bytes: Callable[[_IN], int] = lambda _: 0,
+) -> Iterator[_OUT]:
+    """Yields function(item) for every item, in order.
+
+    Args:
+      pool: What runs the calls.
+      function: The call.
+      items: Its arguments.
+      limit: Items under way, or done and waiting to be taken.
+      num_bytes: What an item weighs; together not more than _BYTES_IN_FLIGHT, unless it is one.
+    """
+    futures: collections.deque[tuple[Future[_OUT], int]] = collections.deque()
+    weight = 0
+
+    def take() -> _OUT:
+        nonlocal weight
+        future, taken = futures.popleft()
+        weight -= taken
+        return future.result()
+
+    for item in items:
+        size = num_bytes(item)
+        while futures and (len(futures) == limit or weight + size > _BYTES_IN_FLIGHT):
+            yield take()
+        futures.append((pool.submit(function, item), size))
+        weight += size
+    while futures:
+        yield take()

@@ -1,0 +1,71 @@
+"""Re-makes damaged shards of a complete dataset from their source.
+
+damaged shards ──the manifest's options, planned again──▶ their rows ──write──▶ beside the dataset
+               ──the same sha256 as promised──▶ into place
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from beam_pipelines import storage, work
+from beam_pipelines.dataset import WORK_NAME
+from beam_pipelines.index import index_path
+from beam_pipelines.options import ConvertOptions, ImageOptions, Source
+from beam_pipelines.planning import make_plan
+from beam_pipelines.verify import Findings
+from beam_pipelines.work import Work
+from beam_pipelines.writing import write_shard
+from tpu_input.schema import Manifest
+
+
+def repair(findings: Findings, beam_options: PipelineOptions) -> list[str]:
+    """Re-makes the shards that verify found damaged, with their indexes; returns their names.
+
+    Raises:
+      ValueError: The source is no longer what the dataset was made of.
+    """
+    manifest = findings.manifest
+    options = options_of(manifest)
+    with work.locked(manifest.path):
+        try:
+            plan = make_plan(options, beam_options)
+            if plan.fingerprint != manifest.fingerprint:
+                raise ValueError(
+                    f"{[source.path for source in options.sources]} no longer hold what {manifest.path!r} was made "
+                    f"of ({plan.num_inputs} inputs, then {manifest.num_inputs}); nothing was changed"
+                )
+            for name in findings.damaged:
+                _make_again(name, manifest, options, Work.of(manifest.path, plan))
+        finally:
+            work.remove(manifest.path)
+    return findings.damaged
+
+
+def options_of(manifest: Manifest) -> ConvertOptions:
+    """Returns the options that a dataset was converted with."""
+    fields = manifest.options
+    return ConvertOptions(
+        sources=tuple(Source(**source) for source in manifest.sources),
+        output=manifest.path,
+        splits=tuple(fields["splits"].items()),
+        shard_bytes=fields["shard_bytes"],
+        num_shards=tuple(fields["num_shards"].items()),
+        labels=tuple(fields["labels"]),
+        first_label=fields["first_label"],
+        seed=fields["seed"],
+        dedup=fields["dedup"],
+        images=ImageOptions(**fields["images"]),
+    )
+
+
+def _make_again(name: str, manifest: Manifest, options: ConvertOptions, folder: Work) -> None:
+    aside = dataclasses.replace(options, output=f"{manifest.path}/{WORK_NAME}/repair")
+    receipt = write_shard(name, folder.read_rows(name), folder.num_rows(name), aside, manifest.classes)
+    promised = {shard.name: shard.sha256 for split in manifest.splits.values() for shard in split.shards}
+    if receipt.sha256 != promised[name]:
+        raise ValueError(f"the images of {name} have changed at their source; nothing was changed")
+    storage.move(f"{aside.output}/{name}", f"{manifest.path}/{name}")
+    storage.move(f"{aside.output}/{index_path(name)}", f"{manifest.path}/{index_path(name)}")

@@ -1,0 +1,82 @@
+"""How sizes, shares, counts and inputs are written on the command line."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import re
+
+from beam_pipelines import storage
+from beam_pipelines.options import Source
+
+_UNITS = {"": 1, "B": 1, "KB": 1000, "MB": 1000**2, "GB": 1000**3, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
+
+
+def size(num_bytes: int) -> str:
+    """Returns bytes as a person reads them, e.g. "98.2 MB"."""
+    for unit, unit_bytes in (("GB", 1000**3), ("MB", 1000**2), ("KB", 1000)):
+        if num_bytes >= unit_bytes:
+            return f"{num_bytes / unit_bytes:.3g} {unit}"
+    return f"{num_bytes} bytes"
+
+
+def num_bytes(text: str) -> int:
+    """Returns the bytes of "500KB", "100MB", "1GB"."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]?I?B?)", text.strip().upper())
+    if not match or match[2] not in _UNITS:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size; write 500KB, 100MB or 1GB")
+    return int(float(match[1]) * _UNITS[match[2]])
+
+
+def percent(text: str) -> float:
+    """Returns the share, in [0, 1], of "1%"."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*%", text.strip())
+    if not match:
+        raise argparse.ArgumentTypeError(f"{text!r} is no percentage; write 1% or 0.5%")
+    return float(match[1]) / 100
+
+
+def splits(text: str) -> tuple[tuple[str, float], ...]:
+    """Returns the shares of "train=90%,validation=10%"."""
+    parts = [re.fullmatch(r"(\w+)=(.*%)", part.strip()) for part in text.split(",")]
+    if not all(parts):
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of splits; write train=90%,validation=10%")
+    return tuple((part[1], percent(part[2])) for part in parts if part)
+
+
+def counts(text: str) -> tuple[tuple[str, int], ...]:
+    """Returns the numbers of "train=1024,validation=128"."""
+    parts = [re.fullmatch(r"(\w+)=(\d+)", part.strip()) for part in text.split(",")]
+    if not all(parts):
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of counts; write train=1024,validation=128")
+    return tuple((part[1], int(part[2])) for part in parts if part)
+
+
+def _split_and_path(text: str) -> tuple[str, str]:
+    """Returns (split or "", path) of [SPLIT=]PATH; a path that exists is taken as one, whatever it is called."""
+    split, separator, path = text.partition("=")
+    if not separator or "/" in split or storage.exists(text):
+        return "", storage.absolute(text)
+    return split, storage.absolute(path)
+
+
+def source(text: str) -> Source:
+    """Returns the input of "PATH" or "SPLIT=PATH"."""
+    split, path = _split_and_path(text)
+    return Source(path, split)
+
+
+def with_label_lists(sources: list[Source], label_lists: list[str]) -> tuple[Source, ...]:
+    """Returns the inputs with their label lists, each "FILE" or "SPLIT=FILE"."""
+    lists = dict(map(_split_and_path, label_lists))
+    if unknown := lists.keys() - {source.split for source in sources}:
+        raise ValueError(f"--label_list names the split {min(unknown)!r}, but no --input does")
+    return tuple(dataclasses.replace(source, label_list=lists.get(source.split, "")) for source in sources)
+
+
+def names(path: str) -> tuple[str, ...]:
+    """Returns the lines of a text file."""
+    try:
+        return tuple(storage.read_bytes(path).decode().splitlines())
+    except (OSError, ValueError) as error:
+        raise argparse.ArgumentTypeError(f"cannot read {path!r}: {error}") from error
