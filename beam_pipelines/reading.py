@@ -20,8 +20,11 @@ from beam_pipelines.images import CheckedImage, Rejected, check_image
 from beam_pipelines.options import ImageOptions
 from beam_pipelines.rows import Row
 
-_READS_IN_FLIGHT = 64
+_READS_IN_FLIGHT = 64  # chunks
 _BYTES_IN_FLIGHT = 64 << 20  # of sources read ahead; one larger than that is read alone
+# Handing an image from thread to thread costs a tenth of decoding it, so small ones go together.
+_CHUNK_ROWS = 8
+_CHUNK_BYTES = 1 << 20
 _IN = TypeVar("_IN")
 _OUT = TypeVar("_OUT")
 Loaded = tuple[Row, bytes | Rejected]
@@ -42,8 +45,7 @@ def map_images(
       measured_each: The pixels of the first of so many images are measured for statistics.
     """
 
-    def check(numbered: tuple[int, Loaded]) -> tuple[Row, _OUT | Rejected]:
-        number, (row, data) = numbered
+    def check(number: int, row: Row, data: bytes | Rejected) -> tuple[Row, _OUT | Rejected]:
         if isinstance(data, Rejected):
             return row, data
         try:
@@ -52,15 +54,44 @@ def map_images(
             return row, rejected
         return row, function(row, image)
 
+    def check_chunk(chunk: list[tuple[int, Row, bytes | Rejected]]) -> list[tuple[Row, _OUT | Rejected]]:
+        return [check(*loaded) for loaded in chunk]
+
     cores = len(os.sched_getaffinity(0))
     with ThreadPoolExecutor(cores) as decoders:
-        yield from _in_flight(decoders, check, enumerate(read_rows(rows)), 2 * cores)
+        for chunk in _in_flight(decoders, check_chunk, _loaded_chunks(rows), 2 * cores):
+            yield from chunk
 
 
 def read_rows(rows: Iterable[Row]) -> Iterator[Loaded]:
     """Yields every row with its bytes, or with why there are none, in order."""
+    for chunk in _loaded_chunks(rows):
+        yield from ((row, data) for _, row, data in chunk)
+
+
+def _loaded_chunks(rows: Iterable[Row]) -> Iterator[list[tuple[int, Row, bytes | Rejected]]]:
+    """Yields (number, row, its bytes or why there are none), some at a time."""
     with ThreadPoolExecutor(_READS_IN_FLIGHT) as readers:
-        yield from _in_flight(readers, _read, rows, _READS_IN_FLIGHT, lambda row: row.num_bytes)
+        yield from _in_flight(readers, _read_chunk, _chunks(rows), _READS_IN_FLIGHT, _chunk_bytes)
+
+
+def _chunks(rows: Iterable[Row]) -> Iterator[list[tuple[int, Row]]]:
+    chunk: list[tuple[int, Row]] = []
+    for numbered in enumerate(rows):
+        if len(chunk) == _CHUNK_ROWS or (chunk and _chunk_bytes([*chunk, numbered]) > _CHUNK_BYTES):
+            yield chunk
+            chunk = []
+        chunk.append(numbered)
+    if chunk:
+        yield chunk
+
+
+def _chunk_bytes(chunk: list[tuple[int, Row]]) -> int:
+    return sum(row.num_bytes for _, row in chunk)
+
+
+def _read_chunk(chunk: list[tuple[int, Row]]) -> list[tuple[int, Row, bytes | Rejected]]:
+    return [(number, *_read(row)) for number, row in chunk]
 
 
 def _read(row: Row) -> Loaded:

@@ -1,6 +1,6 @@
 """The demo's accuracy for seeds 0 to 4, each of which chooses the held-out digits, the order and the first weights.
 
-    python -m benchmarks.digits_accuracy [--folder=/tmp/digits_accuracy]
+python -m benchmarks.digits_accuracy [--folder=/tmp/digits_accuracy]
 """
 
 from __future__ import annotations
