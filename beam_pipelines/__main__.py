@@ -8,7 +8,7 @@ import logging
 import sys
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 # Before the Google clients are imported, which warn of the age of the Python that runs them.
 warnings.simplefilter("ignore", FutureWarning)
@@ -29,12 +29,16 @@ _LOCAL_RUNNER = "FnApiRunner"  # DirectRunner would first try to download anothe
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says which flag a mistyped one may have meant, before argparse misses the one that was meant."""
+    """argparse, but that a mistake is one line, and a mistyped flag is told the nearest one."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"error: {message} (see {self.prog} --help)\n")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        # Before argparse misses the required flag that was meant. At the top level the command is yet to be read, and
+        # what other runners take, Beam knows.
         flags = [arg.partition("=")[0] for arg in args or () if arg.startswith("--")]
         known = [name for action in self._actions for name in action.option_strings]
-        # What other runners take, Beam knows; at the top level the command has not been read yet.
         if self._subparsers is None and "--runner" not in flags:
             for flag in flags:
                 if flag not in known:
@@ -252,6 +256,11 @@ def _verify(flags: argparse.Namespace, _: list[str]) -> int:
 
 
 def _beam_options(runner: str | None, beam_flags: list[str]) -> PipelineOptions:
+    if any("multi_processing" in flag for flag in beam_flags):
+        raise ValueError(
+            "Beam's local runner hangs for ever when one of its worker processes dies; leave out multi_processing, "
+            "one process with threads uses all cores"
+        )
     return PipelineOptions([f"--runner={runner or _LOCAL_RUNNER}", *beam_flags])
 
 

@@ -39,6 +39,14 @@ import sys
 from beam_pipelines.__main__ import main
 sys.exit(main(["convert", f"--input={sys.argv[1]}", f"--output={sys.argv[2]}", *sys.argv[3:]]))
 """
+PROCESSES = """
+import sys
+from apache_beam.options.pipeline_options import PipelineOptions
+from beam_pipelines.convert import convert
+from beam_pipelines.options import ConvertOptions, Source
+flags = ["--runner=FnApiRunner", "--direct_num_workers=2", "--direct_running_mode=multi_processing"]
+convert(ConvertOptions((Source(sys.argv[1]),), sys.argv[2]), PipelineOptions(flags))
+"""
 SLOW = """
 import sys, time
 from beam_pipelines import storage
@@ -97,28 +105,29 @@ def rows(ways: dict[str, tuple], folder: Path, count: int, repeats: int) -> dict
 
 
 def speed(folder: Path) -> None:
-    count = 10_000
+    count = 20_000
     size = make_corpus(folder / f"corpus{count}", count)
     print(f"{count:,} JPEGs, {size / 1e6:.0f} MB, {size / count / 1e3:.0f} KB each")
     ways = {
         "plain loop, no Beam, 1 core": (PLAIN, 1),
         "beam_pipelines convert, 1 core": (OURS, 1),
         "beam_pipelines convert, 2 cores": (OURS, 2),
+        "the same in two of Beam's worker processes": (PROCESSES, 2),
     }
     rows(ways, folder, count, repeats=3)
 
 
 def memory(folder: Path) -> None:
-    for count in (20_000, 200_000):
+    for count in (2_000, 20_000, 200_000):
         make_corpus(folder / f"corpus{count}", count, size=(48, 36))
         rows({f"convert {count:,} small images, 2 cores": (OURS, 2)}, folder, count, repeats=1)
 
 
 def latency(folder: Path) -> None:
-    count = 1000
-    make_corpus(folder / f"corpus{count}", count)
-    ways = {"50 ms to open a file, one at a time": (SLOW, 1, "one"), "convert, 1 core": (SLOW, 1, "convert")}
-    rows(ways, folder, count, repeats=1)
+    for count, way in ((500, "one"), (10_000, "convert")):
+        make_corpus(folder / f"corpus{count}", count)
+        name = {"one": "one at a time", "convert": "convert, 1 core"}[way]
+        rows({f"50 ms to open a file, {name}": (SLOW, 1, way)}, folder, count, repeats=1)
 
 
 def main() -> None:

@@ -28,9 +28,9 @@ def refused(capsys, *args) -> str:
     code, out, err = run(capsys, *args)
     assert (code, out) == (2, "")
     assert "Traceback" not in err
-    message = [line for line in err.splitlines() if "error: " in line]
-    assert len(message) == 1, err
-    return message[0]
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1, err
+    return err
 
 
 def test_sample_convert_and_verify_say_what_they_did(capsys, tmp_path):
@@ -79,6 +79,12 @@ def test_sample_convert_and_verify_say_what_they_did(capsys, tmp_path):
 def test_a_flag_that_cannot_work_says_what_is_needed(capsys, few_digits, tmp_path, flag, message):
     assert message in refused(capsys, "convert", f"--input={few_digits}", f"--output={tmp_path}/out", flag)
     assert not (tmp_path / "out").exists()
+
+
+def test_worker_processes_that_could_hang_the_job_are_refused(capsys, few_digits, tmp_path):
+    flags = ["--runner=FnApiRunner", "--direct_running_mode=multi_processing"]
+    message = refused(capsys, "convert", f"--input={few_digits}", f"--output={tmp_path}/out", *flags)
+    assert "one process with threads uses all cores" in message
 
 
 def test_a_mistyped_required_flag_is_recognised(capsys, tmp_path):
