@@ -40,23 +40,24 @@ def convert(options: ConvertOptions, beam_options: PipelineOptions) -> tuple[Man
     _check_output(options.output)
     with work.locked(options.output):
         before = work.unfinished(options.output)
-        plan = make_plan(options, beam_options)
-        folder = Work.of(options.output, plan)
         try:
+            plan = make_plan(options, beam_options)
             _check_plan(options, plan)
             existing = _existing(options, plan)
         except ValueError:
-            if folder not in before:
-                storage.delete([folder.folder])
-            work.tidy(options.output)
+            work.tidy(options.output, keep=before)
             raise
-        if not existing:
-            folder.write_plan(plan)
-            write_shards(options, plan, beam_options)
-            receipts = {split: [folder.read_receipt(name) for name in names] for split, names in plan.shards.items()}
-        manifest = existing or commit(options, plan, receipts)
+        manifest = existing or _write_and_commit(options, plan, beam_options)
         work.remove(options.output)
         return manifest, not existing
+
+
+def _write_and_commit(options: ConvertOptions, plan: Plan, beam_options: PipelineOptions) -> Manifest:
+    folder = Work.of(options.output, plan)
+    folder.write_plan(plan)
+    write_shards(options, plan, beam_options)
+    receipts = {split: [folder.read_receipt(name) for name in names] for split, names in plan.shards.items()}
+    return commit(options, plan, receipts)
 
 
 def write_shards(options: ConvertOptions, plan: Plan, beam_options: PipelineOptions) -> None:

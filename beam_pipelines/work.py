@@ -24,6 +24,8 @@ from beam_pipelines.plan import Plan
 from beam_pipelines.receipts import Receipt
 from beam_pipelines.rows import Row
 
+_LOCK_NAME = "lock"
+
 
 @dataclasses.dataclass(frozen=True)
 class Work:
@@ -98,14 +100,15 @@ def remove(output: str) -> None:
     storage.delete([f"{output}/{WORK_NAME}"])
 
 
-def tidy(output: str) -> None:
-    """Removes what a refused conversion leaves: nothing of an unfinished one, else all of ours, and empty folders."""
-    if unfinished(output):
-        return
-    remove(output)
+def tidy(output: str, keep: set[Work]) -> None:
+    """Removes what a refused conversion leaves: its working files, and folders that are empty without them."""
+    for name in {path.split("/")[0] for path, _ in storage.list_files(f"{output}/{WORK_NAME}")}:
+        if Work(output, name) not in keep and not (keep and name == _LOCK_NAME):
+            storage.delete([f"{output}/{WORK_NAME}/{name}"])
     if not storage.is_uri(output):
-        with contextlib.suppress(OSError):
-            os.rmdir(output)  # refuses a folder that holds anything
+        for folder in (f"{output}/{WORK_NAME}", output):
+            with contextlib.suppress(OSError):
+                os.rmdir(folder)  # refuses one that holds anything
 
 
 @contextlib.contextmanager
@@ -118,12 +121,18 @@ def locked(output: str) -> Iterator[None]:
     if storage.is_uri(output):
         yield
         return
-    os.makedirs(f"{output}/{WORK_NAME}", exist_ok=True)
-    with open(f"{output}/{WORK_NAME}/lock", "a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ValueError(
-                f"another conversion is writing {output!r}; wait for it, or choose another output"
-            ) from None
+    path = f"{output}/{WORK_NAME}/{_LOCK_NAME}"
+    with contextlib.ExitStack() as stack:
+        while True:
+            os.makedirs(f"{output}/{WORK_NAME}", exist_ok=True)
+            file = stack.enter_context(open(path, "a"))
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ValueError(
+                    f"another conversion is writing {output!r}; wait for it, or choose another output"
+                ) from None
+            # One that has just ended may have removed the file between the two calls.
+            if os.path.exists(path) and os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
+                break
         yield

@@ -144,6 +144,13 @@ def test_a_budget_that_the_list_alone_exceeds_is_said_before_an_image_is_read(fe
     assert not (tmp_path / "out").exists()
 
 
+def test_a_source_that_cannot_be_read_leaves_nothing_behind(few_digits, tmp_path):
+    (tmp_path / "in.tar").write_bytes(b"no archive" * 1000)
+    with pytest.raises(ValueError, match="is no whole, uncompressed tar archive"):
+        convert(options(tmp_path / "in.tar", tmp_path / "out"), local())
+    assert not (tmp_path / "out").exists()
+
+
 def test_split_folders_and_archives_convert_to_the_same_records(few_digits, tmp_path):
     for split in ("train", "val"):
         shutil.copytree(few_digits, tmp_path / "in" / split)
