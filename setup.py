@@ -14,6 +14,7 @@ BASE = [
     "google-auth-httplib2>=0.2",
     "google-cloud-storage>=2.19",
     "google-crc32c>=1.5",
+    "jinja2>=3.1",
     "numpy>=1.24",
     "pillow>=10.3",
     "pyarrow>=14",
@@ -37,7 +38,11 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.10",
     packages=["beam_pipelines", "tpu_input", "estimator_app"],
-    package_data={name: ["py.typed"] for name in ("beam_pipelines", "tpu_input", "estimator_app")},
+    package_data={
+        "beam_pipelines": ["py.typed", "report.html.j2"],
+        "tpu_input": ["py.typed"],
+        "estimator_app": ["py.typed"],
+    },
     install_requires=BASE,
     extras_require={
         "train": TRAIN,

@@ -1,4 +1,4 @@
-"""The command line: sample, convert, verify. Flags live here and nowhere else."""
+"""The command line: sample, convert, verify, report. Flags live here and nowhere else."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from beam_pipelines.convert import convert  # noqa: E402
 from beam_pipelines.dataset import REJECTED_NAME  # noqa: E402
 from beam_pipelines.options import DEDUP, REENCODE, ConvertOptions, ImageOptions  # noqa: E402
 from beam_pipelines.repair import repair  # noqa: E402
+from beam_pipelines.report import write_report  # noqa: E402
 from beam_pipelines.sample import write_sample  # noqa: E402
 from beam_pipelines.verify import verify  # noqa: E402
 from tpu_input.schema import MANIFEST_NAME, Manifest  # noqa: E402
@@ -82,6 +83,9 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("dataset", metavar="DATASET", help="folder or URI")
     command.add_argument("--quick", action="store_true", help="do not decode the images")
     command.add_argument("--repair", action="store_true", help="re-make damaged shards from their source")
+
+    command = _command(commands, "report", _report, "write DATASET/report.html: one page, to be looked at in a browser")
+    command.add_argument("dataset", metavar="DATASET", help="folder or URI")
     return parser
 
 
@@ -252,6 +256,11 @@ def _verify(flags: argparse.Namespace, _: list[str]) -> int:
         return 1
     _print_summary(findings.manifest)
     print(f"{path}: all as the manifest says; every record read" + ("" if flags.quick else ", every image decoded"))
+    return 0
+
+
+def _report(flags: argparse.Namespace, _: list[str]) -> int:
+    print(write_report(storage.absolute(flags.dataset)))
     return 0
 
 

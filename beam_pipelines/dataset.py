@@ -28,6 +28,18 @@ def dataset_files(shards: Iterable[str]) -> set[str]:
     return {*shards, *(index_path(shard) for shard in shards), MANIFEST_NAME, REJECTED_NAME}
 
 
+def complete_manifest(dataset: str) -> Manifest:
+    """Returns the manifest of a complete dataset.
+
+    Raises:
+      ValueError: There is no manifest, so no complete dataset, or it cannot be read.
+    """
+    manifest = read_manifest(dataset)
+    if manifest is None:
+        raise ValueError(f"{dataset!r} holds no {MANIFEST_NAME}, so no complete dataset; run convert first, or again")
+    return manifest
+
+
 def read_manifest(dataset: str) -> Manifest | None:
     """Returns the manifest of a complete dataset; None if there is none.
 

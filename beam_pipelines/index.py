@@ -62,8 +62,13 @@ def write_index(file: IO[bytes], rows: list[IndexRow]) -> None:
     pq.write_table(pa.table(columns, schema=SCHEMA), file)
 
 
+def read_columns(path: str, names: list[str] | None = None) -> pa.Table:
+    """Returns one shard's index as columns: all, or those of these names in this order."""
+    with storage.open_file(path) as file:
+        return pq.read_table(pa.BufferReader(file.read()), columns=names, schema=SCHEMA)
+
+
 def read_index(path: str) -> list[IndexRow]:
     """Returns one shard's index."""
-    with storage.open_file(path) as file:
-        table = pq.read_table(pa.BufferReader(file.read()), schema=SCHEMA)
+    table = read_columns(path)
     return [IndexRow(*row) for row in zip(*(column.to_pylist() for column in table.columns), strict=True)]

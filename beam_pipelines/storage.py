@@ -54,7 +54,9 @@ def list_files(root: str) -> Iterator[tuple[str, int]]:
 
 
 def file_bytes(path: str) -> int:
-    """Returns a file's size, -1 if there is no file."""
+    """Returns the size of a file, or of the part of a file that slice_uri() names; -1 if there is no file."""
+    if part := _SLICE.fullmatch(path):
+        return int(part[3]) - int(part[2])
     try:
         if is_uri(path):
             return int(FileSystems.match([path])[0].metadata_list[0].size_in_bytes)

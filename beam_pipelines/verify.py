@@ -17,11 +17,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 
 from beam_pipelines import storage
-from beam_pipelines.dataset import REJECTED_NAME, REPORT_NAME, dataset_files, read_manifest
+from beam_pipelines.dataset import REJECTED_NAME, REPORT_NAME, complete_manifest, dataset_files
 from beam_pipelines.images import Rejected, check_image
 from beam_pipelines.index import IndexRow, index_path, read_index
 from beam_pipelines.options import ImageOptions
-from tpu_input.schema import FRAME_BYTES, MANIFEST_NAME, Manifest, Record, Shard, decode, frame, read_frames
+from tpu_input.schema import FRAME_BYTES, Manifest, Record, Shard, decode, frame, read_frames
 
 
 @dataclasses.dataclass
@@ -49,9 +49,7 @@ def verify(dataset: str, decode_images: bool = True) -> Findings:
     Raises:
       ValueError: There is no manifest, so no complete dataset.
     """
-    manifest = read_manifest(dataset)
-    if manifest is None:
-        raise ValueError(f"{dataset!r} holds no {MANIFEST_NAME}, so no complete dataset; run convert first, or again")
+    manifest = complete_manifest(dataset)
     findings = Findings(manifest, [*_check_files(manifest), *_check_rejected(manifest)])
     tasks = [(name, shard) for name, split in manifest.splits.items() for shard in split.shards]
     counts = {name: Counter[int]() for name in manifest.splits}

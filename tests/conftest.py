@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
+from nasty import write_nasty
 
 from beam_pipelines.convert import convert
-from beam_pipelines.options import ConvertOptions, Source
+from beam_pipelines.options import ConvertOptions, ImageOptions, Source
 from beam_pipelines.sample import write_sample
 from tpu_input.schema import Manifest
 
@@ -35,6 +36,21 @@ def digits_dataset(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Ma
         ConvertOptions((Source(str(digits)),), str(output), splits=splits, shard_bytes=200_000), local()
     )
     return manifest
+
+
+@pytest.fixture(scope="session")
+def nasty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The dataset made of nasty.py's files; nothing but report.html is to be changed in it."""
+    folder = tmp_path_factory.mktemp("nasty")
+    write_nasty(folder / "in")
+    images = ImageOptions(min_side=10)
+    convert(
+        ConvertOptions(
+            (Source(str(folder / "in")),), str(folder / "out"), shard_bytes=100_000, max_rejected=1.0, images=images
+        ),
+        local(),
+    )
+    return folder / "out"
 
 
 @pytest.fixture

@@ -44,7 +44,10 @@ def test_a_package_imports_only_what_the_design_allows(package, forbidden):
     assert not wrong
 
 
-@pytest.mark.parametrize("module", ["tpu_input.schema", "tpu_input", "beam_pipelines.convert", "beam_pipelines.verify"])
+@pytest.mark.parametrize(
+    "module",
+    ["tpu_input.schema", "tpu_input", "beam_pipelines.convert", "beam_pipelines.verify", "beam_pipelines.__main__"],
+)
 def test_importing_for_a_conversion_never_loads_tensorflow(module):
     code = f"import sys; import {module}; print('tensorflow' in sys.modules)"
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, cwd=ROOT)

@@ -145,7 +145,7 @@ def test_verify_of_no_dataset_is_refused(capsys, tmp_path):
     assert "holds no manifest.json, so no complete dataset" in refused(capsys, "verify", tmp_path)
 
 
-@pytest.mark.parametrize("command", ["sample", "convert", "verify"])
+@pytest.mark.parametrize("command", ["sample", "convert", "verify", "report"])
 def test_help_explains_each_command(capsys, command):
     code, out, _ = run(capsys, command, "--help")
     assert code == 0

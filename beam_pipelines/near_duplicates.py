@@ -1,0 +1,197 @@
+"""Near-duplicates by perceptual hash: which pairs of images are nearly the same picture?
+
+    hashes ──leave out plain and common ones──▶ near_pairs: within DISTANCE bits, without comparing all with all
+           ──the pixels of those pairs, 32 x 32──▶ alike: correlated by ALIKE ──▶ group
+
+Neither test would do alone. Measured with benchmarks/near_duplicates.py, which says where the pictures come from, on
+260 photographs (animals, monuments, tools) and on 519 of nebulae, which look much the same to a hash:
+
+    bits that differ, at most                       3        4        5        6        7
+    photographs again: JPEG quality 60           87 %     95 %     98 %     99 %    100 %
+                       2/3 size, quality 60      64 %     77 %     86 %     92 %     94 %
+                       contrast x 1.3            92 %     95 %     98 %     98 %     99 %
+    of  33,670 pairs of two photographs             1        4        5        6        6
+    of 134,421 pairs of two nebulae                 6       23       65      147      295
+
+Those 6 pairs of photographs turned out to be the same picture twice; none of the nebulae is. By the spread of the
+others (31.6 bits, deviation 5.0) some 6 in 100 million pairs of different photographs are within 5 bits, which in
+ImageNet's 8e11 pairs is 50,000. So 5 bits, and then the pixels: every photograph encoded again, made smaller or changed
+in contrast or brightness that is within 5 bits correlates by 0.98 or more, and of the nebulae no pair does. What is not
+found: pictures mirrored or turned, and most that are cropped (of those cropped by 2 % a side 43 % are within 5 bits,
+and a quarter of these correlates by 0.98).
+
+The search takes 8 s for a million hashes and 210 s for ten million, on one core, and 370 MB for ten million.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Hashes = npt.NDArray[np.uint64]
+Rows = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+DISTANCE = 5  # bits of 64
+ALIKE = 0.98  # correlation of 32 x 32 grey pixels
+MAX_SHARED = 50  # images; a hash that more of them share is a blank page, or a placeholder, and is told as such
+# A hash with fewer bits set, or fewer clear, is that of a flat picture or of a plain gradient. Of 7,200 crops of
+# desktop backgrounds and nebulae 62,682 pairs from different pictures are within 5 bits, and 2,343 if the 600 plain
+# crops are left out; of the photographs 1 of 260 is plain.
+_MIN_BITS = 8
+_BLOCKS = 8  # a hash is compared in so many bytes
+_CHUNK = 1 << 20  # hashes at a time, where a step would need a multiple of their memory
+_BUDGET = 100_000_000  # comparisons for each choice of bytes; some 2 s
+# A byte of the hash is a row of the picture, and rows are alike. One bit of each row and column in every byte makes
+# three equal bytes 17 times rarer among different photographs, 7 times among nebulae, and the search so much faster.
+_DIAGONALS = np.array([row * 8 + (row + start) % 8 for start in range(8) for row in range(8)])
+
+
+class NearPairs(NamedTuple):
+    """What near_pairs() found.
+
+    Attributes:
+      pairs: [n, 2] positions in the hashes, the smaller first; nearest pairs first.
+      distances: [n] bits that differ.
+      counts: Pairs found at each distance from 0; more than are in `pairs` where there are more than the limit.
+      num_crowded: Hashes that were not compared with all others that they might be near to.
+    """
+
+    pairs: Rows
+    distances: Rows
+    counts: tuple[int, ...]
+    num_crowded: int
+
+
+def near_pairs(hashes: Hashes, distance: int = DISTANCE, limit: int = 100_000, budget: int = _BUDGET) -> NearPairs:
+    """Returns all pairs of hashes that differ in at most `distance` bits.
+
+    So few differing bits leave at least 8 - distance of 8 bytes as they are: every pair is found among those that are
+    equal in one of the choices of so many bytes (pigeonhole; as G. Manku, A. Jain, A. Das Sarma, "Detecting
+    Near-Duplicates for Web Crawling", WWW 2007). For 5 bits that is 56 times a sort of n hashes by three bytes, and a
+    comparison for every pair that is equal in them: of different photographs fewer than one pair in a million.
+
+    Args:
+      hashes: [n], any order.
+      distance: Bits, 0 to 7.
+      limit: Pairs that are returned of each distance.
+      budget: Comparisons after which a choice of bytes is given up; the largest crowds of equal bytes suffer first.
+    """
+    spread = _spread(hashes)
+    counts, crowded = np.zeros(distance + 1, np.int64), np.zeros(len(hashes), bool)
+    found: list[list[Rows]] = [[np.zeros((0, 2), np.int64)] for _ in counts]
+    for chosen in itertools.combinations(range(_BLOCKS), _BLOCKS - distance):
+        for first, second in _equal(spread & _mask(chosen), budget, crowded):
+            different = spread[first] ^ spread[second]
+            bits = count_bits(different)
+            near = np.flatnonzero(bits <= distance)
+            near = near[_is_first_choice(different[near], chosen)]
+            for level in range(distance + 1):
+                at = near[bits[near] == level]
+                kept = at[: max(limit - counts[level], 0)]
+                found[level].append(np.stack([first[kept], second[kept]], axis=1))
+                counts[level] += len(at)
+    levels = [_sorted(np.concatenate(level)) for level in found]
+    distances = np.repeat(np.arange(distance + 1), [len(level) for level in levels])
+    return NearPairs(np.concatenate(levels), distances, tuple(counts.tolist()), int(crowded.sum()))
+
+
+def count_bits(values: Hashes) -> npt.NDArray[np.uint8]:
+    """Returns how many bits of each value are set; NumPy 1 has no function for it."""
+    m1, m2, m4 = (np.uint64(mask) for mask in (0x5555555555555555, 0x3333333333333333, 0x0F0F0F0F0F0F0F0F))
+    values = values - ((values >> np.uint64(1)) & m1)
+    values = (values & m2) + ((values >> np.uint64(2)) & m2)
+    values = (values + (values >> np.uint64(4))) & m4
+    return ((values * np.uint64(0x0101010101010101)) >> np.uint64(56)).astype(np.uint8)
+
+
+def is_plain(hashes: Hashes) -> Mask:
+    """Returns whether a hash says too little to compare it: that of a flat picture or of a plain gradient."""
+    plain = np.empty(len(hashes), bool)
+    for start in range(0, len(hashes), _CHUNK):
+        bits = count_bits(hashes[start : start + _CHUNK])
+        plain[start : start + _CHUNK] = (bits < _MIN_BITS) | (bits > 64 - _MIN_BITS)
+    return plain
+
+
+def common_hashes(hashes: Hashes) -> list[tuple[int, int]]:
+    """Returns (hash, images) of every hash that more than MAX_SHARED images share, the most shared first."""
+    ordered = np.sort(hashes)
+    values = np.unique(ordered[MAX_SHARED:][ordered[MAX_SHARED:] == ordered[:-MAX_SHARED]])
+    counts = np.searchsorted(ordered, values, side="right") - np.searchsorted(ordered, values)
+    return sorted(zip(values.tolist(), counts.tolist(), strict=True), key=lambda pair: (-pair[1], pair[0]))
+
+
+def alike(samples: npt.NDArray[np.float32], pairs: Rows) -> Mask:
+    """Returns whether the two pictures of each pair correlate by ALIKE or more.
+
+    Args:
+      samples: [n, pixels] grey values of whole pictures; all of one size, whatever their shape.
+      pairs: [m, 2] rows of `samples`.
+    """
+    centred = samples - samples.mean(axis=1, keepdims=True)
+    norms = np.linalg.norm(centred, axis=1, keepdims=True)
+    centred /= np.maximum(norms, 1e-6)  # a flat picture correlates with nothing
+    parts = [np.zeros(0, np.float32)]
+    for start in range(0, len(pairs), 4096):  # 4,096 pairs of 32 x 32: 32 MB
+        first, second = pairs[start : start + 4096].T
+        parts.append(np.einsum("ij,ij->i", centred[first], centred[second]))
+    return np.asarray(np.concatenate(parts) >= ALIKE)
+
+
+def group(pairs: Iterable[tuple[int, int]]) -> list[list[int]]:
+    """Returns the groups that pairs connect, each sorted, in the order of their smallest member."""
+    groups: dict[int, list[int]] = {}
+    for pair in pairs:
+        small, large = sorted((groups.setdefault(member, [member]) for member in pair), key=len)
+        if small is not large:
+            large += small
+            groups.update(dict.fromkeys(small, large))
+    return sorted(sorted(members) for members in {id(members): members for members in groups.values()}.values())
+
+
+def _spread(hashes: Hashes) -> Hashes:
+    """Returns the hashes with their bits in the order of _DIAGONALS."""
+    spread = np.empty_like(hashes)
+    for start in range(0, len(hashes), _CHUNK):  # a byte a bit: 64 MB
+        rows = hashes[start : start + _CHUNK].astype(">u8").view(np.uint8).reshape(-1, 8)
+        packed = np.packbits(np.unpackbits(rows, axis=1)[:, _DIAGONALS], axis=1)
+        spread[start : start + _CHUNK] = np.ascontiguousarray(packed).view(np.uint64)[:, 0]
+    return spread
+
+
+def _mask(blocks: Iterable[int]) -> np.uint64:
+    return np.uint64(sum(0xFF << 8 * block for block in blocks))
+
+
+def _equal(keys: Hashes, budget: int, crowded: Mask) -> Iterator[tuple[Rows, Rows]]:
+    """Yields the positions of equal keys, every pair of them once; marks in `crowded` what the budget leaves out."""
+    order = np.argsort(keys, kind="stable")
+    keys = keys[order]
+    at, step = np.flatnonzero(keys[:-1] == keys[1:]), 1
+    while len(at):
+        if (budget := budget - len(at)) < 0:
+            crowded[order[at]] = crowded[order[at + step]] = True
+            return
+        yield order[at], order[at + step]
+        step += 1
+        at = at[: np.searchsorted(at, len(keys) - step)]
+        at = at[keys[at] == keys[at + step]]
+
+
+def _is_first_choice(different: Hashes, chosen: tuple[int, ...]) -> Mask:
+    """Returns whether `chosen` are the first of the bytes that two hashes share, so that each pair counts once."""
+    earlier = [block for block in range(chosen[-1]) if block not in chosen] if chosen else []
+    checks: list[Any] = [(different & _mask([block])) != 0 for block in earlier]
+    first: Mask = np.logical_and.reduce([np.ones(len(different), bool), *checks])
+    return first
+
+
+def _sorted(pairs: Rows) -> Rows:
+    ordered: Rows = np.sort(pairs, axis=1)
+    ordered = ordered[np.lexsort((ordered[:, 1], ordered[:, 0]))]
+    return ordered

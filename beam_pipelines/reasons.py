@@ -1,0 +1,71 @@
+"""Why an input is in no shard: the reason codes of rejected.jsonl, which are stable, and what to do about each.
+
+A test holds this table against the codes that the package gives.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Reason(NamedTuple):
+    """One reason code.
+
+    Attributes:
+      meaning: What is wrong with the input.
+      advice: What to do.
+    """
+
+    meaning: str
+    advice: str
+
+
+# In the order in which an input meets them: its line or place, its file, its image, its like.
+REASONS = {
+    "bad_line": Reason("A line of the list names no image.", "Mend the line: image,label[,split][,group]."),
+    "no_label": Reason(
+        "Nothing says which class it is: it lies in no class folder, or its line has an empty label.",
+        "Move it into the folder of its class, fill in the label, or leave it out.",
+    ),
+    "unknown_label": Reason(
+        "Its class is not among those that --labels names.", "Add the class to that file, or correct the label."
+    ),
+    "bad_split": Reason(
+        "The list gives it a split whose name cannot be part of a file name.",
+        "Name splits with letters, digits and _ alone.",
+    ),
+    "duplicate_key": Reason(
+        "The same file is listed before; the first line counts.",
+        "Remove the repeated line; check that both lines gave the same label.",
+    ),
+    "missing": Reason(
+        "There is no file of this name.",
+        "Correct the path, which is relative to the list's own folder, or bring the file back.",
+    ),
+    "unreadable": Reason(
+        "The file is there, but reading it failed.", "Check permissions and the disk, then convert again."
+    ),
+    "empty": Reason("The file has 0 bytes.", "Download or copy it again."),
+    "not_an_image": Reason(
+        "Its first bytes are those of no image format that Pillow knows; often an error page saved as .jpg.",
+        "Download it again, or leave it out.",
+    ),
+    "truncated": Reason("The file ends in the middle of the image.", "Download or copy it again."),
+    "corrupt": Reason("The file is damaged inside and cannot be decoded.", "Restore it from a copy."),
+    "too_large": Reason(
+        "It has more pixels than can be decoded safely, or needs more bytes than a shard holds.",
+        "Make the image smaller, or raise --shard_size.",
+    ),
+    "too_small": Reason("Its shorter side is below --min_side.", "Lower --min_side, or find a larger version."),
+    "animated": Reason(
+        "It holds several frames, and nothing says which one is meant.", "Save the frame that you mean."
+    ),
+    "duplicate": Reason(
+        "Another input has the same bytes and the same label; --dedup=exact keeps one of them.",
+        "Nothing: this is what --dedup=exact is for, and it does not count against --max_rejected.",
+    ),
+    "conflicting_label": Reason(
+        "The same bytes occur under two labels, so at least one is wrong; --dedup=exact takes none of them.",
+        "Decide on the right label and delete the others.",
+    ),
+}

@@ -1,0 +1,97 @@
+"""Charts are right at the edges, and bounded whatever the dataset."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from beam_pipelines import charts
+from beam_pipelines.notes import share, shortened
+from beam_pipelines.report import chosen_classes
+
+
+def counts(**values: int) -> np.ndarray:
+    """Returns how often each value occurs, from v32=5: 32 occurs five times."""
+    array = np.zeros(65_536, np.int64)
+    for name, count in values.items():
+        array[int(name[1:])] = count
+    return array
+
+
+@pytest.mark.parametrize(
+    ("values", "bins"),
+    [
+        (counts(), []),
+        (counts(v32=5), [(32, 32, 5, 100)]),
+        (counts(v32=1, v34=4), [(32, 32, 1, 25), (33, 33, 0, 0), (34, 34, 4, 100)]),
+    ],
+)
+def test_few_values_have_a_bar_each(values, bins):
+    assert charts.histogram(values) == bins
+
+
+def test_many_values_share_bars_of_equal_ratio():
+    values = np.zeros(65_536, np.int64)
+    values[1:] = 1
+    bins = charts.histogram(values)
+    assert len(bins) <= 40
+    assert (bins[0].low, bins[-1].high) == (1, 65_535)
+    assert sum(each.total for each in bins) == 65_535
+    assert all(one.high + 1 == other.low for one, other in itertools.pairwise(bins))
+
+
+def test_a_bar_is_not_higher_for_holding_more_whole_numbers_than_its_neighbour():
+    values = np.zeros(65_536, np.int64)
+    values[30:91] = 1000
+    heights = [each.height for each in charts.histogram(values)]
+    assert max(after / before for before, after in itertools.pairwise(heights)) < 1.1
+
+
+@pytest.mark.parametrize(("of", "value"), [(0.05, 10), (0.5, 10), (0.51, 20), (0.95, 20), (1.0, 20)])
+def test_quantiles(of, value):
+    assert charts.quantile(counts(v10=50, v20=50), of) == value
+
+
+def test_ten_thousand_shards_make_few_marks():
+    sizes = np.random.default_rng(0).integers(95_000_000, 105_000_000, 10_000).tolist()
+    marks = charts.marks(sizes, max(sizes))
+    assert len(marks) < 50
+    assert max(marks) == 100
+    assert charts.marks([50, 50, 100], 100) == [50, 100]
+
+
+@pytest.mark.parametrize("classes", [1, 2, 1000, 100_000])
+def test_a_curve_has_a_bounded_number_of_points(classes):
+    points = charts.curve(range(classes)).split()
+    assert len(points) <= 202
+    assert points[0] == "0,100"
+    assert points[1].split(",")[0] == "0.0"
+
+
+def test_all_classes_are_shown_up_to_the_limit_and_the_extremes_beyond():
+    assert chosen_classes([3, 1, 2], 50) == [0, 1, 2]
+    totals = [1000 - label for label in range(1000)]
+    assert chosen_classes(totals, 50) == [*range(25), *range(975, 1000)]
+    assert chosen_classes([1, 9, 5, 7, 3], 2) == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("part", "whole", "text"),
+    [
+        (0, 0, "0 %"),
+        (0, 10, "0 %"),
+        (1, 10_000_000, "under 0.1 %"),
+        (9_999_999, 10_000_000, "over 99.9 %"),
+        (1, 3, "33.3 %"),
+        (10, 10, "100 %"),
+    ],
+)
+def test_shares_never_round_to_nothing_or_all(part, whole, text):
+    assert share(part, whole) == text
+
+
+@pytest.mark.parametrize(("text", "short"), [("abcdefghij", "abcdefghij"), ("abcdefghijk", "abc…fghijk"), ("", "")])
+def test_long_names_lose_their_middle(text, short):
+    assert shortened(text, 10) == short
