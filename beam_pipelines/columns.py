@@ -111,7 +111,7 @@ def read_rows(dataset: str, shard: Shard, names: list[str]) -> pa.Table:
     Raises:
       ValueError: It is missing, cannot be read, or has not a row for each record.
     """
-    path = index_path(dataset, shard.name)
+    path = f"{dataset}/{index_path(shard.name)}"
     if not storage.exists(path):
         raise ValueError(f"{path!r} is missing; {_advice(dataset)}")
     try:

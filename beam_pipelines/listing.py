@@ -53,7 +53,7 @@ def check_source(source: Source) -> None:
 def _rows_of_files(source: Source) -> Iterator[Row]:
     files = _files(source.path)
     if not source.label_list:
-        yield from (Row(path, uri, num_bytes=size) for path, uri, size in files)
+        yield from (_row_of_file(path, uri, size) for path, uri, size in files)
         return
     labels = storage.read_bytes(source.label_list).decode().split()
     ordered = sorted(files)
@@ -62,7 +62,20 @@ def _rows_of_files(source: Source) -> Iterator[Row]:
             f"{source.label_list!r} has {len(labels)} labels for the {len(ordered)} files of {source.path!r}"
         )
     for (path, uri, size), label in zip(ordered, labels, strict=True):
-        yield Row(path, uri, label, num_bytes=size)
+        yield _row_of_file(path, uri, size)._replace(label=label)
+
+
+def _row_of_file(path: str, uri: str, size: int) -> Row:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return Row(_shown(path), _shown(uri)).reject("bad_name", "its name is not UTF-8")
+    return Row(path, uri, num_bytes=size)
+
+
+def _shown(name: str) -> str:
+    """Returns a name with the bytes spelled out that are not UTF-8."""
+    return name.encode(errors="surrogateescape").decode(errors="backslashreplace")
 
 
 def _files(root: str) -> Iterator[tuple[str, str, int]]:

@@ -34,6 +34,7 @@ REASONS = {
         "The list gives it a split whose name cannot be part of a file name.",
         "Name splits with letters, digits and _ alone.",
     ),
+    "bad_name": Reason("The file's name is not UTF-8, so no record can name it.", "Rename the file."),
     "duplicate_key": Reason(
         "The same file is listed before; the first line counts.",
         "Remove the repeated line; check that both lines gave the same label.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import stat
 import uuid
 from collections.abc import Iterator
 from typing import IO, cast
@@ -71,9 +72,15 @@ def slice_uri(path: str, start: int, num_bytes: int) -> str:
 
 
 def open_file(path: str) -> IO[bytes]:
-    """Returns a file opened for reading."""
+    """Returns a file opened for reading.
+
+    Raises:
+      OSError: It cannot be opened, or is no file but a pipe, say, which would be waited for.
+    """
     if is_uri(path):
         return cast(IO[bytes], FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED))
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise OSError(f"{path!r} is no regular file")
     return open(path, "rb")
 
 

@@ -71,6 +71,8 @@ def hostile(tmp_path, monkeypatch) -> Path:
     for name, (data, _) in HOSTILE.items():
         (folder / "a" / name).write_bytes(data)
     os.symlink("/nowhere.jpg", folder / "a" / "dead_link.jpg")
+    os.mkfifo(folder / "a" / "pipe.jpg")
+    (Path(os.fsdecode(bytes(folder))) / "a" / os.fsdecode(b"latin1-\xe9.jpg")).write_bytes(encoded(picture(15)))
     (folder / "stray.jpg").write_bytes(encoded(picture(14)))
     (folder / "a" / "twice.jpg").write_bytes(encoded(picture(100)))  # as good0.jpg
     (folder / "b" / "also_in_a.jpg").write_bytes(encoded(picture(101)))  # as a/good1.jpg
@@ -92,6 +94,7 @@ def test_every_hostile_file_of_a_folder_is_kept_or_rejected_for_its_reason(hosti
     manifest = convert_all(hostile, tmp_path / "out", dedup="exact", max_rejected=1.0, images=images_)
     expected = {f"a/{name}": reason for name, (_, reason) in HOSTILE.items() if reason}
     expected |= {"a/dead_link.jpg": "missing", "stray.jpg": "no_label"}
+    expected |= {"a/pipe.jpg": "unreadable", "a/latin1-\\xe9.jpg": "bad_name"}
     expected |= {"a/good1.jpg": "conflicting_label", "b/also_in_a.jpg": "conflicting_label"}
     found = reasons(tmp_path / "out")
     one_of_two = {key for key in ("a/twice.jpg", "a/good0.jpg") if key in found}

@@ -64,3 +64,9 @@ def test_codes_are_found_however_they_are_given(source, codes):
 @pytest.mark.parametrize("code", REASONS)
 def test_every_code_is_explained_in_sentences(code):
     assert all(text[0].isupper() and text.endswith(".") for text in REASONS[code])
+
+
+def test_the_guide_explains_every_code_in_the_same_words():
+    guide = (PACKAGE.parent / "docs" / "conversion.md").read_text()
+    for code, reason in REASONS.items():
+        assert f"| `{code}` | {reason.meaning} | {reason.advice} |" in guide
