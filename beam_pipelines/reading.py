@@ -21,7 +21,7 @@ from beam_pipelines.options import ImageOptions
 from beam_pipelines.rows import Row
 
 _READS_IN_FLIGHT = 64  # chunks
-_BYTES_IN_FLIGHT = 64 << 20  # of sources read ahead; one larger than that is read alone
+_BYTES_IN_FLIGHT = 32 << 20  # of sources read ahead; one larger than that is read alone
 # Handing an image from thread to thread costs a tenth of decoding it, so small ones go together.
 _CHUNK_ROWS = 8
 _CHUNK_BYTES = 1 << 20

@@ -86,14 +86,14 @@ def measure(code: str, *args: str, cores: int) -> tuple[float, float, float]:
     return tuple(figures)
 
 
-def rows(ways: dict[str, tuple], folder: Path, count: int, repeats: int) -> dict[str, tuple[float, float, float]]:
+def rows(ways: dict[str, tuple], corpus: Path, count: int, repeats: int) -> dict[str, tuple[float, float, float]]:
     """Prints a table of the ways, run in turn; returns the medians."""
     taken: dict[str, list] = {name: [] for name in ways}
     for _ in range(repeats):
         for name, (code, cores, *args) in ways.items():
-            output = folder / "output"
+            output = corpus.parent / "output"
             shutil.rmtree(output, ignore_errors=True)
-            taken[name].append(measure(code, str(folder / f"corpus{count}"), str(output), *args, cores=cores))
+            taken[name].append(measure(code, str(corpus), str(output), *args, cores=cores))
     medians = {name: tuple(map(statistics.median, zip(*runs, strict=True))) for name, runs in taken.items()}
     first = next(iter(medians.values()))
     print("| way | images/s | CPU s | ratio of CPU | ratio of time | peak MB |\n|---|---|---|---|---|---|")
@@ -106,7 +106,7 @@ def rows(ways: dict[str, tuple], folder: Path, count: int, repeats: int) -> dict
 
 def speed(folder: Path) -> None:
     count = 20_000
-    size = make_corpus(folder / f"corpus{count}", count)
+    size = make_corpus(folder / f"photographs{count}", count)
     print(f"{count:,} JPEGs, {size / 1e6:.0f} MB, {size / count / 1e3:.0f} KB each")
     ways = {
         "plain loop, no Beam, 1 core": (PLAIN, 1),
@@ -114,20 +114,20 @@ def speed(folder: Path) -> None:
         "beam_pipelines convert, 2 cores": (OURS, 2),
         "the same in two of Beam's worker processes": (PROCESSES, 2),
     }
-    rows(ways, folder, count, repeats=3)
+    rows(ways, folder / f"photographs{count}", count, repeats=3)
 
 
 def memory(folder: Path) -> None:
     for count in (2_000, 20_000, 200_000):
-        make_corpus(folder / f"corpus{count}", count, size=(48, 36))
-        rows({f"convert {count:,} small images, 2 cores": (OURS, 2)}, folder, count, repeats=1)
+        make_corpus(folder / f"small{count}", count, size=(48, 36))
+        rows({f"convert {count:,} small images, 2 cores": (OURS, 2)}, folder / f"small{count}", count, repeats=1)
 
 
 def latency(folder: Path) -> None:
     for count, way in ((500, "one"), (10_000, "convert")):
-        make_corpus(folder / f"corpus{count}", count)
+        make_corpus(folder / f"photographs{count}", count)
         name = {"one": "one at a time", "convert": "convert, 1 core"}[way]
-        rows({f"50 ms to open a file, {name}": (SLOW, 1, way)}, folder, count, repeats=1)
+        rows({f"50 ms to open a file, {name}": (SLOW, 1, way)}, folder / f"photographs{count}", count, repeats=1)
 
 
 def main() -> None:
