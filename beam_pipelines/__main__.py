@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import logging
 import sys
 import warnings
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 # Before the Google clients are imported, which warn of the age of the Python that runs them.
 warnings.simplefilter("ignore", FutureWarning)
@@ -16,36 +15,17 @@ warnings.simplefilter("ignore", FutureWarning)
 from apache_beam.io.filesystem import BeamIOError  # noqa: E402
 from apache_beam.options.pipeline_options import PipelineOptions  # noqa: E402
 
-from beam_pipelines import storage, values  # noqa: E402
+from beam_pipelines import command_line, storage  # noqa: E402
+from beam_pipelines.command_line import Parser  # noqa: E402
 from beam_pipelines.convert import convert  # noqa: E402
-from beam_pipelines.dataset import REJECTED_NAME  # noqa: E402
 from beam_pipelines.options import DEDUP, REENCODE, ConvertOptions, ImageOptions  # noqa: E402
 from beam_pipelines.repair import repair  # noqa: E402
 from beam_pipelines.report import write_report  # noqa: E402
 from beam_pipelines.sample import write_sample  # noqa: E402
 from beam_pipelines.verify import verify  # noqa: E402
-from tpu_input.schema import MANIFEST_NAME, Manifest  # noqa: E402
+from tpu_input.schema import MANIFEST_NAME  # noqa: E402
 
 _LOCAL_RUNNER = "FnApiRunner"  # DirectRunner would first try to download another one
-
-
-class _Parser(argparse.ArgumentParser):
-    """argparse, but that a mistake is one line, and a mistyped flag is told the nearest one."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"error: {message} (see {self.prog} --help)\n")
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        # Before argparse misses the required flag that was meant. At the top level the command is yet to be read, and
-        # what other runners take, Beam knows.
-        flags = [arg.partition("=")[0] for arg in args or () if arg.startswith("--")]
-        known = [name for action in self._actions for name in action.option_strings]
-        if self._subparsers is None and "--runner" not in flags:
-            for flag in flags:
-                if flag not in known:
-                    close = difflib.get_close_matches(flag, known, n=1)
-                    self.error(f"unknown flag {flag}" + (f"; did you mean {close[0]}?" if close else ""))
-        return super().parse_known_args(args, namespace)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -70,8 +50,8 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="python -m beam_pipelines", description="Images and labels -> TFRecord shards + manifest.")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=_Parser)
+    parser = Parser(prog="python -m beam_pipelines", description="Images and labels -> TFRecord shards + manifest.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=Parser)
 
     command = _command(commands, "sample", _sample, "write 1,797 real handwritten digits as class folders of JPEGs")
     command.add_argument("output", metavar="OUTPUT", help="folder or URI")
@@ -89,16 +69,16 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_convert_flags(command: _Parser) -> None:
+def _add_convert_flags(command: Parser) -> None:
     inputs = command.add_argument_group("inputs")
     inputs.add_argument(
-        "--input", required=True, action="append", type=values.source, metavar="[SPLIT=]PATH", help=_INPUT_HELP
+        "--input", required=True, action="append", type=command_line.source, metavar="[SPLIT=]PATH", help=_INPUT_HELP
     )
     inputs.add_argument("--label_list", default=[], action="append", metavar="[SPLIT=]FILE", help=_LABEL_LIST_HELP)
     inputs.add_argument(
         "--labels",
         default=(),
-        type=values.names,
+        type=command_line.names,
         metavar="FILE",
         help="text file with a class name a line, in label order (default: those found, sorted)",
     )
@@ -112,7 +92,7 @@ def _add_convert_flags(command: _Parser) -> None:
     inputs.add_argument(
         "--max_rejected",
         default=0.01,
-        type=values.percent,
+        type=command_line.percent,
         metavar="N%%",
         help="share of the inputs that may be rejected before the job fails (default: 1%%)",
     )
@@ -145,21 +125,21 @@ def _add_convert_flags(command: _Parser) -> None:
     dataset.add_argument(
         "--splits",
         default="train=90%,validation=10%",
-        type=values.splits,
+        type=command_line.splits,
         metavar="NAME=N%,…",
         help="share of each split, chosen by hash of the key (default: train=90%%,validation=10%%)",
     )
     dataset.add_argument(
         "--shard_size",
         default="100MB",
-        type=values.num_bytes,
+        type=command_line.num_bytes,
         metavar="SIZE",
         help="bytes a shard: 500KB, 100MB, 1GB (default: %(default)s)",
     )
     dataset.add_argument(
         "--num_shards",
         default=(),
-        type=values.counts,
+        type=command_line.counts,
         metavar="NAME=N,…",
         help="cut these splits into so many shards instead, e.g. train=1024,validation=128",
     )
@@ -204,10 +184,10 @@ examples:
 With --runner, all flags of that Beam runner may follow, such as --project and --region."""
 
 
-def _command(commands: Any, name: str, run: Callable[..., int], help_text: str, epilog: str = "") -> _Parser:
+def _command(commands: Any, name: str, run: Callable[..., int], help_text: str, epilog: str = "") -> Parser:
     description = help_text[0].upper() + help_text[1:] + "."
     raw = argparse.RawDescriptionHelpFormatter
-    parser: _Parser = commands.add_parser(
+    parser: Parser = commands.add_parser(
         name, help=help_text, description=description, epilog=epilog, formatter_class=raw, allow_abbrev=False
     )
     parser.set_defaults(run=run)
@@ -222,22 +202,16 @@ def _sample(flags: argparse.Namespace, _: list[str]) -> int:
 
 
 def _convert(flags: argparse.Namespace, beam_flags: list[str]) -> int:
+    as_given = ("splits", "num_shards", "labels", "first_label", "seed", "dedup", "max_rejected", "overwrite")
     options = ConvertOptions(
-        sources=values.with_label_lists(flags.input, flags.label_list),
+        sources=command_line.with_label_lists(flags.input, flags.label_list),
         output=storage.absolute(flags.output),
-        splits=flags.splits,
         shard_bytes=flags.shard_size,
-        num_shards=flags.num_shards,
-        labels=flags.labels,
-        first_label=flags.first_label,
-        seed=flags.seed,
-        dedup=flags.dedup,
-        max_rejected=flags.max_rejected,
-        overwrite=flags.overwrite,
         images=ImageOptions(flags.reencode, flags.resize_shorter, flags.quality, flags.min_side),
+        **{name: getattr(flags, name) for name in as_given},
     )
     manifest, written = convert(options, _beam_options(flags.runner, beam_flags))
-    _print_summary(manifest)
+    command_line.print_summary(manifest)
     print(f"{'complete' if written else 'already complete, nothing to do'}: {manifest.path}/{MANIFEST_NAME}")
     return 0
 
@@ -254,7 +228,7 @@ def _verify(flags: argparse.Namespace, _: list[str]) -> int:
     if findings.problems:
         print(f"{path}: {len(findings.problems)} problems" + (" left" if flags.repair else ""))
         return 1
-    _print_summary(findings.manifest)
+    command_line.print_summary(findings.manifest)
     print(f"{path}: all as the manifest says; every record read" + ("" if flags.quick else ", every image decoded"))
     return 0
 
@@ -271,21 +245,6 @@ def _beam_options(runner: str | None, beam_flags: list[str]) -> PipelineOptions:
             "one process with threads uses all cores"
         )
     return PipelineOptions([f"--runner={runner or _LOCAL_RUNNER}", *beam_flags])
-
-
-def _print_summary(manifest: Manifest) -> None:
-    for name, split in manifest.splits.items():
-        sizes = [shard.num_bytes for shard in split.shards]
-        print(
-            f"{name}: {split.num_examples:,} examples of {len(manifest.classes)} classes in {len(sizes)} shards, "
-            f"{values.size(min(sizes))} to {values.size(max(sizes))} each"
-        )
-    rejected = sum(manifest.num_rejected.values())
-    reasons = ", ".join(f"{reason} {count}" for reason, count in manifest.num_rejected.items())
-    print(
-        f"rejected: {rejected:,} of {manifest.num_inputs:,} inputs"
-        + (f" ({reasons}), each in {manifest.path}/{REJECTED_NAME}" if rejected else "")
-    )
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import jinja2
 import numpy as np
 
-from beam_pipelines import charts, storage, values
+from beam_pipelines import charts, command_line, storage
 from beam_pipelines.columns import Columns, read_all
 from beam_pipelines.dataset import REPORT_NAME, complete_manifest
 from beam_pipelines.examples import Example, read_examples
@@ -67,7 +67,7 @@ def render(manifest: Manifest) -> str:
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"count": "{:,}".format, "size": values.size, "short": shortened, "share": share}
+    environment.filters |= {"count": "{:,}".format, "size": command_line.size, "short": shortened, "share": share}
     template = environment.from_string(
         importlib.resources.files("beam_pipelines").joinpath(_TEMPLATE).read_text(encoding="utf-8")
     )
