@@ -70,109 +70,61 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_convert_flags(command: Parser) -> None:
-    inputs = command.add_argument_group("inputs")
-    inputs.add_argument(
-        "--input", required=True, action="append", type=command_line.source, metavar="[SPLIT=]PATH", help=_INPUT_HELP
-    )
-    inputs.add_argument("--label_list", default=[], action="append", metavar="[SPLIT=]FILE", help=_LABEL_LIST_HELP)
-    inputs.add_argument(
-        "--labels",
-        default=(),
-        type=command_line.names,
-        metavar="FILE",
-        help="text file with a class name a line, in label order (default: those found, sorted)",
-    )
-    inputs.add_argument(
-        "--dedup",
-        default="none",
-        choices=DEDUP,
-        help="exact: of images with the same bytes keep one, reject those under two labels; reads every image twice "
-        "(default: none)",
-    )
-    inputs.add_argument(
-        "--max_rejected",
-        default=0.01,
-        type=command_line.percent,
-        metavar="N%%",
-        help="share of the inputs that may be rejected before the job fails (default: 1%%)",
-    )
-    images = command.add_argument_group("images")
-    images.add_argument("--resize_shorter", default=0, type=int, metavar="PIXELS", help=_RESIZE_HELP)
-    images.add_argument(
-        "--quality", default=90, type=int, metavar="1..100", help="of JPEGs that are encoded again (default: 90)"
-    )
-    images.add_argument(
-        "--reencode",
-        default="needed",
-        choices=REENCODE,
-        help="all: pass on nothing of an untrusted file but its pixels; needed: keep the bytes of JPEGs that trainers "
-        "read as they are (default: needed)",
-    )
-    images.add_argument(
-        "--min_side",
-        default=1,
-        type=int,
-        metavar="PIXELS",
-        help="reject images whose shorter side is below this (default: 1)",
-    )
-    dataset = command.add_argument_group("dataset")
-    dataset.add_argument("--output", required=True, help="the dataset's folder or URI: new, or this conversion's own")
-    dataset.add_argument(
-        "--overwrite",
-        action="store_true",
-        help="replace another dataset or unfinished conversion in OUTPUT; only files that its manifest names go",
-    )
-    dataset.add_argument(
-        "--splits",
-        default="train=90%,validation=10%",
-        type=command_line.splits,
-        metavar="NAME=N%,…",
-        help="share of each split, chosen by hash of the key (default: train=90%%,validation=10%%)",
-    )
-    dataset.add_argument(
-        "--shard_size",
-        default="100MB",
-        type=command_line.num_bytes,
-        metavar="SIZE",
-        help="bytes a shard: 500KB, 100MB, 1GB (default: %(default)s)",
-    )
-    dataset.add_argument(
-        "--num_shards",
-        default=(),
-        type=command_line.counts,
-        metavar="NAME=N,…",
-        help="cut these splits into so many shards instead, e.g. train=1024,validation=128",
-    )
-    dataset.add_argument(
-        "--first_label",
-        default=0,
-        type=int,
-        metavar="0|1",
-        help="label on disk of the first class; tensorflow/tpu's trainers expect 1 (default: 0)",
-    )
-    dataset.add_argument(
-        "--seed",
-        default=0,
-        type=int,
-        metavar="N",
-        help="of the order of examples and of the choice of splits (default: 0)",
-    )
+    _input_flags(command.add_argument_group("inputs").add_argument)
+    _image_flags(command.add_argument_group("images").add_argument)
+    _dataset_flags(command.add_argument_group("dataset").add_argument)
     command.add_argument("--runner", help="a Beam runner (default: this machine, all its cores)")
 
 
-_INPUT_HELP = (
-    "folder of class folders (CLASS/IMAGE.jpg, perhaps below train/, val/, test/), a .tar of such, or a .csv or .jsonl "
-    "of image,label[,split][,group] with paths relative to the list; local or a URI such as gs://bucket/images. May be "
-    "repeated, a split each: --input=train=T --input=validation=V"
-)
-_LABEL_LIST_HELP = (
-    "for an input whose images lie in no class folders, as ImageNet's validation set: text file with a class name a "
-    "line, in the order of the images' names"
-)
-_RESIZE_HELP = (
-    "store larger images with this shorter side (default: 0, as they are). Training then decodes less: of 12-megapixel "
-    "photographs a core decodes some 40 a second, stored at 512 pixels 1,100, at 256 pixels 2,500"
-)
+def _input_flags(flag: Any) -> None:
+    source, percent = command_line.source, command_line.percent
+    flag("--input", required=True, action="append", type=source, metavar="[SPLIT=]PATH", help=_HELP["input"])
+    flag("--label_list", default=[], action="append", metavar="[SPLIT=]FILE", help=_HELP["label_list"])
+    flag("--labels", default=(), type=command_line.names, metavar="FILE", help=_HELP["labels"])
+    flag("--dedup", default="none", choices=DEDUP, help=_HELP["dedup"])
+    flag("--max_rejected", default=0.01, type=percent, metavar="N%", help=_HELP["max_rejected"])
+
+
+def _image_flags(flag: Any) -> None:
+    flag("--resize_shorter", default=0, type=int, metavar="PIXELS", help=_HELP["resize_shorter"])
+    flag("--quality", default=90, type=int, metavar="1..100", help="of JPEGs that are encoded again (default: 90)")
+    flag("--reencode", default="needed", choices=REENCODE, help=_HELP["reencode"])
+    flag("--min_side", default=1, type=int, metavar="PIXELS", help=_HELP["min_side"])
+
+
+def _dataset_flags(flag: Any) -> None:
+    flag("--output", required=True, help="the dataset's folder or URI: new, or this conversion's own")
+    flag("--overwrite", action="store_true", help=_HELP["overwrite"])
+    flag("--splits", default=_SPLITS, type=command_line.splits, metavar="NAME=N%,…", help=_HELP["splits"])
+    flag("--shard_size", default="100MB", type=command_line.num_bytes, metavar="SIZE", help=_HELP["shard_size"])
+    flag("--num_shards", default=(), type=command_line.counts, metavar="NAME=N,…", help=_HELP["num_shards"])
+    flag("--first_label", default=0, type=int, metavar="0|1", help=_HELP["first_label"])
+    flag("--seed", default=0, type=int, metavar="N", help=_HELP["seed"])
+
+
+_SPLITS = "train=90%,validation=10%"
+_HELP = {
+    "input": "folder of class folders (CLASS/IMAGE.jpg, perhaps below train/, val/, test/), a .tar of such, or a .csv "
+    "or .jsonl of image,label[,split][,group] with paths relative to the list; local or a URI such as gs://bucket/images. "
+    "May be repeated, a split each: --input=train=T --input=validation=V",
+    "label_list": "for an input whose images lie in no class folders, as ImageNet's validation set: text file with a "
+    "class name a line, in the order of the images' names",
+    "labels": "text file with a class name a line, in label order (default: those found, sorted)",
+    "dedup": "exact: of images with the same bytes keep one, reject those under two labels; reads every image twice "
+    "(default: none)",
+    "max_rejected": "share of the inputs that may be rejected before the job fails (default: 1%%)",
+    "resize_shorter": "store larger images with this shorter side (default: 0, as they are). Training then decodes "
+    "less. Of 12-megapixel photographs a core decodes some 40 a second, stored at 512 pixels 1,100, at 256 2,500",
+    "reencode": "all: pass on nothing of an untrusted file but its pixels; needed: keep the bytes of JPEGs that "
+    "trainers read as they are (default: needed)",
+    "min_side": "reject images whose shorter side is below this (default: 1)",
+    "overwrite": "replace another dataset or unfinished conversion in OUTPUT; only what its manifest or plan names goes",
+    "splits": "share of each split, chosen by hash of the key (default: train=90%%,validation=10%%)",
+    "shard_size": "bytes a shard: 500KB, 100MB, 1GB (default: %(default)s)",
+    "num_shards": "cut these splits into so many shards instead, e.g. train=1024,validation=128",
+    "first_label": "label on disk of the first class; tensorflow/tpu's trainers expect 1 (default: 0)",
+    "seed": "of the order of examples and of the choice of splits (default: 0)",
+}
 _CONVERT_EPILOG = """\
 examples:
   python -m beam_pipelines convert --input=flowers --output=flowers_tfrecords

@@ -8,6 +8,7 @@ Memory is that of the images in flight, whatever the size of a shard.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 from collections.abc import Callable, Iterable
 from typing import IO, NamedTuple
@@ -45,11 +46,7 @@ def write_shard(
       progress: Called for every input with (bytes written, whether there is a record).
     """
     labels = {class_name: label for label, class_name in enumerate(classes)}
-
-    def frame_image(row: Row, image: CheckedImage) -> _Framed:
-        record = _record(row, image, labels[row.label])
-        return _Framed(image, record, frame(encode(record, options.first_label)))
-
+    frame_image = functools.partial(_frame_image, labels=labels, first_label=options.first_label)
     receipt, index, digest = Receipt(name), list[IndexRow](), hashlib.sha256()
     with contextlib.ExitStack() as stack:
         file: IO[bytes] | None = None
@@ -78,6 +75,11 @@ class _Framed(NamedTuple):
     image: CheckedImage
     record: Record
     data: bytes
+
+
+def _frame_image(row: Row, image: CheckedImage, labels: dict[str, int], first_label: int) -> _Framed:
+    record = _record(row, image, labels[row.label])
+    return _Framed(image, record, frame(encode(record, first_label)))
 
 
 def _record(row: Row, image: CheckedImage, label: int) -> Record:
