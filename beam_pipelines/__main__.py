@@ -105,8 +105,8 @@ def _dataset_flags(flag: Any) -> None:
 _SPLITS = "train=90%,validation=10%"
 _HELP = {
     "input": "folder of class folders (CLASS/IMAGE.jpg, perhaps below train/, val/, test/), a .tar of such, or a .csv "
-    "or .jsonl of image,label[,split][,group] with paths relative to the list; local or a URI such as gs://bucket/images. "
-    "May be repeated, a split each: --input=train=T --input=validation=V",
+    "or .jsonl of image,label[,split][,group] with paths relative to the list; local or a URI such as "
+    "gs://bucket/images. May be repeated, a split each: --input=train=T --input=validation=V",
     "label_list": "for an input whose images lie in no class folders, as ImageNet's validation set: text file with a "
     "class name a line, in the order of the images' names",
     "labels": "text file with a class name a line, in label order (default: those found, sorted)",
@@ -118,7 +118,8 @@ _HELP = {
     "reencode": "all: pass on nothing of an untrusted file but its pixels; needed: keep the bytes of JPEGs that "
     "trainers read as they are (default: needed)",
     "min_side": "reject images whose shorter side is below this (default: 1)",
-    "overwrite": "replace another dataset or unfinished conversion in OUTPUT; only what its manifest or plan names goes",
+    "overwrite": "replace another dataset or unfinished conversion in OUTPUT; only what its manifest or plan names is "
+    "removed",
     "splits": "share of each split, chosen by hash of the key (default: train=90%%,validation=10%%)",
     "shard_size": "bytes a shard: 500KB, 100MB, 1GB (default: %(default)s)",
     "num_shards": "cut these splits into so many shards instead, e.g. train=1024,validation=128",
