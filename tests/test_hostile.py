@@ -16,6 +16,7 @@ from PIL import Image
 from beam_pipelines import images
 from beam_pipelines.convert import convert
 from beam_pipelines.options import ConvertOptions, ImageOptions, Source
+from beam_pipelines.reasons import REASONS
 from beam_pipelines.verify import verify
 from tpu_input import InputConfig, eval_steps, make_eval_input_fn
 
@@ -58,6 +59,18 @@ HOSTILE = {  # file: (bytes, reason)
     "cmyk.jpg": (encoded(picture(12).convert("CMYK")), ""),
     "photo.tiff": (encoded(picture(13), "TIFF"), ""),
 }
+
+
+BAD_LINES = {  # of a list with --labels a, b: reason
+    "a/good3.jpg,a,": "duplicate_key",
+    "a/gone.jpg,a,": "missing",
+    "a,a,": "unreadable",  # a folder
+    ",a,": "bad_line",
+    "a/really_a_png.jpg,,": "no_label",
+    "a/no_ending,dog,": "unknown_label",
+    "a/cmyk.jpg,a,no/split": "bad_split",
+}
+FOLDER = {"missing", "no_label", "unreadable", "bad_name", "conflicting_label", "duplicate"}  # see the fixture
 
 
 @pytest.fixture
@@ -104,21 +117,16 @@ def test_every_hostile_file_of_a_folder_is_kept_or_rejected_for_its_reason(hosti
     assert sum(manifest.num_fixed.values()) == 4
 
 
+def test_there_is_an_input_for_every_reason():
+    assert {reason for _, reason in HOSTILE.values() if reason} | FOLDER | set(BAD_LINES.values()) == REASONS.keys()
+
+
 def test_every_bad_line_of_a_list_is_rejected_for_its_reason(hostile, tmp_path):
     lines = [f"a/good{n}.jpg,a," for n in range(20)] + [f"b/good{n}.jpg,b," for n in range(20)]
-    bad = {
-        "a/good3.jpg,a,": "duplicate_key",
-        "a/gone.jpg,a,": "missing",
-        "a,a,": "unreadable",  # a folder
-        ",a,": "bad_line",
-        "a/really_a_png.jpg,,": "no_label",
-        "a/no_ending,dog,": "unknown_label",
-        "a/cmyk.jpg,a,no/split": "bad_split",
-    }
-    (hostile / "list.csv").write_text("\n".join(["image,label,split", *lines, *bad]))
+    (hostile / "list.csv").write_text("\n".join(["image,label,split", *lines, *BAD_LINES]))
     manifest = convert_all(hostile / "list.csv", tmp_path / "out", labels=("a", "b"), max_rejected=1.0)
-    assert sorted(reasons(tmp_path / "out").values()) == sorted(bad.values())
-    assert manifest.num_inputs == len(lines) + len(bad)
+    assert sorted(reasons(tmp_path / "out").values()) == sorted(BAD_LINES.values())
+    assert manifest.num_inputs == len(lines) + len(BAD_LINES)
     assert verify(manifest.path).problems == []
 
 
