@@ -55,6 +55,7 @@ def test_every_public_name_of_tpu_input_is_there_and_pinned():
     assert tpu_input.__all__ == [
         "InputConfig",
         "Manifest",
+        "RecordSpec",
         "eval_steps",
         "from_infeed",
         "make_eval_input_fn",

@@ -13,13 +13,14 @@ if TYPE_CHECKING:
     from tpu_input.device import from_infeed
     from tpu_input.evaluate import eval_steps, make_eval_input_fn
     from tpu_input.reading import read_manifest
-    from tpu_input.schema import Manifest
+    from tpu_input.schema import Manifest, RecordSpec
     from tpu_input.serving import make_serving_input_receiver_fn
     from tpu_input.train import make_train_input_fn
 
 _HOMES = {
     "InputConfig": "tpu_input.config",
     "Manifest": "tpu_input.schema",
+    "RecordSpec": "tpu_input.schema",
     "eval_steps": "tpu_input.evaluate",
     "from_infeed": "tpu_input.device",
     "make_eval_input_fn": "tpu_input.evaluate",
@@ -31,6 +32,7 @@ _HOMES = {
 __all__ = [
     "InputConfig",
     "Manifest",
+    "RecordSpec",
     "eval_steps",
     "from_infeed",
     "make_eval_input_fn",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from tpu_input.config import InputConfig
+from tpu_input.decoding import within_budget
 from tpu_input.reading import plain
 
 
@@ -21,6 +22,8 @@ def to_batches(dataset: tf.data.Dataset, batch_size: int, config: InputConfig) -
       config: For layout.
     """
     dataset = dataset.batch(batch_size, drop_remainder=True)
+    if config.on_corrupt == "skip":
+        dataset = within_budget(dataset, config.max_corrupt)
     if config.layout != "NHWC":
         order = ["NHWC".index(axis) for axis in config.layout]
         dataset = dataset.map(

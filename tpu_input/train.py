@@ -14,8 +14,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tpu_input import schema
 from tpu_input.config import InputConfig
+from tpu_input.decoding import decode_records
 from tpu_input.device import to_batches
 from tpu_input.hosts import Host
 from tpu_input.images import decode_for_training
@@ -48,22 +48,22 @@ def make_train_input_fn(manifest: Manifest, config: InputConfig, split: str = "t
     def input_fn(params: Mapping[str, Any], config: Any = None) -> tf.data.Dataset:
         host, batch_size = Host.from_params(params, config), params["batch_size"]
         start = start_step * host.batches_per_step * batch_size
-        dataset = _shuffled_records(manifest, split, host, input_config, start)
-        dataset = dataset.map(decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-        return to_batches(dataset, batch_size, input_config)
 
-    @plain
-    def decode(number: tf.Tensor, serialized: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        example = schema.parse(serialized, manifest.first_label)
-        seed = tf.stack([tf.constant(input_config.seed, tf.int64), number])
-        image = decode_for_training(example["encoded"], seed, input_config)
-        return {"image": image, "weight": tf.constant(1.0)}, example["label"]
+        def crop(encoded: tf.Tensor, number: tf.Tensor, looked: bool) -> tf.Tensor:
+            # Seeded by the example's number over all hosts.
+            seed = tf.stack([tf.constant(input_config.seed, tf.int64), number * host.num_hosts + host.index])
+            return decode_for_training(encoded, seed, input_config, manifest.record, looked)
+
+        dataset = _shuffled_records(manifest, split, host, input_config, start)
+        epoch_examples = host.num_examples(manifest.split(split).shards)
+        dataset = decode_records(dataset, manifest, input_config, crop, epoch_examples)
+        return to_batches(dataset, batch_size, input_config)
 
     return input_fn
 
 
 def _shuffled_records(manifest: Manifest, split: str, host: Host, config: InputConfig, start: int) -> tf.data.Dataset:
-    """Returns the host's endless (example number over all hosts, serialized record), from its `start`-th on."""
+    """Returns the host's endless (example number, (path, number in the shard, serialized)), from its `start`-th on."""
     shards = manifest.split(split).shards
     num_examples = host.num_examples(shards)
     if not num_examples:
@@ -83,5 +83,4 @@ def _shuffled_records(manifest: Manifest, split: str, host: Host, config: InputC
 
     first_epoch, seen = divmod(start, num_examples)
     epochs = tf.data.Dataset.range(first_epoch, 2**62)
-    dataset = epochs.flat_map(epoch_records).skip(seen).enumerate(start)
-    return dataset.map(plain(lambda number, serialized: (number * host.num_hosts + host.index, serialized)))
+    return epochs.flat_map(epoch_records).skip(seen).enumerate(start)
