@@ -69,7 +69,7 @@ def test_eval_steps_refuses_a_batch_that_hosts_cannot_share(batch_size, num_host
 def test_a_step_takes_a_batch_a_replica_unless_the_host_s_batch_is_divided(mode, batches):
     run_config = SimpleNamespace(tpu_config=SimpleNamespace(per_host_input_for_training=mode))
     host = Host.from_params({"context": Context(2, 4, 8)}, run_config)
-    assert host == Host(2, 4, batches)
+    assert host == Host(2, 4, batches, cores_per_batch=8 // batches)
     assert Host.from_params({}) == Host(0, 1, 1)
 
 

@@ -25,7 +25,12 @@ _Image = tuple[tf.Tensor, tf.Tensor, tf.Tensor]  # (image, label, whether it cou
 
 
 def decode_records(
-    dataset: tf.data.Dataset, manifest: Manifest, config: InputConfig, crop: Crop, epoch_examples: int
+    dataset: tf.data.Dataset,
+    manifest: Manifest,
+    config: InputConfig,
+    crop: Crop,
+    epoch_examples: int,
+    black: tf.Tensor,
 ) -> tf.data.Dataset:
     """Returns ({"image", "weight"}, label) of each record; in order, whatever is wrong with some.
 
@@ -37,8 +42,9 @@ def decode_records(
       config: For on_corrupt.
       crop: Decodes and crops.
       epoch_examples: Examples after which the count of corrupt records begins anew.
+      black: What stands for an image that cannot be decoded.
     """
-    attempt = _attempt(manifest, config, crop)
+    attempt = _attempt(manifest, config, crop, black)
 
     @plain
     def decode(number: tf.Tensor, record: tuple[tf.Tensor, ...]) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
@@ -55,10 +61,12 @@ def decode_records(
         features = {"image": image, "weight": tf.cast(fine, tf.float32)}
         return features | {"problem": problem, "epoch": number // epoch_examples}, tf.where(fine, label, 0)
 
-    return dataset.map(decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    return dataset.map(decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=config.deterministic)
 
 
-def _attempt(manifest: Manifest, config: InputConfig, crop: Crop) -> Callable[[tf.Tensor, tf.Tensor], _Image]:
+def _attempt(
+    manifest: Manifest, config: InputConfig, crop: Crop, black: tf.Tensor
+) -> Callable[[tf.Tensor, tf.Tensor], _Image]:
     """Returns a function (example number, serialized) -> (image, label, whether it could be decoded)."""
 
     def carefully(looked: bool, *record: tf.Tensor) -> _Image:
@@ -67,7 +75,6 @@ def _attempt(manifest: Manifest, config: InputConfig, crop: Crop) -> Callable[[t
             example = schema.parse(serialized, manifest.first_label, manifest.record)
             return crop(example["encoded"], number, looked), example["label"], tf.constant(True)
 
-        black = tf.zeros([config.image_size, config.image_size, 3], config.dtype)
         failed = tf.data.Dataset.from_tensors((black, tf.constant(0), tf.constant(False)))
         tried = tf.data.Dataset.from_tensors(record).map(straight).ignore_errors()
         image: _Image = tried.concatenate(failed).take(1).get_single_element()

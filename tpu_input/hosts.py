@@ -17,11 +17,13 @@ class Host:
       index: 0-based.
       num_hosts: How many there are.
       batches_per_step: How many batches a training or evaluation step takes from this host.
+      cores_per_batch: Replicas that one batch is divided over.
     """
 
     index: int = 0
     num_hosts: int = 1
     batches_per_step: int = 1
+    cores_per_batch: int = 1
 
     def __post_init__(self) -> None:
         if not 0 <= self.index < self.num_hosts:
@@ -48,7 +50,7 @@ class Host:
             return cls()
         divided = run_config is not None and _divides_batches(run_config.tpu_config.per_host_input_for_training)
         _, index, num_hosts, replicas = params["context"].current_input_fn_deployment()
-        return cls(index, num_hosts, 1 if divided else replicas)
+        return cls(index, num_hosts, 1, replicas) if divided else cls(index, num_hosts, replicas)
 
     def shards(self, shards: Sequence[Shard]) -> list[Shard]:
         """Returns the shards that this host opens: its own, or all where there are fewer shards than hosts."""

@@ -26,15 +26,25 @@ def decode_for_training(
 ) -> tf.Tensor:
     """Returns a random crop, perhaps mirrored: [image_size, image_size, 3] of config.dtype in [0, 255].
 
+    With config.echo above 1 it returns that many, [echo, image_size, image_size, 3].
+
     Args:
-      encoded: Scalar string, a JPEG or PNG file or what `record` says.
-      seed: [2] integers; the same seed gives the same crop.
-      config: For image_size, dtype, crop_area, crop_aspect and flip.
+      encoded: Scalar string, a JPEG or PNG file or what `record` says; or a whole image, [height, width, 3] uint8.
+      seed: [2] int64; the same seed gives the same crop.
+      config: For image_size, dtype, crop_area, crop_aspect, flip, augment and echo.
       record: How `encoded` is encoded.
       looked: Whether looks_whole() said yes, so that the decoder need not look what it is.
     """
-    (image,) = _crops(encoded, lambda shape: [_random_window(shape, seed, config)], config, record, looked)
-    return tf.image.stateless_random_flip_left_right(image, seed) if config.flip else image
+    if config.echo == 1:
+        seeds = [seed]
+    else:
+        seeds = [tf.stack([seed[0], seed[1] * config.echo + crop]) for crop in range(config.echo)]
+    images = _crops(encoded, lambda shape: [_random_window(shape, of, config) for of in seeds], config, record, looked)
+    if config.flip:
+        images = [tf.image.stateless_random_flip_left_right(*pair) for pair in zip(images, seeds, strict=True)]
+    if config.augment:
+        images = [_augmented(*pair, config) for pair in zip(images, seeds, strict=True)]
+    return images[0] if config.echo == 1 else tf.stack(images)
 
 
 def decode_for_evaluation(
@@ -71,6 +81,16 @@ def decode_whole(encoded: tf.Tensor, record: RecordSpec = _OURS) -> tf.Tensor:
         lambda: tf.image.decode_jpeg(encoded, channels=3, dct_method="INTEGER_FAST", fancy_upscaling=False),
         lambda: tf.ensure_shape(tf.image.decode_image(encoded, channels=3, expand_animations=False), [None, None, 3]),
     )
+
+
+def _augmented(image: tf.Tensor, seed: tf.Tensor, config: InputConfig) -> tf.Tensor:
+    augmented = config.augment(image, seed) if config.augment else image
+    if augmented.dtype != image.dtype or not image.shape.is_compatible_with(augmented.shape):
+        raise ValueError(
+            f"augment made {augmented.dtype.name} {augmented.shape} of {image.dtype.name} {image.shape}; "
+            "it needs to keep shape and dtype"
+        )
+    return tf.ensure_shape(augmented, image.shape)
 
 
 def _begins(encoded: tf.Tensor, magic: bytes) -> tf.Tensor:
@@ -110,6 +130,7 @@ def _crops(
     looked: bool,
 ) -> list[tf.Tensor]:
     """Returns an image for each window that `choose`, given the shape [height, width, 3], asks for."""
+    encoded = tf.convert_to_tensor(encoded)
 
     def fused() -> list[tf.Tensor]:
         windows = choose(tf.io.extract_jpeg_shape(encoded))
@@ -123,10 +144,10 @@ def _crops(
         return [_cut(covered, tf.concat([window[:2] - low, window[2:]], 0), config) for window in windows]
 
     def full() -> list[tf.Tensor]:
-        image = decode_whole(encoded, record)
+        image = decode_whole(encoded, record) if encoded.dtype == tf.string else encoded
         return [_cut(image, window, config) for window in choose(tf.shape(image))]
 
-    if record.encoding != "jpeg":
+    if record.encoding != "jpeg" or encoded.dtype != tf.string:
         return full()
     if looked:
         return fused()

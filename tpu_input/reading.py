@@ -75,7 +75,7 @@ def records(
         _shard_records,
         cycle_length=1 if order is None else min(config.parallel_shards, len(paths)),
         num_parallel_calls=tf.data.AUTOTUNE,
-        deterministic=True,
+        deterministic=order is None or config.deterministic,
     )
     if host.reads_by_record(shards):
         dataset = dataset.shard(host.num_hosts, host.index)
