@@ -17,7 +17,7 @@ from tpu_input.schema import Manifest, Record, decode, read_frames
 def open_bytes(path: str, mode: str = "rb") -> IO[Any]:
     """Opens a local file, or one at a URI by TensorFlow."""
     if "://" not in path:
-        return cast(IO[Any], open(path, mode))
+        return open(path, mode)
     import tensorflow as tf
 
     return cast(IO[Any], tf.io.gfile.GFile(path, mode))
