@@ -11,7 +11,7 @@ from PIL import Image
 
 from tpu_input import InputConfig, from_infeed, make_eval_input_fn, make_train_input_fn
 from tpu_input.config import DTYPES, LAYOUTS
-from tpu_input.images import decode_for_evaluation, decode_for_training
+from tpu_input.images import decode_for_evaluation, decode_for_training, decode_whole
 
 SHAPES = {"NHWC": (6, 8, 8, 3), "HWCN": (8, 8, 3, 6), "HWNC": (8, 8, 6, 3)}
 
@@ -38,6 +38,31 @@ def test_from_infeed_undoes_layout_and_dtype_and_normalises(digits_dataset, layo
     assert images.dtype == tf.float32
     # uint8 rounds to 0.5 and bfloat16 to 0.5 of 255, before the division by a deviation of about 57.
     np.testing.assert_allclose(images, plain, atol=0.51 / 57)
+
+
+@pytest.mark.parametrize(("batch_size", "shape"), [(3, (8, 8, 3, 3)), (8, (8, 8, 8, 3)), (9, (8, 8, 3, 9))])
+@pytest.mark.parametrize("make", [make_train_input_fn, make_eval_input_fn])
+def test_auto_chooses_the_layout_by_the_batch_and_the_device_recognises_it(digits_dataset, make, batch_size, shape):
+    def first(layout):
+        config = InputConfig(8, layout=layout)
+        images = next(iter(make(digits_dataset, config)({"batch_size": batch_size})))[0]["image"]
+        return images.shape, from_infeed(images, config)
+
+    assert first("auto")[0] == shape
+    np.testing.assert_array_equal(first("auto")[1], first("NHWC")[1])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_fused_decode_gives_the_pixels_of_the_plain_one(seed):
+    config, encoded = InputConfig(64, "float32"), jpeg(375, 500)
+    for fused, plain in (
+        (
+            decode_for_training(encoded, [0, seed], config),
+            decode_for_training(decode_whole(encoded), [0, seed], config),
+        ),
+        (decode_for_evaluation(encoded, config), decode_for_evaluation(decode_whole(encoded), config)),
+    ):
+        np.testing.assert_allclose(fused, plain, atol=1)
 
 
 def test_normalisation_uses_the_given_mean_and_deviation():
@@ -89,7 +114,7 @@ def test_greyscale_becomes_three_equal_channels(digits):
     [
         ({"image_size": 0}, "image_size must be at least 1, got 0"),
         ({"dtype": "float16"}, "dtype must be one of uint8, bfloat16, float32, got 'float16'"),
-        ({"layout": "NCHW"}, "layout must be one of NHWC, HWCN, HWNC, got 'NCHW'"),
+        ({"layout": "NCHW"}, "layout must be one of NHWC, HWCN, HWNC, auto, got 'NCHW'"),
         ({"crop_area": (0.0, 1.0)}, "crop_area must be 0 < smallest <= largest <= 1"),
         ({"crop_aspect": (2.0, 1.0)}, "crop_aspect must be 0 < smallest <= largest"),
         ({"eval_crop": 1.5}, "eval_crop must be above 0 and at most 1, got 1.5"),

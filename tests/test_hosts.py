@@ -64,12 +64,32 @@ def test_eval_steps_refuses_a_batch_that_hosts_cannot_share(batch_size, num_host
         eval_steps(manifest(10, 1), "validation", batch_size, num_hosts)
 
 
-@pytest.mark.parametrize(
-    ("mode", "batches"), [("PER_HOST_V2", 8), ("PER_HOST_V1", 1), ("BROADCAST", 1), (True, 1), (False, 8)]
-)
+# InputPipelineConfig: PER_SHARD_V1, PER_HOST_V1, PER_HOST_V2, BROADCAST, SLICED = 1 to 5, and the older True and False.
+@pytest.mark.parametrize(("mode", "batches"), [(3, 8), (2, 1), (4, 1), (5, 8), (True, 1)])
 def test_a_step_takes_a_batch_a_replica_unless_the_host_s_batch_is_divided(mode, batches):
-    per_host = SimpleNamespace(name=mode) if isinstance(mode, str) else mode
-    run_config = SimpleNamespace(tpu_config=SimpleNamespace(per_host_input_for_training=per_host))
+    run_config = SimpleNamespace(tpu_config=SimpleNamespace(per_host_input_for_training=mode))
     host = Host.from_params({"context": Context(2, 4, 8)}, run_config)
-    assert host == Host(2, 4, batches)
+    assert host == Host(2, 4, batches, cores_per_batch=8 // batches)
     assert Host.from_params({}) == Host(0, 1, 1)
+
+
+@pytest.mark.parametrize("mode", [1, False])
+def test_per_shard_v1_which_takes_no_dataset_is_refused_with_what_to_set(mode):
+    run_config = SimpleNamespace(tpu_config=SimpleNamespace(per_host_input_for_training=mode))
+    with pytest.raises(ValueError, match=r"PER_SHARD_V1, which takes tensors .* set it to .*PER_HOST_V2"):
+        Host.from_params({"context": Context(0, 1, 8)}, run_config)
+
+
+def test_the_modes_are_those_of_tpuestimator():
+    tpu = pytest.importorskip("tensorflow_estimator.python.estimator.tpu.tpu_config", reason="TensorFlow 2.15 only")
+    modes = tpu.InputPipelineConfig
+    assert (modes.PER_SHARD_V1, modes.PER_HOST_V1, modes.PER_HOST_V2, modes.BROADCAST, modes.SLICED) == (1, 2, 3, 4, 5)
+
+
+def test_hosts_can_be_told_who_they_are():
+    assert Host.from_params({"host": 3, "num_hosts": 4}) == Host(3, 4, 1)
+    assert Host.from_params({"host": 3, "num_hosts": 4, "batches_per_step": 2}) == Host(3, 4, 2)
+    with pytest.raises(ValueError, match='need both "host" and "num_hosts", or neither; got batch_size, host'):
+        Host.from_params({"host": 3, "batch_size": 8})
+    with pytest.raises(ValueError, match="host must be at least 0 and below num_hosts 4, got 4"):
+        Host.from_params({"host": 4, "num_hosts": 4})

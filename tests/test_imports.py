@@ -58,11 +58,16 @@ def test_every_public_name_of_tpu_input_is_there_and_pinned():
     assert tpu_input.__all__ == [
         "InputConfig",
         "Manifest",
+        "RecordSource",
+        "RecordSpec",
+        "as_numpy",
         "eval_steps",
         "from_infeed",
         "make_eval_input_fn",
+        "make_predict_input_fn",
         "make_serving_input_receiver_fn",
         "make_train_input_fn",
+        "params_from_context",
         "read_manifest",
     ]
     assert all(getattr(tpu_input, name) for name in tpu_input.__all__)

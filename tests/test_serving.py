@@ -24,3 +24,13 @@ def test_the_receiver_crops_a_batch_of_jpegs_as_evaluation_does(digits, dtype):
     evaluated = np.stack([decode_for_evaluation(data, config).numpy() for data in files])
     assert served.dtype == evaluated.dtype
     np.testing.assert_array_equal(served, evaluated)
+
+
+def test_the_receiver_takes_pngs_too(digits):
+    config = InputConfig(16)
+    jpeg = min((digits / "3").iterdir()).read_bytes()
+    png = tf.io.encode_png(tf.io.decode_jpeg(jpeg, channels=3, dct_method="INTEGER_FAST")).numpy()
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        receiver = make_serving_input_receiver_fn(config)()
+        served = session.run(receiver.features["image"], {receiver.receiver_tensors["image_bytes"]: [jpeg, png]})
+    np.testing.assert_array_equal(served[0], served[1])

@@ -11,31 +11,44 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tpu_input.config import InputConfig
     from tpu_input.device import from_infeed
+    from tpu_input.elsewhere import as_numpy, params_from_context
     from tpu_input.evaluate import eval_steps, make_eval_input_fn
+    from tpu_input.predict import make_predict_input_fn
     from tpu_input.reading import read_manifest
-    from tpu_input.schema import Manifest
+    from tpu_input.record_source import RecordSource
+    from tpu_input.schema import Manifest, RecordSpec
     from tpu_input.serving import make_serving_input_receiver_fn
     from tpu_input.train import make_train_input_fn
 
 _HOMES = {
     "InputConfig": "tpu_input.config",
     "Manifest": "tpu_input.schema",
+    "RecordSource": "tpu_input.record_source",
+    "RecordSpec": "tpu_input.schema",
+    "as_numpy": "tpu_input.elsewhere",
     "eval_steps": "tpu_input.evaluate",
     "from_infeed": "tpu_input.device",
     "make_eval_input_fn": "tpu_input.evaluate",
+    "make_predict_input_fn": "tpu_input.predict",
     "make_serving_input_receiver_fn": "tpu_input.serving",
     "make_train_input_fn": "tpu_input.train",
+    "params_from_context": "tpu_input.elsewhere",
     "read_manifest": "tpu_input.reading",
 }
 
 __all__ = [
     "InputConfig",
     "Manifest",
+    "RecordSource",
+    "RecordSpec",
+    "as_numpy",
     "eval_steps",
     "from_infeed",
     "make_eval_input_fn",
+    "make_predict_input_fn",
     "make_serving_input_receiver_fn",
     "make_train_input_fn",
+    "params_from_context",
     "read_manifest",
 ]
 

@@ -9,25 +9,46 @@ from __future__ import annotations
 import tensorflow as tf
 
 from tpu_input.config import InputConfig
+from tpu_input.decoding import within_budget
+from tpu_input.hosts import Host
 from tpu_input.reading import plain
 
 
-def to_batches(dataset: tf.data.Dataset, batch_size: int, config: InputConfig) -> tf.data.Dataset:
+def to_batches(
+    dataset: tf.data.Dataset, batch_size: int, config: InputConfig, host: Host, skipped_batches: int = 0
+) -> tf.data.Dataset:
     """Returns full batches of `dataset`, prefetched, their images laid out for the device.
 
     Args:
-      dataset: Elements ({"image": [H, W, C], …}, label), endless or a multiple of batch_size long.
+      dataset: Elements ({"image": [H, W, C] or [config.echo, H, W, C], …}, label), endless or a multiple of batch_size
+        long.
       batch_size: Examples in a batch.
-      config: For layout.
+      config: For layout, echo and on_corrupt.
+      host: For how many cores share a batch, which "auto" goes by.
+      skipped_batches: Batches to leave out at the beginning.
     """
     dataset = dataset.batch(batch_size, drop_remainder=True)
-    if config.layout != "NHWC":
-        order = ["NHWC".index(axis) for axis in config.layout]
+    if config.on_corrupt == "skip":
+        dataset = within_budget(dataset, config.max_corrupt)
+    if config.echo > 1:
+        dataset = dataset.flat_map(plain(lambda features, label: _echoes(features, label, config.echo)))
+    dataset = dataset.skip(skipped_batches) if skipped_batches else dataset
+    layout = _resolved(config.layout, batch_size // host.cores_per_batch)
+    if layout != "NHWC":
+        order = ["NHWC".index(axis) for axis in layout]
         dataset = dataset.map(
             plain(lambda features, label: (features | {"image": tf.transpose(features["image"], order)}, label)),
             num_parallel_calls=tf.data.AUTOTUNE,
         )
     return dataset.prefetch(tf.data.AUTOTUNE)
+
+
+@plain
+def _echoes(features: dict[str, tf.Tensor], label: tf.Tensor, echo: int) -> tf.data.Dataset:
+    """Returns `echo` batches of one whose "image" is [N, echo, H, W, C]: an example comes once in each."""
+    others = {name: value for name, value in features.items() if name != "image"}
+    crops = tf.data.Dataset.range(echo)
+    return crops.map(plain(lambda crop: (others | {"image": features["image"][:, crop]}, label)))
 
 
 def from_infeed(images: tf.Tensor, config: InputConfig) -> tf.Tensor:
@@ -40,7 +61,19 @@ def from_infeed(images: tf.Tensor, config: InputConfig) -> tf.Tensor:
     Returns:
       [N, H, W, 3] float32, (image - config.mean) / config.std.
     """
-    if config.layout != "NHWC":
-        images = tf.transpose(images, [config.layout.index(axis) for axis in "NHWC"])
+    layout = config.layout
+    if layout == "auto":  # the third axis is channels only in HWCN, whose batch is above _HWNC_UP_TO
+        layout = _resolved("auto", images.shape[3] if images.shape[2] == 3 else images.shape[2])
+    if layout != "NHWC":
+        images = tf.transpose(images, [layout.index(axis) for axis in "NHWC"])
     mean, std = tf.constant(config.mean, tf.float32), tf.constant(config.std, tf.float32)
     return (tf.cast(images, tf.float32) - mean) / std
+
+
+_HWNC_UP_TO = 8  # MLPerf training v0.7, Google's resnet: transposed as HWCN if the batch of a core is above 8
+
+
+def _resolved(layout: str, per_core_batch: int) -> str:
+    if layout != "auto":
+        return layout
+    return "HWCN" if per_core_batch > _HWNC_UP_TO else "HWNC"

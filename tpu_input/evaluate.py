@@ -9,17 +9,18 @@ others; metrics weighted by "weight" never see it. It costs no decoding.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
 
-from tpu_input import schema
 from tpu_input.config import InputConfig
+from tpu_input.decoding import decode_records
 from tpu_input.device import to_batches
 from tpu_input.hosts import Host
 from tpu_input.images import decode_for_evaluation
-from tpu_input.reading import plain, records
+from tpu_input.reading import records
 from tpu_input.schema import Manifest
 from tpu_input.train import InputFn
 
@@ -39,24 +40,25 @@ def make_eval_input_fn(manifest: Manifest, config: InputConfig, split: str = "va
       ValueError: There is no such split.
     """
     manifest.split(split)
-    input_config = config
+    input_config = dataclasses.replace(config, deterministic=True, echo=1)
 
     def input_fn(params: Mapping[str, Any], config: Any = None) -> tf.data.Dataset:
         host = Host.from_params(params, config)
-        dataset = records(manifest, split, host, input_config, order=None)
-        dataset = dataset.map(decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-        return to_batches(dataset.concatenate(padding()), params["batch_size"], input_config)
+        dataset = records(manifest, split, host, input_config, order=None).enumerate()
+        dataset = decode_records(dataset, manifest, input_config, crop, 2**62, black())
+        return to_batches(dataset.concatenate(padding()), params["batch_size"], input_config, host)
 
-    @plain
-    def decode(serialized: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        example = schema.parse(serialized, manifest.first_label)
-        image = decode_for_evaluation(example["encoded"], input_config)
-        return {"image": image, "weight": tf.constant(1.0)}, example["label"]
+    def crop(encoded: tf.Tensor, _: tf.Tensor, looked: bool) -> tf.Tensor:
+        return decode_for_evaluation(encoded, input_config, manifest.record, looked)
+
+    def black() -> tf.Tensor:
+        return tf.zeros([input_config.image_size, input_config.image_size, 3], input_config.dtype)
 
     def padding() -> tf.data.Dataset:
-        image = tf.zeros([input_config.image_size, input_config.image_size, 3], input_config.dtype)
-        element = ({"image": image, "weight": tf.constant(0.0)}, tf.constant(0))
-        return tf.data.Dataset.from_tensors(element).repeat()
+        features = {"image": black(), "weight": tf.constant(0.0)}
+        if input_config.on_corrupt == "skip":
+            features |= {"problem": tf.constant(""), "epoch": tf.constant(0, tf.int64)}
+        return tf.data.Dataset.from_tensors((features, tf.constant(0))).repeat()
 
     return input_fn
 

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from tpu_input.record_spec import RecordSpec
 
 
 def shard_name(split: str, index: int, num_shards: int) -> str:
@@ -81,6 +84,7 @@ class Manifest:
       fingerprint: Hex digest of options and inputs: equal fingerprints promise equal shards.
       num_fixed: Images that were encoded again, by why.
       sources: Where the inputs were, as options of the conversion.
+      record: What a record looks like; not part of the file, which always describes records of ours.
     """
 
     path: str
@@ -93,6 +97,7 @@ class Manifest:
     fingerprint: str
     num_fixed: dict[str, int] = dataclasses.field(default_factory=dict)
     sources: list[dict[str, str]] = dataclasses.field(default_factory=list)
+    record: RecordSpec = dataclasses.field(default_factory=RecordSpec)
 
     def split(self, name: str) -> Split:
         """Returns one split.
@@ -107,8 +112,29 @@ class Manifest:
     def to_json(self) -> str:
         """Returns the manifest's file."""
         fields = {"format_version": FORMAT_VERSION} | dataclasses.asdict(self)
-        del fields["path"]
+        del fields["path"], fields["record"]
         return json.dumps(fields, indent=1, ensure_ascii=False) + "\n"
+
+    @classmethod
+    def from_shards(
+        cls, pattern: str | Mapping[str, str], record: RecordSpec | None = None, classes: int | Sequence[str] = 1000
+    ) -> Manifest:
+        """Returns the manifest of TFRecords that others wrote; it counts them once and keeps the counts beside them.
+
+        Args:
+          pattern: Glob of the shards, e.g. "gs://bucket/imagenet/train-*", which become split "train"; or a glob for
+            each split by name. All in one folder.
+          record: What a record looks like, e.g. schema.IMAGENET; None means as this package writes them.
+          classes: Names in label order, or how many there are.
+
+        Raises:
+          ValueError: No file matches, one is cut off, or its first record is not as `record` says.
+        """
+        from tpu_input.shards import manifest_of_shards
+
+        patterns = {"train": pattern} if isinstance(pattern, str) else pattern
+        names = tuple(map(str, range(classes))) if isinstance(classes, int) else tuple(classes)
+        return manifest_of_shards(patterns, record or RecordSpec(), names)
 
     @classmethod
     def from_json(cls, text: str, path: str) -> Manifest:

@@ -1,6 +1,6 @@
 """Shards → serialized records, for one host.
 
-DATASET/manifest.json ──read_manifest()──▶ Manifest ──records()──▶ Dataset of scalar strings
+DATASET/manifest.json ──read_manifest()──▶ Manifest ──records()──▶ Dataset of (path, number in the shard, serialized)
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
 def records(
     manifest: Manifest, split: str, host: Host, config: InputConfig, order: tf.Tensor | None
 ) -> tf.data.Dataset:
-    """Returns one pass over the host's share of a split, as scalar strings.
+    """Returns one pass over the host's share of a split: (path of the shard, number in the shard, serialized record).
+
+    A shard always gives as many elements as its manifest says: what cannot be read is "".
 
     Args:
       manifest: The dataset.
@@ -63,14 +65,35 @@ def records(
       order: int32 permutation of the host's shards; None reads them in their own order, one after the other.
     """
     shards = manifest.split(split).shards
-    paths = [f"{manifest.path}/{shard.name}" for shard in host.shards(shards)]
-    ordered = tf.data.Dataset.from_tensor_slices(paths if order is None else tf.gather(paths, order))
-    dataset = ordered.interleave(
-        plain(lambda shard: tf.data.TFRecordDataset(shard, buffer_size=_READ_BUFFER_BYTES)),
+    mine = host.shards(shards)
+    paths = [f"{manifest.path}/{shard.name}" for shard in mine]
+    counts = [shard.num_examples for shard in mine]
+    listed: Any = (tf.constant(paths, tf.string), tf.constant(counts, tf.int64))
+    if order is not None:
+        listed = tuple(tf.gather(column, order) for column in listed)
+    dataset = tf.data.Dataset.from_tensor_slices(listed).interleave(
+        _shard_records,
         cycle_length=1 if order is None else min(config.parallel_shards, len(paths)),
         num_parallel_calls=tf.data.AUTOTUNE,
-        deterministic=True,
+        deterministic=order is None or config.deterministic,
     )
     if host.reads_by_record(shards):
         dataset = dataset.shard(host.num_hosts, host.index)
     return dataset
+
+
+@plain
+def _shard_records(path: tf.Tensor, num_examples: tf.Tensor) -> tf.data.Dataset:
+    """Returns num_examples elements (path, number, serialized); "" from where the file is damaged or ends.
+
+    Past damage TensorFlow's reader cannot find the next record. It logs what it saw, and we name the place.
+    """
+    # TFRecordDataset(missing).ignore_errors() loops for ever (TF 2.15 and 2.21), so that the file is opened before,
+    # by a reader whose error is not ignored.
+    opened = tf.data.FixedLengthRecordDataset(path, 1, buffer_size=1).take(1)
+    read = opened.flat_map(
+        plain(lambda _: tf.data.TFRecordDataset(path, buffer_size=_READ_BUFFER_BYTES).ignore_errors(log_warning=True))
+    )
+    missing = tf.data.Dataset.from_tensors("").repeat()
+    numbers, paths = tf.data.Dataset.range(num_examples), tf.data.Dataset.from_tensors(path).repeat()
+    return tf.data.Dataset.zip((paths, numbers, read.concatenate(missing)))

@@ -13,14 +13,18 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from tpu_input.manifest import MANIFEST_NAME, Manifest, Shard, Split, shard_name
+from tpu_input.record_spec import IMAGENET, MNIST, RecordSpec
 from tpu_input.tfrecord import FRAME_BYTES, Example, frame, read_frames
 
 __all__ = [
     "FEATURES",
     "FRAME_BYTES",
+    "IMAGENET",
     "MANIFEST_NAME",
+    "MNIST",
     "Manifest",
     "Record",
+    "RecordSpec",
     "Shard",
     "Split",
     "decode",
@@ -46,6 +50,7 @@ FEATURES = {
     "image/key": bytes,  # identifies the example within its dataset, UTF-8
     "image/key/sha256": bytes,  # hex digest of image/encoded
 }
+NO_LABEL = -(2**31)  # what parse() finds in a record without a label
 COLORSPACES = {1: b"Grayscale", 3: b"RGB"}
 
 
@@ -128,24 +133,27 @@ def decode(serialized: bytes, first_label: int = 0) -> Record:
     )
 
 
-def parse(serialized: Any, first_label: int = 0) -> dict[str, Any]:
+def parse(serialized: Any, first_label: int = 0, spec: RecordSpec | None = None) -> dict[str, Any]:
     """Returns the tensors that an input pipeline needs of one record; for use inside `tf.data`.
 
     Args:
       serialized: Scalar string tensor, a tf.train.Example.
       first_label: The manifest's.
+      spec: Where image and label lie; None means as encode() wrote them.
 
     Returns:
-      {"encoded": scalar string, a JPEG file; "label": scalar int32, 0-based}.
+      {"encoded": scalar string, a JPEG file or what `spec` says, "" where there is none; "label": scalar int32,
+      0-based, NO_LABEL where there is none}.
     """
     import tensorflow as tf
 
+    spec = spec or RecordSpec()
     features = tf.io.parse_single_example(
         serialized,
         {
-            "image/encoded": tf.io.FixedLenFeature([], tf.string),
-            "image/class/label": tf.io.FixedLenFeature([], tf.int64),
+            spec.image_key: tf.io.FixedLenFeature([], tf.string, ""),
+            spec.label_key: tf.io.FixedLenFeature([], tf.int64, NO_LABEL + first_label),
         },
     )
-    label = tf.cast(features["image/class/label"], tf.int32) - first_label
-    return {"encoded": features["image/encoded"], "label": label}
+    label = tf.cast(features[spec.label_key] - first_label, tf.int32)
+    return {"encoded": features[spec.image_key], "label": label}

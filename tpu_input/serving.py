@@ -1,4 +1,4 @@
-"""Serving input: a batch of JPEG files in, what evaluation sees out."""
+"""Serving input: a batch of JPEG or PNG files in, what evaluation sees out."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tpu_input.images import decode_for_evaluation
 def make_serving_input_receiver_fn(config: InputConfig) -> Callable[[], Any]:
     """Returns a serving_input_receiver_fn for TPUEstimator.export_saved_model (TensorFlow 2.15).
 
-    Its receiver takes "image_bytes", [batch] strings, each a JPEG file; its features are {"image": [batch, image_size,
-    image_size, 3] of config.dtype}, always NHWC, cropped by evaluation's own function.
+    Its receiver takes "image_bytes", [batch] strings, each a JPEG or PNG file; its features are {"image": [batch,
+    image_size, image_size, 3] of config.dtype}, always NHWC, cropped by evaluation's own function.
     """
 
     def serving_input_receiver_fn() -> Any:

@@ -1,0 +1,136 @@
+"""What cannot be read, decoded or labelled is named by shard and record; skipping has a budget and an end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tpu_input import InputConfig, make_eval_input_fn, make_train_input_fn, read_manifest, schema
+
+CONFIG = InputConfig(image_size=8)
+SHARD = "train-00002-of-00009.tfrecord"
+
+
+def rewrite(folder: Path, change) -> int:
+    """Passes record 5 of the third shard through `change`; returns how many records the shard has."""
+    with (folder / SHARD).open("rb") as file:
+        payloads = [payload for _, payload in schema.read_frames(file)]
+    payloads[5] = change(payloads[5])
+    (folder / SHARD).write_bytes(b"".join(map(schema.frame, payloads)))
+    return len(payloads)
+
+
+def changed(**features):
+    def change(payload: bytes) -> bytes:
+        return schema.encode(schema.decode(payload)._replace(**features))
+
+    return change
+
+
+def truncate(folder: Path) -> None:
+    data = (folder / SHARD).read_bytes()
+    (folder / SHARD).write_bytes(data[:-20])
+
+
+def epoch(folder: Path, make, config=CONFIG) -> tuple[float, list[int]]:
+    """Returns (sum of weights, sorted labels of weight 1) of one pass over the training split."""
+    manifest = read_manifest(folder)
+    dataset = make(manifest, config, split="train")({"batch_size": 24})
+    batches = list(dataset.take(manifest.split("train").num_examples // 24).as_numpy_iterator())
+    weights = np.concatenate([features["weight"] for features, _ in batches])
+    labels = np.concatenate([labels for _, labels in batches])
+    return weights.sum(), sorted(labels[weights == 1])
+
+
+DAMAGES = [
+    (changed(label=10), "has label 10 on disk; 10 classes need 0 to 9"),
+    (changed(label=-1), "has label -1 on disk; 10 classes need 0 to 9"),
+    (changed(encoded=b""), "holds no jpeg image that can be decoded, in feature image/encoded"),
+    (changed(encoded=b"\xff\xd8\xffnothing\xff"), "holds no jpeg image that can be decoded"),
+    (changed(encoded=b"GIF89a"), "holds no jpeg image that can be decoded"),
+    (lambda payload: b"", "cannot be read: the shard is cut off or damaged there"),
+]
+
+
+@pytest.mark.parametrize("make", [make_train_input_fn, make_eval_input_fn])
+@pytest.mark.parametrize(("change", "message"), DAMAGES)
+def test_an_error_names_shard_and_record(dataset_copy, make, change, message):
+    rewrite(dataset_copy, change)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=f"record 5 of {dataset_copy}/{SHARD} {message}"):
+        epoch(dataset_copy, make)
+
+
+@pytest.mark.parametrize("make", [make_train_input_fn, make_eval_input_fn])
+def test_a_truncated_shard_is_named(dataset_copy, make):
+    total = rewrite(dataset_copy, bytes)
+    truncate(dataset_copy)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=f"record {total - 1} of .*/{SHARD} cannot be read"):
+        epoch(dataset_copy, make)
+
+
+def test_a_missing_shard_is_an_error_even_where_corruption_is_skipped(dataset_copy):
+    (dataset_copy / SHARD).unlink()
+    with pytest.raises(tf.errors.NotFoundError, match=SHARD):
+        epoch(dataset_copy, make_eval_input_fn, InputConfig(8, on_corrupt="skip", max_corrupt=10_000))
+
+
+def test_the_error_reaches_a_graph_s_session(dataset_copy):
+    rewrite(dataset_copy, changed(label=77))
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        dataset = make_eval_input_fn(read_manifest(dataset_copy), CONFIG, split="train")({"batch_size": 732})
+        batch = tf.compat.v1.data.make_one_shot_iterator(dataset).get_next()
+        with pytest.raises(tf.errors.InvalidArgumentError, match=f"record 5 of .*{SHARD} has label 77"):
+            session.run(batch)
+
+
+@pytest.mark.parametrize("make", [make_train_input_fn, make_eval_input_fn])
+@pytest.mark.parametrize("change", [changed(label=10), changed(encoded=b"no"), lambda payload: b"no Example"])
+def test_skip_leaves_one_place_empty_and_all_others_as_they_were(dataset_copy, make, change):
+    total = read_manifest(dataset_copy).split("train").num_examples
+    _, before = epoch(dataset_copy, make)
+    rewrite(dataset_copy, change)
+    skipping = InputConfig(image_size=8, on_corrupt="skip", max_corrupt=1)
+    weight, after = epoch(dataset_copy, make, skipping)
+    assert (weight, len(after)) == (total - 1, len(before) - 1)
+
+
+def test_skip_says_what_it_skipped_and_counts(dataset_copy, capfd):
+    rewrite(dataset_copy, changed(label=10))
+    epoch(dataset_copy, make_train_input_fn, InputConfig(8, on_corrupt="skip"))
+    assert f"skipped, 1 in this epoch: record 5 of {dataset_copy}/{SHARD} has label 10" in capfd.readouterr().err
+
+
+def test_skip_does_not_change_the_order_of_the_others_nor_the_resume(dataset_copy):
+    def batches(count, start_step=0):
+        config = InputConfig(8, shuffle_records=64, on_corrupt="skip")
+        dataset = make_train_input_fn(read_manifest(dataset_copy), config, start_step=start_step)({"batch_size": 48})
+        return [
+            (features["weight"].tolist(), labels.tolist())
+            for features, labels in dataset.take(count).as_numpy_iterator()
+        ]
+
+    rewrite(dataset_copy, changed(encoded=b"no"))
+    straight = batches(40)  # an epoch is 30.5
+    assert sum(min(weights) == 0 for weights, _ in straight) in (1, 2)
+    assert straight[33:] == batches(7, start_step=33)
+
+
+@pytest.mark.parametrize("make", [make_train_input_fn, make_eval_input_fn])
+def test_skip_stops_when_everything_is_corrupt(dataset_copy, make):
+    for shard in dataset_copy.glob("train-*"):
+        shard.write_bytes(b"no TFRecord")
+    with pytest.raises(tf.errors.InvalidArgumentError, match="more than max_corrupt=7 corrupt records in an epoch"):
+        epoch(dataset_copy, make, InputConfig(8, on_corrupt="skip", max_corrupt=7))
+
+
+def test_a_manifest_s_smaller_classes_are_noticed(dataset_copy):
+    path = dataset_copy / schema.MANIFEST_NAME
+    fields = json.loads(path.read_text())
+    fields["classes"] = fields["classes"][:9]
+    path.write_text(json.dumps(fields))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="has label 9 on disk; 9 classes need 0 to 8"):
+        epoch(dataset_copy, make_train_input_fn)

@@ -1,0 +1,148 @@
+"""Training's options: augmentation, echoes, caches, a bounded shuffle, order given up for speed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from test_train_input import AUGMENTED, WHOLE, batches, images, same
+
+from tpu_input import InputConfig, augment, make_train_input_fn, read_manifest
+from tpu_input.caching import cache_bytes, check_memory
+from tpu_input.hosts import Host
+from tpu_input.train import buffer_records
+
+
+def changed(config=AUGMENTED, **options):
+    return dataclasses.replace(config, **options)
+
+
+@pytest.mark.parametrize(
+    "options", [{"cache": "records"}, {"cache": "decoded"}, {"echo": 3}, {"cache": "decoded", "echo": 2}]
+)
+@pytest.mark.parametrize("start_step", [1, 31, 62])
+def test_a_resumed_run_is_exact_with_caches_and_echoes(digits_dataset, options, start_step):
+    config = changed(**options)
+    straight = batches(digits_dataset, config, start_step + 3)
+    assert same(straight[start_step:], batches(digits_dataset, config, 3, start_step=start_step))
+
+
+@pytest.mark.parametrize("cache", ["records", "decoded"])
+def test_a_cache_keeps_every_example_once_an_epoch_in_another_order_and_freezes_no_crop(digits_dataset, cache):
+    total = digits_dataset.split("train").num_examples
+    seen = images(batches(digits_dataset, changed(WHOLE, cache=cache), 2 * total // 48))
+    assert set(seen[:total]) == set(seen[total : 2 * total])
+    assert len(set(seen)) == total
+    assert seen[:total] != seen[total : 2 * total]
+    cropped = InputConfig(image_size=8, flip=False, cache=cache)
+    assert len(set(images(batches(digits_dataset, cropped, 2 * total // 48)))) > 1.9 * total
+
+
+def test_a_cache_that_does_not_fit_is_refused_with_its_size(digits_dataset):
+    config = InputConfig(8, cache="decoded")
+    split = digits_dataset.split("train")
+    needed = cache_bytes(digits_dataset, "train", Host(), config)
+    assert needed == int(split.num_examples * split.height[1] * split.width[1] * 3)
+    assert cache_bytes(digits_dataset, "train", Host(), InputConfig(8, cache="records")) == pytest.approx(
+        split.num_bytes, rel=0.01
+    )
+    check_memory(8 * 10**9, config, available=10 * 10**9 + 1)
+    with pytest.raises(ValueError, match=r'"decoded" will take 9.0 GB .* 10.0 GB are .*; use cache=None or "rec'):
+        check_memory(9 * 10**9, config, available=10**10)
+
+
+@pytest.mark.parametrize("options", [{"cache": "decoded"}, {"echo": 2}, {"cache": "records"}])
+def test_skipping_goes_with_caches_and_echoes(dataset_copy, options):
+    for shard in ("train-00001-of-00009.tfrecord", "train-00002-of-00009.tfrecord"):
+        data = (dataset_copy / shard).read_bytes()
+        (dataset_copy / shard).write_bytes(data[:-20])
+    manifest = read_manifest(dataset_copy)
+    config = InputConfig(8, on_corrupt="skip", max_corrupt=2, **options)
+    dataset = make_train_input_fn(manifest, config)({"batch_size": 24}).take(3 * 61 * config.echo)
+    assert sum(features["weight"].sum() for features, _ in dataset.as_numpy_iterator()) == 3 * 1462 * config.echo
+
+
+def test_echoes_are_other_crops_of_the_same_examples_in_consecutive_batches(digits_dataset):
+    echoed = batches(digits_dataset, changed(echo=2), 6)
+    assert all(np.array_equal(echoed[n][1], echoed[n + 1][1]) for n in (0, 2, 4))
+    assert not np.array_equal(echoed[0][0], echoed[1][0])
+    plain = batches(digits_dataset, AUGMENTED, 3)
+    assert [labels.tolist() for _, labels in plain] == [labels.tolist() for _, labels in echoed[::2]]
+
+
+def test_the_union_of_windows_is_decoded_as_each_alone(digits_dataset):
+    whole = batches(digits_dataset, changed(WHOLE, echo=2), 2)
+    assert np.array_equal(whole[0][0], whole[1][0])
+    assert np.array_equal(whole[0][0], batches(digits_dataset, WHOLE, 1)[0][0])
+
+
+def test_the_shuffle_buffer_is_bounded_in_bytes(digits_dataset):
+    split = digits_dataset.split("train")
+    assert buffer_records(digits_dataset, "train", InputConfig(8)) == 16384
+    few = InputConfig(8, shuffle_bytes=10 * split.num_bytes // split.num_examples + 9)
+    assert buffer_records(digits_dataset, "train", few) == 10
+
+
+def test_without_order_every_example_still_comes_once_an_epoch(digits_dataset):
+    total = digits_dataset.split("train").num_examples
+    seen = images(batches(digits_dataset, changed(WHOLE, deterministic=False), 61))
+    assert set(Counter(seen).values()) == {2}
+    assert len(set(seen)) == total
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+@pytest.mark.parametrize("function", [augment.color_jitter(), augment.rand_augment(), augment.rand_augment(3, 10)])
+def test_augmentation_is_random_by_the_seed_alone(digits_dataset, function, dtype):
+    config = changed(WHOLE, augment=function, dtype=dtype)
+    run = batches(digits_dataset, config, 3)
+    assert same(run, batches(digits_dataset, config, 3))
+    assert not same(run, batches(digits_dataset, changed(WHOLE, dtype=dtype), 3))
+    assert run[0][0].dtype == dtype
+    assert 0 <= run[0][0].min() < run[0][0].max() <= 255
+
+
+def test_an_augmentation_that_changes_the_shape_is_refused(digits_dataset):
+    with pytest.raises(ValueError, match=r"augment made uint8 \(4, 8, 3\) of uint8 \(8, 8, 3\); it needs to keep"):
+        batches(digits_dataset, changed(augment=lambda image, seed: image[:4]), 1)
+
+
+@pytest.mark.parametrize("operation", augment._OPERATIONS)
+def test_every_operation_of_rand_augment_keeps_range_and_shape_and_nothing_moves_at_level_zero(operation):
+    pixels = tf.cast(np.random.default_rng(0).integers(0, 256, (16, 12, 3)), tf.float32)
+    for level in (-1.0, 1.0):
+        moved = operation(pixels, tf.constant(level)).numpy()
+        assert moved.shape == (16, 12, 3)
+        assert -0.01 <= moved.min() <= moved.max() <= 255.01
+    if operation is not augment._autocontrast:
+        np.testing.assert_allclose(operation(pixels, tf.constant(0.0)), pixels, atol=0.01)
+
+
+@pytest.mark.parametrize("mix", [augment.mixup, augment.cutmix])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_mixing_weighs_labels_as_it_weighs_images(mix, compiled):
+    batch = tf.stack([tf.zeros([8, 8, 3]), tf.ones([8, 8, 3])])
+    shares = []
+    for step in range(20):
+        images_, labels = tf.function(mix, jit_compile=compiled)(batch, tf.eye(2), tf.constant([0, step]))
+        np.testing.assert_allclose(tf.reduce_mean(images_[0]), labels[0, 1], atol=1e-5)
+        np.testing.assert_allclose(tf.reduce_sum(labels, 1), [1, 1], atol=1e-5)
+        shares.append(float(labels[0, 1]))
+    assert len(set(shares)) > 10
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"cache": "crops"}, "cache must be one of None, records, decoded, got 'crops'"),
+        ({"echo": 0}, "echo must be at least 1, got 0"),
+        ({"shuffle_bytes": 0}, "shuffle_bytes must be at least 1, got 0"),
+        ({"on_corrupt": "ignore"}, "on_corrupt must be one of error, skip, got 'ignore'"),
+        ({"max_corrupt": -1}, "max_corrupt must be non-negative, got -1"),
+    ],
+)
+def test_an_option_that_cannot_work_says_what_is_needed(change, message):
+    with pytest.raises(ValueError, match=message):
+        InputConfig(8, **change)

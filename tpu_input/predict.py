@@ -1,0 +1,44 @@
+"""Prediction input: image files, in their order, as evaluation sees them.
+
+file names ──▶ bytes ──▶ centre crop ──▶ batches {"image": [batch_size, image_size, image_size, 3]}, the last shorter
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tpu_input.config import InputConfig
+from tpu_input.images import decode_for_evaluation
+from tpu_input.reading import plain
+from tpu_input.train import InputFn
+
+
+def make_predict_input_fn(files: Sequence[str], config: InputConfig) -> InputFn:
+    """Returns input_fn(params) -> finite Dataset of {"image": …} of config.dtype, for TPUEstimator.predict.
+
+    Always NHWC, whatever config.layout: TPUEstimator pads the first axis of the last batch.
+
+    Args:
+      files: Paths or URIs of JPEG or PNG files.
+      config: For image_size, dtype and eval_crop.
+
+    Raises:
+      ValueError: There are no files.
+    """
+    if not files:
+        raise ValueError("files is empty; give at least one image")
+    input_config = config
+
+    @plain
+    def decode(path: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"image": decode_for_evaluation(tf.io.read_file(path), input_config)}
+
+    def input_fn(params: Mapping[str, Any], config: Any = None) -> tf.data.Dataset:
+        dataset = tf.data.Dataset.from_tensor_slices(list(map(str, files)))
+        dataset = dataset.map(decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+        return dataset.batch(params["batch_size"]).prefetch(tf.data.AUTOTUNE)
+
+    return input_fn

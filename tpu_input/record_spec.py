@@ -1,0 +1,40 @@
+"""How others' TFRecords say what ours say: keys, encoding, first label. TensorFlow-free."""
+
+from __future__ import annotations
+
+import dataclasses
+
+ENCODINGS = ("jpeg", "png", "raw")
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordSpec:
+    """What a tf.train.Example of an image and its label looks like.
+
+    Attributes:
+      image_key: Feature that holds the image, one string.
+      label_key: Feature that holds the label, one int64.
+      encoding: "jpeg" (a PNG among them is decoded too), "png", or "raw" for uint8 pixels.
+      raw_shape: Height, width and channels (1 or 3) of raw pixels; None for the other encodings.
+      label_offset: Label on disk of class 0.
+    """
+
+    image_key: str = "image/encoded"
+    label_key: str = "image/class/label"
+    encoding: str = "jpeg"
+    raw_shape: tuple[int, int, int] | None = None
+    label_offset: int = 0
+
+    def __post_init__(self) -> None:
+        if self.encoding not in ENCODINGS:
+            raise ValueError(f"encoding must be one of {', '.join(ENCODINGS)}, got {self.encoding!r}")
+        if (self.encoding == "raw") != (self.raw_shape is not None):
+            raise ValueError(f'raw_shape goes with encoding "raw" alone, got {self.raw_shape!r} with {self.encoding!r}')
+        if self.raw_shape and (min(self.raw_shape) < 1 or self.raw_shape[2] not in (1, 3)):
+            raise ValueError(f"raw_shape must be (height, width, 1 or 3), got {self.raw_shape!r}")
+
+
+# As written by tensorflow/tpu's imagenet_to_gcs.py: labels 1 to 1000.
+IMAGENET = RecordSpec(label_offset=1)
+# As written by TensorFlow's how_tos/reading_data/convert_to_records.py.
+MNIST = RecordSpec("image_raw", "label", "raw", (28, 28, 1))

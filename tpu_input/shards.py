@@ -1,0 +1,139 @@
+"""Others' TFRecords → a Manifest: lists the shards, counts their records once, keeps the counts beside them.
+
+pattern ──▶ shards ──▶ counts: from FOLDER/.tpu_input_counts.json, from FOLDER/index/*.parquet, or by reading the
+length of every record (12 bytes of each; nothing is decoded)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import uuid
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+import tensorflow as tf
+
+from tpu_input.config import InputConfig
+from tpu_input.record_spec import RecordSpec
+from tpu_input.schema import FRAME_BYTES, Manifest, Shard, Split
+from tpu_input.tfrecord import Example
+
+COUNTS_NAME = ".tpu_input_counts.json"
+_HEADER = struct.Struct("<QI")
+_THREADS = 16  # they wait for storage
+
+
+def manifest_of_shards(patterns: Mapping[str, str], record: RecordSpec, classes: tuple[str, ...]) -> Manifest:
+    """Returns what Manifest.from_shards does.
+
+    Args:
+      patterns: Glob of each split's shards.
+      record: What a record looks like.
+      classes: Names in label order.
+
+    Raises:
+      ValueError: See there.
+    """
+    found = {split: _match(pattern) for split, pattern in patterns.items()}
+    folders = {os.path.dirname(path) for paths in found.values() for path in paths}
+    if len(folders) != 1:
+        raise ValueError(f"the shards lie in {len(folders)} folders, {sorted(folders)}; they need to lie in one")
+    (folder,) = folders
+    kept = _read_counts(folder)
+    with ThreadPoolExecutor(_THREADS) as pool:
+        shards = {split: tuple(pool.map(lambda path: _shard(path, kept), paths)) for split, paths in found.items()}
+    _write_counts(folder, kept | {one.name: [one.num_bytes, one.num_examples] for of in shards.values() for one in of})
+    for paths in found.values():
+        _check_first(paths[0], record)
+    splits = {split: _split(of) for split, of in shards.items()}
+    total = sum(split.num_examples for split in splits.values())
+    return Manifest(folder, classes, record.label_offset, splits, total, {}, {}, "", record=record)
+
+
+def _match(pattern: str) -> list[str]:
+    paths: list[str] = sorted(tf.io.gfile.glob(pattern))
+    if not paths:
+        raise ValueError(f"no file matches {pattern!r}; quote the pattern, and look with: ls {pattern}")
+    return paths
+
+
+def _split(shards: tuple[Shard, ...]) -> Split:
+    """Returns a split about whose pixels nothing is known but what ImageNet's are like."""
+    return Split(shards, (), (0, 0.0, 0), (0, 0.0, 0), InputConfig.mean, InputConfig.std)
+
+
+def _shard(path: str, kept: Mapping[str, list[int]]) -> Shard:
+    name, num_bytes = os.path.basename(path), tf.io.gfile.stat(path).length
+    if name in kept and kept[name][0] == num_bytes:
+        return Shard(name, kept[name][1], num_bytes, "")
+    index = f"{os.path.dirname(path)}/index/{name.removesuffix('.tfrecord')}.parquet"
+    return Shard(name, _count_index(index) if tf.io.gfile.exists(index) else _count(path, num_bytes), num_bytes, "")
+
+
+def _count_index(path: str) -> int:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with tf.io.gfile.GFile(path, "rb") as file:
+        return int(pq.ParquetFile(pa.BufferReader(file.read())).metadata.num_rows)
+
+
+def _count(path: str, num_bytes: int) -> int:
+    """Returns the records of one shard, by their lengths.
+
+    Raises:
+      ValueError: The file ends within a record, or holds something else.
+    """
+    number = offset = 0
+    with tf.io.gfile.GFile(path, "rb") as file:
+        while offset < num_bytes:
+            file.seek(offset)
+            header = file.read(_HEADER.size)
+            length = _HEADER.unpack(header)[0] if len(header) == _HEADER.size else num_bytes
+            if offset + length + FRAME_BYTES > num_bytes:
+                raise ValueError(
+                    f"{path!r} ends within its record {number}, at byte {offset} of {num_bytes}, or is no TFRecord "
+                    "file; copy it again"
+                )
+            number, offset = number + 1, offset + length + FRAME_BYTES
+    return number
+
+
+def _check_first(path: str, record: RecordSpec) -> None:
+    """Raises ValueError unless the first record of a shard has the features of `record`."""
+    first = next(iter(tf.data.TFRecordDataset(path).take(1).as_numpy_iterator()), None)
+    if first is None:
+        return
+    try:
+        features = Example.FromString(first).features.feature
+    except Exception as error:  # protobuf's DecodeError has no public home common to its versions
+        raise ValueError(f"record 0 of {path!r} is no tf.train.Example: {error}") from error
+    for key, values in ((record.image_key, "bytes_list"), (record.label_key, "int64_list")):
+        if key not in features or not getattr(features[key], values).value:
+            raise ValueError(
+                f"record 0 of {path!r} has no {values} feature {key!r}; it has {', '.join(sorted(features))}; "
+                "say which to read with record=RecordSpec(image_key=…, label_key=…)"
+            )
+
+
+def _read_counts(folder: str) -> dict[str, list[int]]:
+    try:
+        with tf.io.gfile.GFile(f"{folder}/{COUNTS_NAME}") as file:
+            return dict(json.loads(file.read()))
+    except (tf.errors.OpError, ValueError):
+        return {}
+
+
+def _write_counts(folder: str, counts: Mapping[str, list[int]]) -> None:
+    """Keeps {shard: [bytes, records]} for the next time, where the folder can be written."""
+    if counts == _read_counts(folder):
+        return
+    temporary = f"{folder}/{COUNTS_NAME}.{uuid.uuid4().hex}"  # several hosts may count at the same time
+    try:
+        with tf.io.gfile.GFile(temporary, "w") as file:
+            file.write(json.dumps(counts))
+        tf.io.gfile.rename(temporary, f"{folder}/{COUNTS_NAME}", overwrite=True)
+    except tf.errors.OpError:
+        return
