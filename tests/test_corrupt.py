@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -134,3 +135,16 @@ def test_a_manifest_s_smaller_classes_are_noticed(dataset_copy):
     path.write_text(json.dumps(fields))
     with pytest.raises(tf.errors.InvalidArgumentError, match="has label 9 on disk; 9 classes need 0 to 8"):
         epoch(dataset_copy, make_train_input_fn)
+
+
+@pytest.mark.parametrize("make", [make_train_input_fn, make_eval_input_fn])
+def test_a_shard_with_more_records_than_promised_is_said(digits_dataset, make):
+    split = digits_dataset.split("validation")
+    fewer = dataclasses.replace(split.shards[0], num_examples=split.shards[0].num_examples - 1)
+    promised = dataclasses.replace(split, shards=(fewer, *split.shards[1:]))
+    manifest = dataclasses.replace(digits_dataset, splits={"validation": promised})
+    dataset = make(manifest, InputConfig(8), split="validation")({"batch_size": 111})
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match=f"{fewer.name} holds more than the {fewer.num_examples} records"
+    ):
+        list(dataset.take(4))

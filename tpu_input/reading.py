@@ -95,5 +95,16 @@ def _shard_records(path: tf.Tensor, num_examples: tf.Tensor) -> tf.data.Dataset:
         plain(lambda _: tf.data.TFRecordDataset(path, buffer_size=_READ_BUFFER_BYTES).ignore_errors(log_warning=True))
     )
     missing = tf.data.Dataset.from_tensors("").repeat()
-    numbers, paths = tf.data.Dataset.range(num_examples), tf.data.Dataset.from_tensors(path).repeat()
-    return tf.data.Dataset.zip((paths, numbers, read.concatenate(missing)))
+    numbers, paths = tf.data.Dataset.range(num_examples + 1), tf.data.Dataset.from_tensors(path).repeat()
+    found = tf.data.Dataset.zip((paths, numbers, read.concatenate(missing)))
+    promised = tf.strings.join([path, " holds more than the ", tf.strings.as_string(num_examples), " records promised"])
+
+    @plain
+    def in_number(path: tf.Tensor, number: tf.Tensor, serialized: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        with tf.control_dependencies([tf.raw_ops.Assert(condition=number < num_examples, data=[promised])]):
+            return path, number, tf.identity(serialized)
+
+    # One place more than there are records: nothing may stand there.
+    return found.filter(
+        plain(lambda _, number, serialized: (number < num_examples) | tf.not_equal(serialized, ""))
+    ).map(in_number)
