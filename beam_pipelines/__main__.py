@@ -47,6 +47,11 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted; the same command goes on from here", file=sys.stderr)
         return 130
+    except Exception as error:
+        if not type(error).__module__.startswith("google."):
+            raise
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -139,6 +144,7 @@ With --runner, all flags of that Beam runner may follow, such as --project and -
 
 def _command(commands: Any, name: str, run: Callable[..., int], help_text: str, epilog: str = "") -> Parser:
     description = help_text[0].upper() + help_text[1:] + "."
+    epilog = epilog or f"example:\n  python -m beam_pipelines {name} digits"
     raw = argparse.RawDescriptionHelpFormatter
     parser: Parser = commands.add_parser(
         name, help=help_text, description=description, epilog=epilog, formatter_class=raw, allow_abbrev=False

@@ -40,8 +40,12 @@ def print_summary(manifest: Manifest) -> None:
     for name, split in manifest.splits.items():
         sizes = [shard.num_bytes for shard in split.shards]
         print(
-            f"{name}: {split.num_examples:,} examples of {len(manifest.classes)} classes in {len(sizes)} shards, "
-            f"{size(min(sizes))} to {size(max(sizes))} each"
+            f"{name}: {split.num_examples:,} examples of {len(manifest.classes)} classes in "
+            + (
+                f"{len(sizes)} shards, {size(min(sizes))} to {size(max(sizes))} each"
+                if sizes[1:]
+                else f"1 shard, {size(sizes[0])}"
+            )
         )
     rejected = sum(manifest.num_rejected.values())
     reasons = ", ".join(f"{reason} {count}" for reason, count in manifest.num_rejected.items())

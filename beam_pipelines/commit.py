@@ -57,15 +57,18 @@ def commit(options: ConvertOptions, plan: Plan, receipts: dict[str, list[Receipt
     return manifest
 
 
+_HARMLESS = {"duplicate", "system_file"}  # what dedup is asked to drop, and what nobody meant to be an input
+
+
 def check_budget(
     options: ConvertOptions, num_inputs: int, num_rejected: dict[str, int], examples: dict[str, str]
 ) -> None:
     """Refuses a dataset that leaves out more than it may, with the reasons counted and some examples.
 
     Raises:
-      ValueError: More than options.max_rejected of the inputs are rejected, not counting what dedup is asked to drop.
+      ValueError: More than options.max_rejected of the inputs are rejected, not counting those of _HARMLESS reasons.
     """
-    count = sum(num_rejected.values()) - num_rejected.get("duplicate", 0)
+    count = sum(number for reason, number in num_rejected.items() if reason not in _HARMLESS)
     if count > options.max_rejected * num_inputs:
         raise ValueError(
             f"{count} of {num_inputs} inputs are rejected ({100 * count / num_inputs:.3g} %), more than "

@@ -130,8 +130,8 @@ def _existing(options: ConvertOptions, plan: Plan) -> Manifest | None:
     if manifest and manifest.fingerprint != plan.fingerprint:
         if not options.overwrite:
             raise ValueError(
-                f"output {options.output!r} holds another dataset, made of {manifest.num_inputs} inputs with "
-                f"{manifest.options}; choose another output, or replace it with --overwrite"
+                f"output {options.output!r} holds another dataset: {_difference(options, plan, manifest)}; "
+                "choose another output, or replace it with --overwrite"
             )
         _remove_shards(options.output, [shard.name for split in manifest.splits.values() for shard in split.shards])
         manifest = None
@@ -145,6 +145,14 @@ def _existing(options: ConvertOptions, plan: Plan) -> Manifest | None:
             "move them away, or choose another output"
         )
     return manifest
+
+
+def _difference(options: ConvertOptions, plan: Plan, manifest: Manifest) -> str:
+    """Returns in which options, or else in what inputs, a dataset differs from this conversion."""
+    mine = options.shaping()
+    differing = [f"its {name} is {manifest.options.get(name)!r}, not {mine[name]!r}" for name in mine]
+    found = [text for name, text in zip(mine, differing, strict=True) if manifest.options.get(name) != mine[name]]
+    return "; ".join(found) or f"it was made of {manifest.num_inputs} other inputs, now there are {plan.num_inputs}"
 
 
 def _check_unfinished(options: ConvertOptions, plan: Plan) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import posixpath
 import tarfile
 from collections.abc import Iterable, Iterator
@@ -48,6 +49,10 @@ def check_source(source: Source) -> None:
             )
     if source.path.endswith(".csv"):
         list_columns(source.path)
+    elif not source.is_list and not source.path.endswith(".tar") and os.path.isfile(source.path):
+        raise ValueError(
+            f"input {source.path!r} is a file; it is a folder of class folders, a .tar, a .csv or a .jsonl"
+        )
 
 
 def _rows_of_files(source: Source) -> Iterator[Row]:
@@ -70,7 +75,13 @@ def _row_of_file(path: str, uri: str, size: int) -> Row:
         path.encode()
     except UnicodeEncodeError:
         return Row(_shown(path), _shown(uri)).reject("bad_name", "its name is not UTF-8")
-    return Row(path, uri, num_bytes=size)
+    row = Row(path, uri, num_bytes=size)
+    if posixpath.basename(path) in _SYSTEM_FILES:
+        return row.reject("system_file", "made by the file manager of macOS or Windows")
+    return row
+
+
+_SYSTEM_FILES = {".DS_Store", "Thumbs.db", "desktop.ini"}
 
 
 def _shown(name: str) -> str:

@@ -133,8 +133,9 @@ class ConvertOptions:
             if not 0 < share <= 1:
                 raise ValueError(f"split {name!r} must have a share above 0 % and at most 100 %, got {share:.6g}")
         names = [name for name, _ in self.splits]
+        given = ", ".join(f"{name}={100 * share:g}%" for name, share in self.splits)
         if len(set(names)) < len(names) or abs(sum(share for _, share in self.splits) - 1) > 1e-9:
-            raise ValueError(f"splits must name each split once and add up to 100 %, got {self.splits!r}")
+            raise ValueError(f"splits must name each split once and add up to 100 %, got {given}")
 
     def shaping(self) -> dict[str, Any]:
         """Returns the options that decide what the shards hold, for manifest and fingerprint."""

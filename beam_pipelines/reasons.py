@@ -35,6 +35,9 @@ REASONS = {
         "Name splits with letters, digits and _ alone.",
     ),
     "bad_name": Reason("The file's name is not UTF-8, so no record can name it.", "Rename the file."),
+    "system_file": Reason(
+        "A file manager of macOS or Windows has put it there; it does not count against --max_rejected.", "Nothing."
+    ),
     "duplicate_key": Reason(
         "The same file is listed before; the first line counts.",
         "Remove the repeated line; check that both lines gave the same label.",

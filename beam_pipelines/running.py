@@ -11,7 +11,10 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 # Beam adds the step's name, and where an error type takes more than a message makes a RuntimeError of it.
 _STEP = re.compile(r" \[while running '[^']*'\]")
-_MEANT_FOR_USERS = re.compile(r"^(?:\w+\.)*(OSError|\w*IOError|PermissionError|ValueError): (.*)$")
+_MEANT_FOR_USERS = re.compile(
+    r"^(?:\w+\.)*(ValueError|OSError|\w*IOError|PermissionError|\w*DirectoryError|FileNotFoundError|RetryError|NotFound|"
+    r"Forbidden|Unauthorized|\w*CredentialsError|RefreshError|TransportError|HttpError): (.*)$"
+)
 
 
 @contextlib.contextmanager
@@ -29,6 +32,8 @@ def pipeline(options: PipelineOptions) -> Iterator[beam.Pipeline]:
         raise ValueError(_STEP.sub("", str(error))) from error
     except RuntimeError as error:
         lines = _STEP.sub("", str(error)).strip().splitlines() or [""]
+        if lines[-1].startswith("KeyboardInterrupt"):
+            raise KeyboardInterrupt from error
         said = _MEANT_FOR_USERS.match(lines[-1])
         if not said:
             raise

@@ -28,7 +28,11 @@ def make_estimator(config: TrainConfig, model_dir: str, cluster: Any = None) -> 
         per_host_input_for_training=tpu.InputPipelineConfig.PER_HOST_V2,
     )
     run_config = tpu.RunConfig(
-        cluster=cluster, model_dir=model_dir, tf_random_seed=config.input.seed, tpu_config=tpu_config
+        cluster=cluster,
+        model_dir=model_dir,
+        tf_random_seed=config.input.seed,
+        tpu_config=tpu_config,
+        save_checkpoints_secs=60,  # what a killed run loses at the most
     )
     return tpu.TPUEstimator(
         make_model_fn(config),

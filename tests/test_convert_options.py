@@ -136,6 +136,13 @@ def test_more_rejected_than_the_budget_leaves_no_manifest_and_a_larger_budget_go
     assert verify(str(tmp_path / "out")).problems == []
 
 
+def test_files_that_file_managers_leave_do_not_count_against_the_budget(few_digits, tmp_path):
+    for label in "012":
+        (few_digits / label / ".DS_Store").write_bytes(b"Bud1")
+    manifest, _ = convert(options(few_digits, tmp_path / "out", max_rejected=0.0), local())
+    assert manifest.num_rejected == {"system_file": 3}
+
+
 def test_a_budget_that_the_list_alone_exceeds_is_said_before_an_image_is_read(few_digits, tmp_path):
     lines = [f"{path.relative_to(few_digits)},{path.parent.name}" for path in sorted(few_digits.rglob("*.jpg"))]
     (few_digits / "list.csv").write_text("\n".join(["image,label", *lines, "gone.jpg,0"]))

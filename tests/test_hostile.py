@@ -70,7 +70,15 @@ BAD_LINES = {  # of a list with --labels a, b: reason
     "a/no_ending,dog,": "unknown_label",
     "a/cmyk.jpg,a,no/split": "bad_split",
 }
-FOLDER = {"missing", "no_label", "unreadable", "bad_name", "conflicting_label", "duplicate"}  # see the fixture
+FOLDER = {
+    "system_file",
+    "missing",
+    "no_label",
+    "unreadable",
+    "bad_name",
+    "conflicting_label",
+    "duplicate",
+}  # see the fixture
 
 
 @pytest.fixture
@@ -86,6 +94,8 @@ def hostile(tmp_path, monkeypatch) -> Path:
     os.symlink("/nowhere.jpg", folder / "a" / "dead_link.jpg")
     os.mkfifo(folder / "a" / "pipe.jpg")
     (Path(os.fsdecode(bytes(folder))) / "a" / os.fsdecode(b"latin1-\xe9.jpg")).write_bytes(encoded(picture(15)))
+    (folder / ".DS_Store").write_bytes(b"Bud1")
+    (folder / "a" / "Thumbs.db").write_bytes(b"\xd0\xcf")
     (folder / "stray.jpg").write_bytes(encoded(picture(14)))
     (folder / "a" / "twice.jpg").write_bytes(encoded(picture(100)))  # as good0.jpg
     (folder / "b" / "also_in_a.jpg").write_bytes(encoded(picture(101)))  # as a/good1.jpg
@@ -107,6 +117,7 @@ def test_every_hostile_file_of_a_folder_is_kept_or_rejected_for_its_reason(hosti
     manifest = convert_all(hostile, tmp_path / "out", dedup="exact", max_rejected=1.0, images=images_)
     expected = {f"a/{name}": reason for name, (_, reason) in HOSTILE.items() if reason}
     expected |= {"a/dead_link.jpg": "missing", "stray.jpg": "no_label"}
+    expected |= {".DS_Store": "system_file", "a/Thumbs.db": "system_file"}
     expected |= {"a/pipe.jpg": "unreadable", "a/latin1-\\xe9.jpg": "bad_name"}
     expected |= {"a/good1.jpg": "conflicting_label", "b/also_in_a.jpg": "conflicting_label"}
     found = reasons(tmp_path / "out")

@@ -96,6 +96,12 @@ def test_a_missing_input_says_what_an_input_is(capsys, tmp_path):
     assert "input '/no/such/folder' does not exist; it is a folder of class folders" in message
 
 
+def test_a_single_image_is_no_input(capsys, few_digits, tmp_path):
+    image = next((few_digits / "0").iterdir())
+    message = refused(capsys, "convert", f"--input={image}", f"--output={tmp_path}/out")
+    assert "is a file; it is a folder of class folders" in message
+
+
 def test_an_empty_folder_is_refused(capsys, tmp_path):
     (tmp_path / "in").mkdir()
     assert "is empty" in refused(capsys, "convert", f"--input={tmp_path}/in", f"--output={tmp_path}/out")
