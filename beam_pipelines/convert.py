@@ -19,7 +19,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from beam_pipelines import listing, progress, running, storage, work
 from beam_pipelines.commit import check_budget, commit
-from beam_pipelines.dataset import REPORT_NAME, WORK_NAME, dataset_files, read_manifest
+from beam_pipelines.dataset import WORK_NAME, dataset_files, optional_files, read_manifest
 from beam_pipelines.options import ConvertOptions
 from beam_pipelines.plan import Plan
 from beam_pipelines.planning import make_plan
@@ -137,7 +137,7 @@ def _existing(options: ConvertOptions, plan: Plan) -> Manifest | None:
         manifest = None
     _check_unfinished(options, plan)
     names = [name for shards in plan.shards.values() for name in shards]
-    ours = {*dataset_files(names), REPORT_NAME}
+    ours = dataset_files(names) | optional_files(names)
     foreign = [path for path, _ in storage.list_files(options.output) if not path.startswith(WORK_NAME)]
     if foreign := [path for path in foreign if path not in ours]:
         raise ValueError(
@@ -172,7 +172,9 @@ def _check_unfinished(options: ConvertOptions, plan: Plan) -> None:
 def _remove_shards(output: str, names: list[str]) -> None:
     # The manifest first: without it, what is left is no complete dataset.
     storage.delete([f"{output}/{MANIFEST_NAME}"])
-    storage.delete([f"{output}/{path}" for path in (*dataset_files(names), REPORT_NAME) if path != MANIFEST_NAME])
+    storage.delete(
+        [f"{output}/{path}" for path in dataset_files(names) | optional_files(names) if path != MANIFEST_NAME]
+    )
 
 
 def _some(paths: list[str]) -> str:

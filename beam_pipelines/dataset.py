@@ -28,6 +28,11 @@ def dataset_files(shards: Iterable[str]) -> set[str]:
     return {*shards, *(index_path(shard) for shard in shards), MANIFEST_NAME, REJECTED_NAME}
 
 
+def optional_files(shards: Iterable[str]) -> set[str]:
+    """Returns the paths of what a dataset may have besides: the report, and DALI's index files."""
+    return {REPORT_NAME, *(f"{index_path(shard).removesuffix('.parquet')}.idx" for shard in shards)}
+
+
 def complete_manifest(dataset: str) -> Manifest:
     """Returns the manifest of a complete dataset.
 

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 
 from beam_pipelines import storage
-from beam_pipelines.dataset import REJECTED_NAME, REPORT_NAME, complete_manifest, dataset_files
+from beam_pipelines.dataset import REJECTED_NAME, complete_manifest, dataset_files, optional_files
 from beam_pipelines.images import Rejected, check_image
 from beam_pipelines.index import IndexRow, index_path, read_index
 from beam_pipelines.options import ImageOptions
@@ -73,12 +73,13 @@ def verify(dataset: str, decode_images: bool = True) -> Findings:
 
 
 def _check_files(manifest: Manifest) -> Iterator[str]:
-    promised = dataset_files(shard.name for split in manifest.splits.values() for shard in split.shards)
+    shards = [shard.name for split in manifest.splits.values() for shard in split.shards]
+    promised = dataset_files(shards)
     found = {path for path, _ in storage.list_files(manifest.path)}
     for path in sorted(promised - found):
         if not path.endswith((".tfrecord", ".parquet")):  # those are said with their shard
             yield f"{path} is missing"
-    for path in sorted(found - promised - {REPORT_NAME}):
+    for path in sorted(found - promised - optional_files(shards)):
         yield f"{path} is no part of the dataset"
 
 

@@ -77,6 +77,12 @@ def test_a_file_too_many_is_found(dataset_copy):
     assert problems(dataset_copy) == ["train-00009-of-00009.tfrecord is no part of the dataset"]
 
 
+def test_a_report_and_dali_s_index_files_are_welcome(dataset_copy):
+    (dataset_copy / "report.html").write_text("<p>")
+    (dataset_copy / "index" / f"{SHARD}.idx").write_text("0 9")
+    assert problems(dataset_copy) == []
+
+
 def test_a_wrong_index_is_found(dataset_copy):
     path = str(dataset_copy / "index" / f"{SHARD}.parquet")
     index = read_index(path)

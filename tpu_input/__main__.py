@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 import sys
 from collections.abc import Sequence
 
@@ -30,6 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     benchmark.add_argument("--need", type=float, help="images/s that the accelerator takes")
     benchmark.add_argument("--json", action="store_true", help="print numbers rather than words")
     flags = parser.parse_args(argv)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # read when TensorFlow is imported, below
     try:
         return _idx(flags.dataset) if flags.command == "idx" else _benchmark(flags)
     except (ValueError, OSError) as error:
