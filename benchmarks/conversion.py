@@ -105,7 +105,7 @@ def rows(ways: dict[str, tuple], corpus: Path, count: int, repeats: int) -> dict
 
 
 def speed(folder: Path) -> None:
-    count = 20_000
+    count = 50_000
     size = make_corpus(folder / f"photographs{count}", count)
     print(f"{count:,} JPEGs, {size / 1e6:.0f} MB, {size / count / 1e3:.0f} KB each")
     ways = {
@@ -114,7 +114,7 @@ def speed(folder: Path) -> None:
         "beam_pipelines convert, 2 cores": (OURS, 2),
         "the same in two of Beam's worker processes": (PROCESSES, 2),
     }
-    rows(ways, folder / f"photographs{count}", count, repeats=3)
+    rows(ways, folder / f"photographs{count}", count, repeats=1)
 
 
 def memory(folder: Path) -> None:
