@@ -120,3 +120,20 @@ def test_the_sums_give_the_mean_and_deviation_of_the_pixels():
     std = np.sqrt(np.array(image.squares) / images.SAMPLE_SIDE**2 - mean**2)
     np.testing.assert_allclose(mean, pixels.mean(axis=0), atol=1.5)
     np.testing.assert_allclose(std, pixels.std(axis=0), atol=1.5)
+
+
+@pytest.mark.parametrize("progressive", [False, True])
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 0.99])
+def test_a_truncated_jpeg_is_found_also_without_decoding_it_in_full(share, progressive):
+    noise = np.random.default_rng(0).integers(0, 255, (300, 400, 3), dtype=np.uint8)
+    whole = encoded(Image.fromarray(noise), progressive=progressive)
+    with pytest.raises(Rejected) as caught:
+        check_image(whole[: int(share * len(whole))], ImageOptions(), with_statistics=False)
+    assert caught.value.reason == "truncated"
+
+
+def test_an_image_is_the_same_but_for_its_statistics_when_it_is_not_decoded_in_full():
+    data = encoded(picture(size=(400, 300)))
+    full, quick = checked(data), check_image(data, ImageOptions(), with_statistics=False)
+    assert quick._replace(dhash=0) == full._replace(dhash=0, sums=None, squares=None)
+    assert bin((full.dhash ^ quick.dhash) & (2**64 - 1)).count("1") <= 3
