@@ -35,6 +35,7 @@ WAYS = (
     ("train, echo=2", "echo2", "original"),
     ("train, deterministic=False", "any_order", "original"),
     ("train, stored at 256", "train", "stored256"),
+    ("TensorFlow's operations alone, in order", "bare", "original"),
     ("evaluation", "eval", "original"),
     ("libjpeg-turbo, full decode alone", "simplejpeg", "original"),
     ("NVIDIA DALI on the CPU, uint8", "dali", "original"),

@@ -74,7 +74,6 @@ def few_digits(digits: Path, tmp_path: Path) -> Path:
 @pytest.fixture(scope="session")
 def finished(digits_dataset: Manifest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A run of estimator_app, its batches laid out for a TPU, and its export; not to be changed."""
-    pytest.importorskip("tensorflow_estimator", reason="TPUEstimator ends with TensorFlow 2.15")
     from app_fixtures import configured
 
     from estimator_app import loop

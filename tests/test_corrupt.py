@@ -9,7 +9,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tpu_input import InputConfig, make_eval_input_fn, make_train_input_fn, read_manifest, schema
+from tpu_input import (
+    InputConfig,
+    Manifest,
+    find_undecodable,
+    make_eval_input_fn,
+    make_train_input_fn,
+    read_manifest,
+    schema,
+)
 
 CONFIG = InputConfig(image_size=8)
 SHARD = "train-00002-of-00009.tfrecord"
@@ -149,3 +157,19 @@ def test_a_shard_with_more_records_than_promised_is_said(dataset_copy, make):
         tf.errors.InvalidArgumentError, match=f"{shard.name} holds more than the {shard.num_examples} records"
     ):
         epoch(dataset_copy, make)
+
+
+@pytest.mark.parametrize("others", [False, True])
+def test_what_only_the_decoder_refuses_is_found_afterwards(dataset_copy, others):
+    rewrite(dataset_copy, changed(encoded=b"\xff\xd8\xff" + bytes(200) + b"\xff\xd9"))  # begins and ends as a JPEG
+    manifest = read_manifest(dataset_copy)
+    if others:
+        manifest = Manifest.from_shards(f"{dataset_copy}/train-*", classes=10)
+    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+        epoch(dataset_copy, make_train_input_fn)
+    assert find_undecodable(manifest, "train", caught.value.message) == f"record 5 of '{dataset_copy}/{SHARD}'"
+
+
+def test_other_errors_are_not_looked_for(dataset_copy):
+    rewrite(dataset_copy, changed(encoded=b"no"))
+    assert find_undecodable(read_manifest(dataset_copy), "train", "record 5 of … has label 77 on disk") is None

@@ -6,9 +6,6 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("tensorflow_estimator", reason="TPUEstimator ends with TensorFlow 2.15")
-
 from app_fixtures import configured, keras_warns
 
 from estimator_app.classifier import load_classifier

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("tensorflow_estimator", reason="TPUEstimator ends with TensorFlow 2.15")
-
 from estimator_app.history import Row, best, is_stale, read_history, write_history
 
 

@@ -69,6 +69,7 @@ def test_every_public_name_of_tpu_input_is_there_and_pinned():
         "RecordSpec",
         "as_numpy",
         "eval_steps",
+        "find_undecodable",
         "from_infeed",
         "make_eval_input_fn",
         "make_predict_input_fn",

@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-pytest.importorskip("tensorflow_estimator", reason="TPUEstimator ends with TensorFlow 2.15")
-
 from estimator_app.exports import keep
 from estimator_app.lookup import find_checkpoint, find_export
 

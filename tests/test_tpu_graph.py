@@ -12,6 +12,7 @@ pytest.importorskip("tensorflow_estimator", reason="TPUEstimator ends with Tenso
 from app_fixtures import configured, keras_warns
 
 from estimator_app.estimator import make_estimator
+from estimator_app.model import make_model_fn
 from estimator_app.tpu import Tpu, check_paths
 from tpu_input import InputConfig, make_eval_input_fn, make_train_input_fn
 
@@ -173,6 +174,30 @@ def test_tpuestimator_s_own_calls_of_input_fn_make_every_step_s_examples(
         for image in features["image"].numpy()
     ]
     assert len(images) == len(set(images)) == 10 * 128
+
+
+@pytest.mark.parametrize(
+    ("layout", "axis", "of_core"),
+    [("HWCN", 3, [16, 16, 3, 4]), ("HWNC", 2, [16, 16, 4, 3]), ("auto", 2, [16, 16, 4, 3])],
+)
+def test_one_batch_for_a_host_s_cores_is_cut_along_the_axis_of_its_layout(
+    digits_dataset, tmp_path, layout, axis, of_core
+):
+    config = configured(digits_dataset, layout=layout, train_batch_size=128)
+    ours = on_tpu(config, tmp_path)
+    modes = v1.estimator.tpu.InputPipelineConfig
+    tpu_config = ours.config.tpu_config._replace(per_host_input_for_training=modes.PER_HOST_V1)
+    estimator = v1.estimator.tpu.TPUEstimator(
+        make_model_fn(config),
+        config=ours.config.replace(tpu_config=tpu_config),
+        train_batch_size=128,
+        batch_axis=[axis, 0, 0],  # image, weight, label
+    )
+    estimator._ctx._lazy_tpu_system_metadata_dict = ours._ctx._lazy_tpu_system_metadata_dict
+    input_fn = make_train_input_fn(digits_dataset, config.input)
+    found = nodes(lambda hooks: estimator.train(input_fn, hooks, max_steps=20))
+    assert fed(found) == ALL_CORES
+    assert shapes(found) == [of_core, [4], [4]]
 
 
 def test_paths_that_a_tpu_cannot_open_are_refused():

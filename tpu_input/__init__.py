@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tpu_input.config import InputConfig
+    from tpu_input.damage import find_undecodable
     from tpu_input.device import from_infeed
     from tpu_input.elsewhere import as_numpy, params_from_context
     from tpu_input.evaluate import eval_steps, make_eval_input_fn
@@ -27,6 +28,7 @@ _HOMES = {
     "RecordSpec": "tpu_input.schema",
     "as_numpy": "tpu_input.elsewhere",
     "eval_steps": "tpu_input.evaluate",
+    "find_undecodable": "tpu_input.damage",
     "from_infeed": "tpu_input.device",
     "make_eval_input_fn": "tpu_input.evaluate",
     "make_predict_input_fn": "tpu_input.predict",
@@ -43,6 +45,7 @@ __all__ = [
     "RecordSpec",
     "as_numpy",
     "eval_steps",
+    "find_undecodable",
     "from_infeed",
     "make_eval_input_fn",
     "make_predict_input_fn",

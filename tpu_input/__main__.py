@@ -10,6 +10,7 @@ import dataclasses
 import json
 import os
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ _AUGMENTS = ("none", "color_jitter", "rand_augment")
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command; returns its exit status: 2 for a mistake of the user's, which is said without a traceback."""
     flags = _parser().parse_args(argv)
+    warnings.simplefilter("ignore", FutureWarning)  # Google's libraries warn of Python's age when TensorFlow loads them
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # read when TensorFlow is imported, below
     try:
         return int(flags.run(flags))

@@ -10,7 +10,7 @@ import json
 import os
 import struct
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 import tensorflow as tf
@@ -71,7 +71,9 @@ def _shard(path: str, kept: Mapping[str, list[int]]) -> Shard:
     if name in kept and kept[name][0] == num_bytes:
         return Shard(name, kept[name][1], num_bytes, "")
     index = f"{os.path.dirname(path)}/index/{name.removesuffix('.tfrecord')}.parquet"
-    return Shard(name, _count_index(index) if tf.io.gfile.exists(index) else _count(path, num_bytes), num_bytes, "")
+    if tf.io.gfile.exists(index):
+        return Shard(name, _count_index(index), num_bytes, "")
+    return Shard(name, sum(1 for _ in walk_lengths(path, num_bytes)), num_bytes, "")
 
 
 def _count_index(path: str) -> int:
@@ -82,8 +84,8 @@ def _count_index(path: str) -> int:
         return int(pq.ParquetFile(pa.BufferReader(file.read())).metadata.num_rows)
 
 
-def _count(path: str, num_bytes: int) -> int:
-    """Returns the records of one shard, by their lengths.
+def walk_lengths(path: str, num_bytes: int) -> Iterator[tuple[int, int]]:
+    """Yields (offset, length) of the payload of each record of a shard, in bytes; reads nothing but lengths.
 
     Raises:
       ValueError: The file ends within a record, or holds something else.
@@ -99,8 +101,8 @@ def _count(path: str, num_bytes: int) -> int:
                     f"{path!r} ends within its record {number}, at byte {offset} of {num_bytes}, or is no TFRecord "
                     "file; copy it again"
                 )
+            yield offset + _HEADER.size, length
             number, offset = number + 1, offset + length + FRAME_BYTES
-    return number
 
 
 def _check_first(path: str, record: RecordSpec) -> None:
