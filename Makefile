@@ -6,6 +6,9 @@ VENV_NEWEST ?= .venv-newest
 VENV_PEERS ?= .venv-peers
 DEMO ?= demo
 SEED ?= 0
+# A Google Cloud Storage on loopback, for `make test-cloud`; built by Go 1.26 or newer.
+FAKE_GCS_VERSION = v1.56.1
+FAKE_GCS_SERVER ?= .servers/fake-gcs-server-$(FAKE_GCS_VERSION)/fake-gcs-server
 # Four digits that seed 0 puts into the validation split.
 HELD_OUT = 0/0072.jpg 4/0064.jpg 8/0148.jpg 9/0073.jpg
 
@@ -16,7 +19,7 @@ find_python = $(shell for python in python$(1) python3 $(wildcard $(HOME)/.pyenv
 PYTHON ?= $(call find_python,3.11)
 PYTHON_NEWEST ?= $(call find_python,3.13)
 
-.PHONY: demo test test-newest lint benchmark-input clean
+.PHONY: demo test test-newest test-cloud lint benchmark-input clean
 
 # Real handwritten digits → shards → classifier → predictions; run again, it goes on from what is there.
 demo: $(VENV)/installed
@@ -41,6 +44,14 @@ lint: $(VENV)/installed
 # The same under the newest TensorFlow, which has no TPUEstimator: there training is --loop=strategy.
 test-newest: $(VENV_NEWEST)/installed
 	$(VENV_NEWEST)/bin/python -m pytest
+
+# Everything that touches gs://, with Google's own clients, against a server on this machine.
+test-cloud: $(VENV)/installed $(FAKE_GCS_SERVER)
+	FAKE_GCS_SERVER=$(abspath $(FAKE_GCS_SERVER)) $(VENV)/bin/python -m pytest -m cloud
+
+.servers/fake-gcs-server-$(FAKE_GCS_VERSION)/fake-gcs-server:
+	@command -v go >/dev/null || { echo 'error: no Go found, which builds fake-gcs-server; install it, or name a built one: make test-cloud FAKE_GCS_SERVER=/path/to/fake-gcs-server' >&2; exit 2; }
+	GOBIN=$(abspath $(@D)) GOFLAGS=-buildvcs=false go install github.com/fsouza/fake-gcs-server@$(FAKE_GCS_VERSION)
 
 $(VENV)/installed: setup.py constraints/python3.11.txt
 	@test -n "$(PYTHON)" || { echo 'error: no Python 3.11 found, which TPUEstimator needs; install it, or name it: make PYTHON=/path/to/python3.11' >&2; exit 2; }
@@ -67,4 +78,4 @@ $(VENV_PEERS)/installed: benchmarks/requirements-peers.txt $(VENV)/installed
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(VENV_NEWEST) $(VENV_PEERS) $(DEMO) *.egg-info
+	rm -rf $(VENV) $(VENV_NEWEST) $(VENV_PEERS) $(DEMO) .servers *.egg-info
