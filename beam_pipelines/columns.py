@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from beam_pipelines import storage
 from beam_pipelines.index import index_path, read_columns
 from tpu_input.schema import Manifest, Shard
 
@@ -112,10 +111,10 @@ def read_rows(dataset: str, shard: Shard, names: list[str]) -> pa.Table:
       ValueError: It is missing, cannot be read, or has not a row for each record.
     """
     path = f"{dataset}/{index_path(shard.name)}"
-    if not storage.exists(path):
-        raise ValueError(f"{path!r} is missing; {_advice(dataset)}")
     try:
         table = read_columns(path, names)
+    except FileNotFoundError as error:
+        raise ValueError(f"{path!r} is missing; {_advice(dataset)}") from error
     except (OSError, pa.ArrowException) as error:
         raise ValueError(f"{path!r} cannot be read: {error}; {_advice(dataset)}") from error
     if absent := [name for name in names if table[name].null_count]:

@@ -52,7 +52,7 @@ def commit(options: ConvertOptions, plan: Plan, receipts: dict[str, list[Receipt
         options=options.shaping(),
         fingerprint=plan.fingerprint,
     )
-    with create(options.output, MANIFEST_NAME) as file:
+    with create(options.output, MANIFEST_NAME, new=True) as file:
         file.write(manifest.to_json().encode())
     return manifest
 

@@ -11,12 +11,12 @@ a receipt is not written again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from beam_pipelines import listing, processes, progress, running, storage, work
+from beam_pipelines import listing, locks, processes, progress, running, storage, work
 from beam_pipelines.commit import check_budget, commit
 from beam_pipelines.dataset import WORK_NAME, dataset_files, optional_files, read_manifest
 from beam_pipelines.options import ConvertOptions
@@ -43,8 +43,9 @@ def convert(options: ConvertOptions, beam_options: PipelineOptions, num_processe
     for source in options.sources:
         listing.check_source(source)
         _check_apart(source.path, options.output)
+    storage.check(options.output)
     _check_output(options.output)
-    with work.locked(options.output):
+    with locks.locked(options.output) as still_locked:
         before = work.unfinished(options.output)
         try:
             plan = make_plan(options, beam_options)
@@ -53,27 +54,32 @@ def convert(options: ConvertOptions, beam_options: PipelineOptions, num_processe
         except ValueError:
             work.tidy(options.output, keep=before)
             raise
-        manifest = existing or _write_and_commit(options, plan, beam_options, num_processes)
+        manifest = existing or _write_and_commit(options, plan, beam_options, num_processes, still_locked)
         work.remove(options.output)
         return manifest, not existing
 
 
 def _write_and_commit(
-    options: ConvertOptions, plan: Plan, beam_options: PipelineOptions, num_processes: int
+    options: ConvertOptions,
+    plan: Plan,
+    beam_options: PipelineOptions,
+    num_processes: int,
+    still_locked: Callable[[], None],
 ) -> Manifest:
     folder = Work.of(options.output, plan)
     folder.write_plan(plan)
-    unwritten = list(_unwritten(folder))
+    unwritten = folder.unwritten()
     if num_processes and len(unwritten) > 1:
         processes.write_shards(unwritten, folder, options, num_processes)
     else:
         _write_with_beam(options, folder, beam_options)
-    receipts = {split: [folder.read_receipt(name) for name in names] for split, names in plan.shards.items()}
+    receipts = {split: list(folder.read_receipts(names)) for split, names in plan.shards.items()}
+    still_locked()
     return commit(options, plan, receipts)
 
 
 def _write_with_beam(options: ConvertOptions, folder: Work, beam_options: PipelineOptions) -> None:
-    left = sum(map(folder.num_rows, _unwritten(folder))) if progress.is_wanted() else 0
+    left = folder.num_rows(folder.unwritten()) if progress.is_wanted() else 0
     with progress.shown(left), running.pipeline(beam_options) as pipeline:
         build_writing(pipeline, options, folder)
 
@@ -83,15 +89,10 @@ def build_writing(pipeline: beam.Pipeline, options: ConvertOptions, folder: Work
     (
         pipeline
         | "Start" >> beam.Create([folder])
-        | "Name shards" >> beam.FlatMap(_unwritten)  # shard
+        | "Name shards" >> beam.FlatMap(Work.unwritten)  # shard
         | "Spread shards" >> beam.Reshuffle()
         | "Write shards" >> beam.Map(_write, folder, options)
     )
-
-
-def _unwritten(folder: Work) -> Iterator[str]:
-    for names in folder.read_plan().shards.values():
-        yield from (name for name in names if not folder.is_written(name))
 
 
 def _write(shard: str, folder: Work, options: ConvertOptions) -> None:

@@ -16,9 +16,9 @@ REPORT_NAME = "report.html"  # made on demand, so a dataset may be without
 
 
 @contextlib.contextmanager
-def create(dataset: str, path: str) -> Iterator[IO[bytes]]:
-    """Opens a file of a dataset for writing; until it is whole it lies among the working files."""
-    with storage.create(f"{dataset}/{path}", temporary_in=f"{dataset}/{WORK_NAME}") as file:
+def create(dataset: str, path: str, new: bool = False) -> Iterator[IO[bytes]]:
+    """Opens a file of a dataset for writing, in no other's place if `new`; until it is whole it is a working file."""
+    with storage.create(f"{dataset}/{path}", temporary_in=f"{dataset}/{WORK_NAME}", new=new) as file:
         yield file
 
 
@@ -37,8 +37,9 @@ def complete_manifest(dataset: str) -> Manifest:
     """Returns the manifest of a complete dataset.
 
     Raises:
-      ValueError: There is no manifest, so no complete dataset, or it cannot be read.
+      ValueError: There is no manifest, so no complete dataset, or it cannot be read or reached.
     """
+    storage.check(dataset)
     manifest = read_manifest(dataset)
     if manifest is None:
         raise ValueError(f"{dataset!r} holds no {MANIFEST_NAME}, so no complete dataset; run convert first, or again")
@@ -52,4 +53,8 @@ def read_manifest(dataset: str) -> Manifest | None:
       ValueError: The manifest cannot be read.
     """
     path = f"{dataset}/{MANIFEST_NAME}"
-    return Manifest.from_json(storage.read_bytes(path).decode(), dataset) if storage.exists(path) else None
+    try:
+        text = storage.read_bytes(path).decode()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return Manifest.from_json(text, dataset)

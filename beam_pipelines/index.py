@@ -64,8 +64,7 @@ def write_index(file: IO[bytes], rows: list[IndexRow]) -> None:
 
 def read_columns(path: str, names: list[str] | None = None) -> pa.Table:
     """Returns one shard's index as columns: all, or those of these names in this order."""
-    with storage.open_file(path) as file:
-        return pq.read_table(pa.BufferReader(file.read()), columns=names, schema=SCHEMA)
+    return pq.read_table(pa.BufferReader(storage.read_bytes(path)), columns=names, schema=SCHEMA)
 
 
 def read_index(path: str) -> list[IndexRow]:

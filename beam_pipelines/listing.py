@@ -40,9 +40,10 @@ def check_source(source: Source) -> None:
     """Refuses what is no source, in the driver, before anything runs.
 
     Raises:
-      ValueError: It does not exist, or is a list without the columns needed.
+      ValueError: It does not exist, cannot be reached, or is a list without the columns needed.
     """
     for path in filter(None, (source.path, source.label_list)):
+        storage.check(path)
         if not storage.exists(path):
             raise ValueError(
                 f"input {path!r} does not exist; it is a folder of class folders, a .tar, a .csv or a .jsonl"
@@ -107,11 +108,12 @@ def _files(root: str) -> Iterator[tuple[str, str, int]]:
 
 def _shared_folder(archive: str) -> str:
     """Returns the folder above all class folders of an archive, as `tar cf flowers.tar flowers` makes it; or ""."""
-    tops, shallow = set(), False
+    tops = set()
     for path, _, _ in _tar_members(archive):
         tops.add(path.partition("/")[0])
-        shallow = shallow or path.count("/") < 2
-    return "" if shallow or len(tops) != 1 else tops.pop() + "/"
+        if path.count("/") < 2 or len(tops) > 1:  # no need to read on
+            return ""
+    return tops.pop() + "/" if tops else ""
 
 
 def _is_tar(uri: str) -> bool:

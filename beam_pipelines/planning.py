@@ -25,7 +25,7 @@ from beam_pipelines.options import ConvertOptions
 from beam_pipelines.plan import Plan, by_bucket, cut, in_order
 from beam_pipelines.reading import map_images, num_cores
 from beam_pipelines.row_coder import RowCoder
-from beam_pipelines.rows import Row, check_names, find, kind, label_by_folder, locate, size_row, top_folder
+from beam_pipelines.rows import Row, check_names, find, find_each, kind, label_by_folder, locate, size_row, top_folder
 from beam_pipelines.survey import Survey
 from beam_pipelines.work import Work
 
@@ -69,10 +69,14 @@ def _listed(pipeline: beam.Pipeline, options: ConvertOptions) -> PCollection[Row
         | "Sources" >> beam.Create(options.sources)  # Source
         | "List" >> beam.FlatMap(list_rows, options).with_output_types(Row)
     )
-    if any(source.is_list for source in options.sources):
-        # The listing of a folder tells sizes; each line of a list takes a request, which one worker should not make.
-        rows = rows | "Spread lines" >> beam.Reshuffle(num_buckets=1024)
-    found: PCollection[Row] = rows | "Find" >> beam.Map(find).with_output_types(Row)
+    if not any(source.is_list for source in options.sources):
+        found: PCollection[Row] = rows | "Find" >> beam.Map(find).with_output_types(Row)
+        return found
+    # The listing of a folder tells sizes; each line of a list takes a request, which neither one worker should make nor
+    # one after the other.
+    spread = rows | "Spread lines" >> beam.Reshuffle(num_buckets=1024)
+    batches = spread | "Batch lines" >> beam.BatchElements(min_batch_size=256, max_batch_size=256)  # [Row]
+    found = batches | "Find each" >> beam.FlatMap(find_each).with_output_types(Row)
     return found
 
 

@@ -35,7 +35,7 @@ def write_shards(shards: list[str], folder: Work, options: ConvertOptions, num_c
       OSError: A process was killed.
     """
     context = multiprocessing.get_context("spawn")
-    num_inputs = sum(map(folder.num_rows, shards)) if progress.is_wanted() else 0
+    num_inputs = folder.num_rows(shards) if progress.is_wanted() else 0
     counts = context.Array("q", 3) if progress.is_wanted() else None
     num_processes = min(len(shards), num_cores)
     num_decoders = num_cores // num_processes

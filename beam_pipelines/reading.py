@@ -112,6 +112,8 @@ def _read(row: Row) -> Loaded:
         return row, storage.read_bytes(row.uri)
     except FileNotFoundError as error:
         return row, Rejected("missing", str(error))
+    except storage.Unavailable:  # nothing is wrong with the image, which the next run may get
+        raise
     except Exception as error:  # whatever a filesystem raises for an object that it cannot deliver
         return row, Rejected("unreadable", f"{type(error).__name__}: {error}")
 

@@ -10,7 +10,7 @@ import dataclasses
 
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from beam_pipelines import storage, work
+from beam_pipelines import locks, storage, work
 from beam_pipelines.dataset import WORK_NAME
 from beam_pipelines.index import index_path
 from beam_pipelines.options import ConvertOptions, ImageOptions, Source
@@ -30,7 +30,7 @@ def repair(findings: Findings, beam_options: PipelineOptions) -> list[str]:
     """
     manifest = findings.manifest
     options = options_of(manifest)
-    with work.locked(manifest.path):
+    with locks.locked(manifest.path):
         try:
             plan = make_plan(options, beam_options)
             if plan.fingerprint != manifest.fingerprint:
@@ -64,7 +64,7 @@ def options_of(manifest: Manifest) -> ConvertOptions:
 
 def _make_again(name: str, manifest: Manifest, options: ConvertOptions, folder: Work) -> None:
     aside = dataclasses.replace(options, output=f"{manifest.path}/{WORK_NAME}/repair")
-    receipt = write_shard(name, folder.read_rows(name), folder.num_rows(name), aside, manifest.classes, num_cores())
+    receipt = write_shard(name, folder.read_rows(name), folder.num_rows([name]), aside, manifest.classes, num_cores())
     promised = {shard.name: shard.sha256 for split in manifest.splits.values() for shard in split.shards}
     if receipt.sha256 != promised[name]:
         raise ValueError(f"the images of {name} have changed at their source; nothing was changed")

@@ -12,7 +12,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 # Beam adds the step's name, and where an error type takes more than a message makes a RuntimeError of it.
 _STEP = re.compile(r" \[while running '[^']*'\]")
 _MEANT_FOR_USERS = re.compile(
-    r"^(?:\w+\.)*(ValueError|OSError|\w*IOError|PermissionError|\w*DirectoryError|FileNotFoundError|RetryError|NotFound|"
+    r"^(?:\w+\.)*(ValueError|OSError|\w*IOError|PermissionError|FileExistsError|Unavailable|\w*DirectoryError|FileNotFoundError|RetryError|NotFound|"
     r"Forbidden|Unauthorized|\w*CredentialsError|RefreshError|TransportError|HttpError): (.*)$"
 )
 

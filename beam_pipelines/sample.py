@@ -27,15 +27,12 @@ def write_sample(output: str) -> tuple[int, int]:
     except ImportError as error:
         raise ValueError("the sample needs scikit-learn; run: pip install 'jpeg2tpu[demo]'") from error
     digits = load_digits()
-    written = 0
-    for number, (image, label) in enumerate(zip(digits.images, digits.target, strict=True)):
-        path = f"{output}/{label}/{number:04d}.jpg"
-        if storage.exists(path):
-            continue
-        with storage.create(path) as file:
-            file.write(_jpeg(image))
-        written += 1
-    return written, len(digits.images)
+    storage.check(output)
+    found = {path for path, _ in storage.list_files(output)}
+    named = {f"{label}/{number:04d}.jpg": digits.images[number] for number, label in enumerate(digits.target)}
+    missing = sorted(named.keys() - found)
+    storage.write_each((f"{output}/{path}", _jpeg(named[path])) for path in missing)
+    return len(missing), len(named)
 
 
 def _jpeg(values: object) -> bytes:

@@ -1,28 +1,56 @@
-"""Files, local or behind a URI that Beam's FileSystems know (gs://, …); the only place that opens any."""
+"""Files, local or behind a URI; the only place that opens any.
+
+path ──▶ local_files, or buckets for gs://, or beam_files for whatever else Beam's FileSystems know
+"""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
-import stat
-import uuid
-from collections.abc import Iterator
-from typing import IO, Any, cast
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from typing import IO, Protocol
+
+from beam_pipelines import local_files
 
 _SLICE = re.compile(r"(.*)#bytes=(\d+)-(\d+)")
-_AS_IT_IS = "uncompressed"  # apache_beam.io.filesystem.CompressionTypes.UNCOMPRESSED
+_IN_FLIGHT = 32  # small files that are read or written at the same time, as an object store takes 30 ms for each
 
 
-def _beam() -> Any:
-    """Returns Beam's FileSystems.
+class Unavailable(OSError):
+    """A store did not deliver, and nothing says that the file is to blame: trying again may help."""
 
-    Imported when a URI comes, since a process that writes local shards needs nothing else of Beam, whose import takes
-    several times longer than all others together.
-    """
-    from apache_beam.io.filesystems import FileSystems
 
-    return FileSystems
+class Files(Protocol):
+    """What each kind of storage can do; the functions of this module say what that is."""
+
+    def check(self, path: str) -> None: ...
+    def exists(self, path: str) -> bool: ...
+    def list_files(self, root: str) -> Iterator[tuple[str, int]]: ...
+    def file_bytes(self, path: str) -> int: ...
+    def open_file(self, path: str) -> IO[bytes]: ...
+    def read_bytes(self, path: str, start: int, end: int | None) -> bytes: ...
+    def create(self, path: str, temporary_in: str, new: bool) -> AbstractContextManager[IO[bytes]]: ...
+    def move(self, source: str, target: str) -> None: ...
+    def delete(self, paths: list[str]) -> None: ...
+
+
+def _files(path: str) -> Files:
+    """Returns what knows files such as `path`; imported when it is needed, as all but the local one take their time."""
+    if not is_uri(path):
+        return local_files
+    if not path.startswith("gs://"):
+        from beam_pipelines import beam_files
+
+        return beam_files
+    try:
+        from beam_pipelines import buckets
+    except ImportError as error:
+        raise ValueError(
+            f"{path!r} needs google-cloud-storage ({error}); run: pip install google-cloud-storage"
+        ) from error
+    return buckets
 
 
 def is_uri(path: str) -> bool:
@@ -35,9 +63,21 @@ def absolute(path: str) -> str:
     return path.rstrip("/") if is_uri(path) else os.path.abspath(path)
 
 
+def check(path: str) -> None:
+    """Refuses what no operation can reach, within seconds; what is merely not there yet is fine.
+
+    Raises:
+      ValueError: There is no such bucket, or no way, credentials or permission to list it.
+    """
+    try:
+        _files(path).check(path)
+    except OSError as error:
+        raise ValueError(str(error)) from error
+
+
 def exists(path: str) -> bool:
     """Returns whether there is a file or a folder."""
-    return bool(_beam().exists(path)) if is_uri(path) else os.path.lexists(path)
+    return _files(path).exists(path)
 
 
 def list_files(root: str) -> Iterator[tuple[str, int]]:
@@ -48,31 +88,14 @@ def list_files(root: str) -> Iterator[tuple[str, int]]:
     Raises:
       OSError: A folder cannot be listed.
     """
-    if is_uri(root):
-        for metadata in _beam().match([f"{root}/**"])[0].metadata_list:
-            yield metadata.path[len(root) + 1 :], metadata.size_in_bytes
-        return
-    if not exists(root):
-        return
-    for folder, folders, names in os.walk(root, onerror=_raise, followlinks=True):
-        # Linked folders are followed, but not one that leads back to where it lies.
-        here = os.path.realpath(folder) + "/"
-        folders[:] = [name for name in folders if not here.startswith(os.path.realpath(f"{folder}/{name}") + "/")]
-        below = folder[len(root) + 1 :]
-        for name in names:
-            yield f"{below}/{name}" if below else name, file_bytes(f"{folder}/{name}")
+    return _files(root).list_files(root)
 
 
 def file_bytes(path: str) -> int:
     """Returns the size of a file, or of the part of a file that slice_uri() names; -1 if there is no file."""
     if part := _SLICE.fullmatch(path):
         return int(part[3]) - int(part[2])
-    try:
-        if is_uri(path):
-            return int(_beam().match([path])[0].metadata_list[0].size_in_bytes)
-        return os.path.getsize(path)
-    except (OSError, IndexError):  # Beam's own BeamIOError is an OSError
-        return -1
+    return _files(path).file_bytes(path)
 
 
 def slice_uri(path: str, start: int, num_bytes: int) -> str:
@@ -86,81 +109,57 @@ def open_file(path: str) -> IO[bytes]:
     Raises:
       OSError: It cannot be opened, or is no file but a pipe, say, which would be waited for.
     """
-    if is_uri(path):
-        return cast(IO[bytes], _beam().open(path, compression_type=_AS_IT_IS))
-    if not stat.S_ISREG(os.stat(path).st_mode):
-        raise OSError(f"{path!r} is no regular file")
-    return open(path, "rb")
+    return _files(path).open_file(path)
 
 
 def read_bytes(path: str) -> bytes:
-    """Returns what a file, or the part of a file that slice_uri() names, holds."""
+    """Returns what a file, or the part of a file that slice_uri() names, holds.
+
+    Raises:
+      FileNotFoundError: There is no such file.
+      OSError: It cannot be read; Unavailable where that is not the file's fault.
+    """
     if part := _SLICE.fullmatch(path):
-        start, end = int(part[2]), int(part[3])
-        with open_file(part[1]) as file:
-            file.seek(start)
-            return file.read(end - start)
-    with open_file(path) as file:
-        return file.read()
+        return _files(part[1]).read_bytes(part[1], int(part[2]), int(part[3]))
+    return _files(path).read_bytes(path, 0, None)
 
 
-@contextlib.contextmanager
-def create(path: str, temporary_in: str = "") -> Iterator[IO[bytes]]:
+def read_each(paths: Iterable[str]) -> Iterator[bytes]:
+    """Yields what each of some small files holds, in order, several read at the same time."""
+    with ThreadPoolExecutor(_IN_FLIGHT) as pool:
+        yield from pool.map(read_bytes, paths)
+
+
+def write_each(files: Iterable[tuple[str, bytes]]) -> None:
+    """Writes some small files, given by name and content, several at the same time."""
+
+    def write(file: tuple[str, bytes]) -> None:
+        with create(file[0]) as opened:
+            opened.write(file[1])
+
+    with ThreadPoolExecutor(_IN_FLIGHT) as pool:
+        list(pool.map(write, files))
+
+
+def create(path: str, temporary_in: str = "", new: bool = False) -> AbstractContextManager[IO[bytes]]:
     """Opens a file for writing that appears under its name whole or not at all.
-
-    An object of an object store is invisible until it is closed; a local file is written under another name, flushed
-    to the disk and renamed.
 
     Args:
       path: The file.
       temporary_in: Folder on the same disk where an interrupted process leaves what it has written so far; default:
-        that of the file.
+        that of the file. Nothing of an object is to be seen before it is whole.
+      new: Whether to raise FileExistsError where, by now, another file has that name; for objects alone, since a
+        folder is locked by the kernel.
     """
-    if is_uri(path):
-        with _beam().create(path, compression_type=_AS_IT_IS) as file:
-            yield file
-        return
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    temporary = f"{temporary_in or os.path.dirname(path)}/{os.path.basename(path)}.part-{uuid.uuid4().hex}"
-    os.makedirs(os.path.dirname(temporary), exist_ok=True)
-    try:
-        with open(temporary, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        _sync_folder(os.path.dirname(path))
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.remove(temporary)
-        raise
+    return _files(path).create(path, temporary_in, new)
 
 
 def move(source: str, target: str) -> None:
     """Puts a file in the place of another, or where there is none."""
-    if is_uri(target):
-        _beam().rename([source], [target])
-        return
-    os.makedirs(os.path.dirname(target), exist_ok=True)
-    os.replace(source, target)
+    _files(target).move(source, target)
 
 
 def delete(paths: list[str]) -> None:
     """Deletes files and folders; what is gone already is no error."""
-    from apache_beam.io.filesystem import BeamIOError
-
-    with contextlib.suppress(BeamIOError):
-        _beam().delete(paths)
-
-
-def _sync_folder(folder: str) -> None:
-    """Makes a rename last through a loss of power."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _raise(error: OSError) -> None:
-    raise error
+    if paths:
+        _files(paths[0]).delete(paths)

@@ -65,10 +65,8 @@ def thumbnail(data: bytes) -> Thumbnail | None:
 
 def of_source(uri: str) -> Thumbnail | None:
     """Returns a picture of a source, if it is still there and can be decoded at least in part."""
-    if not 0 < storage.file_bytes(uri) <= _MAX_BYTES:
-        return None
     try:
-        return thumbnail(storage.read_bytes(uri))
+        return thumbnail(storage.read_bytes(uri)) if 0 < storage.file_bytes(uri) <= _MAX_BYTES else None
     except Exception:  # whatever a filesystem raises for an object that it cannot deliver
         return None
 

@@ -84,11 +84,11 @@ def _check_files(manifest: Manifest) -> Iterator[str]:
 
 
 def _check_rejected(manifest: Manifest) -> Iterator[str]:
-    path = f"{manifest.path}/{REJECTED_NAME}"
-    if not storage.exists(path):
+    try:
+        lines = storage.read_bytes(f"{manifest.path}/{REJECTED_NAME}").splitlines()
+    except FileNotFoundError:
         return
     try:
-        lines = storage.read_bytes(path).splitlines()
         reasons = dict(sorted(Counter(json.loads(line)["reason"] for line in lines).items()))
     except (ValueError, KeyError, TypeError) as error:
         yield f"{REJECTED_NAME} cannot be read: {error!r}"
@@ -102,17 +102,16 @@ def _check_rejected(manifest: Manifest) -> Iterator[str]:
 
 def _check_shard(manifest: Manifest, shard: Shard, decode_images: bool) -> tuple[list[IndexRow], list[str]]:
     """Returns the index that a shard's records make, as far as they can be read, and what is wrong with the shard."""
-    path, rows, problems = f"{manifest.path}/{shard.name}", list[IndexRow](), list[str]()
-    if not storage.exists(path):
-        return rows, ["is missing"]
-    digest = hashlib.sha256()
+    rows, problems, digest = list[IndexRow](), list[str](), hashlib.sha256()
     try:
-        with storage.open_file(path) as file:
+        with storage.open_file(f"{manifest.path}/{shard.name}") as file:
             for offset, payload in read_frames(file):
                 digest.update(frame(payload))
                 row, problem = _check_record(manifest, offset, payload, decode_images)
                 rows.append(row)
                 problems += [problem] if problem else []
+    except FileNotFoundError:
+        return rows, ["is missing"]
     except ValueError as error:
         problems.append(str(error))
     if len(rows) != shard.num_examples:
@@ -158,10 +157,10 @@ def _check_decoded(record: Record, named: str) -> str:
 
 def _check_index(manifest: Manifest, shard: Shard, rows: list[IndexRow]) -> list[str]:
     path = f"{manifest.path}/{index_path(shard.name)}"
-    if not storage.exists(path):
-        return ["its index is missing"]
     try:
         index = read_index(path)
+    except FileNotFoundError:
+        return ["its index is missing"]
     except (OSError, pa.ArrowException) as error:
         return [f"its index cannot be read: {error}"]
     # Where the source was and what it looks like, only the index knows.

@@ -1,6 +1,6 @@
 """DATASET/.jpeg2tpu: what an unfinished conversion has so far; gone when it is complete.
 
-.jpeg2tpu/lock                                held by the process that converts into this dataset
+.jpeg2tpu/lock                                held by the process that converts into this dataset (locks.py)
 .jpeg2tpu/FINGERPRINT/plan.json               what a conversion of these inputs and options does
 .jpeg2tpu/FINGERPRINT/SHARD.tfrecord.rows     its inputs, a file a shard
 .jpeg2tpu/FINGERPRINT/SHARD.tfrecord.receipt  a shard that stands in its place
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import functools
 import io
 import json
@@ -24,7 +23,7 @@ from beam_pipelines.plan import Plan
 from beam_pipelines.receipts import Receipt
 from beam_pipelines.rows import Row
 
-_LOCK_NAME = "lock"
+LOCK_NAME = "lock"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,25 +62,31 @@ class Work:
         for line in io.BytesIO(storage.read_bytes(f"{self.folder}/{shard}.rows")):
             yield Row(*json.loads(line))
 
-    def num_rows(self, shard: str) -> int:
-        return storage.read_bytes(f"{self.folder}/{shard}.rows").count(b"\n")
+    def num_rows(self, shards: Iterable[str]) -> int:
+        return sum(data.count(b"\n") for data in storage.read_each(f"{self.folder}/{shard}.rows" for shard in shards))
 
-    def is_written(self, shard: str) -> bool:
-        """Returns whether a shard has its receipt, and still stands where and as the receipt says."""
-        if not storage.exists(f"{self.folder}/{shard}.receipt"):
-            return False
-        receipt = self.read_receipt(shard)
-        if not receipt.num_examples:
-            return True
-        index = storage.exists(f"{self.output}/{index_path(shard)}")
-        return index and storage.file_bytes(f"{self.output}/{shard}") == receipt.num_bytes
+    def unwritten(self) -> list[str]:
+        """Returns the plan's shards that have no receipt, or do not stand any more where and as the receipt says."""
+        found = dict(storage.list_files(self.output))
+        shards = [shard for names in self.read_plan().shards.values() for shard in names]
+        begun = [shard for shard in shards if f"{WORK_NAME}/{self.name}/{shard}.receipt" in found]
+        written = {receipt.name for receipt in self.read_receipts(begun) if _stands(receipt, found)}
+        return [shard for shard in shards if shard not in written]
 
     def write_receipt(self, receipt: Receipt) -> None:
         with storage.create(f"{self.folder}/{receipt.name}.receipt") as file:
             file.write(receipt.to_json().encode())
 
-    def read_receipt(self, shard: str) -> Receipt:
-        return Receipt.from_json(storage.read_bytes(f"{self.folder}/{shard}.receipt").decode())
+    def read_receipts(self, shards: Iterable[str]) -> Iterator[Receipt]:
+        for data in storage.read_each(f"{self.folder}/{shard}.receipt" for shard in shards):
+            yield Receipt.from_json(data.decode())
+
+
+def _stands(receipt: Receipt, found: dict[str, int]) -> bool:
+    """Returns whether all that a receipt speaks of is among the files of the dataset, by their size."""
+    return not receipt.num_examples or (
+        found.get(receipt.name) == receipt.num_bytes and index_path(receipt.name) in found
+    )
 
 
 @functools.lru_cache(maxsize=1)
@@ -103,36 +108,9 @@ def remove(output: str) -> None:
 def tidy(output: str, keep: set[Work]) -> None:
     """Removes what a refused conversion leaves: its working files, and folders that are empty without them."""
     for name in {path.split("/")[0] for path, _ in storage.list_files(f"{output}/{WORK_NAME}")}:
-        if Work(output, name) not in keep and not (keep and name == _LOCK_NAME):
+        if Work(output, name) not in keep and not (keep and name == LOCK_NAME):
             storage.delete([f"{output}/{WORK_NAME}/{name}"])
     if not storage.is_uri(output):
         for folder in (f"{output}/{WORK_NAME}", output):
             with contextlib.suppress(OSError):
                 os.rmdir(folder)  # refuses one that holds anything
-
-
-@contextlib.contextmanager
-def locked(output: str) -> Iterator[None]:
-    """Keeps other conversions out of `output`; the kernel gives the lock up when the process ends, however it ends.
-
-    Raises:
-      ValueError: Another process holds it.
-    """
-    if storage.is_uri(output):
-        yield
-        return
-    path = f"{output}/{WORK_NAME}/{_LOCK_NAME}"
-    with contextlib.ExitStack() as stack:
-        while True:
-            os.makedirs(f"{output}/{WORK_NAME}", exist_ok=True)
-            file = stack.enter_context(open(path, "a"))
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise ValueError(
-                    f"another conversion is writing {output!r}; wait for it, or choose another output"
-                ) from None
-            # One that has just ended may have removed the file between the two calls.
-            if os.path.exists(path) and os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
-                break
-        yield

@@ -75,7 +75,7 @@ def write_shard(
 
 def write_planned(shard: str, folder: Work, options: ConvertOptions, num_decoders: int, progress: Progress) -> None:
     """Writes one shard of a plan, and its receipt last."""
-    rows, num_rows, classes = folder.read_rows(shard), folder.num_rows(shard), folder.read_plan().classes
+    rows, num_rows, classes = folder.read_rows(shard), folder.num_rows([shard]), folder.read_plan().classes
     folder.write_receipt(write_shard(shard, rows, num_rows, options, classes, num_decoders, progress))
 
 

@@ -49,12 +49,12 @@ convert(ConvertOptions((Source(sys.argv[1]),), sys.argv[2]), PipelineOptions(fla
 """
 SLOW = """
 import sys, time
-from beam_pipelines import storage
-opened = storage.open_file
+from beam_pipelines import local_files, storage
+opened = local_files.open_file
 def slow(path):
     time.sleep(0.05)
     return opened(path)
-storage.open_file = slow
+local_files.open_file = slow
 if sys.argv[3] == "one":
     from pathlib import Path
     from beam_pipelines.images import check_image

@@ -16,7 +16,7 @@ from conftest import local
 from PIL import Image
 from test_convert import files, options
 
-from beam_pipelines import work
+from beam_pipelines import locks
 from beam_pipelines.convert import build_writing, convert
 from beam_pipelines.options import ImageOptions
 from beam_pipelines.planning import build_planning
@@ -197,7 +197,7 @@ def test_stale_shards_are_refused_with_the_list(few_digits, tmp_path):
 
 
 def test_of_two_conversions_into_one_output_the_second_is_told(few_digits, tmp_path):
-    with work.locked(str(tmp_path / "out")), pytest.raises(ValueError, match="another conversion is writing"):
+    with locks.locked(str(tmp_path / "out")), pytest.raises(ValueError, match="another conversion is writing"):
         convert(options(few_digits, tmp_path / "out"), local())
 
 

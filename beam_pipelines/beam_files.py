@@ -1,0 +1,60 @@
+"""Files behind the other URIs that Beam's FileSystems know (s3://, hdfs://, …), as storage.py describes them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import IO, cast
+
+from apache_beam.io.filesystem import BeamIOError, CompressionTypes
+from apache_beam.io.filesystems import FileSystems
+
+_AS_IT_IS = CompressionTypes.UNCOMPRESSED
+
+
+def check(path: str) -> None:
+    """Refuses a URI that Beam does not know."""
+    FileSystems.get_scheme(path)
+    FileSystems.exists(path)
+
+
+def exists(path: str) -> bool:
+    return bool(FileSystems.exists(path)) or any(True for _ in list_files(path))
+
+
+def list_files(root: str) -> Iterator[tuple[str, int]]:
+    for metadata in FileSystems.match([f"{root}/**"])[0].metadata_list:
+        yield metadata.path[len(root) + 1 :], metadata.size_in_bytes
+
+
+def file_bytes(path: str) -> int:
+    try:
+        return int(FileSystems.match([path])[0].metadata_list[0].size_in_bytes)
+    except (OSError, IndexError):  # BeamIOError is an OSError
+        return -1
+
+
+def open_file(path: str) -> IO[bytes]:
+    return cast(IO[bytes], FileSystems.open(path, compression_type=_AS_IT_IS))
+
+
+def read_bytes(path: str, start: int, end: int | None) -> bytes:
+    with open_file(path) as file:
+        if start:
+            file.seek(start)
+        return file.read(-1 if end is None else end - start)
+
+
+@contextlib.contextmanager
+def create(path: str, temporary_in: str, new: bool) -> Iterator[IO[bytes]]:
+    with FileSystems.create(path, compression_type=_AS_IT_IS) as file:
+        yield file
+
+
+def move(source: str, target: str) -> None:
+    FileSystems.rename([source], [target])
+
+
+def delete(paths: list[str]) -> None:
+    with contextlib.suppress(BeamIOError):
+        FileSystems.delete(paths)

@@ -1,0 +1,216 @@
+"""Objects of Google Cloud Storage, as storage.py describes them, by Google's own client.
+
+Beam's FileSystems would work too, but make a new client, and thus a new connection, for each object, and ask twice for
+each that is read (apache_beam/io/gcp/gcsio.py, 2.77). Here a process has one client, its threads share it, and a small
+object is read with one request.
+
+Every request is tried again while that may help; all can be repeated without harm. An object appears under its name
+when its upload is complete, which begins when all of it lies in a temporary file: a writer that is killed or raises has
+sent nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import mimetypes
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import IO, Any, cast
+
+from google.api_core import exceptions
+from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError
+from google.cloud import storage as google_storage
+from google.cloud.storage.retry import DEFAULT_RETRY
+from requests.adapters import HTTPAdapter
+
+from beam_pipelines.storage import Unavailable
+
+# Google's own schedule of retries begins with a second, in which several requests to a store that is up again fit.
+RETRY = DEFAULT_RETRY.with_delay(initial=0.25, maximum=30.0, multiplier=2.0).with_timeout(300.0)
+QUICK = RETRY.with_timeout(10.0)  # where a user waits to be told of a mistake
+_QUICK_TIMEOUT = (3.05, 10.0)  # seconds to connect and to answer
+_CONNECTIONS = 128  # kept open; requests keeps 10 and opens a new one, with a new handshake, for each thread above that
+_CHUNK_BYTES = 16 << 20  # of a large object, read or sent by one request; sending wants multiples of 256 KiB
+_IN_FLIGHT = 32  # deletions
+
+
+def blob(path: str) -> Any:
+    """Returns the client's handle of an object; asks nothing."""
+    bucket, name = _parts(path)
+    return _client().bucket(bucket).blob(name)
+
+
+@contextlib.contextmanager
+def explained(path: str) -> Iterator[None]:
+    """Raises what Google's client raises in its body as the errors that storage.py promises, in a line each."""
+    try:
+        yield
+    except exceptions.NotFound as error:
+        raise FileNotFoundError(f"{path!r} does not exist: {_said(error)}") from error
+    except (exceptions.Unauthorized, GoogleAuthError) as error:
+        raise Unavailable(f"{path!r} needs credentials: {_said(error)}; {_CREDENTIALS}") from error
+    except exceptions.Forbidden as error:
+        raise Unavailable(
+            f"no permission for {path!r}: {_said(error)}; reading needs the role Storage Object Viewer, and writing "
+            "Storage Object User"
+        ) from error
+    except exceptions.BadRequest as error:
+        advice = "; set GOOGLE_CLOUD_QUOTA_PROJECT to the project that pays" if "requester pays" in str(error) else ""
+        raise Unavailable(f"{path!r}: {_said(error)}{advice}") from error
+    except exceptions.RetryError as error:
+        raise Unavailable(f"{path!r} cannot be reached: {_said(error.cause or error)}") from error
+    except Exception as error:
+        if not type(error).__module__.startswith(("google.", "requests.", "urllib3.")):
+            raise
+        raise Unavailable(f"{path!r}: {_said(error)}") from error
+
+
+_CREDENTIALS = "run: gcloud auth application-default login, or let GOOGLE_APPLICATION_CREDENTIALS name a key file"
+
+
+def check(path: str) -> None:
+    bucket, name = _parts(path)
+    try:
+        with explained(path):
+            listing = _client().list_blobs(bucket, prefix=name, max_results=1, retry=QUICK, timeout=_QUICK_TIMEOUT)
+            next(iter(listing), None)
+    except FileNotFoundError as error:
+        raise FileNotFoundError(
+            f"there is no bucket 'gs://{bucket}'; correct the name, or run: gcloud storage buckets create gs://{bucket}"
+        ) from error
+
+
+def exists(path: str) -> bool:
+    with explained(path):
+        return bool(_parts(path)[1] and blob(path).exists(retry=RETRY)) or any(True for _ in _below(path, 1))
+
+
+def list_files(root: str) -> Iterator[tuple[str, int]]:
+    skipped = len(_parts(root)[1]) + 1 if _parts(root)[1] else 0
+    with explained(root):
+        for found in _below(root):
+            # Consoles, and TensorFlow, mark a folder by an empty object with its name and a slash.
+            if not found.name.endswith("/"):
+                yield found.name[skipped:], found.size
+
+
+def file_bytes(path: str) -> int:
+    with explained(path):
+        bucket, name = _parts(path)
+        found = _client().bucket(bucket).get_blob(name, retry=RETRY)
+        return int(found.size) if found else -1
+
+
+def open_file(path: str) -> IO[bytes]:
+    found = blob(path)
+    with explained(path):
+        found.reload(retry=RETRY)
+    return cast(IO[bytes], found.open("rb", chunk_size=_CHUNK_BYTES, retry=RETRY))
+
+
+def read_bytes(path: str, start: int, end: int | None) -> bytes:
+    if start == end:
+        return b""
+    last, checksum = (None, "crc32c") if end is None else (end - 1, None)  # the store knows that of the whole alone
+    with explained(path):
+        return cast(bytes, blob(path).download_as_bytes(start=start or None, end=last, checksum=checksum, retry=RETRY))
+
+
+@contextlib.contextmanager
+def create(path: str, temporary_in: str, new: bool) -> Iterator[IO[bytes]]:
+    with tempfile.SpooledTemporaryFile(_CHUNK_BYTES) as file:
+        yield cast(IO[bytes], file)
+        with explained(path):
+            _upload(path, cast(IO[bytes], file), {"if_generation_match": 0} if new else {})
+
+
+def _upload(path: str, file: IO[bytes], conditions: dict[str, int]) -> None:
+    target = blob(path)
+    target.chunk_size = _CHUNK_BYTES
+    content_type = mimetypes.guess_type(path)[0] or "application/octet-stream"
+    try:
+        target.upload_from_file(
+            file,
+            rewind=True,
+            size=file.seek(0, 2),
+            content_type=content_type,
+            checksum="crc32c",
+            retry=RETRY,
+            **conditions,
+        )
+    except exceptions.PreconditionFailed as error:
+        # It may be there because the answer to an earlier try was lost.
+        file.seek(0)
+        if target.download_as_bytes(retry=RETRY) != file.read():
+            raise FileExistsError(f"{path!r} was written by another process meanwhile") from error
+
+
+def move(source: str, target: str) -> None:
+    with explained(source):
+        moved = blob(source)
+        moved.bucket.copy_blob(moved, blob(target).bucket, _parts(target)[1], retry=RETRY)
+        moved.delete(retry=RETRY)
+
+
+def delete(paths: list[str]) -> None:
+    def delete_one(found: Any) -> None:
+        with contextlib.suppress(exceptions.NotFound):
+            found.delete(retry=RETRY)
+
+    def all_of(path: str) -> list[Any]:
+        return [blob(path), *_below(path)]
+
+    with explained(paths[0]), ThreadPoolExecutor(_IN_FLIGHT) as pool:
+        for found in pool.map(all_of, paths):
+            list(pool.map(delete_one, found))
+
+
+def _below(path: str, limit: int | None = None) -> Iterator[Any]:
+    """Yields the handles of all objects below a folder."""
+    bucket, name = _parts(path)
+    fields = "items(name,size),nextPageToken"
+    prefix = f"{name}/" if name else ""
+    return iter(_client().list_blobs(bucket, prefix=prefix, max_results=limit, fields=fields, retry=RETRY))
+
+
+def _parts(path: str) -> tuple[str, str]:
+    """Returns the names of bucket and object.
+
+    Raises:
+      ValueError: There is no bucket in it.
+    """
+    bucket, _, name = path.removeprefix("gs://").partition("/")
+    if not bucket:
+        raise ValueError(f"{path!r} names no bucket; a URI is gs://BUCKET/PATH")
+    return bucket, name
+
+
+@functools.lru_cache(maxsize=1)
+def _client() -> google_storage.Client:
+    """Returns the process's client.
+
+    Threads may share it (github.com/googleapis/google-cloud-python/issues/5685), with enough connections
+    (github.com/googleapis/python-storage/issues/253). Without credentials, public buckets can be read.
+    """
+    try:
+        client = google_storage.Client(project=None)
+    except DefaultCredentialsError:
+        if os.environ.get("GOOGLE_APPLICATION_CREDENTIALS"):  # there are some, of no use
+            raise
+        client = google_storage.Client.create_anonymous_client()
+    for scheme in ("https://", "http://"):
+        client._http.mount(scheme, HTTPAdapter(pool_connections=_CONNECTIONS, pool_maxsize=_CONNECTIONS))
+    return client
+
+
+def _said(error: BaseException) -> str:
+    """Returns an error's message in one line, without the URL that was asked and the statuses that were hoped for."""
+    message = " ".join(str(getattr(error, "message", "") or error).split())
+    return _ADDED.sub("", message).rstrip(".")
+
+
+_ADDED = re.compile(r"^[A-Z]+ https?://\S+: |: \('Request failed with status code'.*$")

@@ -1,0 +1,96 @@
+"""Files of this machine, as storage.py describes them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import stat
+import uuid
+from collections.abc import Iterator
+from typing import IO
+
+
+def check(path: str) -> None:
+    """Refuses nothing: what is wrong with a local path is known in no time."""
+
+
+def exists(path: str) -> bool:
+    return os.path.lexists(path)
+
+
+def list_files(root: str) -> Iterator[tuple[str, int]]:
+    if not exists(root):
+        return
+    for folder, folders, names in os.walk(root, onerror=_raise, followlinks=True):
+        # Linked folders are followed, but not one that leads back to where it lies.
+        here = os.path.realpath(folder) + "/"
+        folders[:] = [name for name in folders if not here.startswith(os.path.realpath(f"{folder}/{name}") + "/")]
+        below = folder[len(root) + 1 :]
+        for name in names:
+            yield f"{below}/{name}" if below else name, file_bytes(f"{folder}/{name}")
+
+
+def file_bytes(path: str) -> int:
+    try:
+        return os.path.getsize(path)
+    except OSError:
+        return -1
+
+
+def open_file(path: str) -> IO[bytes]:
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise OSError(f"{path!r} is no regular file")
+    return open(path, "rb")
+
+
+def read_bytes(path: str, start: int, end: int | None) -> bytes:
+    with open_file(path) as file:
+        file.seek(start)
+        return file.read(-1 if end is None else end - start)
+
+
+@contextlib.contextmanager
+def create(path: str, temporary_in: str, new: bool) -> Iterator[IO[bytes]]:
+    """Writes under another name, flushes to the disk and renames."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    temporary = f"{temporary_in or os.path.dirname(path)}/{os.path.basename(path)}.part-{uuid.uuid4().hex}"
+    os.makedirs(os.path.dirname(temporary), exist_ok=True)
+    try:
+        with open(temporary, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        _sync_folder(os.path.dirname(path))
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(temporary)
+        raise
+
+
+def move(source: str, target: str) -> None:
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    os.replace(source, target)
+
+
+def delete(paths: list[str]) -> None:
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.isdir(path) and not os.path.islink(path):
+                shutil.rmtree(path)
+            else:
+                os.remove(path)
+
+
+def _sync_folder(folder: str) -> None:
+    """Makes a rename last through a loss of power."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _raise(error: OSError) -> None:
+    raise error
