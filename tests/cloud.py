@@ -19,7 +19,12 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+import google.cloud.storage
 import pytest
+from fault_proxy import FaultProxy, fault_proxy
+from google.auth.credentials import AnonymousCredentials
+
+from beam_pipelines import buckets
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,22 +34,17 @@ class Cloud:
     Attributes:
       url: "http://127.0.0.1:PORT"; JSON and XML API.
       environment: What makes google-cloud-storage and Beam's gcsio go there, for this process or others.
+      client: Goes there whatever the environment says.
     """
 
     url: str
     environment: dict[str, str]
-
-    def client(self):
-        """Returns google-cloud-storage's client, whatever the environment says."""
-        from google.auth.credentials import AnonymousCredentials
-        from google.cloud import storage
-
-        return storage.Client("tests", AnonymousCredentials(), client_options={"api_endpoint": self.url})
+    client: google.cloud.storage.Client
 
     def make_bucket(self) -> str:
         """Returns the URI of a new, empty bucket."""
         name = f"bucket-{uuid.uuid4().hex[:8]}"
-        self.client().create_bucket(name)
+        self.client.create_bucket(name)
         return f"gs://{name}"
 
     def upload(self, folder: Path | str, uri: str) -> None:
@@ -70,7 +70,7 @@ class Cloud:
 
     def _parts(self, uri: str):
         bucket, _, name = uri.removeprefix("gs://").partition("/")
-        return self.client().bucket(bucket), name
+        return self.client.bucket(bucket), name
 
 
 @pytest.fixture(scope="session")
@@ -86,16 +86,36 @@ def cloud_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
             "GOOGLE_APPLICATION_CREDENTIALS": str(key),
             "GOOGLE_CLOUD_PROJECT": "tests",
             "NO_GCE_CHECK": "true",
+            "DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA": "true",  # asks for the bucket, for traces
         }
-        yield Cloud(url, environment)
+        client = google.cloud.storage.Client("tests", AnonymousCredentials(), client_options={"api_endpoint": url})
+        yield Cloud(url, environment, client)
+        client.close()
 
 
 @pytest.fixture
-def cloud(cloud_server: Cloud, monkeypatch: pytest.MonkeyPatch) -> Cloud:
+def cloud(cloud_server: Cloud, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
     """The server, with this process's environment pointing to it for one test."""
     for name, value in cloud_server.environment.items():
         monkeypatch.setenv(name, value)
-    return cloud_server
+    yield cloud_server
+    _forget_client()
+
+
+@pytest.fixture
+def proxy(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultProxy]:
+    """A proxy that this process's environment points to in the server's place."""
+    with fault_proxy(cloud.url) as between:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", between.url)
+        yield between
+        _forget_client()
+
+
+def _forget_client() -> None:
+    """Makes beam_pipelines look at the environment again."""
+    if buckets._client.cache_info().currsize:
+        buckets._client().close()
+        buckets._client.cache_clear()
 
 
 def free_port() -> int:
@@ -140,7 +160,7 @@ def _token_server() -> Iterator[str]:
 
 
 class _Token(http.server.BaseHTTPRequestHandler):
-    def do_POST(self) -> None:  # noqa: N802
+    def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
         body = json.dumps({"access_token": "tests", "expires_in": 3600, "token_type": "Bearer"}).encode()
         self.send_response(200)

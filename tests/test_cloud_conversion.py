@@ -1,0 +1,247 @@
+"""Every command of beam_pipelines on gs:// as on disk, and with a network in between that fails."""
+
+from __future__ import annotations
+
+import os
+import tarfile
+import threading
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from conftest import local
+from fault_proxy import every
+from test_convert import files, options
+from test_pipelines_commands import refused, run
+
+from beam_pipelines import storage
+from beam_pipelines.convert import convert
+from beam_pipelines.dataset import read_manifest
+from beam_pipelines.listing import list_rows
+from beam_pipelines.options import Source
+from beam_pipelines.reading import read_rows
+from beam_pipelines.rows import Row
+from beam_pipelines.verify import verify
+
+pytestmark = pytest.mark.cloud
+
+
+@pytest.fixture
+def images(few_digits: Path) -> Path:
+    """Thirty-six digits, and a file that is no image."""
+    (few_digits / "0" / "page.jpg").write_text("<html>")
+    return few_digits
+
+
+def shards(found: dict[str, str]) -> dict[str, str]:
+    return {path: digest for path, digest in found.items() if path.endswith(".tfrecord")}
+
+
+def test_every_command_does_on_a_bucket_what_it_does_on_disk(capsys, cloud, images, tmp_path):
+    bucket = cloud.make_bucket()
+    cloud.upload(images, f"{bucket}/images")
+    cloud.put(f"{bucket}/images/0/", b"")  # the mark of a folder
+    flags = ("--shard_size=10KB", "--max_rejected=100%")
+    command = ("convert", f"--input={bucket}/images", f"--output={bucket}/out", *flags)
+    code, out, err = run(capsys, *command)
+    assert (code, err) == (0, "")
+    assert f"complete: {bucket}/out/manifest.json" in out
+    assert run(capsys, "convert", f"--input={images}", f"--output={tmp_path}/out", *flags)[0] == 0
+    found = cloud.files(f"{bucket}/out")
+    assert shards(found) == shards(files(tmp_path / "out"))
+    assert found.keys() == files(tmp_path / "out").keys()  # no working file is left, nor the lock
+    assert "already complete, nothing to do" in run(capsys, *command)[1]
+    code, out, _ = run(capsys, "verify", f"{bucket}/out")
+    assert (code, "all as the manifest says" in out) == (0, True)
+    assert run(capsys, "report", f"{bucket}/out")[:2] == (0, f"{bucket}/out/report.html\n")
+    assert b"page.jpg" in cloud.get(f"{bucket}/out/report.html")
+    assert cloud.files(f"{bucket}/out").items() - found.items() == {
+        ("report.html", cloud.files(f"{bucket}/out")["report.html"])
+    }
+
+
+def test_the_sample_is_written_into_a_bucket_and_completed_there(capsys, cloud):
+    bucket = cloud.make_bucket()
+    assert "1,797 of them written now" in run(capsys, "sample", f"{bucket}/digits")[1]
+    storage.delete([f"{bucket}/digits/3"])
+    assert not storage.exists(f"{bucket}/digits/3")
+    assert "183 of them written now" in run(capsys, "sample", f"{bucket}/digits")[1]
+
+
+def test_lists_and_archives_in_a_bucket_name_the_same_images(cloud, images, tmp_path):
+    bucket = cloud.make_bucket()
+    cloud.upload(images, f"{bucket}/images")
+    names = sorted(str(path.relative_to(images)) for path in images.rglob("*.jpg"))
+    lines = "".join(f"{bucket}/images/{name},{name[0]}\n" for name in [*names, "1/none.jpg"])
+    cloud.put(f"{bucket}/lists/images.csv", f"image,label\n{lines}".encode())
+    with tarfile.open(tmp_path / "images.tar", "w") as tar:
+        tar.add(images, "images")
+    cloud.put(f"{bucket}/images.tar", (tmp_path / "images.tar").read_bytes())
+    of_list, _ = convert(options(f"{bucket}/lists/images.csv", f"{bucket}/of_list"), local())
+    assert (of_list.num_inputs, of_list.num_rejected) == (38, {"missing": 1, "not_an_image": 1})
+    of_tar, _ = convert(options(f"{bucket}/images.tar", f"{bucket}/of_tar"), local())
+    convert(options(tmp_path / "images.tar", tmp_path / "out"), local())
+    assert shards(cloud.files(f"{bucket}/of_tar")) == shards(files(tmp_path / "out"))
+    assert of_tar.num_inputs == 37
+
+
+def test_damage_in_a_bucket_is_found_and_repaired(capsys, cloud, images):
+    bucket = cloud.make_bucket()
+    cloud.upload(images, f"{bucket}/images")
+    manifest, _ = convert(options(f"{bucket}/images", f"{bucket}/out"), local())
+    whole = cloud.files(f"{bucket}/out")
+    first, second = (shard.name for shard in manifest.split("train").shards[:2])
+    cloud.put(f"{bucket}/out/{first}", b"noise")
+    storage.delete([f"{bucket}/out/{second}"])
+    assert verify(f"{bucket}/out").damaged == [first, second]
+    assert run(capsys, "verify", "--repair", f"{bucket}/out")[0] == 0
+    assert cloud.files(f"{bucket}/out") == whole
+
+
+def test_what_is_not_the_datasets_own_is_refused_and_never_deleted(capsys, cloud, images):
+    bucket = cloud.make_bucket()
+    cloud.put(f"{bucket}/out/thesis.txt", b"mine")
+    cloud.put(f"{bucket}/output/thesis.txt", b"mine")
+    command = ("convert", f"--input={images}", f"--output={bucket}/out", "--shard_size=10KB", "--max_rejected=100%")
+    assert "holds no dataset but 'thesis.txt'" in refused(capsys, *command, "--overwrite")
+    storage.delete([f"{bucket}/out"])
+    assert run(capsys, *command)[0] == 0
+    cloud.put(f"{bucket}/out/thesis.txt", b"mine")
+    assert "'thesis.txt'" in refused(capsys, *command)
+    assert "holds another dataset: its seed is 0, not 1" in refused(capsys, *command, "--seed=1")
+    storage.delete([f"{bucket}/out/thesis.txt"])
+    assert run(capsys, *command, "--seed=1", "--overwrite")[0] == 0
+    assert read_manifest(f"{bucket}/out").options["seed"] == 1
+    assert verify(f"{bucket}/out").problems == []
+    assert cloud.get(f"{bucket}/output/thesis.txt") == b"mine"
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        ("503", "429"),
+        ("cut", "reset"),
+        ("lost", "503", "cut", "429", "reset", "503", "503", "503", "503", "503", "503", "stall"),
+    ],
+    ids=["refused", "broken", "all"],
+)
+def test_a_conversion_through_a_network_that_fails_ends_with_the_same_bytes(cloud, proxy, images, tmp_path, faults):
+    bucket = cloud.make_bucket()
+    cloud.upload(images, f"{bucket}/images")
+    convert(options(images, tmp_path / "out"), local())
+    proxy.fault = every(5, faults)
+    manifest, _ = convert(options(f"{bucket}/images", f"{bucket}/out"), local())
+    assert verify(f"{bucket}/out").problems == []
+    assert proxy.faults.keys() == {"", *faults}
+    assert shards(cloud.files(f"{bucket}/out")) == shards(files(tmp_path / "out"))
+    assert (manifest.num_inputs, manifest.num_rejected) == (37, {"not_an_image": 1})
+
+
+def test_a_store_that_stays_away_ends_the_conversion_rejects_nothing_and_the_next_run_goes_on(
+    capsys, cloud, proxy, images, tmp_path, monkeypatch
+):
+    from beam_pipelines import buckets
+
+    bucket = cloud.make_bucket()
+    cloud.upload(images, f"{bucket}/images")
+    command = ("convert", f"--input={bucket}/images", f"--output={tmp_path}/out", "--shard_size=10KB")
+    monkeypatch.setattr(buckets, "RETRY", buckets.RETRY.with_timeout(1))
+    monkeypatch.setattr("beam_pipelines.__main__.num_cores", lambda: 0)  # in this process, whose patience is shortened
+    proxy.fault = lambda request: "503" if request.kind == "read" and "2/" in request.name else ""
+    said = refused(capsys, *command)
+    assert "cannot be reached" in said
+    assert f"{bucket}/images/2/" in said
+    assert said.endswith("the same command goes on from here\n")
+    proxy.fault = lambda request: ""
+    assert run(capsys, *command, "--max_rejected=100%")[0] == 0
+    assert read_manifest(str(tmp_path / "out")).num_rejected == {"not_an_image": 1}
+
+
+class Interrupted(Exception):
+    """Stands for anything that may happen while a file is written."""
+
+
+@pytest.mark.parametrize("num_bytes", [1_000, 20 << 20], ids=["small", "large"])
+def test_a_writer_that_raises_half_way_leaves_no_object(cloud, num_bytes):
+    bucket = cloud.make_bucket()
+
+    def write():
+        with storage.create(f"{bucket}/shard") as file:
+            file.write(bytes(num_bytes))
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        write()
+    assert cloud.files(bucket) == {}
+
+
+def test_large_objects_are_sent_and_read_in_large_pieces_and_survive_a_reset_between_them(cloud, proxy):
+    bucket = cloud.make_bucket()
+    data = os.urandom(40 << 20)
+    dropped = iter(["reset", "503", "reset"])
+    proxy.fault = lambda request: next(dropped, "") if request.kind == "chunk" else ""
+    with storage.create(f"{bucket}/shard") as file:
+        file.write(data)
+    assert proxy.counts() == {"begin": 1, "chunk": 3 + 3}
+    proxy.requests.clear()
+    with storage.open_file(f"{bucket}/shard") as file:
+        assert b"".join(iter(lambda: file.read(1 << 20), b"")) == data
+    assert proxy.counts() == {"look": 1, "read": 3 + 1}  # the last one to see that there is no more
+    proxy.requests.clear()
+    dropped_reads = iter(["cut", "503", "cut"])
+    proxy.fault = lambda request: next(dropped_reads, "") if request.kind == "read" else ""
+    assert storage.read_bytes(f"{bucket}/shard") == data
+    assert proxy.counts() == {"read": 1 + 3}
+    assert storage.read_bytes(storage.slice_uri(f"{bucket}/shard", 5, 10)) == data[5:15]
+
+
+def test_an_image_takes_one_request_and_a_shard_four(cloud, proxy, digits):
+    bucket = cloud.make_bucket()
+    cloud.upload(digits / "1", f"{bucket}/images/1")
+    cloud.upload(digits / "2", f"{bucket}/images/2")
+    proxy.requests.clear()
+    manifest, _ = convert(options(f"{bucket}/images", f"{bucket}/out", shard_bytes=50_000), local())
+    num_shards = sum(len(split.shards) for split in manifest.splits.values())
+    assert num_shards > 5
+    images = Counter(request.name for request in proxy.requests if request.name.endswith(".jpg"))
+    assert proxy.counts(".jpg").keys() == {"read"}
+    assert len(images) == manifest.num_inputs
+    assert Counter(images.values())[1] > 200
+    assert max(images.values()) == 2  # planning learns from a sample how much of an image is stored
+    assert proxy.counts(".tfrecord") == {"upload": num_shards}
+    assert proxy.counts(".parquet") == {"upload": num_shards}
+    assert proxy.counts(".receipt")["upload"] == proxy.counts(".rows")["upload"] == num_shards
+    assert len({request.authorized for request in proxy.requests}) == 1
+    proxy.requests.clear()
+    verify(f"{bucket}/out")
+    assert proxy.counts(".tfrecord") == {"look": num_shards, "read": 2 * num_shards}
+    assert proxy.counts(".parquet") == {"read": num_shards}
+
+
+def test_listing_an_archive_reads_it_in_large_pieces(cloud, proxy, digits, tmp_path):
+    bucket = cloud.make_bucket()
+    with tarfile.open(tmp_path / "digits.tar", "w") as tar:
+        tar.add(digits, "digits")
+    cloud.put(f"{bucket}/digits.tar", (tmp_path / "digits.tar").read_bytes())
+    proxy.requests.clear()
+    opts = options(f"{bucket}/digits.tar", f"{bucket}/out")
+    assert len(list(list_rows(Source(f"{bucket}/digits.tar"), opts))) == 1797
+    assert sum(proxy.counts().values()) <= 6
+
+
+def test_images_are_read_many_at_a_time(cloud, proxy, digits):
+    bucket = cloud.make_bucket()
+    cloud.upload(digits / "1", f"{bucket}/1")
+    cloud.upload(digits / "2", f"{bucket}/2")
+    rows = [Row(name, f"{bucket}/{name}", num_bytes=num_bytes) for name, num_bytes in storage.list_files(bucket)]
+    arrived, enough = [], threading.Event()
+
+    def hold(request):
+        arrived.append(request)
+        if len(arrived) == 40:
+            enough.set()
+        return "" if enough.wait(30) else "404"
+
+    proxy.fault = hold
+    assert all(isinstance(data, bytes) for _, data in read_rows(rows))
+    assert len(arrived) == len(rows) == 359
