@@ -61,8 +61,8 @@ def explained(path: str) -> Iterator[None]:
     except exceptions.BadRequest as error:
         advice = "; set GOOGLE_CLOUD_QUOTA_PROJECT to the project that pays" if "requester pays" in str(error) else ""
         raise Unavailable(f"{path!r}: {_said(error)}{advice}") from error
-    except exceptions.RetryError as error:
-        raise Unavailable(f"{path!r} cannot be reached: {_said(error.cause or error)}") from error
+    except (exceptions.RetryError, exceptions.ServerError, exceptions.TooManyRequests) as error:
+        raise Unavailable(f"{path!r} cannot be reached: {_said(getattr(error, 'cause', None) or error)}") from error
     except Exception as error:
         if not type(error).__module__.startswith(("google.", "requests.", "urllib3.")):
             raise
@@ -209,8 +209,8 @@ def _client() -> google_storage.Client:
 
 def _said(error: BaseException) -> str:
     """Returns an error's message in one line, without the URL that was asked and the statuses that were hoped for."""
-    message = " ".join(str(getattr(error, "message", "") or error).split())
-    return _ADDED.sub("", message).rstrip(".")
+    message = _ADDED.sub("", " ".join(str(getattr(error, "message", "") or error).split()))
+    return message.strip(" .") or f"status {getattr(error, 'code', 'unknown')}"
 
 
-_ADDED = re.compile(r"^[A-Z]+ https?://\S+: |: \('Request failed with status code'.*$")
+_ADDED = re.compile(r"^[A-Z]+ https?://\S+:|:? ?\('Request failed with status code'.*$")

@@ -30,6 +30,8 @@ def pipeline(options: PipelineOptions) -> Iterator[beam.Pipeline]:
             yield built
     except ValueError as error:
         raise ValueError(_STEP.sub("", str(error))) from error
+    except OSError as error:
+        raise OSError(_STEP.sub("", str(error))) from error
     except RuntimeError as error:
         lines = _STEP.sub("", str(error)).strip().splitlines() or [""]
         if lines[-1].startswith("KeyboardInterrupt"):

@@ -34,17 +34,20 @@ class Cloud:
     Attributes:
       url: "http://127.0.0.1:PORT"; JSON and XML API.
       environment: What makes google-cloud-storage and Beam's gcsio go there, for this process or others.
-      client: Goes there whatever the environment says.
     """
 
     url: str
     environment: dict[str, str]
-    client: google.cloud.storage.Client
+    _client: google.cloud.storage.Client
+
+    def client(self) -> google.cloud.storage.Client:
+        """Returns a client that goes there whatever the environment says."""
+        return self._client
 
     def make_bucket(self) -> str:
         """Returns the URI of a new, empty bucket."""
         name = f"bucket-{uuid.uuid4().hex[:8]}"
-        self.client.create_bucket(name)
+        self._client.create_bucket(name)
         return f"gs://{name}"
 
     def upload(self, folder: Path | str, uri: str) -> None:
@@ -70,7 +73,7 @@ class Cloud:
 
     def _parts(self, uri: str):
         bucket, _, name = uri.removeprefix("gs://").partition("/")
-        return self.client.bucket(bucket), name
+        return self._client.bucket(bucket), name
 
 
 @pytest.fixture(scope="session")

@@ -150,6 +150,7 @@ def test_a_store_that_stays_away_ends_the_conversion_rejects_nothing_and_the_nex
     proxy.fault = lambda request: "503" if request.kind == "read" and "2/" in request.name else ""
     said = refused(capsys, *command)
     assert "cannot be reached" in said
+    assert "while running" not in said
     assert f"{bucket}/images/2/" in said
     assert said.endswith("the same command goes on from here\n")
     proxy.fault = lambda request: ""
