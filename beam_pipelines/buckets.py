@@ -99,10 +99,13 @@ def list_files(root: str) -> Iterator[tuple[str, int]]:
 
 
 def file_bytes(path: str) -> int:
-    with explained(path):
-        bucket, name = _parts(path)
-        found = _client().bucket(bucket).get_blob(name, retry=RETRY)
-        return int(found.size) if found else -1
+    try:
+        with explained(path):
+            found = blob(path)
+            found.reload(retry=RETRY)
+    except (FileNotFoundError, ValueError):  # a line of a list may name what no bucket can be called
+        return -1
+    return int(found.size)
 
 
 def open_file(path: str) -> IO[bytes]:

@@ -73,12 +73,13 @@ def test_lists_and_archives_in_a_bucket_name_the_same_images(cloud, images, tmp_
     cloud.upload(images, f"{bucket}/images")
     names = sorted(str(path.relative_to(images)) for path in images.rglob("*.jpg"))
     lines = "".join(f"{bucket}/images/{name},{name[0]}\n" for name in [*names, "1/none.jpg"])
-    cloud.put(f"{bucket}/lists/images.csv", f"image,label\n{lines}".encode())
+    odd = "gs:///1.jpg,1\ngs://-/1.jpg,1\ngs://no-such-bucket-here/1.jpg,1\n"
+    cloud.put(f"{bucket}/lists/images.csv", f"image,label\n{lines}{odd}".encode())
     with tarfile.open(tmp_path / "images.tar", "w") as tar:
         tar.add(images, "images")
     cloud.put(f"{bucket}/images.tar", (tmp_path / "images.tar").read_bytes())
     of_list, _ = convert(options(f"{bucket}/lists/images.csv", f"{bucket}/of_list"), local())
-    assert (of_list.num_inputs, of_list.num_rejected) == (38, {"missing": 1, "not_an_image": 1})
+    assert (of_list.num_inputs, of_list.num_rejected) == (41, {"missing": 4, "not_an_image": 1})
     of_tar, _ = convert(options(f"{bucket}/images.tar", f"{bucket}/of_tar"), local())
     convert(options(tmp_path / "images.tar", tmp_path / "out"), local())
     assert shards(cloud.files(f"{bucket}/of_tar")) == shards(files(tmp_path / "out"))
