@@ -27,6 +27,7 @@ from google.cloud import storage as google_storage
 from google.cloud.storage.retry import DEFAULT_RETRY
 from requests.adapters import HTTPAdapter
 
+from beam_pipelines.pieces import PIECE_BYTES, in_pieces
 from beam_pipelines.storage import Unavailable
 
 # Google's own schedule of retries begins with a second, in which several requests to a store that is up again fit.
@@ -34,7 +35,6 @@ RETRY = DEFAULT_RETRY.with_delay(initial=0.25, maximum=30.0, multiplier=2.0).wit
 QUICK = RETRY.with_timeout(10.0)  # where a user waits to be told of a mistake
 _QUICK_TIMEOUT = (3.05, 10.0)  # seconds to connect and to answer
 _CONNECTIONS = 128  # kept open; requests keeps 10 and opens a new one, with a new handshake, for each thread above that
-_CHUNK_BYTES = 16 << 20  # of a large object, read or sent by one request; sending wants multiples of 256 KiB
 _IN_FLIGHT = 32  # deletions
 
 
@@ -109,23 +109,31 @@ def file_bytes(path: str) -> int:
 
 
 def open_file(path: str) -> IO[bytes]:
+    def fetch(start: int, end: int) -> bytes:
+        with explained(path):
+            return _download(found, start, end)
+
     found = blob(path)
     with explained(path):
         found.reload(retry=RETRY)
-    return cast(IO[bytes], found.open("rb", chunk_size=_CHUNK_BYTES, retry=RETRY))
+    return in_pieces(int(found.size), fetch)
 
 
 def read_bytes(path: str, start: int, end: int | None) -> bytes:
-    if start == end:
-        return b""
-    last, checksum = (None, "crc32c") if end is None else (end - 1, None)  # the store knows that of the whole alone
     with explained(path):
-        return cast(bytes, blob(path).download_as_bytes(start=start or None, end=last, checksum=checksum, retry=RETRY))
+        return b"" if start == end else _download(blob(path), start, end)
+
+
+def _download(found: Any, start: int, end: int | None) -> bytes:
+    last, checksum = (None, "crc32c") if end is None else (end - 1, None)  # the store knows that of the whole alone
+    # A second time around it, as the client does not try again where the answer breaks off that refuses something.
+    download = RETRY(found.download_as_bytes)
+    return cast(bytes, download(start=start or None, end=last, checksum=checksum, retry=RETRY))
 
 
 @contextlib.contextmanager
 def create(path: str, temporary_in: str, new: bool) -> Iterator[IO[bytes]]:
-    with tempfile.SpooledTemporaryFile(_CHUNK_BYTES) as file:
+    with tempfile.SpooledTemporaryFile(PIECE_BYTES) as file:
         yield cast(IO[bytes], file)
         with explained(path):
             _upload(path, cast(IO[bytes], file), {"if_generation_match": 0} if new else {})
@@ -133,7 +141,7 @@ def create(path: str, temporary_in: str, new: bool) -> Iterator[IO[bytes]]:
 
 def _upload(path: str, file: IO[bytes], conditions: dict[str, int]) -> None:
     target = blob(path)
-    target.chunk_size = _CHUNK_BYTES
+    target.chunk_size = PIECE_BYTES  # a multiple of 256 KiB
     content_type = mimetypes.guess_type(path)[0] or "application/octet-stream"
     try:
         target.upload_from_file(
