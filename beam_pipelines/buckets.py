@@ -17,6 +17,7 @@ import mimetypes
 import os
 import re
 import tempfile
+import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import IO, Any, cast
@@ -208,7 +209,10 @@ def _client() -> google_storage.Client:
     (github.com/googleapis/python-storage/issues/253). Without credentials, public buckets can be read.
     """
     try:
-        client = google_storage.Client(project=None)
+        with warnings.catch_warnings():
+            # Of users whom gcloud has logged in without a project, which objects do not need.
+            warnings.filterwarnings("ignore", "Your application has authenticated using end user credentials")
+            client = google_storage.Client(project=None)
     except DefaultCredentialsError:
         if os.environ.get("GOOGLE_APPLICATION_CREDENTIALS"):  # there are some, of no use
             raise

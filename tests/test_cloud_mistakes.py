@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -94,6 +95,19 @@ def test_without_credentials_a_public_bucket_can_be_read(cloud, proxy, monkeypat
     monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))  # where gcloud leaves those of a user
     assert buckets.read_bytes(f"{bucket}/x", 0, None) == b"public"
     assert {request.authorized for request in proxy.requests} == {False}
+
+
+def test_credentials_of_gcloud_cause_no_warning(monkeypatch, tmp_path):
+    from google.auth._cloud_sdk import CLOUD_SDK_CLIENT_ID
+
+    names = {"type": "authorized_user", "client_id": CLOUD_SDK_CLIENT_ID, "client_secret": "x", "refresh_token": "x"}
+    (tmp_path / "application_default_credentials.json").write_text(json.dumps(names))
+    for name in ("STORAGE_EMULATOR_HOST", "GOOGLE_APPLICATION_CREDENTIALS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
+    buckets._client.cache_clear()
+    assert buckets._client()._credentials.refresh_token == "x"
+    buckets._client.cache_clear()
 
 
 @pytest.mark.cloud
