@@ -35,6 +35,8 @@ def main(argv: list[str] | None = None) -> int:
     logging.basicConfig(level=logging.ERROR, format="%(levelname)s %(name)s: %(message)s")
     # Beam logs the traceback of an error that it raises as well; the line below says it.
     logging.getLogger("apache_beam.runners.common").setLevel(logging.CRITICAL)
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(lambda record: record.module != "portable_runner")  # an engine's job; raised as well
     flags, beam_flags = _parser().parse_known_args(sys.argv[1:] if argv is None else argv)
     try:
         if beam_flags and not getattr(flags, "runner", None):

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 NAME = "jpeg2tpu"
-_METADATA = ("METADATA", "WHEEL", "top_level.txt")
+_WHEEL = "Wheel-Version: 1.0\nGenerator: jpeg2tpu\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
 
 
 def write_wheel(folder: str) -> str:
@@ -54,5 +54,10 @@ def _modules(installed: importlib.metadata.Distribution) -> Iterator[tuple[str, 
 
 
 def _metadata(installed: importlib.metadata.Distribution, info: str) -> Iterator[tuple[str, bytes]]:
-    for name in _METADATA:
-        yield f"{info}/{name}", (installed.read_text(name) or "").encode()
+    metadata = installed.read_text("METADATA") or installed.read_text("PKG-INFO")  # as a source tree's egg-info has it
+    for name, text in (
+        ("METADATA", metadata),
+        ("top_level.txt", installed.read_text("top_level.txt")),
+        ("WHEEL", _WHEEL),
+    ):
+        yield f"{info}/{name}", (text or "").encode()
