@@ -9,8 +9,10 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-# Before the Google clients are imported, which warn of the age of the Python that runs them.
+# Before the Google clients are imported, which warn of the age of the Python that runs them, and Beam, which warns of
+# packages that it does not need here.
 warnings.simplefilter("ignore", FutureWarning)
+logging.basicConfig(level=logging.ERROR, format="%(levelname)s %(name)s: %(message)s")
 
 from apache_beam.io.filesystem import BeamIOError  # noqa: E402
 from apache_beam.options.pipeline_options import PipelineOptions  # noqa: E402
@@ -32,7 +34,6 @@ _LOCAL_RUNNER = "FnApiRunner"  # DirectRunner would first try to download anothe
 
 def main(argv: list[str] | None = None) -> int:
     """Runs one command; returns its exit code: 0, 1 when verify finds something, 2 for a mistake of the caller's."""
-    logging.basicConfig(level=logging.ERROR, format="%(levelname)s %(name)s: %(message)s")
     # Beam logs the traceback of an error that it raises as well; the line below says it.
     logging.getLogger("apache_beam.runners.common").setLevel(logging.CRITICAL)
     for handler in logging.getLogger().handlers:

@@ -48,10 +48,11 @@ _WORKER = """
 import sys
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.pipeline import Pipeline
-from apache_beam.portability.api.beam_runner_api_pb2 import Pipeline as Graph
+from apache_beam.portability.api import beam_runner_api_pb2
 for path in sys.argv[1:]:
     with open(path, "rb") as file:
-        Pipeline.from_runner_api(Graph.FromString(file.read()), "FnApiRunner", PipelineOptions([]))
+        graph = beam_runner_api_pb2.Pipeline.FromString(file.read())
+    Pipeline.from_runner_api(graph, "FnApiRunner", PipelineOptions([]))
 import beam_pipelines.writing
 print("tensorflow" in sys.modules)
 """

@@ -14,7 +14,8 @@ from beam_pipelines import engines
 
 DATAFLOW = ["--project=my-project", "--region=us-central1", "--temp_location=gs://bucket/temp"]
 URIS = ["gs://bucket/images", "gs://bucket/dataset"]
-needs_gcp = pytest.mark.skipif(not importlib.util.find_spec("google.cloud.dataflow"), reason="needs the extra gcp")
+GCP = any(importlib.util.find_spec(name) for name in ("google.cloud.dataflow", "google.cloud.bigquery"))
+needs_gcp = pytest.mark.skipif(not GCP, reason="needs the extra gcp")
 
 
 @pytest.fixture
@@ -84,7 +85,7 @@ def test_dataflow_with_local_input_is_refused():
     checked("--runner=dataflow", *DATAFLOW)
 
 
-@pytest.mark.skipif(bool(importlib.util.find_spec("google.cloud.dataflow")), reason="the extra gcp is installed")
+@pytest.mark.skipif(GCP, reason="the extra gcp is installed")
 def test_dataflow_without_the_extra_is_told_how_to_install_it():
     with pytest.raises(ValueError, match=r"DataflowRunner needs Beam's Google Cloud client; run: pip install"):
         checked("--runner=DataflowRunner", *DATAFLOW)
