@@ -94,7 +94,8 @@ def _graph(name: str, options: ConvertOptions, beam_options: PipelineOptions, pa
         else:
             build_writing(pipeline, options, Work(options.output, "dry_run"))
         Path(path).write_bytes(pipeline.to_runner_api().SerializeToString())
-        job: Any = pipeline.run().job
+        result: Any = pipeline.run()  # Dataflow's, which has a job
+        job = result.job
         request = _request(job)
     graph = job.proto_pipeline
     steps = sum(not transform.subtransforms for transform in graph.components.transforms.values())
