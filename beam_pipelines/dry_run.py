@@ -158,15 +158,18 @@ def _work(options: ConvertOptions) -> Iterator[str]:
     more = " or more, as the listing stopped there" if num_inputs == _MAX_LISTED else ""
     yield f"input     {num_inputs:,} files{more}, {size(num_bytes)}" + ("" if num_sized == num_inputs else " or so")
     yield f"output    {_shards(options, num_bytes)}"
-    hours = max(num_inputs / _IMAGES_A_SECOND, num_bytes / _BYTES_A_SECOND) / 3600
+    minutes = max(num_inputs / _IMAGES_A_SECOND, num_bytes / _BYTES_A_SECOND) / 60
+    time = f"{minutes:.2g} minutes" if minutes < 60 else f"{minutes / 60:,.0f} hours"
     yield (
-        f"work      some {hours:.2g} hours of one vCPU, at {_IMAGES_A_SECOND} photographs of 82 KB a second "
+        f"work      some {time} of one vCPU, at {_IMAGES_A_SECOND} photographs of 82 KB a second "
         "(python -m benchmarks.conversion on our machine; we have not measured Dataflow), plus minutes to start workers"
     )
 
 
 def _shards(options: ConvertOptions, num_bytes: int) -> str:
-    count = sum(count for _, count in options.num_shards) or math.ceil(num_bytes / options.shard_bytes)
+    by_number = dict(options.num_shards)
+    sizes = {name: math.ceil(share * num_bytes / options.shard_bytes) for name, share in options.splits}
+    count = sum((sizes | by_number).values())
     if count > _READABLE_SHARDS:
         raise ValueError(
             f"the input makes about {count:,} shards of {size(options.shard_bytes)}, and every reader of the dataset "

@@ -30,9 +30,7 @@ class Unit:
     Fitted at 20,000 images; the runs of a tenth and of ten times as many check them.
     """
 
-    shuffled_row: float = (
-        77.7  # its fields, marshalled, and its key: a bucket's number or a shard's name
-    )
+    shuffled_row: float = 77.7  # its fields, marshalled, and its key: a bucket's number or a shard's name
     row_file: float = 106  # its line of JSON in the working folder
     held_row: float = 620  # a row that the local runner keeps: itself, its encodings in three stages
     grouped_row: float = 430  # a row of a bucket in the memory of the worker that cuts it (tracemalloc)
@@ -42,6 +40,7 @@ class Unit:
     manifest_shard: float = 195
     index_row: float = 105
     index_shard: float = 3_000  # a Parquet file without its rows
+    rejection: float = 450  # a line of rejected.jsonl in the memory of the process that commits (tracemalloc)
     beam: float = 174e6  # a process that has imported Beam and run a pipeline
 
 
@@ -110,6 +109,7 @@ def predict(sizes: list[tuple[int, float, float]]) -> None:
         "shards of": [f"{shard:,.0f}" for _, _, shard in sizes],
         "bytes of them": [f"{images * record:.3g}" for images, record, _ in sizes],
         **{name: [f"{getattr(each, name):,.3g}" for each in scales] for name in dataclasses.asdict(scales[0])},
+        "memory to commit, 1 % rejected": [f"{images / 100 * unit.rejection:,.3g}" for images, _, _ in sizes],
         "memory to cut the largest bucket": [f"{each.largest_bucket_rows * unit.grouped_row:,.3g}" for each in scales],
         "hours of reads at 5,000 a second": [f"{each.reads / 5000 / 3600:,.3g}" for each in scales],
         "hours of writes at 1,000 a second": [f"{each.writes / 1000 / 3600:,.3g}" for each in scales],

@@ -37,13 +37,15 @@ print(json.dumps([counted["rows"], counted["bytes"]]))
 """
 # A whole conversion in one process: calls to storage, memory, and what stands in the working folder at the end.
 WHOLE = """
-import json, resource, sys
+import json, re, sys
 from collections import Counter
 from pathlib import Path
 from apache_beam.options.pipeline_options import PipelineOptions
 from beam_pipelines import convert as convert_module, planning, plan as plan_module, storage
 from beam_pipelines.options import ConvertOptions, Source
 calls, seen = Counter(), {}
+def peak():  # of this process alone; what getrusage tells begins with its parent's
+    return 1024 * int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
 def counted(name, kind):
     function = getattr(storage, name)
     def call(*args, **kwargs):
@@ -57,7 +59,7 @@ for name in ("exists", "file_bytes"):
 make_plan, commit = convert_module.make_plan, convert_module.commit
 def made(*args):
     plan = make_plan(*args)
-    seen["planning_memory"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    seen["planning_memory"] = peak()
     return plan
 def committed(options, *args):
     paths = Path(options.output, ".jpeg2tpu").rglob("*")
@@ -97,11 +99,11 @@ print(total)
 """
 # A manifest of so many shards, made up, and the next time read.
 MANIFEST = """
-import json, resource, sys, time
+import json, re, sys, time
 from pathlib import Path
 from tpu_input.schema import Manifest, Shard, Split, shard_name
 def peak():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) / 1000
 path, count = Path(sys.argv[1]), int(sys.argv[2])
 if not path.exists():
     shards = tuple(Shard(shard_name("train", i, count), 1000, 99_000_000 + i, f"{i:064x}") for i in range(count))
