@@ -53,6 +53,25 @@ def test_a_shard_that_two_workers_write_record_by_record_at_the_same_time_is_who
 
 def test_a_worker_that_ends_after_the_commit_changes_nothing_and_leaves_nothing(planned, tmp_path):
     opts, folder, shards, expected = planned
+    late = overtaken(opts, folder, shards[0])
+    assert isinstance(late, FileNotFoundError)  # the file that it has begun is gone with the working files
+    assert files(tmp_path / "out") == expected
+    assert not verify(opts.output).problems
+
+
+@pytest.mark.cloud
+def test_in_a_bucket_a_worker_that_ends_after_the_commit_changes_nothing_and_leaves_nothing(cloud, few_digits):
+    opts = options(few_digits, f"{cloud.make_bucket()}/out")
+    plan = make_plan(opts, local())
+    folder = Work.of(opts.output, plan)
+    folder.write_plan(plan)
+    late = overtaken(opts, folder, plan.shards["train"][0])
+    assert late is None  # it has sent its object, the same as the one that was there
+    assert not verify(opts.output).problems
+
+
+def overtaken(opts, folder: Work, shard: str) -> BaseException | None:
+    """Returns what a worker raises that ends a shard after another conversion has committed."""
     begun, committed = threading.Event(), threading.Event()
 
     def wait(*_) -> None:
@@ -60,14 +79,11 @@ def test_a_worker_that_ends_after_the_commit_changes_nothing_and_leaves_nothing(
         assert committed.wait(60)
 
     with ThreadPoolExecutor(1) as workers:
-        late = workers.submit(write_planned, shards[0], folder, opts, 1, wait)
+        late = workers.submit(write_planned, shard, folder, opts, 1, wait)
         assert begun.wait(60)
         convert(opts, local())
         committed.set()
-        # A local file that it has begun is gone with the working files; an object, which is sent at the end, is sent.
-        assert isinstance(late.exception(), FileNotFoundError | None)
-    assert files(tmp_path / "out") == expected
-    assert not verify(opts.output).problems
+        return late.exception()
 
 
 def test_a_worker_that_begins_after_the_commit_writes_nothing(planned, tmp_path):
