@@ -159,10 +159,11 @@ def _work(options: ConvertOptions) -> Iterator[str]:
     yield f"input     {num_inputs:,} files{more}, {size(num_bytes)}" + ("" if num_sized == num_inputs else " or so")
     yield f"output    {_shards(options, num_bytes)}"
     minutes = max(num_inputs / _IMAGES_A_SECOND, num_bytes / _BYTES_A_SECOND) / 60
-    time = f"{minutes:.2g} minutes" if minutes < 60 else f"{minutes / 60:,.0f} hours"
+    time = f"{minutes:.0f} minutes" if minutes < 120 else f"{minutes / 60:,.0f} hours"
     yield (
-        f"work      some {time} of one vCPU, at {_IMAGES_A_SECOND} photographs of 82 KB a second "
-        "(python -m benchmarks.conversion on our machine; we have not measured Dataflow), plus minutes to start workers"
+        f"work      {time if minutes > 1 else 'less than a minute'} of one vCPU, at {_IMAGES_A_SECOND} photographs of "
+        "82 KB a second (python -m benchmarks.conversion on our machine; we have not measured Dataflow), plus minutes to "
+        "start workers"
     )
 
 
