@@ -162,8 +162,8 @@ def _work(options: ConvertOptions) -> Iterator[str]:
     time = f"{minutes:.0f} minutes" if minutes < 120 else f"{minutes / 60:,.0f} hours"
     yield (
         f"work      {time if minutes > 1 else 'less than a minute'} of one vCPU, at {_IMAGES_A_SECOND} photographs of "
-        "82 KB a second (python -m benchmarks.conversion on our machine; we have not measured Dataflow), plus minutes to "
-        "start workers"
+        "82 KB a second (python -m benchmarks.conversion on our machine; Dataflow we have not measured), plus minutes "
+        "to start workers"
     )
 
 

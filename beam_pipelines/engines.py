@@ -9,6 +9,7 @@ a file of the machine that launched it.
 from __future__ import annotations
 
 import contextlib
+import difflib
 import os
 import re
 import shutil
@@ -49,6 +50,8 @@ def check(options: PipelineOptions, paths: Sequence[str]) -> None:
       ValueError: The engine cannot be reached, or its workers cannot reach the files.
     """
     engine = name_of(options)
+    if engine in ("", "dataflow"):  # the job servers of others take flags that Beam's Python does not know
+        _check_flags(options)
     if engine:
         {"dataflow": _check_dataflow, "portable": _check_portable}.get(engine, _check_jar)(options)
         _check_paths(options, paths)
@@ -84,6 +87,14 @@ def packed(options: PipelineOptions) -> Iterator[None]:
         setup = options.view_as(beam_flags.SetupOptions)
         setup.extra_packages = [*(setup.extra_packages or ()), write_wheel(folder)]
         yield
+
+
+def _check_flags(options: PipelineOptions) -> None:
+    """Refuses flags that nobody knows, which Beam would drop without a word."""
+    known = PipelineOptions([]).get_all_options()
+    for flag in sorted(options.get_all_options(retain_unknown_options=True).keys() - known.keys()):
+        close = difflib.get_close_matches(flag, known, n=1)
+        raise ValueError(f"unknown flag --{flag}" + (f"; did you mean --{close[0]}?" if close else "; see --help"))
 
 
 def _check_dataflow(options: PipelineOptions) -> None:

@@ -91,6 +91,18 @@ def test_dataflow_without_the_extra_is_told_how_to_install_it():
         checked("--runner=DataflowRunner", *DATAFLOW)
 
 
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--direct_num_worker=2", "unknown flag --direct_num_worker; did you mean --direct_num_workers?"),
+        ("--shard_sise=1MB", "unknown flag --shard_sise; see --help"),
+    ],
+)
+def test_a_mistyped_flag_of_a_runner_is_refused_and_not_dropped(capsys, few_digits, tmp_path, flag, message):
+    flags = [f"--input={few_digits}", f"--output={tmp_path}/out", "--runner=FnApiRunner", flag]
+    assert message in refused(capsys, "convert", *flags)
+
+
 def test_a_dry_run_is_dataflows(capsys, few_digits, tmp_path):
     flags = [f"--input={few_digits}", f"--output={tmp_path}/out", "--dry_run"]
     assert "--dry_run is for --runner=DataflowRunner" in refused(capsys, "convert", *flags)
