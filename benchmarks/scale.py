@@ -81,16 +81,22 @@ def formula(images: int, record_bytes: float, shard_bytes: float, unit: Unit = U
     )
 
 
-def check(folder: Path, count: int) -> None:
-    """Prints what the formulas say beside a run."""
-    make_corpus(folder / f"small{count}", count, size=SMALL)
-    rows, num_bytes = run(SHUFFLE, folder, count)
-    measured = run(WHOLE, folder, count) | {"shuffled_rows": rows, "shuffled_bytes": num_bytes}
-    measured["index_bytes"] = child(INDEX, count, measured["shards"])
-    predicted = dataclasses.asdict(formula(count, measured["record_bytes"], SMALL_SHARD))
-    print(f"\n| {count:,} images of 48 × 36 | formula | run | run / formula |\n|---|---|---|---|")
-    for name, value in predicted.items():
-        print(f"| {name} | {value:,.0f} | {measured[name]:,.0f} | {measured[name] / value:.2f} |", flush=True)
+def check(folder: Path, counts: list[int]) -> None:
+    """Prints what runs took, and in brackets how that compares with the formulas."""
+    columns = []
+    for count in counts:
+        make_corpus(folder / f"small{count}", count, size=SMALL)
+        rows, num_bytes = run(SHUFFLE, folder, count)
+        measured = run(WHOLE, folder, count) | {"shuffled_rows": rows, "shuffled_bytes": num_bytes}
+        measured["index_bytes"] = child(INDEX, count, measured["shards"])
+        predicted = dataclasses.asdict(formula(count, measured["record_bytes"], SMALL_SHARD))
+        columns.append(
+            {name: f"{measured[name]:,} ({measured[name] / value:.2f})" for name, value in predicted.items()}
+        )
+    print("\n| run (run / formula) | " + " | ".join(f"{count:,} images" for count in counts) + " |")
+    print("|---|" + "---|" * len(counts))
+    for name in columns[0]:
+        print(f"| {name} | " + " | ".join(column[name] for column in columns) + " |")
 
 
 def run(code: str, folder: Path, count: int) -> list | dict:
@@ -135,8 +141,8 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("/tmp/jpeg2tpu_scale"))
     parser.add_argument("--counts", default="2000,20000,200000")
     flags = parser.parse_args()
-    for count in map(int, filter(None, flags.counts.split(","))):
-        check(flags.folder, count)
+    if flags.counts:
+        check(flags.folder, [int(count) for count in flags.counts.split(",")])
     predict([(1_300_000, 110_000, 1e8), (100_000_000, 110_000, 1e8), (10_000_000_000, 110_000, 2e10)])
     manifest_of(flags.folder, 100_000)
 
