@@ -10,11 +10,8 @@ SEED ?= 0
 # A Google Cloud Storage on loopback, for `make test-cloud`; built by Go 1.26 or newer.
 FAKE_GCS_VERSION = v1.56.1
 FAKE_GCS_SERVER ?= .servers/fake-gcs-server-$(FAKE_GCS_VERSION)/fake-gcs-server
-# Prism, Beam's portable engine, of the Beam that is installed, for `make test-engines`.
-BEAM_VERSION := $(shell sed -n 's/^apache-beam==//p' constraints/python3.11.txt)
-PRISM ?= .servers/prism-$(BEAM_VERSION)/prism
-# A Flink job server of Beam's, as docs/clusters.md says where to get one; without, Flink's tests are skipped.
-FLINK_JOB_SERVER ?=
+# Flink with a job server of Beam's, for `make test-engines`.
+FLINK_JOB_SERVER ?= .servers/flink/flink-job-server.jar
 # Four digits that seed 0 puts into the validation split.
 HELD_OUT = 0/0072.jpg 4/0064.jpg 8/0148.jpg 9/0073.jpg
 
@@ -61,15 +58,14 @@ test-cloud: $(VENV)/installed $(FAKE_GCS_SERVER)
 
 # Conversion on engines that are processes of their own, and all of one on Dataflow but the submission. For that, Beam's
 # Google Cloud clients are installed apart, without TensorFlow, as they would be by one who launches jobs.
-test-engines: $(VENV)/installed $(VENV_GCP)/installed $(FAKE_GCS_SERVER) $(PRISM)
-	PRISM_JOB_SERVER=$(abspath $(PRISM)) FLINK_JOB_SERVER=$(abspath $(FLINK_JOB_SERVER)) \
-		$(VENV)/bin/python -m pytest -m engines tests/test_job_server.py
+test-engines: $(VENV)/installed $(VENV_GCP)/installed $(FAKE_GCS_SERVER) $(FLINK_JOB_SERVER)
+	FLINK_JOB_SERVER=$(abspath $(FLINK_JOB_SERVER)) $(VENV)/bin/python -m pytest -m engines tests/test_job_server.py
 	FAKE_GCS_SERVER=$(abspath $(FAKE_GCS_SERVER)) $(VENV_GCP)/bin/python -m pytest -m 'engines or not cloud' \
 		tests/test_engines.py tests/test_packing.py tests/test_dataflow.py
 
-.servers/prism-$(BEAM_VERSION)/prism:
-	@command -v go >/dev/null || { echo 'error: no Go found, which builds Prism; install it, or name a built one: make test-engines PRISM=/path/to/prism' >&2; exit 2; }
-	GOBIN=$(abspath $(@D)) GOFLAGS=-buildvcs=false go install github.com/apache/beam/sdks/v2/go/cmd/prism@v$(BEAM_VERSION)
+.servers/flink/flink-job-server.jar: tests/flink/pom.xml
+	@command -v mvn >/dev/null && command -v java >/dev/null || { echo 'error: no Maven or no JRE found, which fetch and run Flink; install them: apt-get install maven' >&2; exit 2; }
+	mvn --quiet --batch-mode --file $< package -Doutput=$(abspath $(@D))
 
 $(VENV_GCP)/installed: setup.py constraints/python3.11-gcp.txt
 	"$(PYTHON)" -m venv $(VENV_GCP)
