@@ -4,11 +4,14 @@ SHELL := /bin/bash
 VENV ?= .venv
 VENV_NEWEST ?= .venv-newest
 VENV_PEERS ?= .venv-peers
+VENV_GCP ?= .venv-gcp
 DEMO ?= demo
 SEED ?= 0
 # A Google Cloud Storage on loopback, for `make test-cloud`; built by Go 1.26 or newer.
 FAKE_GCS_VERSION = v1.56.1
 FAKE_GCS_SERVER ?= .servers/fake-gcs-server-$(FAKE_GCS_VERSION)/fake-gcs-server
+# Flink with a job server of Beam's, for `make test-engines`.
+FLINK_JOB_SERVER ?= .servers/flink/flink-job-server.jar
 # Four digits that seed 0 puts into the validation split.
 HELD_OUT = 0/0072.jpg 4/0064.jpg 8/0148.jpg 9/0073.jpg
 
@@ -19,7 +22,7 @@ find_python = $(shell for python in python$(1) python3 $(wildcard $(HOME)/.pyenv
 PYTHON ?= $(call find_python,3.11)
 PYTHON_NEWEST ?= $(call find_python,3.13)
 
-.PHONY: demo test test-newest test-cloud lint benchmark-input clean
+.PHONY: demo test test-newest test-cloud test-engines lint benchmark-input clean
 
 # Real handwritten digits → shards → classifier → predictions; run again, it goes on from what is there.
 demo: $(VENV)/installed
@@ -53,6 +56,23 @@ test-cloud: $(VENV)/installed $(FAKE_GCS_SERVER)
 	@command -v go >/dev/null || { echo 'error: no Go found, which builds fake-gcs-server; install it, or name a built one: make test-cloud FAKE_GCS_SERVER=/path/to/fake-gcs-server' >&2; exit 2; }
 	GOBIN=$(abspath $(@D)) GOFLAGS=-buildvcs=false go install github.com/fsouza/fake-gcs-server@$(FAKE_GCS_VERSION)
 
+# Conversion on engines that are processes of their own, and all of one on Dataflow but the submission. For that, Beam's
+# Google Cloud clients are installed apart, without TensorFlow, as they would be by one who launches jobs.
+test-engines: $(VENV)/installed $(VENV_GCP)/installed $(FAKE_GCS_SERVER) $(FLINK_JOB_SERVER)
+	FLINK_JOB_SERVER=$(abspath $(FLINK_JOB_SERVER)) $(VENV)/bin/python -m pytest -m engines tests/test_job_server.py
+	FAKE_GCS_SERVER=$(abspath $(FAKE_GCS_SERVER)) $(VENV_GCP)/bin/python -m pytest -m 'engines or not cloud' \
+		tests/test_engines.py tests/test_packing.py tests/test_dataflow.py
+
+.servers/flink/flink-job-server.jar: tests/flink/pom.xml
+	@command -v mvn >/dev/null && command -v java >/dev/null || { echo 'error: no Maven or no JRE found, which fetch and run Flink; install them: apt-get install maven' >&2; exit 2; }
+	mvn --quiet --batch-mode --file $< package -Doutput=$(abspath $(@D))
+
+$(VENV_GCP)/installed: setup.py constraints/python3.11-gcp.txt
+	"$(PYTHON)" -m venv $(VENV_GCP)
+	$(VENV_GCP)/bin/python -m pip install --quiet --upgrade pip
+	PYTHONWARNINGS=ignore $(VENV_GCP)/bin/python -m pip install --quiet --constraint constraints/python3.11-gcp.txt --editable '.[gcp]' pytest scikit-learn
+	@touch $@
+
 $(VENV)/installed: setup.py constraints/python3.11.txt
 	@test -n "$(PYTHON)" || { echo 'error: no Python 3.11 found, which TPUEstimator needs; install it, or name it: make PYTHON=/path/to/python3.11' >&2; exit 2; }
 	"$(PYTHON)" -m venv $(VENV)
@@ -78,4 +98,4 @@ $(VENV_PEERS)/installed: benchmarks/requirements-peers.txt $(VENV)/installed
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(VENV_NEWEST) $(VENV_PEERS) $(DEMO) .servers *.egg-info
+	rm -rf $(VENV) $(VENV_NEWEST) $(VENV_PEERS) $(VENV_GCP) $(DEMO) .servers *.egg-info

@@ -9,14 +9,17 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-# Before the Google clients are imported, which warn of the age of the Python that runs them.
+# Before the Google clients are imported, which warn of the age of the Python that runs them, and Beam, which warns of
+# packages that it does not need here.
 warnings.simplefilter("ignore", FutureWarning)
+logging.basicConfig(level=logging.ERROR, format="%(levelname)s %(name)s: %(message)s")
 
 from apache_beam.io.filesystem import BeamIOError  # noqa: E402
 from apache_beam.options.pipeline_options import PipelineOptions  # noqa: E402
 
-from beam_pipelines import command_line, storage  # noqa: E402
+from beam_pipelines import command_line, engines, storage  # noqa: E402
 from beam_pipelines.convert import convert  # noqa: E402
+from beam_pipelines.dry_run import dry_run  # noqa: E402
 from beam_pipelines.options import DEDUP, REENCODE, ConvertOptions, ImageOptions  # noqa: E402
 from beam_pipelines.reading import num_cores  # noqa: E402
 from beam_pipelines.repair import repair  # noqa: E402
@@ -31,9 +34,10 @@ _LOCAL_RUNNER = "FnApiRunner"  # DirectRunner would first try to download anothe
 
 def main(argv: list[str] | None = None) -> int:
     """Runs one command; returns its exit code: 0, 1 when verify finds something, 2 for a mistake of the caller's."""
-    logging.basicConfig(level=logging.ERROR, format="%(levelname)s %(name)s: %(message)s")
     # Beam logs the traceback of an error that it raises as well; the line below says it.
     logging.getLogger("apache_beam.runners.common").setLevel(logging.CRITICAL)
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(lambda record: record.module != "portable_runner")  # an engine's job; raised as well
     flags, beam_flags = _parser().parse_known_args(sys.argv[1:] if argv is None else argv)
     try:
         if beam_flags and not getattr(flags, "runner", None):
@@ -80,6 +84,7 @@ def _add_convert_flags(command: Parser) -> None:
     _image_flags(command.add_argument_group("images").add_argument)
     _dataset_flags(command.add_argument_group("dataset").add_argument)
     command.add_argument("--runner", help="a Beam runner (default: this machine, all its cores)")
+    command.add_argument("--dry_run", action="store_true", help=_HELP["dry_run"])
 
 
 def _input_flags(flag: Any) -> None:
@@ -130,6 +135,7 @@ _HELP = {
     "shard_size": "bytes a shard: 500KB, 100MB, 1GB (default: %(default)s)",
     "num_shards": "cut these splits into so many shards instead, e.g. train=1024,validation=128",
     "first_label": "label on disk of the first class; tensorflow/tpu's trainers expect 1 (default: 0)",
+    "dry_run": "with --runner=DataflowRunner: install, build, check and estimate everything, submit nothing",
     "seed": "of the order of examples and of the choice of splits (default: 0)",
 }
 _CONVERT_EPILOG = """\
@@ -140,7 +146,10 @@ examples:
       --label_list=validation=imagenet_2012_validation_synset_labels.txt --output=imagenet \\
       --num_shards=train=1024,validation=128 --first_label=1
 
-With --runner, all flags of that Beam runner may follow, such as --project and --region."""
+  python -m beam_pipelines convert --input=gs://bucket/images --output=gs://bucket/dataset --runner=DataflowRunner \\
+      --project=my-project --region=us-central1 --temp_location=gs://bucket/temp --dry_run
+
+With --runner, all flags of that Beam runner may follow: docs/clusters.md."""
 
 
 def _command(commands: Any, name: str, run: Callable[..., int], help_text: str, epilog: str = "") -> Parser:
@@ -170,10 +179,24 @@ def _convert(flags: argparse.Namespace, beam_flags: list[str]) -> int:
         images=ImageOptions(flags.reencode, flags.resize_shorter, flags.quality, flags.min_side),
         **{name: getattr(flags, name) for name in as_given},
     )
-    num_processes = 0 if flags.runner else num_cores()
-    manifest, written = convert(options, _beam_options(flags.runner, beam_flags), num_processes)
+    beam_options = _beam_options(flags.runner, beam_flags)
+    paths = [path for source in options.sources for path in (source.path, source.label_list) if path]
+    engines.check(beam_options, [*paths, options.output])
+    with engines.packed(beam_options):
+        if flags.dry_run:
+            return _dry_run(options, beam_options)
+        engines.check_writable(beam_options)
+        manifest, written = convert(options, beam_options, 0 if flags.runner else num_cores())
     command_line.print_summary(manifest)
     print(f"{'complete' if written else 'already complete, nothing to do'}: {manifest.path}/{MANIFEST_NAME}")
+    return 0
+
+
+def _dry_run(options: ConvertOptions, beam_options: PipelineOptions) -> int:
+    if engines.name_of(beam_options) != "dataflow":
+        raise ValueError("--dry_run is for --runner=DataflowRunner; a conversion of a few images tries the others")
+    for line in dry_run(options, beam_options):
+        print(line, flush=True)
     return 0
 
 

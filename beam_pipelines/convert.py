@@ -11,12 +11,13 @@ a receipt is not written again.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from beam_pipelines import listing, locks, processes, progress, running, storage, work
+from beam_pipelines import engines, listing, locks, processes, progress, running, storage, work
 from beam_pipelines.commit import check_budget, commit
 from beam_pipelines.dataset import WORK_NAME, dataset_files, optional_files, read_manifest
 from beam_pipelines.options import ConvertOptions
@@ -79,8 +80,9 @@ def _write_and_commit(
 
 
 def _write_with_beam(options: ConvertOptions, folder: Work, beam_options: PipelineOptions) -> None:
-    left = folder.num_rows(folder.unwritten()) if progress.is_wanted() else 0
-    with progress.shown(left), running.pipeline(beam_options) as pipeline:
+    is_here = not engines.name_of(beam_options)  # other machines' work does not reach a bar on this one
+    left = folder.num_rows(folder.unwritten()) if is_here and progress.is_wanted() else 0
+    with progress.shown(left) if is_here else contextlib.nullcontext(), running.pipeline(beam_options) as pipeline:
         build_writing(pipeline, options, folder)
 
 

@@ -16,6 +16,9 @@ _MEANT_FOR_USERS = re.compile(
     r"Forbidden|Unauthorized|\w*CredentialsError|RefreshError|TransportError|HttpError): (.*)$"
 )
 
+# What runners that only submit a job say of it.
+_FAILED_JOB = re.compile(r"(?:failed in state \w+|pipeline failed\. State: \w+, Error):\s*(.*)")
+
 
 @contextlib.contextmanager
 def pipeline(options: PipelineOptions) -> Iterator[beam.Pipeline]:
@@ -32,12 +35,22 @@ def pipeline(options: PipelineOptions) -> Iterator[beam.Pipeline]:
         raise ValueError(_STEP.sub("", str(error))) from error
     except OSError as error:
         raise OSError(_STEP.sub("", str(error))) from error
-    except RuntimeError as error:
-        lines = _STEP.sub("", str(error)).strip().splitlines() or [""]
-        if lines[-1].startswith("KeyboardInterrupt"):
-            raise KeyboardInterrupt from error
-        said = _MEANT_FOR_USERS.match(lines[-1])
-        if not said:
+    except Exception as error:
+        if not isinstance(error, RuntimeError) and type(error).__name__ != "DataflowRuntimeException":
             raise
+        _raise_as_said(error)
+        raise
+
+
+def _raise_as_said(error: Exception) -> None:
+    """Raises what a step has raised, if an engine's error tells, or that the engine's job failed."""
+    text = _STEP.sub("", str(error)).strip()
+    lines = text.splitlines() or [""]
+    if lines[-1].startswith("KeyboardInterrupt"):
+        raise KeyboardInterrupt from error
+    said = next(filter(None, map(_MEANT_FOR_USERS.match, reversed(lines))), None)
+    if said:
         kind = ValueError if said[1] == "ValueError" else OSError
         raise kind(said[2]) from error
+    if failed := _FAILED_JOB.search(text):
+        raise OSError(f"the engine's job failed: {failed[1]}") from error

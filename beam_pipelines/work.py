@@ -51,6 +51,10 @@ class Work:
         with storage.create(f"{self.folder}/plan.json") as file:
             file.write(plan.to_json().encode())
 
+    def is_open(self) -> bool:
+        """Returns whether the conversion is under way, or to be continued."""
+        return storage.exists(f"{self.folder}/plan.json")
+
     def read_plan(self) -> Plan:
         return _read_plan(f"{self.folder}/plan.json")
 

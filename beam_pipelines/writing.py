@@ -74,9 +74,15 @@ def write_shard(
 
 
 def write_planned(shard: str, folder: Work, options: ConvertOptions, num_decoders: int, progress: Progress) -> None:
-    """Writes one shard of a plan, and its receipt last."""
+    """Writes one shard of a plan, and its receipt last.
+
+    Engines run an element again when its worker is lost, or beside a slow one. All runs write the same bytes; one that
+    ends after the dataset is complete leaves no receipt, which would be no part of it.
+    """
     rows, num_rows, classes = folder.read_rows(shard), folder.num_rows([shard]), folder.read_plan().classes
-    folder.write_receipt(write_shard(shard, rows, num_rows, options, classes, num_decoders, progress))
+    receipt = write_shard(shard, rows, num_rows, options, classes, num_decoders, progress)
+    if folder.is_open():
+        folder.write_receipt(receipt)
 
 
 class _Framed(NamedTuple):

@@ -1,0 +1,191 @@
+"""Everything of a conversion on Dataflow short of its submission, a line each.
+
+bucket    written
+input     listed, for the number of shards, bytes and hours
+jobs      both graphs, as Dataflow's own runner makes them, and the size of the request
+package   installed into an environment of its own, the graphs' steps unpickled there, as a worker would
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import itertools
+import logging
+import math
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.options import pipeline_options as beam_flags
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from beam_pipelines import engines
+from beam_pipelines.command_line import size
+from beam_pipelines.convert import build_writing
+from beam_pipelines.dataset import WORK_NAME
+from beam_pipelines.listing import check_source, list_rows
+from beam_pipelines.options import ConvertOptions
+from beam_pipelines.packing import NAME
+from beam_pipelines.planning import build_planning
+from beam_pipelines.rows import find
+from beam_pipelines.work import Work
+
+_MAX_LISTED = 1_000_000  # inputs; a bucket lists some 5,000 a second
+_SIZED = 64  # lines of a list whose files are asked for their size
+# Measured on one core of a 2-core machine, Pillow 12.3: `python -m benchmarks.conversion`, photographs of 82 KB.
+_IMAGES_A_SECOND = 923
+_BYTES_A_SECOND = _IMAGES_A_SECOND * 82_000
+_GRAPH_LIMIT = 10_000_000  # https://cloud.google.com/dataflow/quotas#limits
+_READABLE_SHARDS = 100_000  # docs/scale.md
+
+# What a worker does with a graph that it is sent, in an interpreter that has installed the package and nothing else.
+_WORKER = """
+import sys
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.pipeline import Pipeline
+from apache_beam.portability.api import beam_runner_api_pb2
+for path in sys.argv[1:]:
+    with open(path, "rb") as file:
+        graph = beam_runner_api_pb2.Pipeline.FromString(file.read())
+    Pipeline.from_runner_api(graph, "FnApiRunner", PipelineOptions([]))
+import beam_pipelines.writing
+print("tensorflow" in sys.modules)
+"""
+
+
+def dry_run(options: ConvertOptions, beam_options: PipelineOptions) -> Iterator[str]:
+    """Yields a line for each thing that was tried and holds.
+
+    Args:
+      options: The conversion.
+      beam_options: Of Dataflow; checked, and with the package packed.
+
+    Raises:
+      ValueError: Something does not hold.
+    """
+    cloud = beam_options.view_as(beam_flags.GoogleCloudOptions)
+    yield (
+        f"dataflow  project {cloud.project}, region {cloud.region}, Beam {beam.version.__version__}, "
+        f"Python {sys.version_info.major}.{sys.version_info.minor}; nothing is submitted"
+    )
+    for place in engines.check_writable(beam_options):
+        yield f"bucket    {place} can be written"
+    yield from _work(options)
+    with tempfile.TemporaryDirectory() as folder:
+        graphs = {name: f"{folder}/{name}.pb" for name in ("plan", "write")}
+        for number, (name, path) in enumerate(graphs.items(), start=1):
+            yield f"job {number}     {_graph(name, options, beam_options, path)}"
+        yield "          the second starts when the first has ended; after it this command writes the manifest"
+        yield _package(beam_options, folder, list(graphs.values()))
+
+
+def _graph(name: str, options: ConvertOptions, beam_options: PipelineOptions, path: str) -> str:
+    """Builds one job's graph and writes it to `path`; returns what it is."""
+    beam_options.view_as(beam_flags.TestOptions).dry_run = True
+    with _silent():
+        pipeline = beam.Pipeline(options=beam_options)
+        if name == "plan":
+            build_planning(pipeline, options, f"{options.output}/{WORK_NAME}/plan.json")
+        else:
+            build_writing(pipeline, options, Work(options.output, "dry_run"))
+        Path(path).write_bytes(pipeline.to_runner_api().SerializeToString())
+        result: Any = pipeline.run()  # Dataflow's, which has a job
+        job = result.job
+        request = _request(job)
+    graph = job.proto_pipeline
+    steps = sum(not transform.subtransforms for transform in graph.components.transforms.values())
+    if graph.ByteSize() > _GRAPH_LIMIT:
+        raise ValueError(f"the graph of the job {name!r} has {graph.ByteSize()} bytes, Dataflow takes {_GRAPH_LIMIT}")
+    return f"{name}: {steps} steps, a graph of {size(graph.ByteSize())}, a request of {size(len(request))}"
+
+
+def _request(job: Any) -> str:
+    """Returns the JSON that Dataflow would be sent; the graph itself is staged in the bucket."""
+    from apache_beam.runners.dataflow.internal import apiclient
+
+    staging = job.google_cloud_options.staging_location
+    version = apiclient._FNAPI_ENVIRONMENT_MAJOR_VERSION
+    environment = apiclient.Environment([], job.options, version, f"{staging}/pipeline.pb", job.proto_pipeline)
+    job.proto.environment = environment.proto
+    return str(job.json())
+
+
+def _package(beam_options: PipelineOptions, folder: str, graphs: list[str]) -> str:
+    """Installs what workers install, and unpickles the graphs there; returns what that came to."""
+    wheel = beam_options.view_as(beam_flags.SetupOptions).extra_packages[-1]
+    python = f"{folder}/worker/bin/python"
+    _run("cannot make an environment", sys.executable, "-m", "venv", f"{folder}/worker")
+    # Workers run the launcher's version of Beam, whose container has it.
+    install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    _run("the package does not install", *install, f"apache-beam=={beam.version.__version__}", wheel)
+    printed = _run("the steps do not unpickle there", python, "-W", "ignore", "-c", _WORKER, *graphs)
+    if printed != "False":
+        raise ValueError("a worker would load TensorFlow")
+    installed = _run("pip cannot list", python, "-m", "pip", "list", "--format=freeze").splitlines()
+    version = importlib.metadata.version(NAME)
+    return (
+        f"package   {NAME} {version} as a wheel of {size(Path(wheel).stat().st_size)}; installed into an empty "
+        f"environment with what it needs, {len(installed)} packages without TensorFlow, where both jobs unpickle"
+    )
+
+
+def _run(failing: str, *command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        said = done.stderr.strip().splitlines() or ["it was killed"]
+        raise ValueError(f"{failing}: {said[-1]}")
+    return done.stdout.strip()
+
+
+def _work(options: ConvertOptions) -> Iterator[str]:
+    for source in options.sources:
+        check_source(source)
+    rows = itertools.chain.from_iterable(list_rows(source, options) for source in options.sources)
+    num_inputs = num_bytes = num_sized = 0
+    for row in itertools.islice(rows, _MAX_LISTED):
+        num_inputs += 1
+        if row.num_bytes or num_sized < _SIZED:  # a folder's listing tells sizes, a list asks for each
+            num_sized += 1
+            num_bytes += find(row).num_bytes
+    if not num_inputs:
+        raise ValueError(f"input {options.sources[0].path!r} is empty")
+    num_bytes = num_bytes * num_inputs // max(num_sized, 1)
+    more = " or more, as the listing stopped there" if num_inputs == _MAX_LISTED else ""
+    yield f"input     {num_inputs:,} files{more}, {size(num_bytes)}" + ("" if num_sized == num_inputs else " or so")
+    yield f"output    {_shards(options, num_bytes)}"
+    minutes = max(num_inputs / _IMAGES_A_SECOND, num_bytes / _BYTES_A_SECOND) / 60
+    time = f"{minutes:.0f} minutes" if minutes < 120 else f"{minutes / 60:,.0f} hours"
+    yield (
+        f"work      {time if minutes > 1 else 'less than a minute'} of one vCPU, at {_IMAGES_A_SECOND} photographs of "
+        "82 KB a second (python -m benchmarks.conversion on our machine; Dataflow we have not measured), plus minutes "
+        "to start workers"
+    )
+
+
+def _shards(options: ConvertOptions, num_bytes: int) -> str:
+    by_number = dict(options.num_shards)
+    sizes = {name: math.ceil(share * num_bytes / options.shard_bytes) for name, share in options.splits}
+    count = sum((sizes | by_number).values())
+    if count > _READABLE_SHARDS:
+        raise ValueError(
+            f"the input makes about {count:,} shards of {size(options.shard_bytes)}, and every reader of the dataset "
+            f"reads a manifest of them all; keep to {_READABLE_SHARDS:,} with a larger --shard_size"
+        )
+    kept = "" if options.images.resize_shorter else ", if images keep their bytes"
+    return f"about {count:,} shards of up to {size(options.shard_bytes)}{kept}"
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """Keeps Beam's remarks from the page."""
+    before = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        yield
+    finally:
+        logging.disable(before)

@@ -1,0 +1,63 @@
+"""The package as a wheel, made of what is installed, for the workers of an engine to install.
+
+    installed jpeg2tpu (from a wheel, an sdist, or editable) ──▶ FOLDER/jpeg2tpu-VERSION-py3-none-any.whl
+
+Beam would build an sdist from a setup.py, which an installed package no longer has, and would build it again on every
+worker. A wheel is an archive of the modules beside their metadata, which are all here
+(https://packaging.python.org/en/latest/specifications/binary-distribution-format/), and is installed by unpacking it.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import importlib.metadata
+import importlib.util
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+NAME = "jpeg2tpu"
+_WHEEL = "Wheel-Version: 1.0\nGenerator: jpeg2tpu\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+
+
+def write_wheel(folder: str) -> str:
+    """Writes the wheel into `folder`; returns its path. The same modules give the same bytes, which engines cache.
+
+    Raises:
+      ValueError: jpeg2tpu runs from a source tree without being installed.
+    """
+    try:
+        installed = importlib.metadata.distribution(NAME)
+    except importlib.metadata.PackageNotFoundError:
+        raise ValueError(f"{NAME} is not installed, so workers cannot be given it; run: pip install .") from None
+    info = f"{NAME}-{installed.version}.dist-info"
+    path = f"{folder}/{NAME}-{installed.version}-py3-none-any.whl"
+    record = []
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as wheel:
+        for name, data in [*_modules(installed), *_metadata(installed, info)]:
+            wheel.writestr(zipfile.ZipInfo(name), data, zipfile.ZIP_DEFLATED)
+            digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+            record.append(f"{name},sha256={digest},{len(data)}\n")
+        wheel.writestr(zipfile.ZipInfo(f"{info}/RECORD"), "".join([*record, f"{info}/RECORD,,\n"]))
+    return path
+
+
+def _modules(installed: importlib.metadata.Distribution) -> Iterator[tuple[str, bytes]]:
+    """Yields (name in the wheel, content) of every file of the packages that this process would import."""
+    for package in (installed.read_text("top_level.txt") or "").split():
+        spec = importlib.util.find_spec(package)
+        for folder in (spec and spec.submodule_search_locations) or ():
+            for path in sorted(Path(folder).rglob("*")):
+                if path.is_file() and path.suffix != ".pyc":
+                    yield f"{package}/{path.relative_to(folder).as_posix()}", path.read_bytes()
+
+
+def _metadata(installed: importlib.metadata.Distribution, info: str) -> Iterator[tuple[str, bytes]]:
+    metadata = installed.read_text("METADATA") or installed.read_text("PKG-INFO")  # as a source tree's egg-info has it
+    for name, text in (
+        ("METADATA", metadata),
+        ("top_level.txt", installed.read_text("top_level.txt")),
+        ("WHEEL", _WHEEL),
+    ):
+        yield f"{info}/{name}", (text or "").encode()

@@ -1,0 +1,151 @@
+"""How a conversion grows: formulas, checked against runs, evaluated for sizes that we cannot run.
+
+    python -m benchmarks.scale --folder=/tmp/scale [--counts=2000,20000,200000]
+
+Runs on small images of the benchmarks' corpus, counts what passes the shuffle and every call to storage, and prints
+markdown tables: formula beside run, then the formulas at a million images and above. Then a manifest of 100,000 shards
+is made up, written and read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import math
+import shutil
+from pathlib import Path
+
+from benchmarks.corpus import make_corpus
+from benchmarks.scale_runs import INDEX, MANIFEST, SHUFFLE, WHOLE, child
+
+SMALL = (48, 36)
+SMALL_SHARD = 1_000_000
+BUCKETS = 1 << 12  # beam_pipelines.plan
+
+
+@dataclasses.dataclass(frozen=True)
+class Unit:
+    """What one of something costs, in bytes, with keys of 19 characters as in "class3/0012343.jpg".
+
+    Fitted at 20,000 images; the runs of a tenth and of ten times as many check them.
+    """
+
+    shuffled_row: float = 77.7  # its fields, marshalled, and its key: a bucket's number or a shard's name
+    row_file: float = 106  # its line of JSON in the working folder
+    held_row: float = 620  # a row that the local runner keeps: itself, its encodings in three stages
+    grouped_row: float = 430  # a row of a bucket in the memory of the worker that cuts it (tracemalloc)
+    plan_bucket: float = 15  # "1234": 12345, for a bucket of a split
+    receipt: float = 640
+    manifest: float = 1_460  # without shards, for 10 classes
+    manifest_shard: float = 195
+    index_row: float = 105
+    index_shard: float = 3_000  # a Parquet file without its rows
+    rejection: float = 450  # a line of rejected.jsonl in the memory of the process that commits (tracemalloc)
+    beam: float = 174e6  # a process that has imported Beam and run a pipeline
+
+
+@dataclasses.dataclass(frozen=True)
+class Scale:
+    """What a conversion of a folder takes."""
+
+    shards: int
+    shuffled_rows: int
+    shuffled_bytes: float
+    largest_bucket_rows: float
+    planning_memory: float
+    working_bytes: float
+    manifest_bytes: float
+    index_bytes: float
+    reads: int
+    writes: int
+    stats: int
+
+
+def formula(images: int, record_bytes: float, shard_bytes: float, unit: Unit = Unit()) -> Scale:
+    """Returns the prediction for so many images whose records have so many bytes on average."""
+    shards = sum(math.ceil(images * share * record_bytes / shard_bytes) for share in (0.9, 0.1))
+    buckets = sum(BUCKETS * -math.expm1(-images * share / BUCKETS) for share in (0.9, 0.1))  # those that hold a row
+    plan = unit.plan_bucket * buckets
+    return Scale(
+        shards=shards,
+        shuffled_rows=2 * images,  # by bucket, by shard
+        shuffled_bytes=2 * images * unit.shuffled_row,
+        largest_bucket_rows=images / BUCKETS + 4 * math.sqrt(images / BUCKETS),  # of 4,096 Poisson draws
+        planning_memory=unit.beam + images * unit.held_row,
+        working_bytes=images * unit.row_file + shards * unit.receipt + plan,
+        manifest_bytes=unit.manifest + shards * unit.manifest_shard,
+        index_bytes=images * unit.index_row + shards * unit.index_shard,
+        reads=images + 130 + 3 * shards,  # images, a sample of two kinds; a shard's rows, twice, and its receipt
+        writes=4 * shards + 4,  # rows, shard, index, receipt
+        stats=shards + 1,  # whether the conversion is still under way
+    )
+
+
+def check(folder: Path, counts: list[int]) -> None:
+    """Prints what runs took, and in brackets how that compares with the formulas."""
+    columns = []
+    for count in counts:
+        make_corpus(folder / f"small{count}", count, size=SMALL)
+        rows, num_bytes = run(SHUFFLE, folder, count)
+        measured = run(WHOLE, folder, count) | {"shuffled_rows": rows, "shuffled_bytes": num_bytes}
+        measured["index_bytes"] = child(INDEX, count, measured["shards"])
+        predicted = dataclasses.asdict(formula(count, measured["record_bytes"], SMALL_SHARD))
+        columns.append(
+            {name: f"{measured[name]:,} ({measured[name] / value:.2f})" for name, value in predicted.items()}
+        )
+    print("\n| run (run / formula) | " + " | ".join(f"{count:,} images" for count in counts) + " |")
+    print("|---|" + "---|" * len(counts))
+    for name in columns[0]:
+        print(f"| {name} | " + " | ".join(column[name] for column in columns) + " |")
+
+
+def run(code: str, folder: Path, count: int) -> list | dict:
+    output = folder / "scale_output"
+    shutil.rmtree(output, ignore_errors=True)
+    return child(code, folder / f"small{count}", output, SMALL_SHARD)
+
+
+def predict(sizes: list[tuple[int, float, float]]) -> None:
+    """Prints the formulas for (images, bytes a record, bytes a shard)."""
+    unit = Unit()
+    print("\n| | " + " | ".join(f"{images:,} images" for images, _, _ in sizes) + " |")
+    print("|---|" + "---|" * len(sizes))
+    scales = [formula(*each) for each in sizes]
+    lines = {
+        "shards of": [f"{shard:,.0f}" for _, _, shard in sizes],
+        "bytes of them": [f"{images * record:.3g}" for images, record, _ in sizes],
+        **{name: [f"{getattr(each, name):,.3g}" for each in scales] for name in dataclasses.asdict(scales[0])},
+        "memory to commit, 1 % rejected": [f"{images / 100 * unit.rejection:,.3g}" for images, _, _ in sizes],
+        "memory to cut the largest bucket": [f"{each.largest_bucket_rows * unit.grouped_row:,.3g}" for each in scales],
+        "hours of reads at 5,000 a second": [f"{each.reads / 5000 / 3600:,.3g}" for each in scales],
+        "hours of writes at 1,000 a second": [f"{each.writes / 1000 / 3600:,.3g}" for each in scales],
+        "hours of listing at 5,000 a second": [f"{images / 5000 / 3600:,.3g}" for images, _, _ in sizes],
+        "vCPU hours of writing, 923 images a second": [f"{images / 923 / 3600:,.3g}" for images, _, _ in sizes],
+    }
+    for name, values in lines.items():
+        print(f"| {name} | " + " | ".join(values) + " |")
+
+
+def manifest_of(folder: Path, count: int) -> None:
+    path = folder / f"manifest{count}.json"
+    child(MANIFEST, path, count)
+    size, seconds, memory = child(MANIFEST, path, count)
+    print(
+        f"\nA manifest of {count:,} shards has {size / 1e6:.1f} MB and is read in {seconds:.2f} s and {memory:.0f} MB."
+    )
+    path.unlink()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, default=Path("/tmp/jpeg2tpu_scale"))
+    parser.add_argument("--counts", default="2000,20000,200000")
+    flags = parser.parse_args()
+    if flags.counts:
+        check(flags.folder, [int(count) for count in flags.counts.split(",")])
+    predict([(1_300_000, 110_000, 1e8), (100_000_000, 110_000, 1e8), (10_000_000_000, 110_000, 2e10)])
+    manifest_of(flags.folder, 100_000)
+
+
+if __name__ == "__main__":
+    main()

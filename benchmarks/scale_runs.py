@@ -1,0 +1,126 @@
+"""What benchmarks/scale.py runs in processes of their own, each of which prints what it counted as JSON."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+# What passes the shuffle while a conversion is planned: rows, and bytes as Beam encodes them.
+SHUFFLE = """
+import json, marshal, sys
+import apache_beam as beam
+from apache_beam.metrics import Metrics
+from apache_beam.options.pipeline_options import PipelineOptions
+from beam_pipelines import running
+from beam_pipelines.options import ConvertOptions, Source
+from beam_pipelines.planning import build_planning
+from collections import Counter
+group = beam.GroupByKey
+def count(keyed):
+    key, row = keyed
+    beam.metrics.Metrics.counter("scale", "rows").inc()
+    beam.metrics.Metrics.counter("scale", "bytes").inc(len(beam.coders.registry.get_coder(type(key)).encode(key)))
+    beam.metrics.Metrics.counter("scale", "bytes").inc(len(beam.coders.registry.get_coder(type(row)).encode(row)))
+    return keyed
+class Counted(beam.PTransform):
+    def expand(self, rows):
+        return rows | beam.Map(count).with_output_types(rows.element_type) | group()
+beam.GroupByKey = Counted
+options = ConvertOptions((Source(sys.argv[1]),), sys.argv[2], shard_bytes=int(sys.argv[3]))
+with running.pipeline(PipelineOptions(["--runner=FnApiRunner"])) as pipeline:
+    build_planning(pipeline, options, f"{options.output}/plan.json")
+counted = Counter()
+for counter in pipeline.result.metrics().query()["counters"]:
+    counted[counter.key.metric.name] += counter.committed
+print(json.dumps([counted["rows"], counted["bytes"]]))
+"""
+# A whole conversion in one process: calls to storage, memory, and what stands in the working folder at the end.
+WHOLE = """
+import json, re, sys
+from collections import Counter
+from pathlib import Path
+from apache_beam.options.pipeline_options import PipelineOptions
+from beam_pipelines import convert as convert_module, planning, plan as plan_module, storage
+from beam_pipelines.options import ConvertOptions, Source
+calls, seen = Counter(), {}
+def peak():  # of this process alone; what getrusage tells begins with its parent's
+    return 1024 * int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
+def counted(name, kind):
+    function = getattr(storage, name)
+    def call(*args, **kwargs):
+        calls[kind] += 1
+        return function(*args, **kwargs)
+    setattr(storage, name, call)
+for name, kind in [("read_bytes", "reads"), ("open_file", "reads"), ("create", "writes")]:
+    counted(name, kind)
+for name in ("exists", "file_bytes"):
+    counted(name, "stats")
+make_plan, commit = convert_module.make_plan, convert_module.commit
+def made(*args):
+    plan = make_plan(*args)
+    seen["planning_memory"] = peak()
+    return plan
+def committed(options, *args):
+    paths = Path(options.output, ".jpeg2tpu").rglob("*")
+    seen["working_bytes"] = sum(path.stat().st_size for path in paths if path.is_file())
+    return commit(options, *args)
+convert_module.make_plan, convert_module.commit = made, committed
+options = ConvertOptions((Source(sys.argv[1]),), sys.argv[2], shard_bytes=int(sys.argv[3]))
+manifest, _ = convert_module.convert(options, PipelineOptions(["--runner=FnApiRunner"]))
+output = Path(options.output)
+shards = [shard for split in manifest.splits.values() for shard in split.shards]
+keys = [str(path.relative_to(sys.argv[1])) for path in Path(sys.argv[1]).rglob("*.jpg")]
+buckets = Counter(plan_module.position(0, key) >> (64 - plan_module._BUCKET_BITS) for key in keys)
+print(json.dumps(seen | dict(calls) | {
+    "shards": len(shards),
+    "record_bytes": sum(shard.num_bytes for shard in shards) / len(keys),
+    "largest_bucket_rows": max(buckets.values()),
+    "manifest_bytes": (output / "manifest.json").stat().st_size,
+}))
+"""
+# The corpus repeats its images, which Parquet would notice; the rows of this index differ.
+INDEX = """
+import hashlib, io, json, sys
+from beam_pipelines.index import IndexRow, write_index
+count, shards = int(sys.argv[1]), int(sys.argv[2])
+total = 0
+for shard in range(shards):
+    rows = []
+    for i in range(shard, count, shards):
+        key, digest = f"class{i % 10}/{i:07d}.jpg", hashlib.sha256(str(i).encode())
+        dhash = int.from_bytes(digest.digest()[:8], "big", signed=True)
+        where = 90_000 * i, 88_000 + i % 999
+        rows.append(IndexRow(key, f"/data/{key}", i % 10, *where, 375, 500, digest.hexdigest(), dhash))
+    file = io.BytesIO()
+    write_index(file, rows)
+    total += len(file.getvalue())
+print(total)
+"""
+# A manifest of so many shards, made up, and the next time read.
+MANIFEST = """
+import json, re, sys, time
+from pathlib import Path
+from tpu_input.schema import Manifest, Shard, Split, shard_name
+def peak():
+    return int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) / 1000
+path, count = Path(sys.argv[1]), int(sys.argv[2])
+if not path.exists():
+    shards = tuple(Shard(shard_name("train", i, count), 1000, 99_000_000 + i, f"{i:064x}") for i in range(count))
+    split = Split(shards, (count,) * 1000, (1, 2.0, 3), (1, 2.0, 3), (1.0, 2.0, 3.0), (1.0, 2.0, 3.0))
+    classes = tuple(f"class {i}" for i in range(1000))
+    manifest = Manifest("", classes, 0, {"train": split}, 1000 * count, {}, {}, "f" * 64)
+    path.write_text(manifest.to_json())
+    sys.exit()
+before, start = peak(), time.monotonic()
+manifest = Manifest.from_json(path.read_text(), str(path.parent))
+print(json.dumps([path.stat().st_size, time.monotonic() - start, peak() - before]))
+"""
+
+
+def child(code: str, *args: object) -> list | dict:
+    command = [sys.executable, "-W", "ignore", "-c", code, *map(str, args)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(done.stderr)
+    return json.loads(done.stdout.splitlines()[-1]) if done.stdout else []
