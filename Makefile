@@ -4,6 +4,7 @@ SHELL := /bin/bash
 VENV ?= .venv
 VENV_NEWEST ?= .venv-newest
 VENV_PEERS ?= .venv-peers
+VENV_PREFLIGHT ?= .venv-preflight
 DEMO ?= demo
 SEED ?= 0
 # Four digits that seed 0 puts into the validation split.
@@ -16,7 +17,7 @@ find_python = $(shell for python in python$(1) python3 $(wildcard $(HOME)/.pyenv
 PYTHON ?= $(call find_python,3.11)
 PYTHON_NEWEST ?= $(call find_python,3.13)
 
-.PHONY: demo test test-newest lint benchmark-input clean
+.PHONY: demo test test-newest test-preflight lint preflight benchmark-input clean
 
 # Real handwritten digits → shards → classifier → predictions; run again, it goes on from what is there.
 demo: $(VENV)/installed
@@ -42,6 +43,14 @@ lint: $(VENV)/installed
 test-newest: $(VENV_NEWEST)/installed
 	$(VENV_NEWEST)/bin/python -m pytest
 
+# With the TPU's compiler, which takes minutes.
+test-preflight: $(VENV)/installed $(VENV_PREFLIGHT)/installed
+	$(VENV)/bin/python -m pytest -m preflight
+
+# The TPU's compiler, for python -m estimator_app preflight: an environment of its own, for JAX needs another NumPy than
+# TensorFlow 2.15; 1.2 GB.
+preflight: $(VENV_PREFLIGHT)/installed
+
 $(VENV)/installed: setup.py constraints/python3.11.txt
 	@test -n "$(PYTHON)" || { echo 'error: no Python 3.11 found, which TPUEstimator needs; install it, or name it: make PYTHON=/path/to/python3.11' >&2; exit 2; }
 	"$(PYTHON)" -m venv $(VENV)
@@ -66,5 +75,12 @@ $(VENV_PEERS)/installed: benchmarks/requirements-peers.txt $(VENV)/installed
 	$(VENV_PEERS)/bin/python -m pip install --quiet --requirement benchmarks/requirements-peers.txt
 	@touch $@
 
+$(VENV_PREFLIGHT)/installed: constraints/preflight.txt
+	@test -n "$(PYTHON)" || { echo 'error: no Python 3.11 found; name it: make PYTHON=/path/to/python3.11' >&2; exit 2; }
+	"$(PYTHON)" -m venv $(VENV_PREFLIGHT)
+	$(VENV_PREFLIGHT)/bin/python -m pip install --quiet --upgrade pip
+	$(VENV_PREFLIGHT)/bin/python -m pip install --quiet --requirement constraints/preflight.txt
+	@touch $@
+
 clean:
-	rm -rf $(VENV) $(VENV_NEWEST) $(VENV_PEERS) $(DEMO) *.egg-info
+	rm -rf $(VENV) $(VENV_NEWEST) $(VENV_PEERS) $(VENV_PREFLIGHT) $(DEMO) *.egg-info
