@@ -75,9 +75,11 @@ def _preflight_flags(flag: Any) -> None:
     flag("--topology", required=True, help="generation and sides of the slice in chips: v2:2x2, v5e:4x4, v4:2x2x1, …")
     flag("--model_dir", type=_folder, help="of the run that would go on (default: a new one)")
     flag("--compiler", metavar="PYTHON", help=_COMPILER)
+    flag("--largest_batch", action="store_true", help=_LARGEST_BATCH)
     flag("--json", action="store_true", help="print JSON rather than a page")
 
 
+_LARGEST_BATCH = "look for it even if this one fits; compiles once or twice more (default: only if it does not fit)"
 _COMPILER = "of the environment with libtpu (default: what make preflight makes here, .venv-preflight/bin/python)"
 
 

@@ -159,7 +159,7 @@ def preflight(arguments: argparse.Namespace) -> int:
     parts: list[Part] = []
     tell = (lambda _: None) if arguments.json else say
     tell(f"{config.network} by {config.loop} on {topology}, batches of {config.train_batch_size:,}")
-    for part in preflight(manifest, config, topology, _compiler(arguments)):
+    for part in preflight(manifest, config, topology, _compiler(arguments), arguments.largest_batch):
         parts.append(part)
         tell(f"\n{part}")
     tell(f"\n{conclusion(parts)}")

@@ -34,7 +34,9 @@ from tpu_input.device import resolved_layout
 Calls = dict[str, Sequence[tuple[Any, Any]]]  # (params, config) of an input_fn for each host, by mode
 
 
-def preflight(manifest: Manifest, config: TrainConfig, topology: Topology, compiler: Compiler | None) -> Iterator[Part]:
+def preflight(
+    manifest: Manifest, config: TrainConfig, topology: Topology, compiler: Compiler | None, search: bool = False
+) -> Iterator[Part]:
     """Yields what is to be said of a run on a TPU, part by part as it is found out.
 
     Args:
@@ -42,6 +44,7 @@ def preflight(manifest: Manifest, config: TrainConfig, topology: Topology, compi
       config: The run.
       topology: The TPU.
       compiler: For the topology; None leaves out what only it knows.
+      search: Look for the largest batch that fits even where the configured one does.
     """
     undivided = list(_undivided(config, topology))
     if undivided:
@@ -56,9 +59,19 @@ def preflight(manifest: Manifest, config: TrainConfig, topology: Topology, compi
         per_core = config.train_batch_size // topology.num_cores
         found, hlo = check_hlo(lambda: make_step(config, model_dir, spec(per_core)))
         yield Part("xla", tuple(found))
-        compiled, program = _compiled(
-            compiler, hlo, config, topology, lambda batch: lowered(config, model_dir, spec(batch))
-        )
+        if compiler and hlo:
+            layout = resolved_layout(config.input.layout, per_core)
+            compiled, program = check_compile(
+                compiler,
+                hlo.serialized,
+                per_core,
+                topology,
+                layout,
+                lambda batch: lowered(config, model_dir, spec(batch)),
+                search,
+            )
+        else:
+            compiled, program = _not_compiled(hlo), None
         yield compiled
         yield _feeding(program, manifest, config, topology)
 
@@ -166,15 +179,10 @@ def lowered(config: TrainConfig, model_dir: str, spec: Any) -> bytes:
     return lower(make_step(config, model_dir, spec)).serialized
 
 
-def _compiled(
-    compiler: Compiler | None, hlo: Hlo | None, config: TrainConfig, topology: Topology, lowered_at: Any
-) -> tuple[Part, Program | None]:
-    if compiler is None or hlo is None:
-        missing = "libtpu is not there" if hlo else "there is no step to compile"
-        return Part("compile", (Finding(UNKNOWN, missing, "make preflight" if hlo else ""),)), None
-    per_core = config.train_batch_size // topology.num_cores
-    layout = resolved_layout(config.input.layout, per_core)
-    return check_compile(compiler, hlo.serialized, per_core, topology, layout, lowered_at)
+def _not_compiled(hlo: Hlo | None) -> Part:
+    if hlo is None:
+        return Part("compile", (Finding(UNKNOWN, "there is no step to compile"),))
+    return Part("compile", (Finding(UNKNOWN, "libtpu is not there", "make preflight"),))
 
 
 def _feeding(program: Program | None, manifest: Manifest, config: TrainConfig, topology: Topology) -> Part:

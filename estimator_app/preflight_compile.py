@@ -26,6 +26,7 @@ def check_compile(
     topology: Topology,
     layout: str,
     lowered: Callable[[int], bytes],
+    search: bool = False,
 ) -> tuple[Part, Program | None]:
     """Returns what is to be said of the compiled step, and the step; None when there is none.
 
@@ -36,15 +37,18 @@ def check_compile(
       topology: The TPU.
       layout: Of images as they are sent, "NHWC", "HWCN" or "HWNC".
       lowered: Returns the HLO of the step for another batch.
+      search: Look for the largest batch that fits even if this one does, which takes as long again, or twice.
     """
     try:
         first = compiler(hlo)
-        largest = largest_batch(lambda other: compiler(lowered(other)), batch, first)
+        largest = None
+        if search or isinstance(first, TooLarge):
+            largest = largest_batch(lambda other: compiler(lowered(other)), batch, first)
     except ValueError as error:
         return Part("compile", (Finding(FAILS, str(error)),)), None
     numbers: dict[str, Any] = {"largest_batch_a_core": largest}
     if isinstance(first, TooLarge):
-        return Part("compile", (_too_large(first, batch, largest, topology),), numbers), None
+        return Part("compile", (_too_large(first, batch, largest or 0, topology),), numbers), None
     found = [_fits(first, batch, largest, topology), _work(first, topology)]
     kept = list(tensors(first.text))
     numbers |= {"flops": first.flops, "bytes_accessed": first.bytes_accessed, "memory": first.memory}
@@ -52,12 +56,9 @@ def check_compile(
     return Part("compile", (*found, _padding(kept), *_layout(kept, batch, layout)), numbers), first
 
 
-def _fits(program: Program, batch: int, largest: int, topology: Topology) -> Finding:
-    return Finding(
-        GOOD,
-        f"a core's {batch} images take {program.bytes / _GB:.2f} GiB of its memory; up to about {largest} fit, "
-        f"--train_batch_size={largest * topology.num_cores}",
-    )
+def _fits(program: Program, batch: int, largest: int | None, topology: Topology) -> Finding:
+    most = f"; up to about {largest:,} fit, --train_batch_size={largest * topology.num_cores}" if largest else ""
+    return Finding(GOOD, f"a core's {batch:,} images take {program.bytes / _GB:.2f} GiB of its memory{most}")
 
 
 def _too_large(found: TooLarge, batch: int, largest: int, topology: Topology) -> Finding:

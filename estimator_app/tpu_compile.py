@@ -22,7 +22,12 @@ os.environ.update(JAX_PLATFORMS="cpu", TPU_SKIP_MDS_QUERY="1", ALLOW_MULTIPLE_LI
 os.environ.setdefault("TPU_STDERR_LOG_LEVEL", "3")
 os.environ.setdefault("TPU_MIN_LOG_LEVEL", "3")
 
-_UNITS = {"B": 1, "K": 2**10, "M": 2**20, "G": 2**30}
+_UNITS = {"B": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+# What libtpu says of a program that is too large, before it places tensors and after.
+_TOO_LARGE = (
+    re.compile(r"\(([\d.]+)([BKMGT])\) exceeds available HBM \(([\d.]+)([BKMGT])\)"),
+    re.compile(r"Used ([\d.]+)([BKMGT]) of ([\d.]+)([BKMGT]) hbm"),
+)
 
 
 def main(request_path: str, result_path: str) -> None:
@@ -71,15 +76,12 @@ def compiled(topology: str, hlo: bytes) -> dict[str, Any]:
 
 def refused(message: str) -> dict[str, Any]:
     """Returns why there is no program: "error"; of one that is too large, "needs" and "has" in bytes."""
-    sizes = re.search(r"\(([\d.]+)([BKMG])\) exceeds available HBM \(([\d.]+)([BKMG])\)", message)
+    first = message.strip().splitlines()[0]
+    sizes = next((match for match in (pattern.search(message) for pattern in _TOO_LARGE) if match), None)
     if "RESOURCE_EXHAUSTED" not in message or not sizes:
-        return {"error": message.strip().splitlines()[0]}
+        return {"error": first}
     needs, of_needs, has, of_has = sizes.groups()
-    return {
-        "error": message.strip().splitlines()[0],
-        "needs": float(needs) * _UNITS[of_needs],
-        "has": float(has) * _UNITS[of_has],
-    }
+    return {"error": first, "needs": float(needs) * _UNITS[of_needs], "has": float(has) * _UNITS[of_has]}
 
 
 def _drop_copies(operation: Any) -> None:

@@ -61,10 +61,9 @@ def precise(images, num_classes, training):
 
 
 def large(images, num_classes, training):
-    """Keeps 64 maps of every image's full size for the gradients."""
-    for _ in range(4):
-        images = tf.keras.layers.Conv2D(64, 3, padding="same", activation="relu")(images)
-    return fine(images, num_classes, training)
+    """Keeps 128 maps of every image's full size for the gradients."""
+    maps = tf.keras.layers.Conv2D(128, 1, activation="relu")(images)
+    return fine(maps, num_classes, training)
 
 
 def unbuildable(images, num_classes, training):
