@@ -167,6 +167,7 @@ def _spec(manifest: Manifest, config: TrainConfig, batch_size: int) -> Any:
 
 
 def make_step(config: TrainConfig, model_dir: str, spec: Any) -> Step:
+    """Returns the training step of a run's loop for a core that is fed `spec`."""
     if config.loop == "strategy":
         return strategy_step(config, model_dir, spec)
     from estimator_app.estimator import make_estimator
@@ -176,6 +177,7 @@ def make_step(config: TrainConfig, model_dir: str, spec: Any) -> Step:
 
 
 def lowered(config: TrainConfig, model_dir: str, spec: Any) -> bytes:
+    """Returns the same as an HloModuleProto."""
     return lower(make_step(config, model_dir, spec)).serialized
 
 

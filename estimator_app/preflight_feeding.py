@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from estimator_app.findings import GOOD, Finding
+from estimator_app.findings import COSTS, GOOD, Finding
 from estimator_app.topologies import Topology
 from tpu_input.benchmark import Cost
 
@@ -55,15 +55,18 @@ def check_feeding(found: Pace, topology: Topology, cost: Cost) -> list[Finding]:
     """
     bound = "its arithmetic" if found.compute_seconds >= found.memory_seconds else "its memory"
     hosts = "1 host" if topology.num_hosts == 1 else f"each of {topology.num_hosts} hosts"
-    of_host = found.images_per_second / topology.num_hosts
-    per_core = 1000 / cost.cpu_ms
+    of_host, per_core = found.images_per_second / topology.num_hosts, 1000 / cost.cpu_ms
     cores = math.ceil(of_host / per_core)
+    needs = f"needs {of_host:,.0f} images/s on {hosts}"
+    enough = f"{cores:,} core{'s' * (cores != 1)} at your {per_core:,.0f} images/s a core are enough"
+    if cores <= _MOST_VCPUS:
+        feeding = Finding(GOOD, f"{needs}: {enough}")
+    else:
+        more = f"store smaller images (convert --resize_shorter), or take a smaller slice: only {enough}"
+        feeding = Finding(COSTS, f"{needs}, more than any host decodes", more)
     steps = f"at most {1 / found.seconds:,.1f} steps/s, as {bound} allows no more"
-    return [
-        Finding(GOOD, f"{steps}: {found.images_per_second:,.0f} images/s"),
-        Finding(
-            GOOD,
-            f"needs {of_host:,.0f} images/s on {hosts}",
-            f"{cores} core{'s' * (cores != 1)} at your {per_core:,.0f} images/s a core are enough",
-        ),
-    ]
+    return [Finding(GOOD, f"{steps}: {found.images_per_second:,.0f} images/s"), feeding]
+
+
+# Of the largest host, ct5lp-hightpu-8t: https://cloud.google.com/tpu/docs/v5e
+_MOST_VCPUS = 224
