@@ -42,7 +42,7 @@ def test_a_network_that_fits_is_counted(digits_dataset):
     part, program = compiled(digits_dataset, 64, image_size=32)
     assert not part.fails, part
     # 3 times forward, which `python -m benchmarks.networks` counts as 0.0199 GFLOP an image.
-    assert program.flops == pytest.approx(64 * 3 * 0.0199e9, rel=0.2)
+    assert program.flops == pytest.approx(64 * 3 * 0.0199e9, rel=0.25)
     assert program.memory["argument"] > 2 * 4 * 288_746  # weights and momentum
     assert "FLOP a byte" in str(part)
 
