@@ -67,6 +67,9 @@ def _without(nodes: Any, tensors: list[str]) -> Any:
     kept = [node for node in nodes.node if node.name not in names]
     for node in kept:
         node.attr.pop("_class", None)
+        ahead = [name for name in node.input if name.removeprefix("^") not in names or not name.startswith("^")]
+        del node.input[:]
+        node.input.extend(ahead)
     del nodes.node[:]
     nodes.node.extend(kept)
     return nodes
