@@ -5,6 +5,7 @@ VENV ?= .venv
 VENV_NEWEST ?= .venv-newest
 VENV_PEERS ?= .venv-peers
 VENV_GCP ?= .venv-gcp
+VENV_PREFLIGHT ?= .venv-preflight
 DEMO ?= demo
 SEED ?= 0
 # A Google Cloud Storage on loopback, for `make test-cloud`; built by Go 1.26 or newer.
@@ -22,7 +23,7 @@ find_python = $(shell for python in python$(1) python3 $(wildcard $(HOME)/.pyenv
 PYTHON ?= $(call find_python,3.11)
 PYTHON_NEWEST ?= $(call find_python,3.13)
 
-.PHONY: demo test test-newest test-cloud test-engines lint benchmark-input clean
+.PHONY: demo test test-newest test-cloud test-engines test-preflight lint preflight benchmark-input clean
 
 # Real handwritten digits → shards → classifier → predictions; run again, it goes on from what is there.
 demo: $(VENV)/installed
@@ -73,6 +74,14 @@ $(VENV_GCP)/installed: setup.py constraints/python3.11-gcp.txt
 	PYTHONWARNINGS=ignore $(VENV_GCP)/bin/python -m pip install --quiet --constraint constraints/python3.11-gcp.txt --editable '.[gcp]' pytest scikit-learn
 	@touch $@
 
+# With the TPU's compiler, which takes minutes.
+test-preflight: $(VENV)/installed $(VENV_PREFLIGHT)/installed
+	$(VENV)/bin/python -m pytest -m preflight
+
+# The TPU's compiler, for python -m estimator_app preflight: an environment of its own, for JAX needs another NumPy than
+# TensorFlow 2.15; 1.2 GB.
+preflight: $(VENV_PREFLIGHT)/installed
+
 $(VENV)/installed: setup.py constraints/python3.11.txt
 	@test -n "$(PYTHON)" || { echo 'error: no Python 3.11 found, which TPUEstimator needs; install it, or name it: make PYTHON=/path/to/python3.11' >&2; exit 2; }
 	"$(PYTHON)" -m venv $(VENV)
@@ -97,5 +106,12 @@ $(VENV_PEERS)/installed: benchmarks/requirements-peers.txt $(VENV)/installed
 	$(VENV_PEERS)/bin/python -m pip install --quiet --requirement benchmarks/requirements-peers.txt
 	@touch $@
 
+$(VENV_PREFLIGHT)/installed: constraints/preflight.txt
+	@test -n "$(PYTHON)" || { echo 'error: no Python 3.11 found; name it: make PYTHON=/path/to/python3.11' >&2; exit 2; }
+	"$(PYTHON)" -m venv $(VENV_PREFLIGHT)
+	$(VENV_PREFLIGHT)/bin/python -m pip install --quiet --upgrade pip
+	$(VENV_PREFLIGHT)/bin/python -m pip install --quiet --requirement constraints/preflight.txt
+	@touch $@
+
 clean:
-	rm -rf $(VENV) $(VENV_NEWEST) $(VENV_PEERS) $(VENV_GCP) $(DEMO) .servers *.egg-info
+	rm -rf $(VENV) $(VENV_NEWEST) $(VENV_PEERS) $(VENV_GCP) $(VENV_PREFLIGHT) $(DEMO) .servers *.egg-info

@@ -1,4 +1,4 @@
-"""The command line: train, evaluate, export, predict. The only place that knows flags.
+"""The command line: train, evaluate, export, predict, preflight. The only place that knows flags.
 
     train: dataset ──▶ MODEL_DIR (config.json, checkpoints, metrics.json) ──▶ EXPORT_DIR/… ──▶ predict: files → classes
 
@@ -24,6 +24,7 @@ EXAMPLES = {
     "evaluate": "--model_dir=model --split=train",
     "export": "--model_dir=model",
     "predict": "--export_dir=model/export photo.jpg",
+    "preflight": "--dataset=shards --topology=v5e:2x2 --network=resnet50 --train_batch_size=1024",
 }
 
 
@@ -49,19 +50,41 @@ def make_parser() -> Parser:
         command.add_argument("--verbose", action="store_true", help="show TensorFlow's messages, and all of an error")
 
     train = "train, evaluate and export; again: go on from the last checkpoint"
-    add(commands.train, train, _train_flags, _training_flags, _tpu_flags)
+    add(commands.train, train, _model_dir_flags, _train_flags, _training_flags, _tpu_flags)
     add(
         commands.evaluate, "evaluate a checkpoint or an export on every example of a split", _evaluate_flags, _tpu_flags
     )
     add(commands.export, "write a checkpoint as a SavedModel", _export_flags)
     add(commands.predict, "classify image files with an exported model", _predict_flags)
+    add(
+        commands.preflight,
+        "say whether a training would run on a TPU, and how, without one; exit 1 when not",
+        _preflight_flags,
+        _train_flags,
+        _training_flags,
+    )
     return parser
+
+
+def _model_dir_flags(flag: Any) -> None:
+    flag("--model_dir", type=_folder, required=True, help="folder or gs:// URI for checkpoints, config and metrics")
+    flag("--export_dir", type=_folder, help="folder or gs:// URI for SavedModels (default: MODEL_DIR/export)")
+
+
+def _preflight_flags(flag: Any) -> None:
+    flag("--topology", required=True, help="generation and sides of the slice in chips: v2:2x2, v5e:4x4, v4:2x2x1, …")
+    flag("--model_dir", type=_folder, help="of the run that would go on (default: a new one)")
+    flag("--compiler", metavar="PYTHON", help=_COMPILER)
+    flag("--largest_batch", action="store_true", help=_LARGEST_BATCH)
+    flag("--json", action="store_true", help="print JSON rather than a page")
+
+
+_LARGEST_BATCH = "look for it even if this one fits; compiles once or twice more (default: only if it does not fit)"
+_COMPILER = "of the environment with libtpu (default: what make preflight makes here, .venv-preflight/bin/python)"
 
 
 def _train_flags(flag: Any) -> None:
     flag("--dataset", type=_folder, required=True, help="folder or gs:// URI of shards with their manifest.json")
-    flag("--model_dir", type=_folder, required=True, help="folder or gs:// URI for checkpoints, config and metrics")
-    flag("--export_dir", type=_folder, help="folder or gs:// URI for SavedModels (default: MODEL_DIR/export)")
     flag("--loop", help=_LOOP)
     flag("--network", default="cnn", help=_NETWORK)
     flag("--image_size", type=int, default=224, help="height and width in pixels (default: %(default)s)")

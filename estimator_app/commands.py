@@ -9,13 +9,17 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 import shlex
 import sys
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from estimator_app.compiler import DEFAULT_PYTHON, Compiler
+from estimator_app.findings import Part, conclusion
 from estimator_app.quiet import require_estimator
+from estimator_app.topologies import find_topology
 from estimator_app.tpu import Tpu, check_paths
 
 if TYPE_CHECKING:
@@ -34,6 +38,8 @@ def check(arguments: argparse.Namespace) -> None:
         _check_evaluated(arguments)
     if arguments.command in (evaluate, export) and arguments.step is not None and arguments.checkpoint:
         raise ValueError("--step and --checkpoint each name a checkpoint; give one of them")
+    if arguments.command is preflight:
+        _compiler(arguments)
     if vars(arguments).get("loop") == "estimator":
         require_estimator()
     if vars(arguments).get("use_tpu") and _tpu(arguments).is_remote:
@@ -140,6 +146,37 @@ def predict(arguments: argparse.Namespace) -> int:
     if not classified and not failed:
         warn(f"no image files in {', '.join(arguments.files)}")
     return 0 if classified and not failed else 1
+
+
+def preflight(arguments: argparse.Namespace) -> int:
+    """Prints what a TPU would say of a training; returns 1 when something would fail."""
+    from estimator_app.config import TrainConfig
+    from estimator_app.model_dir import begun
+    from estimator_app.preflight import preflight
+    from tpu_input import read_manifest
+
+    manifest, topology = read_manifest(arguments.dataset), find_topology(arguments.topology)
+    earlier = begun(arguments.model_dir) if arguments.model_dir else None
+    config = TrainConfig.of(manifest, vars(arguments), earlier)
+    parts: list[Part] = []
+    tell = (lambda _: None) if arguments.json else say
+    tell(f"{config.network} by {config.loop} on {topology}, batches of {config.train_batch_size:,}")
+    for part in preflight(manifest, config, topology, _compiler(arguments), arguments.largest_batch):
+        parts.append(part)
+        tell(f"\n{part}")
+    tell(f"\n{conclusion(parts)}")
+    if arguments.json:
+        fields = {"topology": topology.name, "fails": any(part.fails for part in parts)}
+        say(json.dumps(fields | {"parts": [dataclasses.asdict(part) for part in parts]}, ensure_ascii=False))
+    return 1 if any(part.fails for part in parts) else 0
+
+
+def _compiler(arguments: argparse.Namespace) -> Compiler | None:
+    """Returns the TPU's compiler; None when it was not asked for and is not where `make preflight` puts it."""
+    topology, python = find_topology(arguments.topology), arguments.compiler
+    if python is None and not os.path.exists(DEFAULT_PYTHON):
+        return None
+    return Compiler(os.path.abspath(python or DEFAULT_PYTHON), topology)
 
 
 def _check_paths(arguments: argparse.Namespace) -> None:

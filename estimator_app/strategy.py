@@ -41,6 +41,7 @@ class Trainer:
       global_step: int64, steps taken.
       weights: The network's variables, by their place in it; what a checkpoint must fit.
       checkpoint: global_step, weights and the optimizer's variables.
+      step: (features, label) of one replica -> its loss, and the variables a step further.
       steps: tf.function (iterator, number of steps) -> (mean loss of the last, when its batch was ready or NaN).
       sums: tf.function (batch) -> metrics.batch_sums() of all replicas together.
     """
@@ -52,6 +53,7 @@ class Trainer:
     global_step: tf.Variable
     weights: dict[str, tf.Variable]
     checkpoint: tf.train.Checkpoint
+    step: Callable[..., tf.Tensor]
     steps: Any
     sums: Any
 
@@ -129,16 +131,14 @@ def make_trainer(config: TrainConfig, model_dir: str, cluster: Any = None, strat
         optimizer = make_optimizer(config.optimizer, rate, config.weight_decay)
     weights = named_weights(model)
     checkpoint = tf.train.Checkpoint(global_step=step, weights=weights, optimizer=optimizer)
-    steps = _make_steps(strategy, model, optimizer, step, config)
+    replica = _make_step(strategy, model, optimizer, config)
+    steps = _make_steps(strategy, replica, step)
     sums = _make_sums(strategy, model, config)
-    return Trainer(config, model_dir, cluster, strategy, step, weights, checkpoint, steps, sums)
+    return Trainer(config, model_dir, cluster, strategy, step, weights, checkpoint, replica, steps, sums)
 
 
-def _make_steps(strategy: Any, model: Any, optimizer: Any, global_step: tf.Variable, config: TrainConfig) -> Any:
+def _make_step(strategy: Any, model: Any, optimizer: Any, config: TrainConfig) -> Callable[..., tf.Tensor]:
     variables = [plain_variable(variable) for variable in model.trainable_weights]
-
-    def mean(of_replicas: Any) -> tf.Tensor:
-        return strategy.reduce(tf.distribute.ReduceOp.MEAN, of_replicas, axis=None)
 
     def replica(features: dict[str, tf.Tensor], labels: tf.Tensor) -> tf.Tensor:
         with tf.GradientTape() as tape:
@@ -147,6 +147,13 @@ def _make_steps(strategy: Any, model: Any, optimizer: Any, global_step: tf.Varia
             share = loss / strategy.num_replicas_in_sync  # the optimizer adds up the replicas' gradients
         optimizer.apply_gradients(zip(tape.gradient(share, variables), variables, strict=True))
         return loss
+
+    return replica
+
+
+def _make_steps(strategy: Any, replica: Callable[..., tf.Tensor], global_step: tf.Variable) -> Any:
+    def mean(of_replicas: Any) -> tf.Tensor:
+        return strategy.reduce(tf.distribute.ReduceOp.MEAN, of_replicas, axis=None)
 
     @tf.function(autograph=False)  # type: ignore[untyped-decorator]
     def steps(iterator: Any, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

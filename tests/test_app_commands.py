@@ -217,7 +217,7 @@ def test_a_tpu_and_a_local_folder_are_refused_before_anything_slow(capsys, flag)
 
 
 def test_the_flags_and_an_example_of_every_command_are_in_its_help(capsys):
-    for command in ("train", "evaluate", "export", "predict"):
+    for command in ("train", "evaluate", "export", "predict", "preflight"):
         code, out, _ = run(capsys, command, "--help")
         assert code == 0
         assert f"python -m estimator_app {command} --" in out

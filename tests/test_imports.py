@@ -44,6 +44,14 @@ def test_a_package_imports_only_what_the_design_allows(package, forbidden):
     assert not wrong
 
 
+def test_the_tpu_s_compiler_is_reached_through_files_alone():
+    found = imported("estimator_app")
+    assert {file for file, module in found if module.split(".")[0] == "jax"} == {"tpu_compile.py"}
+    assert not {module for _, module in found if module.startswith("estimator_app.tpu_compile")}
+    roots = {module.split(".")[0] for file, module in found if file == "tpu_compile.py"}
+    assert not roots & {"estimator_app", "tpu_input", "tensorflow"}
+
+
 @pytest.mark.parametrize(
     "module",
     [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import tensorflow as tf
@@ -13,49 +13,25 @@ from app_fixtures import configured, keras_warns
 
 from estimator_app.estimator import make_estimator
 from estimator_app.model import make_model_fn
-from estimator_app.tpu import Tpu, check_paths
+from estimator_app.preflight_graph import all_ops, build, cluster, fed
+from estimator_app.topologies import find_topology
+from estimator_app.tpu import check_paths
 from tpu_input import InputConfig, make_eval_input_fn, make_train_input_fn
 
 pytestmark = keras_warns
 v1 = tf.compat.v1
+TOPOLOGY = find_topology("v3:4x4")
 HOSTS, CORES = 4, 8
 
 
-class Device(NamedTuple):
-    name: str
-    device_type: str
+def made(config, model_dir, mode, input_fn, estimator=None) -> tf.Graph:
+    """Returns the graph of the app's own estimator."""
+    return build(estimator or make_estimator(config, str(model_dir), cluster()), TOPOLOGY, mode, input_fn).graph
 
 
-class GraphBuilt(Exception):
-    pass
-
-
-class Capture(v1.train.SessionRunHook):
-    """Stops TPUEstimator after it has built a graph, and before it looks for a TPU."""
-
-    def begin(self) -> None:
-        self.graph = v1.get_default_graph()
-        raise GraphBuilt
-
-
-def on_tpu(config, model_dir) -> Any:
-    """Returns the app's own estimator on a TPU whose topology is given, not asked for."""
-    estimator = make_estimator(config, str(model_dir), Tpu("grpc://10.0.0.2:8470").resolver())
-    kinds = ["CPU:0", *(f"TPU:{core}" for core in range(CORES))]
-    devices = [Device(f"/job:worker/task:{host}/device:{kind}", kind[:3]) for host in range(HOSTS) for kind in kinds]
-    metadata = tf.tpu.experimental.TPUSystemMetadata(HOSTS * CORES, HOSTS, CORES, None, tuple(devices))
-    for master in (estimator.config.master, estimator.config.evaluation_master):
-        estimator._ctx._lazy_tpu_system_metadata_dict[master] = metadata
-    return estimator
-
-
-def nodes(run: Any) -> list[Any]:
-    """Returns every node, those of functions too, of the graph that `run(hooks=…)` builds."""
-    capture = Capture()
-    with pytest.raises(GraphBuilt):
-        run(hooks=[capture])
-    graph = capture.graph.as_graph_def()
-    return [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
+def nodes(graph: tf.Graph) -> list[Any]:
+    """Returns every node, those of functions too."""
+    return [op.node_def for op in all_ops(graph)]
 
 
 def ops_behind(node: Any, by_name: dict[str, Any]) -> set[str]:
@@ -70,14 +46,7 @@ def ops_behind(node: Any, by_name: dict[str, Any]) -> set[str]:
     return {by_name[name].op for name in seen}
 
 
-def fed(found: list[Any]) -> set[tuple[str, int]]:
-    """Returns (host, core) of every feed of a core."""
-    feeds = [(node.device, node.attr["device_ordinal"].i) for node in found if node.op == "InfeedEnqueueTuple"]
-    assert len(feeds) == len(set(feeds))
-    return set(feeds)
-
-
-ALL_CORES = {(f"/job:worker/task:{host}/device:CPU:0", core) for host in range(HOSTS) for core in range(CORES)}
+ALL_CORES = [(f"/job:worker/task:{host}/device:CPU:0", core) for host in range(HOSTS) for core in range(CORES)]
 
 
 def shapes(found: list[Any]) -> list[list[int]]:
@@ -92,8 +61,9 @@ def shapes(found: list[Any]) -> list[list[int]]:
 def test_every_core_trains_on_its_own_part_and_shares_its_gradients(digits_dataset, tmp_path, layout, image):
     config = configured(digits_dataset, layout=layout, train_batch_size=128, eval_batch_size=128)
     train = make_train_input_fn(digits_dataset, config.input)
-    found = nodes(lambda hooks: on_tpu(config, tmp_path).train(train, hooks, max_steps=20))
-    assert fed(found) == ALL_CORES
+    graph = made(config, tmp_path, "training", train)
+    assert sorted(fed(graph)) == ALL_CORES
+    found = nodes(graph)
     assert shapes(found) == [image, [4], [4]]
     ops = [node.op for node in found]
     trained = ops.count("ResourceApplyMomentum")
@@ -119,7 +89,8 @@ def test_every_way_of_training_updates_from_summed_gradients_and_sends_its_curve
 ):
     config = configured(digits_dataset, train_batch_size=128, **options)
     train = make_train_input_fn(digits_dataset, config.input)
-    found = nodes(lambda hooks: on_tpu(config, tmp_path).train(train, hooks, max_steps=20))
+    graph = made(config, tmp_path, "training", train)
+    found = nodes(graph)
     by_name = {node.name: node for node in found}
     updates = [node for node in found if node.op == update]
     assert len(updates) == [node.op for node in found].count("CrossReplicaSum") == (62 if "network" in options else 20)
@@ -134,9 +105,9 @@ def test_every_way_of_training_updates_from_summed_gradients_and_sends_its_curve
 def test_every_core_evaluates_its_own_part(digits_dataset, tmp_path):
     config = configured(digits_dataset, eval_batch_size=128)
     evaluate = make_eval_input_fn(digits_dataset, config.input)
-    estimator = on_tpu(config, tmp_path)
-    found = nodes(lambda hooks: estimator.evaluate(evaluate, 3, hooks, checkpoint_path="/nonexistent/x"))
-    assert fed(found) == ALL_CORES
+    graph = made(config, tmp_path, "evaluation", evaluate)
+    assert sorted(fed(graph)) == ALL_CORES
+    found = nodes(graph)
     assert shapes(found) == [[4, 16, 16, 3], [4], [4]]
     assert "ResourceApplyMomentum" not in {node.op for node in found}
 
@@ -150,7 +121,7 @@ def test_tpuestimator_s_own_calls_of_input_fn_make_every_step_s_examples(
     digits_dataset, tmp_path, mode, batches, hosts, of_core
 ):
     config = configured(digits_dataset, train_batch_size=128, eval_batch_size=128)
-    estimator = on_tpu(config, tmp_path)
+    estimator = make_estimator(config, str(tmp_path), cluster())
     tpu_config = estimator.config.tpu_config._replace(
         per_host_input_for_training=getattr(v1.estimator.tpu.InputPipelineConfig, mode)
     )
@@ -162,8 +133,9 @@ def test_tpuestimator_s_own_calls_of_input_fn_make_every_step_s_examples(
         return make_train_input_fn(digits_dataset, plain)(params, config)
 
     plain = InputConfig(16, crop_area=(1, 1), crop_aspect=(1, 1), flip=False)  # every crop the whole image
-    found = nodes(lambda hooks: estimator.train(input_fn, hooks, max_steps=20))
-    assert fed(found) == ALL_CORES
+    graph = made(config, tmp_path, "training", input_fn, estimator)
+    assert sorted(fed(graph)) == ALL_CORES
+    found = nodes(graph)
     assert shapes(found) == [[of_core, 16, 16, 3], [of_core], [of_core]]
     assert len(called) == hosts
     # The same calls again, this time run: a step is 128 examples, and none comes twice within the first ten.
@@ -184,7 +156,7 @@ def test_one_batch_for_a_host_s_cores_is_cut_along_the_axis_of_its_layout(
     digits_dataset, tmp_path, layout, axis, of_core
 ):
     config = configured(digits_dataset, layout=layout, train_batch_size=128)
-    ours = on_tpu(config, tmp_path)
+    ours = make_estimator(config, str(tmp_path), cluster())
     modes = v1.estimator.tpu.InputPipelineConfig
     tpu_config = ours.config.tpu_config._replace(per_host_input_for_training=modes.PER_HOST_V1)
     estimator = v1.estimator.tpu.TPUEstimator(
@@ -193,11 +165,10 @@ def test_one_batch_for_a_host_s_cores_is_cut_along_the_axis_of_its_layout(
         train_batch_size=128,
         batch_axis=[axis, 0, 0],  # image, weight, label
     )
-    estimator._ctx._lazy_tpu_system_metadata_dict = ours._ctx._lazy_tpu_system_metadata_dict
     input_fn = make_train_input_fn(digits_dataset, config.input)
-    found = nodes(lambda hooks: estimator.train(input_fn, hooks, max_steps=20))
-    assert fed(found) == ALL_CORES
-    assert shapes(found) == [of_core, [4], [4]]
+    graph = made(config, tmp_path, "training", input_fn, estimator)
+    assert sorted(fed(graph)) == ALL_CORES
+    assert shapes(nodes(graph)) == [of_core, [4], [4]]
 
 
 def test_paths_that_a_tpu_cannot_open_are_refused():

@@ -110,6 +110,18 @@ def measure(
     )
 
 
+def whole_cost(
+    manifest: Manifest, split: str, config: InputConfig, num_images: int, rounds: int, batch_size: int
+) -> Cost:
+    """Returns what an image of the whole costs, as measure() has it; the arguments are the same.
+
+    Raises:
+      ValueError: There is no such split, or too little memory for config.cache.
+    """
+    way = Way.of(manifest, dataclasses.replace(config, shuffle_records=batch_size), split, batch_size)
+    return _in_turn({"whole": way}, num_images, rounds)["whole"]
+
+
 def _in_turn(ways: Mapping[str, Way], num_images: int, rounds: int) -> dict[str, Cost]:
     runs = [{name: _run(way, num_images) for name, way in ways.items()} for _ in range(rounds)]
     return {name: Cost(*map(statistics.median, zip(*(run[name] for run in runs), strict=True))) for name in ways}

@@ -40,7 +40,7 @@ def to_batches(
     if config.echo > 1:
         dataset = dataset.flat_map(_echoes)
     dataset = dataset.skip(skipped_batches) if skipped_batches else dataset
-    layout = _resolved(config.layout, batch_size // host.cores_per_batch)
+    layout = resolved_layout(config.layout, batch_size // host.cores_per_batch)
     if layout != "NHWC":
         order = ["NHWC".index(axis) for axis in layout]
         dataset = dataset.map(
@@ -69,7 +69,7 @@ def from_infeed(images: tf.Tensor, config: InputConfig) -> tf.Tensor:
     """
     layout = config.layout
     if layout == "auto":  # the third axis is channels only in HWCN, whose batch is above _HWNC_UP_TO
-        layout = _resolved("auto", images.shape[3] if images.shape[2] == 3 else images.shape[2])
+        layout = resolved_layout("auto", images.shape[3] if images.shape[2] == 3 else images.shape[2])
     if layout != "NHWC":
         images = tf.transpose(images, [layout.index(axis) for axis in "NHWC"])
     mean, std = tf.constant(config.mean, tf.float32), tf.constant(config.std, tf.float32)
@@ -79,7 +79,8 @@ def from_infeed(images: tf.Tensor, config: InputConfig) -> tf.Tensor:
 _HWNC_UP_TO = 8  # MLPerf training v0.7, Google's resnet: transposed as HWCN if the batch of a core is above 8
 
 
-def _resolved(layout: str, per_core_batch: int) -> str:
+def resolved_layout(layout: str, per_core_batch: int) -> str:
+    """Returns the order of a batch's axes: `layout`, or what "auto" is for that many examples a core."""
     if layout != "auto":
         return layout
     return "HWCN" if per_core_batch > _HWNC_UP_TO else "HWNC"

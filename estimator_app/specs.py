@@ -1,0 +1,66 @@
+"""What an input sends to a core, in words, and what of it no core can take.
+
+({"image": TensorSpec, "weight": TensorSpec}, TensorSpec) ──▶ "image [128, 224, 224, 3] uint8, weight …, label …"
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+
+# _SUPPORTED_INFEED_DTYPES of tensorflow/python/tpu/ops/tpu_ops.py, TensorFlow 2.15.1.
+_INFEED = frozenset({"bool", "int32", "int64", "bfloat16", "float32", "complex64", "uint32", "uint8", "int8"})
+
+
+def described(spec: Any) -> str:
+    """Returns all parts of an element, in the order in which a core takes them."""
+    return ", ".join(f"{name} {_tensor(each)}" for name, each in named(spec))
+
+
+def named(spec: Any) -> Iterator[tuple[str, Any]]:
+    """Yields (name, spec) of the parts of an element: features by their names, or "features"; "label"."""
+    features, *others = spec if isinstance(spec, tuple) else (spec,)
+    yield from _parts("features", features)
+    for name, each in zip(["label", "weights"], others, strict=False):
+        yield from _parts(name, each)
+
+
+def misfits(spec: Any) -> Iterator[str]:
+    """Yields a sentence for every part of an element that cannot be sent to a TPU, and what to do."""
+    for name, each in named(spec):
+        if each.dtype.name not in _INFEED:
+            change = "cast it to float32" if each.dtype.is_floating else "leave it out, or send its number instead"
+            yield f"the input's {name} is {_tensor(each)}, and no {each.dtype.name} can be sent to a TPU: {change}"
+        elif not each.shape.is_fully_defined():
+            sizes = each.shape.as_list() if each.shape.rank is not None else []
+            change = "batch(…, drop_remainder=True)" if sizes[:1] == [None] else "resize it, or set_shape"
+            yield f"the input's {name} is {_tensor(each)}, and a TPU needs every size fixed: {change}"
+
+
+def wide(spec: Any) -> Iterator[str]:
+    """Yields the name of every part that is of 64 bits, which a TPU has not."""
+    for name, each in named(spec):
+        if each.dtype == tf.int64:
+            yield name
+
+
+def _parts(name: str, spec: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(spec, dict):
+        for key in sorted(spec):  # the order of tf.nest
+            yield from _parts(key, spec[key])
+    elif isinstance(spec, (tuple, list)):
+        for number, each in enumerate(spec):
+            yield from _parts(f"{name}[{number}]", each)
+    else:
+        yield name, spec
+
+
+def _tensor(spec: Any) -> str:
+    shape = (
+        "of any shape"
+        if spec.shape.rank is None
+        else str(["?" if n is None else n for n in spec.shape]).replace("'", "")
+    )
+    return f"{shape} {spec.dtype.name}"

@@ -1,0 +1,53 @@
+"""All that preflight uses of TensorFlow and is not public, in one place; seen with TensorFlow 2.15.1.
+
+A newer TPUEstimator there will not be; what concerns tf.function was also seen with 2.21.0.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from estimator_app.topologies import Topology
+
+# What runs on a TPU besides XLA's ops: feeds, sums over cores, TPUReplicate's own marks. The list of the TPU's ops is
+# in no wheel, that of XLA on a processor is.
+_TPU_OPS = frozenset(
+    {"AllToAll", "CollectivePermute", "CrossReplicaSum", "InfeedDequeue", "InfeedDequeueTuple", "OutfeedEnqueue"}
+    | {"OutfeedEnqueueTuple", "TPUCompilationResult", "TPUReplicateMetadata", "TPUReplicatedInput"}
+    | {"TPUReplicatedOutput", "Enter", "Exit", "LoopCond", "Merge", "NextIteration", "Switch"}
+)
+
+
+class _Device(NamedTuple):
+    name: str
+    device_type: str
+
+
+def give_topology(estimator: Any, topology: Topology) -> None:
+    """Tells a TPUEstimator which TPU there is, which it would otherwise ask the TPU."""
+    kinds = ["CPU:0", *(f"TPU:{core}" for core in range(topology.cores_per_host))]
+    devices = [
+        _Device(f"/job:worker/task:{host}/device:{kind}", kind[:3])
+        for host in range(topology.num_hosts)
+        for kind in kinds
+    ]
+    metadata = tf.tpu.experimental.TPUSystemMetadata(
+        topology.num_cores, topology.num_hosts, topology.cores_per_host, None, tuple(devices)
+    )
+    for master in (estimator.config.master, estimator.config.evaluation_master):
+        estimator._ctx._lazy_tpu_system_metadata_dict[master] = metadata
+
+
+def tpu_ops() -> frozenset[str]:
+    """Returns the kinds of ops that a TPU runs, as far as can be known without one."""
+    from tensorflow.python.util import pywrap_xla_ops
+
+    return frozenset(pywrap_xla_ops.get_cpu_kernel_names()) | _TPU_OPS
+
+
+def function_graph(graph: tf.Graph, name: str) -> tf.Graph | None:
+    """Returns the graph of a function that `graph` knows by name; None of one that TensorFlow made by itself."""
+    function = graph._get_function(name)
+    return getattr(function, "graph", None)

@@ -1,0 +1,99 @@
+"""Compiles a step for a TPU, without one; runs by itself, in the environment that `make preflight` makes.
+
+    REQUEST.json {"topology", "hlo"} + the HloModuleProto it names ──libtpu──▶ RESULT.json
+
+    python tpu_compile.py REQUEST.json RESULT.json
+
+It knows nothing of TensorFlow nor of this package, and nothing imports it: JAX needs another NumPy than TensorFlow
+2.15. Most of what it calls is private to jaxlib 0.10.2, and is called nowhere else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from typing import Any
+
+# Read when libtpu is loaded: there is no TPU whose metadata to ask for, and several may compile at the same time.
+os.environ.update(JAX_PLATFORMS="cpu", TPU_SKIP_MDS_QUERY="1", ALLOW_MULTIPLE_LIBTPU_LOAD="1")
+# It writes its log where it stands, and says a lot.
+os.environ.setdefault("TPU_STDERR_LOG_LEVEL", "3")
+os.environ.setdefault("TPU_MIN_LOG_LEVEL", "3")
+
+_UNITS = {"B": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+# What libtpu says of a program that is too large, before it places tensors and after.
+_TOO_LARGE = (
+    re.compile(r"\(([\d.]+)([BKMGT])\) exceeds available HBM \(([\d.]+)([BKMGT])\)"),
+    re.compile(r"Used ([\d.]+)([BKMGT]) of ([\d.]+)([BKMGT]) hbm"),
+)
+
+
+def main(request_path: str, result_path: str) -> None:
+    """Compiles what the request asks for, and writes what the compiler says."""
+    with open(request_path, encoding="utf-8") as file:
+        request = json.load(file)
+    with open(request["hlo"], "rb") as file:
+        hlo = file.read()
+    try:
+        result = compiled(request["topology"], hlo)
+    except Exception as error:
+        result = refused(str(error))
+    with open(result_path, "w", encoding="utf-8") as file:
+        json.dump(result, file)
+
+
+def compiled(topology: str, hlo: bytes) -> dict[str, Any]:
+    """Returns what the compiler says of a step.
+
+    "flops", "bytes_accessed"; "memory" in bytes by use; "text", the HLO as it will run on the TPU.
+    """
+    import numpy as np
+    from jax._src.interpreters import mlir
+    from jax._src.lib import _jax, xla_client
+    from jax._src.lib.mlir import ir
+    from jax.experimental import topologies
+
+    device = topologies.get_topology_desc(platform="tpu", topology_name=topology).devices[0]
+    options = xla_client.CompileOptions()
+    options.num_replicas = options.num_partitions = 1
+    options.device_assignment = xla_client.DeviceAssignment.create(np.array([[device.id]], "int32"))
+    text = _jax.mlir.xla_computation_to_mlir_module(xla_client.XlaComputation(hlo))
+    with mlir.make_ir_context():
+        module = ir.Module.parse(text)
+        _drop_copies(module.operation)
+        executable = device.client.compile(module, _jax.DeviceList((device,)), options)
+    memory, cost = executable.get_compiled_memory_stats(), executable.cost_analysis()
+    kinds = ("argument", "output", "alias", "temp", "generated_code")
+    return {
+        "flops": cost["flops"],
+        "bytes_accessed": cost["bytes accessed"],
+        "memory": {kind: getattr(memory, f"{kind}_size_in_bytes") for kind in kinds},
+        "text": executable.hlo_modules()[0].to_string(),
+    }
+
+
+def refused(message: str) -> dict[str, Any]:
+    """Returns why there is no program: "error"; of one that is too large, "needs" and "has" in bytes."""
+    first = message.strip().splitlines()[0]
+    sizes = next((match for match in (pattern.search(message) for pattern in _TOO_LARGE) if match), None)
+    if "RESOURCE_EXHAUSTED" not in message or not sizes:
+        return {"error": first}
+    needs, of_needs, has, of_has = sizes.groups()
+    return {"error": first, "needs": float(needs) * _UNITS[of_needs], "has": float(has) * _UNITS[of_has]}
+
+
+def _drop_copies(operation: Any) -> None:
+    """Replaces every mhlo.copy by what it copies: libtpu has no such op, and its compiler copies where it has to."""
+    for region in operation.regions:
+        for block in region.blocks:
+            for inner in list(block.operations):
+                _drop_copies(inner)
+                if inner.operation.name == "mhlo.copy":
+                    inner.results[0].replace_all_uses_with(inner.operands[0])
+                    inner.erase()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,77 @@
+"""Networks as their authors give them to --network, each with one mistake that a TPU does not forgive."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+
+def fine(images, num_classes, training):
+    pooled = tf.keras.layers.GlobalAveragePooling2D()(images)
+    return tf.keras.layers.Dense(num_classes)(pooled)
+
+
+def changed(images, num_classes, change):
+    """A network whose logits somebody changes; in a layer, for newer Keras takes no op outside of one."""
+    return tf.keras.layers.Lambda(change)(fine(images, num_classes, None))
+
+
+def summary(images, num_classes, training):
+    def change(logits):
+        tf.compat.v1.summary.scalar("largest", tf.reduce_max(logits))  # SUMMARY
+        return logits
+
+    return changed(images, num_classes, change)
+
+
+def python(images, num_classes, training):
+    def change(logits):
+        doubled = tf.numpy_function(lambda array: 2 * array, [logits], tf.float32)  # PYTHON
+        return logits + tf.stop_gradient(tf.ensure_shape(doubled, logits.shape))
+
+    return changed(images, num_classes, change)
+
+
+def text(images, num_classes, training):
+    def change(logits):
+        return logits + tf.strings.to_number(tf.strings.as_string(logits))  # TEXT
+
+    return changed(images, num_classes, change)
+
+
+def data_dependent_size(images, num_classes, training):
+    def change(images):
+        side = tf.cast(tf.reduce_max(images), tf.int32)
+        return tf.reduce_mean(tf.image.resize(images, [side, side]), [1, 2])  # SIZE
+
+    return tf.keras.layers.Dense(num_classes)(tf.keras.layers.Lambda(change)(images))
+
+
+def masked(images, num_classes, training):
+    def change(logits):
+        return logits + tf.reduce_mean(tf.boolean_mask(logits, logits > 0))  # MASKED
+
+    return changed(images, num_classes, change)
+
+
+def precise(images, num_classes, training):
+    def change(logits):
+        return tf.cast(tf.cast(logits, tf.float64) * 2, tf.float32)  # PRECISE
+
+    return changed(images, num_classes, change)
+
+
+def large(images, num_classes, training):
+    """Keeps 128 maps of every image's full size for the gradients."""
+    maps = tf.keras.layers.Conv2D(128, 1, activation="relu")(images)
+    return fine(maps, num_classes, training)
+
+
+def unbuildable(images, num_classes, training):
+    return fine(images @ tf.ones([4, 4]), num_classes, training)  # UNBUILDABLE
+
+
+def line_of(mark: str) -> str:
+    """Returns "broken_networks.py:N" of the line that ends with a comment."""
+    with open(__file__) as file:
+        numbers = [number for number, line in enumerate(file, 1) if line.endswith(f"# {mark}\n")]
+    return f"broken_networks.py:{numbers[0]}"

@@ -1,0 +1,71 @@
+"""python -m estimator_app preflight as a user types it, without the TPU's compiler."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from app_fixtures import keras_warns
+from test_app_commands import FLAGS, refused, run
+
+from estimator_app.loops import default_loop
+
+pytestmark = keras_warns
+LOOP = default_loop()
+
+
+@pytest.fixture(autouse=True)
+def _without_compiler(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)  # where no `make preflight` has put one
+
+
+def asked(manifest, *flags):
+    return ("preflight", f"--dataset={manifest.path}", "--topology=v5e:2x2", "--eval_batch_size=32", *FLAGS, *flags)
+
+
+def test_a_good_run_is_a_page_of_what_is_right(capsys, digits_dataset):
+    code, out, err = run(capsys, *asked(digits_dataset))
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[0] == f"cnn by {LOOP} on v5e:2x2, 1 host × 4 cores, batches of 32"
+    assert [line for line in lines if line and line[0] != " "][1:-1] == ["graph", "input", "xla", "compile", "feeding"]
+    assert lines[-1] == "nothing found that would fail on a TPU; – was not looked at"
+    assert "✗" not in out
+    assert "image [8, 16, 16, 3] uint8, weight [8] float32, label [8] int32" in out
+    split = digits_dataset.split("validation").num_examples
+    assert f"each of {split} examples exactly once" in out
+    assert "  – libtpu is not there: make preflight" in lines
+
+
+def test_a_bad_run_exits_1_with_what_to_do_and_so_does_its_json(capsys, digits_dataset):
+    bad = asked(digits_dataset, "--network=broken_networks:text", "--json")
+    code, out, err = run(capsys, *bad)
+    assert (code, err) == (1, "")
+    fields = json.loads(out)
+    assert (fields["topology"], fields["fails"]) == ("v5e:2x2", True)
+    parts = {part["name"]: part["findings"] for part in fields["parts"]}
+    failing = {name for name, found in parts.items() if any(finding["verdict"] == "fails" for finding in found)}
+    assert failing == ({"graph", "xla"} if LOOP == "estimator" else {"xla"})
+    (finding,) = (finding for finding in parts["xla"] if finding["verdict"] == "fails")
+    assert "AsString" in finding["seen"]
+    assert finding["advice"] == "strings stay on the hosts; leave it out, or do it in the input"
+
+
+def test_a_batch_that_the_cores_cannot_share_is_told_before_anything_else(capsys, digits_dataset):
+    code, out, _ = run(capsys, *asked(digits_dataset, "--train_batch_size=30", "--eval_batch_size=2"))
+    assert code == 1
+    assert "✗ --train_batch_size=30 cannot be shared by 4 cores: give 28 or 32" in out
+    assert "✗ --eval_batch_size=2 cannot be shared by 4 cores: give 4" in out
+    assert out.endswith("\n2 to be fixed before this trains on a TPU\n")
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--topology=v9:2x2", "the topology's generation must be one of v2, v3, v4, v5e, v5p, v6e, got 'v9'"),
+        ("--compiler=/nowhere/python", "--compiler '/nowhere/python' is no program; make it with: make preflight"),
+        ("--tpu=mine", "unknown flag --tpu"),
+    ],
+)
+def test_a_flag_that_cannot_work_is_one_line_and_exit_2(capsys, digits_dataset, flag, message):
+    assert message in refused(capsys, *asked(digits_dataset, flag))

@@ -1,0 +1,63 @@
+"""The XLA part of preflight: a step of either loop as XLA sees it, and what it objects to."""
+
+from __future__ import annotations
+
+import broken_networks
+import pytest
+import tensorflow as tf
+from app_fixtures import configured, keras_warns
+
+from estimator_app.config import TrainConfig
+from estimator_app.findings import COSTS, FAILS, GOOD
+from estimator_app.loops import default_loop
+from estimator_app.preflight import make_step
+from estimator_app.preflight_hlo import check_hlo
+from tpu_input import make_train_input_fn
+
+pytestmark = keras_warns
+HAS_ESTIMATOR = default_loop() == "estimator"
+LOOPS = ["estimator", "strategy"] if HAS_ESTIMATOR else ["strategy"]
+
+
+def lowered(manifest, tmp_path, spec=None, **options):
+    config: TrainConfig = configured(manifest, **options)
+    spec = spec or make_train_input_fn(manifest, config.input)({"batch_size": 16}).element_spec
+    return check_hlo(lambda: make_step(config, str(tmp_path), spec))
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("options", [{}, {"layout": "HWCN", "optimizer": "lars", "precision": "bfloat16"}], ids=str)
+def test_a_good_step_has_fixed_sizes_and_nothing_of_64_bits(digits_dataset, tmp_path, loop, options):
+    findings, hlo = lowered(digits_dataset, tmp_path, loop=loop, **options)
+    assert [finding.verdict for finding in findings] == [GOOD], findings
+    assert "u8[16,16,3,16]" if options else "u8[16,16,16,3]" in hlo.text
+    assert ("bf16[" in hlo.text) == bool(options)
+    assert hlo.text.count("convolution(") >= 6 * 2  # forward and back
+    assert len(hlo.serialized) > 10_000
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize(
+    ("network", "verdict", "messages"),
+    [
+        ("data_dependent_size", FAILS, ["depends on data", broken_networks.line_of("SIZE")]),
+        ("text", FAILS, ["XLA has no AsString", broken_networks.line_of("TEXT"), "strings stay on the hosts"]),
+        ("masked", COSTS, ["<=160", "weight of 0, instead of boolean_mask", broken_networks.line_of("MASKED")]),
+        ("precise", COSTS, ["f64[16,10] is float64", "use float32", broken_networks.line_of("PRECISE")]),
+    ],
+)
+def test_what_xla_cannot_do_or_does_at_a_cost_is_told(digits_dataset, tmp_path, loop, network, verdict, messages):
+    findings, _ = lowered(digits_dataset, tmp_path, loop=loop, network=f"broken_networks:{network}")
+    assert {finding.verdict for finding in findings} == {verdict}
+    assert all(any(message in str(finding) for finding in findings) for message in messages), findings
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_label_of_64_bits_is_told_by_its_name(digits_dataset, tmp_path, loop):
+    config = configured(digits_dataset)
+    features, label = make_train_input_fn(digits_dataset, config.input)({"batch_size": 16}).element_spec
+    findings, _ = lowered(digits_dataset, tmp_path, (features, tf.TensorSpec(label.shape, tf.int64)), loop=loop)
+    assert findings[0].verdict == COSTS
+    assert str(findings[0]) == (
+        "! the input's label is int64, of which a TPU makes two numbers of 32 bits: cast it to int32 in the input"
+    )
