@@ -71,9 +71,7 @@ def _shard(path: str, kept: Mapping[str, list[int]]) -> Shard:
     if name in kept and kept[name][0] == num_bytes:
         return Shard(name, kept[name][1], num_bytes, "")
     index = f"{os.path.dirname(path)}/index/{name.removesuffix('.tfrecord')}.parquet"
-    if tf.io.gfile.exists(index):
-        return Shard(name, _count_index(index), num_bytes, "")
-    return Shard(name, sum(1 for _ in walk_lengths(path, num_bytes)), num_bytes, "")
+    return Shard(name, _count_index(index) if tf.io.gfile.exists(index) else _count(path, num_bytes), num_bytes, "")
 
 
 def _count_index(path: str) -> int:
@@ -82,6 +80,10 @@ def _count_index(path: str) -> int:
 
     with tf.io.gfile.GFile(path, "rb") as file:
         return int(pq.ParquetFile(pa.BufferReader(file.read())).metadata.num_rows)
+
+
+def _count(path: str, num_bytes: int) -> int:
+    return sum(1 for _ in walk_lengths(path, num_bytes))
 
 
 def walk_lengths(path: str, num_bytes: int) -> Iterator[tuple[int, int]]:
