@@ -64,16 +64,20 @@ def export_model(
         if not files.is_in_bucket(export_dir):
             return save(config, str(checkpoint), export_dir, classes_file, extra, export_to_tpu)
         made = save(config, str(checkpoint), f"{scratch}/export", classes_file, extra, export_to_tpu)
-        return _uploaded(made, export_dir)
+        return copy_export(made, export_dir)
 
 
-def _uploaded(made: str, export_dir: str) -> str:
-    """Returns the URI of a SavedModel's copy in a bucket, with a number that no other there has."""
-    folder, _, number = made.rpartition("/")
+def copy_export(made: str, export_dir: str) -> str:
+    """Returns the path of a SavedModel's copy in another folder, with a number that no other there has.
+
+    Args:
+      made: Path of a SavedModel, a folder named after the time.
+      export_dir: Folder or URI.
+    """
     taken = [int(name) for name in files.names(export_dir) if name.isdigit()]
-    uri = f"{export_dir}/{max([int(number), *(other + 1 for other in taken)])}"
-    files.upload(f"{folder}/{number}", uri, last="saved_model.pb")
-    return uri
+    number = max([int(made.rpartition("/")[2]), *(other + 1 for other in taken)])
+    files.copy_folder(made, f"{export_dir}/{number}", last="saved_model.pb")
+    return f"{export_dir}/{number}"
 
 
 def read_origin(path: str) -> tuple[TrainConfig, int]:

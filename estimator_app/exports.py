@@ -34,8 +34,7 @@ def keep(model_dir: str, kind: str, step: int, num: int, export: Callable[[], st
       num: How many exports of this kind to keep.
       export: Makes one and returns its path.
     """
-    known = read_exports(model_dir).get(kind, [])
-    kept = [entry for entry in known if tf.io.gfile.exists(f"{entry['path']}/saved_model.pb")]
+    kept = read_kept(model_dir, kind)
     if not kept or kept[-1]["step"] != step:
         kept.append({"step": step, "path": export()})
         _write(model_dir, kind, kept)  # before anything is removed: what is not listed stays for ever
@@ -44,6 +43,12 @@ def keep(model_dir: str, kind: str, step: int, num: int, export: Callable[[], st
         tf.io.gfile.rmtree(entry["path"])
     _write(model_dir, kind, kept[-num:])
     return str(kept[-1]["path"])
+
+
+def read_kept(model_dir: str, kind: str) -> list[dict[str, Any]]:
+    """Returns those of read_exports() of a kind that are still there, oldest first."""
+    known = read_exports(model_dir).get(kind, [])
+    return [entry for entry in known if tf.io.gfile.exists(f"{entry['path']}/saved_model.pb")]
 
 
 def read_exports(model_dir: str) -> dict[str, list[dict[str, Any]]]:

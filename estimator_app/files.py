@@ -64,15 +64,20 @@ def make_folder(path: str) -> None:
         raise OSError(f"cannot write to {path!r}: {reason(error)}") from error
 
 
-def upload(folder: str, uri: str, last: str) -> None:
-    """Copies a folder of this machine into a bucket, of its files `last` last: where that is, all others are.
+def copy_folder(folder: str, copy: str, last: str) -> None:
+    """Copies a folder, which appears whole; in a bucket its file `last` comes last: where that is, all others are.
 
     Raises:
       tf.errors.OpError: A file cannot be written.
     """
-    found = (f"{parent}/{name}" for parent, _, names in tf.io.gfile.walk(folder) for name in names)
+    written = copy if is_in_bucket(copy) else "{}/temp-{}".format(*copy.rsplit("/", 1))
+    found = [f"{parent.rstrip('/')}/{name}" for parent, _, names in tf.io.gfile.walk(folder) for name in names]
     for path in sorted(found, key=lambda path: path == f"{folder}/{last}"):
-        tf.io.gfile.copy(path, uri + path.removeprefix(folder), overwrite=True)
+        if written != copy:
+            tf.io.gfile.makedirs((written + path.removeprefix(folder)).rpartition("/")[0])
+        tf.io.gfile.copy(path, written + path.removeprefix(folder), overwrite=True)
+    if written != copy:
+        tf.io.gfile.rename(written, copy)
 
 
 def reason(error: tf.errors.OpError) -> str:

@@ -23,8 +23,8 @@ from estimator_app import files
 from estimator_app.checkpoints import latest_step
 from estimator_app.config import TrainConfig
 from estimator_app.evaluation import Metrics
-from estimator_app.export import export_model
-from estimator_app.exports import folder, keep, read_exports
+from estimator_app.export import copy_export, export_model
+from estimator_app.exports import folder, keep, read_exports, read_kept
 from estimator_app.history import Row, best, is_stale, read_history, write_history
 from estimator_app.lock import locked, take_over
 from estimator_app.loops import Loop, find_loop
@@ -204,6 +204,9 @@ def _keep(it: _Run, kind: str, metrics: Metrics) -> str:
     """Exports the last checkpoint, which `metrics` are of, unless that is done."""
 
     def export() -> str:
+        for entry in read_kept(it.model_dir, "best")[-1:] if kind == "last" else []:
+            if entry["step"] == metrics.step:
+                return copy_export(entry["path"], it.export_dir)
         fields = metrics.to_fields(it.config.classes)
         return export_model(it.config, it.model_dir, folder(it.export_dir, kind), metrics=fields)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from app_fixtures import configured, keras_warns
 from beam_pipelines.verify import verify
 from estimator_app import loop, rounds
 from estimator_app.estimator import make_estimator
+from estimator_app.export import export_model
 from estimator_app.exports import read_exports
 from estimator_app.history import best, read_history
 from estimator_app.lock import LOCK_NAME, locked
@@ -174,3 +176,17 @@ def test_an_image_that_only_the_decoder_refuses_is_named(dataset_copy, tmp_path,
     with pytest.raises(ValueError, match=rf"^{place}.*' holds an image .* \(Invalid JPEG data, size 205\); find all"):
         train(read_manifest(dataset_copy), tmp_path / "model", train_steps=steps, train_batch_size=64)
     assert any(f"{split}-00000" in problem for problem in verify(str(dataset_copy)).problems)
+
+
+def test_the_last_step_s_export_is_the_best_s_copied_where_it_is_the_best(digits_dataset, tmp_path, monkeypatch):
+    made = []
+    monkeypatch.setattr(loop, "export_model", lambda *args, **how: made.append(args) or export_model(*args, **how))
+    finished = train(digits_dataset, tmp_path)
+    (best,) = (tmp_path / "export" / "best").iterdir()
+    assert len(made) == 1
+
+    def read(folder):
+        return {path.relative_to(folder): path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()}
+
+    assert read(finished.export) == read(best)
+    assert not list(tmp_path.rglob("temp-*"))
