@@ -4,6 +4,8 @@ SHELL := /bin/bash
 VENV ?= .venv
 VENV_NEWEST ?= .venv-newest
 VENV_PEERS ?= .venv-peers
+VENV_PEERS_TORCH ?= .venv-peers-torch
+export VENV_PEERS VENV_PEERS_TORCH
 DEMO ?= demo
 SEED ?= 0
 # Four digits that seed 0 puts into the validation split.
@@ -15,8 +17,9 @@ find_python = $(shell for python in python$(1) python3 $(wildcard $(HOME)/.pyenv
 	echo "$$python" && break; done)
 PYTHON ?= $(call find_python,3.11)
 PYTHON_NEWEST ?= $(call find_python,3.13)
+BENCHMARK = $(VENV)/bin/python -W ignore -m benchmarks
 
-.PHONY: demo test test-newest lint benchmark-input clean
+.PHONY: demo test test-newest lint benchmark benchmark-input clean
 
 # Real handwritten digits → shards → classifier → predictions; run again, it goes on from what is there.
 demo: $(VENV)/installed
@@ -56,9 +59,18 @@ $(VENV_NEWEST)/installed: setup.py constraints/python3.13.txt
 	PYTHONWARNINGS=ignore $(VENV_NEWEST)/bin/python -m pip install --quiet --constraint constraints/python3.13.txt --editable '.[dev]'
 	@touch $@
 
-# The input pipeline beside libjpeg-turbo and NVIDIA DALI, whose packages take 1.1 GB.
+# Everything that README's and docs/benchmarks.md's numbers come from, part by part, each of which takes under 10 minutes
+# on two cores; for a machine that does nothing else. Results: benchmarks/results/, and plots of them in docs/.
+benchmark: $(VENV)/installed $(VENV_PEERS)/installed $(VENV_PEERS_TORCH)/installed
+	$(BENCHMARK).conversion
+	$(BENCHMARK).input
+	$(BENCHMARK).evaluation
+	$(BENCHMARK).training
+	$(BENCHMARK).plots
+
+# The input alone, beside libjpeg-turbo, NVIDIA DALI, Keras, grain and webdataset.
 benchmark-input: $(VENV)/installed $(VENV_PEERS)/installed
-	$(VENV)/bin/python -W ignore -m benchmarks.input --peers=$(VENV_PEERS)
+	$(BENCHMARK).input
 
 $(VENV_PEERS)/installed: benchmarks/requirements-peers.txt $(VENV)/installed
 	$(VENV)/bin/python -m venv $(VENV_PEERS)
@@ -66,5 +78,12 @@ $(VENV_PEERS)/installed: benchmarks/requirements-peers.txt $(VENV)/installed
 	$(VENV_PEERS)/bin/python -m pip install --quiet --requirement benchmarks/requirements-peers.txt
 	@touch $@
 
+# 6.3 GB; without it the two peers that need it are left out, and the benchmarks say so.
+$(VENV_PEERS_TORCH)/installed: benchmarks/requirements-peers-torch.txt $(VENV)/installed
+	$(VENV)/bin/python -m venv $(VENV_PEERS_TORCH)
+	$(VENV_PEERS_TORCH)/bin/python -m pip install --quiet --upgrade pip
+	$(VENV_PEERS_TORCH)/bin/python -m pip install --quiet --requirement benchmarks/requirements-peers-torch.txt
+	@touch $@
+
 clean:
-	rm -rf $(VENV) $(VENV_NEWEST) $(VENV_PEERS) $(DEMO) *.egg-info
+	rm -rf $(VENV) $(VENV_NEWEST) $(VENV_PEERS) $(VENV_PEERS_TORCH) $(DEMO) benchmarks/results *.egg-info
