@@ -61,7 +61,8 @@ $(VENV_NEWEST)/installed: setup.py constraints/python3.13.txt
 
 # Everything that README's and docs/benchmarks.md's numbers come from, part by part, each of which takes under 10 minutes
 # on two cores; for a machine that does nothing else. Results: benchmarks/results/, and plots of them in docs/.
-benchmark: $(VENV)/installed $(VENV_PEERS)/installed $(VENV_PEERS_TORCH)/installed
+# `make .venv-peers-torch/installed benchmark` adds MosaicML's and litData's converters, whose packages take 6.3 GB.
+benchmark: $(VENV)/installed $(VENV_PEERS)/installed
 	$(BENCHMARK).conversion
 	$(BENCHMARK).input
 	$(BENCHMARK).evaluation
@@ -78,7 +79,6 @@ $(VENV_PEERS)/installed: benchmarks/requirements-peers.txt $(VENV)/installed
 	$(VENV_PEERS)/bin/python -m pip install --quiet --requirement benchmarks/requirements-peers.txt
 	@touch $@
 
-# 6.3 GB; without it the two peers that need it are left out, and the benchmarks say so.
 $(VENV_PEERS_TORCH)/installed: benchmarks/requirements-peers-torch.txt $(VENV)/installed
 	$(VENV)/bin/python -m venv $(VENV_PEERS_TORCH)
 	$(VENV_PEERS_TORCH)/bin/python -m pip install --quiet --upgrade pip

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 SHARD_BYTES = int(os.environ.get("SHARD_BYTES", 100_000_000))
+SHARD_IMAGES = int(os.environ.get("SHARD_IMAGES", 1_000_000_000))  # webdataset's, at most
 CORES = len(os.sched_getaffinity(0))
 
 
@@ -65,7 +66,7 @@ def webdataset(folder: str, output: str) -> None:
     from webdataset import ShardWriter
 
     Path(output).mkdir(parents=True, exist_ok=True)
-    with ShardWriter(f"{output}/train-%06d.tar", maxcount=10**9, maxsize=SHARD_BYTES, verbose=0) as shards:
+    with ShardWriter(f"{output}/train-%06d.tar", maxcount=SHARD_IMAGES, maxsize=SHARD_BYTES, verbose=0) as shards:
         for path, label in labelled(folder):
             shards.write({"__key__": path.stem, "jpg": path.read_bytes(), "cls": label})
 

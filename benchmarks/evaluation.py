@@ -73,8 +73,7 @@ def make_data(folder: Path, images: int) -> Data:
     write_dali_index(manifest)
     way = next(way for way in OTHERS if way.function == "webdataset")
     if way.is_installed and not data.tar.exists():
-        size = sum(path.stat().st_size for path in data.jpegs.rglob("*.jpg"))
-        done = way.run(data.jpegs, data.tar, SHARD_BYTES=str(size // (NUM_SHARDS - 1)))
+        done = way.run(data.jpegs, data.tar, SHARD_IMAGES=str(-(-images // NUM_SHARDS)))
         measure.check(done, way.command(data.jpegs, data.tar))
     return data
 
