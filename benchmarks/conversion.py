@@ -39,7 +39,7 @@ def cost(way: Way, folder: Path, count: int) -> dict[str, Any]:
     written = sum(path.stat().st_size for path in output.rglob("*") if path.is_file())
     shutil.rmtree(output, ignore_errors=True)
     figures = {"seconds": done.seconds, "cpu_seconds": done.cpu_seconds, "peak_mb": done.peak_mb}
-    row = {"way": way.name, "images": count, "checks": way.checks, "written_mb": written / 1e6}
+    row = {"way": way.title, "images": count, "checks": way.checks, "written_mb": written / 1e6}
     return row | figures | {"images/s": count / done.seconds}
 
 
@@ -57,32 +57,34 @@ def compare(ways: Sequence[Way], folder: Path, count: int, size: tuple[int, int]
     return rows
 
 
-def speed(folder: Path, count: int | None, repeats: int) -> list[dict[str, Any]]:
-    return compare((PLAIN, CONVERT_1, CONVERT, PROCESSES), folder, count or 50_000, SMALL, repeats)
+def speed(folder: Path, count: int | None, repeats: int | None) -> list[dict[str, Any]]:
+    return compare((PLAIN, CONVERT_1, CONVERT, PROCESSES), folder, count or 50_000, SMALL, repeats or 3)
 
 
-def peers(folder: Path, count: int | None, repeats: int) -> list[dict[str, Any]]:
-    return compare(ALL, folder, count or 10_000, SMALL, repeats)
+def peers(folder: Path, count: int | None, repeats: int | None) -> list[dict[str, Any]]:
+    return compare(ALL, folder, count or 10_000, SMALL, repeats or 3)
 
 
-def large(folder: Path, count: int | None, repeats: int) -> list[dict[str, Any]]:
+def large(folder: Path, count: int | None, repeats: int | None) -> list[dict[str, Any]]:
     """Photographs of 12 megapixels."""
-    return compare((*ALL, CONVERT_512), folder, count or 200, LARGE, repeats)
+    return compare((*ALL, CONVERT_512), folder, count or 200, LARGE, repeats or 1)
 
 
-def growth(folder: Path, count: int | None, repeats: int) -> list[dict[str, Any]]:
+def growth(folder: Path, count: int | None, repeats: int | None) -> list[dict[str, Any]]:
     """Images of 48 x 36 pixels: what grows with their number and not with their bytes."""
     counts = (count,) if count else (2_000, 20_000, 200_000)
-    return [row for of in counts for row in compare(ALL, folder, of, (48, 36), repeats)]
+    return [row for of in counts for row in compare(ALL, folder, of, (48, 36), repeats or 1)]
 
 
-def latency(folder: Path, count: int | None, repeats: int) -> list[dict[str, Any]]:
+def latency(folder: Path, count: int | None, repeats: int | None) -> list[dict[str, Any]]:
     """Storage in which opening a file takes 50 ms, as in a bucket."""
     counts = (count, count) if count else (500, 10_000)
-    return [row for way, of in zip(SLOW, counts, strict=True) for row in compare((way,), folder, of, SMALL, repeats)]
+    return [
+        row for way, of in zip(SLOW, counts, strict=True) for row in compare((way,), folder, of, SMALL, repeats or 1)
+    ]
 
 
-def promises(folder: Path, count: int | None, repeats: int) -> list[dict[str, Any]]:
+def promises(folder: Path, count: int | None, repeats: int | None) -> list[dict[str, Any]]:
     """What is kept when the same is done twice, when it is killed, and when files are damaged."""
     return conversion_promises.check_all(ALL, folder, count or 3_000)
 
@@ -95,7 +97,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("/tmp/jpeg2tpu_benchmark"))
     parser.add_argument("--part", choices=PARTS, action="append", help="(default: all)")
     parser.add_argument("--count", type=int, help="images, to try it out with few (default: what the page says)")
-    parser.add_argument("--repeats", type=int, default=1, help="(default: %(default)s)")
+    parser.add_argument("--repeats", type=int, help="(default: 3 of speed and peers, 1 of others)")
     flags = parser.parse_args()
     print(measure.machine(), "\n")
     for part in flags.part or PARTS:

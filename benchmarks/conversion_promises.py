@@ -34,7 +34,7 @@ def check_all(ways: Sequence[Way], folder: Path, count: int) -> list[dict[str, A
     rows = []
     for way in (way for way in ways if way.is_installed):
         twice, killed = run_and_kill(way, corpus, folder / "output", count)
-        rows.append({"way": way.name, "twice": twice, "killed": killed})
+        rows.append({"way": way.title, "twice": twice, "killed": killed})
         rows[-1]["damaged"] = run_damaged(way, damaged, folder / "output", 300)
     measure.print_table(rows, COLUMNS)
     return rows

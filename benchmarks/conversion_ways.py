@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +29,7 @@ class Way:
       files: Glob of the files that a reader of its output takes.
       cores: How many it may use; None: all.
       python: The peers' environment; None: ours.
+      package: That the peers' environment has it from; its version is shown.
       flags: Of `convert`.
     """
 
@@ -36,11 +39,21 @@ class Way:
     files: str
     cores: int | None = None
     python: Path | None = None
+    package: str = ""
     flags: tuple[str, ...] = ()
 
     @property
     def is_installed(self) -> bool:
         return self.python is None or self.python.exists()
+
+    @functools.cached_property
+    def title(self) -> str:
+        """The name with the package's version."""
+        if not (self.package and self.is_installed):
+            return self.name
+        code = f"import importlib.metadata; print(importlib.metadata.version({self.package!r}))"
+        version = subprocess.run([str(self.python), "-c", code], check=True, capture_output=True, text=True).stdout
+        return f"{self.name} ({version.strip()})"
 
     def command(self, folder: Path, output: Path) -> list[Any]:
         starts = (self.python, "-W", "ignore", "benchmarks/conversion_peers.py") if self.python else _OURS
@@ -63,10 +76,19 @@ OTHERS = (
     Way(
         "Beam's WriteToTFRecord, as tensorflow/tpu has it", "reference", "decoded for its size", "train-?????-of-?????"
     ),
-    Way("TFDS builder over class folders", "tfds", "nothing", "photographs/1.0.0/*.tfrecord*", python=PEERS),
-    Way("webdataset ShardWriter", "webdataset", "nothing", "*.tar", python=PEERS),
-    Way("MosaicML MDSWriter", "mds", "SHA-1 of shard", "index.json", python=PEERS_TORCH),
-    Way("litData optimize, a process a core", "litdata", "nothing", "index.json", python=PEERS_TORCH),
+    Way(
+        "TFDS builder over class folders",
+        "tfds",
+        "nothing",
+        "photographs/1.0.0/*.tfrecord*",
+        python=PEERS,
+        package="tensorflow-datasets",
+    ),
+    Way("webdataset ShardWriter", "webdataset", "nothing", "*.tar", python=PEERS, package="webdataset"),
+    Way("MosaicML MDSWriter", "mds", "SHA-1 of shard", "index.json", python=PEERS_TORCH, package="mosaicml-streaming"),
+    Way(
+        "litData optimize, a process a core", "litdata", "nothing", "index.json", python=PEERS_TORCH, package="litdata"
+    ),
 )
 ALL = (PLAIN, CONVERT_1, CONVERT, *OTHERS)
 SLOW = (
