@@ -35,8 +35,7 @@ def main() -> None:
             print(f"left out: {name}, as {found} is missing")
             continue
         result = json.loads(found.read_text())
-        figure = plot(draw, result["rows"], caption(result["machine"]))
-        figure.savefig(flags.output / f"benchmark_{name}.svg", metadata={"Date": None})
+        plot(draw, result["rows"], caption(result["machine"]), flags.output / f"benchmark_{name}.svg")
         print(flags.output / f"benchmark_{name}.svg")
 
 
@@ -45,13 +44,13 @@ def caption(machine: Mapping[str, Any]) -> str:
     return f"{machine['cores']} cores, {machine['processor']}, {machine['day']}; {versions}"
 
 
-def plot(draw: Callable[[Sequence[Axes], Rows], None], rows: Rows, text: str) -> Figure:
-    """Returns two charts side by side, with what they were measured on below."""
+def plot(draw: Callable[[Sequence[Axes], Rows], None], rows: Rows, text: str, file: Path) -> None:
+    """Writes two charts side by side, with what they were measured on below."""
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(10, 4.2), layout="constrained")
         draw(figure.subplots(1, 2), rows)
         figure.supxlabel(text, fontsize=7, color="#666666")
-    return figure
+        figure.savefig(file, metadata={"Date": None})
 
 
 def conversion(axes: Sequence[Axes], rows: Rows) -> None:
