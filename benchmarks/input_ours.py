@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import resource
 import sys
 import time
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 import tpu_input
+from benchmarks.own_cost import cost_of, peak_mb
 from tpu_input import schema
 from tpu_input.hosts import Host
 from tpu_input.images import decode_for_training
@@ -120,13 +120,7 @@ def cost(manifest: Manifest, way: str, *of: str) -> dict[str, float]:
     batches = iter(make(manifest, way, *of).take(uncounted + num_batches))
     for _ in range(uncounted):
         next(batches)
-    before, start = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
-    for _ in batches:
-        pass
-    seconds, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF)
-    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    images = num_batches * BATCH_SIZE
-    return {"images/s": images / seconds, "cpu_ms": cpu / images * 1000, "peak_mb": after.ru_maxrss * 1024 / 1e6}
+    return cost_of(lambda: BATCH_SIZE * sum(1 for _ in batches))
 
 
 def first_batch(manifest: Manifest, host: str = "0", num_hosts: str = "1") -> dict[str, float]:
@@ -139,12 +133,12 @@ def first_batch(manifest: Manifest, host: str = "0", num_hosts: str = "1") -> di
     seconds = time.perf_counter() - start
     for _ in tpu_input.make_train_input_fn(manifest, CONFIG)(params).take(4):  # buffers fill
         pass
-    return {"seconds": seconds, "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6}
+    return {"seconds": seconds, "peak_mb": peak_mb()}
 
 
 def memory(manifest: Manifest) -> dict[str, float]:
     """Peak of an epoch of training, what TensorFlow had taken before it, and what the buffers take at the most."""
-    start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
+    start = peak_mb()
     buffers = sum(input_bytes(manifest, "train", CONFIG, BATCH_SIZE, Host()).values()) / 1e6
     return {"start_mb": start, "peak_mb": cost(manifest, "train")["peak_mb"], "buffers_mb": buffers}
 

@@ -12,9 +12,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import resource
 import sys
-import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from benchmarks.own_cost import cost_of
 
 BATCH_SIZE = 64
 IMAGE_SIZE = 224
@@ -152,12 +152,7 @@ def main(way: str, folder: str, dataset: str, count: str) -> None:
     make = {"simplejpeg": simplejpeg, "dali": dali, "grain": grain, "webdataset": webdataset}[way]
     make_images, name = make(Path(folder), Path(dataset), int(count))
     make_images()  # not counted: threads start, the shuffle buffer fills
-    before, start = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
-    images = make_images()
-    seconds, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF)
-    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    costs = {"images/s": images / seconds, "cpu_ms": cpu / images * 1000, "peak_mb": after.ru_maxrss * 1024 / 1e6}
-    print(json.dumps(costs | {"version": name}))
+    print(json.dumps(cost_of(make_images) | {"version": name}))
 
 
 if __name__ == "__main__":
