@@ -1,16 +1,18 @@
 """What converters keep of what one would like them to promise; found out by doing it, not by reading.
 
-run it twice             ──▶ do both outputs have the same bytes?
+run it twice             ──▶ do both outputs have the same bytes? else, do the images come in the same order?
 kill -9 it half way, when half of the bytes lie there, and run it again
-                         ──▶ does it refuse? is each image there once? are the bytes those of an undisturbed run?
+                         ──▶ does it refuse? how many records are there? are the bytes those of a whole run?
 a file cut short and a text called .jpg among 300 photographs
                          ──▶ does it end? are they in the shards?
 """
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
+import re
 import shutil
 import struct
 import tarfile
@@ -23,6 +25,7 @@ from benchmarks.conversion_ways import Way
 from benchmarks.corpus import describe, make_corpus
 
 SHARD_BYTES = {"SHARD_BYTES": "20000000"}  # several shards of few images
+_JPEG = re.compile(rb"\xff\xd8\xff\xe0..JFIF", re.DOTALL)
 COLUMNS = {"way": "way", "run twice": "twice", "killed and run again": "killed", "two damaged files of 302": "damaged"}
 
 
@@ -31,11 +34,12 @@ def check_all(ways: Sequence[Way], folder: Path, count: int) -> list[dict[str, A
     corpus, damaged = folder / f"promises{count}", folder / "damaged"
     print(describe(count, make_corpus(corpus, count)))
     make_damaged(damaged, 300)
-    rows = []
+    output, rows = folder / "output", []
     for way in (way for way in ways if way.is_installed):
-        twice, killed = run_and_kill(way, corpus, folder / "output", count)
-        rows.append({"way": way.title, "twice": twice, "killed": killed})
-        rows[-1]["damaged"] = run_damaged(way, damaged, folder / "output", 300)
+        whole = run_whole(way, corpus, output, count)
+        row = {"way": way.title, "twice": compare(whole, run_whole(way, corpus, output, count))}
+        row |= {"killed": run_killed(way, corpus, output, whole)}
+        rows.append(row | {"damaged": run_damaged(way, damaged, output, 300)})
     measure.print_table(rows, COLUMNS)
     return rows
 
@@ -48,49 +52,61 @@ def make_damaged(folder: Path, count: int) -> None:
     (folder / "class1" / "text.jpg").write_text("<html>404 Not Found</html>\n")
 
 
-def run_and_kill(way: Way, corpus: Path, output: Path, count: int) -> tuple[str, str]:
-    """Returns what two runs into two folders differ in, and what a killed run and another leave."""
-    first = fresh(output)
-    whole = measure.check(way.run(corpus, first, **SHARD_BYTES), way.command(corpus, first))
-    hashes, num_bytes = hashes_of(first), bytes_of(first)
-    if num_records(way, first) != count:
-        raise RuntimeError(f"{way.name} wrote {num_records(way, first)} records of {count} images")
-    second = fresh(output)
-    measure.check(way.run(corpus, second, **SHARD_BYTES), way.command(corpus, second))
-    differ = [name for name, digest in hashes_of(second).items() if hashes.get(name) != digest]
-    third = fresh(output)
-    ended = way.run(corpus, third, kill_when=lambda: bytes_of(third) > num_bytes / 2, **SHARD_BYTES)
+@dataclasses.dataclass(frozen=True)
+class Whole:
+    """What an undisturbed run wrote: files' hashes, images in order, bytes; and what it took."""
+
+    hashes: dict[str, str]
+    order: list[bytes]
+    num_bytes: int
+    seconds: float
+
+
+def run_whole(way: Way, corpus: Path, output: Path, count: int) -> Whole:
+    shutil.rmtree(output, ignore_errors=True)
+    done = measure.check(way.run(corpus, output, **SHARD_BYTES), way.command(corpus, output))
+    if num_records(way, output) != count:
+        raise RuntimeError(f"{way.name} wrote {num_records(way, output)} records of {count} images")
+    return Whole(hashes_of(output), order_of(output), bytes_of(output), done.seconds)
+
+
+def compare(first: Whole, second: Whole) -> str:
+    """Returns what two runs have in common."""
+    if first.hashes == second.hashes:
+        return "the same bytes"
+    return "the same order, other bytes" if first.order == second.order else "another order"
+
+
+def run_killed(way: Way, corpus: Path, output: Path, whole: Whole) -> str:
+    """Returns what a killed run and the same command again leave, beside a whole one."""
+    shutil.rmtree(output, ignore_errors=True)
+    ended = way.run(corpus, output, kill_when=lambda: bytes_of(output) > whole.num_bytes / 2, **SHARD_BYTES)
     if ended.exit_code == 0:
-        return says(differ), "ended before it could be killed"
-    again = way.run(corpus, third, **SHARD_BYTES)
-    left = (
-        f", {len(set(hashes_of(third)) - set(hashes))} files left over" if set(hashes_of(third)) - set(hashes) else ""
-    )
+        return "ended before it could be killed"
+    again = way.run(corpus, output, **SHARD_BYTES)
     if again.exit_code:
-        return says(differ), f"refuses: {again.stderr.strip().splitlines()[-1]}"
-    if num_records(way, third) != count:
-        return says(differ), f"{num_records(way, third):,} records of {count:,} images{left}"
-    same = all(hashes_of(third).get(name) == digest for name, digest in hashes.items())
-    share = f"in {again.seconds / whole.seconds:.0%} of a run's time"
-    return says(differ), f"{'the same bytes' if same else 'every image once, other bytes'}, {share}{left}"
-
-
-def says(differ: Sequence[str]) -> str:
-    return f"{', '.join(sorted(differ)[:3])}{', …' if len(differ) > 3 else ''} differ" if differ else "the same bytes"
+        return f"refuses: {last_words(again, output)}"
+    found = hashes_of(output)
+    stale = len(found.keys() - whole.hashes.keys())
+    same = "the same bytes" if found.items() >= whole.hashes.items() else "other bytes"
+    took = f"{num_records(way, output):,} records, {same}, in {again.seconds / whole.seconds:.0%} of a run's time"
+    return f"{took}; files left over: {stale}" if stale else took
 
 
 def run_damaged(way: Way, folder: Path, output: Path, good: int) -> str:
     """Returns what becomes of two files that are no images among others."""
-    done = way.run(folder, fresh(output), **SHARD_BYTES)
+    shutil.rmtree(output, ignore_errors=True)
+    done = way.run(folder, output, **SHARD_BYTES)
     if done.exit_code:
-        return f"ends: {done.stderr.strip().splitlines()[-1]}"
+        return f"ends: {last_words(done, output)}"
     written = num_records(way, output)
     return {good: "left out", good + 2: "both written", good + 1: "one written"}.get(written, f"{written} records")
 
 
-def fresh(output: Path) -> Path:
-    shutil.rmtree(output, ignore_errors=True)
-    return output
+def last_words(done: measure.Run, output: Path) -> str:
+    """Returns the end of what a run said, without the folder that it was told."""
+    words = done.stderr.strip().splitlines()[-1].replace(str(output), "OUTPUT")
+    return words if len(words) <= 100 else words[:100] + " …"
 
 
 def bytes_of(folder: Path) -> int:
@@ -107,6 +123,16 @@ def bytes_of(folder: Path) -> int:
 def hashes_of(folder: Path) -> dict[str, str]:
     files = [path for path in folder.rglob("*") if path.is_file()]
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def order_of(folder: Path) -> list[bytes]:
+    """Returns which images lie in the files, in the order of the files' names, in whatever format.
+
+    A JPEG is known by its first bytes, and which it is by some of those that follow its tables.
+    """
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    found = ((data, _JPEG.finditer(data)) for data in (path.read_bytes() for path in files))
+    return [data[at.start() + 1000 : at.start() + 1100] for data, begun in found for at in begun]
 
 
 def num_records(way: Way, output: Path) -> int:
