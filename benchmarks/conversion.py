@@ -99,7 +99,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, help="images, to try it out with few (default: what the page says)")
     parser.add_argument("--repeats", type=int, help="(default: 3 of speed and peers, 1 of others)")
     flags = parser.parse_args()
-    print(measure.machine(), "\n")
+    print(measure.in_words(measure.machine()), "\n")
     for part in flags.part or PARTS:
         measure.save(f"conversion_{part}", PARTS[part](flags.folder, flags.count, flags.repeats))
 

@@ -110,7 +110,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=1003, help="(default: %(default)s)")
     parser.add_argument("--batch_size", type=int, default=64, help="of each host (default: %(default)s)")
     flags = parser.parse_args()
-    print(measure.machine(), "\n")
+    print(measure.in_words(measure.machine()), "\n")
     data = make_data(flags.folder, flags.images)
     ways = [(name, way, sys.executable) for name, way in OURS]
     ways += [(name, way, PEERS) for name, way in OTHER if PEERS.exists()]

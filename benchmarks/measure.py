@@ -81,7 +81,11 @@ def run(
             env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"} | environment,
             start_new_session=True,
         )
-        peak, status, usage = _wait(child.pid) if kill_when is None else _kill(child.pid, kill_when)
+        try:
+            peak, status, usage = _wait(child.pid) if kill_when is None else _kill(child.pid, kill_when)
+        except BaseException:  # Ctrl-C does not reach another session
+            os.killpg(child.pid, signal.SIGKILL)
+            raise
         seconds = time.monotonic() - start
         child.returncode = os.waitstatus_to_exitcode(status)
         texts = [_text(file) for file in (stdout, stderr)]
@@ -166,6 +170,12 @@ def machine() -> dict[str, Any]:
     versions = {"Python": platform.python_version()} | {name: version(name) for name in _PACKAGES}
     cores = len(os.sched_getaffinity(0))
     return {"cores": cores, "processor": model, "versions": versions, "day": datetime.date.today().isoformat()}
+
+
+def in_words(found: Mapping[str, Any]) -> str:
+    """Returns the line that goes with figures measured on that machine."""
+    versions = ", ".join(f"{name} {number}" for name, number in found["versions"].items())
+    return f"{found['cores']} cores, {found['processor']}, {found['day']}; {versions}"
 
 
 def save(part: str, rows: Sequence[Mapping[str, Any]]) -> None:

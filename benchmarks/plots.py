@@ -35,13 +35,8 @@ def main() -> None:
             print(f"left out: {name}, as {found} is missing")
             continue
         result = json.loads(found.read_text())
-        plot(draw, result["rows"], caption(result["machine"]), flags.output / f"benchmark_{name}.svg")
+        plot(draw, result["rows"], measure.in_words(result["machine"]), flags.output / f"benchmark_{name}.svg")
         print(flags.output / f"benchmark_{name}.svg")
-
-
-def caption(machine: Mapping[str, Any]) -> str:
-    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
-    return f"{machine['cores']} cores, {machine['processor']}, {machine['day']}; {versions}"
 
 
 def plot(draw: Callable[[Sequence[Axes], Rows], None], rows: Rows, text: str, file: Path) -> None:

@@ -104,7 +104,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--part", choices=["input", "loop"], action="append")
     flags = parser.parse_args()
-    print(measure.machine(), "\n")
+    print(measure.in_words(measure.machine()), "\n")
     manifest = dataset_of(flags.folder, flags.resize_shorter)
     options = vars(flags) | {"dataset": manifest.path, "split": "validation", "eval_batch_size": 100}
     options |= {"train_steps": flags.steps, "steps_per_eval": flags.steps, "learning_rate": 0.01}
