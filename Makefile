@@ -59,8 +59,8 @@ $(VENV_NEWEST)/installed: setup.py constraints/python3.13.txt
 	PYTHONWARNINGS=ignore $(VENV_NEWEST)/bin/python -m pip install --quiet --constraint constraints/python3.13.txt --editable '.[dev]'
 	@touch $@
 
-# Everything that README's and docs/benchmarks.md's numbers come from, part by part, each of which takes under 10 minutes
-# on two cores; for a machine that does nothing else. Results: benchmarks/results/, and plots of them in docs/.
+# Everything that README's and docs/benchmarks.md's numbers come from, in parts meant to take under 10 minutes each on
+# two cores; for a machine that does nothing else. Results: benchmarks/results/, and plots of them in docs/.
 # `make .venv-peers-torch/installed benchmark` adds MosaicML's and litData's converters, whose packages take 6.3 GB.
 benchmark: $(VENV)/installed $(VENV_PEERS)/installed
 	$(BENCHMARK).conversion
