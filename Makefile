@@ -6,6 +6,8 @@ VENV_NEWEST ?= .venv-newest
 VENV_PEERS ?= .venv-peers
 VENV_GCP ?= .venv-gcp
 VENV_PREFLIGHT ?= .venv-preflight
+VENV_PEERS_TORCH ?= .venv-peers-torch
+export VENV_PEERS VENV_PEERS_TORCH
 DEMO ?= demo
 SEED ?= 0
 # A Google Cloud Storage on loopback, for `make test-cloud`; built by Go 1.26 or newer.
@@ -22,8 +24,9 @@ find_python = $(shell for python in python$(1) python3 $(wildcard $(HOME)/.pyenv
 	echo "$$python" && break; done)
 PYTHON ?= $(call find_python,3.11)
 PYTHON_NEWEST ?= $(call find_python,3.13)
+BENCHMARK = $(VENV)/bin/python -W ignore -m benchmarks
 
-.PHONY: demo test test-newest test-cloud test-engines test-preflight lint preflight benchmark-input clean
+.PHONY: demo test test-newest test-cloud test-engines test-preflight lint preflight benchmark benchmark-input clean
 
 # Real handwritten digits → shards → classifier → predictions; run again, it goes on from what is there.
 demo: $(VENV)/installed
@@ -96,9 +99,19 @@ $(VENV_NEWEST)/installed: setup.py constraints/python3.13.txt
 	PYTHONWARNINGS=ignore $(VENV_NEWEST)/bin/python -m pip install --quiet --constraint constraints/python3.13.txt --editable '.[dev]'
 	@touch $@
 
-# The input pipeline beside libjpeg-turbo and NVIDIA DALI, whose packages take 1.1 GB.
+# Everything that README's and docs/benchmarks.md's numbers come from, in parts meant to take under 10 minutes each on
+# two cores; for a machine that does nothing else. Results: benchmarks/results/, and plots of them in docs/.
+# `make .venv-peers-torch/installed benchmark` adds MosaicML's and litData's converters, whose packages take 6.3 GB.
+benchmark: $(VENV)/installed $(VENV_PEERS)/installed
+	$(BENCHMARK).conversion
+	$(BENCHMARK).input
+	$(BENCHMARK).evaluation
+	$(BENCHMARK).training
+	$(BENCHMARK).plots
+
+# The input alone, beside libjpeg-turbo, NVIDIA DALI, Keras, grain and webdataset.
 benchmark-input: $(VENV)/installed $(VENV_PEERS)/installed
-	$(VENV)/bin/python -W ignore -m benchmarks.input --peers=$(VENV_PEERS)
+	$(BENCHMARK).input
 
 $(VENV_PEERS)/installed: benchmarks/requirements-peers.txt $(VENV)/installed
 	$(VENV)/bin/python -m venv $(VENV_PEERS)
@@ -113,5 +126,12 @@ $(VENV_PREFLIGHT)/installed: constraints/preflight.txt
 	$(VENV_PREFLIGHT)/bin/python -m pip install --quiet --requirement constraints/preflight.txt
 	@touch $@
 
+$(VENV_PEERS_TORCH)/installed: benchmarks/requirements-peers-torch.txt $(VENV)/installed
+	$(VENV)/bin/python -m venv $(VENV_PEERS_TORCH)
+	$(VENV_PEERS_TORCH)/bin/python -m pip install --quiet --upgrade pip
+	$(VENV_PEERS_TORCH)/bin/python -m pip install --quiet --requirement benchmarks/requirements-peers-torch.txt
+	@touch $@
+
 clean:
-	rm -rf $(VENV) $(VENV_NEWEST) $(VENV_PEERS) $(VENV_GCP) $(VENV_PREFLIGHT) $(DEMO) .servers *.egg-info
+	rm -rf $(VENV) $(VENV_NEWEST) $(VENV_PEERS) $(VENV_PEERS_TORCH) $(VENV_GCP) $(VENV_PREFLIGHT) $(DEMO) .servers \
+		benchmarks/results *.egg-info

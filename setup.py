@@ -38,8 +38,10 @@ DEV = [
     *SERVING,
     "grain>=0.2.10; sys_platform != 'win32'",
     "mypy>=1.10",
+    "psutil>=5.9",  # benchmarks: memory of a process and its children
     "pytest>=8",
     "ruff>=0.6",
+    "scikit-image>=0.22",  # benchmarks: more photographs than scikit-learn has
     "setuptools>=65",
     "trustme>=1.1",
 ]

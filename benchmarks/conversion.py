@@ -1,143 +1,107 @@
-"""What conversion costs: CPU, time and memory beside a plain loop, with growth and with slow storage.
+"""What conversion costs: time, CPU and memory beside a plain loop and other tools, with growth and with slow storage.
 
-    python -m benchmarks.conversion --folder=/tmp/conversion [--part=speed|memory|latency]
+    make benchmark        or: python -m benchmarks.conversion [--part=speed|peers|large|growth|latency|promises]
 
-Each row is a process of its own, run in turn and repeated; the table has medians.
+Every way reads the same files, whose pages are warm, and writes shards of 100 MB. Each run is a process of its own, all
+in turn and repeated; tables have medians. Peers: benchmarks/requirements-peers.txt and requirements-peers-torch.txt.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
+import functools
 import shutil
-import statistics
-import subprocess
-import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from benchmarks.corpus import make_corpus
+from benchmarks import conversion_promises, measure
+from benchmarks.conversion_ways import ALL, CONVERT, CONVERT_1, CONVERT_512, PLAIN, PROCESSES, SLOW, Way
+from benchmarks.corpus import LARGE, SMALL, describe, make_corpus
 
-# Reads, decodes whole, encodes an Example, frames it with checksums and writes: what any converter that checks its
-# images has to do, one image after the other.
-PLAIN = """
-import io, sys
-from pathlib import Path
-from PIL import Image
-from tpu_input.schema import Record, encode, frame
-folder, output = Path(sys.argv[1]), Path(sys.argv[2])
-output.mkdir(parents=True)
-with open(output / "plain.tfrecord", "wb") as shard:
-    for path in sorted(folder.rglob("*.jpg")):
-        data = path.read_bytes()
-        image = Image.open(io.BytesIO(data))
-        image.load()
-        shard.write(frame(encode(Record(str(path), data, image.height, image.width, 3, 0, path.parent.name, "0" * 64))))
-"""
-OURS = """
-import sys
-from beam_pipelines.__main__ import main
-sys.exit(main(["convert", f"--input={sys.argv[1]}", f"--output={sys.argv[2]}", *sys.argv[3:]]))
-"""
-PROCESSES = """
-import sys
-from apache_beam.options.pipeline_options import PipelineOptions
-from beam_pipelines.convert import convert
-from beam_pipelines.options import ConvertOptions, Source
-flags = ["--runner=FnApiRunner", "--direct_num_workers=2", "--direct_running_mode=multi_processing"]
-convert(ConvertOptions((Source(sys.argv[1]),), sys.argv[2]), PipelineOptions(flags))
-"""
-SLOW = """
-import sys, time
-from beam_pipelines import local_files, storage
-opened = local_files.open_file
-def slow(path):
-    time.sleep(0.05)
-    return opened(path)
-local_files.open_file = slow
-if sys.argv[3] == "one":
-    from pathlib import Path
-    from beam_pipelines.images import check_image
-    from beam_pipelines.options import ImageOptions
-    for path in Path(sys.argv[1]).rglob("*.jpg"):
-        check_image(storage.read_bytes(str(path)), ImageOptions())
-else:
-    from beam_pipelines.__main__ import main
-    sys.exit(main(["convert", f"--input={sys.argv[1]}", f"--output={sys.argv[2]}"]))
-"""
-# Runs code in a child and prints what it took, read from the kernel.
-MEASURE = """
-import json, resource, subprocess, sys, time
-start = time.monotonic()
-code = subprocess.call([sys.executable, "-W", "ignore", "-c", *sys.argv[1:]], stdout=subprocess.DEVNULL)
-used = resource.getrusage(resource.RUSAGE_CHILDREN)
-print(json.dumps([code, time.monotonic() - start, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024]))
-"""
+COLUMNS = {
+    "way": "way",
+    "images": "images:,",
+    "images/s": "images/s:,.0f",
+    "CPU s": "cpu_seconds:.1f",
+    "ratio of CPU": "cpu_ratio:.2f",
+    "peak MB": "peak_mb:,.0f",
+    "MB written": "written_mb:,.0f",
+    "looks at": "checks",
+}
 
 
-def measure(code: str, *args: str, cores: int) -> tuple[float, float, float]:
-    """Returns (seconds, CPU seconds, peak MB) of `code` on so many cores."""
-    affinity = ["taskset", "--cpu-list", f"0-{cores - 1}"]
-    command = [*affinity, sys.executable, "-c", MEASURE, code, *args]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    exit_code, *figures = json.loads(done.stdout.splitlines()[-1])
-    if exit_code:
-        raise RuntimeError(done.stderr)
-    return tuple(figures)
+def cost(way: Way, folder: Path, count: int) -> dict[str, Any]:
+    """Returns one run's row; what it wrote is removed."""
+    output = folder.parent / "output"
+    shutil.rmtree(output, ignore_errors=True)
+    done = measure.check(way.run(folder, output), way.command(folder, output))
+    written = sum(path.stat().st_size for path in output.rglob("*") if path.is_file())
+    shutil.rmtree(output, ignore_errors=True)
+    figures = {"seconds": done.seconds, "cpu_seconds": done.cpu_seconds, "peak_mb": done.peak_mb}
+    row = {"way": way.title, "images": count, "checks": way.checks, "written_mb": written / 1e6}
+    return row | figures | {"images/s": count / done.seconds}
 
 
-def rows(ways: dict[str, tuple], corpus: Path, count: int, repeats: int) -> dict[str, tuple[float, float, float]]:
-    """Prints a table of the ways, run in turn; returns the medians."""
-    taken: dict[str, list] = {name: [] for name in ways}
-    for _ in range(repeats):
-        for name, (code, cores, *args) in ways.items():
-            output = corpus.parent / "output"
-            shutil.rmtree(output, ignore_errors=True)
-            taken[name].append(measure(code, str(corpus), str(output), *args, cores=cores))
-    medians = {name: tuple(map(statistics.median, zip(*runs, strict=True))) for name, runs in taken.items()}
-    first = next(iter(medians.values()))
-    print("| way | images/s | CPU s | ratio of CPU | ratio of time | peak MB |\n|---|---|---|---|---|---|")
-    for name, (seconds, cpu, peak) in medians.items():
-        ratios = f"{cpu / first[1]:.2f} | {seconds / first[0]:.2f}"
-        print(f"| {name} | {count / seconds:,.0f} | {cpu:.1f} | {ratios} | {peak:.0f} |")
-    print(flush=True)
-    return medians
+def compare(ways: Sequence[Way], folder: Path, count: int, size: tuple[int, int], repeats: int) -> list[dict[str, Any]]:
+    """Prints what the ways took of a corpus, the first of them being 1; returns the medians."""
+    corpus = folder / f"jpegs{count}of{size[0]}"
+    print(describe(count, make_corpus(corpus, count, size), size))
+    for way in ways:
+        if not way.is_installed:
+            print(f"left out: {way.name}, whose environment {way.python} is missing (see docs/benchmarks.md)")
+    costs = {way.name: functools.partial(cost, way, corpus, count) for way in ways if way.is_installed}
+    rows = [measure.medians(runs) for runs in measure.in_turn(costs, repeats).values()]
+    rows = [row | {"cpu_ratio": row["cpu_seconds"] / rows[0]["cpu_seconds"]} for row in rows]
+    measure.print_table(rows, COLUMNS)
+    return rows
 
 
-def speed(folder: Path) -> None:
-    count = 50_000
-    size = make_corpus(folder / f"photographs{count}", count)
-    print(f"{count:,} JPEGs, {size / 1e6:.0f} MB, {size / count / 1e3:.0f} KB each")
-    ways = {
-        "plain loop, no Beam, 1 core": (PLAIN, 1),
-        "beam_pipelines convert, 1 core": (OURS, 1),
-        "beam_pipelines convert, 2 cores": (OURS, 2),
-        "the same in two of Beam's worker processes": (PROCESSES, 2),
-    }
-    rows(ways, folder / f"photographs{count}", count, repeats=1)
+def speed(folder: Path, count: int | None, repeats: int | None) -> list[dict[str, Any]]:
+    return compare((PLAIN, CONVERT_1, CONVERT, PROCESSES), folder, count or 50_000, SMALL, repeats or 3)
 
 
-def memory(folder: Path) -> None:
-    for count in (2_000, 20_000, 200_000):
-        make_corpus(folder / f"small{count}", count, size=(48, 36))
-        rows({f"convert {count:,} small images, 2 cores": (OURS, 2)}, folder / f"small{count}", count, repeats=1)
+def peers(folder: Path, count: int | None, repeats: int | None) -> list[dict[str, Any]]:
+    return compare(ALL, folder, count or 10_000, SMALL, repeats or 3)
 
 
-def latency(folder: Path) -> None:
-    for count, way in ((500, "one"), (10_000, "convert")):
-        make_corpus(folder / f"photographs{count}", count)
-        name = {"one": "one at a time", "convert": "convert, 1 core"}[way]
-        rows({f"50 ms to open a file, {name}": (SLOW, 1, way)}, folder / f"photographs{count}", count, repeats=1)
+def large(folder: Path, count: int | None, repeats: int | None) -> list[dict[str, Any]]:
+    """Photographs of 12 megapixels."""
+    return compare((*ALL, CONVERT_512), folder, count or 200, LARGE, repeats or 1)
+
+
+def growth(folder: Path, count: int | None, repeats: int | None) -> list[dict[str, Any]]:
+    """Images of 48 x 36 pixels: what grows with their number and not with their bytes."""
+    counts = (count,) if count else (2_000, 20_000, 200_000)
+    return [row for of in counts for row in compare(ALL, folder, of, (48, 36), repeats or 1)]
+
+
+def latency(folder: Path, count: int | None, repeats: int | None) -> list[dict[str, Any]]:
+    """Storage in which opening a file takes 50 ms, as in a bucket."""
+    counts = (count, count) if count else (500, 10_000)
+    return [
+        row for way, of in zip(SLOW, counts, strict=True) for row in compare((way,), folder, of, SMALL, repeats or 1)
+    ]
+
+
+def promises(folder: Path, count: int | None, repeats: int | None) -> list[dict[str, Any]]:
+    """What is kept when the same is done twice, when it is killed, and when files are damaged."""
+    return conversion_promises.check_all(ALL, folder, count or 3_000)
+
+
+PARTS = {part.__name__: part for part in (speed, peers, large, growth, latency, promises)}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, default=Path("/tmp/jpeg2tpu_benchmark"))
-    parser.add_argument("--part", choices=["speed", "memory", "latency"], action="append")
+    parser.add_argument("--part", choices=PARTS, action="append", help="(default: all)")
+    parser.add_argument("--count", type=int, help="images, to try it out with few (default: what the page says)")
+    parser.add_argument("--repeats", type=int, help="(default: 3 of speed and peers, 1 of others)")
     flags = parser.parse_args()
-    print(f"{os.cpu_count()} cores, Python {sys.version.split()[0]}")
-    for part in flags.part or ["speed", "memory", "latency"]:
-        {"speed": speed, "memory": memory, "latency": latency}[part](flags.folder)
+    print(measure.in_words(measure.machine()), "\n")
+    for part in flags.part or PARTS:
+        measure.save(f"conversion_{part}", PARTS[part](flags.folder, flags.count, flags.repeats))
 
 
 if __name__ == "__main__":

@@ -1,49 +1,90 @@
-"""A corpus of photographs that needs no download: crops of scikit-learn's two, with sensor noise, as JPEGs.
+"""Photographs that need no download: crops of scikit-learn's and scikit-image's, with sensor noise, as JPEGs.
 
-500 x 375 pixels and 88 KB on average, which is about what ImageNet's are. Seeded; the same bytes on every machine with
-the same Pillow.
+    python -m benchmarks.corpus        makes 200 of each kind and prints their sizes
+
+    scikit-learn's china and flower, scikit-image's astronaut, chelsea, coffee, motorcycle and rocket ──crop, resize,
+    noise──▶ FOLDER/class0/0000000.jpg …, in 10 classes
+
+SMALL is about what ImageNet's are like: 500 x 375 pixels, 88 KB on average. LARGE is a camera's 12 megapixels. Seeded:
+the same bytes on every machine with the same Pillow and NumPy.
 """
 
 from __future__ import annotations
 
+import functools
 import io
 import os
+import tempfile
 from pathlib import Path
 
 import numpy as np
+import skimage
 from PIL import Image
 from sklearn.datasets import load_sample_images
 
-SIZE = (500, 375)
-DISTINCT = 1000  # more files than this are hard links to them
+SMALL = (500, 375)
+LARGE = (4000, 3000)
+DISTINCT = {SMALL: 1000, LARGE: 40}  # more files than this are hard links to them
+_NOISE = {SMALL: 11.4, LARGE: 6.0}  # grey levels of one standard deviation; chosen for the sizes above
+# Color photographs that lie in scikit-image's wheel; those named by skimage.data beside them are downloaded.
+_SCIKIT_IMAGE = ("astronaut.png", "chelsea.png", "coffee.png", "motorcycle_left.png", "rocket.jpg")
 
 
-def photograph(random: np.random.Generator, size: tuple[int, int] = SIZE) -> bytes:
-    """Returns one JPEG: a crop of a photograph, resized, with noise of 8 grey levels."""
-    whole = Image.fromarray(load_sample_images().images[random.integers(2)])
-    share = random.uniform(0.5, 1.0)
-    width, height = int(whole.width * share), int(whole.height * share)
-    left, top = random.integers(whole.width - width + 1), random.integers(whole.height - height + 1)
-    crop = whole.resize(size, Image.Resampling.BICUBIC, box=(left, top, left + width, top + height))
-    noisy = np.asarray(crop, np.float32) + random.normal(0, 8, (size[1], size[0], 1))
+@functools.cache
+def originals() -> tuple[Image.Image, ...]:
+    """Returns the photographs that all others are made of."""
+    bundled = Path(skimage.__file__).with_name("data")
+    images = [Image.fromarray(image) for image in load_sample_images().images]
+    return (*images, *(Image.open(bundled / name).convert("RGB") for name in _SCIKIT_IMAGE))
+
+
+def photograph(random: np.random.Generator, size: tuple[int, int] = SMALL) -> bytes:
+    """Returns one JPEG of a size in pixels: half to all of a photograph, with noise, in quality 90."""
+    whole = originals()[random.integers(len(originals()))]
+    share, aspect = random.uniform(0.5, 1.0), size[0] / size[1]
+    width = share * min(whole.width, whole.height * aspect)
+    left, top = random.uniform(0, whole.width - width), random.uniform(0, whole.height - width / aspect)
+    crop = whole.resize(size, Image.Resampling.BICUBIC, box=(left, top, left + width, top + width / aspect))
+    noise = random.standard_normal((size[1], size[0], 1), np.float32) * np.float32(_NOISE.get(size, 8.0))
     buffer = io.BytesIO()
-    Image.fromarray(noisy.clip(0, 255).astype(np.uint8)).save(buffer, "JPEG", quality=90)
+    noisy = (np.asarray(crop, np.float32) + noise).clip(0, 255).astype(np.uint8)
+    Image.fromarray(noisy).save(buffer, "JPEG", quality=90)
     return buffer.getvalue()
 
 
-def make_corpus(folder: Path, count: int, size: tuple[int, int] = SIZE) -> int:
+def make_corpus(folder: Path, count: int, size: tuple[int, int] = SMALL) -> int:
     """Writes `count` JPEGs in 10 class folders, if they are not there; returns their bytes."""
-    distinct = []
-    random = np.random.default_rng(0)
+    distinct: list[Path] = []
+    num_distinct = DISTINCT.get(size, 1000)
     for number in range(count):
         path = folder / f"class{number % 10}" / f"{number:07d}.jpg"
-        if number >= DISTINCT:
-            if not path.exists():
-                os.link(distinct[number % DISTINCT], path)
-            continue
-        distinct.append(path)
-        data = photograph(random, size)
         path.parent.mkdir(parents=True, exist_ok=True)
-        if not path.exists():
-            path.write_bytes(data)
-    return sum(distinct[number % DISTINCT].stat().st_size for number in range(count))
+        if number < num_distinct:
+            distinct.append(path)
+        if path.exists():
+            continue
+        if number < num_distinct:
+            path.write_bytes(photograph(np.random.default_rng([0, number]), size))
+        else:
+            os.link(distinct[number % num_distinct], path)
+    return sum(distinct[number % num_distinct].stat().st_size for number in range(count))
+
+
+def describe(count: int, num_bytes: int, size: tuple[int, int] = SMALL) -> str:
+    """Returns the line that a benchmark prints above its table."""
+    mean = (
+        f"{num_bytes / count / 1e3:.0f} KB each"
+        if num_bytes < 1e6 * count
+        else f"{num_bytes / count / 1e6:.1f} MB each"
+    )
+    return f"{count:,} JPEGs of {size[0]} × {size[1]} pixels, {num_bytes / 1e6:,.0f} MB, {mean}"
+
+
+def main() -> None:
+    for size, count in ((SMALL, 200), (LARGE, 20)):
+        with tempfile.TemporaryDirectory() as folder:
+            print(describe(count, make_corpus(Path(folder), count, size), size))
+
+
+if __name__ == "__main__":
+    main()

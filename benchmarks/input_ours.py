@@ -1,7 +1,8 @@
 """One way of making batches with TensorFlow, in a process of its own; benchmarks/input.py starts it.
 
 python -m benchmarks.input_ours DATASET WAY  ──▶  {"images/s": …, "cpu_ms": …, "peak_mb": …}
-python -m benchmarks.input_ours DATASET first_batch  ──▶  {"seconds": …}
+python -m benchmarks.input_ours DATASET keras FOLDER_OF_JPEGS  ──▶  the same
+python -m benchmarks.input_ours DATASET first_batch [HOST NUM_HOSTS]  ──▶  {"seconds": …, "peak_mb": …}
 python -m benchmarks.input_ours DATASET memory  ──▶  {"start_mb": …, "peak_mb": …, "buffers_mb": …}
 """
 
@@ -9,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import resource
 import sys
 import time
 from typing import Any
@@ -17,10 +17,12 @@ from typing import Any
 import tensorflow as tf
 
 import tpu_input
+from benchmarks.own_cost import cost_of, peak_mb
 from tpu_input import schema
 from tpu_input.hosts import Host
 from tpu_input.images import decode_for_training
 from tpu_input.memory import input_bytes
+from tpu_input.reading import plain
 from tpu_input.schema import Manifest
 
 BATCH_SIZE = 64
@@ -87,7 +89,18 @@ def bare(manifest: Manifest) -> tf.data.Dataset:
     return images.batch(BATCH_SIZE, drop_remainder=True).prefetch(2)
 
 
-def make(manifest: Manifest, way: str) -> tf.data.Dataset:
+def keras(folder: str) -> tf.data.Dataset:
+    """Keras's own input: files decoded whole and resized whole to float32; it crops nothing and flips nothing."""
+    size = (IMAGE_SIZE, IMAGE_SIZE)
+    images = tf.keras.utils.image_dataset_from_directory(
+        folder, image_size=size, batch_size=BATCH_SIZE, seed=0, label_mode="int", interpolation="bilinear"
+    )
+    return images.filter(plain(lambda image, _: tf.shape(image)[0] == BATCH_SIZE)).repeat()
+
+
+def make(manifest: Manifest, way: str, *of: str) -> tf.data.Dataset:
+    if way == "keras":
+        return keras(*of)
     if way in ("reference", "bare"):
         return {"reference": reference, "bare": bare}[way](manifest)
     params = {"batch_size": BATCH_SIZE}
@@ -97,42 +110,40 @@ def make(manifest: Manifest, way: str) -> tf.data.Dataset:
     return tpu_input.make_train_input_fn(manifest, config)(params)
 
 
-def cost(manifest: Manifest, way: str) -> dict[str, float]:
+def cost(manifest: Manifest, way: str, *of: str) -> dict[str, float]:
     """An epoch, after another that is not counted, as with the peers: threads start, the shuffle buffer fills."""
     num_batches = manifest.split("train").num_examples // BATCH_SIZE * CONFIGS.get(way, {}).get("echo", 1)
     uncounted = num_batches
     if way == "eval":  # what follows an epoch is padding
         uncounted = num_batches // 4
         num_batches -= uncounted
-    batches = iter(make(manifest, way).take(uncounted + num_batches))
+    batches = iter(make(manifest, way, *of).take(uncounted + num_batches))
     for _ in range(uncounted):
         next(batches)
-    before, start = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
-    for _ in batches:
-        pass
-    seconds, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF)
-    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    images = num_batches * BATCH_SIZE
-    return {"images/s": images / seconds, "cpu_ms": cpu / images * 1000, "peak_mb": after.ru_maxrss * 1024 / 1e6}
+    return cost_of(lambda: BATCH_SIZE * sum(1 for _ in batches))
 
 
-def first_batch(manifest: Manifest) -> dict[str, float]:
+def first_batch(manifest: Manifest, host: str = "0", num_hosts: str = "1") -> dict[str, float]:
     """Seconds from the input_fn's call to its first batch, with a buffer of one batch: opening shards, not filling."""
     config = tpu_input.InputConfig(IMAGE_SIZE, shuffle_records=BATCH_SIZE)
-    next(iter(tpu_input.make_train_input_fn(manifest, config)({"batch_size": BATCH_SIZE})))  # TensorFlow's own start
+    params = {"batch_size": BATCH_SIZE, "host": int(host), "num_hosts": int(num_hosts)}
+    next(iter(tpu_input.make_train_input_fn(manifest, config)(params)))  # TensorFlow's own start
     start = time.perf_counter()
-    next(iter(tpu_input.make_train_input_fn(manifest, config)({"batch_size": BATCH_SIZE})))
-    return {"seconds": time.perf_counter() - start}
+    next(iter(tpu_input.make_train_input_fn(manifest, config)(params)))
+    seconds = time.perf_counter() - start
+    for _ in tpu_input.make_train_input_fn(manifest, CONFIG)(params).take(4):  # buffers fill
+        pass
+    return {"seconds": seconds, "peak_mb": peak_mb()}
 
 
 def memory(manifest: Manifest) -> dict[str, float]:
     """Peak of an epoch of training, what TensorFlow had taken before it, and what the buffers take at the most."""
-    start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
+    start = peak_mb()
     buffers = sum(input_bytes(manifest, "train", CONFIG, BATCH_SIZE, Host()).values()) / 1e6
     return {"start_mb": start, "peak_mb": cost(manifest, "train")["peak_mb"], "buffers_mb": buffers}
 
 
 if __name__ == "__main__":
-    of, chosen = tpu_input.read_manifest(sys.argv[1]), sys.argv[2]
+    read, chosen, rest = tpu_input.read_manifest(sys.argv[1]), sys.argv[2], sys.argv[3:]
     by_name = {"first_batch": first_batch, "memory": memory}
-    print(json.dumps(by_name[chosen](of) if chosen in by_name else cost(of, chosen)))
+    print(json.dumps(by_name[chosen](read, *rest) if chosen in by_name else cost(read, chosen, *rest)))

@@ -1,22 +1,28 @@
 """One peer's way of making the same images, in a process and an environment of its own; benchmarks/input.py starts it.
 
-    python benchmarks/input_peers.py simplejpeg|dali FOLDER_OF_JPEGS DATASET COUNT
+    python -m benchmarks.input_peers simplejpeg|dali|grain|webdataset FOLDER_OF_JPEGS DATASET COUNT
         ──▶  {"images/s": …, "cpu_ms": …, "peak_mb": …, "version": …}
 
-Needs benchmarks/requirements-peers.txt and nothing of this repository.
+Needs benchmarks/requirements-peers.txt, and of this repository what grain reads records with: tpu_input.RecordSource.
+webdataset finds its tar files in DATASET.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
-import resource
 import sys
-import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.own_cost import cost_of
 
 BATCH_SIZE = 64
 IMAGE_SIZE = 224
@@ -74,6 +80,67 @@ def dali(folder: Path, dataset: Path, count: int) -> tuple[Callable[[], int], st
     return run, f"{name} {version(name)}"
 
 
+def grain(folder: Path, dataset: Path, count: int) -> tuple[Callable[[], int], str]:
+    """grain over tpu_input.RecordSource, which shuffles all numbers; OpenCV makes the images, in a thread a core."""
+    from grain import MapDataset, ReadOptions
+
+    from tpu_input.record_source import RecordSource
+    from tpu_input.schema import Manifest
+
+    manifest = Manifest.from_json((dataset / "manifest.json").read_text(), str(dataset))
+    records = MapDataset.source(RecordSource(manifest, "train")).seed(0).shuffle().repeat()
+    examples = records.random_map(lambda record, random: (train_image(record.encoded, random), record.label))
+    options = ReadOptions(num_threads=THREADS, prefetch_buffer_size=2 * BATCH_SIZE)
+    batches = iter(examples.to_iter_dataset(options).batch(BATCH_SIZE, drop_remainder=True))
+    return lambda: take(batches, count), f"grain {version('grain')}, OpenCV {version('opencv-python-headless')}"
+
+
+def webdataset(folder: Path, dataset: Path, count: int) -> tuple[Callable[[], int], str]:
+    """webdataset without PyTorch and its worker processes: OpenCV makes the images, in a thread a core."""
+    from webdataset import WebDataset
+
+    shards = sorted(map(str, dataset.glob("*.tar")))
+    examples = WebDataset(shards, shardshuffle=len(shards), seed=0).shuffle(1024).repeat().to_tuple("jpg", "cls")
+    pool, random = ThreadPoolExecutor(THREADS), np.random.default_rng(0)
+
+    def batches() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        ahead: deque = deque()
+        for encoded, label in examples:
+            ahead.append((pool.submit(train_image, encoded, random.spawn(1)[0]), int(label)))
+            if len(ahead) == 3 * BATCH_SIZE:  # one to give away, two at work
+                taken = [ahead.popleft() for _ in range(BATCH_SIZE)]
+                yield np.stack([image.result() for image, _ in taken]), np.array([label for _, label in taken])
+
+    made = batches()
+    return lambda: take(made, count), f"webdataset {version('webdataset')}, OpenCV {version('opencv-python-headless')}"
+
+
+def take(batches: Iterator[Any], count: int) -> int:
+    return sum(len(labels) for _, labels in itertools.islice(batches, count // BATCH_SIZE))
+
+
+def train_image(encoded: bytes, random: np.random.Generator) -> np.ndarray:
+    """Returns what training sees of an image, uint8: a crop of 0.08 to 1 of it, bilinear, flipped half of the time.
+
+    OpenCV decodes no part of a JPEG, so it decodes all of it. The crop is that of Szegedy et al. 2014, with ten tries.
+    """
+    import cv2
+
+    cv2.setNumThreads(1)  # the threads are ours
+    image = cv2.imdecode(np.frombuffer(encoded, np.uint8), cv2.IMREAD_COLOR_RGB)
+    height, width, _ = image.shape
+    for _ in range(10):
+        area = random.uniform(0.08, 1.0) * height * width
+        aspect = np.exp(random.uniform(np.log(3 / 4), np.log(4 / 3)))
+        crop_width, crop_height = round(np.sqrt(area * aspect)), round(np.sqrt(area / aspect))
+        if crop_width <= width and crop_height <= height:
+            left, top = random.integers(width - crop_width + 1), random.integers(height - crop_height + 1)
+            image = image[top : top + crop_height, left : left + crop_width]
+            break
+    image = cv2.resize(image, (IMAGE_SIZE, IMAGE_SIZE), interpolation=cv2.INTER_LINEAR)
+    return image[:, ::-1] if random.integers(2) else image
+
+
 def _installed(package: str) -> bool:
     try:
         return bool(version(package))
@@ -82,15 +149,10 @@ def _installed(package: str) -> bool:
 
 
 def main(way: str, folder: str, dataset: str, count: str) -> None:
-    make = {"simplejpeg": simplejpeg, "dali": dali}[way]
+    make = {"simplejpeg": simplejpeg, "dali": dali, "grain": grain, "webdataset": webdataset}[way]
     make_images, name = make(Path(folder), Path(dataset), int(count))
     make_images()  # not counted: threads start, the shuffle buffer fills
-    before, start = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
-    images = make_images()
-    seconds, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF)
-    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    costs = {"images/s": images / seconds, "cpu_ms": cpu / images * 1000, "peak_mb": after.ru_maxrss * 1024 / 1e6}
-    print(json.dumps(costs | {"version": name}))
+    print(json.dumps(cost_of(make_images) | {"version": name}))
 
 
 if __name__ == "__main__":

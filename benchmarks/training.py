@@ -8,8 +8,6 @@ The images are photographs, 500 x 375 pixels unless resized, which the benchmark
 from __future__ import annotations
 
 import argparse
-import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -20,12 +18,12 @@ from collections import defaultdict
 from pathlib import Path
 from unittest import mock
 
+from benchmarks import measure
 from benchmarks.corpus import make_corpus
 from estimator_app.quiet import import_tensorflow
 
 import_tensorflow(verbose=False)
 
-import tensorflow as tf  # noqa: E402
 
 from estimator_app import loop, rounds  # noqa: E402
 from estimator_app.config import TrainConfig  # noqa: E402
@@ -37,9 +35,9 @@ ROUNDS = 3
 
 def dataset_of(folder: Path, resize_shorter: int | None):
     """Returns the manifest of 1,000 photographs, a fifth of them held out."""
-    make_corpus(folder / "photographs", 1000)
+    make_corpus(folder / "jpegs", 1000)
     output = folder / f"dataset{resize_shorter or ''}"
-    flags = [f"--input={folder}/photographs", f"--output={output}", "--splits=train=80%,validation=20%"]
+    flags = [f"--input={folder}/jpegs", f"--output={output}", "--splits=train=80%,validation=20%"]
     flags += [f"--resize_shorter={resize_shorter}"] if resize_shorter else []
     subprocess.run([sys.executable, "-m", "beam_pipelines", "convert", *flags], check=True, stdout=subprocess.DEVNULL)
     return read_manifest(output)
@@ -51,8 +49,8 @@ def one_batch(manifest, config, start_step=0):
     return lambda params, config=None: real(params, config).take(1).cache().repeat()
 
 
-def compare_input(manifest, config) -> None:
-    """Prints images/s of both inputs; they take turns, for the machine is not equally fast all the time."""
+def compare_input(manifest, config) -> list[dict]:
+    """Prints and returns images/s of both inputs; they take turns, for the machine is not equally fast all the time."""
     ways, found = {"one batch": one_batch, "real input": make_train_input_fn}, defaultdict(list)
     steps = config.train_steps // (2 * ROUNDS)
     with tempfile.TemporaryDirectory() as folder:
@@ -66,10 +64,11 @@ def compare_input(manifest, config) -> None:
         print(f"{name}: {', '.join(f'{rate:.1f}' for rate in rates)} images/s", flush=True)
     ratio = statistics.median(a / b for a, b in zip(found["one batch"], found["real input"], strict=True))
     print(f"real input takes {ratio:.3f} times as long, in the median of {ROUNDS} turns")
+    return [{"way": name, "images/s": statistics.median(rates)} for name, rates in found.items()]
 
 
-def share_of_loop(manifest, config) -> None:
-    """Prints where the seconds of a whole run go."""
+def share_of_loop(manifest, config) -> list[dict]:
+    """Prints and returns where the seconds of a whole run go."""
     seconds = defaultdict(float)
 
     def timed(name, method):
@@ -92,6 +91,7 @@ def share_of_loop(manifest, config) -> None:
     print(f"run of {config.train_steps} steps: {whole:.1f} s")
     for name, value in seconds.items():
         print(f"  {name}: {value:.2f} s, {100 * value / whole:.2f} %", flush=True)
+    return [{"way": name, "seconds": value} for name, value in seconds.items()]
 
 
 def main() -> None:
@@ -104,13 +104,14 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--part", choices=["input", "loop"], action="append")
     flags = parser.parse_args()
-    print(f"{os.cpu_count()} cores, Python {platform.python_version()}, TensorFlow {tf.__version__}")
+    print(measure.in_words(measure.machine()), "\n")
     manifest = dataset_of(flags.folder, flags.resize_shorter)
     options = vars(flags) | {"dataset": manifest.path, "split": "validation", "eval_batch_size": 100}
     options |= {"train_steps": flags.steps, "steps_per_eval": flags.steps, "learning_rate": 0.01}
     config = TrainConfig.of(manifest, options | {"iterations_per_loop": 100})
     for part in flags.part or ["input", "loop"]:
-        {"input": compare_input, "loop": share_of_loop}[part](manifest, config)
+        rows = {"input": compare_input, "loop": share_of_loop}[part](manifest, config)
+        measure.save(f"training_{part}", rows)
 
 
 if __name__ == "__main__":

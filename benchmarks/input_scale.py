@@ -1,0 +1,89 @@
+"""How the first batch and the memory of training's input grow: with shards, with images, with hosts.
+
+Each is a part of benchmarks/input.py; given a number of images, to try it out, it takes fewer shards and hosts too.
+"""
+
+from __future__ import annotations
+
+import functools
+import statistics
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from benchmarks import measure
+from benchmarks.input_start import make_dataset, run_ours
+
+COUNT = 4000
+AT_A_TIME = 2  # hosts simulated at the same time: a core each
+MEMORY = ((2_000, 8), (4_000, 16), (16_000, 64), (16_000, 640))  # images, shards
+MEMORY_COLUMNS = {
+    "images": "images:,",
+    "shards": "shards",
+    "dataset MB": "dataset_mb:,.0f",
+    "before": "start_mb:,.0f",
+    "buffers, at most": "buffers_mb:,.0f",
+    "peak": "peak_mb:,.0f",
+    "peak, one arena": "arena_mb:,.0f",
+}
+HOSTS_COLUMNS = {
+    "shards": "shards:,",
+    "hosts": "hosts",
+    "first batch after": "seconds:.2f",
+    "slowest host": "slowest:.2f",
+    "peak MB of a host": "peak_mb:,.0f",
+    "largest": "largest_mb:,.0f",
+}
+
+
+def start(folder: Path, count: int | None, repeats: int) -> list[dict[str, Any]]:
+    """First batch from 8 and from 1,024 shards of the same images."""
+    rows = []
+    for shards in (8, 64) if count else (8, 1024):
+        of = make_sharded(folder, count or COUNT, shards)
+        seconds = statistics.median(run_ours(of, "first_batch")["seconds"] for _ in range(repeats))
+        rows.append({"shards": shards, "seconds": seconds})
+        print(f"first batch from {shards:5,} shards after {seconds:.2f} s")
+    print(f"{rows[1]['seconds'] / rows[0]['seconds']:.2f} times; below 3 wanted\n", flush=True)
+    return rows
+
+
+def memory(folder: Path, count: int | None, repeats: int) -> list[dict[str, Any]]:
+    """Peak memory by size of the dataset, with a shuffle buffer of 1,024 records, beside tpu_input/memory.py's sum.
+
+    malloc keeps freed memory for the threads that took it; with a single arena all threads share it.
+    """
+    rows = []
+    for images, shards in ((count, 2), (count, 8)) if count else MEMORY:
+        of = make_sharded(folder, images, shards)
+        found, trimmed = run_ours(of, "memory"), run_ours(of, "memory", MALLOC_ARENA_MAX="1")
+        size = sum(path.stat().st_size for path in of.glob("*.tfrecord")) / 1e6
+        row = {"images": images, "shards": shards, "dataset_mb": size, "arena_mb": trimmed["peak_mb"]}
+        rows.append(row | found)
+    measure.print_table(rows, MEMORY_COLUMNS)
+    return rows
+
+
+def hosts(folder: Path, count: int | None, repeats: int) -> list[dict[str, Any]]:
+    """First batch and memory of every one of 1 to 64 hosts, each a process, two at a time.
+
+    64 shards are one a host; 1,024 are what ImageNet has. All hosts of a row read the same dataset.
+    """
+    rows = []
+    for shards in (8, 64) if count else (64, 1024):
+        of = make_sharded(folder, count or COUNT, shards)
+        for num_hosts in (1, 4) if count else (1, 4, 16, 64):
+            with ThreadPoolExecutor(AT_A_TIME) as pool:
+                run = functools.partial(run_ours, of, "first_batch")
+                found = list(pool.map(run, range(num_hosts), [num_hosts] * num_hosts))
+            seconds, peaks = ([each[key] for each in found] for key in ("seconds", "peak_mb"))
+            middle = {"seconds": statistics.median(seconds), "peak_mb": statistics.median(peaks)}
+            worst = {"slowest": max(seconds), "largest_mb": max(peaks)}
+            rows.append({"shards": shards, "hosts": num_hosts} | middle | worst)
+    measure.print_table(rows, HOSTS_COLUMNS)
+    return rows
+
+
+def make_sharded(folder: Path, count: int, shards: int) -> Path:
+    output = folder / "sharded" / f"{count}in{shards}"
+    return Path(make_dataset(output, count, num_shards=(("train", shards),)).path)

@@ -1,0 +1,199 @@
+"""Runs one command and measures it with all its descendants; keeps what was found. The one place that does either.
+
+    command ──▶ child, in a session of its own ──▶ Run(seconds, cpu_seconds, peak_mb, exit_code, stdout, stderr)
+    rows of a part ──save──▶ benchmarks/results/PART.json ──▶ benchmarks/plots.py
+
+Memory is what the processes hold together at one moment, each shared page counted once (PSS, proc_pid_smaps(5)); it is
+looked at up to twenty times a second, so that a shorter peak is missed. CPU time is the kernel's count.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+import os
+import platform
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psutil
+
+RESULTS = Path(__file__).with_name("results")
+_LOOK_EACH = 0.05  # seconds
+_LOOKING_AT_MOST = 1 / 20  # of one core: adding up a large process's pages takes milliseconds
+_PACKAGES = ("tensorflow", "apache-beam", "pillow", "numpy", "protobuf")
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """What one command took; exit_code is negative where a signal ended it."""
+
+    seconds: float
+    cpu_seconds: float
+    peak_mb: float
+    exit_code: int
+    stdout: str
+    stderr: str
+
+    @property
+    def last_line(self) -> str:
+        """What it said last, on stderr if nothing is on stdout."""
+        lines = (self.stdout.strip() or self.stderr.strip()).splitlines()
+        return lines[-1] if lines else ""
+
+    @property
+    def found(self) -> dict[str, Any]:
+        """What a benchmark's child prints last: an object in JSON."""
+        return dict(json.loads(self.stdout.splitlines()[-1]))
+
+
+def run(
+    command: Sequence[Any],
+    cores: int | None = None,
+    kill_when: Callable[[], bool] | None = None,
+    **environment: str,
+) -> Run:
+    """Returns what a command took, whatever its exit code.
+
+    Args:
+      command: It and its arguments.
+      cores: Number of cores it may use; None: all.
+      kill_when: Asked all the time; once it says yes, the command and its descendants get SIGKILL.
+      environment: Variables besides this process's own; TensorFlow's notes on stderr are off.
+    """
+    affinity = ["taskset", "--cpu-list", f"0-{cores - 1}"] if cores else []
+    with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
+        start = time.monotonic()
+        child = subprocess.Popen(
+            [*affinity, *map(str, command)],
+            stdout=stdout,
+            stderr=stderr,
+            env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"} | environment,
+            start_new_session=True,
+        )
+        try:
+            peak, status, usage = _wait(child.pid) if kill_when is None else _kill(child.pid, kill_when)
+        except BaseException:  # Ctrl-C does not reach another session
+            os.killpg(child.pid, signal.SIGKILL)
+            raise
+        seconds = time.monotonic() - start
+        child.returncode = os.waitstatus_to_exitcode(status)
+        texts = [_text(file) for file in (stdout, stderr)]
+    return Run(seconds, usage.ru_utime + usage.ru_stime, peak / 1e6, child.returncode, *texts)
+
+
+def check(done: Run, command: Sequence[Any]) -> Run:
+    """Returns `done` if its exit code is 0.
+
+    Raises:
+      RuntimeError: It is not.
+    """
+    if done.exit_code:
+        raise RuntimeError(f"{' '.join(map(str, command))} ended with {done.exit_code}:\n{done.stderr}")
+    return done
+
+
+def _wait(pid: int) -> tuple[float, int, Any]:
+    """Returns (peak bytes, wait status, usage) of a child that has ended."""
+    peak = 0.0
+    while True:
+        ended, status, usage = os.wait4(pid, os.WNOHANG)
+        if ended:
+            return peak, status, usage
+        before = time.monotonic()
+        peak = max(peak, _bytes_of_tree(pid))
+        time.sleep(max(_LOOK_EACH, (time.monotonic() - before) / _LOOKING_AT_MOST))
+
+
+def _kill(pid: int, when: Callable[[], bool]) -> tuple[float, int, Any]:
+    """The same of a child that is killed, if it has not ended before; its memory is not looked at."""
+    while True:
+        ended, status, usage = os.wait4(pid, os.WNOHANG)
+        if ended:
+            return 0.0, status, usage
+        if when():
+            os.killpg(pid, signal.SIGKILL)
+        time.sleep(0.002)
+
+
+def _bytes_of_tree(pid: int) -> float:
+    total = 0
+    try:
+        root = psutil.Process(pid)
+        processes = [root, *root.children(recursive=True)]
+    except psutil.Error:
+        return 0
+    for process in processes:
+        try:
+            total += process.memory_full_info().pss
+        except psutil.Error:  # it has just ended
+            continue
+    return total
+
+
+def _text(file: Any) -> str:
+    file.seek(0)
+    return str(file.read().decode(errors="replace"))
+
+
+def in_turn(ways: Mapping[str, Callable[[], T]], repeats: int) -> dict[str, list[T]]:
+    """Returns what each way gave each time; they take turns, as the machine is not equally fast all the time."""
+    found: dict[str, list[T]] = {name: [] for name in ways}
+    for _ in range(repeats):
+        for name, way in ways.items():
+            found[name].append(way())
+    return found
+
+
+def medians(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Returns the median of each number, and of anything else the first."""
+    return {
+        key: statistics.median(run[key] for run in runs) if isinstance(value, (int, float)) else value
+        for key, value in runs[0].items()
+    }
+
+
+def machine() -> dict[str, Any]:
+    """Returns what figures depend on: cores, processor, versions, day."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    model = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), "")
+    versions = {"Python": platform.python_version()} | {name: version(name) for name in _PACKAGES}
+    cores = len(os.sched_getaffinity(0))
+    return {"cores": cores, "processor": model, "versions": versions, "day": datetime.date.today().isoformat()}
+
+
+def in_words(found: Mapping[str, Any]) -> str:
+    """Returns the line that goes with figures measured on that machine."""
+    versions = ", ".join(f"{name} {number}" for name, number in found["versions"].items())
+    return f"{found['cores']} cores, {found['processor']}, {found['day']}; {versions}"
+
+
+def save(part: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Keeps a part's rows with the machine and the command that gave them."""
+    RESULTS.mkdir(exist_ok=True)
+    found = {"part": part, "command": sys.argv, "machine": machine(), "rows": list(rows)}
+    (RESULTS / f"{part}.json").write_text(json.dumps(found, indent=1) + "\n")
+
+
+def print_table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> None:
+    """Prints rows as Markdown; columns: {heading: key and format, as "images/s:,.0f"}."""
+    print("| " + " | ".join(columns) + " |\n" + "|---" * len(columns) + "|")
+    for row in rows:
+        print("| " + " | ".join(_cell(row, of) for of in columns.values()) + " |")
+    print(flush=True)
+
+
+def _cell(row: Mapping[str, Any], of: str) -> str:
+    key, _, form = of.partition(":")
+    value = row.get(key)
+    return "" if value is None else str(value) if isinstance(value, str) else format(value, form)

@@ -1,0 +1,68 @@
+"""What the benchmarks conclude from what they see: counts of examples and of records, plots; and what they see."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks import plots
+from benchmarks.conversion_promises import num_records
+from benchmarks.conversion_ways import ALL, PLAIN
+from benchmarks.corpus import photograph
+from benchmarks.evaluation import account
+from tpu_input.schema import frame
+
+
+@pytest.mark.parametrize(
+    ("hosts", "expected"),
+    [
+        ([[[0, 1], [2, 3], [4, -1]]], {"steps": 3, "once": 5, "padded": 1, "twice": 0, "dropped": 0, "ragged": 0}),
+        ([[[0, 1], [2, 3]]], {"steps": 2, "once": 4, "padded": 0, "twice": 0, "dropped": 1, "ragged": 0}),
+        ([[[0, 1], [2, 3], [4, 4]]], {"steps": 3, "once": 4, "padded": 0, "twice": 1, "dropped": 0, "ragged": 0}),
+        # The second host has no second batch, so the first one's is never taken.
+        ([[[0, 1], [2]], [[3, 4]]], {"steps": 1, "once": 4, "padded": 0, "twice": 0, "dropped": 1, "ragged": 0}),
+        ([[[0, 1], [4]], [[2, 3], [-1]]], {"steps": 2, "once": 5, "padded": 1, "twice": 0, "dropped": 0, "ragged": 2}),
+    ],
+)
+def test_examples_are_counted_in_the_steps_that_all_hosts_can_take(hosts, expected):
+    assert account(hosts, images=5, batch_size=2) == {"hosts": len(hosts)} | expected
+
+
+def test_photographs_are_the_same_every_time_and_of_the_size_that_the_page_says():
+    made = [photograph(np.random.default_rng([0, number])) for number in range(20)]
+    assert made[3] == photograph(np.random.default_rng([0, 3]))
+    assert 80_000 < np.mean([len(one) for one in made]) < 96_000
+
+
+def test_records_are_counted_in_every_format_that_is_compared(tmp_path):
+    (tmp_path / PLAIN.files).write_bytes(frame(b"one") + frame(b"") + frame(b"three"))
+    with tarfile.open(tmp_path / "train-000000.tar", "w") as shard:
+        for name in ("0.jpg", "0.cls", "1.jpg", "1.cls"):
+            shard.addfile(tarfile.TarInfo(name), io.BytesIO())
+    counts = {}
+    for index in ({"shards": [{"samples": 2}, {"samples": 2}]}, {"chunks": [{"chunk_size": 5}]}):
+        (tmp_path / "index.json").write_text(json.dumps(index))
+        counts |= {way.function + next(iter(index)): num_records(way, tmp_path) for way in ALL}
+    assert (counts["plainshards"], counts["webdatasetshards"]) == (3, 2)
+    assert (counts["mdsshards"], counts["litdatachunks"]) == (4, 5)
+    assert counts["convertshards"] == 3  # any .tfrecord
+
+
+def test_plots_are_made_of_what_has_been_measured_and_are_the_same_every_time(tmp_path, monkeypatch, capsys):
+    rows = [{"way": "convert", "images/s": 10.0, "peak_mb": 1.0}, {"way": "another", "images/s": 5.0, "peak_mb": 2.0}]
+    machine = {"cores": 2, "processor": "P", "day": "2026-01-01", "versions": {"Python": "3.11"}}
+    (tmp_path / "conversion_peers.json").write_text(json.dumps({"rows": rows, "machine": machine}))
+    monkeypatch.setattr(sys, "argv", ["plots", f"--results={tmp_path}", f"--output={tmp_path}"])
+    made = []
+    for _ in range(2):
+        plots.main()
+        made.append(Path(tmp_path / "benchmark_conversion.svg").read_text())
+    assert made[0] == made[1]
+    assert all(text in made[0] for text in ("another", "images a second", "2 cores, P, 2026-01-01; Python 3.11"))
+    assert "left out: growth" in capsys.readouterr().out

@@ -1,0 +1,42 @@
+"""What the benchmarks measure with: a command with all its descendants."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from benchmarks import measure
+
+# Starts a process of its own that takes 100 MB and half a second of CPU time.
+NESTED = """
+import subprocess, sys
+subprocess.run([sys.executable, "-c", '''
+import time
+taken = bytearray(b"x" * 100_000_000)
+while time.process_time() < 0.5:
+    pass
+'''], check=True)
+print('{"seen": 1}')
+"""
+
+
+def test_a_run_counts_memory_and_time_of_the_processes_that_its_process_starts():
+    done = measure.run([sys.executable, "-c", NESTED])
+    assert (done.exit_code, done.found) == (0, {"seen": 1})
+    assert done.peak_mb > 100
+    assert done.cpu_seconds > 0.5
+
+
+def test_a_run_is_killed_with_its_descendants_when_asked_for(tmp_path):
+    begun = tmp_path / "begun"
+    code = f"import subprocess; subprocess.run(['sh', '-c', 'touch {begun}; sleep 60; touch {begun}.after'])"
+    done = measure.run([sys.executable, "-c", code], kill_when=begun.exists)
+    assert done.exit_code == -9
+    assert not begun.with_suffix(".after").exists()
+
+
+def test_a_run_that_fails_is_an_error_with_what_it_said():
+    command = [sys.executable, "-c", "import sys; sys.exit('no such way')"]
+    with pytest.raises(RuntimeError, match=r"ended with 1:\nno such way"):
+        measure.check(measure.run(command), command)
