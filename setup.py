@@ -41,6 +41,7 @@ DEV = [
     "pytest>=8",
     "ruff>=0.6",
     "setuptools>=65",
+    "trustme>=1.1",
 ]
 
 setup(

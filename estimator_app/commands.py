@@ -50,7 +50,9 @@ def train(arguments: argparse.Namespace) -> int:
     from tpu_input import read_manifest
 
     manifest, model_dir = read_manifest(arguments.dataset), arguments.model_dir
-    config = TrainConfig.of(manifest, vars(arguments), begun(model_dir))
+    # Only runs with one name share a service's batches; and whoever asks first gets the next.
+    of_service = {"service_job": model_dir, "deterministic": False} if arguments.service else {}
+    config = TrainConfig.of(manifest, vars(arguments) | of_service, begun(model_dir))
     if config.train_steps > config.decay_steps:
         say(f"note: the learning rate has fallen by step {config.decay_steps} (decay_steps), and stays there")
     tpu, command = _tpu(arguments) if arguments.use_tpu else None, _command(arguments.argv)

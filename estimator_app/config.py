@@ -23,6 +23,7 @@ CLASS_WEIGHTS = ("equal", "balanced")
 _MAY_CHANGE = frozenset(
     {"dataset", "split", "eval_batch_size", "train_steps", "steps_per_eval", "iterations_per_loop", "summary_steps"}
     | {"save_steps", "keep_exports", "early_stop_metric", "early_stop_patience"}
+    | {"service", "service_job", "deterministic"}
 )
 # What follows from the dataset, whose fingerprint tells.
 _OF_DATASET = frozenset({"classes", "train_examples", "class_counts", "mean", "std"})

@@ -6,7 +6,8 @@
         assets.extra/config.json, metrics.json      where it comes from: the run's options, the step, its metrics
         assets.extra/tf_serving_warmup_requests     what TensorFlow Serving runs first
 
-All this is written under a name that begins with temp-, and renamed when it is complete.
+All this is written under a name that begins with temp-, and renamed when it is complete. In a bucket, where renaming
+copies file by file, saved_model.pb is written last: where it is, all is.
 """
 
 from __future__ import annotations
@@ -59,7 +60,20 @@ def export_model(
             METRICS_NAME: _write(scratch, METRICS_NAME, _origin(str(checkpoint), metrics)),
             WARMUP_NAME: f"{scratch}/{WARMUP_NAME}",
         }
-        return find_loop(config.loop).save(config, str(checkpoint), export_dir, classes_file, extra, export_to_tpu)
+        save = find_loop(config.loop).save
+        if not files.is_in_bucket(export_dir):
+            return save(config, str(checkpoint), export_dir, classes_file, extra, export_to_tpu)
+        made = save(config, str(checkpoint), f"{scratch}/export", classes_file, extra, export_to_tpu)
+        return _uploaded(made, export_dir)
+
+
+def _uploaded(made: str, export_dir: str) -> str:
+    """Returns the URI of a SavedModel's copy in a bucket, with a number that no other there has."""
+    folder, _, number = made.rpartition("/")
+    taken = [int(name) for name in files.names(export_dir) if name.isdigit()]
+    uri = f"{export_dir}/{max([int(number), *(other + 1 for other in taken)])}"
+    files.upload(f"{folder}/{number}", uri, last="saved_model.pb")
+    return uri
 
 
 def read_origin(path: str) -> tuple[TrainConfig, int]:

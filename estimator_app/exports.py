@@ -34,11 +34,13 @@ def keep(model_dir: str, kind: str, step: int, num: int, export: Callable[[], st
       num: How many exports of this kind to keep.
       export: Makes one and returns its path.
     """
-    kept = [entry for entry in read_exports(model_dir).get(kind, []) if tf.io.gfile.isdir(entry["path"])]
+    known = read_exports(model_dir).get(kind, [])
+    kept = [entry for entry in known if tf.io.gfile.exists(f"{entry['path']}/saved_model.pb")]
     if not kept or kept[-1]["step"] != step:
         kept.append({"step": step, "path": export()})
         _write(model_dir, kind, kept)  # before anything is removed: what is not listed stays for ever
     for entry in kept[:-num]:
+        tf.io.gfile.remove(f"{entry['path']}/saved_model.pb")  # first: what is left of it then is nobody's SavedModel
         tf.io.gfile.rmtree(entry["path"])
     _write(model_dir, kind, kept[-num:])
     return str(kept[-1]["path"])

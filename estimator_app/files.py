@@ -1,8 +1,22 @@
-"""Small files of a model_dir, here or in a bucket: each is written whole or not at all."""
+"""Files of a run, here or in a bucket: each is written whole or not at all.
+
+here         content ──▶ PATH.tmp ──rename──▶ PATH
+in a bucket  content ──upload──▶ PATH, which is there when all of it is; a rename would copy it
+"""
 
 from __future__ import annotations
 
 import tensorflow as tf
+
+from tpu_input.buckets import in_words
+
+# Where a file appears when it is complete, and folders are but names.
+_OBJECT_STORES = ("gs://", "s3://")
+
+
+def is_in_bucket(path: str) -> bool:
+    """Returns whether a path is an object store's."""
+    return path.startswith(_OBJECT_STORES)
 
 
 def read_text(path: str) -> str:
@@ -16,17 +30,19 @@ def read_text(path: str) -> str:
 
 
 def write(path: str, content: str | bytes) -> None:
-    """Writes a whole file under another name first, so that nobody ever reads half of it.
+    """Writes a whole file, of which nobody ever reads half.
 
     Raises:
       OSError: It cannot be written.
     """
+    written = path if is_in_bucket(path) else f"{path}.tmp"
     try:
-        with tf.io.gfile.GFile(f"{path}.tmp", "w" if isinstance(content, str) else "wb") as file:
+        with tf.io.gfile.GFile(written, "w" if isinstance(content, str) else "wb") as file:
             file.write(content)
-        tf.io.gfile.rename(f"{path}.tmp", path, overwrite=True)
+        if written != path:
+            tf.io.gfile.rename(written, path, overwrite=True)
     except tf.errors.OpError as error:
-        raise OSError(f"cannot write {path!r}: {error.message.rpartition('; ')[2]}") from error
+        raise OSError(f"cannot write {path!r}: {reason(error)}") from error
 
 
 def make_folder(path: str) -> None:
@@ -38,7 +54,25 @@ def make_folder(path: str) -> None:
     try:
         tf.io.gfile.makedirs(path)
     except tf.errors.OpError as error:
-        raise OSError(f"cannot write to {path!r}: {error.message.rpartition('; ')[2]}") from error
+        raise OSError(f"cannot write to {path!r}: {reason(error)}") from error
+
+
+def upload(folder: str, uri: str, last: str) -> None:
+    """Copies a folder of this machine into a bucket, of its files `last` last: where that is, all others are.
+
+    Raises:
+      tf.errors.OpError: A file cannot be written.
+    """
+    found = (f"{parent}/{name}" for parent, _, names in tf.io.gfile.walk(folder) for name in names)
+    for path in sorted(found, key=lambda path: path == f"{folder}/{last}"):
+        tf.io.gfile.copy(path, uri + path.removeprefix(folder), overwrite=True)
+
+
+def reason(error: tf.errors.OpError) -> str:
+    """Returns what an error of TensorFlow's says about a file, without the path of a local one, with which it begins."""
+    message = str(error.message)
+    said = in_words(message)
+    return said if said != message else message.rpartition("; ")[2]
 
 
 def names(path: str) -> list[str]:

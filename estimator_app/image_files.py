@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 
 import tensorflow as tf
 
+from estimator_app.files import reason
+
 _ENDINGS = (".jpg", ".jpeg", ".jpe", ".jfif", ".png")
 
 
@@ -54,5 +56,4 @@ def read(path: str) -> bytes | ValueError:
             content: bytes = file.read()
             return content
     except (OSError, tf.errors.OpError) as error:
-        message = error.message if isinstance(error, tf.errors.OpError) else str(error)
-        return ValueError(message.rpartition("; ")[2])  # the message begins with the path
+        return ValueError(reason(error) if isinstance(error, tf.errors.OpError) else str(error))

@@ -1,11 +1,22 @@
-"""One training at a time in a model_dir."""
+"""One training at a time in a model_dir.
+
+here         the kernel's lock on MODEL_DIR/.lock: the second training is refused
+in a bucket  there are no locks that end with a process: MODEL_DIR/.lock names the last that began, all others end
+"""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-from collections.abc import Iterator
+import os
+import socket
+import uuid
+from collections.abc import Callable, Iterator
 from typing import TextIO
+
+import tensorflow as tf
+
+from estimator_app import files
 
 LOCK_NAME = ".lock"
 
@@ -13,8 +24,6 @@ LOCK_NAME = ".lock"
 @contextlib.contextmanager
 def locked(model_dir: str) -> Iterator[None]:
     """Keeps other trainings out of `model_dir`; the kernel gives the lock up when the process ends, however it ends.
-
-    A bucket has no locks: there, two trainings are kept apart by whoever starts them.
 
     Raises:
       ValueError: Another process holds it.
@@ -31,6 +40,31 @@ def locked(model_dir: str) -> Iterator[None]:
                 f"another process is training in {model_dir!r}; wait for it, or give another --model_dir"
             ) from None
         yield
+
+
+def take_over(model_dir: str) -> Callable[[], None]:
+    """Returns a check that no other training has begun in a bucket's `model_dir` since; elsewhere one of nothing.
+
+    The last one wins, not the first: after its machine was preempted or killed, a run goes on at once.
+
+    Raises:
+      OSError: The folder cannot be written.
+      ValueError: From the check: another has begun.
+    """
+    if not files.is_in_bucket(model_dir):
+        return lambda: None
+    path, this = f"{model_dir}/{LOCK_NAME}", f"process {os.getpid()} of {socket.gethostname()}"
+    written = f"{this} ({uuid.uuid4().hex})"
+    files.write(path, written)
+
+    def check() -> None:
+        with contextlib.suppress(tf.errors.NotFoundError):
+            found = files.read_text(path)
+            if found != written:
+                other = found.rpartition(" (")[0]
+                raise ValueError(f"{other} has begun to train in {model_dir!r}, so this one, {this}, ends")
+
+    return check
 
 
 def _opened(model_dir: str) -> TextIO:

@@ -82,8 +82,8 @@ def find_export(path: str) -> str:
 
 
 def _newest(export_dir: str) -> str | None:
-    """Returns the complete SavedModel of the highest number, of the last steps and of the best."""
-    return _last(found for kind in KINDS for found in _complete(folder(export_dir, kind)))
+    """Returns the SavedModel of the highest number, of the last steps and of the best."""
+    return _last(found for kind in KINDS for found in _numbered(folder(export_dir, kind)))
 
 
 def _listed(model_dir: str) -> str | None:
@@ -93,16 +93,11 @@ def _listed(model_dir: str) -> str | None:
 
 
 def _last(exports: Iterable[tuple[int, str]]) -> str | None:
-    """Returns the path of the highest number that is a SavedModel."""
+    """Returns the path of the highest number that is a SavedModel: the file is what an upload ends with."""
     paths = (path for _, path in sorted(exports, reverse=True))
     return next((path for path in paths if tf.io.gfile.exists(f"{path}/saved_model.pb")), None)
 
 
-def _complete(parent: str) -> list[tuple[int, str]]:
-    """Returns (number, path) of the folders that have an export's name.
-
-    It has another name as long as it is written; in a bucket, where renaming copies file by file, it has both for a
-    while.
-    """
-    names = files.names(parent)
-    return [(int(name), f"{parent}/{name}") for name in names if name.isdigit() and f"temp-{name}" not in names]
+def _numbered(parent: str) -> list[tuple[int, str]]:
+    """Returns (number, path) of the folders that have an export's name."""
+    return [(int(name), f"{parent}/{name}") for name in files.names(parent) if name.isdigit()]

@@ -26,7 +26,7 @@ from estimator_app.evaluation import Metrics
 from estimator_app.export import export_model
 from estimator_app.exports import folder, keep, read_exports
 from estimator_app.history import Row, best, is_stale, read_history, write_history
-from estimator_app.lock import locked
+from estimator_app.lock import locked, take_over
 from estimator_app.loops import Loop, find_loop
 from estimator_app.model_dir import Finished, check_free, claim, read_finished, write_finished
 from estimator_app.patience import no_recovery_in_place, patiently
@@ -53,6 +53,7 @@ class _Run:
     export_dir: str
     report: Report
     stop: threading.Event
+    check_alone: Callable[[], None]
 
     def rows(self) -> list[Row]:
         """Returns history.csv's rows up to the last checkpoint, for someone may have removed later ones."""
@@ -100,15 +101,17 @@ def run(
     with locked(model_dir):
         claim(model_dir, config, command)
         files.make_folder(export_dir)  # now, not after hours of training, it should turn out that nobody may
-        it = _Run(loop, manifest, config, model_dir, export_dir, report, stop or threading.Event())
+        stop = stop or threading.Event()
+        it = _Run(loop, manifest, config, model_dir, export_dir, report, stop, check_alone=lambda: None)
         before = read_finished(model_dir)
         if before and _is_all(before, it):
             report(f"nothing to train: step {before.metrics.step} is done, {before.metrics}")
             report(f"export: {before.export}")
             return before
-        if tpu is None:
-            return _go_on(it, None)
+        it = dataclasses.replace(it, check_alone=take_over(model_dir))
         with no_recovery_in_place() if config.loop == "estimator" else contextlib.nullcontext():
+            if tpu is None:
+                return _go_on(it, None)
             return patiently(lambda: _go_on(it, tpu), lambda: latest_step(model_dir), it.stop.wait, report)
 
 
@@ -126,6 +129,7 @@ def _go_on(it: _Run, tpu: Tpu | None) -> Finished:
     trained: dict[str, float] = {}
     drawn = time.monotonic()
     while not _is_over(step, it) or not _is_evaluated(step, it):
+        it.check_alone()
         if step and not _is_evaluated(step, it) and (step % it.config.steps_per_eval == 0 or _is_over(step, it)):
             _evaluate_and_keep(it, trainer, trained)
             if time.monotonic() - drawn >= _DRAW_SECONDS:
@@ -135,6 +139,7 @@ def _go_on(it: _Run, tpu: Tpu | None) -> Finished:
             next_step = next_stop(step, it.config.steps_per_eval, it.config.train_steps)
             trained = it.loop.train(trainer, it.manifest, it.config, step, next_step, it.stop)
             step = next_step
+    it.check_alone()
     return _finish(it, step)
 
 

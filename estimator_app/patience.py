@@ -89,7 +89,7 @@ def patiently(
 
 @contextlib.contextmanager
 def no_recovery_in_place() -> Iterator[None]:
-    """Makes a lost TPU an error of TPUEstimator.train(), for as long as this lasts.
+    """Makes a lost TPU, or a bucket that fails, an error of TPUEstimator.train(), for as long as this lasts.
 
     TensorFlow would make a new session of the same graph, over and over and without end: it loads the last checkpoint,
     but its data begin where the first session's did, and its address is that of a TPU that may be another by now.

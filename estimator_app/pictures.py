@@ -46,7 +46,7 @@ def write_inputs(model_dir: str, manifest: Manifest, config: InputConfig) -> Non
       ValueError: An image cannot be decoded.
     """
     # From a small shuffle: the run's own buffer takes as long to fill as it does before the first step.
-    few = dataclasses.replace(config, layout="NHWC", shuffle_records=NUM_INPUTS, cache=None, echo=1)
+    few = dataclasses.replace(config, layout="NHWC", shuffle_records=NUM_INPUTS, cache=None, echo=1, service=None)
     with named(manifest, "train"):
         features, _ = next(iter(make_train_input_fn(manifest, few)({"batch_size": NUM_INPUTS})))
     with _writer(model_dir).as_default(0):

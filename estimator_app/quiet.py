@@ -11,6 +11,8 @@ import sys
 import warnings
 from collections.abc import Iterator
 
+from tpu_input import buckets
+
 
 def has_estimator() -> bool:
     """Returns whether an installed TensorFlow has TPUEstimator, without the second that importing it takes."""
@@ -51,6 +53,7 @@ def import_tensorflow(verbose: bool) -> None:
     if not verbose:
         os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"  # read once, when TensorFlow is imported
         warnings.simplefilter("ignore")
+    buckets.set_up()
     try:
         with contextlib.nullcontext() if verbose else _no_stderr():
             import tensorflow as tf
@@ -96,7 +99,7 @@ def one_line(error: Exception) -> str:
     text = re.split(r"^Node: '.*'\n", str(error), flags=re.MULTILINE)[-1]
     text = re.sub(r"^(Graph execution error:\s*|\{\{function_node \S+\}\} )", "", text)
     text = re.sub(r"^\d+ root error\(s\) found\.\n\s*\(0\) [A-Z_]+: ", "", text)
-    line = (text.strip() or repr(error)).splitlines()[0]
+    line = buckets.in_words(text.strip() or repr(error)).splitlines()[0]
     if any(reason in line for reason in _FULL):
         line += "; make room, and the same command goes on from the last checkpoint"
     return line

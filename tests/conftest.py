@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from cloud import cloud, cloud_server, proxy  # noqa: F401
+from gs import gs, gs_session  # noqa: F401
 from nasty import write_nasty
 
 from beam_pipelines.convert import convert

@@ -1,4 +1,4 @@
-"""python -m tpu_input benchmark|idx DATASET. The only place of this package that knows flags.
+"""python -m tpu_input benchmark|idx DATASET, dispatcher, worker. The only place of this package that knows flags.
 
 TensorFlow is imported after the flags are read: --help and mistakes answer at once, and its noise can be turned off.
 """
@@ -14,8 +14,9 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tpu_input import buckets
 from tpu_input.command_line import Parser
-from tpu_input.config import CACHES, DTYPES, LAYOUTS, InputConfig
+from tpu_input.config import CACHES, DTYPES, LAYOUTS, InputConfig, check_service
 
 _AUGMENTS = ("none", "color_jitter", "rand_augment")
 
@@ -25,6 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     flags = _parser().parse_args(argv)
     warnings.simplefilter("ignore", FutureWarning)  # Google's libraries warn of Python's age when TensorFlow loads them
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # read when TensorFlow is imported, below
+    buckets.set_up()
     try:
         return int(flags.run(flags))
     except KeyboardInterrupt:
@@ -36,16 +38,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         # TensorFlow's, of a record that cannot be read; its module is not imported for --help.
         if not type(error).__module__.startswith("tensorflow."):
             raise
-        print(f"error: {str(error).splitlines()[0]}", file=sys.stderr)
+        print(f"error: {buckets.in_words(str(error)).splitlines()[0]}", file=sys.stderr)
         return 2
 
 
 def _parser() -> Parser:
     parser = Parser(prog="python -m tpu_input", description="Shards -> batches.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=Parser)
-    _command(commands, "idx", _idx, "write DALI's index files, DATASET/index/*.idx", "gs://bucket/flowers")
+    idx = _command(commands, "idx", _idx, "write DALI's index files, DATASET/index/*.idx", "gs://bucket/flowers")
     words, example = "images/s, where the time goes, what to change", "gs://bucket/flowers --need=3000"
-    flag = _command(commands, "benchmark", _benchmark, words, example).add_argument
+    benchmark = _command(commands, "benchmark", _benchmark, words, example)
+    for command in (idx, benchmark):
+        command.add_argument("dataset", metavar="DATASET", help="folder or URI of a converted dataset")
+    _benchmark_flags(benchmark.add_argument)
+    _service_commands(commands)
+    return parser
+
+
+def _benchmark_flags(flag: Any) -> None:
     flag("--split", default="train", help="(default: %(default)s)")
     flag("--images", type=int, default=2000, help="to time each way with (default: %(default)s)")
     flag("--rounds", type=int, default=3, help="of all ways in turn; medians are shown (default: %(default)s)")
@@ -53,7 +63,18 @@ def _parser() -> Parser:
     flag("--json", action="store_true", help="print numbers rather than words")
     flag("--batch_size", type=int, default=64, help="images a batch of this host (default: %(default)s)")
     _config_flags(flag)
-    return parser
+
+
+def _service_commands(commands: Any) -> None:
+    words = "hand out the work of training's input to workers (docs/input-service.md)"
+    flag = _command(commands, "dispatcher", _dispatcher, words, "--port=5050").add_argument
+    flag("--port", type=int, default=5050, help="to listen at; 0 is any (default: %(default)s)")
+    flag("--work_dir", help="folder or URI for a journal, with which it can be started again (default: none)")
+    words = "do a dispatcher's work, on as many machines as it takes"
+    flag = _command(commands, "worker", _worker, words, "--dispatcher=grpc://10.0.0.2:5050").add_argument
+    flag("--dispatcher", required=True, metavar="grpc://ADDRESS:PORT", help="which the dispatcher has printed")
+    flag("--port", type=int, default=0, help="to listen at; 0 is any (default: %(default)s)")
+    flag("--host", help="this machine's name or address as the training's hosts know it (default: its own name)")
 
 
 def _command(commands: Any, name: str, run: Callable[..., int], words: str, example: str) -> Parser:
@@ -65,7 +86,6 @@ def _command(commands: Any, name: str, run: Callable[..., int], words: str, exam
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    command.add_argument("dataset", metavar="DATASET", help="folder or URI of a converted dataset")
     command.set_defaults(run=run)
     return command
 
@@ -112,6 +132,25 @@ def _benchmark(flags: argparse.Namespace) -> int:
     else:
         print("\n".join(describe(measured, flags.need)))
     return 0
+
+
+def _dispatcher(flags: argparse.Namespace) -> int:
+    from tpu_input.servers import run_dispatcher
+
+    run_dispatcher(flags.port, flags.work_dir, _say)
+    return 0
+
+
+def _worker(flags: argparse.Namespace) -> int:
+    check_service(flags.dispatcher)
+    from tpu_input.servers import run_worker
+
+    run_worker(flags.dispatcher, flags.port, flags.host, _say)
+    return 0
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
 
 
 def _config(flags: argparse.Namespace) -> InputConfig:

@@ -101,9 +101,7 @@ class InputConfig:
             raise ValueError(f"seed must be in [0, 2**31), got {self.seed!r}")
 
     def _check_service(self) -> None:
-        address, _, port = (self.service or "").removeprefix("grpc://").rpartition(":")
-        if not (self.service or "").startswith("grpc://") or not address or not port.isdigit():
-            raise ValueError(f'service must be "grpc://address:port" of a dispatcher, got {self.service!r}')
+        check_service(self.service or "")
         if self.deterministic:
             raise ValueError(
                 "service gives batches to whichever host asks first, so that no two runs see the same; "
@@ -111,3 +109,14 @@ class InputConfig:
             )
         if self.cache:
             raise ValueError(f"service has no cache, as its workers take other shards each epoch; got {self.cache!r}")
+
+
+def check_service(service: str) -> None:
+    """Checks what names a dispatcher.
+
+    Raises:
+      ValueError: It is not "grpc://address:port".
+    """
+    address, _, port = service.removeprefix("grpc://").rpartition(":")
+    if not service.startswith("grpc://") or not address or not port.isdigit():
+        raise ValueError(f'service must be "grpc://address:port" of a dispatcher, got {service!r}')

@@ -9,6 +9,7 @@ import os
 
 import tensorflow as tf
 
+from tpu_input.buckets import block_bytes
 from tpu_input.caching import cache_bytes
 from tpu_input.config import InputConfig
 from tpu_input.device import PREFETCHED_STEPS
@@ -45,8 +46,14 @@ def input_bytes(
     shuffled = min(buffer_records(manifest, split, config), host.num_examples(of.shards))
     return {
         "shuffle": 0 if config.cache else shuffled * record,
-        "read": open_shards * (read_buffer_bytes(manifest.path) + _RECORDS_AHEAD * record),
+        "read": open_shards * (_reader_bytes(manifest.path) + _RECORDS_AHEAD * record),
         "decode": 2 * cores * config.echo * image,
         "batches": (batches + (config.echo if config.echo > 1 else 0)) * batch_size * image,
         "cache": cache_bytes(manifest, split, host, config) if config.cache else 0,
     }
+
+
+def _reader_bytes(path: str) -> int:
+    """Returns what reading a shard keeps of it; TensorFlow's own block of a bucket's file only when reads are smaller."""
+    buffer = read_buffer_bytes(path)
+    return buffer + (block_bytes() if path.startswith("gs://") and block_bytes() >= buffer else 0)

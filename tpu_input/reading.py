@@ -46,11 +46,23 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
         with tf.io.gfile.GFile(f"{folder}/{MANIFEST_NAME}") as file:
             text = file.read()
     except tf.errors.NotFoundError:
+        if _is_no_bucket(folder):
+            raise ValueError(f"there is no bucket {folder.split('/')[2]!r}, of {folder!r}; look for its name") from None
         raise ValueError(
             f"{folder!r} holds no {MANIFEST_NAME}, so no complete dataset; "
             "make one with: python -m beam_pipelines convert --input=IMAGES --output=" + folder
         ) from None
     return Manifest.from_json(text, folder)
+
+
+def _is_no_bucket(folder: str) -> bool:
+    """Returns whether a folder is in a bucket that does not exist; False also when nobody may know."""
+    if not folder.startswith("gs://"):
+        return False
+    try:
+        return not tf.io.gfile.exists("/".join(folder.split("/")[:3]))
+    except tf.errors.OpError:
+        return False
 
 
 def records(
@@ -97,18 +109,15 @@ def shard_records(
     """Returns num_examples elements (path, number, serialized); "" from where the file is damaged or ends.
 
     Past damage TensorFlow's reader cannot find the next record. It logs what it saw, and we name the place.
-    No function is called for a record, as each call wakes a thread.
+    No function is called for a record, as each call wakes a thread. In a bucket a shard takes a request for its size and
+    one for each `buffer_bytes`.
+
+    Raises:
+      tf.errors.OpError: From the dataset: the file is missing, or its storage fails.
+      tf.errors.InvalidArgumentError: Likewise: it is larger than num_bytes.
     """
-    # TFRecordDataset(missing).ignore_errors() loops for ever (TF 2.15 and 2.21), so that the file is opened before,
-    # by a reader whose error is not ignored.
-    opened = tf.data.FixedLengthRecordDataset(path, 1, buffer_size=1).take(1)
-    read = opened.flat_map(
-        plain(lambda _: tf.data.TFRecordDataset(path, buffer_size=buffer_bytes).ignore_errors(log_warning=True))
-    )
-    missing = tf.data.Dataset.from_tensors("").repeat()
-    numbers, paths = tf.data.Dataset.range(num_examples), tf.data.Dataset.from_tensors(path).repeat()
-    found = tf.data.Dataset.zip((paths, numbers, read.concatenate(missing)))
-    # Of a file, what lies before a footer of the promised length: nothing, or the first byte.
+    # What lies before a footer of the promised length: nothing, or the first byte. It comes first because it also says
+    # that a file is missing: TFRecordDataset(missing).ignore_errors() loops for ever (TF 2.15 and 2.21).
     excess = tf.data.FixedLengthRecordDataset(path, 1, footer_bytes=num_bytes, buffer_size=1).take(1)
     counts = tf.strings.as_string(num_examples), tf.strings.as_string(num_bytes)
     promised = tf.strings.join([path, " holds more than the ", counts[0], " records, ", counts[1], " bytes, promised"])
@@ -118,4 +127,12 @@ def shard_records(
         with tf.control_dependencies([tf.raw_ops.Assert(condition=False, data=[promised])]):
             return path, num_examples, tf.identity(byte)
 
-    return found.concatenate(excess.map(refuse))
+    read = tf.data.TFRecordDataset(path, buffer_size=buffer_bytes).ignore_errors(log_warning=True)
+    # Where reading ends too early, a byte is read by a reader whose error is not ignored: it fails when it was the storage
+    # that failed, not the file.
+    storage = tf.data.FixedLengthRecordDataset(path, 1, buffer_size=1).take(1).skip(1)
+    missing = tf.data.Dataset.from_tensors("").repeat()
+    numbers, paths = tf.data.Dataset.range(num_examples), tf.data.Dataset.from_tensors(path).repeat()
+    # take(), because zip asks all its datasets once more at the end of one.
+    found = tf.data.Dataset.zip((paths, numbers, read.concatenate(storage).concatenate(missing).take(num_examples)))
+    return excess.map(refuse).concatenate(found)

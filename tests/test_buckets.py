@@ -1,0 +1,49 @@
+"""What TensorFlow says of a bucket becomes one line with the object, the reason and what helps."""
+
+from __future__ import annotations
+
+import pytest
+
+from tpu_input.buckets import in_words
+
+OBJECT = "gs://flowers/digits/train-00002-of-00009.tfrecord"
+ANSWER = "Error executing an HTTP request: HTTP response code {} with body '{}'\n\t when reading " + OBJECT
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        (
+            ANSWER.format(403, '{\n "error": {\n  "code": 403,\n  "message": "me@x does not have storage.objects.get"'),
+            "no permission; reading takes the bucket's role Storage Object Viewer, writing Storage Object User and "
+            "Storage Legacy Bucket Reader",
+        ),
+        (ANSWER.format(401, "{}"), "no valid credentials; log in with: gcloud auth application-default login"),
+        (ANSWER.format(404, "{}"), "there is no such object or bucket"),
+        (
+            ANSWER.format(400, "<Error><Code>UserProjectMissing</Code></Error>"),
+            "who asks pays; say which project does: GCS_ADDITIONAL_REQUEST_HEADER=x-goog-user-project:PROJECT",
+        ),
+        (
+            "All 10 retry attempts failed. The last failure: " + ANSWER.format(503, "") + "\n\t [[{{node Next}}]]",
+            "the storage answers 503, again and again; try later",
+        ),
+        (
+            "Error executing an HTTP request: libcurl code 6 meaning 'Could not resolve host', error details: Could "
+            f"not resolve host: storage.googleapis.com\n\t when reading {OBJECT}",
+            "the bucket cannot be reached: Could not resolve host",
+        ),
+    ],
+)
+def test_a_request_that_failed_is_said_in_a_line_with_its_object(message, words):
+    assert in_words(message) == f"{OBJECT}: {words}"
+
+
+def test_a_request_for_a_bucket_itself_names_none():
+    message = "Error executing an HTTP request: HTTP response code 412 with body '{}'"
+    assert in_words(message) == "the storage answers 412"
+
+
+@pytest.mark.parametrize("message", ["record 5 of gs://b/o has label 77", "a\nb", "HTTP response code 403"])
+def test_other_messages_stay_as_they_are(message):
+    assert in_words(message) == message

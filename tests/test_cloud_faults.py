@@ -1,0 +1,70 @@
+"""What a bucket refuses, or a shard of it that cannot be read, is said in one line that names it and ends the command."""
+
+from __future__ import annotations
+
+import pytest
+from tls_proxy import Fault
+
+from estimator_app.loops import default_loop
+
+pytestmark = pytest.mark.cloud
+SHARD = "train-00002-of-00009.tfrecord"
+
+
+needs_estimator = pytest.mark.skipif(default_loop() != "estimator", reason="TPUEstimator ends with TensorFlow 2.15")
+
+
+@pytest.mark.parametrize(
+    ("loop", "fault", "why"),
+    [
+        pytest.param("estimator", Fault(503), "the storage answers 503, again and again", marks=needs_estimator),
+        pytest.param("estimator", Fault(cut=1000), "the bucket cannot be reached: ", marks=needs_estimator),
+        ("strategy", Fault(503), "the storage answers 503, again and again"),
+        ("strategy", Fault(403), "no permission; reading takes the bucket's role Storage Object Viewer"),
+    ],
+)
+def test_a_shard_that_cannot_be_read_ends_training_with_its_name(gs, loop, fault, why):
+    gs.proxy.fault = lambda request: fault if request.is_read and SHARD in request.target else None
+    said = gs.refused(*gs.training(f"{gs.cloud.make_bucket()}/model", f"--loop={loop}"))
+    assert said.startswith(f"{gs.dataset}/{SHARD}: {why}")
+
+
+def test_a_missing_shard_is_named(gs, digits_dataset):
+    dataset = f"{gs.cloud.make_bucket()}/digits"
+    gs.cloud.upload(digits_dataset.path, dataset)
+    gs.cloud.client().bucket(dataset.split("/")[2]).blob(f"digits/{SHARD}").delete()
+    said = gs.refused("train", f"--dataset={dataset}", f"--model_dir={gs.cloud.make_bucket()}/model", "--image_size=16")
+    assert SHARD in said
+
+
+@pytest.mark.parametrize(
+    ("fault", "why"),
+    [
+        (Fault(403), "no permission; reading takes the bucket's role Storage Object Viewer"),
+        (Fault(401), "no valid credentials; log in with: gcloud auth application-default login"),
+        (Fault(400, body=b"<Code>UserProjectMissing</Code>"), "who asks pays; say which project does"),
+    ],
+)
+def test_a_dataset_that_is_not_for_this_user_is_said_with_what_helps(gs, fault, why):
+    gs.proxy.fault = lambda request: fault
+    assert gs.refused(*gs.training(f"{gs.cloud.make_bucket()}/m")).startswith(f"{gs.dataset}/manifest.json: {why}")
+
+
+def test_a_bucket_that_is_not_there_is_said(gs):
+    said = gs.refused("train", "--dataset=gs://no-such-bucket/digits", "--model_dir=gs://no-such-bucket/model")
+    assert said == "there is no bucket 'no-such-bucket', of 'gs://no-such-bucket/digits'; look for its name"
+    said = gs.refused(*gs.training("gs://no-such-bucket/model"))
+    assert said.startswith("cannot write to 'gs://no-such-bucket/model': ")
+    assert "bucket gs://no-such-bucket" in said
+
+
+def test_a_model_dir_and_an_export_dir_that_cannot_be_written_are_said_before_training(gs):
+    bucket = gs.cloud.make_bucket()
+    for flag, path in (("", f"{bucket}/model"), (f"--export_dir={bucket}/exports", f"{bucket}/exports")):
+        denied = path.rpartition("/")[2]
+        gs.proxy.fault = lambda request, denied=denied: (
+            Fault(403) if request.method == "POST" and denied in request.target else None
+        )
+        said = gs.refused(*gs.training(f"{bucket}/model", *filter(None, [flag])))
+        assert said.startswith(f"cannot write to '{path}': ")
+        assert "no permission" in said

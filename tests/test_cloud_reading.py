@@ -1,0 +1,54 @@
+"""How many requests TensorFlow makes of a bucket for what it reads there."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tpu_input import schema
+
+pytestmark = pytest.mark.cloud
+
+# What a process with this package's settings reads of a split, once; prints how many records there were.
+READ = """
+import sys
+from tpu_input import buckets
+buckets.set_up()
+from tpu_input import InputConfig, read_manifest
+from tpu_input.hosts import Host
+from tpu_input.reading import records
+dataset = records(read_manifest(sys.argv[1]), "train", Host(), InputConfig(8), order=None)
+print(sum(1 for _ in dataset))
+"""
+MIB = 2**20
+
+
+@pytest.fixture(scope="module")
+def large(gs_session, digits_dataset) -> str:
+    """The URI of a dataset with one shard of 25 records of a million bytes."""
+    uri = f"{gs_session.cloud.make_bucket()}/large"
+    shard = b"".join(schema.frame(bytes([number]) * 10**6) for number in range(25))
+    fields = json.loads(digits_dataset.to_json())
+    train = fields["splits"]["train"] | {
+        "shards": [{"name": "train-00000-of-00001.tfrecord", "num_examples": 25, "num_bytes": len(shard), "sha256": ""}]
+    }
+    gs_session.cloud.put(f"{uri}/train-00000-of-00001.tfrecord", shard)
+    gs_session.cloud.put(f"{uri}/manifest.json", json.dumps(fields | {"splits": {"train": train}}).encode())
+    return uri
+
+
+def test_a_shard_takes_a_request_for_its_size_and_one_for_each_8_mib(gs, large):
+    code, out, err = gs.run("-c", READ, large)
+    assert (code, out.strip()) == (0, "25"), err
+    reads = gs.proxy.reads(".tfrecord")
+    assert [request.headers["range"] for request in reads] == [
+        f"bytes={start * MIB}-{(start + 8) * MIB - 1}" for start in (0, 8, 16)
+    ]
+    assert len([request for request in gs.proxy.requests if ".tfrecord" in request.target]) == len(reads) + 1
+
+
+def test_a_manifest_takes_two_requests(gs):
+    code, _, err = gs.run("-c", READ, gs.dataset)
+    assert code == 0, err
+    assert len([request for request in gs.proxy.requests if "manifest.json" in request.target]) <= 2

@@ -1,0 +1,160 @@
+"""Training, evaluation, export and prediction where everything is gs://, by TensorFlow's own filesystem; and disturbed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tls_proxy import Fault
+
+from estimator_app.history import read_history
+from estimator_app.loops import LOOPS, default_loop
+
+pytestmark = pytest.mark.cloud
+
+
+@pytest.fixture(scope="module", params=LOOPS)
+def trained(gs_session, request) -> tuple[str, str]:
+    """The URI of a whole run's model_dir by one of the loops, and what it said."""
+    if request.param == "estimator" != default_loop():
+        pytest.skip("TPUEstimator ends with TensorFlow 2.15")
+    model_dir = f"{gs_session.cloud.make_bucket()}/{request.param}"
+    return model_dir, gs_session.does(*gs_session.training(model_dir, f"--loop={request.param}"))
+
+
+def assert_same(gs, model_dir, expected, tmp_path) -> None:
+    """Compares two runs: weights to the bit, and what each evaluation found."""
+    folders = [gs.download(uri, tmp_path / name) for uri, name in ((model_dir, "mine"), (expected, "other"))]
+    found, wanted = map(weights, folders)
+    assert found.keys() == wanted.keys()
+    for name, value in wanted.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+    rows = [[(row.step, row.values["accuracy"], row.values["loss"]) for row in read_history(at)] for at in folders]
+    assert rows[0] == rows[1]
+
+
+def weights(folder: str) -> dict[str, np.ndarray]:
+    checkpoint = tf.train.load_checkpoint(folder)
+    values = {name: checkpoint.get_tensor(name) for name in checkpoint.get_variable_to_shape_map()}
+    return {name: value for name, value in values.items() if "save_counter" not in name and "OBJECT_GRAPH" not in name}
+
+
+def test_a_run_leaves_in_a_bucket_what_it_leaves_in_a_folder(gs, trained):
+    model_dir, said = trained
+    found = set(gs.cloud.files(model_dir))
+    assert {"config.json", "history.csv", "metrics.json", "exports.json", "curves.png", "confusion.png"} <= found
+    assert {"checkpoint", "model.ckpt-20.index", "model.ckpt-20.data-00000-of-00001"} <= found
+    metrics = json.loads(gs.cloud.get(f"{model_dir}/metrics.json"))
+    assert (metrics["step"], said.splitlines()[-1]) == (20, f"export: {metrics['export']}")
+    for kind in ("export/", "export/best/"):
+        assert any(name.startswith(kind) and name.endswith("/saved_model.pb") for name in found)
+    assert not [name for name in found if "temp" in name or name.endswith(".tmp")]
+
+
+def test_evaluate_export_and_predict_work_on_buckets(gs, trained, digits):
+    model_dir, said = trained
+    bucket = model_dir.rpartition("/")[0]
+    evaluated = gs.does("evaluate", f"--model_dir={model_dir}")
+    assert evaluated.replace("step 20:", "step 20/20:") in said
+    out = gs.does("export", f"--model_dir={model_dir}", "--step=12", f"--export_dir={bucket}/exports")
+    assert out.startswith(f"export: {bucket}/exports/")
+    assert "step 12: accuracy" in gs.does("evaluate", f"--export_dir={bucket}/exports")
+    for label in "03":
+        for path in sorted((digits / label).iterdir())[:3]:
+            gs.cloud.put(f"{bucket}/photos/{label}/{path.name}", path.read_bytes())
+    everything = gs.does("predict", f"--export_dir={model_dir}", f"{bucket}/photos").splitlines()
+    files = [json.loads(line)["file"] for line in everything]
+    assert len(files) == 6
+    assert len(gs.proxy.reads(".jpg")) == 6  # a request each
+    some = gs.does("predict", f"--export_dir={model_dir}", f"{bucket}/photos/0/*", files[-1]).splitlines()
+    assert some == [*everything[:3], everything[-1]]
+    code, _, err = gs.run("-m", "estimator_app", "predict", f"--export_dir={model_dir}", f"{bucket}/nowhere.jpg")
+    assert code == 1
+    assert err == f"{bucket}/nowhere.jpg: there is no such object or bucket\n"
+
+
+# What a run was about to write when it was killed, in the order of writing; each time it goes on from there.
+DEADLY = (
+    "model.ckpt-8_temp",  # a checkpoint's variables
+    "metrics.json",
+    "/saved_model.pb",  # the end of an export
+    "exports.json",
+    "history.csv",
+    "model.ckpt-16.index",
+)
+
+
+def test_a_run_killed_in_six_places_ends_with_the_same_weights_and_nothing_half(gs, trained, tmp_path):
+    expected, _ = trained
+    model_dir = f"{gs.cloud.make_bucket()}/model"
+    training = gs.training(model_dir, f"--loop={expected.rpartition('/')[2]}")
+    for deadly in DEADLY:
+        process = gs.start("-m", "estimator_app", *training)
+        gs.proxy.fault = killing(process.pid, deadly)
+        _, err = process.communicate()
+        assert process.returncode == -signal.SIGKILL, err
+        assert exports(gs, model_dir) <= exports(gs, expected)
+    gs.proxy.fault = lambda request: None
+    gs.does(*training)
+    assert_same(gs, model_dir, expected, tmp_path)
+
+
+def killing(pid: int, deadly: str):
+    """Returns a fault: the process that begins to write an object of that name is killed, and nothing is written."""
+
+    def fault(request):
+        if request.method == "POST" and deadly in request.target:
+            os.kill(pid, signal.SIGKILL)
+            return Fault(503)
+        return None
+
+    return fault
+
+
+def exports(gs, model_dir: str) -> set[tuple[str, ...]]:
+    """Returns the files' names of each export that anybody would take for whole."""
+    files = [name.rpartition("/") for name in gs.cloud.files(model_dir) if name.startswith("export/")]
+    whole = {folder for folder, _, name in files if name == "saved_model.pb"}
+    return {tuple(sorted(name for at, _, name in files if at.startswith(folder))) for folder in whole}
+
+
+def disturb(seen: dict[str, int]):
+    """Returns faults: each kind of request fails in turn, in all ways in which storage does."""
+    turns = (Fault(503), Fault(429), None, Fault(cut=100), None, None, Fault(cut=0), None, None, None)
+
+    def fault(request):
+        kind = "read" if request.is_read else request.method
+        seen[kind] = seen.get(kind, 0) + 1
+        if kind == "read" and seen[kind] == 12:
+            return Fault(stall=2.0)
+        return turns[seen[kind] % len(turns)]
+
+    return fault
+
+
+def test_a_run_whose_storage_fails_now_and_then_ends_with_the_same_weights(gs, trained, tmp_path):
+    expected, _ = trained
+    model_dir = f"{gs.cloud.make_bucket()}/model"
+    seen: dict[str, int] = {}
+    gs.proxy.fault = disturb(seen)
+    gs.does(*gs.training(model_dir, f"--loop={expected.rpartition('/')[2]}"))
+    assert min(seen["read"], seen["POST"], seen["PUT"]) > 30  # all were disturbed
+    assert_same(gs, model_dir, expected, tmp_path)
+
+
+def test_the_training_that_began_first_ends_when_another_begins_in_its_bucket(gs, trained):
+    expected, _ = trained
+    model_dir = f"{gs.cloud.make_bucket()}/model"
+
+    def take_over(request):
+        if request.method == "PUT" and "history.csv" in request.target:
+            gs.cloud.put(f"{model_dir}/.lock", b"process 7 of elsewhere (0)")
+        return None
+
+    gs.proxy.fault = take_over
+    said = gs.refused(*gs.training(model_dir, f"--loop={expected.rpartition('/')[2]}"))
+    assert said.startswith(f"process 7 of elsewhere has begun to train in '{model_dir}', so this one, process ")

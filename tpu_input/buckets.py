@@ -1,0 +1,56 @@
+"""TensorFlow's filesystem for gs://: what it is told before it is loaded, and what it says, in words; TensorFlow-free.
+
+"… HTTP response code 403 with body '{…}' when reading gs://b/train-…" ──in_words()──▶ which object, why, what helps
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+# What TensorFlow reads of a bucket's file at once, and keeps of each that is open; its own default makes 3 GB for the 48
+# shards that are open at a time. Google sets 8 in images for training (GoogleCloudPlatform/vertex-ai-samples,
+# tfvision/dockerfile). Shards are read in larger requests, which pass by this buffer (reading.py).
+_BLOCK_MB, _DEFAULT_BLOCK_MB = 4, 64
+_BLOCK_NAME = "GCS_READ_CACHE_BLOCK_SIZE_MB"
+
+_STATUS = re.compile(r"HTTP response code (\d+)")
+_UNREACHED = re.compile(r"libcurl code \d+ meaning '(.+?)', error details")
+_URI = re.compile(r"gs://[^\s'\"]+")
+# TensorFlow asks for a bucket itself where it makes a folder, which objects' roles do not permit.
+_REASONS = {
+    "401": "no valid credentials; log in with: gcloud auth application-default login",
+    "403": "no permission; reading takes the bucket's role Storage Object Viewer, writing Storage Object User and Storage "
+    "Legacy Bucket Reader",
+    "404": "there is no such object or bucket",
+}
+_REQUESTER_PAYS = "who asks pays; say which project does: GCS_ADDITIONAL_REQUEST_HEADER=x-goog-user-project:PROJECT"
+
+
+def set_up() -> None:
+    """Tells TensorFlow's filesystem, which reads its settings when TensorFlow is imported, what the user has not."""
+    os.environ.setdefault(_BLOCK_NAME, str(_BLOCK_MB))
+
+
+def block_bytes() -> int:
+    """Returns what TensorFlow keeps of each open file of a bucket, in bytes."""
+    return int(os.environ.get(_BLOCK_NAME, _DEFAULT_BLOCK_MB)) << 20
+
+
+def in_words(message: str) -> str:
+    """Returns what TensorFlow says of a request that has failed, in one line; other messages as they are."""
+    if "Error executing an HTTP request" not in message:
+        return message
+    uris = _URI.findall(message)
+    return f"{uris[-1]}: {_reason(message)}" if uris else _reason(message)
+
+
+def _reason(message: str) -> str:
+    status, unreached = _STATUS.search(message), _UNREACHED.search(message)
+    if "UserProjectMissing" in message or "requester pays" in message:
+        return _REQUESTER_PAYS
+    if unreached:
+        return f"the bucket cannot be reached: {unreached[1]}"
+    code = status[1] if status else "nothing"
+    again = ", again and again; try later" if code == "429" or code.startswith("5") else ""
+    return _REASONS.get(code, f"the storage answers {code}{again}")

@@ -1,0 +1,45 @@
+"""The processes of a tf.data service, which do training's input on other machines (service.py):
+
+hosts ──InputConfig.service──▶ dispatcher, one ──visits of shards──▶ workers, any number ──batches──▶ hosts
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+
+import tensorflow as tf
+
+_service = tf.data.experimental.service
+
+
+def run_dispatcher(port: int, work_dir: str | None, say: Callable[[str], None]) -> None:
+    """Hands out work until the process is ended.
+
+    Args:
+      port: To listen at.
+      work_dir: Folder or URI for its journal, from which it goes on when it is started again; None keeps none.
+      say: Takes a line.
+    """
+    config = _service.DispatcherConfig(port=port, work_dir=work_dir, fault_tolerant_mode=work_dir is not None)
+    server = _service.DispatchServer(config)
+    say(f"dispatcher: grpc://{socket.gethostname()}:{server.target.rpartition(':')[2]}")
+    threading.Event().wait()
+
+
+def run_worker(dispatcher: str, port: int, host: str | None, say: Callable[[str], None]) -> None:
+    """Does a dispatcher's work until the process is ended; waits for a dispatcher that is not there yet.
+
+    Args:
+      dispatcher: As in "grpc://address:port".
+      port: To listen at; 0 is any.
+      host: Name or address of this machine as the hosts of the training know it; None is what it calls itself.
+      say: Takes a line.
+    """
+    address = dispatcher.removeprefix("grpc://")
+    say(f"worker: waiting for {dispatcher}")
+    config = _service.WorkerConfig(address, worker_address=f"{host or socket.gethostname()}:%port%", port=port)
+    server = _service.WorkerServer(config)  # noqa: F841: ends with the last reference to it
+    say(f"worker: at work for {dispatcher}")
+    threading.Event().wait()
