@@ -1,4 +1,4 @@
-"""Files of a run, here or in a bucket: each is written whole or not at all.
+"""Files of a run, each written whole or not at all:
 
 here         content ──▶ PATH.tmp ──rename──▶ PATH
 in a bucket  content ──upload──▶ PATH, which is there when all of it is; a rename would copy it
@@ -69,7 +69,7 @@ def upload(folder: str, uri: str, last: str) -> None:
 
 
 def reason(error: tf.errors.OpError) -> str:
-    """Returns what an error of TensorFlow's says about a file, without the path of a local one, with which it begins."""
+    """Returns what an error of TensorFlow's says about a file, without the local path that it begins with."""
     message = str(error.message)
     said = in_words(message)
     return said if said != message else message.rpartition("; ")[2]

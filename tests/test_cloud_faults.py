@@ -1,4 +1,4 @@
-"""What a bucket refuses, or a shard of it that cannot be read, is said in one line that names it and ends the command."""
+"""What a bucket refuses, and a shard that cannot be read, end a command with one line that names them."""
 
 from __future__ import annotations
 

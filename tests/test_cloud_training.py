@@ -1,4 +1,4 @@
-"""Training, evaluation, export and prediction where everything is gs://, by TensorFlow's own filesystem; and disturbed."""
+"""Training, evaluation, export and prediction where all is gs://, with TensorFlow's own filesystem; also disturbed."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class Fault:
     Attributes:
       status: Answer this instead of the emulator's; 0 is the emulator's.
       stall: Seconds before the answer.
-      cut: Bytes of the answer's body, or of the request's if it has one, after which the connection is reset; -1 is all.
+      cut: Bytes of the answer's body after which the connection is reset, or of a request with a body; -1 is none.
       body: Of an answer with `status`.
     """
 
@@ -137,7 +137,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         finally:
             self.connection.close()  # of TLS; the server knows only the one below
 
-    def do_CONNECT(self) -> None:  # noqa: N802
+    def do_CONNECT(self) -> None:
         self.send_response_only(200, "Connection established")
         self.end_headers()
         self.rfile.close()

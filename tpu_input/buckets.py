@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 import re
 
-# What TensorFlow reads of a bucket's file at once, and keeps of each that is open; its own default makes 3 GB for the 48
-# shards that are open at a time. Google sets 8 in images for training (GoogleCloudPlatform/vertex-ai-samples,
+# What TensorFlow reads of a bucket's file at once, and keeps of each that is open; its own default makes 3 GB for 48
+# shards open at a time. Google sets 8 in images for training (GoogleCloudPlatform/vertex-ai-samples,
 # tfvision/dockerfile). Shards are read in larger requests, which pass by this buffer (reading.py).
 _BLOCK_MB, _DEFAULT_BLOCK_MB = 4, 64
 _BLOCK_NAME = "GCS_READ_CACHE_BLOCK_SIZE_MB"
@@ -20,8 +20,8 @@ _URI = re.compile(r"gs://[^\s'\"]+")
 # TensorFlow asks for a bucket itself where it makes a folder, which objects' roles do not permit.
 _REASONS = {
     "401": "no valid credentials; log in with: gcloud auth application-default login",
-    "403": "no permission; reading takes the bucket's role Storage Object Viewer, writing Storage Object User and Storage "
-    "Legacy Bucket Reader",
+    "403": "no permission; reading takes the bucket's role Storage Object Viewer, writing Storage Object User and "
+    "Storage Legacy Bucket Reader",
     "404": "there is no such object or bucket",
 }
 _REQUESTER_PAYS = "who asks pays; say which project does: GCS_ADDITIONAL_REQUEST_HEADER=x-goog-user-project:PROJECT"

@@ -54,6 +54,6 @@ def input_bytes(
 
 
 def _reader_bytes(path: str) -> int:
-    """Returns what reading a shard keeps of it; TensorFlow's own block of a bucket's file only when reads are smaller."""
+    """Returns what reading a shard keeps of it: of a bucket's also TensorFlow's block, unless reads are larger."""
     buffer = read_buffer_bytes(path)
     return buffer + (block_bytes() if path.startswith("gs://") and block_bytes() >= buffer else 0)

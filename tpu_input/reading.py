@@ -109,8 +109,8 @@ def shard_records(
     """Returns num_examples elements (path, number, serialized); "" from where the file is damaged or ends.
 
     Past damage TensorFlow's reader cannot find the next record. It logs what it saw, and we name the place.
-    No function is called for a record, as each call wakes a thread. In a bucket a shard takes a request for its size and
-    one for each `buffer_bytes`.
+    No function is called for a record, as each call wakes a thread. In a bucket a shard takes a request for its size,
+    and one for each `buffer_bytes`.
 
     Raises:
       tf.errors.OpError: From the dataset: the file is missing, or its storage fails.
@@ -128,8 +128,8 @@ def shard_records(
             return path, num_examples, tf.identity(byte)
 
     read = tf.data.TFRecordDataset(path, buffer_size=buffer_bytes).ignore_errors(log_warning=True)
-    # Where reading ends too early, a byte is read by a reader whose error is not ignored: it fails when it was the storage
-    # that failed, not the file.
+    # Where reading ends too early, a byte is read by a reader whose error is not ignored: that fails when it was the
+    # storage that failed, not the file.
     storage = tf.data.FixedLengthRecordDataset(path, 1, buffer_size=1).take(1).skip(1)
     missing = tf.data.Dataset.from_tensors("").repeat()
     numbers, paths = tf.data.Dataset.range(num_examples), tf.data.Dataset.from_tensors(path).repeat()

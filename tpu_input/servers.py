@@ -24,8 +24,8 @@ def run_dispatcher(port: int, work_dir: str | None, say: Callable[[str], None]) 
     """
     config = _service.DispatcherConfig(port=port, work_dir=work_dir, fault_tolerant_mode=work_dir is not None)
     server = _service.DispatchServer(config)
-    say(f"dispatcher: grpc://{socket.gethostname()}:{server.target.rpartition(':')[2]}")
-    threading.Event().wait()
+    at = server.target.rpartition(":")[2]
+    _stay(server, f"dispatcher: grpc://{socket.gethostname()}:{at}", say)
 
 
 def run_worker(dispatcher: str, port: int, host: str | None, say: Callable[[str], None]) -> None:
@@ -40,6 +40,10 @@ def run_worker(dispatcher: str, port: int, host: str | None, say: Callable[[str]
     address = dispatcher.removeprefix("grpc://")
     say(f"worker: waiting for {dispatcher}")
     config = _service.WorkerConfig(address, worker_address=f"{host or socket.gethostname()}:%port%", port=port)
-    server = _service.WorkerServer(config)  # noqa: F841: ends with the last reference to it
-    say(f"worker: at work for {dispatcher}")
+    _stay(_service.WorkerServer(config), f"worker: at work for {dispatcher}", say)
+
+
+def _stay(server: object, line: str, say: Callable[[str], None]) -> None:
+    """Says a line and waits for ever; the server works as long as somebody holds it."""
+    say(line)
     threading.Event().wait()
