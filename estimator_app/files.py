@@ -69,10 +69,12 @@ def upload(folder: str, uri: str, last: str) -> None:
 
 
 def reason(error: tf.errors.OpError) -> str:
-    """Returns what an error of TensorFlow's says about a file, without the local path that it begins with."""
+    """Returns what an error of TensorFlow's says about a file, without the path that it begins with."""
     message = str(error.message)
     said = in_words(message)
-    return said if said != message else message.rpartition("; ")[2]
+    if said == message:
+        return message.rpartition("; ")[2]
+    return said.partition(": ")[2] if said.startswith("gs://") else said
 
 
 def names(path: str) -> list[str]:

@@ -45,8 +45,10 @@ def write_inputs(model_dir: str, manifest: Manifest, config: InputConfig) -> Non
     Raises:
       ValueError: An image cannot be decoded.
     """
-    # From a small shuffle: the run's own buffer takes as long to fill as it does before the first step.
-    few = dataclasses.replace(config, layout="NHWC", shuffle_records=NUM_INPUTS, cache=None, echo=1, service=None)
+    # From few shards and a small shuffle: the run's own buffers take as long to fill as they do before the first step.
+    shards = min(config.parallel_shards, 4)
+    few = dataclasses.replace(config, shuffle_records=NUM_INPUTS, parallel_shards=shards, cache=None, service=None)
+    few = dataclasses.replace(few, layout="NHWC", echo=1)
     with named(manifest, "train"):
         features, _ = next(iter(make_train_input_fn(manifest, few)({"batch_size": NUM_INPUTS})))
     with _writer(model_dir).as_default(0):

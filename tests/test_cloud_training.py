@@ -74,7 +74,7 @@ def test_evaluate_export_and_predict_work_on_buckets(gs, trained, digits):
     assert some == [*everything[:3], everything[-1]]
     code, _, err = gs.run("-m", "estimator_app", "predict", f"--export_dir={model_dir}", f"{bucket}/nowhere.jpg")
     assert code == 1
-    assert err == f"{bucket}/nowhere.jpg: there is no such object or bucket\n"
+    assert err == f"{bucket}/nowhere.jpg: The specified path {bucket}/nowhere.jpg was not found.\n"
 
 
 # What a run was about to write when it was killed, in the order of writing; each time it goes on from there.

@@ -24,12 +24,22 @@ def started(*args: str) -> subprocess.Popen[str]:
 class Service:
     """A dispatcher, and workers that come and go."""
 
-    def __init__(self) -> None:
-        self._dispatcher = started("tpu_input", "dispatcher", "--port=0")
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._port = folder, 0
+        self._start_dispatcher()
+        self.address = f"grpc://localhost:{self._port}"
+        self.workers: list[subprocess.Popen[str]] = []
+
+    def _start_dispatcher(self) -> None:
+        self._dispatcher = started("tpu_input", "dispatcher", f"--port={self._port}", f"--work_dir={self._folder}")
         said = self._dispatcher.stdout.readline()
         assert said.startswith("dispatcher: grpc://")
-        self.address = f"grpc://localhost:{said.rpartition(':')[2].strip()}"
-        self.workers: list[subprocess.Popen[str]] = []
+        self._port = int(said.rpartition(":")[2])
+
+    def restart_dispatcher(self) -> None:
+        self._dispatcher.kill()
+        self._dispatcher.communicate()
+        self._start_dispatcher()
 
     def add_workers(self, count: int) -> None:
         command = ("tpu_input", "worker", f"--dispatcher={self.address}", "--host=localhost")
@@ -51,23 +61,37 @@ class Service:
 
 
 @pytest.fixture(scope="module")
-def service():
-    running = Service()
+def service(tmp_path_factory):
+    running = Service(tmp_path_factory.mktemp("dispatcher"))
     yield running
     running.end()
 
 
-def test_after_a_worker_s_death_no_example_comes_twice_and_later_epochs_are_whole(digits_dataset, service):
+def batches_of(manifest, service, job):
+    options = {"augment": numbered, "parallel_shards": 2, "shuffle_records": 64, "deterministic": False}
+    config = InputConfig(8, service=service.address, service_job=job, **options)
+    return make_train_input_fn(manifest, config)({"batch_size": 24}).as_numpy_iterator()
+
+
+def test_a_dispatcher_that_is_started_again_goes_on_and_every_example_comes_once(digits_dataset, service):
     service.add_workers(2)
     total = digits_dataset.split("train").num_examples
-    options = {"augment": numbered, "parallel_shards": 2, "shuffle_records": 64, "deterministic": False}
-    config = InputConfig(8, service=service.address, service_job="killed", **options)
-    batches = make_train_input_fn(digits_dataset, config)({"batch_size": 24}).as_numpy_iterator()
+    batches = batches_of(digits_dataset, service, "restarted")
+    seen = numbers(itertools.islice(batches, total // 24))
+    service.restart_dispatcher()
+    seen += numbers(itertools.islice(batches, 4 * total // 24))
+    assert set(Counter(seen).values()) == {1}
+    assert set(range(3 * total)) <= set(seen)
+
+
+def test_after_a_worker_s_death_no_example_comes_twice_and_later_epochs_are_whole(digits_dataset, service):
+    service.add_workers(2 - len(service.workers))
+    total = digits_dataset.split("train").num_examples
+    batches = batches_of(digits_dataset, service, "killed")
     before = numbers(itertools.islice(batches, total // 24))
     service.kill_worker()
     after = numbers(itertools.islice(batches, 5 * total // 24))
-    counts = Counter(before + after)
-    assert set(counts.values()) == {1}
+    assert set(Counter(before + after).values()) == {1}
     assert {*range(3 * total, 4 * total)} <= set(after)  # whoever works does all of an epoch that begins later
 
 
