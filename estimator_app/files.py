@@ -6,6 +6,8 @@ in a bucket  content ──upload──▶ PATH, which is there when all of it i
 
 from __future__ import annotations
 
+import contextlib
+
 import tensorflow as tf
 
 from tpu_input.buckets import in_words
@@ -52,7 +54,12 @@ def make_folder(path: str) -> None:
       OSError: It cannot be made.
     """
     try:
-        tf.io.gfile.makedirs(path)
+        if is_in_bucket(path):
+            # makedirs() asks for the bucket itself: it takes a permission more, and for a missing one has no end.
+            with contextlib.suppress(tf.errors.AlreadyExistsError):
+                tf.io.gfile.mkdir(path)
+        else:
+            tf.io.gfile.makedirs(path)
     except tf.errors.OpError as error:
         raise OSError(f"cannot write to {path!r}: {reason(error)}") from error
 

@@ -19,6 +19,7 @@ import tensorflow as tf
 from estimator_app import files
 
 LOCK_NAME = ".lock"
+_BYTES = 300  # always as long: TensorFlow remembers a file's length for 5 s, and calls one that has changed damaged
 
 
 @contextlib.contextmanager
@@ -54,7 +55,7 @@ def take_over(model_dir: str) -> Callable[[], None]:
     if not files.is_in_bucket(model_dir):
         return lambda: None
     path, this = f"{model_dir}/{LOCK_NAME}", f"process {os.getpid()} of {socket.gethostname()}"
-    written = f"{this} ({uuid.uuid4().hex})"
+    written = f"{this} ({uuid.uuid4().hex})".ljust(_BYTES)
     files.write(path, written)
 
     def check() -> None:

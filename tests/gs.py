@@ -60,7 +60,7 @@ class Gs:
     def download(self, uri: str, folder: Path) -> str:
         """Returns `folder`, into which all files below a URI were copied."""
         for name in self.cloud.files(uri):
-            if not name.endswith("/"):
+            if name and not name.endswith("/"):  # else a folder's marker
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 (folder / name).write_bytes(self.cloud.get(f"{uri}/{name}"))
         return str(folder)

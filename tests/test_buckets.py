@@ -15,8 +15,7 @@ ANSWER = "Error executing an HTTP request: HTTP response code {} with body '{}'\
     [
         (
             ANSWER.format(403, '{\n "error": {\n  "code": 403,\n  "message": "me@x does not have storage.objects.get"'),
-            "no permission; reading takes the bucket's role Storage Object Viewer, writing Storage Object User and "
-            "Storage Legacy Bucket Reader",
+            "no permission; reading takes the bucket's role Storage Object Viewer, writing Storage Object User",
         ),
         (ANSWER.format(401, "{}"), "no valid credentials; log in with: gcloud auth application-default login"),
         (ANSWER.format(404, "{}"), "there is no such object or bucket"),

@@ -143,6 +143,8 @@ def test_a_run_whose_storage_fails_now_and_then_ends_with_the_same_weights(gs, t
     gs.proxy.fault = disturb(seen)
     gs.does(*gs.training(model_dir, f"--loop={expected.rpartition('/')[2]}"))
     assert min(seen["read"], seen["POST"], seen["PUT"]) > 30  # all were disturbed
+    bucket = model_dir.split("/")[2]
+    assert f"/storage/v1/b/{bucket}" not in [request.target for request in gs.proxy.requests]  # takes a role more
     assert_same(gs, model_dir, expected, tmp_path)
 
 
@@ -152,7 +154,7 @@ def test_the_training_that_began_first_ends_when_another_begins_in_its_bucket(gs
 
     def take_over(request):
         if request.method == "PUT" and "history.csv" in request.target:
-            gs.cloud.put(f"{model_dir}/.lock", b"process 7 of elsewhere (0)")
+            gs.cloud.put(f"{model_dir}/.lock", b"process 7 of elsewhere (0)".ljust(300))
         return None
 
     gs.proxy.fault = take_over

@@ -81,6 +81,7 @@ class TlsProxy:
         self.backend = backend
         self.requests: list[Request] = []
         self.fault: Callable[[Request], Fault | None] = lambda request: None
+        self.uploaded: set[str] = set()
         authority = trustme.CA()
         self._certificate = folder / "ca.pem"
         authority.cert_pem.write_to_path(str(self._certificate))
@@ -151,9 +152,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.proxy.requests.append(asked)
         fault = self.proxy.fault(asked) or Fault()
         body = self._body(headers)
+        if headers.get("content-range", "").startswith("bytes */"):
+            return self._say_how_far(asked)
         if fault.cut >= 0 and body:
             return self._reset()
         status, answer_headers, answer = (fault.status, {}, fault.body) if fault.status else self._ask(headers, body)
+        if not fault.status:
+            self.proxy.uploaded.add(asked.target)
         time.sleep(fault.stall)
         self.send_response_only(status)
         for name, value in answer_headers.items():
@@ -191,6 +196,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             at = urllib.parse.urlsplit(back["Location"])
             back["Location"] = at._replace(scheme="https", netloc="www.googleapis.com").geturl()
         return answer.status, back, content
+
+    def _say_how_far(self, asked: Request) -> None:
+        """Answers how far an upload is, as Google does: fake-gcs-server takes the question for the upload's end."""
+        self.send_response_only(200 if asked.target in self.proxy.uploaded else 308)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
 
     def _reset(self) -> None:
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

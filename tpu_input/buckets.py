@@ -17,11 +17,9 @@ _BLOCK_NAME = "GCS_READ_CACHE_BLOCK_SIZE_MB"
 _STATUS = re.compile(r"HTTP response code (\d+)")
 _UNREACHED = re.compile(r"libcurl code \d+ meaning '(.+?)', error details")
 _URI = re.compile(r"gs://[^\s'\"]+")
-# TensorFlow asks for a bucket itself where it makes a folder, which objects' roles do not permit.
 _REASONS = {
     "401": "no valid credentials; log in with: gcloud auth application-default login",
-    "403": "no permission; reading takes the bucket's role Storage Object Viewer, writing Storage Object User and "
-    "Storage Legacy Bucket Reader",
+    "403": "no permission; reading takes the bucket's role Storage Object Viewer, writing Storage Object User",
     "404": "there is no such object or bucket",
 }
 _REQUESTER_PAYS = "who asks pays; say which project does: GCS_ADDITIONAL_REQUEST_HEADER=x-goog-user-project:PROJECT"
