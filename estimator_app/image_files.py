@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import tensorflow as tf
 
-from estimator_app.files import reason
+from estimator_app.files import is_in_bucket, reason
 
 _ENDINGS = (".jpg", ".jpeg", ".jpe", ".jfif", ".png")
 
@@ -30,7 +30,8 @@ def image_files(named: Sequence[str], left_out: Counter[str]) -> Iterator[str]:
         if any(sign in name for sign in "*?[") and not tf.io.gfile.exists(name):
             matches = sorted(tf.io.gfile.glob(name)) or [name]
         for path in matches:
-            if tf.io.gfile.isdir(path):
+            # In a bucket isdir takes two requests, before any is made for the next file.
+            if not (is_in_bucket(path) and _is_image(path)) and tf.io.gfile.isdir(path):
                 yield from _below(path.rstrip("/"), left_out)
             else:
                 yield path
@@ -41,12 +42,16 @@ def _below(folder: str, left_out: Counter[str]) -> Iterator[str]:
         path = f"{folder}/{name.rstrip('/')}"
         if name.startswith("."):  # what file managers leave behind
             continue
-        if name.lower().endswith(_ENDINGS):  # asked first: in a bucket, isdir is a request
+        if _is_image(name):  # asked first, for the same reason
             yield path
         elif name.endswith("/") or tf.io.gfile.isdir(path):
             yield from _below(path, left_out)
         else:
             left_out[os.path.splitext(name)[1]] += 1
+
+
+def _is_image(name: str) -> bool:
+    return name.lower().endswith(_ENDINGS)
 
 
 def read(path: str) -> bytes | ValueError:
