@@ -123,15 +123,15 @@ def exports(gs, model_dir: str) -> set[tuple[str, ...]]:
 
 
 def disturb(seen: dict[str, int]):
-    """Returns faults: each kind of request fails in turn, in all ways in which storage does."""
-    turns = (Fault(503), Fault(429), None, Fault(cut=100), None, None, Fault(cut=0), None, None, None)
+    """Returns faults: of each kind of request, one in six fails, in all ways in which storage does."""
+    turns = dict(enumerate((Fault(503), Fault(503), Fault(429)))) | {12: Fault(cut=100), 24: Fault(cut=0)}
 
     def fault(request):
         kind = "read" if request.is_read else request.method
         seen[kind] = seen.get(kind, 0) + 1
         if kind == "read" and seen[kind] == 12:
             return Fault(stall=2.0)
-        return turns[seen[kind] % len(turns)]
+        return turns.get(seen[kind] % 30)
 
     return fault
 
