@@ -11,6 +11,7 @@ import tensorflow as tf
 from test_corrupt import SHARD, changed, rewrite
 
 from tpu_input import InputConfig, from_infeed, make_eval_input_fn, make_train_input_fn, read_manifest
+from tpu_input.__main__ import main
 
 service = tf.data.experimental.service
 
@@ -112,3 +113,9 @@ def test_skipping_goes_on_within_its_budget(dataset_copy, dispatcher, request):
 def test_what_a_service_cannot_do_is_refused(options, message):
     with pytest.raises(ValueError, match=message):
         InputConfig(8, **({"deterministic": False, "service": "grpc://10.0.0.2:5000"} | options))
+
+
+def test_a_worker_of_no_dispatcher_s_address_is_refused(capsys):
+    assert main(["worker", "--dispatcher=10.0.0.2:5050"]) == 2
+    said = capsys.readouterr().err
+    assert said == "error: service must be \"grpc://address:port\" of a dispatcher, got '10.0.0.2:5050'\n"
