@@ -99,12 +99,10 @@ def test_memory_is_a_sum_of_buffers_that_do_not_grow_with_the_dataset(digits_dat
         "cache": 0,
     }
     bucket = dataclasses.replace(digits_dataset, path="gs://bucket/digits")
-    for block_mb, kept_mb in (
-        ("", 8 + 64),
-        ("4", 8),
-        ("16", 8 + 16),
-    ):  # TensorFlow's own blocks, unless they are smaller
-        monkeypatch.setenv("GCS_READ_CACHE_BLOCK_SIZE_MB", block_mb) if block_mb else None
+    monkeypatch.delenv("GCS_READ_CACHE_BLOCK_SIZE_MB", raising=False)
+    for block_mb, kept_mb in (("", 8 + 64), ("4", 8), ("16", 8 + 16)):  # TensorFlow's blocks, unless requests pass by
+        if block_mb:
+            monkeypatch.setenv("GCS_READ_CACHE_BLOCK_SIZE_MB", block_mb)
         read = input_bytes(bucket, "train", config, 64, Host(batches_per_step=8), cores=4)["read"]
         assert read == 6 * (kept_mb * 2**20 + 3 * record)
     larger = dataclasses.replace(of, shards=of.shards * 100)
