@@ -74,7 +74,7 @@ test-engines: $(VENV)/installed $(VENV_GCP)/installed $(FAKE_GCS_SERVER) $(FLINK
 $(VENV_GCP)/installed: setup.py constraints/python3.11-gcp.txt
 	"$(PYTHON)" -m venv $(VENV_GCP)
 	$(VENV_GCP)/bin/python -m pip install --quiet --upgrade pip
-	PYTHONWARNINGS=ignore $(VENV_GCP)/bin/python -m pip install --quiet --constraint constraints/python3.11-gcp.txt --editable '.[gcp]' pytest scikit-learn
+	PYTHONWARNINGS=ignore $(VENV_GCP)/bin/python -m pip install --quiet --constraint constraints/python3.11-gcp.txt --editable '.[gcp]' pytest scikit-learn trustme
 	@touch $@
 
 # With the TPU's compiler, which takes minutes.
