@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
+import threading
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -36,6 +37,8 @@ def main(argv: list[str] | None = None) -> int:
     """Runs one command; returns its exit code: 0, 1 when verify finds something, 2 for a mistake of the caller's."""
     # Beam logs the traceback of an error that it raises as well; the line below says it.
     logging.getLogger("apache_beam.runners.common").setLevel(logging.CRITICAL)
+    # A job server may hang up on workers that are threads of ours when their job is done.
+    logging.getLogger("apache_beam.runners.worker.data_plane").setLevel(logging.CRITICAL)
     for handler in logging.getLogger().handlers:
         handler.addFilter(lambda record: record.module != "portable_runner")  # an engine's job; raised as well
     flags, beam_flags = _parser().parse_known_args(sys.argv[1:] if argv is None else argv)
@@ -163,6 +166,13 @@ def _command(commands: Any, name: str, run: Callable[..., int], help_text: str, 
     return parser
 
 
+def _unless_hung_up(args: threading.ExceptHookArgs) -> None:
+    """Says what ends a thread, unless it is a job server that has hung up on it."""
+    code = getattr(args.exc_value, "code", None)  # a grpc.RpcError's
+    if not (callable(code) and getattr(code(), "name", "") == "CANCELLED"):
+        threading.__excepthook__(args)
+
+
 def _sample(flags: argparse.Namespace, _: list[str]) -> int:
     output = storage.absolute(flags.output)
     written, total = write_sample(output)
@@ -232,4 +242,5 @@ def _beam_options(runner: str | None, beam_flags: list[str]) -> PipelineOptions:
 
 
 if __name__ == "__main__":
+    threading.excepthook = _unless_hung_up
     sys.exit(main())
