@@ -26,7 +26,7 @@ PYTHON ?= $(call find_python,3.11)
 PYTHON_NEWEST ?= $(call find_python,3.13)
 BENCHMARK = $(VENV)/bin/python -W ignore -m benchmarks
 
-.PHONY: demo test test-newest test-cloud test-engines test-preflight lint preflight benchmark benchmark-input clean
+.PHONY: demo test test-newest test-cloud test-engines test-preflight lint cloud-server preflight benchmark benchmark-input clean
 
 # Real handwritten digits → shards → classifier → predictions; run again, it goes on from what is there.
 demo: $(VENV)/installed
@@ -55,6 +55,8 @@ test-newest: $(VENV_NEWEST)/installed
 # Everything that touches gs://, with Google's own clients, against a server on this machine.
 test-cloud: $(VENV)/installed $(FAKE_GCS_SERVER)
 	FAKE_GCS_SERVER=$(abspath $(FAKE_GCS_SERVER)) $(VENV)/bin/python -m pytest -m cloud
+
+cloud-server: $(FAKE_GCS_SERVER)
 
 .servers/fake-gcs-server-$(FAKE_GCS_VERSION)/fake-gcs-server:
 	@command -v go >/dev/null || { echo 'error: no Go found, which builds fake-gcs-server; install it, or name a built one: make test-cloud FAKE_GCS_SERVER=/path/to/fake-gcs-server' >&2; exit 2; }
