@@ -37,9 +37,8 @@ from beam_pipelines.work import Work
 
 _MAX_LISTED = 1_000_000  # inputs; a bucket lists some 5,000 a second
 _SIZED = 64  # lines of a list whose files are asked for their size
-# Measured on one core of a 2-core machine, Pillow 12.3: `python -m benchmarks.conversion`, photographs of 82 KB.
-_IMAGES_A_SECOND = 923
-_BYTES_A_SECOND = _IMAGES_A_SECOND * 82_000
+# Measured on one core of a 2-core machine, Pillow 12.3: `python -m benchmarks.conversion --part=speed`.
+IMAGES_A_SECOND, IMAGE_BYTES = 957, 88_000
 _GRAPH_LIMIT = 10_000_000  # https://cloud.google.com/dataflow/quotas#limits
 _READABLE_SHARDS = 100_000  # docs/scale.md
 
@@ -158,12 +157,12 @@ def _work(options: ConvertOptions) -> Iterator[str]:
     more = " or more, as the listing stopped there" if num_inputs == _MAX_LISTED else ""
     yield f"input     {num_inputs:,} files{more}, {size(num_bytes)}" + ("" if num_sized == num_inputs else " or so")
     yield f"output    {_shards(options, num_bytes)}"
-    minutes = max(num_inputs / _IMAGES_A_SECOND, num_bytes / _BYTES_A_SECOND) / 60
+    minutes = max(num_inputs, num_bytes / IMAGE_BYTES) / IMAGES_A_SECOND / 60
     time = f"{minutes:.0f} minutes" if minutes < 120 else f"{minutes / 60:,.0f} hours"
     yield (
-        f"work      {time if minutes > 1 else 'less than a minute'} of one vCPU, at {_IMAGES_A_SECOND} photographs of "
-        "82 KB a second (python -m benchmarks.conversion on our machine; Dataflow we have not measured), plus minutes "
-        "to start workers"
+        f"work      {time if minutes > 1 else 'less than a minute'} of one vCPU, at {IMAGES_A_SECOND} photographs of "
+        f"{size(IMAGE_BYTES)} a second (python -m benchmarks.conversion on our machine; Dataflow we have not "
+        "measured), plus minutes to start workers"
     )
 
 

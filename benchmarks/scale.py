@@ -15,6 +15,7 @@ import math
 import shutil
 from pathlib import Path
 
+from beam_pipelines.dry_run import IMAGES_A_SECOND
 from benchmarks.corpus import make_corpus
 from benchmarks.scale_runs import INDEX, MANIFEST, SHUFFLE, WHOLE, child
 
@@ -120,7 +121,9 @@ def predict(sizes: list[tuple[int, float, float]]) -> None:
         "hours of reads at 5,000 a second": [f"{each.reads / 5000 / 3600:,.3g}" for each in scales],
         "hours of writes at 1,000 a second": [f"{each.writes / 1000 / 3600:,.3g}" for each in scales],
         "hours of listing at 5,000 a second": [f"{images / 5000 / 3600:,.3g}" for images, _, _ in sizes],
-        "vCPU hours of writing, 923 images a second": [f"{images / 923 / 3600:,.3g}" for images, _, _ in sizes],
+        f"vCPU hours of writing, {IMAGES_A_SECOND} images a second": [
+            f"{images / IMAGES_A_SECOND / 3600:,.3g}" for images, _, _ in sizes
+        ],
     }
     for name, values in lines.items():
         print(f"| {name} | " + " | ".join(values) + " |")
