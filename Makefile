@@ -41,7 +41,7 @@ demo: $(VENV)/installed
 		$(addprefix $(DEMO)/digits/,$(HELD_OUT))
 
 test: $(VENV)/installed lint
-	$(VENV)/bin/python -m pytest
+	$(VENV)/bin/python -m pytest -n auto --dist loadfile
 
 lint: $(VENV)/installed
 	$(VENV)/bin/python -m ruff check .
@@ -50,7 +50,7 @@ lint: $(VENV)/installed
 
 # The same under the newest TensorFlow, which has no TPUEstimator: there training is --loop=strategy.
 test-newest: $(VENV_NEWEST)/installed
-	$(VENV_NEWEST)/bin/python -m pytest
+	$(VENV_NEWEST)/bin/python -m pytest -n auto --dist loadfile
 
 # Everything that touches gs://, with Google's own clients, against a server on this machine.
 test-cloud: $(VENV)/installed $(FAKE_GCS_SERVER)
