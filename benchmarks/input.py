@@ -32,13 +32,14 @@ WAYS = (
     ("TensorFlow's operations alone, in order", "bare", "original"),
     ("evaluation", "eval", "original"),
     ("libjpeg-turbo, full decode alone", "simplejpeg", "original"),
+    ("libjpeg-turbo, the same with fast upsampling", "simplejpeg_fast", "original"),
     ("NVIDIA DALI on the CPU, uint8", "dali", "original"),
     ("reference ResNet's steps, bfloat16", "reference", "original"),
     ("Keras image_dataset_from_directory, no crop, float32", "keras", "original"),
     ("grain over RecordSource with OpenCV, uint8", "grain", "original"),
     ("webdataset with OpenCV, no PyTorch, uint8", "webdataset", "tar"),
 )
-OF_PEERS = ("simplejpeg", "dali", "grain", "webdataset")
+OF_PEERS = ("simplejpeg", "simplejpeg_fast", "dali", "grain", "webdataset")
 # (way, of what, at most): what the design promises of CPU time an image.
 GOALS = (
     ("train, uint8", "libjpeg-turbo, full decode alone", 1.1),

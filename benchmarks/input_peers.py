@@ -1,6 +1,6 @@
 """One peer's way of making the same images, in a process and an environment of its own; benchmarks/input.py starts it.
 
-    python -m benchmarks.input_peers simplejpeg|dali|grain|webdataset FOLDER_OF_JPEGS DATASET COUNT
+    python -m benchmarks.input_peers simplejpeg|simplejpeg_fast|dali|grain|webdataset FOLDER_OF_JPEGS DATASET COUNT
         ──▶  {"images/s": …, "cpu_ms": …, "peak_mb": …, "version": …}
 
 Needs benchmarks/requirements-peers.txt, and of this repository what grain reads records with: tpu_input.RecordSource.
@@ -9,6 +9,7 @@ webdataset finds its tar files in DATASET.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import os
@@ -29,7 +30,9 @@ IMAGE_SIZE = 224
 THREADS = len(os.sched_getaffinity(0))
 
 
-def simplejpeg(folder: Path, dataset: Path, count: int) -> tuple[Callable[[], int], str]:
+def simplejpeg(
+    folder: Path, dataset: Path, count: int, fast_upsampling: bool = False
+) -> tuple[Callable[[], int], str]:
     """libjpeg-turbo's full decode, and nothing else, of files in memory; a thread a core, the fast DCT."""
     from simplejpeg import decode_jpeg
 
@@ -37,7 +40,7 @@ def simplejpeg(folder: Path, dataset: Path, count: int) -> tuple[Callable[[], in
     pool = ThreadPoolExecutor(THREADS)
 
     def decode(data: bytes) -> int:
-        return len(decode_jpeg(data, "RGB", fastdct=True, fastupsample=True)) > 0
+        return len(decode_jpeg(data, "RGB", fastdct=True, fastupsample=fast_upsampling)) > 0
 
     return lambda: sum(pool.map(decode, encoded)), f"simplejpeg {version('simplejpeg')}"
 
@@ -149,8 +152,9 @@ def _installed(package: str) -> bool:
 
 
 def main(way: str, folder: str, dataset: str, count: str) -> None:
-    make = {"simplejpeg": simplejpeg, "dali": dali, "grain": grain, "webdataset": webdataset}[way]
-    make_images, name = make(Path(folder), Path(dataset), int(count))
+    ways = {"simplejpeg": simplejpeg, "dali": dali, "grain": grain, "webdataset": webdataset}
+    ways["simplejpeg_fast"] = functools.partial(simplejpeg, fast_upsampling=True)
+    make_images, name = ways[way](Path(folder), Path(dataset), int(count))
     make_images()  # not counted: threads start, the shuffle buffer fills
     print(json.dumps(cost_of(make_images) | {"version": name}))
 

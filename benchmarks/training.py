@@ -1,8 +1,9 @@
 """What the input and the loop cost training: real input beside one batch repeated, and the loop outside TPUEstimator.
 
-    python -m benchmarks.training --network=resnet18 --image_size=64 [--resize_shorter=96] [--part=input|loop]
+    python -m benchmarks.training [--part=input|loop] [--network=resnet18] [--steps=200]
 
-The images are photographs, 500 x 375 pixels unless resized, which the benchmark makes and converts.
+The images are photographs, 500 x 375 pixels unless resized, which the benchmark makes and converts. Input and network
+share the processor here, so that what the input takes cannot hide behind an accelerator: it adds up.
 """
 
 from __future__ import annotations
@@ -31,6 +32,16 @@ from estimator_app.estimator import make_estimator, tpu  # noqa: E402
 from tpu_input import make_train_input_fn, read_manifest  # noqa: E402
 
 ROUNDS = 3
+# (image_size, shorter side of what is stored or None for 375, train_batch_size)
+SETTINGS = ((64, None, 128), (64, 96, 128), (96, 144, 64), (128, None, 64))
+INPUT_COLUMNS = {
+    "image_size": "image_size",
+    "stored at": "stored",
+    "one batch again and again, images/s": "one_batch:.1f",
+    "real input, images/s": "real:.1f",
+    "real input takes": "ratio:.3f",
+}
+LOOP_COLUMNS = {"where the time goes": "way", "seconds": "seconds:.2f", "share": "share:.2%"}
 
 
 def dataset_of(folder: Path, resize_shorter: int | None):
@@ -49,9 +60,18 @@ def one_batch(manifest, config, start_step=0):
     return lambda params, config=None: real(params, config).take(1).cache().repeat()
 
 
-def compare_input(manifest, config) -> list[dict]:
-    """Prints and returns images/s of both inputs; they take turns, for the machine is not equally fast all the time."""
-    ways, found = {"one batch": one_batch, "real input": make_train_input_fn}, defaultdict(list)
+def input_part(flags) -> list[dict]:
+    rows = []
+    for image_size, stored, batch_size in SETTINGS:
+        manifest, config = setting(flags, image_size, stored, batch_size)
+        rows.append({"image_size": image_size, "stored": stored or 375} | compare_input(manifest, config))
+    measure.print_table(rows, INPUT_COLUMNS)
+    return rows
+
+
+def compare_input(manifest, config) -> dict:
+    """Returns images/s of both inputs; they take turns, for the machine is not equally fast all the time."""
+    ways, found = {"one_batch": one_batch, "real": make_train_input_fn}, defaultdict(list)
     steps = config.train_steps // (2 * ROUNDS)
     with tempfile.TemporaryDirectory() as folder:
         estimators = {name: make_estimator(config, f"{folder}/{name}") for name in ways}
@@ -60,15 +80,13 @@ def compare_input(manifest, config) -> list[dict]:
                 with mock.patch.object(rounds, "make_train_input_fn", input_fn_of):
                     values = rounds.train(estimators[name], manifest, config, step, step + steps, threading.Event())
                 found[name].append(values["images_per_second"])
-    for name, rates in found.items():
-        print(f"{name}: {', '.join(f'{rate:.1f}' for rate in rates)} images/s", flush=True)
-    ratio = statistics.median(a / b for a, b in zip(found["one batch"], found["real input"], strict=True))
-    print(f"real input takes {ratio:.3f} times as long, in the median of {ROUNDS} turns")
-    return [{"way": name, "images/s": statistics.median(rates)} for name, rates in found.items()]
+    ratio = statistics.median(a / b for a, b in zip(found["one_batch"], found["real"], strict=True))
+    return {name: statistics.median(rates) for name, rates in found.items()} | {"ratio": ratio}
 
 
-def share_of_loop(manifest, config) -> list[dict]:
+def loop_part(flags) -> list[dict]:
     """Prints and returns where the seconds of a whole run go."""
+    manifest, config = setting(flags, 64, None, 128)
     seconds = defaultdict(float)
 
     def timed(name, method):
@@ -88,30 +106,33 @@ def share_of_loop(manifest, config) -> list[dict]:
         loop.run(manifest, config, f"{folder}/model", f"{folder}/export", report=lambda line: None)
     whole = time.perf_counter() - began
     seconds["the rest"] = whole - sum(seconds.values())
-    print(f"run of {config.train_steps} steps: {whole:.1f} s")
-    for name, value in seconds.items():
-        print(f"  {name}: {value:.2f} s, {100 * value / whole:.2f} %", flush=True)
-    return [{"way": name, "seconds": value} for name, value in seconds.items()]
+    rows = [{"way": name, "seconds": value, "share": value / whole} for name, value in seconds.items()]
+    measure.print_table(rows, LOOP_COLUMNS)
+    return rows
+
+
+def setting(flags, image_size, stored, batch_size):
+    """Returns a manifest, and a config of training on it."""
+    manifest = dataset_of(flags.folder, stored)
+    options = vars(flags) | {"dataset": manifest.path, "split": "validation", "eval_batch_size": 100}
+    options |= {"image_size": image_size, "train_batch_size": batch_size, "iterations_per_loop": 100}
+    options |= {"train_steps": flags.steps, "steps_per_eval": flags.steps, "learning_rate": 0.01}
+    return manifest, TrainConfig.of(manifest, options)
+
+
+PARTS = {"input": input_part, "loop": loop_part}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", type=Path, default=Path("/tmp/jpeg2tpu_training"))
-    parser.add_argument("--resize_shorter", type=int, help="of the stored photographs (default: as they are, 375)")
     parser.add_argument("--network", default="resnet18")
-    parser.add_argument("--image_size", type=int, default=64)
-    parser.add_argument("--train_batch_size", type=int, default=128)
     parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--part", choices=["input", "loop"], action="append")
+    parser.add_argument("--part", choices=PARTS, action="append")
     flags = parser.parse_args()
     print(measure.in_words(measure.machine()), "\n")
-    manifest = dataset_of(flags.folder, flags.resize_shorter)
-    options = vars(flags) | {"dataset": manifest.path, "split": "validation", "eval_batch_size": 100}
-    options |= {"train_steps": flags.steps, "steps_per_eval": flags.steps, "learning_rate": 0.01}
-    config = TrainConfig.of(manifest, options | {"iterations_per_loop": 100})
-    for part in flags.part or ["input", "loop"]:
-        rows = {"input": compare_input, "loop": share_of_loop}[part](manifest, config)
-        measure.save(f"training_{part}", rows)
+    for part in flags.part or PARTS:
+        measure.save(f"training_{part}", PARTS[part](flags))
 
 
 if __name__ == "__main__":
