@@ -30,9 +30,7 @@ IMAGE_SIZE = 224
 THREADS = len(os.sched_getaffinity(0))
 
 
-def simplejpeg(
-    folder: Path, dataset: Path, count: int, fast_upsampling: bool = False
-) -> tuple[Callable[[], int], str]:
+def simplejpeg(folder: Path, dataset: Path, count: int, fast_upsampling: bool = False) -> tuple[Callable[[], int], str]:
     """libjpeg-turbo's full decode, and nothing else, of files in memory; a thread a core, the fast DCT."""
     from simplejpeg import decode_jpeg
 

@@ -91,10 +91,10 @@ def test_memory_is_a_sum_of_buffers_that_do_not_grow_with_the_dataset(digits_dat
     of = digits_dataset.split("train")
     record, image = of.num_bytes // of.num_examples, 224 * 224 * 3
     config = InputConfig(224, shuffle_records=1000, parallel_shards=2)
-    assert input_bytes(digits_dataset, "train", config, 64, Host(batches_per_step=8), cores=4) == {
+    assert input_bytes(digits_dataset, "train", config, 64, Host(batches_per_step=8)) == {
         "shuffle": 1000 * record,
         "read": 6 * (256 * 2**10 + 3 * record),
-        "decode": 8 * image,
+        "decode": 64 * (record + image),
         "batches": 18 * 64 * image,
         "cache": 0,
     }
@@ -103,7 +103,7 @@ def test_memory_is_a_sum_of_buffers_that_do_not_grow_with_the_dataset(digits_dat
     for block_mb, kept_mb in (("", 8 + 64), ("4", 8), ("16", 8 + 16)):  # TensorFlow's blocks, unless requests pass by
         if block_mb:
             monkeypatch.setenv("GCS_READ_CACHE_BLOCK_SIZE_MB", block_mb)
-        read = input_bytes(bucket, "train", config, 64, Host(batches_per_step=8), cores=4)["read"]
+        read = input_bytes(bucket, "train", config, 64, Host(batches_per_step=8))["read"]
         assert read == 6 * (kept_mb * 2**20 + 3 * record)
     larger = dataclasses.replace(of, shards=of.shards * 100)
     hundredfold = dataclasses.replace(digits_dataset, splits={"train": larger})

@@ -17,6 +17,7 @@ import time
 from collections.abc import Mapping
 
 from tpu_input.config import InputConfig
+from tpu_input.reading import untuned
 from tpu_input.schema import Manifest
 from tpu_input.trials import changes, decode_alone, sampled
 from tpu_input.ways import Way, stages
@@ -130,7 +131,7 @@ def _in_turn(ways: Mapping[str, Way], num_images: int, rounds: int) -> dict[str,
 def _run(way: Way, num_images: int) -> tuple[float, float]:
     """Returns (images a second, CPU milliseconds an image), after a first batch that is not counted."""
     batches = -(-num_images // way.images)
-    iterator = iter(way.make().take(batches + 1))
+    iterator = iter(untuned(way.make().take(batches + 1)))
     next(iterator)
     cpu, start = time.process_time(), time.perf_counter()
     for _ in iterator:

@@ -14,11 +14,12 @@ import tensorflow as tf
 from tpu_input.config import InputConfig
 from tpu_input.decoding import within_budget
 from tpu_input.hosts import Host
-from tpu_input.reading import plain
+from tpu_input.reading import plain, untuned
 
 # Batches ready on the host, in steps: one that the device takes, one behind it. tf.data's own choice of a number grows
 # with the memory it finds.
 PREFETCHED_STEPS = 2
+PARALLEL_LAYOUTS = 2  # batches; a layout takes a hundredth of what decoding takes
 
 
 def to_batches(
@@ -45,9 +46,9 @@ def to_batches(
         order = ["NHWC".index(axis) for axis in layout]
         dataset = dataset.map(
             plain(lambda features, label: (features | {"image": tf.transpose(features["image"], order)}, label)),
-            num_parallel_calls=tf.data.AUTOTUNE,
+            num_parallel_calls=PARALLEL_LAYOUTS,
         )
-    return dataset.prefetch(PREFETCHED_STEPS * host.batches_per_step)
+    return untuned(dataset.prefetch(PREFETCHED_STEPS * host.batches_per_step))
 
 
 @plain

@@ -5,14 +5,13 @@ shuffle buffer + readers of shards + images in decoding + batches under way (+ w
 
 from __future__ import annotations
 
-import os
-
 import tensorflow as tf
 
 from tpu_input.buckets import block_bytes
 from tpu_input.caching import cache_bytes
 from tpu_input.config import InputConfig
-from tpu_input.device import PREFETCHED_STEPS
+from tpu_input.decoding import PARALLEL_DECODES
+from tpu_input.device import PARALLEL_LAYOUTS, PREFETCHED_STEPS
 from tpu_input.hosts import Host
 from tpu_input.reading import read_buffer_bytes
 from tpu_input.schema import Manifest
@@ -24,9 +23,7 @@ from tpu_input.shuffling import buffer_records
 _OPEN_PER_CYCLE, _RECORDS_AHEAD = 3, 3
 
 
-def input_bytes(
-    manifest: Manifest, split: str, config: InputConfig, batch_size: int, host: Host, cores: int | None = None
-) -> dict[str, int]:
+def input_bytes(manifest: Manifest, split: str, config: InputConfig, batch_size: int, host: Host) -> dict[str, int]:
     """Returns the most bytes that each part of make_train_input_fn's dataset holds; TensorFlow itself comes on top.
 
     Args:
@@ -35,19 +32,18 @@ def input_bytes(
       config: For shuffle_records, shuffle_bytes, parallel_shards, image_size, dtype, echo, layout and cache.
       batch_size: Examples in a batch of this host.
       host: For its shards, and the batches of a step.
-      cores: That decode at the same time; None means this machine's.
     """
-    of, cores = manifest.split(split), cores or os.cpu_count() or 1
+    of = manifest.split(split)
     record = of.num_bytes // max(1, of.num_examples)
     open_shards = min(_OPEN_PER_CYCLE * config.parallel_shards, len(host.shards(of.shards)))
     image = config.image_size**2 * 3 * tf.as_dtype(config.dtype).size
-    # One is being filled, one is on its way out; a layout's are transposed on all cores.
-    batches = PREFETCHED_STEPS * host.batches_per_step + 2 + (0 if config.layout == "NHWC" else 2 * cores)
+    # One is being filled, one is on its way out; a layout's are there before and after.
+    batches = PREFETCHED_STEPS * host.batches_per_step + 2 + (0 if config.layout == "NHWC" else 2 * PARALLEL_LAYOUTS)
     shuffled = min(buffer_records(manifest, split, config), host.num_examples(of.shards))
     return {
         "shuffle": 0 if config.cache else shuffled * record,
         "read": open_shards * (_reader_bytes(manifest.path) + _RECORDS_AHEAD * record),
-        "decode": 2 * cores * config.echo * image,
+        "decode": PARALLEL_DECODES * (record + config.echo * image),
         "batches": (batches + (config.echo if config.echo > 1 else 0)) * batch_size * image,
         "cache": cache_bytes(manifest, split, host, config) if config.cache else 0,
     }

@@ -48,10 +48,11 @@ def visited_records(manifest: Manifest, split: str, config: InputConfig, start: 
         dataset = shard_records(paths[shard], sizes[shard, 0], sizes[shard, 1], buffer_bytes=buffer_bytes)
         return dataset.map(plain(lambda path, number, serialized: (first + number, (path, number, serialized))))
 
+    at_once = min(config.parallel_shards, len(shards))
     dataset = tf.data.Dataset.range(start * len(shards) // total, 2**62).interleave(
         records_of,
-        cycle_length=min(config.parallel_shards, len(shards)),
-        num_parallel_calls=tf.data.AUTOTUNE,
+        cycle_length=at_once,
+        num_parallel_calls=at_once,
         deterministic=False,
     )
     return dataset.shuffle(buffer_records(manifest, split, config), config.seed)

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from tpu_input.caching import cache_bytes, check_memory
 from tpu_input.config import InputConfig
-from tpu_input.decoding import decode_records
+from tpu_input.decoding import PARALLEL_DECODES, decode_records
 from tpu_input.device import PREFETCHED_STEPS, to_batches
 from tpu_input.hosts import Host
 from tpu_input.images import decode_for_training, decode_whole
@@ -107,7 +107,7 @@ def crops_of_decoded(manifest: Manifest, split: str, host: Host, config: InputCo
     in_order = dataclasses.replace(config, deterministic=True)
     dataset = decode_records(dataset, manifest, in_order, whole, num_examples, tf.zeros([1, 1, 3], tf.uint8))
     dataset = shuffled_kept(dataset, num_examples, config, start)
-    return dataset.map(crop, num_parallel_calls=tf.data.AUTOTUNE, deterministic=config.deterministic)
+    return dataset.map(crop, num_parallel_calls=PARALLEL_DECODES, deterministic=config.deterministic)
 
 
 def _seed(number: tf.Tensor, host: Host, config: InputConfig) -> tf.Tensor:

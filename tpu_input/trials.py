@@ -16,6 +16,7 @@ import tensorflow as tf
 from tpu_input import schema
 from tpu_input.caching import cache_bytes, check_memory
 from tpu_input.config import InputConfig
+from tpu_input.decoding import PARALLEL_DECODES
 from tpu_input.hosts import Host
 from tpu_input.images import decode_whole
 from tpu_input.reading import plain, records
@@ -49,7 +50,7 @@ def decode_alone(sample: Sequence[bytes], manifest: Manifest, batch_size: int) -
 
     def make() -> tf.data.Dataset:
         encoded = tf.data.Dataset.from_tensor_slices(tf.constant(sample)).repeat()
-        return encoded.map(height, num_parallel_calls=tf.data.AUTOTUNE).batch(batch_size, drop_remainder=True)
+        return encoded.map(height, num_parallel_calls=PARALLEL_DECODES).batch(batch_size, drop_remainder=True)
 
     return Way(make, batch_size)
 

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from tpu_input import schema
 from tpu_input.config import InputConfig
+from tpu_input.decoding import PARALLEL_DECODES
 from tpu_input.hosts import Host
 from tpu_input.reading import plain, records
 from tpu_input.schema import Manifest
@@ -78,7 +79,7 @@ def _until_decoding(manifest: Manifest, config: InputConfig, split: str, batch_s
         return random_window(tf.io.extract_jpeg_shape(encoded), seed, config)
 
     # On several threads, as training's.
-    at_once: dict[str, Any] = {"num_parallel_calls": tf.data.AUTOTUNE, "deterministic": config.deterministic}
+    at_once: dict[str, Any] = {"num_parallel_calls": PARALLEL_DECODES, "deterministic": config.deterministic}
     found = {
         "read": _counted(read, batch_size, config.echo),
         "parse": _counted(lambda: read().map(parsed, **at_once), batch_size, config.echo),
