@@ -49,8 +49,8 @@ def one_batch(manifest, config, start_step=0):
     return lambda params, config=None: real(params, config).take(1).cache().repeat()
 
 
-def compare_input(manifest, config) -> list[dict]:
-    """Prints and returns images/s of both inputs; they take turns, for the machine is not equally fast all the time."""
+def compare_input(manifest, config) -> measure.Table:
+    """Returns images/s of both inputs; they take turns, for the machine is not equally fast all the time."""
     ways, found = {"one batch": one_batch, "real input": make_train_input_fn}, defaultdict(list)
     steps = config.train_steps // (2 * ROUNDS)
     with tempfile.TemporaryDirectory() as folder:
@@ -63,12 +63,13 @@ def compare_input(manifest, config) -> list[dict]:
     for name, rates in found.items():
         print(f"{name}: {', '.join(f'{rate:.1f}' for rate in rates)} images/s", flush=True)
     ratio = statistics.median(a / b for a, b in zip(found["one batch"], found["real input"], strict=True))
-    print(f"real input takes {ratio:.3f} times as long, in the median of {ROUNDS} turns")
-    return [{"way": name, "images/s": statistics.median(rates)} for name, rates in found.items()]
+    rows = [{"way": name, "images/s": statistics.median(rates)} for name, rates in found.items()]
+    note = f"real input takes {ratio:.3f} times as long, in the median of {ROUNDS} turns"
+    return measure.Table(rows, {"way": "way", "images/s": "images/s:,.1f"}, (note,))
 
 
-def share_of_loop(manifest, config) -> list[dict]:
-    """Prints and returns where the seconds of a whole run go."""
+def share_of_loop(manifest, config) -> measure.Table:
+    """Returns where the seconds of a whole run go."""
     seconds = defaultdict(float)
 
     def timed(name, method):
@@ -88,10 +89,9 @@ def share_of_loop(manifest, config) -> list[dict]:
         loop.run(manifest, config, f"{folder}/model", f"{folder}/export", report=lambda line: None)
     whole = time.perf_counter() - began
     seconds["the rest"] = whole - sum(seconds.values())
-    print(f"run of {config.train_steps} steps: {whole:.1f} s")
-    for name, value in seconds.items():
-        print(f"  {name}: {value:.2f} s, {100 * value / whole:.2f} %", flush=True)
-    return [{"way": name, "seconds": value} for name, value in seconds.items()]
+    rows = [{"way": name, "seconds": value, "share": value / whole} for name, value in seconds.items()]
+    columns = {f"{config.train_steps} steps": "way", "seconds": "seconds:.2f", "share": "share:.2%"}
+    return measure.Table(rows, columns)
 
 
 def main() -> None:
@@ -110,8 +110,7 @@ def main() -> None:
     options |= {"train_steps": flags.steps, "steps_per_eval": flags.steps, "learning_rate": 0.01}
     config = TrainConfig.of(manifest, options | {"iterations_per_loop": 100})
     for part in flags.part or ["input", "loop"]:
-        rows = {"input": compare_input, "loop": share_of_loop}[part](manifest, config)
-        measure.save(f"training_{part}", rows)
+        measure.keep(f"training_{part}", {"input": compare_input, "loop": share_of_loop}[part](manifest, config))
 
 
 if __name__ == "__main__":
