@@ -102,7 +102,7 @@ $(VENV_NEWEST)/installed: setup.py constraints/python3.13.txt
 	@touch $@
 
 # Everything that README's and docs/benchmarks.md's numbers come from, in parts meant to take under 10 minutes each on
-# two cores; for a machine that does nothing else. Results: benchmarks/results/, and plots of them in docs/.
+# two cores; for a machine that does nothing else. Results: benchmarks/results/; plots of them in docs/, tables of them in both.
 # `make .venv-peers-torch/installed benchmark` adds MosaicML's and litData's converters, whose packages take 6.3 GB.
 benchmark: $(VENV)/installed $(VENV_PEERS)/installed
 	$(BENCHMARK).conversion
@@ -110,6 +110,7 @@ benchmark: $(VENV)/installed $(VENV_PEERS)/installed
 	$(BENCHMARK).evaluation
 	$(BENCHMARK).training
 	$(BENCHMARK).plots
+	$(BENCHMARK).tables
 
 # The input alone, beside libjpeg-turbo, NVIDIA DALI, Keras, grain and webdataset.
 benchmark-input: $(VENV)/installed $(VENV_PEERS)/installed

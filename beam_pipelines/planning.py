@@ -19,7 +19,7 @@ from apache_beam.pvalue import AsDict, AsSingleton, PCollection
 from beam_pipelines import running, storage
 from beam_pipelines.dataset import WORK_NAME
 from beam_pipelines.dedup import reject_duplicates
-from beam_pipelines.images import Rejected
+from beam_pipelines.images import Rejected, stored_bytes
 from beam_pipelines.listing import list_rows
 from beam_pipelines.options import ConvertOptions
 from beam_pipelines.plan import Plan, by_bucket, cut, in_order
@@ -31,7 +31,7 @@ from beam_pipelines.work import Work
 
 registry.register_coder(Row, RowCoder)
 
-_SAMPLE = 64  # images of each kind that are decoded to estimate what is stored for a byte of the source
+_SAMPLE = 64  # images of each kind that are looked at to estimate what is stored for a byte of the source
 
 
 def make_plan(options: ConvertOptions, beam_options: PipelineOptions) -> Plan:
@@ -130,9 +130,9 @@ class _FirstInOrder(beam.CombineFn):
 
 
 def _ratio(of_kind: str, rows: list[Row], options: ConvertOptions) -> tuple[str, float]:
-    """Returns (kind, bytes stored for a byte of the source); rejected images store none."""
+    """Returns (kind, bytes stored for a byte of the source); what is no image stores none."""
     located = [locate(row, options) for row in rows]
-    sizes = map_images(located, options.images, lambda _, image: len(image.encoded), num_cores())
+    sizes = map_images(located, lambda _number, _row, data: stored_bytes(data, options.images), num_cores())
     stored = [size for _, size in sizes if not isinstance(size, Rejected)]
     return of_kind, sum(stored) / max(sum(row.num_bytes for row in rows), 1)
 

@@ -17,8 +17,7 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import TypeVar
 
 from beam_pipelines import storage
-from beam_pipelines.images import CheckedImage, Rejected, check_image
-from beam_pipelines.options import ImageOptions
+from beam_pipelines.images import Rejected
 from beam_pipelines.rows import Row
 
 _READS_IN_FLIGHT = 64  # chunks
@@ -38,29 +37,24 @@ def num_cores() -> int:
 
 def map_images(
     rows: Iterable[Row],
-    images: ImageOptions,
-    function: Callable[[Row, CheckedImage], _OUT],
+    function: Callable[[int, Row, bytes], _OUT],
     num_decoders: int,
-    measured_each: int = 1,
 ) -> Generator[tuple[Row, _OUT | Rejected], None, None]:
-    """Yields every row with function(row, its image), or with why there is none, in order.
+    """Yields every row with function(its number, row, its bytes), or with why there is none, in order.
 
     Args:
       rows: What to read.
-      images: What is done to images.
-      function: Runs where images are decoded.
-      num_decoders: Threads that decode; with 1 it is the caller's own.
-      measured_each: The pixels of the first of so many images are measured for statistics.
+      function: Decodes an image, or raises Rejected.
+      num_decoders: Threads that call it; with 1 it is the caller's own.
     """
 
     def check(number: int, row: Row, data: bytes | Rejected) -> tuple[Row, _OUT | Rejected]:
         if isinstance(data, Rejected):
             return row, data
         try:
-            image = check_image(data, images, with_statistics=number % measured_each == 0)
+            return row, function(number, row, data)
         except Rejected as rejected:
             return row, rejected
-        return row, function(row, image)
 
     def check_chunk(chunk: list[tuple[int, Row, bytes | Rejected]]) -> list[tuple[Row, _OUT | Rejected]]:
         return [check(*loaded) for loaded in chunk]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import IO, NamedTuple
 
 from beam_pipelines.dataset import create
-from beam_pipelines.images import CheckedImage, Rejected
+from beam_pipelines.images import CheckedImage, Rejected, check_image
 from beam_pipelines.index import IndexRow, index_path, write_index
 from beam_pipelines.options import ConvertOptions
 from beam_pipelines.reading import map_images
@@ -49,12 +49,12 @@ def write_shard(
       progress: Called for every input with (bytes written, whether there is a record).
     """
     labels = {class_name: label for label, class_name in enumerate(classes)}
-    frame_image = functools.partial(_frame_image, labels=labels, first_label=options.first_label)
+    measured_each = 8 if num_rows > 1000 else 1
+    frame_image = functools.partial(_frame_image, options=options, labels=labels, measured_each=measured_each)
     receipt, index, digest = Receipt(name), list[IndexRow](), hashlib.sha256()
     with contextlib.ExitStack() as stack:
         file: IO[bytes] | None = None
-        measured_each = 8 if num_rows > 1000 else 1
-        framed_images = map_images(rows, options.images, frame_image, num_decoders, measured_each)
+        framed_images = map_images(rows, frame_image, num_decoders)
         for row, framed in stack.enter_context(contextlib.closing(framed_images)):
             if isinstance(framed, Rejected):
                 receipt.rejected.append(Rejection(row.key, row.uri, framed.reason, framed.detail))
@@ -93,9 +93,12 @@ class _Framed(NamedTuple):
     data: bytes
 
 
-def _frame_image(row: Row, image: CheckedImage, labels: dict[str, int], first_label: int) -> _Framed:
+def _frame_image(
+    number: int, row: Row, data: bytes, options: ConvertOptions, labels: dict[str, int], measured_each: int
+) -> _Framed:
+    image = check_image(data, options.images, with_statistics=number % measured_each == 0)
     record = _record(row, image, labels[row.label])
-    return _Framed(image, record, frame(encode(record, first_label)))
+    return _Framed(image, record, frame(encode(record, options.first_label)))
 
 
 def _record(row: Row, image: CheckedImage, label: int) -> Record:

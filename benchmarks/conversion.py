@@ -18,6 +18,7 @@ from typing import Any
 from benchmarks import conversion_promises, measure
 from benchmarks.conversion_ways import ALL, CONVERT, CONVERT_1, CONVERT_512, PLAIN, PROCESSES, SLOW, Way
 from benchmarks.corpus import LARGE, SMALL, describe, make_corpus
+from benchmarks.measure import Table
 
 COLUMNS = {
     "way": "way",
@@ -29,6 +30,9 @@ COLUMNS = {
     "MB written": "written_mb:,.0f",
     "looks at": "checks",
 }
+# (way, of what, at most): what docs/benchmarks.md promises of time and of CPU time; and of memory, by number of images.
+GOALS = ((CONVERT_1.name, PLAIN.name, 1.15), (CONVERT.name, PLAIN.name, 1.15))
+MEMORY_GOALS = (("20,000 images", "2,000 images", 1.1), ("200,000 images", "20,000 images", 1.1))
 
 
 def cost(way: Way, folder: Path, count: int) -> dict[str, Any]:
@@ -44,7 +48,7 @@ def cost(way: Way, folder: Path, count: int) -> dict[str, Any]:
 
 
 def compare(ways: Sequence[Way], folder: Path, count: int, size: tuple[int, int], repeats: int) -> list[dict[str, Any]]:
-    """Prints what the ways took of a corpus, the first of them being 1; returns the medians."""
+    """Returns the medians of what the ways took of a corpus, the first of them being 1."""
     corpus = folder / f"jpegs{count}of{size[0]}"
     print(describe(count, make_corpus(corpus, count, size), size))
     for way in ways:
@@ -52,39 +56,47 @@ def compare(ways: Sequence[Way], folder: Path, count: int, size: tuple[int, int]
             print(f"left out: {way.name}, whose environment {way.python} is missing (see docs/benchmarks.md)")
     costs = {way.name: functools.partial(cost, way, corpus, count) for way in ways if way.is_installed}
     rows = [measure.medians(runs) for runs in measure.in_turn(costs, repeats).values()]
-    rows = [row | {"cpu_ratio": row["cpu_seconds"] / rows[0]["cpu_seconds"]} for row in rows]
-    measure.print_table(rows, COLUMNS)
-    return rows
+    return [row | {"cpu_ratio": row["cpu_seconds"] / rows[0]["cpu_seconds"]} for row in rows]
 
 
-def speed(folder: Path, count: int | None, repeats: int | None) -> list[dict[str, Any]]:
-    return compare((PLAIN, CONVERT_1, CONVERT, PROCESSES), folder, count or 50_000, SMALL, repeats or 3)
+def beside_plain(rows: Sequence[dict[str, Any]]) -> Table:
+    notes = []
+    for key, what in (("seconds", "time"), ("cpu_seconds", "CPU time")):
+        notes += measure.against(GOALS, {row["way"]: row[key] for row in rows}, what)
+    return Table(rows, COLUMNS, notes)
 
 
-def peers(folder: Path, count: int | None, repeats: int | None) -> list[dict[str, Any]]:
-    return compare(ALL, folder, count or 10_000, SMALL, repeats or 3)
+def speed(folder: Path, count: int | None, repeats: int | None) -> Table:
+    ways = (PLAIN, CONVERT_1, CONVERT, PROCESSES)
+    return beside_plain(compare(ways, folder, count or 50_000, SMALL, repeats or 3))
 
 
-def large(folder: Path, count: int | None, repeats: int | None) -> list[dict[str, Any]]:
+def peers(folder: Path, count: int | None, repeats: int | None) -> Table:
+    return beside_plain(compare(ALL, folder, count or 10_000, SMALL, repeats or 3))
+
+
+def large(folder: Path, count: int | None, repeats: int | None) -> Table:
     """Photographs of 12 megapixels."""
-    return compare((*ALL, CONVERT_512), folder, count or 200, LARGE, repeats or 1)
+    return beside_plain(compare((*ALL, CONVERT_512), folder, count or 200, LARGE, repeats or 1))
 
 
-def growth(folder: Path, count: int | None, repeats: int | None) -> list[dict[str, Any]]:
+def growth(folder: Path, count: int | None, repeats: int | None) -> Table:
     """Images of 48 x 36 pixels: what grows with their number and not with their bytes."""
     counts = (count,) if count else (2_000, 20_000, 200_000)
-    return [row for of in counts for row in compare(ALL, folder, of, (48, 36), repeats or 1)]
+    rows = [row for of in counts for row in compare(ALL, folder, of, (48, 36), repeats or 1)]
+    peaks = {f"{row['images']:,} images": row["peak_mb"] for row in rows if row["way"] == CONVERT.name}
+    return Table(rows, COLUMNS, measure.against(MEMORY_GOALS, peaks, "peak memory"))
 
 
-def latency(folder: Path, count: int | None, repeats: int | None) -> list[dict[str, Any]]:
+def latency(folder: Path, count: int | None, repeats: int | None) -> Table:
     """Storage in which opening a file takes 50 ms, as in a bucket."""
     counts = (count, count) if count else (500, 10_000)
-    return [
-        row for way, of in zip(SLOW, counts, strict=True) for row in compare((way,), folder, of, SMALL, repeats or 1)
-    ]
+    both = zip(SLOW, counts, strict=True)
+    rows = [row for way, of in both for row in compare((way,), folder, of, SMALL, repeats or 1)]
+    return Table(rows, {heading: of for heading, of in COLUMNS.items() if of != "cpu_ratio:.2f"})
 
 
-def promises(folder: Path, count: int | None, repeats: int | None) -> list[dict[str, Any]]:
+def promises(folder: Path, count: int | None, repeats: int | None) -> Table:
     """What is kept when the same is done twice, when it is killed, and when files are damaged."""
     return conversion_promises.check_all(ALL, folder, count or 3_000)
 
@@ -101,7 +113,7 @@ def main() -> None:
     flags = parser.parse_args()
     print(measure.in_words(measure.machine()), "\n")
     for part in flags.part or PARTS:
-        measure.save(f"conversion_{part}", PARTS[part](flags.folder, flags.count, flags.repeats))
+        measure.keep(f"conversion_{part}", PARTS[part](flags.folder, flags.count, flags.repeats))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,6 @@ import struct
 import tarfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from benchmarks import measure
 from benchmarks.conversion_ways import Way
@@ -36,8 +35,8 @@ COLUMNS = {
 }
 
 
-def check_all(ways: Sequence[Way], folder: Path, count: int) -> list[dict[str, Any]]:
-    """Prints and returns a row for each way."""
+def check_all(ways: Sequence[Way], folder: Path, count: int) -> measure.Table:
+    """Returns a row for each way."""
     corpus, damaged = folder / f"promises{count}", folder / "damaged"
     print(describe(count, make_corpus(corpus, count)))
     make_damaged(damaged, 300)
@@ -48,8 +47,7 @@ def check_all(ways: Sequence[Way], folder: Path, count: int) -> list[dict[str, A
         row = {"way": way.title, "repeated": compare(whole, others)}
         row |= {"killed": run_killed(way, corpus, output, whole)}
         rows.append(row | {"damaged": run_damaged(way, damaged, output, 300)})
-    measure.print_table(rows, COLUMNS)
-    return rows
+    return measure.Table(rows, COLUMNS)
 
 
 def make_damaged(folder: Path, count: int) -> None:

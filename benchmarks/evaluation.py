@@ -119,8 +119,7 @@ def main() -> None:
         for num_hosts in (1, 3):
             hosts = [batches_of(way, python, data, host, num_hosts, flags.batch_size) for host in range(num_hosts)]
             rows.append({"way": name, **account(hosts, flags.images, flags.batch_size)})
-    measure.print_table(rows, COLUMNS)
-    measure.save("evaluation", rows)
+    measure.keep("evaluation", measure.Table(rows, COLUMNS))
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from benchmarks import conversion_ways, input_scale, measure
 from benchmarks.conversion_ways import PEERS
 from benchmarks.corpus import LARGE, SMALL, describe, make_corpus
 from benchmarks.input_start import corpus_of, make_dataset, run_ours, run_peer
+from benchmarks.measure import Table
 from tpu_input.record_source import write_dali_index
 
 COUNT = 4000
@@ -58,17 +59,17 @@ COLUMNS = {
 }
 
 
-def speed(folder: Path, count: int | None, repeats: int) -> list[dict[str, Any]]:
+def speed(folder: Path, count: int | None, repeats: int) -> Table:
     return compare(folder, count or COUNT, SMALL, repeats, stored=256)
 
 
-def large(folder: Path, count: int | None, repeats: int) -> list[dict[str, Any]]:
+def large(folder: Path, count: int | None, repeats: int) -> Table:
     """Photographs of 12 megapixels, which --resize_shorter=256 makes as small as all others."""
     return compare(folder, count or 256, LARGE, repeats, stored=256)
 
 
-def compare(folder: Path, count: int, size: tuple[int, int], repeats: int, stored: int) -> list[dict[str, Any]]:
-    """Prints and returns a row for each way, and prints how ours stand to the goals."""
+def compare(folder: Path, count: int, size: tuple[int, int], repeats: int, stored: int) -> Table:
+    """Returns a row for each way, and how ours stand to the goals."""
     print(describe(count, make_corpus(corpus_of(folder, count, size), count, size), size))
     of_size = folder / f"datasets{count}of{size[0]}"
     write_dali_index(make_dataset(of_size / "original", count, size))
@@ -84,10 +85,8 @@ def compare(folder: Path, count: int, size: tuple[int, int], repeats: int, store
         else:
             print(f"left out: {name}, whose environment {PEERS} is missing: make benchmark-input makes it")
     rows = [row_of(name, runs) for name, runs in measure.in_turn(costs, repeats).items()]
-    measure.print_table(rows, COLUMNS)
-    if size == SMALL:
-        print_goals({row["way"]: row["cpu_ms"] for row in rows})
-    return rows
+    cpu_ms = {row["way"]: row["cpu_ms"] for row in rows}
+    return Table(rows, COLUMNS, measure.against(GOALS, cpu_ms, "CPU time") if size == SMALL else ())
 
 
 def make_tar(corpus: Path, output: Path) -> None:
@@ -101,14 +100,6 @@ def row_of(name: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     row, each = measure.medians(runs), [run["cpu_ms"] for run in runs]
     title = f"{name} ({row['version']})" if "version" in row else name
     return {"way": name, "title": title, **row, "least": min(each), "most": max(each)}
-
-
-def print_goals(cpu_ms: Mapping[str, float]) -> None:
-    for way, of, most in GOALS:
-        if way in cpu_ms and of in cpu_ms:
-            ratio = cpu_ms[way] / cpu_ms[of]
-            print(f"{way}: {ratio:.2f} times {of}; at most {most} wanted{'' if ratio <= most else ': MISSED'}")
-    print(flush=True)
 
 
 PARTS = {
@@ -129,7 +120,7 @@ def main() -> None:
     flags = parser.parse_args()
     print(measure.in_words(measure.machine()), "\n")
     for part in flags.part or PARTS:
-        measure.save(f"input_{part}", PARTS[part](flags.folder, flags.count, flags.repeats))
+        measure.keep(f"input_{part}", PARTS[part](flags.folder, flags.count, flags.repeats))
 
 
 if __name__ == "__main__":

@@ -9,10 +9,10 @@ import functools
 import statistics
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 from benchmarks import measure
 from benchmarks.input_start import make_dataset, run_ours
+from benchmarks.measure import Table
 
 COUNT = 4000
 AT_A_TIME = 2  # hosts simulated at the same time: a core each
@@ -26,6 +26,7 @@ MEMORY_COLUMNS = {
     "peak": "peak_mb:,.0f",
     "peak, one arena": "arena_mb:,.0f",
 }
+START_COLUMNS = {"shards": "shards:,", "first batch after, seconds": "seconds:.2f"}
 HOSTS_COLUMNS = {
     "shards": "shards:,",
     "hosts": "hosts",
@@ -36,19 +37,18 @@ HOSTS_COLUMNS = {
 }
 
 
-def start(folder: Path, count: int | None, repeats: int) -> list[dict[str, Any]]:
+def start(folder: Path, count: int | None, repeats: int) -> Table:
     """First batch from 8 and from 1,024 shards of the same images."""
     rows = []
     for shards in (8, 64) if count else (8, 1024):
         of = make_sharded(folder, count or COUNT, shards)
         seconds = statistics.median(run_ours(of, "first_batch")["seconds"] for _ in range(repeats))
         rows.append({"shards": shards, "seconds": seconds})
-        print(f"first batch from {shards:5,} shards after {seconds:.2f} s")
-    print(f"{rows[1]['seconds'] / rows[0]['seconds']:.2f} times; below 3 wanted\n", flush=True)
-    return rows
+    of_shards = {f"{row['shards']:,} shards": row["seconds"] for row in rows}
+    return Table(rows, START_COLUMNS, measure.against([(*reversed(of_shards), 3)], of_shards, "first batch"))
 
 
-def memory(folder: Path, count: int | None, repeats: int) -> list[dict[str, Any]]:
+def memory(folder: Path, count: int | None, repeats: int) -> Table:
     """Peak memory by size of the dataset, with a shuffle buffer of 1,024 records, beside tpu_input/memory.py's sum.
 
     malloc keeps freed memory for the threads that took it; with a single arena all threads share it.
@@ -60,11 +60,10 @@ def memory(folder: Path, count: int | None, repeats: int) -> list[dict[str, Any]
         size = sum(path.stat().st_size for path in of.glob("*.tfrecord")) / 1e6
         row = {"images": images, "shards": shards, "dataset_mb": size, "arena_mb": trimmed["peak_mb"]}
         rows.append(row | found)
-    measure.print_table(rows, MEMORY_COLUMNS)
-    return rows
+    return Table(rows, MEMORY_COLUMNS)
 
 
-def hosts(folder: Path, count: int | None, repeats: int) -> list[dict[str, Any]]:
+def hosts(folder: Path, count: int | None, repeats: int) -> Table:
     """First batch and memory of every one of 1 to 64 hosts, each a process, two at a time.
 
     64 shards are one a host; 1,024 are what ImageNet has. All hosts of a row read the same dataset.
@@ -80,8 +79,7 @@ def hosts(folder: Path, count: int | None, repeats: int) -> list[dict[str, Any]]
             middle = {"seconds": statistics.median(seconds), "peak_mb": statistics.median(peaks)}
             worst = {"slowest": max(seconds), "largest_mb": max(peaks)}
             rows.append({"shards": shards, "hosts": num_hosts} | middle | worst)
-    measure.print_table(rows, HOSTS_COLUMNS)
-    return rows
+    return Table(rows, HOSTS_COLUMNS)
 
 
 def make_sharded(folder: Path, count: int, shards: int) -> Path:

@@ -1,7 +1,7 @@
 """Runs one command and measures it with all its descendants; keeps what was found. The one place that does either.
 
     command ──▶ child, in a session of its own ──▶ Run(seconds, cpu_seconds, peak_mb, exit_code, stdout, stderr)
-    rows of a part ──save──▶ benchmarks/results/PART.json ──▶ benchmarks/plots.py
+    Table of a part ──keep──▶ benchmarks/results/PART.json ──▶ benchmarks/plots.py, benchmarks/tables.py
 
 Memory is what the processes hold together at one moment, each shared page counted once (PSS, proc_pid_smaps(5)); it is
 looked at up to twenty times a second, so that a shorter peak is missed. CPU time is the kernel's count.
@@ -178,19 +178,47 @@ def in_words(found: Mapping[str, Any]) -> str:
     return f"{found['cores']} cores, {found['processor']}, {found['day']}; {versions}"
 
 
-def save(part: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Keeps a part's rows with the machine and the command that gave them."""
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """What a part of a benchmark found.
+
+    Attributes:
+      rows: Anything that JSON knows.
+      columns: {heading: key of the rows and format, as "images/s:,.0f"}.
+      notes: Lines below it, such as how it stands to what is wanted.
+    """
+
+    rows: Sequence[Mapping[str, Any]]
+    columns: Mapping[str, str]
+    notes: Sequence[str] = ()
+
+
+def keep(part: str, table: Table) -> None:
+    """Prints a part's table, and saves it with the machine and the command that gave it."""
+    print(markdown(dataclasses.asdict(table)), flush=True)
     RESULTS.mkdir(exist_ok=True)
-    found = {"part": part, "command": sys.argv, "machine": machine(), "rows": list(rows)}
+    flags = [flag for flag in sys.argv[1:] if not flag.startswith("--folder")]  # where files lie changes no figure
+    command = " ".join(["python -m", f"benchmarks.{Path(sys.argv[0]).stem}", *flags])
+    found = {"part": part, "command": command, "machine": machine(), **dataclasses.asdict(table)}
     (RESULTS / f"{part}.json").write_text(json.dumps(found, indent=1) + "\n")
 
 
-def print_table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> None:
-    """Prints rows as Markdown; columns: {heading: key and format, as "images/s:,.0f"}."""
-    print("| " + " | ".join(columns) + " |\n" + "|---" * len(columns) + "|")
-    for row in rows:
-        print("| " + " | ".join(_cell(row, of) for of in columns.values()) + " |")
-    print(flush=True)
+def markdown(table: Mapping[str, Any]) -> str:
+    """Returns a Table's fields as Markdown."""
+    lines = ["| " + " | ".join(table["columns"]) + " |", "|---" * len(table["columns"]) + "|"]
+    lines += ["| " + " | ".join(_cell(row, of) for of in table["columns"].values()) + " |" for row in table["rows"]]
+    return "\n".join([*lines, "", *[f"- {note}" for note in table["notes"]], *[""] * bool(table["notes"])])
+
+
+def against(goals: Sequence[tuple[str, str, float]], found: Mapping[str, float], what: str) -> list[str]:
+    """Returns a line for each goal (one, of another, at most) whose two were found."""
+    lines = []
+    for one, other, most in goals:
+        if one in found and other in found:
+            ratio = found[one] / found[other]
+            verdict = "" if ratio <= most else ": MISSED"
+            lines.append(f"{what} of {one}: {ratio:.2f} times {other}; at most {most:.2f} wanted{verdict}")
+    return lines
 
 
 def _cell(row: Mapping[str, Any], of: str) -> str:

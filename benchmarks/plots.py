@@ -82,7 +82,8 @@ def growth(axes: Sequence[Axes], rows: Rows) -> None:
         axes[1].plot([row["images"] for row in of], [row["peak_mb"] for row in of], **style)
     for chart, label in zip(axes, ("seconds", "peak memory, MB"), strict=True):
         chart.set(xscale="log", yscale="log", xlabel="images of 48 × 36 pixels", ylabel=label)
-    axes[0].legend(fontsize=7, frameon=False)
+    figure = axes[0].figure
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=4, fontsize=7, frameon=False)
 
 
 def hosts(axes: Sequence[Axes], rows: Rows) -> None:
@@ -93,7 +94,7 @@ def hosts(axes: Sequence[Axes], rows: Rows) -> None:
         axes[1].plot(numbers, [row["peak_mb"] for row in of], marker="o", label=f"{shards:,} shards")
     for chart, label in zip(axes, ("first batch of a host, seconds", "peak memory of a host, MB"), strict=True):
         chart.set(xscale="log", xlabel="hosts", ylabel=label, xticks=numbers, xticklabels=numbers)
-        chart.set_ylim(bottom=0)
+        chart.set_ylim(0, 1.1 * chart.get_ylim()[1])
         chart.minorticks_off()
     axes[0].legend(frameon=False)
 

@@ -1,9 +1,10 @@
-"""What the benchmarks conclude from what they see: counts of examples and of records, plots; and what they see."""
+"""What the benchmarks conclude from what they see: counts of examples and of records, plots, tables."""
 
 from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 import tarfile
 from pathlib import Path
@@ -11,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import plots
+from benchmarks import conversion, measure, plots, tables
+from benchmarks import input as benchmarked_input
 from benchmarks.conversion_promises import num_records
 from benchmarks.conversion_ways import ALL, PLAIN
 from benchmarks.corpus import photograph
@@ -66,3 +68,36 @@ def test_plots_are_made_of_what_has_been_measured_and_are_the_same_every_time(tm
     assert made[0] == made[1]
     assert all(text in made[0] for text in ("another", "images a second", "2 cores, P, 2026-01-01; Python 3.11"))
     assert "left out: growth" in capsys.readouterr().out
+
+
+def test_tables_come_between_their_marks_and_what_was_not_measured_stays(tmp_path, monkeypatch, capsys):
+    page = tmp_path / "page.md"
+    page.write_text(
+        "Before\n<!-- table measured -->\nold\n<!-- end -->\nbetween\n<!-- table other -->\nold\n<!-- end -->\n"
+    )
+    monkeypatch.setattr(measure, "RESULTS", tmp_path)
+    monkeypatch.setattr(sys, "argv", ["/somewhere/input.py", "--part=speed", "--folder=/of/mine"])
+    rows = [{"way": "ours", "s": 1234.5}, {"way": "theirs"}]
+    goals = measure.against([("ours", "theirs", 1.1), ("ours", "absent", 1.0)], {"ours": 3, "theirs": 2}, "CPU time")
+    measure.keep("measured", measure.Table(rows, {"way": "way", "seconds": "s:,.1f"}, goals))
+    assert "| ours | 1,234.5 |" in capsys.readouterr().out
+    monkeypatch.setattr(sys, "argv", ["tables", f"--results={tmp_path}", str(page)])
+    made = []
+    for _ in range(2):
+        tables.main()
+        made.append(page.read_text())
+    assert made[0] == made[1]
+    begin, between, end = made[0].partition("between\n")
+    assert begin.startswith("Before\n<!-- table measured -->\n\n| way | seconds |\n|---|---|\n| ours | 1,234.5 |\n")
+    assert "| theirs |  |\n\n- CPU time of ours: 1.50 times theirs; at most 1.10 wanted: MISSED\n\n" in begin
+    assert "(`python -m benchmarks.input --part=speed`; " in begin
+    assert begin.endswith(".)\n\n<!-- end -->\n")
+    assert between + end == "between\n<!-- table other -->\nold\n<!-- end -->\n"
+
+
+def test_each_part_of_the_pages_is_one_that_is_measured():
+    parts = {f"conversion_{part}" for part in conversion.PARTS} | {f"input_{part}" for part in benchmarked_input.PARTS}
+    parts |= {"evaluation", "training_input", "training_loop"}
+    marked = [re.findall("<!-- table (\\w+) -->", page.read_text()) for page in tables.PAGES]
+    assert sorted(marked[0]) == sorted(parts)
+    assert marked[1] == ["conversion_speed", "input_speed"]

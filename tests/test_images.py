@@ -10,7 +10,7 @@ import tensorflow as tf
 from PIL import Image
 
 from beam_pipelines import images
-from beam_pipelines.images import CheckedImage, Rejected, check_image
+from beam_pipelines.images import CheckedImage, Rejected, check_image, stored_bytes
 from beam_pipelines.options import ImageOptions
 
 
@@ -137,3 +137,23 @@ def test_an_image_is_the_same_but_for_its_statistics_when_it_is_not_decoded_in_f
     full, quick = checked(data), check_image(data, ImageOptions(), with_statistics=False)
     assert quick._replace(dhash=0) == full._replace(dhash=0, sums=None, squares=None)
     assert bin((full.dhash ^ quick.dhash) & (2**64 - 1)).count("1") <= 3
+
+
+def test_a_camera_s_photograph_has_the_statistics_and_size_of_the_whole_though_it_is_decoded_smaller(monkeypatch):
+    image = picture(size=(2400, 1800))
+    data = encoded(image, quality=95)
+    quick = checked(data)
+    assert (quick.width, quick.height) == (2400, 1800)
+    monkeypatch.setattr(images, "MEASURED_SIDE", 1801)
+    whole = checked(data)
+    assert quick.sums != whole.sums  # or else nothing was saved
+    np.testing.assert_allclose(quick.sums, whole.sums, rtol=0.01)
+    np.testing.assert_allclose(quick.squares, whole.squares, rtol=0.01)
+
+
+def test_the_size_of_what_is_stored_is_found_without_decoding_what_is_kept():
+    kept, png = encoded(picture(size=(400, 300)), quality=95), encoded(picture(), "PNG")
+    assert stored_bytes(kept[:2000], ImageOptions()) == 2000  # its damage shows when it is written
+    assert stored_bytes(png, ImageOptions()) == len(checked(png).encoded)
+    smaller = ImageOptions(resize_shorter=30)
+    assert stored_bytes(kept, smaller) == len(check_image(kept, smaller).encoded) < len(kept)
