@@ -38,7 +38,10 @@ class Gs:
         self._environment = kept | self._variables()
 
     def _variables(self) -> dict[str, str]:
-        """Returns what both clients need; TensorFlow waits a tenth of a second for what it else waits 197."""
+        """Returns what both clients need; TensorFlow tries again at once, for which it else waits 197 s.
+
+        With a first delay above 0 it adds up to a second at random (tensorflow/tsl: retrying_utils.cc).
+        """
         return {
             "https_proxy": self.proxy.url,
             "no_proxy": "127.0.0.1,localhost",
@@ -47,8 +50,7 @@ class Gs:
             "NO_GCE_CHECK": "true",
             "DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA": "true",  # as in cloud.py
             "GOOGLE_AUTH_TOKEN_FOR_TESTING": "token",
-            "GCS_RETRY_CONFIG_INIT_DELAY_TIME_US": "10000",
-            "GCS_RETRY_CONFIG_MAX_DELAY_TIME_US": "20000",
+            "GCS_RETRY_CONFIG_INIT_DELAY_TIME_US": "0",
             "GCS_RETRY_CONFIG_MAX_RETRIES": "5",
             "PYTHONPATH": str(ROOT),
         }
