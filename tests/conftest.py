@@ -20,6 +20,7 @@ from tpu_input.schema import Manifest
 
 
 def local() -> PipelineOptions:
+    # By its full name, as Beam 2.54 knows no short one; `make test-engines` runs that Beam too.
     return PipelineOptions(["--runner=apache_beam.runners.portability.fn_api_runner.FnApiRunner"])
 
 
