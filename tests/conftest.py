@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,17 @@ from tpu_input.schema import Manifest
 
 
 def local() -> PipelineOptions:
-    return PipelineOptions(["--runner=FnApiRunner"])
+    # By its full name, as Beam 2.54 knows no short one; `make test-engines` runs that Beam too.
+    return PipelineOptions(["--runner=apache_beam.runners.portability.fn_api_runner.FnApiRunner"])
+
+
+def files(folder: Path) -> dict[str, str]:
+    """Every file below `folder` with the hash of what it holds."""
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 @pytest.fixture(scope="session")

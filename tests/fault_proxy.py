@@ -1,4 +1,8 @@
-"""A proxy between Google's client and the server that counts requests, and does to them what networks do."""
+"""A proxy in front of the emulator that knows what is asked, and does to it what networks and stores do.
+
+google-cloud-storage, gcsio ──HTTP──────────────────────────────▶ FaultProxy ──HTTP──▶ emulator
+TensorFlow ──CONNECT, TLS──▶ the same, with a certificate (gs.py)  └── requests: what was asked; fault: what fails
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ import http.server
 import itertools
 import re
 import socket
+import ssl
 import struct
 import threading
 import time
@@ -16,29 +21,49 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-# What may happen to a request: refused with a status; answered but the answer's body "cut" in the middle; the
-# connection "reset" in the middle of the request's body; carried out but the answer "lost"; or a "stall" of 2 s.
+# What may happen to a request: refused with a status and a message, "403 me@x has no access"; answered but the answer's
+# body "cut" in the middle; the connection "reset" in the middle of the request's body; carried out but the answer
+# "lost"; or a "stall" of 2 s.
 Fault = str
+
+# Of one connection, or made anew for the next; "host" because the emulator answers to its own name alone.
+_NOT_PASSED_ON = {
+    "connection",
+    "content-length",
+    "expect",
+    "host",
+    "keep-alive",
+    "proxy-connection",
+    "transfer-encoding",
+}
 
 
 class Request(NamedTuple):
     """What was asked.
 
     Attributes:
+      method: "GET", "POST", …
+      target: Path and query, decoded.
+      headers: By name in lower case.
       kind: "list", "read", "look", "upload", "begin" and "chunk" of a larger upload, "delete", "copy" or "other".
       name: The object's, or what a listing's names begin with.
-      authorized: Whether it came with a token.
-      paid_by: The project that is billed.
     """
 
+    method: str
+    target: str
+    headers: dict[str, str]
     kind: str
     name: str
-    authorized: bool
-    paid_by: str
 
+    @property
+    def authorized(self) -> bool:
+        """Whether it came with a token."""
+        return "authorization" in self.headers
 
-def no_faults(request: Request) -> Fault:
-    return ""
+    @property
+    def paid_by(self) -> str:
+        """The project that is billed."""
+        return self.headers.get("x-goog-user-project", "")
 
 
 def every(distance: int, faults: Iterable[Fault]) -> Callable[[Request], Fault]:
@@ -57,30 +82,44 @@ class FaultProxy(http.server.ThreadingHTTPServer):
 
     Attributes:
       url: Where.
+      tls: For those who come by CONNECT.
       requests: All so far.
       faults: How often each fault was done.
-      fault: What shall happen to a request.
+      fault: What shall happen to a request; "" is nothing.
     """
 
     daemon_threads = True
+    block_on_close = False
     request_queue_size = 256
 
-    def __init__(self, upstream: str) -> None:
+    def __init__(self, upstream: str, tls: ssl.SSLContext | None) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.url = f"http://127.0.0.1:{self.server_port}"
-        self.upstream = urllib.parse.urlsplit(upstream).netloc
+        self.upstream, self.tls = upstream, tls
         self.requests: list[Request] = []
         self.faults: Counter[Fault] = Counter()
-        self.fault: Callable[[Request], Fault] = no_faults
+        self.uploaded: set[str] = set()
+        self.calm()
+
+    def calm(self) -> None:
+        """Lets nothing happen to requests from now on."""
+        self.fault: Callable[[Request], Fault] = lambda request: ""
 
     def counts(self, suffix: str = "") -> Counter[str]:
         """Returns the number of requests of each kind, for names with this ending."""
         return Counter(request.kind for request in self.requests if request.name.endswith(suffix))
 
+    def reads(self, suffix: str) -> list[Request]:
+        """Returns the requests for the bytes of objects whose names have this ending."""
+        return [request for request in self.requests if request.kind == "read" and request.name.endswith(suffix)]
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        pass  # the client has gone, or a fault has cut the connection
+
 
 @contextlib.contextmanager
-def fault_proxy(upstream: str) -> Iterator[FaultProxy]:
-    with FaultProxy(upstream) as proxy:
+def fault_proxy(upstream: str, tls: ssl.SSLContext | None = None) -> Iterator[FaultProxy]:
+    with FaultProxy(upstream, tls) as proxy:
         threading.Thread(target=proxy.serve_forever, args=(0.02,), daemon=True).start()
         yield proxy
         proxy.shutdown()
@@ -88,87 +127,114 @@ def fault_proxy(upstream: str) -> Iterator[FaultProxy]:
 
 class _Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
+    disable_nagle_algorithm = True  # an answer is two packets: 40 ms each time
     server: FaultProxy
+    ours = ""  # scheme and host by which the client knows us
+
+    def do_CONNECT(self) -> None:
+        self.send_response_only(200, "Connection established")
+        self.end_headers()
+        self.rfile.close()
+        assert self.server.tls is not None
+        self.connection = self.request = self.server.tls.wrap_socket(self.connection, server_side=True)
+        self.setup()
+        self.ours = "https://www.googleapis.com"
+        self.close_connection = False
 
     def _answer(self) -> None:
-        length = int(self.headers.get("Content-Length") or 0)
-        body = self.rfile.read(length // 2)
-        request = _request(self.command, self.path, self.headers, body)
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        chunked = headers.get("transfer-encoding", "").lower() == "chunked"
+        length = 0 if chunked else int(headers.get("content-length", 0))
+        body = self._chunks() if chunked else self.rfile.read(length // 2)
+        target, named = urllib.parse.unquote(self.path), _named(self.command, self.path, body)
+        request = Request(self.command, target, headers, *named)
         self.server.requests.append(request)
-        fault = self.server.fault(request)
+        fault = self.server.fault(request) or ""
         self.server.faults[fault] += 1
         if fault == "reset":
-            self._reset()
-            return
-        body += self.rfile.read(length - len(body))
+            return self._reset()
+        body += self.rfile.read(length - length // 2)
         if fault == "stall":
             time.sleep(2)
         if re.match(r"\d{3}", fault):
             status, _, message = fault.partition(" ")
-            self._send(int(status), {"Content-Type": "text/plain"}, message.encode())
-            return
-        status, headers, answer = self._forward(body)
+            return self._send(int(status), {"Content-Type": "text/plain"}, message.encode())
+        status, given, answer = self._how_far(request) or self._forward(headers, body)
+        self.server.uploaded.add(request.target)
         if fault == "lost":
-            self._reset()
-            return
-        self._send(status, headers, answer, len(answer) // 2 if fault == "cut" else len(answer))
+            return self._reset()
+        self._send(status, given, answer, cut=fault == "cut")
 
     do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = do_HEAD = _answer  # noqa: N815
 
-    def _forward(self, body: bytes) -> tuple[int, dict[str, str], bytes]:
-        upstream = http.client.HTTPConnection(self.server.upstream)
-        headers = {name: value for name, value in self.headers.items() if name.lower() not in ("connection", "host")}
-        upstream.request(self.command, self.path, body, headers)
+    def _chunks(self) -> bytes:
+        """Returns a body in chunks: TensorFlow's uploads, which also say how long they are."""
+        chunks = []
+        while size := int(self.rfile.readline().split(b";")[0], 16):
+            chunks.append(self.rfile.read(size))
+            self.rfile.readline()
+        self.rfile.readline()
+        return b"".join(chunks)
+
+    def _how_far(self, request: Request) -> tuple[int, dict[str, str], bytes] | None:
+        """Returns how far TensorFlow's upload is, as Google does: fake-gcs-server takes the question for its end."""
+        if not self.ours or not request.headers.get("content-range", "").startswith("bytes */"):
+            return None
+        return 200 if request.target in self.server.uploaded else 308, {}, b""
+
+    def _forward(self, headers: dict[str, str], body: bytes) -> tuple[int, dict[str, str], bytes]:
+        upstream = http.client.HTTPConnection(self.server.upstream.removeprefix("http://"), timeout=60)
+        kept = {name: value for name, value in headers.items() if name not in _NOT_PASSED_ON}
+        upstream.request(self.command, self.path, body, kept | {"content-length": str(len(body))})
         response = upstream.getresponse()
         answer = response.read()
         upstream.close()
-        given = dict(response.getheaders())
+        given = {name: value for name, value in response.getheaders() if name.lower() not in _NOT_PASSED_ON}
         # The server's URLs, of an upload that was begun or of an object's content, shall lead through us too.
-        theirs, ours = self.server.upstream, self.server.url.removeprefix("http://")
+        theirs, ours = self.server.upstream, self.ours or self.server.url
         if "json" in given.get("Content-Type", ""):
             answer = answer.replace(theirs.encode(), ours.encode())
         return response.status, {name: value.replace(theirs, ours) for name, value in given.items()}, answer
 
-    def _send(self, status: int, headers: dict[str, str], body: bytes, shown: int | None = None) -> None:
+    def _send(self, status: int, headers: dict[str, str], body: bytes, cut: bool = False) -> None:
         self.send_response_only(status)
         for name, value in headers.items():
-            if name.lower() not in ("content-length", "transfer-encoding", "connection"):
-                self.send_header(name, value)
+            self.send_header(name, value)
         if status != 204:
             self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(body[:shown])
-        if shown is not None and shown < len(body):
-            self.close_connection = True
+            self.wfile.write(body[: len(body) // 2] if cut else body)
+        if cut and body:
+            self._reset()
 
     def _reset(self) -> None:
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.close_connection = True
 
-    def handle(self) -> None:
-        with contextlib.suppress(ConnectionError):
-            super().handle()
+    def finish(self) -> None:
+        try:
+            super().finish()
+        finally:
+            self.connection.close()  # of TLS; the server knows only the one below
 
     def log_message(self, *_: object) -> None:
         pass
 
 
-def _request(method: str, path: str, headers: http.client.HTTPMessage, body: bytes) -> Request:
+def _named(method: str, path: str, body: bytes) -> tuple[str, str]:
+    """Returns the kind of a request, and the object's name."""
     url = urllib.parse.urlsplit(path)
     query = {name: values[0] for name, values in urllib.parse.parse_qs(url.query).items()}
     found = re.fullmatch(r"(?:/upload|/download)?/storage/v1/b/[^/]+/o(?:/([^/]*)(/.*)?)?", url.path)
     if not found:
-        kind, name = "other", url.path
-    elif "uploadType" in query or "upload_id" in query:
+        read = method == "GET" and not url.path.startswith("/storage/")  # /BUCKET/NAME, as TensorFlow asks
+        return "read" if read else "other", urllib.parse.unquote(url.path)
+    if "uploadType" in query or "upload_id" in query:
         kind = "chunk" if method == "PUT" else {"resumable": "begin"}.get(query["uploadType"], "upload")
         named = re.search(rb'"name": *"([^"]*)"', body)  # in the JSON that comes first
-        name = query.get("name") or (named[1].decode() if named else "")
-    elif method == "GET" and found[1] is None:
-        kind, name = "list", query.get("prefix", "")
-    else:
-        kind = {"GET": "read" if query.get("alt") == "media" else "look", "DELETE": "delete"}.get(method, "copy")
-        name = urllib.parse.unquote(found[1] or "")
-    paid_by = headers.get("x-goog-user-project", query.get("userProject", ""))
-    return Request(kind, name, "Authorization" in headers, paid_by)
+        return kind, query.get("name") or (named[1].decode() if named else "")
+    if method == "GET" and found[1] is None:
+        return "list", query.get("prefix", "")
+    kind = {"GET": "read" if query.get("alt") == "media" else "look", "DELETE": "delete"}.get(method, "copy")
+    return kind, urllib.parse.unquote(found[1] or "")

@@ -1,15 +1,20 @@
-"""Commands with TensorFlow, whose gs:// is the emulator of cloud.py, through tls_proxy.py."""
+"""Commands with TensorFlow, whose gs:// is the emulator of cloud.py, through fault_proxy.py.
+
+Its filesystem's addresses are fixed, but libcurl honours https_proxy, and TensorFlow hands CURL_CA_BUNDLE on to it.
+"""
 
 from __future__ import annotations
 
 import os
+import ssl
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import trustme
 from cloud import Cloud
-from tls_proxy import TlsProxy
+from fault_proxy import FaultProxy, fault_proxy
 
 ROOT = Path(__file__).parent.parent
 FLAGS = (
@@ -19,7 +24,7 @@ FLAGS = (
 
 
 class Gs:
-    """Runs commands whose gs:// is the emulator.
+    """Runs commands whose gs:// is the emulator, in a folder where `make preflight` has put no compiler.
 
     Attributes:
       cloud: The emulator.
@@ -27,14 +32,32 @@ class Gs:
       dataset: URI of the digits.
     """
 
-    def __init__(self, cloud: Cloud, proxy: TlsProxy, dataset: str) -> None:
-        self.cloud, self.proxy, self.dataset = cloud, proxy, dataset
+    def __init__(self, cloud: Cloud, proxy: FaultProxy, dataset: str, folder: Path) -> None:
+        self.cloud, self.proxy, self.dataset, self._folder = cloud, proxy, dataset, folder
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("TF_", "GCS_"))}
-        self._environment = kept | proxy.environment()
+        self._environment = kept | self._variables()
+
+    def _variables(self) -> dict[str, str]:
+        """Returns what both clients need; TensorFlow tries again at once, for which it else waits 197 s.
+
+        With a first delay above 0 it adds up to a second at random (tensorflow/tsl: retrying_utils.cc).
+        """
+        return {
+            "https_proxy": self.proxy.url,
+            "no_proxy": "127.0.0.1,localhost",
+            "CURL_CA_BUNDLE": str(self._folder / "ca.pem"),
+            "REQUESTS_CA_BUNDLE": str(self._folder / "ca.pem"),  # for Google's client
+            "NO_GCE_CHECK": "true",
+            "DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA": "true",  # as in cloud.py
+            "GOOGLE_AUTH_TOKEN_FOR_TESTING": "token",
+            "GCS_RETRY_CONFIG_INIT_DELAY_TIME_US": "0",
+            "GCS_RETRY_CONFIG_MAX_RETRIES": "5",
+            "PYTHONPATH": str(ROOT),
+        }
 
     def start(self, *args: str) -> subprocess.Popen[str]:
         command, pipe = [sys.executable, "-W", "ignore", *args], subprocess.PIPE
-        return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, cwd=ROOT, env=self._environment)
+        return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, cwd=self._folder, env=self._environment)
 
     def run(self, *args: str) -> tuple[int, str, str]:
         """Returns the exit status, stdout and stderr of `python …`."""
@@ -70,8 +93,13 @@ class Gs:
 def gs_session(cloud_server, digits_dataset, tmp_path_factory):
     bucket = cloud_server.make_bucket()
     cloud_server.upload(digits_dataset.path, f"{bucket}/digits")
-    with TlsProxy(cloud_server.url.removeprefix("http://"), tmp_path_factory.mktemp("proxy")) as proxy:
-        yield Gs(cloud_server, proxy, f"{bucket}/digits")
+    folder = tmp_path_factory.mktemp("gs")
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(folder / "ca.pem"))
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("*.googleapis.com").configure_cert(tls)
+    with fault_proxy(cloud_server.url, tls) as proxy:
+        yield Gs(cloud_server, proxy, f"{bucket}/digits", folder)
 
 
 @pytest.fixture
@@ -79,4 +107,4 @@ def gs(gs_session):
     """The digits' dataset in a bucket, and a proxy that has counted nothing and disturbs nobody."""
     gs_session.proxy.requests.clear()
     yield gs_session
-    gs_session.proxy.fault = lambda request: None
+    gs_session.proxy.calm()

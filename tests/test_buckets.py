@@ -21,7 +21,8 @@ ANSWER = "Error executing an HTTP request: HTTP response code {} with body '{}'\
         (ANSWER.format(404, "{}"), "there is no such object or bucket"),
         (
             ANSWER.format(400, "<Error><Code>UserProjectMissing</Code></Error>"),
-            "who asks pays; say which project does: GCS_ADDITIONAL_REQUEST_HEADER=x-goog-user-project:PROJECT",
+            "who asks pays; say which project does: GCS_ADDITIONAL_REQUEST_HEADER=x-goog-user-project:PROJECT, for "
+            "RecordSource GOOGLE_CLOUD_QUOTA_PROJECT=PROJECT",
         ),
         (
             "All 10 retry attempts failed. The last failure: " + ANSWER.format(503, "") + "\n\t [[{{node Next}}]]",

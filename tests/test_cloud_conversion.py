@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tarfile
 import threading
@@ -9,9 +10,9 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from conftest import local
+from conftest import files, local
 from fault_proxy import every
-from test_convert import files, options
+from test_convert import options
 from test_pipelines_commands import refused, run
 
 from beam_pipelines import storage
@@ -86,6 +87,35 @@ def test_lists_and_archives_in_a_bucket_name_the_same_images(cloud, images, tmp_
     assert of_tar.num_inputs == 37
 
 
+@pytest.mark.parametrize("ending", ["csv", "jsonl"])
+def test_a_list_in_a_bucket_of_images_in_buckets_is_converted_as_one_on_disk(capsys, cloud, images, tmp_path, ending):
+    bucket, other = cloud.make_bucket(), cloud.make_bucket()
+    cloud.upload(images, f"{bucket}/few")  # beside the list, as on disk
+    cloud.upload(images / "0", f"{other}/0")
+    names = sorted(str(path.relative_to(images)) for path in images.rglob("*.jpg"))
+    where = {"0": other, "1": "few", "2": f"{bucket}/few"}  # in another bucket, relative to the list, in its bucket
+    rows = [
+        {"image": f"{where[name[0]]}/{name}", "label": name[0], "split": "train" if number % 5 else "validation"}
+        for number, name in enumerate(names)
+    ]
+    listed = as_list(rows, ending)
+    (images.parent / f"list.{ending}").write_bytes(listed)
+    cloud.put(f"{bucket}/list.{ending}", listed)
+    for folder in (images.parent, bucket):
+        flags = (f"--output={folder}/out", "--shard_size=10KB", "--max_rejected=100%")
+        assert run(capsys, "convert", f"--input={folder}/list.{ending}", *flags)[0] == 0
+    assert shards(cloud.files(f"{bucket}/out")) == shards(files(images.parent / "out"))
+    manifest = read_manifest(f"{bucket}/out")
+    assert (manifest.num_inputs, manifest.num_rejected) == (37, {"not_an_image": 1})
+    assert {name: split.num_examples for name, split in manifest.splits.items()} == {"train": 28, "validation": 8}
+
+
+def as_list(rows: list[dict[str, str]], ending: str) -> bytes:
+    if ending == "jsonl":
+        return "".join(f"{json.dumps(row)}\n" for row in rows).encode()
+    return "".join(f"{','.join(line)}\n" for line in (rows[0], *(row.values() for row in rows))).encode()
+
+
 def test_damage_in_a_bucket_is_found_and_repaired(capsys, cloud, images):
     bucket = cloud.make_bucket()
     cloud.upload(images, f"{bucket}/images")
@@ -154,7 +184,7 @@ def test_a_store_that_stays_away_ends_the_conversion_rejects_nothing_and_the_nex
     assert "while running" not in said
     assert f"{bucket}/images/2/" in said
     assert said.endswith("the same command goes on from here\n")
-    proxy.fault = lambda request: ""
+    proxy.calm()
     assert run(capsys, *command, "--max_rejected=100%")[0] == 0
     assert read_manifest(str(tmp_path / "out")).num_rejected == {"not_an_image": 1}
 

@@ -1,24 +1,83 @@
-"""Random access to the records of a dataset in a bucket."""
+"""Random access to the records of a dataset in a bucket, and DALI's index of it."""
 
 from __future__ import annotations
 
 import pytest
 
-from tpu_input import RecordSource
+from tpu_input import RecordSource, schema
+from tpu_input.record_source import read_positions
 
 pytestmark = pytest.mark.cloud
 
+# Reads some records here, in threads, and all in forked processes; prints their keys. There is no TensorFlow.
 READ = """
-import sys
-from tpu_input import RecordSource, read_manifest
-source = RecordSource(read_manifest(sys.argv[1]), "train")
-print(len(source), *(source[number].key for number in (0, 700, -1)))
+import concurrent.futures, multiprocessing, pickle, sys
+sys.modules["tensorflow"] = None
+from tpu_input import Manifest, RecordSource
+source = RecordSource(Manifest.from_json(open(sys.argv[1]).read(), sys.argv[2]), "train")
+with concurrent.futures.ThreadPoolExecutor(8) as pool:
+    found = list(pool.map(source.__getitem__, map(int, sys.argv[3:])))
+def keys(first):
+    return [source[number].key for number in range(first, len(source), 97)]
+if "0" in sys.argv[3:]:
+    with multiprocessing.get_context("fork").Pool(4) as pool:
+        assert sorted(sum(pool.map(keys, range(0, 97, 8)), [])) == sorted(sum(map(keys, range(0, 97, 8)), []))
+print(*(record.key for record in pickle.loads(pickle.dumps(found))))
 """
 
 
-def test_a_record_of_a_bucket_is_the_same_as_on_disk_and_takes_few_requests(gs, digits_dataset):
+def read(gs, manifest, *numbers):
+    return gs.run("-c", READ, f"{manifest.path}/manifest.json", gs.dataset, *map(str, numbers))
+
+
+def test_a_record_of_a_bucket_is_one_request_for_its_own_bytes(gs, digits_dataset):
+    numbers = (700, 701, -1)
     local = RecordSource(digits_dataset, "train")
-    code, out, err = gs.run("-c", READ, gs.dataset)
-    assert (code, out.split()) == (0, [str(len(local)), *(local[number].key for number in (0, 700, -1))]), err
-    shards = [request for request in gs.proxy.requests if ".tfrecord" in request.target]
-    assert len(shards) <= 3 * 2  # the size, and the bytes around the record
+    code, out, err = read(gs, digits_dataset, *numbers)
+    assert (code, out.split()) == (0, [local[number].key for number in numbers]), err
+    shards = digits_dataset.split("train").shards
+    every = [position for shard in shards for position in read_positions(digits_dataset, shard.name)]
+    wanted = [f"bytes={offset}-{offset + length - 1}" for offset, length in map(every.__getitem__, numbers)]
+    assert sorted(request.headers["range"] for request in gs.proxy.reads(".tfrecord")) == sorted(wanted)
+    assert len(gs.proxy.reads(".parquet")) == len(shards)
+    assert len(gs.proxy.requests) == len(shards) + len(numbers)
+
+
+def test_without_google_s_client_tensorflow_reads_the_record(gs, digits_dataset):
+    without = READ.replace('["tensorflow"]', '["google.cloud.storage"]')
+    code, out, err = gs.run("-c", without, f"{digits_dataset.path}/manifest.json", gs.dataset, "700")
+    assert (code, out.strip()) == (0, RecordSource(digits_dataset, "train")[700].key), err
+
+
+def test_threads_and_forked_processes_read_a_bucket_that_fails_now_and_then(gs, digits_dataset):
+    local = RecordSource(digits_dataset, "train")
+    turns = {5: "503", 11: "429", 17: "cut"}
+    gs.proxy.fault = lambda request: turns.pop(len(gs.proxy.requests), None)
+    code, out, err = read(gs, digits_dataset, *range(20))
+    assert (code, out.split()) == (0, [local[number].key for number in range(20)]), err
+    assert not turns
+
+
+@pytest.mark.parametrize(
+    ("fault", "why"),
+    [
+        ("403", "no permission; reading takes the bucket's role Storage Object Viewer"),
+        ("404", "there is no such object or bucket"),
+    ],
+)
+def test_a_shard_that_is_refused_is_named_with_what_helps(gs, digits_dataset, fault, why):
+    gs.proxy.fault = lambda request: fault if ".tfrecord" in request.target else None
+    code, _, err = read(gs, digits_dataset, 1)
+    assert code == 1
+    assert err.splitlines()[-1].startswith(f"OSError: {gs.dataset}/train-00000-of-00009.tfrecord: {why}")
+
+
+def test_dali_s_index_is_written_beside_the_shards(gs, digits_dataset):
+    dataset = f"{gs.cloud.make_bucket()}/digits"
+    gs.cloud.upload(digits_dataset.path, dataset)
+    code, out, err = gs.run("-m", "tpu_input", "idx", dataset)
+    assert (code, out, err) == (0, f"11 index files in {dataset}/index\n", "")
+    lines = gs.cloud.get(f"{dataset}/index/train-00003-of-00009.idx").decode().splitlines()
+    with open(f"{digits_dataset.path}/train-00003-of-00009.tfrecord", "rb") as file:
+        frames = [f"{offset} {len(payload) + schema.FRAME_BYTES}" for offset, payload in schema.read_frames(file)]
+    assert lines == frames

@@ -9,7 +9,6 @@ import signal
 import numpy as np
 import pytest
 import tensorflow as tf
-from tls_proxy import Fault
 
 from estimator_app.history import read_history
 from estimator_app.loops import LOOPS, default_loop
@@ -98,7 +97,7 @@ def test_a_run_killed_in_six_places_ends_with_the_same_weights_and_nothing_half(
         _, err = process.communicate()
         assert process.returncode == -signal.SIGKILL, err
         assert exports(gs, model_dir) <= exports(gs, expected)
-    gs.proxy.fault = lambda request: None
+    gs.proxy.calm()
     gs.does(*training)
     assert_same(gs, model_dir, expected, tmp_path)
 
@@ -109,7 +108,7 @@ def killing(pid: int, deadly: str):
     def fault(request):
         if request.method == "POST" and deadly in request.target:
             os.kill(pid, signal.SIGKILL)
-            return Fault(503)
+            return "503"
         return None
 
     return fault
@@ -124,13 +123,13 @@ def exports(gs, model_dir: str) -> set[tuple[str, ...]]:
 
 def disturb(seen: dict[str, int]):
     """Returns faults: of each kind of request, one in six fails, in all ways in which storage does."""
-    turns = dict(enumerate((Fault(503), Fault(503), Fault(429)))) | {12: Fault(cut=100), 24: Fault(cut=0)}
+    turns = {0: "503", 1: "503", 2: "429", 12: "cut", 24: "reset"}
 
     def fault(request):
-        kind = "read" if request.is_read else request.method
+        kind = "read" if request.kind == "read" else request.method
         seen[kind] = seen.get(kind, 0) + 1
         if kind == "read" and seen[kind] == 12:
-            return Fault(stall=2.0)
+            return "stall"
         return turns.get(seen[kind] % 30)
 
     return fault

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import tensorflow as tf
-from conftest import local
+from conftest import files, local
 
 from beam_pipelines import convert as convert_module
 from beam_pipelines.convert import convert
@@ -19,15 +18,6 @@ from beam_pipelines.index import index_path, read_index
 from beam_pipelines.options import ConvertOptions, Source
 from beam_pipelines.verify import verify
 from tpu_input import schema
-
-
-def files(folder: Path) -> dict[str, str]:
-    """Every file below `folder` with the hash of what it holds."""
-    return {
-        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
 
 
 def options(source: Path, output: Path, **changes) -> ConvertOptions:

@@ -12,9 +12,9 @@ import apache_beam as beam
 import numpy as np
 import pytest
 import tensorflow as tf
-from conftest import local
+from conftest import files, local
 from PIL import Image
-from test_convert import files, options
+from test_convert import options
 
 from beam_pipelines import locks
 from beam_pipelines.convert import build_writing, convert

@@ -71,6 +71,11 @@ def test_a_damaged_record_of_a_source_is_named(dataset_copy):
     shard.write_bytes(shard.read_bytes()[:40] + b"X" + shard.read_bytes()[41:])
     with pytest.raises(ValueError, match=r"train-00000-of-00009.tfrecord', byte 0: record 0 .* damaged payload"):
         source[0]
+    shard.write_bytes(shard.read_bytes()[:100])
+    with pytest.raises(ValueError, match=r"byte 0: the shard ends before the record's \d+ bytes do"):
+        source[0]
+    with pytest.raises(ValueError, match="the shard ends"):
+        source[1]
 
 
 def test_grain_reads_a_source(digits_dataset):

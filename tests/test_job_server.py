@@ -17,8 +17,7 @@ from apache_beam.metrics.metric import MetricsFilter
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.pipeline import Pipeline
 from cloud import free_port
-from conftest import local
-from test_convert import files
+from conftest import files, local
 
 from beam_pipelines.convert import build_writing, convert
 from beam_pipelines.options import ConvertOptions, Source

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_convert import files
+from conftest import files
 
 ROOT = Path(__file__).parent.parent
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from conftest import local
-from test_convert import files, options
+from conftest import files, local
+from test_convert import options
 
 from beam_pipelines.convert import convert
 

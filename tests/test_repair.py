@@ -5,9 +5,9 @@ from __future__ import annotations
 import io
 
 import pytest
-from conftest import local
+from conftest import files, local
 from PIL import Image
-from test_convert import files, options
+from test_convert import options
 
 from beam_pipelines.convert import convert
 from beam_pipelines.repair import repair

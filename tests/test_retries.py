@@ -6,8 +6,8 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from conftest import local
-from test_convert import files, options
+from conftest import files, local
+from test_convert import options
 
 from beam_pipelines.convert import convert
 from beam_pipelines.planning import make_plan

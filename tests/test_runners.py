@@ -15,8 +15,8 @@ import pytest
 from apache_beam.metrics.metric import MetricsFilter
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.pipeline import Pipeline
-from conftest import local
-from test_convert import files, options
+from conftest import files, local
+from test_convert import options
 
 from beam_pipelines.convert import build_writing, convert
 from beam_pipelines.planning import make_plan

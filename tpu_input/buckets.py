@@ -22,7 +22,10 @@ _REASONS = {
     "403": "no permission; reading takes the bucket's role Storage Object Viewer, writing Storage Object User",
     "404": "there is no such object or bucket",
 }
-_REQUESTER_PAYS = "who asks pays; say which project does: GCS_ADDITIONAL_REQUEST_HEADER=x-goog-user-project:PROJECT"
+_REQUESTER_PAYS = (
+    "who asks pays; say which project does: GCS_ADDITIONAL_REQUEST_HEADER=x-goog-user-project:PROJECT, "
+    "for RecordSource GOOGLE_CLOUD_QUOTA_PROJECT=PROJECT"
+)
 
 
 def set_up() -> None:
@@ -45,10 +48,14 @@ def in_words(message: str) -> str:
 
 def _reason(message: str) -> str:
     status, unreached = _STATUS.search(message), _UNREACHED.search(message)
-    if "UserProjectMissing" in message or "requester pays" in message:
-        return _REQUESTER_PAYS
     if unreached:
         return f"the bucket cannot be reached: {unreached[1]}"
-    code = status[1] if status else "nothing"
-    again = ", again and again; try later" if code == "429" or code.startswith("5") else ""
-    return _REASONS.get(code, f"the storage answers {code}{again}")
+    return reason(status[1] if status else "nothing", message)
+
+
+def reason(status: str, message: str) -> str:
+    """Returns why a bucket refuses a request, and what helps, by the status and the message of its answer."""
+    if "UserProjectMissing" in message or "requester pays" in message:
+        return _REQUESTER_PAYS
+    again = ", again and again; try later" if status == "429" or status.startswith("5") else ""
+    return _REASONS.get(status, f"the storage answers {status}{again}")

@@ -1,4 +1,4 @@
-"""Random access to a dataset's records through its index, for grain, PyTorch and DALI; without TensorFlow for files.
+"""Random access to a dataset's records through its index, for grain, PyTorch and DALI; no TensorFlow for files and gs://.
 
 DATASET/index/SHARD.parquet ──▶ offsets and lengths ──▶ source[n] ──▶ Record (still encoded)
 """
@@ -7,20 +7,15 @@ from __future__ import annotations
 
 import io
 import operator
-from typing import IO, Any, SupportsIndex, cast
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, SupportsIndex
 
 import numpy as np
 
+from tpu_input.byte_ranges import read_bytes
 from tpu_input.schema import Manifest, Record, decode, read_frames
 
-
-def open_bytes(path: str, mode: str = "rb") -> IO[Any]:
-    """Opens a local file, or one at a URI by TensorFlow."""
-    if "://" not in path:
-        return open(path, mode)
-    import tensorflow as tf
-
-    return cast(IO[Any], tf.io.gfile.GFile(path, mode))
+_IN_FLIGHT = 32  # index files that are read at the same time, as an object store takes 30 ms for each
 
 
 def read_positions(manifest: Manifest, shard: str) -> np.ndarray[Any, Any]:
@@ -34,8 +29,7 @@ def read_positions(manifest: Manifest, shard: str) -> np.ndarray[Any, Any]:
 
     path = f"{manifest.path}/index/{shard.removesuffix('.tfrecord')}.parquet"
     try:
-        with open_bytes(path) as file:
-            table = pq.read_table(pa.BufferReader(file.read()), columns=["offset", "length"])
+        table = pq.read_table(pa.BufferReader(read_bytes(path)), columns=["offset", "length"])
     except Exception as error:  # OSError, or TensorFlow's for a URI
         raise ValueError(f"no index at {path!r}: {error}; python -m beam_pipelines convert writes one") from error
     return np.stack([table[name].to_numpy() for name in ("offset", "length")], axis=1)
@@ -57,16 +51,26 @@ def write_dali_index(manifest: Manifest) -> list[str]:
         for shard in split.shards:
             lines = [f"{offset} {length}\n" for offset, length in read_positions(manifest, shard.name)]
             written.append(f"{manifest.path}/index/{shard.name.removesuffix('.tfrecord')}.idx")
-            with open_bytes(written[-1], "w") as file:
-                file.write("".join(lines))
+            _write(written[-1], "".join(lines))
     return written
+
+
+def _write(path: str, text: str) -> None:
+    if "://" not in path:
+        with open(path, "w") as file:
+            file.write(text)
+        return
+    import tensorflow as tf
+
+    with tf.io.gfile.GFile(path, "w") as file:
+        file.write(text)
 
 
 class RecordSource:
     """A split as a sequence: len(source), source[n]; from any number of threads, and picklable for processes.
 
-    Each access opens its shard and reads one record, so that nothing is shared but the index in memory (16 bytes a
-    record).
+    Each access reads one record, of a bucket by one request, so that nothing is shared but the index in memory (16
+    bytes a record), and in a process its connections to the bucket.
     """
 
     def __init__(self, manifest: Manifest, split: str) -> None:
@@ -76,7 +80,8 @@ class RecordSource:
           ValueError: There is no such split, or no index.
         """
         shards = manifest.split(split).shards
-        positions = [read_positions(manifest, shard.name) for shard in shards]
+        with ThreadPoolExecutor(_IN_FLIGHT) as pool:
+            positions = list(pool.map(lambda shard: read_positions(manifest, shard.name), shards))
         self._paths = [f"{manifest.path}/{shard.name}" for shard in shards]
         self._first_label = manifest.first_label
         self._ends = np.cumsum([len(of) for of in positions])
@@ -91,6 +96,7 @@ class RecordSource:
         Raises:
           IndexError: There is no such record.
           ValueError: It is damaged; the message names shard and byte.
+          OSError: The shard cannot be read.
         """
         number = operator.index(number)
         if not -len(self) <= number < len(self):
@@ -98,10 +104,10 @@ class RecordSource:
         number %= len(self)
         path = self._paths[int(np.searchsorted(self._ends, number, side="right"))]
         offset, length = map(int, self._positions[number])
-        with open_bytes(path) as file:
-            file.seek(offset)
-            framed = file.read(length)
+        framed = read_bytes(path, offset, length)
         try:
+            if len(framed) < length:
+                raise ValueError(f"the shard ends before the record's {length} bytes do")
             ((_, payload),) = read_frames(io.BytesIO(framed))
             return decode(payload, self._first_label)
         except ValueError as error:
