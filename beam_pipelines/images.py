@@ -196,7 +196,7 @@ def _dhash(image: Image.Image) -> int:
     """Returns whether each of 8 x 8 areas is brighter than its neighbour, as a signed 64-bit integer.
 
     The "dHash" of N. Krawetz, "Kind of Like That", hackerfactor.com, 2013. An image that was decoded at the hash's
-    scale has the same one as the whole image, to a bit or two.
+    scale has the same one as the whole image but for a few bits.
     """
     small = image.reduce(_hash_scale(image)).convert("L")
     grey = np.asarray(small.resize((9, 8), Image.Resampling.BOX))
