@@ -112,5 +112,5 @@ class Progress(SessionRunHook):  # type: ignore[misc]
         if "images_per_second" in values:
             parts.append(f"{values['images_per_second']:.0f} images/s")
         if "input_wait" in values:
-            parts.append(f"input wait {100 * values['input_wait']:.0f} %")
-        return ", ".join([*parts, f"eval at {self._stop}"])
+            parts.append(f"waits {100 * values['input_wait']:.0f} %")
+        return ", ".join([*parts, f"eval {self._stop}"])
