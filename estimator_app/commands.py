@@ -52,6 +52,7 @@ def train(arguments: argparse.Namespace) -> int:
     from estimator_app.config import TrainConfig
     from estimator_app.loop import run
     from estimator_app.model_dir import begun
+    from estimator_app.patience import Moved
     from estimator_app.stopping import Stopped, on_signals
     from tpu_input import read_manifest
 
@@ -67,6 +68,9 @@ def train(arguments: argparse.Namespace) -> int:
             run(manifest, config, model_dir, _export_dir(arguments), tpu, say, stop, command)
     except Stopped:
         say(f"stopped, and saved at step {latest_step(model_dir)}/{config.train_steps}; go on with: {command}")
+    except Moved as moved:
+        say(f"{moved}; going on in a new process")
+        os.execv(sys.executable, [sys.executable, "-m", "estimator_app", *arguments.argv])
     return 0
 
 

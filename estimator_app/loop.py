@@ -53,7 +53,7 @@ class _Run:
     export_dir: str
     report: Report
     stop: threading.Event
-    check_alone: Callable[[], None]
+    check_alone: Callable[[], None] = lambda: None
 
     def rows(self) -> list[Row]:
         """Returns history.csv's rows up to the last checkpoint, for someone may have removed later ones."""
@@ -92,27 +92,35 @@ def run(
         number, or there is no TPU.
       OSError: A folder cannot be written.
       Stopped: `stop` was set.
+      Moved: The TPU was lost and is back at another address; a new process can go on.
     """
-    loop = find_loop(config.loop)
     for split in ("train", config.split):
         num_examples(manifest, split)
+    it = _Run(find_loop(config.loop), manifest, config, model_dir, export_dir, report, stop or threading.Event())
     check_free(model_dir)
     files.make_folder(model_dir)
     with locked(model_dir):
         claim(model_dir, config, command)
         files.make_folder(export_dir)  # now, not after hours of training, it should turn out that nobody may
-        stop = stop or threading.Event()
-        it = _Run(loop, manifest, config, model_dir, export_dir, report, stop, check_alone=lambda: None)
-        before = read_finished(model_dir)
-        if before and _is_all(before, it):
-            report(f"nothing to train: step {before.metrics.step} is done, {before.metrics}")
-            report(f"export: {before.export}")
-            return before
-        it = dataclasses.replace(it, check_alone=take_over(model_dir))
-        with no_recovery_in_place() if config.loop == "estimator" else contextlib.nullcontext():
-            if tpu is None:
-                return _go_on(it, None)
-            return patiently(lambda: _go_on(it, tpu), lambda: latest_step(model_dir), it.stop.wait, report)
+        return _already(it) or _wait_and_go_on(dataclasses.replace(it, check_alone=take_over(model_dir)), tpu)
+
+
+def _already(it: _Run) -> Finished | None:
+    """Returns what a complete run has left, and says so; None when something is left to do."""
+    finished = read_finished(it.model_dir)
+    if not finished or not _is_all(finished, it):
+        return None
+    it.report(f"nothing to train: step {finished.metrics.step} is done, {finished.metrics}")
+    it.report(f"export: {finished.export}")
+    return finished
+
+
+def _wait_and_go_on(it: _Run, tpu: Tpu | None) -> Finished:
+    """Does all that is left to do, as often as the TPU is lost."""
+    with no_recovery_in_place() if it.config.loop == "estimator" else contextlib.nullcontext():
+        if tpu is None:
+            return _go_on(it, None)
+        return patiently(lambda: _go_on(it, tpu), lambda: latest_step(it.model_dir), it.stop.wait, it.report)
 
 
 def _go_on(it: _Run, tpu: Tpu | None) -> Finished:

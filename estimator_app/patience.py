@@ -13,11 +13,17 @@ from typing import TypeVar
 
 import tensorflow as tf
 
+from estimator_app.quiet import one_line
+
 T = TypeVar("T")
 
 
 class Unreachable(ConnectionError):
     """A TPU that is known but not there now."""
+
+
+class Moved(Exception):
+    """A TPU that is back, but at another address: this process' TensorFlow would wait for the old one without end."""
 
 
 # What a session raises when the machine behind it is gone: preempted, restarted, silent.
@@ -77,7 +83,7 @@ def patiently(
         try:
             return attempt()
         except LOST as error:
-            reason = (str(error) or type(error).__name__).splitlines()[0]
+            reason = one_line(error)
         if progress() > seen:
             delays, seen = backoff.delays(), progress()
         delay = next(delays, None)

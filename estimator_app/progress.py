@@ -22,7 +22,7 @@ v1 = tf.compat.v1
 SessionRunHook: Any = v1.train.SessionRunHook
 
 READY = "ready"  # the feature that timed() adds
-_FORMAT = "step {n_fmt}/{total_fmt} |{bar:20}| {remaining} to go{postfix}"
+_FORMAT = "step {n_fmt}/{total_fmt} |{bar}| {remaining} left{postfix}"  # the bar has what 80 columns leave
 
 
 def timed(input_fn: Callable[..., tf.data.Dataset]) -> Callable[..., tf.data.Dataset]:
@@ -112,5 +112,5 @@ class Progress(SessionRunHook):  # type: ignore[misc]
         if "images_per_second" in values:
             parts.append(f"{values['images_per_second']:.0f} images/s")
         if "input_wait" in values:
-            parts.append(f"waits for input {100 * values['input_wait']:.0f} % of the time")
-        return ", ".join([*parts, f"evaluation at {self._stop}"])
+            parts.append(f"waits {100 * values['input_wait']:.0f} %")
+        return ", ".join([*parts, f"eval {self._stop}"])

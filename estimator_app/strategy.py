@@ -22,11 +22,13 @@ from estimator_app.config import TrainConfig
 from estimator_app.losses import cross_entropy, training_loss
 from estimator_app.metrics import batch_sums
 from estimator_app.optimizers import make_optimizer
+from estimator_app.patience import Moved
 from estimator_app.progress import READY
 from estimator_app.weights import check_weights, make_weighted_model, named_weights, plain_variable
 from tpu_input import from_infeed, params_from_context
 
 MAX_TO_KEEP = 5  # checkpoints, as many as Estimator keeps
+_connected: set[str] = set()  # the address of this process' TPU, as TensorFlow keeps it for the process too
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,13 +104,24 @@ def make_strategy(cluster: Any = None) -> Any:
 
     Args:
       cluster: TPUClusterResolver; None takes this machine's accelerators, all of them, or its processor.
+
+    Raises:
+      Moved: This process has been connected to another address.
     """
     if cluster:
-        tf.config.experimental_connect_to_cluster(cluster)
+        _connect(cluster)
         tf.tpu.experimental.initialize_tpu_system(cluster)
         return tf.distribute.TPUStrategy(cluster)
     several = len(tf.config.list_logical_devices("GPU")) > 1
     return tf.distribute.MirroredStrategy() if several else tf.distribute.get_strategy()
+
+
+def _connect(cluster: Any) -> None:
+    """Connects this process, also to a TPU that was lost and is back; TensorFlow never leaves an address again."""
+    if any(address != cluster.master() for address in _connected):
+        raise Moved(f"the TPU is at another address now, {cluster.master()}")
+    _connected.add(cluster.master())
+    tf.config.experimental_connect_to_cluster(cluster)
 
 
 def make_trainer(config: TrainConfig, model_dir: str, cluster: Any = None, strategy: Any = None) -> Trainer:

@@ -30,16 +30,7 @@ def save(
 ) -> str:
     """Returns the path of a new SavedModel, in a folder of `export_dir` named after the time.
 
-    Its one signature, serving_default, takes "image_bytes" [N] string and gives "probabilities" [N, num_classes]
-    float32, "label" [N] int64 and "class" [N] string.
-
-    Args:
-      run: What was trained.
-      checkpoint: Its weights.
-      export_dir: Folder or URI.
-      classes_file: The classes' names, a line each, in label order.
-      extra: Files for assets.extra/, by their names there.
-      export_to_tpu: Not here.
+    Arguments and the signature are those of serving.save(), but for export_to_tpu, which cannot be asked for here.
 
     Raises:
       ValueError: The checkpoint is another network's, or a graph for TPUs is asked for.

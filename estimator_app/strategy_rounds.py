@@ -115,8 +115,7 @@ def evaluate(
     """Returns metrics over every example of config.split, exactly once, at a checkpoint; None is the last.
 
     Raises:
-      ValueError: The dataset has other classes, the split another number of examples than its manifest promises, the
-        checkpoint is of another network, or the batch does not divide.
+      ValueError: What rounds.evaluate() raises it for, or the batch does not divide.
       Stopped: `stop` was set.
     """
     check_evaluable(manifest, config)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,3 +43,29 @@ def held_out_records(manifest: Manifest) -> list[schema.Record]:
         with open(f"{manifest.path}/{shard.name}", "rb") as file:
             records += [schema.decode(payload) for _, payload in schema.read_frames(file)]
     return records
+
+
+# What happens to the process right after a step: a signal, or a disk on which no file grows beyond a megabyte.
+RUNNER = """
+import os, resource, signal, sys
+from estimator_app.quiet import import_tensorflow
+import_tensorflow(verbose=False)
+from estimator_app.__main__ import main
+from estimator_app.progress import Progress
+what, step, took = sys.argv[1], int(sys.argv[2]), Progress.took
+def happens(self, *args):
+    took(self, *args)
+    if self.step == step and what == "FULL":
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, -1))
+    elif self.step == step and what:
+        os.kill(os.getpid(), getattr(signal, what))
+Progress.took = happens
+sys.exit(main(sys.argv[3:]))
+"""
+
+
+def happening(args: list[str], what: str = "", step: int = 0) -> subprocess.CompletedProcess[str]:
+    """Runs a command of estimator_app in a process of its own, to which `what` happens after `step`."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TF_")}
+    whole = [sys.executable, "-W", "ignore", "-c", RUNNER, what, str(step), *args]
+    return subprocess.run(whole, capture_output=True, text=True, cwd=Path(__file__).parent.parent, env=environment)

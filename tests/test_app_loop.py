@@ -7,7 +7,6 @@ import json
 import threading
 from pathlib import Path
 
-import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -21,9 +20,8 @@ from estimator_app.estimator import make_estimator
 from estimator_app.export import export_model
 from estimator_app.exports import read_exports
 from estimator_app.history import best, read_history
-from estimator_app.lock import LOCK_NAME, locked
+from estimator_app.lock import locked
 from estimator_app.model_dir import read_finished
-from estimator_app.progress import Progress
 from tpu_input import read_manifest, schema
 
 pytestmark = keras_warns
@@ -106,47 +104,10 @@ def test_a_model_dir_holds_what_a_person_and_tensorboard_look_at(digits_dataset,
     assert "command" in json.loads((tmp_path / "config.json").read_text())
 
 
-def test_a_lost_tpu_is_left_and_found_again_at_the_checkpoint(digits_dataset, tmp_path, monkeypatch):
-    """On this machine's processor: what is lost is a session, and what a Tpu connects to is nothing."""
-    train(digits_dataset, tmp_path / "straight", train_steps=6, save_steps=2, steps_per_eval=6)
-    after_run, lost, waited = Progress.after_run, [5, 5], []
-
-    def lose(self, *args):
-        after_run(self, *args)
-        if lost and self.step == lost[0]:
-            raise tf.errors.UnavailableError(None, None, f"lost at step {lost.pop()}")
-
-    class Nothing:
-        def connect(self) -> None:
-            return None
-
-    class Stop:
-        wait = staticmethod(waited.append)
-        is_set = staticmethod(lambda: False)
-
-    monkeypatch.setattr(Progress, "after_run", lose)
-    config = configured(digits_dataset, train_steps=6, save_steps=2, steps_per_eval=6)
-    said: list[str] = []
-    path = str(tmp_path / "lost")
-    loop.run(digits_dataset, config, path, f"{path}/export", Nothing(), said.append, Stop())
-    assert len(waited) == 2
-    assert said[1].startswith("the TPU is away (lost at step 5); trying again from step 4 in ")
-    assert said[2].startswith("resuming cnn at step 4/6")
-    found, expected = (tf.train.load_checkpoint(str(tmp_path / name)) for name in ("lost", "straight"))
-    for name in expected.get_variable_to_shape_map():
-        np.testing.assert_array_equal(found.get_tensor(name), expected.get_tensor(name), err_msg=name)
-
-
 def test_a_second_training_is_told_of_the_first(digits_dataset, tmp_path):
     with locked(str(tmp_path)), pytest.raises(ValueError, match=f"another process is training in '{tmp_path}'; wait"):
         train(digits_dataset, tmp_path)
     assert not (tmp_path / "config.json").exists()
-
-
-def test_a_model_dir_in_which_nothing_can_be_written_is_said_before_training(digits_dataset, tmp_path):
-    (tmp_path / LOCK_NAME).mkdir()  # root, as which tests may run, may write anywhere else
-    with pytest.raises(OSError, match=f"cannot write to '{tmp_path}': Is a directory; give another --model_dir"):
-        train(digits_dataset, tmp_path)
 
 
 def test_a_checkpoint_of_another_number_of_classes_is_said_before_tensorflow_fails(digits_dataset, tmp_path):

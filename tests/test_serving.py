@@ -34,3 +34,16 @@ def test_the_receiver_takes_pngs_too(digits):
         receiver = make_serving_input_receiver_fn(config)()
         served = session.run(receiver.features["image"], {receiver.receiver_tensors["image_bytes"]: [jpeg, png]})
     np.testing.assert_array_equal(served[0], served[1])
+
+
+def test_the_receiver_is_built_without_autograph(monkeypatch):
+    seen = []
+
+    def decode(encoded, config):
+        seen.append(tf.__internal__.autograph.control_status_ctx().status.name)
+        return decode_for_evaluation(encoded, config)
+
+    monkeypatch.setattr("tpu_input.serving.decode_for_evaluation", decode)
+    with tf.Graph().as_default():
+        make_serving_input_receiver_fn(InputConfig(16))()
+    assert seen == ["DISABLED"]

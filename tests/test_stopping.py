@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,28 +10,11 @@ import tensorflow as tf
 
 pytest.importorskip("tensorflow_estimator", reason="TPUEstimator ends with TensorFlow 2.15")
 
-from app_fixtures import keras_warns
+from app_fixtures import happening, keras_warns
 
 from estimator_app.history import read_history
 
 pytestmark = keras_warns
-ROOT = Path(__file__).parent.parent
-
-# What happens to the process right after a step: a signal, or a disk on which no file grows beyond a megabyte.
-RUNNER = """
-import os, resource, signal, sys
-from estimator_app.__main__ import main
-from estimator_app.progress import Progress
-what, step, after_run = sys.argv[1], int(sys.argv[2]), Progress.after_run
-def happens(self, *args):
-    after_run(self, *args)
-    if self.step == step and what == "FULL":
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, -1))
-    elif self.step == step and what:
-        os.kill(os.getpid(), getattr(signal, what))
-Progress.after_run = happens
-sys.exit(main(sys.argv[3:]))
-"""
 FLAGS = (
     *("--image_size=16", "--train_batch_size=16", "--no_flip", "--learning_rate=0.05"),
     *("--steps_per_eval=10", "--save_steps=4"),
@@ -44,13 +23,6 @@ FLAGS = (
 
 def command(digits_dataset, model_dir) -> list[str]:
     return ["train", f"--dataset={digits_dataset.path}", f"--model_dir={model_dir}", "--train_steps=20", *FLAGS]
-
-
-def run(args: list[str], what: str = "", step: int = 0) -> subprocess.CompletedProcess:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("TF_")}
-    quiet = {"TF_CPP_MIN_LOG_LEVEL": "3"}  # the runner imports TensorFlow before the command can
-    whole = [sys.executable, "-W", "ignore", "-c", RUNNER, what, str(step), *args]
-    return subprocess.run(whole, capture_output=True, text=True, cwd=ROOT, env=environment | quiet)
 
 
 def weights(model_dir) -> dict[str, np.ndarray]:
@@ -64,7 +36,7 @@ def decisions(model_dir) -> list[tuple[int, float, float]]:
 
 def test_a_run_that_is_stopped_in_every_way_ends_with_the_same_weights(digits_dataset, tmp_path):
     straight, model_dir = tmp_path / "straight", tmp_path / "model"
-    assert run(command(digits_dataset, straight)).returncode == 0
+    assert happening(command(digits_dataset, straight)).returncode == 0
     args = command(digits_dataset, model_dir)
     for what, step, code, saved in [
         ("SIGTERM", 5, 0, 6),
@@ -72,7 +44,7 @@ def test_a_run_that_is_stopped_in_every_way_ends_with_the_same_weights(digits_da
         ("FULL", 13, 2, 12),
         ("SIGINT", 17, 0, 18),
     ]:
-        done = run(args, what, step)
+        done = happening(args, what, step)
         assert done.returncode == code, (what, done.stderr)
         assert weights(model_dir)["global_step"] == saved, what
         if code == 0:
@@ -83,7 +55,7 @@ def test_a_run_that_is_stopped_in_every_way_ends_with_the_same_weights(digits_da
             (line,) = done.stderr.splitlines()
             assert line.startswith(f"error: {model_dir}/model.ckpt-16")
             assert line.endswith("File too large; make room, and the same command goes on from the last checkpoint")
-    assert run(args).stdout.startswith("resuming cnn at step 18/20")
+    assert happening(args).stdout.startswith("resuming cnn at step 18/20")
     expected, found = weights(straight), weights(model_dir)
     assert expected.keys() == found.keys()
     for name, value in expected.items():

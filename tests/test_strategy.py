@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from app_fixtures import OPTIONS, configured, held_out_records, keras_warns
+from app_fixtures import OPTIONS, configured, happening, held_out_records, keras_warns
 
 from estimator_app import loop, strategy_rounds
 from estimator_app.checkpoints import OF_OBJECT
@@ -29,7 +26,6 @@ from estimator_app.progress import Progress
 from estimator_app.strategy import make_trainer
 
 pytestmark = keras_warns
-ROOT = Path(__file__).parent.parent
 HAS_ESTIMATOR = default_loop() == "estimator"
 
 
@@ -88,22 +84,7 @@ def test_the_first_twenty_losses_of_both_loops_agree(digits_dataset, tmp_path, m
     assert of_strategy["loss"] == pytest.approx(of_estimator["loss"], abs=1e-3)
 
 
-# What happens to the process right after a step: a signal.
-RUNNER = """
-import os, signal, sys
-from estimator_app.__main__ import main
-from estimator_app.progress import Progress
-what, at, took = sys.argv[1], int(sys.argv[2]), Progress.took
-def happens(self, step, *args):
-    took(self, step, *args)
-    if step == at:
-        os.kill(os.getpid(), getattr(signal, what))
-Progress.took = happens
-sys.exit(main(sys.argv[3:]))
-"""
-
-
-def test_a_run_that_is_killed_and_stopped_and_extended_ends_with_the_same_weights(digits_dataset, tmp_path):
+def test_a_run_that_is_killed_stopped_out_of_disk_and_extended_ends_with_the_same_weights(digits_dataset, tmp_path):
     options = {"optimizer": "adamw", "learning_rate": 0.01, "decay_steps": 20, "steps_per_eval": 12, "save_steps": 4}
     train(digits_dataset, tmp_path / "straight", **options)
     flags = [f"--{name}={value}" for name, value in options.items()]
@@ -114,10 +95,14 @@ def test_a_run_that_is_killed_and_stopped_and_extended_ends_with_the_same_weight
         "--loop=strategy",
     ]
     flags += ["--image_size=16", "--train_batch_size=16", "--crop_area=0.6,1", "--no_flip"]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("TF_")}
+    command = ["train", *flags]
+    full = happening(command, "FULL", 3)
+    assert (full.returncode, weights(tmp_path / "model")[f"global_step{OF_OBJECT}"]) == (2, 0)
+    (line,) = full.stderr.splitlines()
+    assert line.startswith(f"error: {tmp_path}/model/model.ckpt-4")
+    assert line.endswith("File too large; make room, and the same command goes on from the last checkpoint")
     for what, step, code, saved in [("SIGKILL", 6, -signal.SIGKILL, 4), ("SIGTERM", 7, 0, 7)]:
-        command = [sys.executable, "-c", RUNNER, what, str(step), "train", *flags]
-        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment)
+        done = happening(command, what, step)
         assert done.returncode == code, done.stderr
         assert weights(tmp_path / "model")[f"global_step{OF_OBJECT}"] == saved
     assert done.stdout.startswith("resuming cnn at step 4/16")

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tpu_input.config import InputConfig
 from tpu_input.images import decode_for_evaluation
+from tpu_input.reading import plain
 
 
 def make_serving_input_receiver_fn(config: InputConfig) -> Callable[[], Any]:
@@ -30,7 +31,7 @@ def make_serving_input_receiver_fn(config: InputConfig) -> Callable[[], Any]:
 def decode_files(image_bytes: tf.Tensor, config: InputConfig) -> tf.Tensor:
     """Returns [batch, image_size, image_size, 3] of config.dtype: [batch] JPEG or PNG files as evaluation sees them."""
     images = tf.map_fn(
-        lambda encoded: decode_for_evaluation(encoded, config), image_bytes, fn_output_signature=config.dtype
+        plain(lambda encoded: decode_for_evaluation(encoded, config)), image_bytes, fn_output_signature=config.dtype
     )
     images.set_shape([None, config.image_size, config.image_size, 3])
     return images
