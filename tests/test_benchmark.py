@@ -65,9 +65,9 @@ def test_stored_smaller_is_the_same_images_at_another_size(digits_dataset, tmp_p
     assert min(decode_whole(RecordSource(digits_dataset, "train")[0].encoded).shape[:2]) > 18
 
 
-def test_a_cache_that_would_not_fit_is_said_and_not_tried(digits_dataset, monkeypatch):
+def test_a_cache_that_would_not_fit_is_said_and_not_tried(digits_dataset, tmp_path, monkeypatch):
     monkeypatch.setattr("tpu_input.caching.available_bytes", lambda: 1000)
-    found, not_tried = changes(digits_dataset, InputConfig(64), "train", 8, [], "")
+    found, not_tried = changes(digits_dataset, InputConfig(64), "train", 8, [], str(tmp_path))
     assert not any("cache" in name for name in found)
     assert [line.split(" ")[0] for line in not_tried] == ['cache="records"', 'cache="decoded"']
 
