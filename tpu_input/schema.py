@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from tpu_input.manifest import MANIFEST_NAME, Manifest, Shard, Split, shard_name
 from tpu_input.record_spec import IMAGENET, MNIST, RecordSpec
-from tpu_input.tfrecord import FRAME_BYTES, Example, frame, read_frames
+from tpu_input.tfrecord import FRAME_BYTES, Example, frame, read_frames, serialize
 
 __all__ = [
     "FEATURES",
@@ -85,24 +85,20 @@ def encode(record: Record, first_label: int = 0) -> bytes:
       record: What to write; `record.label` is 0-based.
       first_label: Label written for class 0: 0, or 1 for the convention of tensorflow/tpu's trainers.
     """
-    values: dict[str, bytes | int] = {
-        "image/encoded": record.encoded,
-        "image/format": b"JPEG",
-        "image/colorspace": COLORSPACES[record.channels],
-        "image/height": record.height,
-        "image/width": record.width,
+    values: dict[str, bytes | int] = {  # in the order of protobuf's deterministic serializer
         "image/channels": record.channels,
-        "image/filename": record.key.rsplit("/", 1)[-1].encode(),
         "image/class/label": record.label + first_label,
         "image/class/text": record.class_name.encode(),
-        "image/key": record.key.encode(),
+        "image/colorspace": COLORSPACES[record.channels],
+        "image/encoded": record.encoded,
+        "image/filename": record.key.rsplit("/", 1)[-1].encode(),
+        "image/format": b"JPEG",
+        "image/height": record.height,
         "image/key/sha256": record.sha256.encode(),
+        "image/key": record.key.encode(),
+        "image/width": record.width,
     }
-    example = Example()
-    for name, kind in FEATURES.items():
-        feature = example.features.feature[name]
-        (feature.bytes_list if kind is bytes else feature.int64_list).value.append(values[name])
-    return bytes(example.SerializeToString(deterministic=True))
+    return serialize(values)
 
 
 def decode(serialized: bytes, first_label: int = 0) -> Record:

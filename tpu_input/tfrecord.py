@@ -1,12 +1,13 @@
 """TensorFlow's file format without TensorFlow: the tf.train.Example message and TFRecord framing.
 
-Example.SerializeToString() ──frame()──▶ one TFRecord of a shard ──read_frames()──▶ (offset, serialized Example)
+{feature: value} ──serialize()──▶ a tf.train.Example ──frame()──▶ one TFRecord of a shard
+one TFRecord of a shard ──read_frames()──▶ (offset, serialized Example) ──Example.FromString()──▶ features
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import IO, Any
 
 import google_crc32c
@@ -50,6 +51,37 @@ def _example_class() -> Any:
 
 
 Example = _example_class()
+
+
+def serialize(features: Mapping[str, bytes | int]) -> bytes:
+    """Returns a tf.train.Example with one value in each feature, which come in the order given.
+
+    Written out here (https://protobuf.dev/programming-guides/encoding), because protobuf takes more than twice as long for
+    a photograph, a twentieth of a conversion's time.
+    """
+    entries: list[bytes] = []
+    for name, value in features.items():
+        if isinstance(value, bytes):
+            feature = _field(1, _field(1, [value]))
+        else:
+            feature = _field(3, _field(1, [_varint(value & (1 << 64) - 1)]))
+        entries += _field(1, _field(1, [name.encode()]) + _field(2, feature))
+    return b"".join(_field(1, entries))
+
+
+def _field(number: int, parts: list[bytes]) -> list[bytes]:
+    """Returns the parts of a length-delimited field: a message, a string, or a packed repeated number."""
+    return [_varint(number << 3 | 2) + _varint(sum(map(len, parts))), *parts]
+
+
+def _varint(value: int) -> bytes:
+    """Returns seven bits a byte, the lowest first, the top bit of all but the last byte set."""
+    parts = bytearray()
+    while value > 0x7F:
+        parts.append(value & 0x7F | 0x80)
+        value >>= 7
+    parts.append(value)
+    return bytes(parts)
 
 
 # TFRecord framing: uint64 length, masked CRC-32C of the length, payload, masked CRC-32C of the payload; little-endian.
