@@ -26,7 +26,8 @@ def draw_curves(rows: Sequence[Row], metric: str) -> bytes:
       rows: Of one split, at least one.
       metric: What best means.
     """
-    figure = Figure(figsize=(12, 3.6), layout="constrained")
+    figure = Figure(figsize=(12, 3.6))
+    figure.subplots_adjust(left=0.05, right=0.99, bottom=0.15, top=0.9, wspace=0.18)  # a layout that is sought draws twice
     split, found = rows[-1].split, best(rows, metric)
     accuracies = [name for name in rows[-1].values if "accuracy" in name]
     panels = {
