@@ -27,7 +27,8 @@ def draw_curves(rows: Sequence[Row], metric: str) -> bytes:
       metric: What best means.
     """
     figure = Figure(figsize=(12, 3.6))
-    figure.subplots_adjust(left=0.05, right=0.99, bottom=0.15, top=0.9, wspace=0.18)  # a layout that is sought draws twice
+    # A layout that matplotlib has to find takes a second drawing.
+    figure.subplots_adjust(left=0.05, right=0.99, bottom=0.15, top=0.9, wspace=0.18)
     split, found = rows[-1].split, best(rows, metric)
     accuracies = [name for name in rows[-1].values if "accuracy" in name]
     panels = {

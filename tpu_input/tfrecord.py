@@ -56,8 +56,8 @@ Example = _example_class()
 def serialize(features: Mapping[str, bytes | int]) -> bytes:
     """Returns a tf.train.Example with one value in each feature, which come in the order given.
 
-    Written out here (https://protobuf.dev/programming-guides/encoding), because protobuf takes more than twice as long for
-    a photograph, a twentieth of a conversion's time.
+    Written out here (https://protobuf.dev/programming-guides/encoding), because protobuf takes more than twice as long
+    for a photograph, a twentieth of a conversion's time.
     """
     entries: list[bytes] = []
     for name, value in features.items():
