@@ -19,6 +19,7 @@ from estimator_app.lock import LOCK_NAME
 from estimator_app.loops import LOOPS, default_loop
 from estimator_app.patience import Moved
 from estimator_app.progress import Progress
+from estimator_app.quiet import one_line
 
 pytestmark = keras_warns
 HERE = Path(__file__).parent
@@ -39,6 +40,11 @@ def straight(by, digits_dataset, tmp_path_factory) -> Path:
     config = configured(digits_dataset, loop=by, **OPTIONS)
     loop.run(digits_dataset, config, str(model_dir), f"{model_dir}/export", report=lambda line: None)
     return model_dir
+
+
+@pytest.mark.parametrize("added", ["", " [Op:ReadVariableOp]", " [Op:ReadVariableOp] name: ", " [Op:SaveV2] name: save"])
+def test_what_eager_execution_adds_to_an_error_is_not_said(added):
+    assert one_line(tf.errors.UnavailableError(None, None, f"Socket closed{added}")) == "Socket closed"
 
 
 def assert_same_weights(model_dir, other) -> None:
