@@ -45,7 +45,7 @@ class Split:
       height: (smallest, mean, largest) in pixels.
       width: (smallest, mean, largest) in pixels.
       channel_mean: Red, green and blue, in [0, 255]; every image counts the same whatever its size, and of shards of
-        more than 1,000 inputs every eighth counts.
+        more than 1,000 inputs every sixteenth counts.
       channel_std: The same pixels' standard deviation, in [0, 255].
     """
 
