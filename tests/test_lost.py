@@ -42,7 +42,9 @@ def straight(by, digits_dataset, tmp_path_factory) -> Path:
     return model_dir
 
 
-@pytest.mark.parametrize("added", ["", " [Op:ReadVariableOp]", " [Op:ReadVariableOp] name: ", " [Op:SaveV2] name: save"])
+@pytest.mark.parametrize(
+    "added", ["", " [Op:ReadVariableOp]", " [Op:ReadVariableOp] name: ", " [Op:SaveV2] name: save"]
+)
 def test_what_eager_execution_adds_to_an_error_is_not_said(added):
     assert one_line(tf.errors.UnavailableError(None, None, f"Socket closed{added}")) == "Socket closed"
 
