@@ -59,13 +59,13 @@ COLUMNS = {
 }
 
 
-def speed(folder: Path, count: int | None, repeats: int) -> Table:
-    return compare(folder, count or COUNT, SMALL, repeats, stored=256)
+def speed(folder: Path, count: int | None, repeats: int | None) -> Table:
+    return compare(folder, count or COUNT, SMALL, repeats or 3, stored=256)
 
 
-def large(folder: Path, count: int | None, repeats: int) -> Table:
+def large(folder: Path, count: int | None, repeats: int | None) -> Table:
     """Photographs of 12 megapixels, which --resize_shorter=256 makes as small as all others."""
-    return compare(folder, count or 256, LARGE, repeats, stored=256)
+    return compare(folder, count or 256, LARGE, repeats or 1, stored=256)
 
 
 def compare(folder: Path, count: int, size: tuple[int, int], repeats: int, stored: int) -> Table:
@@ -116,7 +116,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("/tmp/jpeg2tpu_input_benchmark"))
     parser.add_argument("--part", choices=PARTS, action="append", help="(default: all)")
     parser.add_argument("--count", type=int, help="images, to try it out with few (default: what the page says)")
-    parser.add_argument("--repeats", type=int, default=3, help="(default: %(default)s)")
+    parser.add_argument("--repeats", type=int, help="(default: 3 of speed and start, 1 of others)")
     flags = parser.parse_args()
     print(measure.in_words(measure.machine()), "\n")
     for part in flags.part or PARTS:

@@ -37,18 +37,18 @@ HOSTS_COLUMNS = {
 }
 
 
-def start(folder: Path, count: int | None, repeats: int) -> Table:
+def start(folder: Path, count: int | None, repeats: int | None) -> Table:
     """First batch from 8 and from 1,024 shards of the same images."""
     rows = []
     for shards in (8, 64) if count else (8, 1024):
         of = make_sharded(folder, count or COUNT, shards)
-        seconds = statistics.median(run_ours(of, "first_batch")["seconds"] for _ in range(repeats))
+        seconds = statistics.median(run_ours(of, "first_batch")["seconds"] for _ in range(repeats or 3))
         rows.append({"shards": shards, "seconds": seconds})
     of_shards = {f"{row['shards']:,} shards": row["seconds"] for row in rows}
     return Table(rows, START_COLUMNS, measure.against([(*reversed(of_shards), 3)], of_shards, "first batch"))
 
 
-def memory(folder: Path, count: int | None, repeats: int) -> Table:
+def memory(folder: Path, count: int | None, repeats: int | None) -> Table:
     """Peak memory by size of the dataset, with a shuffle buffer of 1,024 records, beside tpu_input/memory.py's sum.
 
     malloc keeps freed memory for the threads that took it; with a single arena all threads share it.
@@ -63,7 +63,7 @@ def memory(folder: Path, count: int | None, repeats: int) -> Table:
     return Table(rows, MEMORY_COLUMNS)
 
 
-def hosts(folder: Path, count: int | None, repeats: int) -> Table:
+def hosts(folder: Path, count: int | None, repeats: int | None) -> Table:
     """First batch and memory of every one of 1 to 64 hosts, each a process, two at a time.
 
     64 shards are one a host; 1,024 are what ImageNet has. All hosts of a row read the same dataset.
