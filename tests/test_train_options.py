@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 from test_train_input import AUGMENTED, WHOLE, batches, images, same
 
-from tpu_input import InputConfig, augment, make_train_input_fn, read_manifest
+from tpu_input import InputConfig, augment, make_eval_input_fn, make_train_input_fn, read_manifest
 from tpu_input.caching import cache_bytes, check_memory
 from tpu_input.hosts import Host
 from tpu_input.memory import input_bytes
@@ -85,6 +85,12 @@ def test_the_shuffle_buffer_is_bounded_in_bytes(digits_dataset):
     assert buffer_records(digits_dataset, "train", InputConfig(8)) == 16384
     few = InputConfig(8, shuffle_bytes=10 * split.num_bytes // split.num_examples + 9)
     assert buffer_records(digits_dataset, "train", few) == 10
+
+
+def test_no_number_is_left_for_tf_data_to_tune(digits_dataset):
+    for make in (make_train_input_fn, make_eval_input_fn):
+        options = make(digits_dataset, InputConfig(8))({"batch_size": 4}).options()
+        assert options.autotune.enabled is False
 
 
 def test_memory_is_a_sum_of_buffers_that_do_not_grow_with_the_dataset(digits_dataset, monkeypatch):
