@@ -138,8 +138,18 @@ def _cut(image: tf.Tensor, window: tf.Tensor, config: InputConfig) -> tf.Tensor:
     return _resized(tf.slice(image, tf.pad(window[:2], [[0, 1]]), tf.concat([window[2:], [3]], 0)), config)
 
 
+# The resize takes one channel of one pixel at a time from uint8, and uses vector instructions from float32. Casting pays
+# for up to so many times the pixels that are made, and more would take memory in vain.
+_CAST_UP_TO = 4
+
+
 def _resized(image: tf.Tensor, config: InputConfig) -> tf.Tensor:
-    image = tf.image.resize(image, [config.image_size, config.image_size], "bilinear")
+    size = [config.image_size, config.image_size]
+    image = tf.cond(
+        tf.size(image) <= _CAST_UP_TO * 3 * config.image_size**2,
+        lambda: tf.image.resize(tf.cast(image, tf.float32), size, "bilinear"),
+        lambda: tf.image.resize(image, size, "bilinear"),
+    )
     if config.dtype == "uint8":
         image = tf.round(image)
     return tf.cast(image, config.dtype)
