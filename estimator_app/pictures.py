@@ -6,6 +6,7 @@ MODEL_DIR/pictures/events.out.tfevents.…    a folder of its own: TensorBoard r
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Sequence
 
@@ -13,13 +14,13 @@ import tensorflow as tf
 
 from estimator_app import files
 from estimator_app.config import TrainConfig
-from estimator_app.damage import named
 from estimator_app.evaluation import Metrics
 from estimator_app.history import Row
 from estimator_app.plots import draw_confusion, draw_curves
-from tpu_input import InputConfig, Manifest, make_train_input_fn
+from tpu_input import InputConfig, Manifest, schema
+from tpu_input.images import decode_for_training
 
-NUM_INPUTS = 16
+NUM_INPUTS, NUM_SHARDS = 16, 4
 EVENTS_NAME = "pictures"
 
 
@@ -40,19 +41,23 @@ def write_pictures(model_dir: str, config: TrainConfig, rows: Sequence[Row], met
 
 
 def write_inputs(model_dir: str, manifest: Manifest, config: InputConfig) -> None:
-    """Writes some training images for TensorBoard, cropped and augmented as the first step sees such images.
+    """Writes some training images for TensorBoard, cropped and augmented as training sees such images.
 
-    Raises:
-      ValueError: An image cannot be decoded.
+    One by one: building an input pipeline takes longer than all of them. An image or a shard that cannot be read is
+    left out here, for training names it, or skips it, as it was told to.
     """
-    # From few shards and a small shuffle: the run's own buffers take as long to fill as they do before the first step.
-    shards = min(config.parallel_shards, 4)
-    few = dataclasses.replace(config, shuffle_records=NUM_INPUTS, parallel_shards=shards, cache=None, service=None)
-    few = dataclasses.replace(few, layout="NHWC", echo=1)
-    with named(manifest, "train"):
-        features, _ = next(iter(make_train_input_fn(manifest, few)({"batch_size": NUM_INPUTS})))
-    with _writer(model_dir).as_default(0):
-        tf.summary.image("inputs", tf.cast(features["image"], tf.float32) / 255, max_outputs=NUM_INPUTS)
+    images: list[tf.Tensor] = []
+    shards = manifest.split("train").shards[:NUM_SHARDS]
+    for shard in shards:
+        with contextlib.suppress(tf.errors.OpError):
+            for serialized in tf.data.TFRecordDataset(f"{manifest.path}/{shard.name}").take(NUM_INPUTS // len(shards)):
+                encoded = schema.parse(serialized, manifest.first_label, manifest.record)["encoded"]
+                seed = tf.constant([config.seed, len(images)], tf.int64)
+                few = dataclasses.replace(config, echo=1)
+                images.append(decode_for_training(encoded, seed, few, manifest.record))
+    if images:
+        with _writer(model_dir).as_default(0):
+            tf.summary.image("inputs", tf.cast(tf.stack(images), tf.float32) / 255, max_outputs=NUM_INPUTS)
 
 
 def _writer(model_dir: str) -> tf.summary.SummaryWriter:

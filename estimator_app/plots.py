@@ -55,15 +55,21 @@ def draw_confusion(metrics: Metrics, classes: Sequence[str]) -> bytes:
     """Returns a matrix: a row a true class, coloured by the share of its examples found to be of each class."""
     counts = np.array(metrics.confusion)
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    size = 4 + 0.3 * min(len(classes), _MOST_NAMES)
-    figure = Figure(figsize=(size + 1, size), layout="constrained")
-    axes = figure.subplots()
+    names = classes if len(classes) <= _MOST_NAMES else ()
+    side = 3.2 + 0.24 * min(len(classes), _MOST_NAMES)  # inches, as all here
+    beside = 0.5 + 0.085 * max(map(len, names), default=4)  # for the names: a layout to be found is drawn twice
+    width, height = beside + side + 1.1, beside + side + 0.6
+    figure = Figure(figsize=(width, height))
+    axes = figure.add_axes((beside / width, beside / height, side / width, side / height))
     image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
-    figure.colorbar(image, label="share of the true class", shrink=0.8)
+    bar = figure.add_axes(
+        ((beside + side + 0.2) / width, (beside + side / 10) / height, 0.15 / width, 0.8 * side / height)
+    )
+    figure.colorbar(image, bar, label="share of the true class")
     axes.set(xlabel="found", ylabel="true", title=f"{metrics}".replace(", loss", "\nloss") + f", step {metrics.step}")
-    if len(classes) <= _MOST_NAMES:
-        axes.set_xticks(range(len(classes)), classes, rotation=90)
-        axes.set_yticks(range(len(classes)), classes)
+    if names:
+        axes.set_xticks(range(len(names)), names, rotation=90)
+        axes.set_yticks(range(len(names)), names)
     if len(classes) <= _MOST_COUNTS:
         for true, found in zip(*np.nonzero(counts), strict=True):
             colour = "white" if shares[true, found] > 0.5 else "black"

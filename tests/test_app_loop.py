@@ -121,8 +121,8 @@ def test_a_checkpoint_of_another_number_of_classes_is_said_before_tensorflow_fai
         rounds.evaluate(estimator, dataclasses.replace(digits_dataset, classes=("a", "b")), two)
 
 
-@pytest.mark.parametrize("where", ["pictures", "training", "evaluation"])
-def test_an_image_that_only_the_decoder_refuses_is_named(dataset_copy, tmp_path, monkeypatch, where):
+@pytest.mark.parametrize("where", ["training", "evaluation"])
+def test_an_image_that_only_the_decoder_refuses_is_named(dataset_copy, tmp_path, where):
     split = "validation" if where == "evaluation" else "train"
     for path in dataset_copy.glob(f"{split}-*.tfrecord"):
         with path.open("rb") as file:
@@ -130,8 +130,6 @@ def test_an_image_that_only_the_decoder_refuses_is_named(dataset_copy, tmp_path,
         # Begins and ends as a JPEG does.
         records[0] = records[0]._replace(encoded=b"\xff\xd8\xff" + bytes(200) + b"\xff\xd9")
         path.write_bytes(b"".join(schema.frame(schema.encode(record)) for record in records))
-    if where == "training":
-        monkeypatch.setattr(loop, "write_inputs", lambda *args: None)
     steps = 25 if where == "training" else 1  # of 64 images: an epoch
     place = f"record 0 of '{dataset_copy}/{split}-00000-of-"
     with pytest.raises(ValueError, match=rf"^{place}.*' holds an image .* \(Invalid JPEG data, size 205\); find all"):
