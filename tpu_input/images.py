@@ -138,8 +138,8 @@ def _cut(image: tf.Tensor, window: tf.Tensor, config: InputConfig) -> tf.Tensor:
     return _resized(tf.slice(image, tf.pad(window[:2], [[0, 1]]), tf.concat([window[2:], [3]], 0)), config)
 
 
-# The resize takes one channel of one pixel at a time from uint8, and uses vector instructions from float32. Casting pays
-# for up to so many times the pixels that are made, and more would take memory in vain.
+# The resize takes one channel of one pixel at a time from uint8, and uses vector instructions from float32. A cast pays
+# for up to so many times the pixels that are made; of more it would take memory in vain.
 _CAST_UP_TO = 4
 
 
