@@ -32,11 +32,18 @@ from estimator_app.estimator import make_estimator, tpu  # noqa: E402
 from tpu_input import make_train_input_fn, read_manifest  # noqa: E402
 
 ROUNDS = 3
-# (image_size, shorter side of what is stored or None for 375, train_batch_size)
-SETTINGS = ((64, None, 128), (64, 96, 128), (96, 144, 64), (128, None, 64))
+# (image_size, shorter side of what is stored or None for 375, --cache, train_batch_size)
+SETTINGS = (
+    (64, None, None, 128),
+    (64, None, "decoded", 128),
+    (64, 96, None, 128),
+    (96, 144, None, 64),
+    (128, None, None, 64),
+)
 INPUT_COLUMNS = {
     "image_size": "image_size",
     "stored at": "stored",
+    "`--cache`": "cache",
     "one batch again and again, images/s": "one_batch:.1f",
     "real input, images/s": "real:.1f",
     "real input takes": "ratio:.3f",
@@ -65,10 +72,15 @@ def one_batch(manifest, config, start_step=0):
 
 def input_part(flags) -> measure.Table:
     rows = []
-    for image_size, stored, batch_size in SETTINGS:
-        manifest, config = setting(flags, image_size, stored, batch_size)
-        rows.append({"image_size": image_size, "stored": stored or 375} | compare_input(manifest, config))
-    missed = [f"{row['image_size']} stored at {row['stored']}" for row in rows if row["ratio"] > INPUT_GOAL]
+    for image_size, stored, cache, batch_size in SETTINGS:
+        manifest, config = setting(flags, image_size, stored, cache, batch_size)
+        row = {"image_size": image_size, "stored": stored or 375, "cache": cache or "none"}
+        rows.append(row | compare_input(manifest, config))
+    missed = [
+        f"{row['image_size']} stored at {row['stored']}, cache {row['cache']}"
+        for row in rows
+        if row["ratio"] > INPUT_GOAL
+    ]
     note = f"at most {INPUT_GOAL} times wanted" + (f": MISSED by {', '.join(missed)}" if missed else "")
     return measure.Table(rows, INPUT_COLUMNS, (note,))
 
@@ -90,7 +102,7 @@ def compare_input(manifest, config) -> dict:
 
 def loop_part(flags) -> measure.Table:
     """Returns where the seconds of a whole run go."""
-    manifest, config = setting(flags, 64, None, 128)
+    manifest, config = setting(flags, 64, None, None, 128)
     seconds = defaultdict(float)
 
     def timed(name, method):
@@ -117,11 +129,11 @@ def loop_part(flags) -> measure.Table:
     return measure.Table(rows, LOOP_COLUMNS, (note,))
 
 
-def setting(flags, image_size, stored, batch_size):
+def setting(flags, image_size, stored, cache, batch_size):
     """Returns a manifest, and a config of training on it."""
     manifest = dataset_of(flags.folder, stored)
     options = vars(flags) | {"dataset": manifest.path, "split": "validation", "eval_batch_size": 100}
-    options |= {"image_size": image_size, "train_batch_size": batch_size, "iterations_per_loop": 100}
+    options |= {"image_size": image_size, "cache": cache, "train_batch_size": batch_size, "iterations_per_loop": 100}
     options |= {"train_steps": flags.steps, "steps_per_eval": flags.steps, "learning_rate": 0.01}
     return manifest, TrainConfig.of(manifest, options)
 

@@ -104,6 +104,7 @@ def _train_flags(flag: Any) -> None:
     flag("--no_flip", dest="flip", action="store_false", help="mirror no images: left and right differ, as in digits")
     flag("--eval_crop", type=float, default=0.875, help=_EVAL_CROP)
     flag("--shuffle_records", type=int, default=InputConfig.shuffle_records, help=_SHUFFLE_RECORDS)
+    flag("--cache", choices=("records", "decoded"), help=_CACHE)
     flag("--split", default="validation", help="what evaluation reads (default: %(default)s)")
     flag("--service", metavar="grpc://ADDRESS:PORT", help=_SERVICE)
 
@@ -132,6 +133,7 @@ _LAYOUT = "of batches on their way to the TPU: NHWC, HWCN, HWNC or auto (default
 _EARLY_STOP_METRIC = "what best means: accuracy, loss, mean_recall or top_5_accuracy (default: %(default)s)"
 _EARLY_STOP_PATIENCE = "evaluations without a new best that end the run (default: none do)"
 _SHUFFLE_RECORDS = "encoded images to shuffle among, all in memory (default: %(default)s)"
+_CACHE = "what of a small dataset stays in memory after its first epoch: encoded or decoded images (default: none)"
 _SERVICE = "dispatcher of a tf.data service that does training's input: docs/input-service.md (default: this machine)"
 _EVAL_CROP = "side of evaluation's centred crop, as a share of the image's shorter side (default: %(default)s)"
 _CROP_AREA = "smallest and largest share of an image in a training crop (default: 0.08,1)"

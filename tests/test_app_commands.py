@@ -182,6 +182,7 @@ def test_files_that_cannot_be_classified_are_named_and_the_rest_is_done(capsys, 
         ("--dataset=/nowhere", "'/nowhere' holds no manifest.json, so no complete dataset"),
         ("--model_dir=/dev/null/model", "/dev/null"),
         ("--seed=-1", "seed must be in [0, 2**31), got -1"),
+        ("--cache=crops", "argument --cache: invalid choice: 'crops' (choose from 'records', 'decoded')"),
         ("--image_sise=16", "unknown flag --image_sise; did you mean --image_size? (see python -m estimator_app train"),
         ("stray", "unrecognized arguments: stray"),
     ],
@@ -199,6 +200,17 @@ def test_a_model_dir_of_another_run_is_refused_and_left_alone(capsys, model_dir,
     assert "holds another run: its --image_size is 16, not 28; its --seed is 0, not 1; give another" in message
     assert "or repeat its options: python -m estimator_app train --dataset=" in message
     assert (model_dir / "config.json").read_text() == before
+
+
+def test_training_keeps_decoded_images_when_asked(capsys, digits_dataset, tmp_path, monkeypatch):
+    from tpu_input.train import crops_of_decoded
+
+    kept = []
+    monkeypatch.setattr("tpu_input.train.crops_of_decoded", lambda *args: kept.append(args) or crops_of_decoded(*args))
+    command = ("train", f"--dataset={digits_dataset.path}", f"--model_dir={tmp_path}", *FLAGS, "--train_steps=2")
+    assert run(capsys, *command, "--cache=decoded")[0] == 0
+    assert kept
+    assert "holds another run: its --cache is 'decoded', not None; give another" in refused(capsys, *command)
 
 
 @pytest.mark.parametrize("command", ["evaluate", "export"])
