@@ -65,12 +65,10 @@ cloud-server: $(FAKE_GCS_SERVER)
 
 # Conversion on engines that are processes of their own, and all of one on Dataflow but the submission. For that, Beam's
 # Google Cloud clients are installed apart, without TensorFlow, as they would be by one who launches jobs. Flink's job
-# server is tried by the newest Beam, and by the Beam of its own version, which writes in threads of the process that
-# launches, so that no worker can be killed.
+# server is tried by the newest Beam, and by the Beam of its own version.
 test-engines: $(VENV)/installed $(VENV_BEAM_2_54)/installed $(VENV_GCP)/installed $(FAKE_GCS_SERVER) $(FLINK_JOB_SERVER)
 	FLINK_JOB_SERVER=$(abspath $(FLINK_JOB_SERVER)) $(VENV)/bin/python -m pytest -m engines tests/test_job_server.py
-	FLINK_JOB_SERVER=$(abspath $(FLINK_JOB_SERVER)) $(VENV_BEAM_2_54)/bin/python -m pytest -m engines -k 'not killed' \
-		tests/test_job_server.py
+	FLINK_JOB_SERVER=$(abspath $(FLINK_JOB_SERVER)) $(VENV_BEAM_2_54)/bin/python -m pytest -m engines tests/test_job_server.py
 	FAKE_GCS_SERVER=$(abspath $(FAKE_GCS_SERVER)) $(VENV_GCP)/bin/python -m pytest -m 'engines or not cloud' \
 		tests/test_engines.py tests/test_packing.py tests/test_dataflow.py
 

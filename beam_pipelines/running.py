@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import re
 from collections.abc import Iterator
 
@@ -29,7 +30,9 @@ def pipeline(options: PipelineOptions) -> Iterator[beam.Pipeline]:
       OSError: A step could not read or write.
     """
     try:
-        with beam.Pipeline(options=options) as built:
+        # A copy, for a portable runner takes its own name out of the options: with an older Beam the next pipeline of the
+        # same options would run on this machine.
+        with beam.Pipeline(options=copy.deepcopy(options)) as built:
             yield built
     except ValueError as error:
         raise ValueError(_STEP.sub("", str(error))) from error
