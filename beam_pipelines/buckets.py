@@ -12,37 +12,32 @@ sent nothing.
 from __future__ import annotations
 
 import contextlib
-import functools
 import mimetypes
-import os
 import re
 import tempfile
-import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import IO, Any, cast
 
 from google.api_core import exceptions
-from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError
-from google.cloud import storage as google_storage
+from google.auth.exceptions import GoogleAuthError
 from google.cloud.storage.retry import DEFAULT_RETRY
-from requests.adapters import HTTPAdapter
 
 from beam_pipelines.pieces import PIECE_BYTES, in_pieces
 from beam_pipelines.storage import Unavailable
+from tpu_input.google_client import client
 
 # Google's own schedule of retries begins with a second, in which several requests to a store that is up again fit.
 RETRY = DEFAULT_RETRY.with_delay(initial=0.25, maximum=30.0, multiplier=2.0).with_timeout(300.0)
 QUICK = RETRY.with_timeout(10.0)  # where a user waits to be told of a mistake
 _QUICK_TIMEOUT = (3.05, 10.0)  # seconds to connect and to answer
-_CONNECTIONS = 128  # kept open; requests keeps 10 and opens a new one, with a new handshake, for each thread above that
 _IN_FLIGHT = 32  # deletions
 
 
 def blob(path: str) -> Any:
     """Returns the client's handle of an object; asks nothing."""
     bucket, name = _parts(path)
-    return _client().bucket(bucket).blob(name)
+    return client().bucket(bucket).blob(name)
 
 
 @contextlib.contextmanager
@@ -77,7 +72,7 @@ def check(path: str) -> None:
     bucket, name = _parts(path)
     try:
         with explained(path):
-            listing = _client().list_blobs(bucket, prefix=name, max_results=1, retry=QUICK, timeout=_QUICK_TIMEOUT)
+            listing = client().list_blobs(bucket, prefix=name, max_results=1, retry=QUICK, timeout=_QUICK_TIMEOUT)
             next(iter(listing), None)
     except FileNotFoundError as error:
         raise FileNotFoundError(
@@ -186,7 +181,7 @@ def _below(path: str, limit: int | None = None) -> Iterator[Any]:
     bucket, name = _parts(path)
     fields = "items(name,size),nextPageToken"
     prefix = f"{name}/" if name else ""
-    return iter(_client().list_blobs(bucket, prefix=prefix, max_results=limit, fields=fields, retry=RETRY))
+    return iter(client().list_blobs(bucket, prefix=prefix, max_results=limit, fields=fields, retry=RETRY))
 
 
 def _parts(path: str) -> tuple[str, str]:
@@ -199,27 +194,6 @@ def _parts(path: str) -> tuple[str, str]:
     if not bucket:
         raise ValueError(f"{path!r} names no bucket; a URI is gs://BUCKET/PATH")
     return bucket, name
-
-
-@functools.lru_cache(maxsize=1)
-def _client() -> google_storage.Client:
-    """Returns the process's client.
-
-    Threads may share it (github.com/googleapis/google-cloud-python/issues/5685), with enough connections
-    (github.com/googleapis/python-storage/issues/253). Without credentials, public buckets can be read.
-    """
-    try:
-        with warnings.catch_warnings():
-            # Of users whom gcloud has logged in without a project, which objects do not need.
-            warnings.filterwarnings("ignore", "Your application has authenticated using end user credentials")
-            client = google_storage.Client(project=None)
-    except DefaultCredentialsError:
-        if os.environ.get("GOOGLE_APPLICATION_CREDENTIALS"):  # there are some, of no use
-            raise
-        client = google_storage.Client.create_anonymous_client()
-    for scheme in ("https://", "http://"):
-        client._http.mount(scheme, HTTPAdapter(pool_connections=_CONNECTIONS, pool_maxsize=_CONNECTIONS))
-    return client
 
 
 def _said(error: BaseException) -> str:

@@ -30,8 +30,8 @@ def pipeline(options: PipelineOptions) -> Iterator[beam.Pipeline]:
       OSError: A step could not read or write.
     """
     try:
-        # A copy, for a portable runner takes its own name out of the options: with an older Beam the next pipeline of the
-        # same options would run on this machine.
+        # A copy, for a portable runner takes its own name out of the options: with an older Beam the next pipeline of
+        # the same options would run on this machine.
         with beam.Pipeline(options=copy.deepcopy(options)) as built:
             yield built
     except ValueError as error:

@@ -24,7 +24,7 @@ import pytest
 from fault_proxy import FaultProxy, fault_proxy
 from google.auth.credentials import AnonymousCredentials
 
-from beam_pipelines import buckets
+from tpu_input import google_client
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,10 +115,10 @@ def proxy(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultProxy]
 
 
 def _forget_client() -> None:
-    """Makes beam_pipelines look at the environment again."""
-    if buckets._client.cache_info().currsize:
-        buckets._client().close()
-        buckets._client.cache_clear()
+    """Makes this process look at the environment again."""
+    if google_client._client_of.cache_info().currsize:
+        google_client.client().close()
+        google_client._client_of.cache_clear()
 
 
 def free_port() -> int:

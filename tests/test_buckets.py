@@ -1,6 +1,10 @@
-"""What TensorFlow says of a bucket becomes one line with the object, the reason and what helps."""
+"""What TensorFlow says of a bucket becomes one line with what helps; Google's client belongs to one process."""
 
 from __future__ import annotations
+
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -47,3 +51,21 @@ def test_a_request_for_a_bucket_itself_names_none():
 @pytest.mark.parametrize("message", ["record 5 of gs://b/o has label 77", "a\nb", "HTTP response code 403"])
 def test_other_messages_stay_as_they_are(message):
     assert in_words(message) == message
+
+
+FORKED = """
+import multiprocessing
+from tpu_input.google_client import client
+mine = client()
+def is_mine(_):
+    return client() is mine
+with multiprocessing.get_context("fork").Pool(1) as pool:
+    print(is_mine(0), *pool.map(is_mine, [0]))
+"""
+
+
+def test_a_forked_process_has_a_client_of_its_own():
+    environment = os.environ | {"STORAGE_EMULATOR_HOST": "http://127.0.0.1:1"}  # nobody is asked who we are
+    command = [sys.executable, "-W", "ignore", "-c", FORKED]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.stdout.split() == ["True", "False"], done.stderr

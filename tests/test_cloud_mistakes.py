@@ -11,6 +11,7 @@ import pytest
 from test_pipelines_commands import refused
 
 from beam_pipelines import buckets
+from tpu_input import google_client
 
 ROOT = Path(__file__).parent.parent
 REQUESTER_PAYS = "400 Bucket is a requester pays bucket but no user project provided."
@@ -105,9 +106,9 @@ def test_credentials_of_gcloud_cause_no_warning(monkeypatch, tmp_path):
     for name in ("STORAGE_EMULATOR_HOST", "GOOGLE_APPLICATION_CREDENTIALS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
-    buckets._client.cache_clear()
-    assert buckets._client()._credentials.refresh_token == "x"
-    buckets._client.cache_clear()
+    google_client._client_of.cache_clear()
+    assert google_client.client()._credentials.refresh_token == "x"
+    google_client._client_of.cache_clear()
 
 
 @pytest.mark.cloud

@@ -8,15 +8,11 @@ path, start, num_bytes ──▶ read_bytes() ──▶ those bytes, fewer where
 
 from __future__ import annotations
 
-import functools
-import os
-import warnings
-from typing import Any, cast
+import contextlib
+from typing import cast
 
 from tpu_input.buckets import reason
-
-# Connections kept open; requests keeps 10, and opens a new one, with a new handshake, for each thread above that.
-_CONNECTIONS = 64
+from tpu_input.google_client import client
 
 
 def read_bytes(path: str, start: int = 0, num_bytes: int | None = None) -> bytes:
@@ -29,8 +25,9 @@ def read_bytes(path: str, start: int = 0, num_bytes: int | None = None) -> bytes
         with open(path, "rb") as file:
             file.seek(start)
             return file.read(-1 if num_bytes is None else num_bytes)
-    if path.startswith("gs://") and (client := _client(os.getpid())):
-        return _download(client, path, start, num_bytes)
+    if path.startswith("gs://"):
+        with contextlib.suppress(ImportError):
+            return _download(path, start, num_bytes)
     import tensorflow as tf
 
     with tf.io.gfile.GFile(path, "rb") as file:
@@ -38,7 +35,7 @@ def read_bytes(path: str, start: int = 0, num_bytes: int | None = None) -> bytes
         return cast(bytes, file.read(-1 if num_bytes is None else num_bytes))
 
 
-def _download(client: Any, path: str, start: int, num_bytes: int | None) -> bytes:
+def _download(path: str, start: int, num_bytes: int | None) -> bytes:
     from google.api_core.exceptions import GoogleAPICallError, RequestRangeNotSatisfiable, RetryError
     from google.auth.exceptions import GoogleAuthError
     from requests import RequestException
@@ -48,37 +45,11 @@ def _download(client: Any, path: str, start: int, num_bytes: int | None) -> byte
     # The store knows the checksum of a whole object alone; records have their own.
     checksum = "crc32c" if num_bytes is None else None
     try:
-        return cast(bytes, client.bucket(bucket).blob(name).download_as_bytes(start=start, end=last, checksum=checksum))
+        found = client().bucket(bucket).blob(name)
+        return cast(bytes, found.download_as_bytes(start=start, end=last, checksum=checksum))
     except RequestRangeNotSatisfiable:
         return b""
     except GoogleAPICallError as error:
         raise OSError(f"{path}: {reason(str(error.code), str(error))}") from error
     except (RetryError, GoogleAuthError, RequestException) as error:
         raise OSError(f"{path}: the bucket cannot be reached: {error}") from error
-
-
-@functools.lru_cache(maxsize=1)
-def _client(process: int) -> Any:
-    """Returns this process's client, which its threads share; None where it is not installed.
-
-    A process that was forked, as PyTorch's loaders are, may not go on with its parent's connections. Without
-    credentials, public buckets can be read.
-    """
-    try:
-        from google.auth.exceptions import DefaultCredentialsError
-        from google.cloud import storage
-        from requests.adapters import HTTPAdapter
-    except ImportError:
-        return None
-    try:
-        with warnings.catch_warnings():
-            # Of users whom gcloud has logged in without a project, which objects do not need.
-            warnings.filterwarnings("ignore", "Your application has authenticated using end user credentials")
-            client = storage.Client(project=None)
-    except DefaultCredentialsError:
-        if os.environ.get("GOOGLE_APPLICATION_CREDENTIALS"):  # there are some, of no use
-            raise
-        client = storage.Client.create_anonymous_client()
-    for scheme in ("https://", "http://"):
-        client._http.mount(scheme, HTTPAdapter(pool_connections=_CONNECTIONS, pool_maxsize=_CONNECTIONS))
-    return client

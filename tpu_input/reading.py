@@ -38,7 +38,7 @@ def plain(function: _Function) -> _Function:
 def untuned(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """Returns the dataset, of which tf.data tunes nothing: all our numbers are given.
 
-    Tuning reads the clock at every step of every element, which takes 3 % of the input's CPU time; without it, AUTOTUNE
+    Tuning reads the clock at every step of every element, which takes time; without it, AUTOTUNE
     stays at 16 or the number of cores (tensorflow/core/data/dataset_utils.h: kAutotuneDefaultParallelism).
     """
     options = tf.data.Options()
@@ -99,7 +99,7 @@ def records(
         listed = tuple(tf.gather(column, order) for column in listed)
     at_once = 1 if order is None else min(config.parallel_shards, len(paths))
     # Shards in a bucket are waited for at the same time. Files are read ahead by the system, and a thread for each of
-    # them only takes time: 2 % of the input's.
+    # them only takes time.
     in_parallel = {"num_parallel_calls": at_once, "deterministic": order is None or config.deterministic}
     dataset = tf.data.Dataset.from_tensor_slices(listed).interleave(
         functools.partial(shard_records, buffer_bytes=read_buffer_bytes(manifest.path)),
