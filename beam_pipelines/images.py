@@ -10,7 +10,7 @@ import warnings
 from typing import NamedTuple
 
 import numpy as np
-from PIL import ExifTags, Image, ImageOps
+from PIL import ExifTags, Image, ImageFile, ImageOps
 
 from beam_pipelines.options import ImageOptions
 
@@ -80,6 +80,8 @@ def check_image(data: bytes, options: ImageOptions, with_statistics: bool = True
     elif not fixed:
         scale = _moments_scale(image) if with_statistics else _hash_scale(image)
         image.draft(None, (width // scale, height // scale))
+    if isinstance(image, ImageFile.ImageFile):
+        image.decodermaxblock = len(data)  # all is here; of a file in pieces, Pillow copies what each leaves over
     try:
         image.load()
     except Exception as error:  # Pillow's decoders raise OSError, SyntaxError, ValueError, struct.error, …
