@@ -38,7 +38,7 @@ from beam_pipelines.work import Work
 _MAX_LISTED = 1_000_000  # inputs; a bucket lists some 5,000 a second
 _SIZED = 64  # lines of a list whose files are asked for their size
 # Measured on one core of a 2-core machine, Pillow 12.3: `python -m benchmarks.conversion --part=speed`.
-IMAGES_A_SECOND, IMAGE_BYTES = 930, 88_000
+IMAGES_A_SECOND, IMAGE_BYTES = 912, 88_000
 _GRAPH_LIMIT = 10_000_000  # https://cloud.google.com/dataflow/quotas#limits
 _READABLE_SHARDS = 100_000  # docs/scale.md
 
