@@ -83,7 +83,7 @@ def growth(axes: Sequence[Axes], rows: Rows) -> None:
     for chart, label in zip(axes, ("seconds", "peak memory, MB"), strict=True):
         chart.set(xscale="log", yscale="log", xlabel="images of 48 × 36 pixels", ylabel=label)
     figure = axes[0].figure
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=4, fontsize=7, frameon=False)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3, fontsize=7, frameon=False)
 
 
 def hosts(axes: Sequence[Axes], rows: Rows) -> None:
