@@ -35,6 +35,8 @@ from estimator_app.rounds import num_examples
 from estimator_app.stopping import Stopped
 from estimator_app.tpu import Tpu
 from tpu_input import Manifest
+from tpu_input.caching import cache_bytes, check_memory
+from tpu_input.hosts import Host
 
 Report = Callable[[str], None]
 
@@ -88,14 +90,16 @@ def run(
       command: What the user typed, for config.json.
 
     Raises:
-      ValueError: A split has no examples, `model_dir` holds another run or another process trains there, the loss is no
-        number, or there is no TPU.
+      ValueError: A split has no examples, a cache would not fit, `model_dir` holds another run or another process
+        trains there, the loss is no number, or there is no TPU.
       OSError: A folder cannot be written.
       Stopped: `stop` was set.
       Moved: The TPU was lost and is back at another address; a new process can go on.
     """
     for split in ("train", config.split):
         num_examples(manifest, split)
+    if config.input.cache and not tpu:  # a TPU's hosts have memory of their own, and each its share
+        check_memory(cache_bytes(manifest, "train", Host(), config.input), config.input)
     it = _Run(find_loop(config.loop), manifest, config, model_dir, export_dir, report, stop or threading.Event())
     check_free(model_dir)
     files.make_folder(model_dir)
