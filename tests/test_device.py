@@ -126,3 +126,12 @@ def test_greyscale_becomes_three_equal_channels(digits):
 def test_a_configuration_that_cannot_work_says_what_is_needed(change, message):
     with pytest.raises(ValueError, match=message):
         InputConfig(**{"image_size": 8, **change})
+
+
+@pytest.mark.parametrize("size", [(100, 130), (40, 30)])
+def test_small_and_large_windows_are_resized_alike(monkeypatch, size):
+    made = []
+    for cast_up_to in (0, 100):
+        monkeypatch.setattr("tpu_input.images._CAST_UP_TO", cast_up_to)
+        made.append(decode_for_training(jpeg(*size), [0, 7], InputConfig(32)).numpy().astype(int))
+    assert np.abs(made[0] - made[1]).max() <= 1
