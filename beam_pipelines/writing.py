@@ -49,7 +49,7 @@ def write_shard(
       progress: Called for every input with (bytes written, whether there is a record).
     """
     labels = {class_name: label for label, class_name in enumerate(classes)}
-    measured_each = 16 if num_rows > 1000 else 1  # each takes a third more than one that is only checked
+    measured_each = 16 if num_rows > 1000 else 1  # each takes more than one that is only checked
     frame_image = functools.partial(_frame_image, options=options, labels=labels, measured_each=measured_each)
     receipt, index, digest = Receipt(name), list[IndexRow](), hashlib.sha256()
     with contextlib.ExitStack() as stack:

@@ -47,14 +47,14 @@ def write_inputs(model_dir: str, manifest: Manifest, config: InputConfig) -> Non
     left out here, for training names it, or skips it, as it was told to.
     """
     images: list[tf.Tensor] = []
+    config = dataclasses.replace(config, echo=1)
     shards = manifest.split("train").shards[:NUM_SHARDS]
     for shard in shards:
         with contextlib.suppress(tf.errors.OpError):
             for serialized in tf.data.TFRecordDataset(f"{manifest.path}/{shard.name}").take(NUM_INPUTS // len(shards)):
                 encoded = schema.parse(serialized, manifest.first_label, manifest.record)["encoded"]
                 seed = tf.constant([config.seed, len(images)], tf.int64)
-                few = dataclasses.replace(config, echo=1)
-                images.append(decode_for_training(encoded, seed, few, manifest.record))
+                images.append(decode_for_training(encoded, seed, config, manifest.record))
     if images:
         with _writer(model_dir).as_default(0):
             tf.summary.image("inputs", tf.cast(tf.stack(images), tf.float32) / 255, max_outputs=NUM_INPUTS)

@@ -202,24 +202,6 @@ def test_a_model_dir_of_another_run_is_refused_and_left_alone(capsys, model_dir,
     assert (model_dir / "config.json").read_text() == before
 
 
-def test_training_keeps_decoded_images_when_asked(capsys, digits_dataset, tmp_path, monkeypatch):
-    from tpu_input.train import crops_of_decoded
-
-    kept = []
-    monkeypatch.setattr("tpu_input.train.crops_of_decoded", lambda *args: kept.append(args) or crops_of_decoded(*args))
-    command = ("train", f"--dataset={digits_dataset.path}", f"--model_dir={tmp_path}", *FLAGS, "--train_steps=2")
-    assert run(capsys, *command, "--cache=decoded")[0] == 0
-    assert kept
-    assert "holds another run: its --cache is 'decoded', not None; give another" in refused(capsys, *command)
-
-
-def test_a_cache_that_does_not_fit_is_refused_before_anything_is_written(capsys, digits_dataset, tmp_path, monkeypatch):
-    monkeypatch.setattr("tpu_input.caching.available_bytes", lambda: 1000)
-    command = ("train", f"--dataset={digits_dataset.path}", f"--model_dir={tmp_path}/model", *FLAGS)
-    assert 'cache="decoded" will take' in refused(capsys, *command, "--cache=decoded")
-    assert not (tmp_path / "model").exists()
-
-
 @pytest.mark.parametrize("command", ["evaluate", "export"])
 def test_a_folder_without_a_run_is_refused(capsys, tmp_path, command):
     assert "holds no config.json, so no training run; make one" in refused(capsys, command, f"--model_dir={tmp_path}")
