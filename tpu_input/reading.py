@@ -38,7 +38,8 @@ def plain(function: _Function) -> _Function:
 def untuned(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """Returns the dataset, of which tf.data tunes nothing: all our numbers are given.
 
-    Tuning reads the clock at every step of every element, which takes time; without it, AUTOTUNE stays at 16 or the number of cores (tensorflow/core/data/dataset_utils.h: kAutotuneDefaultParallelism).
+    Tuning reads the clock at every step of every element, which takes time; without it, AUTOTUNE stays at 16 or the
+    number of cores (tensorflow/core/data/dataset_utils.h: kAutotuneDefaultParallelism).
     """
     options = tf.data.Options()
     options.autotune.enabled = False
