@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
-import termios
 from types import SimpleNamespace
+
+from terminal import open_terminal, read_all
 
 from estimator_app import progress as progress_module
 from estimator_app.progress import Progress
 
 
 def test_the_whole_line_fits_into_80_columns(monkeypatch):
-    leader, terminal = os.openpty()
-    termios.tcsetwinsize(terminal, (24, 80))
+    leader, terminal = open_terminal(columns=80)
     with os.fdopen(terminal, "w") as stderr:
         monkeypatch.setattr(sys, "stderr", stderr)
         seconds = iter([100.0, 100.03])
@@ -22,10 +23,8 @@ def test_the_whole_line_fits_into_80_columns(monkeypatch):
         for step in (1001, 1002):
             progress.took(step, loss=0.1181, began=99.0, ready=99.0)
         progress._bar.refresh()
-        shown = os.read(leader, 10_000).decode()
-        progress.close()
-    os.close(leader)
-    last = shown.replace("\x1b[A", "").rstrip("\r\n ").rpartition("\r")[2]
+        progress.close()  # overwrites the line with blanks
+    last = [line for line in re.split(r"[\r\n]|\x1b\[A", read_all(leader)) if line.strip()][-1]
     assert last.startswith("step 1002/9000 |")
     assert last.endswith(", waits 0 %, eval 1500")
     assert ", loss 0.118, 2133 images/s, " in last

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import pty
-import struct
 import subprocess
 import sys
-import termios
 from pathlib import Path
 
 import pytest
@@ -16,6 +12,7 @@ from apache_beam.metrics.metric import MetricsFilter
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.pipeline import Pipeline
 from conftest import files, local
+from terminal import open_terminal, read_all
 from test_convert import options
 
 from beam_pipelines.convert import build_writing, convert
@@ -61,12 +58,10 @@ def test_counters_say_what_was_written_and_rejected(few_digits, tmp_path):
 
 def test_a_terminal_gets_a_bar_that_is_gone_at_the_end_and_a_file_gets_none(digits, tmp_path):
     command = [sys.executable, "-m", "beam_pipelines", "convert", f"--input={digits}"]
-    terminal, end = pty.openpty()
-    fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 120, 0, 0))
-    shown = subprocess.run([*command, f"--output={tmp_path}/a"], stdout=subprocess.PIPE, stderr=end, cwd=ROOT)
-    drawn = os.read(terminal, 1 << 16).decode()
-    os.close(end)
+    leader, terminal = open_terminal(columns=120)
+    shown = subprocess.run([*command, f"--output={tmp_path}/a"], stdout=subprocess.PIPE, stderr=terminal, cwd=ROOT)
     os.close(terminal)
+    drawn = read_all(leader)
     assert shown.returncode == 0
     assert "images/s" in drawn
     assert "1.80k" in drawn  # of so many
