@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import re
 import sys
+import threading
 from types import SimpleNamespace
 
+import tensorflow as tf
 from terminal import open_terminal, read_all
 
 from estimator_app import progress as progress_module
-from estimator_app.progress import Progress
+from estimator_app.progress import READY, Progress, timed
 
 
 def test_the_whole_line_fits_into_80_columns(monkeypatch):
@@ -29,3 +31,21 @@ def test_the_whole_line_fits_into_80_columns(monkeypatch):
     assert last.endswith(", waits 0 %, eval 1500")
     assert ", loss 0.118, 2133 images/s, " in last
     assert len(last) < 80
+
+
+def test_batches_are_stamped_before_a_step_asks_for_them():
+    second_is_asked_for = threading.Event()
+
+    def batches():
+        yield {"image": 1}, 0
+        second_is_asked_for.set()
+        yield {"image": 2}, 0
+
+    signature = {"image": tf.TensorSpec([], tf.int32)}, tf.TensorSpec([], tf.int32)
+    stamped = iter(
+        timed(lambda params, config: tf.data.Dataset.from_generator(batches, output_signature=signature))({})
+    )
+    first, _ = next(stamped)
+    assert second_is_asked_for.wait(60)
+    second, _ = next(stamped)
+    assert first[READY] < second[READY]
