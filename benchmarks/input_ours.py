@@ -137,7 +137,9 @@ def first_batch(manifest: Manifest, host: str = "0", num_hosts: str = "1") -> di
 
 
 def memory(manifest: Manifest) -> dict[str, float]:
-    """Peak of an epoch of training, what TensorFlow had taken before it, and what the buffers take at the most."""
+    """Peak of an epoch of training, what TensorFlow takes for tiny batches, and what the buffers take at the most."""
+    tiny = tpu_input.InputConfig(8, shuffle_records=1, parallel_shards=1)
+    next(iter(tpu_input.make_train_input_fn(manifest, tiny)({"batch_size": 1})))
     start = peak_mb()
     buffers = sum(input_bytes(manifest, "train", CONFIG, BATCH_SIZE, Host()).values()) / 1e6
     return {"start_mb": start, "peak_mb": cost(manifest, "train")["peak_mb"], "buffers_mb": buffers}

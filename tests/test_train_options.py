@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections import Counter
 
 import numpy as np
@@ -101,6 +102,7 @@ def test_memory_is_a_sum_of_buffers_that_do_not_grow_with_the_dataset(digits_dat
         "shuffle": 1000 * record,
         "read": 6 * (256 * 2**10 + 3 * record),
         "decode": 64 * (record + image),
+        "crop": os.cpu_count() * (of.height[1] * of.width[1] * 3 + 5 * image * 4),
         "batches": 18 * 64 * image,
         "cache": 0,
     }

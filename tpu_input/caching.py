@@ -31,10 +31,17 @@ def cache_bytes(manifest: Manifest, split: str, host: Host, config: InputConfig)
     share = host.num_examples(of.shards)
     if config.cache == "records":
         return share * of.num_bytes // max(1, of.num_examples)
-    height, width = manifest.record.raw_shape[:2] if manifest.record.raw_shape else (of.height[1], of.width[1])
-    if not height * width:
+    largest = largest_image_bytes(manifest, split)
+    if not largest:
         raise ValueError(f'the image sizes of {manifest.path!r} are not known; use cache="records"')
-    return int(share * height * width * 3)
+    return share * largest
+
+
+def largest_image_bytes(manifest: Manifest, split: str) -> int:
+    """Returns the bytes of uint8 pixels that no image of a split exceeds; 0 where sizes are not known."""
+    of = manifest.split(split)
+    height, width = manifest.record.raw_shape[:2] if manifest.record.raw_shape else (of.height[1], of.width[1])
+    return int(height * width * 3)
 
 
 def check_memory(needed: int, config: InputConfig, available: int | None = None) -> None:

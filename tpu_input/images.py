@@ -140,13 +140,13 @@ def _cut(image: tf.Tensor, window: tf.Tensor, config: InputConfig) -> tf.Tensor:
 
 # The resize takes one channel of one pixel at a time from uint8, and uses vector instructions from float32. A cast pays
 # for up to so many times the pixels that are made; of more it would take memory in vain.
-_CAST_UP_TO = 4
+CAST_UP_TO = 4
 
 
 def _resized(image: tf.Tensor, config: InputConfig) -> tf.Tensor:
     size = [config.image_size, config.image_size]
     image = tf.cond(
-        tf.size(image) <= _CAST_UP_TO * 3 * config.image_size**2,
+        tf.size(image) <= CAST_UP_TO * 3 * config.image_size**2,
         lambda: tf.image.resize(tf.cast(image, tf.float32), size, "bilinear"),
         lambda: tf.image.resize(image, size, "bilinear"),
     )

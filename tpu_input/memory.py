@@ -1,18 +1,21 @@
 """What training's input takes of a host's memory, at the most: a sum of buffers, none of which grows with the dataset.
 
-shuffle buffer + readers of shards + images in decoding + batches under way (+ what is cached)
+shuffle buffer + readers of shards + images in decoding and in cropping + batches under way (+ what is cached)
 """
 
 from __future__ import annotations
 
+import os
+
 import tensorflow as tf
 
 from tpu_input.buckets import block_bytes
-from tpu_input.caching import cache_bytes
+from tpu_input.caching import cache_bytes, largest_image_bytes
 from tpu_input.config import InputConfig
 from tpu_input.decoding import PARALLEL_DECODES
 from tpu_input.device import PARALLEL_LAYOUTS, PREFETCHED_STEPS
 from tpu_input.hosts import Host
+from tpu_input.images import CAST_UP_TO
 from tpu_input.reading import read_buffer_bytes
 from tpu_input.schema import Manifest
 from tpu_input.shuffling import buffer_records
@@ -27,7 +30,7 @@ def input_bytes(manifest: Manifest, split: str, config: InputConfig, batch_size:
     """Returns the most bytes that each part of make_train_input_fn's dataset holds; TensorFlow itself comes on top.
 
     Args:
-      manifest: For the size of a mean record.
+      manifest: For the size of a mean record, and of the largest image where it is known.
       split: Name of the split.
       config: For shuffle_records, shuffle_bytes, parallel_shards, image_size, dtype, echo, layout and cache.
       batch_size: Examples in a batch of this host.
@@ -36,14 +39,17 @@ def input_bytes(manifest: Manifest, split: str, config: InputConfig, batch_size:
     of = manifest.split(split)
     record = of.num_bytes // max(1, of.num_examples)
     open_shards = min(_OPEN_PER_CYCLE * config.parallel_shards, len(host.shards(of.shards)))
-    image = config.image_size**2 * 3 * tf.as_dtype(config.dtype).size
+    pixels = config.image_size**2 * 3
+    image = pixels * tf.as_dtype(config.dtype).size
+    whole = largest_image_bytes(manifest, split)
     # One is being filled, one is on its way out; a layout's are there before and after.
     batches = PREFETCHED_STEPS * host.batches_per_step + 2 + (0 if config.layout == "NHWC" else 2 * PARALLEL_LAYOUTS)
     shuffled = min(buffer_records(manifest, split, config), host.num_examples(of.shards))
     return {
         "shuffle": 0 if config.cache else shuffled * record,
         "read": open_shards * (_reader_bytes(manifest.path) + _RECORDS_AHEAD * record),
-        "decode": PARALLEL_DECODES * (record + config.echo * image),
+        "decode": PARALLEL_DECODES * (record + config.echo * image + (whole if config.cache == "decoded" else 0)),
+        "crop": (os.cpu_count() or 1) * (whole + config.echo * (CAST_UP_TO + 1) * pixels * tf.float32.size),
         "batches": (batches + (config.echo if config.echo > 1 else 0)) * batch_size * image,
         "cache": cache_bytes(manifest, split, host, config) if config.cache else 0,
     }
