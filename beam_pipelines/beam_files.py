@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator
 from typing import IO, cast
 
@@ -23,14 +24,15 @@ def exists(path: str) -> bool:
 
 
 def list_files(root: str) -> Iterator[tuple[str, int]]:
-    for metadata in FileSystems.match([f"{root}/**"])[0].metadata_list:
+    literally = re.sub(r"[[*?]", r"[\g<0>]", root)
+    for metadata in FileSystems.match([f"{literally}/**"])[0].metadata_list:
         yield metadata.path[len(root) + 1 :], metadata.size_in_bytes
 
 
 def file_bytes(path: str) -> int:
     try:
-        return int(FileSystems.match([path])[0].metadata_list[0].size_in_bytes)
-    except (OSError, IndexError):  # BeamIOError is an OSError
+        return int(FileSystems.get_filesystem(path).metadata(path).size_in_bytes)
+    except OSError:  # BeamIOError is one
         return -1
 
 
@@ -56,5 +58,7 @@ def move(source: str, target: str) -> None:
 
 
 def delete(paths: list[str]) -> None:
+    # Where folders are but parts of names, deleting one deletes nothing.
+    below = [f"{path}/{name}" for path in paths for name, _ in list_files(path)]
     with contextlib.suppress(BeamIOError):
-        FileSystems.delete(paths)
+        FileSystems.delete([*below, *paths])

@@ -69,12 +69,12 @@ def check_budget(
       ValueError: More than options.max_rejected of the inputs are rejected, not counting those of _HARMLESS reasons.
     """
     count = sum(number for reason, number in num_rejected.items() if reason not in _HARMLESS)
-    if count > options.max_rejected * num_inputs:
+    if count > options.max_rejected * num_inputs + 1e-6:  # 29 % of 100 is a little less than 29
         raise ValueError(
             f"{count} of {num_inputs} inputs are rejected ({100 * count / num_inputs:.3g} %), more than "
             f"--max_rejected={100 * options.max_rejected:g}%: "
             f"{_listed(num_rejected)} ({'; '.join(examples.values())}); "
-            "mend them, or allow more and run the command again, which goes on from here"
+            "allow more and run the command again, which goes on from here, or mend them and use --overwrite"
         )
 
 

@@ -12,7 +12,9 @@ a receipt is not written again.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+import itertools
+import json
+from collections.abc import Callable, Collection
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
@@ -47,6 +49,7 @@ def convert(options: ConvertOptions, beam_options: PipelineOptions, num_processe
     storage.check(options.output)
     _check_output(options.output)
     with locks.locked(options.output) as still_locked:
+        _remove_replaced(options.output)
         before = work.unfinished(options.output)
         try:
             plan = make_plan(options, beam_options)
@@ -102,7 +105,8 @@ def _write(shard: str, folder: Work, options: ConvertOptions) -> None:
 
 
 def _check_apart(source: str, output: str) -> None:
-    if f"{output}/".startswith(f"{source}/") or f"{source}/".startswith(f"{output}/"):
+    here, there = storage.real(source), storage.real(output)
+    if f"{there}/".startswith(f"{here}/") or f"{here}/".startswith(f"{there}/"):
         raise ValueError(f"input {source!r} and output {output!r} lie in each other; keep them apart")
 
 
@@ -136,60 +140,88 @@ def _check_plan(options: ConvertOptions, plan: Plan) -> None:
 def _existing(options: ConvertOptions, plan: Plan) -> Manifest | None:
     """Returns the manifest of this dataset if it is complete; refuses an output that holds anything else.
 
-    With options.overwrite, what another dataset's manifest or another unfinished plan names is removed first.
+    With options.overwrite, what another dataset's manifest or another unfinished plan names is removed.
     """
     manifest = read_manifest(options.output)
+    others = work.unfinished(options.output) - {Work.of(options.output, plan)}
+    if not options.overwrite:
+        _check_same(options, plan, manifest, others)
+    left = [_names(other.read_plan()) for other in others]
+    _check_files(options.output, plan, manifest, left)
     if manifest and manifest.fingerprint != plan.fingerprint:
-        if not options.overwrite:
-            raise ValueError(
-                f"output {options.output!r} holds another dataset: {_difference(options, plan, manifest)}; "
-                "choose another output, or replace it with --overwrite"
-            )
-        _remove_shards(options.output, [shard.name for split in manifest.splits.values() for shard in split.shards])
+        storage.move(f"{options.output}/{MANIFEST_NAME}", f"{options.output}/{WORK_NAME}/{work.REPLACED_NAME}")
+        _remove_replaced(options.output)
         manifest = None
-    _check_unfinished(options, plan)
-    names = [name for shards in plan.shards.values() for name in shards]
-    ours = dataset_files(names) | optional_files(names)
-    foreign = [path for path, _ in storage.list_files(options.output) if not path.startswith(WORK_NAME)]
-    if foreign := [path for path in foreign if path not in ours]:
+    for other, names in zip(others, left, strict=True):
+        _remove_shards(options.output, names)
+        storage.delete([other.folder])
+    return manifest
+
+
+def _check_same(options: ConvertOptions, plan: Plan, manifest: Manifest | None, others: set[Work]) -> None:
+    if manifest and manifest.fingerprint != plan.fingerprint:
         raise ValueError(
-            f"output {options.output!r} holds {_some(foreign)}, which are no part of this dataset; "
+            f"output {options.output!r} holds another dataset: {_difference(options, plan, manifest)}; "
+            "choose another output, or replace it with --overwrite"
+        )
+    if others:
+        raise ValueError(
+            f"output {options.output!r} holds an unfinished conversion of other inputs or options; "
+            "repeat that one's command, choose another output, or replace it with --overwrite"
+        )
+
+
+def _check_files(output: str, plan: Plan, manifest: Manifest | None, left: list[list[str]]) -> None:
+    """Refuses files that nothing here names, and a dataset of this plan that lacks any."""
+    found = {path for path, _ in storage.list_files(output) if not path.startswith(WORK_NAME)}
+    here = _shards(manifest) if manifest else []
+    names = [*_names(plan), *here, *itertools.chain(*left)]
+    if foreign := found - dataset_files(names) - optional_files(names):
+        raise ValueError(
+            f"output {output!r} holds {_some(foreign)}, which are no part of this dataset; "
             "move them away, or choose another output"
         )
-    return manifest
+    if manifest and manifest.fingerprint == plan.fingerprint and (missing := dataset_files(here) - found):
+        raise ValueError(
+            f"output {output!r} holds this dataset without {_some(missing)}; "
+            f"make that again with: python -m beam_pipelines verify --repair {output}"
+        )
 
 
 def _difference(options: ConvertOptions, plan: Plan, manifest: Manifest) -> str:
     """Returns in which options, or else in what inputs, a dataset differs from this conversion."""
-    mine = options.shaping()
-    differing = [f"its {name} is {manifest.options.get(name)!r}, not {mine[name]!r}" for name in mine]
-    found = [text for name, text in zip(mine, differing, strict=True) if manifest.options.get(name) != mine[name]]
+    mine, its = options.shaping(), manifest.options
+    # As text, which tells splits in another order apart.
+    names = [name for name in mine if json.dumps(its.get(name)) != json.dumps(mine[name])]
+    found = [f"its {name} is {its.get(name)!r}, not {mine[name]!r}" for name in names]
     return "; ".join(found) or f"it was made of {manifest.num_inputs} other inputs, now there are {plan.num_inputs}"
 
 
-def _check_unfinished(options: ConvertOptions, plan: Plan) -> None:
-    mine = Work.of(options.output, plan)
-    for other in work.unfinished(options.output):
-        if other == mine:
-            continue
-        if not options.overwrite:
-            raise ValueError(
-                f"output {options.output!r} holds an unfinished conversion of other inputs or options; "
-                "repeat that one's command, choose another output, or replace it with --overwrite"
-            )
-        _remove_shards(options.output, [name for shards in other.read_plan().shards.values() for name in shards])
-        storage.delete([other.folder])
+def _remove_replaced(output: str) -> None:
+    """Removes the dataset that --overwrite is to replace, if one is; what was begun before a kill is ended here.
+
+    Its manifest is set aside first: without it, what is left is no complete dataset; and it names what is to go.
+    """
+    aside = f"{output}/{WORK_NAME}/{work.REPLACED_NAME}"
+    if storage.exists(aside):
+        if not storage.exists(f"{output}/{MANIFEST_NAME}"):  # a bucket's move copies before it deletes
+            _remove_shards(output, _shards(Manifest.from_json(storage.read_bytes(aside).decode(), output)))
+        storage.delete([aside])
 
 
 def _remove_shards(output: str, names: list[str]) -> None:
-    # The manifest first: without it, what is left is no complete dataset.
-    storage.delete([f"{output}/{MANIFEST_NAME}"])
-    storage.delete(
-        [f"{output}/{path}" for path in dataset_files(names) | optional_files(names) if path != MANIFEST_NAME]
-    )
+    storage.delete([f"{output}/{path}" for path in dataset_files(names) | optional_files(names)])
 
 
-def _some(paths: list[str]) -> str:
-    """Returns the first few of a list of files, and how many there are."""
+def _names(plan: Plan) -> list[str]:
+    return [name for shards in plan.shards.values() for name in shards]
+
+
+def _shards(manifest: Manifest) -> list[str]:
+    return [shard.name for split in manifest.splits.values() for shard in split.shards]
+
+
+def _some(paths: Collection[str]) -> str:
+    """Returns the first few of some files, and how many there are."""
     shown = ", ".join(map(repr, sorted(paths)[:5]))
     return f"{shown} and {len(paths) - 5} more" if len(paths) > 5 else shown

@@ -62,6 +62,9 @@ def create(path: str, temporary_in: str, new: bool) -> Iterator[IO[bytes]]:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
+        if temporary_in:
+            with contextlib.suppress(OSError):
+                os.rmdir(temporary_in)  # refuses one that holds anything
         _sync_folder(os.path.dirname(path))
     except BaseException:
         with contextlib.suppress(FileNotFoundError):

@@ -141,6 +141,6 @@ class ConvertOptions:
         """Returns the options that decide what the shards hold, for manifest and fingerprint."""
         fields = dataclasses.asdict(self)
         del fields["sources"], fields["output"], fields["max_rejected"], fields["overwrite"]
-        fields["splits"], fields["num_shards"] = dict(self.splits), dict(self.num_shards)
+        fields["splits"], fields["num_shards"] = dict(self.splits), dict(sorted(self.num_shards))
         fields["labels"] = list(self.labels)
         return fields

@@ -38,8 +38,11 @@ def repair(findings: Findings, beam_options: PipelineOptions) -> list[str]:
                     f"{[source.path for source in options.sources]} no longer hold what {manifest.path!r} was made "
                     f"of ({plan.num_inputs} inputs, then {manifest.num_inputs}); nothing was changed"
                 )
+            aside = dataclasses.replace(options, output=f"{manifest.path}/{WORK_NAME}/repair")
             for name in findings.damaged:
-                _make_again(name, manifest, options, Work.of(manifest.path, plan))
+                _make_again(name, manifest, aside, Work.of(manifest.path, plan))
+            for path in (path for name in findings.damaged for path in (name, index_path(name))):
+                storage.move(f"{aside.output}/{path}", f"{manifest.path}/{path}")
         finally:
             work.remove(manifest.path)
     return findings.damaged
@@ -62,11 +65,8 @@ def options_of(manifest: Manifest) -> ConvertOptions:
     )
 
 
-def _make_again(name: str, manifest: Manifest, options: ConvertOptions, folder: Work) -> None:
-    aside = dataclasses.replace(options, output=f"{manifest.path}/{WORK_NAME}/repair")
+def _make_again(name: str, manifest: Manifest, aside: ConvertOptions, folder: Work) -> None:
     receipt = write_shard(name, folder.read_rows(name), folder.num_rows([name]), aside, manifest.classes, num_cores())
     promised = {shard.name: shard.sha256 for split in manifest.splits.values() for shard in split.shards}
     if receipt.sha256 != promised[name]:
         raise ValueError(f"the images of {name} have changed at their source; nothing was changed")
-    storage.move(f"{aside.output}/{name}", f"{manifest.path}/{name}")
-    storage.move(f"{aside.output}/{index_path(name)}", f"{manifest.path}/{index_path(name)}")

@@ -20,9 +20,9 @@ from typing import NamedTuple
 import jinja2
 import numpy as np
 
-from beam_pipelines import charts, command_line, storage
+from beam_pipelines import charts, command_line
 from beam_pipelines.columns import Columns, read_all
-from beam_pipelines.dataset import REPORT_NAME, complete_manifest
+from beam_pipelines.dataset import REPORT_NAME, complete_manifest, create
 from beam_pipelines.examples import Example, read_examples
 from beam_pipelines.look_alikes import find_look_alikes
 from beam_pipelines.near_duplicates import ALIKE, DISTANCE, MAX_SHARED
@@ -55,10 +55,9 @@ def write_report(dataset: str) -> str:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Pillow's, of odd metadata in what was rejected
         page = render(manifest)
-    path = f"{manifest.path}/{REPORT_NAME}"
-    with storage.create(path) as file:
+    with create(manifest.path, REPORT_NAME) as file:
         file.write(page.encode("utf-8", "replace"))
-    return path
+    return f"{manifest.path}/{REPORT_NAME}"
 
 
 def render(manifest: Manifest) -> str:

@@ -31,6 +31,8 @@ def write_sample(output: str) -> tuple[int, int]:
     found = {path for path, _ in storage.list_files(output)}
     named = {f"{label}/{number:04d}.jpg": digits.images[number] for number, label in enumerate(digits.target)}
     missing = sorted(named.keys() - found)
+    interrupted = [path for path in found - named.keys() if path.partition(".part-")[0] in named]
+    storage.delete([f"{output}/{path}" for path in interrupted])
     storage.write_each((f"{output}/{path}", _jpeg(named[path])) for path in missing)
     return len(missing), len(named)
 

@@ -60,7 +60,13 @@ def is_uri(path: str) -> bool:
 
 def absolute(path: str) -> str:
     """Returns `path` as other processes can use it: a URI unchanged, a local path absolute."""
-    return path.rstrip("/") if is_uri(path) else os.path.abspath(path)
+    scheme, separator, rest = path.partition("://")
+    return scheme + separator + rest.rstrip("/") if separator else os.path.abspath(path)
+
+
+def real(path: str) -> str:
+    """Returns where `path` leads to when links are followed: a URI unchanged."""
+    return path if is_uri(path) else os.path.realpath(path)
 
 
 def check(path: str) -> None:

@@ -54,7 +54,8 @@ class Survey(beam.CombineFn):
 
     def extract_output(self, accumulator: Any) -> Plan:
         classes, inputs, reasons, examples, hashes, costs = accumulator
-        what = json.dumps([self._options.shaping(), inputs, hashes % 2**256], sort_keys=True)
+        # Not sorted: the order of the splits decides which hash falls into which.
+        what = json.dumps([self._options.shaping(), inputs, hashes % 2**256])
         buckets: dict[str, dict[int, int]] = {}
         for (split, number), total in sorted(costs.items()):
             buckets.setdefault(split, {})[number] = total

@@ -1,6 +1,7 @@
 """DATASET/.jpeg2tpu: what an unfinished conversion has so far; gone when it is complete.
 
 .jpeg2tpu/lock                                held by the process that converts into this dataset (locks.py)
+.jpeg2tpu/replaced.json                       the manifest of a dataset that --overwrite is about to remove
 .jpeg2tpu/FINGERPRINT/plan.json               what a conversion of these inputs and options does
 .jpeg2tpu/FINGERPRINT/SHARD.tfrecord.rows     its inputs, a file a shard
 .jpeg2tpu/FINGERPRINT/SHARD.tfrecord.receipt  a shard that stands in its place
@@ -24,6 +25,7 @@ from beam_pipelines.receipts import Receipt
 from beam_pipelines.rows import Row
 
 LOCK_NAME = "lock"
+REPLACED_NAME = "replaced.json"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +72,10 @@ class Work:
         return sum(data.count(b"\n") for data in storage.read_each(f"{self.folder}/{shard}.rows" for shard in shards))
 
     def unwritten(self) -> list[str]:
-        """Returns the plan's shards that have no receipt, or do not stand any more where and as the receipt says."""
+        """Returns the plan's shards that have no receipt, or do not stand any more where and as the receipt says.
+
+        Nor does a receipt count that lacks a file which could not be read: perhaps it can by now.
+        """
         found = dict(storage.list_files(self.output))
         shards = [shard for names in self.read_plan().shards.values() for shard in names]
         begun = [shard for shard in shards if f"{WORK_NAME}/{self.name}/{shard}.receipt" in found]
@@ -88,6 +93,8 @@ class Work:
 
 def _stands(receipt: Receipt, found: dict[str, int]) -> bool:
     """Returns whether all that a receipt speaks of is among the files of the dataset, by their size."""
+    if any(rejection.reason == "unreadable" for rejection in receipt.rejected):
+        return False
     return not receipt.num_examples or (
         found.get(receipt.name) == receipt.num_bytes and index_path(receipt.name) in found
     )
