@@ -46,6 +46,8 @@ class Worker:
             [sys.executable, "-W", "ignore", "-c", SERVER, address], stderr=subprocess.DEVNULL
         )
         while not answers(port):
+            if self.process.poll() is not None:
+                raise RuntimeError(f"the worker at {address} ended with {self.process.returncode}")
             time.sleep(0.1)
         cluster = tf.distribute.cluster_resolver.SimpleClusterResolver(
             tf.train.ClusterSpec({"worker": [address]}), master=f"grpc://{address}"

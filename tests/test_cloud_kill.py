@@ -52,6 +52,8 @@ class Conversion:
 
         def kill(request):
             nonlocal number
+            if request.name.endswith("/lock"):  # its renewals depend on how long a run takes
+                return ""
             with lock:
                 number += 1
                 if number == at:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import select
 import sys
 
 import pytest
@@ -29,11 +31,15 @@ def test_a_run_counts_memory_and_time_of_the_processes_that_its_process_starts()
 
 
 def test_a_run_is_killed_with_its_descendants_when_asked_for(tmp_path):
-    begun = tmp_path / "begun"
-    code = f"import subprocess; subprocess.run(['sh', '-c', 'touch {begun}; sleep 60; touch {begun}.after'])"
+    begun, held = tmp_path / "begun", tmp_path / "held"
+    os.mkfifo(held)
+    reader = os.open(held, os.O_RDONLY | os.O_NONBLOCK)
+    code = f"import subprocess; subprocess.run(['sh', '-c', 'exec 3>{held}; touch {begun}; sleep 60'])"
     done = measure.run([sys.executable, "-c", code], kill_when=begun.exists)
     assert done.exit_code == -9
-    assert not begun.with_suffix(".after").exists()
+    assert select.select([reader], [], [], 30)[0]  # its end: nobody is left who could write
+    assert os.read(reader, 1) == b""
+    os.close(reader)
 
 
 def test_a_run_that_fails_is_an_error_with_what_it_said():
