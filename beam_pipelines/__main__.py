@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import argparse
 import logging
+import signal
 import sys
 import threading
 import warnings
 from collections.abc import Callable
 from typing import Any
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # while the imports below take their second, there is nothing to say
 
 # Before the Google clients are imported, which warn of the age of the Python that runs them, and Beam, which warns of
 # packages that it does not need here.
@@ -242,5 +246,6 @@ def _beam_options(runner: str | None, beam_flags: list[str]) -> PipelineOptions:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     threading.excepthook = _unless_hung_up
     sys.exit(main())

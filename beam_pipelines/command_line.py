@@ -18,8 +18,11 @@ def print_summary(manifest: Manifest) -> None:
     """Prints a line for each split, and what was rejected."""
     for name, split in manifest.splits.items():
         sizes = [shard.num_bytes for shard in split.shards]
+        without = [manifest.classes[label] for label, count in enumerate(split.class_counts) if not count]
         print(
-            f"{name}: {split.num_examples:,} examples of {len(manifest.classes)} classes in "
+            f"{name}: {split.num_examples:,} examples of {len(manifest.classes)} classes"
+            + (f", none of {without[0]!r}" + f" and {len(without) - 1} more" * (len(without) > 1) if without else "")
+            + " in "
             + (
                 f"{len(sizes)} shards, {size(min(sizes))} to {size(max(sizes))} each"
                 if sizes[1:]

@@ -68,12 +68,13 @@ def check_budget(
     Raises:
       ValueError: More than options.max_rejected of the inputs are rejected, not counting those of _HARMLESS reasons.
     """
-    count = sum(number for reason, number in num_rejected.items() if reason not in _HARMLESS)
+    counted = {reason: number for reason, number in num_rejected.items() if reason not in _HARMLESS}
+    count = sum(counted.values())
     if count > options.max_rejected * num_inputs + 1e-6:  # 29 % of 100 is a little less than 29
         raise ValueError(
             f"{count} of {num_inputs} inputs are rejected ({100 * count / num_inputs:.3g} %), more than "
             f"--max_rejected={100 * options.max_rejected:g}%: "
-            f"{_listed(num_rejected)} ({'; '.join(examples.values())}); "
+            f"{_listed(counted)} ({'; '.join(examples.values())}); "
             "allow more and run the command again, which goes on from here, or mend them and use --overwrite"
         )
 

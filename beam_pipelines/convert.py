@@ -194,7 +194,9 @@ def _difference(options: ConvertOptions, plan: Plan, manifest: Manifest) -> str:
     # As text, which tells splits in another order apart.
     names = [name for name in mine if json.dumps(its.get(name)) != json.dumps(mine[name])]
     found = [f"its {name} is {its.get(name)!r}, not {mine[name]!r}" for name in names]
-    return "; ".join(found) or f"it was made of {manifest.num_inputs} other inputs, now there are {plan.num_inputs}"
+    return "; ".join(found) or (
+        f"it was made of {manifest.num_inputs} inputs, now there are {plan.num_inputs}, or others of name or size"
+    )
 
 
 def _remove_replaced(output: str) -> None:

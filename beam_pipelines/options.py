@@ -114,7 +114,7 @@ class ConvertOptions:
         if self.dedup not in DEDUP:
             raise ValueError(f"dedup must be one of {', '.join(DEDUP)}, got {self.dedup!r}")
         if not 0 <= self.max_rejected <= 1:
-            raise ValueError(f"max_rejected must be 0 % to 100 %, got {self.max_rejected:.6g}")
+            raise ValueError(f"max_rejected must be 0 % to 100 %, got {100 * self.max_rejected:.6g} %")
 
     def _check_sources(self) -> None:
         names = [source.split for source in self.sources]

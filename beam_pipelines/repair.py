@@ -36,7 +36,8 @@ def repair(findings: Findings, beam_options: PipelineOptions) -> list[str]:
             if plan.fingerprint != manifest.fingerprint:
                 raise ValueError(
                     f"{[source.path for source in options.sources]} no longer hold what {manifest.path!r} was made "
-                    f"of ({plan.num_inputs} inputs, then {manifest.num_inputs}); nothing was changed"
+                    f"of: {manifest.num_inputs} inputs then, {plan.num_inputs} now, or others of name or size; nothing "
+                    "was changed"
                 )
             aside = dataclasses.replace(options, output=f"{manifest.path}/{WORK_NAME}/repair")
             for name in findings.damaged:

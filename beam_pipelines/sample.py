@@ -20,7 +20,7 @@ def write_sample(output: str) -> tuple[int, int]:
     """Writes OUTPUT/CLASS/NUMBER.jpg where it is missing; returns how many it wrote, and how many there are.
 
     Raises:
-      ValueError: scikit-learn is not installed.
+      ValueError: scikit-learn is not installed, or there are other files.
     """
     try:
         from sklearn.datasets import load_digits
@@ -33,6 +33,8 @@ def write_sample(output: str) -> tuple[int, int]:
     missing = sorted(named.keys() - found)
     interrupted = [path for path in found - named.keys() if path.partition(".part-")[0] in named]
     storage.delete([f"{output}/{path}" for path in interrupted])
+    if others := sorted(found - named.keys() - set(interrupted)):
+        raise ValueError(f"{output!r} holds {others[0]!r}, which is none of the sample's; choose another folder")
     storage.write_each((f"{output}/{path}", _jpeg(named[path])) for path in missing)
     return len(missing), len(named)
 

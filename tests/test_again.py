@@ -13,6 +13,7 @@ from test_convert import options
 
 from beam_pipelines import convert as convert_module
 from beam_pipelines import local_files, storage
+from beam_pipelines.command_line import print_summary
 from beam_pipelines.convert import convert
 from beam_pipelines.repair import repair
 from beam_pipelines.report import write_report
@@ -147,3 +148,22 @@ def test_a_sample_that_was_killed_is_made_whole(tmp_path, monkeypatch):
     assert list((tmp_path / "digits").rglob("*.part-*"))
     write_sample(str(tmp_path / "digits"))
     assert len(files(tmp_path / "digits")) == 1797
+
+
+def test_a_sample_is_not_mixed_with_other_images(few_digits):
+    (few_digits / "0" / "cat.jpg").write_bytes(b"")
+    before = files(few_digits)
+    with pytest.raises(ValueError, match=r"holds '0/cat\.jpg', which is none of the sample's; choose another folder"):
+        write_sample(str(few_digits))
+    assert files(few_digits) == before
+
+
+def test_a_class_without_examples_is_said(few_digits, tmp_path, capsys):
+    lines = [f"{path.relative_to(few_digits)},{path.parent.name}" for path in sorted(few_digits.rglob("*.jpg"))]
+    lines = [f"{line},{'validation' if line.endswith(',2') else 'train'}" for line in lines]
+    (few_digits / "list.csv").write_text("\n".join(["image,label,split", *lines]))
+    manifest, _ = convert(options(few_digits / "list.csv", tmp_path / "out"), local())
+    print_summary(manifest)
+    shown = capsys.readouterr().out
+    assert "train: 24 examples of 3 classes, none of '2' in " in shown
+    assert "validation: 12 examples of 3 classes, none of '0' and 1 more in " in shown

@@ -5,6 +5,7 @@ hosts ──InputConfig.service──▶ dispatcher, one ──visits of shards�
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 from collections.abc import Callable
@@ -21,7 +22,16 @@ def run_dispatcher(port: int, work_dir: str | None, say: Callable[[str], None]) 
       port: To listen at.
       work_dir: Folder or URI for its journal, from which it goes on when it is started again; None keeps none.
       say: Takes a line.
+
+    Raises:
+      ValueError: Something else listens at the port.
     """
+    with contextlib.closing(socket.socket()) as probe:  # gRPC would share a port with another dispatcher
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # one that has just ended is in nobody's way
+        try:
+            probe.bind(("", port))
+        except OSError as error:
+            raise ValueError(f"port {port} cannot be listened at: {error.strerror}; choose another --port") from error
     config = _service.DispatcherConfig(port=port, work_dir=work_dir, fault_tolerant_mode=work_dir is not None)
     server = _service.DispatchServer(config)
     at = server.target.rpartition(":")[2]
