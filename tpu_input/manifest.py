@@ -81,7 +81,8 @@ class Manifest:
       num_inputs: Inputs listed; equals the records of all splits plus the rejected.
       num_rejected: Inputs that are in no shard, by reason code.
       options: What shaped the shards (seed, shard_bytes, splits, …), to repeat the conversion.
-      fingerprint: Hex digest of options and inputs: equal fingerprints promise equal shards.
+      fingerprint: Hex digest of the options, and of each input's name, label, split and size: equal fingerprints
+        promise equal shards, unless a file was changed without a change of its size.
       num_fixed: Images that were encoded again, by why.
       sources: Where the inputs were, as options of the conversion.
       record: What a record looks like; not part of the file, which always describes records of ours.
