@@ -1,4 +1,4 @@
-"""Sources → rows: class folders, .tar archives of them, .csv and .jsonl lists.
+"""Sources → rows: class folders and .tar archives of them; lists.py has the lists.
 
 An archive is read in place: a row of a member names the bytes of the archive that are its own. An archive inside a
 folder or an archive counts as a folder, so ImageNet's tar of tars reads as synset folders.
@@ -6,16 +6,14 @@ folder or an archive counts as a folder, so ImageNet's tar of tars reads as syns
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import os
 import posixpath
 import tarfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import IO
 
 from beam_pipelines import storage
+from beam_pipelines.lists import list_columns, rows_of_list
 from beam_pipelines.options import ConvertOptions, Source
 from beam_pipelines.rows import Row, label_by_folder
 
@@ -26,7 +24,7 @@ def list_rows(source: Source, options: ConvertOptions) -> Iterator[Row]:
     Raises:
       ValueError: The source cannot be read as what it seems to be.
     """
-    listed = _rows_of_list(source.path) if source.is_list else _rows_of_files(source)
+    listed = rows_of_list(source.path) if source.is_list else _rows_of_files(source)
     if not source.split:
         yield from listed
         return
@@ -145,60 +143,3 @@ def _members(archive: str, file: IO[bytes], start: int) -> Iterator[tuple[str, s
                     yield f"{name[:-4]}/{path}", uri, size
             else:
                 yield name, storage.slice_uri(archive, first, member.size), member.size
-
-
-def list_columns(path: str) -> list[str]:
-    """Returns the columns of a .csv: its header's, or image, label where it has none, as in tensorflow/tpu.
-
-    Raises:
-      ValueError: The header lacks a column, or there is none and the lines have not two fields.
-    """
-    with _open_text(path) as text:
-        first = next(csv.reader(text), [])
-    if "image" in first and "label" in first:
-        return first
-    if "image" in first or len(first) != 2:
-        raise ValueError(f"{path!r} begins with {','.join(first)!r}, needs the header image,label[,split][,group]")
-    return ["image", "label"]
-
-
-def _rows_of_list(path: str) -> Iterator[Row]:
-    folder = posixpath.dirname(path)
-    with _open_text(path) as text:
-        for number, fields in _json_lines(text) if path.endswith(".jsonl") else _csv_lines(path, text):
-            image, label = fields.get("image", ""), fields.get("label", "")
-            row = Row(image or f"line {number}", path, label, fields.get("split", ""), fields.get("group", ""))
-            if image:
-                row = row._replace(uri=image if storage.is_uri(image) else posixpath.join(folder, image))
-            if not image:
-                row = row.reject("bad_line", f"line {number} names no image")
-            elif not label:
-                row = row.reject("no_label", f"line {number} names no label")
-            yield row
-
-
-def _open_text(path: str) -> io.TextIOWrapper:
-    # A name that is not UTF-8 must not end the job: it becomes a file that is missing.
-    return io.TextIOWrapper(storage.open_file(path), encoding="utf-8-sig", errors="replace", newline="")
-
-
-def _csv_lines(path: str, text: Iterable[str]) -> Iterator[tuple[int, dict[str, str]]]:
-    columns, reader = list_columns(path), csv.reader(text)
-    for first, fields in enumerate(reader):
-        if fields and not (first == 0 and fields == columns):
-            yield reader.line_num, dict(zip(columns, fields, strict=False))
-
-
-def _json_lines(text: Iterable[str]) -> Iterator[tuple[int, dict[str, str]]]:
-    for number, line in enumerate(text, start=1):
-        if line.strip():
-            yield number, _json_fields(line)
-
-
-def _json_fields(line: str) -> dict[str, str]:
-    """Returns the fields of a line; none if it cannot be read."""
-    try:
-        fields = json.loads(line)
-    except ValueError:
-        return {}
-    return {name: str(value) for name, value in fields.items() if value is not None} if isinstance(fields, dict) else {}

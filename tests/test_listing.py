@@ -9,7 +9,8 @@ import tarfile
 import pytest
 
 from beam_pipelines import storage
-from beam_pipelines.listing import check_source, list_columns, list_rows
+from beam_pipelines.listing import check_source, list_rows
+from beam_pipelines.lists import list_columns
 from beam_pipelines.options import ConvertOptions, Source
 from beam_pipelines.rows import Row, check_names, find, label_by_folder, locate, size_row, top_folder
 from tpu_input.schema import Record, encode, frame
