@@ -17,6 +17,8 @@ from beam_pipelines.lists import list_columns, rows_of_list
 from beam_pipelines.options import ConvertOptions, Source
 from beam_pipelines.rows import Row, label_by_folder
 
+_PIECE_BYTES = 1 << 20
+
 
 def list_rows(source: Source, options: ConvertOptions) -> Iterator[Row]:
     """Yields a Row for every file or member of the source, or for every line of a list.
@@ -143,3 +145,21 @@ def _members(archive: str, file: IO[bytes], start: int) -> Iterator[tuple[str, s
                     yield f"{name[:-4]}/{path}", uri, size
             else:
                 yield name, storage.slice_uri(archive, first, member.size), member.size
+        _check_end(file, tar.offset)
+
+
+def _check_end(file: IO[bytes], end: int) -> None:
+    """Refuses a tar that goes on where tarfile takes it to end, as it does at any damaged header but the first.
+
+    Raises:
+      tarfile.ReadError: There is not at least one empty block at `end`, or something comes after it.
+    """
+    file.seek(end)
+    rest = file.read(_PIECE_BYTES)
+    whole = len(rest) >= tarfile.BLOCKSIZE and not any(rest)
+    while whole and (rest := file.read(_PIECE_BYTES)):
+        whole = not any(rest)
+    if not whole:
+        raise tarfile.ReadError(
+            f"at byte {end} is neither a member nor the end; copy it again, or pack the files anew if tars were joined"
+        )

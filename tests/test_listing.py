@@ -198,6 +198,50 @@ def test_a_cut_off_archive_is_refused_rather_than_read_in_part(tmp_path):
         listed(tmp_path / "in.tar")
 
 
+def joined(data: bytes) -> bytes:
+    return data + data
+
+
+def cut_at_a_member(data: bytes) -> bytes:
+    return data[: 512 * 41]
+
+
+def cut_in_a_header(data: bytes) -> bytes:
+    return data[: 512 * 41 + 100]
+
+
+def without_a_header(data: bytes) -> bytes:
+    return data[: 512 * 41] + bytes(512) + data[512 * 42 :]
+
+
+def with_a_damaged_header(data: bytes) -> bytes:
+    return data[: 512 * 41] + b"?" + data[512 * 41 + 1 :]
+
+
+DAMAGE = [joined, cut_at_a_member, cut_in_a_header, without_a_header, with_a_damaged_header]
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("inside", [False, True])
+def test_an_archive_that_goes_on_where_tarfile_would_end_is_refused(tmp_path, damage, inside):
+    make(tmp_path, *(f"cat/{number}.jpg" for number in range(50)))
+    tar(tmp_path / "cat.tar", tmp_path, "cat", format=tarfile.USTAR_FORMAT)  # a block, then two a file
+    (tmp_path / "cat.tar").write_bytes(damage((tmp_path / "cat.tar").read_bytes()))
+    tar(tmp_path / "in.tar", tmp_path, "cat.tar")
+    with pytest.raises(ValueError, match=r"is no whole, uncompressed tar archive: at byte \d+ is neither"):
+        listed(tmp_path / ("in.tar" if inside else "cat.tar"))
+
+
+def test_an_archive_that_was_appended_to_or_is_empty_is_whole(tmp_path):
+    make(tmp_path, "cat/1.jpg", "cat/2.jpg")
+    tar(tmp_path / "in.tar", tmp_path, "cat/1.jpg")
+    with tarfile.open(tmp_path / "in.tar", "a") as archive:
+        archive.add(tmp_path / "cat/2.jpg", "cat/2.jpg")
+    tar(tmp_path / "empty.tar", tmp_path)
+    assert reasons(listed(tmp_path / "in.tar")) == {"cat/1.jpg": "", "cat/2.jpg": ""}
+    assert listed(tmp_path / "empty.tar") == []
+
+
 def test_a_compressed_archive_is_refused(tmp_path):
     (tmp_path / "in.tar").write_bytes(gzip.compress(b"0" * 10240))
     with pytest.raises(ValueError, match="is no whole, uncompressed tar archive"):
