@@ -16,10 +16,10 @@ def list_columns(path: str) -> list[str]:
     """Returns the columns of a .csv: its header's, or image, label where it has none, as in tensorflow/tpu.
 
     Raises:
-      ValueError: The header lacks a column, or there is none and the lines have not two fields.
+      ValueError: The header lacks a column, or there is none and the lines have not two fields; or it is no CSV.
     """
     with _open_text(path) as text:
-        first = next(csv.reader(text), [])
+        _, first = next(_csv_lines(path, text), (0, []))
     if "image" in first and "label" in first:
         return first
     if "image" in first or len(first) != 2:
@@ -31,7 +31,7 @@ def rows_of_list(path: str) -> Iterator[Row]:
     """Yields a Row for every line of a list."""
     folder = posixpath.dirname(path)
     with _open_text(path) as text:
-        for number, fields in _json_lines(text) if path.endswith(".jsonl") else _csv_lines(path, text):
+        for number, fields in _json_lines(text) if path.endswith(".jsonl") else _csv_fields(path, text):
             image, label = fields.get("image", ""), fields.get("label", "")
             row = Row(image or f"line {number}", path, label, fields.get("split", ""), fields.get("group", ""))
             if image:
@@ -48,11 +48,29 @@ def _open_text(path: str) -> io.TextIOWrapper:
     return io.TextIOWrapper(storage.open_file(path), encoding="utf-8-sig", errors="replace", newline="")
 
 
-def _csv_lines(path: str, text: Iterable[str]) -> Iterator[tuple[int, dict[str, str]]]:
-    columns, reader = list_columns(path), csv.reader(text)
-    for first, fields in enumerate(reader):
+def _csv_fields(path: str, text: Iterable[str]) -> Iterator[tuple[int, dict[str, str]]]:
+    columns = list_columns(path)
+    for first, (number, fields) in enumerate(_csv_lines(path, text)):
         if fields and not (first == 0 and fields == columns):
-            yield reader.line_num, dict(zip(columns, fields, strict=False))
+            yield number, dict(zip(columns, fields, strict=False))
+
+
+def _csv_lines(path: str, text: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
+    """Yields (number, fields) of every line, which quotes may stretch over several.
+
+    Raises:
+      ValueError: Its quotes do not match: what belongs to which line from here on is a guess.
+    """
+    reader = csv.reader(text, strict=True)  # else a quote that is not closed takes in all lines after it
+    number = 1
+    try:
+        for fields in reader:
+            yield number, fields
+            number = reader.line_num + 1
+    except csv.Error as error:
+        raise ValueError(
+            f"{path!r}, line {number}: {error}; close each quote that opens a field, and write one inside as two"
+        ) from error
 
 
 def _json_lines(text: Iterable[str]) -> Iterator[tuple[int, dict[str, str]]]:

@@ -99,6 +99,18 @@ def test_a_csv_without_the_columns_needed_is_refused(tmp_path):
         list_columns(str(tmp_path / "list.csv"))
 
 
+@pytest.mark.parametrize(
+    "line", ['"1.jpg,cat\n1.jpg,cat', '"1.jpg,cat\n"1.jpg",cat', pytest.param("x" * 200_000 + ",cat", id="endless")]
+)
+def test_a_csv_with_a_quote_that_is_not_closed_is_refused_by_its_line(tmp_path, line):
+    (tmp_path / "list.csv").write_text(f'image,label\n"two\nlines.jpg",cat\n{line}\n')
+    with pytest.raises(ValueError, match=r"list\.csv', line 4: .*; close each quote"):
+        listed(tmp_path / "list.csv")
+    (tmp_path / "list.csv").write_text(f"{line}\n")
+    with pytest.raises(ValueError, match=r"list\.csv', line 1: .*; close each quote"):
+        check_source(Source(str(tmp_path / "list.csv")))
+
+
 def test_the_planned_size_of_a_record_is_the_written_one_to_a_few_bytes():
     options = ConvertOptions((Source("/in"),), "/out")
     row = size_row(Row("cat/1.jpg", "/in/cat/1.jpg", "cat", num_bytes=88_000), {".jpg/33": 0.5}, options)
