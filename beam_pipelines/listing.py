@@ -59,7 +59,7 @@ def check_source(source: Source) -> None:
 def _rows_of_files(source: Source) -> Iterator[Row]:
     files = _files(source.path)
     if not source.label_list:
-        yield from (_row_of_file(path, uri, size) for path, uri, size in files)
+        yield from (_row_of_file(*file) for file in files)
         return
     labels = storage.read_bytes(source.label_list).decode().split()
     ordered = sorted(files)
@@ -67,16 +67,16 @@ def _rows_of_files(source: Source) -> Iterator[Row]:
         raise ValueError(
             f"{source.label_list!r} has {len(labels)} labels for the {len(ordered)} files of {source.path!r}"
         )
-    for (path, uri, size), label in zip(ordered, labels, strict=True):
-        yield _row_of_file(path, uri, size)._replace(label=label)
+    for file, label in zip(ordered, labels, strict=True):
+        yield _row_of_file(*file)._replace(label=label)
 
 
-def _row_of_file(path: str, uri: str, size: int) -> Row:
+def _row_of_file(path: str, uri: str, size: int, number: int = 0) -> Row:
     try:
         path.encode()
     except UnicodeEncodeError:
         return Row(_shown(path), _shown(uri)).reject("bad_name", "its name is not UTF-8")
-    row = Row(path, uri, num_bytes=size)
+    row = Row(path, uri, num_bytes=size, number=number)
     if posixpath.basename(path) in _SYSTEM_FILES:
         return row.reject("system_file", "made by the file manager of macOS or Windows")
     return row
@@ -90,26 +90,26 @@ def _shown(name: str) -> str:
     return name.encode(errors="surrogateescape").decode(errors="backslashreplace")
 
 
-def _files(root: str) -> Iterator[tuple[str, str, int]]:
-    """Yields (path within root, uri, bytes) of every file, archives opened."""
+def _files(root: str) -> Iterator[tuple[str, str, int, int]]:
+    """Yields (path within root, uri, bytes, number) of every file, archives opened."""
     if root.endswith(".tar"):
         shared = _shared_folder(root)
-        for path, uri, size in _tar_members(root):
-            yield path[len(shared) :], uri, size
+        for path, uri, size, number in _tar_members(root):
+            yield path[len(shared) :], uri, size, number
         return
     for path, size in storage.list_files(root):
         uri = f"{root}/{path}"
         if path.endswith(".tar") and _is_tar(uri):
-            for name, member, member_size in _tar_members(uri):
-                yield f"{path[:-4]}/{name}", member, member_size
+            for name, member, member_size, number in _tar_members(uri):
+                yield f"{path[:-4]}/{name}", member, member_size, number
         else:
-            yield path, "", size  # locate() knows
+            yield path, "", size, 0  # locate() knows the URI
 
 
 def _shared_folder(archive: str) -> str:
     """Returns the folder above all class folders of an archive, as `tar cf flowers.tar flowers` makes it; or ""."""
     tops = set()
-    for path, _, _ in _tar_members(archive):
+    for path, *_ in _tar_members(archive):
         tops.add(path.partition("/")[0])
         if path.count("/") < 2 or len(tops) > 1:  # no need to read on
             return ""
@@ -121,7 +121,7 @@ def _is_tar(uri: str) -> bool:
         return tarfile.is_tarfile(file)
 
 
-def _tar_members(archive: str) -> Iterator[tuple[str, str, int]]:
+def _tar_members(archive: str) -> Iterator[tuple[str, str, int, int]]:
     try:
         with storage.open_file(archive) as file:
             yield from _members(archive, file, 0)
@@ -129,7 +129,7 @@ def _tar_members(archive: str) -> Iterator[tuple[str, str, int]]:
         raise ValueError(f"{archive!r} is no whole, uncompressed tar archive: {error}") from error
 
 
-def _members(archive: str, file: IO[bytes], start: int) -> Iterator[tuple[str, str, int]]:
+def _members(archive: str, file: IO[bytes], start: int) -> Iterator[tuple[str, str, int, int]]:
     """Yields the members of the tar that lies `start` bytes into the archive."""
     with tarfile.open(fileobj=file, mode="r:") as tar:
         for member in tar:
@@ -137,14 +137,14 @@ def _members(archive: str, file: IO[bytes], start: int) -> Iterator[tuple[str, s
             name, first = posixpath.normpath(member.name), start + member.offset_data
             if not member.isfile():
                 if not member.isdir():
-                    yield name, f"{archive}#{name} (a link)", -1
+                    yield name, f"{archive}#{name} (a link)", -1, -first
             elif name.endswith(".tar"):
                 inner = tar.extractfile(member)
                 assert inner is not None  # it is a file
-                for path, uri, size in _members(archive, inner, first):
-                    yield f"{name[:-4]}/{path}", uri, size
+                for path, uri, size, number in _members(archive, inner, first):
+                    yield f"{name[:-4]}/{path}", uri, size, number
             else:
-                yield name, storage.slice_uri(archive, first, member.size), member.size
+                yield name, storage.slice_uri(archive, first, member.size), member.size, -first
         _check_end(file, tar.offset)
 
 

@@ -34,6 +34,7 @@ def rows_of_list(path: str) -> Iterator[Row]:
         for number, fields in _json_lines(text) if path.endswith(".jsonl") else _csv_fields(path, text):
             image, label = fields.get("image", ""), fields.get("label", "")
             row = Row(image or f"line {number}", path, label, fields.get("split", ""), fields.get("group", ""))
+            row = row._replace(number=number)
             if image:
                 row = row._replace(uri=image if storage.is_uri(image) else posixpath.join(folder, image))
             if not image:

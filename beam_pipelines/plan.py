@@ -139,11 +139,13 @@ def cut(keyed: tuple[int, Iterable[Row]], plan: Plan, options: ConvertOptions) -
         ends[split] += cost(row, split, options)
         name = plan.shards[split][plan.shard_of(split, ends[split])]
         if row.key == last_key and not row.reason:
-            row = row.reject("duplicate_key", f"{row.key!r} is listed before")
+            row = row.reject(
+                "duplicate_key", f"{row.key!r} is listed twice; the first line counts, or an archive's last"
+            )
         last_key = row.key
         yield name, row
 
 
-def in_order(row: Row, seed: int) -> tuple[int, Row]:
-    """Returns what rows are sorted by."""
-    return position(seed, row.key), row
+def in_order(row: Row, seed: int) -> tuple[int, str, bool, int, Row]:
+    """Returns what rows are sorted by; of those with one key, the one that counts comes first."""
+    return position(seed, row.key), row.key, bool(row.reason), row.number, row

@@ -39,7 +39,7 @@ REASONS = {
         "A file manager of macOS or Windows has put it there; it does not count against --max_rejected.", "Nothing."
     ),
     "duplicate_key": Reason(
-        "The same file is listed before; the first line counts.",
+        "The same file is listed twice; the first good line counts, or an archive's last member of that name.",
         "Remove the repeated line; check that both lines gave the same label.",
     ),
     "missing": Reason(

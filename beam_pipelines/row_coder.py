@@ -16,7 +16,7 @@ class RowCoder(beam.coders.Coder):
     """
 
     def encode(self, value: Row) -> bytes:
-        return marshal.dumps(tuple(value))
+        return marshal.dumps(tuple(value) if value.number else value[:-1])  # a folder's rows have no number
 
     def decode(self, encoded: bytes) -> Row:
         return Row(*marshal.loads(encoded))

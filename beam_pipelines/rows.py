@@ -45,6 +45,8 @@ class Row(NamedTuple):
       record_bytes: Size of its TFRecord, as planned; 0 for a rejected input.
       reason: Why it is rejected before it is read; "" if it is not.
       detail: What was seen.
+      number: Which of several with one key counts: the smallest, so the first line of a list, and the last member of
+        an archive, where appending replaces. 0 in a folder, where names are unique.
     """
 
     key: str
@@ -56,6 +58,7 @@ class Row(NamedTuple):
     record_bytes: int = 0
     reason: str = ""
     detail: str = ""
+    number: int = 0
 
     def reject(self, reason: str, detail: str) -> Row:
         """Returns the row with a reason and without a record."""

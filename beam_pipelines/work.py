@@ -62,7 +62,8 @@ class Work:
 
     def write_rows(self, shard: str, rows: Iterable[Row]) -> None:
         with storage.create(f"{self.folder}/{shard}.rows") as file:
-            file.writelines(json.dumps(row).encode() + b"\n" for row in rows)
+            # Without its number, which has told what counts.
+            file.writelines(json.dumps(row[:-1]).encode() + b"\n" for row in rows)
 
     def read_rows(self, shard: str) -> Iterator[Row]:
         for line in io.BytesIO(storage.read_bytes(f"{self.folder}/{shard}.rows")):

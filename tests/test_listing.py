@@ -63,7 +63,7 @@ def test_a_csv_takes_columns_in_any_order_quotes_utf8_and_relative_paths(tmp_pat
     (tmp_path / "été, 1.jpg").write_bytes(b"123")
     (tmp_path / "list.csv").write_text('label,image,split,group\ncat,"été, 1.jpg",test,g1\n', encoding="utf-8-sig")
     assert listed(tmp_path / "list.csv") == [
-        Row("été, 1.jpg", f"{tmp_path}/été, 1.jpg", "cat", "test", "g1", num_bytes=3)
+        Row("été, 1.jpg", f"{tmp_path}/été, 1.jpg", "cat", "test", "g1", num_bytes=3, number=2)
     ]
 
 
@@ -156,7 +156,7 @@ def test_an_archive_reads_as_the_folder_it_holds(tmp_path, format):
     make(tmp_path / "in", "cat/1.jpg", "dog/deep/2.jpg", "cat/" + "x" * 90 + "/3.jpg")
     tar(tmp_path / "in.tar", tmp_path / "in", "cat", "dog", format=format)
     rows, unpacked = listed(tmp_path / "in.tar"), listed(tmp_path / "in")
-    assert [row._replace(uri="") for row in rows] == [row._replace(uri="") for row in unpacked]
+    assert [row._replace(uri="", number=0) for row in rows] == [row._replace(uri="") for row in unpacked]
     assert [storage.read_bytes(row.uri) for row in rows] == [storage.read_bytes(row.uri) for row in unpacked]
 
 
@@ -252,6 +252,16 @@ def test_an_archive_that_was_appended_to_or_is_empty_is_whole(tmp_path):
     tar(tmp_path / "empty.tar", tmp_path)
     assert reasons(listed(tmp_path / "in.tar")) == {"cat/1.jpg": "", "cat/2.jpg": ""}
     assert listed(tmp_path / "empty.tar") == []
+
+
+def test_the_last_of_two_members_of_one_name_is_the_one_that_counts_as_tar_itself_has_it(tmp_path):
+    make(tmp_path, "cat/1.jpg", "cat/2.jpg")
+    tar(tmp_path / "in.tar", tmp_path, "cat/1.jpg", "cat/2.jpg")
+    (tmp_path / "cat/1.jpg").write_bytes(b"anew")
+    with tarfile.open(tmp_path / "in.tar", "a") as archive:
+        archive.add(tmp_path / "cat/1.jpg", "cat/1.jpg")
+    twice = [row for row in listed(tmp_path / "in.tar") if row.key == "cat/1.jpg"]
+    assert storage.read_bytes(min(twice, key=lambda row: row.number).uri) == b"anew"
 
 
 def test_a_compressed_archive_is_refused(tmp_path):
