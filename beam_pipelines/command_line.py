@@ -8,6 +8,7 @@ import re
 
 from beam_pipelines import storage
 from beam_pipelines.dataset import REJECTED_NAME
+from beam_pipelines.lists import read_names
 from beam_pipelines.options import Source
 from tpu_input.schema import Manifest
 
@@ -102,6 +103,6 @@ def with_label_lists(sources: list[Source], label_lists: list[str]) -> tuple[Sou
 def names(path: str) -> tuple[str, ...]:
     """Returns the lines of a text file."""
     try:
-        return tuple(storage.read_bytes(path).decode().splitlines())
+        return read_names(path)
     except (OSError, ValueError) as error:
         raise argparse.ArgumentTypeError(f"cannot read {path!r}: {error}") from error

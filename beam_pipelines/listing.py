@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import IO
 
 from beam_pipelines import storage
-from beam_pipelines.lists import list_columns, rows_of_list
+from beam_pipelines.lists import list_columns, read_names, rows_of_list
 from beam_pipelines.options import ConvertOptions, Source
 from beam_pipelines.rows import Row, label_by_folder
 
@@ -61,14 +61,17 @@ def _rows_of_files(source: Source) -> Iterator[Row]:
     if not source.label_list:
         yield from (_row_of_file(*file) for file in files)
         return
-    labels = storage.read_bytes(source.label_list).decode().split()
-    ordered = sorted(files)
-    if len(labels) != len(ordered):
+    labels = list(filter(None, read_names(source.label_list)))
+    ordered = [_row_of_file(*file) for file in sorted(files)]
+    unlabelled = [row for row in ordered if row.reason == "system_file"]  # were not there when the labels were listed
+    images = [row for row in ordered if row.reason != "system_file"]
+    if len(labels) != len(images):
         raise ValueError(
-            f"{source.label_list!r} has {len(labels)} labels for the {len(ordered)} files of {source.path!r}"
+            f"{source.label_list!r} has {len(labels)} labels for the {len(images)} files of {source.path!r}; it needs "
+            "a class name a line, in the order of the files' names"
         )
-    for file, label in zip(ordered, labels, strict=True):
-        yield _row_of_file(*file)._replace(label=label)
+    yield from unlabelled
+    yield from (row._replace(label=label) for row, label in zip(images, labels, strict=True))
 
 
 def _row_of_file(path: str, uri: str, size: int, number: int = 0) -> Row:

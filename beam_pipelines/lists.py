@@ -1,4 +1,4 @@
-"""Lists → rows: .csv and .jsonl files of image,label[,split][,group]."""
+"""Lists → rows: .csv and .jsonl files of image,label[,split][,group]; and text files of a class name a line."""
 
 from __future__ import annotations
 
@@ -10,6 +10,18 @@ from collections.abc import Iterable, Iterator
 
 from beam_pipelines import storage
 from beam_pipelines.rows import Row
+
+
+def read_names(path: str) -> tuple[str, ...]:
+    """Returns the lines of a text file, without the mark that editors of Windows put before the first.
+
+    Raises:
+      ValueError: It is not UTF-8.
+    """
+    try:
+        return tuple(line.strip() for line in storage.read_bytes(path).decode("utf-8-sig").splitlines())
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path!r} is not UTF-8, save it as such: {error}") from error
 
 
 def list_columns(path: str) -> list[str]:

@@ -32,6 +32,12 @@ class Source:
     split: str = ""
     label_list: str = ""
 
+    def __post_init__(self) -> None:
+        if self.label_list and self.is_list:
+            raise ValueError(
+                f"the list {self.path!r} names a label in each line, so --label_list={self.label_list} must be left out"
+            )
+
     @property
     def is_list(self) -> bool:
         return self.path.endswith((".csv", ".jsonl"))

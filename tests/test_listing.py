@@ -8,7 +8,7 @@ import tarfile
 
 import pytest
 
-from beam_pipelines import storage
+from beam_pipelines import command_line, storage
 from beam_pipelines.listing import check_source, list_rows
 from beam_pipelines.lists import list_columns
 from beam_pipelines.options import ConvertOptions, Source
@@ -199,6 +199,31 @@ def test_a_label_list_of_another_length_than_the_folder_is_refused(tmp_path):
     (tmp_path / "synsets.txt").write_text("n02\n")
     with pytest.raises(ValueError, match="has 1 labels for the 2 files of"):
         listed(Source(str(tmp_path / "val"), label_list=str(tmp_path / "synsets.txt")))
+
+
+def test_a_label_list_is_a_class_name_a_line_for_images_alone(tmp_path):
+    make(tmp_path, "val/1.jpg", "val/2.jpg", "val/.DS_Store", "val/Thumbs.db")
+    (tmp_path / "classes.txt").write_bytes(b"\xef\xbb\xbfgolden retriever\r\npoodle\r\n\r\n")
+    rows = listed(Source(str(tmp_path / "val"), "validation", str(tmp_path / "classes.txt")))
+    assert {row.key: (row.label, row.reason) for row in rows} == {
+        "1.jpg": ("golden retriever", ""),
+        "2.jpg": ("poodle", ""),
+        ".DS_Store": ("", "system_file"),
+        "Thumbs.db": ("", "system_file"),
+    }
+    (tmp_path / "classes.txt").write_bytes("chêne\nhêtre\n".encode("latin1"))
+    with pytest.raises(ValueError, match=r"classes\.txt' is not UTF-8, save it as such"):
+        listed(Source(str(tmp_path / "val"), label_list=str(tmp_path / "classes.txt")))
+
+
+def test_a_label_list_for_a_list_is_refused():
+    with pytest.raises(ValueError, match=r"in\.csv' names a label in each line, so --label_list=labels\.txt must be"):
+        Source("in.csv", label_list="labels.txt")
+
+
+def test_class_names_saved_by_an_editor_of_windows_are_the_names(tmp_path):
+    (tmp_path / "labels.txt").write_bytes(b"\xef\xbb\xbfcat\r\ndog\r\n")
+    assert command_line.names(str(tmp_path / "labels.txt")) == ("cat", "dog")
 
 
 def test_a_cut_off_archive_is_refused_rather_than_read_in_part(tmp_path):
