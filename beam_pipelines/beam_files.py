@@ -32,7 +32,7 @@ def list_files(root: str) -> Iterator[tuple[str, int]]:
 def file_bytes(path: str) -> int:
     try:
         return int(FileSystems.get_filesystem(path).metadata(path).size_in_bytes)
-    except OSError:  # BeamIOError is one
+    except (OSError, ValueError):  # BeamIOError is an OSError; a line of a list may name what Beam cannot reach
         return -1
 
 

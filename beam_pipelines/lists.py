@@ -41,19 +41,31 @@ def list_columns(path: str) -> list[str]:
 
 def rows_of_list(path: str) -> Iterator[Row]:
     """Yields a Row for every line of a list."""
-    folder = posixpath.dirname(path)
     with _open_text(path) as text:
         for number, fields in _json_lines(text) if path.endswith(".jsonl") else _csv_fields(path, text):
-            image, label = fields.get("image", ""), fields.get("label", "")
-            row = Row(image or f"line {number}", path, label, fields.get("split", ""), fields.get("group", ""))
-            row = row._replace(number=number)
-            if image:
-                row = row._replace(uri=image if storage.is_uri(image) else posixpath.join(folder, image))
-            if not image:
-                row = row.reject("bad_line", f"line {number} names no image")
-            elif not label:
-                row = row.reject("no_label", f"line {number} names no label")
-            yield row
+            yield _row(number, fields, path)
+
+
+def _row(number: int, fields: dict[str, str], path: str) -> Row:
+    image, label = fields.get("image", ""), fields.get("label", "")
+    if not image or not _is_text("".join(fields.values())):
+        seen = "holds characters that UTF-8 cannot write" if image else "names no image"
+        return Row(f"line {number}", path, number=number).reject("bad_line", f"line {number} {seen}")
+    uri = image
+    if not storage.is_uri(image):
+        image = posixpath.normpath(image)  # one file is one key, however it is spelled
+        uri = posixpath.join(posixpath.dirname(path), uri)
+    row = Row(image, uri, label, fields.get("split", ""), fields.get("group", ""), number=number)
+    return row if label else row.reject("no_label", f"line {number} names no label")
+
+
+def _is_text(value: str) -> bool:
+    """Returns whether UTF-8 can write it: JSON's \\ud800 alone is half a character."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _open_text(path: str) -> io.TextIOWrapper:
@@ -96,6 +108,6 @@ def _json_fields(line: str) -> dict[str, str]:
     """Returns the fields of a line; none if it cannot be read."""
     try:
         fields = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):  # nested a thousand times
         return {}
     return {name: str(value) for name, value in fields.items() if value is not None} if isinstance(fields, dict) else {}

@@ -34,7 +34,7 @@ def list_files(root: str) -> Iterator[tuple[str, int]]:
 def file_bytes(path: str) -> int:
     try:
         return os.path.getsize(path)
-    except OSError:
+    except (OSError, ValueError):  # a line of a list may hold a zero byte
         return -1
 
 

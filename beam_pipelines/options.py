@@ -6,7 +6,7 @@ import dataclasses
 import re
 from typing import Any
 
-_SPLIT_NAME = re.compile(r"[A-Za-z0-9_]+")
+_SPLIT_NAME = re.compile(r"[A-Za-z0-9_]{1,64}")  # a file's name, of 255 bytes at most, holds more
 _MIN_SHARD_BYTES = 10_000
 DEDUP = ("none", "exact")
 REENCODE = ("needed", "all")
@@ -130,12 +130,12 @@ class ConvertOptions:
             raise ValueError(f"several inputs need a split each, --input=SPLIT=PATH; got {names!r}")
         for name in filter(None, names):
             if not valid_split(name):
-                raise ValueError(f"a split's name is made of letters, digits and _, got {name!r}")
+                raise ValueError(f"a split's name is 1 to 64 letters, digits and _, got {name!r}")
 
     def _check_splits(self) -> None:
         for name, share in self.splits:
             if not valid_split(name):
-                raise ValueError(f"a split's name is made of letters, digits and _, got {name!r}")
+                raise ValueError(f"a split's name is 1 to 64 letters, digits and _, got {name!r}")
             if not 0 < share <= 1:
                 raise ValueError(f"split {name!r} must have a share above 0 % and at most 100 %, got {share:.6g}")
         names = [name for name, _ in self.splits]

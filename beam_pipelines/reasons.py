@@ -22,7 +22,10 @@ class Reason(NamedTuple):
 
 # In the order in which an input meets them: its line or place, its file, its image, its like.
 REASONS = {
-    "bad_line": Reason("A line of the list names no image.", "Mend the line: image,label[,split][,group]."),
+    "bad_line": Reason(
+        "A line of the list names no image, or holds characters that UTF-8 cannot write.",
+        "Mend the line: image,label[,split][,group].",
+    ),
     "no_label": Reason(
         "Nothing says which class it is: it lies in no class folder, or its line has an empty label.",
         "Move it into the folder of its class, fill in the label, or leave it out.",
@@ -32,7 +35,7 @@ REASONS = {
     ),
     "bad_split": Reason(
         "The list gives it a split whose name cannot be part of a file name.",
-        "Name splits with letters, digits and _ alone.",
+        "Name splits with up to 64 letters, digits and _.",
     ),
     "bad_name": Reason("The file's name is not UTF-8, so no record can name it.", "Rename the file."),
     "system_file": Reason(

@@ -98,7 +98,11 @@ def find(row: Row) -> Row:
         return row
     if row.uri and not row.num_bytes:
         row = row._replace(num_bytes=storage.file_bytes(row.uri))
-    return row if row.num_bytes >= 0 else row._replace(num_bytes=0).reject("missing", "no such file")
+    if row.num_bytes >= 0:
+        return row
+    foreign = storage.is_uri(row.uri) and not row.uri.startswith("gs://")
+    detail = "no such file, or nothing installed reads such URIs" if foreign else "no such file"
+    return row._replace(num_bytes=0).reject("missing", detail)
 
 
 def find_each(rows: list[Row]) -> Iterator[Row]:
@@ -109,12 +113,12 @@ def find_each(rows: list[Row]) -> Iterator[Row]:
 
 def check_names(row: Row, options: ConvertOptions) -> Row:
     """Returns `row`, with a reason if its label or split is none."""
-    if row.reason:
-        return row
-    if options.labels and row.label not in options.labels:
-        return row.reject("unknown_label", f"{row.label!r} is not in --labels")
     if row.split and not valid_split(row.split):
-        return row._replace(split="").reject("bad_split", f"{row.split!r} is not made of letters, digits and _")
+        # Of a rejected input too, whose shard is called so.
+        split, row = row.split, row._replace(split="")
+        row = row if row.reason else row.reject("bad_split", f"{split!r} is not 1 to 64 letters, digits and _")
+    if not row.reason and options.labels and row.label not in options.labels:
+        row = row.reject("unknown_label", f"{row.label!r} is not in --labels")
     return row
 
 

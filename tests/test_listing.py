@@ -93,6 +93,40 @@ def test_every_bad_line_of_a_list_is_a_row_with_a_reason(tmp_path):
     ]
 
 
+def test_a_file_is_one_key_however_a_list_spells_it_and_is_found_as_it_is_spelled(tmp_path):
+    make(tmp_path, "c0/0.jpg", "else/deep/0.jpg")
+    os.symlink(tmp_path / "else" / "deep", tmp_path / "link")
+    (tmp_path / "list.csv").write_text("c0/0.jpg,a\n./c0/0.jpg,a\nc0/../c0//0.jpg,a\nlink/../deep/0.jpg,a\n")
+    rows = listed(tmp_path / "list.csv")
+    assert {(row.key, row.reason) for row in rows} == {("c0/0.jpg", ""), ("deep/0.jpg", "")}
+
+
+def test_no_line_of_a_list_ends_a_conversion(tmp_path):
+    make(tmp_path, "1.jpg")
+    lines = [
+        r'{"image": "\ud800.jpg", "label": "cat"}',
+        r'{"image": "1.jpg", "label": "\udfff"}',
+        r'{"image": "1.jpg", "label": "cat", "group": "\ud800"}',
+        r'{"image": "a\u0000b.jpg", "label": "cat"}',
+        '{"image": "http://x.org/1.jpg", "label": "cat"}',
+        '{"image": "%s.jpg", "label": "cat"}' % ("x" * 300),
+        '{"image": "1.jpg", "label": "cat", "split": "%s"}' % ("x" * 65),
+        "[" * 100_000,
+    ]
+    (tmp_path / "list.jsonl").write_text("\n".join(lines))
+    rows = sorted(listed(tmp_path / "list.jsonl"), key=lambda row: row.number)
+    assert [row.reason for row in rows] == ["bad_line"] * 3 + ["missing"] * 3 + ["bad_split", "bad_line"]
+    assert rows[0].detail == "line 1 holds characters that UTF-8 cannot write"
+    assert rows[4].detail == "no such file, or nothing installed reads such URIs"
+
+
+def test_the_split_of_a_line_that_is_rejected_anyway_is_no_path(tmp_path):
+    make(tmp_path, "1.jpg")
+    (tmp_path / "list.csv").write_text("image,label,split\n1.jpg,,../../escaped\n1.jpg,bird,/x\ngone.jpg,cat,../x\n")
+    rows = listed(tmp_path / "list.csv", labels=("cat", "dog"))
+    assert sorted((row.reason, row.split) for row in rows) == [("bad_split", ""), ("missing", ""), ("no_label", "")]
+
+
 def test_a_csv_without_the_columns_needed_is_refused(tmp_path):
     (tmp_path / "list.csv").write_text("file,class,size\na,b,1\n")
     with pytest.raises(ValueError, match="begins with 'file,class,size', needs the header image,label"):
