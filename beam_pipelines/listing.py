@@ -15,7 +15,7 @@ from typing import IO
 from beam_pipelines import storage
 from beam_pipelines.lists import list_columns, read_names, rows_of_list
 from beam_pipelines.options import ConvertOptions, Source
-from beam_pipelines.rows import Row, label_by_folder
+from beam_pipelines.rows import Row, is_split, label_by_folder
 
 _PIECE_BYTES = 1 << 20
 
@@ -24,7 +24,7 @@ def list_rows(source: Source, options: ConvertOptions) -> Iterator[Row]:
     """Yields a Row for every file or member of the source, or for every line of a list.
 
     Raises:
-      ValueError: The source cannot be read as what it seems to be.
+      ValueError: The source cannot be read as what it seems to be, or is of another split than a line of it says.
     """
     listed = rows_of_list(source.path) if source.is_list else _rows_of_files(source)
     if not source.split:
@@ -32,6 +32,11 @@ def list_rows(source: Source, options: ConvertOptions) -> Iterator[Row]:
         return
     several = len(options.sources) > 1
     for row in listed:
+        if row.split not in ("", source.split):
+            raise ValueError(
+                f"--input={source.split}={source.path} and the list's own split, {row.split!r} of {row.key!r}, differ; "
+                "leave out one of them"
+            )
         row = label_by_folder(row._replace(split=source.split), set())
         yield row._replace(key=f"{source.split}/{row.key}") if several else row
 
@@ -57,7 +62,7 @@ def check_source(source: Source) -> None:
 
 
 def _rows_of_files(source: Source) -> Iterator[Row]:
-    files = _files(source.path)
+    files = _files(source)
     if not source.label_list:
         yield from (_row_of_file(*file) for file in files)
         return
@@ -93,10 +98,13 @@ def _shown(name: str) -> str:
     return name.encode(errors="surrogateescape").decode(errors="backslashreplace")
 
 
-def _files(root: str) -> Iterator[tuple[str, str, int, int]]:
-    """Yields (path within root, uri, bytes, number) of every file, archives opened."""
+def _files(source: Source) -> Iterator[tuple[str, str, int, int]]:
+    """Yields (path within the source, uri, bytes, number) of every file, archives opened."""
+    root = source.path
     if root.endswith(".tar"):
         shared = _shared_folder(root)
+        if not source.split and is_split(shared.rstrip("/")):
+            shared = ""  # it says something
         for path, uri, size, number in _tar_members(root):
             yield path[len(shared) :], uri, size, number
         return

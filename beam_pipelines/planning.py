@@ -25,7 +25,18 @@ from beam_pipelines.options import ConvertOptions
 from beam_pipelines.plan import Plan, by_bucket, cut, in_order
 from beam_pipelines.reading import map_images, num_cores
 from beam_pipelines.row_coder import RowCoder
-from beam_pipelines.rows import Row, check_names, find, find_each, kind, label_by_folder, locate, size_row, top_folder
+from beam_pipelines.rows import (
+    Row,
+    check_names,
+    find,
+    find_each,
+    kind,
+    label_by_folder,
+    locate,
+    size_row,
+    split_folders,
+    top_folder,
+)
 from beam_pipelines.survey import Survey
 from beam_pipelines.work import Work
 
@@ -86,6 +97,7 @@ def _labelled(rows: PCollection[Row], options: ConvertOptions) -> PCollection[Ro
     Folders are classes or splits, depending on all of them; sizes are estimated from the first images of each kind.
     """
     tops = rows | "Top folders" >> beam.Map(top_folder) | "Union" >> beam.CombineGlobally(_union)  # {folder}, one
+    splits = tops | "Split folders" >> beam.Map(split_folders)  # {folder}, one
     ratios = (
         rows
         | "Usable" >> beam.Filter(lambda row: not row.reason)
@@ -93,13 +105,13 @@ def _labelled(rows: PCollection[Row], options: ConvertOptions) -> PCollection[Ro
         | "Sample" >> beam.CombinePerKey(_FirstInOrder(options.seed))  # (kind, [Row])
         | "Measure" >> beam.MapTuple(functools.partial(_ratio, options=options))  # (kind, ratio)
     )
-    label = beam.Map(_label, AsSingleton(tops), AsDict(ratios), options).with_output_types(Row)
+    label = beam.Map(_label, AsSingleton(splits), AsDict(ratios), options).with_output_types(Row)
     labelled: PCollection[Row] = rows | "Label" >> label
     return labelled if options.dedup == "none" else reject_duplicates(labelled, options)
 
 
-def _label(row: Row, top_folders: set[str], ratios: dict[str, float], options: ConvertOptions) -> Row:
-    return size_row(check_names(label_by_folder(row, top_folders), options), ratios, options)
+def _label(row: Row, splits: set[str], ratios: dict[str, float], options: ConvertOptions) -> Row:
+    return size_row(check_names(label_by_folder(row, splits), options), ratios, options)
 
 
 def _union(sets: Iterable[set[str]]) -> set[str]:

@@ -12,7 +12,7 @@ from beam_pipelines import command_line, storage
 from beam_pipelines.listing import check_source, list_rows
 from beam_pipelines.lists import list_columns
 from beam_pipelines.options import ConvertOptions, Source
-from beam_pipelines.rows import Row, check_names, find, label_by_folder, locate, size_row, top_folder
+from beam_pipelines.rows import Row, check_names, find, label_by_folder, locate, size_row, split_folders, top_folder
 from tpu_input.schema import Record, encode, frame
 
 
@@ -21,8 +21,8 @@ def listed(*sources, **changes) -> list[Row]:
     sources = tuple(source if isinstance(source, Source) else Source(str(source)) for source in sources)
     options = ConvertOptions(sources, "/out", **changes)
     rows = [row for source in sources for row in list_rows(source, options)]
-    tops = set().union(*map(top_folder, rows))
-    return sorted(locate(check_names(label_by_folder(find(row), tops), options), options) for row in rows)
+    splits = split_folders(set().union(*map(top_folder, rows)))
+    return sorted(locate(check_names(label_by_folder(find(row), splits), options), options) for row in rows)
 
 
 def reasons(rows: list[Row]) -> dict[str, str]:
@@ -172,6 +172,36 @@ def test_folders_called_train_val_and_test_above_the_classes_are_splits(tmp_path
         "val/cat/3.jpg": ("validation", "cat"),
         "test/dog/4.jpg": ("test", "dog"),
     }
+
+
+def test_split_folders_may_be_written_in_capitals(tmp_path):
+    make(tmp_path, "Training/cat/1.jpg", "Testing/dog/2.jpg")
+    assert {(row.split, row.label) for row in listed(tmp_path)} == {("train", "cat"), ("test", "dog")}
+
+
+def test_another_folder_beside_train_and_val_is_refused_rather_than_made_a_class(tmp_path):
+    make(tmp_path, "train/cat/1.jpg", "Val/dog/2.jpg", "annotations/labels.txt")
+    message = "beside the splits 'Val', 'train' lies 'annotations'; move that elsewhere, or name each split's folder: "
+    with pytest.raises(ValueError, match=message):
+        listed(tmp_path)
+    assert len(listed(Source(f"{tmp_path}/train", "train"), Source(f"{tmp_path}/Val", "validation"))) == 2
+
+
+def test_an_archive_of_the_training_set_alone_keeps_its_split(tmp_path):
+    make(tmp_path, "train/cat/1.jpg", "train/dog/2.jpg")
+    tar(tmp_path / "in.tar", tmp_path, "train")
+    assert {(row.split, row.label) for row in listed(tmp_path / "in.tar")} == {("train", "cat"), ("train", "dog")}
+    named = listed(Source(f"{tmp_path}/in.tar", "train"))
+    assert {(row.split, row.label) for row in named} == {("train", "cat"), ("train", "dog")}
+
+
+def test_a_list_whose_own_split_is_another_than_the_input_s_is_refused(tmp_path):
+    make(tmp_path, "1.jpg", "2.jpg")
+    (tmp_path / "list.csv").write_text("image,label,split\n1.jpg,cat,train\n2.jpg,cat,\n")
+    assert [row.split for row in listed(Source(f"{tmp_path}/list.csv", "train"))] == ["train"] * 2
+    message = r"--input=test=.*list\.csv and the list's own split, 'train' of '1\.jpg', differ; leave out one of them"
+    with pytest.raises(ValueError, match=message):
+        listed(Source(f"{tmp_path}/list.csv", "test"))
 
 
 def test_a_class_called_test_among_other_classes_is_a_class(tmp_path):
