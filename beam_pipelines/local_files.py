@@ -22,13 +22,21 @@ def exists(path: str) -> bool:
 def list_files(root: str) -> Iterator[tuple[str, int]]:
     if not exists(root):
         return
+    above: dict[str, tuple[str, ...]] = {root: ()}  # where the folders that each lies in really are
     for folder, folders, names in os.walk(root, onerror=_raise, followlinks=True):
-        # Linked folders are followed, but not one that leads back to where it lies.
-        here = os.path.realpath(folder) + "/"
-        folders[:] = [name for name in folders if not here.startswith(os.path.realpath(f"{folder}/{name}") + "/")]
+        # Linked folders are followed, but not one that leads back to where it lies, by whatever other links.
+        way = (*above.pop(folder), os.path.realpath(folder))
+        folders[:] = [name for name in folders if not _leads_back(f"{folder}/{name}", way)]
+        above |= {f"{folder}/{name}": way for name in folders}
         below = folder[len(root) + 1 :]
         for name in names:
             yield f"{below}/{name}" if below else name, file_bytes(f"{folder}/{name}")
+
+
+def _leads_back(folder: str, way: tuple[str, ...]) -> bool:
+    """Returns whether one of the folders on the way to this one lies in it, or is it."""
+    real = os.path.join(os.path.realpath(folder), "")
+    return any(f"{each}/".startswith(real) for each in way)
 
 
 def file_bytes(path: str) -> int:

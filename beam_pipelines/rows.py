@@ -147,12 +147,17 @@ def check_names(row: Row, options: ConvertOptions) -> Row:
     return row
 
 
+_IMAGE_ENDINGS = {".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff"}
+
+
 def kind(row: Row) -> str:
     """Returns what images are alike enough to shrink alike: the ending of the name and the size to a factor of 1.4.
 
     A small PNG and a large JPEG that are resized to the same side have little in common but the outcome.
     """
-    return f"{posixpath.splitext(row.key)[1].lower()}/{round(2 * math.log2(max(row.num_bytes, 1)))}"
+    ending = posixpath.splitext(row.key)[1].lower()
+    ending = ending if ending in _IMAGE_ENDINGS else ""  # or else img.1, img.2 and so on were a kind each
+    return f"{ending}/{round(2 * math.log2(max(row.num_bytes, 1)))}"
 
 
 def size_row(row: Row, ratios: Mapping[str, float], options: ConvertOptions) -> Row:

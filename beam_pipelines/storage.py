@@ -14,7 +14,7 @@ from typing import IO, Protocol
 
 from beam_pipelines import local_files
 
-_SLICE = re.compile(r"(.*)#bytes=(\d+)-(\d+)")
+_SLICE = re.compile(r"(.*)#bytes=(\d+)-(\d+)", re.DOTALL)
 _IN_FLIGHT = 32  # small files that are read or written at the same time, as an object store takes 30 ms for each
 
 
@@ -99,7 +99,7 @@ def list_files(root: str) -> Iterator[tuple[str, int]]:
 
 def file_bytes(path: str) -> int:
     """Returns the size of a file, or of the part of a file that slice_uri() names; -1 if there is no file."""
-    if part := _SLICE.fullmatch(path):
+    if part := _part(path):
         return int(part[3]) - int(part[2])
     return _files(path).file_bytes(path)
 
@@ -107,6 +107,12 @@ def file_bytes(path: str) -> int:
 def slice_uri(path: str, start: int, num_bytes: int) -> str:
     """Returns the URI of a part of a file, which read_bytes() reads."""
     return f"{path}#bytes={start}-{start + num_bytes}"
+
+
+def _part(path: str) -> re.Match[str] | None:
+    """Returns what slice_uri() has put into `path`; a local file may be called so as a whole."""
+    part = _SLICE.fullmatch(path)
+    return None if part and not is_uri(path) and local_files.exists(path) else part
 
 
 def open_file(path: str) -> IO[bytes]:
@@ -125,7 +131,7 @@ def read_bytes(path: str) -> bytes:
       FileNotFoundError: There is no such file.
       OSError: It cannot be read; Unavailable where that is not the file's fault.
     """
-    if part := _SLICE.fullmatch(path):
+    if part := _part(path):
         return _files(part[1]).read_bytes(part[1], int(part[2]), int(part[3]))
     return _files(path).read_bytes(path, 0, None)
 

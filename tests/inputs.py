@@ -1,0 +1,43 @@
+"""What listing tests begin with: files, archives, and the rows that the first steps of the pipeline make of them."""
+
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+
+from beam_pipelines.listing import list_rows
+from beam_pipelines.options import ConvertOptions, Source
+from beam_pipelines.rows import (
+    Row,
+    check_names,
+    find,
+    label_by_folder,
+    locate,
+    split_folders,
+    top_folder,
+)
+
+
+def listed(*sources, **changes) -> list[Row]:
+    """What the first steps of the pipeline make of the sources."""
+    sources = tuple(source if isinstance(source, Source) else Source(str(source)) for source in sources)
+    options = ConvertOptions(sources, "/out", **changes)
+    rows = [row for source in sources for row in list_rows(source, options)]
+    splits = split_folders(set().union(*map(top_folder, rows)))
+    return sorted(locate(check_names(label_by_folder(find(row), splits), options), options) for row in rows)
+
+
+def reasons(rows: list[Row]) -> dict[str, str]:
+    return {row.key: row.reason for row in rows}
+
+
+def make(folder: Path, *paths: str) -> None:
+    for path in paths:
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(path.encode())
+
+
+def tar(path, folder, *names, format=tarfile.PAX_FORMAT) -> None:
+    with tarfile.open(path, "w", format=format) as archive:
+        for name in names:
+            archive.add(folder / name, name)
