@@ -95,6 +95,8 @@ def source(text: str) -> Source:
 def with_label_lists(sources: list[Source], label_lists: list[str]) -> tuple[Source, ...]:
     """Returns the inputs with their label lists, each "FILE" or "SPLIT=FILE"."""
     lists = dict(map(_split_and_path, label_lists))
+    if len(lists) < len(label_lists):
+        raise ValueError(f"each split needs a --label_list of its own, as SPLIT=FILE; got {label_lists!r}")
     if unknown := lists.keys() - {source.split for source in sources}:
         raise ValueError(f"--label_list names the split {min(unknown)!r}, but no --input does")
     return tuple(dataclasses.replace(source, label_list=lists.get(source.split, "")) for source in sources)

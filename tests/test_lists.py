@@ -141,3 +141,8 @@ def test_a_label_list_for_a_list_is_refused():
 def test_class_names_saved_by_an_editor_of_windows_are_the_names(tmp_path):
     (tmp_path / "labels.txt").write_bytes(b"\xef\xbb\xbfcat\r\ndog\r\n")
     assert command_line.names(str(tmp_path / "labels.txt")) == ("cat", "dog")
+
+
+def test_a_second_label_list_for_one_split_is_refused_rather_than_taken_for_both():
+    with pytest.raises(ValueError, match="each split needs a --label_list of its own, as SPLIT=FILE; got"):
+        command_line.with_label_lists([Source("/in")], ["/a.txt", "/b.txt"])
