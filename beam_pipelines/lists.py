@@ -32,6 +32,8 @@ def list_columns(path: str) -> list[str]:
     """
     with _open_text(path) as text:
         _, first = next(_csv_lines(path, text), (0, []))
+    if not _is_text("".join(first)) or "\0" in "".join(first):
+        raise ValueError(f"{path!r} is not UTF-8 from its first line on; save it as such")
     if "image" in first and "label" in first:
         return first
     if "image" in first or len(first) != 2:
@@ -49,7 +51,7 @@ def rows_of_list(path: str) -> Iterator[Row]:
 def _row(number: int, fields: dict[str, str], path: str) -> Row:
     image, label = fields.get("image", ""), fields.get("label", "")
     if not image or not _is_text("".join(fields.values())):
-        seen = "holds characters that UTF-8 cannot write" if image else "names no image"
+        seen = "is not UTF-8; save the list as such" if image else "names no image"
         return Row(f"line {number}", path, number=number).reject("bad_line", f"line {number} {seen}")
     uri = image
     if not storage.is_uri(image):
@@ -60,7 +62,7 @@ def _row(number: int, fields: dict[str, str], path: str) -> Row:
 
 
 def _is_text(value: str) -> bool:
-    """Returns whether UTF-8 can write it: JSON's \\ud800 alone is half a character."""
+    """Returns whether UTF-8 can write it: not JSON's \\ud800 alone, which is half a character, nor escaped bytes."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -69,8 +71,8 @@ def _is_text(value: str) -> bool:
 
 
 def _open_text(path: str) -> io.TextIOWrapper:
-    # A name that is not UTF-8 must not end the job: it becomes a file that is missing.
-    return io.TextIOWrapper(storage.open_file(path), encoding="utf-8-sig", errors="replace", newline="")
+    # A line that is not UTF-8 must not end the job, nor give names that nobody wrote: it is a bad one.
+    return io.TextIOWrapper(storage.open_file(path), encoding="utf-8-sig", errors="surrogateescape", newline="")
 
 
 def _csv_fields(path: str, text: Iterable[str]) -> Iterator[tuple[int, dict[str, str]]]:

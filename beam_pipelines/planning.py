@@ -22,7 +22,7 @@ from beam_pipelines.dedup import reject_duplicates
 from beam_pipelines.images import Rejected, stored_bytes
 from beam_pipelines.listing import list_rows
 from beam_pipelines.options import ConvertOptions
-from beam_pipelines.plan import Plan, by_bucket, cut, in_order
+from beam_pipelines.plan import Plan, by_bucket, choose_split, cut, in_order
 from beam_pipelines.reading import map_images, num_cores
 from beam_pipelines.row_coder import RowCoder
 from beam_pipelines.rows import (
@@ -111,7 +111,9 @@ def _labelled(rows: PCollection[Row], options: ConvertOptions) -> PCollection[Ro
 
 
 def _label(row: Row, splits: set[str], ratios: dict[str, float], options: ConvertOptions) -> Row:
-    return size_row(check_names(label_by_folder(row, splits), options), ratios, options)
+    row = check_names(label_by_folder(row, splits), options)
+    is_numbered = options.num_shards and choose_split(row, options) in dict(options.num_shards)
+    return size_row(row, ratios, 0 if is_numbered else options.shard_bytes)
 
 
 def _union(sets: Iterable[set[str]]) -> set[str]:

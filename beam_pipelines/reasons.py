@@ -23,8 +23,8 @@ class Reason(NamedTuple):
 # In the order in which an input meets them: its line or place, its file, its image, its like.
 REASONS = {
     "bad_line": Reason(
-        "A line of the list names no image, or holds characters that UTF-8 cannot write.",
-        "Mend the line: image,label[,split][,group].",
+        "A line of the list names no image, or is not UTF-8.",
+        "Mend the line: image,label[,split][,group]; save the list as UTF-8.",
     ),
     "no_label": Reason(
         "Nothing says which class it is: it lies in no class folder, or its line has an empty label.",

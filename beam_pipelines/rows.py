@@ -160,19 +160,19 @@ def kind(row: Row) -> str:
     return f"{ending}/{round(2 * math.log2(max(row.num_bytes, 1)))}"
 
 
-def size_row(row: Row, ratios: Mapping[str, float], options: ConvertOptions) -> Row:
+def size_row(row: Row, ratios: Mapping[str, float], limit: int) -> Row:
     """Returns `row` with the size its record will have, and with a reason if no shard can hold it.
 
     Args:
       row: One input.
       ratios: Bytes stored for a byte of the source, by kind().
-      options: For shard_bytes.
+      limit: The most bytes that a shard of its split holds; 0 where the number of shards is given instead.
     """
     if row.reason:
         return row
     around = _bytes_around(len(row.key.encode()), len(posixpath.basename(row.key).encode()), row.label)
     size = around + round(row.num_bytes * ratios[kind(row)])
-    if size > options.shard_bytes and not options.num_shards:
+    if limit and size > limit:
         return row.reject("too_large", f"about {size} bytes do not fit --shard_size")
     return row._replace(record_bytes=size)
 

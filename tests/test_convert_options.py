@@ -66,6 +66,18 @@ def test_a_number_of_shards_is_met(photos, tmp_path):
     assert max(counts) - min(counts) <= 1
 
 
+def test_images_that_no_shard_holds_are_rejected_where_shards_are_cut_by_size(few_digits, tmp_path):
+    noise = Image.effect_noise((256, 256), 100)
+    lines = [f"{path.relative_to(few_digits)},{path.parent.name},train" for path in sorted(few_digits.rglob("*.jpg"))]
+    for number in range(4):
+        noise.save(few_digits / f"large{number}.jpg", quality=95)
+        lines.append(f"large{number}.jpg,0,{('train', 'validation')[number % 2]}")
+    (few_digits / "list.csv").write_text("\n".join(["image,label,split", *lines]))
+    manifest, _ = convert(options(few_digits / "list.csv", tmp_path / "out", num_shards=(("train", 2),)), local())
+    assert rejected(tmp_path / "out") == {"large1.jpg": "too_large", "large3.jpg": "too_large"}
+    assert manifest.split("train").num_examples == 38
+
+
 def test_larger_images_are_stored_with_the_shorter_side_asked_for(photos, tmp_path):
     images = ImageOptions(resize_shorter=100)
     manifest, _ = convert(options(photos, tmp_path / "out", images=images), local())

@@ -74,14 +74,14 @@ def test_endings_that_are_no_images_make_no_kinds_of_their_own():
 
 def test_the_planned_size_of_a_record_is_the_written_one_to_a_few_bytes():
     options = ConvertOptions((Source("/in"),), "/out")
-    row = size_row(Row("cat/1.jpg", "/in/cat/1.jpg", "cat", num_bytes=88_000), {".jpg/33": 0.5}, options)
+    row = size_row(Row("cat/1.jpg", "/in/cat/1.jpg", "cat", num_bytes=88_000), {".jpg/33": 0.5}, options.shard_bytes)
     written = frame(encode(Record(row.key, b"x" * 44_000, 375, 500, 3, 1, "cat", "0" * 64)))
     assert abs(len(written) - row.record_bytes) < 16
 
 
 def test_an_image_that_no_shard_can_hold_is_a_row_with_a_reason():
     options = ConvertOptions((Source("/in"),), "/out", shard_bytes=10_000)
-    row = size_row(Row("cat/1.jpg", "/in/cat/1.jpg", "cat", num_bytes=10_000), {".jpg/27": 1.0}, options)
+    row = size_row(Row("cat/1.jpg", "/in/cat/1.jpg", "cat", num_bytes=10_000), {".jpg/27": 1.0}, options.shard_bytes)
     assert (row.reason, row.record_bytes) == ("too_large", 0)
 
 

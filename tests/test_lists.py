@@ -9,7 +9,7 @@ from inputs import listed, make, reasons
 
 from beam_pipelines import command_line
 from beam_pipelines.listing import check_source
-from beam_pipelines.lists import list_columns
+from beam_pipelines.lists import list_columns, rows_of_list
 from beam_pipelines.options import Source
 from beam_pipelines.rows import (
     Row,
@@ -73,7 +73,7 @@ def test_no_line_of_a_list_ends_a_conversion(tmp_path):
     (tmp_path / "list.jsonl").write_text("\n".join(lines))
     rows = sorted(listed(tmp_path / "list.jsonl"), key=lambda row: row.number)
     assert [row.reason for row in rows] == ["bad_line"] * 3 + ["missing"] * 3 + ["bad_split", "bad_line"]
-    assert rows[0].detail == "line 1 holds characters that UTF-8 cannot write"
+    assert rows[0].detail == "line 1 is not UTF-8; save the list as such"
     assert rows[4].detail == "no such file, or nothing installed reads such URIs"
 
 
@@ -146,3 +146,14 @@ def test_class_names_saved_by_an_editor_of_windows_are_the_names(tmp_path):
 def test_a_second_label_list_for_one_split_is_refused_rather_than_taken_for_both():
     with pytest.raises(ValueError, match="each split needs a --label_list of its own, as SPLIT=FILE; got"):
         command_line.with_label_lists([Source("/in")], ["/a.txt", "/b.txt"])
+
+
+def test_a_line_that_is_not_utf8_makes_up_no_names(tmp_path):
+    lines = ["image,label", "1.jpg,fox", "2.jpg,b\xe4r", "3.jpg,b\xf6r", "gr\xfcn.jpg,fox"]
+    (tmp_path / "list.csv").write_bytes("\n".join(lines).encode("latin1"))
+    rows = list(rows_of_list(str(tmp_path / "list.csv")))
+    assert [row.reason for row in rows] == ["", *["bad_line"] * 3]
+    assert rows[1].detail == "line 3 is not UTF-8; save the list as such"
+    (tmp_path / "list.csv").write_bytes("\n".join(lines).encode("utf-16"))
+    with pytest.raises(ValueError, match=r"list\.csv' is not UTF-8 from its first line on; save it as such"):
+        list(rows_of_list(str(tmp_path / "list.csv")))
