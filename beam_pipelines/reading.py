@@ -11,6 +11,7 @@ many in flight hide that.
 from __future__ import annotations
 
 import collections
+import errno
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
@@ -25,6 +26,8 @@ _BYTES_IN_FLIGHT = 32 << 20  # of sources read ahead; one larger than that is re
 # Handing an image from thread to thread costs a tenth of decoding it, so small ones go together.
 _CHUNK_ROWS = 8
 _CHUNK_BYTES = 1 << 20
+# What a machine or a file server lacks, whatever the file.
+_NOT_THE_FILE_S = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE})
 _IN = TypeVar("_IN")
 _OUT = TypeVar("_OUT")
 Loaded = tuple[Row, bytes | Rejected]
@@ -55,6 +58,8 @@ def map_images(
             return row, function(number, row, data)
         except Rejected as rejected:
             return row, rejected
+        except MemoryError as error:
+            raise _unavailable(row, "there is too little memory") from error
 
     def check_chunk(chunk: list[tuple[int, Row, bytes | Rejected]]) -> list[tuple[Row, _OUT | Rejected]]:
         return [check(*loaded) for loaded in chunk]
@@ -108,8 +113,16 @@ def _read(row: Row) -> Loaded:
         return row, Rejected("missing", str(error))
     except storage.Unavailable:  # nothing is wrong with the image, which the next run may get
         raise
+    except MemoryError as error:
+        raise _unavailable(row, "there is too little memory") from error
     except Exception as error:  # whatever a filesystem raises for an object that it cannot deliver
+        if isinstance(error, OSError) and error.errno in _NOT_THE_FILE_S:
+            raise _unavailable(row, str(error.strerror)) from error
         return row, Rejected("unreadable", f"{type(error).__name__}: {error}")
+
+
+def _unavailable(row: Row, why: str) -> storage.Unavailable:
+    return storage.Unavailable(f"{row.uri!r} cannot be read now: {why}; mend that, nothing is wrong with the file")
 
 
 def _in_flight(
