@@ -5,21 +5,28 @@ bytes of a file ──check_image──▶ CheckedImage (a JPEG that TensorFlow 
 
 from __future__ import annotations
 
+import contextlib
 import io
 import warnings
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-from PIL import ExifTags, Image, ImageFile, ImageOps
+from PIL import Image, ImageFile, TiffImagePlugin
 
+from beam_pipelines.jpeg_markers import has_end, is_decoded
 from beam_pipelines.options import ImageOptions
+from beam_pipelines.upright import shrunk, turn, upright
 
+# What docs/conversion.md names, and none that starts other programs, as EPS does Ghostscript. JPEG includes MPO.
+FORMATS = ("JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "PPM")
 MAX_PIXELS = 178_956_970  # Pillow's own limit for decompression bombs, twice 1/4 GiB of RGB
 SAMPLE_SIDE = 64  # pixels; the mean and deviation of a split come from 64 x 64 pixels of each image
 MEASURED_SIDE = 256  # pixels; the shorter side at which ImageNet's are resized for evaluation
+_MAX_SIDE = 65_500  # pixels; libjpeg's JPEG_MAX_DIMENSION
 _KEPT_MODES = {"L": 1, "RGB": 3}  # mode: channels
+_BITS = 258  # TIFF's tag BitsPerSample
 _POWERS = np.stack([np.arange(256), np.arange(256) ** 2], axis=1)  # values and their squares
-_ROTATED = frozenset(range(2, 9))  # EXIF orientations that need a change
 
 
 class Rejected(Exception):
@@ -69,10 +76,19 @@ def check_image(data: bytes, options: ImageOptions, with_statistics: bool = True
     final size for one that is made smaller.
 
     Raises:
-      Rejected: "empty", "not_an_image", "too_large", "too_small", "animated", "truncated" or "corrupt".
+      Rejected: "empty", "not_an_image", "too_large", "too_small", "animated", "unknown_range", "truncated" or
+        "corrupt".
+      MemoryError: Nothing is known about the image.
     """
     image = _open(data, options)
-    fixed = _fixes(image, options)
+    with _damage_of(image):
+        return _checked(image, data, options, with_statistics)
+
+
+def _checked(image: Image.Image, data: bytes, options: ImageOptions, with_statistics: bool) -> CheckedImage:
+    fixed = _fixes(image, data, options)
+    if not fixed and not has_end(data):
+        fixed = ["JPEG without its end"]
     shrink = _is_larger(image, options)
     width, height = image.size
     if shrink:
@@ -82,13 +98,9 @@ def check_image(data: bytes, options: ImageOptions, with_statistics: bool = True
         image.draft(None, (width // scale, height // scale))
     if isinstance(image, ImageFile.ImageFile):
         image.decodermaxblock = len(data)  # all is here; of a file in pieces, Pillow copies what each leaves over
-    try:
-        image.load()
-    except Exception as error:  # Pillow's decoders raise OSError, SyntaxError, ValueError, struct.error, …
-        reason = "truncated" if "truncated" in str(error) else "corrupt"
-        raise Rejected(reason, f"{image.format}: {error}") from error
+    image.load()
     if fixed or shrink:
-        image, data = _encode(_shrunk(_upright(image), options.resize_shorter), options.quality)
+        image, data = _encode(shrunk(upright(image), options.resize_shorter), options.quality)
         width, height = image.size
     sums, squares = _moments(image) if with_statistics else (None, None)
     reason = ", ".join([*fixed, *(["larger than --resize_shorter"] if shrink else [])])
@@ -102,7 +114,7 @@ def stored_bytes(data: bytes, options: ImageOptions) -> int:
       Rejected: As check_image() does.
     """
     image = _open(data, options)
-    if _fixes(image, options) or _is_larger(image, options):
+    if _fixes(image, data, options) or _is_larger(image, options):
         return len(check_image(data, options, with_statistics=False).encoded)
     return len(data)
 
@@ -113,7 +125,9 @@ def _open(data: bytes, options: ImageOptions) -> Image.Image:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about odd metadata, and sizes that are checked below
-            image = Image.open(io.BytesIO(data))
+            image = Image.open(io.BytesIO(data), formats=FORMATS)
+    except MemoryError:
+        raise
     except Image.DecompressionBombError as error:
         raise Rejected("too_large", str(error)) from error
     except Exception as error:  # UnidentifiedImageError, and whatever else damaged headers provoke
@@ -122,18 +136,46 @@ def _open(data: bytes, options: ImageOptions) -> Image.Image:
         raise Rejected("too_large", f"{image.width} x {image.height} pixels, at most {MAX_PIXELS} in all")
     if min(image.size) < options.min_side:
         raise Rejected("too_small", f"{image.width} x {image.height} pixels, shorter side below {options.min_side}")
-    if image.format != "MPO" and getattr(image, "is_animated", False):  # MPO: a camera's preview behind the photograph
-        raise Rejected("animated", f"{image.format} of {getattr(image, 'n_frames', 0)} frames")
+    with _damage_of(image):
+        _check_kind(image)
     return image
 
 
-def _fixes(image: Image.Image, options: ImageOptions) -> list[str]:
+@contextlib.contextmanager
+def _damage_of(image: Image.Image) -> Iterator[None]:
+    """Turns whatever damage provokes in Pillow into Rejected: OSError, SyntaxError, IndexError, struct.error, …"""
+    try:
+        yield
+    except (Rejected, MemoryError):  # of memory there is too little now; the image may be fine
+        raise
+    except Exception as error:
+        reason = "truncated" if "truncated" in str(error) else "corrupt"
+        raise Rejected(reason, f"{image.format}: {error}") from error
+
+
+def _check_kind(image: Image.Image) -> None:
+    """Raises Rejected for what can be decoded, but not be shown as one picture."""
+    if image.format in ("JPEG", "MPO"):  # MPO: a camera's preview behind the photograph
+        return
+    if getattr(image, "is_animated", False):
+        raise Rejected("animated", f"{image.format} of {getattr(image, 'n_frames', 0)} frames")
+    # A 16-bit PNG or PNM opens as "I;16" or "I" with values up to 65,535. Those of a TIFF's "I" may be any.
+    unscaled = image.mode == "F"
+    if isinstance(image, TiffImagePlugin.TiffImageFile) and image.mode.startswith("I"):
+        unscaled = image.mode == "I" or image.tag_v2.get(_BITS) != (16,)
+    if unscaled:
+        raise Rejected("unknown_range", f"{image.format} of mode {image.mode}")
+
+
+def _fixes(image: Image.Image, data: bytes, options: ImageOptions) -> list[str]:
     """Returns why an image cannot be stored as it is."""
     if image.format not in ("JPEG", "MPO"):
         return [f"format {image.format}"]
     reasons = [] if image.mode in _KEPT_MODES else [f"mode {image.mode}"]
-    if image.getexif().get(ExifTags.Base.Orientation) in _ROTATED:
+    if turn(image) is not None:
         reasons.append("orientation")
+    if not is_decoded(data):
+        reasons.append("lossless JPEG")
     if options.reencode == "all" and not reasons:
         reasons.append("--reencode=all")
     return reasons
@@ -143,30 +185,10 @@ def _is_larger(image: Image.Image, options: ImageOptions) -> bool:
     return bool(options.resize_shorter) and min(image.size) > options.resize_shorter
 
 
-def _upright(image: Image.Image) -> Image.Image:
-    """Returns the image as a viewer shows it, RGB or greyscale, on white where it is transparent."""
-    image = ImageOps.exif_transpose(image)
-    if image.mode.startswith("I;16") or image.mode in ("I", "F"):
-        return image.convert("I").point(lambda value: value / 256).convert("L")
-    if image.has_transparency_data:
-        image = image.convert("RGBA")
-        return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
-    if image.mode in _KEPT_MODES:
-        return image
-    return image.convert("L" if image.mode in ("1", "LA") else "RGB")
-
-
-def _shrunk(image: Image.Image, shorter: int) -> Image.Image:
-    """Returns the image with a shorter side of `shorter` pixels, if it is larger."""
-    scale = shorter / min(image.size)
-    if not 0 < scale < 1:
-        return image
-    size = (max(round(image.width * scale), 1), max(round(image.height * scale), 1))
-    return image.resize(size, Image.Resampling.BICUBIC)
-
-
 def _encode(image: Image.Image, quality: int) -> tuple[Image.Image, bytes]:
     """Returns the image and its JPEG file, which holds pixels and nothing else."""
+    if max(image.size) > _MAX_SIDE:
+        raise Rejected("too_large", f"{image.width} x {image.height} pixels; a JPEG has at most {_MAX_SIDE} a side")
     buffer = io.BytesIO()
     image.save(buffer, "JPEG", quality=quality, comment=b"")
     return image, buffer.getvalue()

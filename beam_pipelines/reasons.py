@@ -54,18 +54,25 @@ REASONS = {
     ),
     "empty": Reason("The file has 0 bytes.", "Download or copy it again."),
     "not_an_image": Reason(
-        "Its first bytes are those of no image format that Pillow knows; often an error page saved as .jpg.",
-        "Download it again, or leave it out.",
+        "Its first bytes are those of no format that is read: JPEG, PNG, WebP, GIF, BMP, TIFF, PNM; often an error "
+        "page saved as .jpg.",
+        "Download it again, save it in one of these formats, or leave it out.",
     ),
     "truncated": Reason("The file ends in the middle of the image.", "Download or copy it again."),
     "corrupt": Reason("The file is damaged inside and cannot be decoded.", "Restore it from a copy."),
     "too_large": Reason(
-        "It has more pixels than can be decoded safely, or needs more bytes than a shard holds.",
-        "Make the image smaller, or raise --shard_size.",
+        "It has more pixels than can be decoded safely, a side of more than a JPEG's 65,500, or needs more bytes than "
+        "a shard holds.",
+        "Make the image smaller, by --resize_shorter perhaps, or raise --shard_size.",
     ),
     "too_small": Reason("Its shorter side is below --min_side.", "Lower --min_side, or find a larger version."),
     "animated": Reason(
         "It holds several frames, and nothing says which one is meant.", "Save the frame that you mean."
+    ),
+    "unknown_range": Reason(
+        "Its pixels are no 8-bit or 16-bit whole numbers but floating point, 32-bit and the like, and nothing says "
+        "which of them are black and white.",
+        "Scale its values to 8 or 16 bits and save it again.",
     ),
     "duplicate": Reason(
         "Another input has the same bytes and the same label; --dedup=exact keeps one of them.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 
 import numpy as np
@@ -57,9 +58,10 @@ def test_a_jpeg_that_needs_nothing_is_kept_byte_for_byte(data, channels):
         (encoded(picture(), "GIF"), "format GIF"),
         (encoded(picture(), "WEBP"), "format WEBP"),
         (encoded(picture(), "TIFF"), "format TIFF"),
+        (encoded(picture(), "PPM"), "format PPM"),
         (encoded(picture("CMYK")), "mode CMYK"),
     ],
-    ids=["png", "png alpha", "png palette", "png bits", "png 16 bits", "bmp", "gif", "webp", "tiff", "cmyk"],
+    ids=["png", "png alpha", "png palette", "png bits", "png 16 bits", "bmp", "gif", "webp", "tiff", "pnm", "cmyk"],
 )
 def test_anything_else_becomes_a_jpeg_that_tensorflow_decodes_and_crops(data, fixed):
     image = checked(data)
@@ -96,14 +98,52 @@ def test_transparent_pixels_become_white():
         (encoded(picture(size=(400, 300)), quality=95)[:2000], "truncated"),
         (encoded(picture(), "PNG")[:-40], "truncated"),
         (encoded(picture(), "GIF", save_all=True, append_images=[picture("L")]), "animated"),
+        (encoded(picture("L"), "EPS"), "not_an_image"),  # or else Ghostscript would be started
+        (encoded(picture("F"), "TIFF"), "unknown_range"),
+        (encoded(picture("I"), "TIFF"), "unknown_range"),
+        (encoded(picture(size=(70_000, 4)), "PNG"), "too_large"),
+        (encoded(picture("L", (4, 70_000)), "TIFF"), "too_large"),
     ],
-    ids=["empty", "html", "half a jpeg", "half a png", "animation"],
+    ids=[
+        *("empty", "html", "half a jpeg", "half a png", "animation", "eps"),
+        *("tiff of floats", "tiff of integers", "wide png", "tall tiff"),
+    ],
 )
 def test_what_is_no_whole_image_is_rejected_with_its_reason(data, reason):
     with pytest.raises(Rejected) as caught:
         checked(data)
     assert caught.value.reason == reason
     assert caught.value.detail
+
+
+def test_an_image_that_is_too_wide_for_a_jpeg_is_fine_once_it_is_smaller():
+    image = checked(encoded(picture(size=(70_000, 4)), "PNG"), resize_shorter=2, min_side=1)
+    assert (image.width, image.height) == (35_000, 2)
+
+
+@pytest.mark.parametrize("kind", ["GIF", "TIFF", "WEBP", "PNG", "JPEG"])
+def test_whatever_is_damaged_is_rejected_and_nothing_else_is_raised(kind):
+    exif, more = Image.Exif(), {"save_all": True, "append_images": [picture("L")]} if kind == "GIF" else {}
+    exif[0x0112] = 6
+    whole = encoded(picture(), kind, **({"exif": exif} if kind != "GIF" else more))
+    generator = np.random.default_rng(0)
+    for number in range(600):
+        data = bytearray(whole)
+        for place in generator.integers(0, min(len(data), 300), generator.integers(0, 5)):
+            data[place] = generator.integers(0, 256)
+        with contextlib.suppress(Rejected):
+            checked(bytes(data[: generator.integers(len(data))] if number % 2 else data))
+
+
+@pytest.mark.parametrize("place", ["PIL.Image.open", "PIL.ImageFile.ImageFile.load", "PIL.Image.Image.getexif"])
+def test_want_of_memory_is_not_the_image_s_fault(monkeypatch, place):
+    def fail(*_, **__):
+        raise MemoryError
+
+    data = encoded(picture())
+    monkeypatch.setattr(place, fail)
+    with pytest.raises(MemoryError):
+        checked(data)
 
 
 def test_an_image_of_too_many_pixels_is_rejected_before_it_is_decoded(monkeypatch):
