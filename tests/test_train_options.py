@@ -15,7 +15,8 @@ from tpu_input import InputConfig, augment, make_eval_input_fn, make_train_input
 from tpu_input.caching import cache_bytes, check_memory
 from tpu_input.hosts import Host
 from tpu_input.memory import input_bytes
-from tpu_input.shuffling import buffer_records
+from tpu_input.reading import records
+from tpu_input.shuffling import buffer_records, shard_order
 
 
 def changed(config=AUGMENTED, **options):
@@ -168,3 +169,17 @@ def test_mixing_weighs_labels_as_it_weighs_images(mix, compiled):
 def test_an_option_that_cannot_work_says_what_is_needed(change, message):
     with pytest.raises(ValueError, match=message):
         InputConfig(8, **change)
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_hosts_that_divide_the_shards_of_a_bucket_by_record_share_nothing(digits_dataset, deterministic):
+    remote = dataclasses.replace(digits_dataset, path=f"file://{digits_dataset.path}")  # is waited for as a bucket is
+    num_shards, hosts = len(remote.split("train").shards), 12
+    seen: Counter[tuple[bytes, int]] = Counter()
+    for host in range(hosts):
+        config = InputConfig(8, deterministic=deterministic)
+        order = shard_order(tf.constant(0, tf.int64), num_shards, config)
+        read = records(remote, "train", Host(host, hosts), config, order)
+        seen.update((path, int(number)) for path, number, _ in read.as_numpy_iterator())
+    assert hosts > num_shards
+    assert len(seen) == sum(seen.values()) == remote.split("train").num_examples

@@ -99,8 +99,9 @@ def records(
         listed = tuple(tf.gather(column, order) for column in listed)
     at_once = 1 if order is None else min(config.parallel_shards, len(paths))
     # Shards in a bucket are waited for at the same time. Files are read ahead by the system, and a thread for each of
-    # them only takes time.
-    in_parallel = {"num_parallel_calls": at_once, "deterministic": order is None or config.deterministic}
+    # them only takes time. Hosts that divide shards by record need to see the records in the same order.
+    ordered = order is None or config.deterministic or host.reads_by_record(shards)
+    in_parallel = {"num_parallel_calls": at_once, "deterministic": ordered}
     dataset = tf.data.Dataset.from_tensor_slices(listed).interleave(
         functools.partial(shard_records, buffer_bytes=read_buffer_bytes(manifest.path)),
         cycle_length=at_once,
