@@ -102,6 +102,19 @@ def test_counts_are_kept_and_counted_again_for_what_has_changed(tmp_path, monkey
     assert json.loads((tmp_path / shards.COUNTS_NAME).read_text())["train-00000"][1] == 5
 
 
+def test_a_star_that_matches_the_counts_and_a_folder_means_the_shards(tmp_path):
+    write(tmp_path, [encoded(0, "JPEG")] * 7, IMAGENET)
+    (tmp_path / "aside").mkdir()
+    (tmp_path / f"{shards.COUNTS_NAME}.interrupted").touch()
+    first = Manifest.from_shards(f"{tmp_path}/*", record=IMAGENET)
+    assert (tmp_path / shards.COUNTS_NAME).exists()
+    assert Manifest.from_shards(f"{tmp_path}/*", record=IMAGENET) == first
+    assert Manifest.from_shards(f"{tmp_path}/*-*", record=IMAGENET) == first
+    assert [shard.name for shard in first.split("train").shards] == ["train-00000", "train-00001"]
+    with pytest.raises(ValueError, match=r"no file matches '.*/as\*'"):
+        Manifest.from_shards(f"{tmp_path}/as*")
+
+
 def test_our_own_index_counts_without_reading_the_shards(dataset_copy, digits_dataset, monkeypatch):
     monkeypatch.setattr(shards, "_count", None)
     manifest = Manifest.from_shards(f"{dataset_copy}/train-*.tfrecord", classes=digits_dataset.classes)

@@ -10,7 +10,7 @@ import json
 import os
 import struct
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import tensorflow as tf
@@ -43,22 +43,30 @@ def manifest_of_shards(patterns: Mapping[str, str], record: RecordSpec, classes:
     (folder,) = folders
     kept = _read_counts(folder)
     with ThreadPoolExecutor(_THREADS) as pool:
-        shards = {split: tuple(pool.map(lambda path: _shard(path, kept), paths)) for split, paths in found.items()}
+        counted = {split: pool.map(lambda path: _shard(path, kept), paths) for split, paths in found.items()}
+        shards = {split: tuple(filter(None, of)) for split, of in counted.items()}
+    for split, of in shards.items():
+        _require(of, patterns[split])
     if not tf.io.gfile.isdir(f"{folder}/index"):  # which says it as fast, in a folder that takes no foreign files
-        counted = {one.name: [one.num_bytes, one.num_examples] for of in shards.values() for one in of}
-        _write_counts(folder, kept | counted)
-    for paths in found.values():
-        _check_first(paths[0], record)
+        counts = {one.name: [one.num_bytes, one.num_examples] for of in shards.values() for one in of}
+        _write_counts(folder, kept | counts)
+    for of in shards.values():
+        _check_first(f"{folder}/{of[0].name}", record)
     splits = {split: _split(of) for split, of in shards.items()}
     total = sum(split.num_examples for split in splits.values())
     return Manifest(folder, classes, record.label_offset, splits, total, {}, {}, "", record=record)
 
 
 def _match(pattern: str) -> list[str]:
-    paths: list[str] = sorted(tf.io.gfile.glob(pattern))
-    if not paths:
-        raise ValueError(f"no file matches {pattern!r}; quote the pattern, and look with: ls {pattern}")
+    """Returns what a pattern matches but our own counts beside the shards."""
+    paths = sorted(path for path in tf.io.gfile.glob(pattern) if not os.path.basename(path).startswith(COUNTS_NAME))
+    _require(paths, pattern)
     return paths
+
+
+def _require(found: Sequence[object], pattern: str) -> None:
+    if not found:
+        raise ValueError(f"no file matches {pattern!r}; quote the pattern, and look with: ls {pattern}")
 
 
 def _split(shards: tuple[Shard, ...]) -> Split:
@@ -66,8 +74,12 @@ def _split(shards: tuple[Shard, ...]) -> Split:
     return Split(shards, (), (0, 0.0, 0), (0, 0.0, 0), InputConfig.mean, InputConfig.std)
 
 
-def _shard(path: str, kept: Mapping[str, list[int]]) -> Shard:
-    name, num_bytes = os.path.basename(path), tf.io.gfile.stat(path).length
+def _shard(path: str, kept: Mapping[str, list[int]]) -> Shard | None:
+    """Returns a shard with its count; None for a folder, which a star matches too."""
+    name, status = os.path.basename(path), tf.io.gfile.stat(path)
+    num_bytes = status.length
+    if status.is_directory:
+        return None
     if name in kept and kept[name][0] == num_bytes:
         return Shard(name, kept[name][1], num_bytes, "")
     index = f"{os.path.dirname(path)}/index/{name.removesuffix('.tfrecord')}.parquet"
