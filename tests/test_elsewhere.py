@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -9,10 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import tensorflow as tf
+from conftest import files
 
 import tpu_input
-from tpu_input import InputConfig, RecordSource, __main__, schema
+from tpu_input import InputConfig, RecordSource, __main__, read_manifest, schema
 from tpu_input.images import decode_for_evaluation
+from tpu_input.record_source import write_dali_index
 
 CONFIG = InputConfig(image_size=8)
 
@@ -94,6 +97,19 @@ def test_dali_s_index_says_where_records_lie(dataset_copy, capsys):
     with (dataset_copy / "train-00000-of-00009.tfrecord").open("rb") as file:
         frames = [(offset, len(payload) + schema.FRAME_BYTES) for offset, payload in schema.read_frames(file)]
     assert [tuple(map(int, line.split())) for line in lines] == frames
+
+
+def test_dali_s_index_of_an_interrupted_command_is_not_half_there(dataset_copy, monkeypatch):
+    write_dali_index(read_manifest(dataset_copy))
+    before = files(dataset_copy)
+
+    def full(*_):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_dali_index(read_manifest(dataset_copy))
+    assert files(dataset_copy) == before
 
 
 def test_a_command_s_mistake_is_said_without_a_traceback(tmp_path, capsys):

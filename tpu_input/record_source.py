@@ -5,8 +5,11 @@ DATASET/index/SHARD.parquet ──▶ offsets and lengths ──▶ source[n] �
 
 from __future__ import annotations
 
+import contextlib
 import io
 import operator
+import os
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, SupportsIndex
 
@@ -56,9 +59,16 @@ def write_dali_index(manifest: Manifest) -> list[str]:
 
 
 def _write(path: str, text: str) -> None:
+    """Writes a file that appears under its name whole or not at all; so does every object of a bucket."""
     if "://" not in path:
-        with open(path, "w") as file:
-            file.write(text)
+        temporary = f"{path}.{uuid.uuid4().hex}"
+        try:
+            with open(temporary, "w") as file:
+                file.write(text)
+            os.replace(temporary, path)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(temporary)
         return
     import tensorflow as tf
 
