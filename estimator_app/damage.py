@@ -1,4 +1,4 @@
-"""An image that TensorFlow cannot decode: its own error names neither the record nor the split.
+"""A record that TensorFlow cannot parse or decode: its own error names neither the record nor the split.
 
 tf.errors.InvalidArgumentError("Invalid JPEG data …") ──named()──▶ ValueError: which record of which shard
 """
@@ -16,10 +16,10 @@ from tpu_input import Manifest, find_undecodable
 
 @contextlib.contextmanager
 def named(manifest: Manifest, split: str) -> Iterator[None]:
-    """Lets all errors pass but those of a decoder.
+    """Lets all errors pass but those of a parser or decoder.
 
     Raises:
-      ValueError: An image of the split cannot be decoded.
+      ValueError: A record of the split cannot be parsed, or its image not be decoded.
     """
     try:
         yield
@@ -28,7 +28,8 @@ def named(manifest: Manifest, split: str) -> Iterator[None]:
         place = find_undecodable(manifest, split, reason)
         if place is None:
             raise
+        said = reason.partition(", value: ")[0]  # what follows is the record itself
         raise ValueError(
-            f"{place} holds an image that cannot be decoded ({reason}); find all such with: "
+            f"{place} holds an image or a label that cannot be decoded ({said}); find all such with: "
             f"python -m beam_pipelines verify {manifest.path}"
         ) from error

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from estimator_app.classifier import Array, Classifier
 from estimator_app.config import TrainConfig
+from estimator_app.damage import named
 from estimator_app.evaluation import Metrics
 from estimator_app.export import read_origin
 from estimator_app.loops import find_loop
@@ -77,17 +78,18 @@ def _classified(
     classifier: Classifier, manifest: Manifest, split: str, batch_size: int
 ) -> Iterator[tuple[Array, Array]]:
     """Yields (probabilities [N, num_classes] float32, labels [N]) of each batch, the last perhaps shorter."""
-    for paths, places, encoded, labels in _records(manifest, split, batch_size).as_numpy_iterator():
-        results = classifier(list(encoded))
-        for path, place, label, result in zip(paths, places, labels, results, strict=True):
-            valid = 0 <= label < len(manifest.classes)
-            if isinstance(result, ValueError) or not valid:
-                why = f"holds {result}" if valid else f"has label {label}"
-                raise ValueError(
-                    f"record {place} of {path.decode()!r} {why}; look for the damage with: "
-                    f"python -m beam_pipelines verify {manifest.path}"
-                )
-        yield np.stack([result for result in results if not isinstance(result, ValueError)]), labels
+    with named(manifest, split):
+        for paths, places, encoded, labels in _records(manifest, split, batch_size).as_numpy_iterator():
+            results = classifier(list(encoded))
+            for path, place, label, result in zip(paths, places, labels, results, strict=True):
+                valid = 0 <= label < len(manifest.classes)
+                if isinstance(result, ValueError) or not valid:
+                    why = f"holds {result}" if valid else f"has label {label}"
+                    raise ValueError(
+                        f"record {place} of {path.decode()!r} {why}; look for the damage with: "
+                        f"python -m beam_pipelines verify {manifest.path}"
+                    )
+            yield np.stack([result for result in results if not isinstance(result, ValueError)]), labels
 
 
 def _records(manifest: Manifest, split: str, batch_size: int) -> tf.data.Dataset:

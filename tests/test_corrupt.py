@@ -60,6 +60,7 @@ def epoch(folder: Path, make, config=CONFIG) -> tuple[float, list[int]]:
 
 DAMAGES = [
     (changed(label=10), "has label 10 on disk; 10 classes need 0 to 9"),
+    (changed(label=2**32 + 1), "has label 4294967297 on disk; 10 classes need 0 to 9"),
     (changed(label=-1), "has label -1 on disk; 10 classes need 0 to 9"),
     (changed(encoded=b""), "holds no jpeg image that can be decoded, in feature image/encoded"),
     (changed(encoded=b"\xff\xd8\xffnothing\xff"), "holds no jpeg image that can be decoded"),
@@ -167,6 +168,37 @@ def test_what_only_the_decoder_refuses_is_found_afterwards(dataset_copy, others)
         manifest = Manifest.from_shards(f"{dataset_copy}/train-*", classes=10)
     with pytest.raises(tf.errors.InvalidArgumentError) as caught:
         epoch(dataset_copy, make_train_input_fn)
+    assert find_undecodable(manifest, "train", caught.value.message) == f"record 5 of '{dataset_copy}/{SHARD}'"
+
+
+def with_values(key: str, kind: str, *values: object):
+    """Gives a feature other values, of any kind and number."""
+
+    def change(payload: bytes) -> bytes:
+        example = tf.train.Example.FromString(payload)
+        example.features.feature[key].Clear()
+        getattr(example.features.feature[key], kind).value.extend(values)
+        return example.SerializeToString()
+
+    return change
+
+
+@pytest.mark.parametrize("make", [make_train_input_fn, make_eval_input_fn])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda payload: b"\x0a\x05hello garbage, size 7",
+        with_values("image/class/label", "int64_list", 0, 1),
+        with_values("image/class/label", "float_list", 0.5),
+        with_values("image/encoded", "bytes_list", b"one", b"two"),
+    ],
+    ids=["no example", "two labels", "half a label", "two images"],
+)
+def test_what_only_the_parser_refuses_is_found_afterwards(dataset_copy, make, change):
+    rewrite(dataset_copy, change)
+    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+        epoch(dataset_copy, make)
+    manifest = read_manifest(dataset_copy)
     assert find_undecodable(manifest, "train", caught.value.message) == f"record 5 of '{dataset_copy}/{SHARD}'"
 
 

@@ -58,6 +58,10 @@ def test_a_damaged_record_is_named_and_gives_no_number(finished, dataset_copy):
     shard.write_bytes(b"".join(map(schema.frame, payloads)))
     with pytest.raises(ValueError, match=rf"record 3 of '{shard}' holds a damaged JPEG file"):
         evaluate_export(classifier, manifest, "validation", 32)
+    payloads[3] = b"no Example"
+    shard.write_bytes(b"".join(map(schema.frame, payloads)))
+    with pytest.raises(ValueError, match=rf"record 3 of '{shard}' holds .* \(Could not parse example input\); find"):
+        evaluate_export(classifier, manifest, "validation", 32)
     shard.write_bytes(shard.read_bytes()[:-10])
     with pytest.raises(ValueError, match="record 3 of"):
         evaluate_export(classifier, manifest, "validation", 32)

@@ -38,6 +38,13 @@ def test_parse_gives_the_jpeg_and_the_label_counted_from_zero():
     assert (parsed["label"].numpy(), parsed["label"].dtype) == (4, tf.int32)
 
 
+@pytest.mark.parametrize(("label", "parsed"), [(2**32 + 1, 2**31 - 1), (-(2**32) + 1, schema.NO_LABEL)])
+def test_a_label_beyond_int32_becomes_none_that_a_class_has(label, parsed):
+    serialized = schema.encode(RECORD._replace(label=label))
+    assert schema.parse(tf.constant(serialized))["label"].numpy() == parsed
+    assert schema.parse_wide(tf.constant(serialized))["label"].numpy() == label
+
+
 def test_tensorflow_reads_the_frames_and_we_read_tensorflow_s(tmp_path):
     payloads = [b"", b"one", bytes(range(256)) * 99]
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"

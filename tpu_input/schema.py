@@ -31,6 +31,7 @@ __all__ = [
     "encode",
     "frame",
     "parse",
+    "parse_wide",
     "read_frames",
     "shard_name",
 ]
@@ -139,8 +140,16 @@ def parse(serialized: Any, first_label: int = 0, spec: RecordSpec | None = None)
 
     Returns:
       {"encoded": scalar string, a JPEG file or what `spec` says, "" where there is none; "label": scalar int32,
-      0-based, NO_LABEL where there is none}.
+      0-based, NO_LABEL where there is none; the least or the largest int32 where the one on disk does not fit}.
     """
+    import tensorflow as tf
+
+    example = parse_wide(serialized, first_label, spec)
+    return example | {"label": tf.saturate_cast(example["label"], tf.int32)}
+
+
+def parse_wide(serialized: Any, first_label: int = 0, spec: RecordSpec | None = None) -> dict[str, Any]:
+    """Returns what parse() does, with an int64 label as it is on disk: to check it before it is cast saves an op."""
     import tensorflow as tf
 
     spec = spec or RecordSpec()
@@ -151,5 +160,4 @@ def parse(serialized: Any, first_label: int = 0, spec: RecordSpec | None = None)
             spec.label_key: tf.io.FixedLenFeature([], tf.int64, NO_LABEL + first_label),
         },
     )
-    label = tf.cast(features[spec.label_key] - first_label, tf.int32)
-    return {"encoded": features[spec.image_key], "label": label}
+    return {"encoded": features[spec.image_key], "label": features[spec.label_key] - first_label}
