@@ -48,6 +48,7 @@ HOSTILE = {  # file: (bytes, reason)
     "bomb.png": (encoded(Image.new("1", (2000, 2000)), "PNG"), "too_large"),
     "pixel.gif": (encoded(Image.new("P", (1, 1)), "GIF"), "too_small"),
     "dance.gif": (encoded(picture(3), "GIF", save_all=True, append_images=[picture(4)]), "animated"),
+    "floats.tiff": (encoded(picture(14).convert("F"), "TIFF"), "unknown_range"),
     "Ünï çödé \U0001f600.jpg": (encoded(picture(5)), ""),
     "quote'\"<b>.jpg": (encoded(picture(6)), ""),
     "new\nline.jpg": (encoded(picture(7)), ""),
