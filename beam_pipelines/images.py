@@ -149,8 +149,9 @@ def _damage_of(image: Image.Image) -> Iterator[None]:
     except (Rejected, MemoryError):  # of memory there is too little now; the image may be fine
         raise
     except Exception as error:
-        reason = "truncated" if "truncated" in str(error) else "corrupt"
-        raise Rejected(reason, f"{image.format}: {error}") from error
+        said = str(error) or type(error).__name__
+        reason = "truncated" if "truncated" in said else "corrupt"
+        raise Rejected(reason, f"{image.format}: {said}") from error
 
 
 def _check_kind(image: Image.Image) -> None:

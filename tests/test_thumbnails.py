@@ -74,3 +74,8 @@ def test_rejected_members_of_an_archive_are_shown(few_digits, tmp_path):
     assert (line.key, picture.width, picture.height) == ("0/half.jpg", 32, 32)
     ((line, picture),) = shown["empty"]
     assert (line.key, picture) == ("0/empty.jpg", None)
+
+
+def test_what_other_programs_would_draw_has_no_picture(monkeypatch):
+    monkeypatch.setattr("PIL.EpsImagePlugin.Ghostscript", lambda *_, **__: pytest.fail("Ghostscript was started"))
+    assert thumbnail(encoded(Image.new("L", (40, 30)), "EPS")) is None
