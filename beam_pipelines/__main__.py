@@ -13,7 +13,6 @@ from typing import Any
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # while the imports below take their second, there is nothing to say
-
 # Before the Google clients are imported, which warn of the age of the Python that runs them, and Beam, which warns of
 # packages that it does not need here.
 warnings.simplefilter("ignore", FutureWarning)
