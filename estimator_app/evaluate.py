@@ -6,6 +6,7 @@ EXPORT_DIR/1763596800     + shards ──evaluate_export()──────▶ 
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Iterator
 from typing import Any
@@ -54,7 +55,8 @@ def evaluate_export(classifier: Classifier, manifest: Manifest, split: str, batc
       batch_size: Files to classify at a time.
 
     Raises:
-      ValueError: The dataset has other classes, or a record cannot be read; the message names it.
+      ValueError: The dataset has other classes, a record cannot be read (the message names it), or the loss is no
+        number.
     """
     if manifest.classes != classifier.classes:
         raise ValueError(f"{manifest.path!r} has classes {manifest.classes}, the export {classifier.classes}")
@@ -64,7 +66,13 @@ def evaluate_export(classifier: Classifier, manifest: Manifest, split: str, batc
     if not totals:
         raise ValueError(f"split {split!r} of {manifest.path!r} has no examples")
     found = {name: value.numpy() for name, value in results(totals).items()}
-    return Metrics.of(found | {"global_step": read_origin(classifier.path)[1]}, split)
+    metrics = Metrics.of(found | {"global_step": read_origin(classifier.path)[1]}, split)
+    if not math.isfinite(metrics.loss):
+        raise ValueError(
+            f"the loss of {classifier.path!r} is no number on split {split!r}: its training diverged; export an earlier "
+            "step (--step), or train with a smaller --learning_rate"
+        )
+    return metrics
 
 
 def _sums(probabilities: Array, labels: Array) -> dict[str, tf.Tensor]:

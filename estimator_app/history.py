@@ -11,6 +11,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import io
+import math
 from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
@@ -65,7 +66,7 @@ def write_history(model_dir: str, rows: Sequence[Row]) -> None:
 
 
 def best(rows: Sequence[Row], metric: str) -> Row | None:
-    """Returns the first of the best rows; None when there is none.
+    """Returns the first of the best rows, NaN being worse than any number; None when there is none.
 
     Raises:
       ValueError: No evaluation gives this metric.
@@ -74,7 +75,12 @@ def best(rows: Sequence[Row], metric: str) -> Row | None:
         if metric not in row.values:
             raise ValueError(f"early_stop_metric must be one of {', '.join(row.values)}, got {metric!r}")
     sign = -1 if is_better_low(metric) else 1
-    return max(rows, key=lambda row: sign * row.values[metric], default=None)
+
+    def rank(row: Row) -> tuple[bool, float]:
+        value = row.values[metric]
+        return not math.isnan(value), sign * value  # max() would keep a NaN that comes first: nothing is above it
+
+    return max(rows, key=rank, default=None)
 
 
 def is_stale(rows: Sequence[Row], metric: str, patience: int) -> bool:

@@ -5,6 +5,7 @@ checkpoint of step N ──train()──▶ checkpoint of a later step ──eva
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Mapping
@@ -63,7 +64,7 @@ def evaluate(
 
     Raises:
       ValueError: The dataset has other classes, the split another number of examples than its manifest promises or an
-        image that cannot be decoded, or the checkpoint is of another network.
+        image that cannot be decoded, the loss is no number, or the checkpoint is of another network.
       Stopped: `stop` was set.
     """
     check_evaluable(manifest, config)
@@ -85,7 +86,7 @@ def _check(checkpoint: str | None, config: TrainConfig) -> CheckFits:
 
 
 def no_number(step: int, config: TrainConfig) -> ValueError:
-    """Returns what is said of a loss that is NaN after `step`."""
+    """Returns what is said of a loss, of training or evaluation, that is NaN or infinite after `step`."""
     rate = config.schedule.learning_rate(step - 1.0)
     return ValueError(
         f"the loss is no number at step {step}, at a learning rate of {rate:.3g} (its peak is "
@@ -113,7 +114,8 @@ def counted(found: Mapping[str, Any], manifest: Manifest, config: TrainConfig) -
       config: For its split.
 
     Raises:
-      ValueError: It has counted more or fewer, or there are none.
+      ValueError: It has counted more or fewer, there are none, or the loss is no number: the last step before an
+        evaluation can ruin the weights, and no step after it has seen that.
     """
     metrics, promised = Metrics.of(found, config.split), num_examples(manifest, config.split)
     if metrics.num_examples != promised:
@@ -121,6 +123,8 @@ def counted(found: Mapping[str, Any], manifest: Manifest, config: TrainConfig) -
             f"evaluation counted {metrics.num_examples} examples of split {config.split!r}, its manifest promises "
             f"{promised}; look for the damage with: python -m beam_pipelines verify {manifest.path}"
         )
+    if not math.isfinite(metrics.loss):
+        raise no_number(metrics.step, config)
     return metrics
 
 

@@ -74,8 +74,9 @@ def _train_to(
             if math.isnan(progress.loss):
                 raise no_number(progress.step, trainer.config)
             _write_curves(trainer.config, before, progress)
-            save(progress.step, progress.step == last or stop.is_set())
-            if stop.is_set():
+            stopping = stop.is_set()  # looked at once: set between two looks, it would end the run without saving
+            save(progress.step, progress.step == last or stopping)
+            if stopping:
                 raise Stopped
 
 

@@ -79,6 +79,14 @@ def test_a_run_killed_between_its_best_export_and_its_history_evaluates_again(di
     assert steps == sorted(set(steps))
 
 
+def test_weights_that_the_last_step_before_an_evaluation_ruins_are_said_and_never_exported(digits_dataset, tmp_path):
+    for _ in range(2):  # the same command again says the same
+        with pytest.raises(ValueError, match="loss is no number at step 2, at a learning rate of .*; try a smaller --"):
+            train(digits_dataset, tmp_path, train_steps=2, steps_per_eval=2, learning_rate=1e30)
+    assert read_finished(str(tmp_path)) is None
+    assert not list(tmp_path.glob("export/**/saved_model.pb"))
+
+
 def test_exports_that_this_run_has_not_made_are_never_removed(digits_dataset, tmp_path):
     foreign = tmp_path / "export" / "1"
     foreign.mkdir(parents=True)

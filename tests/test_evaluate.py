@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from pathlib import Path
 
 import pytest
+import tensorflow as tf
 from app_fixtures import configured, keras_warns
 
 from estimator_app.classifier import load_classifier
@@ -71,3 +73,12 @@ def test_classes_of_another_dataset_are_no_result(finished, digits_dataset):
     other = dataclasses.replace(digits_dataset, classes=("cat", "dog"))
     with pytest.raises(ValueError, match=r"has classes \('cat', 'dog'\), the export \('0', '1'"):
         evaluate_export(load_classifier(finished.export), other, "validation", 32)
+
+
+def test_an_export_of_weights_that_are_no_numbers_is_said(finished, digits_dataset):
+    def diverged(image_bytes):
+        return {"probabilities": tf.fill([len(image_bytes), 10], math.nan)}
+
+    classifier = dataclasses.replace(load_classifier(finished.export), signature=diverged)
+    with pytest.raises(ValueError, match="the loss of '.*' is no number on split 'validation': its training diverged"):
+        evaluate_export(classifier, digits_dataset, "validation", 32)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from estimator_app.history import Row, best, is_stale, read_history, write_history
@@ -37,6 +39,8 @@ def test_a_damaged_history_is_refused(tmp_path, text):
         ("accuracy", (0.5, 0.9, 0.8), 20),
         ("accuracy", (0.5, 0.9, 0.9), 20),  # the first of the best: no better is no new best
         ("loss", (0.5, 0.9, 0.4), 30),
+        ("loss", (math.nan, 0.5, 0.4), 30),  # a diverged evaluation is never the best of several
+        ("accuracy", (math.nan, 0.1, math.nan), 20),
     ],
 )
 def test_the_best_is_the_highest_accuracy_or_the_lowest_loss(metric, values, step):

@@ -23,6 +23,7 @@ from estimator_app.history import read_history
 from estimator_app.lookup import find_checkpoint
 from estimator_app.loops import default_loop, find_loop
 from estimator_app.progress import Progress
+from estimator_app.stopping import Stopped
 from estimator_app.strategy import make_trainer
 
 pytestmark = keras_warns
@@ -164,6 +165,33 @@ def test_an_export_says_of_files_what_evaluation_says_of_records(digits_dataset,
 def test_a_loss_that_is_no_number_says_where_and_at_what_rate(digits_dataset, tmp_path):
     with pytest.raises(ValueError, match=r"is no number at step \d, at a learning rate of \S+ \(its peak is 1e\+30\)"):
         train(digits_dataset, tmp_path, learning_rate=1e30)
+
+
+def test_weights_that_the_last_step_before_an_evaluation_ruins_are_said_and_never_exported(digits_dataset, tmp_path):
+    diverging = {"train_steps": 2, "steps_per_eval": 2, "learning_rate": 1e30}
+    for _ in range(2):  # the same command again says the same
+        with pytest.raises(ValueError, match="loss is no number at step 2, at a learning rate of .*; try a smaller --"):
+            train(digits_dataset, tmp_path, **diverging)
+    assert not (tmp_path / "metrics.json").exists()
+    assert not list(tmp_path.glob("export/**/saved_model.pb"))
+
+
+def test_a_stop_that_comes_while_a_step_is_looked_at_loses_no_step(digits_dataset, tmp_path):
+    class Late(threading.Event):
+        looks = 0
+
+        def is_set(self) -> bool:
+            self.looks += 1
+            if self.looks == 2:  # set between the first look after a step and the next
+                self.set()
+            return super().is_set()
+
+    config = configured(digits_dataset, loop="strategy")
+    trainer, stop = make_trainer(config, str(tmp_path)), Late()
+    with pytest.raises(Stopped):
+        strategy_rounds.train(trainer, digits_dataset, config, 0, 5, stop)
+    saved = max(int(path.stem.rpartition("-")[2]) for path in tmp_path.glob("*.index"))
+    assert saved == trainer.global_step.numpy()
 
 
 def test_checkpoints_of_other_classes_and_of_the_other_loop_are_refused_in_a_line(digits_dataset, straight, tmp_path):
