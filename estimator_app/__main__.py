@@ -8,6 +8,7 @@ TensorFlow is imported after the flags are read: --help and mistakes answer at o
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -206,12 +207,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     except BrokenPipeError:  # whoever reads, e.g. head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python would flush into the pipe at its end
-        return 0
+        return _unread() if arguments.command is commands.train else 0
     except mistakes() as error:
         if arguments.verbose:
             raise
         warn(f"error: {one_line(error)}")
         return 2
+
+
+def _unread() -> int:
+    """Says that a training has ended before its end, for what it prints is not what it is for; returns its status."""
+    with contextlib.suppress(BrokenPipeError):  # stderr may go to the same reader
+        warn("error: nobody reads the output any more, so training ended; the same command goes on: write to a file")
+    return 2
 
 
 if __name__ == "__main__":

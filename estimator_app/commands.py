@@ -34,6 +34,9 @@ def check(arguments: argparse.Namespace) -> None:
       ValueError: The flags contradict each other, or a TPU cannot open a path.
       ImportError: They ask for TPUEstimator, and there is none.
     """
+    of_tpu = [f"--{name}" for name in ("tpu", "tpu_zone", "gcp_project") if vars(arguments).get(name)]
+    if of_tpu and not arguments.use_tpu:
+        raise ValueError(f"{of_tpu[0]} without --use_tpu would run on this machine; add --use_tpu, or leave it out")
     if arguments.command is evaluate:
         _check_evaluated(arguments)
     if arguments.command in (evaluate, export) and arguments.step is not None and arguments.checkpoint:

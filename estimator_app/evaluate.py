@@ -69,8 +69,8 @@ def evaluate_export(classifier: Classifier, manifest: Manifest, split: str, batc
     metrics = Metrics.of(found | {"global_step": read_origin(classifier.path)[1]}, split)
     if not math.isfinite(metrics.loss):
         raise ValueError(
-            f"the loss of {classifier.path!r} is no number on split {split!r}: its training diverged; export an earlier "
-            "step (--step), or train with a smaller --learning_rate"
+            f"the loss of {classifier.path!r} is no number on split {split!r}: its training diverged; export "
+            "an earlier --step, or train with a smaller --learning_rate"
         )
     return metrics
 

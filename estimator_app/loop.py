@@ -115,6 +115,8 @@ def _already(it: _Run) -> Finished | None:
     if not finished or not _is_all(finished, it):
         return None
     it.report(f"nothing to train: step {finished.metrics.step} is done, {finished.metrics}")
+    if finished.metrics.step < it.config.train_steps:
+        it.report(_why_early(it))
     it.report(f"export: {finished.export}")
     return finished
 
@@ -176,6 +178,14 @@ def _is_evaluated(step: int, it: _Run) -> bool:
     return bool(rows) and rows[-1].step == step and of_finished == (step, it.config.split)
 
 
+def _why_early(it: _Run) -> str:
+    metric, patience = it.config.early_stop_metric, it.config.early_stop_patience
+    return (
+        f"stopped early: {patience} evaluations were no better in {metric} than the best before them; to go on, give "
+        "more --early_stop_patience, or 0"
+    )
+
+
 def next_stop(step: int, steps_per_eval: int, train_steps: int) -> int:
     """Returns the step of the next evaluation: a multiple of `steps_per_eval`, or the last."""
     return min((step // steps_per_eval + 1) * steps_per_eval, train_steps)
@@ -202,9 +212,9 @@ def _finish(it: _Run, step: int) -> Finished:
     finished = dataclasses.replace(finished, export=_keep(it, "last", finished.metrics))
     pictures = _draw(it)
     write_finished(it.model_dir, finished, it.config.classes)
-    metric, patience = it.config.early_stop_metric, it.config.early_stop_patience
+    metric = it.config.early_stop_metric
     if step < it.config.train_steps:
-        it.report(f"stopped early: {patience} evaluations were no better in {metric} than the best before them")
+        it.report(_why_early(it))
     it.report(f"{'curves and confusion' if len(pictures) > 1 else 'curves'}: {', '.join(pictures)}")
     for entry in read_exports(it.model_dir).get("best", [])[-1:]:
         it.report(f"export of the best in {metric}, step {entry['step']}: {entry['path']}")

@@ -217,6 +217,13 @@ def test_a_tpu_and_a_local_folder_are_refused_before_anything_slow(capsys, flag)
     assert f"{name} is '{Path(value).absolute()}', which a TPU's hosts cannot open" in message
 
 
+@pytest.mark.parametrize("arguments", [("train", "--dataset=here"), ("evaluate",)])
+def test_a_tpu_that_is_named_but_not_used_is_refused_before_anything_slow(capsys, arguments):
+    for flag in ("--tpu", "--tpu_zone", "--gcp_project"):
+        message = refused(capsys, *arguments, "--model_dir=there", f"{flag}=mine")
+        assert f"{flag} without --use_tpu would run on this machine; add --use_tpu" in message
+
+
 def test_the_flags_and_an_example_of_every_command_are_in_its_help(capsys):
     for command in ("train", "evaluate", "export", "predict", "preflight"):
         code, out, _ = run(capsys, command, "--help")

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +18,7 @@ from app_fixtures import happening, keras_warns
 from estimator_app.history import read_history
 
 pytestmark = keras_warns
+ROOT = Path(__file__).parent.parent
 FLAGS = (
     *("--image_size=16", "--train_batch_size=16", "--no_flip", "--learning_rate=0.05"),
     *("--steps_per_eval=10", "--save_steps=4"),
@@ -61,3 +65,13 @@ def test_a_run_that_is_stopped_in_every_way_ends_with_the_same_weights(digits_da
     for name, value in expected.items():
         np.testing.assert_array_equal(found[name], value, err_msg=name)
     assert decisions(model_dir) == decisions(straight)
+
+
+def test_a_training_whose_output_nobody_reads_any_more_is_no_success(digits_dataset, tmp_path):
+    whole = [sys.executable, "-m", "estimator_app", *command(digits_dataset, tmp_path)]
+    with subprocess.Popen(whole, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as training:
+        assert training.stdout.readline().startswith("training cnn at step 0/20")
+        training.stdout.close()
+        line = training.stderr.read().splitlines()[-1]
+    assert training.returncode == 2
+    assert line.startswith("error: nobody reads the output any more, so training ended; the same command goes on")

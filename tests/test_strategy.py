@@ -170,7 +170,7 @@ def test_a_loss_that_is_no_number_says_where_and_at_what_rate(digits_dataset, tm
 def test_weights_that_the_last_step_before_an_evaluation_ruins_are_said_and_never_exported(digits_dataset, tmp_path):
     diverging = {"train_steps": 2, "steps_per_eval": 2, "learning_rate": 1e30}
     for _ in range(2):  # the same command again says the same
-        with pytest.raises(ValueError, match="loss is no number at step 2, at a learning rate of .*; try a smaller --"):
+        with pytest.raises(ValueError, match=r"no number at step 2, at a learning rate of .*; try a smaller --"):
             train(digits_dataset, tmp_path, **diverging)
     assert not (tmp_path / "metrics.json").exists()
     assert not list(tmp_path.glob("export/**/saved_model.pb"))
