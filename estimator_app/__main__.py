@@ -91,7 +91,12 @@ def _train_flags(flag: Any) -> None:
     flag("--image_size", type=int, default=224, help="height and width in pixels (default: %(default)s)")
     flag("--train_batch_size", type=int, default=128, help="images a step, over all TPU cores (default: %(default)s)")
     flag("--eval_batch_size", type=int, default=128, help="images a step of evaluation (default: %(default)s)")
-    flag("--train_steps", type=int, default=1000, help="steps in all; more extends a run (default: %(default)s)")
+    flag(
+        "--train_steps",
+        type=int,
+        default=1000,
+        help="steps in all, which may change between runs (default: %(default)s)",
+    )
     flag("--steps_per_eval", type=int, default=500, help="steps between evaluations (default: %(default)s)")
     flag("--save_steps", type=int, default=0, help="steps between checkpoints besides one a minute (default: none)")
     flag("--keep_exports", type=int, default=2, help="exports that stay, of last steps and best (default: %(default)s)")

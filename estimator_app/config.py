@@ -19,7 +19,7 @@ from tpu_input.schema import Manifest
 FORMAT_VERSION = 2
 PRECISIONS = ("float32", "bfloat16")
 CLASS_WEIGHTS = ("equal", "balanced")
-# What another run into the same model_dir may say otherwise. train_steps may grow alone.
+# What another run into the same model_dir may say otherwise.
 _MAY_CHANGE = frozenset(
     {"dataset", "split", "eval_batch_size", "train_steps", "steps_per_eval", "iterations_per_loop", "summary_steps"}
     | {"save_steps", "keep_exports", "early_stop_metric", "early_stop_patience"}
@@ -66,7 +66,7 @@ class TrainConfig:
       iterations_per_loop: Steps that a TPU takes between two looks at the host.
       learning_rate: At its peak.
       warmup_steps: Steps until the peak.
-      decay_steps: Step at which the learning rate has fallen; train_steps may grow beyond it.
+      decay_steps: Step at which the learning rate has fallen; train_steps may be more or less.
       decay: One of schedule.DECAYS.
       optimizer: One of optimizers.OPTIMIZERS.
       weight_decay: Share of a kernel that a step takes away, times the learning rate.
@@ -157,8 +157,13 @@ class TrainConfig:
     def schedule(self) -> Schedule:
         return Schedule(self.learning_rate, self.warmup_steps, self.decay_steps, self.decay)
 
-    def differences(self, other: TrainConfig) -> list[str]:
-        """Returns a phrase for every option of `other` with which this run cannot go on, by its flag."""
+    def differences(self, other: TrainConfig, trained: int = 0) -> list[str]:
+        """Returns a phrase for every option of `other` with which this run cannot go on, by its flag.
+
+        Args:
+          other: What it would be told from now on.
+          trained: Steps that are done.
+        """
         mine, others = _flat(self), _flat(other)
         found = [
             f"{_flag(name)} is {mine[name]!r}, not {others[name]!r}" for name in mine if mine[name] != others[name]
@@ -167,8 +172,8 @@ class TrainConfig:
             counts = f"{len(self.classes)} classes, and {other.dataset!r} has {len(other.classes)}"
             content = counts if self.classes != other.classes else f"other content than {other.dataset!r}"
             found.insert(0, f"--dataset is {self.dataset!r} with {content}")
-        if self.train_steps > other.train_steps:
-            found.append(f"--train_steps is {self.train_steps}, which can grow but not shrink to {other.train_steps}")
+        if trained > other.train_steps:
+            found.append(f"--train_steps cannot be {other.train_steps}, for step {trained} is done")
         return found
 
     def to_json(self, versions: dict[str, str], command: str = "") -> str:

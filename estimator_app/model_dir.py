@@ -68,7 +68,7 @@ def claim(model_dir: str, config: TrainConfig, command: str = "") -> None:
     """
     check_free(model_dir)
     if tf.train.latest_checkpoint(model_dir):
-        found = read_config(model_dir).differences(config)
+        found = read_config(model_dir).differences(config, latest_step(model_dir))
         if found:
             first = read_command(model_dir)
             raise ValueError(

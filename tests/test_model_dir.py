@@ -34,8 +34,8 @@ CONFIG = TrainConfig(
 )
 
 
-def begin(model_dir) -> None:
-    tf.train.Checkpoint(weight=tf.Variable(1.0)).save(f"{model_dir}/model.ckpt")
+def begin(model_dir, step=1) -> None:
+    tf.train.Checkpoint(global_step=tf.Variable(step)).save(f"{model_dir}/model.ckpt")
 
 
 def changed(**fields) -> TrainConfig:
@@ -75,7 +75,6 @@ def test_a_run_goes_on_with_options_that_leave_its_weights_alone(tmp_path, field
             r"its --crop_area is \(0.5, 1.0\), not \(0.08, 1.0\); its --seed is 0, not 3;",
         ),
         ({"input": InputConfig(28, crop_area=(0.5, 1.0))}, "its --image_size is 16, not 28; give"),
-        ({"train_steps": 19}, "its --train_steps is 20, which can grow but not shrink to 19"),
         ({"fingerprint": "f2"}, "its --dataset is '/data/digits' with other content than '/data/digits'; give"),
         (
             {"dataset": "/data/cats", "fingerprint": "f2", "classes": ("a", "b", "c")},
@@ -89,6 +88,14 @@ def test_another_run_is_refused_and_every_difference_named(tmp_path, fields, mes
     with pytest.raises(ValueError, match=message):
         claim(str(tmp_path), changed(**fields))
     assert read_config(str(tmp_path)) == CONFIG
+
+
+def test_a_run_can_end_earlier_than_was_said_but_not_before_what_is_done(tmp_path):
+    claim(str(tmp_path), CONFIG)
+    begin(tmp_path, step=7)
+    claim(str(tmp_path), changed(train_steps=7))
+    with pytest.raises(ValueError, match="its --train_steps cannot be 6, for step 7 is done; give another"):
+        claim(str(tmp_path), changed(train_steps=6))
 
 
 def test_a_run_that_never_began_gives_way(tmp_path):
