@@ -24,24 +24,30 @@ def folder(export_dir: str, kind: str) -> str:
     return export_dir if kind == "last" else f"{export_dir}/{kind}"
 
 
-def keep(model_dir: str, kind: str, step: int, num: int, export: Callable[[], str]) -> str:
+def keep(model_dir: str, kind: str, step: int, parent: str, num: int, export: Callable[[], str]) -> str:
     """Returns the path of the export of a step, which is made unless it is there; removes all but the newest `num`.
+
+    Those that the run has made in another folder stay: whoever asks for another one has not asked for that.
 
     Args:
       model_dir: The run's.
       kind: One of KINDS.
       step: Of the checkpoint.
-      num: How many exports of this kind to keep.
+      parent: The folder in which the export is to be, from folder().
+      num: How many exports of this kind to keep there.
       export: Makes one and returns its path.
     """
-    kept = read_kept(model_dir, kind)
+    found = read_kept(model_dir, kind)
+    elsewhere = [entry for entry in found if entry["path"].rpartition("/")[0] != parent]
+    kept = [entry for entry in found if entry not in elsewhere]
     if not kept or kept[-1]["step"] != step:
         kept.append({"step": step, "path": export()})
-        _write(model_dir, kind, kept)  # before anything is removed: what is not listed stays for ever
+        # Before anything is removed: what is not listed stays for ever.
+        _write(model_dir, kind, [*elsewhere, *kept])
     for entry in kept[:-num]:
         tf.io.gfile.remove(f"{entry['path']}/saved_model.pb")  # first: what is left of it then is nobody's SavedModel
         tf.io.gfile.rmtree(entry["path"])
-    _write(model_dir, kind, kept[-num:])
+    _write(model_dir, kind, [*elsewhere, *kept[-num:]])
     return str(kept[-1]["path"])
 
 

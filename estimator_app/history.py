@@ -65,6 +65,14 @@ def write_history(model_dir: str, rows: Sequence[Row]) -> None:
     files.write(f"{model_dir}/{HISTORY_NAME}", text.getvalue())
 
 
+def with_row(rows: Sequence[Row], row: Row) -> list[Row]:
+    """Returns the rows with `row` at their end, in place of one of the same step and split.
+
+    A split may be evaluated again after another one, and two rows of a step would count twice against patience.
+    """
+    return [*(one for one in rows if (one.step, one.split) != (row.step, row.split)), row]
+
+
 def best(rows: Sequence[Row], metric: str) -> Row | None:
     """Returns the first of the best rows, NaN being worse than any number; None when there is none.
 

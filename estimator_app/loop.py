@@ -25,7 +25,7 @@ from estimator_app.config import TrainConfig
 from estimator_app.evaluation import Metrics
 from estimator_app.export import copy_export, export_model
 from estimator_app.exports import folder, keep, read_exports, read_kept
-from estimator_app.history import Row, best, is_stale, read_history, write_history
+from estimator_app.history import Row, best, is_stale, read_history, with_row, write_history
 from estimator_app.lock import locked, take_over
 from estimator_app.loops import Loop, find_loop
 from estimator_app.model_dir import Finished, check_free, claim, read_finished, write_finished
@@ -199,9 +199,10 @@ def _evaluate_and_keep(it: _Run, trainer: Any, trained: dict[str, float]) -> Non
     more = {"learning_rate": rate, **trained, "eval_seconds": time.monotonic() - began}
     row = Row(metrics.step, metrics.split, {**metrics.scalars(), **more})
     write_finished(it.model_dir, Finished(metrics, ""), config.classes)
-    if best([*it.evaluations(), row], config.early_stop_metric) is row:
+    rows = with_row(it.rows(), row)
+    if best([one for one in rows if one.split == row.split], config.early_stop_metric) is row:
         _keep(it, "best", metrics)
-    write_history(it.model_dir, [*it.rows(), row])
+    write_history(it.model_dir, rows)
     it.report(f"step {metrics.step}/{config.train_steps}: {metrics}")
 
 
@@ -232,7 +233,7 @@ def _keep(it: _Run, kind: str, metrics: Metrics) -> str:
         fields = metrics.to_fields(it.config.classes)
         return export_model(it.config, it.model_dir, folder(it.export_dir, kind), metrics=fields)
 
-    return keep(it.model_dir, kind, metrics.step, it.config.keep_exports, export)
+    return keep(it.model_dir, kind, metrics.step, folder(it.export_dir, kind), it.config.keep_exports, export)
 
 
 def _draw(it: _Run) -> list[str]:

@@ -91,6 +91,31 @@ def test_weights_that_the_last_step_before_an_evaluation_ruins_are_said_and_neve
     assert not list(tmp_path.glob("export/**/saved_model.pb"))
 
 
+LOOPS = pytest.mark.parametrize("kind", ["estimator", "strategy"])
+
+
+@LOOPS
+def test_another_split_in_between_leaves_one_row_a_step_and_patience_alone(digits_dataset, tmp_path, kind):
+    options = {"loop": kind, "decay_steps": 20, "early_stop_patience": 2, "steps_per_eval": 2}
+    for split in ("validation", "train", "validation", "train", "validation"):
+        train(digits_dataset, tmp_path, train_steps=2, split=split, **options)
+    assert [(row.step, row.split) for row in read_history(str(tmp_path))] == [(2, "train"), (2, "validation")]
+    assert train(digits_dataset, tmp_path, train_steps=4, **options).metrics.step == 4
+
+
+@LOOPS
+def test_a_complete_run_is_exported_where_it_is_asked_for_and_earlier_exports_stay(digits_dataset, tmp_path, kind):
+    config = configured(digits_dataset, loop=kind, train_steps=1, keep_exports=1)
+    made = []
+    for name in ("a", "b", "b", "a"):
+        said: list[str] = []
+        made.append(loop.run(digits_dataset, config, str(tmp_path), str(tmp_path / name), report=said.append).export)
+        assert said[-1] == f"export: {made[-1]}"
+    assert [Path(path).parent.name for path in made] == ["a", "b", "b", "a"]
+    assert (made[0], made[1]) == (made[3], made[2])
+    assert all((Path(path) / "saved_model.pb").exists() for path in made)
+
+
 def test_exports_that_this_run_has_not_made_are_never_removed(digits_dataset, tmp_path):
     foreign = tmp_path / "export" / "1"
     foreign.mkdir(parents=True)
