@@ -5,6 +5,8 @@ logits [N, K] float32, label [N] int32 ──▶ cross-entropy of every example,
 
 from __future__ import annotations
 
+from typing import Any
+
 import tensorflow as tf
 
 from estimator_app.config import TrainConfig
@@ -50,3 +52,12 @@ def training_loss(logits: tf.Tensor, labels: tf.Tensor, weight: tf.Tensor, run: 
     if run.class_weights == "balanced":
         losses *= tf.gather(tf.constant(balanced(run.class_counts), tf.float32), labels)
     return weighted_mean(losses, weight)
+
+
+def added_loss(model: Any) -> tf.Tensor:
+    """Returns the scalar that a network's own regularizers and add_loss() put on top; 0 where there are none.
+
+    The replicas' losses are averaged, so each takes all of it, as Keras does.
+    """
+    # In bfloat16, add_loss() may be of that type.
+    return tf.add_n([tf.zeros([]), *(tf.reduce_sum(tf.cast(loss, tf.float32)) for loss in model.losses)])

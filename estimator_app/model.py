@@ -16,7 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from estimator_app.config import TrainConfig
-from estimator_app.losses import cross_entropy, training_loss, weighted_mean
+from estimator_app.losses import added_loss, cross_entropy, training_loss, weighted_mean
 from estimator_app.metrics import streaming
 from estimator_app.networks import build, find_network
 from estimator_app.optimizers import make_optimizer
@@ -44,7 +44,7 @@ def make_model_fn(run: TrainConfig) -> Callable[..., Any]:
             return _prediction(model.output)
         if mode == ModeKeys.EVAL:
             return _evaluation(model.output, labels, features["weight"])
-        loss = training_loss(model.output, labels, features["weight"], run)
+        loss = training_loss(model.output, labels, features["weight"], run) + added_loss(model)
         return _training(model, loss, run, params["use_tpu"], config.model_dir)
 
     return model_fn

@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from estimator_app.checkpoints import NAME
 from estimator_app.config import TrainConfig
-from estimator_app.losses import cross_entropy, training_loss
+from estimator_app.losses import added_loss, cross_entropy, training_loss
 from estimator_app.metrics import batch_sums
 from estimator_app.optimizers import make_optimizer
 from estimator_app.patience import Moved
@@ -156,7 +156,7 @@ def _make_step(strategy: Any, model: Any, optimizer: Any, config: TrainConfig) -
     def replica(features: dict[str, tf.Tensor], labels: tf.Tensor) -> tf.Tensor:
         with tf.GradientTape() as tape:
             logits = model(from_infeed(features["image"], config.input), training=True)
-            loss = training_loss(logits, labels, features["weight"], config)
+            loss = training_loss(logits, labels, features["weight"], config) + added_loss(model)
             share = loss / strategy.num_replicas_in_sync  # the optimizer adds up the replicas' gradients
         optimizer.apply_gradients(zip(tape.gradient(share, variables), variables, strict=True))
         return loss

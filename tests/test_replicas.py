@@ -38,7 +38,9 @@ for name, strategy in ("one", None), ("two", tf.distribute.MirroredStrategy(["CP
 """
     # Without batch normalisation, whose statistics are each replica's own.
     flat = "import tensorflow as tf\ndef flat(images, num_classes, training):\n"
-    flat += "    return tf.keras.layers.Dense(num_classes)(tf.keras.layers.Flatten()(images))\n"
+    flat += (
+        "    return tf.keras.layers.Dense(num_classes, kernel_regularizer='l2')(tf.keras.layers.Flatten()(images))\n"
+    )
     (tmp_path / "flat.py").write_text(flat)
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code, digits_dataset.path, str(tmp_path)],
