@@ -30,16 +30,17 @@ def batch_sums(logits: tf.Tensor, labels: tf.Tensor, losses: tf.Tensor, weight: 
     """
     num_classes = logits.shape[1]
     found = tf.argmax(logits, axis=1, output_type=labels.dtype)
-    correct = weight * tf.cast(tf.equal(found, labels), tf.float32)
+    # Counts are integers: above 2^24, one more is lost on a float32.
+    ones = tf.cast(weight, tf.int32)
+    correct = ones * tf.cast(tf.equal(found, labels), tf.int32)
     sums = {
         "loss": tf.reduce_sum(losses * weight),
-        "examples": tf.math.unsorted_segment_sum(weight, labels, num_classes),
+        "examples": tf.math.unsorted_segment_sum(ones, labels, num_classes),
         "correct": tf.math.unsorted_segment_sum(correct, labels, num_classes),
     }
     if num_classes > TOP:
-        sums["among_top"] = tf.reduce_sum(weight * tf.cast(tf.math.in_top_k(labels, logits, TOP), tf.float32))
+        sums["among_top"] = tf.reduce_sum(ones * tf.cast(tf.math.in_top_k(labels, logits, TOP), tf.int32))
     if num_classes <= CONFUSION_UP_TO:
-        ones = tf.cast(weight, tf.int32)
         sums["confusion"] = tf.math.confusion_matrix(labels, found, num_classes, ones, tf.int32)
     return sums
 
@@ -55,18 +56,20 @@ def results(sums: Mapping[str, Any]) -> dict[str, Any]:
       share of each class's examples that were found, NaN of none; "mean_recall" over the classes that have examples;
       and of up to CONFUSION_UP_TO classes "confusion_matrix" [K, K], how many of each class (row) were taken for each.
     """
-    examples, correct = tf.convert_to_tensor(sums["examples"]), tf.convert_to_tensor(sums["correct"])
+    # On the host, where float64 costs nothing and holds any count.
+    floats = {name: tf.cast(sums[name], tf.float64) for name in sums if name != "confusion"}
+    examples, correct = floats["examples"], floats["correct"]
     num_examples = tf.reduce_sum(examples)
-    classes = tf.reduce_sum(tf.cast(examples > 0, tf.float32))
+    classes = tf.reduce_sum(tf.cast(examples > 0, tf.float64))
     metrics = {
         "num_examples": num_examples,
         "accuracy": tf.reduce_sum(correct) / num_examples,
-        "cross_entropy": sums["loss"] / num_examples,
+        "cross_entropy": floats["loss"] / num_examples,
         "recall": correct / examples,
         "mean_recall": tf.reduce_sum(tf.math.divide_no_nan(correct, examples)) / classes,
     }
-    if "among_top" in sums:
-        metrics[f"top_{TOP}_accuracy"] = sums["among_top"] / num_examples
+    if "among_top" in floats:
+        metrics[f"top_{TOP}_accuracy"] = floats["among_top"] / num_examples
     if "confusion" in sums:
         metrics["confusion_matrix"] = tf.convert_to_tensor(sums["confusion"])
     return metrics

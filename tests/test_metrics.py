@@ -55,6 +55,21 @@ def test_sums_of_batches_add_up_to_what_is_counted_by_hand(num_classes, batch_si
         np.testing.assert_allclose(found[name], value, rtol=1e-5, err_msg=name)
 
 
+def test_examples_are_counted_beyond_what_a_float32_can_count():
+    batch = batch_sums(*map(tf.constant, examples(num_classes=12)))
+    before = {name: value + tf.cast(2**24, value.dtype) for name, value in batch.items()}
+    total = {name: value + batch[name] for name, value in before.items()}
+    names = ("num_examples", "accuracy", "top_5_accuracy")
+    found = {name: float(results(total)[name]) for name in names}
+    assert found["num_examples"] == 12 * 2**24 + 2 * 60
+    assert found["accuracy"] * found["num_examples"] == pytest.approx(
+        12 * 2**24 + 2 * int(sum(batch["correct"])), abs=0.1
+    )
+    assert found["top_5_accuracy"] * found["num_examples"] == pytest.approx(
+        2**24 + 2 * int(batch["among_top"]), abs=0.1
+    )
+
+
 def test_the_estimators_way_gives_the_same():
     arrays = examples(num_classes=12)
     with tf.Graph().as_default(), v1.Session() as session:
