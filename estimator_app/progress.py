@@ -22,7 +22,9 @@ v1 = tf.compat.v1
 SessionRunHook: Any = v1.train.SessionRunHook
 
 READY = "ready"  # the feature that timed() adds
-_FORMAT = "step {n_fmt}/{total_fmt} |{bar}| {remaining} left{postfix}"  # the bar has what 80 columns leave
+_FORMAT = "step {n_fmt}/{total_fmt} |{bar}| {remaining} left{postfix}"  # the bar has what the columns leave
+_LEAST_BAR = 2
+_BAR = 10  # tqdm's own, where the columns are not known
 
 
 def timed(input_fn: Callable[..., tf.data.Dataset]) -> Callable[..., tf.data.Dataset]:
@@ -54,6 +56,7 @@ class Progress(SessionRunHook):  # type: ignore[misc]
         self._bar = tqdm(
             total=train_steps, initial=start, bar_format=_FORMAT, dynamic_ncols=True, leave=False, disable=hidden
         )
+        self._bar.format_meter = _fitted
 
     def begin(self) -> None:
         graph = v1.get_default_graph()
@@ -114,3 +117,14 @@ class Progress(SessionRunHook):  # type: ignore[misc]
         if "input_wait" in values:
             parts.append(f"waits {100 * values['input_wait']:.0f} %")
         return ", ".join([*parts, f"eval {self._stop}"])
+
+
+def _fitted(ncols: int | None = None, postfix: str | None = None, **others: Any) -> str:
+    """Returns tqdm's line without the last parts that do not fit; tqdm would cut it, maybe within a number."""
+    parts = postfix.split(", ") if postfix else []
+    while parts and ncols:
+        whole = tqdm.format_meter(ncols=None, postfix=", ".join(parts), **others)
+        if len(whole) - _BAR + _LEAST_BAR <= ncols:
+            break
+        parts.pop()
+    return str(tqdm.format_meter(ncols=ncols, postfix=", ".join(parts), **others))
