@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.figure import Figure  # without pyplot, which keeps every figure and looks for a screen
+from matplotlib.text import Text
 
 from estimator_app.evaluation import Metrics
 from estimator_app.history import Row, best
@@ -78,6 +79,8 @@ def draw_confusion(metrics: Metrics, classes: Sequence[str]) -> bytes:
 
 
 def _png(figure: Figure) -> bytes:
+    for text in figure.findobj(Text):
+        text.set_parse_math(False)  # names of classes and splits are anybody's: "US$ to A$" is no formula
     file = io.BytesIO()
     figure.savefig(file, format="png", dpi=110)
     return file.getvalue()
