@@ -171,7 +171,12 @@ def _predict_flags(flag: Any) -> None:
     flag("--export_dir", type=_folder, required=True, help=_PREDICT_EXPORT_DIR)
     flag("--batch_size", type=int, default=32, help="images to classify at a time (default: %(default)s)")
     flag("--top", type=int, default=1, help="likeliest classes to print of each (default: %(default)s)")
-    flag("files", nargs="+", metavar="FILE", help="JPEG or PNG file, folder or glob; a path or gs:// URI")
+    flag(
+        "files",
+        nargs="+",
+        metavar="FILE",
+        help="image file, folder of JPEG and PNG files, or glob; a path or gs:// URI",
+    )
 
 
 _PREDICT_EXPORT_DIR = "a SavedModel, or a folder of them or a model_dir: the newest is taken"

@@ -1,6 +1,6 @@
 """Image files → predictions → lines: a table for people, JSON for programs.
 
-paths ──batches──▶ read ──Classifier──▶ Prediction or reason ──▶ a line each, in the order of the paths
+paths ──batches──▶ read, stored.py ──Classifier──▶ Prediction or reason ──▶ a line each, in the order of the paths
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 
 from estimator_app.classifier import Array, Classifier
 from estimator_app.image_files import read
+from estimator_app.stored import as_stored
 
 # Reads at the same time: from a bucket each waits for tens of milliseconds.
 _READERS = 16
@@ -67,7 +68,7 @@ def predict(
     paths = iter(files)
     with ThreadPoolExecutor(_READERS) as readers:
         while batch := list(itertools.islice(paths, batch_size)):
-            contents = list(readers.map(read, batch))
+            contents = list(readers.map(_read_stored, batch))
             found = iter(classifier([content for content in contents if isinstance(content, bytes)]))
             for path, content in zip(batch, contents, strict=True):
                 result = next(found) if isinstance(content, bytes) else content
@@ -76,6 +77,12 @@ def predict(
                     if isinstance(result, ValueError)
                     else _prediction(path, result, classifier.classes, top)
                 )
+
+
+def _read_stored(path: str) -> bytes | ValueError:
+    """Returns a file as evaluation would see it, or why it cannot be read."""
+    content = read(path)
+    return as_stored(content) if isinstance(content, bytes) else content
 
 
 def _prediction(path: str, probabilities: Array, classes: tuple[str, ...], top: int) -> Prediction:
