@@ -5,6 +5,7 @@ photo.jpg, photos/, gs://bucket/*.png ──image_files()──▶ paths ──r
 
 from __future__ import annotations
 
+import glob
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -27,27 +28,36 @@ def image_files(named: Sequence[str], left_out: Counter[str]) -> Iterator[str]:
     """
     for name in named:
         matches = [name]
-        if any(sign in name for sign in "*?[") and not tf.io.gfile.exists(name):
-            matches = sorted(tf.io.gfile.glob(name)) or [name]
+        if any(sign in name for sign in "*?[") and not (tf.io.gfile if _is_uri(name) else os.path).exists(name):
+            matches = sorted((tf.io.gfile if _is_uri(name) else glob).glob(name)) or [name]
         for path in matches:
             # In a bucket isdir takes two requests, before any is made for the next file.
-            if not (is_in_bucket(path) and _is_image(path)) and tf.io.gfile.isdir(path):
+            if not (is_in_bucket(path) and _is_image(path)) and _is_folder(path):
                 yield from _below(path.rstrip("/"), left_out)
             else:
                 yield path
 
 
 def _below(folder: str, left_out: Counter[str]) -> Iterator[str]:
-    for name in sorted(tf.io.gfile.listdir(folder)):
+    for name in sorted((tf.io.gfile if _is_uri(folder) else os).listdir(folder)):
         path = f"{folder}/{name.rstrip('/')}"
         if name.startswith("."):  # what file managers leave behind
             continue
         if _is_image(name):  # asked first, for the same reason
             yield path
-        elif name.endswith("/") or tf.io.gfile.isdir(path):
+        elif name.endswith("/") or _is_folder(path):
             yield from _below(path, left_out)
         else:
             left_out[os.path.splitext(name)[1]] += 1
+
+
+def _is_uri(path: str) -> bool:
+    """Returns whether a path is left to TensorFlow, which loses all of a local folder that has a name not in UTF-8."""
+    return "://" in path
+
+
+def _is_folder(path: str) -> bool:
+    return bool((tf.io.gfile if _is_uri(path) else os.path).isdir(path))
 
 
 def _is_image(name: str) -> bool:
@@ -56,6 +66,10 @@ def _is_image(name: str) -> bool:
 
 def read(path: str) -> bytes | ValueError:
     """Returns a file's bytes, or why it cannot be read."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:  # neither TensorFlow nor a line of JSON can have it
+        return ValueError("the name is not UTF-8; rename the file")
     try:
         with tf.io.gfile.GFile(path, "rb") as file:
             content: bytes = file.read()

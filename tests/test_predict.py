@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import os
 import shutil
 from collections import Counter
 
@@ -104,6 +105,22 @@ def test_folders_and_globs_give_the_images_below_and_count_what_they_leave_out(d
     assert found("?.jpeg", "b/[0-9].*") == (["a.jpeg", "b/1.png", "b/2.JPG"], {})
     assert found("[x].jpg", "*.tif") == (["[x].jpg", "*.tif"], {})
     assert isinstance(read(f"{tmp_path}/*.tif"), ValueError)
+
+
+def test_a_name_that_is_not_utf_8_loses_no_other(digits, tmp_path):
+    source = min((digits / "3").iterdir())
+    for name in (b"a.jpg", b"caf\xe9.jpg", b"caf\xe9.txt", b"caf\xe9/b.jpg", b"z/c.jpg"):
+        path = os.path.join(os.fsencode(tmp_path), name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        shutil.copy(source, path)
+    left_out = Counter()
+    wrong = [os.fsdecode(os.fsencode(tmp_path) + name) for name in (b"/caf\xe9.jpg", b"/caf\xe9/b.jpg")]
+    found = list(image_files([str(tmp_path), f"{tmp_path}/*.jpg", wrong[0]], left_out))
+    good = [f"{tmp_path}/a.jpg", f"{tmp_path}/z/c.jpg"]
+    assert sorted(found) == sorted([*good, *wrong, good[0], wrong[0], wrong[0]])
+    assert left_out == {".txt": 1}
+    assert {path for path in found if isinstance(read(path), ValueError)} == set(wrong)
+    assert str(read(wrong[0])) == "the name is not UTF-8; rename the file"
 
 
 def test_lines_are_json_for_programs_and_a_table_for_people():
