@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import json
 import os
 import shlex
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from estimator_app.compiler import DEFAULT_PYTHON, Compiler
-from estimator_app.findings import Part, conclusion
+from estimator_app.findings import FAILS, Finding, Part, conclusion
 from estimator_app.quiet import require_estimator
 from estimator_app.topologies import find_topology
 from estimator_app.tpu import Tpu, check_paths
@@ -60,9 +61,7 @@ def train(arguments: argparse.Namespace) -> int:
     from tpu_input import read_manifest
 
     manifest, model_dir = read_manifest(arguments.dataset), arguments.model_dir
-    # Only runs with one name share a service's batches; and whoever asks first gets the next.
-    of_service = {"service_job": model_dir, "deterministic": False} if arguments.service else {}
-    config = TrainConfig.of(manifest, vars(arguments) | of_service, begun(model_dir))
+    config = TrainConfig.of(manifest, _options(arguments), begun(model_dir))
     if config.train_steps > config.decay_steps:
         say(f"note: the learning rate has fallen by step {config.decay_steps} (decay_steps), and stays there")
     tpu, command = _tpu(arguments) if arguments.use_tpu else None, _command(arguments.argv)
@@ -75,6 +74,13 @@ def train(arguments: argparse.Namespace) -> int:
         say(f"{moved}; going on in a new process")
         os.execv(sys.executable, [sys.executable, "-m", "estimator_app", *arguments.argv])
     return 0
+
+
+def _options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Returns training's options by name, with what follows from them."""
+    # Only runs with one name share a service's batches; and whoever asks first gets the next.
+    of_service = {"service_job": arguments.model_dir or "", "deterministic": False} if arguments.service else {}
+    return vars(arguments) | of_service
 
 
 def evaluate(arguments: argparse.Namespace) -> int:
@@ -157,6 +163,7 @@ def predict(arguments: argparse.Namespace) -> int:
 
 def preflight(arguments: argparse.Namespace) -> int:
     """Prints what a TPU would say of a training; returns 1 when something would fail."""
+    from estimator_app.checkpoints import latest_step
     from estimator_app.config import TrainConfig
     from estimator_app.model_dir import begun
     from estimator_app.preflight import preflight
@@ -164,11 +171,16 @@ def preflight(arguments: argparse.Namespace) -> int:
 
     manifest, topology = read_manifest(arguments.dataset), find_topology(arguments.topology)
     earlier = begun(arguments.model_dir) if arguments.model_dir else None
-    config = TrainConfig.of(manifest, vars(arguments), earlier)
+    config = TrainConfig.of(manifest, _options(arguments), earlier)
+    trained = latest_step(arguments.model_dir) if earlier else 0
+    differences = earlier.differences(config, trained) if earlier else []
+    advice = "give another --model_dir, or repeat its run's options"
+    of_run = [Part("model_dir", tuple(Finding(FAILS, f"its {found}", advice) for found in differences))]
     parts: list[Part] = []
     tell = (lambda _: None) if arguments.json else say
     tell(f"{config.network} by {config.loop} on {topology}, batches of {config.train_batch_size:,}")
-    for part in preflight(manifest, config, topology, _compiler(arguments), arguments.largest_batch):
+    looked = preflight(manifest, config, topology, _compiler(arguments), arguments.largest_batch)
+    for part in itertools.chain(of_run if differences else [], looked):
         parts.append(part)
         tell(f"\n{part}")
     tell(f"\n{conclusion(parts)}")

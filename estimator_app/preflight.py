@@ -8,6 +8,7 @@ manifest + TrainConfig + Topology
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -46,6 +47,8 @@ def preflight(
       compiler: For the topology; None leaves out what only it knows.
       search: Look for the largest batch that fits even where the configured one does.
     """
+    # Their memory and processors are those of the TPU's hosts and of a service's, and a core is fed the same without.
+    config = dataclasses.replace(config, input=dataclasses.replace(config.input, cache=None, service=None))
     undivided = list(_undivided(config, topology))
     if undivided:
         yield Part("graph", tuple(undivided))

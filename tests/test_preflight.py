@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
-from app_fixtures import keras_warns
+import tensorflow as tf
+from app_fixtures import configured, keras_warns
 from test_app_commands import FLAGS, refused, run
 
 from estimator_app.loops import default_loop
+from estimator_app.model_dir import claim
 
 pytestmark = keras_warns
 LOOP = default_loop()
@@ -49,6 +51,23 @@ def test_a_bad_run_exits_1_with_what_to_do_and_so_does_its_json(capsys, digits_d
     (finding,) = (finding for finding in parts["xla"] if finding["verdict"] == "fails")
     assert "AsString" in finding["seen"]
     assert finding["advice"] == "strings stay on the hosts; leave it out, or do it in the input"
+
+
+@pytest.mark.parametrize("flag", ["--service=grpc://nowhere.invalid:5050", "--cache=decoded"])
+def test_what_other_machines_are_for_is_not_asked_of_this_one(capsys, digits_dataset, monkeypatch, flag):
+    monkeypatch.setattr("tpu_input.caching.available_bytes", lambda: 0)
+    code, out, err = run(capsys, *asked(digits_dataset, flag))
+    assert (code, err) == (0, "")
+    assert "✗" not in out
+
+
+def test_the_options_of_another_run_than_the_model_dir_s_are_told(capsys, digits_dataset, tmp_path):
+    claim(str(tmp_path), configured(digits_dataset, image_size=28, loop=LOOP))
+    tf.train.Checkpoint(global_step=tf.Variable(7)).save(f"{tmp_path}/model.ckpt")
+    code, out, _ = run(capsys, *asked(digits_dataset, f"--model_dir={tmp_path}", "--train_steps=6"))
+    assert code == 1
+    for found in ("--image_size is 28, not 16", "--train_steps cannot be 6, for step 7 is done"):
+        assert f"✗ its {found}: give another --model_dir, or repeat its run's options" in out
 
 
 def test_a_batch_that_the_cores_cannot_share_is_told_before_anything_else(capsys, digits_dataset):
