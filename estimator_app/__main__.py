@@ -228,7 +228,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _unread() -> int:
     """Says that a training has ended before its end, for what it prints is not what it is for; returns its status."""
     with contextlib.suppress(BrokenPipeError):  # stderr may go to the same reader
-        warn("error: nobody reads the output any more, so training ended; the same command goes on: write to a file")
+        warn("error: nobody reads the output any more, so training ended; the same command goes on; write to a file")
     return 2
 
 
