@@ -12,20 +12,16 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-from PIL import Image, ImageFile, TiffImagePlugin
+from PIL import Image, ImageFile
 
 from beam_pipelines.jpeg_markers import has_end, is_decoded
 from beam_pipelines.options import ImageOptions
-from beam_pipelines.upright import shrunk, turn, upright
+from tpu_input.upright import FORMATS, KEPT_MODES, has_unknown_range, turn, upright
 
-# What docs/conversion.md names, and none that starts other programs, as EPS does Ghostscript. JPEG includes MPO.
-FORMATS = ("JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "PPM")
 MAX_PIXELS = 178_956_970  # Pillow's own limit for decompression bombs, twice 1/4 GiB of RGB
 SAMPLE_SIDE = 64  # pixels; the mean and deviation of a split come from 64 x 64 pixels of each image
 MEASURED_SIDE = 256  # pixels; the shorter side at which ImageNet's are resized for evaluation
 _MAX_SIDE = 65_500  # pixels; libjpeg's JPEG_MAX_DIMENSION
-_KEPT_MODES = {"L": 1, "RGB": 3}  # mode: channels
-_BITS = 258  # TIFF's tag BitsPerSample
 _POWERS = np.stack([np.arange(256), np.arange(256) ** 2], axis=1)  # values and their squares
 
 
@@ -100,11 +96,11 @@ def _checked(image: Image.Image, data: bytes, options: ImageOptions, with_statis
         image.decodermaxblock = len(data)  # all is here; of a file in pieces, Pillow copies what each leaves over
     image.load()
     if fixed or shrink:
-        image, data = _encode(shrunk(upright(image), options.resize_shorter), options.quality)
+        image, data = _encode(_shrunk(upright(image), options.resize_shorter), options.quality)
         width, height = image.size
     sums, squares = _moments(image) if with_statistics else (None, None)
     reason = ", ".join([*fixed, *(["larger than --resize_shorter"] if shrink else [])])
-    return CheckedImage(data, height, width, _KEPT_MODES[image.mode], sums, squares, _dhash(image), reason)
+    return CheckedImage(data, height, width, KEPT_MODES[image.mode], sums, squares, _dhash(image), reason)
 
 
 def stored_bytes(data: bytes, options: ImageOptions) -> int:
@@ -160,11 +156,7 @@ def _check_kind(image: Image.Image) -> None:
         return
     if getattr(image, "is_animated", False):
         raise Rejected("animated", f"{image.format} of {getattr(image, 'n_frames', 0)} frames")
-    # A 16-bit PNG or PNM opens as "I;16" or "I" with values up to 65,535. Those of a TIFF's "I" may be any.
-    unscaled = image.mode == "F"
-    if isinstance(image, TiffImagePlugin.TiffImageFile) and image.mode.startswith("I"):
-        unscaled = image.mode == "I" or image.tag_v2.get(_BITS) != (16,)
-    if unscaled:
+    if has_unknown_range(image):
         raise Rejected("unknown_range", f"{image.format} of mode {image.mode}")
 
 
@@ -172,7 +164,7 @@ def _fixes(image: Image.Image, data: bytes, options: ImageOptions) -> list[str]:
     """Returns why an image cannot be stored as it is."""
     if image.format not in ("JPEG", "MPO"):
         return [f"format {image.format}"]
-    reasons = [] if image.mode in _KEPT_MODES else [f"mode {image.mode}"]
+    reasons = [] if image.mode in KEPT_MODES else [f"mode {image.mode}"]
     if turn(image) is not None:
         reasons.append("orientation")
     if not is_decoded(data):
@@ -184,6 +176,15 @@ def _fixes(image: Image.Image, data: bytes, options: ImageOptions) -> list[str]:
 
 def _is_larger(image: Image.Image, options: ImageOptions) -> bool:
     return bool(options.resize_shorter) and min(image.size) > options.resize_shorter
+
+
+def _shrunk(image: Image.Image, shorter: int) -> Image.Image:
+    """Returns the image with a shorter side of `shorter` pixels, if it is larger."""
+    scale = shorter / min(image.size)
+    if not 0 < scale < 1:
+        return image
+    size = (max(round(image.width * scale), 1), max(round(image.height * scale), 1))
+    return image.resize(size, Image.Resampling.BICUBIC)
 
 
 def _encode(image: Image.Image, quality: int) -> tuple[Image.Image, bytes]:

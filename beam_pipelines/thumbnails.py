@@ -17,7 +17,7 @@ import numpy.typing as npt
 from PIL import Image, ImageOps
 
 from beam_pipelines import storage
-from beam_pipelines.images import FORMATS
+from tpu_input.upright import FORMATS
 
 SIDE = 96  # pixels; with _QUALITY 3 KB of a photograph, and 6 KB of noise, the worst there is
 _QUALITY = 75

@@ -12,7 +12,7 @@ import pytest
 import tpu_input
 
 ROOT = Path(__file__).parent.parent
-SHARED = ("tpu_input.schema", "tpu_input.command_line", "tpu_input.google_client")
+SHARED = ("tpu_input.schema", "tpu_input.command_line", "tpu_input.google_client", "tpu_input.upright")
 
 
 def imported(package: str) -> set[tuple[str, str]]:
@@ -59,6 +59,7 @@ def test_the_tpu_s_compiler_is_reached_through_files_alone():
         "tpu_input.schema",
         "tpu_input.command_line",
         "tpu_input.google_client",
+        "tpu_input.upright",
         "tpu_input",
         "beam_pipelines.convert",
         "beam_pipelines.verify",

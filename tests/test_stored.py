@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from app_fixtures import keras_warns
 from PIL import Image
+from test_upright import ORIENTED, directory, jpeg
 
 from beam_pipelines.images import check_image
 from beam_pipelines.options import ImageOptions
@@ -72,3 +73,11 @@ def test_a_sideways_photograph_is_classified_as_its_record_is(finished, digits, 
     assert [probability for _, _, probability in found.top] == sorted(map(float, expected), reverse=True)
     (unturned,) = classifier([(tmp_path / "sideways.jpg").read_bytes()])
     assert np.abs(unturned - expected).max() > 0.01
+
+
+def test_odd_exif_and_unknown_ranges_are_taken_as_a_conversion_takes_them():
+    odd = jpeg(directory(ORIENTED, (0x0100, 2, 4, b"abc\0")))
+    assert as_stored(odd) == check_image(odd, ImageOptions()).encoded != odd
+    floats = io.BytesIO()
+    PICTURE.convert("F").save(floats, "TIFF")
+    assert str(as_stored(floats.getvalue())).startswith("TIFF of mode F, whose black and white are unknown")

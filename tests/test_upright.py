@@ -11,7 +11,7 @@ from PIL import Image, ImageOps
 
 from beam_pipelines.images import check_image
 from beam_pipelines.options import ImageOptions
-from beam_pipelines.upright import upright
+from tpu_input.upright import upright
 
 
 def jpeg(exif: bytes) -> bytes:

@@ -1,9 +1,13 @@
-"""A decoded image → as a viewer shows it, RGB or greyscale, and no larger than it has to be."""
+"""An opened image → as a viewer shows it, RGB or greyscale: the same for what is converted and what is predicted."""
 
 from __future__ import annotations
 
-from PIL import ExifTags, Image
+from PIL import ExifTags, Image, TiffImagePlugin
 
+# What docs/conversion.md names, and none that starts other programs, as EPS does Ghostscript. JPEG includes MPO.
+FORMATS = ("JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "PPM")
+KEPT_MODES = {"L": 1, "RGB": 3}  # mode: channels
+_BITS = 258  # TIFF's tag BitsPerSample
 _TURNS = {  # EXIF orientation: what makes it upright
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -13,6 +17,14 @@ _TURNS = {  # EXIF orientation: what makes it upright
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+
+
+def has_unknown_range(image: Image.Image) -> bool:
+    """Returns whether nothing says which values of an image are black and white."""
+    # A 16-bit PNG or PNM opens as "I;16" or "I" with values up to 65,535. Those of a TIFF's "I" may be any.
+    if isinstance(image, TiffImagePlugin.TiffImageFile) and image.mode.startswith("I"):
+        return image.mode == "I" or image.tag_v2.get(_BITS) != (16,)
+    return image.mode == "F"
 
 
 def turn(image: Image.Image) -> Image.Transpose | None:
@@ -35,15 +47,6 @@ def upright(image: Image.Image) -> Image.Image:
     if image.has_transparency_data:
         image = image.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
-    if image.mode in ("L", "RGB"):
+    if image.mode in KEPT_MODES:
         return image
     return image.convert("L" if image.mode in ("1", "LA") else "RGB")
-
-
-def shrunk(image: Image.Image, shorter: int) -> Image.Image:
-    """Returns the image with a shorter side of `shorter` pixels, if it is larger."""
-    scale = shorter / min(image.size)
-    if not 0 < scale < 1:
-        return image
-    size = (max(round(image.width * scale), 1), max(round(image.height * scale), 1))
-    return image.resize(size, Image.Resampling.BICUBIC)
