@@ -47,12 +47,12 @@ def check_source(source: Source) -> None:
     Raises:
       ValueError: It does not exist, cannot be reached, or is a list without the columns needed.
     """
-    for path in filter(None, (source.path, source.label_list)):
-        storage.check(path)
-        if not storage.exists(path):
-            raise ValueError(
-                f"input {path!r} does not exist; it is a folder of class folders, a .tar, a .csv or a .jsonl"
-            )
+    needed = {"input": "a folder of class folders, a .tar, a .csv or a .jsonl", "label list": "a class name a line"}
+    for kind, path in zip(needed, (source.path, source.label_list), strict=True):
+        if path:
+            storage.check(path)
+            if not storage.exists(path):
+                raise ValueError(f"{kind} {path!r} does not exist; it is {needed[kind]}")
     if source.path.endswith(".csv"):
         list_columns(source.path)
     elif not source.is_list and not source.path.endswith(".tar") and os.path.isfile(source.path):

@@ -116,5 +116,5 @@ def test_a_class_called_test_among_other_classes_is_a_class(tmp_path):
 def test_a_source_that_is_missing_is_refused_in_the_driver(tmp_path):
     with pytest.raises(ValueError, match="does not exist; it is a folder of class folders"):
         check_source(Source(str(tmp_path / "nothing")))
-    with pytest.raises(ValueError, match=r"labels\.txt' does not exist"):
+    with pytest.raises(ValueError, match=r"label list '.*labels\.txt' does not exist; it is a class name a line"):
         check_source(Source(str(tmp_path), label_list=str(tmp_path / "labels.txt")))
