@@ -132,6 +132,6 @@ def test_a_configuration_that_cannot_work_says_what_is_needed(change, message):
 def test_small_and_large_windows_are_resized_alike(monkeypatch, size):
     made = []
     for cast_up_to in (0, 100):
-        monkeypatch.setattr("tpu_input.images._CAST_UP_TO", cast_up_to)
+        monkeypatch.setattr("tpu_input.images.CAST_UP_TO", cast_up_to)
         made.append(decode_for_training(jpeg(*size), [0, 7], InputConfig(32)).numpy().astype(int))
     assert np.abs(made[0] - made[1]).max() <= 1
