@@ -18,6 +18,7 @@ BASE = [
     "numpy>=1.24",
     "pillow>=10.3",
     "pyarrow>=14",
+    "simplejpeg>=1.8",  # libjpeg-turbo whose warnings are errors, where Pillow hides them
     "tqdm>=4.60",
 ]
 # TPUEstimator ends with TensorFlow 2.15, whose last Python is 3.11.
@@ -37,6 +38,7 @@ SERVING = ["tensorflow-serving-api>=2.15,<2.16; python_version<'3.12'"]
 DEV = [
     *SERVING,
     "grain>=0.2.10; sys_platform != 'win32'",
+    "hypothesis>=6.100",  # the fuzzer's damaged files
     "mypy>=1.10",
     "psutil>=5.9",  # benchmarks: memory of a process and its children
     "pytest>=8",
