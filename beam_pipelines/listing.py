@@ -26,7 +26,8 @@ def list_rows(source: Source, options: ConvertOptions) -> Iterator[Row]:
     Raises:
       ValueError: The source cannot be read as what it seems to be, or is of another split than a line of it says.
     """
-    listed = rows_of_list(source.path) if source.is_list else _rows_of_files(source)
+    classes = frozenset(options.labels)
+    listed = rows_of_list(source.path, classes) if source.is_list else _rows_of_files(source)
     if not source.split:
         yield from listed
         return

@@ -23,7 +23,7 @@ class Reason(NamedTuple):
 # In the order in which an input meets them: its line or place, its file, its image, its like.
 REASONS = {
     "bad_line": Reason(
-        "A line of the list names no image, or is not UTF-8.",
+        "A line of the list names no image, has more fields than there are columns, is no JSON, or is not UTF-8.",
         "Mend the line: image,label[,split][,group]; save the list as UTF-8.",
     ),
     "no_label": Reason(

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import csv
+import json
 import os
+import re
+from pathlib import Path
 
 import pytest
+import tensorflow as tf
+from conftest import local
 from inputs import listed, make, reasons
 
 from beam_pipelines import command_line
+from beam_pipelines.__main__ import main
+from beam_pipelines.convert import convert
 from beam_pipelines.listing import check_source
 from beam_pipelines.lists import list_columns, rows_of_list
-from beam_pipelines.options import Source
+from beam_pipelines.options import ConvertOptions, Source
 from beam_pipelines.rows import (
     Row,
 )
@@ -157,3 +165,141 @@ def test_a_line_that_is_not_utf8_makes_up_no_names(tmp_path):
     (tmp_path / "list.csv").write_bytes("\n".join(lines).encode("utf-16"))
     with pytest.raises(ValueError, match=r"list\.csv' is not UTF-8 from its first line on; save it as such"):
         list(rows_of_list(str(tmp_path / "list.csv")))
+
+
+def stored(dataset: Path) -> set[tuple[str, str, bytes]]:
+    """Returns (file name, class, image) of every record, as TensorFlow reads them."""
+    found = set()
+    for data in tf.data.TFRecordDataset(sorted(map(str, dataset.glob("*.tfrecord")))).as_numpy_iterator():
+        feature = tf.train.Example.FromString(data).features.feature
+        name, label = feature["image/filename"], feature["image/class/text"]
+        found.add((name.bytes_list.value[0].decode(), label.bytes_list.value[0].decode(), image_of(feature)))
+    return found
+
+
+def image_of(feature) -> bytes:
+    return feature["image/encoded"].bytes_list.value[0]
+
+
+ODD_NAMES = ["a, b.jpg", 'say "cheese".jpg', " two\nlines .jpg", "4;even.jpg", "image", "label.jpg", "0.1"]
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_every_pair_that_another_reader_finds_in_a_list_is_stored(few_digits, tmp_path, kind):
+    sources = [path.read_bytes() for path in sorted(few_digits.rglob("*.jpg"))]
+    names = [*ODD_NAMES, *(f"{number}.jpg" for number in range(20))]
+    for name, data in zip(names, sources, strict=False):
+        (few_digits / name).write_bytes(data)
+    labels = ["cat", "dog, the", ' "big" cow', "7", "1.2.3", "none"]
+    lines = [{"label": labels[at % 6], "image": name, "group": f"{at}"} for at, name in enumerate(names)]
+    path = few_digits / f"list.{kind}"
+    with open(path, "w", newline="") as file:
+        if kind == "csv":
+            writer = csv.DictWriter(file, ["label", "group", "image"])
+            writer.writeheader()
+            writer.writerows(lines)
+        else:
+            file.writelines(json.dumps(line) + "\n" for line in lines)
+    with open(path, newline="") as file:
+        read = list(csv.DictReader(file)) if kind == "csv" else list(map(json.loads, file))
+    expected = {(line["image"], line["label"], (few_digits / line["image"]).read_bytes()) for line in read}
+    assert len(expected) == len(names)
+    convert(ConvertOptions((Source(str(path)),), str(tmp_path / "out")), local())
+    assert stored(tmp_path / "out") == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("file_name,label\n0.jpg,a\n1.jpg,b\n", "begins with 'file_name,label', needs the header image,label"),
+        ("filename,class\n0.jpg,a\n1.jpg,b\n", "begins with 'filename,class', needs the header image,label"),
+        ("Image,Label\n0.jpg,a\n1.jpg,b\n", "begins with 'Image,Label', needs the header image,label"),
+        ("image,label,label\n0.jpg,a,b\n1.jpg,b,a\n", "has the column 'label' 2 times; leave one of them"),
+        ("image,label,weight\n0.jpg,a,2\n1.jpg,b,3\n", "has the column 'weight', of which nothing would be stored"),
+        (",image,label\n0,0.jpg,a\n1,1.jpg,b\n", "has the column '', of which nothing would be stored (pandas writes"),
+        ("image,label\n0.jpg,3\n1.jpg,4;even\n", "line 3: the label '4;even' looks like several classes"),
+        ("image,label\n0.jpg,3\n1.jpg,\"['a', 'b']\"\n", "looks like several classes; an image has one label"),
+        ("image,label\n0.jpg,0.1\n1.jpg,0.2\n", "line 2: the label '0.1' is no whole number; a label is a class"),
+        ("0.jpg,3.0\n1.jpg,4.0\n", "line 1: the label '3.0' is no whole number"),
+        ("image,label\n0.jpg,1\n1.jpg,nan\n", "line 3: the label 'nan' is no whole number"),
+    ],
+)
+def test_a_csv_that_says_more_than_is_stored_is_refused(tmp_path, text, says):
+    check_refused(tmp_path, "list.csv", text, says)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ('{"image": "1.jpg", "label": true}', "line 2: the label is true; write it as text or a whole number"),
+        (
+            '{"image": "1.jpg", "label": null}',
+            "line 2: the label is null; write it as text or a whole number, or leave",
+        ),
+        ('{"image": "1.jpg", "label": NaN}', "line 2: the label is NaN; write it as text or a whole number"),
+        ('{"image": "1.jpg", "label": 0.5}', "line 2: the label is 0.5; write it as text or a whole number"),
+        ('{"image": "1.jpg", "label": [4, "even"]}', 'line 2: the label is [4, "even"]; write it as text'),
+        ('{"image": "1.jpg", "label": {"a": 1}}', "line 2: the label is"),
+        ('{"image": "1.jpg", "label": "0.5"}', "line 2: the label '0.5' is no whole number"),
+        ('{"image": ["1.jpg"], "label": "b"}', 'line 2: the image is ["1.jpg"]; write it as text'),
+        ('{"image": "1.jpg", "label": "b", "group": false}', "line 2: the group is false; write it as text"),
+        ('{"image": "1.jpg", "label": "b", "box": [1, 2]}', "line 2: nothing would be stored of the field 'box'"),
+        ('{"image": "1.jpg", "label": "b", "label": "a"}', "line 2: the field 'label' stands there twice"),
+    ],
+)
+def test_a_jsonl_that_says_more_than_is_stored_is_refused(tmp_path, line, says):
+    check_refused(tmp_path, "list.jsonl", f'{{"image": "0.jpg", "label": "a"}}\n{line}\n', says)
+
+
+def check_refused(folder: Path, name: str, text: str, says: str) -> None:
+    """Lists a list that is refused in one line, which names it."""
+    (folder / name).write_text(text)
+    make(folder, "0.jpg", "1.jpg")
+    with pytest.raises(ValueError, match=re.escape(says)) as error:
+        listed(folder / name)
+    assert str(error.value).startswith(f"'{folder / name}'")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("list.csv", "image,label\n0.jpg,3\n1.jpg,0.5\n", "line 3: the label '0.5' is no whole number"),
+        ("list.jsonl", '{"image": "0.jpg", "label": null}\n', "line 1: the label is null; write it as text"),
+    ],
+)
+def test_the_command_refuses_a_list_in_one_line_and_writes_nothing(few_digits, capsys, name, text, says):
+    (few_digits / name).write_text(text)
+    assert main(["convert", f"--input={few_digits / name}", f"--output={few_digits}-out"]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith(f"error: '{few_digits / name}', {says}")
+    assert not Path(f"{few_digits}-out").exists()
+
+
+def test_whole_numbers_and_missing_fields_of_a_jsonl_stay_what_they_were(tmp_path):
+    make(tmp_path, "1.jpg", "2.jpg")
+    lines = ['{"image": "1.jpg", "label": 7, "split": null, "group": 3}', '{"image": "2.jpg", "label": "7"}']
+    (tmp_path / "list.jsonl").write_text("\n".join(lines))
+    assert [(row.label, row.split, row.group) for row in listed(tmp_path / "list.jsonl")] == [
+        ("7", "", "3"),
+        ("7", "", ""),
+    ]
+
+
+def test_a_line_with_more_fields_than_columns_is_rejected_rather_than_cut(tmp_path):
+    make(tmp_path, "a", "1.jpg", "2.jpg")
+    (tmp_path / "list.csv").write_text("image,label\na, b.jpg,cat\n1.jpg,cat,\n2.jpg,dog\n")
+    rows = listed(tmp_path / "list.csv")
+    assert {(row.key, row.label, row.reason) for row in rows} == {
+        ("line 2", "", "bad_line"),
+        ("1.jpg", "cat", ""),
+        ("2.jpg", "dog", ""),
+    }
+    assert "line 2 has 3 fields for the columns image,label" in min(rows, key=lambda row: row.number).detail
+
+
+def test_classes_that_labels_names_may_look_like_anything(tmp_path):
+    make(tmp_path, "1.jpg", "2.jpg")
+    (tmp_path / "list.csv").write_text("image,label\n1.jpg,0.5\n2.jpg,4;even\n")
+    assert [row.label for row in listed(tmp_path / "list.csv", labels=("0.5", "4;even"))] == ["0.5", "4;even"]
