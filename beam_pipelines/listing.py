@@ -1,23 +1,16 @@
-"""Sources → rows: class folders and .tar archives of them; lists.py has the lists.
-
-An archive is read in place: a row of a member names the bytes of the archive that are its own. An archive inside a
-folder or an archive counts as a folder, so ImageNet's tar of tars reads as synset folders.
-"""
+"""Sources → rows: class folders and .tar archives of them; lists.py has the lists, archives.py what a tar holds."""
 
 from __future__ import annotations
 
 import os
 import posixpath
-import tarfile
 from collections.abc import Iterator
-from typing import IO
 
-from beam_pipelines import storage
+from beam_pipelines import archives, storage
+from beam_pipelines.archives import Member
 from beam_pipelines.lists import list_columns, read_names, rows_of_list
 from beam_pipelines.options import ConvertOptions, Source
 from beam_pipelines.rows import Row, is_split, label_by_folder
-
-_PIECE_BYTES = 1 << 20
 
 
 def list_rows(source: Source, options: ConvertOptions) -> Iterator[Row]:
@@ -65,10 +58,10 @@ def check_source(source: Source) -> None:
 def _rows_of_files(source: Source) -> Iterator[Row]:
     files = _files(source)
     if not source.label_list:
-        yield from (_row_of_file(*file) for file in files)
+        yield from map(_row_of_file, files)
         return
     labels = list(filter(None, read_names(source.label_list)))
-    ordered = [_row_of_file(*file) for file in sorted(files)]
+    ordered = [_row_of_file(file) for file in sorted(files)]
     unlabelled = [row for row in ordered if row.reason == "system_file"]  # were not there when the labels were listed
     images = [row for row in ordered if row.reason != "system_file"]
     if len(labels) != len(images):
@@ -80,15 +73,15 @@ def _rows_of_files(source: Source) -> Iterator[Row]:
     yield from (row._replace(label=label) for row, label in zip(images, labels, strict=True))
 
 
-def _row_of_file(path: str, uri: str, size: int, number: int = 0) -> Row:
+def _row_of_file(file: Member) -> Row:
     try:
-        path.encode()
+        file.path.encode()
     except UnicodeEncodeError:
-        return Row(_shown(path), _shown(uri)).reject("bad_name", "its name is not UTF-8")
-    row = Row(path, uri, num_bytes=size, number=number)
-    if posixpath.basename(path) in _SYSTEM_FILES:
+        return Row(_shown(file.path), _shown(file.uri)).reject("bad_name", "its name is not UTF-8")
+    row = Row(file.path, file.uri, num_bytes=file.num_bytes, number=file.number)
+    if posixpath.basename(file.path) in _SYSTEM_FILES:
         return row.reject("system_file", "made by the file manager of macOS or Windows")
-    return row
+    return row.reject("bad_member", file.fault) if file.fault else row
 
 
 _SYSTEM_FILES = {".DS_Store", "Thumbs.db", "desktop.ini"}
@@ -99,79 +92,30 @@ def _shown(name: str) -> str:
     return name.encode(errors="surrogateescape").decode(errors="backslashreplace")
 
 
-def _files(source: Source) -> Iterator[tuple[str, str, int, int]]:
-    """Yields (path within the source, uri, bytes, number) of every file, archives opened."""
+def _files(source: Source) -> Iterator[Member]:
+    """Yields every file of a folder or an archive, archives inside it opened."""
     root = source.path
     if root.endswith(".tar"):
         shared = _shared_folder(root)
         if not source.split and is_split(shared.rstrip("/")):
             shared = ""  # it says something
-        for path, uri, size, number in _tar_members(root):
-            yield path[len(shared) :], uri, size, number
+        for member in archives.members(root):
+            yield member._replace(path=member.path[len(shared) :])
         return
     for path, size in storage.list_files(root):
         uri = f"{root}/{path}"
-        if path.endswith(".tar") and _is_tar(uri):
-            for name, member, member_size, number in _tar_members(uri):
-                yield f"{path[:-4]}/{name}", member, member_size, number
+        if path.endswith(".tar") and archives.is_archive(uri):
+            for member in archives.members(uri):
+                yield member._replace(path=f"{path[:-4]}/{member.path}")
         else:
-            yield path, "", size, 0  # locate() knows the URI
+            yield Member(path, "", size, 0)  # locate() knows the URI
 
 
 def _shared_folder(archive: str) -> str:
     """Returns the folder above all class folders of an archive, as `tar cf flowers.tar flowers` makes it; or ""."""
     tops = set()
-    for path, *_ in _tar_members(archive):
-        tops.add(path.partition("/")[0])
-        if path.count("/") < 2 or len(tops) > 1:  # no need to read on
+    for member in archives.members(archive):
+        tops.add(member.path.partition("/")[0])
+        if member.fault or member.path.count("/") < 2 or len(tops) > 1:  # no need to read on
             return ""
     return tops.pop() + "/" if tops else ""
-
-
-def _is_tar(uri: str) -> bool:
-    with storage.open_file(uri) as file:
-        return tarfile.is_tarfile(file)
-
-
-def _tar_members(archive: str) -> Iterator[tuple[str, str, int, int]]:
-    try:
-        with storage.open_file(archive) as file:
-            yield from _members(archive, file, 0)
-    except tarfile.TarError as error:
-        raise ValueError(f"{archive!r} is no whole, uncompressed tar archive: {error}") from error
-
-
-def _members(archive: str, file: IO[bytes], start: int) -> Iterator[tuple[str, str, int, int]]:
-    """Yields the members of the tar that lies `start` bytes into the archive."""
-    with tarfile.open(fileobj=file, mode="r:") as tar:
-        for member in tar:
-            tar.members = []  # type: ignore[attr-defined]  # else a million headers stay in memory
-            name, first = posixpath.normpath(member.name), start + member.offset_data
-            if not member.isfile():
-                if not member.isdir():
-                    yield name, f"{archive}#{name} (a link)", -1, -first
-            elif name.endswith(".tar"):
-                inner = tar.extractfile(member)
-                assert inner is not None  # it is a file
-                for path, uri, size, number in _members(archive, inner, first):
-                    yield f"{name[:-4]}/{path}", uri, size, number
-            else:
-                yield name, storage.slice_uri(archive, first, member.size), member.size, -first
-        _check_end(file, tar.offset)
-
-
-def _check_end(file: IO[bytes], end: int) -> None:
-    """Refuses a tar that goes on where tarfile takes it to end, as it does at any damaged header but the first.
-
-    Raises:
-      tarfile.ReadError: There is not at least one empty block at `end`, or something comes after it.
-    """
-    file.seek(end)
-    rest = file.read(_PIECE_BYTES)
-    whole = len(rest) >= tarfile.BLOCKSIZE and not any(rest)
-    while whole and (rest := file.read(_PIECE_BYTES)):
-        whole = not any(rest)
-    if not whole:
-        raise tarfile.ReadError(
-            f"at byte {end} is neither a member nor the end; copy it again, or pack the files anew if tars were joined"
-        )

@@ -38,6 +38,11 @@ REASONS = {
         "Name splits with up to 64 letters, digits and _.",
     ),
     "bad_name": Reason("The file's name is not UTF-8, so no record can name it.", "Rename the file."),
+    "bad_member": Reason(
+        "A member of an archive has a name that leads out of the archive, or no bytes of its own there: a sparse file, "
+        "a device or a pipe.",
+        "Pack it again as a plain file, from the folder above the class folders.",
+    ),
     "system_file": Reason(
         "A file manager of macOS or Windows has put it there; it does not count against --max_rejected.", "Nothing."
     ),

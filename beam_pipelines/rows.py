@@ -127,6 +127,7 @@ def find(row: Row) -> Row:
         return row
     foreign = storage.is_uri(row.uri) and not row.uri.startswith("gs://")
     detail = "no such file, or nothing installed reads such URIs" if foreign else "no such file"
+    detail = "no such file, or it has no such bytes" if "#bytes=" in row.uri else detail
     return row._replace(num_bytes=0).reject("missing", detail)
 
 

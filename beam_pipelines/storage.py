@@ -14,7 +14,7 @@ from typing import IO, Protocol
 
 from beam_pipelines import local_files
 
-_SLICE = re.compile(r"(.*)#bytes=(\d+)-(\d+)", re.DOTALL)
+_SLICE = re.compile(r"(.*)#bytes=(\d{1,19})-(\d{1,19})", re.DOTALL)
 _IN_FLIGHT = 32  # small files that are read or written at the same time, as an object store takes 30 ms for each
 
 
@@ -98,9 +98,10 @@ def list_files(root: str) -> Iterator[tuple[str, int]]:
 
 
 def file_bytes(path: str) -> int:
-    """Returns the size of a file, or of the part of a file that slice_uri() names; -1 if there is no file."""
+    """Returns the size of a file, or of the part of a file that slice_uri() names; -1 if there is no such thing."""
     if part := _part(path):
-        return int(part[3]) - int(part[2])
+        start, end = int(part[2]), int(part[3])
+        return end - start if start <= end <= _files(part[1]).file_bytes(part[1]) else -1
     return _files(path).file_bytes(path)
 
 

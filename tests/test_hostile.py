@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -77,6 +78,7 @@ FOLDER = {
     "no_label",
     "unreadable",
     "bad_name",
+    "bad_member",
     "conflicting_label",
     "duplicate",
 }  # see the fixture
@@ -95,6 +97,8 @@ def hostile(tmp_path, monkeypatch) -> Path:
     os.symlink("/nowhere.jpg", folder / "a" / "dead_link.jpg")
     os.mkfifo(folder / "a" / "pipe.jpg")
     (Path(os.fsdecode(bytes(folder))) / "a" / os.fsdecode(b"latin1-\xe9.jpg")).write_bytes(encoded(picture(15)))
+    with tarfile.open(folder / "a" / "in.tar", "w") as archive:
+        archive.addfile(tarfile.TarInfo("../out.jpg"))
     (folder / ".DS_Store").write_bytes(b"Bud1")
     (folder / "a" / "Thumbs.db").write_bytes(b"\xd0\xcf")
     (folder / "stray.jpg").write_bytes(encoded(picture(14)))
@@ -120,6 +124,7 @@ def test_every_hostile_file_of_a_folder_is_kept_or_rejected_for_its_reason(hosti
     expected |= {"a/dead_link.jpg": "missing", "stray.jpg": "no_label"}
     expected |= {".DS_Store": "system_file", "a/Thumbs.db": "system_file"}
     expected |= {"a/pipe.jpg": "unreadable", "a/latin1-\\xe9.jpg": "bad_name"}
+    expected |= {"a/in/../out.jpg": "bad_member"}
     expected |= {"a/good1.jpg": "conflicting_label", "b/also_in_a.jpg": "conflicting_label"}
     found = reasons(tmp_path / "out")
     one_of_two = {key for key in ("a/twice.jpg", "a/good0.jpg") if key in found}

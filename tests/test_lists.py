@@ -13,7 +13,7 @@ import tensorflow as tf
 from conftest import local
 from inputs import listed, make, reasons
 
-from beam_pipelines import command_line
+from beam_pipelines import command_line, storage
 from beam_pipelines.__main__ import main
 from beam_pipelines.convert import convert
 from beam_pipelines.listing import check_source
@@ -303,3 +303,14 @@ def test_classes_that_labels_names_may_look_like_anything(tmp_path):
     make(tmp_path, "1.jpg", "2.jpg")
     (tmp_path / "list.csv").write_text("image,label\n1.jpg,0.5\n2.jpg,4;even\n")
     assert [row.label for row in listed(tmp_path / "list.csv", labels=("0.5", "4;even"))] == ["0.5", "4;even"]
+
+
+def test_a_part_of_a_file_that_is_not_there_is_missing_and_nothing_is_read(tmp_path):
+    make(tmp_path, "1.bin")
+    parts = ["0-5", "2-2", "0-99999999999999", "3-1", "0-6", f"0-{'9' * 5000}"]
+    (tmp_path / "list.csv").write_text("".join(f"1.bin#bytes={part},cat\n" for part in parts))
+    rows = sorted(listed(tmp_path / "list.csv"), key=lambda row: row.number)
+    assert [row.num_bytes for row in rows] == [5, 0, 0, 0, 0, 0]
+    assert [row.reason for row in rows] == ["", "", *["missing"] * 4]
+    assert storage.read_bytes(rows[0].uri) == b"1.bin"
+    assert rows[2].detail == "no such file, or it has no such bytes"

@@ -1,0 +1,216 @@
+"""What a .tar holds, read in place: each member's name and which bytes of the archive are its own.
+
+An archive inside an archive counts as a folder, so ImageNet's tar of tars reads as synset folders.
+
+An archive may come from a stranger, and tarfile believes what a header claims: it would read, or jump over, as many
+bytes as the header says. So here a tar has an end that no read passes, headers have a size that they may not exceed,
+and a member that claims more than the archive holds is an error of the archive: nothing behind it can be found.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import tarfile
+from collections.abc import Iterator
+from typing import IO, NamedTuple, cast
+
+from beam_pipelines import storage
+
+_MAX_DEPTH = 8  # archives in archives; ImageNet's has two
+_MAX_HEADER_BYTES = 1 << 20  # of one member with its extended headers; attributes of 64 KiB each are the largest
+_PIECE_BYTES = 1 << 20
+# tarfile looks for numbers in an extended header in a time that grows with the square of their digits. A file's name
+# has 255 characters at most, a size 20 digits.
+_ENDLESS_NUMBER = re.compile(rb"\d{256}")
+_COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
+
+
+class Member(NamedTuple):
+    """One file of an archive, or of a folder.
+
+    Attributes:
+      path: Within its archive or folder.
+      uri: Of its bytes; "" for a file of a folder.
+      num_bytes: Its size; -1 for a link that leads to no file.
+      number: Which of several members with one path counts: the smallest, which is that of the last.
+      fault: Why it cannot be an input, or "".
+    """
+
+    path: str
+    uri: str
+    num_bytes: int
+    number: int
+    fault: str = ""
+
+
+def is_archive(uri: str) -> bool:
+    """Returns whether a file is a tar, whole or not, or a compressed file, which is refused by its name."""
+    with storage.open_file(uri) as file:
+        block = file.read(tarfile.BLOCKSIZE)
+    return _is_header(block) or bool(_compression(block))
+
+
+def members(archive: str) -> Iterator[Member]:
+    """Yields every file of a .tar.
+
+    Raises:
+      ValueError: It is no whole tar, or is compressed.
+    """
+    try:
+        with storage.open_file(archive) as file:
+            yield from _members(archive, file, 0, file.seek(0, 2), 1)
+    except tarfile.TarError as error:
+        raise ValueError(f"{archive!r} is no whole, uncompressed tar archive: {error}") from error
+
+
+def _members(archive: str, file: IO[bytes], start: int, end: int, depth: int) -> Iterator[Member]:
+    """Yields the members of the tar that lies in these bytes of the archive."""
+    links: set[str] = set()  # names to which hard links lead
+    for member in _headers(file, start, end):
+        name, first = _name(member), start + member.offset_data
+        if member.islnk():
+            links.add(posixpath.normpath(member.linkname))
+        elif member.isdir():
+            pass
+        elif not member.isfile() or member.issparse():
+            yield _without_bytes(archive, name, member, first)
+        elif name.endswith(".tar"):
+            if depth == _MAX_DEPTH:
+                raise tarfile.ReadError(f"{name[-200:]!r} lies inside {depth} other archives; unpack some of them")
+            for inner in _members(archive, file, first, first + member.size, depth + 1):
+                yield inner._replace(path=f"{name[:-4]}/{inner.path}", fault=inner.fault or _fault(name))
+        else:
+            yield Member(name, storage.slice_uri(archive, first, member.size), member.size, -first, _fault(name))
+    if links:
+        yield from _linked(archive, file, start, end, links)
+
+
+def _linked(archive: str, file: IO[bytes], start: int, end: int, targets: set[str]) -> Iterator[Member]:
+    """Yields the hard links of a tar, each with the bytes of the member before it to which it leads.
+
+    The headers are read a second time, so that only the members to which links lead are held in memory.
+    """
+    found: dict[str, tuple[int, int]] = {}  # name: (first byte, size)
+    for member in _headers(file, start, end):
+        name, at = _name(member), start + member.offset_data
+        if member.islnk():
+            first, size = found.get(posixpath.normpath(member.linkname), (at, -1))
+            uri = storage.slice_uri(archive, first, size) if size >= 0 else f"{archive}#{name} (a link)"
+            yield Member(name, uri, size, -at, _fault(name))
+            if name in targets and size >= 0:
+                found[name] = first, size
+        elif name in targets and member.isfile() and not member.issparse():
+            found[name] = at, member.size
+
+
+def _without_bytes(archive: str, name: str, member: tarfile.TarInfo, first: int) -> Member:
+    if member.issym():
+        return Member(name, f"{archive}#{name} (a link)", -1, -first, _fault(name))
+    fault = "it is a sparse file; pack it without --sparse" if member.issparse() else "it is a device or a pipe"
+    return Member(name, f"{archive}#{name}", 0, -first, fault)
+
+
+def _name(member: tarfile.TarInfo) -> str:
+    return posixpath.normpath(member.name)
+
+
+def _fault(name: str) -> str:
+    out = name.startswith("/") or name.partition("/")[0] == ".."
+    return "its name leads out of the archive; pack it from the folder above the classes" if out else ""
+
+
+def _headers(file: IO[bytes], start: int, end: int) -> Iterator[tarfile.TarInfo]:
+    """Yields the members of the tar in these bytes; each lies in them as a whole.
+
+    Raises:
+      tarfile.TarError: It is no tar, is cut off, goes on behind its end, or a header claims what cannot be.
+    """
+    window = _Window(file, start, end)
+    try:
+        with tarfile.open(fileobj=cast(IO[bytes], window), mode="r:") as tar:
+            before = -1
+            while (member := tar.next()) is not None:
+                tar.members = []  # type: ignore[attr-defined]  # else a million headers stay in memory
+                window.begin_member()
+                has_bytes = member.isreg() and not member.issparse()
+                behind = max(tar.offset, member.offset_data + member.size * has_bytes)
+                if member.size < 0 or tar.offset <= before or behind > end - start:
+                    left = end - start - member.offset_data
+                    raise tarfile.ReadError(
+                        f"{member.name[-200:]!r} claims to have {member.size} bytes, {left} are left; copy it again"
+                    )
+                before = tar.offset
+                yield member
+            _check_end(file, start + tar.offset, end)
+    except (ValueError, ArithmeticError, LookupError, RecursionError) as error:  # of a field that is no number, say
+        raise tarfile.ReadError(f"the headers at byte {start + window.tell()} cannot be read: {error}") from error
+
+
+class _Window:
+    """The bytes of a file in which a tar lies, as a file of which tarfile reads the headers."""
+
+    def __init__(self, file: IO[bytes], start: int, end: int) -> None:
+        self._file, self._start, self._num_bytes, self._at = file, start, end - start, 0
+        self.begin_member()
+        file.seek(start)
+        if kind := _compression(file.read(min(tarfile.BLOCKSIZE, end - start))):
+            raise tarfile.ReadError(f"it is compressed with {kind}; unpack that first")
+
+    def begin_member(self) -> None:
+        """Allows the headers of another member."""
+        self._left = _MAX_HEADER_BYTES
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int) -> int:
+        self._at = offset
+        return offset
+
+    def read(self, size: int) -> bytes:
+        if not 0 <= size <= self._left or self._at < 0:
+            raise tarfile.ReadError(f"at byte {self._start + self._at} is a header that claims {size} bytes")
+        self._left -= size
+        available = min(size, self._num_bytes - self._at)
+        if available <= 0:
+            return b""
+        self._file.seek(self._start + self._at)
+        data = self._file.read(available)
+        if size > tarfile.BLOCKSIZE and _ENDLESS_NUMBER.search(data):
+            raise tarfile.ReadError(f"at byte {self._start + self._at} is a header with a number without end")
+        self._at += len(data)
+        return data
+
+
+def _is_header(block: bytes) -> bool:
+    """Returns whether a tar may begin so; also one without members, which begins with the zeros of its end."""
+    try:
+        tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
+    except tarfile.HeaderError as error:
+        return type(error).__name__ == "EOFHeaderError"
+    return True
+
+
+def _compression(block: bytes) -> str:
+    """Returns how a file that begins so is compressed; "" if it is not."""
+    kinds = [kind for magic, kind in _COMPRESSED.items() if block.startswith(magic)]
+    return kinds[0] if kinds and not _is_header(block) else ""
+
+
+def _check_end(file: IO[bytes], at: int, end: int) -> None:
+    """Refuses a tar that goes on where tarfile takes it to end, as it does at any damaged header but the first.
+
+    Raises:
+      tarfile.ReadError: There is not at least one empty block at `at`, or something comes after it.
+    """
+    file.seek(at)
+    left, whole = end - at, end - at >= tarfile.BLOCKSIZE
+    while whole and left > 0:
+        rest = file.read(min(_PIECE_BYTES, left))
+        left -= len(rest)
+        whole = bool(rest) and not any(rest)
+    if not whole:
+        raise tarfile.ReadError(
+            f"at byte {at} is neither a member nor the end; copy it again, or pack the files anew if tars were joined"
+        )
