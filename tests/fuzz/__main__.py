@@ -1,0 +1,65 @@
+"""make fuzz CASES=20000: runs that many cases and prints how each kind ended; fails when any broke the property."""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from fuzz.batches import Batch, Case, batches, in_processes, smallest
+from fuzz.corpus import KINDS
+from fuzz.sandbox import Sandbox
+
+
+def _table(ended: collections.Counter[tuple[str, str]]) -> str:
+    """Returns how many cases of each kind ended how."""
+    columns = sorted({how for _, how in ended})
+    kinds = [kind for kind in KINDS if any((kind, how) in ended for how in columns)]
+    rows = [[kind, *(ended[kind, how] for how in columns)] for kind in kinds]
+    rows.append(["all", *(sum(count for (_, other), count in ended.items() if other == how) for how in columns)])
+    return "\n".join(f"{row[0]!s:28}" + "".join(f"{cell!s:>12}" for cell in row[1:]) for row in [["", *columns], *rows])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m fuzz", description=__doc__)
+    parser.add_argument("--cases", type=int, default=500)
+    parser.add_argument("--seed", type=int, default=0, help="of the first batch (default: 0)")
+    parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--kind", action="append", help="only these kinds, in place of all")
+    parser.add_argument("--batch", metavar="KIND,SEED,COUNT", help="run this batch again and shrink what fails")
+    flags = parser.parse_args()
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="fuzz") as folder:
+        if flags.batch:
+            kind, number, count = flags.batch.split(",")
+            with Sandbox(Path(folder)) as sandbox:
+                smallest(sandbox, Batch(kind.replace("_", " "), int(number), int(count)))
+            return 0
+        todo = [batch for batch in batches(flags.cases, flags.seed) if not flags.kind or batch.kind in flags.kind]
+        ended = collections.Counter[tuple[str, str]]()
+        failed: dict[tuple[str, ...], list[Case]] = {}
+        for number, done in enumerate(in_processes(todo, flags.processes, folder)):
+            for case in done:
+                ended[case.batch.kind, "FAILED" if case.problems else f"exit {case.ended.code}"] += 1
+                if case.problems:
+                    last = case.ended.stderr.splitlines()[-1:]
+                    failed.setdefault((case.batch.kind, case.problems[0], *(line[:60] for line in last)), []).append(
+                        case
+                    )
+            if sys.stderr.isatty():
+                print(f"\r{number + 1} of {len(todo)} batches", end="", file=sys.stderr)
+    for found in failed.values():
+        print(f"{len(found)} times: {found[0]}")
+    total = sum(ended.values())
+    print(_table(ended))
+    failures = sum(map(len, failed.values()))
+    print(f"{total:,} cases in {time.monotonic() - start:,.0f} s: {failures:,} failed")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

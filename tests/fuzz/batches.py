@@ -1,0 +1,114 @@
+"""Cases in batches: Hypothesis draws a batch's cases from its seed."""
+
+from __future__ import annotations
+
+import atexit
+import dataclasses
+import multiprocessing
+import tempfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+
+from fuzz.corpus import KINDS, Command
+from fuzz.sandbox import Ended, Sandbox
+
+_FEW, _MANY = 5, 100  # cases of a batch
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """Cases of one kind that follow from a number; another count makes other cases."""
+
+    kind: str
+    seed: int
+    count: int
+
+    def __str__(self) -> str:
+        return f"--batch={self.kind.replace(' ', '_')},{self.seed},{self.count}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One case, how its command ended, and what is wrong with that."""
+
+    batch: Batch
+    file: str
+    damages: list[Any]
+    command: Command
+    ended: Ended
+    problems: list[str]
+
+    def __str__(self) -> str:
+        damages = ", ".join(repr(damage)[:400] for damage in self.damages)
+        said = "\n".join(line[:400] for line in self.ended.stderr.splitlines()[-6:])
+        return (
+            f"{'; '.join(self.problems)}\n  {self.file}: {damages}\n"
+            f"  python -m {self.command.package} {' '.join(self.command.argv)}\n{said}\n  again: {self.batch}\n"
+        )
+
+
+def batches(cases: int, first_seed: int = 0) -> list[Batch]:
+    """Returns batches of that many cases in all, over all kinds by their weight."""
+    order = [kind for kind, one in KINDS.items() for _ in range(one.weight)]
+    count = max(_FEW, min(_MANY, cases // len(order)))
+    whole, rest = divmod(cases, count)
+    counts = [count] * whole + [rest] * (rest > 0)
+    return [Batch(order[number % len(order)], first_seed + number, count) for number, count in enumerate(counts)]
+
+
+def cases(sandbox: Sandbox, batch: Batch) -> list[Case]:
+    """Runs the cases of a batch."""
+    found: list[Case] = []
+    _test(sandbox, batch, found.append, [Phase.generate])()
+    return found
+
+
+def smallest(sandbox: Sandbox, batch: Batch) -> None:
+    """Raises AssertionError with the smallest case that Hypothesis finds in a batch with something wrong."""
+
+    def check(case: Case) -> None:
+        assert not case.problems, str(case)
+
+    _test(sandbox, batch, check, [Phase.generate, Phase.shrink])()
+
+
+def _test(sandbox: Sandbox, batch: Batch, use: Callable[[Case], None], phases: list[Phase]) -> Callable[[], None]:
+    kind = KINDS[batch.kind]
+
+    @seed(batch.seed)
+    @settings(
+        max_examples=batch.count, database=None, deadline=None, phases=phases, suppress_health_check=list(HealthCheck)
+    )
+    @given(st.sampled_from(kind.commands), st.integers(0, 999), kind.damages)
+    def test(command: Command, file: int, damages: list[Any]) -> None:
+        path = sandbox.prepare(batch.kind, file, damages)
+        problems, ended = sandbox.wrong(command, damages)
+        use(Case(batch, path, damages, command, ended, problems))
+
+    return test
+
+
+_sandbox: Sandbox
+
+
+def _begin(folder: str) -> None:
+    global _sandbox
+    _sandbox = Sandbox(Path(tempfile.mkdtemp(dir=folder)))
+    atexit.register(_sandbox.close)
+
+
+def _cases(batch: Batch) -> list[Case]:
+    return cases(_sandbox, batch)
+
+
+def in_processes(todo: list[Batch], processes: int, folder: str) -> Iterator[list[Case]]:
+    """Yields the cases of each batch as it is done."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes, context, _begin, (folder,)) as pool:
+        for done in as_completed([pool.submit(_cases, batch) for batch in todo]):
+            yield done.result()

@@ -1,0 +1,291 @@
+"""Good files of every kind that the commands read, made by the commands themselves; and which command reads which.
+
+work/src/CLASS/IMAGE          a class folder's images, of which one is cut off
+work/src.tar, src.csv, …      the same as archives and lists
+work/dataset, work/single     converted from src: two splits, one
+work/half                     a conversion that has written all shards, and stopped at its budget
+work/model, work/estimator    a run of each loop, with its exports
+precious, work/precious       what is nobody's business
+home, tmp
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import shutil
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from estimator_app.quiet import has_estimator
+from fuzz import damage
+
+Run = Callable[[str, "Command", Path], Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """A command line.
+
+    Attributes:
+      package: Whose __main__ runs it.
+      argv: Its words; paths are relative to the case's work folder.
+      writes: Paths, relative to the work folder, that it may change.
+      slack: CPU seconds that it takes on good files, at most.
+      reads: Whether it may read what the user has not named.
+    """
+
+    package: str
+    argv: tuple[str, ...]
+    writes: tuple[str, ...] = ()
+    slack: float = 2
+    reads: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """A kind of file that a stranger may have damaged.
+
+    Attributes:
+      files: Patterns of it, relative to the work folder.
+      needs: Top folders and files of the work folder that its commands need.
+      damages: A strategy of lists of damages.
+      commands: That read it.
+      weight: How many batches it gets beside the others.
+    """
+
+    files: tuple[str, ...]
+    needs: tuple[str, ...]
+    damages: Any
+    commands: tuple[Command, ...]
+    weight: int = 1
+
+
+def _convert(source: str, output: str, *more: str, reads: bool = False, splits: str = "train=100%") -> Command:
+    argv = ("convert", f"--input={source}", f"--output={output}", f"--splits={splits}", *more)
+    return Command("beam_pipelines", argv, (output,), 4, reads)
+
+
+_BOTH = "train=70%,validation=30%"
+_MOST = "--max_rejected=90%"
+_PHOTO = "src/a/0.jpg"
+
+
+def _beam(*argv: str, writes: tuple[str, ...] = (), reads: bool = False) -> Command:
+    return Command("beam_pipelines", argv, writes, 3, reads)
+
+
+def _app(*argv: str, writes: tuple[str, ...] = (), slack: float = 5) -> Command:
+    return Command("estimator_app", argv, writes, slack)
+
+
+def _train(loop: str, model: str, dataset: str = "dataset", steps: int = 2, steps_per_eval: int = 2) -> Command:
+    return _app(
+        "train",
+        f"--dataset={dataset}",
+        f"--model_dir={model}",
+        f"--loop={loop}",
+        "--image_size=8",
+        "--train_batch_size=4",
+        "--eval_batch_size=4",
+        f"--train_steps={steps}",
+        f"--steps_per_eval={steps_per_eval}",
+        writes=(model,),
+        slack=20,
+    )
+
+
+def _dataset_commands(name: str, splits: str) -> tuple[Command, ...]:
+    """Returns the commands that read a converted dataset; those that take little time more often."""
+    return (
+        *[_beam("verify", name)] * 4,
+        *[_beam("report", name, writes=(f"{name}/report.html",))] * 3,
+        _beam("verify", "--quick", name),
+        _beam("verify", "--repair", name, writes=(name,), reads=True),
+        _convert("src", name, _MOST, splits=splits),
+        _convert("src", name, _MOST, "--seed=1", splits=splits),
+        _convert("src", name, _MOST, "--seed=1", "--overwrite"),
+        Command("tpu_input", ("idx", name), (f"{name}/index",)),
+        _app("train", f"--dataset={name}", "--model_dir=nowhere/model", "--split=nowhere", writes=("nowhere",)),
+        _app("evaluate", "--model_dir=model", f"--dataset={name}", "--split=train"),
+    )
+
+
+_HALF = (
+    _convert("src", "half", _MOST),
+    _convert("src", "half", _MOST),
+    _convert("src", "half", _MOST, "--seed=1"),
+    _convert("src", "half", _MOST, "--seed=1", "--overwrite"),
+    _beam("verify", "half"),
+)
+
+
+def _model_commands(model: str, loop: str) -> tuple[Command, ...]:
+    """Returns the commands that read a run; those that take little time more often."""
+    return (
+        *[_train(loop, model)] * 5,
+        *[_app("export", f"--model_dir={model}", writes=(model,))] * 2,
+        _train(loop, model, steps=3),
+        _app("evaluate", f"--model_dir={model}"),
+        _app("evaluate", f"--export_dir={model}"),
+        _app("predict", f"--export_dir={model}", _PHOTO),
+    )
+
+
+_JSON = damage.several(*[damage.json_damages] * 6, damage.text_damages, damage.byte_damages)
+_TEXT = damage.several(*[damage.text_damages] * 3, damage.byte_damages)
+_BYTES = damage.several(damage.byte_damages)
+_PLAIN, _DATASET = ("src", "single"), ("src", "dataset", "model")
+
+
+def _kinds() -> dict[str, Kind]:
+    dataset, single = _dataset_commands("dataset", _BOTH), _dataset_commands("single", "train=100%")
+    archives = (_convert("odd.tar", "out", _MOST), _convert("odd", "out", _MOST, "--max_rejected=100%"))
+    kinds = {
+        "manifest": Kind(("dataset/manifest.json",), _DATASET, _JSON, dataset, 2),
+        "manifest of one split": Kind(("single/manifest.json",), (*_PLAIN, "model"), _JSON, single, 2),
+        "rejected": Kind(("single/rejected.jsonl",), _PLAIN, _JSON, single[:-3], 2),
+        "index": Kind(
+            ("single/index/*.parquet",),
+            _PLAIN,
+            damage.several(*[damage.column_damages] * 3, damage.byte_damages),
+            single[:-2],
+        ),
+        "records": Kind(
+            ("single/*.tfrecord",),
+            (*_PLAIN, "model"),
+            damage.several(*[damage.record_damages] * 3, damage.byte_damages),
+            single,
+            2,
+        ),
+        "dataset's folders": Kind(
+            ("single", "single/index", "single/*"), _PLAIN, damage.several(damage.entry_damages), single[:-2]
+        ),
+        "plan": Kind(("half/.jpeg2tpu/*/plan.json", "half/.jpeg2tpu/**/*.json"), ("src", "half"), _JSON, _HALF, 2),
+        "rows": Kind(("half/.jpeg2tpu/**/*.rows",), ("src", "half"), _JSON, _HALF),
+        "receipt": Kind(("half/.jpeg2tpu/**/*.receipt",), ("src", "half"), _JSON, _HALF, 2),
+        "working files": Kind(
+            ("half/.jpeg2tpu/**/*", "half/.jpeg2tpu"),
+            ("src", "half"),
+            damage.several(damage.byte_damages, damage.text_damages),
+            _HALF,
+        ),
+        "replaced": Kind(("half/.jpeg2tpu/replaced.json",), ("src", "half"), _JSON, _HALF),
+        "tar": Kind(
+            ("odd.tar",),
+            ("odd.tar",),
+            damage.several(*[damage.archive_damages] * 3, damage.byte_damages),
+            archives[:1],
+            2,
+        ),
+        "tar in a folder": Kind(("odd/b/odd.tar",), ("odd",), damage.several(damage.archive_damages), archives[1:]),
+        "zip": Kind(
+            ("odd.zip",),
+            ("odd.zip", "model"),
+            damage.several(damage.archive_damages, damage.byte_damages),
+            (_convert("odd.zip", "out", _MOST), _app("predict", "--export_dir=model", "odd.zip")),
+        ),
+        "list": Kind(
+            ("src.csv", "src.jsonl"),
+            ("src", "src.csv", "src.jsonl"),
+            damage.several(damage.text_damages, damage.json_damages, damage.byte_damages),
+            (_convert("src.csv", "out", _MOST, reads=True), _convert("src.jsonl", "out", _MOST, reads=True)),
+            2,
+        ),
+        "names": Kind(
+            ("labels.txt", "label_list.txt"),
+            ("src", "flat", "labels.txt", "label_list.txt"),
+            _TEXT,
+            (
+                _convert("src", "out", _MOST, "--labels=labels.txt"),
+                _convert("validation=flat", "out", _MOST, "--label_list=validation=label_list.txt"),
+            ),
+        ),
+        "image": Kind(
+            ("odd/a/*",),
+            ("odd", "model"),
+            damage.several(damage.byte_damages, damage.picture_damages),
+            (
+                _convert("odd", "out", _MOST),
+                _convert("odd", "out", "--max_rejected=100%", "--reencode=all", "--resize_shorter=20"),
+                _app("predict", "--export_dir=model", "odd/a"),
+            ),
+            2,
+        ),
+    }
+    for model, loop in {"model": "strategy", "estimator": "estimator"}.items():
+        if loop == "estimator" and not has_estimator():
+            continue
+        needs, commands = ("src", "dataset", model), _model_commands(model, loop)
+        kinds |= {
+            f"{model}: config": Kind((f"{model}/config.json",), needs, _JSON, commands, 2),
+            f"{model}: exports": Kind((f"{model}/exports.json",), needs, _JSON, commands, 2),
+            f"{model}: history": Kind((f"{model}/history.csv",), needs, _TEXT, commands),
+            f"{model}: metrics": Kind((f"{model}/metrics.json",), needs, _JSON, commands),
+            f"{model}: checkpoint": Kind((f"{model}/checkpoint",), needs, _TEXT, commands),
+            f"{model}: checkpoint data": Kind((f"{model}/*.index", f"{model}/*.data-*"), needs, _BYTES, commands),
+            f"{model}: export's extras": Kind((f"{model}/export/**/assets*/*",), needs, _JSON, commands[-2:]),
+        }
+    return kinds
+
+
+KINDS = _kinds()
+
+
+def make(work: Path, run: Callable[[Command], None]) -> None:
+    """Writes all good files into a new work folder and beside it; `run` runs a command there and takes no failure."""
+    _write_images(work)
+    run(_convert("src", "dataset", _MOST, splits=_BOTH))
+    run(_convert("src", "single", _MOST))
+    run(_convert("src", "half", "--max_rejected=0%"))  # ends at its budget, after all shards are written
+    shutil.copy(work / "single" / "manifest.json", work / "half" / ".jpeg2tpu" / "replaced.json")
+    run(_train("strategy", "model"))
+    if has_estimator():
+        run(_train("estimator", "estimator"))
+
+
+def _write_images(work: Path) -> None:
+    generator = random.Random(0)
+    for parent in (work, work.parent):
+        (parent / "precious" / "1700000000").mkdir(parents=True)
+        _picture(generator).save(parent / "precious" / "photo.jpg")
+        for name in ("saved_model.pb", "train-00000-of-00001.tfrecord", "manifest.json"):
+            (parent / "precious" / name).write_text("somebody's")
+        (parent / "precious" / "1700000000" / "saved_model.pb").write_text("somebody's")
+        (parent / "precious" / "train-00000-of-00001.parquet").write_text("somebody's")
+    (work / "evil.py").write_text(
+        "import os, pathlib\n"
+        "pathlib.Path(os.environ['HOME'], 'evil was here').write_text('')\n"
+        "def network(*args): raise ValueError\n"
+    )
+    for label in "ab":
+        (work / "src" / label).mkdir(parents=True)
+        for number in range(5):
+            _picture(generator).save(work / "src" / label / f"{number}.jpg")
+    cut = work / "src" / "b" / "4.jpg"
+    cut.write_bytes(cut.read_bytes()[:200])
+    images = sorted(path.relative_to(work) for path in work.glob("src/*/*"))
+    lines = [
+        f"{path},{path.parent.name},{'train' if number % 3 else 'validation'}" for number, path in enumerate(images)
+    ]
+    (work / "src.csv").write_text("\n".join(["image,label,split", *lines]) + "\n")
+    as_json = ['{{"image": "{}", "label": "{}", "group": "{}"}}\n'.format(*line.split(",")) for line in lines]
+    (work / "src.jsonl").write_text("".join(as_json))
+    shutil.copytree(work / "src" / "a", work / "flat")
+    (work / "labels.txt").write_text("a\nb\n")
+    (work / "label_list.txt").write_text("cat\ndog\n" * 2 + "cat\n")
+    shutil.copytree(work / "src", work / "odd")
+    for kind in ("png", "gif", "bmp", "webp", "tiff"):
+        _picture(generator).save(work / "odd" / "a" / f"odd.{kind}")
+    with tarfile.open(work / "odd.tar", "w") as archive:
+        archive.add(work / "src", "src")
+    shutil.copy(work / "odd.tar", work / "odd" / "b" / "odd.tar")
+    shutil.make_archive(str(work / "odd"), "zip", work, "src")
+
+
+def _picture(generator: random.Random) -> Image.Image:
+    return Image.frombytes("RGB", (16, 12), generator.randbytes(16 * 12 * 3)).resize((32, 24))
