@@ -78,10 +78,11 @@ def _parser() -> argparse.ArgumentParser:
     command = _command(commands, "verify", _verify, "re-read everything that a dataset's manifest promises")
     command.add_argument("dataset", metavar="DATASET", help="folder or URI")
     command.add_argument("--quick", action="store_true", help="do not decode the images")
-    command.add_argument("--repair", action="store_true", help="re-make damaged shards from their source")
+    command.add_argument("--repair", action="store_true", help=_HELP["repair"])
 
     command = _command(commands, "report", _report, "write DATASET/report.html: one page, to be looked at in a browser")
     command.add_argument("dataset", metavar="DATASET", help="folder or URI")
+    command.add_argument("--sources", default=[], action="append", metavar="PATH", help=_HELP["sources"])
     return parser
 
 
@@ -121,6 +122,10 @@ def _dataset_flags(flag: Any) -> None:
 
 _SPLITS = "train=90%,validation=10%"
 _HELP = {
+    "repair": "re-make damaged shards from the sources that the manifest names; a shard is replaced only by one with "
+    "the promised SHA-256",
+    "sources": "folder, .tar or URI of the dataset's inputs: show pictures of the rejected ones that lie below it. May "
+    "be repeated. Files that rejected.jsonl names elsewhere are not read (default: none are)",
     "input": "folder of class folders (CLASS/IMAGE.jpg, perhaps below train/, val/, test/), a .tar of such, or a .csv "
     "or .jsonl of image,label[,split][,group] with paths relative to the list; local or a URI such as "
     "gs://bucket/images. May be repeated, a split each: --input=train=T --input=validation=V",
@@ -219,6 +224,7 @@ def _verify(flags: argparse.Namespace, _: list[str]) -> int:
     for problem in findings.problems:
         print(problem)
     if flags.repair and findings.damaged:
+        print(f"{path}: reading again {', '.join(repr(source['path']) for source in findings.manifest.sources)}")
         repaired = repair(findings, _beam_options(None, []))
         print(f"{path}: made again from their source: {', '.join(repaired)}")
         findings = verify(path, decode_images=not flags.quick)
@@ -231,7 +237,7 @@ def _verify(flags: argparse.Namespace, _: list[str]) -> int:
 
 
 def _report(flags: argparse.Namespace, _: list[str]) -> int:
-    print(write_report(storage.absolute(flags.dataset)))
+    print(write_report(storage.absolute(flags.dataset), list(map(storage.absolute, flags.sources))))
     return 0
 
 

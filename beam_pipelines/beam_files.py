@@ -20,10 +20,14 @@ def check(path: str) -> None:
 
 
 def exists(path: str) -> bool:
-    return bool(FileSystems.exists(path)) or any(True for _ in list_files(path))
+    return bool(FileSystems.exists(path)) or any(True for _ in list_files(path, follow=True))
 
 
-def list_files(root: str) -> Iterator[tuple[str, int]]:
+def is_link(path: str) -> bool:
+    return False
+
+
+def list_files(root: str, follow: bool) -> Iterator[tuple[str, int]]:
     literally = re.sub(r"[[*?]", r"[\g<0>]", root)
     for metadata in FileSystems.match([f"{literally}/**"])[0].metadata_list:
         yield metadata.path[len(root) + 1 :], metadata.size_in_bytes
@@ -32,7 +36,11 @@ def list_files(root: str) -> Iterator[tuple[str, int]]:
 def file_bytes(path: str) -> int:
     try:
         return int(FileSystems.get_filesystem(path).metadata(path).size_in_bytes)
-    except (OSError, ValueError):  # BeamIOError is an OSError; a line of a list may name what Beam cannot reach
+    except ValueError:  # a line of a list may name what Beam cannot reach
+        return -1
+    except OSError:  # BeamIOError is one, also for what does not exist
+        if FileSystems.exists(path):
+            raise
         return -1
 
 
@@ -58,7 +66,5 @@ def move(source: str, target: str) -> None:
 
 
 def delete(paths: list[str]) -> None:
-    # Where folders are but parts of names, deleting one deletes nothing.
-    below = [f"{path}/{name}" for path in paths for name, _ in list_files(path)]
     with contextlib.suppress(BeamIOError):
-        FileSystems.delete([*below, *paths])
+        FileSystems.delete(paths)

@@ -85,7 +85,11 @@ def exists(path: str) -> bool:
         return bool(_parts(path)[1] and blob(path).exists(retry=RETRY)) or any(True for _ in _below(path, 1))
 
 
-def list_files(root: str) -> Iterator[tuple[str, int]]:
+def is_link(path: str) -> bool:
+    return False
+
+
+def list_files(root: str, follow: bool) -> Iterator[tuple[str, int]]:
     skipped = len(_parts(root)[1]) + 1 if _parts(root)[1] else 0
     with explained(root):
         for found in _below(root):
@@ -164,16 +168,12 @@ def move(source: str, target: str) -> None:
 
 
 def delete(paths: list[str]) -> None:
-    def delete_one(found: Any) -> None:
+    def delete_one(path: str) -> None:
         with contextlib.suppress(exceptions.NotFound):
-            found.delete(retry=RETRY)
-
-    def all_of(path: str) -> list[Any]:
-        return [blob(path), *_below(path)]
+            blob(path).delete(retry=RETRY)
 
     with explained(paths[0]), ThreadPoolExecutor(_IN_FLIGHT) as pool:
-        for found in pool.map(all_of, paths):
-            list(pool.map(delete_one, found))
+        list(pool.map(delete_one, paths))
 
 
 def _below(path: str, limit: int | None = None) -> Iterator[Any]:

@@ -69,7 +69,12 @@ def read_all(manifest: Manifest) -> Columns:
     shards = [shard for split in manifest.splits.values() for shard in split.shards]
     splits = [position for position, split in enumerate(manifest.splits.values()) for _ in split.shards]
     starts = np.cumsum([0, *(shard.num_examples for shard in shards)])
-    labels, hashes = np.empty(starts[-1], np.int32), np.empty(starts[-1], np.uint64)
+    try:
+        labels, hashes = np.empty(starts[-1], np.int32), np.empty(starts[-1], np.uint64)
+    except MemoryError as error:
+        raise ValueError(
+            f"{manifest.path!r} promises {starts[-1]} records, which need more memory than there is"
+        ) from error
     sides, shapes = np.zeros(_LONGEST_SIDE + 1, np.int64), np.zeros(3, np.int64)
     with ThreadPoolExecutor(4 * len(os.sched_getaffinity(0))) as pool:
         parts = pool.map(functools.partial(_read_part, manifest), shards)
@@ -112,15 +117,13 @@ def read_rows(dataset: str, shard: Shard, names: list[str]) -> pa.Table:
     """
     path = f"{dataset}/{index_path(shard.name)}"
     try:
-        table = read_columns(path, names)
+        table = read_columns(path, shard.num_examples, names)
     except FileNotFoundError as error:
         raise ValueError(f"{path!r} is missing; {_advice(dataset)}") from error
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, ValueError, pa.ArrowException) as error:
         raise ValueError(f"{path!r} cannot be read: {error}; {_advice(dataset)}") from error
     if absent := [name for name in names if table[name].null_count]:
         raise ValueError(f"{path!r} has no {', '.join(absent)}, as an earlier version's; convert the dataset again")
-    if table.num_rows != shard.num_examples:
-        raise ValueError(f"{path!r} has {table.num_rows} rows for {shard.num_examples} records; {_advice(dataset)}")
     return table
 
 

@@ -21,7 +21,14 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from beam_pipelines import engines, listing, locks, processes, progress, running, storage, work
 from beam_pipelines.commit import check_budget, commit
-from beam_pipelines.dataset import WORK_NAME, dataset_files, optional_files, read_manifest
+from beam_pipelines.dataset import (
+    WORK_NAME,
+    dataset_files,
+    is_dataset_file,
+    list_dataset,
+    optional_files,
+    read_manifest,
+)
 from beam_pipelines.options import ConvertOptions
 from beam_pipelines.plan import Plan
 from beam_pipelines.planning import make_plan
@@ -111,10 +118,24 @@ def _check_apart(source: str, output: str) -> None:
 
 
 def _check_output(output: str) -> None:
-    """Refuses, before anything is listed, an output that no conversion of ours has begun."""
-    files = [path for path, _ in storage.list_files(output)]
-    if files and not any(path == MANIFEST_NAME or path.startswith(f"{WORK_NAME}/") for path in files):
+    """Refuses, before anything is listed, an output with files that no conversion of ours makes."""
+    files = [path for path, _ in list_dataset(output)]
+    foreign = [path for path in files if not is_dataset_file(path) and not _is_working_file(path)]
+    if foreign and not any(path == MANIFEST_NAME or _is_working_file(path) for path in files):
         raise ValueError(f"output {output!r} holds no dataset but {_some(files)}; choose another output")
+    _refuse_foreign(output, foreign)
+
+
+def _is_working_file(path: str) -> bool:
+    return path.startswith(f"{WORK_NAME}/") and work.is_working_file(path.removeprefix(f"{WORK_NAME}/"))
+
+
+def _refuse_foreign(output: str, foreign: Collection[str]) -> None:
+    if foreign:
+        raise ValueError(
+            f"output {output!r} holds {_some(foreign)}, which are no part of this dataset; "
+            "move them away, or choose another output"
+        )
 
 
 def _check_plan(options: ConvertOptions, plan: Plan) -> None:
@@ -154,7 +175,7 @@ def _existing(options: ConvertOptions, plan: Plan) -> Manifest | None:
         manifest = None
     for other, names in zip(others, left, strict=True):
         _remove_shards(options.output, names)
-        storage.delete([other.folder])
+        work.remove_one(other)
     return manifest
 
 
@@ -173,14 +194,10 @@ def _check_same(options: ConvertOptions, plan: Plan, manifest: Manifest | None, 
 
 def _check_files(output: str, plan: Plan, manifest: Manifest | None, left: list[list[str]]) -> None:
     """Refuses files that nothing here names, and a dataset of this plan that lacks any."""
-    found = {path for path, _ in storage.list_files(output) if not path.startswith(WORK_NAME)}
+    found = {path for path, _ in list_dataset(output) if not _is_working_file(path)}
     here = _shards(manifest) if manifest else []
     names = [*_names(plan), *here, *itertools.chain(*left)]
-    if foreign := found - dataset_files(names) - optional_files(names):
-        raise ValueError(
-            f"output {output!r} holds {_some(foreign)}, which are no part of this dataset; "
-            "move them away, or choose another output"
-        )
+    _refuse_foreign(output, found - dataset_files(names) - optional_files(names))
     if manifest and manifest.fingerprint == plan.fingerprint and (missing := dataset_files(here) - found):
         raise ValueError(
             f"output {output!r} holds this dataset without {_some(missing)}; "
@@ -202,13 +219,21 @@ def _difference(options: ConvertOptions, plan: Plan, manifest: Manifest) -> str:
 def _remove_replaced(output: str) -> None:
     """Removes the dataset that --overwrite is to replace, if one is; what was begun before a kill is ended here.
 
-    Its manifest is set aside first: without it, what is left is no complete dataset; and it names what is to go.
+    Its manifest is set aside first: without it, what is left is no complete dataset; and it names what is to go. A
+    manifest names shards in its own folder alone: see Manifest.from_json().
     """
     aside = f"{output}/{WORK_NAME}/{work.REPLACED_NAME}"
     if storage.exists(aside):
         if not storage.exists(f"{output}/{MANIFEST_NAME}"):  # a bucket's move copies before it deletes
-            _remove_shards(output, _shards(Manifest.from_json(storage.read_bytes(aside).decode(), output)))
+            _remove_shards(output, _shards(_read_replaced(aside)))
         storage.delete([aside])
+
+
+def _read_replaced(path: str) -> Manifest:
+    try:
+        return Manifest.from_json(storage.read_bytes(path), path)
+    except ValueError as error:
+        raise ValueError(f"{path!r} names what is to be removed, but is damaged; remove that file: {error}") from error
 
 
 def _remove_shards(output: str, names: list[str]) -> None:

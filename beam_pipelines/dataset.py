@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import posixpath
 from collections.abc import Iterable, Iterator
 from typing import IO
 
 from beam_pipelines import storage
 from beam_pipelines.index import index_path
-from tpu_input.schema import MANIFEST_NAME, Manifest
+from tpu_input.schema import MANIFEST_NAME, Manifest, parse_shard_name
 
 WORK_NAME = ".jpeg2tpu"  # what an unfinished conversion has so far
 REJECTED_NAME = "rejected.jsonl"
@@ -17,7 +18,12 @@ REPORT_NAME = "report.html"  # made on demand, so a dataset may be without
 
 @contextlib.contextmanager
 def create(dataset: str, path: str, new: bool = False) -> Iterator[IO[bytes]]:
-    """Opens a file of a dataset for writing, in no other's place if `new`; until it is whole it is a working file."""
+    """Opens a file of a dataset for writing, in no other's place if `new`; until it is whole it is a working file.
+
+    Raises:
+      ValueError: See check_folders().
+    """
+    check_folders(dataset)
     with storage.create(f"{dataset}/{path}", temporary_in=f"{dataset}/{WORK_NAME}", new=new) as file:
         yield file
 
@@ -31,6 +37,36 @@ def dataset_files(shards: Iterable[str]) -> set[str]:
 def optional_files(shards: Iterable[str]) -> set[str]:
     """Returns the paths of what a dataset may have besides: the report, and DALI's index files."""
     return {REPORT_NAME, *(f"{index_path(shard).removesuffix('.parquet')}.idx" for shard in shards)}
+
+
+def is_dataset_file(path: str) -> bool:
+    """Returns whether a path, within the dataset, is one that some dataset of ours could have a file at."""
+    if path in (MANIFEST_NAME, REJECTED_NAME, REPORT_NAME):
+        return True
+    folder, name = posixpath.split(path)
+    stem, ending = posixpath.splitext(name)
+    endings = {"": (".tfrecord",), "index": (".parquet", ".idx")}.get(folder, ())
+    return ending in endings and parse_shard_name(f"{stem}.tfrecord") is not None
+
+
+def list_dataset(dataset: str) -> Iterator[tuple[str, int]]:
+    """Yields (path, bytes) of every file of a dataset; a linked folder is told as a file of -1 bytes, not followed.
+
+    Raises:
+      OSError: A folder cannot be listed.
+    """
+    return storage.list_files(dataset, follow=False)
+
+
+def check_folders(dataset: str) -> None:
+    """Refuses a dataset whose own folders are links: what is written or deleted there would lie elsewhere.
+
+    Raises:
+      ValueError: One is.
+    """
+    for folder in (WORK_NAME, "index"):
+        if storage.is_link(path := f"{dataset}/{folder}"):
+            raise ValueError(f"{path!r} is a link, and a dataset lies in its own folder; put the folder itself there")
 
 
 def complete_manifest(dataset: str) -> Manifest:
@@ -52,9 +88,8 @@ def read_manifest(dataset: str) -> Manifest | None:
     Raises:
       ValueError: The manifest cannot be read.
     """
-    path = f"{dataset}/{MANIFEST_NAME}"
     try:
-        text = storage.read_bytes(path).decode()
+        content = storage.read_bytes(f"{dataset}/{MANIFEST_NAME}")
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return Manifest.from_json(text, dataset)
+    return Manifest.from_json(content, dataset)

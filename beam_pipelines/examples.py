@@ -74,8 +74,20 @@ def read_examples(manifest: Manifest, columns: Columns, numbers: Iterable[int]) 
 def _examples_of_shard(manifest: Manifest, columns: Columns, wanted: tuple[int, list[int]]) -> list[Example]:
     position, numbers = wanted
     shard, split = columns.shards[position], list(manifest.splits)[columns.splits[position]]
-    table = read_rows(manifest.path, shard, _NAMES).take(np.array(numbers) - columns.starts[position])
+    table = read_rows(manifest.path, shard, _NAMES)
+    _check_places(manifest, shard, table)
+    table = table.take(np.array(numbers) - columns.starts[position])
     return list(_rows(table, shard, split, manifest.classes))
+
+
+def _check_places(manifest: Manifest, shard: Shard, table: pa.Table) -> None:
+    """Raises ValueError unless an index says where records lie in their shard, and of what class they are."""
+    offsets, lengths, labels = (table[name].to_numpy() for name in ("offset", "length", "label"))
+    if not shard.is_filled_by(offsets, lengths) or not 0 <= labels.min() <= labels.max() < len(manifest.classes):
+        raise ValueError(
+            f"the index of {shard.name!r} does not agree with its shard; "
+            f"run: python -m beam_pipelines verify --repair {manifest.path}"
+        )
 
 
 def _rows(table: pa.Table, shard: Shard, split: str, classes: tuple[str, ...]) -> Iterator[Example]:

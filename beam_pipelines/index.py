@@ -62,12 +62,21 @@ def write_index(file: IO[bytes], rows: list[IndexRow]) -> None:
     pq.write_table(pa.table(columns, schema=SCHEMA), file)
 
 
-def read_columns(path: str, names: list[str] | None = None) -> pa.Table:
-    """Returns one shard's index as columns: all, or those of these names in this order."""
-    return pq.read_table(pa.BufferReader(storage.read_bytes(path)), columns=names, schema=SCHEMA)
+def read_columns(path: str, num_rows: int | None = None, names: list[str] | None = None) -> pa.Table:
+    """Returns one shard's index as columns: all, or those of these names in this order.
+
+    Raises:
+      ValueError: It has not `num_rows`, where that is given, which is known before they take memory.
+      OSError: It cannot be read.
+      pyarrow.ArrowException: It is no such index.
+    """
+    content = pa.BufferReader(storage.read_bytes(path))
+    if num_rows not in (None, found := pq.read_metadata(content).num_rows):
+        raise ValueError(f"it has {found} rows for {num_rows} records")
+    return pq.read_table(content, columns=names, schema=SCHEMA)
 
 
-def read_index(path: str) -> list[IndexRow]:
-    """Returns one shard's index."""
-    table = read_columns(path)
+def read_index(path: str, num_rows: int | None = None) -> list[IndexRow]:
+    """Returns one shard's index; raises what read_columns() does."""
+    table = read_columns(path, num_rows)
     return [IndexRow(*row) for row in zip(*(column.to_pylist() for column in table.columns), strict=True)]

@@ -21,6 +21,7 @@ from typing import Any
 from google.api_core import exceptions
 
 from beam_pipelines import buckets
+from tpu_input import json_fields
 
 LEASE = 30.0  # seconds without a sign of life after which a holder counts as dead
 _BEATS = 6  # signs of life in a lease, so that a few may fail while the store is down
@@ -60,7 +61,8 @@ class _Lock:
     def read(self) -> dict[str, Any]:
         """Returns who holds it; nothing if it is gone."""
         with contextlib.suppress(exceptions.NotFound, ValueError):
-            return dict(json.loads(buckets.blob(self.path).download_as_bytes(retry=buckets.QUICK)))
+            found = json_fields.load(buckets.blob(self.path).download_as_bytes(retry=buckets.QUICK))
+            return json_fields.mapping(found, "a lock")
         return {}
 
     def remove(self) -> None:
@@ -136,7 +138,7 @@ def _renew(lock: _Lock, ended: threading.Event, lost: threading.Event) -> None:
 
 def _holder(lock: _Lock) -> str:
     found = lock.read()
-    return f"process {found.get('process')} on {found.get('host')}"
+    return f"process {json_fields.shown(found.get('process'))} on {json_fields.shown(found.get('host'))}"
 
 
 def _held(lock: _Lock) -> ValueError:

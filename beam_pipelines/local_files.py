@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
-import shutil
 import stat
 import uuid
 from collections.abc import Iterator
 from typing import IO
+
+# What a name or a file says of itself, whenever it is read; other errors are the storage's.
+OF_THE_FILE = frozenset(
+    {
+        errno.EACCES,
+        errno.EISDIR,
+        errno.ELOOP,
+        errno.ENAMETOOLONG,
+        errno.ENOENT,
+        errno.ENOTDIR,
+        errno.ENXIO,
+        errno.EPERM,
+    }
+)
 
 
 def check(path: str) -> None:
@@ -19,11 +33,15 @@ def exists(path: str) -> bool:
     return os.path.lexists(path)
 
 
-def list_files(root: str) -> Iterator[tuple[str, int]]:
+def is_link(path: str) -> bool:
+    return os.path.islink(path)
+
+
+def list_files(root: str, follow: bool) -> Iterator[tuple[str, int]]:
     if not exists(root):
         return
     above: dict[str, tuple[str, ...]] = {root: ()}  # where the folders that each lies in really are
-    for folder, folders, names in os.walk(root, onerror=_raise, followlinks=True):
+    for folder, folders, names in os.walk(root, onerror=_raise, followlinks=follow):
         # Linked folders are followed, but not one that leads back to where it lies, by whatever other links.
         way = (*above.pop(folder), os.path.realpath(folder))
         folders[:] = [name for name in folders if not _leads_back(f"{folder}/{name}", way)]
@@ -31,6 +49,9 @@ def list_files(root: str) -> Iterator[tuple[str, int]]:
         below = folder[len(root) + 1 :]
         for name in names:
             yield f"{below}/{name}" if below else name, file_bytes(f"{folder}/{name}")
+        for name in folders if not follow else ():
+            if is_link(f"{folder}/{name}"):
+                yield f"{below}/{name}" if below else name, -1
 
 
 def _leads_back(folder: str, way: tuple[str, ...]) -> bool:
@@ -42,7 +63,11 @@ def _leads_back(folder: str, way: tuple[str, ...]) -> bool:
 def file_bytes(path: str) -> int:
     try:
         return os.path.getsize(path)
-    except (OSError, ValueError):  # a line of a list may hold a zero byte
+    except ValueError:  # a line of a list may hold a zero byte
+        return -1
+    except OSError as error:
+        if error.errno not in OF_THE_FILE:
+            raise
         return -1
 
 
@@ -55,7 +80,8 @@ def open_file(path: str) -> IO[bytes]:
 def read_bytes(path: str, start: int, end: int | None) -> bytes:
     with open_file(path) as file:
         file.seek(start)
-        return file.read(-1 if end is None else end - start)
+        # No more than there is, for which room would be made.
+        return file.read(-1 if end is None else max(min(end, os.fstat(file.fileno()).st_size) - start, 0))
 
 
 @contextlib.contextmanager
@@ -71,12 +97,13 @@ def create(path: str, temporary_in: str, new: bool) -> Iterator[IO[bytes]]:
             os.fsync(file.fileno())
         os.replace(temporary, path)
         if temporary_in:
-            with contextlib.suppress(OSError):
-                os.rmdir(temporary_in)  # refuses one that holds anything
+            delete_empty(temporary_in)
         _sync_folder(os.path.dirname(path))
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
             os.remove(temporary)
+        if temporary_in:
+            delete_empty(temporary_in)
         raise
 
 
@@ -87,11 +114,14 @@ def move(source: str, target: str) -> None:
 
 def delete(paths: list[str]) -> None:
     for path in paths:
-        with contextlib.suppress(FileNotFoundError):
-            if os.path.isdir(path) and not os.path.islink(path):
-                shutil.rmtree(path)
-            else:
-                os.remove(path)
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            os.remove(path)
+
+
+def delete_empty(folder: str) -> None:
+    if not is_link(folder):
+        with contextlib.suppress(OSError):
+            os.rmdir(folder)  # refuses one that holds anything
 
 
 def _sync_folder(folder: str) -> None:

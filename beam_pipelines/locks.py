@@ -6,9 +6,10 @@ import contextlib
 import fcntl
 import os
 from collections.abc import Callable, Iterator
+from typing import IO
 
 from beam_pipelines import storage
-from beam_pipelines.dataset import WORK_NAME
+from beam_pipelines.dataset import WORK_NAME, check_folders
 from beam_pipelines.work import LOCK_NAME
 
 
@@ -20,8 +21,10 @@ def locked(output: str) -> Iterator[Callable[[], None]]:
       A function that raises OSError if the lock was lost nevertheless.
 
     Raises:
-      ValueError: Another process holds it, or it cannot be written.
+      ValueError: Another process holds it, or the dataset's own folders are links.
+      OSError: It cannot be written.
     """
+    check_folders(output)
     path = f"{output}/{WORK_NAME}/{LOCK_NAME}"
     with contextlib.ExitStack() as stack:
         if output.startswith("gs://"):
@@ -30,16 +33,18 @@ def locked(output: str) -> Iterator[Callable[[], None]]:
             yield stack.enter_context(leased(path))
             return
         if not storage.is_uri(output):  # else no lock that all of Beam's stores could keep
-            stack.enter_context(_flocked(path))
+            yield stack.enter_context(_flocked(path))
+            return
         yield lambda: None
 
 
 @contextlib.contextmanager
-def _flocked(path: str) -> Iterator[None]:
+def _flocked(path: str) -> Iterator[Callable[[], None]]:
     with contextlib.ExitStack() as stack:
         while True:
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            file = stack.enter_context(open(path, "a"))
+            # Of a link, the file that it leads to would be made.
+            file = stack.enter_context(open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o666), "wb"))
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -48,6 +53,18 @@ def _flocked(path: str) -> Iterator[None]:
                     f"another conversion is writing {output!r}; wait for it, or choose another output"
                 ) from None
             # One that has just ended may have removed the file between the two calls.
-            if os.path.exists(path) and os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
+            if _is_open_at(file, path):
                 break
-        yield
+
+        def still_locked() -> None:
+            if not _is_open_at(file, path):
+                raise OSError(f"the lock {path!r} is gone, so somebody has removed {os.path.dirname(path)!r}")
+
+        yield still_locked
+
+
+def _is_open_at(file: IO[bytes], path: str) -> bool:
+    """Returns whether an open file is the one at `path` now."""
+    with contextlib.suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
+    return False

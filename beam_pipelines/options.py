@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from typing import Any
 
-_SPLIT_NAME = re.compile(r"[A-Za-z0-9_]{1,64}")  # a file's name, of 255 bytes at most, holds more
+from tpu_input.schema import valid_split
+
 _MIN_SHARD_BYTES = 10_000
 DEDUP = ("none", "exact")
 REENCODE = ("needed", "all")
-
-
-def valid_split(name: str) -> bool:
-    """Returns whether a split may be called so: its name becomes part of file names."""
-    return _SPLIT_NAME.fullmatch(name) is not None
 
 
 @dataclasses.dataclass(frozen=True)

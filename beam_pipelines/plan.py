@@ -16,13 +16,16 @@ import hashlib
 import itertools
 import json
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from beam_pipelines.options import ConvertOptions
 from beam_pipelines.rows import Row
-from tpu_input.schema import shard_name
+from tpu_input import json_fields
+from tpu_input.schema import shard_name, valid_split
 
 _BUCKET_BITS = 12  # 4,096 buckets: the plan stays under 200 kB, a bucket of ten million rows under 3,000
 _HASH_BITS = 64
+_MAX_SHARDS = 1_000_000  # of a split, whose names are held in memory
 
 
 def position(seed: int, key: str) -> int:
@@ -115,13 +118,51 @@ class Plan:
         return json.dumps(dataclasses.asdict(self))
 
     @classmethod
-    def from_json(cls, text: str) -> Plan:
-        fields = json.loads(text)
-        fields["classes"] = tuple(fields["classes"])
-        fields["buckets"] = {
-            split: {int(number): cost for number, cost in costs.items()} for split, costs in fields["buckets"].items()
-        }
-        return cls(**fields)
+    def from_json(cls, content: bytes) -> Plan:
+        """Returns the plan that to_json() has written.
+
+        Raises:
+          ValueError: It is none, or names what no plan names.
+        """
+        needed = [field.name for field in dataclasses.fields(cls)]
+        fields = json_fields.fields(json_fields.load(content), "a plan", needed)
+        plan = cls(
+            classes=tuple(
+                json_fields.text(name, "a class") for name in json_fields.array(fields["classes"], "classes")
+            ),
+            num_inputs=json_fields.count(fields["num_inputs"], "num_inputs"),
+            num_rejected=json_fields.counts(fields["num_rejected"], "num_rejected"),
+            examples={
+                json_fields.text(reason, "a reason"): json_fields.text(example, "an example")
+                for reason, example in json_fields.mapping(fields["examples"], "examples").items()
+            },
+            fingerprint=json_fields.sha256(fields["fingerprint"], "fingerprint"),
+            buckets={
+                _valid_split(split): _bucket_costs(costs)
+                for split, costs in json_fields.mapping(fields["buckets"], "buckets").items()
+            },
+            shard_bytes=json_fields.count(fields["shard_bytes"], "shard_bytes", 1),
+            num_shards=json_fields.counts(fields["num_shards"], "num_shards", 1),
+        )
+        for split, total in plan.totals.items():
+            if plan.shard_of(split, total) >= _MAX_SHARDS:
+                raise ValueError(f"split {split!r} has more than {_MAX_SHARDS} shards; make them larger")
+        return plan
+
+
+def _valid_split(name: str) -> str:
+    if not valid_split(name):
+        raise ValueError(f"a split's name is 1 to 64 letters, digits and _, got {json_fields.shown(name)}")
+    return name
+
+
+def _bucket_costs(value: Any) -> dict[int, int]:
+    """Returns what the rows of each bucket cost."""
+    numbers = {str(number): number for number in range(1 << _BUCKET_BITS)}
+    costs = json_fields.counts(value, "buckets")
+    if unknown := costs.keys() - numbers.keys():
+        raise ValueError(f"there is no bucket {json_fields.shown(min(unknown))}")
+    return {numbers[bucket]: cost for bucket, cost in costs.items()}
 
 
 def cost(row: Row, split: str, options: ConvertOptions) -> int:

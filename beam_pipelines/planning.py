@@ -50,7 +50,7 @@ def make_plan(options: ConvertOptions, beam_options: PipelineOptions) -> Plan:
     path = f"{options.output}/{WORK_NAME}/plan-{uuid.uuid4().hex}.json"
     with running.pipeline(beam_options) as pipeline:
         build_planning(pipeline, options, path)
-    plan = Plan.from_json(storage.read_bytes(path).decode())
+    plan = Plan.from_json(storage.read_bytes(path))
     storage.delete([path])
     return plan
 

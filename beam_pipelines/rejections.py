@@ -1,13 +1,14 @@
 """DATASET/rejected.jsonl as it is shown: every reason with its count, what it means, and some of its inputs.
 
-The file is read line by line, as it may be as long as the list of inputs; the sources are read again where they can be.
+The file is read line by line, as it may be as long as the list of inputs. It may come from a stranger, as any file of a
+dataset, and names files by path: pictures are made of those alone that lie below folders that the user has named.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
-from collections.abc import Iterable, Iterator
+import posixpath
+from collections.abc import Iterable, Iterator, Sequence
 
 from beam_pipelines import storage
 from beam_pipelines.dataset import REJECTED_NAME
@@ -28,7 +29,7 @@ class Rejections:
       code: The reason's.
       count: Inputs.
       reason: What it means and what to do.
-      examples: Some of them, spread over the alphabet, with a picture where their source can still be read.
+      examples: Some of them, spread over the alphabet, with a picture where their source may and can still be read.
     """
 
     code: str
@@ -37,8 +38,16 @@ class Rejections:
     examples: list[tuple[Rejection, Thumbnail | None]]
 
 
-def read_rejected(manifest: Manifest) -> list[Rejections]:
-    """Returns all reasons that occur in a dataset, the most frequent first."""
+def read_rejected(manifest: Manifest, sources: Sequence[str] = ()) -> list[Rejections]:
+    """Returns all reasons that occur in a dataset, the most frequent first.
+
+    Args:
+      manifest: The dataset's.
+      sources: Folders, archives or URIs; of the inputs, those that lie below one of them are read for a picture.
+
+    Raises:
+      ValueError: A line of rejected.jsonl is none.
+    """
     shown = _spread(_lines(f"{manifest.path}/{REJECTED_NAME}"), manifest.num_rejected)
     ordered = sorted(manifest.num_rejected.items(), key=lambda item: (-item[1], item[0]))
     return [
@@ -46,22 +55,22 @@ def read_rejected(manifest: Manifest) -> list[Rejections]:
             code=code,
             count=count,
             reason=REASONS.get(code, _UNKNOWN),
-            examples=list(zip(shown[code], of_sources(_sources(shown[code])), strict=True)),
+            examples=list(zip(shown[code], of_sources(_pictured(shown[code], sources)), strict=True)),
         )
         for code, count in ordered
     ]
 
 
 def _lines(path: str) -> Iterator[Rejection]:
-    """Yields what rejected.jsonl lists; nothing of lines that cannot be read, which is for verify to tell."""
+    """Yields what rejected.jsonl lists."""
     if not storage.exists(path):
         return
     with storage.open_file(path) as file:
-        for line in file:
+        for number, line in enumerate(file, start=1):
             try:
-                yield Rejection(**json.loads(line))
-            except (ValueError, TypeError):
-                continue
+                yield Rejection.from_json(line)
+            except ValueError as error:
+                raise ValueError(f"{path!r}, line {number}: {error}; copy the file again") from error
 
 
 def _spread(lines: Iterable[Rejection], counts: dict[str, int]) -> dict[str, list[Rejection]]:
@@ -78,6 +87,20 @@ def _spread(lines: Iterable[Rejection], counts: dict[str, int]) -> dict[str, lis
     return shown
 
 
-def _sources(lines: list[Rejection]) -> list[str]:
+def _pictured(lines: list[Rejection], sources: Sequence[str]) -> list[str]:
+    """Returns the URI of each line that may be read for a picture, else ""."""
     # What stands for a line without an image is the list itself.
-    return ["" if line.reason == "bad_line" else line.uri for line in lines]
+    return [
+        line.uri if line.reason != "bad_line" and any(_lies_below(line.uri, source) for source in sources) else ""
+        for line in lines
+    ]
+
+
+def _lies_below(uri: str, source: str) -> bool:
+    """Returns whether an absolute path or URI names `source`, a part of it, or a file in it, links followed."""
+    path = storage.whole(uri)
+    if storage.is_uri(source):
+        return posixpath.normpath(path) == path and f"{path}/".startswith(f"{source}/")
+    if storage.is_uri(path) or not posixpath.isabs(path) or "\0" in path:
+        return False
+    return f"{storage.real(path)}/".startswith(storage.real(source).rstrip("/") + "/")

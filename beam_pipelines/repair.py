@@ -7,6 +7,7 @@ damaged shards ──the manifest's options, planned again──▶ their rows �
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from apache_beam.options.pipeline_options import PipelineOptions
 
@@ -19,11 +20,15 @@ from beam_pipelines.reading import num_cores
 from beam_pipelines.verify import Findings
 from beam_pipelines.work import Work
 from beam_pipelines.writing import write_shard
-from tpu_input.schema import Manifest
+from tpu_input import json_fields
+from tpu_input.schema import MANIFEST_NAME, Manifest
 
 
 def repair(findings: Findings, beam_options: PipelineOptions) -> list[str]:
     """Re-makes the shards that verify found damaged, with their indexes; returns their names.
+
+    The sources are those that the manifest names. What is read of them stays here: a shard takes its place only if it
+    has the SHA-256 that the manifest promises.
 
     Raises:
       ValueError: The source is no longer what the dataset was made of.
@@ -39,7 +44,7 @@ def repair(findings: Findings, beam_options: PipelineOptions) -> list[str]:
                     f"of: {manifest.num_inputs} inputs then, {plan.num_inputs} now, or others of name or size; nothing "
                     "was changed"
                 )
-            aside = dataclasses.replace(options, output=f"{manifest.path}/{WORK_NAME}/repair")
+            aside = dataclasses.replace(options, output=f"{manifest.path}/{WORK_NAME}/{work.REPAIR_NAME}")
             for name in findings.damaged:
                 _make_again(name, manifest, aside, Work.of(manifest.path, plan))
             for path in (path for name in findings.damaged for path in (name, index_path(name))):
@@ -50,20 +55,46 @@ def repair(findings: Findings, beam_options: PipelineOptions) -> list[str]:
 
 
 def options_of(manifest: Manifest) -> ConvertOptions:
-    """Returns the options that a dataset was converted with."""
-    fields = manifest.options
-    return ConvertOptions(
-        sources=tuple(Source(**source) for source in manifest.sources),
-        output=manifest.path,
-        splits=tuple(fields["splits"].items()),
-        shard_bytes=fields["shard_bytes"],
-        num_shards=tuple(fields["num_shards"].items()),
-        labels=tuple(fields["labels"]),
-        first_label=fields["first_label"],
-        seed=fields["seed"],
-        dedup=fields["dedup"],
-        images=ImageOptions(**fields["images"]),
-    )
+    """Returns the options that a dataset was converted with.
+
+    Raises:
+      ValueError: Its manifest has options that no conversion has.
+    """
+    sources = tuple(Source(**source) for source in manifest.sources)
+    try:
+        usual = ConvertOptions(sources, manifest.path).shaping()
+        fields = _of_types(manifest.options, usual, "options")
+        return ConvertOptions(
+            sources=sources,
+            output=manifest.path,
+            splits=tuple(fields.pop("splits").items()),
+            num_shards=tuple(fields.pop("num_shards").items()),
+            labels=tuple(fields.pop("labels")),
+            images=ImageOptions(**fields.pop("images")),
+            **fields,
+        )
+    except ValueError as error:
+        raise ValueError(
+            f"{manifest.path}/{MANIFEST_NAME} does not say how the dataset was made: {error}; convert its images again"
+        ) from error
+
+
+def _of_types(found: dict[str, Any], usual: dict[str, Any], name: str) -> dict[str, Any]:
+    """Returns options that are each of the type that the usual one has."""
+    for key, value in json_fields.fields(found, name, list(usual)).items():
+        if key == "splits":
+            for split, share in json_fields.mapping(value, key).items():
+                json_fields.number(share, f"share of {split!r}", 0, 1)
+        elif key == "num_shards":
+            json_fields.counts(value, key, 1)
+        elif key == "labels":
+            for label in json_fields.array(value, key):
+                json_fields.text(label, "a label")
+        elif isinstance(usual[key], dict):
+            _of_types(json_fields.mapping(value, key), usual[key], key)
+        elif type(value) is not type(usual[key]):
+            raise ValueError(f"{key} must be like {usual[key]!r}, got {json_fields.shown(value)}")
+    return dict(found)
 
 
 def _make_again(name: str, manifest: Manifest, aside: ConvertOptions, folder: Work) -> None:

@@ -2,7 +2,7 @@
 
 manifest ─────────────▶ counts, classes, shards, what was fixed
 indexes ──Columns─────▶ image sizes, look-alikes, which examples to show ──shards──▶ thumbnails      ──template──▶ page
-rejected.jsonl ───────▶ what was rejected ──sources──▶ thumbnails
+rejected.jsonl ───────▶ what was rejected ──those that lie below `sources`──▶ thumbnails
 
 The page shows some 500 thumbnails at most, 3 KB each (6 KB if they are noise), whatever the size of the dataset.
 Indexes of ten million records take 160 s and 1.1 GB of memory, most of both for the search of look-alikes. The same
@@ -45,8 +45,13 @@ _LIMITS = {  # that the page speaks of
 }
 
 
-def write_report(dataset: str) -> str:
+def write_report(dataset: str, sources: Sequence[str] = ()) -> str:
     """Writes DATASET/report.html; returns its path.
+
+    Args:
+      dataset: Folder or URI.
+      sources: Folders, archives or URIs. Rejected inputs that lie below one of them are shown with a picture; no file
+        outside the dataset is read else, whatever the dataset names.
 
     Raises:
       ValueError: There is no complete dataset, or its index is damaged.
@@ -54,13 +59,13 @@ def write_report(dataset: str) -> str:
     manifest = complete_manifest(dataset)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Pillow's, of odd metadata in what was rejected
-        page = render(manifest)
+        page = render(manifest, sources)
     with create(manifest.path, REPORT_NAME) as file:
         file.write(page.encode("utf-8", "replace"))
     return f"{manifest.path}/{REPORT_NAME}"
 
 
-def render(manifest: Manifest) -> str:
+def render(manifest: Manifest, sources: Sequence[str] = ()) -> str:
     """Returns the page."""
     # Names of files and classes are whatever a stranger wrote: everything is escaped, and no script would run.
     environment = jinja2.Environment(
@@ -87,7 +92,8 @@ def render(manifest: Manifest) -> str:
         sides=columns.shorter_sides,
         shapes=columns.shapes,
         fixed=sorted(manifest.num_fixed.items(), key=lambda item: (-item[1], item[0])),
-        rejected=read_rejected(manifest),
+        rejected=read_rejected(manifest, sources),
+        has_sources=bool(sources),
         look_alikes=look_alikes,
         examples=_class_examples(manifest, columns, totals),
         charts=charts,

@@ -14,8 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from beam_pipelines import storage
-from beam_pipelines.options import ConvertOptions, valid_split
-from tpu_input.schema import FRAME_BYTES, Record, encode
+from beam_pipelines.options import ConvertOptions
+from tpu_input.schema import FRAME_BYTES, Record, encode, valid_split
 
 _REQUESTS_IN_FLIGHT = 64
 

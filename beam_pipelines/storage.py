@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from typing import IO, Protocol
+from typing import IO, Protocol, TypeVar
 
 from beam_pipelines import local_files
 
@@ -18,8 +19,18 @@ _SLICE = re.compile(r"(.*)#bytes=(\d{1,19})-(\d{1,19})", re.DOTALL)
 _IN_FLIGHT = 32  # small files that are read or written at the same time, as an object store takes 30 ms for each
 
 
+# Seconds before a read that failed is tried again: a disk or a file server that hangs up answers within these, or it
+# needs somebody. Google's client has a schedule of its own (buckets.py).
+DELAYS = (0.25, 1.0, 4.0)
+_Result = TypeVar("_Result")
+
+
 class Unavailable(OSError):
     """A store did not deliver, and nothing says that the file is to blame: trying again may help."""
+
+
+class Changed(ValueError):
+    """A file is no longer what it was when it was listed."""
 
 
 class Files(Protocol):
@@ -27,7 +38,8 @@ class Files(Protocol):
 
     def check(self, path: str) -> None: ...
     def exists(self, path: str) -> bool: ...
-    def list_files(self, root: str) -> Iterator[tuple[str, int]]: ...
+    def is_link(self, path: str) -> bool: ...
+    def list_files(self, root: str, follow: bool) -> Iterator[tuple[str, int]]: ...
     def file_bytes(self, path: str) -> int: ...
     def open_file(self, path: str) -> IO[bytes]: ...
     def read_bytes(self, path: str, start: int, end: int | None) -> bytes: ...
@@ -86,28 +98,71 @@ def exists(path: str) -> bool:
     return _files(path).exists(path)
 
 
-def list_files(root: str) -> Iterator[tuple[str, int]]:
+def is_link(path: str) -> bool:
+    """Returns whether `path` is a symbolic link; no URI is."""
+    return _files(path).is_link(path)
+
+
+def list_files(root: str, follow: bool = True) -> Iterator[tuple[str, int]]:
     """Yields (path relative to root, bytes) of every file below `root`, none if there is no such folder.
 
-    A link that leads nowhere has -1 bytes.
+    A link that leads nowhere has -1 bytes. Linked folders below `root` are followed, or without `follow` yielded as
+    files of -1 bytes.
 
     Raises:
       OSError: A folder cannot be listed.
     """
-    return _files(root).list_files(root)
+    return _files(root).list_files(root, follow)
 
 
 def file_bytes(path: str) -> int:
-    """Returns the size of a file, or of the part of a file that slice_uri() names; -1 if there is no such thing."""
-    if part := _part(path):
-        start, end = int(part[2]), int(part[3])
-        return end - start if start <= end <= _files(part[1]).file_bytes(part[1]) else -1
-    return _files(path).file_bytes(path)
+    """Returns the size of a file, or of the part of a file that slice_uri() names; -1 if there is no such thing.
+
+    Raises:
+      Unavailable: The storage does not say, also when asked again.
+    """
+    part = _part(path)
+    file = part[1] if part else path
+    num_bytes = _patiently(file, lambda: _files(file).file_bytes(file))
+    if not part:
+        return num_bytes
+    start, end = int(part[2]), int(part[3])
+    return end - start if start <= end <= num_bytes else -1
+
+
+def _patiently(path: str, function: Callable[[], _Result]) -> _Result:
+    """Returns function(), called again after each of DELAYS while the storage, not the file, is to blame.
+
+    Raises:
+      Unavailable: It was to blame each time.
+    """
+    for delay in (*DELAYS, None):
+        try:
+            return function()
+        except (Unavailable, FileNotFoundError, MemoryError, ValueError):
+            raise
+        except Exception as error:  # of other filesystems, whatever they raise
+            code = error.errno if isinstance(error, OSError) else None
+            if not is_uri(path) and (code is None or code in local_files.OF_THE_FILE):
+                raise
+            if delay is None:
+                said = os.strerror(code) if code else str(error)
+                raise Unavailable(
+                    f"{path!r} cannot be read now, after {len(DELAYS) + 1} tries: {said}; "
+                    "mend the storage, or move the file away if it stays so"
+                ) from error
+            time.sleep(delay)
+    raise AssertionError("the last try returns or raises")
 
 
 def slice_uri(path: str, start: int, num_bytes: int) -> str:
     """Returns the URI of a part of a file, which read_bytes() reads."""
     return f"{path}#bytes={start}-{start + num_bytes}"
+
+
+def whole(path: str) -> str:
+    """Returns the file that slice_uri() has named a part of, else `path`."""
+    return part[1] if (part := _part(path)) else path
 
 
 def _part(path: str) -> re.Match[str] | None:
@@ -130,11 +185,11 @@ def read_bytes(path: str) -> bytes:
 
     Raises:
       FileNotFoundError: There is no such file.
-      OSError: It cannot be read; Unavailable where that is not the file's fault.
+      OSError: It cannot be read; Unavailable where that is not the file's fault, also when it is tried again.
     """
-    if part := _part(path):
-        return _files(part[1]).read_bytes(part[1], int(part[2]), int(part[3]))
-    return _files(path).read_bytes(path, 0, None)
+    part = _part(path)
+    whole, start, end = (part[1], int(part[2]), int(part[3])) if part else (path, 0, None)
+    return _patiently(whole, lambda: _files(whole).read_bytes(whole, start, end))
 
 
 def read_each(paths: Iterable[str]) -> Iterator[bytes]:
@@ -173,6 +228,13 @@ def move(source: str, target: str) -> None:
 
 
 def delete(paths: list[str]) -> None:
-    """Deletes files and folders; what is gone already is no error."""
+    """Deletes files, never folders, and of a link the link alone; what is gone already is no error."""
     if paths:
         _files(paths[0]).delete(paths)
+
+
+def delete_empty(folders: list[str]) -> None:
+    """Deletes those of some local folders that are empty, in this order; a URI's exist only while they hold files."""
+    for folder in folders:
+        if not is_uri(folder):
+            local_files.delete_empty(folder)

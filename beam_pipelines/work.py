@@ -2,30 +2,58 @@
 
 .jpeg2tpu/lock                                held by the process that converts into this dataset (locks.py)
 .jpeg2tpu/replaced.json                       the manifest of a dataset that --overwrite is about to remove
+.jpeg2tpu/FINGERPRINT/conversion.json         its command, sources and options, shown while it is unfinished
 .jpeg2tpu/FINGERPRINT/plan.json               what a conversion of these inputs and options does
 .jpeg2tpu/FINGERPRINT/SHARD.tfrecord.rows     its inputs, a file a shard
 .jpeg2tpu/FINGERPRINT/SHARD.tfrecord.receipt  a shard that stands in its place
+.jpeg2tpu/repair/                             shards that verify --repair has made again and not yet put in place
+.jpeg2tpu/NAME.part-ID                        a file that is being written
+
+Files of other names are nobody's of ours: they are never deleted, and a conversion refuses to begin beside them.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import io
 import json
-import os
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
 
 from beam_pipelines import storage
-from beam_pipelines.dataset import WORK_NAME
+from beam_pipelines.dataset import WORK_NAME, is_dataset_file, list_dataset
 from beam_pipelines.index import index_path
 from beam_pipelines.plan import Plan
 from beam_pipelines.receipts import Receipt
 from beam_pipelines.rows import Row
+from tpu_input import json_fields
 
 LOCK_NAME = "lock"
 REPLACED_NAME = "replaced.json"
+REPAIR_NAME = "repair"
+_FOLDER = re.compile(r"[0-9a-f]{16}")  # of a plan
+_PART = re.compile(r"\.part-[0-9a-f]{32}$")  # see local_files.create()
+_NEW_PLAN = re.compile(r"plan-[0-9a-f]{32}\.json")  # see planning.make_plan()
+_Read = TypeVar("_Read")
+
+
+def is_working_file(path: str) -> bool:
+    """Returns whether a path within .jpeg2tpu is one that a conversion or a repair gives a file."""
+    whole = _PART.sub("", path)
+    folder, _, name = whole.rpartition("/")
+    if whole != path and folder in ("", f"{REPAIR_NAME}/{WORK_NAME}"):
+        return is_dataset_file(name) or is_dataset_file(f"index/{name}") or bool(_NEW_PLAN.fullmatch(name))
+    if not folder:
+        return name in (LOCK_NAME, REPLACED_NAME) or bool(_NEW_PLAN.fullmatch(name))
+    if whole.startswith(f"{REPAIR_NAME}/"):
+        return is_dataset_file(whole.removeprefix(f"{REPAIR_NAME}/"))
+    if not _FOLDER.fullmatch(folder):
+        return False
+    shard, _, kind = name.rpartition(".")
+    of_shard = kind in ("rows", "receipt") and shard.endswith(".tfrecord") and is_dataset_file(shard)
+    return name in ("plan.json", "conversion.json") or of_shard
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,12 +81,26 @@ class Work:
         with storage.create(f"{self.folder}/plan.json") as file:
             file.write(plan.to_json().encode())
 
+    def write_conversion(self, conversion: Conversion) -> None:
+        with storage.create(f"{self.folder}/conversion.json") as file:
+            file.write(json.dumps(dataclasses.asdict(conversion)).encode())
+
+    def read_conversion(self) -> Conversion | None:
+        """Returns what is known of the command; None if that was not kept, as by an earlier version."""
+        path = f"{self.folder}/conversion.json"
+        return self._checked(path, Conversion.from_json) if storage.exists(path) else None
+
     def is_open(self) -> bool:
         """Returns whether the conversion is under way, or to be continued."""
         return storage.exists(f"{self.folder}/plan.json")
 
     def read_plan(self) -> Plan:
-        return _read_plan(f"{self.folder}/plan.json")
+        """Returns the plan.
+
+        Raises:
+          ValueError: It is damaged, or another's.
+        """
+        return _read_plan(self)
 
     def write_rows(self, shard: str, rows: Iterable[Row]) -> None:
         with storage.create(f"{self.folder}/{shard}.rows") as file:
@@ -66,8 +108,14 @@ class Work:
             file.writelines(json.dumps(row[:-1]).encode() + b"\n" for row in rows)
 
     def read_rows(self, shard: str) -> Iterator[Row]:
-        for line in io.BytesIO(storage.read_bytes(f"{self.folder}/{shard}.rows")):
-            yield Row(*json.loads(line))
+        """Yields the inputs of a shard.
+
+        Raises:
+          ValueError: They are damaged.
+        """
+        path = f"{self.folder}/{shard}.rows"
+        for line in io.BytesIO(storage.read_bytes(path)):
+            yield self._explained(path, _row, line)
 
     def num_rows(self, shards: Iterable[str]) -> int:
         return sum(data.count(b"\n") for data in storage.read_each(f"{self.folder}/{shard}.rows" for shard in shards))
@@ -77,7 +125,7 @@ class Work:
 
         Nor does a receipt count that lacks a file which could not be read: perhaps it can by now.
         """
-        found = dict(storage.list_files(self.output))
+        found = dict(list_dataset(self.output))
         shards = [shard for names in self.read_plan().shards.values() for shard in names]
         begun = [shard for shard in shards if f"{WORK_NAME}/{self.name}/{shard}.receipt" in found]
         written = {receipt.name for receipt in self.read_receipts(begun) if _stands(receipt, found)}
@@ -88,8 +136,76 @@ class Work:
             file.write(receipt.to_json().encode())
 
     def read_receipts(self, shards: Iterable[str]) -> Iterator[Receipt]:
-        for data in storage.read_each(f"{self.folder}/{shard}.receipt" for shard in shards):
-            yield Receipt.from_json(data.decode())
+        """Yields the receipts of shards that have one.
+
+        Raises:
+          ValueError: One is damaged, or another's.
+        """
+        shards, num_classes = list(shards), len(self.read_plan().classes)
+        paths = [f"{self.folder}/{shard}.receipt" for shard in shards]
+        for shard, path, content in zip(shards, paths, storage.read_each(paths), strict=True):
+            read = functools.partial(Receipt.from_json, shard=shard, num_classes=num_classes)
+            yield self._explained(path, read, content)
+
+    def _checked(self, path: str, read: Callable[[bytes], _Read]) -> _Read:
+        return self._explained(path, read, storage.read_bytes(path))
+
+    def _explained(self, path: str, read: Callable[[bytes], _Read], content: bytes) -> _Read:
+        """Returns read(content); its ValueError names the file that holds the content, and says what to do."""
+        try:
+            return read(content)
+        except ValueError as error:
+            raise ValueError(
+                f"{path!r} is damaged or not of this conversion: {error}; remove the folder {self.folder!r} and run "
+                "the command again"
+            ) from error
+
+
+@dataclasses.dataclass(frozen=True)
+class Conversion:
+    """What is told of an unfinished conversion.
+
+    Attributes:
+      command: The arguments that followed `convert` on the command line; empty if it was called from Python.
+      folder: Where it was run.
+      sources: The inputs, as options.Source has them.
+      options: What shapes the shards, as ConvertOptions.shaping() returns it.
+    """
+
+    command: list[str]
+    folder: str
+    sources: list[dict[str, str]]
+    options: dict[str, object]
+
+    @classmethod
+    def from_json(cls, content: bytes) -> Conversion:
+        """Returns what conversion.json holds.
+
+        Raises:
+          ValueError: It is damaged, or its command has characters that a terminal would obey.
+        """
+        names = [field.name for field in dataclasses.fields(cls)]
+        fields = json_fields.fields(json_fields.load(content), "a conversion", names)
+        command = [json_fields.text(word, "a word") for word in json_fields.array(fields["command"], "command")]
+        folder = json_fields.text(fields["folder"], "folder")
+        if unprintable := [word for word in (*command, folder) if not word.isprintable()]:
+            raise ValueError(f"its command has unprintable characters, {json_fields.shown(unprintable[0])}")
+        sources = [
+            {name: json_fields.text(text, name) for name, text in json_fields.mapping(source, "a source").items()}
+            for source in json_fields.array(fields["sources"], "sources")
+        ]
+        return cls(command, folder, sources, json_fields.mapping(fields["options"], "options"))
+
+
+def _row(line: bytes) -> Row:
+    """Returns what a line of a shard's rows holds: all fields but the number."""
+    values = json_fields.array(json_fields.load(line), "a row", len(Row._fields) - 1)
+    for name, value in zip(Row._fields, values, strict=False):
+        if name in ("num_bytes", "record_bytes"):
+            json_fields.count(value, name)
+        else:
+            json_fields.text(value, name)
+    return Row(*values)
 
 
 def _stands(receipt: Receipt, found: dict[str, int]) -> bool:
@@ -102,27 +218,50 @@ def _stands(receipt: Receipt, found: dict[str, int]) -> bool:
 
 
 @functools.lru_cache(maxsize=1)
-def _read_plan(path: str) -> Plan:
-    return Plan.from_json(storage.read_bytes(path).decode())
+def _read_plan(folder: Work) -> Plan:
+    def read(content: bytes) -> Plan:
+        plan = Plan.from_json(content)
+        if Work.of(folder.output, plan) != folder:
+            raise ValueError(f"it is the plan {plan.fingerprint[:16]}")
+        return plan
+
+    return folder._checked(f"{folder.folder}/plan.json", read)
 
 
 def unfinished(output: str) -> set[Work]:
     """Returns the working folders that hold a plan."""
-    files = storage.list_files(f"{output}/{WORK_NAME}")
-    return {Work(output, path.split("/")[0]) for path, _ in files if path.endswith("/plan.json")}
+    parts = [path.split("/") for path in _working_files(output)]
+    return {Work(output, path[0]) for path in parts if len(path) == 2 and path[1] == "plan.json"}
 
 
 def remove(output: str) -> None:
     """Removes all working files."""
-    storage.delete([f"{output}/{WORK_NAME}"])
+    _remove(output, lambda path: True)
+
+
+def remove_one(folder: Work) -> None:
+    """Removes one plan's working files."""
+    _remove(folder.output, lambda path: path.startswith(f"{folder.name}/"))
+
+
+def _working_files(output: str) -> list[str]:
+    """Returns the paths within .jpeg2tpu of the files there that are ours."""
+    return [path for path, _ in list_dataset(f"{output}/{WORK_NAME}") if is_working_file(path)]
+
+
+def _remove(output: str, is_chosen: Callable[[str], bool]) -> None:
+    """Removes working files, and the folders that are empty without them."""
+    root = f"{output}/{WORK_NAME}"
+    chosen = list(filter(is_chosen, _working_files(output)))
+    storage.delete([f"{root}/{path}" for path in chosen])
+    folders = {path.rpartition("/")[0] for path in chosen}
+    folders |= {REPAIR_NAME, f"{REPAIR_NAME}/index", f"{REPAIR_NAME}/{WORK_NAME}"}  # whose files are moved
+    storage.delete_empty([f"{root}/{folder}" for folder in sorted(folders - {""}, reverse=True)])
+    storage.delete_empty([root])
 
 
 def tidy(output: str, keep: set[Work]) -> None:
     """Removes what a refused conversion leaves: its working files, and folders that are empty without them."""
-    for name in {path.split("/")[0] for path, _ in storage.list_files(f"{output}/{WORK_NAME}")}:
-        if Work(output, name) not in keep and not (keep and name == LOCK_NAME):
-            storage.delete([f"{output}/{WORK_NAME}/{name}"])
-    if not storage.is_uri(output):
-        for folder in (f"{output}/{WORK_NAME}", output):
-            with contextlib.suppress(OSError):
-                os.rmdir(folder)  # refuses one that holds anything
+    kept = {folder.name for folder in keep} | ({LOCK_NAME} if keep else set())
+    _remove(output, lambda path: path.split("/")[0] not in kept)
+    storage.delete_empty([output])

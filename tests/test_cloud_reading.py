@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 
 import pytest
@@ -24,14 +25,21 @@ print(sum(1 for _ in dataset))
 MIB = 2**20
 
 
+def shard_of(name: str, data: bytes) -> dict:
+    return {"name": name, "num_examples": 25, "num_bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+
+
 @pytest.fixture(scope="module")
 def large(gs_session, digits_dataset) -> str:
     """The URI of a dataset with one shard of 25 records of a million bytes."""
     uri = f"{gs_session.cloud.make_bucket()}/large"
     shard = b"".join(schema.frame(bytes([number]) * 10**6) for number in range(25))
-    fields = json.loads(digits_dataset.to_json())
+    fields = json.loads(digits_dataset.to_json()) | {"num_inputs": 25, "num_rejected": {}}
     train = fields["splits"]["train"] | {
-        "shards": [{"name": "train-00000-of-00001.tfrecord", "num_examples": 25, "num_bytes": len(shard), "sha256": ""}]
+        "shards": [
+            {"name": "train-00000-of-00001.tfrecord", "num_examples": 25, "num_bytes": len(shard), "sha256": "0" * 64}
+        ],
+        "class_counts": [25] + [0] * 9,
     }
     gs_session.cloud.put(f"{uri}/train-00000-of-00001.tfrecord", shard)
     gs_session.cloud.put(f"{uri}/manifest.json", json.dumps(fields | {"splits": {"train": train}}).encode())

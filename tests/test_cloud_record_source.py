@@ -36,7 +36,7 @@ def test_a_record_of_a_bucket_is_one_request_for_its_own_bytes(gs, digits_datase
     code, out, err = read(gs, digits_dataset, *numbers)
     assert (code, out.split()) == (0, [local[number].key for number in numbers]), err
     shards = digits_dataset.split("train").shards
-    every = [position for shard in shards for position in read_positions(digits_dataset, shard.name)]
+    every = [position for shard in shards for position in read_positions(digits_dataset, shard)]
     wanted = [f"bytes={offset}-{offset + length - 1}" for offset, length in map(every.__getitem__, numbers)]
     assert sorted(request.headers["range"] for request in gs.proxy.reads(".tfrecord")) == sorted(wanted)
     assert len(gs.proxy.reads(".parquet")) == len(shards)

@@ -12,7 +12,13 @@ import pytest
 import tpu_input
 
 ROOT = Path(__file__).parent.parent
-SHARED = ("tpu_input.schema", "tpu_input.command_line", "tpu_input.google_client", "tpu_input.upright")
+SHARED = (
+    "tpu_input.schema",
+    "tpu_input.command_line",
+    "tpu_input.google_client",
+    "tpu_input.json_fields",
+    "tpu_input.upright",
+)
 
 
 def imported(package: str) -> set[tuple[str, str]]:

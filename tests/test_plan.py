@@ -136,7 +136,7 @@ def test_the_fingerprint_follows_rows_and_options_but_not_the_folder():
 
 def test_a_plan_comes_back_as_it_was_written():
     plan, _ = planned(rows(100), options())
-    assert Plan.from_json(plan.to_json()) == plan
+    assert Plan.from_json(plan.to_json().encode()) == plan
 
 
 def test_a_rejected_row_takes_no_place_and_is_told_by_example():

@@ -33,7 +33,7 @@ from beam_pipelines.verify import verify
 
 @pytest.fixture(scope="module")
 def page(nasty) -> str:
-    return Path(write_report(str(nasty))).read_text()
+    return Path(write_report(str(nasty), [str(nasty.parent / "in")])).read_text()
 
 
 @pytest.fixture
@@ -184,7 +184,7 @@ def test_two_classes_without_a_flaw(few_digits, tmp_path):
 
 
 def test_the_same_dataset_gives_the_same_page(nasty, page):
-    assert Path(write_report(str(nasty))).read_text() == page
+    assert Path(write_report(str(nasty), [str(nasty.parent / "in")])).read_text() == page
 
 
 def test_the_command_prints_the_path_and_verify_does_not_mind_the_page(nasty_copy, capsys):
@@ -225,12 +225,12 @@ def test_a_damaged_index_is_one_line_and_leaves_no_page(dataset_copy, capsys, da
     assert not (dataset_copy / "report.html").exists()
 
 
-def test_damaged_records_and_sources_that_are_gone_only_lack_their_picture(nasty_copy, monkeypatch):
+def test_damaged_records_and_sources_that_are_gone_only_lack_their_picture(nasty, nasty_copy):
     for shard in nasty_copy.glob("train-*.tfrecord"):
         shard.write_bytes(shard.read_bytes()[:-50_000])
     rejected = nasty_copy / "rejected.jsonl"
-    rejected.write_text(rejected.read_text().replace("/in/", "/was/") + "no JSON\n")
-    page = Path(write_report(str(nasty_copy))).read_text()
+    rejected.write_text(rejected.read_text().replace("/in/", "/was/"))
+    page = Path(write_report(str(nasty_copy), [str(nasty.parent)])).read_text()
     assert "cannot be read" in page
     assert "half.jpg" in text_of(page)
     section = page[page.index('id="rejected"') : page.index('id="look-alikes"')]

@@ -54,7 +54,7 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
     """
     folder = os.fspath(path).rstrip("/")
     try:
-        with tf.io.gfile.GFile(f"{folder}/{MANIFEST_NAME}") as file:
+        with tf.io.gfile.GFile(f"{folder}/{MANIFEST_NAME}", "rb") as file:
             text = file.read()
     except tf.errors.NotFoundError:
         if _is_no_bucket(folder):

@@ -16,26 +16,34 @@ from typing import Any, SupportsIndex
 import numpy as np
 
 from tpu_input.byte_ranges import read_bytes
-from tpu_input.schema import Manifest, Record, decode, read_frames
+from tpu_input.schema import Manifest, Record, Shard, decode, read_frames
 
 _IN_FLIGHT = 32  # index files that are read at the same time, as an object store takes 30 ms for each
 
 
-def read_positions(manifest: Manifest, shard: str) -> np.ndarray[Any, Any]:
+def read_positions(manifest: Manifest, shard: Shard) -> np.ndarray[Any, Any]:
     """Returns [records, 2] int64: the offset and length with framing of each record of a shard, in bytes.
 
     Raises:
-      ValueError: The dataset has no index for it.
+      ValueError: The dataset has no index for it, or one of other records.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    path = f"{manifest.path}/index/{shard.removesuffix('.tfrecord')}.parquet"
+    path = f"{manifest.path}/index/{shard.name.removesuffix('.tfrecord')}.parquet"
     try:
-        table = pq.read_table(pa.BufferReader(read_bytes(path)), columns=["offset", "length"])
-    except Exception as error:  # OSError, or TensorFlow's for a URI
+        content = pa.BufferReader(read_bytes(path))
+        found = pq.read_metadata(content).num_rows  # known before they take memory
+        table = pq.read_table(content, columns=["offset", "length"]) if found == shard.num_examples else None
+        columns = [table[name].to_numpy() for name in ("offset", "length")] if table else []
+    except Exception as error:  # OSError, pyarrow's, or TensorFlow's for a URI
         raise ValueError(f"no index at {path!r}: {error}; python -m beam_pipelines convert writes one") from error
-    return np.stack([table[name].to_numpy() for name in ("offset", "length")], axis=1)
+    if not columns or any(of.dtype != np.int64 for of in columns) or not shard.is_filled_by(*columns):
+        raise ValueError(
+            f"{path!r} does not say where the {shard.num_examples} records of {shard.name!r} lie in its "
+            f"{shard.num_bytes} bytes; run: python -m beam_pipelines verify --repair {manifest.path}"
+        )
+    return np.stack(columns, axis=1)
 
 
 def write_dali_index(manifest: Manifest) -> list[str]:
@@ -47,12 +55,14 @@ def write_dali_index(manifest: Manifest) -> list[str]:
       The files.
 
     Raises:
-      ValueError: The dataset has no index.
+      ValueError: The dataset has no index, or its folder of indexes is a link to another.
     """
+    if os.path.islink(f"{manifest.path}/index"):
+        raise ValueError(f"'{manifest.path}/index' is a link, and files would be written where it leads")
     written = []
     for split in manifest.splits.values():
         for shard in split.shards:
-            lines = [f"{offset} {length}\n" for offset, length in read_positions(manifest, shard.name)]
+            lines = [f"{offset} {length}\n" for offset, length in read_positions(manifest, shard)]
             written.append(f"{manifest.path}/index/{shard.name.removesuffix('.tfrecord')}.idx")
             _write(written[-1], "".join(lines))
     return written
@@ -91,7 +101,7 @@ class RecordSource:
         """
         shards = manifest.split(split).shards
         with ThreadPoolExecutor(_IN_FLIGHT) as pool:
-            positions = list(pool.map(lambda shard: read_positions(manifest, shard.name), shards))
+            positions = list(pool.map(lambda shard: read_positions(manifest, shard), shards))
         self._paths = [f"{manifest.path}/{shard.name}" for shard in shards]
         self._first_label = manifest.first_label
         self._ends = np.cumsum([len(of) for of in positions])

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from tpu_input.manifest import MANIFEST_NAME, Manifest, Shard, Split, shard_name
+from tpu_input.manifest import MANIFEST_NAME, Manifest, Shard, Split, parse_shard_name, shard_name, valid_split
 from tpu_input.record_spec import IMAGENET, MNIST, RecordSpec
 from tpu_input.tfrecord import FRAME_BYTES, Example, frame, read_frames, serialize
 
@@ -31,9 +31,11 @@ __all__ = [
     "encode",
     "frame",
     "parse",
+    "parse_shard_name",
     "parse_wide",
     "read_frames",
     "shard_name",
+    "valid_split",
 ]
 
 # Keys, kinds and meanings of ImageNet-style records, as tensorflow/tpu's converters write them, plus `image/key`

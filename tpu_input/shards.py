@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import tensorflow as tf
 
+from tpu_input import json_fields
 from tpu_input.config import InputConfig
 from tpu_input.record_spec import RecordSpec
 from tpu_input.schema import FRAME_BYTES, Manifest, Shard, Split
@@ -83,15 +84,25 @@ def _shard(path: str, kept: Mapping[str, list[int]]) -> Shard | None:
     if name in kept and kept[name][0] == num_bytes:
         return Shard(name, kept[name][1], num_bytes, "")
     index = f"{os.path.dirname(path)}/index/{name.removesuffix('.tfrecord')}.parquet"
-    return Shard(name, _count_index(index) if tf.io.gfile.exists(index) else _count(path, num_bytes), num_bytes, "")
+    return Shard(
+        name, _count_index(index, num_bytes) if tf.io.gfile.exists(index) else _count(path, num_bytes), num_bytes, ""
+    )
 
 
-def _count_index(path: str) -> int:
+def _count_index(path: str, num_bytes: int) -> int:
+    """Returns how many records the index of a shard of so many bytes lists."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     with tf.io.gfile.GFile(path, "rb") as file:
-        return int(pq.ParquetFile(pa.BufferReader(file.read())).metadata.num_rows)
+        content = file.read()
+    try:
+        count = int(pq.read_metadata(pa.BufferReader(content)).num_rows)
+    except (OSError, pa.ArrowException) as error:
+        raise ValueError(f"{path!r} is no index: {error}; remove it, and the records are counted") from error
+    if count * FRAME_BYTES > num_bytes:
+        raise ValueError(f"{path!r} has {count} rows, more than the records of {num_bytes} bytes; remove it")
+    return count
 
 
 def _count(path: str, num_bytes: int) -> int:
@@ -137,11 +148,29 @@ def _check_first(path: str, record: RecordSpec) -> None:
 
 
 def _read_counts(folder: str) -> dict[str, list[int]]:
+    """Returns {shard: [bytes, records]} as kept beside the shards; nothing where none are.
+
+    Raises:
+      ValueError: The file is damaged, or its numbers cannot be.
+    """
+    path = f"{folder}/{COUNTS_NAME}"
     try:
-        with tf.io.gfile.GFile(f"{folder}/{COUNTS_NAME}") as file:
-            return dict(json.loads(file.read()))
-    except (tf.errors.OpError, ValueError):
+        with tf.io.gfile.GFile(path, "rb") as file:
+            content = file.read()
+    except tf.errors.OpError:
         return {}
+    try:
+        kept = json_fields.mapping(json_fields.load(content), "it")
+        for name, value in kept.items():
+            called = f"the count of {json_fields.shown(name)}"
+            num_bytes, count = json_fields.array(value, called, 2)
+            json_fields.count(num_bytes, called)
+            json_fields.count(count, called, 0, num_bytes // FRAME_BYTES)
+        return kept
+    except ValueError as error:
+        raise ValueError(
+            f"{path!r} holds no counts of records: {error}; remove it, and they are counted again"
+        ) from error
 
 
 def _write_counts(folder: str, counts: Mapping[str, list[int]]) -> None:
