@@ -11,7 +11,6 @@ many in flight hide that.
 from __future__ import annotations
 
 import collections
-import errno
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
@@ -26,8 +25,6 @@ _BYTES_IN_FLIGHT = 32 << 20  # of sources read ahead; one larger than that is re
 # Handing an image from thread to thread costs a tenth of decoding it, so small ones go together.
 _CHUNK_ROWS = 8
 _CHUNK_BYTES = 1 << 20
-# What a machine or a file server lacks, whatever the file.
-_NOT_THE_FILE_S = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE})
 _IN = TypeVar("_IN")
 _OUT = TypeVar("_OUT")
 Loaded = tuple[Row, bytes | Rejected]
@@ -108,17 +105,49 @@ def _read(row: Row) -> Loaded:
     if row.reason:
         return row, Rejected(row.reason, row.detail)
     try:
-        return row, storage.read_bytes(row.uri)
-    except FileNotFoundError as error:
-        return row, Rejected("missing", str(error))
+        data = storage.read_bytes(row.uri)
+    except FileNotFoundError as error:  # it was there, or the row had a reason
+        raise storage.Changed(_changed([f"{row.uri!r} is gone"])) from error
     except storage.Unavailable:  # nothing is wrong with the image, which the next run may get
         raise
     except MemoryError as error:
         raise _unavailable(row, "there is too little memory") from error
-    except Exception as error:  # whatever a filesystem raises for an object that it cannot deliver
-        if isinstance(error, OSError) and error.errno in _NOT_THE_FILE_S:
-            raise _unavailable(row, str(error.strerror)) from error
+    except (OSError, ValueError) as error:
         return row, Rejected("unreadable", f"{type(error).__name__}: {error}")
+    # Of an object with Content-Encoding: gzip, Google's client returns what is in it.
+    if len(data) != row.num_bytes and not row.uri.startswith("gs://"):
+        raise storage.Changed(_changed([_resized(row, len(data))]))
+    return row, data
+
+
+def changes(rows: Iterable[Row]) -> str:
+    """Returns which files of some rows are not what they were when they were listed; "" if none is to be seen."""
+
+    def change(row: Row) -> str:
+        num_bytes = row.num_bytes if row.reason else storage.file_bytes(row.uri)
+        if num_bytes == row.num_bytes:
+            return ""
+        return _resized(row, num_bytes) if num_bytes >= 0 else f"{row.uri!r} is gone"
+
+    with ThreadPoolExecutor(_READS_IN_FLIGHT) as pool:
+        seen = list(filter(None, pool.map(change, rows)))
+    return _changed(seen) if seen else ""
+
+
+def _resized(row: Row, num_bytes: int) -> str:
+    return f"{row.uri!r} has {num_bytes} bytes, had {row.num_bytes}"
+
+
+def _changed(seen: list[str]) -> str:
+    counted = (
+        "an input is not what it was when it was"
+        if len(seen) == 1
+        else f"{len(seen)} inputs are not what they were when they were"
+    )
+    return (
+        f"{counted} listed: {', '.join(seen[:5])}{f' and {len(seen) - 5} more' if seen[5:] else ''}; when nobody "
+        "changes the inputs any more, run the command again with --overwrite, which lists them anew"
+    )
 
 
 def _unavailable(row: Row, why: str) -> storage.Unavailable:

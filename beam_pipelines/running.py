@@ -13,7 +13,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 # Beam adds the step's name, and where an error type takes more than a message makes a RuntimeError of it.
 _STEP = re.compile(r" \[while running '[^']*'\]")
 _MEANT_FOR_USERS = re.compile(
-    r"^(?:\w+\.)*(ValueError|OSError|\w*IOError|PermissionError|FileExistsError|Unavailable|\w*DirectoryError|FileNotFoundError|RetryError|NotFound|"
+    r"^(?:\w+\.)*(ValueError|OSError|\w*IOError|PermissionError|FileExistsError|Unavailable|Changed|\w*DirectoryError|FileNotFoundError|RetryError|NotFound|"
     r"Forbidden|Unauthorized|\w*CredentialsError|RefreshError|TransportError|HttpError): (.*)$"
 )
 
@@ -53,7 +53,7 @@ def _raise_as_said(error: Exception) -> None:
         raise KeyboardInterrupt from error
     said = next(filter(None, map(_MEANT_FOR_USERS.match, reversed(lines))), None)
     if said:
-        kind = ValueError if said[1] == "ValueError" else OSError
+        kind = ValueError if said[1] in ("ValueError", "Changed") else OSError
         raise kind(said[2]) from error
     if failed := _FAILED_JOB.search(text):
         raise OSError(f"the engine's job failed: {failed[1]}") from error

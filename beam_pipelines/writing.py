@@ -13,11 +13,12 @@ import hashlib
 from collections.abc import Callable, Iterable
 from typing import IO, NamedTuple
 
+from beam_pipelines import storage
 from beam_pipelines.dataset import create
 from beam_pipelines.images import CheckedImage, Rejected, check_image
 from beam_pipelines.index import IndexRow, index_path, write_index
 from beam_pipelines.options import ConvertOptions
-from beam_pipelines.reading import map_images
+from beam_pipelines.reading import changes, map_images
 from beam_pipelines.receipts import Receipt, Rejection
 from beam_pipelines.rows import Row
 from beam_pipelines.work import Work
@@ -80,7 +81,10 @@ def write_planned(shard: str, folder: Work, options: ConvertOptions, num_decoder
     ends after the dataset is complete leaves no receipt, which would be no part of it.
     """
     rows, num_rows, classes = folder.read_rows(shard), folder.num_rows([shard]), folder.read_plan().classes
-    receipt = write_shard(shard, rows, num_rows, options, classes, num_decoders, progress)
+    try:
+        receipt = write_shard(shard, rows, num_rows, options, classes, num_decoders, progress)
+    except storage.Changed as error:
+        raise storage.Changed(changes(folder.read_rows(shard)) or str(error)) from error
     if folder.is_open():
         folder.write_receipt(receipt)
 
