@@ -1,0 +1,45 @@
+""".ci/run: what was not tried has not passed. The script is the real one, `make` and the programs are stand-ins."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+CI = Path(__file__).parents[1] / ".ci" / "run"
+TARGETS = ["test", "test-newest", "fuzz", "test-cloud", "test-engines", "test-preflight"]
+PROGRAMS = ["chromium", "go", "mvn", "java"]
+
+
+def run_ci(folder: Path, programs: list[str], fails: str = "") -> tuple[int, list[str], str]:
+    """Returns the exit code, the targets that were made, and what was said."""
+    for name in ("bash", "dirname", "id"):
+        (folder / name).symlink_to(f"/usr/bin/{name}")
+    made = folder / "made"
+    scripts = {"make": f'echo "$1" >> {made}; [ "$1" != "{fails}" ]'} | dict.fromkeys(programs, "exit 0")
+    for name, body in scripts.items():
+        (folder / name).write_text(f"#!/usr/bin/bash\n{body}\n")
+        (folder / name).chmod(0o755)
+    ended = subprocess.run([CI], env={"PATH": str(folder)}, capture_output=True, text=True, cwd=folder)
+    return ended.returncode, made.read_text().split() if made.exists() else [], ended.stderr
+
+
+def test_everything_is_tried(tmp_path):
+    assert run_ci(tmp_path, PROGRAMS) == (0, TARGETS, "")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_what_fails_or_cannot_be_set_up_fails_it(tmp_path, target):
+    code, made, _ = run_ci(tmp_path, PROGRAMS, fails=target)
+    assert code != 0
+    assert made[-1] == target
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_program_that_cannot_be_installed_fails_it_before_anything_is_tried(tmp_path, program):
+    code, made, said = run_ci(tmp_path, [name for name in PROGRAMS if name != program])
+    assert (code, made) == (2, [])
+    assert "install" in said
+    assert os.linesep not in said.rstrip()
