@@ -57,7 +57,12 @@ def commit(options: ConvertOptions, plan: Plan, receipts: dict[str, list[Receipt
     return manifest
 
 
-_HARMLESS = {"duplicate", "system_file"}  # what dedup is asked to drop, and what nobody meant to be an input
+_HARMLESS = {
+    "duplicate",
+    "system_file",
+    "hidden",
+    "no_class",
+}  # what dedup is asked to drop, and what nobody meant to be an input
 
 
 def check_budget(

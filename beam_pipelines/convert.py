@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import sys
 from collections.abc import Callable, Collection
 
 import apache_beam as beam
@@ -60,6 +61,8 @@ def convert(options: ConvertOptions, beam_options: PipelineOptions, num_processe
         before = work.unfinished(options.output)
         try:
             plan = make_plan(options, beam_options)
+            for remark in plan.remarks:
+                print(remark, file=sys.stderr)
             _check_plan(options, plan)
             existing = _existing(options, plan)
         except ValueError:
@@ -152,6 +155,12 @@ def _check_plan(options: ConvertOptions, plan: Plan) -> None:
         raise ValueError(
             f"input {where} holds one class, {plan.classes[0]!r}; a classifier needs at least 2: "
             "INPUT/CLASS/IMAGE.jpg, or a list of image,label"
+        )
+    for split, other, its_class, other_class in plan.strangers:
+        raise ValueError(
+            f"the splits {split!r} and {other!r} of {where} share no class: {split!r} has {its_class!r}, {other!r} "
+            f"{other_class!r}, …; what is learnt from one cannot be tested on the other. Give both the same class "
+            "names (numbers of a ground-truth file have to become the names that the other split has)"
         )
     for split, count in options.num_shards:
         if (total := plan.totals.get(split, 0)) < count:

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 
 from beam_pipelines import archives, storage
 from beam_pipelines.archives import Member
+from beam_pipelines.folders import is_hidden, is_split
 from beam_pipelines.lists import list_columns, read_names, rows_of_list
 from beam_pipelines.options import ConvertOptions, Source
-from beam_pipelines.rows import Row, is_split, label_by_folder
+from beam_pipelines.rows import Row
 
 
 def list_rows(source: Source, options: ConvertOptions) -> Iterator[Row]:
@@ -31,8 +32,7 @@ def list_rows(source: Source, options: ConvertOptions) -> Iterator[Row]:
                 f"--input={source.split}={source.path} and the list's own split, {row.split!r} of {row.key!r}, differ; "
                 "leave out one of them"
             )
-        row = label_by_folder(row._replace(split=source.split), set())
-        yield row._replace(key=f"{source.split}/{row.key}") if several else row
+        yield row._replace(split=source.split, key=f"{source.split}/{row.key}" if several else row.key)
 
 
 def check_source(source: Source) -> None:
@@ -62,8 +62,9 @@ def _rows_of_files(source: Source) -> Iterator[Row]:
         return
     labels = list(filter(None, read_names(source.label_list)))
     ordered = [_row_of_file(file) for file in sorted(files)]
-    unlabelled = [row for row in ordered if row.reason == "system_file"]  # were not there when the labels were listed
-    images = [row for row in ordered if row.reason != "system_file"]
+    # Were not there when the labels were listed.
+    unlabelled = [row for row in ordered if row.reason == "system_file" or is_hidden(row.key)]
+    images = [row for row in ordered if not (row.reason == "system_file" or is_hidden(row.key))]
     if len(labels) != len(images):
         raise ValueError(
             f"{source.label_list!r} has {len(labels)} labels for the {len(images)} files of {source.path!r}; it needs "

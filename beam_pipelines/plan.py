@@ -68,6 +68,9 @@ class Plan:
       buckets: By split, then bucket: what its rows cost, in bytes, or in rows for a split of so many shards.
       shard_bytes: Where a split is cut.
       num_shards: Splits that are cut into so many shards of equally many rows instead.
+      strangers: (split, split, a class of the first, one of the second) of splits that the inputs name and that have
+        no class in common.
+      remarks: What the user should know of how the inputs were read.
     """
 
     classes: tuple[str, ...]
@@ -78,6 +81,8 @@ class Plan:
     buckets: dict[str, dict[int, int]]
     shard_bytes: int
     num_shards: dict[str, int]
+    strangers: tuple[tuple[str, str, str, str], ...] = ()
+    remarks: tuple[str, ...] = ()
 
     @functools.cached_property
     def starts(self) -> dict[str, dict[int, int]]:

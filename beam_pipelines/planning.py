@@ -6,6 +6,7 @@ Source ──list──▶ Row ──label, check──▶ Row ──sample, siz
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import heapq
 import uuid
@@ -19,6 +20,7 @@ from apache_beam.pvalue import AsDict, AsSingleton, PCollection
 from beam_pipelines import running, storage
 from beam_pipelines.dataset import WORK_NAME
 from beam_pipelines.dedup import reject_duplicates
+from beam_pipelines.folders import FolderSurvey, Layout, label_by_folder, read_folders
 from beam_pipelines.images import Rejected, stored_bytes
 from beam_pipelines.listing import list_rows
 from beam_pipelines.options import ConvertOptions
@@ -31,11 +33,8 @@ from beam_pipelines.rows import (
     find,
     find_each,
     kind,
-    label_by_folder,
     locate,
     size_row,
-    split_folders,
-    top_folder,
 )
 from beam_pipelines.survey import Survey
 from beam_pipelines.work import Work
@@ -60,9 +59,11 @@ def build_planning(pipeline: beam.Pipeline, options: ConvertOptions, plan_path: 
 
     Steps say the types of what they make, where Beam has a better coder for rows than pickle (row_coder.py).
     """
-    rows = _labelled(_listed(pipeline, options), options)
+    listed = _listed(pipeline, options)
+    layout = _layout(listed, options)
+    rows = _labelled(listed, layout, options)
     plan = rows | "Survey" >> beam.CombineGlobally(Survey(options))  # Plan, one
-    plan | "Write plan" >> beam.Map(_write_plan, plan_path)
+    plan | "Write plan" >> beam.Map(_write_plan, AsSingleton(layout), plan_path)
     (
         rows
         | "Key by bucket" >> beam.Map(by_bucket, options.seed).with_output_types(tuple[int, Row])
@@ -91,13 +92,18 @@ def _listed(pipeline: beam.Pipeline, options: ConvertOptions) -> PCollection[Row
     return found
 
 
-def _labelled(rows: PCollection[Row], options: ConvertOptions) -> PCollection[Row]:
+def _layout(rows: PCollection[Row], options: ConvertOptions) -> PCollection[Layout]:
+    """Returns what the folders mean, which depends on all of them; Layout, one."""
+    found = rows | "Survey folders" >> beam.CombineGlobally(FolderSurvey(options))  # {Place: Folder}, one
+    layout: PCollection[Layout] = found | "Read folders" >> beam.Map(read_folders, options)
+    return layout
+
+
+def _labelled(rows: PCollection[Row], layout: PCollection[Layout], options: ConvertOptions) -> PCollection[Row]:
     """Returns `rows` with labels, splits and the sizes that their records will have; Row.
 
-    Folders are classes or splits, depending on all of them; sizes are estimated from the first images of each kind.
+    Sizes are estimated from the first images of each kind.
     """
-    tops = rows | "Top folders" >> beam.Map(top_folder) | "Union" >> beam.CombineGlobally(_union)  # {folder}, one
-    splits = tops | "Split folders" >> beam.Map(split_folders)  # {folder}, one
     ratios = (
         rows
         | "Usable" >> beam.Filter(lambda row: not row.reason)
@@ -105,19 +111,15 @@ def _labelled(rows: PCollection[Row], options: ConvertOptions) -> PCollection[Ro
         | "Sample" >> beam.CombinePerKey(_FirstInOrder(options.seed))  # (kind, [Row])
         | "Measure" >> beam.MapTuple(functools.partial(_ratio, options=options))  # (kind, ratio)
     )
-    label = beam.Map(_label, AsSingleton(splits), AsDict(ratios), options).with_output_types(Row)
+    label = beam.Map(_label, AsSingleton(layout), AsDict(ratios), options).with_output_types(Row)
     labelled: PCollection[Row] = rows | "Label" >> label
     return labelled if options.dedup == "none" else reject_duplicates(labelled, options)
 
 
-def _label(row: Row, splits: set[str], ratios: dict[str, float], options: ConvertOptions) -> Row:
-    row = check_names(label_by_folder(row, splits), options)
+def _label(row: Row, layout: Layout, ratios: dict[str, float], options: ConvertOptions) -> Row:
+    row = check_names(label_by_folder(row, layout, options), options)
     is_numbered = options.num_shards and choose_split(row, options) in dict(options.num_shards)
     return size_row(row, ratios, 0 if is_numbered else options.shard_bytes)
-
-
-def _union(sets: Iterable[set[str]]) -> set[str]:
-    return set().union(*sets)
 
 
 class _FirstInOrder(beam.CombineFn):
@@ -151,9 +153,9 @@ def _ratio(of_kind: str, rows: list[Row], options: ConvertOptions) -> tuple[str,
     return of_kind, sum(stored) / max(sum(row.num_bytes for row in rows), 1)
 
 
-def _write_plan(plan: Plan, path: str) -> None:
+def _write_plan(plan: Plan, layout: Layout, path: str) -> None:
     with storage.create(path) as file:
-        file.write(plan.to_json().encode())
+        file.write(dataclasses.replace(plan, remarks=layout.remarks).to_json().encode())
 
 
 def _write_rows(keyed: tuple[str, Iterable[Row]], plan: Plan, options: ConvertOptions) -> None:

@@ -30,6 +30,16 @@ REASONS = {
         "Nothing says which class it is: it lies in no class folder, or its line has an empty label.",
         "Move it into the folder of its class, fill in the label, or leave it out.",
     ),
+    "no_class": Reason(
+        "It lies in a folder that holds no image, going by the names of its files, so that folder is no class; it does "
+        "not count against --max_rejected.",
+        "Nothing; or rename the files, if they are images.",
+    ),
+    "hidden": Reason(
+        "It lies in a folder whose name begins with a dot, as editors and version control make them, which is no "
+        "class; it does not count against --max_rejected.",
+        "Nothing; or rename the folder, if it is a class.",
+    ),
     "unknown_label": Reason(
         "Its class is not among those that --labels names.", "Add the class to that file, or correct the label."
     ),

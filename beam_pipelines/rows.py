@@ -19,18 +19,6 @@ from tpu_input.schema import FRAME_BYTES, Record, encode, valid_split
 
 _REQUESTS_IN_FLIGHT = 64
 
-# Folders above the class folders that are splits, if there are no others.
-SPLIT_FOLDERS = {
-    "train": "train",
-    "training": "train",
-    "val": "validation",
-    "valid": "validation",
-    "validation": "validation",
-    "eval": "validation",
-    "test": "test",
-    "testing": "test",
-}
-
 
 class Row(NamedTuple):
     """One input.
@@ -74,47 +62,6 @@ def locate(row: Row, options: ConvertOptions) -> Row:
     split, _, path = row.key.partition("/")
     source = next(source for source in options.sources if source.split == split)
     return row._replace(uri=f"{source.path}/{path}")
-
-
-def top_folder(row: Row) -> set[str]:
-    """Returns the outermost folder of an input whose class its folders tell, else nothing."""
-    folder, separator, _ = row.key.partition("/")
-    return set() if row.label or row.reason or not separator else {folder}
-
-
-def is_split(folder: str) -> bool:
-    """Returns whether a folder is called as splits are, in capitals or not."""
-    return folder.lower() in SPLIT_FOLDERS
-
-
-def split_folders(top_folders: set[str]) -> set[str]:
-    """Returns the outermost folders if all are splits; nothing if they are classes.
-
-    Raises:
-      ValueError: They are neither: beside a split for training and one to test lies another folder.
-    """
-    splits = set(filter(is_split, top_folders))
-    others = sorted(top_folders - splits)
-    if not others:
-        return top_folders
-    meant = {SPLIT_FOLDERS[folder.lower()] for folder in splits}
-    if "train" in meant and len(meant) > 1:
-        raise ValueError(
-            f"beside the splits {', '.join(map(repr, sorted(splits)))} lies {', '.join(map(repr, others[:3]))}"
-            + (f" and {len(others) - 3} more folders" if others[3:] else "")
-            + "; move that elsewhere, or name each split's folder: --input=train=PATH --input=validation=PATH"
-        )
-    return set()
-
-
-def label_by_folder(row: Row, splits: set[str]) -> Row:
-    """Returns the row with the label, and the split if its top folder is among `splits`, that its folders tell."""
-    if row.label or row.reason:
-        return row
-    folders = row.key.split("/")[:-1]
-    if not row.split and folders and folders[0] in splits:
-        row = row._replace(split=SPLIT_FOLDERS[folders.pop(0).lower()])
-    return row._replace(label=folders[0]) if folders else row.reject("no_label", "lies in no class folder")
 
 
 def find(row: Row) -> Row:

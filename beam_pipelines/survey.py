@@ -6,9 +6,10 @@ Row ──add──▶ accumulator ──merge──▶ accumulator ──extrac
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import apache_beam as beam
@@ -19,7 +20,11 @@ from beam_pipelines.rows import Row
 
 
 class Survey(beam.CombineFn):
-    """Row → Plan. The accumulator is (classes, inputs, reasons, examples, sum of hashes, costs by (split, bucket))."""
+    """Row → Plan.
+
+    The accumulator is ((split that an input names, class) pairs, inputs, reasons, examples, sum of hashes, costs by
+    (split, bucket)).
+    """
 
     def __init__(self, options: ConvertOptions) -> None:
         self._options = options
@@ -33,7 +38,7 @@ class Survey(beam.CombineFn):
             reasons[row.reason] += 1
             _keep_smallest(examples, {row.reason: f"{row.key!r}: {row.detail}"})
         else:
-            classes.add(row.label)
+            classes.add((row.split, row.label))
         split = choose_split(row, self._options)
         number, _ = by_bucket(row, self._options.seed)
         costs[split, number] += cost(row, split, self._options)
@@ -60,7 +65,7 @@ class Survey(beam.CombineFn):
         for (split, number), total in sorted(costs.items()):
             buckets.setdefault(split, {})[number] = total
         return Plan(
-            classes=self._options.labels or tuple(sorted(classes)),
+            classes=self._options.labels or tuple(sorted({label for _, label in classes})),
             num_inputs=inputs,
             num_rejected=dict(sorted(reasons.items())),
             examples=dict(sorted(examples.items())),
@@ -68,7 +73,19 @@ class Survey(beam.CombineFn):
             buckets=buckets,
             shard_bytes=self._options.shard_bytes,
             num_shards=dict(self._options.num_shards),
+            strangers=tuple(_strangers(classes)),
         )
+
+
+def _strangers(classes: set[tuple[str, str]]) -> Iterator[tuple[str, str, str, str]]:
+    """Yields the pairs of splits that have no class in common, each with the first class of either."""
+    by_split: dict[str, set[str]] = {}
+    for split, label in classes:
+        if split:  # else it is chosen by hash, and a few images may fall anyhow
+            by_split.setdefault(split, set()).add(label)
+    for (one, its), (other, others) in itertools.combinations(sorted(by_split.items()), 2):
+        if its.isdisjoint(others):
+            yield one, other, min(its), min(others)
 
 
 def _keep_smallest(kept: dict[str, str], others: dict[str, str]) -> None:

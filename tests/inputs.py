@@ -5,16 +5,14 @@ from __future__ import annotations
 import tarfile
 from pathlib import Path
 
+from beam_pipelines.folders import FolderSurvey, label_by_folder, read_folders
 from beam_pipelines.listing import list_rows
 from beam_pipelines.options import ConvertOptions, Source
 from beam_pipelines.rows import (
     Row,
     check_names,
     find,
-    label_by_folder,
     locate,
-    split_folders,
-    top_folder,
 )
 
 
@@ -22,9 +20,12 @@ def listed(*sources, **changes) -> list[Row]:
     """What the first steps of the pipeline make of the sources."""
     sources = tuple(source if isinstance(source, Source) else Source(str(source)) for source in sources)
     options = ConvertOptions(sources, "/out", **changes)
-    rows = [row for source in sources for row in list_rows(source, options)]
-    splits = split_folders(set().union(*map(top_folder, rows)))
-    return sorted(locate(check_names(label_by_folder(find(row), splits), options), options) for row in rows)
+    rows = [find(row) for source in sources for row in list_rows(source, options)]
+    survey, found = FolderSurvey(options), {}
+    for row in rows:
+        found = survey.add_input(found, row)
+    layout = read_folders(found, options)
+    return sorted(locate(check_names(label_by_folder(row, layout, options), options), options) for row in rows)
 
 
 def reasons(rows: list[Row]) -> dict[str, str]:

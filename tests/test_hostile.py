@@ -79,6 +79,8 @@ FOLDER = {
     "unreadable",
     "bad_name",
     "bad_member",
+    "hidden",
+    "no_class",
     "conflicting_label",
     "duplicate",
 }  # see the fixture
@@ -99,6 +101,10 @@ def hostile(tmp_path, monkeypatch) -> Path:
     (Path(os.fsdecode(bytes(folder))) / "a" / os.fsdecode(b"latin1-\xe9.jpg")).write_bytes(encoded(picture(15)))
     with tarfile.open(folder / "a" / "in.tar", "w") as archive:
         archive.addfile(tarfile.TarInfo("../out.jpg"))
+    (folder / ".git").mkdir()
+    (folder / ".git" / "HEAD").write_bytes(b"ref")
+    (folder / "notes").mkdir()
+    (folder / "notes" / "1.txt").write_bytes(b"a note")
     (folder / ".DS_Store").write_bytes(b"Bud1")
     (folder / "a" / "Thumbs.db").write_bytes(b"\xd0\xcf")
     (folder / "stray.jpg").write_bytes(encoded(picture(14)))
@@ -124,7 +130,7 @@ def test_every_hostile_file_of_a_folder_is_kept_or_rejected_for_its_reason(hosti
     expected |= {"a/dead_link.jpg": "missing", "stray.jpg": "no_label"}
     expected |= {".DS_Store": "system_file", "a/Thumbs.db": "system_file"}
     expected |= {"a/pipe.jpg": "unreadable", "a/latin1-\\xe9.jpg": "bad_name"}
-    expected |= {"a/in/../out.jpg": "bad_member"}
+    expected |= {"a/in/../out.jpg": "bad_member", ".git/HEAD": "hidden", "notes/1.txt": "no_class"}
     expected |= {"a/good1.jpg": "conflicting_label", "b/also_in_a.jpg": "conflicting_label"}
     found = reasons(tmp_path / "out")
     one_of_two = {key for key in ("a/twice.jpg", "a/good0.jpg") if key in found}
