@@ -58,7 +58,10 @@ def explained(path: str) -> Iterator[None]:
         advice = "; set GOOGLE_CLOUD_QUOTA_PROJECT to the project that pays" if "requester pays" in str(error) else ""
         raise Unavailable(f"{path!r}: {_said(error)}{advice}") from error
     except (exceptions.RetryError, exceptions.ServerError, exceptions.TooManyRequests) as error:
-        raise Unavailable(f"{path!r} cannot be reached: {_said(getattr(error, 'cause', None) or error)}") from error
+        raise Unavailable(
+            f"{path!r} cannot be reached: {_said(getattr(error, 'cause', None) or error)}; check the bucket's name and "
+            "this machine's network"
+        ) from error
     except Exception as error:
         if not type(error).__module__.startswith(("google.", "requests.", "urllib3.")):
             raise
@@ -98,13 +101,20 @@ def list_files(root: str, follow: bool) -> Iterator[tuple[str, int]]:
                 yield found.name[skipped:], found.size
 
 
+_answered: set[str] = set()  # buckets; one that never has is more likely misspelled, or out of reach, than busy
+
+
 def file_bytes(path: str) -> int:
+    bucket = path.removeprefix("gs://").partition("/")[0]
+    known = bucket in _answered
     try:
         with explained(path):
             found = blob(path)
-            found.reload(retry=RETRY)
+            found.reload(retry=RETRY) if known else found.reload(retry=QUICK, timeout=_QUICK_TIMEOUT)
     except (FileNotFoundError, ValueError):  # a line of a list may name what no bucket can be called
+        _answered.add(bucket)
         return -1
+    _answered.add(bucket)
     return int(found.size)
 
 

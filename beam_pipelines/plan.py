@@ -148,11 +148,22 @@ class Plan:
             },
             shard_bytes=json_fields.count(fields["shard_bytes"], "shard_bytes", 1),
             num_shards=json_fields.counts(fields["num_shards"], "num_shards", 1),
+            strangers=tuple(map(_strangers, json_fields.array(fields["strangers"], "strangers"))),
+            remarks=tuple(
+                json_fields.text(line, "a remark") for line in json_fields.array(fields["remarks"], "remarks")
+            ),
         )
         for split, total in plan.totals.items():
             if plan.shard_of(split, total) >= _MAX_SHARDS:
                 raise ValueError(f"split {split!r} has more than {_MAX_SHARDS} shards; make them larger")
         return plan
+
+
+def _strangers(value: Any) -> tuple[str, str, str, str]:
+    split, other, its_class, others_class = (
+        json_fields.text(name, "a name") for name in json_fields.array(value, "a pair", 4)
+    )
+    return split, other, its_class, others_class
 
 
 def _valid_split(name: str) -> str:

@@ -79,9 +79,21 @@ def find(row: Row) -> Row:
 
 
 def find_each(rows: list[Row]) -> Iterator[Row]:
-    """Yields find(row) for each of some rows; those behind URIs take a request each, many at the same time."""
+    """Yields find(row) for each of some rows; those behind URIs take a request each, many at the same time.
+
+    One row of each bucket goes first: a bucket that cannot be reached is said after one wait, not after one for each.
+    """
+    first_of: dict[str, int] = {}
+    for at, row in enumerate(rows):
+        if storage.is_uri(row.uri):
+            first_of.setdefault("/".join(row.uri.split("/", 3)[:3]), at)
+    if not first_of:
+        yield from map(find, rows)
+        return
+    first = set(first_of.values())
+    yield from (find(rows[at]) for at in sorted(first))
     with ThreadPoolExecutor(_REQUESTS_IN_FLIGHT) as pool:
-        yield from pool.map(find, rows) if any(storage.is_uri(row.uri) for row in rows) else map(find, rows)
+        yield from pool.map(find, (row for at, row in enumerate(rows) if at not in first))
 
 
 def check_names(row: Row, options: ConvertOptions) -> Row:

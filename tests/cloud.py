@@ -102,7 +102,7 @@ def cloud(cloud_server: Cloud, monkeypatch: pytest.MonkeyPatch) -> Iterator[Clou
     for name, value in cloud_server.environment.items():
         monkeypatch.setenv(name, value)
     yield cloud_server
-    _forget_client()
+    forget_client()
 
 
 @pytest.fixture
@@ -111,10 +111,10 @@ def proxy(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultProxy]
     with fault_proxy(cloud.url) as between:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", between.url)
         yield between
-        _forget_client()
+        forget_client()
 
 
-def _forget_client() -> None:
+def forget_client() -> None:
     """Makes this process look at the environment again."""
     if google_client._client_of.cache_info().currsize:
         google_client.client().close()
