@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import collections
 import os
+import re
 import sys
 import tempfile
 import time
@@ -24,6 +25,12 @@ def _table(ended: collections.Counter[tuple[str, str]]) -> str:
     return "\n".join(f"{row[0]!s:28}" + "".join(f"{cell!s:>12}" for cell in row[1:]) for row in [["", *columns], *rows])
 
 
+def _failure(case: Case) -> tuple[str, ...]:
+    """Returns what failures of one cause share: the kind, what went wrong, and how the last line begins."""
+    last = case.ended.stderr.splitlines()[-1:]
+    return case.batch.kind, re.sub(r"\d+", "N", case.problems[0]), *(line[:60] for line in last)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m fuzz", description=__doc__)
     parser.add_argument("--cases", type=int, default=500)
@@ -39,25 +46,23 @@ def main() -> int:
             with Sandbox(Path(folder)) as sandbox:
                 smallest(sandbox, Batch(kind.replace("_", " "), int(number), int(count)))
             return 0
-        todo = [batch for batch in batches(flags.cases, flags.seed) if not flags.kind or batch.kind in flags.kind]
+        todo = batches(flags.cases, flags.seed, flags.kind or list(KINDS))
         ended = collections.Counter[tuple[str, str]]()
-        failed: dict[tuple[str, ...], list[Case]] = {}
+        failures = collections.Counter[tuple[str, ...]]()
         for number, done in enumerate(in_processes(todo, flags.processes, folder)):
             for case in done:
                 ended[case.batch.kind, "FAILED" if case.problems else f"exit {case.ended.code}"] += 1
                 if case.problems:
-                    last = case.ended.stderr.splitlines()[-1:]
-                    failed.setdefault((case.batch.kind, case.problems[0], *(line[:60] for line in last)), []).append(
-                        case
-                    )
+                    failures[failure := _failure(case)] += 1
+                    if failures[failure] == 1:  # more of the same are counted
+                        print(case, flush=True)
             if sys.stderr.isatty():
                 print(f"\r{number + 1} of {len(todo)} batches", end="", file=sys.stderr)
-    for found in failed.values():
-        print(f"{len(found)} times: {found[0]}")
+    for failure, count in failures.most_common():
+        print(f"{count} times: {', '.join(failure)}")
     total = sum(ended.values())
     print(_table(ended))
-    failures = sum(map(len, failed.values()))
-    print(f"{total:,} cases in {time.monotonic() - start:,.0f} s: {failures:,} failed")
+    print(f"{total:,} cases in {time.monotonic() - start:,.0f} s: {failures.total():,} failed")
     return 1 if failures else 0
 
 

@@ -6,7 +6,7 @@ import atexit
 import dataclasses
 import multiprocessing
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
@@ -52,9 +52,9 @@ class Case:
         )
 
 
-def batches(cases: int, first_seed: int = 0) -> list[Batch]:
-    """Returns batches of that many cases in all, over all kinds by their weight."""
-    order = [kind for kind, one in KINDS.items() for _ in range(one.weight)]
+def batches(cases: int, first_seed: int = 0, kinds: Sequence[str] = tuple(KINDS)) -> list[Batch]:
+    """Returns batches of that many cases in all, over kinds by their weight."""
+    order = [kind for kind in kinds for _ in range(KINDS[kind].weight)]
     count = max(_FEW, min(_MANY, cases // len(order)))
     whole, rest = divmod(cases, count)
     counts = [count] * whole + [rest] * (rest > 0)
