@@ -24,8 +24,6 @@ from PIL import Image
 from estimator_app.quiet import has_estimator
 from fuzz import damage
 
-Run = Callable[[str, "Command", Path], Any]
-
 
 @dataclasses.dataclass(frozen=True)
 class Command:
@@ -238,7 +236,7 @@ KINDS = _kinds()
 
 def make(work: Path, run: Callable[[Command], None]) -> None:
     """Writes all good files into a new work folder and beside it; `run` runs a command there and takes no failure."""
-    _write_images(work)
+    write_images(work)
     run(_convert("src", "dataset", _MOST, splits=_BOTH))
     run(_convert("src", "single", _MOST))
     run(_convert("src", "half", "--max_rejected=0%"))  # ends at its budget, after all shards are written
@@ -248,7 +246,8 @@ def make(work: Path, run: Callable[[Command], None]) -> None:
         run(_train("estimator", "estimator"))
 
 
-def _write_images(work: Path) -> None:
+def write_images(work: Path) -> None:
+    """Writes what takes no command to make."""
     generator = random.Random(0)
     for parent in (work, work.parent):
         (parent / "precious" / "1700000000").mkdir(parents=True)

@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,24 +37,23 @@ class Ended:
 
 
 class Sandbox:
-    """A folder in which one case after another is made and run; a process for each package runs the commands.
+    """A folder in which one case after another is made and run; one process runs Beam's commands, another TensorFlow's.
 
     The good files are made where the cases are to be, as the paths in some of them are absolute, and kept aside.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, make: Callable[..., None] = corpus.make) -> None:
         self.case, self.aside = folder / "case", folder / "aside"
         self.work, self.output = self.case / "work", folder / "output"
-        self._servers: dict[str, subprocess.Popen[str]] = {}
+        self._servers: dict[tuple[str, ...], subprocess.Popen[str]] = {}
         for name in ("work", "home", "tmp"):
             (self.case / name).mkdir(parents=True)
-        corpus.make(self.work, self._run_good)
+        make(self.work, self._run_good)
         self.case.rename(self.aside)
 
     def close(self) -> None:
         for server in self._servers.values():
-            server.stdin.close()  # type: ignore[union-attr]
-            server.wait()
+            server.communicate()  # it ends with its input
 
     def __enter__(self) -> Sandbox:
         return self
@@ -72,6 +72,7 @@ class Sandbox:
         server = self._server(command.package)
         environment = {name: str(self.case / name.lower()) for name in ("HOME", "TMP")}
         request = {
+            "package": command.package,
             "argv": command.argv,
             "cwd": str(self.work),
             "environment": {"HOME": environment["HOME"], "TMPDIR": environment["TMP"]},
@@ -83,19 +84,20 @@ class Sandbox:
         return Ended(**reply, stdout=printed[0], stderr=printed[1])
 
     def _server(self, package: str) -> subprocess.Popen[str]:
-        if package not in self._servers:
+        packages = next((both for both in _TOGETHER if package in both), (package,))
+        if packages not in self._servers:
             folders = [Path(__file__).parents[1], Path(__file__).parents[2]]
             environment = {name: value for name, value in os.environ.items() if not name.startswith("TF_")}
             path = os.pathsep.join([*map(str, folders), *filter(None, [os.environ.get("PYTHONPATH")])])
-            self._servers[package] = subprocess.Popen(
-                [sys.executable, "-m", "fuzz.server", package],
+            self._servers[packages] = subprocess.Popen(
+                [sys.executable, "-m", "fuzz.server", *packages],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
                 env=environment | {"PYTHONPATH": path, "MPLCONFIGDIR": str(self.output.parent / "matplotlib")},
             )
-            self._servers[package].stdout.readline()  # type: ignore[union-attr]
-        return self._servers[package]
+            self._servers[packages].stdout.readline()  # type: ignore[union-attr]
+        return self._servers[packages]
 
     def prepare(self, kind: str, file: int, damages: list[Any]) -> str:
         """Makes the case's files anew and damages one of them; returns its path relative to the work folder."""
@@ -173,3 +175,4 @@ class Sandbox:
 
 
 _PRINTED = ("stdout", "stderr")
+_TOGETHER = [("estimator_app", "tpu_input")]  # which need TensorFlow

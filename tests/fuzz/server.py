@@ -1,6 +1,6 @@
-"""Imports a package once, and runs each command that it is sent in a fork of itself.
+"""Imports packages once, and runs each command that it is sent in a fork of itself.
 
-    stdin: {"argv", "cwd", "environment", "output"} ──fork──▶ main(argv) ──▶ stdout: {"code", "cpu", "wall", "memory"}
+    {"package", "argv", "cwd", "environment", "output"} ──fork──▶ main(argv) ──▶ {"code", "cpu", "wall", "memory"}
 
 What a command prints goes to OUTPUT.stdout and OUTPUT.stderr. A fork is a hundred times faster than another interpreter
 that imports TensorFlow or Beam.
@@ -32,16 +32,17 @@ _FILE_BYTES = 1 << 30
 
 
 def main() -> None:
-    package = sys.argv[1]
+    packages = sys.argv[1:]
     requests, replies = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
-    if package != "beam_pipelines":
+    if "estimator_app" in packages:
         from estimator_app.quiet import import_tensorflow
 
         import_tensorflow(verbose=False)
-    command = importlib.import_module(f"{package}.__main__")
-    for module in pkgutil.iter_modules(importlib.import_module(package).__path__, f"{package}."):
-        with contextlib.suppress(ImportError):  # of what is not installed, or for another process
-            importlib.import_module(module.name)
+    commands = {package: importlib.import_module(f"{package}.__main__").main for package in packages}
+    for package in packages:
+        for module in pkgutil.iter_modules(importlib.import_module(package).__path__, f"{package}."):
+            with contextlib.suppress(ImportError):  # of what is not installed, or for another process
+                importlib.import_module(module.name)
     if "apache_beam" in sys.modules:
         _remember_signatures()
     print("ready", file=replies, flush=True)
@@ -51,7 +52,7 @@ def main() -> None:
         if process == 0:
             replies.close()
             _prepare(request)
-            _run(command.main, request["argv"])
+            _run(commands[request["package"]], request["argv"])
         print(json.dumps(_outcome(process)), file=replies, flush=True)
 
 
