@@ -3,7 +3,8 @@
     [height, width, 3] in [0, 255] ──color_jitter() or rand_augment()──▶ the same shape and dtype     on the host
     [N, H, W, 3] float, [N, classes] ──mixup() or cutmix()──▶ the same shapes                         on the device
 
-Every choice is stateless: the same seed, the same result.
+Every choice is stateless: the same seed, the same result. Functions of this module may share a seed: each draws from
+seeds of its own, which seed_for() makes of it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from tpu_input.operations import GREY, OPERATIONS, Operation
+from tpu_input.seeds import seed_for
 
 Augment = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
@@ -28,7 +30,7 @@ def color_jitter(brightness: float = 0.4, contrast: float = 0.4, saturation: flo
         raise ValueError(f"brightness, contrast and saturation must be in [0, 1], got {strengths!r}")
 
     def augment(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-        factors = tf.random.stateless_uniform([3], _folded(seed, 1), -1.0, 1.0) * strengths + 1.0
+        factors = tf.random.stateless_uniform([3], seed_for(seed, "color_jitter"), -1.0, 1.0) * strengths + 1.0
         bright, contrasted, saturated = factors[0], factors[1], factors[2]
         pixels = tf.cast(image, tf.float32)
         # All three are linear: one product with a 3 x 3 matrix takes 0.2 ms, one after the other 1.2 ms.
@@ -53,7 +55,7 @@ def rand_augment(num_layers: int = 2, magnitude: float = 9) -> Augment:
     def augment(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
         pixels = tf.cast(image, tf.float32)
         for layer in range(num_layers):
-            choice = tf.random.stateless_uniform([2], _folded(seed, 2 + layer))
+            choice = tf.random.stateless_uniform([2], seed_for(seed, f"rand_augment {layer}"))
             sign = tf.where(choice[1] < 0.5, -1.0, 1.0)
             operations = [_bound(operation, pixels, level * sign) for operation in OPERATIONS.values()]
             pixels = tf.switch_case(tf.cast(choice[0] * len(operations), tf.int32), operations)
@@ -73,7 +75,7 @@ def mixup(images: tf.Tensor, labels: tf.Tensor, seed: tf.Tensor, alpha: float = 
       seed: [2] integers, e.g. the run's seed and the global step.
       alpha: Of the Beta(alpha, alpha) that the share is drawn from.
     """
-    share = tf.cast(_beta(alpha, seed), images.dtype)
+    share = tf.cast(_beta(alpha, seed_for(seed, "mixup")), images.dtype)
     return share * images + (1 - share) * images[::-1], share * labels + (1 - share) * labels[::-1]
 
 
@@ -83,8 +85,8 @@ def cutmix(images: tf.Tensor, labels: tf.Tensor, seed: tf.Tensor, alpha: float =
     Yun et al. 2019, "CutMix: Regularization Strategy to Train Strong Classifiers with Localizable Features".
     """
     height, width = images.shape[1], images.shape[2]
-    side = tf.sqrt(1 - _beta(alpha, seed))
-    centre = tf.random.stateless_uniform([2], _folded(seed, 3)) * [height, width]
+    side = tf.sqrt(1 - _beta(alpha, seed_for(seed, "cutmix size")))
+    centre = tf.random.stateless_uniform([2], seed_for(seed, "cutmix centre")) * [height, width]
     half = side * [height / 2, width / 2]
     low, high = tf.round(centre - half), tf.round(centre + half)
     rows, columns = tf.range(float(height)), tf.range(float(width))
@@ -95,18 +97,13 @@ def cutmix(images: tf.Tensor, labels: tf.Tensor, seed: tf.Tensor, alpha: float =
     return images * (1 - inside) + images[::-1] * inside, share * labels + (1 - share) * labels[::-1]
 
 
-def _folded(seed: tf.Tensor, number: int) -> tf.Tensor:
-    """Returns another seed for each number, so that choices do not depend on one another."""
-    return tf.random.experimental.stateless_fold_in(tf.cast(seed, tf.int64), number)
-
-
 def _beta(alpha: float, seed: tf.Tensor) -> tf.Tensor:
     """Returns a scalar of Beta(alpha, alpha): one of its 4,096-quantiles, since XLA has no stateless_gamma."""
     if alpha <= 0:
         raise ValueError(f"alpha must be positive, got {alpha!r}")
     draws = np.sort(np.random.default_rng(0).beta(alpha, alpha, 4096 * 63))  # the same in every process
     quantiles = tf.constant(draws[31::63], tf.float32)
-    return tf.gather(quantiles, tf.random.stateless_uniform([], _folded(seed, 4), 0, 4096, tf.int32))
+    return tf.gather(quantiles, tf.random.stateless_uniform([], seed, 0, 4096, tf.int32))
 
 
 def _as(image: tf.Tensor, pixels: tf.Tensor) -> tf.Tensor:

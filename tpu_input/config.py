@@ -41,7 +41,8 @@ class InputConfig:
       deterministic: Whether training gives the same batches every time; False takes records as they come, and
         `start_step` is then near, not exact.
       augment: Function (image, seed) -> image of training's crops, after the flip: [image_size, image_size, 3] of
-        `dtype` in [0, 255] to the same; [2] int64, another seed for every crop. See tpu_input.augment.
+        `dtype` in [0, 255] to the same; [2] int64, another seed for every crop, from which nothing else is drawn. See
+        tpu_input.augment.
       echo: Crops that training takes of one decoded image; they come in consecutive batches (data echoing, Choi et al.
         2019, "Faster Neural Network Training with Data Echoing").
       cache: Keeps what training reads in memory: None, "records", or "decoded" for whole images; never a crop.

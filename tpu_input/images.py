@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from tpu_input.config import InputConfig
 from tpu_input.schema import RecordSpec
+from tpu_input.seeds import seed_for
 from tpu_input.windows import centre_window, random_window
 
 _OURS = RecordSpec()
@@ -32,7 +33,8 @@ def decode_for_training(
 
     Args:
       encoded: Scalar string, a JPEG or PNG file or what `record` says; or a whole image, [height, width, 3] uint8.
-      seed: [2] int64; the same seed gives the same crop.
+      seed: [2] int64; the same seed gives the same crop. Window, flip and config.augment draw from seeds of their own
+        that are made of it, and so do the crops of config.echo.
       config: For image_size, dtype, crop_area, crop_aspect, flip, augment and echo.
       record: How `encoded` is encoded.
       looked: Whether looks_whole() said yes, so that the decoder need not look what it is.
@@ -41,11 +43,16 @@ def decode_for_training(
         seeds = [seed]
     else:
         seeds = [tf.stack([seed[0], seed[1] * config.echo + crop]) for crop in range(config.echo)]
-    images = _crops(encoded, lambda shape: [random_window(shape, of, config) for of in seeds], config, record, looked)
+
+    def windows(shape: tf.Tensor) -> list[tf.Tensor]:
+        return [random_window(shape, seed_for(of, "window"), config) for of in seeds]
+
+    images = _crops(encoded, windows, config, record, looked)
     if config.flip:
-        images = [tf.image.stateless_random_flip_left_right(*pair) for pair in zip(images, seeds, strict=True)]
+        flips = [seed_for(of, "flip") for of in seeds]
+        images = [tf.image.stateless_random_flip_left_right(*pair) for pair in zip(images, flips, strict=True)]
     if config.augment:
-        images = [_augmented(*pair, config) for pair in zip(images, seeds, strict=True)]
+        images = [_augmented(image, seed_for(of, "augment"), config) for image, of in zip(images, seeds, strict=True)]
     return images[0] if config.echo == 1 else tuple(images)
 
 
