@@ -24,9 +24,10 @@ class InputConfig:
         "auto": HWCN for more than 8 examples a core, else HWNC, as in Google's MLPerf submissions.
       mean: Red, green and blue subtracted on the device, in [0, 255]. Default: ImageNet's.
       std: Red, green and blue divided by on the device, in [0, 255]. Default: ImageNet's.
-      crop_area: Smallest and largest share of the image that a training crop covers. Default: Szegedy et al. 2014,
-        "Going deeper with convolutions", section 6.
-      crop_aspect: Smallest and largest width / height of a training crop. Default: the same paper's.
+      crop_area: Smallest and largest share of the image that a training crop covers; every share between is equally
+        likely. Default: Szegedy et al. 2014, "Going deeper with convolutions", section 6.
+      crop_aspect: Smallest and largest width / height of a training crop, at most 1000; its logarithm is distributed
+        evenly. Default: the same paper's.
       flip: Whether training mirrors every other image; False where left and right differ, as in digits.
       eval_crop: Side of the centred square that evaluation and serving see, as a share of the image's shorter side.
         Default: 224 / 256.
@@ -88,7 +89,7 @@ class InputConfig:
                 raise ValueError(f"{name} must be one of {', '.join(map(str, known))}, got {getattr(self, name)!r}")
         if self.max_corrupt < 0:
             raise ValueError(f"max_corrupt must be non-negative, got {self.max_corrupt!r}")
-        for name, largest in (("crop_area", 1.0), ("crop_aspect", float("inf"))):
+        for name, largest in (("crop_area", 1.0), ("crop_aspect", 1000.0)):
             low, high = getattr(self, name)
             if not 0 < low <= high <= largest:
                 raise ValueError(f"{name} must be 0 < smallest <= largest <= {largest}, got {getattr(self, name)!r}")
