@@ -65,14 +65,15 @@ def train(arguments: argparse.Namespace) -> int:
     if config.train_steps > config.decay_steps:
         say(f"note: the learning rate has fallen by step {config.decay_steps} (decay_steps), and stays there")
     tpu, command = _tpu(arguments) if arguments.use_tpu else None, _command(arguments.argv)
-    try:
-        with on_signals() as stop:
+    with on_signals() as stop:
+        try:
             run(manifest, config, model_dir, _export_dir(arguments), tpu, say, stop, command)
-    except Stopped:
-        say(f"stopped, and saved at step {latest_step(model_dir)}/{config.train_steps}; go on with: {command}")
-    except Moved as moved:
-        say(f"{moved}; going on in a new process")
-        os.execv(sys.executable, [sys.executable, "-m", "estimator_app", *arguments.argv])
+        except Stopped:
+            say(f"stopped, and saved at step {latest_step(model_dir)}/{config.train_steps}; go on with: {command}")
+            return 128 + (stop.number or 0)
+        except Moved as moved:
+            say(f"{moved}; going on in a new process")
+            os.execv(sys.executable, [sys.executable, "-m", "estimator_app", *arguments.argv])
     return 0
 
 
