@@ -165,6 +165,10 @@ def _export_flags(flag: Any) -> None:
 def _checkpoint_flags(flag: Any) -> None:
     flag("--step", type=int, help="the checkpoint of this step of MODEL_DIR (default: the last)")
     flag("--checkpoint", type=_folder, help="any checkpoint of the same network, e.g. OTHER_DIR/model.ckpt-5000")
+    flag("--network", help=_OWN_NETWORK)
+
+
+_OWN_NETWORK = "of a run with a network of its own: package.module:function again, for only what you name is imported"
 
 
 def _predict_flags(flag: Any) -> None:
