@@ -30,14 +30,16 @@ from beam_pipelines.repair import repair  # noqa: E402
 from beam_pipelines.report import write_report  # noqa: E402
 from beam_pipelines.sample import write_sample  # noqa: E402
 from beam_pipelines.verify import verify  # noqa: E402
-from tpu_input.command_line import Parser, exit_code, sigterm_raises  # noqa: E402
+from tpu_input.command_line import Parser  # noqa: E402
+from tpu_input.decode_limits import MAX_PIXELS  # noqa: E402
 from tpu_input.schema import MANIFEST_NAME  # noqa: E402
+from tpu_input.upright import COLOR_PROFILES  # noqa: E402
 
 _LOCAL_RUNNER = "FnApiRunner"  # DirectRunner would first try to download another one
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs one command; returns its exit code, one of command_line.EXIT_CODES."""
+    """Runs one command; returns its exit code: 0, 1 when verify finds something, 2 for a mistake of the caller's."""
     # Beam logs the traceback of an error that it raises as well; the line below says it.
     logging.getLogger("apache_beam.runners.common").setLevel(logging.CRITICAL)
     # A job server may hang up on workers that are threads of ours when their job is done.
@@ -48,17 +50,16 @@ def main(argv: list[str] | None = None) -> int:
     try:
         if beam_flags and not getattr(flags, "runner", None):
             raise ValueError(f"unknown argument {beam_flags[0]!r}; see --help")
-        with sigterm_raises():
-            return int(flags.run(flags, beam_flags))
+        return int(flags.run(flags, beam_flags))
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except (OSError, BeamIOError) as error:
         print(f"error: {error}; what is written stays, the same command goes on from here", file=sys.stderr)
         return 2
-    except KeyboardInterrupt as interrupt:
+    except KeyboardInterrupt:
         print("interrupted; the same command goes on from here", file=sys.stderr)
-        return exit_code(interrupt)
+        return 130
     except Exception as error:
         if not type(error).__module__.startswith("google."):
             raise
@@ -109,6 +110,8 @@ def _image_flags(flag: Any) -> None:
     flag("--quality", default=90, type=int, metavar="1..100", help="of JPEGs that are encoded again (default: 90)")
     flag("--reencode", default="needed", choices=REENCODE, help=_HELP["reencode"])
     flag("--min_side", default=1, type=int, metavar="PIXELS", help=_HELP["min_side"])
+    flag("--max_pixels", default=MAX_PIXELS, type=int, metavar="PIXELS", help=_HELP["max_pixels"])
+    flag("--color_profiles", default="convert", choices=COLOR_PROFILES, help=_HELP["color_profiles"])
 
 
 def _dataset_flags(flag: Any) -> None:
@@ -121,6 +124,7 @@ def _dataset_flags(flag: Any) -> None:
     flag("--seed", default=0, type=int, metavar="N", help=_HELP["seed"])
 
 
+_IMAGE_FLAGS = ("reencode", "resize_shorter", "quality", "min_side", "max_pixels", "color_profiles")
 _SPLITS = "train=90%,validation=10%"
 _HELP = {
     "repair": "re-make damaged shards from the sources that the manifest names; a shard is replaced only by one with "
@@ -141,6 +145,10 @@ _HELP = {
     "reencode": "all: pass on nothing of an untrusted file but its pixels; needed: keep the bytes of JPEGs that "
     "trainers read as they are (default: needed)",
     "min_side": "reject images whose shorter side is below this (default: 1)",
+    "max_pixels": "reject images of more pixels than this, WebP and CMYK of more than half as many, and JPEGs whose "
+    "scans go over more than 40 times as many (default: 50,000,000, which take up to 600 MB of memory)",
+    "color_profiles": "convert: store images whose ICC profile is another than sRGB in sRGB, which is what trainers "
+    "take all numbers for; ignore: keep the bytes of JPEGs with their profile (default: convert)",
     "overwrite": "replace another dataset or unfinished conversion in OUTPUT; only what its manifest or plan names is "
     "removed",
     "splits": "share of each split, chosen by hash of the key (default: train=90%%,validation=10%%)",
@@ -195,7 +203,7 @@ def _convert(flags: argparse.Namespace, beam_flags: list[str]) -> int:
         sources=command_line.with_label_lists(flags.input, flags.label_list),
         output=storage.absolute(flags.output),
         shard_bytes=flags.shard_size,
-        images=ImageOptions(flags.reencode, flags.resize_shorter, flags.quality, flags.min_side),
+        images=ImageOptions(**{name: getattr(flags, name) for name in _IMAGE_FLAGS}),
         **{name: getattr(flags, name) for name in as_given},
     )
     beam_options = _beam_options(flags.runner, beam_flags)

@@ -48,6 +48,7 @@ def commit(options: ConvertOptions, plan: Plan, receipts: dict[str, list[Receipt
         num_inputs=plan.num_inputs,
         num_rejected=num_rejected,
         num_fixed=dict(sorted(sum((receipt.fixed for receipt in every), Counter[str]()).items())),
+        num_noted=dict(sorted(sum((receipt.noted for receipt in every), Counter[str]()).items())),
         sources=[dataclasses.asdict(source) for source in options.sources],
         options=options.shaping(),
         fingerprint=plan.fingerprint,

@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from tpu_input.decode_limits import MAX_PIXELS, PILLOW_MAX_PIXELS
 from tpu_input.schema import valid_split
+from tpu_input.upright import COLOR_PROFILES
 
 _MIN_SHARD_BYTES = 10_000
 DEDUP = ("none", "exact")
@@ -48,12 +50,18 @@ class ImageOptions:
       resize_shorter: Larger images are stored with a shorter side of this many pixels; 0 keeps their size.
       quality: Of JPEGs that are encoded, 1 to 100.
       min_side: Images with a shorter side below this many pixels are rejected.
+      max_pixels: Images of more pixels are rejected, WebP and CMYK images of more than half as many; so are JPEGs whose
+        scans go over more than 40 times as many pixels.
+      color_profiles: "convert": images whose ICC profile is another than sRGB are stored in sRGB; "ignore": profiles
+        change nothing, and the bytes of a JPEG that needs nothing else are kept with its profile.
     """
 
     reencode: str = "needed"
     resize_shorter: int = 0
     quality: int = 90
     min_side: int = 1
+    max_pixels: int = MAX_PIXELS
+    color_profiles: str = "convert"
 
     def __post_init__(self) -> None:
         if self.reencode not in REENCODE:
@@ -64,6 +72,12 @@ class ImageOptions:
             raise ValueError(f"quality must be 1 to 100, got {self.quality}")
         if self.min_side < 1:
             raise ValueError(f"min_side must be at least 1 pixel, got {self.min_side}")
+        if not 1 <= self.max_pixels <= PILLOW_MAX_PIXELS:
+            raise ValueError(
+                f"max_pixels must be 1 to {PILLOW_MAX_PIXELS}, the most that Pillow decodes, got {self.max_pixels}"
+            )
+        if self.color_profiles not in COLOR_PROFILES:
+            raise ValueError(f"color_profiles must be one of {', '.join(COLOR_PROFILES)}, got {self.color_profiles!r}")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -74,11 +74,21 @@ REASONS = {
         "Download it again, save it in one of these formats, or leave it out.",
     ),
     "truncated": Reason("The file ends in the middle of the image.", "Download or copy it again."),
-    "corrupt": Reason("The file is damaged inside and cannot be decoded.", "Restore it from a copy."),
+    "corrupt": Reason(
+        "The file is damaged inside or of a kind that Pillow does not decode, as the detail says; or libjpeg warns "
+        "that what it decodes of a JPEG is not the image.",
+        "Restore it from a copy, or save it again.",
+    ),
     "too_large": Reason(
-        "It has more pixels than can be decoded safely, a side of more than a JPEG's 65,500, or needs more bytes than "
-        "a shard holds.",
-        "Make the image smaller, by --resize_shorter perhaps, or raise --shard_size.",
+        "It has more pixels than --max_pixels allows to decode (of WebP and CMYK half as many), a side of more than a "
+        "JPEG's 65,500, or needs more bytes than a shard holds.",
+        "Raise --max_pixels if there is memory for it, 12 bytes for each pixel; raise --shard_size; or make the image "
+        "smaller.",
+    ),
+    "too_slow": Reason(
+        "A JPEG of so many scans that decoding it, in training each time it is seen, takes longer than 40 scans of as "
+        "many pixels as --max_pixels allows.",
+        "Save it again as a baseline JPEG, or raise --max_pixels.",
     ),
     "too_small": Reason("Its shorter side is below --min_side.", "Lower --min_side, or find a larger version."),
     "animated": Reason(

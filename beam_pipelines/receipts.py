@@ -56,6 +56,7 @@ class Receipt:
       sums: Red, green and blue, summed over SAMPLE_SIDE**2 pixels of each measured image.
       squares: Their squares, summed likewise.
       fixed: Images that were encoded again, by why.
+      noted: Images of which something else is counted, by what it is.
       rejected: Inputs that are in no shard.
     """
 
@@ -70,6 +71,7 @@ class Receipt:
     sums: list[int] = dataclasses.field(default_factory=lambda: [0, 0, 0])
     squares: list[int] = dataclasses.field(default_factory=lambda: [0, 0, 0])
     fixed: Counter[str] = dataclasses.field(default_factory=Counter)
+    noted: Counter[str] = dataclasses.field(default_factory=Counter)
     rejected: list[Rejection] = dataclasses.field(default_factory=list)
 
     def add(self, image: CheckedImage, label: int, num_bytes: int) -> None:
@@ -85,6 +87,7 @@ class Receipt:
             self.squares = [total + value for total, value in zip(self.squares, image.squares, strict=True)]
         if image.fixed:
             self.fixed[image.fixed] += 1
+        self.noted.update(image.noted)
 
     def to_json(self) -> str:
         return json.dumps(vars(self))
@@ -118,6 +121,7 @@ class Receipt:
             sums=_whole_numbers(fields["sums"], "sums"),
             squares=_whole_numbers(fields["squares"], "squares"),
             fixed=Counter(json_fields.counts(fields["fixed"], "fixed", 1)),
+            noted=Counter(json_fields.counts(fields["noted"], "noted", 1)),
             rejected=[
                 Rejection(*json_fields.array(rejection, "a rejection", len(Rejection._fields))).checked()
                 for rejection in json_fields.array(fields["rejected"], "rejected")

@@ -92,6 +92,7 @@ def render(manifest: Manifest, sources: Sequence[str] = ()) -> str:
         sides=columns.shorter_sides,
         shapes=columns.shapes,
         fixed=sorted(manifest.num_fixed.items(), key=lambda item: (-item[1], item[0])),
+        noted=command_line.NOTED,
         rejected=read_rejected(manifest, sources),
         has_sources=bool(sources),
         look_alikes=look_alikes,

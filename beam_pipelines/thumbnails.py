@@ -17,6 +17,7 @@ import numpy.typing as npt
 from PIL import Image, ImageOps
 
 from beam_pipelines import storage
+from tpu_input.decode_limits import MAX_PIXELS, too_slow
 from tpu_input.upright import FORMATS
 
 SIDE = 96  # pixels; with _QUALITY 3 KB of a photograph, and 6 KB of noise, the worst there is
@@ -47,6 +48,8 @@ def thumbnail(data: bytes) -> Thumbnail | None:
     """Returns a picture of what `data` shows, as far as it can be decoded; None if nothing can."""
     try:
         image = Image.open(io.BytesIO(data), formats=FORMATS)
+        if too_slow(image, data, MAX_PIXELS):
+            return None
         image.draft(None, (2 * SIDE, 2 * SIDE))
         if image.width * image.height > _MAX_PIXELS:
             return None

@@ -21,7 +21,11 @@ from beam_pipelines.images import Rejected, check_image
 from beam_pipelines.index import IndexRow, index_path, read_index
 from beam_pipelines.options import ImageOptions
 from beam_pipelines.receipts import Rejection
+from tpu_input.decode_limits import PILLOW_MAX_PIXELS
 from tpu_input.schema import FRAME_BYTES, Manifest, Record, Shard, decode, frame, read_frames
+
+# A conversion may have been told to keep color profiles, and larger images than it does by default.
+_AS_STORED = ImageOptions(max_pixels=PILLOW_MAX_PIXELS, color_profiles="ignore")
 
 
 @dataclasses.dataclass
@@ -144,7 +148,7 @@ def _check_record(manifest: Manifest, offset: int, payload: bytes, decode_image:
 
 def _check_decoded(record: Record, named: str) -> str:
     try:
-        image = check_image(record.encoded, ImageOptions())
+        image = check_image(record.encoded, _AS_STORED)
     except Rejected as rejected:
         return f"the image of {named} is {rejected.reason}: {rejected.detail}"
     if image.fixed or (image.height, image.width) != (record.height, record.width):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import re
 import socket
 import uuid
 from collections.abc import Callable, Iterator
@@ -20,7 +19,6 @@ import tensorflow as tf
 from estimator_app import files
 
 LOCK_NAME = ".lock"
-_WRITTEN = re.compile(r"(process [0-9]+ of [\w.-]+) \([0-9a-f]{32}\)")
 _BYTES = 300  # always as long: TensorFlow remembers a file's length for 5 s, and calls one that has changed damaged
 
 
@@ -64,8 +62,7 @@ def take_over(model_dir: str) -> Callable[[], None]:
         with contextlib.suppress(tf.errors.NotFoundError):
             found = files.read_text(path)
             if found != written:
-                named = _WRITTEN.fullmatch(found.rstrip())
-                other = named[1] if named else "another process"
+                other = found.rpartition(" (")[0]
                 raise ValueError(f"{other} has begun to train in {model_dir!r}, so this one, {this}, ends")
 
     return check

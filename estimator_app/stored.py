@@ -1,7 +1,7 @@
 """An image file as a conversion would have stored it, which is what evaluation sees.
 
-    upright JPEG, RGB or greyscale ──▶ the same bytes
-    anything else that is read ──▶ turned as EXIF says, on white, RGB or greyscale ──▶ a JPEG
+    upright JPEG, RGB or greyscale, in sRGB ──▶ the same bytes
+    anything else that is read ──▶ turned as EXIF says, in sRGB, on white, RGB or greyscale ──▶ a JPEG
 
 beam_pipelines.images decides so with its default options. It cannot be asked: it belongs to another program, whose
 dependencies are not installed where a model serves; a test holds the two against each other.
@@ -10,9 +10,12 @@ dependencies are not installed where a model serves; a test holds the two agains
 from __future__ import annotations
 
 import io
+import warnings
 
 from PIL import Image
 
+from tpu_input import color_profiles
+from tpu_input.decode_limits import MAX_PIXELS, too_large, too_slow
 from tpu_input.upright import FORMATS, KEPT_MODES, has_unknown_range, turn, upright
 
 _QUALITY = 90  # what a conversion encodes with unless told otherwise
@@ -24,10 +27,19 @@ def as_stored(encoded: bytes) -> bytes | ValueError:
     A file that cannot be opened is returned as it is: whoever decodes it says what it is.
     """
     try:
-        image = Image.open(io.BytesIO(encoded), formats=FORMATS)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about odd metadata, and sizes that are checked below
+            image = Image.open(io.BytesIO(encoded), formats=FORMATS)
+    except Image.DecompressionBombError as error:
+        return ValueError(f"{error}; make the image smaller")
     except Exception:  # UnidentifiedImageError, and whatever else damaged headers provoke
         return encoded
-    if image.format in ("JPEG", "MPO") and image.mode in KEPT_MODES and turn(image) is None:
+    if why := too_large(image, MAX_PIXELS):
+        return ValueError(f"{why}; make the image smaller")
+    if why := too_slow(image, encoded, MAX_PIXELS):
+        return ValueError(f"{why}; save it again as a baseline JPEG")
+    is_srgb = color_profiles.effect(image) != "converted"
+    if image.format in ("JPEG", "MPO") and image.mode in KEPT_MODES and turn(image) is None and is_srgb:
         return encoded
     try:
         if image.format != "MPO" and getattr(image, "is_animated", False):  # MPO: a preview behind the photograph

@@ -14,7 +14,6 @@ import tensorflow as tf
 from conftest import local
 from PIL import Image
 
-from beam_pipelines import images
 from beam_pipelines.convert import convert
 from beam_pipelines.options import ConvertOptions, ImageOptions, Source
 from beam_pipelines.reasons import REASONS
@@ -33,6 +32,13 @@ def encoded(image: Image.Image, kind: str = "JPEG", **options) -> bytes:
     return buffer.getvalue()
 
 
+def slow_jpeg() -> bytes:
+    """A progressive JPEG of 4 megapixels in 5,000 scans."""
+    data = encoded(Image.new("L", (2000, 2000)), progressive=True)
+    last = data.rindex(b"\xff\xda")
+    return data[:last] + data[last:-2] * 4995 + b"\xff\xd9"
+
+
 def damaged_png() -> bytes:
     data = bytearray(encoded(picture(1), "PNG"))
     data[len(data) // 2] ^= 0xFF
@@ -43,10 +49,11 @@ HOSTILE = {  # file: (bytes, reason)
     "empty.jpg": (b"", "empty"),
     "page.jpg": (b"<html>404</html>", "not_an_image"),
     "zip.jpg": (b"PK\x03\x04" + b"\0" * 100, "not_an_image"),
-    "header.jpg": (b"\xff\xd8\xff\xe0", "not_an_image"),
+    "header.jpg": (b"\xff\xd8\xff\xe0", "corrupt"),
+    "slow.jpg": (slow_jpeg(), "too_slow"),
     "half.jpg": (encoded(picture(2, (400, 300)))[:5000], "truncated"),
     "damaged.png": (damaged_png(), "corrupt"),
-    "bomb.png": (encoded(Image.new("1", (2000, 2000)), "PNG"), "too_large"),
+    "bomb.png": (encoded(Image.new("1", (2000, 2001)), "PNG"), "too_large"),
     "pixel.gif": (encoded(Image.new("P", (1, 1)), "GIF"), "too_small"),
     "dance.gif": (encoded(picture(3), "GIF", save_all=True, append_images=[picture(4)]), "animated"),
     "floats.tiff": (encoded(picture(14).convert("F"), "TIFF"), "unknown_range"),
@@ -87,8 +94,7 @@ FOLDER = {
 
 
 @pytest.fixture
-def hostile(tmp_path, monkeypatch) -> Path:
-    monkeypatch.setattr(images, "MAX_PIXELS", 1_000_000)
+def hostile(tmp_path) -> Path:
     folder = tmp_path / "hostile"
     for label in ("a", "b"):
         (folder / label).mkdir(parents=True)
@@ -124,7 +130,7 @@ def convert_all(path: Path, output: Path, **changes):
 
 
 def test_every_hostile_file_of_a_folder_is_kept_or_rejected_for_its_reason(hostile, tmp_path):
-    images_ = ImageOptions(min_side=8)
+    images_ = ImageOptions(min_side=8, max_pixels=4_000_000)
     manifest = convert_all(hostile, tmp_path / "out", dedup="exact", max_rejected=1.0, images=images_)
     expected = {f"a/{name}": reason for name, (_, reason) in HOSTILE.items() if reason}
     expected |= {"a/dead_link.jpg": "missing", "stray.jpg": "no_label"}

@@ -13,6 +13,7 @@ from PIL import Image
 from beam_pipelines import images
 from beam_pipelines.images import CheckedImage, Rejected, check_image, stored_bytes
 from beam_pipelines.options import ImageOptions
+from tpu_input.upright import upright
 
 
 def picture(mode: str = "RGB", size: tuple[int, int] = (40, 30)) -> Image.Image:
@@ -135,21 +136,24 @@ def test_whatever_is_damaged_is_rejected_and_nothing_else_is_raised(kind):
             checked(bytes(data[: generator.integers(len(data))] if number % 2 else data))
 
 
-@pytest.mark.parametrize("place", ["PIL.Image.open", "PIL.ImageFile.ImageFile.load", "PIL.Image.Image.getexif"])
-def test_want_of_memory_is_not_the_image_s_fault(monkeypatch, place):
+@pytest.mark.parametrize(
+    ("place", "kind", "error"),
+    [
+        ("PIL.Image.open", "JPEG", MemoryError()),
+        ("PIL.Image.Image.getexif", "JPEG", MemoryError()),
+        ("PIL.ImageFile.ImageFile.load", "PNG", MemoryError()),
+        ("simplejpeg.decode_jpeg", "JPEG", MemoryError()),
+        ("simplejpeg.decode_jpeg", "JPEG", ValueError("Insufficient memory (case 4)")),
+    ],
+)
+def test_want_of_memory_is_not_the_image_s_fault(monkeypatch, place, kind, error):
     def fail(*_, **__):
-        raise MemoryError
+        raise error
 
-    data = encoded(picture())
+    data = encoded(picture(), kind)
     monkeypatch.setattr(place, fail)
     with pytest.raises(MemoryError):
         checked(data)
-
-
-def test_an_image_of_too_many_pixels_is_rejected_before_it_is_decoded(monkeypatch):
-    monkeypatch.setattr(images, "MAX_PIXELS", 1000)
-    with pytest.raises(Rejected, match="40 x 30 pixels, at most 1000"):
-        checked(encoded(picture()))
 
 
 def test_the_sums_give_the_mean_and_deviation_of_the_pixels():
@@ -197,3 +201,60 @@ def test_the_size_of_what_is_stored_is_found_without_decoding_what_is_kept():
     assert stored_bytes(png, ImageOptions()) == len(checked(png).encoded)
     smaller = ImageOptions(resize_shorter=30)
     assert stored_bytes(kept, smaller) == len(check_image(kept, smaller).encoded) < len(kept)
+
+
+def with_first_bytes(kind: str, changed: dict[int, bytes]) -> bytes:
+    data = bytearray(encoded(picture(), kind))
+    for at, value in changed.items():
+        data[at : at + len(value)] = value
+    return bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason", "detail"),
+    [
+        (with_first_bytes("PNG", {18: b"\0\1"}), "corrupt", "PNG: broken PNG file"),  # its width; the checksum differs
+        (with_first_bytes("PNG", {})[:20], "truncated", "PNG: "),
+        (with_first_bytes("BMP", {28: b"\7"}), "corrupt", "BMP: "),
+        (with_first_bytes("GIF", {})[:10], "corrupt", "GIF: "),
+        (with_first_bytes("TIFF", {})[:8], "corrupt", "TIFF: "),
+        (with_first_bytes("WEBP", {20: bytes(10)}), "corrupt", "WEBP: "),
+        (with_first_bytes("PPM", {3: b"x"}), "corrupt", "PPM: "),
+        (b"\xff\xd8\xff\xe0", "corrupt", "JPEG: "),
+        (with_first_bytes("PNG", {1: b"M"}), "not_an_image", "begins with"),
+        (b"II-\0 something else", "not_an_image", "begins with"),
+    ],
+    ids=["png", "png's header", "bmp", "gif", "tiff", "webp", "pnm", "jpeg", "no png", "no tiff"],
+)
+def test_what_begins_as_a_format_is_damaged_and_only_what_does_not_is_no_image(data, reason, detail):
+    with pytest.raises(Rejected) as caught:
+        checked(data)
+    assert caught.value.reason == reason
+    assert caught.value.detail.startswith(detail)
+    assert len(caught.value.detail) > len(detail)  # what Pillow says
+
+
+@pytest.mark.parametrize("transparent", [0, 40_000, 65_535])
+def test_a_16_bit_png_is_on_white_where_its_one_transparent_grey_is(transparent):
+    greys = np.tile(np.array([0, 12_345, 40_000, 65_535], np.uint16).repeat(16), (32, 1))
+    data = encoded(Image.fromarray(greys), "PNG", transparency=transparent)
+    # libpng, in TensorFlow, makes an alpha channel of a tRNS chunk.
+    grey, _, _, alpha = np.moveaxis(tf.io.decode_png(data, channels=4, dtype=tf.uint16).numpy() / 65_535, -1, 0)
+    assert set(alpha.ravel()) == {0, 1}
+    expected = 255 * (grey * alpha + 1 - alpha)
+    stored = tf.io.decode_jpeg(checked(data).encoded).numpy()[:, :, 0]
+    np.testing.assert_allclose(stored[:, 8::16], expected[:, 8::16], atol=3)
+
+
+def test_sixteen_bits_become_eight_as_they_always_did():
+    greys = np.arange(65_536, dtype=np.uint16).reshape(256, 256)
+    png = Image.open(io.BytesIO(encoded(Image.fromarray(greys), "PNG")))
+    np.testing.assert_array_equal(np.asarray(upright(png)), greys // 256)
+
+
+def test_a_large_image_is_put_on_white_in_bands_as_a_small_one_is(monkeypatch):
+    random = np.random.default_rng(0)
+    pixels = Image.fromarray(random.integers(0, 256, (60, 50, 4), np.uint8))
+    expected = Image.alpha_composite(Image.new("RGBA", pixels.size, "white"), pixels).convert("RGB")
+    monkeypatch.setattr("tpu_input.upright._BAND_PIXELS", 7 * 50)
+    np.testing.assert_array_equal(np.asarray(upright(pixels.copy())), np.asarray(expected))

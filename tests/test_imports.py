@@ -18,6 +18,9 @@ SHARED = (
     "tpu_input.google_client",
     "tpu_input.json_fields",
     "tpu_input.upright",
+    "tpu_input.color_profiles",
+    "tpu_input.decode_limits",
+    "tpu_input.jpeg_markers",
 )
 
 

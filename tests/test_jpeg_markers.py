@@ -11,8 +11,8 @@ import tensorflow as tf
 from PIL import Image
 
 from beam_pipelines.images import check_image, stored_bytes
-from beam_pipelines.jpeg_markers import has_end, is_decoded
 from beam_pipelines.options import ImageOptions
+from tpu_input.jpeg_markers import has_end, is_decoded
 
 
 def jpeg(**options) -> bytes:

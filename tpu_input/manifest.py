@@ -118,6 +118,8 @@ class Manifest:
       fingerprint: Hex digest of the options, and of each input's name, label, split and size: equal fingerprints
         promise equal shards, unless a file was changed without a change of its size.
       num_fixed: Images that were encoded again, by why.
+      num_noted: Images that carry a "GPS position" in the bytes that are stored, or had an "unusable color profile" or
+        an "ignored color profile"; what is not named does not occur, or was not yet counted when it was written.
       sources: Where the inputs were, as options of the conversion.
       record: What a record looks like; not part of the file, which always describes records of ours.
     """
@@ -131,6 +133,7 @@ class Manifest:
     options: dict[str, Any]
     fingerprint: str
     num_fixed: dict[str, int] = dataclasses.field(default_factory=dict)
+    num_noted: dict[str, int] = dataclasses.field(default_factory=dict)
     sources: list[dict[str, str]] = dataclasses.field(default_factory=list)
     record: RecordSpec = dataclasses.field(default_factory=RecordSpec)
 
@@ -190,7 +193,7 @@ class Manifest:
             ) from error
 
 
-_OPTIONAL = ("num_fixed", "sources")  # which the first datasets were without
+_OPTIONAL = ("num_fixed", "num_noted", "sources")  # which the first datasets were without
 
 
 def _manifest(value: Any, path: str) -> Manifest:
@@ -213,6 +216,7 @@ def _manifest(value: Any, path: str) -> Manifest:
         options=_options(fields["options"]),
         fingerprint=json_fields.sha256(fields["fingerprint"], "fingerprint"),
         num_fixed=json_fields.counts(fields.get("num_fixed", {}), "num_fixed", 1),
+        num_noted=json_fields.counts(fields.get("num_noted", {}), "num_noted", 1),
         sources=[_source(source) for source in json_fields.array(fields.get("sources", []), "sources")],
     )
     num_records = sum(split.num_examples for split in manifest.splits.values())
