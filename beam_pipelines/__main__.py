@@ -30,7 +30,7 @@ from beam_pipelines.repair import repair  # noqa: E402
 from beam_pipelines.report import write_report  # noqa: E402
 from beam_pipelines.sample import write_sample  # noqa: E402
 from beam_pipelines.verify import verify  # noqa: E402
-from tpu_input.command_line import Parser  # noqa: E402
+from tpu_input.command_line import Parser, exit_code, sigterm_raises  # noqa: E402
 from tpu_input.decode_limits import MAX_PIXELS  # noqa: E402
 from tpu_input.schema import MANIFEST_NAME  # noqa: E402
 from tpu_input.upright import COLOR_PROFILES  # noqa: E402
@@ -39,7 +39,7 @@ _LOCAL_RUNNER = "FnApiRunner"  # DirectRunner would first try to download anothe
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs one command; returns its exit code: 0, 1 when verify finds something, 2 for a mistake of the caller's."""
+    """Runs one command; returns its exit code, one of command_line.EXIT_CODES."""
     # Beam logs the traceback of an error that it raises as well; the line below says it.
     logging.getLogger("apache_beam.runners.common").setLevel(logging.CRITICAL)
     # A job server may hang up on workers that are threads of ours when their job is done.
@@ -50,16 +50,17 @@ def main(argv: list[str] | None = None) -> int:
     try:
         if beam_flags and not getattr(flags, "runner", None):
             raise ValueError(f"unknown argument {beam_flags[0]!r}; see --help")
-        return int(flags.run(flags, beam_flags))
+        with sigterm_raises():
+            return int(flags.run(flags, beam_flags))
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except (OSError, BeamIOError) as error:
         print(f"error: {error}; what is written stays, the same command goes on from here", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
         print("interrupted; the same command goes on from here", file=sys.stderr)
-        return 130
+        return exit_code(interrupt)
     except Exception as error:
         if not type(error).__module__.startswith("google."):
             raise

@@ -47,6 +47,10 @@ def write_shards(shards: list[str], folder: Work, options: ConvertOptions, num_c
                 _wait(written, counts)
         except BrokenProcessPool:
             raise OSError("a process that wrote shards was killed, for want of memory perhaps") from None
+        except KeyboardInterrupt:
+            for process in multiprocessing.active_children():  # Ctrl-C reaches them too, SIGTERM this process alone
+                process.terminate()
+            raise
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 

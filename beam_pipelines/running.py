@@ -10,6 +10,8 @@ from collections.abc import Iterator
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
+from tpu_input.command_line import Terminated
+
 # Beam adds the step's name, and where an error type takes more than a message makes a RuntimeError of it.
 _STEP = re.compile(r" \[while running '[^']*'\]")
 _MEANT_FOR_USERS = re.compile(
@@ -51,6 +53,8 @@ def _raise_as_said(error: Exception) -> None:
     lines = text.splitlines() or [""]
     if lines[-1].startswith("KeyboardInterrupt"):
         raise KeyboardInterrupt from error
+    if lines[-1] == f"{Terminated.__module__}.{Terminated.__qualname__}":  # as a traceback ends
+        raise Terminated from error
     said = next(filter(None, map(_MEANT_FOR_USERS.match, reversed(lines))), None)
     if said:
         kind = ValueError if said[1] in ("ValueError", "Changed") else OSError

@@ -17,7 +17,7 @@ from typing import Any
 from estimator_app import commands
 from estimator_app.commands import warn
 from estimator_app.quiet import import_tensorflow, mistakes, one_line
-from tpu_input.command_line import Parser
+from tpu_input.command_line import Parser, exit_code, sigterm_raises
 from tpu_input.config import InputConfig
 
 EXAMPLES = {
@@ -165,6 +165,10 @@ def _export_flags(flag: Any) -> None:
 def _checkpoint_flags(flag: Any) -> None:
     flag("--step", type=int, help="the checkpoint of this step of MODEL_DIR (default: the last)")
     flag("--checkpoint", type=_folder, help="any checkpoint of the same network, e.g. OTHER_DIR/model.ckpt-5000")
+    flag("--network", help=_OWN_NETWORK)
+
+
+_OWN_NETWORK = "of a run with a network of its own: package.module:function again, for only what you name is imported"
 
 
 def _predict_flags(flag: Any) -> None:
@@ -203,18 +207,19 @@ def _range(text: str) -> tuple[float, float]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command and returns its exit status: 2 and one line for a user's mistake."""
+    """Runs a command and returns its exit code, one of command_line.EXIT_CODES; a user's mistake is one line."""
     arguments = make_parser().parse_args(argv)
     arguments.argv = sys.argv[1:] if argv is None else argv
     try:
         commands.check(arguments)
-        import_tensorflow(arguments.verbose)
-        return int(arguments.command(arguments))
-    except KeyboardInterrupt:
+        with sigterm_raises():
+            import_tensorflow(arguments.verbose)
+            return int(arguments.command(arguments))
+    except KeyboardInterrupt as interrupt:
         warn(
             "stopped" + ("; the same command goes on from the last checkpoint" * (arguments.command is commands.train))
         )
-        return 130
+        return exit_code(interrupt)
     except BrokenPipeError:  # whoever reads, e.g. head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python would flush into the pipe at its end
         return _unread() if arguments.command is commands.train else 0

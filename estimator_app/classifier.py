@@ -6,16 +6,19 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from estimator_app import files
 from estimator_app.lookup import find_export
 
 Array = npt.NDArray[Any]
 
+LOGITS = "logits"  # a signature for evaluation, and its output: probabilities underflow to ties at 0
 CLASSES_NAME = "classes.txt"  # among the assets: the names, a line each, in label order
 
 # Their first bytes. TensorFlow's decoder knows others, but the models have seen none.
@@ -30,26 +33,47 @@ class Classifier:
       path: Where it is.
       classes: Their names, in label order.
       signature: serving_default.
+      logits_signature: LOGITS; None for exports of earlier versions, which have none.
     """
 
     path: str
     classes: tuple[str, ...]
     signature: Any
+    logits_signature: Any = None
 
     def __call__(self, files: Sequence[bytes]) -> list[Array | ValueError]:
         """Returns the probabilities of each file's classes, in label order; or, for one that is no image, why not."""
+        return self._of_images(files, self._probabilities)
+
+    def logits(self, files: Sequence[bytes]) -> list[Array | ValueError]:
+        """Returns the logits of each file's classes, in label order; or, for one that is no image, why not.
+
+        Of an export that has none, they are the logarithms of its probabilities, which have the same softmax. Classes
+        whose probability has underflowed to 0 are then tied.
+        """
+        return self._of_images(files, self._logits)
+
+    def _probabilities(self, files: tf.Tensor) -> Array:
+        return self.signature(image_bytes=files)["probabilities"].numpy()  # type: ignore[no-any-return]
+
+    def _logits(self, files: tf.Tensor) -> Array:
+        if self.logits_signature is None:
+            return np.log(np.maximum(self._probabilities(files), np.finfo(np.float32).tiny))  # type: ignore[no-any-return]
+        return self.logits_signature(image_bytes=files)[LOGITS].numpy()  # type: ignore[no-any-return]
+
+    def _of_images(self, files: Sequence[bytes], run: Callable[[tf.Tensor], Array]) -> list[Array | ValueError]:
         reasons = [_reason(encoded) for encoded in files]
         good = [encoded for encoded, reason in zip(files, reasons, strict=True) if not reason]
-        found = iter(self._run(good) if good else [])
+        found = iter(self._each(good, run) if good else [])
         return [ValueError(reason) if reason else next(found) for reason in reasons]
 
-    def _run(self, files: Sequence[bytes]) -> list[Array | ValueError]:
+    def _each(self, files: Sequence[bytes], run: Callable[[tf.Tensor], Array]) -> list[Array | ValueError]:
         try:
-            return list(self.signature(image_bytes=tf.constant(files))["probabilities"].numpy())
+            return list(run(tf.constant(files)))
         except tf.errors.InvalidArgumentError:
             if len(files) == 1:
                 return [ValueError(f"a damaged {_format(files[0])} file")]
-        return [result for encoded in files for result in self._run([encoded])]  # one of them: find out which
+        return [result for encoded in files for result in self._each([encoded], run)]  # one of them: find out which
 
 
 def load_classifier(path: str) -> Classifier:
@@ -63,13 +87,17 @@ def load_classifier(path: str) -> Classifier:
     """
     path = find_export(path)
     try:
-        with tf.io.gfile.GFile(f"{path}/assets/{CLASSES_NAME}") as file:
-            classes = tuple(file.read().split("\n")[:-1])
+        classes = tuple(files.read_text(f"{path}/assets/{CLASSES_NAME}").split("\n")[:-1])
         # An export for TPUs has a second graph, which has one more tag.
-        signature = tf.saved_model.load(path, tags=["serve"]).signatures["serving_default"]
-    except (OSError, KeyError, RuntimeError, tf.errors.OpError) as error:
-        raise ValueError(f"{path!r} is no complete export of this program: {str(error).splitlines()[0]}") from error
-    return Classifier(path, classes, signature)
+        signatures = tf.saved_model.load(path, tags=["serve"]).signatures
+        signature = signatures["serving_default"]
+        outputs = signature.structured_outputs["probabilities"].shape[-1]
+        if outputs not in (None, len(classes)):
+            raise ValueError(f"{CLASSES_NAME} names {len(classes)} classes, its network knows {outputs}")
+    except Exception as error:  # of damaged files, TensorFlow and protobuf raise nearly anything
+        reason = (str(error).splitlines() or [repr(error)])[0]
+        raise ValueError(f"{path!r} is no complete export of this program: {reason}") from error
+    return Classifier(path, classes, signature, signatures.get(LOGITS))
 
 
 def names_table(classes_file: str) -> tf.lookup.StaticHashTable:

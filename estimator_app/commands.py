@@ -65,14 +65,15 @@ def train(arguments: argparse.Namespace) -> int:
     if config.train_steps > config.decay_steps:
         say(f"note: the learning rate has fallen by step {config.decay_steps} (decay_steps), and stays there")
     tpu, command = _tpu(arguments) if arguments.use_tpu else None, _command(arguments.argv)
-    try:
-        with on_signals() as stop:
+    with on_signals() as stop:
+        try:
             run(manifest, config, model_dir, _export_dir(arguments), tpu, say, stop, command)
-    except Stopped:
-        say(f"stopped, and saved at step {latest_step(model_dir)}/{config.train_steps}; go on with: {command}")
-    except Moved as moved:
-        say(f"{moved}; going on in a new process")
-        os.execv(sys.executable, [sys.executable, "-m", "estimator_app", *arguments.argv])
+        except Stopped:
+            say(f"stopped, and saved at step {latest_step(model_dir)}/{config.train_steps}; go on with: {command}")
+            return 128 + (stop.number or 0)
+        except Moved as moved:
+            say(f"{moved}; going on in a new process")
+            os.execv(sys.executable, [sys.executable, "-m", "estimator_app", *arguments.argv])
     return 0
 
 
@@ -96,7 +97,7 @@ def _check_evaluated(arguments: argparse.Namespace) -> None:
     given = [name for name in ("export_dir", "model_dir") if vars(arguments)[name]]
     if len(given) != 1:
         raise ValueError(f"evaluate needs --model_dir or --export_dir, got {'both' if given else 'neither'}")
-    of_model_dir = [f"--{name}" for name in ("step", "checkpoint", "use_tpu") if vars(arguments)[name]]
+    of_model_dir = [f"--{name}" for name in ("step", "checkpoint", "network", "use_tpu") if vars(arguments)[name]]
     if arguments.export_dir and of_model_dir:
         raise ValueError(f"{of_model_dir[0]} goes with --model_dir, not with --export_dir")
 
@@ -107,7 +108,7 @@ def _of_checkpoint(arguments: argparse.Namespace) -> tuple[Metrics, tuple[str, .
     from estimator_app.model_dir import read_trained
     from tpu_input import read_manifest
 
-    config = _changed(read_trained(arguments.model_dir), arguments)
+    config = _changed(_named(read_trained(arguments.model_dir), arguments), arguments)
     checkpoint = find_checkpoint(arguments.model_dir, arguments.step, arguments.checkpoint)
     cluster = _tpu(arguments).connect() if arguments.use_tpu else None
     return evaluate_checkpoint(config, read_manifest(config.dataset), checkpoint, cluster), config.classes
@@ -125,6 +126,25 @@ def _of_export(arguments: argparse.Namespace) -> tuple[Metrics, tuple[str, ...]]
     return evaluate_export(classifier, manifest, config.split, config.eval_batch_size), classifier.classes
 
 
+def _named(config: TrainConfig, arguments: argparse.Namespace) -> TrainConfig:
+    """Returns the run's config, whose network's module may be imported: it is this package's, or the user names it.
+
+    Raises:
+      ValueError: It is somebody's own, and the user does not name it, or the user names another.
+    """
+    from estimator_app.networks import is_users
+
+    path = arguments.model_dir
+    if arguments.network not in (None, config.network):
+        raise ValueError(f"--network of the run in {path!r} is {config.network!r}, not {arguments.network!r}")
+    if is_users(config.network) and not arguments.network:
+        raise ValueError(
+            f"the run in {path!r} has a network of its own, whose code is imported only when you name it; if you trust "
+            f"it, add --network={config.network}"
+        )
+    return config
+
+
 def _changed(config: TrainConfig, arguments: argparse.Namespace) -> TrainConfig:
     """Returns the run's config with what this command was given instead."""
     given = {name: getattr(arguments, name) for name in ("dataset", "split", "eval_batch_size")}
@@ -137,7 +157,7 @@ def export(arguments: argparse.Namespace) -> int:
     from estimator_app.lookup import find_checkpoint
     from estimator_app.model_dir import read_trained
 
-    model_dir, config = arguments.model_dir, read_trained(arguments.model_dir)
+    model_dir, config = arguments.model_dir, _named(read_trained(arguments.model_dir), arguments)
     checkpoint = find_checkpoint(model_dir, arguments.step, arguments.checkpoint)
     path = export_model(config, model_dir, _export_dir(arguments), checkpoint, export_to_tpu=arguments.export_to_tpu)
     say(f"export: {path}")

@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping
-from typing import Any
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from estimator_app.choices import check_choice
 from estimator_app.evaluation import watchable
+from estimator_app.files import parse_json
 from estimator_app.loops import LOOPS, default_loop
-from estimator_app.networks import find_network
+from estimator_app.networks import check_network, find_network
 from estimator_app.optimizers import OPTIMIZERS
 from estimator_app.schedule import DECAYS, WARMUP_SHARE, Schedule
 from tpu_input.config import InputConfig
@@ -111,7 +113,7 @@ class TrainConfig:
     loop: str = "estimator"
 
     def __post_init__(self) -> None:
-        find_network(self.network)
+        check_network(self.network)
         for name, known in _CHOICES.items():
             check_choice(name, getattr(self, name), known)
         check_choice("early_stop_metric", self.early_stop_metric, watchable(len(self.classes)))
@@ -144,6 +146,7 @@ class TrainConfig:
         """
         train = manifest.split("train")
         of_input, of_run = _fields(InputConfig, options), _fields(cls, options)
+        find_network(of_run["network"])  # imports it: the user has named it
         return cls(
             **_completed(of_run, earlier),
             fingerprint=manifest.fingerprint,
@@ -188,20 +191,29 @@ class TrainConfig:
 
     @classmethod
     def from_json(cls, text: str, path: str) -> TrainConfig:
-        """Returns the config of the file `path`, which reads `text`.
+        """Returns the config of the file `path`, which reads `text` and may come from a stranger.
+
+        Nothing that it names is imported.
 
         Raises:
-          ValueError: It is no such file, or one of another format version.
+          ValueError: It is no such file, one of another format version, or a field has another type or range.
         """
         try:
-            fields = json.loads(text)
+            fields = parse_json(text)
             version = fields.pop("format_version")
             if version != FORMAT_VERSION:
                 raise ValueError(f"format_version is {version!r}, this package reads {FORMAT_VERSION}")
-            del fields["versions"]
-            fields.pop("command", None)
-            fields["input"] = InputConfig(**_tupled(fields["input"]))
-            return cls(**_tupled(fields))
+            if not all(isinstance(value, str) for value in fields.pop("versions").values()):
+                raise TypeError("versions must be texts")
+            if not isinstance(fields.pop("command", ""), str):
+                raise TypeError("command must be a text")
+            fields["input"] = _typed(InputConfig, _tupled(fields["input"]))
+            config: TrainConfig = _typed(cls, _tupled(fields))
+            if not config.classes or len(config.class_counts) not in (0, len(config.classes)):
+                raise ValueError(f"{len(config.class_counts)} class_counts of {len(config.classes)} classes")
+            if min(config.train_examples, *config.class_counts, 0) < 0:
+                raise ValueError("a number of examples is negative")
+            return config
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{path!r} is not a training run's config: {error}") from error
 
@@ -231,6 +243,33 @@ def _completed(options: Mapping[str, Any], earlier: TrainConfig | None) -> dict[
 def _tupled(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the fields that JSON, which has no tuples, was given."""
     return {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
+
+
+def _typed(kind: type[Any], fields: Mapping[str, Any]) -> Any:
+    """Returns the dataclass `kind` of fields from a file.
+
+    Raises:
+      TypeError: One is missing, unknown, or of another type than it is declared.
+    """
+    for name, declared in get_type_hints(kind).items():
+        if name in fields and not _is(fields[name], declared):
+            raise TypeError(f"{name} must be {getattr(declared, '__name__', declared)}, got {fields[name]!r}")
+    return kind(**fields)
+
+
+def _is(value: Any, declared: Any) -> bool:
+    """Returns whether a value has a type, of those that TrainConfig and InputConfig declare."""
+    origin, of = get_origin(declared), get_args(declared)
+    if origin is tuple:
+        types = of[:1] * len(value) if of[-1] is ... and isinstance(value, tuple) else of
+        return isinstance(value, tuple) and len(value) == len(types) and all(map(_is, value, types))
+    if origin in (Union, UnionType):
+        return any(_is(value, one) for one in of)
+    if origin is not None:  # a function, which no file holds
+        return False
+    if declared is float:
+        return type(value) in (int, float)
+    return type(value) is declared
 
 
 def _flag(name: str) -> str:

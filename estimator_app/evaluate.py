@@ -23,6 +23,7 @@ from estimator_app.loops import find_loop
 from estimator_app.losses import cross_entropy
 from estimator_app.metrics import batch_sums, results
 from tpu_input import InputConfig, Manifest, schema
+from tpu_input.decoding import unread
 from tpu_input.hosts import Host
 from tpu_input.reading import plain, records
 
@@ -61,8 +62,8 @@ def evaluate_export(classifier: Classifier, manifest: Manifest, split: str, batc
     if manifest.classes != classifier.classes:
         raise ValueError(f"{manifest.path!r} has classes {manifest.classes}, the export {classifier.classes}")
     totals: dict[str, tf.Tensor] = {}
-    for probabilities, labels in _classified(classifier, manifest, split, batch_size):
-        totals = {name: value + totals.get(name, 0) for name, value in _sums(probabilities, labels).items()}
+    for logits, labels in _classified(classifier, manifest, split, batch_size):
+        totals = {name: value + totals.get(name, 0) for name, value in _sums(logits, labels).items()}
     if not totals:
         raise ValueError(f"split {split!r} of {manifest.path!r} has no examples")
     found = {name: value.numpy() for name, value in results(totals).items()}
@@ -75,38 +76,35 @@ def evaluate_export(classifier: Classifier, manifest: Manifest, split: str, batc
     return metrics
 
 
-def _sums(probabilities: Array, labels: Array) -> dict[str, tf.Tensor]:
-    """Returns a batch's sums; the softmax of probabilities' logarithms is the probabilities."""
-    logits = tf.constant(np.log(np.maximum(probabilities, np.finfo(np.float32).tiny)))
-    labels = tf.constant(labels, tf.int32)
-    return batch_sums(logits, labels, cross_entropy(logits, labels), tf.ones(labels.shape))
+def _sums(logits: Array, labels: Array) -> dict[str, tf.Tensor]:
+    """Returns a batch's sums."""
+    scores, classes = tf.constant(logits), tf.constant(labels, tf.int32)
+    return batch_sums(scores, classes, cross_entropy(scores, classes), tf.ones(classes.shape))
 
 
 def _classified(
     classifier: Classifier, manifest: Manifest, split: str, batch_size: int
 ) -> Iterator[tuple[Array, Array]]:
-    """Yields (probabilities [N, num_classes] float32, labels [N]) of each batch, the last perhaps shorter."""
+    """Yields (logits [N, num_classes] float32, labels [N]) of each batch, the last perhaps shorter."""
     with named(manifest, split):
-        for paths, places, encoded, labels in _records(manifest, split, batch_size).as_numpy_iterator():
-            results = classifier(list(encoded))
-            for path, place, label, result in zip(paths, places, labels, results, strict=True):
+        for paths, places, is_read, encoded, labels in _records(manifest, split, batch_size).as_numpy_iterator():
+            results = classifier.logits(list(encoded))
+            for path, place, known, label, result in zip(paths, places, is_read, labels, results, strict=True):
                 valid = 0 <= label < len(manifest.classes)
-                if isinstance(result, ValueError) or not valid:
+                if not known or isinstance(result, ValueError) or not valid:
                     why = f"holds {result}" if valid else f"has label {label}"
-                    raise ValueError(
-                        f"record {place} of {path.decode()!r} {why}; look for the damage with: "
-                        f"python -m beam_pipelines verify {manifest.path}"
-                    )
+                    why += f"; look for the damage with: python -m beam_pipelines verify {manifest.path}"
+                    raise ValueError(f"record {place} of {path.decode()!r} {why if known else unread(manifest)}")
             yield np.stack([result for result in results if not isinstance(result, ValueError)]), labels
 
 
 def _records(manifest: Manifest, split: str, batch_size: int) -> tf.data.Dataset:
-    """Returns batches of (shard's path, number in the shard, encoded image, label), in order."""
+    """Returns batches of (shard's path, number in the shard, whether it could be read, encoded image, label)."""
     manifest.split(split)
 
     @plain
     def parse(path: tf.Tensor, place: tf.Tensor, serialized: tf.Tensor) -> tuple[tf.Tensor, ...]:
         example = schema.parse(serialized, manifest.first_label, manifest.record)
-        return path, place, example["encoded"], example["label"]
+        return path, place, tf.not_equal(serialized, ""), example["encoded"], example["label"]
 
     return records(manifest, split, Host(), InputConfig(image_size=1), order=None).map(parse).batch(batch_size)

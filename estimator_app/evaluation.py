@@ -65,11 +65,28 @@ class Metrics:
         """Returns the metrics that were written as to_fields() says.
 
         Raises:
-          TypeError, KeyError: A field is missing.
+          TypeError, KeyError, ValueError: A field is missing, or of another type or range.
         """
+        for name, kind in {"others": dict, "recall": dict, "confusion": list}.items():
+            if not isinstance(fields[name], kind):
+                raise TypeError(f"{name} must be a {kind.__name__}, got {fields[name]!r}")
         known = {field.name: fields[field.name] for field in dataclasses.fields(cls) if field.name in fields}
         arrays = {"recall": tuple(fields["recall"].values()), "confusion": tuple(map(tuple, fields["confusion"]))}
-        return cls(**known | arrays)
+        found = cls(**known | arrays)
+        numbers = (
+            found.accuracy,
+            found.loss,
+            *found.others.values(),
+            *(share for share in found.recall if share is not None),
+        )
+        counts = (found.step, found.num_examples, *(count for row in found.confusion for count in row))
+        if not isinstance(found.split, str) or not all(type(number) in (int, float) for number in numbers):
+            raise TypeError("a metric is no number")
+        if not all(type(count) is int and count >= 0 for count in counts):
+            raise TypeError("a count is no number of examples")
+        if any(len(row) != len(found.confusion) for row in found.confusion):
+            raise ValueError("the confusion is not square")
+        return found
 
     def to_fields(self, classes: tuple[str, ...]) -> dict[str, Any]:
         """Returns what metrics.json says: the fields, the recall by the class's name."""

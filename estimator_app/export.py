@@ -20,9 +20,10 @@ from typing import Any
 import tensorflow as tf
 
 from estimator_app import files
-from estimator_app.checkpoints import step_of
+from estimator_app.checkpoints import latest_checkpoint, step_of
 from estimator_app.classifier import CLASSES_NAME
 from estimator_app.config import TrainConfig
+from estimator_app.exports import NUMBER
 from estimator_app.loops import find_loop
 from estimator_app.model_dir import CONFIG_NAME, METRICS_NAME, read_config
 from estimator_app.warmup import WARMUP_NAME, write_warmup
@@ -51,7 +52,7 @@ def export_model(
     Raises:
       ValueError: The checkpoint is another network's, or the run's loop cannot export to a TPU.
     """
-    checkpoint = checkpoint or tf.train.latest_checkpoint(model_dir)
+    checkpoint = checkpoint or latest_checkpoint(model_dir)
     with tempfile.TemporaryDirectory() as scratch:
         classes_file = _write(scratch, CLASSES_NAME, _lines(config.classes))
         write_warmup(f"{scratch}/{WARMUP_NAME}", _samples(config.input.image_size))
@@ -74,7 +75,7 @@ def copy_export(made: str, export_dir: str) -> str:
       made: Path of a SavedModel, a folder named after the time.
       export_dir: Folder or URI.
     """
-    taken = [int(name) for name in files.names(export_dir) if name.isdigit()]
+    taken = [int(name) for name in files.names(export_dir) if NUMBER.fullmatch(name)]
     number = max([int(made.rpartition("/")[2]), *(other + 1 for other in taken)])
     files.copy_folder(made, f"{export_dir}/{number}", last="saved_model.pb")
     return f"{export_dir}/{number}"
@@ -87,10 +88,13 @@ def read_origin(path: str) -> tuple[TrainConfig, int]:
       ValueError: It does not say.
     """
     try:
-        step = int(json.loads(files.read_text(f"{path}/assets.extra/{METRICS_NAME}"))["step"])
+        step = files.parse_json(files.read_text(f"{path}/assets.extra/{METRICS_NAME}"))["step"]
+        if type(step) is not int or step < 0:
+            raise ValueError(f"step {step!r} is no number of steps")
         return read_config(f"{path}/assets.extra"), step
     except (tf.errors.NotFoundError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path!r} does not say which run it comes from; export it again") from error
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"{path!r} does not say which run it comes from ({reason}); export it again") from error
 
 
 def _write(folder: str, name: str, text: str) -> str:

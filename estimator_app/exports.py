@@ -8,6 +8,7 @@ MODEL_DIR/exports.json        those that this run has made: no other folder is e
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ from estimator_app import files
 
 EXPORTS_NAME = "exports.json"
 KINDS = ("last", "best")
+NUMBER = re.compile("[0-9]{1,18}")  # an export's name; str.isdigit() would take other alphabets' digits too
 
 
 def folder(export_dir: str, kind: str) -> str:
@@ -24,7 +26,15 @@ def folder(export_dir: str, kind: str) -> str:
     return export_dir if kind == "last" else f"{export_dir}/{kind}"
 
 
-def keep(model_dir: str, kind: str, step: int, parent: str, num: int, export: Callable[[], str]) -> str:
+def keep(
+    model_dir: str,
+    kind: str,
+    step: int,
+    parent: str,
+    num: int,
+    export: Callable[[], str],
+    is_ours: Callable[[str], bool] = lambda path: False,
+) -> str:
     """Returns the path of the export of a step, which is made unless it is there; removes all but the newest `num`.
 
     Those that the run has made in another folder stay: whoever asks for another one has not asked for that.
@@ -36,6 +46,10 @@ def keep(model_dir: str, kind: str, step: int, parent: str, num: int, export: Ca
       parent: The folder in which the export is to be, from folder().
       num: How many exports of this kind to keep there.
       export: Makes one and returns its path.
+      is_ours: Returns whether the SavedModel at a path is of this run: no other is removed, whatever exports.json says.
+
+    Raises:
+      ValueError: exports.json names another.
     """
     found = read_kept(model_dir, kind)
     elsewhere = [entry for entry in found if entry["path"].rpartition("/")[0] != parent]
@@ -45,8 +59,13 @@ def keep(model_dir: str, kind: str, step: int, parent: str, num: int, export: Ca
         # Before anything is removed: what is not listed stays for ever.
         _write(model_dir, kind, [*elsewhere, *kept])
     for entry in kept[:-num]:
+        if not is_ours(entry["path"]):
+            raise ValueError(
+                f"{model_dir}/{EXPORTS_NAME} names {entry['path']!r}, which is no export of this run; take it out of "
+                "that file"
+            )
         tf.io.gfile.remove(f"{entry['path']}/saved_model.pb")  # first: what is left of it then is nobody's SavedModel
-        tf.io.gfile.rmtree(entry["path"])
+        files.remove_folder(entry["path"])
     _write(model_dir, kind, [*elsewhere, *kept[-num:]])
     return str(kept[-1]["path"])
 
@@ -61,16 +80,31 @@ def read_exports(model_dir: str) -> dict[str, list[dict[str, Any]]]:
     """Returns {"last": …, "best": …}, each a list of {"step", "path"}, oldest first; empty when there are none.
 
     Raises:
-      ValueError: exports.json is damaged.
+      ValueError: exports.json is damaged, or names what cannot be an export.
     """
     path = f"{model_dir}/{EXPORTS_NAME}"
     try:
-        found = json.loads(files.read_text(path))
-        return {kind: [{"step": int(e["step"]), "path": str(e["path"])} for e in found[kind]] for kind in found}
+        found = files.parse_json(files.read_text(path))
+        if not isinstance(found, dict) or not found.keys() <= {*KINDS}:
+            raise ValueError(f"it needs {' and '.join(map(repr, KINDS))}")
+        return {kind: [_entry(fields) for fields in found[kind]] for kind in found}
     except tf.errors.NotFoundError:
         return {}
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path!r} is damaged ({error}); remove it, and then old exports by hand") from error
+
+
+def is_export_path(path: object) -> bool:
+    """Returns whether a path can be an export's: absolute or a URI, without "..", its name a number."""
+    return files.is_plain_path(path) and bool(NUMBER.fullmatch(str(path).rpartition("/")[2]))
+
+
+def _entry(fields: Any) -> dict[str, Any]:
+    if type(fields["step"]) is not int or fields["step"] < 0:
+        raise ValueError(f"step {fields['step']!r} is no number of steps")
+    if not is_export_path(fields["path"]):
+        raise ValueError(f"path {fields['path']!r} cannot be an export's, as in /exports/1763596800")
+    return {"step": fields["step"], "path": fields["path"]}
 
 
 def _write(model_dir: str, kind: str, kept: list[dict[str, Any]]) -> None:

@@ -7,6 +7,9 @@ in a bucket  content ──upload──▶ PATH, which is there when all of it i
 from __future__ import annotations
 
 import contextlib
+import json
+import shutil
+from typing import Any, NoReturn
 
 import tensorflow as tf
 
@@ -29,6 +32,31 @@ def read_text(path: str) -> str:
     """
     with tf.io.gfile.GFile(path) as file:
         return str(file.read())
+
+
+def parse_json(text: str) -> Any:
+    """Returns what a file of a run says, which may come from a stranger.
+
+    Raises:
+      ValueError: It is no JSON, is nested without end, or has numbers that are none.
+    """
+
+    def refuse(constant: str) -> NoReturn:
+        raise ValueError(f"{constant} is no number")
+
+    try:
+        return json.loads(text, parse_constant=refuse)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+
+
+def is_plain_path(path: object) -> bool:
+    """Returns whether `path` is absolute or a URI, and leads through no "." or ".."."""
+    if not isinstance(path, str) or not path.isprintable():
+        return False
+    scheme, separator, rest = path.rpartition("://")
+    parts = rest.split("/") if separator else rest[1:].split("/")
+    return (bool(scheme) or path.startswith("/")) and not {"", ".", ".."} & set(parts)
 
 
 def write(path: str, content: str | bytes) -> None:
@@ -78,6 +106,14 @@ def copy_folder(folder: str, copy: str, last: str) -> None:
         tf.io.gfile.copy(path, written + path.removeprefix(folder), overwrite=True)
     if written != copy:
         tf.io.gfile.rename(written, copy)
+
+
+def remove_folder(path: str) -> None:
+    """Removes a folder and all it holds; links within it are removed, what they lead to is not."""
+    if "://" in path:
+        tf.io.gfile.rmtree(path)
+    else:
+        shutil.rmtree(path)
 
 
 def reason(error: tf.errors.OpError) -> str:

@@ -12,6 +12,7 @@ import csv
 import dataclasses
 import io
 import math
+import re
 from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
@@ -20,6 +21,7 @@ from estimator_app import files
 
 HISTORY_NAME = "history.csv"
 _FIXED = ("step", "split")
+_COLUMN = re.compile("[A-Za-z0-9_]+")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +52,7 @@ def read_history(model_dir: str) -> list[Row]:
         return [_row(line) for line in lines]
     except tf.errors.NotFoundError:
         return []
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, csv.Error) as error:
         raise ValueError(f"{path!r} is damaged ({error}); mend the line, or remove the file") from error
 
 
@@ -103,5 +105,11 @@ def is_better_low(metric: str) -> bool:
 
 
 def _row(line: Mapping[str, str]) -> Row:
+    for name, text in line.items():
+        if name is None or text is None or not _COLUMN.fullmatch(name):
+            raise ValueError(f"column {name!r} has {text!r}: a line has other columns than the first one names")
     values = {name: float(text) for name, text in line.items() if name not in _FIXED and text}
-    return Row(int(line["step"]), line["split"], values)
+    step = int(line["step"])
+    if step < 0 or not line["split"]:
+        raise ValueError(f"step {step}, split {line['split']!r} is no evaluation")
+    return Row(step, line["split"], values)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import socket
 import uuid
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ import tensorflow as tf
 from estimator_app import files
 
 LOCK_NAME = ".lock"
+_WRITTEN = re.compile(r"(process [0-9]+ of [\w.-]+) \([0-9a-f]{32}\)")
 _BYTES = 300  # always as long: TensorFlow remembers a file's length for 5 s, and calls one that has changed damaged
 
 
@@ -62,7 +64,8 @@ def take_over(model_dir: str) -> Callable[[], None]:
         with contextlib.suppress(tf.errors.NotFoundError):
             found = files.read_text(path)
             if found != written:
-                other = found.rpartition(" (")[0]
+                named = _WRITTEN.fullmatch(found.rstrip())
+                other = named[1] if named else "another process"
                 raise ValueError(f"{other} has begun to train in {model_dir!r}, so this one, {this}, ends")
 
     return check

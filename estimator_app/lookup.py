@@ -12,8 +12,8 @@ from collections.abc import Iterable
 import tensorflow as tf
 
 from estimator_app import files
-from estimator_app.checkpoints import misfit
-from estimator_app.exports import KINDS, folder, read_exports
+from estimator_app.checkpoints import NAME, DamagedCheckpoint, damage, latest_checkpoint, misfit, steps, whole
+from estimator_app.exports import KINDS, NUMBER, folder, read_exports
 from estimator_app.model_dir import CONFIG_NAME
 from tpu_input.schema import MANIFEST_NAME
 
@@ -27,27 +27,40 @@ def find_checkpoint(model_dir: str, step: int | None = None, path: str | None = 
       path: Of any checkpoint of the same network and classes; None for both is the run's last.
 
     Raises:
-      ValueError: There is none, or it is another network's.
+      ValueError: There is none, it is damaged (the message names those that are whole), or it is another network's.
     """
-    last = tf.train.latest_checkpoint(model_dir)
-    if not last:
+    if step is not None:
+        known = steps(model_dir)
+        if step not in known:
+            raise ValueError(f"{model_dir!r} holds no checkpoint of step {step}; it has {', '.join(map(str, known))}")
+        found: str | None = f"{model_dir}/{NAME}-{step}"
+    elif path is not None:
+        found = re.sub(r"\.(index|meta|data-\d+-of-\d+)$", "", path)
+        if not tf.io.gfile.exists(f"{found}.index"):
+            raise ValueError(f"there is no checkpoint {found!r}; name one as in MODEL_DIR/{NAME}-5000")
+    else:
+        try:
+            found = latest_checkpoint(model_dir)
+        except DamagedCheckpoint as error:
+            raise ValueError(f"{error}; {_instead(model_dir)}") from error
+    if not found:
         raise ValueError(f"{model_dir!r} holds no checkpoint yet; train first")
-    if path is not None:
-        return _like(re.sub(r"\.(index|meta|data-\d+-of-\d+)$", "", path), last)
-    if step is None:
-        return str(last)
-    steps = sorted(
-        int(name) for name in re.findall(r"model\.ckpt-(\d+)\.index", "\n".join(tf.io.gfile.listdir(model_dir)))
-    )
-    if step not in steps:
-        raise ValueError(f"{model_dir!r} holds no checkpoint of step {step}; it has {', '.join(map(str, steps))}")
-    return f"{model_dir}/model.ckpt-{step}"
+    if wrong := damage(found):
+        raise ValueError(f"{wrong}; {_instead(model_dir, found)}")
+    return _like(found, model_dir) if path is not None else found
 
 
-def _like(path: str, other: str) -> str:
-    """Returns `path`, a checkpoint of the same variables as `other`."""
-    if not tf.io.gfile.exists(f"{path}.index"):
-        raise ValueError(f"there is no checkpoint {path!r}; name one as in MODEL_DIR/model.ckpt-5000")
+def _instead(model_dir: str, damaged: str | None = None) -> str:
+    """Returns what to do about a checkpoint that is damaged."""
+    others = [f"--step={path.rpartition('-')[2]}" for path in whole(model_dir, besides=damaged)]
+    return f"whole are {', '.join(others)}: give one of them" if others else "no other of the run is whole"
+
+
+def _like(path: str, model_dir: str) -> str:
+    """Returns `path`, a checkpoint of the same variables as the run's last."""
+    other = latest_checkpoint(model_dir)
+    if not other:
+        raise ValueError(f"{model_dir!r} holds no checkpoint yet; train first")
     has = misfit(path, tf.train.load_checkpoint(other).get_variable_to_shape_map())
     if has:
         raise ValueError(f"{path!r} is of another network or of other classes than {other!r}: it {has}")
@@ -100,4 +113,4 @@ def _last(exports: Iterable[tuple[int, str]]) -> str | None:
 
 def _numbered(parent: str) -> list[tuple[int, str]]:
     """Returns (number, path) of the folders that have an export's name."""
-    return [(int(name), f"{parent}/{name}") for name in files.names(parent) if name.isdigit()]
+    return [(int(name), f"{parent}/{name}") for name in files.names(parent) if NUMBER.fullmatch(name)]

@@ -23,8 +23,8 @@ from estimator_app import files
 from estimator_app.checkpoints import latest_step
 from estimator_app.config import TrainConfig
 from estimator_app.evaluation import Metrics
-from estimator_app.export import copy_export, export_model
-from estimator_app.exports import folder, keep, read_exports, read_kept
+from estimator_app.export import copy_export, export_model, read_origin
+from estimator_app.exports import EXPORTS_NAME, KINDS, folder, keep, read_exports, read_kept
 from estimator_app.history import Row, best, is_stale, read_history, with_row, write_history
 from estimator_app.lock import locked, take_over
 from estimator_app.loops import Loop, find_loop
@@ -34,7 +34,7 @@ from estimator_app.pictures import write_inputs, write_pictures
 from estimator_app.rounds import num_examples
 from estimator_app.stopping import Stopped
 from estimator_app.tpu import Tpu
-from tpu_input import Manifest
+from tpu_input import Manifest, read_manifest
 from tpu_input.caching import cache_bytes, check_memory
 from tpu_input.hosts import Host
 
@@ -61,6 +61,30 @@ class _Run:
         """Returns history.csv's rows up to the last checkpoint, for someone may have removed later ones."""
         step = latest_step(self.model_dir)
         return [row for row in read_history(self.model_dir) if row.step <= step]
+
+    def check_dataset(self) -> None:
+        """Checks that the dataset is still the one that the run began with.
+
+        Raises:
+          ValueError: It was removed or converted anew.
+        """
+        if not self.manifest.fingerprint:  # others' TFRecords have none
+            return
+        advice = (
+            f"so that this run ends: its steps since its last evaluation, {self.evaluated}, may have seen either; put "
+            "the dataset back and remove the checkpoints after that step, or train in another --model_dir"
+        )
+        try:
+            found = read_manifest(self.manifest.path)
+        except ValueError as error:
+            raise ValueError(f"the dataset has gone while it was trained on ({error}), {advice}") from error
+        if _content(found) != _content(self.manifest):
+            raise ValueError(f"{self.manifest.path!r} was converted anew while it was trained on, {advice}")
+
+    @property
+    def evaluated(self) -> int:
+        """The step of the last evaluation; 0 before the first."""
+        return max((row.step for row in self.rows()), default=0)
 
     def evaluations(self) -> list[Row]:
         """Returns those of the split that is evaluated."""
@@ -91,7 +115,8 @@ def run(
 
     Raises:
       ValueError: A split has no examples, a cache would not fit, `model_dir` holds another run or another process
-        trains there, the loss is no number, or there is no TPU.
+        trains there, its checkpoints are damaged, the loss is no number, there is no TPU, or the dataset has become
+        another one.
       OSError: A folder cannot be written.
       Stopped: `stop` was set.
       Moved: The TPU was lost and is back at another address; a new process can go on.
@@ -104,9 +129,40 @@ def run(
     check_free(model_dir)
     files.make_folder(model_dir)
     with locked(model_dir):
-        claim(model_dir, config, command)
+        if wrong := claim(model_dir, config, command):
+            report(f"{wrong}; going on from step {latest_step(model_dir)}, the newest checkpoint that is whole")
         files.make_folder(export_dir)  # now, not after hours of training, it should turn out that nobody may
+        _check_exports(it)
         return _already(it) or _wait_and_go_on(dataclasses.replace(it, check_alone=take_over(model_dir)), tpu)
+
+
+def _content(manifest: Manifest) -> tuple[object, ...]:
+    """Returns what training depends on: the fingerprint does not tell of files that were changed but not in size."""
+    return manifest.fingerprint, manifest.classes, manifest.first_label, manifest.splits
+
+
+def _is_of_run(it: _Run, path: str) -> bool:
+    """Returns whether the SavedModel at `path` is an export of this run, as its own copy of config.json says."""
+    try:
+        return not read_origin(path)[0].differences(it.config)
+    except ValueError:
+        return False
+
+
+def _check_exports(it: _Run) -> None:
+    """Checks, before anything is trained, that what will have to give way to newer exports is this run's.
+
+    Raises:
+      ValueError: exports.json names another.
+    """
+    for kind in KINDS:
+        for entry in read_kept(it.model_dir, kind):
+            in_place = entry["path"].rpartition("/")[0] == folder(it.export_dir, kind)
+            if in_place and not _is_of_run(it, entry["path"]):
+                raise ValueError(
+                    f"{it.model_dir}/{EXPORTS_NAME} names {entry['path']!r}, which is no export of this run; take it "
+                    "out of that file"
+                )
 
 
 def _already(it: _Run) -> Finished | None:
@@ -194,7 +250,9 @@ def next_stop(step: int, steps_per_eval: int, train_steps: int) -> int:
 def _evaluate_and_keep(it: _Run, trainer: Any, trained: dict[str, float]) -> None:
     """Evaluates the last checkpoint and exports it if it is the best; history.csv's row says that both is done."""
     config, began = it.config, time.monotonic()
+    it.check_dataset()
     metrics = it.loop.evaluate(trainer, it.manifest, config, it.stop)
+    it.check_dataset()  # again: nothing is written or exported of what was evaluated on another
     rate = float(config.schedule.learning_rate(metrics.step - 1.0))
     more = {"learning_rate": rate, **trained, "eval_seconds": time.monotonic() - began}
     row = Row(metrics.step, metrics.split, {**metrics.scalars(), **more})
@@ -210,6 +268,7 @@ def _finish(it: _Run, step: int) -> Finished:
     """Exports the last checkpoint, and says that the run is complete."""
     finished = read_finished(it.model_dir)
     assert finished  # of this step: _is_evaluated
+    it.check_dataset()
     finished = dataclasses.replace(finished, export=_keep(it, "last", finished.metrics))
     pictures = _draw(it)
     write_finished(it.model_dir, finished, it.config.classes)
@@ -228,12 +287,13 @@ def _keep(it: _Run, kind: str, metrics: Metrics) -> str:
 
     def export() -> str:
         for entry in read_kept(it.model_dir, "best")[-1:] if kind == "last" else []:
-            if entry["step"] == metrics.step:
+            if entry["step"] == metrics.step and _is_of_run(it, entry["path"]):
                 return copy_export(entry["path"], it.export_dir)
         fields = metrics.to_fields(it.config.classes)
         return export_model(it.config, it.model_dir, folder(it.export_dir, kind), metrics=fields)
 
-    return keep(it.model_dir, kind, metrics.step, folder(it.export_dir, kind), it.config.keep_exports, export)
+    parent, num = folder(it.export_dir, kind), it.config.keep_exports
+    return keep(it.model_dir, kind, metrics.step, parent, num, export, lambda path: _is_of_run(it, path))
 
 
 def _draw(it: _Run) -> list[str]:

@@ -39,7 +39,11 @@ def batch_sums(logits: tf.Tensor, labels: tf.Tensor, losses: tf.Tensor, weight: 
         "correct": tf.math.unsorted_segment_sum(correct, labels, num_classes),
     }
     if num_classes > TOP:
-        sums["among_top"] = tf.reduce_sum(ones * tf.cast(tf.math.in_top_k(labels, logits, TOP), tf.int32))
+        of_label = tf.gather(logits, labels[:, None], batch_dims=1)
+        # A class that is tied with others for the fifth place is not found, unless it is the one that `found` names;
+        # tf.math.in_top_k would count all that are tied. Written so that NaN counts as above.
+        at_least = tf.reduce_sum(tf.cast(tf.logical_not(logits < of_label), tf.int32), axis=1)  # the label's included
+        sums["among_top"] = tf.reduce_sum(tf.maximum(correct, ones * tf.cast(at_least <= TOP, tf.int32)))
     if num_classes <= CONFUSION_UP_TO:
         sums["confusion"] = tf.math.confusion_matrix(labels, found, num_classes, ones, tf.int32)
     return sums

@@ -71,7 +71,7 @@ def _evaluation(logits: tf.Tensor, labels: tf.Tensor, weight: tf.Tensor) -> Any:
 
 
 def _prediction(logits: tf.Tensor) -> Any:
-    outputs = {"probabilities": tf.nn.softmax(logits)}  # serving.py makes more of them
+    outputs = {"probabilities": tf.nn.softmax(logits), "logits": logits}  # serving.py makes more of them
     return v1.estimator.tpu.TPUEstimatorSpec(
         ModeKeys.PREDICT,
         predictions=outputs,

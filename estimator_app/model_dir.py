@@ -19,9 +19,10 @@ import platform
 import tensorflow as tf
 
 from estimator_app import files
-from estimator_app.checkpoints import latest_step
+from estimator_app.checkpoints import has_checkpoint, name_last, newest_whole, step_of, steps
 from estimator_app.config import TrainConfig
 from estimator_app.evaluation import Metrics
+from estimator_app.exports import is_export_path
 
 CONFIG_NAME = "config.json"
 METRICS_NAME = "metrics.json"
@@ -54,8 +55,11 @@ def check_free(model_dir: str) -> None:
             )
 
 
-def claim(model_dir: str, config: TrainConfig, command: str = "") -> None:
+def claim(model_dir: str, config: TrainConfig, command: str = "") -> str:
     """Writes config.json, unless `model_dir` holds anything else or a checkpoint of another run.
+
+    Where the last checkpoint is damaged, the newest that is whole becomes the last. Returns what was wrong with it, or
+    "".
 
     Args:
       model_dir: A folder.
@@ -63,12 +67,13 @@ def claim(model_dir: str, config: TrainConfig, command: str = "") -> None:
       command: What the user typed, for whoever repeats it.
 
     Raises:
-      ValueError: It does; nothing was changed.
+      ValueError: It does, or none of its checkpoints is whole; nothing was changed.
       OSError: `model_dir` cannot be written.
     """
     check_free(model_dir)
-    if tf.train.latest_checkpoint(model_dir):
-        found = read_config(model_dir).differences(config, latest_step(model_dir))
+    last, wrong = newest_whole(model_dir)
+    if last:
+        found = read_config(model_dir).differences(config, step_of(last))
         if found:
             first = read_command(model_dir)
             raise ValueError(
@@ -78,6 +83,9 @@ def claim(model_dir: str, config: TrainConfig, command: str = "") -> None:
     versions = {"python": platform.python_version(), "tensorflow": tf.__version__, "jpeg2tpu": _version()}
     files.make_folder(model_dir)
     files.write(f"{model_dir}/{CONFIG_NAME}", config.to_json(versions, command))
+    if last and wrong:
+        name_last(model_dir, last)
+    return wrong
 
 
 def read_config(model_dir: str) -> TrainConfig:
@@ -94,14 +102,15 @@ def read_config(model_dir: str) -> TrainConfig:
 
 
 def read_command(model_dir: str) -> str:
-    """Returns the command that began the run or last went on with it, as config.json has it."""
-    return str(json.loads(files.read_text(f"{model_dir}/{CONFIG_NAME}")).get("command", ""))
+    """Returns the command that began the run or last went on with it, as config.json has it; in one printable line."""
+    command = str(files.parse_json(files.read_text(f"{model_dir}/{CONFIG_NAME}")).get("command", ""))
+    return command if command.isprintable() else repr(command)
 
 
 def begun(model_dir: str) -> TrainConfig | None:
     """Returns what the run was told that `model_dir` has a checkpoint of; None when there is none."""
     told = tf.io.gfile.exists(f"{model_dir}/{CONFIG_NAME}")
-    return read_config(model_dir) if told and tf.train.latest_checkpoint(model_dir) else None
+    return read_config(model_dir) if told and has_checkpoint(model_dir) else None
 
 
 def read_trained(model_dir: str) -> TrainConfig:
@@ -111,7 +120,7 @@ def read_trained(model_dir: str) -> TrainConfig:
       ValueError: There is no run, or none that has begun.
     """
     config = read_config(model_dir)
-    if not latest_step(model_dir):
+    if not any(steps(model_dir)):
         raise ValueError(f"{model_dir!r} holds no checkpoint yet; train first")
     return config
 
@@ -125,7 +134,9 @@ def write_finished(model_dir: str, finished: Finished, classes: tuple[str, ...])
 def read_finished(model_dir: str) -> Finished | None:
     """Returns what metrics.json says; None when there is none, or none that can be read."""
     try:
-        fields = json.loads(files.read_text(f"{model_dir}/{METRICS_NAME}"))
+        fields = files.parse_json(files.read_text(f"{model_dir}/{METRICS_NAME}"))
+        if fields["export"] != "" and not is_export_path(fields["export"]):
+            raise ValueError(f"export {fields['export']!r} is no path of an export")
         return Finished(export=fields["export"], metrics=Metrics.from_fields(fields))
     except (tf.errors.NotFoundError, ValueError, KeyError, TypeError, AttributeError):
         return None

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import inspect
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -40,18 +41,33 @@ def cnn(images: Any, num_classes: int, training: bool | None) -> Any:
 NETWORKS: dict[str, Network] = {"cnn": cnn, "resnet18": resnet18, "resnet50": resnet50}
 
 
+def is_users(name: str) -> bool:
+    """Returns whether a network is somebody's own, whose module has to be imported."""
+    return ":" in name
+
+
+def check_network(name: str) -> None:
+    """Checks how a network is written; imports nothing, for the name may come from a stranger's config.json.
+
+    Raises:
+      ValueError: There is no such network, or it is not written as package.module:function.
+    """
+    if not is_users(name):
+        check_choice("network", name, [*NETWORKS, "package.module:function"])
+    elif not re.fullmatch(r"\w[\w.-]*:\w+", name):
+        raise ValueError(f"network {name!r}: no function; write package.module:function")
+
+
 def find_network(name: str) -> Network:
     """Returns the network of that name: one of NETWORKS, or anybody's, as "package.module:function".
 
     Raises:
       ValueError: There is none, or it cannot be imported, or takes other arguments.
     """
-    module_name, separator, function_name = name.partition(":")
-    if not separator:
-        check_choice("network", name, [*NETWORKS, "package.module:function"])
+    check_network(name)
+    if not is_users(name):
         return NETWORKS[name]
-    if not module_name or not function_name:
-        raise ValueError(f"network {name!r}: no function; write package.module:function")
+    module_name, _, function_name = name.partition(":")
     try:
         network = getattr(importlib.import_module(module_name), function_name)
         inspect.signature(network).bind("images", "num_classes", "training")

@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from estimator_app.checkpoints import CheckFits, SaveEvery
+from estimator_app.checkpoints import CheckFits, SaveEvery, latest_checkpoint
 from estimator_app.config import TrainConfig
 from estimator_app.damage import named
 from estimator_app.evaluation import Metrics
@@ -38,7 +38,7 @@ def train(
     began = time.monotonic()
     input_fn = make_train_input_fn(manifest, config.input, start_step=step)
     progress = Progress(step, last, config.train_steps, config.train_batch_size)
-    hooks = [_check(tf.train.latest_checkpoint(estimator.model_dir), config), StopHook(stop), progress]
+    hooks = [_check(latest_checkpoint(estimator.model_dir), config), StopHook(stop), progress]
     if config.save_steps:
         hooks.append(SaveEvery(estimator.model_dir, config.save_steps))
     try:
@@ -72,7 +72,7 @@ def evaluate(
     num_hosts = cluster.get_tpu_system_metadata().num_hosts if cluster else 1
     steps = eval_steps(manifest, config.split, config.eval_batch_size, num_hosts)
     stop = stop or threading.Event()
-    checkpoint = checkpoint or tf.train.latest_checkpoint(estimator.model_dir)
+    checkpoint = checkpoint or latest_checkpoint(estimator.model_dir)
     hooks = [_check(checkpoint, config), StopHook(stop)]
     with named(manifest, config.split):
         found = estimator.evaluate(make_eval_input_fn(manifest, config.input, config.split), steps, hooks, checkpoint)

@@ -15,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from estimator_app.classifier import names_table
+from estimator_app.classifier import LOGITS, names_table
 from estimator_app.config import TrainConfig
 from estimator_app.model import make_model_fn
 from tpu_input import make_serving_input_receiver_fn
@@ -58,8 +58,8 @@ def save(
 def make_serving_model_fn(run: TrainConfig, classes_file: str) -> Callable[..., Any]:
     """Returns the model_fn(features, labels, mode, params, config) of an export, for TPUEstimator.
 
-    Its one signature, serving_default, gives "probabilities" [N, num_classes] float32, "label" [N] int64 and "class"
-    [N] string.
+    Its signature for clients, serving_default, gives "probabilities" [N, num_classes] float32, "label" [N] int64 and
+    "class" [N] string; another one, classifier.LOGITS, what the probabilities are the softmax of, for evaluation.
 
     Args:
       run: What was trained.
@@ -74,10 +74,14 @@ def make_serving_model_fn(run: TrainConfig, classes_file: str) -> Callable[..., 
         probabilities = spec.predictions["probabilities"]
         label = tf.argmax(probabilities, axis=1)
         outputs = {"probabilities": probabilities, "label": label, "class": names_table(classes_file).lookup(label)}
+        output = tf.estimator.export.PredictOutput
         return v1.estimator.tpu.TPUEstimatorSpec(
             ModeKeys.PREDICT,
             predictions=outputs,
-            export_outputs={"serving_default": tf.estimator.export.PredictOutput(outputs)},
+            export_outputs={
+                "serving_default": output(outputs),
+                LOGITS: output({LOGITS: spec.predictions["logits"]}),
+            },
         )
 
     return serving_model_fn

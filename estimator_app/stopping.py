@@ -1,6 +1,6 @@
-"""SIGTERM and Ctrl-C: the step is finished, a checkpoint written, and the process ends as if all was done.
+"""SIGTERM and Ctrl-C: the step is finished, a checkpoint is written, and the command ends with the signal's exit code.
 
-signal ──▶ Event ──StopHook──▶ TPUEstimator stops after this step and saves ──▶ Stopped
+signal ──▶ Stop ──StopHook──▶ TPUEstimator stops after this step and saves ──▶ Stopped
 """
 
 from __future__ import annotations
@@ -22,6 +22,16 @@ class Stopped(Exception):
     """The run was asked to stop, and has: what it has done is in its last checkpoint."""
 
 
+class Stop(threading.Event):
+    """An event that a signal sets.
+
+    Attributes:
+      number: The signal's; None as long as there was none.
+    """
+
+    number: int | None = None
+
+
 class StopHook(SessionRunHook):  # type: ignore[misc]
     """Ends a session after the step in which `stop` was set; Estimator's own hooks then write a checkpoint."""
 
@@ -34,17 +44,19 @@ class StopHook(SessionRunHook):  # type: ignore[misc]
 
 
 @contextlib.contextmanager
-def on_signals() -> Iterator[threading.Event]:
-    """Gives an event that the first SIGTERM or Ctrl-C sets; the second ends the process as it would without us."""
-    stop, before = threading.Event(), {number: signal.getsignal(number) for number in SIGNALS}
+def on_signals() -> Iterator[Stop]:
+    """Gives an event that the first SIGTERM or Ctrl-C sets; after it, SIGTERM kills and Ctrl-C interrupts at once."""
+    stop, before = Stop(), {number: signal.getsignal(number) for number in SIGNALS}
 
     def restore() -> None:
         for number, handler in before.items():
             signal.signal(number, handler)
 
     def request(number: int, frame: FrameType | None) -> None:
+        stop.number = number
         stop.set()
         restore()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     for number in SIGNALS:
         signal.signal(number, request)

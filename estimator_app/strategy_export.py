@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from estimator_app import files
-from estimator_app.classifier import names_table
+from estimator_app.classifier import LOGITS, names_table
 from estimator_app.config import TrainConfig
 from estimator_app.weights import check_weights, make_weighted_model, named_weights
 from tpu_input import from_infeed
@@ -43,14 +43,20 @@ def save(
     tf.train.Checkpoint(weights=module.weights).read(checkpoint).expect_partial()
     arrived = dataclasses.replace(run.input, layout="NHWC")
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="image_bytes")], autograph=False)  # type: ignore[untyped-decorator]
-    def classify(image_bytes: tf.Tensor) -> dict[str, tf.Tensor]:
+    files = tf.TensorSpec([None], tf.string, name="image_bytes")
+
+    @tf.function(input_signature=[files], autograph=False)  # type: ignore[untyped-decorator]
+    def logits(image_bytes: tf.Tensor) -> dict[str, tf.Tensor]:
         images = from_infeed(decode_files(image_bytes, arrived), arrived)
-        probabilities = tf.nn.softmax(model(images, training=False))
+        return {LOGITS: model(images, training=False)}
+
+    @tf.function(input_signature=[files], autograph=False)  # type: ignore[untyped-decorator]
+    def classify(image_bytes: tf.Tensor) -> dict[str, tf.Tensor]:
+        probabilities = tf.nn.softmax(logits(image_bytes)[LOGITS])
         label = tf.argmax(probabilities, axis=1)
         return {"probabilities": probabilities, "label": label, "class": module.names.lookup(label)}
 
-    return _write(module, {"serving_default": classify}, export_dir, extra)
+    return _write(module, {"serving_default": classify, LOGITS: logits}, export_dir, extra)
 
 
 def _write(module: tf.Module, signatures: Mapping[str, Any], export_dir: str, extra: Mapping[str, str]) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from estimator_app.checkpoints import step_of
+from estimator_app.checkpoints import latest_checkpoint, step_of
 from estimator_app.config import TrainConfig
 from estimator_app.damage import named
 from estimator_app.evaluation import Metrics
@@ -41,7 +41,7 @@ def train(
     batches = trainer.batches(input_fn if trainer.cluster else timed(input_fn), config.train_batch_size)
     # Makes the optimizer's variables, which a checkpoint holds too.
     trainer.steps.get_concrete_function(batches, tf.constant(1))
-    path = tf.train.latest_checkpoint(trainer.model_dir)
+    path = latest_checkpoint(trainer.model_dir)
     if path:
         trainer.restore(path).assert_consumed()
     save = _saver(trainer, config, saved=step if path else -1)
@@ -120,7 +120,7 @@ def evaluate(
       Stopped: `stop` was set.
     """
     check_evaluable(manifest, config)
-    path = checkpoint or tf.train.latest_checkpoint(trainer.model_dir)
+    path = checkpoint or str(latest_checkpoint(trainer.model_dir))
     trainer.restore(path).expect_partial()
     batches = trainer.batches(make_eval_input_fn(manifest, config.input, config.split), config.eval_batch_size)
     totals: dict[str, tf.Tensor] = {}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+import beam_pipelines.__main__
 from tpu_input import (
     InputConfig,
     Manifest,
@@ -83,6 +85,49 @@ def test_a_truncated_shard_is_named(dataset_copy, make):
     truncate(dataset_copy)
     with pytest.raises(tf.errors.InvalidArgumentError, match=f"record {total - 1} of .*/{SHARD} cannot be read"):
         epoch(dataset_copy, make)
+
+
+def damage(folder: Path, record: int, at: int) -> None:
+    """Flips a byte of a record's frame: 8 bytes of length, 4 of checksum, the payload, 4 of its checksum."""
+    data, offset = bytearray((folder / SHARD).read_bytes()), 0
+    for _ in range(record):
+        offset += 8 + 4 + int.from_bytes(data[offset : offset + 8], "little") + 4
+    data[offset + at] ^= 0xFF
+    (folder / SHARD).write_bytes(data)
+
+
+@pytest.mark.parametrize("make", [make_train_input_fn, make_eval_input_fn])
+@pytest.mark.parametrize("at", [0, 9, 12 + 50], ids=["length", "checksum", "payload"])
+def test_the_first_damaged_record_of_a_shard_is_named_and_what_mends_it(dataset_copy, make, at):
+    damage(dataset_copy, 10, at)
+    mend = f"make the shard again with: python -m beam_pipelines verify --repair {dataset_copy}"
+    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+        epoch(dataset_copy, make)
+    assert re.findall(r"record (\d+) of (\S+)", caught.value.message) == [("10", f"{dataset_copy}/{SHARD}")]
+    assert mend in caught.value.message
+
+
+def test_skip_says_once_in_a_batch_from_which_record_on_a_shard_is_damaged(dataset_copy, capfd):
+    damage(dataset_copy, 10, 100)
+    lost = read_manifest(dataset_copy).split("train").shards[2].num_examples - 10
+    total = read_manifest(dataset_copy).split("train").num_examples
+    weight, _ = epoch(dataset_copy, make_train_input_fn, InputConfig(8, on_corrupt="skip", max_corrupt=lost))
+    assert weight == total - lost
+    said = capfd.readouterr().err.splitlines()
+    assert {line.partition("epoch: ")[2].partition(" cannot")[0] for line in said} == {
+        f"record 10 of {dataset_copy}/{SHARD}"
+    }
+    assert all(line.count("cannot be read") == 1 for line in said)
+
+
+def test_what_a_damaged_shard_s_error_says_to_do_mends_it(dataset_copy, capsys):
+    damage(dataset_copy, 10, 100)
+    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+        epoch(dataset_copy, make_eval_input_fn)
+    command = re.search(r"python -m beam_pipelines (verify \S+ \S+)", caught.value.message)[1].split()
+    assert beam_pipelines.__main__.main(command) == 0
+    weight, _ = epoch(dataset_copy, make_eval_input_fn)
+    assert weight == read_manifest(dataset_copy).split("train").num_examples // 24 * 24
 
 
 def test_a_missing_shard_is_an_error_even_where_corruption_is_skipped(dataset_copy):

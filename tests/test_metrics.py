@@ -55,6 +55,17 @@ def test_sums_of_batches_add_up_to_what_is_counted_by_hand(num_classes, batch_si
         np.testing.assert_allclose(found[name], value, rtol=1e-5, err_msg=name)
 
 
+def test_classes_that_are_tied_for_the_fifth_place_are_not_found():
+    labels = np.array([0, 7, 7, 7, 2], np.int32)
+    logits = np.zeros([5, 8], np.float32)
+    logits[2, :4] = 1  # four are above the label, and three are tied with it
+    logits[3, [0, 1, 2, 3, 7]] = [5, 4, 3, 2, 1]  # the label is the fifth, and nothing is tied with it
+    logits[4, 2] = np.nan
+    sums = batch_sums(logits=tf.constant(logits), labels=tf.constant(labels), losses=tf.zeros(5), weight=tf.ones(5))
+    # Of the first, all are tied, but it is the one that counts as found for the accuracy as well.
+    assert sums["among_top"].numpy() == 2
+
+
 def test_examples_are_counted_beyond_what_a_float32_can_count():
     batch = batch_sums(*map(tf.constant, examples(num_classes=12)))
     before = {name: value + tf.cast(2**24, value.dtype) for name, value in batch.items()}

@@ -43,15 +43,15 @@ def test_a_run_that_is_stopped_in_every_way_ends_with_the_same_weights(digits_da
     assert happening(command(digits_dataset, straight)).returncode == 0
     args = command(digits_dataset, model_dir)
     for what, step, code, saved in [
-        ("SIGTERM", 5, 0, 6),
+        ("SIGTERM", 5, 143, 6),
         ("SIGKILL", 9, -signal.SIGKILL, 8),
         ("FULL", 13, 2, 12),
-        ("SIGINT", 17, 0, 18),
+        ("SIGINT", 17, 130, 18),
     ]:
         done = happening(args, what, step)
         assert done.returncode == code, (what, done.stderr)
         assert weights(model_dir)["global_step"] == saved, what
-        if code == 0:
+        if what.startswith("SIG") and what != "SIGKILL":
             go_on = f"go on with: python -m estimator_app {' '.join(args)}"
             assert done.stdout.splitlines()[-1] == f"stopped, and saved at step {saved}/20; {go_on}"
             assert done.stderr == ""

@@ -15,22 +15,23 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tpu_input import buckets
-from tpu_input.command_line import Parser
+from tpu_input.command_line import Parser, exit_code, sigterm_raises
 from tpu_input.config import CACHES, DTYPES, LAYOUTS, InputConfig, check_service
 
 _AUGMENTS = ("none", "color_jitter", "rand_augment")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command; returns its exit status: 2 for a mistake of the user's, which is said without a traceback."""
+    """Runs a command; returns its exit code, one of command_line.EXIT_CODES; a mistake is said without a traceback."""
     flags = _parser().parse_args(argv)
     warnings.simplefilter("ignore", FutureWarning)  # Google's libraries warn of Python's age when TensorFlow loads them
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # read when TensorFlow is imported, below
     buckets.set_up()
     try:
-        return int(flags.run(flags))
-    except KeyboardInterrupt:
-        return 130
+        with sigterm_raises():
+            return int(flags.run(flags))
+    except KeyboardInterrupt as interrupt:
+        return exit_code(interrupt)
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -1,18 +1,69 @@
-"""How the three commands speak: a mistake is one line, and a mistyped flag is told the nearest one; TensorFlow-free."""
+"""What the three command lines share, without TensorFlow: the parser, the exit codes, and how signals end a command."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import difflib
 import itertools
+import signal
+import threading
+from collections.abc import Iterator
+from types import FrameType
 from typing import Any, NoReturn
+
+# What shells report of a process that a signal has ended: 128 and the signal's number.
+# https://pubs.opengroup.org/onlinepubs/9799919799/utilities/V3_chap02.html#tag_19_08_02
+INTERRUPTED = 128 + signal.SIGINT
+TERMINATED = 128 + signal.SIGTERM
+EXIT_CODES = f"""\
+exit codes:
+  0    done
+  1    found something: damage, a file that cannot be used, a training that would fail
+  2    a mistake in the command or its input, or storage that failed; a line on stderr says which
+  {INTERRUPTED}  ended by Ctrl-C (SIGINT)
+  {TERMINATED}  ended by SIGTERM
+"""
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM has asked the command to end. It is handled as Ctrl-C is, but for the exit code."""
+
+
+def exit_code(interrupt: KeyboardInterrupt) -> int:
+    """Returns the exit code of a command that Ctrl-C or SIGTERM has ended."""
+    return TERMINATED if isinstance(interrupt, Terminated) else INTERRUPTED
+
+
+@contextlib.contextmanager
+def sigterm_raises() -> Iterator[None]:
+    """Makes the first SIGTERM raise Terminated in the main thread, so that temporary files and locks are given up.
+
+    A second one ends the process at once.
+    """
+
+    def terminate(number: int, frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        raise Terminated
+
+    if threading.current_thread() is not threading.main_thread():  # where Python sets no handlers
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse, but that a mistake is one line, and a mistyped flag is told the nearest one."""
+    """argparse, but a mistake is one line, a mistyped flag is told the nearest one, and help states the exit codes."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"error: {message} (see {self.prog} --help)\n")
+
+    def format_help(self) -> str:
+        return f"{super().format_help()}\n{EXIT_CODES}"
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         # Before argparse misses the required flag that was meant. At the top level the command is yet to be read, and

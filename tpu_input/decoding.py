@@ -102,15 +102,24 @@ def _problem(
 ) -> tf.Tensor:
     """Returns what is wrong with a record, for its reader."""
     kind = manifest.record.encoding
-    unread = "cannot be read: the shard is cut off or damaged there, or holds fewer records than its manifest says"
     undecoded = f"holds no {kind} image that can be decoded, in feature {manifest.record.image_key}"
     on_disk = tf.strings.as_string(label + manifest.first_label)
     last = manifest.first_label + len(manifest.classes) - 1
     mislabelled = tf.strings.join(
         ["has label ", on_disk, f" on disk; {len(manifest.classes)} classes need {manifest.first_label} to {last}"]
     )
-    what = tf.where(decoded, mislabelled, tf.where(tf.equal(serialized, ""), unread, undecoded))
+    what = tf.where(decoded, mislabelled, tf.where(tf.equal(serialized, ""), unread(manifest), undecoded))
     return tf.strings.join(["record ", tf.strings.as_string(place), " of ", path, " ", what])
+
+
+def unread(manifest: Manifest) -> str:
+    """Returns what is said of the first record of a shard that cannot be read, and what a user can do about it."""
+    repair = f"make the shard again with: python -m beam_pipelines verify --repair {manifest.path}"
+    others = "copy the shard again"  # TFRecords that another program wrote have no fingerprint
+    return (
+        "cannot be read: the shard is cut off or damaged there, or holds fewer records than its manifest says; "
+        f"{repair if manifest.fingerprint else others}"
+    )
 
 
 def within_budget(batches: tf.data.Dataset, max_corrupt: int) -> tf.data.Dataset:
@@ -137,5 +146,6 @@ def within_budget(batches: tf.data.Dataset, max_corrupt: int) -> tf.data.Dataset
 
 def _say(problems: tf.Tensor, seen: tf.Tensor) -> tf.Tensor:
     line = tf.strings.join(["skipped, ", tf.strings.as_string(seen), " in this epoch: "])
+    problems, _ = tf.unique(problems)  # all records behind damage have the same
     with tf.control_dependencies([tf.print(tf.strings.join([line, tf.strings.reduce_join(problems, separator="; ")]))]):
         return tf.constant(True)

@@ -126,9 +126,10 @@ def is_remote(path: str) -> bool:
 def shard_records(
     path: tf.Tensor, num_examples: tf.Tensor, num_bytes: tf.Tensor, *, buffer_bytes: int
 ) -> tf.data.Dataset:
-    """Returns num_examples elements (path, number, serialized); "" from where the file is damaged or ends.
+    """Returns num_examples elements (path, number, serialized); the last is "" from where the file is damaged or ends.
 
-    Past damage TensorFlow's reader cannot find the next record. It logs what it saw, and we name the place.
+    Past damage TensorFlow's reader cannot find the next record, so all those elements have the number of the first
+    record that it cannot read: whichever of them a shuffle buffer hands out first, that is the one to look at.
     No function is called for a record, as each call wakes a thread. In a bucket a shard takes a request for its size,
     and one for each `buffer_bytes`.
 
@@ -151,8 +152,16 @@ def shard_records(
     # Where reading ends too early, a byte is read by a reader whose error is not ignored: that fails when it was the
     # storage that failed, not the file.
     storage = tf.data.FixedLengthRecordDataset(path, 1, buffer_size=1).take(1).skip(1)
-    missing = tf.data.Dataset.from_tensors("").repeat()
-    numbers, paths = tf.data.Dataset.range(num_examples), tf.data.Dataset.from_tensors(path).repeat()
-    # take(), because zip asks all its datasets once more at the end of one.
-    found = tf.data.Dataset.zip((paths, numbers, read.concatenate(storage).concatenate(missing).take(num_examples)))
-    return excess.map(refuse).concatenate(found)
+    numbers, paths = tf.data.Dataset.range(2**62), tf.data.Dataset.from_tensors(path).repeat()
+    found = tf.data.Dataset.zip((paths, numbers, read.concatenate(storage)))
+
+    @plain
+    def unread(path: tf.Tensor) -> tf.data.Dataset:
+        # Counted when it is needed: where a shard is damaged, it is read up to there once more.
+        readable = tf.data.TFRecordDataset(path, buffer_size=buffer_bytes).ignore_errors()
+        first = readable.reduce(tf.constant(0, tf.int64), plain(lambda count, _: count + 1))
+        return tf.data.Dataset.from_tensors((path, first, "")).repeat()
+
+    missing = tf.data.Dataset.from_tensors(path).flat_map(unread)
+    # take() asks for nothing behind its last, so that a whole shard is not read again.
+    return excess.map(refuse).concatenate(found.concatenate(missing).take(num_examples))

@@ -6,9 +6,11 @@ hosts ──InputConfig.service──▶ dispatcher, one ──visits of shards�
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 
@@ -16,7 +18,7 @@ _service = tf.data.experimental.service
 
 
 def run_dispatcher(port: int, work_dir: str | None, say: Callable[[str], None]) -> None:
-    """Hands out work until the process is ended.
+    """Hands out work until SIGTERM or Ctrl-C ends the process.
 
     Args:
       port: To listen at.
@@ -50,10 +52,29 @@ def run_worker(dispatcher: str, port: int, host: str | None, say: Callable[[str]
     address = dispatcher.removeprefix("grpc://")
     say(f"worker: waiting for {dispatcher}")
     config = _service.WorkerConfig(address, worker_address=f"{host or socket.gethostname()}:%port%", port=port)
-    _stay(_service.WorkerServer(config), f"worker: at work for {dispatcher}", say)
+    with _killable():
+        server = _service.WorkerServer(config)
+    _stay(server, f"worker: at work for {dispatcher}", say)
+
+
+@contextlib.contextmanager
+def _killable() -> Iterator[None]:
+    """Lets signals kill the process; a shell reports the same exit codes.
+
+    TensorFlow waits for the dispatcher without giving Python's lock up, so that no handler of ours could run.
+    """
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _stay(server: object, line: str, say: Callable[[str], None]) -> None:
-    """Says a line and waits for ever; the server works as long as somebody holds it."""
+    """Says a line and waits for a signal; the server works as long as somebody holds it."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # At once: in the order of an interpreter's end, TensorFlow's server may be waited for without end.
+        signal.signal(number, lambda number, _: os._exit(128 + number))
     say(line)
     threading.Event().wait()

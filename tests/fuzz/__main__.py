@@ -16,13 +16,15 @@ from fuzz.corpus import KINDS
 from fuzz.sandbox import Sandbox
 
 
-def _table(ended: collections.Counter[tuple[str, str]]) -> str:
-    """Returns how many cases of each kind ended how."""
+def _table(ended: collections.Counter[tuple[str, str]], seconds: collections.Counter[str]) -> str:
+    """Returns how many cases of each kind ended how, and the CPU seconds that one took."""
     columns = sorted({how for _, how in ended})
-    kinds = [kind for kind in KINDS if any((kind, how) in ended for how in columns)]
-    rows = [[kind, *(ended[kind, how] for how in columns)] for kind in kinds]
-    rows.append(["all", *(sum(count for (_, other), count in ended.items() if other == how) for how in columns)])
-    return "\n".join(f"{row[0]!s:28}" + "".join(f"{cell!s:>12}" for cell in row[1:]) for row in [["", *columns], *rows])
+    rows = [["", *columns, "CPU s"]]
+    for kind in [*KINDS, "all"]:
+        counts = [ended[kind, how] for how in columns]
+        if any(counts):
+            rows.append([kind, *map(str, counts), f"{seconds[kind] / sum(counts):.2f}"])
+    return "\n".join(f"{row[0]:30}" + "".join(f"{cell:>9}" for cell in row[1:]) for row in rows)
 
 
 def _failure(case: Case) -> tuple[str, ...]:
@@ -48,10 +50,13 @@ def main() -> int:
             return 0
         todo = batches(flags.cases, flags.seed, flags.kind or list(KINDS))
         ended = collections.Counter[tuple[str, str]]()
+        seconds = collections.Counter[str]()
         failures = collections.Counter[tuple[str, ...]]()
         for number, done in enumerate(in_processes(todo, flags.processes, folder)):
             for case in done:
-                ended[case.batch.kind, "FAILED" if case.problems else f"exit {case.ended.code}"] += 1
+                for kind in (case.batch.kind, "all"):
+                    ended[kind, "FAILED" if case.problems else f"exit {case.ended.code}"] += 1
+                    seconds[kind] += case.ended.cpu
                 if case.problems:
                     failures[failure := _failure(case)] += 1
                     if failures[failure] == 1:  # more of the same are counted
@@ -60,8 +65,8 @@ def main() -> int:
                 print(f"\r{number + 1} of {len(todo)} batches", end="", file=sys.stderr)
     for failure, count in failures.most_common():
         print(f"{count} times: {', '.join(failure)}")
-    total = sum(ended.values())
-    print(_table(ended))
+    total = sum(count for (kind, _), count in ended.items() if kind == "all")
+    print(_table(ended, seconds))
     print(f"{total:,} cases in {time.monotonic() - start:,.0f} s: {failures.total():,} failed")
     return 1 if failures else 0
 

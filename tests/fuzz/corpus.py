@@ -100,7 +100,7 @@ def _train(loop: str, model: str, dataset: str = "dataset", steps: int = 2, step
 def _dataset_commands(name: str, splits: str) -> tuple[Command, ...]:
     """Returns the commands that read a converted dataset; those that take little time more often."""
     return (
-        *[_beam("verify", name)] * 4,
+        *[_beam("verify", name)] * 6,
         *[_beam("report", name, writes=(f"{name}/report.html",))] * 3,
         _beam("verify", "--quick", name),
         _beam("verify", "--repair", name, writes=(name,), reads=True),
@@ -122,16 +122,31 @@ _HALF = (
 )
 
 
-def _model_commands(model: str, loop: str) -> tuple[Command, ...]:
-    """Returns the commands that read a run; those that take little time more often."""
-    return (
-        *[_train(loop, model)] * 5,
-        *[_app("export", f"--model_dir={model}", writes=(model,))] * 2,
-        _train(loop, model, steps=3),
+def _of_runs(model: str, loop: str) -> dict[str, Kind]:
+    """Returns the kinds of files of a run; commands that take little time come more often."""
+    done, go_on = _train(loop, model), _train(loop, model, steps=3)
+    evaluate, export = (
         _app("evaluate", f"--model_dir={model}"),
-        _app("evaluate", f"--export_dir={model}"),
-        _app("predict", f"--export_dir={model}", _PHOTO),
+        _app("export", f"--model_dir={model}", writes=(model,)),
     )
+    predict, evaluate_export = (
+        _app("predict", f"--export_dir={model}", _PHOTO),
+        _app("evaluate", f"--export_dir={model}"),
+    )
+    kinds = {
+        "config": (("config.json",), _JSON, (*[done] * 6, evaluate, export, predict)),
+        "exports": (("exports.json",), _JSON, (*[done] * 8, predict)),
+        "history": (("history.csv",), _TEXT, (*[done] * 8, go_on)),
+        "metrics": (("metrics.json",), _JSON, (done,)),
+        "checkpoint": (("checkpoint",), _TEXT, (*[done] * 8, evaluate, export, go_on)),
+        "checkpoint's data": (("*.index", "*.data-*"), _BYTES, (*[done] * 8, evaluate, export, go_on)),
+        "export's extras": (("export/**/assets*/*",), _JSON, (predict, evaluate_export)),
+    }
+    needs = ("src", "dataset", model)
+    return {
+        f"{loop}'s {name}": Kind(tuple(f"{model}/{file}" for file in files), needs, damages, commands)
+        for name, (files, damages, commands) in kinds.items()
+    }
 
 
 _JSON = damage.several(*[damage.json_damages] * 6, damage.text_damages, damage.byte_damages)
@@ -144,9 +159,9 @@ def _kinds() -> dict[str, Kind]:
     dataset, single = _dataset_commands("dataset", _BOTH), _dataset_commands("single", "train=100%")
     archives = (_convert("odd.tar", "out", _MOST), _convert("odd", "out", _MOST, "--max_rejected=100%"))
     kinds = {
-        "manifest": Kind(("dataset/manifest.json",), _DATASET, _JSON, dataset, 2),
-        "manifest of one split": Kind(("single/manifest.json",), (*_PLAIN, "model"), _JSON, single, 2),
-        "rejected": Kind(("single/rejected.jsonl",), _PLAIN, _JSON, single[:-3], 2),
+        "manifest": Kind(("dataset/manifest.json",), _DATASET, _JSON, dataset, 5),
+        "manifest of one split": Kind(("single/manifest.json",), (*_PLAIN, "model"), _JSON, single, 4),
+        "rejected": Kind(("single/rejected.jsonl",), _PLAIN, _JSON, single[:-3], 4),
         "index": Kind(
             ("single/index/*.parquet",),
             _PLAIN,
@@ -215,19 +230,9 @@ def _kinds() -> dict[str, Kind]:
             2,
         ),
     }
-    for model, loop in {"model": "strategy", "estimator": "estimator"}.items():
-        if loop == "estimator" and not has_estimator():
-            continue
-        needs, commands = ("src", "dataset", model), _model_commands(model, loop)
-        kinds |= {
-            f"{model}: config": Kind((f"{model}/config.json",), needs, _JSON, commands, 2),
-            f"{model}: exports": Kind((f"{model}/exports.json",), needs, _JSON, commands, 2),
-            f"{model}: history": Kind((f"{model}/history.csv",), needs, _TEXT, commands),
-            f"{model}: metrics": Kind((f"{model}/metrics.json",), needs, _JSON, commands),
-            f"{model}: checkpoint": Kind((f"{model}/checkpoint",), needs, _TEXT, commands),
-            f"{model}: checkpoint data": Kind((f"{model}/*.index", f"{model}/*.data-*"), needs, _BYTES, commands),
-            f"{model}: export's extras": Kind((f"{model}/export/**/assets*/*",), needs, _JSON, commands[-2:]),
-        }
+    kinds |= _of_runs("model", "strategy")
+    if has_estimator():
+        kinds |= _of_runs("estimator", "estimator")
     return kinds
 
 

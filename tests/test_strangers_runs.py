@@ -1,0 +1,219 @@
+"""A model_dir or an export of a stranger's: its files run nothing, remove nothing, and what is wrong is a line."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from app_fixtures import configured, keras_warns
+
+from estimator_app import loop
+from estimator_app.__main__ import main
+from estimator_app.config import TrainConfig
+from estimator_app.model_dir import read_config, read_finished
+from tpu_input import InputConfig
+
+pytestmark = keras_warns
+FLAGS = (
+    *("--network=own_network:small", "--train_steps=4", "--steps_per_eval=2", "--image_size=16"),
+    *("--train_batch_size=16", "--eval_batch_size=100", "--learning_rate=0.05", "--crop_area=0.6,1", "--no_flip"),
+    *("--loop=strategy", "--keep_exports=1"),
+)
+NETWORK = """
+import tensorflow as tf
+
+
+def small(images, num_classes, training):
+    return tf.keras.layers.Dense(num_classes)(tf.keras.layers.GlobalAveragePooling2D()(images))
+"""
+FIELDS = (*dataclasses.fields(TrainConfig), *dataclasses.fields(InputConfig))
+WRONG = [None, "x", "../x", -1, 1.5, True, [], [1, "x"], {}, float("nan")]
+
+
+@pytest.fixture(scope="module")
+def trained(digits_dataset, tmp_path_factory) -> Path:
+    """A folder with a run of a network of its own, model/, and the module, own_network.py; not to be changed."""
+    folder = tmp_path_factory.mktemp("stranger")
+    (folder / "own_network.py").write_text(NETWORK)
+    sys.path.insert(0, str(folder))
+    try:
+        flags = {"network": "own_network:small", "train_steps": 2, "steps_per_eval": 2, "keep_exports": 1}
+        config = configured(digits_dataset, loop="strategy", decay_steps=4, **flags)
+        loop.run(digits_dataset, config, f"{folder}/model", f"{folder}/model/export", report=lambda line: None)
+    finally:
+        sys.path.remove(str(folder))
+        sys.modules.pop("own_network", None)
+    return folder
+
+
+@pytest.fixture
+def stranger(trained, tmp_path, monkeypatch) -> Path:
+    """A copy of the model_dir, whose network's module, when it is imported, leaves a file beside it: "imported"."""
+    model_dir = Path(shutil.copytree(trained / "model", tmp_path / "model"))
+    exports = model_dir / "exports.json"
+    exports.write_text(exports.read_text().replace(str(trained), str(tmp_path)))
+    marker = tmp_path / "imported"
+    (tmp_path / "own_network.py").write_text(f"open({str(marker)!r}, 'w').close()\n{NETWORK}")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield model_dir
+    sys.modules.pop("own_network", None)
+
+
+def refused(capsys, *args) -> str:
+    """Returns the one line that a command ends with."""
+    code = main([str(arg) for arg in args])
+    out, err = capsys.readouterr()
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1, err
+    return err
+
+
+def test_the_code_that_a_config_names_is_imported_only_when_the_user_names_it(stranger, digits_dataset, digits, capsys):
+    marker, topology = stranger.parent / "imported", "--topology=v5e:1x1"
+    dataset, image = f"--dataset={digits_dataset.path}", str(next((digits / "3").iterdir()))
+    for command in (("evaluate",), ("export",), ("export", "--step=2")):
+        line = refused(capsys, *command, f"--model_dir={stranger}")
+        assert line.endswith("imported only when you name it; if you trust it, add --network=own_network:small\n")
+    others = [flag for flag in FLAGS if "network" not in flag]
+    line = refused(capsys, "train", f"--model_dir={stranger}", dataset, *others)
+    assert "its --network is 'own_network:small', not 'cnn'" in line
+    assert "'own_network:small', not 'cnn'" in refused(capsys, "evaluate", f"--model_dir={stranger}", "--network=cnn")
+    for args in (
+        ("evaluate", f"--export_dir={stranger}"),
+        ("predict", f"--export_dir={stranger}", image),
+        ("preflight", f"--model_dir={stranger}", dataset, topology, "--image_size=16", "--train_batch_size=8"),
+    ):
+        assert main(list(args)) in (0, 1)
+    assert not marker.exists()
+    assert "own_network" not in sys.modules
+    capsys.readouterr()
+    assert main(["evaluate", f"--model_dir={stranger}", "--network=own_network:small"]) == 0
+    assert marker.exists()
+
+
+@pytest.mark.parametrize(
+    "path", ["../victim", "{victim}", "{model}/export/../../victim", "{model}/export/..", "gs://a/../1"]
+)
+def test_exports_json_that_names_what_cannot_be_an_export_removes_nothing(
+    stranger, digits_dataset, tmp_path, capsys, path
+):
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    (victim / "saved_model.pb").touch()
+    listed = json.loads((stranger / "exports.json").read_text())
+    listed["last"].insert(0, {"step": 1, "path": path.format(victim=victim, model=stranger)})
+    (stranger / "exports.json").write_text(json.dumps(listed))
+    line = refused(capsys, "train", f"--dataset={digits_dataset.path}", f"--model_dir={stranger}", *FLAGS)
+    assert f"'{stranger}/exports.json' is damaged (path " in line
+    assert (victim / "saved_model.pb").exists()
+
+
+def test_exports_json_that_names_another_run_s_export_removes_nothing(stranger, digits_dataset, finished, capsys):
+    other = Path(shutil.copytree(finished.export, stranger / "export" / "1000"))
+    listed = json.loads((stranger / "exports.json").read_text())
+    listed["last"].insert(0, {"step": 1, "path": str(other)})
+    (stranger / "exports.json").write_text(json.dumps(listed))
+    line = refused(capsys, "train", f"--dataset={digits_dataset.path}", f"--model_dir={stranger}", *FLAGS)
+    assert f"{stranger}/exports.json names '{other}', which is no export of this run" in line
+    assert (other / "saved_model.pb").exists()
+
+
+def test_a_link_among_the_exports_is_not_followed_when_it_is_removed(stranger, digits_dataset, tmp_path, capsys):
+    (old,) = (path for path in (stranger / "export").iterdir() if path.name.isdigit())
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    (victim / "precious").touch()
+    (old / "link").symlink_to(victim)
+    assert (
+        main(["train", f"--dataset={digits_dataset.path}", f"--model_dir={stranger}", *FLAGS, "--decay_steps=4"]) == 0
+    )
+    assert not old.exists()  # it gave way to the export of the last step
+    assert (victim / "precious").exists()
+
+
+def refusal(folder: Path, text: str) -> str:
+    """Returns why a config.json is refused, "" when it is not."""
+    (folder / "config.json").write_text(text)
+    try:
+        read_config(str(folder))
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def fits(value: object, example: object) -> bool:
+    return type(value) is type(example) or (type(value) is int and type(example) is float)
+
+
+def test_a_config_with_a_field_of_another_type_or_range_is_refused(trained, tmp_path):
+    text = (trained / "model" / "config.json").read_text()
+    assert refusal(tmp_path, text) == ""
+    config = json.loads(text)
+    places = [(config, name) for name in config] + [(config["input"], name) for name in config["input"]]
+    said = f"'{tmp_path}/config.json' is not a training run's config: "
+    for fields, name in places:
+        example = fields[name]
+        for value in WRONG:
+            fields[name] = value
+            why = refusal(tmp_path, json.dumps(config))
+            assert why.startswith(said) or (why == "" and fits(value, example)), (name, value)
+        del fields[name]
+        assert refusal(tmp_path, json.dumps(config)).startswith(said) or name == "command" or has_default(name), name
+        fields[name] = example
+    for text in ("[" * 100_000, '{"format_version": 2, "input": NaN}', "\x00", ""):
+        assert refusal(tmp_path, text).startswith(said)
+
+
+def has_default(name: str) -> bool:
+    return any(field.name == name and field.default is not dataclasses.MISSING for field in FIELDS)
+
+
+def test_metrics_of_other_types_are_none_and_are_made_again(trained, tmp_path):
+    metrics = json.loads((trained / "model" / "metrics.json").read_text())
+    assert metrics["export"].startswith(str(trained))
+    for name in metrics:
+        for value in [*WRONG, {"a": "b"}, [[1, 2], [3]], "/etc/1/../passwd"]:
+            (tmp_path / "metrics.json").write_text(json.dumps(metrics | {name: value}))
+            found = read_finished(str(tmp_path))
+            if found:
+                kind = type(metrics[name])
+                assert type(value) in ({int, float} if kind is float else {kind}), (name, value)
+                assert name != "export"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["step,split,loss\n1,a\n", "step,split,loss\n1,a,1,2\n", "step,split,loss\n-1,a,1\n", "step,split,\x1b\n1,a,1\n"],
+)
+def test_a_history_of_other_columns_or_ranges_is_refused_in_a_line(stranger, digits_dataset, capsys, text):
+    (stranger / "history.csv").write_text(text)
+    line = refused(capsys, "train", f"--dataset={digits_dataset.path}", f"--model_dir={stranger}", *FLAGS)
+    assert f"'{stranger}/history.csv' is damaged (" in line
+    assert line.isprintable() or line.endswith("\n")
+
+
+def test_damaged_exports_are_said_in_a_line(stranger, digits, tmp_path, capsys):
+    image = str(next((digits / "3").iterdir()))
+    export = next(path for path in (stranger / "export").iterdir() if path.name.isdigit())
+    for name in ("saved_model.pb", "variables/variables.index", "variables/variables.data-00000-of-00001"):
+        data = (export / name).read_bytes()
+        for length in (0, len(data) // 2, len(data) - 5):
+            (export / name).write_bytes(data[:length])
+            assert f"'{export}' is no complete export of this program" in refused(
+                capsys, "predict", f"--export_dir={export}", image
+            )
+        (export / name).write_bytes(data)
+    classes = export / "assets" / "classes.txt"
+    for data in (b"0\n1\n", b"\xff\n" * 10, b""):
+        classes.write_bytes(data)
+        assert "is no complete export" in refused(capsys, "predict", f"--export_dir={export}", image)
+    classes.write_text("".join(f"{label}\n" for label in range(10)))
+    for step in ("null", '"x"', "-1", "1.5", "true"):
+        (export / "assets.extra" / "metrics.json").write_text(f'{{"step": {step}}}')
+        line = refused(capsys, "evaluate", f"--export_dir={export}")
+        assert f"'{export}' does not say which run it comes from (" in line
