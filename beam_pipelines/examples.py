@@ -53,8 +53,10 @@ class Example(NamedTuple):
     thumbnail: Thumbnail | None
 
 
-def read_examples(manifest: Manifest, columns: Columns, numbers: Iterable[int]) -> dict[int, Example]:
-    """Returns the records of these numbers, each read by its offset.
+def read_examples(
+    manifest: Manifest, columns: Columns, numbers: Iterable[int], pictures: bool = True
+) -> dict[int, Example]:
+    """Returns the records of these numbers, each read by its offset; without pictures, from the indexes alone.
 
     Raises:
       ValueError: An index cannot be read.
@@ -64,11 +66,10 @@ def read_examples(manifest: Manifest, columns: Columns, numbers: Iterable[int]) 
     with ThreadPoolExecutor(READS_IN_FLIGHT) as pool:
         listed = pool.map(functools.partial(_examples_of_shard, manifest, columns), by_shard)
         examples = list(itertools.chain.from_iterable(listed))
-        pictures = pool.map(functools.partial(_picture, manifest), examples)
-        return {
-            number: example._replace(thumbnail=picture)
-            for number, example, picture in zip(wanted, examples, pictures, strict=True)
-        }
+        if pictures:
+            seen = pool.map(functools.partial(_picture, manifest), examples)
+            examples = [example._replace(thumbnail=each) for example, each in zip(examples, seen, strict=True)]
+        return dict(zip(wanted, examples, strict=True))
 
 
 def _examples_of_shard(manifest: Manifest, columns: Columns, wanted: tuple[int, list[int]]) -> list[Example]:

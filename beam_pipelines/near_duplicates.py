@@ -1,7 +1,10 @@
 """Near-duplicates by perceptual hash: which pairs of images are nearly the same picture?
 
-    hashes ──leave out plain and common ones──▶ near_pairs: within DISTANCE bits, without comparing all with all
+    hashes ──common ones once──▶ near_pairs: within DISTANCE bits, without comparing all with all
            ──the pixels of those pairs, 32 x 32──▶ alike: correlated by ALIKE ──▶ group
+
+Every pair within DISTANCE bits is found and counted, but for images in crowds of which there are too many to compare;
+those are counted too.
 
 Neither test would do alone. Measured with benchmarks/near_duplicates.py, which says where the pictures come from, on
 260 photographs (animals, monuments, tools) and on 519 of nebulae, which look much the same to a hash:
@@ -41,8 +44,11 @@ ALIKE = 0.98  # correlation of 32 x 32 grey pixels
 MAX_SHARED = 50  # images; a hash that more of them share is a blank page, or a placeholder, and is told as such
 # A hash with fewer bits set, or fewer clear, is that of a flat picture or of a plain gradient. Of 7,200 crops of
 # desktop backgrounds and nebulae 62,682 pairs from different pictures are within 5 bits, and 2,343 if the 600 plain
-# crops are left out; of the photographs 1 of 260 is plain.
+# crops are left out; of the photographs 1 of 260 is plain. Gradients correlate whatever they are of, so the pixels of
+# plain pictures have to be the same, to within what encoding anew does to them.
 _MIN_BITS = 8
+_SAME_GREY = 3.0  # mean difference in levels of 255; JPEG of quality 60 changes plain pictures by less than 2
+_FLAT = 2.0  # deviation in levels, below which there is nothing but noise that could correlate
 _BLOCKS = 8  # a hash is compared in so many bytes
 _CHUNK = 1 << 20  # hashes at a time, where a step would need a multiple of their memory
 _BUDGET = 100_000_000  # comparisons for each choice of bytes; some 2 s
@@ -57,7 +63,8 @@ class NearPairs(NamedTuple):
     Attributes:
       pairs: [n, 2] positions in the hashes, the smaller first; nearest pairs first.
       distances: [n] bits that differ.
-      counts: Pairs found at each distance from 0; more than are in `pairs` where there are more than the limit.
+      counts: Pairs found at each distance from 0; more than are in `pairs` where there are more than the limit, or
+        where hashes stand for several images.
       num_crowded: Hashes that were not compared with all others that they might be near to.
     """
 
@@ -67,7 +74,13 @@ class NearPairs(NamedTuple):
     num_crowded: int
 
 
-def near_pairs(hashes: Hashes, distance: int = DISTANCE, limit: int = 100_000, budget: int = _BUDGET) -> NearPairs:
+def near_pairs(
+    hashes: Hashes,
+    distance: int = DISTANCE,
+    limit: int = 100_000,
+    budget: int = _BUDGET,
+    images: npt.NDArray[np.int64] | None = None,
+) -> NearPairs:
     """Returns all pairs of hashes that differ in at most `distance` bits.
 
     So few differing bits leave at least 8 - distance of 8 bytes as they are: every pair is found among those that are
@@ -80,9 +93,13 @@ def near_pairs(hashes: Hashes, distance: int = DISTANCE, limit: int = 100_000, b
       distance: Bits, 0 to 7.
       limit: Pairs that are returned of each distance.
       budget: Comparisons after which a choice of bytes is given up; the largest crowds of equal bytes suffer first.
+      images: [n] for how many images each hash stands; default: one. Pairs of hashes that stand for several are
+        counted as so many pairs of images, and not returned.
     """
     spread = _spread(hashes)
+    weights = np.ones(len(hashes), np.int64) if images is None else images
     counts, crowded = np.zeros(distance + 1, np.int64), np.zeros(len(hashes), bool)
+    kept_of = [0] * (distance + 1)
     found: list[list[Rows]] = [[np.zeros((0, 2), np.int64)] for _ in counts]
     for chosen in itertools.combinations(range(_BLOCKS), _BLOCKS - distance):
         for first, second in _equal(spread & _mask(chosen), budget, crowded):
@@ -92,12 +109,14 @@ def near_pairs(hashes: Hashes, distance: int = DISTANCE, limit: int = 100_000, b
             near = near[_is_first_choice(different[near], chosen)]
             for level in range(distance + 1):
                 at = near[bits[near] == level]
-                kept = at[: max(limit - counts[level], 0)]
+                pairs = weights[first[at]] * weights[second[at]]
+                kept = at[pairs == 1][: limit - kept_of[level]]
                 found[level].append(np.stack([first[kept], second[kept]], axis=1))
-                counts[level] += len(at)
+                kept_of[level] += len(kept)
+                counts[level] += pairs.sum()
     levels = [_sorted(np.concatenate(level)) for level in found]
     distances = np.repeat(np.arange(distance + 1), [len(level) for level in levels])
-    return NearPairs(np.concatenate(levels), distances, tuple(counts.tolist()), int(crowded.sum()))
+    return NearPairs(np.concatenate(levels), distances, tuple(counts.tolist()), int(weights[crowded].sum()))
 
 
 def count_bits(values: Hashes) -> npt.NDArray[np.uint8]:
@@ -126,21 +145,31 @@ def common_hashes(hashes: Hashes) -> list[tuple[int, int]]:
     return sorted(zip(values.tolist(), counts.tolist(), strict=True), key=lambda pair: (-pair[1], pair[0]))
 
 
-def alike(samples: npt.NDArray[np.float32], pairs: Rows) -> Mask:
+def alike(samples: npt.NDArray[np.float32], pairs: Rows, plain: Mask | None = None) -> Mask:
     """Returns whether the two pictures of each pair correlate by ALIKE or more.
 
     Args:
-      samples: [n, pixels] grey values of whole pictures; all of one size, whatever their shape.
+      samples: [n, pixels] grey values of whole pictures, 0 to 255; all of one size, whatever their shape.
       pairs: [m, 2] rows of `samples`.
+      plain: [m] pairs of which more is asked: their pixels have to be the same to within _SAME_GREY; of flat pictures,
+        in which there is nothing to correlate, that is all.
     """
+    if plain is None:
+        plain = np.zeros(len(pairs), bool)
     centred = samples - samples.mean(axis=1, keepdims=True)
+    is_flat = centred.std(axis=1) < _FLAT
     norms = np.linalg.norm(centred, axis=1, keepdims=True)
     centred /= np.maximum(norms, 1e-6)  # a flat picture correlates with nothing
-    parts = [np.zeros(0, np.float32)]
+    parts = [np.zeros(0, bool)]
     for start in range(0, len(pairs), 4096):  # 4,096 pairs of 32 x 32: 32 MB
         first, second = pairs[start : start + 4096].T
-        parts.append(np.einsum("ij,ij->i", centred[first], centred[second]))
-    return np.asarray(np.concatenate(parts) >= ALIKE)
+        found = np.einsum("ij,ij->i", centred[first], centred[second]) >= ALIKE
+        strict = np.flatnonzero(plain[start : start + 4096])
+        first, second = first[strict], second[strict]
+        is_same = np.abs(samples[first] - samples[second]).mean(axis=1) <= _SAME_GREY
+        found[strict] = is_same & (found[strict] | (is_flat[first] & is_flat[second]))
+        parts.append(found)
+    return np.concatenate(parts)
 
 
 def group(pairs: Iterable[tuple[int, int]]) -> list[list[int]]:

@@ -57,14 +57,33 @@ def share(part: int, whole: int) -> str:
 
 
 def _of_look_alikes(look_alikes: LookAlikes) -> Iterator[Note]:
-    if count := look_alikes.num_across_splits:
+    if count := look_alikes.all.across_splits:
         yield Note(
             f"{_groups(count)} in more than one split: what is trained on would be tested on as well.",
             "look-alikes",
             True,
         )
-    if count := look_alikes.num_conflicting:
+    if count := look_alikes.all.conflicting:
         yield Note(f"{_groups(count)} under different labels, so at least one label is doubtful.", "look-alikes", True)
+    if look_alikes.all.groups and not look_alikes.all.across_splits + look_alikes.all.conflicting:
+        yield Note(
+            f"{_groups(look_alikes.all.groups)} within a split and a class: these images count more than once.",
+            "look-alikes",
+            False,
+        )
+    if count := look_alikes.num_near - look_alikes.num_compared:
+        yield Note(
+            f"{count:,} of {look_alikes.num_near:,} pairs of images that may look alike were not compared by their "
+            "pixels, so there may be more than was found.",
+            "look-alikes",
+            False,
+        )
+    if count := look_alikes.num_crowded:
+        yield Note(
+            f"{count:,} images resemble so many others that they were not compared with all of them.",
+            "look-alikes",
+            False,
+        )
     if count := look_alikes.num_common:
         yield Note(
             f"{count:,} images have a great many that look like them: blank pages, or a placeholder for a picture that "
