@@ -5,8 +5,9 @@ indexes ──Columns─────▶ image sizes, look-alikes, which examples
 rejected.jsonl ───────▶ what was rejected ──those that lie below `sources`──▶ thumbnails
 
 The page shows some 500 thumbnails at most, 3 KB each (6 KB if they are noise), whatever the size of the dataset.
-Indexes of ten million records take some 170 s and up to 1.4 GB of memory, most of both for the search of look-alikes (by
-the sum of its parts, of which finding identical images takes 5.4 s of CPU and 0.3 GB). The same dataset gives the same page, but for pictures of rejected inputs that are no longer there.
+Indexes of ten million records take some 170 s and up to 1.4 GB of memory, by the sum of what was measured of the parts,
+most of both for the search of look-alikes. The same dataset gives the same page, but for pictures of rejected inputs
+that are no longer there.
 """
 
 from __future__ import annotations
