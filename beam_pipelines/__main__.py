@@ -46,7 +46,9 @@ def main(argv: list[str] | None = None) -> int:
     logging.getLogger("apache_beam.runners.worker.data_plane").setLevel(logging.CRITICAL)
     for handler in logging.getLogger().handlers:
         handler.addFilter(lambda record: record.module != "portable_runner")  # an engine's job; raised as well
-    flags, beam_flags = _parser().parse_known_args(sys.argv[1:] if argv is None else argv)
+    argv = sys.argv[1:] if argv is None else argv
+    flags, beam_flags = _parser().parse_known_args(argv)
+    flags.argv = argv
     try:
         if beam_flags and not getattr(flags, "runner", None):
             raise ValueError(f"unknown argument {beam_flags[0]!r}; see --help")
@@ -118,7 +120,7 @@ def _image_flags(flag: Any) -> None:
 def _dataset_flags(flag: Any) -> None:
     flag("--output", required=True, help="the dataset's folder or URI: new, or this conversion's own")
     flag("--overwrite", action="store_true", help=_HELP["overwrite"])
-    flag("--splits", default=_SPLITS, type=command_line.splits, metavar="NAME=N%,…", help=_HELP["splits"])
+    flag("--splits", default=None, type=command_line.splits, metavar="NAME=N%,…", help=_HELP["splits"])
     flag("--shard_size", default="100MB", type=command_line.num_bytes, metavar="SIZE", help=_HELP["shard_size"])
     flag("--num_shards", default=(), type=command_line.counts, metavar="NAME=N,…", help=_HELP["num_shards"])
     flag("--first_label", default=0, type=int, metavar="0|1", help=_HELP["first_label"])
@@ -152,7 +154,8 @@ _HELP = {
     "take all numbers for; ignore: keep the bytes of JPEGs with their profile (default: convert)",
     "overwrite": "replace another dataset or unfinished conversion in OUTPUT; only what its manifest or plan names is "
     "removed",
-    "splits": "share of each split, chosen by hash of the key (default: train=90%%,validation=10%%)",
+    "splits": "share of each split, chosen by hash of the key; refused if every input names its split itself (default: "
+    "train=90%%,validation=10%%)",
     "shard_size": "bytes a shard: 500KB, 100MB, 1GB (default: %(default)s)",
     "num_shards": "cut these splits into so many shards instead, e.g. train=1024,validation=128",
     "first_label": "label on disk of the first class; tensorflow/tpu's trainers expect 1 (default: 0)",
@@ -199,11 +202,13 @@ def _sample(flags: argparse.Namespace, _: list[str]) -> int:
 
 
 def _convert(flags: argparse.Namespace, beam_flags: list[str]) -> int:
-    as_given = ("splits", "num_shards", "labels", "first_label", "seed", "dedup", "max_rejected", "overwrite")
+    as_given = ("num_shards", "labels", "first_label", "seed", "dedup", "max_rejected", "overwrite")
     options = ConvertOptions(
         sources=command_line.with_label_lists(flags.input, flags.label_list),
         output=storage.absolute(flags.output),
         shard_bytes=flags.shard_size,
+        splits=flags.splits or command_line.splits(_SPLITS),
+        splits_required=bool(flags.splits),
         images=ImageOptions(**{name: getattr(flags, name) for name in _IMAGE_FLAGS}),
         **{name: getattr(flags, name) for name in as_given},
     )
@@ -214,10 +219,15 @@ def _convert(flags: argparse.Namespace, beam_flags: list[str]) -> int:
         if flags.dry_run:
             return _dry_run(options, beam_options)
         engines.check_writable(beam_options)
-        manifest, written = convert(options, beam_options, 0 if flags.runner else num_cores())
+        manifest, written = convert(options, beam_options, 0 if flags.runner else num_cores(), _as_written(flags.argv))
     command_line.print_summary(manifest)
     print(f"{'complete' if written else 'already complete, nothing to do'}: {manifest.path}/{MANIFEST_NAME}")
     return 0
+
+
+def _as_written(argv: list[str]) -> list[str]:
+    """Returns the arguments of `convert`, for whoever finds it unfinished."""
+    return [word for word in argv[argv.index("convert") + 1 :] if word != "--overwrite"]
 
 
 def _dry_run(options: ConvertOptions, beam_options: PipelineOptions) -> int:

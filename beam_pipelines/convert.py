@@ -12,12 +12,18 @@ a receipt is not written again.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import errno
 import itertools
-import json
+import os
+import shlex
 import sys
-from collections.abc import Callable, Collection
+import tempfile
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any
 
 import apache_beam as beam
+import pyarrow as pa
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from beam_pipelines import engines, listing, locks, processes, progress, running, storage, work
@@ -30,16 +36,19 @@ from beam_pipelines.dataset import (
     optional_files,
     read_manifest,
 )
+from beam_pipelines.index import index_path, read_columns
 from beam_pipelines.options import ConvertOptions
 from beam_pipelines.plan import Plan
 from beam_pipelines.planning import make_plan
 from beam_pipelines.reading import num_cores
 from beam_pipelines.work import Work
 from beam_pipelines.writing import write_planned
-from tpu_input.schema import MANIFEST_NAME, Manifest
+from tpu_input.schema import MANIFEST_NAME, Manifest, decode, read_frames
 
 
-def convert(options: ConvertOptions, beam_options: PipelineOptions, num_processes: int = 0) -> tuple[Manifest, bool]:
+def convert(
+    options: ConvertOptions, beam_options: PipelineOptions, num_processes: int = 0, command: Sequence[str] = ()
+) -> tuple[Manifest, bool]:
     """Returns the manifest of the dataset at options.output, and whether this call wrote anything of it.
 
     Args:
@@ -47,6 +56,7 @@ def convert(options: ConvertOptions, beam_options: PipelineOptions, num_processe
       beam_options: The runner, and what it needs.
       num_processes: Up to so many of this machine write shards in the runner's stead, if there are several. They
         import the program's main module, which must therefore start nothing when it is imported.
+      command: The arguments after `convert`, kept while the conversion is unfinished, and shown to whoever finds it.
 
     Raises:
       ValueError: The input cannot become a dataset, or the output holds something else.
@@ -56,7 +66,13 @@ def convert(options: ConvertOptions, beam_options: PipelineOptions, num_processe
         _check_apart(source.path, options.output)
     storage.check(options.output)
     _check_output(options.output)
-    with locks.locked(options.output) as still_locked:
+    with contextlib.ExitStack() as stack:
+        try:
+            still_locked = stack.enter_context(locks.locked(options.output))
+        except OSError as error:
+            if manifest := _complete_and_read_only(options, beam_options, error):
+                return manifest, False
+            raise
         _remove_replaced(options.output)
         before = work.unfinished(options.output)
         try:
@@ -64,13 +80,43 @@ def convert(options: ConvertOptions, beam_options: PipelineOptions, num_processe
             for remark in plan.remarks:
                 print(remark, file=sys.stderr)
             _check_plan(options, plan)
-            existing = _existing(options, plan)
+            existing = _existing(options, plan, begun=bool(before))
         except ValueError:
             work.tidy(options.output, keep=before)
             raise
+        folder = Work.of(options.output, plan)
+        if not existing:
+            sources = [dataclasses.asdict(source) for source in options.sources]
+            folder.write_conversion(work.Conversion(list(command), os.getcwd(), sources, options.shaping()))
         manifest = existing or _write_and_commit(options, plan, beam_options, num_processes, still_locked)
         work.remove(options.output)
         return manifest, not existing
+
+
+_READ_ONLY = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
+
+
+def _complete_and_read_only(options: ConvertOptions, beam_options: PipelineOptions, why: OSError) -> Manifest | None:
+    """Returns the manifest of this conversion's dataset if it is complete, in a folder that cannot be written.
+
+    The plan that tells is made in a temporary folder of this machine, so it takes a runner on this machine.
+
+    Raises:
+      ValueError: The output holds something else.
+    """
+    is_here = not storage.is_uri(options.output) and not engines.name_of(beam_options)
+    if not is_here or why.errno not in _READ_ONLY or not (manifest := read_manifest(options.output)):
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        plan = make_plan(dataclasses.replace(options, output=folder), beam_options)
+    _check_plan(options, plan)
+    if manifest.fingerprint != plan.fingerprint:
+        raise ValueError(
+            f"output {options.output!r} holds another dataset: {_difference(options, plan, _described(manifest))}; "
+            f"choose another output, as this one cannot be written: {why.strerror}"
+        )
+    _check_files(options.output, plan, manifest, [])
+    return manifest
 
 
 def _write_and_commit(
@@ -151,6 +197,13 @@ def _check_plan(options: ConvertOptions, plan: Plan) -> None:
             "images lie in class folders, INPUT/CLASS/IMAGE.jpg, or are listed as image,label"
         )
     check_budget(options, plan.num_inputs, plan.num_rejected, plan.examples)
+    if options.splits_required and plan.all_named:
+        named = ", ".join(map(repr, plan.totals))
+        given = ",".join(f"{name}={100 * share:g}%" for name, share in options.splits)
+        raise ValueError(
+            f"every input of {where} names its split itself ({named}), so --splits={given} would do nothing; leave it "
+            "out, or name the folders as inputs of one split"
+        )
     if len(plan.classes) < 2:
         raise ValueError(
             f"input {where} holds one class, {plan.classes[0]!r}; a classifier needs at least 2: "
@@ -167,12 +220,15 @@ def _check_plan(options: ConvertOptions, plan: Plan) -> None:
             raise ValueError(f"split {split!r} has {total} images, too few for --num_shards={split}={count}")
 
 
-def _existing(options: ConvertOptions, plan: Plan) -> Manifest | None:
+def _existing(options: ConvertOptions, plan: Plan, begun: bool) -> Manifest | None:
     """Returns the manifest of this dataset if it is complete; refuses an output that holds anything else.
 
-    With options.overwrite, what another dataset's manifest or another unfinished plan names is removed.
+    With options.overwrite, what another dataset's manifest or another unfinished plan names is removed. `begun` says
+    whether there was a plan before this conversion, without which the files there must be this conversion's own.
     """
     manifest = read_manifest(options.output)
+    if not manifest and not begun:
+        _check_leftover(options, plan)
     others = work.unfinished(options.output) - {Work.of(options.output, plan)}
     if not options.overwrite:
         _check_same(options, plan, manifest, others)
@@ -188,16 +244,44 @@ def _existing(options: ConvertOptions, plan: Plan) -> Manifest | None:
     return manifest
 
 
+def _check_leftover(options: ConvertOptions, plan: Plan) -> None:
+    """Refuses shards without a manifest or a plan, unless this conversion has written them.
+
+    Somebody may have removed the output while it was converted: what its writers then put there is named by no plan any
+    more. They are this conversion's if each has the name of one of its shards and begins with one of that shard's images.
+    """
+    folder, planned = Work.of(options.output, plan), set(_names(plan))
+    found = sorted(path for path, _ in list_dataset(options.output) if not _is_working_file(path))
+    of_shard = {index_path(shard): shard for shard in planned} | {shard: shard for shard in planned}
+    for path in found:
+        if path not in of_shard or not _begins_as(f"{options.output}/{path}", folder, of_shard[path]):
+            raise ValueError(f"output {options.output!r} holds no dataset but {_some(found)}; choose another output")
+
+
+def _begins_as(path: str, folder: Work, shard: str) -> bool:
+    """Returns whether the first record of a shard, or of its index, is of an image that a plan has in that shard."""
+    keys = {row.key for row in folder.read_rows(shard)}
+    try:
+        if path.endswith(".parquet"):
+            return read_columns(path, names=["key"])["key"][0].as_py() in keys
+        with storage.open_file(path) as file:
+            return decode(next(read_frames(file))[1]).key in keys
+    except (OSError, ValueError, IndexError, StopIteration, pa.ArrowException):
+        return False
+
+
 def _check_same(options: ConvertOptions, plan: Plan, manifest: Manifest | None, others: set[Work]) -> None:
     if manifest and manifest.fingerprint != plan.fingerprint:
         raise ValueError(
-            f"output {options.output!r} holds another dataset: {_difference(options, plan, manifest)}; "
+            f"output {options.output!r} holds another dataset: {_difference(options, plan, _described(manifest))}; "
             "choose another output, or replace it with --overwrite"
         )
-    if others:
+    for other in sorted(others, key=lambda other: other.name):
+        its_plan, known = other.read_plan(), other.read_conversion()
+        its = _Described(known.options if known else None, known.sources if known else [], its_plan.num_inputs)
         raise ValueError(
-            f"output {options.output!r} holds an unfinished conversion of other inputs or options; "
-            "repeat that one's command, choose another output, or replace it with --overwrite"
+            f"output {options.output!r} holds an unfinished conversion of other inputs or options: "
+            f"{_difference(options, plan, its)}; {_go_on(known)}, choose another output, or replace it with --overwrite"
         )
 
 
@@ -214,15 +298,61 @@ def _check_files(output: str, plan: Plan, manifest: Manifest | None, left: list[
         )
 
 
-def _difference(options: ConvertOptions, plan: Plan, manifest: Manifest) -> str:
-    """Returns in which options, or else in what inputs, a dataset differs from this conversion."""
-    mine, its = options.shaping(), manifest.options
-    # As text, which tells splits in another order apart.
-    names = [name for name in mine if json.dumps(its.get(name)) != json.dumps(mine[name])]
-    found = [f"its {name} is {its.get(name)!r}, not {mine[name]!r}" for name in names]
-    return "; ".join(found) or (
-        f"it was made of {manifest.num_inputs} inputs, now there are {plan.num_inputs}, or others of name or size"
-    )
+@dataclasses.dataclass(frozen=True)
+class _Described:
+    """What an output holds, as far as it is known.
+
+    Attributes:
+      options: As ConvertOptions.shaping() returns them; None if they are not known.
+      sources: As options.Source has them.
+      num_inputs: Files or lines.
+    """
+
+    options: dict[str, Any] | None
+    sources: list[dict[str, str]]
+    num_inputs: int
+
+
+def _described(manifest: Manifest) -> _Described:
+    return _Described(manifest.options, manifest.sources, manifest.num_inputs)
+
+
+def _difference(options: ConvertOptions, plan: Plan, its: _Described) -> str:
+    """Returns in which options, each by its flag, and else in what inputs, something differs from this conversion."""
+    mine, found = dict(_flags(options.shaping())), dict(_flags(its.options or {}))
+    if its.options is not None:
+        names = [name for name in mine | found if found.get(name) != mine.get(name)]
+        differences = [f"its {name} is {found.get(name, 'unknown')}, not {mine.get(name, 'known')}" for name in names]
+        if differences:
+            return "; ".join(differences)
+    where = [source.path for source in options.sources]
+    its_where = [source.get("path", "") for source in its.sources]
+    moved = f" of {', '.join(map(repr, its_where))}" if its_where and its_where != where else ""
+    return f"it was made of {its.num_inputs} inputs{moved}, now there are {plan.num_inputs}, or others of name or size"
+
+
+def _flags(shaping: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yields (flag, value as it is written on a command line) for every option that shapes a dataset."""
+    for name, value in shaping.items():
+        if name == "images" and isinstance(value, dict):
+            yield from _flags(value)
+        elif name == "splits" and isinstance(value, dict):
+            yield "--splits", ",".join(f"{split}={100 * share:g}%" for split, share in value.items())
+        elif isinstance(value, dict):
+            yield f"--{name}", ",".join(f"{split}={count}" for split, count in value.items()) or "not given"
+        elif isinstance(value, list):
+            shown = ", ".join(map(repr, value[:3])) + ", …" * (len(value) > 3)
+            yield f"--{name}", f"a list of {len(value)} ({shown})" if value else "not given"
+        else:
+            yield "--shard_size" if name == "shard_bytes" else f"--{name}", f"{value}"
+
+
+def _go_on(known: work.Conversion | None) -> str:
+    """Returns how an unfinished conversion goes on."""
+    if not known or not known.command:
+        return "repeat that one's command"
+    where = "" if known.folder == os.getcwd() else f", in {known.folder!r}"
+    return f"go on with it by: python -m beam_pipelines convert {shlex.join(known.command)}{where}"
 
 
 def _remove_replaced(output: str) -> None:

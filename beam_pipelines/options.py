@@ -88,6 +88,8 @@ class ConvertOptions:
       sources: What is converted.
       output: The dataset's folder or URI.
       splits: Share of each split, in (0, 1]; together 1. For inputs that do not name their split themselves.
+      splits_required: Whether inputs that all name their split themselves, so that `splits` would do nothing, are
+        refused.
       shard_bytes: Size of every shard but a split's last.
       num_shards: Splits cut into so many shards of equally many inputs instead.
       labels: Class names in label order; empty: those found, sorted.
@@ -110,6 +112,7 @@ class ConvertOptions:
     dedup: str = "none"
     max_rejected: float = 0.01
     overwrite: bool = False
+    splits_required: bool = False
     images: ImageOptions = ImageOptions()
 
     def __post_init__(self) -> None:
@@ -155,7 +158,8 @@ class ConvertOptions:
     def shaping(self) -> dict[str, Any]:
         """Returns the options that decide what the shards hold, for manifest and fingerprint."""
         fields = dataclasses.asdict(self)
-        del fields["sources"], fields["output"], fields["max_rejected"], fields["overwrite"]
+        for name in ("sources", "output", "max_rejected", "overwrite", "splits_required"):
+            del fields[name]
         fields["splits"], fields["num_shards"] = dict(self.splits), dict(sorted(self.num_shards))
         fields["labels"] = list(self.labels)
         return fields

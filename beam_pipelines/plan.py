@@ -71,6 +71,7 @@ class Plan:
       strangers: (split, split, a class of the first, one of the second) of splits that the inputs name and that have
         no class in common.
       remarks: What the user should know of how the inputs were read.
+      all_named: Whether every row that is not rejected names its split, so that none is chosen.
     """
 
     classes: tuple[str, ...]
@@ -83,6 +84,7 @@ class Plan:
     num_shards: dict[str, int]
     strangers: tuple[tuple[str, str, str, str], ...] = ()
     remarks: tuple[str, ...] = ()
+    all_named: bool = False
 
     @functools.cached_property
     def starts(self) -> dict[str, dict[int, int]]:
@@ -152,6 +154,7 @@ class Plan:
             remarks=tuple(
                 json_fields.text(line, "a remark") for line in json_fields.array(fields["remarks"], "remarks")
             ),
+            all_named=fields["all_named"] is True,
         )
         for split, total in plan.totals.items():
             if plan.shard_of(split, total) >= _MAX_SHARDS:

@@ -74,6 +74,7 @@ class Survey(beam.CombineFn):
             shard_bytes=self._options.shard_bytes,
             num_shards=dict(self._options.num_shards),
             strangers=tuple(_strangers(classes)),
+            all_named=all(split for split, _ in classes),
         )
 
 

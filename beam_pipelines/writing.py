@@ -27,6 +27,10 @@ from tpu_input.schema import Record, encode, frame
 Progress = Callable[[int, bool], None]
 
 
+class Unwanted(Exception):
+    """The conversion is complete, or somebody has removed what it had so far."""
+
+
 def write_shard(
     name: str,
     rows: Iterable[Row],
@@ -35,6 +39,7 @@ def write_shard(
     classes: tuple[str, ...],
     num_decoders: int,
     progress: Progress = lambda num_bytes, written: None,
+    is_wanted: Callable[[], bool] = lambda: True,
 ) -> Receipt:
     """Writes OUTPUT/`name` and its index; returns the receipt, which the caller leaves.
 
@@ -48,6 +53,10 @@ def write_shard(
       classes: Names in label order.
       num_decoders: Threads that decode.
       progress: Called for every input with (bytes written, whether there is a record).
+      is_wanted: Called when all is written, before any of it is put in its place.
+
+    Raises:
+      Unwanted: It is not.
     """
     labels = {class_name: label for label, class_name in enumerate(classes)}
     measured_each = 16 if num_rows > 1000 else 1  # each takes more than one that is only checked
@@ -67,6 +76,8 @@ def write_shard(
             index.append(_index_row(row, framed, receipt.num_bytes))
             receipt.add(framed.image, framed.record.label, len(framed.data))
             progress(len(framed.data), True)
+        if not is_wanted():
+            raise Unwanted
         if index:
             with create(options.output, index_path(name)) as index_file:
                 write_index(index_file, index)
@@ -78,11 +89,13 @@ def write_planned(shard: str, folder: Work, options: ConvertOptions, num_decoder
     """Writes one shard of a plan, and its receipt last.
 
     Engines run an element again when its worker is lost, or beside a slow one. All runs write the same bytes; one that
-    ends after the dataset is complete leaves no receipt, which would be no part of it.
+    ends after the dataset is complete, or after somebody has removed it, leaves nothing.
     """
     rows, num_rows, classes = folder.read_rows(shard), folder.num_rows([shard]), folder.read_plan().classes
     try:
-        receipt = write_shard(shard, rows, num_rows, options, classes, num_decoders, progress)
+        receipt = write_shard(shard, rows, num_rows, options, classes, num_decoders, progress, folder.is_open)
+    except Unwanted:
+        return
     except storage.Changed as error:
         raise storage.Changed(changes(folder.read_rows(shard)) or str(error)) from error
     if folder.is_open():

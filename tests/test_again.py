@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
+import re
+import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +16,10 @@ import pytest
 from conftest import files, local
 from test_convert import options
 
+from beam_pipelines import __main__ as main_module
 from beam_pipelines import convert as convert_module
-from beam_pipelines import local_files, storage
+from beam_pipelines import local_files, storage, writing
+from beam_pipelines.__main__ import main
 from beam_pipelines.command_line import print_summary
 from beam_pipelines.convert import convert
 from beam_pipelines.repair import repair
@@ -33,11 +40,12 @@ def interrupted(monkeypatch, opts, module=convert_module, name="commit"):
 
 
 def test_splits_in_another_order_are_another_dataset(few_digits, tmp_path, monkeypatch):
+    differ = "its --splits is train=50%,validation=50%, not validation=50%,train=50%;"
     interrupted(monkeypatch, options(few_digits, tmp_path / "out", splits=IN_ORDER))
-    with pytest.raises(ValueError, match="holds an unfinished conversion of other inputs or options"):
+    with pytest.raises(ValueError, match=f"holds an unfinished conversion of other inputs or options: {differ}"):
         convert(options(few_digits, tmp_path / "out", splits=IN_ORDER[::-1]), local())
     convert(options(few_digits, tmp_path / "out", splits=IN_ORDER), local())
-    with pytest.raises(ValueError, match=r"its splits is \{'train': 0\.5, 'validation': 0\.5\}, not \{'validation'"):
+    with pytest.raises(ValueError, match=differ):
         convert(options(few_digits, tmp_path / "out", splits=IN_ORDER[::-1]), local())
 
 
@@ -167,3 +175,147 @@ def test_a_class_without_examples_is_said(few_digits, tmp_path, capsys):
     shown = capsys.readouterr().out
     assert "train: 24 examples of 3 classes, none of '2' in " in shown
     assert "validation: 12 examples of 3 classes, none of '0' and 1 more in " in shown
+
+
+def said(capsys) -> str:
+    """Returns the one line on stderr."""
+    err = capsys.readouterr().err
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1, err
+    return err
+
+
+def test_the_command_of_an_unfinished_conversion_is_shown_and_goes_on(few_digits, tmp_path, monkeypatch, capsys):
+    (few_digits / "0" / "page.jpg").write_text("<html>")
+    folder = few_digits.rename(tmp_path / "it's a folder")
+    command = ["convert", f"--input={folder}", f"--output={tmp_path}/out", "--quality=80", "--resize_shorter=16"]
+    assert main([*command, "--max_rejected=0%", "--overwrite"]) == 2
+    capsys.readouterr()
+    assert main([*command[:3], "--quality=75", "--num_shards=train=2"]) == 2
+    shown = said(capsys)
+    assert "its --quality is 80, not 75" in shown
+    assert "its --resize_shorter is 16, not 0" in shown
+    assert "its --num_shards is not given, not train=2" in shown
+    assert "--min_side" not in shown
+    words = shlex.split(re.search(r"go on with it by: (python .*?), choose another output", shown)[1])
+    assert words == ["python", "-m", "beam_pipelines", *command, "--max_rejected=0%"]
+    assert main([*words[3:-1], "--max_rejected=10%"]) == 0
+
+
+def test_other_inputs_of_an_unfinished_conversion_are_named(few_digits, tmp_path, monkeypatch):
+    interrupted(monkeypatch, options(few_digits, tmp_path / "out"))
+    folder = few_digits.rename(tmp_path / "elsewhere")
+    next((folder / "0").iterdir()).unlink()
+    with pytest.raises(ValueError, match=f"made of 36 inputs of '{few_digits}', now there are 35, or others of name"):
+        convert(options(folder, tmp_path / "out"), local())
+
+
+@pytest.mark.parametrize("word", ["\x1b]0;title\x07", "a\nb", 7])
+def test_a_kept_command_that_a_terminal_would_obey_is_not_shown(word, few_digits, tmp_path, monkeypatch, capsys):
+    interrupted(monkeypatch, options(few_digits, tmp_path / "out"))
+    (path,) = (tmp_path / "out").glob(".jpeg2tpu/*/conversion.json")
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"command": [word]}))
+    assert main(["convert", f"--input={few_digits}", f"--output={tmp_path}/out", "--seed=1"]) == 2
+    shown = said(capsys)
+    assert shown[:-1].isprintable()
+    assert "conversion.json' is damaged" in shown
+
+
+@contextlib.contextmanager
+def read_only(folder: Path):
+    """Makes a folder what one on a disk that is mounted read-only is."""
+    if os.geteuid():  # whom permissions bind
+        mode = folder.stat().st_mode
+        folder.chmod(0o555)
+        yield
+        folder.chmod(mode)
+        return
+    mounted = subprocess.run(["mount", "--bind", folder, folder], capture_output=True)
+    if mounted.returncode:
+        pytest.skip(f"mount: {mounted.stderr.decode().strip()}")
+    try:
+        subprocess.run(["mount", "-o", "remount,ro,bind", folder], check=True)
+        yield
+    finally:
+        subprocess.run(["umount", folder], check=True)
+
+
+def test_a_complete_dataset_on_a_read_only_disk_is_complete(few_digits, tmp_path, capsys):
+    output = tmp_path / "out"
+    command = ["convert", f"--input={few_digits}", f"--output={output}"]
+    assert main(command) == 0
+    before = files(output)
+    with read_only(output):
+        with pytest.raises(OSError, match=r"Read-only file system|Permission denied"):
+            (output / "file").write_text("")
+        capsys.readouterr()
+        assert main(command) == 0
+        assert f"already complete, nothing to do: {output}/manifest.json" in capsys.readouterr().out
+        assert main([*command, "--quality=75", "--overwrite"]) == 2
+        assert re.search("its --quality is 90, not 75; .* cannot be written: (Read-only|Permission)", said(capsys))
+    (output / "rejected.jsonl").unlink()
+    with read_only(output):
+        assert main(command) == 2
+        assert "without 'rejected.jsonl'" in said(capsys)
+    assert files(output) == {path: digest for path, digest in before.items() if path != "rejected.jsonl"}
+    with read_only(tmp_path / "out" / "index"):
+        assert main(["convert", f"--input={few_digits}", f"--output={output}/index/new"]) == 2
+        assert re.search("Read-only file system|Permission denied", said(capsys))
+
+
+def test_a_conversion_whose_output_is_removed_meanwhile_goes_on(few_digits, tmp_path, monkeypatch, capsys):
+    opts = options(few_digits, tmp_path / "new", shard_bytes=10_000)
+    convert(opts, local())
+    command = ["convert", f"--input={few_digits}", f"--output={tmp_path}/out", "--shard_size=10KB"]
+    written, write_index = [], writing.write_index
+
+    def remove_before_the_second(file, rows):
+        written.append(rows)
+        if len(written) == 2:
+            shutil.rmtree(tmp_path / "out")
+        write_index(file, rows)
+
+    with monkeypatch.context() as removed:
+        removed.setattr(main_module, "num_cores", lambda: 0)  # shards are written in this process
+        removed.setattr(writing, "write_index", remove_before_the_second)
+        assert main(command) == 2
+    assert said(capsys).endswith("the same command goes on from here\n")
+    assert main(command) == 0
+    assert files(tmp_path / "out") == files(tmp_path / "new")
+
+
+@pytest.mark.parametrize("flags", [[], ["--overwrite"]])
+def test_shards_that_a_removal_has_missed_are_this_conversion_s_or_kept(flags, few_digits, tmp_path, capsys):
+    opts = options(few_digits, tmp_path / "new", shard_bytes=10_000)
+    manifest, _ = convert(opts, local())
+    convert(options(few_digits, tmp_path / "other", shard_bytes=10_000, seed=3), local())
+    first, second = (shard.name for shard in manifest.split("train").shards[:2])
+    command = ["convert", f"--input={few_digits}", f"--output={tmp_path}/out", "--shard_size=10KB", *flags]
+
+    def leave(folder: Path, *names: str) -> None:
+        for name in names:
+            (tmp_path / "out" / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(folder / name, tmp_path / "out" / name)
+
+    for foreign in (f"index/{first[:-9]}.parquet", first):
+        leave(tmp_path / "new", second)
+        leave(tmp_path / "other", foreign)
+        before = files(tmp_path / "out")
+        assert main(command) == 2
+        assert "holds no dataset but " in said(capsys)
+        assert files(tmp_path / "out") == before
+        (tmp_path / "out" / foreign).unlink()
+    leave(tmp_path / "new", second, f"index/{first[:-9]}.parquet")
+    assert main(command) == 0
+    assert files(tmp_path / "out") == files(tmp_path / "new")
+
+
+def test_splits_that_nothing_would_follow_are_refused(few_digits, tmp_path, capsys):
+    for split in ("train", "validation"):
+        shutil.copytree(few_digits, tmp_path / "in" / split)
+    command = ["convert", f"--input={tmp_path}/in", f"--output={tmp_path}/out"]
+    assert main([*command, "--splits=train=80%,test=20%"]) == 2
+    shown = said(capsys)
+    assert "names its split itself ('train', 'validation'), so --splits=train=80%,test=20% would do nothing" in shown
+    assert not (tmp_path / "out").exists()
+    assert main(command) == 0
