@@ -21,6 +21,7 @@ from beam_pipelines import running, storage
 from beam_pipelines.dataset import WORK_NAME
 from beam_pipelines.dedup import reject_duplicates
 from beam_pipelines.folders import FolderSurvey, Layout, label_by_folder, read_folders
+from beam_pipelines.groups import keep_groups_together
 from beam_pipelines.images import Rejected, stored_bytes
 from beam_pipelines.listing import list_rows
 from beam_pipelines.options import ConvertOptions
@@ -89,7 +90,7 @@ def _listed(pipeline: beam.Pipeline, options: ConvertOptions) -> PCollection[Row
     spread = rows | "Spread lines" >> beam.Reshuffle(num_buckets=1024)
     batches = spread | "Batch lines" >> beam.BatchElements(min_batch_size=256, max_batch_size=256)  # [Row]
     found = batches | "Find each" >> beam.FlatMap(find_each).with_output_types(Row)
-    return found
+    return keep_groups_together(found)
 
 
 def _layout(rows: PCollection[Row], options: ConvertOptions) -> PCollection[Layout]:

@@ -47,6 +47,10 @@ REASONS = {
         "The list gives it a split whose name cannot be part of a file name.",
         "Name splits with up to 64 letters, digits and _.",
     ),
+    "conflicting_split": Reason(
+        "Inputs of its group are given different splits, so some would be learned from and others tested on.",
+        "Give all inputs of a group the same split, or none; check that group names are not used twice.",
+    ),
     "bad_name": Reason("The file's name is not UTF-8, so no record can name it.", "Rename the file."),
     "bad_member": Reason(
         "A member of an archive has a name that leads out of the archive, or no bytes of its own there: a sparse file, "

@@ -78,6 +78,8 @@ BAD_LINES = {  # of a list with --labels a, b: reason
     "a/really_a_png.jpg,,": "no_label",
     "a/no_ending,dog,": "unknown_label",
     "a/cmyk.jpg,a,no/split": "bad_split",
+    "a/trailing.jpg,a,train,one": "conflicting_split",
+    "a/photo.tiff,a,validation,one": "conflicting_split",
 }
 FOLDER = {
     "system_file",
@@ -152,7 +154,7 @@ def test_there_is_an_input_for_every_reason():
 
 def test_every_bad_line_of_a_list_is_rejected_for_its_reason(hostile, tmp_path):
     lines = [f"a/good{n}.jpg,a," for n in range(20)] + [f"b/good{n}.jpg,b," for n in range(20)]
-    (hostile / "list.csv").write_text("\n".join(["image,label,split", *lines, *BAD_LINES]))
+    (hostile / "list.csv").write_text("\n".join(["image,label,split,group", *lines, *BAD_LINES]))
     manifest = convert_all(hostile / "list.csv", tmp_path / "out", labels=("a", "b"), max_rejected=1.0)
     assert sorted(reasons(tmp_path / "out").values()) == sorted(BAD_LINES.values())
     assert manifest.num_inputs == len(lines) + len(BAD_LINES)
