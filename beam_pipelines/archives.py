@@ -35,6 +35,7 @@ class Member(NamedTuple):
       num_bytes: Its size; -1 for a link that leads to no file.
       number: Which of several members with one path counts: the smallest, which is that of the last.
       fault: Why it cannot be an input, or "".
+      version: Of the whole archive, or of the file, as storage.look() tells it.
     """
 
     path: str
@@ -42,6 +43,7 @@ class Member(NamedTuple):
     num_bytes: int
     number: int
     fault: str = ""
+    version: int = 0
 
 
 def is_archive(uri: str) -> bool:
@@ -59,7 +61,10 @@ def members(archive: str) -> Iterator[Member]:
     """
     try:
         with storage.open_file(archive) as file:
-            yield from _members(archive, file, 0, file.seek(0, 2), 1)
+            end = file.seek(0, 2)
+            _, version = storage.look(storage.slice_uri(archive, 0, 0))
+            for member in _members(archive, file, 0, end, 1):
+                yield member._replace(version=version)
     except tarfile.TarError as error:
         raise ValueError(f"{archive!r} is no whole, uncompressed tar archive: {error}") from error
 

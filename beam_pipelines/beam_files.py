@@ -27,28 +27,28 @@ def is_link(path: str) -> bool:
     return False
 
 
-def list_files(root: str, follow: bool) -> Iterator[tuple[str, int]]:
+def list_files(root: str, follow: bool) -> Iterator[tuple[str, int, int]]:
     literally = re.sub(r"[[*?]", r"[\g<0>]", root)
     for metadata in FileSystems.match([f"{literally}/**"])[0].metadata_list:
-        yield metadata.path[len(root) + 1 :], metadata.size_in_bytes
+        yield metadata.path[len(root) + 1 :], metadata.size_in_bytes, 0
 
 
-def file_bytes(path: str) -> int:
+def look(path: str) -> tuple[int, int]:
     try:
-        return int(FileSystems.get_filesystem(path).metadata(path).size_in_bytes)
+        return int(FileSystems.get_filesystem(path).metadata(path).size_in_bytes), 0
     except ValueError:  # a line of a list may name what Beam cannot reach
-        return -1
+        return -1, 0
     except OSError:  # BeamIOError is one, also for what does not exist
         if FileSystems.exists(path):
             raise
-        return -1
+        return -1, 0
 
 
 def open_file(path: str) -> IO[bytes]:
     return cast(IO[bytes], FileSystems.open(path, compression_type=_AS_IT_IS))
 
 
-def read_bytes(path: str, start: int, end: int | None) -> bytes:
+def read_bytes(path: str, start: int, end: int | None, version: int) -> bytes:
     with open_file(path) as file:
         if start:
             file.seek(start)

@@ -24,7 +24,7 @@ from google.auth.exceptions import GoogleAuthError
 from google.cloud.storage.retry import DEFAULT_RETRY
 
 from beam_pipelines.pieces import PIECE_BYTES, in_pieces
-from beam_pipelines.storage import Unavailable
+from beam_pipelines.storage import Changed, Unavailable
 from tpu_input.google_client import client
 
 # Google's own schedule of retries begins with a second, in which several requests to a store that is up again fit.
@@ -34,10 +34,10 @@ _QUICK_TIMEOUT = (3.05, 10.0)  # seconds to connect and to answer
 _IN_FLIGHT = 32  # deletions
 
 
-def blob(path: str) -> Any:
-    """Returns the client's handle of an object; asks nothing."""
+def blob(path: str, generation: int = 0) -> Any:
+    """Returns the client's handle of an object, of one of its generations if that is given; asks nothing."""
     bucket, name = _parts(path)
-    return client().bucket(bucket).blob(name)
+    return client().bucket(bucket).blob(name, generation=generation or None)
 
 
 @contextlib.contextmanager
@@ -92,19 +92,19 @@ def is_link(path: str) -> bool:
     return False
 
 
-def list_files(root: str, follow: bool) -> Iterator[tuple[str, int]]:
+def list_files(root: str, follow: bool) -> Iterator[tuple[str, int, int]]:
     skipped = len(_parts(root)[1]) + 1 if _parts(root)[1] else 0
     with explained(root):
         for found in _below(root):
             # Consoles, and TensorFlow, mark a folder by an empty object with its name and a slash.
             if not found.name.endswith("/"):
-                yield found.name[skipped:], found.size
+                yield found.name[skipped:], found.size, found.generation or 0
 
 
 _answered: set[str] = set()  # buckets; one that never has is more likely misspelled, or out of reach, than busy
 
 
-def file_bytes(path: str) -> int:
+def look(path: str) -> tuple[int, int]:
     bucket = path.removeprefix("gs://").partition("/")[0]
     known = bucket in _answered
     try:
@@ -113,9 +113,9 @@ def file_bytes(path: str) -> int:
             found.reload(retry=RETRY) if known else found.reload(retry=QUICK, timeout=_QUICK_TIMEOUT)
     except (FileNotFoundError, ValueError):  # a line of a list may name what no bucket can be called
         _answered.add(bucket)
-        return -1
+        return -1, 0
     _answered.add(bucket)
-    return int(found.size)
+    return int(found.size), int(found.generation)
 
 
 def open_file(path: str) -> IO[bytes]:
@@ -129,9 +129,14 @@ def open_file(path: str) -> IO[bytes]:
     return in_pieces(int(found.size), fetch)
 
 
-def read_bytes(path: str, start: int, end: int | None) -> bytes:
+def read_bytes(path: str, start: int, end: int | None, version: int) -> bytes:
     with explained(path):
-        return b"" if start == end else _download(blob(path), start, end)
+        try:
+            return b"" if start == end else _download(blob(path, version), start, end)
+        except exceptions.NotFound as error:
+            if not version:
+                raise
+            raise Changed(f"{path!r} was written again or deleted: there is no generation {version}") from error
 
 
 def _download(found: Any, start: int, end: int | None) -> bytes:
@@ -189,7 +194,7 @@ def delete(paths: list[str]) -> None:
 def _below(path: str, limit: int | None = None) -> Iterator[Any]:
     """Yields the handles of all objects below a folder."""
     bucket, name = _parts(path)
-    fields = "items(name,size),nextPageToken"
+    fields = "items(name,size,generation),nextPageToken"
     prefix = f"{name}/" if name else ""
     return iter(client().list_blobs(bucket, prefix=prefix, max_results=limit, fields=fields, retry=RETRY))
 

@@ -248,7 +248,7 @@ def _check_leftover(options: ConvertOptions, plan: Plan) -> None:
     """Refuses shards without a manifest or a plan, unless this conversion has written them.
 
     Somebody may have removed the output while it was converted: what its writers then put there is named by no plan any
-    more. They are this conversion's if each has the name of one of its shards, and begins with an image of that shard.
+    more. They are this conversion's if each has the name of one of its shards and begins with an image of that one.
     """
     folder, planned = Work.of(options.output, plan), set(_names(plan))
     found = sorted(path for path, _ in list_dataset(options.output) if not _is_working_file(path))

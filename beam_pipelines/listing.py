@@ -79,7 +79,7 @@ def _row_of_file(file: Member) -> Row:
         file.path.encode()
     except UnicodeEncodeError:
         return Row(_shown(file.path), _shown(file.uri)).reject("bad_name", "its name is not UTF-8")
-    row = Row(file.path, file.uri, num_bytes=file.num_bytes, number=file.number)
+    row = Row(file.path, file.uri, num_bytes=file.num_bytes, version=file.version, number=file.number)
     if posixpath.basename(file.path) in _SYSTEM_FILES:
         return row.reject("system_file", "made by the file manager of macOS or Windows")
     return row.reject("bad_member", file.fault) if file.fault else row
@@ -103,13 +103,13 @@ def _files(source: Source) -> Iterator[Member]:
         for member in archives.members(root):
             yield member._replace(path=member.path[len(shared) :])
         return
-    for path, size in storage.list_files(root):
+    for path, size, version in storage.list_versions(root):
         uri = f"{root}/{path}"
         if path.endswith(".tar") and archives.is_archive(uri):
             for member in archives.members(uri):
                 yield member._replace(path=f"{path[:-4]}/{member.path}")
         else:
-            yield Member(path, "", size, 0)  # locate() knows the URI
+            yield Member(path, "", size, 0, version=version)  # locate() knows the URI
 
 
 def _shared_folder(archive: str) -> str:

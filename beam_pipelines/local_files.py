@@ -37,7 +37,7 @@ def is_link(path: str) -> bool:
     return os.path.islink(path)
 
 
-def list_files(root: str, follow: bool) -> Iterator[tuple[str, int]]:
+def list_files(root: str, follow: bool) -> Iterator[tuple[str, int, int]]:
     if not exists(root):
         return
     above: dict[str, tuple[str, ...]] = {root: ()}  # where the folders that each lies in really are
@@ -48,10 +48,10 @@ def list_files(root: str, follow: bool) -> Iterator[tuple[str, int]]:
         above |= {f"{folder}/{name}": way for name in folders}
         below = folder[len(root) + 1 :]
         for name in names:
-            yield f"{below}/{name}" if below else name, file_bytes(f"{folder}/{name}")
+            yield f"{below}/{name}" if below else name, *look(f"{folder}/{name}")
         for name in folders if not follow else ():
             if is_link(f"{folder}/{name}"):
-                yield f"{below}/{name}" if below else name, -1
+                yield f"{below}/{name}" if below else name, -1, 0
 
 
 def _leads_back(folder: str, way: tuple[str, ...]) -> bool:
@@ -60,15 +60,19 @@ def _leads_back(folder: str, way: tuple[str, ...]) -> bool:
     return any(f"{each}/".startswith(real) for each in way)
 
 
-def file_bytes(path: str) -> int:
+def look(path: str) -> tuple[int, int]:
     try:
-        return os.path.getsize(path)
+        return os.path.getsize(path), 0
     except ValueError:  # a line of a list may hold a zero byte
-        return -1
+        return -1, 0
     except OSError as error:
         if error.errno not in OF_THE_FILE:
             raise
-        return -1
+        return -1, 0
+
+
+def changed_at(path: str) -> int:
+    return os.stat(path).st_mtime_ns
 
 
 def open_file(path: str) -> IO[bytes]:
@@ -77,7 +81,7 @@ def open_file(path: str) -> IO[bytes]:
     return open(path, "rb")
 
 
-def read_bytes(path: str, start: int, end: int | None) -> bytes:
+def read_bytes(path: str, start: int, end: int | None, version: int) -> bytes:
     with open_file(path) as file:
         file.seek(start)
         # No more than there is, for which room would be made.

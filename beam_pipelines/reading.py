@@ -105,7 +105,9 @@ def _read(row: Row) -> Loaded:
     if row.reason:
         return row, Rejected(row.reason, row.detail)
     try:
-        data = storage.read_bytes(row.uri)
+        data = storage.read_bytes(row.uri, row.version)
+    except storage.Changed as error:
+        raise storage.Changed(_changed([str(error)])) from error
     except FileNotFoundError as error:  # it was there, or the row had a reason
         raise storage.Changed(_changed([f"{row.uri!r} is gone"])) from error
     except storage.Unavailable:  # nothing is wrong with the image, which the next run may get
@@ -124,10 +126,12 @@ def changes(rows: Iterable[Row]) -> str:
     """Returns which files of some rows are not what they were when they were listed; "" if none is to be seen."""
 
     def change(row: Row) -> str:
-        num_bytes = row.num_bytes if row.reason else storage.file_bytes(row.uri)
-        if num_bytes == row.num_bytes:
-            return ""
-        return _resized(row, num_bytes) if num_bytes >= 0 else f"{row.uri!r} is gone"
+        num_bytes, version = (row.num_bytes, row.version) if row.reason else storage.look(row.uri)
+        if num_bytes < 0:
+            return f"{row.uri!r} is gone"
+        if num_bytes != row.num_bytes:
+            return _resized(row, num_bytes)
+        return "" if version == row.version else f"{row.uri!r} was written again"
 
     with ThreadPoolExecutor(_READS_IN_FLIGHT) as pool:
         seen = list(filter(None, pool.map(change, rows)))

@@ -33,6 +33,7 @@ class Row(NamedTuple):
       record_bytes: Size of its TFRecord, as planned; 0 for a rejected input.
       reason: Why it is rejected before it is read; "" if it is not.
       detail: What was seen.
+      version: Of the file at `uri` when it was listed, as storage.look() tells it; 0 if none is known.
       number: Which of several with one key counts: the smallest, so the first line of a list, and the last member of
         an archive, where appending replaces. 0 in a folder, where names are unique.
     """
@@ -46,6 +47,7 @@ class Row(NamedTuple):
     record_bytes: int = 0
     reason: str = ""
     detail: str = ""
+    version: int = 0
     number: int = 0
 
     def reject(self, reason: str, detail: str) -> Row:
@@ -69,7 +71,8 @@ def find(row: Row) -> Row:
     if row.reason:
         return row
     if row.uri and not row.num_bytes:
-        row = row._replace(num_bytes=storage.file_bytes(row.uri))
+        num_bytes, version = storage.look(row.uri)
+        row = row._replace(num_bytes=num_bytes, version=version)
     if row.num_bytes >= 0:
         return row
     foreign = storage.is_uri(row.uri) and not row.uri.startswith("gs://")

@@ -39,10 +39,10 @@ class Files(Protocol):
     def check(self, path: str) -> None: ...
     def exists(self, path: str) -> bool: ...
     def is_link(self, path: str) -> bool: ...
-    def list_files(self, root: str, follow: bool) -> Iterator[tuple[str, int]]: ...
-    def file_bytes(self, path: str) -> int: ...
+    def list_files(self, root: str, follow: bool) -> Iterator[tuple[str, int, int]]: ...
+    def look(self, path: str) -> tuple[int, int]: ...
     def open_file(self, path: str) -> IO[bytes]: ...
-    def read_bytes(self, path: str, start: int, end: int | None) -> bytes: ...
+    def read_bytes(self, path: str, start: int, end: int | None, version: int) -> bytes: ...
     def create(self, path: str, temporary_in: str, new: bool) -> AbstractContextManager[IO[bytes]]: ...
     def move(self, source: str, target: str) -> None: ...
     def delete(self, paths: list[str]) -> None: ...
@@ -112,7 +112,12 @@ def list_files(root: str, follow: bool = True) -> Iterator[tuple[str, int]]:
     Raises:
       OSError: A folder cannot be listed.
     """
-    return _files(root).list_files(root, follow)
+    return ((path, num_bytes) for path, num_bytes, _ in _files(root).list_files(root, follow))
+
+
+def list_versions(root: str) -> Iterator[tuple[str, int, int]]:
+    """Yields what list_files() does, with the version of each file: see look()."""
+    return _files(root).list_files(root, True)
 
 
 def file_bytes(path: str) -> int:
@@ -121,13 +126,25 @@ def file_bytes(path: str) -> int:
     Raises:
       Unavailable: The storage does not say, also when asked again.
     """
+    return look(path)[0]
+
+
+def look(path: str) -> tuple[int, int]:
+    """Returns what file_bytes() does, and the version that read_bytes() may insist on.
+
+    The version of an object of a bucket is its generation, another one for every content. That of a part of a local
+    file is the time of the file's last change, in nanoseconds. There is none, 0, for a whole file, which its size must
+    do for, and elsewhere.
+    """
     part = _part(path)
     file = part[1] if part else path
-    num_bytes = _patiently(file, lambda: _files(file).file_bytes(file))
+    num_bytes, version = _patiently(file, lambda: _files(file).look(file))
     if not part:
-        return num_bytes
+        return num_bytes, version
     start, end = int(part[2]), int(part[3])
-    return end - start if start <= end <= num_bytes else -1
+    if not start <= end <= num_bytes:
+        return -1, version
+    return end - start, version if is_uri(file) else local_files.changed_at(file)
 
 
 def _patiently(path: str, function: Callable[[], _Result]) -> _Result:
@@ -180,16 +197,23 @@ def open_file(path: str) -> IO[bytes]:
     return _files(path).open_file(path)
 
 
-def read_bytes(path: str) -> bytes:
+def read_bytes(path: str, version: int = 0) -> bytes:
     """Returns what a file, or the part of a file that slice_uri() names, holds.
 
+    Args:
+      path: The file.
+      version: What look() has said, if it must still be the same.
+
     Raises:
+      Changed: It is not.
       FileNotFoundError: There is no such file.
       OSError: It cannot be read; Unavailable where that is not the file's fault, also when it is tried again.
     """
     part = _part(path)
     whole, start, end = (part[1], int(part[2]), int(part[3])) if part else (path, 0, None)
-    return _patiently(whole, lambda: _files(whole).read_bytes(whole, start, end))
+    if version and not is_uri(whole) and local_files.changed_at(whole) != version:
+        raise Changed(f"{whole!r} was written again")
+    return _patiently(whole, lambda: _files(whole).read_bytes(whole, start, end, version))
 
 
 def read_each(paths: Iterable[str]) -> Iterator[bytes]:

@@ -42,8 +42,10 @@ class Survey(beam.CombineFn):
         split = choose_split(row, self._options)
         number, _ = by_bucket(row, self._options.seed)
         costs[split, number] += cost(row, split, self._options)
-        # A sum does not depend on the order in which rows come. The folder they lie in is no part of what they are.
-        digest = hashlib.sha256(repr(row._replace(uri="")).encode()).digest()
+        # A sum does not depend on the order in which rows come. The folder they lie in is no part of what they are, nor
+        # how often an object of a bucket was written.
+        what = repr(row._replace(uri="", version=0)).rsplit(", version=0, ", 1)
+        digest = hashlib.sha256(", ".join(what).encode()).digest()
         return classes, inputs + 1, reasons, examples, hashes + int.from_bytes(digest, "big"), costs
 
     def merge_accumulators(self, accumulators: Iterable[Any]) -> Any:

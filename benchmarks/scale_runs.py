@@ -54,7 +54,7 @@ def counted(name, kind):
     setattr(storage, name, call)
 for name, kind in [("read_bytes", "reads"), ("open_file", "reads"), ("create", "writes")]:
     counted(name, kind)
-for name in ("exists", "file_bytes"):
+for name in ("exists", "look"):
     counted(name, "stats")
 make_plan, commit = convert_module.make_plan, convert_module.commit
 def made(*args):

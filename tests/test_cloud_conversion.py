@@ -11,6 +11,7 @@ from conftest import files, local
 from fault_proxy import every
 from test_convert import options
 from test_pipelines_commands import refused, run
+from test_reading import after_planning
 
 from beam_pipelines import storage
 from beam_pipelines.convert import convert
@@ -25,6 +26,10 @@ def images(few_digits: Path) -> Path:
     """Thirty-six digits, and a file that is no image."""
     (few_digits / "0" / "page.jpg").write_text("<html>")
     return few_digits
+
+
+def delete_all(folder: str) -> None:
+    storage.delete([f"{folder}/{path}" for path, _ in storage.list_files(folder)])
 
 
 def shards(found: dict[str, str]) -> dict[str, str]:
@@ -57,7 +62,7 @@ def test_every_command_does_on_a_bucket_what_it_does_on_disk(capsys, cloud, imag
 def test_the_sample_is_written_into_a_bucket_and_completed_there(capsys, cloud):
     bucket = cloud.make_bucket()
     assert "1,797 of them written now" in run(capsys, "sample", f"{bucket}/digits")[1]
-    storage.delete([f"{bucket}/digits/3"])
+    delete_all(f"{bucket}/digits/3")
     assert not storage.exists(f"{bucket}/digits/3")
     assert "183 of them written now" in run(capsys, "sample", f"{bucket}/digits")[1]
 
@@ -122,17 +127,38 @@ def test_damage_in_a_bucket_is_found_and_repaired(capsys, cloud, images):
     assert cloud.files(f"{bucket}/out") == whole
 
 
+@pytest.mark.parametrize("kind", ["images", "images.tar"])
+def test_objects_that_are_replaced_between_plan_and_writing_stop_the_conversion(
+    kind, capsys, cloud, images, tmp_path, monkeypatch
+):
+    bucket, replaced = cloud.make_bucket(), f"0/{sorted(path.name for path in (images / '0').iterdir())[0]}"
+    (images / "0" / "page.jpg").unlink()
+    cloud.upload(images, f"{bucket}/images")
+    with tarfile.open(tmp_path / "images.tar", "w") as archive:
+        archive.add(images, ".")
+    cloud.put(f"{bucket}/images.tar", (tmp_path / "images.tar").read_bytes())
+    name = f"{bucket}/images/{replaced}" if kind == "images" else f"{bucket}/images.tar"
+    # The same bytes: what tells it from what was listed is its generation alone.
+    after_planning(monkeypatch, lambda: cloud.put(name, cloud.get(name)))
+    command = ("convert", f"--input={bucket}/{kind}", f"--output={bucket}/out", "--splits=all=100%")
+    shown = refused(capsys, *command)
+    assert "not what" in shown
+    assert f"'{name}" in shown
+    assert "manifest.json" not in cloud.files(f"{bucket}/out")
+    assert run(capsys, *command)[0] == 0
+
+
 def test_what_is_not_the_datasets_own_is_refused_and_never_deleted(capsys, cloud, images):
     bucket = cloud.make_bucket()
     cloud.put(f"{bucket}/out/thesis.txt", b"mine")
     cloud.put(f"{bucket}/output/thesis.txt", b"mine")
     command = ("convert", f"--input={images}", f"--output={bucket}/out", "--shard_size=10KB", "--max_rejected=100%")
     assert "holds no dataset but 'thesis.txt'" in refused(capsys, *command, "--overwrite")
-    storage.delete([f"{bucket}/out"])
+    delete_all(f"{bucket}/out")
     assert run(capsys, *command)[0] == 0
     cloud.put(f"{bucket}/out/thesis.txt", b"mine")
     assert "'thesis.txt'" in refused(capsys, *command)
-    assert "holds another dataset: its seed is 0, not 1" in refused(capsys, *command, "--seed=1")
+    assert "holds another dataset: its --seed is 0, not 1" in refused(capsys, *command, "--seed=1")
     storage.delete([f"{bucket}/out/thesis.txt"])
     assert run(capsys, *command, "--seed=1", "--overwrite")[0] == 0
     assert read_manifest(f"{bucket}/out").options["seed"] == 1

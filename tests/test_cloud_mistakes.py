@@ -94,7 +94,7 @@ def test_without_credentials_a_public_bucket_can_be_read(cloud, proxy, monkeypat
         monkeypatch.delenv(name)
     monkeypatch.setenv("API_ENDPOINT_OVERRIDE", proxy.url)
     monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))  # where gcloud leaves those of a user
-    assert buckets.read_bytes(f"{bucket}/x", 0, None) == b"public"
+    assert buckets.read_bytes(f"{bucket}/x", 0, None, 0) == b"public"
     assert {request.authorized for request in proxy.requests} == {False}
 
 

@@ -154,7 +154,7 @@ def test_an_output_that_holds_another_dataset_is_refused_and_kept(few_digits, tm
     if change == "inputs":
         shutil.copy(few_digits / "0" / "0000.jpg", few_digits / "0" / "new.jpg")
     difference = (
-        "its seed is 0, not 1"
+        "its --seed is 0, not 1"
         if change == "seed"
         else "it was made of 36 inputs, now there are 37, or others of name or size"
     )

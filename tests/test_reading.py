@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -159,3 +161,25 @@ def test_inputs_that_changed_after_they_were_listed_stop_the_conversion_by_name(
     assert not (tmp_path / "out" / "manifest.json").exists()
     assert main([*command, "--overwrite"]) == 0
     assert "rejected: 0 of 35" in capsys.readouterr().out
+
+
+def test_an_archive_that_changed_after_it_was_listed_stops_the_conversion(few_digits, tmp_path, monkeypatch, capsys):
+    path = tmp_path / "digits.tar"
+    with tarfile.open(path, "w") as archive:
+        archive.add(few_digits, ".")
+
+    def put_another_in_its_place() -> None:
+        (few_digits / "3").mkdir()
+        shutil.copy(few_digits / "0" / "0000.jpg", few_digits / "3")
+        with tarfile.open(path, "w") as archive:
+            for label in ("3", "2", "1", "0"):
+                archive.add(few_digits / label, label)
+
+    after_planning(monkeypatch, put_another_in_its_place)
+    monkeypatch.setattr(main_module, "num_cores", lambda: 0)
+    assert main(["convert", f"--input={path}", f"--output={tmp_path}/out", "--max_rejected=100%"]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert f"'{path}" in err
+    assert "when they were listed" in err
+    assert not (tmp_path / "out" / "manifest.json").exists()

@@ -17,6 +17,7 @@ from test_convert import options
 
 from beam_pipelines.__main__ import main as beam_pipelines_main
 from beam_pipelines.convert import convert
+from beam_pipelines.plan import Plan
 from estimator_app.__main__ import main as estimator_app_main
 from tpu_input import Manifest, RecordSource, read_manifest
 from tpu_input.__main__ import main as tpu_input_main
@@ -112,16 +113,8 @@ def test_an_unfinished_plan_names_nothing_outside(victim, few_digits, tmp_path, 
     output = tmp_path / "out"
     folder = output / ".jpeg2tpu" / FINGERPRINT[:16]
     folder.mkdir(parents=True)
-    plan = {
-        "classes": ["a", "b"],
-        "num_inputs": 1,
-        "num_rejected": {},
-        "examples": {},
-        "fingerprint": FINGERPRINT,
-        "buckets": {"../victim/train": {"0": 1}},
-        "shard_bytes": 100_000,
-        "num_shards": {},
-    }
+    plan = json.loads(Plan(("a", "b"), 1, {}, {}, FINGERPRINT, {"train": {0: 1}}, 100_000, {}).to_json())
+    plan["buckets"] = {"../victim/train": {"0": 1}}
     (folder / "plan.json").write_text(json.dumps(plan))
     (victim / "train-00000-of-00001.tfrecord").write_text("mine")
     before = files(victim)
