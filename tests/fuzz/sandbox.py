@@ -18,7 +18,8 @@ from fuzz import corpus
 from fuzz.corpus import KINDS, Command
 from fuzz.damage import Entry
 
-SECONDS = 10  # of CPU beyond what the command takes on good files
+SECONDS = 10  # beyond what the command takes on good files
+BUSY = 30  # seconds that a second of CPU may take on a machine with other things to do; beyond it a command waits
 STDERR_LINES = 3
 MEMORY_BYTES = 3 << 30
 _OLD = 1_000_000_000  # a time of access from which a later one is told
@@ -132,7 +133,8 @@ class Sandbox:
             problems.append("a traceback")
         if (lines := len(ended.stderr.splitlines())) > STDERR_LINES:
             problems.append(f"{lines} lines on stderr")
-        if ended.cpu > SECONDS + command.slack or ended.code == -99:
+        seconds = SECONDS + command.slack
+        if ended.cpu > seconds or ended.wall > seconds + BUSY * ended.cpu:
             problems.append(f"took {ended.cpu:.1f} CPU seconds, {ended.wall:.1f} in all")
         if ended.memory > MEMORY_BYTES:
             problems.append(f"took {ended.memory >> 20:,} MB")

@@ -25,7 +25,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-WALL_SECONDS = 60  # after which a command hangs, also on a machine that has other things to do
+WALL_SECONDS = 300  # after which a command hangs, also on a machine that has other things to do
 CPU_SECONDS = 40
 _MORE_MEMORY = 8 << 30  # addresses beyond those that the packages take; a mistake must not take the machine's memory
 _FILE_BYTES = 1 << 30
