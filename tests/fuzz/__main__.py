@@ -51,6 +51,7 @@ def main() -> int:
         todo = batches(flags.cases, flags.seed, flags.kind or list(KINDS))
         ended = collections.Counter[tuple[str, str]]()
         seconds = collections.Counter[str]()
+        end = "\r" if sys.stderr.isatty() else "\n"
         failures = collections.Counter[tuple[str, ...]]()
         for number, done in enumerate(in_processes(todo, flags.processes, folder)):
             for case in done:
@@ -61,8 +62,7 @@ def main() -> int:
                     failures[failure := _failure(case)] += 1
                     if failures[failure] == 1:  # more of the same are counted
                         print(case, flush=True)
-            if sys.stderr.isatty():
-                print(f"\r{number + 1} of {len(todo)} batches", end="", file=sys.stderr)
+            print(f"{number + 1} of {len(todo)} batches", end=end, file=sys.stderr, flush=True)
     for failure, count in failures.most_common():
         print(f"{count} times: {', '.join(failure)}")
     total = sum(count for (kind, _), count in ended.items() if kind == "all")

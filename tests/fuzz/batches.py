@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from fuzz.corpus import KINDS, Command
 from fuzz.sandbox import Ended, Sandbox
 
-_FEW, _MANY = 5, 100  # cases of a batch
+_FEW, _MANY = 3, 100  # cases of a batch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,10 +55,14 @@ class Case:
 def batches(cases: int, first_seed: int = 0, kinds: Sequence[str] = tuple(KINDS)) -> list[Batch]:
     """Returns batches of that many cases in all, over kinds by their weight."""
     order = [kind for kind in kinds for _ in range(KINDS[kind].weight)]
-    count = max(_FEW, min(_MANY, cases // len(order)))
-    whole, rest = divmod(cases, count)
-    counts = [count] * whole + [rest] * (rest > 0)
-    return [Batch(order[number % len(order)], first_seed + number, count) for number, count in enumerate(counts)]
+    size = max(_FEW, min(_MANY, cases // len(order)))
+    whole, rest = divmod(cases, size)
+    counts = [size] * whole + [rest] * (rest > 0)
+    spread = max(1.0, len(order) / len(counts))  # a few batches are not all of the first kinds
+    return [
+        Batch(order[int(number * spread) % len(order)], first_seed + number, count)
+        for number, count in enumerate(counts)
+    ]
 
 
 def cases(sandbox: Sandbox, batch: Batch) -> list[Case]:
