@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.metadata
 import json
+import os
 import platform
 
 import tensorflow as tf
@@ -39,12 +40,19 @@ class Finished:
 
 
 def check_free(model_dir: str) -> None:
-    """Checks that a folder without a run holds nothing else; hidden files do not count.
+    """Checks that a folder without a run holds nothing else, hidden files aside, and that no run's files are links.
 
     Raises:
-      ValueError: It holds something.
+      ValueError: It holds something, or links, through which what is written would leave the folder.
     """
-    found = [name for name in files.names(model_dir) if not name.startswith(".")]
+    every = files.names(model_dir)
+    links = [name for name in every if os.path.islink(f"{model_dir}/{name}")]
+    if links:
+        raise ValueError(
+            f"{model_dir!r} holds a link, {links[0]!r}, through which a training would write elsewhere; remove it "
+            "(--export_dir says where exports go)"
+        )
+    found = [name for name in every if not name.startswith(".")]
     if CONFIG_NAME not in found:
         foreign = [name for name in found if name != f"{CONFIG_NAME}.tmp"]
         if foreign:

@@ -120,6 +120,7 @@ def test_a_run_goes_on_from_the_newest_whole_checkpoint(model_dir, digits_datase
 
 def test_it_ends_with_the_weights_of_a_run_that_nothing_befell(model_dir, digits_dataset, tmp_path):
     kind = loop_of(model_dir)
+    shutil.copytree(model_dir, tmp_path / "straight")
     cut(model_dir / DATA, 0.5)
     said = train(digits_dataset, model_dir, train_steps=6, loop=kind)
     assert said[0].startswith(f"'{model_dir}/{DATA}' of a checkpoint cannot be read (")

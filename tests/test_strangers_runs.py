@@ -136,6 +136,18 @@ def test_a_link_among_the_exports_is_not_followed_when_it_is_removed(stranger, d
     assert (victim / "precious").exists()
 
 
+@pytest.mark.parametrize("name", ["config.json.tmp", ".lock", "export", "model.ckpt-4_temp", "history.csv"])
+def test_nothing_is_written_through_a_link_in_a_model_dir(stranger, digits_dataset, tmp_path, capsys, name):
+    (tmp_path / "victim").mkdir()
+    if (stranger / name).is_dir():
+        shutil.rmtree(stranger / name)
+    (stranger / name).unlink(missing_ok=True)
+    (stranger / name).symlink_to(tmp_path / "victim")
+    line = refused(capsys, "train", f"--dataset={digits_dataset.path}", f"--model_dir={stranger}", *FLAGS)
+    assert f"'{stranger}' holds a link, '{name}', through which a training would write elsewhere" in line
+    assert list((tmp_path / "victim").iterdir()) == []
+
+
 def refusal(folder: Path, text: str) -> str:
     """Returns why a config.json is refused, "" when it is not."""
     (folder / "config.json").write_text(text)
