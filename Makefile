@@ -105,18 +105,20 @@ test-preflight: $(VENV)/installed $(VENV_PREFLIGHT)/installed
 # TensorFlow 2.15; 1.2 GB.
 preflight: $(VENV_PREFLIGHT)/installed
 
-$(VENV)/installed: setup.py constraints/python3.11.txt
+$(VENV)/installed: setup.py constraints/python3.11.txt constraints/references.txt
 	@test -n "$(PYTHON)" || { echo 'error: no Python 3.11 found, which TPUEstimator needs; install it, or name it: make PYTHON=/path/to/python3.11' >&2; exit 2; }
 	"$(PYTHON)" -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet --upgrade pip
 	PYTHONWARNINGS=ignore $(VENV)/bin/python -m pip install --quiet --constraint constraints/python3.11.txt --editable '.[dev]'
+	$(VENV)/bin/python -m pip install --quiet --no-deps --requirement constraints/references.txt
 	@touch $@
 
-$(VENV_NEWEST)/installed: setup.py constraints/python3.13.txt
+$(VENV_NEWEST)/installed: setup.py constraints/python3.13.txt constraints/references.txt
 	@test -n "$(PYTHON_NEWEST)" || { echo 'error: no Python 3.13 found; name it: make PYTHON_NEWEST=/path/to/python3.13' >&2; exit 2; }
 	"$(PYTHON_NEWEST)" -m venv $(VENV_NEWEST)
 	$(VENV_NEWEST)/bin/python -m pip install --quiet --upgrade pip
 	PYTHONWARNINGS=ignore $(VENV_NEWEST)/bin/python -m pip install --quiet --constraint constraints/python3.13.txt --editable '.[dev]'
+	$(VENV_NEWEST)/bin/python -m pip install --quiet --no-deps --requirement constraints/references.txt
 	@touch $@
 
 # Everything that README's and docs/benchmarks.md's numbers come from, in parts meant to take under 10 minutes each on

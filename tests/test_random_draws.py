@@ -29,7 +29,7 @@ PLACES = np.stack([np.ones([BOX, BOX]), *np.mgrid[:BOX, :BOX]], -1).astype(np.fl
 # What each function of tpu_input.augment draws.
 DRAWN = {
     "color_jitter": ["brightness", "contrast", "saturation"],
-    "rand_augment": ["operation 1", "sign 1", "operation 2", "sign 2"],
+    "rand_augment": [f"{drawn} {layer}" for layer in (1, 2) for drawn in ("operation", "sign", "y", "x")],
     "mixup": ["mixup share"],
     "cutmix": ["cutmix area", "cutmix y", "cutmix x"],
 }
@@ -42,23 +42,28 @@ def test_every_augmentation_is_listed():
     assert {name for name, it in functions if it.__module__ == augment.__name__ and name[0] != "_"} == set(DRAWN)
 
 
+def marked(pixels: tf.Tensor, choice: tf.Tensor, place: tf.Tensor) -> tf.Tensor:
+    """An operation that only leaves its number and its sign, in other digits than the last layer's, and its place."""
+    pixels = tf.cast(pixels, tf.float32)
+    return tf.concat([100 * pixels[..., :1] + choice, pixels[..., 3:], place[None, None]], -1)
+
+
 def everything(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """A user's augmentation: of one seed its own draw, and all that tpu_input.augment has; 16 numbers for DRAWN."""
-    with pytest.MonkeyPatch.context() as patch:  # operations that only leave their number, with the sign of the level
-        marks = {
-            name: lambda pixels, level, number=number: 100 * pixels + (1 + number) * tf.sign(level)
-            for number, name in enumerate(augment.OPERATIONS)
-        }
-        patch.setattr(augment, "OPERATIONS", marks)
-        patch.setattr(augment, "_as", lambda image, pixels: pixels)
-        layers = augment.rand_augment(2, 9)(tf.zeros([1, 1, 3]), seed)[0, 0, 0]
+    """A user's augmentation: of one seed its own draw, and all that tpu_input.augment has; 20 numbers for DRAWN."""
+    with pytest.MonkeyPatch.context() as patch:
+        marks = [
+            lambda pixels, sign, place, number=number: marked(pixels, (1 + number) * sign, place)
+            for number in range(len(augment.operations(9, 40, 100)))
+        ]
+        patch.setattr(augment, "operations", lambda *_: dict(enumerate(marks)))
+        layers = augment.rand_augment(2, 9)(tf.zeros([1, 1, 5]), seed)[0, 0]
     pair, labels = tf.stack([tf.zeros([BOX, BOX, 3]), tf.constant(PLACES)]), tf.eye(2)
     share = augment.mixup(pair[:, :1, :1], labels, seed)[1][0, 0]
     box = tf.reduce_sum(augment.cutmix(pair, labels, seed)[0][0], [0, 1])  # its pixels, the sums of their y and x
     jittered = tf.reshape(augment.color_jitter(0.4, 0.4, 0.4)(tf.constant(COLOURS), seed), [-1])
     corners = [image[0, 0, 0], image[0, -1, 0], image[0, 0, 1], image[-1, 0, 1]]
-    values = tf.stack([*corners, tf.random.stateless_uniform([], seed), layers, share])
-    return tf.reshape(tf.concat([values, box, jittered, tf.zeros([8 * 8 * 3 - 16])], 0), [8, 8, 3])
+    values = tf.stack([*corners, tf.random.stateless_uniform([], seed), share])
+    return tf.reshape(tf.concat([values, box, jittered, layers, tf.zeros([8 * 8 * 3 - 20])], 0), [8, 8, 3])
 
 
 @pytest.fixture(scope="module")
@@ -68,11 +73,12 @@ def drawn() -> dict[str, np.ndarray]:
 
     def crops(number: tf.Tensor) -> tf.Tensor:
         both = decode_for_training(tf.constant(RAMP), tf.stack([np.int64(7), number]), config)
-        return tf.stack([tf.reshape(crop, [-1])[:16] for crop in both])
+        return tf.stack([tf.reshape(crop, [-1])[:20] for crop in both])
 
     made = tf.data.Dataset.range(EXAMPLES).map(crops, tf.data.AUTOTUNE).batch(EXAMPLES).get_single_element().numpy()
-    made = made[(made[..., 7] > 0).all(1)]
-    left, right, top, bottom, user, layers, share, *box = np.moveaxis(made[..., :10], -1, 0)
+    made = made[(made[..., 6] > 0).all(1)]
+    left, right, top, bottom, user, share, *box = np.moveaxis(made[..., :9], -1, 0)
+    layers, *places = np.moveaxis(made[..., 15:], -1, 0)
     # The first and the last of 8 pixels are 7/8 of the crop apart, and half a pixel within it.
     width, height = 8 / 7 * abs(right - left), 8 / 7 * (bottom - top)
     free_x, free_y = (
@@ -81,7 +87,7 @@ def drawn() -> dict[str, np.ndarray]:
     )
     first = np.round(layers / 100)
     second = layers - 100 * first
-    colours = made[..., 10:16].reshape(-1, 2, 2, 3)
+    colours = made[..., 9:15].reshape(-1, 2, 2, 3)
     grey, grey_before = (of @ np.array([0.299, 0.587, 0.114]) for of in (colours, COLOURS[0]))
     bright = grey.mean(-1) / grey_before.mean()
     contrasted = (grey[..., 1] - grey[..., 0]) / (grey_before[1] - grey_before[0]) / bright
@@ -90,7 +96,7 @@ def drawn() -> dict[str, np.ndarray]:
         *(width * height / SIDE**2, np.log(width / height), free_x[0] / free_x[1], free_y[0] / free_y[1]),
         *(1.0 * (left > right), user),
         *(bright, contrasted, saturated),
-        *(abs(first) - 1, np.sign(first), abs(second) - 1, np.sign(second)),
+        *(abs(first) - 1, np.sign(first), *places[:2], abs(second) - 1, np.sign(second), *places[2:]),
         *(share, box[0] / BOX**2, box[1] / box[0], box[2] / box[0]),
     ]
     return dict(zip(QUANTITIES, found, strict=True))
@@ -147,7 +153,7 @@ def test_cutmix_draws_the_boxes_of_its_authors(drawn, quantity):
 @pytest.mark.parametrize(
     ("quantity", "published"),
     [
-        ("user's draw", stats.uniform()),
+        *((draw, stats.uniform()) for draw in ("user's draw", "y 1", "x 1", "y 2", "x 2")),
         *((factor, stats.uniform(0.6, 0.8)) for factor in DRAWN["color_jitter"]),
         ("mixup share", stats.beta(0.2, 0.2)),
     ],
@@ -163,8 +169,8 @@ def test_a_factor_is_drawn_from_its_published_distribution(drawn, quantity, publ
         ("flip", [0, 1]),
         ("sign 1", [-1, 1]),
         ("sign 2", [-1, 1]),
-        ("operation 1", range(14)),
-        ("operation 2", range(14)),
+        ("operation 1", range(17)),
+        ("operation 2", range(17)),
     ],
 )
 def test_each_choice_is_as_likely_as_another(drawn, quantity, values):

@@ -128,7 +128,7 @@ def test_without_order_every_example_still_comes_once_an_epoch(digits_dataset):
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "float32"])
-@pytest.mark.parametrize("function", [augment.color_jitter(), augment.rand_augment(), augment.rand_augment(3, 10)])
+@pytest.mark.parametrize("function", [augment.color_jitter(), augment.rand_augment(), augment.rand_augment(3, 28)])
 def test_augmentation_is_random_by_the_seed_alone(digits_dataset, function, dtype):
     config = changed(WHOLE, augment=function, dtype=dtype)
     run = batches(digits_dataset, config, 3)
@@ -141,6 +141,44 @@ def test_augmentation_is_random_by_the_seed_alone(digits_dataset, function, dtyp
 def test_an_augmentation_that_changes_the_shape_is_refused(digits_dataset):
     with pytest.raises(ValueError, match=r"augment made uint8 \(4, 8, 3\) of uint8 \(8, 8, 3\); it needs to keep"):
         batches(digits_dataset, changed(augment=lambda image, seed: image[:4]), 1)
+
+
+@pytest.mark.parametrize("mix", [augment.mixup, augment.cutmix])
+def test_a_mixed_loss_is_that_of_both_examples_each_by_its_share_and_its_weight(mix):
+    random = np.random.default_rng(0)
+    images = np.zeros([4, 8, 8, 3], np.float32)
+    images[:2] = 1  # so that each is mixed with another of which it can be told
+    labels, weight = random.dirichlet(np.ones(5), 4).astype(np.float32), np.array([1, 0, 0.5, 0], np.float32)
+    logs = np.log(random.dirichlet(np.ones(5), 4))
+    for step in range(5):
+        mixed, new_labels, new_weight = mix(images, labels, tf.constant([0, step]), weight=tf.constant(weight))
+        share = np.mean(mixed, axis=(1, 2, 3))
+        share[2:] = 1 - share[2:]
+        entropy, other = -np.sum(labels * logs, 1), -np.sum(labels[::-1] * logs, 1)
+        expected = share * weight * entropy + (1 - share) * weight[::-1] * other
+        np.testing.assert_allclose(new_weight * -np.sum(new_labels * logs, 1), expected, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(new_weight, share * weight + (1 - share) * weight[::-1], rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(np.sum(new_labels, 1), 1, rtol=1e-5)  # also where both weigh nothing
+
+
+@pytest.mark.parametrize("mix", [augment.mixup, augment.cutmix])
+@pytest.mark.parametrize(
+    ("images_", "labels", "message"),
+    [
+        (
+            tf.zeros([2, 8, 8, 3]),
+            tf.constant([0, 1]),
+            r"labels must be floating point, \[N, classes\], got int32 \(2,\)",
+        ),
+        (tf.zeros([2, 8, 8, 3]), tf.constant([0.0, 1.0]), r"got float32 \(2,\); class numbers cannot be mixed: give"),
+        (tf.zeros([2, 8, 8, 3]), tf.constant([[0.0], [1.0]]), r"got float32 \(2, 1\); class numbers cannot"),
+        (tf.zeros([2, 8, 8, 3]), tf.eye(2, dtype=tf.int32), r"got int32 \(2, 2\)"),
+        (tf.zeros([2, 8, 8, 3], tf.uint8), tf.eye(2), r"images must be floating point.*got uint8 .*from_infeed"),
+    ],
+)
+def test_what_cannot_be_mixed_is_refused(mix, images_, labels, message):
+    with pytest.raises(ValueError, match=message):
+        mix(images_, labels, tf.constant([0, 0]))
 
 
 @pytest.mark.parametrize("mix", [augment.mixup, augment.cutmix])

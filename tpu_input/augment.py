@@ -14,7 +14,7 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from tpu_input.operations import GREY, OPERATIONS, Operation
+from tpu_input.operations import GREY, MAX_MAGNITUDE, Operation, operations
 from tpu_input.seeds import seed_for
 
 Augment = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
@@ -43,47 +43,84 @@ def color_jitter(brightness: float = 0.4, contrast: float = 0.4, saturation: flo
     return augment
 
 
-def rand_augment(num_layers: int = 2, magnitude: float = 9) -> Augment:
-    """Returns a function that applies num_layers of 14 operations at random, each at magnitude / 10 of its strength.
+def rand_augment(
+    num_layers: int = 2,
+    magnitude: float = 9,
+    cutout_const: float | None = None,
+    translate_const: float | None = None,
+) -> Augment:
+    """Returns a function that applies num_layers of 17 operations at random, each with the same magnitude.
 
-    Cubuk et al. 2019, "RandAugment: Practical automated data augmentation with a reduced search space", section 3.
+    Cubuk et al. 2019, "RandAugment: Practical automated data augmentation with a reduced search space". num_layers and
+    magnitude mean what they mean in tf-models-official and tensorflow/tpu, so that published values can be taken over:
+    (2, 9) for ResNet-50, (2, 17) and (2, 28) for EfficientNet-B5 and B7 (section 4.3). See tpu_input.operations.
+
+    Args:
+      num_layers: N of the paper, at least 1.
+      magnitude: M of the paper, in [0, 30].
+      cutout_const: Half the side of cutout's square at magnitude 10, in pixels. Default: the reference's 40, on images
+        of fewer than 224 pixels as many fewer; else a square would cover a small image whole.
+      translate_const: Pixels of a translation at magnitude 10. Default: the reference's 100, as many fewer likewise.
+
+    Raises:
+      ValueError: num_layers or magnitude is out of its range.
     """
-    if num_layers < 1 or not 0 <= magnitude <= 10:
-        raise ValueError(f"needs num_layers >= 1 and magnitude in [0, 10], got {num_layers!r} and {magnitude!r}")
-    level = magnitude / 10
+    if num_layers < 1 or not 0 <= magnitude <= MAX_MAGNITUDE:
+        raise ValueError(
+            f"needs num_layers >= 1 and magnitude in [0, {MAX_MAGNITUDE}], got {num_layers!r} and {magnitude!r}"
+        )
 
     def augment(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-        pixels = tf.cast(image, tf.float32)
+        share = min(1.0, min(image.shape[:2]) / 224)
+        known = operations(
+            magnitude,
+            40 * share if cutout_const is None else cutout_const,
+            100 * share if translate_const is None else translate_const,
+        )
+        pixels = tf.cast(image if image.dtype.is_integer else tf.round(tf.clip_by_value(image, 0, 255)), tf.uint8)
+        layers = tf.random.stateless_uniform([num_layers, 4], seed_for(seed, "rand_augment"))
         for layer in range(num_layers):
-            choice = tf.random.stateless_uniform([2], seed_for(seed, f"rand_augment {layer}"))
-            sign = tf.where(choice[1] < 0.5, -1.0, 1.0)
-            operations = [_bound(operation, pixels, level * sign) for operation in OPERATIONS.values()]
-            pixels = tf.switch_case(tf.cast(choice[0] * len(operations), tf.int32), operations)
-        return _as(image, pixels)
+            choice, sign = layers[layer, 0], tf.where(layers[layer, 1] < 0.5, -1.0, 1.0)
+            branches = [_bound(operation, pixels, sign, layers[layer, 2:]) for operation in known.values()]
+            pixels = tf.switch_case(tf.cast(choice * len(known), tf.int32), branches)
+        return tf.cast(pixels, image.dtype)
 
     return augment
 
 
-def mixup(images: tf.Tensor, labels: tf.Tensor, seed: tf.Tensor, alpha: float = 0.2) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns each image mixed with the batch's reversed; for a model_fn, after from_infeed().
+def mixup(
+    images: tf.Tensor, labels: tf.Tensor, seed: tf.Tensor, alpha: float = 0.2, weight: tf.Tensor | None = None
+) -> tuple[tf.Tensor, ...]:
+    """Returns (images, labels), each mixed with the batch's reversed, and the weight if it is given.
 
-    Zhang et al. 2017, "mixup: Beyond Empirical Risk Minimization"; one share a batch, as in the authors' code.
+    For a model_fn, after from_infeed(). Zhang et al. 2017, "mixup: Beyond Empirical Risk Minimization"; one share for a
+    batch, as in the authors' code. With the weights, the sum of weight × cross-entropy is that of the unmixed labels,
+    each by its share: an example of weight 0 counts in no label.
 
     Args:
-      images: [N, H, W, 3], floating point.
-      labels: [N, classes], one-hot or smoothed, of the same dtype.
+      images: [N, H, W, C], floating point.
+      labels: [N, classes], floating point: one-hot or smoothed.
       seed: [2] integers, e.g. the run's seed and the global step.
       alpha: Of the Beta(alpha, alpha) that the share is drawn from.
+      weight: [N], floating point, as in the features; None if all examples count.
+
+    Raises:
+      ValueError: Images are integers, or labels are integers or class numbers, which cannot be mixed.
     """
-    share = tf.cast(_beta(alpha, seed_for(seed, "mixup")), images.dtype)
-    return share * images + (1 - share) * images[::-1], share * labels + (1 - share) * labels[::-1]
+    images, labels = _batch(images, labels)
+    share = _beta(alpha, seed_for(seed, "mixup"))
+    mixed = tf.cast(share, images.dtype)
+    return mixed * images + (1 - mixed) * images[::-1], *_mixed_labels(labels, weight, share)
 
 
-def cutmix(images: tf.Tensor, labels: tf.Tensor, seed: tf.Tensor, alpha: float = 1.0) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns each image with a box of the batch's reversed in it, labels mixed by area; arguments as of mixup().
+def cutmix(
+    images: tf.Tensor, labels: tf.Tensor, seed: tf.Tensor, alpha: float = 1.0, weight: tf.Tensor | None = None
+) -> tuple[tf.Tensor, ...]:
+    """Returns each image with a box of the batch's reversed in it, labels mixed by area; otherwise as mixup().
 
     Yun et al. 2019, "CutMix: Regularization Strategy to Train Strong Classifiers with Localizable Features".
     """
+    images, labels = _batch(images, labels)
     height, width = images.shape[1], images.shape[2]
     side = tf.sqrt(1 - _beta(alpha, seed_for(seed, "cutmix size")))
     centre = tf.random.stateless_uniform([2], seed_for(seed, "cutmix centre")) * [height, width]
@@ -93,8 +130,35 @@ def cutmix(images: tf.Tensor, labels: tf.Tensor, seed: tf.Tensor, alpha: float =
     in_rows = tf.logical_and(rows >= low[0], rows < high[0])
     in_columns = tf.logical_and(columns >= low[1], columns < high[1])
     inside = tf.cast(tf.logical_and(in_rows[:, None], in_columns[None, :]), images.dtype)[None, :, :, None]
-    share = 1 - tf.cast(tf.reduce_mean(inside), labels.dtype)
-    return images * (1 - inside) + images[::-1] * inside, share * labels + (1 - share) * labels[::-1]
+    share = 1 - tf.reduce_mean(tf.cast(inside, tf.float32))
+    return images * (1 - inside) + images[::-1] * inside, *_mixed_labels(labels, weight, share)
+
+
+def _batch(images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    images, labels = tf.convert_to_tensor(images), tf.convert_to_tensor(labels)
+    if not images.dtype.is_floating or images.shape.rank != 4:
+        raise ValueError(
+            f"images must be floating point, [N, H, W, C], got {images.dtype.name} {images.shape}; "
+            "mix what from_infeed() returns"
+        )
+    if not labels.dtype.is_floating or labels.shape.rank != 2 or labels.shape[1] == 1:
+        raise ValueError(
+            f"labels must be floating point, [N, classes], got {labels.dtype.name} {labels.shape}; "
+            "class numbers cannot be mixed: give tf.one_hot(labels, classes)"
+        )
+    return images, labels
+
+
+def _mixed_labels(labels: tf.Tensor, weight: tf.Tensor | None, share: tf.Tensor) -> tuple[tf.Tensor, ...]:
+    """Returns labels mixed by share, and the weight if there is one; labels then by their share of the weight."""
+    of_labels = tf.cast(share, labels.dtype)
+    if weight is None:
+        return (of_labels * labels + (1 - of_labels) * labels[::-1],)
+    of_weight = tf.cast(share, weight.dtype)
+    first, second = of_weight * weight, (1 - of_weight) * weight[::-1]
+    own = tf.where(first + second > 0, tf.math.divide_no_nan(first, first + second), of_weight)
+    own = tf.cast(own, labels.dtype)[:, None]
+    return own * labels + (1 - own) * labels[::-1], first + second
 
 
 def _beta(alpha: float, seed: tf.Tensor) -> tf.Tensor:
@@ -111,5 +175,5 @@ def _as(image: tf.Tensor, pixels: tf.Tensor) -> tf.Tensor:
     return tf.cast(tf.round(pixels) if image.dtype.is_integer else pixels, image.dtype)
 
 
-def _bound(operation: Operation, pixels: tf.Tensor, level: tf.Tensor) -> Callable[[], tf.Tensor]:
-    return lambda: tf.ensure_shape(operation(pixels, level), pixels.shape)
+def _bound(operation: Operation, *arguments: tf.Tensor) -> Callable[[], tf.Tensor]:
+    return lambda: tf.ensure_shape(operation(*arguments), arguments[0].shape)
