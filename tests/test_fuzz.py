@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 from fuzz import corpus
-from fuzz.batches import Batch, batches, cases
+from fuzz.batches import Batch, cases
 from fuzz.corpus import KINDS, Command
 from fuzz.sandbox import Sandbox
 
-CASES = 60  # in `make test`; .ci/run tries 500 by `make fuzz`
+CASES = 2  # of each kind; .ci/run tries 500 by `make fuzz`
 
 
 @pytest.fixture(scope="module")
@@ -17,7 +17,7 @@ def sandbox(tmp_path_factory):
         yield sandbox
 
 
-@pytest.mark.parametrize("batch", batches(CASES), ids=str)
+@pytest.mark.parametrize("batch", [Batch(kind, 0, CASES) for kind in KINDS], ids=str)
 def test_a_hostile_file_costs_a_line_and_nothing_else(sandbox: Sandbox, batch: Batch):
     found = cases(sandbox, batch)
     assert len(found) == batch.count

@@ -159,24 +159,25 @@ def _kinds() -> dict[str, Kind]:
     dataset, single = _dataset_commands("dataset", _BOTH), _dataset_commands("single", "train=100%")
     archives = (_convert("odd.tar", "out", _MOST), _convert("odd", "out", _MOST, "--max_rejected=100%"))
     kinds = {
-        "manifest": Kind(("dataset/manifest.json",), _DATASET, _JSON, dataset, 5),
-        "manifest of one split": Kind(("single/manifest.json",), (*_PLAIN, "model"), _JSON, single, 4),
-        "rejected": Kind(("single/rejected.jsonl",), _PLAIN, _JSON, single[:-3], 4),
+        "manifest": Kind(("dataset/manifest.json",), _DATASET, _JSON, dataset, 30),
+        "manifest of one split": Kind(("single/manifest.json",), (*_PLAIN, "model"), _JSON, single, 25),
+        "rejected": Kind(("single/rejected.jsonl",), _PLAIN, _JSON, single[:-3], 15),
         "index": Kind(
             ("single/index/*.parquet",),
             _PLAIN,
             damage.several(*[damage.column_damages] * 3, damage.byte_damages),
             single[:-2],
+            10,
         ),
         "records": Kind(
             ("single/*.tfrecord",),
             (*_PLAIN, "model"),
             damage.several(*[damage.record_damages] * 3, damage.byte_damages),
             single,
-            2,
+            5,
         ),
         "dataset's folders": Kind(
-            ("single", "single/index", "single/*"), _PLAIN, damage.several(damage.entry_damages), single[:-2]
+            ("single", "single/index", "single/*"), _PLAIN, damage.several(damage.entry_damages), single[:-2], 10
         ),
         "plan": Kind(("half/.jpeg2tpu/*/plan.json", "half/.jpeg2tpu/**/*.json"), ("src", "half"), _JSON, _HALF, 2),
         "rows": Kind(("half/.jpeg2tpu/**/*.rows",), ("src", "half"), _JSON, _HALF),
