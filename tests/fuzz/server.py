@@ -22,6 +22,7 @@ import sys
 import threading
 import time
 import traceback
+import warnings
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -48,7 +49,9 @@ def main() -> None:
     print("ready", file=replies, flush=True)
     for line in requests:
         request = json.loads(line)
-        process = os.fork()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # threads of C++ libraries, which wait
+            process = os.fork()
         if process == 0:
             replies.close()
             _prepare(request)
