@@ -183,3 +183,11 @@ def test_an_archive_that_changed_after_it_was_listed_stops_the_conversion(few_di
     assert f"'{path}" in err
     assert "when they were listed" in err
     assert not (tmp_path / "out" / "manifest.json").exists()
+
+
+def test_a_file_of_another_size_than_was_listed_is_no_input(tmp_path):
+    path = tmp_path / "a.jpg"
+    path.write_bytes(b"12345")
+    assert [data for _, data in read_rows([Row("a", str(path), num_bytes=5)])] == [b"12345"]
+    with pytest.raises(storage.Changed, match=f"'{path}' has 5 bytes, had 4; when nobody changes the inputs"):
+        list(read_rows([Row("a", str(path), num_bytes=4)]))
