@@ -28,6 +28,7 @@ from beam_pipelines import engines
 from beam_pipelines.command_line import size
 from beam_pipelines.convert import build_writing
 from beam_pipelines.dataset import WORK_NAME
+from beam_pipelines.folders import FolderSurvey, read_folders
 from beam_pipelines.listing import check_source, list_rows
 from beam_pipelines.options import ConvertOptions
 from beam_pipelines.packing import NAME
@@ -146,8 +147,11 @@ def _work(options: ConvertOptions) -> Iterator[str]:
         check_source(source)
     rows = itertools.chain.from_iterable(list_rows(source, options) for source in options.sources)
     num_inputs = num_bytes = num_sized = 0
+    survey = FolderSurvey(options)
+    folders = survey.create_accumulator()
     for row in itertools.islice(rows, _MAX_LISTED):
         num_inputs += 1
+        survey.add_input(folders, row)
         if row.num_bytes or num_sized < _SIZED:  # a folder's listing tells sizes, a list asks for each
             num_sized += 1
             num_bytes += find(row).num_bytes
@@ -156,6 +160,7 @@ def _work(options: ConvertOptions) -> Iterator[str]:
     num_bytes = num_bytes * num_inputs // max(num_sized, 1)
     more = " or more, as the listing stopped there" if num_inputs == _MAX_LISTED else ""
     yield f"input     {num_inputs:,} files{more}, {size(num_bytes)}" + ("" if num_sized == num_inputs else " or so")
+    yield from (f"folders   {remark}" for remark in read_folders(folders, options).remarks)
     yield f"output    {_shards(options, num_bytes)}"
     minutes = max(num_inputs, num_bytes / IMAGE_BYTES) / IMAGES_A_SECOND / 60
     time = f"{minutes:.0f} minutes" if minutes < 120 else f"{minutes / 60:,.0f} hours"

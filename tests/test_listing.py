@@ -14,6 +14,7 @@ from inputs import listed, make, reasons
 
 from beam_pipelines import storage
 from beam_pipelines.__main__ import main
+from beam_pipelines.dry_run import _work
 from beam_pipelines.listing import check_source
 from beam_pipelines.options import ConvertOptions, Source
 from beam_pipelines.rows import (
@@ -266,3 +267,11 @@ def test_one_of_three_splits_without_a_class_of_the_others_is_refused(few_digits
     assert code == 2
     assert "the splits 'test' and 'train' of " in err
     assert "'test' has 'zero', 'train' 'one'" in err
+
+
+def test_a_dry_run_reads_folders_as_the_conversion_does(tmp_path):
+    make(tmp_path, "in/train/cat/1.jpg", "in/val/cat/2.jpg", "bad/train/cat/1.jpg", "bad/more/2.jpg")
+    lines = list(_work(ConvertOptions((Source(f"{tmp_path}/in"),), "/out")))
+    assert "folders   read as splits: train/ as train, val/ as validation" in lines
+    with pytest.raises(ValueError, match=r"it is not clear which folders of .* are splits and which are classes"):
+        list(_work(ConvertOptions((Source(f"{tmp_path}/bad"),), "/out")))
