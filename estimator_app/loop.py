@@ -31,6 +31,7 @@ from estimator_app.loops import Loop, find_loop
 from estimator_app.model_dir import Finished, check_free, claim, read_finished, write_finished
 from estimator_app.patience import no_recovery_in_place, patiently
 from estimator_app.pictures import write_inputs, write_pictures
+from estimator_app.progress import TimeLeft
 from estimator_app.rounds import num_examples
 from estimator_app.stopping import Stopped
 from estimator_app.tpu import Tpu
@@ -197,6 +198,7 @@ def _go_on(it: _Run, tpu: Tpu | None) -> Finished:
     if not _is_over(step, it):
         _announce(it, step)
     trained: dict[str, float] = {}
+    left = TimeLeft.of(it.config, num_examples(it.manifest, it.config.split))
     drawn = time.monotonic()
     while not _is_over(step, it) or not _is_evaluated(step, it):
         it.check_alone()
@@ -207,7 +209,7 @@ def _go_on(it: _Run, tpu: Tpu | None) -> Finished:
                 drawn = time.monotonic()
         else:
             next_step = next_stop(step, it.config.steps_per_eval, it.config.train_steps)
-            trained = it.loop.train(trainer, it.manifest, it.config, step, next_step, it.stop)
+            trained = it.loop.train(trainer, it.manifest, it.config, step, next_step, it.stop, left)
             step = next_step
     it.check_alone()
     return _finish(it, step)

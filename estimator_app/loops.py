@@ -25,8 +25,8 @@ class Loop:
 
     Attributes:
       make: (config, model_dir, cluster) -> what train and evaluate take first.
-      train: (made, manifest, config, step, last, stop) -> history.csv's columns; from the checkpoint of `step` to that
-        of `last`.
+      train: (made, manifest, config, step, last, stop, left) -> history.csv's columns; from the checkpoint of `step` to
+        that of `last`.
       evaluate: (made, manifest, config, stop, checkpoint) -> metrics over every example of config.split.
       save: (config, checkpoint, export_dir, classes_file, extra, export_to_tpu) -> path of a new SavedModel.
     """

@@ -1,6 +1,7 @@
-"""How far training is and how fast, on this machine's clock; a bar on a terminal.
+"""How far training is, how fast, and how long it still takes, on this machine's clock; a bar on a terminal.
 
     input_fn ──timed()──▶ batches with the moment at which each was ready ──Progress──▶ share of time spent waiting
+    ends of steps, of all stretches of the run ──TimeLeft──▶ seconds to the end of the run, evaluations included
 
 The wait is that of the step for its batch: from the moment a step begins to the moment its batch was there, which is 0
 when the input was ahead. A Cloud TPU's hosts feed it from a queue in threads of their own, whose wait nobody here
@@ -9,7 +10,9 @@ sees: there the share is unknown.
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -18,13 +21,93 @@ from typing import Any
 import tensorflow as tf
 from tqdm import tqdm
 
+from estimator_app.config import TrainConfig
+
 v1 = tf.compat.v1
 SessionRunHook: Any = v1.train.SessionRunHook
 
 READY = "ready"  # the feature that timed() adds
-_FORMAT = "step {n_fmt}/{total_fmt} |{bar}| {remaining} left{postfix}"  # the bar has what the columns leave
+_FORMAT = "step {n_fmt}/{total_fmt} |{bar}| %s left{postfix}"  # the bar has what the columns leave
 _LEAST_BAR = 2
 _BAR = 10  # tqdm's own, where the columns are not known
+
+
+# Share of a training step that the same images take in evaluation: the backward pass has twice the operations of the
+# forward pass (Kaplan et al. 2020, "Scaling Laws for Neural Language Models", section 2.1).
+_FORWARD = 1 / 3
+_BEGINNING = 2  # looks at a stretch
+_ENOUGH = 3  # looks at a pace before it is told
+
+
+@dataclasses.dataclass
+class TimeLeft:
+    """Tells how long a run still takes, from what it has taken in this process; one for the whole run.
+
+    Training goes in stretches, from one evaluation to the next, and is looked at after each step, on a TPU after each
+    loop of steps. The first two looks at a stretch are its beginning and say nothing of the pace: before the first, the
+    graph is built and compiled and the shuffle buffer filled; TPUEstimator's second step makes an executor without the
+    summaries of its first, and took 9 times as long as those after it (cnn, 32 px, 2 cores). The pace is that of all
+    other looks at all stretches. Between two stretches lies an evaluation, with the export of what was the best. Until
+    the first has been seen, it is taken to be as long as the beginning of a stretch, in which a graph is built too, and
+    its images at a third of training's time. A run whose stretches are of two looks has no pace; their beginnings hold
+    everything.
+
+    Attributes:
+      train_steps: Of the run.
+      steps_per_eval: Steps of a stretch.
+      eval_batches: Images of an evaluation, in training's batches.
+    """
+
+    train_steps: int
+    steps_per_eval: int
+    eval_batches: float
+
+    def __post_init__(self) -> None:
+        self._step, self._at = 0, math.nan  # of the last look
+        self._begun = (0, math.nan)  # the same of where the stretch began
+        self._ahead = 0  # looks to come that are its beginning
+        self._looks, self._steps, self._seconds = 0, 0, 0.0
+        self._beginnings: list[tuple[int, float]] = []  # steps and seconds
+        self._evaluations: list[float] = []  # seconds
+
+    @classmethod
+    def of(cls, config: TrainConfig, eval_examples: int) -> TimeLeft:
+        """Returns that of a run which evaluates so many examples each time."""
+        return cls(config.train_steps, config.steps_per_eval, eval_examples / config.train_batch_size)
+
+    def begin(self, step: int, now: float) -> None:
+        """Begins a stretch at `step`; `now` in seconds."""
+        if not math.isnan(self._at):
+            self._evaluations.append(now - self._at)
+        if 0 < self._ahead < _BEGINNING:  # the stretch before had too few looks
+            self._end_beginning()
+        self._step, self._at, self._begun, self._ahead = step, now, (step, now), _BEGINNING
+
+    def took(self, step: int, now: float) -> None:
+        """Looks at a stretch that has come to `step` by `now`."""
+        steps, seconds = step - self._step, now - self._at
+        self._step, self._at = step, now
+        if self._ahead:
+            self._ahead -= 1
+            if not self._ahead:
+                self._end_beginning()
+        else:
+            self._looks, self._steps, self._seconds = self._looks + 1, self._steps + steps, self._seconds + seconds
+
+    def _end_beginning(self) -> None:
+        step, at = self._begun
+        self._beginnings.append((self._step - step, self._at - at))
+
+    def seconds(self) -> float | None:
+        """Returns how long the run still takes after the last look; None as long as that is not known."""
+        if not self._beginnings or (not self._evaluations and self._looks < _ENOUGH):
+            return None
+        pace = self._seconds / self._steps if self._steps else 0.0
+        beginning = statistics.fmean(max(0.0, seconds - steps * pace) for steps, seconds in self._beginnings)
+        guessed = beginning + self.eval_batches * pace * _FORWARD
+        evaluation = statistics.fmean(self._evaluations) if self._evaluations else guessed
+        ahead = -(-self.train_steps // self.steps_per_eval) - max(1, -(-self._step // self.steps_per_eval)) + 1
+        return (self.train_steps - self._step) * pace + ahead * evaluation + (ahead - 1) * beginning
 
 
 def timed(input_fn: Callable[..., tf.data.Dataset]) -> Callable[..., tf.data.Dataset]:
@@ -48,13 +131,27 @@ class Progress(SessionRunHook):  # type: ignore[misc]
       loss: Of the last step.
     """
 
-    def __init__(self, start: int, stop: int, train_steps: int, batch_size: int, shown: bool | None = None) -> None:
+    def __init__(
+        self, start: int, stop: int, train_steps: int, batch_size: int, left: TimeLeft, shown: bool | None = None
+    ) -> None:
+        """Begins to count.
+
+        Args:
+          start: Step that is done.
+          stop: Step of the next evaluation.
+          train_steps: Of the whole run.
+          batch_size: Images of a step.
+          left: The run's.
+          shown: Whether there is a bar; None shows it where stderr is a terminal.
+        """
         self.step, self.loss = start, math.nan
+        self._left = left
+        left.begin(start, time.time())
         self._stop, self._batch_size = stop, batch_size
         self._runs, self._losses, self._waited = 0, 0.0, 0.0
         hidden = not sys.stderr.isatty() if shown is None else not shown
         self._bar = tqdm(
-            total=train_steps, initial=start, bar_format=_FORMAT, dynamic_ncols=True, leave=False, disable=hidden
+            total=train_steps, initial=start, bar_format=_FORMAT % "?", dynamic_ncols=True, leave=False, disable=hidden
         )
         self._bar.format_meter = _fitted
 
@@ -91,6 +188,9 @@ class Progress(SessionRunHook):  # type: ignore[misc]
             self._first_end, self._first_step = self._last_end, self.step
         else:
             self._waited += max(0.0, ready - began)
+        self._left.took(self.step, self._last_end)
+        seconds = self._left.seconds()
+        self._bar.bar_format = _FORMAT % ("?" if seconds is None else tqdm.format_interval(seconds))
         self._bar.set_postfix_str(self._line(), refresh=False)
         self._bar.update(self.step - before)
 

@@ -18,7 +18,7 @@ from estimator_app.config import TrainConfig
 from estimator_app.damage import named
 from estimator_app.evaluation import Metrics
 from estimator_app.patience import Unreachable
-from estimator_app.progress import Progress, timed
+from estimator_app.progress import Progress, TimeLeft, timed
 from estimator_app.stopping import StopHook, Stopped
 from tpu_input import Manifest, eval_steps, make_eval_input_fn, make_train_input_fn
 
@@ -26,9 +26,17 @@ v1 = tf.compat.v1
 
 
 def train(
-    estimator: Any, manifest: Manifest, config: TrainConfig, step: int, last: int, stop: threading.Event
+    estimator: Any,
+    manifest: Manifest,
+    config: TrainConfig,
+    step: int,
+    last: int,
+    stop: threading.Event,
+    left: TimeLeft | None = None,
 ) -> dict[str, float]:
     """Trains from the checkpoint of `step` to `last`; returns what history.csv says about it.
+
+    `left` is the run's; None is one of this stretch alone.
 
     Raises:
       ValueError: The loss is no number, an image cannot be decoded, or the checkpoint is of another network.
@@ -37,7 +45,8 @@ def train(
     """
     began = time.monotonic()
     input_fn = make_train_input_fn(manifest, config.input, start_step=step)
-    progress = Progress(step, last, config.train_steps, config.train_batch_size)
+    left = left or TimeLeft.of(config, manifest.split(config.split).num_examples)
+    progress = Progress(step, last, config.train_steps, config.train_batch_size, left)
     hooks = [_check(latest_checkpoint(estimator.model_dir), config), StopHook(stop), progress]
     if config.save_steps:
         hooks.append(SaveEvery(estimator.model_dir, config.save_steps))

@@ -17,7 +17,7 @@ from estimator_app.config import TrainConfig
 from estimator_app.damage import named
 from estimator_app.evaluation import Metrics
 from estimator_app.metrics import results
-from estimator_app.progress import Progress, timed
+from estimator_app.progress import Progress, TimeLeft, timed
 from estimator_app.rounds import check_evaluable, counted, no_number
 from estimator_app.stopping import Stopped
 from estimator_app.strategy import Trainer
@@ -27,9 +27,17 @@ SAVE_SECONDS = 60.0  # what a killed run loses at the most
 
 
 def train(
-    trainer: Trainer, manifest: Manifest, config: TrainConfig, step: int, last: int, stop: threading.Event
+    trainer: Trainer,
+    manifest: Manifest,
+    config: TrainConfig,
+    step: int,
+    last: int,
+    stop: threading.Event,
+    left: TimeLeft | None = None,
 ) -> dict[str, float]:
     """Trains from the checkpoint of `step` to `last`; returns what history.csv says about it.
+
+    `left` is the run's; None is one of this stretch alone.
 
     Raises:
       ValueError: The loss is no number, an image cannot be decoded, the checkpoint is of another network, or the batch
@@ -46,7 +54,8 @@ def train(
         trainer.restore(path).assert_consumed()
     save = _saver(trainer, config, saved=step if path else -1)
     save(step)
-    progress = Progress(step, last, config.train_steps, config.train_batch_size)
+    left = left or TimeLeft.of(config, manifest.split(config.split).num_examples)
+    progress = Progress(step, last, config.train_steps, config.train_batch_size, left)
     try:
         with named(manifest, "train"):
             _train_to(trainer, batches, progress, last, stop, save)
