@@ -134,6 +134,7 @@ def setting(flags, image_size, stored, cache, batch_size):
     options = vars(flags) | {"dataset": manifest.path, "split": "validation", "eval_batch_size": 100}
     options |= {"image_size": image_size, "cache": cache, "train_batch_size": batch_size, "iterations_per_loop": 100}
     options |= {"train_steps": flags.steps, "steps_per_eval": flags.steps, "learning_rate": 0.01}
+    options["crop_area"] = (0.08, 1.0)  # whatever is stored
     return manifest, TrainConfig.of(manifest, options)
 
 

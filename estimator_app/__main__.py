@@ -88,7 +88,7 @@ def _train_flags(flag: Any) -> None:
     flag("--dataset", type=_folder, required=True, help="folder or gs:// URI of shards with their manifest.json")
     flag("--loop", help=_LOOP)
     flag("--network", default="cnn", help=_NETWORK)
-    flag("--image_size", type=int, default=224, help="height and width in pixels (default: %(default)s)")
+    flag("--image_size", type=int, help=_IMAGE_SIZE)
     flag("--train_batch_size", type=int, default=128, help="images a step, over all TPU cores (default: %(default)s)")
     flag("--eval_batch_size", type=int, default=128, help="images a step of evaluation (default: %(default)s)")
     flag(
@@ -106,7 +106,7 @@ def _train_flags(flag: Any) -> None:
     flag("--seed", type=int, default=0, help="of first weights, order and crops (default: %(default)s)")
     flag("--dtype", default="uint8", help="of pixels fed: uint8, bfloat16 or float32 (default: %(default)s)")
     flag("--layout", default="NHWC", help=_LAYOUT)
-    flag("--crop_area", type=_range, default=(0.08, 1.0), metavar="LOW,HIGH", help=_CROP_AREA)
+    flag("--crop_area", type=_range, metavar="LOW,HIGH", help=_CROP_AREA)
     flag("--no_flip", dest="flip", action="store_false", help="mirror no images: left and right differ, as in digits")
     flag("--eval_crop", type=float, default=0.875, help=_EVAL_CROP)
     flag("--shuffle_records", type=int, default=InputConfig.shuffle_records, help=_SHUFFLE_RECORDS)
@@ -142,7 +142,11 @@ _SHUFFLE_RECORDS = "encoded images to shuffle among, all in memory (default: %(d
 _CACHE = "what of a small dataset stays in memory after its first epoch: encoded or decoded images (default: none)"
 _SERVICE = "dispatcher of a tf.data service that does training's input: docs/input-service.md (default: this machine)"
 _EVAL_CROP = "side of evaluation's centred crop, as a share of the image's shorter side (default: %(default)s)"
-_CROP_AREA = "smallest and largest share of an image in a training crop (default: 0.08,1)"
+_IMAGE_SIZE = "height and width in pixels that the network sees (default: the run's, else the images' own, up to 224)"
+_CROP_AREA = (
+    "smallest and largest share of an image in a training crop (default: the run's, else 0.08,1; images of less"
+)
+_CROP_AREA += " than 224 pixels: as many pixels at the least as 0.08 of those, up to 0.6,1)"
 
 
 def _evaluate_flags(flag: Any) -> None:

@@ -53,7 +53,7 @@ def check(arguments: argparse.Namespace) -> None:
 def train(arguments: argparse.Namespace) -> int:
     """Trains to the end, evaluates and exports; or goes on from where it was."""
     from estimator_app.checkpoints import latest_step
-    from estimator_app.config import TrainConfig
+    from estimator_app.config import TrainConfig, chosen_input, surprises
     from estimator_app.loop import run
     from estimator_app.model_dir import begun
     from estimator_app.patience import Moved
@@ -61,13 +61,23 @@ def train(arguments: argparse.Namespace) -> int:
     from tpu_input import read_manifest
 
     manifest, model_dir = read_manifest(arguments.dataset), arguments.model_dir
-    config = TrainConfig.of(manifest, _options(arguments), begun(model_dir))
+    options, earlier = _options(arguments), begun(model_dir)
+    config = TrainConfig.of(manifest, options, earlier)
+    chosen = "" if earlier else chosen_input(config, options, manifest)
+    of_input = [chosen] * bool(chosen) + [f"note: {surprise}" for surprise in surprises(config, manifest)]
+
+    def report(line: str) -> None:
+        """Says a line, and after the first, which is that training begins, what there is to say of its input."""
+        say(line)
+        while of_input:
+            say(of_input.pop(0))
+
     if config.train_steps > config.decay_steps:
         say(f"note: the learning rate has fallen by step {config.decay_steps} (decay_steps), and stays there")
     tpu, command = _tpu(arguments) if arguments.use_tpu else None, _command(arguments.argv)
     with on_signals() as stop:
         try:
-            run(manifest, config, model_dir, _export_dir(arguments), tpu, say, stop, command)
+            run(manifest, config, model_dir, _export_dir(arguments), tpu, report, stop, command)
         except Stopped:
             say(f"stopped, and saved at step {latest_step(model_dir)}/{config.train_steps}; go on with: {command}")
             return 128 + (stop.number or 0)
@@ -184,14 +194,16 @@ def predict(arguments: argparse.Namespace) -> int:
 def preflight(arguments: argparse.Namespace) -> int:
     """Prints what a TPU would say of a training; returns 1 when something would fail."""
     from estimator_app.checkpoints import latest_step
-    from estimator_app.config import TrainConfig
+    from estimator_app.config import TrainConfig, chosen_input
     from estimator_app.model_dir import begun
     from estimator_app.preflight import preflight
     from tpu_input import read_manifest
 
     manifest, topology = read_manifest(arguments.dataset), find_topology(arguments.topology)
     earlier = begun(arguments.model_dir) if arguments.model_dir else None
-    config = TrainConfig.of(manifest, _options(arguments), earlier)
+    options = _options(arguments)
+    config = TrainConfig.of(manifest, options, earlier)
+    chosen = "" if earlier else chosen_input(config, options, manifest)
     trained = latest_step(arguments.model_dir) if earlier else 0
     differences = earlier.differences(config, trained) if earlier else []
     advice = "give another --model_dir, or repeat its run's options"
@@ -199,6 +211,8 @@ def preflight(arguments: argparse.Namespace) -> int:
     parts: list[Part] = []
     tell = (lambda _: None) if arguments.json else say
     tell(f"{config.network} by {config.loop} on {topology}, batches of {config.train_batch_size:,}")
+    if chosen:
+        tell(chosen)
     looked = preflight(manifest, config, topology, _compiler(arguments), arguments.largest_batch)
     for part in itertools.chain(of_run if differences else [], looked):
         parts.append(part)
@@ -206,6 +220,7 @@ def preflight(arguments: argparse.Namespace) -> int:
     tell(f"\n{conclusion(parts)}")
     if arguments.json:
         fields = {"topology": topology.name, "fails": any(part.fails for part in parts)}
+        fields |= {"image_size": config.input.image_size, "crop_area": config.input.crop_area}
         say(json.dumps(fields | {"parts": [dataclasses.asdict(part) for part in parts]}, ensure_ascii=False))
     return 1 if any(part.fails for part in parts) else 0
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -15,7 +16,7 @@ from estimator_app.loops import LOOPS, default_loop
 from estimator_app.networks import check_network, find_network
 from estimator_app.optimizers import OPTIMIZERS
 from estimator_app.schedule import DECAYS, WARMUP_SHARE, Schedule
-from tpu_input.config import InputConfig
+from tpu_input.config import InputConfig, fitting_input, image_side
 from tpu_input.schema import Manifest
 
 FORMAT_VERSION = 2
@@ -138,7 +139,8 @@ class TrainConfig:
           manifest: The dataset's; its training pixels give mean and std.
           options: Fields of TrainConfig and InputConfig, by name; others are left alone. None as learning_rate or
             weight_decay is the optimizer's own; as decay_steps that of `earlier`, else train_steps; as warmup_steps
-            WARMUP_SHARE of decay_steps; as loop that of `earlier`, else loops.default_loop().
+            WARMUP_SHARE of decay_steps; as loop that of `earlier`, else loops.default_loop(); as image_size or
+            crop_area that of `earlier`, else what fits the images: tpu_input.config.fitting_input().
           earlier: Of the run that goes on.
 
         Raises:
@@ -147,6 +149,10 @@ class TrainConfig:
         train = manifest.split("train")
         of_input, of_run = _fields(InputConfig, options), _fields(cls, options)
         find_network(of_run["network"])  # imports it: the user has named it
+        fitting = fitting_input(train)
+        for name in fitting:
+            if of_input.get(name) is None:
+                of_input[name] = getattr(earlier.input, name) if earlier else fitting[name]
         return cls(
             **_completed(of_run, earlier),
             fingerprint=manifest.fingerprint,
@@ -216,6 +222,63 @@ class TrainConfig:
             return config
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{path!r} is not a training run's config: {error}") from error
+
+
+def chosen_input(config: TrainConfig, options: Mapping[str, Any], manifest: Manifest) -> str:
+    """Returns the flags that TrainConfig.of() chose for a new run's input, and why; "" where all were given.
+
+    Args:
+      config: What it returned.
+      options: What it was given.
+      manifest: The dataset's.
+    """
+    flags = {
+        "image_size": f"--image_size={config.input.image_size}",
+        "crop_area": "--crop_area={:g},{:g}".format(*config.input.crop_area),
+    }
+    chosen = [flag for name, flag in flags.items() if options.get(name) is None]
+    train = manifest.split("train")
+    why = f"for images of {_mean_size(manifest)} pixels" if image_side(train) else "as the images' sizes are not known"
+    return f"input: {' '.join(chosen)}, {why}" if chosen else ""
+
+
+_ENLARGED = 1.5  # times the side of the images
+_SMALLEST_CROP = 16  # pixels
+
+
+def surprises(config: TrainConfig, manifest: Manifest) -> Iterator[str]:
+    """Yields a sentence for each option that does something to these images which hardly anybody wants, and its remedy.
+
+    Args:
+      config: Of training on it.
+      manifest: The dataset's.
+    """
+    fed, train = config.input, manifest.split("train")
+    fitting, side, size = fitting_input(train), image_side(train), _mean_size(manifest)
+    batch, images = config.train_batch_size, train.num_examples
+    if batch > images:
+        yield (
+            f"--train_batch_size={batch} is more than the {images:,} training images, so that a step holds some more "
+            f"than once; give {images} or less"
+        )
+    if side and fed.image_size > _ENLARGED * side:
+        yield (
+            f"--image_size={fed.image_size} enlarges images of {size} pixels, which adds work and no detail; "
+            f"{fitting['image_size']} would fit them"
+        )
+    crop = math.sqrt(fed.crop_area[0]) * side
+    if side and crop < _SMALLEST_CROP and fed.crop_area[0] < fitting["crop_area"][0]:
+        yield (
+            "--crop_area={:g},{:g} ".format(*fed.crop_area)
+            + f"cuts crops of down to {crop:.0f} x {crop:.0f} pixels from "
+            f"images of {size}; {fitting['crop_area'][0]:g},1 would fit them"
+        )
+
+
+def _mean_size(manifest: Manifest) -> str:
+    """Returns the training images' mean height and width, as in "32 x 32"."""
+    train = manifest.split("train")
+    return f"{train.height[1]:.0f} x {train.width[1]:.0f}"
 
 
 def _fields(kind: type[Any], options: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,8 @@ from typing import Any
 
 from tpu_input import buckets
 from tpu_input.command_line import Parser, exit_code, sigterm_raises
-from tpu_input.config import CACHES, DTYPES, LAYOUTS, InputConfig, check_service
+from tpu_input.config import CACHES, DTYPES, LAYOUTS, InputConfig, check_service, fitting_input
+from tpu_input.manifest import Split
 
 _AUGMENTS = ("none", "color_jitter", "rand_augment")
 
@@ -92,7 +93,7 @@ def _command(commands: Any, name: str, run: Callable[..., int], words: str, exam
 
 
 def _config_flags(flag: Any) -> None:
-    flag("--image_size", type=int, default=224, help="height and width in pixels (default: %(default)s)")
+    flag("--image_size", type=int, help="height and width in pixels (default: the images' own, up to 224, as train's)")
     flag("--dtype", choices=DTYPES, default="uint8", help="of pixels on their way to the TPU (default: %(default)s)")
     flag("--layout", choices=(*LAYOUTS, "auto"), default="NHWC", help="of batches (default: %(default)s)")
     flag("--augment", choices=_AUGMENTS, default="none", help="of tpu_input.augment (default: %(default)s)")
@@ -125,8 +126,8 @@ def _benchmark(flags: argparse.Namespace) -> int:
     from tpu_input.reading import read_manifest
     from tpu_input.verdict import bound, describe
 
-    config, sizes = _config(flags), (flags.images, flags.rounds, flags.batch_size)
-    measured = measure(read_manifest(flags.dataset), flags.split, config, *sizes)
+    manifest, sizes = read_manifest(flags.dataset), (flags.images, flags.rounds, flags.batch_size)
+    measured = measure(manifest, flags.split, _config(flags, manifest.split(flags.split)), *sizes)
     if flags.json:
         needed = {"cores_needed": measured.cores_for(flags.need)} if flags.need else {}
         print(json.dumps(dataclasses.asdict(measured) | {"bound": bound(measured)} | needed))
@@ -154,12 +155,14 @@ def _say(line: str) -> None:
     print(line, flush=True)
 
 
-def _config(flags: argparse.Namespace) -> InputConfig:
+def _config(flags: argparse.Namespace, split: Split) -> InputConfig:
     from tpu_input import augment
 
     as_given = ("dtype", "layout", "echo", "deterministic", "parallel_shards", "shuffle_records")
+    fitting = fitting_input(split)
     return InputConfig(
-        flags.image_size,
+        fitting["image_size"] if flags.image_size is None else flags.image_size,
+        crop_area=fitting["crop_area"],
         augment=None if flags.augment == "none" else getattr(augment, flags.augment)(),
         cache=None if flags.cache == "none" else flags.cache,
         **{name: getattr(flags, name) for name in as_given},
