@@ -39,6 +39,11 @@ class Program:
         """What it takes of a core's memory."""
         return sum(self.memory.values()) - 2 * self.memory["alias"]
 
+    @property
+    def has_loops(self) -> bool:
+        """Whether it repeats something, as Keras' LSTM does: flops and bytes_accessed count that once."""
+        return " while(" in self.text
+
 
 @dataclasses.dataclass(frozen=True)
 class TooLarge:

@@ -19,7 +19,7 @@ class Finding:
 
     Attributes:
       verdict: GOOD; FAILS: training on the TPU would not start, would stop, or would learn or count wrong; COSTS: it
-        would run, slower than it could; UNKNOWN: this was not looked at.
+        would run, slower than it could, or learn less; UNKNOWN: this was not looked at.
       seen: What is.
       advice: What to do; "" where there is nothing to.
     """

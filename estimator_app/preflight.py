@@ -2,7 +2,7 @@
 
 manifest + TrainConfig + Topology
     ──graph──▶ calls of input_fn ──input──▶ who sees what
-    ──xla──▶ HLO ──compile──▶ FLOPs, bytes, memory ──feeding──▶ images/s that the hosts must deliver
+    ──xla──▶ HLO ──compile──▶ FLOPs, bytes, memory ──feeding──▶ images/s that the VMs must deliver
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any
 import tensorflow as tf
 
 from estimator_app.compiler import Compiler, Program
-from estimator_app.config import TrainConfig
+from estimator_app.config import TrainConfig, surprises
 from estimator_app.damage import named
-from estimator_app.findings import FAILS, GOOD, UNKNOWN, Finding, Part
+from estimator_app.findings import COSTS, FAILS, GOOD, UNKNOWN, Finding, Part
 from estimator_app.preflight_compile import check_compile
 from estimator_app.preflight_feeding import check_feeding, pace
 from estimator_app.preflight_hlo import Hlo, check_hlo, lower
@@ -29,7 +29,7 @@ from estimator_app.quiet import one_line
 from estimator_app.specs import described, misfits
 from estimator_app.topologies import Topology
 from tpu_input import Manifest, eval_steps, make_eval_input_fn, make_train_input_fn, params_from_context
-from tpu_input.benchmark import whole_cost
+from tpu_input.benchmark import single_threaded_rate, whole_cost
 from tpu_input.device import resolved_layout
 
 Calls = dict[str, Sequence[tuple[Any, Any]]]  # (params, config) of an input_fn for each host, by mode
@@ -72,6 +72,9 @@ def preflight(
                 layout,
                 lambda batch: lowered(config, model_dir, spec(batch)),
                 search,
+            )
+            compiled = dataclasses.replace(
+                compiled, findings=(*compiled.findings, *_evaluation_memory(config, topology))
             )
         else:
             compiled, program = _not_compiled(hlo), None
@@ -151,6 +154,8 @@ def _input(manifest: Manifest, config: TrainConfig, topology: Topology, calls: C
     yield from failed
     if not all(calls.values()):
         yield Finding(UNKNOWN, "nothing is fed as long as there is no graph")
+    for surprise in surprises(config, manifest):
+        yield Finding(COSTS, *surprise.split("; ", 1))
 
 
 @contextlib.contextmanager
@@ -190,14 +195,29 @@ def _not_compiled(hlo: Hlo | None) -> Part:
     return Part("compile", (Finding(UNKNOWN, "libtpu is not there", "make preflight"),))
 
 
+def _evaluation_memory(config: TrainConfig, topology: Topology) -> Iterator[Finding]:
+    train, evaluation = (size // topology.num_cores for size in (config.train_batch_size, config.eval_batch_size))
+    if evaluation > train:
+        yield Finding(
+            UNKNOWN,
+            f"a core takes {evaluation:,} images in evaluation and {train:,} in training, whose step is compiled: "
+            "evaluation may need more memory",
+            f"give --eval_batch_size={config.train_batch_size} or less",
+        )
+
+
 def _feeding(program: Program | None, manifest: Manifest, config: TrainConfig, topology: Topology) -> Part:
     if program is None:
         return Part("feeding", (Finding(UNKNOWN, "how fast a step can be, only the compiled one tells"),))
+    if program.has_loops:
+        return Part("feeding", (Finding(UNKNOWN, "how fast a step with loops can be, the compiler does not tell"),))
     found = pace(program.flops, program.bytes_accessed, topology, config.train_batch_size)
     cost = whole_cost(manifest, "train", config.input, _IMAGES, _ROUNDS, _BATCH)
+    single_threaded = single_threaded_rate(manifest, "train", config.input, _IMAGES, _ROUNDS, _BATCH)
     numbers = {"steps_per_second": 1 / found.seconds, "images_per_second": found.images_per_second}
     here = {"images_per_second_here": cost.images_per_second, "cpu_ms_an_image_here": cost.cpu_ms}
-    return Part("feeding", tuple(check_feeding(found, topology, cost)), numbers | here)
+    here |= {"images_per_second_of_one_thread_here": single_threaded}
+    return Part("feeding", tuple(check_feeding(found, topology, cost, single_threaded)), numbers | here)
 
 
 # As python -m tpu_input benchmark measures.

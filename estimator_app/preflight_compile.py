@@ -10,7 +10,7 @@ from typing import Any
 
 from estimator_app.compiler import Program, TooLarge
 from estimator_app.device_memory import Tensor, tensors
-from estimator_app.findings import COSTS, FAILS, GOOD, Finding, Part
+from estimator_app.findings import COSTS, FAILS, GOOD, UNKNOWN, Finding, Part
 from estimator_app.largest_batch import largest_batch
 from estimator_app.topologies import Topology
 
@@ -74,6 +74,12 @@ def _too_large(found: TooLarge, batch: int, largest: int, topology: Topology) ->
 
 
 def _work(program: Program, topology: Topology) -> Finding:
+    if program.has_loops:
+        return Finding(
+            UNKNOWN,
+            f"a step is more than {program.flops / 1e9:,.1f} GFLOP and moves more than "
+            f"{program.bytes_accessed / 1e9:,.2f} GB a core: it has loops, whose body the compiler counts once",
+        )
     intensity, balance = program.flops / program.bytes_accessed, topology.flops / topology.bytes_per_second
     bound = "arithmetic" if intensity >= balance else "memory"
     return Finding(
@@ -104,16 +110,15 @@ def _layout(kept: list[Tensor], batch: int, layout: str) -> Iterator[Finding]:
     images = [each for each in kept if each.opcode == "parameter" and _is_images(each, batch, layout)]
     for each in images[:1]:
         wants = each.order(layout)
+        lie = f"images lie as {wants} on the device, and {layout} is sent"
+        better = _ENDING.get(wants[-1])
         if wants[-1] == layout[-1]:
-            yield Finding(
-                GOOD, f"images lie as {wants} on the device, and {layout} is sent: the last axis stays the last"
-            )
+            yield Finding(GOOD, f"{lie}: the last axis stays the last")
+        elif better:
+            advice = f"give --layout={better}, which the hosts' input does in parallel"
+            yield Finding(COSTS, f"{lie}, which has to be transposed on the way", advice)
         else:
-            yield Finding(
-                COSTS,
-                f"images lie as {wants} on the device, and {layout} is sent, which has to be transposed on the way",
-                f"give --layout={_ending(wants[-1])}, which the hosts' input does in parallel",
-            )
+            yield Finding(GOOD, f"{lie}; no --layout ends with {wants[-1]}, so that each is transposed on the way")
 
 
 def _is_images(tensor: Tensor, batch: int, layout: str) -> bool:
@@ -121,5 +126,5 @@ def _is_images(tensor: Tensor, batch: int, layout: str) -> bool:
     return len(tensor.sizes) == len(layout) and sizes["N"] == batch and sizes["C"] == 3 and sizes["H"] == sizes["W"]
 
 
-def _ending(axis: str) -> str:
-    return {"N": "HWCN", "C": "HWNC"}.get(axis, "NHWC")
+# By the axis that the device wants last: what can be sent that ends with it.
+_ENDING = {"N": "HWCN", "C": "NHWC"}

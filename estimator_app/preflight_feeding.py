@@ -1,6 +1,6 @@
-"""Whether hosts can feed what the cores take.
+"""Whether TPU VMs can feed what their cores take.
 
-FLOPs and bytes of a step, peaks of the chip ──▶ least seconds a step ──▶ images/s ──▶ host cores like this machine's
+FLOPs and bytes of a step, peaks of the chip ──▶ least seconds a step ──▶ images/s ──▶ cores like this machine's
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import math
 from estimator_app.findings import COSTS, GOOD, Finding
 from estimator_app.topologies import Topology
 from tpu_input.benchmark import Cost
+from tpu_input.decoding import PARALLEL_DECODES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,28 +46,38 @@ def pace(flops: float, bytes_accessed: float, topology: Topology, train_batch_si
     return Pace(compute, memory, train_batch_size / max(compute, memory))
 
 
-def check_feeding(found: Pace, topology: Topology, cost: Cost) -> list[Finding]:
-    """Returns what is to be said of the pace and of hosts like this machine.
+def check_feeding(found: Pace, topology: Topology, cost: Cost, single_threaded: float) -> list[Finding]:
+    """Returns what is to be said of the pace and of TPU VMs whose processors are like this machine's.
 
     Args:
       found: The pace.
       topology: The TPU.
       cost: Of an image of training's input, on this machine.
+      single_threaded: Images a second at which one thread of this machine does its part of the input.
     """
     bound = "its arithmetic" if found.compute_seconds >= found.memory_seconds else "its memory"
-    hosts = "1 host" if topology.num_hosts == 1 else f"each of {topology.num_hosts} hosts"
-    of_host, per_core = found.images_per_second / topology.num_hosts, 1000 / cost.cpu_ms
-    cores = math.ceil(of_host / per_core)
-    needs = f"needs {of_host:,.0f} images/s on {hosts}"
-    enough = f"{cores:,} core{'s' * (cores != 1)} at your {per_core:,.0f} images/s a core are enough"
-    if cores <= _MOST_VCPUS:
-        feeding = Finding(GOOD, f"{needs}: {enough}")
-    else:
-        more = f"store smaller images (convert --resize_shorter), or take a smaller slice: only {enough}"
-        feeding = Finding(COSTS, f"{needs}, more than any host decodes", more)
+    of_vm, per_core = found.images_per_second / topology.num_hosts, 1000 / cost.cpu_ms
     steps = f"at most {1 / found.seconds:,.1f} steps/s, as {bound} allows no more"
-    return [Finding(GOOD, f"{steps}: {found.images_per_second:,.0f} images/s"), feeding]
+    return [
+        Finding(GOOD, f"{steps}: {found.images_per_second:,.0f} images/s"),
+        _feeding(of_vm, per_core, single_threaded, topology),
+    ]
 
 
-# Of the largest host, ct5lp-hightpu-8t: https://cloud.google.com/tpu/docs/v5e
-_MOST_VCPUS = 224
+def _feeding(of_vm: float, per_core: float, single_threaded: float, topology: Topology) -> Finding:
+    """Returns whether a TPU VM can deliver so many images a second."""
+    cores, usable = math.ceil(of_vm / per_core), min(topology.vcpus, PARALLEL_DECODES)
+    vms = topology.vms if topology.num_hosts == 1 else f"each of {topology.vms}"
+    needs = f"needs {of_vm:,.0f} images/s on {vms}"
+    takes = f"{cores:,} core{'s' * (cores != 1)} at your {per_core:,.0f} images/s a core"
+    less = "store smaller images (convert --resize_shorter), let other machines do the input (--service), or take a "
+    less += "smaller slice"
+    if cores > usable:
+        has = f"a VM has {topology.vcpus} vCPUs"
+        has += f", of which {PARALLEL_DECODES} decode at the same time" * (topology.vcpus > PARALLEL_DECODES)
+        return Finding(COSTS, f"{needs}: that takes {takes}, and {has}", less)
+    if of_vm > single_threaded:
+        one = f"one thread reads and batches, here at most {single_threaded:,.0f} images/s"
+        return Finding(COSTS, f"{needs}: {takes} decode that, but {one}", less)
+    one = f"one thread here reads and batches up to {single_threaded:,.0f} images/s"
+    return Finding(GOOD, f"{needs}: {takes} are enough, of a VM's {topology.vcpus} vCPUs; {one}")

@@ -173,7 +173,8 @@ def _feeds(built: Built, topology: Topology, mode: str) -> Finding:
 
 
 def _sums(graph: tf.Graph) -> Finding:
-    sums = sum(op.type == "CrossReplicaSum" for op in tpu_graph_ops(graph))
+    # A loss or a sum of weights that is added up over the cores is a scalar, and no gradient.
+    sums = sum(op.type == "CrossReplicaSum" and op.inputs[0].shape.rank != 0 for op in tpu_graph_ops(graph))
     if sums:
         return Finding(GOOD, f"training: {sums} gradients are summed over the cores")
     return Finding(

@@ -79,11 +79,11 @@ def check_training(feeds: Sequence[Feed], steps: int = TRAIN_STEPS) -> Finding:
     if shared > _EQUAL_IMAGES * min(len(seen[first]), len(seen[second])):
         return Finding(
             FAILS,
-            f"training: hosts {first} and {second} were fed {shared:,} images in common",
-            'give each host its own files: params["context"].current_input_fn_deployment() says which host it is',
+            f"training: TPU VMs {first} and {second} were fed {shared:,} images in common",
+            'give each VM its own files: params["context"].current_input_fn_deployment() says which one it is',
         )
-    equal = f", but for {shared} that hosts {first} and {second} both saw, as a dataset may hold one twice"
-    return Finding(GOOD, f"{found}, each on one host{equal * bool(shared)}")
+    equal = f", but for {shared} that TPU VMs {first} and {second} both saw, as a dataset may hold one twice"
+    return Finding(GOOD, f"{found}, each on one VM{equal * bool(shared)}")
 
 
 def check_evaluation(
@@ -114,13 +114,13 @@ def check_evaluation(
         return Finding(
             FAILS,
             f"evaluation: the weights of {steps} steps add up to {weights:,.0f}, there are {num_examples:,} examples",
-            "count each example once over all hosts, in as many steps as tpu_input.eval_steps() says",
+            "count each example once over all VMs, in as many steps as tpu_input.eval_steps() says",
         )
     if max(seen.values()) > 1 and +seen != _once(alone(), num_examples):
         return Finding(
             FAILS,
             f"evaluation: {sum(times > 1 for times in seen.values()):,} images came more than once, others never",
-            "give each host its own files",
+            "give each VM its own files",
         )
     padding = f"; the other {total - num_examples:,} fed are padding of weight 0" if total > num_examples else ""
     return Finding(GOOD, f"evaluation: {steps} steps see each of {num_examples:,} examples exactly once{padding}")
@@ -140,7 +140,7 @@ def _examples(host: int, feed: Feed, steps: int) -> Iterator[tuple[bytes, float]
         batches += 1
         yield from _rows(element)
     if batches < wanted:
-        raise _RanDry(f"the input of host {host} ended after {batches:,} of {wanted:,} batches")
+        raise _RanDry(f"the input of TPU VM {host} ended after {batches:,} of {wanted:,} batches")
 
 
 def _rows(element: Any) -> Iterator[tuple[bytes, float]]:
@@ -155,4 +155,4 @@ def _rows(element: Any) -> Iterator[tuple[bytes, float]]:
 
 
 def _hosts(feeds: Sequence[Feed]) -> str:
-    return "1 host" if len(feeds) == 1 else f"{len(feeds)} hosts"
+    return "1 TPU VM" if len(feeds) == 1 else f"{len(feeds)} TPU VMs"

@@ -11,6 +11,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from estimator_app.tf_private import built_for_xla
+
 v1 = tf.compat.v1
 
 
@@ -43,9 +45,10 @@ def estimator_step(model_fn: Callable[..., Any], run_config: Any, spec: Any) -> 
     with tf.Graph().as_default() as graph:
         v1.train.create_global_step()
         fed = tf.nest.map_structure(lambda part: v1.placeholder(part.dtype, part.shape), spec)
-        made = model_fn(*fed, v1.estimator.ModeKeys.TRAIN, {"use_tpu": False}, run_config)
-        with tf.control_dependencies([made.train_op]):
-            loss = tf.identity(made.loss)
+        with built_for_xla():
+            made = model_fn(*fed, v1.estimator.ModeKeys.TRAIN, {"use_tpu": False}, run_config)
+            with tf.control_dependencies([made.train_op]):
+                loss = tf.identity(made.loss)
     inputs = [part.name for part in tf.nest.flatten(fed)]
     variables = _variables(graph)
     nodes = _without(v1.graph_util.extract_sub_graph(graph.as_graph_def(), [loss.op.name]), [*inputs, *variables])

@@ -5,6 +5,8 @@ A newer TPUEstimator there will not be; what concerns tf.function was also seen 
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -45,6 +47,23 @@ def tpu_ops() -> frozenset[str]:
     from tensorflow.python.util import pywrap_xla_ops
 
     return frozenset(pywrap_xla_ops.get_cpu_kernel_names()) | _TPU_OPS
+
+
+@contextlib.contextmanager
+def built_for_xla() -> Iterator[None]:
+    """Inside, a graph is built as TPUEstimator builds it for a TPU: ops and layers see that XLA will compile it.
+
+    Keras' LSTM, GRU and SimpleRNN, for example, then give their loops a largest number of iterations, without which XLA
+    cannot size what the gradient needs of each of them (keras/src/backend.py: rnn()).
+    """
+    from tensorflow.python.ops.control_flow_ops import XLAControlFlowContext
+
+    context = XLAControlFlowContext()
+    context.Enter()
+    try:
+        yield
+    finally:
+        context.Exit()
 
 
 def function_graph(graph: tf.Graph, name: str) -> tf.Graph | None:

@@ -29,7 +29,7 @@ def test_a_good_run_is_a_page_of_what_is_right(capsys, digits_dataset):
     code, out, err = run(capsys, *asked(digits_dataset))
     assert (code, err) == (0, "")
     lines = out.splitlines()
-    assert lines[0] == f"cnn by {LOOP} on v5e:2x2, 1 host × 4 cores, batches of 32"
+    assert lines[0] == f"cnn by {LOOP} on v5e:2x2, 1 TPU VM × 4 cores on 1/2 host, batches of 32"
     assert [line for line in lines if line and line[0] != " "][1:-1] == ["graph", "input", "xla", "compile", "feeding"]
     assert lines[-1] == "nothing found that would fail on a TPU; – was not looked at"
     assert "✗" not in out

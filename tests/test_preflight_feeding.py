@@ -7,7 +7,8 @@ import pytest
 from estimator_app.findings import COSTS, GOOD
 from estimator_app.preflight_feeding import check_feeding, pace
 from estimator_app.topologies import find_topology
-from tpu_input.benchmark import Cost
+from tpu_input import InputConfig
+from tpu_input.benchmark import Cost, single_threaded_rate, whole_cost
 
 V5E = find_topology("v5e:2x2")
 ONE_CORE_S = Cost(images_per_second=2420, cpu_ms=1000 / 1210)
@@ -22,18 +23,63 @@ def test_a_step_takes_the_longer_of_its_arithmetic_and_its_memory(flops, bytes_a
     assert found.images_per_second == pytest.approx(1024 * steps)
 
 
-def test_the_cores_that_feed_it_are_counted_a_host():
+ONE_THREAD_S = 60_000.0
+
+
+def fed(images_per_second, name="v5e:2x2", one_thread=ONE_THREAD_S):
+    """Returns what is said of a slice whose cores take so many images a second, 10 steps of them."""
+    topology = find_topology(name)
+    found = pace(topology.flops / 10, 1e9, topology, train_batch_size=round(images_per_second / 10))
+    (_, feeding) = check_feeding(found, topology, ONE_CORE_S, one_thread)
+    return feeding
+
+
+def test_the_cores_that_feed_it_are_counted_a_vm():
     found = pace(19.7e12, 1e9, V5E, train_batch_size=940)
-    bound, feeding = check_feeding(found, V5E, ONE_CORE_S)
+    bound, feeding = check_feeding(found, V5E, ONE_CORE_S, ONE_THREAD_S)
     assert bound.seen == "at most 10.0 steps/s, as its arithmetic allows no more: 9,400 images/s"
-    assert str(feeding) == "✓ needs 9,400 images/s on 1 host: 8 cores at your 1,210 images/s a core are enough"
-    (_, feeding) = check_feeding(found, find_topology("v5e:4x4"), ONE_CORE_S)
-    assert "needs 2,350 images/s on each of 4 hosts: 2 cores" in str(feeding)
+    assert str(feeding) == (
+        "✓ needs 9,400 images/s on 1 TPU VM: 8 cores at your 1,210 images/s a core are enough, of a VM's 112 vCPUs; "
+        "one thread here reads and batches up to 60,000 images/s"
+    )
+    feeding = fed(9400, "v5e:4x4")
+    assert "needs 2,350 images/s on each of 4 TPU VMs: 2 cores" in str(feeding)
     assert feeding.verdict == GOOD
 
 
-def test_what_no_host_can_feed_is_told():
-    found = pace(1e9, 1e6, V5E, train_batch_size=1024)
-    (_, feeding) = check_feeding(found, V5E, ONE_CORE_S)
+# 64 decode at the same time, whatever the VM has; of v5e:1x1 a VM has 24 vCPUs: ct5lp-hightpu-1t.
+@pytest.mark.parametrize(
+    ("name", "cores", "verdict", "words"),
+    [
+        ("v5e:2x2", 64, GOOD, "64 cores at your 1,210 images/s a core are enough, of a VM's 112 vCPUs"),
+        (
+            "v5e:2x2",
+            65,
+            COSTS,
+            "takes 65 cores at your 1,210 images/s a core, and a VM has 112 vCPUs, of which 64 decode",
+        ),
+        ("v5e:1x1", 24, GOOD, "24 cores at your 1,210 images/s a core are enough, of a VM's 24 vCPUs"),
+        ("v5e:1x1", 38, COSTS, "takes 38 cores at your 1,210 images/s a core, and a VM has 24 vCPUs: store smaller"),
+    ],
+)
+def test_more_cores_than_decode_at_the_same_time_are_not_enough(name, cores, verdict, words):
+    feeding = fed(1210 * cores - 10, name, one_thread=1e6)
+    assert feeding.verdict == verdict
+    assert words in str(feeding)
+
+
+def test_what_one_thread_cannot_read_is_not_enough_however_many_cores_decode():
+    feeding = fed(46_000, one_thread=45_000)
     assert feeding.verdict == COSTS
-    assert "more than any host decodes: store smaller images (convert --resize_shorter), or take a" in str(feeding)
+    assert (
+        "39 cores at your 1,210 images/s a core decode that, but one thread reads and batches, here at most 45,000"
+        in (str(feeding))
+    )
+    assert "let other machines do the input (--service)" in feeding.advice
+    assert fed(46_000, one_thread=47_000).verdict == GOOD
+
+
+def test_one_thread_s_part_takes_less_than_the_whole(digits_dataset):
+    asked = (digits_dataset, "train", InputConfig(image_size=64), 640, 2, 64)
+    one_thread, whole = single_threaded_rate(*asked), whole_cost(*asked)
+    assert 0 < 1000 / one_thread < whole.cpu_ms

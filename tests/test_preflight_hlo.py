@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import broken_networks
+import numpy as np
 import pytest
 import tensorflow as tf
 from app_fixtures import configured, keras_warns
@@ -34,6 +35,28 @@ def test_a_good_step_has_fixed_sizes_and_nothing_of_64_bits(digits_dataset, tmp_
     assert ("bf16[" in hlo.text) == bool(options)
     assert hlo.text.count("convolution(") >= 6 * 2  # forward and back
     assert len(hlo.serialized) > 10_000
+
+
+@pytest.mark.parametrize("network", ["lstm", "gru"])
+def test_recurrent_layers_that_xla_trains_raise_no_alarm_in_either_loop(digits_dataset, tmp_path, network):
+    images = tf.random.stateless_uniform([16, 16, 16, 3], [1, 2])
+    inputs = tf.keras.Input([16, 16, 3])
+    model = tf.keras.Model(inputs, getattr(broken_networks, network)(inputs, 10, None))
+
+    @tf.function(autograph=False)
+    def gradients():
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(model(images, training=True) ** 2)
+        return tape.gradient(loss, model.trainable_variables)
+
+    # Keras and XLA without anything of ours: the run that an alarm would contradict.
+    compiled = tf.function(gradients, jit_compile=True, autograph=False)()
+    for ours, reference in zip(compiled, gradients(), strict=True):
+        assert np.allclose(ours, reference, atol=1e-5)
+    for loop in LOOPS:
+        findings, hlo = lowered(digits_dataset, tmp_path, loop=loop, network=f"broken_networks:{network}")
+        assert [finding.verdict for finding in findings] == [GOOD], (loop, findings)
+        assert " while(" in hlo.text
 
 
 @pytest.mark.parametrize("loop", LOOPS)

@@ -45,21 +45,21 @@ def test_our_hosts_train_on_images_of_their_own(train):
     finding = check_training(feeds(train), steps=5)
     assert (finding.verdict, finding.seen) == (
         GOOD,
-        f"training: 5 steps of 4 hosts took {5 * HOSTS * CORES * BATCH} different images, each on one host",
+        f"training: 5 steps of 4 TPU VMs took {5 * HOSTS * CORES * BATCH} different images, each on one VM",
     )
 
 
 def test_hosts_that_train_on_the_same_images_are_told(train):
     finding = check_training(feeds(whatever_host(train)), steps=5)
     assert finding.verdict == FAILS
-    assert finding.seen == f"training: hosts 0 and 1 were fed {5 * CORES * BATCH} images in common"
+    assert finding.seen == f"training: TPU VMs 0 and 1 were fed {5 * CORES * BATCH} images in common"
     assert "current_input_fn_deployment()" in finding.advice
 
 
 def test_a_training_input_that_ends_is_told(train):
     finding = check_training(feeds(lambda params: train(params).take(7)), steps=5)
     assert str(finding) == (
-        "✗ training: the input of host 0 ended after 7 of 10 batches: a training input has to repeat() without end"
+        "✗ training: the input of TPU VM 0 ended after 7 of 10 batches: a training input has to repeat() without end"
     )
 
 
@@ -91,7 +91,7 @@ def test_an_evaluation_that_drops_is_told(digits_dataset, evaluate):
     assert finding.verdict == FAILS
     assert f"there are {split} examples" in finding.seen
     finding = evaluated(digits_dataset, lambda params: evaluate(params).take(3))
-    assert str(finding).startswith("✗ evaluation: the input of host 0 ended after 3 of ")
+    assert str(finding).startswith("✗ evaluation: the input of TPU VM 0 ended after 3 of ")
     assert "pad it without end with examples of weight 0" in finding.advice
 
 

@@ -20,7 +20,7 @@ from tpu_input.config import InputConfig
 from tpu_input.reading import untuned
 from tpu_input.schema import Manifest
 from tpu_input.trials import changes, decode_alone, sampled
-from tpu_input.ways import Way, stages
+from tpu_input.ways import Way, single_threaded, stages
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,6 +121,21 @@ def whole_cost(
     """
     way = Way.of(manifest, dataclasses.replace(config, shuffle_records=batch_size), split, batch_size)
     return _in_turn({"whole": way}, num_images, rounds)["whole"]
+
+
+def single_threaded_rate(
+    manifest: Manifest, split: str, config: InputConfig, num_images: int, rounds: int, batch_size: int
+) -> float:
+    """Returns the images a second that more cores do not raise: those of the slowest part that one thread does.
+
+    It is what a thread's CPU time allows, the least of `rounds`, as other programs on this machine may hold it up. The
+    arguments are those of measure().
+
+    Raises:
+      ValueError: There is no such split.
+    """
+    ways = single_threaded(manifest, dataclasses.replace(config, shuffle_records=batch_size), split, batch_size)
+    return 1000 / max(min(_run(way, num_images)[1] for _ in range(rounds)) for way in ways.values())
 
 
 def _in_turn(ways: Mapping[str, Way], num_images: int, rounds: int) -> dict[str, Cost]:

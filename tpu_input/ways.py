@@ -17,6 +17,7 @@ from tpu_input.decoding import PARALLEL_DECODES
 from tpu_input.hosts import Host
 from tpu_input.reading import plain, records
 from tpu_input.schema import Manifest
+from tpu_input.shuffling import shuffled_records
 from tpu_input.train import crops_of_decoded, crops_of_records, make_train_input_fn
 from tpu_input.windows import random_window
 
@@ -38,6 +39,29 @@ class Way:
         """Returns the whole, as training calls it."""
         input_fn = make_train_input_fn(manifest, config, split)
         return cls(lambda: input_fn({"batch_size": batch_size}), batch_size)
+
+
+def single_threaded(manifest: Manifest, config: InputConfig, split: str, batch_size: int) -> dict[str, Way]:
+    """Returns a way for each part of training's input that one thread does, however many cores there are.
+
+    "read" is reading and shuffling records, of a dataset on this machine; "batch" is putting images into batches.
+
+    Args:
+      manifest: The dataset.
+      config: As training's; cache and service are not looked at.
+      split: Which examples.
+      batch_size: Of batches.
+    """
+
+    def read() -> tf.data.Dataset:
+        return shuffled_records(manifest, split, Host(), config, 0).batch(batch_size, drop_remainder=True)
+
+    def batch() -> tf.data.Dataset:
+        black = tf.zeros([config.image_size, config.image_size, 3], config.dtype)
+        example = {"image": black, "weight": tf.constant(1.0)}, tf.constant(0)
+        return tf.data.Dataset.from_tensors(example).repeat().batch(batch_size, drop_remainder=True)
+
+    return {"read": Way(read, batch_size * config.echo), "batch": Way(batch, batch_size)}
 
 
 def stages(manifest: Manifest, config: InputConfig, split: str, batch_size: int) -> dict[str, Way]:

@@ -1,0 +1,53 @@
+"""The compile part of preflight without the compiler: what is said of programs whose text is as libtpu writes it."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+import pytest
+
+from estimator_app.compiler import Program
+from estimator_app.findings import COSTS, GOOD, UNKNOWN
+from estimator_app.preflight_compile import check_compile
+from estimator_app.topologies import find_topology
+from tpu_input.config import LAYOUTS
+
+MEMORY = {"argument": 10, "output": 0, "alias": 0, "temp": 0, "generated_code": 0}
+SIZES = {"N": 16, "H": 32, "W": 32, "C": 3}
+
+
+def part_of(text, layout="NHWC"):
+    program = Program(1e12, 1e9, MEMORY, text)
+    part, _ = check_compile(lambda hlo: program, b"", 16, find_topology("v5e:1x1"), layout, lambda batch: b"")
+    return part
+
+
+def images(layout, on_device):
+    """Returns the text of a program that takes images as `layout` has them and keeps them as `on_device` has them."""
+    sizes = ",".join(str(SIZES[axis]) for axis in layout)
+    minor_to_major = ",".join(str(layout.index(axis)) for axis in reversed(on_device))
+    line = f"%images = u8[{sizes}]{{{minor_to_major}:T(8,128)(4,1)}} parameter(0)"
+    return f"HloModule step\n\nENTRY %main (images: u8[{sizes}]) -> f32[] {{\n  {line}\n}}\n"
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_no_layout_is_advised_that_is_sent_or_ends_otherwise_than_the_device_wants(layout):
+    for order in map("".join, itertools.permutations("NHWC")):
+        (finding,) = [each for each in part_of(images(layout, order), layout).findings if "images lie as" in each.seen]
+        assert f"images lie as {order} on the device, and {layout} is sent" in finding.seen
+        advised = re.findall("--layout=([A-Z]+)", finding.advice)
+        assert all(one in LAYOUTS and one != layout and one[-1] == order[-1] for one in advised), finding
+        could = any(one[-1] == order[-1] != layout[-1] for one in LAYOUTS)
+        assert finding.verdict == (COSTS if could else GOOD), finding
+        assert bool(advised) == could, finding
+
+
+def test_work_that_loops_hide_is_not_told_as_known():
+    straight = images("NHWC", "NHWC")
+    looping = straight.replace("\n}", "\n  %w = (s32[]{:T(128)}) while(%images), condition=%c, body=%b\n}")
+    (told,) = [each for each in part_of(straight).findings if "GFLOP" in each.seen]
+    assert (told.verdict, "bounds it" in told.seen) == (GOOD, True)
+    (told,) = [each for each in part_of(looping).findings if "GFLOP" in each.seen]
+    assert told.verdict == UNKNOWN
+    assert "has loops, whose body the compiler counts once" in told.seen
