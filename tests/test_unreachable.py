@@ -93,7 +93,8 @@ class _Busy(http.server.BaseHTTPRequestHandler):
         name = self.path.partition("/o/")[2].partition("?")[0]
         busy = name == "2.jpg" and name not in self.asked
         self.asked.append(name)
-        body = b'{"size": "123", "generation": "1", "name": "x", "bucket": "b"}' if name in ("1.jpg", "2.jpg") and not busy else b"{}"
+        is_there = name in ("1.jpg", "2.jpg") and not busy
+        body = b'{"size": "123", "generation": "1", "name": "x", "bucket": "b"}' if is_there else b"{}"
         self.send_response(503 if busy else 200 if body != b"{}" else 404)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
