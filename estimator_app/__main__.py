@@ -118,12 +118,8 @@ def _train_flags(flag: Any) -> None:
 def _training_flags(flag: Any) -> None:
     flag("--optimizer", default="momentum", help="momentum, lars (batches of thousands) or adamw (default: momentum)")
     flag("--learning_rate", type=float, help=_LEARNING_RATE)
-    flag("--warmup_steps", type=int, help="steps in which it climbs to its peak (default: 1/18 of --decay_steps)")
-    flag(
-        "--decay",
-        default="cosine",
-        help="how it falls: cosine, or steps: a tenth each, at 3/9, 6/9, 8/9 (default: cosine)",
-    )
+    flag("--warmup_steps", type=int, help=_WARMUP_STEPS)
+    flag("--decay", help=_DECAY)
     flag("--decay_steps", type=int, help="step by which it has fallen (default: the first --train_steps of the run)")
     flag("--weight_decay", type=float, help="of kernels (default: 0.0001; adamw: 0.05, not in the gradient)")
     flag("--label_smoothing", type=float, default=0.0, help="share of the target spread over all classes (default: 0)")
@@ -134,7 +130,9 @@ def _training_flags(flag: Any) -> None:
 
 _LOOP = "what trains: estimator, or strategy: tf.distribute (default: the run's, else what this TensorFlow has)"
 _NETWORK = "cnn, resnet18, resnet50, or package.module:function of your own (default: %(default)s)"
-_LEARNING_RATE = "at its peak (default, for every 256 images of the batch: 0.1; lars: 0.3; adamw: 0.00025)"
+_LEARNING_RATE = "at its peak (default, for every 256 images of the batch: 0.1; adamw: 0.00025; lars: 25 in all)"
+_WARMUP_STEPS = "step at which the rate has climbed to its peak (default: 1/18 of --decay_steps)"
+_DECAY = "fall of the rate: cosine, polynomial (a square), steps: a tenth at 3/9, 6/9, 8/9 (default: the optimizer's)"
 _LAYOUT = "of batches on their way to the TPU: NHWC, HWCN, HWNC or auto (default: %(default)s)"
 _EARLY_STOP_METRIC = "what best means: accuracy, loss, mean_recall or top_5_accuracy (default: %(default)s)"
 _EARLY_STOP_PATIENCE = "evaluations without a new best that end the run (default: none do)"

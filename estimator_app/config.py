@@ -15,11 +15,11 @@ from estimator_app.files import parse_json
 from estimator_app.loops import LOOPS, default_loop
 from estimator_app.networks import check_network, find_network
 from estimator_app.optimizers import OPTIMIZERS
-from estimator_app.schedule import DECAYS, WARMUP_SHARE, Schedule
+from estimator_app.schedule import DECAYS, Schedule
 from tpu_input.config import InputConfig, fitting_input, image_side
 from tpu_input.schema import Manifest
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 PRECISIONS = ("float32", "bfloat16")
 CLASS_WEIGHTS = ("equal", "balanced")
 # What another run into the same model_dir may say otherwise.
@@ -137,9 +137,9 @@ class TrainConfig:
 
         Args:
           manifest: The dataset's; its training pixels give mean and std.
-          options: Fields of TrainConfig and InputConfig, by name; others are left alone. None as learning_rate or
-            weight_decay is the optimizer's own; as decay_steps that of `earlier`, else train_steps; as warmup_steps
-            WARMUP_SHARE of decay_steps; as loop that of `earlier`, else loops.default_loop(); as image_size or
+          options: Fields of TrainConfig and InputConfig, by name; others are left alone. None as learning_rate,
+            weight_decay, decay or warmup_steps is that of the optimizer's recipe, optimizers.Kind; as decay_steps that
+            of `earlier`, else train_steps; as loop that of `earlier`, else loops.default_loop(); as image_size or
             crop_area that of `earlier`, else what fits the images: tpu_input.config.fitting_input().
           earlier: Of the run that goes on.
 
@@ -295,10 +295,11 @@ def _completed(options: Mapping[str, Any], earlier: TrainConfig | None) -> dict[
     start = OPTIMIZERS[optimizer]
     decay_steps = given.get("decay_steps", earlier.decay_steps if earlier else given["train_steps"])
     return {
-        "learning_rate": start.rate_per_example * given["train_batch_size"],
+        "learning_rate": start.rate(given["train_batch_size"]),
         "weight_decay": start.weight_decay,
         "decay_steps": decay_steps,
-        "warmup_steps": int(decay_steps * WARMUP_SHARE),
+        "decay": start.decay,
+        "warmup_steps": int(decay_steps * start.warmup_share(given["train_batch_size"])),
         "loop": earlier.loop if earlier else default_loop(),
     } | given
 

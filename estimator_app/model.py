@@ -10,26 +10,32 @@ On a TPU it runs once for every replica, with the replica's part of the batch.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow as tf
 
 from estimator_app.config import TrainConfig
-from estimator_app.losses import added_loss, cross_entropy, training_loss, weighted_mean
+from estimator_app.keras_in_graph import KerasInGraph
+from estimator_app.losses import cross_entropy, loss_and_gradients, weight_and_replicas, weighted_mean
 from estimator_app.metrics import streaming
-from estimator_app.networks import build, find_network
-from estimator_app.optimizers import make_optimizer
+from estimator_app.networks import apply
+from estimator_app.optimizers import dense, make_optimizer
 from estimator_app.summaries import make_host_call
+from estimator_app.tf_private import eagerly
+from estimator_app.weights import make_weighted_model
 from tpu_input import from_infeed
 
 v1 = tf.compat.v1
 ModeKeys = v1.estimator.ModeKeys
 
+OVER_CORES = "over_cores"  # name scope of the sums that are of no gradient
+
 
 def make_model_fn(run: TrainConfig) -> Callable[..., Any]:
     """Returns the model_fn(features, labels, mode, params, config) of a run, for TPUEstimator."""
-    network = find_network(run.network)
+    make_network = functools.cache(functools.partial(make_weighted_model, run))
 
     def model_fn(
         features: Mapping[str, tf.Tensor], labels: tf.Tensor, mode: str, params: Mapping[str, Any], config: Any
@@ -37,29 +43,53 @@ def make_model_fn(run: TrainConfig) -> Callable[..., Any]:
         serving = mode == ModeKeys.PREDICT
         arrived = dataclasses.replace(run.input, layout="NHWC") if serving else run.input
         images = from_infeed(features["image"], arrived)
-        # Keras draws the first weights with a generator of its own, which RunConfig's seed does not reach.
-        tf.keras.utils.set_random_seed(run.input.seed)
-        model = build(network, images, len(run.classes), mode == ModeKeys.TRAIN, run.precision)
-        if serving:
-            return _prediction(model.output)
-        if mode == ModeKeys.EVAL:
-            return _evaluation(model.output, labels, features["weight"])
-        loss = training_loss(model.output, labels, features["weight"], run) + added_loss(model)
-        return _training(model, loss, run, params["use_tpu"], config.model_dir)
+        with eagerly():
+            network = make_network()
+        model = KerasInGraph(network)
+        if mode == ModeKeys.TRAIN:
+            return _training(network, model, images, labels, features["weight"], run, params["use_tpu"], config)
+        logits = model.call(functools.partial(apply, network, training=False), images)
+        return _prediction(logits) if serving else _evaluation(logits, labels, features["weight"])
 
     return model_fn
 
 
-def _training(model: Any, loss: tf.Tensor, run: TrainConfig, use_tpu: bool, model_dir: str) -> Any:
+def _training(
+    network: Any,
+    model: KerasInGraph,
+    images: tf.Tensor,
+    labels: tf.Tensor,
+    weight: tf.Tensor,
+    run: TrainConfig,
+    use_tpu: bool,
+    config: Any,
+) -> Any:
     # Read once: the update waits for the rate and thus for this, so that all that is told is of the same step.
     step = tf.identity(v1.train.get_or_create_global_step())
     rate = run.schedule.learning_rate(tf.cast(step, tf.float32), xp=tf)
     optimizer = make_optimizer(run.optimizer, rate, run.weight_decay)
+    sums = _over_cores(weight_and_replicas(weight), use_tpu)
+    share, gradients = model.call(
+        lambda images, labels, weight, sums: loss_and_gradients(network, images, labels, weight, run, sums),
+        *(images, labels, weight, sums),
+    )
     if use_tpu:
+        # Adds up the cores' gradients, and is given dense ones because it makes them dense in a way that warns.
         optimizer = v1.tpu.CrossShardOptimizer(optimizer)
-    train_op = tf.group(optimizer.minimize(loss, v1.train.get_global_step()), *model.updates)
-    host_call = make_host_call(step, loss, rate, run, model_dir)
-    return v1.estimator.tpu.TPUEstimatorSpec(ModeKeys.TRAIN, loss=loss, train_op=train_op, host_call=host_call)
+        gradients = [dense(gradient, variable) for gradient, variable in zip(gradients, model.trainable, strict=True)]
+    update = optimizer.apply_gradients(zip(gradients, model.trainable, strict=True), v1.train.get_global_step())
+    train_op = tf.group(update, share.op)  # the call as a whole: moving averages are assigned in it, and no gradient is
+    loss = _over_cores(share, use_tpu)
+    host_call = make_host_call(step, loss, rate, run, config.model_dir)
+    return v1.estimator.tpu.TPUEstimatorSpec(
+        ModeKeys.TRAIN, loss=loss, train_op=train_op, host_call=host_call, scaffold_fn=model.scaffold
+    )
+
+
+def _over_cores(value: tf.Tensor, use_tpu: bool) -> tf.Tensor:
+    """Returns the sum over all cores of a TPU, the same on each; on a processor, which is one replica, the value."""
+    with tf.name_scope(OVER_CORES):
+        return v1.tpu.cross_replica_sum(value) if use_tpu else value
 
 
 def _evaluation(logits: tf.Tensor, labels: tf.Tensor, weight: tf.Tensor) -> Any:

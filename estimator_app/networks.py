@@ -2,14 +2,14 @@
 
     images [N, H, W, 3] float32, normalised ──network(images, num_classes, training)──▶ logits [N, num_classes]
 
-A network is made of Keras layers applied to `images`, and passes `training` to those that ask for it: True, False, or
-None, which leaves it to the call of a keras.Model. That is all it needs to run inside TPUEstimator's graph, where
-`images` is a tensor, and in a keras.Model of any TensorFlow 2.
+A network is made of Keras layers and models applied to `images`, a keras.Input, and passes `training` on to those that
+ask for it. Whatever it does to their weights, such as load_weights() or trainable = False, holds in either trainer.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import inspect
 import re
@@ -23,6 +23,7 @@ from estimator_app.resnet import convolved, normalised, resnet18, resnet50
 
 layers = tf.keras.layers
 
+# (images, num_classes, training) -> logits. `training` is None, which leaves it to each call of the keras.Model.
 Network = Callable[[Any, int, "bool | None"], Any]
 
 
@@ -84,39 +85,43 @@ def find_network(name: str) -> Network:
     return network  # type: ignore[no-any-return]
 
 
-def build(network: Network, images: tf.Tensor, num_classes: int, training: bool, precision: str = "float32") -> Any:
-    """Returns the keras.Model of `network` on the tensor `images` of TPUEstimator's graph.
-
-    Its `output` are the logits, [N, num_classes] float32; its `updates` move batch normalisation's statistics, which
-    nothing else would run.
-
-    Raises:
-      ValueError: The network's logits have another shape.
-    """
-    return _model(network, tf.keras.Input(tensor=images), num_classes, training, precision)
-
-
 def make_model(network: Network, image_size: int, num_classes: int, precision: str = "float32") -> Any:
     """Returns the keras.Model of `network` that takes images [N, image_size, image_size, 3] and the call's `training`.
 
+    Its output are the logits, [N, num_classes] float32.
+
     Raises:
       ValueError: The network's logits have another shape.
     """
-    return _model(network, tf.keras.Input([image_size, image_size, 3]), num_classes, None, precision)
-
-
-def _model(network: Network, inputs: Any, num_classes: int, training: bool | None, precision: str) -> Any:
+    inputs = tf.keras.Input([image_size, image_size, 3])
     with _computing_in(precision):
-        logits = network(inputs, num_classes, training)
+        logits = network(inputs, num_classes, None)
         shape = getattr(logits, "shape", None)
-        if shape is None or tuple(shape) != (inputs.shape[0], num_classes):
+        if shape is None or tuple(shape) != (None, num_classes):
             found = f"shape {tuple(shape)}" if shape is not None else repr(logits)
             raise ValueError(
-                f"network {network.__name__!r} returned logits of {found}, needs {(inputs.shape[0], num_classes)}: "
+                f"network {network.__name__!r} returned logits of {found}, needs {(None, num_classes)}: "
                 "a row an image, a column a class"
             )
         logits = layers.Activation("linear", dtype="float32")(logits)
     return tf.keras.Model(inputs, logits)
+
+
+def apply(model: Any, images: tf.Tensor, training: bool) -> tf.Tensor:
+    """Returns the logits of a keras.Model, in a tf.function of any kind.
+
+    Keras 2 understands a layer's `if` and `for` over tensors where its caller does, as Keras' own fit() does; and the
+    functions of the trainers, whose own statements are Python's, do not.
+    """
+    return _understood()(model, images, training)
+
+
+@functools.cache
+def _understood() -> Callable[..., tf.Tensor]:
+    def call(model: Any, images: tf.Tensor, training: bool) -> tf.Tensor:
+        return model(images, training=training)
+
+    return tf.autograph.to_graph(call)  # type: ignore[no-any-return]
 
 
 @contextlib.contextmanager

@@ -36,6 +36,8 @@ def is_ours(line: str) -> bool:
 
 
 def _is_library(path: str) -> bool:
+    if os.path.basename(path).startswith("__autograph_generated_file"):  # stands for what the next frames call
+        return True
     if path.startswith("<") or f"{os.sep}site-packages{os.sep}" not in path:
         return path.startswith(("<", _STDLIB))
     return path.rpartition(f"{os.sep}site-packages{os.sep}")[2].split(os.sep)[0] in _LIBRARIES

@@ -16,6 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from estimator_app.findings import FAILS, GOOD, Finding
+from estimator_app.model import OVER_CORES
 from estimator_app.origin import is_ours, raised_at, users_line
 from estimator_app.quiet import one_line
 from estimator_app.specs import described, misfits
@@ -173,8 +174,7 @@ def _feeds(built: Built, topology: Topology, mode: str) -> Finding:
 
 
 def _sums(graph: tf.Graph) -> Finding:
-    # A loss or a sum of weights that is added up over the cores is a scalar, and no gradient.
-    sums = sum(op.type == "CrossReplicaSum" and op.inputs[0].shape.rank != 0 for op in tpu_graph_ops(graph))
+    sums = sum(op.type == "CrossReplicaSum" and OVER_CORES not in op.name for op in tpu_graph_ops(graph))
     if sums:
         return Finding(GOOD, f"training: {sums} gradients are summed over the cores")
     return Finding(
@@ -190,7 +190,8 @@ def _ops(graph: tf.Graph, mode: str) -> Iterator[Finding]:
     for op in tpu_graph_ops(graph):
         count += 1
         if op.type not in known:
-            at = op.type, users_line(op.traceback)
+            line = users_line(op.traceback)
+            at = op.type, "" if is_ours(line) else line  # Keras' layers are called by us
             wrong[at] = wrong.get(at, 0) + 1
     for (kind, line), times in sorted(wrong.items()):
         made = f", made at {line}" if line else ""

@@ -7,6 +7,7 @@ XLA for a processor is asked; what it cannot compile, a TPU cannot either.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from estimator_app.preflight_graph import op_advice
 from estimator_app.preflight_step import Step
 from estimator_app.quiet import one_line
 from estimator_app.specs import wide
+from estimator_app.tf_private import function_graph
 
 # name = type[sizes]{layout} opcode(…), metadata={… op_name="…" …}
 _INSTRUCTION = re.compile(r"= \(?(\w+)\[([^\]]*)\]\S* ([\w-]+)\(")
@@ -113,10 +115,21 @@ def _by_line(text: str, graph: tf.Graph, wanted: Callable[..., Any]) -> list[tup
 
 def _made_at(graph: tf.Graph, name: str) -> str:
     """Returns the line that made the op of that name, "" where it is not known."""
-    try:
-        return users_line(graph.get_operation_by_name(name).traceback or ())
-    except (KeyError, ValueError):
-        return ""
+    op = _find(graph, name)
+    return users_line(op.traceback or ()) if op is not None else ""
+
+
+def _find(graph: tf.Graph, name: str) -> tf.Operation | None:
+    """Returns the op of that name, in a graph or a function that it calls, where "CALL/" may be before the name."""
+    with contextlib.suppress(KeyError, ValueError):
+        return graph.get_operation_by_name(name)
+    for op in graph.get_operations():
+        if op.type in ("PartitionedCall", "StatefulPartitionedCall"):
+            called = function_graph(graph, op.get_attr("f").name)
+            found = _find(called, name.removeprefix(f"{op.name}/")) if called is not None else None
+            if found is not None:
+                return found
+    return None
 
 
 def _instructions(text: str) -> Iterator[tuple[str, str, str, str]]:

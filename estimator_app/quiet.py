@@ -99,6 +99,8 @@ def one_line(error: Exception) -> str:
     text = re.split(r"^Node: '.*'\n", str(error), flags=re.MULTILINE)[-1]
     text = re.sub(r"^(Graph execution error:\s*|\{\{function_node \S+\}\} )", "", text)
     text = re.sub(r"^\d+ root error\(s\) found\.\n\s*\(0\) [A-Z_]+: ", "", text)
+    text = re.sub(r"^Exception encountered when calling [^\n]*\n\n", "", text)  # Keras' title
+    text = re.sub(r"^in user code:\n\n.*?\n\n +", "", text, flags=re.DOTALL)  # autograph's, and its stack
     text = re.sub(r" \[Op:\w+\]( name:.*)?$", "", text.strip(), flags=re.MULTILINE)  # what eager execution adds
     line = buckets.in_words(text.strip() or repr(error)).splitlines()[0]
     if any(reason in line for reason in _FULL):

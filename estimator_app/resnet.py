@@ -31,8 +31,8 @@ def resnet50(images: Any, num_classes: int, training: bool | None) -> Any:
 
 
 def _resnet(images: Any, num_classes: int, training: bool | None, block: Block, depths: tuple[int, ...]) -> Any:
-    images = layers.ReLU()(normalised(convolved(images, 64, 7, stride=2), training))
-    images = layers.MaxPooling2D(3, 2, padding="same")(images)
+    images = layers.ReLU()(normalised(_convolved(images, 64, 7, stride=2), training))
+    images = layers.MaxPooling2D(3, 2)(layers.ZeroPadding2D(1)(images))  # after a ReLU nothing is below zero
     for stage, depth in enumerate(depths):
         for number in range(depth):
             stride = 2 if stage and not number else 1
@@ -41,15 +41,15 @@ def _resnet(images: Any, num_classes: int, training: bool | None, block: Block, 
 
 
 def _basic(images: Any, filters: int, stride: int, training: bool | None) -> Any:
-    residual = layers.ReLU()(normalised(convolved(images, filters, 3, stride), training))
-    residual = normalised(convolved(residual, filters, 3), training, scale="zeros")
+    residual = layers.ReLU()(normalised(_convolved(images, filters, 3, stride), training))
+    residual = normalised(_convolved(residual, filters, 3), training, scale="zeros")
     return layers.ReLU()(layers.add([residual, _shortcut(images, filters, stride, training)]))
 
 
 def _bottleneck(images: Any, filters: int, stride: int, training: bool | None) -> Any:
-    residual = layers.ReLU()(normalised(convolved(images, filters, 1), training))
-    residual = layers.ReLU()(normalised(convolved(residual, filters, 3, stride), training))
-    residual = normalised(convolved(residual, 4 * filters, 1), training, scale="zeros")
+    residual = layers.ReLU()(normalised(_convolved(images, filters, 1), training))
+    residual = layers.ReLU()(normalised(_convolved(residual, filters, 3, stride), training))
+    residual = normalised(_convolved(residual, 4 * filters, 1), training, scale="zeros")
     return layers.ReLU()(layers.add([residual, _shortcut(images, 4 * filters, stride, training)]))
 
 
@@ -57,15 +57,26 @@ def _shortcut(images: Any, filters: int, stride: int, training: bool | None) -> 
     """Returns the images themselves, or projected to what the block makes of them."""
     if stride == 1 and images.shape[-1] == filters:
         return images
-    return normalised(convolved(images, filters, 1, stride), training)
+    return normalised(_convolved(images, filters, 1, stride), training)
 
 
-def convolved(images: Any, filters: int, size: int, stride: int = 1) -> Any:
+def _convolved(images: Any, filters: int, size: int, stride: int = 1) -> Any:
+    """Returns convolved() with size // 2 zeros on each side of the images, whatever their size and the stride.
+
+    So do torchvision's and tensorflow/tpu's networks. "same" pads an even image less at a stride of 2, and on one side
+    more than on the other, so that published weights would meet another part of the image than they were trained on.
+    """
+    if stride == 1 or size == 1:
+        return convolved(images, filters, size, stride)  # "same" is that, and needs no layer of its own
+    return convolved(layers.ZeroPadding2D(size // 2)(images), filters, size, stride, padding="valid")
+
+
+def convolved(images: Any, filters: int, size: int, stride: int = 1, padding: str = "same") -> Any:
     """Returns a convolution of `size` × `size` without a bias, for batch normalisation to follow.
 
     Its first weights are He et al. 2015's, "Delving Deep into Rectifiers", section 2.2.
     """
-    convolution = layers.Conv2D(filters, size, stride, padding="same", use_bias=False, kernel_initializer="he_normal")
+    convolution = layers.Conv2D(filters, size, stride, padding, use_bias=False, kernel_initializer="he_normal")
     return convolution(images)
 
 

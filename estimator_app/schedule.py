@@ -1,6 +1,6 @@
 """The learning rate of every step: linear warm-up, then a fall; pure arithmetic, TensorFlow-free.
 
-step 0 ──linear──▶ peak at warmup_steps ──half a cosine, or steps──▶ 0, or peak / 1000, at decay_steps and after
+step 0 ──linear──▶ peak at warmup_steps ──half a cosine, a parabola or steps──▶ 0, or peak / 1000, from decay_steps on
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 WARMUP_SHARE = 5 / 90
 # The same section divides the rate by 10 after 30, 60 and 80 of 90 epochs.
 STEPS_AT = (30 / 90, 60 / 90, 80 / 90)
-DECAYS = ("cosine", "steps")
+DECAYS = ("cosine", "polynomial", "steps")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,9 +24,12 @@ class Schedule:
 
     Attributes:
       peak: Rate at the end of warm-up.
-      warmup_steps: Steps until the peak.
+      warmup_steps: Step whose rate is the peak; the rates before it climb linearly, from peak / (warmup_steps + 1) at
+        step 0, so that no step is without effect.
       decay_steps: Step at which the fall ends. Not the end of the run: one that is extended sees the same rates.
-      decay: "cosine" falls to 0, after Loshchilov & Hutter 2017, "SGDR"; "steps" divides by 10 at STEPS_AT.
+      decay: "cosine" falls to 0, after Loshchilov & Hutter 2017, "SGDR"; "polynomial" falls to 0 as the square of the
+        steps that are left, after You et al. 2017, "Large Batch Training of Convolutional Networks", section 5; "steps"
+        divides by 10 at STEPS_AT.
     """
 
     peak: float
@@ -49,13 +52,20 @@ class Schedule:
           step: 0-based, a float: a number, an array or a tensor.
           xp: Module that computes with such floats: numpy, or tensorflow inside a graph.
         """
-        warmup = xp.minimum(1.0, (step + 1.0) / max(self.warmup_steps, 1))
-        return self.peak * warmup * (self._cosine(step, xp) if self.decay == "cosine" else self._steps(step, xp))
+        warmup = xp.minimum(1.0, (step + 1.0) / (self.warmup_steps + 1.0))
+        fall = {"cosine": self._cosine, "polynomial": self._polynomial, "steps": self._steps}[self.decay]
+        return self.peak * warmup * fall(step, xp)
 
     def _cosine(self, step: Any, xp: Any) -> Any:
+        return 0.5 * (1.0 + xp.cos(math.pi * self._fallen(step, xp)))
+
+    def _polynomial(self, step: Any, xp: Any) -> Any:
+        return (1.0 - self._fallen(step, xp)) ** 2
+
+    def _fallen(self, step: Any, xp: Any) -> Any:
+        """Returns the share of the fall that is over, in [0, 1]."""
         falling = (step - self.warmup_steps) / (self.decay_steps - self.warmup_steps)
-        falling = xp.minimum(1.0, xp.maximum(0.0, falling))
-        return 0.5 * (1.0 + xp.cos(math.pi * falling))
+        return xp.minimum(1.0, xp.maximum(0.0, falling))
 
     def _steps(self, step: Any, xp: Any) -> Any:
         factor = 1.0

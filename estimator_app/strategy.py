@@ -19,8 +19,9 @@ import tensorflow as tf
 
 from estimator_app.checkpoints import NAME
 from estimator_app.config import TrainConfig
-from estimator_app.losses import added_loss, cross_entropy, training_loss
+from estimator_app.losses import cross_entropy, loss_and_gradients, weight_and_replicas
 from estimator_app.metrics import batch_sums
+from estimator_app.networks import apply
 from estimator_app.optimizers import make_optimizer
 from estimator_app.patience import Moved
 from estimator_app.progress import READY
@@ -43,8 +44,8 @@ class Trainer:
       global_step: int64, steps taken.
       weights: The network's variables, by their place in it; what a checkpoint must fit.
       checkpoint: global_step, weights and the optimizer's variables.
-      step: (features, label) of one replica -> its loss, and the variables a step further.
-      steps: tf.function (iterator, number of steps) -> (mean loss of the last, when its batch was ready or NaN).
+      step: (features, label) of one replica -> its share of the loss, and the variables a step further.
+      steps: tf.function (iterator, number of steps) -> (loss of the last, when its batch was ready or NaN).
       sums: tf.function (batch) -> metrics.batch_sums() of all replicas together.
     """
 
@@ -144,36 +145,35 @@ def make_trainer(config: TrainConfig, model_dir: str, cluster: Any = None, strat
         optimizer = make_optimizer(config.optimizer, rate, config.weight_decay)
     weights = named_weights(model)
     checkpoint = tf.train.Checkpoint(global_step=step, weights=weights, optimizer=optimizer)
-    replica = _make_step(strategy, model, optimizer, config)
+    replica = _make_step(model, optimizer, config)
     steps = _make_steps(strategy, replica, step)
     sums = _make_sums(strategy, model, config)
     return Trainer(config, model_dir, cluster, strategy, step, weights, checkpoint, replica, steps, sums)
 
 
-def _make_step(strategy: Any, model: Any, optimizer: Any, config: TrainConfig) -> Callable[..., tf.Tensor]:
+def _make_step(model: Any, optimizer: Any, config: TrainConfig) -> Callable[..., tf.Tensor]:
     variables = [plain_variable(variable) for variable in model.trainable_weights]
 
     def replica(features: dict[str, tf.Tensor], labels: tf.Tensor) -> tf.Tensor:
-        with tf.GradientTape() as tape:
-            logits = model(from_infeed(features["image"], config.input), training=True)
-            loss = training_loss(logits, labels, features["weight"], config) + added_loss(model)
-            share = loss / strategy.num_replicas_in_sync  # the optimizer adds up the replicas' gradients
-        optimizer.apply_gradients(zip(tape.gradient(share, variables), variables, strict=True))
-        return loss
+        images, weight = from_infeed(features["image"], config.input), features["weight"]
+        sums = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, weight_and_replicas(weight))
+        share, gradients = loss_and_gradients(model, images, labels, weight, config, sums)
+        optimizer.apply_gradients(zip(gradients, variables, strict=True))  # adds up those of the replicas
+        return share
 
     return replica
 
 
 def _make_steps(strategy: Any, replica: Callable[..., tf.Tensor], global_step: tf.Variable) -> Any:
-    def mean(of_replicas: Any) -> tf.Tensor:
-        return strategy.reduce(tf.distribute.ReduceOp.MEAN, of_replicas, axis=None)
+    def reduced(of_replicas: Any, how: Any) -> tf.Tensor:
+        return strategy.reduce(how, of_replicas, axis=None)
 
     @tf.function(autograph=False)  # type: ignore[untyped-decorator]
     def steps(iterator: Any, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         def step(done: tf.Tensor, *_: tf.Tensor) -> tuple[tf.Tensor, ...]:
             features, labels = next(iterator)
-            ready = mean(features.pop(READY)) if READY in features else unknown
-            loss = mean(strategy.run(replica, args=(features, labels)))
+            ready = reduced(features.pop(READY), tf.distribute.ReduceOp.MEAN) if READY in features else unknown
+            loss = reduced(strategy.run(replica, args=(features, labels)), tf.distribute.ReduceOp.SUM)
             global_step.assign_add(1)
             return done + 1, loss, ready
 
@@ -187,7 +187,7 @@ def _make_steps(strategy: Any, replica: Callable[..., tf.Tensor], global_step: t
 
 def _make_sums(strategy: Any, model: Any, config: TrainConfig) -> Any:
     def replica(features: dict[str, tf.Tensor], labels: tf.Tensor) -> dict[str, tf.Tensor]:
-        logits = model(from_infeed(features["image"], config.input), training=False)
+        logits = apply(model, from_infeed(features["image"], config.input), training=False)
         return batch_sums(logits, labels, cross_entropy(logits, labels), features["weight"])
 
     @tf.function(autograph=False)  # type: ignore[untyped-decorator]

@@ -15,6 +15,7 @@ import tensorflow as tf
 from estimator_app import files
 from estimator_app.classifier import LOGITS, names_table
 from estimator_app.config import TrainConfig
+from estimator_app.networks import apply
 from estimator_app.weights import check_weights, make_weighted_model, named_weights
 from tpu_input import from_infeed
 from tpu_input.serving import decode_files
@@ -48,7 +49,7 @@ def save(
     @tf.function(input_signature=[files], autograph=False)  # type: ignore[untyped-decorator]
     def logits(image_bytes: tf.Tensor) -> dict[str, tf.Tensor]:
         images = from_infeed(decode_files(image_bytes, arrived), arrived)
-        return {LOGITS: model(images, training=False)}
+        return {LOGITS: apply(model, images, training=False)}
 
     @tf.function(input_signature=[files], autograph=False)  # type: ignore[untyped-decorator]
     def classify(image_bytes: tf.Tensor) -> dict[str, tf.Tensor]:

@@ -1,4 +1,4 @@
-"""All that preflight uses of TensorFlow and is not public, in one place; seen with TensorFlow 2.15.1.
+"""All that is used of TensorFlow and is not public, in one place; seen with TensorFlow 2.15.1.
 
 A newer TPUEstimator there will not be; what concerns tf.function was also seen with 2.21.0.
 """
@@ -64,6 +64,13 @@ def built_for_xla() -> Iterator[None]:
         yield
     finally:
         context.Exit()
+
+
+def eagerly() -> Any:
+    """Returns a context in which nothing belongs to the graph that is being built; tf.init_scope() stays in that."""
+    from tensorflow.python.eager import context
+
+    return context.eager_mode()
 
 
 def function_graph(graph: tf.Graph, name: str) -> tf.Graph | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import pytest
 import tensorflow as tf
 from app_fixtures import keras_warns
 
-from estimator_app.networks import build, cnn, find_network, make_model, resnet18, resnet50
+from estimator_app.networks import cnn, find_network, make_model, resnet18, resnet50
 
 pytestmark = keras_warns
 needs_estimator = pytest.mark.skipif(tf.__version__ >= "2.16", reason="TPUEstimator's graph ends with TensorFlow 2.15")
@@ -54,31 +55,87 @@ def test_arithmetic_is_of_the_precision_and_variables_and_logits_are_float32(pre
     assert {tf.as_dtype(weight.dtype) for weight in model.weights} == {tf.float32}
     assert model.output.dtype == "float32"
     assert make_model(cnn, 32, 10).layers[1].output.dtype == "float32"  # the policy was put back
-    before = model.layers[2].moving_mean.numpy()
+    first = next(layer for layer in model.layers if hasattr(layer, "moving_mean"))
+    before = first.moving_mean.numpy()
     images = np.random.default_rng(0).normal(1, 1, [4, 32, 32, 3]).astype(np.float32)
     model(images, training=False)
-    np.testing.assert_array_equal(model.layers[2].moving_mean.numpy(), before)
+    np.testing.assert_array_equal(first.moving_mean.numpy(), before)
     model(images, training=True)
-    assert np.abs(model.layers[2].moving_mean.numpy() - before).min() > 0
+    assert np.abs(first.moving_mean.numpy() - before).min() > 0
 
 
-@needs_estimator
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize(("training", "share"), [(True, 0.1), (False, 0.0)])
 def test_batch_normalisation_moves_a_tenth_towards_the_batch_in_training_alone(training, share, precision):
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        images = tf.constant(np.random.default_rng(0).normal(3, 2, [8, 16, 16, 3]), tf.float32)
-        model = build(cnn, images, 10, training, precision)
-        convolved, normalised = model.layers[1], model.layers[2]
-        session.run(tf.compat.v1.global_variables_initializer())
-        values = session.run(tf.cast(convolved.output, tf.float32))
-        session.run(model.updates)
-        mean, variance = session.run([normalised.moving_mean, normalised.moving_variance])
-        assert convolved.output.dtype == precision
-        assert model.output.dtype == tf.float32
+    images = tf.constant(np.random.default_rng(0).normal(3, 2, [8, 16, 16, 3]), tf.float32)
+    model = make_model(cnn, 16, 10, precision)
+    convolved, normalised = model.layers[1], model.layers[2]
+    values = tf.cast(tf.keras.Model(model.input, convolved.output)(images), tf.float32).numpy()
+    model(images, training=training)
     # To float32's accuracy even of bfloat16's values: it is float32 that is summed.
-    np.testing.assert_allclose(mean, share * values.mean((0, 1, 2)), atol=1e-5)
-    np.testing.assert_allclose(variance, 1 - share + share * values.var((0, 1, 2)), rtol=1e-2)
+    np.testing.assert_allclose(normalised.moving_mean.numpy(), share * values.mean((0, 1, 2)), atol=1e-5)
+    expected = 1 - share + share * values.var((0, 1, 2))
+    np.testing.assert_allclose(normalised.moving_variance.numpy(), expected, rtol=1e-2)
+
+
+def windows(images, size, stride, filler):
+    """Returns [N, rows, columns, C, size, size]: what a window of `size` sees at each place of padded images."""
+    pad = (size - 1) // 2
+    padded = np.pad(images, [(0, 0), (pad, pad), (pad, pad), (0, 0)], constant_values=filler)
+    return np.lib.stride_tricks.sliding_window_view(padded, (size, size), (1, 2))[:, ::stride, ::stride]
+
+
+def made(model, kind):
+    """Returns the weights of all layers of a kind, in the order in which the network's code made them."""
+    found = [layer for layer in model.layers if isinstance(layer, kind)]
+    number = [int(last) if last.isdigit() else -1 for last in (layer.name.split("_")[-1] for layer in found)]
+    return [found[at].get_weights() for at in np.argsort(number)]
+
+
+def numpy_resnet(model, images, bottleneck, depths):
+    """Returns the logits of torchvision's models/resnet.py, whose padding is (size - 1) / 2 at any stride, in NumPy."""
+    kernels = iter(made(model, tf.keras.layers.Conv2D))
+    norms = iter(made(model, tf.keras.layers.BatchNormalization))
+    ((weight, bias),) = made(model, tf.keras.layers.Dense)
+
+    def convolved(images, stride):
+        (kernel,) = next(kernels)
+        seen = windows(images, len(kernel), stride, 0)
+        scale, offset, mean, variance = next(norms)
+        return (np.einsum("nrcihw,hwio->nrco", seen, kernel, optimize=True) - mean) * scale / np.sqrt(
+            variance + 1e-5
+        ) + offset
+
+    relu = functools.partial(np.maximum, 0)
+    images = windows(relu(convolved(images, 2)), 3, 2, -np.inf).max((-1, -2))
+    for stage, depth in enumerate(depths):
+        for block in range(depth):
+            stride = 2 if stage and not block else 1
+            strides = (1, stride, 1) if bottleneck else (stride, 1)
+            residual = images
+            for number, each in enumerate(strides, 1):
+                residual = convolved(residual, each)
+                residual = relu(residual) if number < len(strides) else residual
+            if residual.shape != images.shape:
+                images = convolved(images, stride)
+            images = relu(images + residual)
+    return images.mean((1, 2)) @ weight + bias
+
+
+@pytest.mark.parametrize(
+    ("network", "bottleneck", "depths", "image_size"),
+    [(resnet18, False, (2, 2, 2, 2), 64), (resnet18, False, (2, 2, 2, 2), 49), (resnet50, True, (3, 4, 6, 3), 64)],
+)
+def test_logits_of_residual_networks_are_those_of_the_published_padding(network, bottleneck, depths, image_size):
+    random = np.random.default_rng(0)
+    model = make_model(network, image_size, 10)
+    for weight in model.weights:  # as after training: no scale is zero, no statistics are those of the first step
+        if len(weight.shape) == 1:
+            weight.assign(random.uniform(0.5, 1.5, weight.shape))
+    images = random.normal(size=[2, image_size, image_size, 3]).astype("f")
+    expected = numpy_resnet(model, images, bottleneck, depths)
+    found = model(images, training=False).numpy()
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3 * np.abs(expected).max())
 
 
 OWN = """

@@ -80,6 +80,48 @@ def test_steps_in_a_graph_are_those_of_the_paper_and_biases_never_decay(name, tm
     check(name, *found)
 
 
+def in_slices(gradient):
+    """Returns a gradient as an embedding's comes: by rows, those that come twice in two parts, and none of zeros."""
+    rows = [0, 1, 1, *range(2, len(gradient))]
+    parts = np.stack([gradient[0], gradient[1] / 2, gradient[1] / 2, *gradient[2:]])
+    return tf.IndexedSlices(tf.constant(parts), tf.constant(rows), tf.constant(gradient.shape))
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("graph", [True, False], ids=["graph", "tf.distribute"])
+def test_an_embedding_s_gradient_takes_the_steps_of_the_dense_one_rows_that_no_example_had_too(name, graph):
+    kernel = np.random.default_rng(2).normal(size=[4, 4]).astype(np.float32)
+    gradients = [np.concatenate([pair[0], np.zeros([1, 4], "f")]) for pair in GRADIENTS]
+    expected = EXPECTED[name](kernel, gradients, DECAY)
+    sliced = [in_slices(gradient[:3]) for gradient in gradients]
+    if graph:
+        with tf.Graph().as_default(), v1.Session() as session:
+            variable = v1.Variable(kernel, use_resource=True)
+            now = v1.placeholder(tf.float32, [])
+            values, indices = v1.placeholder(tf.float32, [4, 4]), v1.placeholder(tf.int32, [4])
+            optimizer = make_optimizer(name, rate(now), DECAY)
+            apply = optimizer.apply_gradients([(tf.IndexedSlices(values, indices), variable)])
+            session.run(v1.global_variables_initializer())
+            for step, each in enumerate(sliced):
+                session.run(apply, {now: step, values: each.values.numpy(), indices: each.indices.numpy()})
+            found = session.run(variable)
+    else:
+        strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+        with strategy.scope():
+            variable, step = tf.Variable(kernel), tf.Variable(0.0)
+            optimizer = make_optimizer(name, lambda: rate(step), DECAY)
+
+        @tf.function
+        def train(gradient):
+            strategy.run(lambda: optimizer.apply_gradients([(gradient, variable)]))
+
+        for each in sliced:
+            train(each)
+            step.assign_add(1.0)
+        found = variable.numpy()
+    np.testing.assert_allclose(found, expected, rtol=2e-5, atol=5e-6)
+
+
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_steps_under_tf_distribute_are_the_same(name):
     strategy = tf.distribute.MirroredStrategy(["CPU:0"])

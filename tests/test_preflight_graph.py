@@ -42,6 +42,7 @@ def test_a_good_network_passes_on_one_host_and_on_four(digits_dataset, tmp_path,
         assert [params["batch_size"] for params, _ in built.calls] == [per_core] * topology.num_hosts
 
 
+@pytest.mark.filterwarnings("ignore:Cannot activate TF2 compatibility support for TF1 summary ops")
 @pytest.mark.parametrize(
     ("network", "op", "mark", "advice"),
     [

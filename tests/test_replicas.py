@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 from app_fixtures import configured, keras_warns
+from linear_network import step
 
 from estimator_app.strategy import make_trainer
 
@@ -53,6 +54,41 @@ for name, strategy in ("one", None), ("two", tf.distribute.MirroredStrategy(["CP
     one, two = ([float(word) for word in line.split()] for line in done.stdout.splitlines())
     assert one[0] == two[0] == digits_dataset.split("validation").num_examples
     np.testing.assert_allclose(one[1:], two[1:], rtol=1e-4)
+
+
+def test_two_replicas_whose_examples_weigh_differently_take_the_step_of_one(digits_dataset, tmp_path):
+    """In a process of its own, and against NumPy's step over all examples of weight 1."""
+    code = """
+import dataclasses, sys, numpy as np, tensorflow as tf
+(cpu,) = tf.config.list_physical_devices("CPU")
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+import linear_network
+from app_fixtures import configured
+from estimator_app.strategy import make_trainer
+from tpu_input import read_manifest
+config = configured(read_manifest(sys.argv[1]), loop="strategy", **linear_network.OPTIONS)
+config = dataclasses.replace(config, classes=config.classes[:3])
+trainer = make_trainer(config, sys.argv[2], strategy=tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]))
+elements = {"image": linear_network.IMAGES, "weight": linear_network.WEIGHT}, linear_network.LABELS
+dataset = tf.data.Dataset.from_tensor_slices(elements)
+batches = trainer.batches(lambda params: dataset.batch(params["batch_size"], True).repeat(), 8)
+loss, _ = trainer.steps(batches, tf.constant(1))
+kernel, bias = (trainer.weights[name].numpy() for name in ("0_kernel", "1_bias"))
+np.savez(sys.argv[2], loss=loss, kernel=kernel, bias=bias)
+"""
+    found = run_apart(code, digits_dataset.path, str(tmp_path / "found.npz"))
+    config = configured(digits_dataset)
+    for name, expected in zip(("loss", "kernel", "bias"), step(config.input.mean, config.input.std), strict=True):
+        np.testing.assert_allclose(np.load(found)[name], expected, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def run_apart(code, *arguments):
+    """Runs a program and returns its last argument."""
+    whole = [sys.executable, "-W", "ignore", "-c", code, *arguments]
+    environment = {**os.environ, "PYTHONPATH": "tests:."}
+    done = subprocess.run(whole, capture_output=True, text=True, env=environment, cwd=ROOT)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return arguments[-1]
 
 
 def test_the_step_and_the_sums_compile_with_xla_which_is_what_a_tpu_runs(digits_dataset, tmp_path):

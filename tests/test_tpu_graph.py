@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+from types import SimpleNamespace
 from typing import Any
 
+import linear_network
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -12,6 +16,7 @@ pytest.importorskip("tensorflow_estimator", reason="TPUEstimator ends with Tenso
 from app_fixtures import configured, keras_warns
 
 from estimator_app.estimator import make_estimator
+from estimator_app.keras_in_graph import KerasInGraph
 from estimator_app.model import make_model_fn
 from estimator_app.preflight_graph import all_ops, build, cluster, fed
 from estimator_app.topologies import find_topology
@@ -67,7 +72,8 @@ def test_every_core_trains_on_its_own_part_and_shares_its_gradients(digits_datas
     assert shapes(found) == [image, [4], [4]]
     ops = [node.op for node in found]
     trained = ops.count("ResourceApplyMomentum")
-    assert trained == ops.count("CrossReplicaSum") == 6 * 3 + 2  # 6 x (kernel, scale, offset), and the dense layer
+    assert trained == 6 * 3 + 2  # 6 x (kernel, scale, offset), and the dense layer
+    assert ops.count("CrossReplicaSum") == trained + 2  # and the examples' weights, and the loss that is told
     assert ops.count("AssignSubVariableOp") == 6 * 2  # batch normalisation's means and variances
     assert "Cos" in ops  # the schedule
     assert "Placeholder" not in ops
@@ -93,13 +99,75 @@ def test_every_way_of_training_updates_from_summed_gradients_and_sends_its_curve
     found = nodes(graph)
     by_name = {node.name: node for node in found}
     updates = [node for node in found if node.op == update]
-    assert len(updates) == [node.op for node in found].count("CrossReplicaSum") == (62 if "network" in options else 20)
+    assert len(updates) == (62 if "network" in options else 20)
+    assert [node.op for node in found].count("CrossReplicaSum") == len(updates) + 2  # of the weights, and of the loss
     for node in updates:  # LARS' norms and all decay are of what the cores' gradients add up to
         assert "CrossReplicaSum" in ops_behind(node, by_name)
         assert not ops_behind(node, by_name) & {"Conv2DBackpropFilter", "BiasAddGrad"}
     written = [node for node in found if node.op == "WriteSummary"]
     assert sorted(node.name.split("/")[1] for node in written) == ["epoch", "learning_rate", "loss"]
     assert all("CPU" in node.device for node in written)
+
+
+def test_cores_whose_examples_weigh_differently_take_the_step_of_one(digits_dataset, tmp_path):
+    """What TPUEstimator runs on each core, run twice here; sums over cores, which no processor does, are NumPy's."""
+    config = configured(digits_dataset, **linear_network.OPTIONS)
+    config = dataclasses.replace(config, classes=config.classes[:3])
+    size = linear_network.SIZE
+    with tf.Graph().as_default() as graph:
+        v1.train.create_global_step()
+        fed = [
+            v1.placeholder(tf.uint8, [4, size, size, 3]),
+            v1.placeholder(tf.float32, [4]),
+            v1.placeholder(tf.int32, [4]),
+        ]
+        features = {"image": fed[0], "weight": fed[1]}
+        run_config = make_estimator(config, str(tmp_path)).config
+        spec = make_model_fn(config)(features, fed[2], v1.estimator.ModeKeys.TRAIN, {"use_tpu": True}, run_config)
+        start = spec.scaffold_fn().init_fn
+        initialise = v1.global_variables_initializer()
+    sums = [op for op in graph.get_operations() if op.type == "CrossReplicaSum"]  # as made: none needs a later one
+    examples = (linear_network.IMAGES, linear_network.WEIGHT, linear_network.LABELS)
+    cores = [dict(zip(fed, (part[at : at + 4] for part in examples), strict=True)) for at in (0, 4)]
+    only_what_is_run = v1.GraphOptions(place_pruned_graph=True)
+    with v1.Session(graph=graph, config=v1.ConfigProto(graph_options=only_what_is_run)) as session:
+        session.run(initialise)
+        start(session)
+        known: dict[Any, Any] = {}
+        for op in sums:
+            known[op.outputs[0]] = sum(session.run(op.inputs[0], {**core, **known}) for core in cores)
+        loss, _ = session.run([spec.loss, spec.train_op], {**cores[0], **known})
+        kernel, bias = session.run(v1.trainable_variables())
+    expected = linear_network.step(config.input.mean, config.input.std)
+    for one, other in zip((loss, kernel, bias), expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_a_tpu_s_host_gives_variables_the_network_s_own_values(digits_dataset, tmp_path, monkeypatch):
+    """On a server of TensorFlow's under the address of a TPU's host, by the ops that would run there."""
+    scaffolds, make = [], KerasInGraph.scaffold
+    monkeypatch.setattr(KerasInGraph, "scaffold", lambda model: scaffolds.append(make(model)) or scaffolds[-1])
+    config = configured(digits_dataset, **(linear_network.OPTIONS | {"train_batch_size": 32}))
+    config = dataclasses.replace(config, classes=config.classes[:3])
+    estimator = make_estimator(config, str(tmp_path), cluster())
+    one_host = find_topology("v3:2x2")
+    graph = build(estimator, one_host, "training", make_train_input_fn(digits_dataset, config.input)).graph
+    (scaffold,) = scaffolds
+    variables = graph.get_collection(v1.GraphKeys.TRAINABLE_VARIABLES)
+    reads = [f"{variable.op.name}/Read/ReadVariableOp" for variable in variables]
+    needed = [*reads, *(variable.initializer.name for variable in variables)]
+    worker = tf.distribute.Server({"worker": ["localhost:0"]}, job_name="worker", task_index=0)
+    with tf.Graph().as_default() as of_host, v1.Session(worker.target, of_host) as session:
+        tf.graph_util.import_graph_def(v1.graph_util.extract_sub_graph(graph.as_graph_def(), needed), name="")
+        assert {op.device for op in of_host.get_operations()} <= {"", "/job:worker/task:0/device:CPU:0"}
+
+        def run(ops: Any, fed: Any) -> Any:
+            return session.run([op.name for op in ops], {tensor.name: value for tensor, value in fed.items()})
+
+        scaffold.init_fn(SimpleNamespace(run=run))
+        kernel, bias = session.run([f"{name}:0" for name in reads])
+    np.testing.assert_array_equal(kernel, linear_network.KERNEL)
+    np.testing.assert_array_equal(bias, np.zeros(3))
 
 
 def test_every_core_evaluates_its_own_part(digits_dataset, tmp_path):
