@@ -208,7 +208,10 @@ class TrainConfig:
             fields = parse_json(text)
             version = fields.pop("format_version")
             if version != FORMAT_VERSION:
-                raise ValueError(f"format_version is {version!r}, this package reads {FORMAT_VERSION}")
+                raise ValueError(
+                    f"format_version is {version!r}, this package reads {FORMAT_VERSION}; other builds have "
+                    "other networks and rates, so go on with the one that began it, or train in another --model_dir"
+                )
             if not all(isinstance(value, str) for value in fields.pop("versions").values()):
                 raise TypeError("versions must be texts")
             if not isinstance(fields.pop("command", ""), str):

@@ -162,6 +162,13 @@ def test_a_damaged_config_is_refused(tmp_path, text):
         read_config(str(tmp_path))
 
 
+def test_a_run_of_an_earlier_build_is_refused_and_what_helps_is_said(tmp_path):
+    written = json.loads(CONFIG.to_json({}))
+    (tmp_path / "config.json").write_text(json.dumps(written | {"format_version": 2}))
+    with pytest.raises(ValueError, match=r"format_version is 2, .*the one that began it, or train in another --model_"):
+        read_config(str(tmp_path))
+
+
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="cannot write to"):
