@@ -111,8 +111,10 @@ def apply(model: Any, images: tf.Tensor, training: bool) -> tf.Tensor:
     """Returns the logits of a keras.Model, in a tf.function of any kind.
 
     Keras 2 understands a layer's `if` and `for` over tensors where its caller does, as Keras' own fit() does; and the
-    functions of the trainers, whose own statements are Python's, do not.
+    functions of the trainers, whose own statements are Python's, do not. Keras 3 understands none.
     """
+    if tf.keras.__version__ >= "3":
+        return model(images, training=training)
     return _understood()(model, images, training)
 
 

@@ -120,6 +120,8 @@ def weights_file(tmp_path):
     model.save_weights(pretrained.path)
 
 
+# Keras 3's own, when it saves weights under NumPy 2.
+@pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning")
 @pytest.mark.parametrize("loop", LOOPS)
 def test_a_network_begins_with_its_own_weights_keeps_the_frozen_and_goes_on_with_the_trained(
     train, tmp_path, weights_file, loop

@@ -119,7 +119,7 @@ def test_a_run_that_is_extended_keeps_the_learning_rates_that_it_began_with(digi
         claim(str(tmp_path), other)
 
 
-@pytest.mark.parametrize(("optimizer", "rate", "decay"), [("lars", 0.3, 1e-4), ("adamw", 0.00025, 0.05)])
+@pytest.mark.parametrize(("optimizer", "rate", "decay"), [("momentum", 0.1, 1e-4), ("adamw", 0.00025, 0.05)])
 def test_rates_grow_with_the_batch_from_where_each_optimizer_starts(digits_dataset, optimizer, rate, decay):
     options = OPTIONS | {"learning_rate": None, "optimizer": optimizer, "train_batch_size": 512}
     config = TrainConfig.of(digits_dataset, options | {"dataset": "d"})
