@@ -113,7 +113,7 @@ def apply(model: Any, images: tf.Tensor, training: bool) -> tf.Tensor:
     Keras 2 understands a layer's `if` and `for` over tensors where its caller does, as Keras' own fit() does; and the
     functions of the trainers, whose own statements are Python's, do not. Keras 3 understands none.
     """
-    if tf.keras.__version__ >= "3":
+    if hasattr(tf.keras, "ops"):  # Keras 3
         return model(images, training=training)
     return _understood()(model, images, training)
 
