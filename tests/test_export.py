@@ -41,6 +41,13 @@ def graphs(export: str) -> dict[tuple[str, ...], list[v1.NodeDef]]:
     }
 
 
+def functions(export: str, names: set[str]) -> list[v1.NodeDef]:
+    """Returns the nodes of the functions of those names in the last MetaGraph."""
+    saved = saved_model_pb2.SavedModel.FromString(Path(export, "saved_model.pb").read_bytes())
+    library = saved.meta_graphs[-1].graph_def.library.function
+    return [node for function in library if function.signature.name in names for node in function.node_def]
+
+
 def test_one_signature_takes_files_and_gives_probabilities_label_and_class(finished, digits_dataset):
     signature = tf.saved_model.load(finished.export).signatures["serving_default"]
     records = held_out_records(digits_dataset)
@@ -157,8 +164,13 @@ def test_an_export_for_tpus_runs_only_the_network_there(finished, digits_dataset
     found = graphs(export)
     assert list(found) == [("serve",), ("serve", "tpu")]
     assert not [node for node in found["serve",] if "TPU" in node.op]
-    on_tpu = {node.op for node in found["serve", "tpu"] if "_tpu_replicate" in node.attr}
-    on_host = {node.op for node in found["serve", "tpu"] if "_tpu_replicate" not in node.attr}
+    marked = [node for node in found["serve", "tpu"] if "_tpu_replicate" in node.attr]
+    called = {node.attr["f"].func.name for node in marked if node.op == "StatefulPartitionedCall"}  # the network
+    of_network = functions(export, called)
+    on_tpu = {node.op for node in [*marked, *of_network]}
+    on_host = {
+        node.op for node in found["serve", "tpu"] if "_tpu_replicate" not in node.attr and node not in of_network
+    }
     assert on_tpu >= {"Conv2D", "MatMul", "Softmax"}
     assert on_host >= {"TPUPartitionedCall", "DecodeAndCropJpeg", "LookupTableFindV2", "ArgMax"}
     assert not on_tpu & {"DecodeAndCropJpeg", "LookupTableFindV2", "Placeholder"}
