@@ -44,6 +44,12 @@ def repair(findings: Findings, beam_options: PipelineOptions) -> list[str]:
                     f"of: {manifest.num_inputs} inputs then, {plan.num_inputs} now, or others of name or size; nothing "
                     "was changed"
                 )
+            if plan.classes != manifest.classes:
+                raise ValueError(
+                    f"{manifest.path}/{MANIFEST_NAME} names other classes than its inputs have: "
+                    f"{list(manifest.classes)[:5]!r}, not {list(plan.classes)[:5]!r}; put back a copy of the manifest, "
+                    "or convert the images again; nothing was changed"
+                )
             aside = dataclasses.replace(options, output=f"{manifest.path}/{WORK_NAME}/{work.REPAIR_NAME}")
             for name in findings.damaged:
                 _make_again(name, manifest, aside, Work.of(manifest.path, plan))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 
 import pytest
 from conftest import files, local
@@ -38,5 +39,18 @@ def test_repair_from_a_source_that_has_changed_is_refused_and_changes_nothing(fe
     Image.new("L", (32, 32)).save(buffer, "JPEG")
     next((few_digits / "0").iterdir()).write_bytes(buffer.getvalue())
     with pytest.raises(ValueError, match="no longer hold what"):
+        repair(verify(manifest.path), local())
+    assert files(tmp_path / "out") == before
+
+
+def test_a_manifest_with_other_classes_than_its_inputs_is_refused_and_nothing_changes(few_digits, tmp_path):
+    manifest, _ = convert(options(few_digits, tmp_path / "out"), local())
+    path = tmp_path / "out" / "manifest.json"
+    fields = json.loads(path.read_text())
+    fields["classes"][-1] = "somebody else's"
+    path.write_text(json.dumps(fields))
+    (tmp_path / "out" / manifest.split("train").shards[1].name).write_bytes(b"noise")
+    before = files(tmp_path / "out")
+    with pytest.raises(ValueError, match="names other classes than its inputs have"):
         repair(verify(manifest.path), local())
     assert files(tmp_path / "out") == before
