@@ -101,7 +101,6 @@ def test_the_report_says_what_a_need_takes_and_what_changes_gain():
         ),
         (["--images=0"], "error: --images must be at least 1, got 0"),
         (["--need=0"], "error: --need must be above 0, got 0"),
-        (["--echo=0"], "error: echo must be at least 1, got 0"),
         ([], "holds no manifest.json"),
     ],
 )
@@ -114,3 +113,8 @@ def test_a_mistake_is_one_line(tmp_path, capsys, flags, message):
     said = capsys.readouterr().err
     assert message in said
     assert said.count("\n") == 1
+
+
+def test_an_option_that_the_input_refuses_is_one_line(digits_dataset, capsys):
+    assert __main__.main(["benchmark", str(digits_dataset.path), "--echo=0"]) == 2
+    assert capsys.readouterr().err == "error: echo must be at least 1, got 0\n"

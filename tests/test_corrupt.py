@@ -67,7 +67,7 @@ DAMAGES = [
     (changed(encoded=b""), "holds no jpeg image that can be decoded, in feature image/encoded"),
     (changed(encoded=b"\xff\xd8\xffnothing\xff"), "holds no jpeg image that can be decoded"),
     (changed(encoded=b"GIF89a"), "holds no jpeg image that can be decoded"),
-    (lambda payload: b"", "cannot be read: the shard is cut off or damaged there"),
+    (lambda payload: b"", "cannot be read; make the shard again with: "),
 ]
 
 
@@ -113,7 +113,7 @@ def test_skip_says_once_in_a_batch_from_which_record_on_a_shard_is_damaged(datas
     total = read_manifest(dataset_copy).split("train").num_examples
     weight, _ = epoch(dataset_copy, make_train_input_fn, InputConfig(8, on_corrupt="skip", max_corrupt=lost))
     assert weight == total - lost
-    said = capfd.readouterr().err.splitlines()
+    said = [line for line in capfd.readouterr().err.splitlines() if line.startswith("skipped, ")]
     assert {line.partition("epoch: ")[2].partition(" cannot")[0] for line in said} == {
         f"record 10 of {dataset_copy}/{SHARD}"
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
@@ -12,14 +13,15 @@ from test_corrupt import SHARD, changed, rewrite
 
 from tpu_input import InputConfig, from_infeed, make_eval_input_fn, make_train_input_fn, read_manifest
 from tpu_input.__main__ import main
+from tpu_input.seeds import seed_for
 
 service = tf.data.experimental.service
 
 
-def numbered(image, seed):
-    """Writes the example's number over all epochs into its pixels."""
-    digits = tf.cast(seed[1] // [1, 256, 65536] % 256, image.dtype)
-    return tf.broadcast_to(digits, image.shape)
+def marked(image, seed):
+    """Writes the 16 bytes of its seed into the first pixels of an image: another one for each example and epoch."""
+    numbers = tf.reshape(seed[:, None] // tf.constant(256, tf.int64) ** tf.range(8, dtype=tf.int64) % 256, [-1])
+    return tf.reshape(tf.pad(tf.cast(numbers, image.dtype), [[0, 8 * 8 * 3 - 16]]), [8, 8, 3])
 
 
 @pytest.fixture
@@ -34,13 +36,28 @@ def dispatcher():
 
 
 def configured(dispatcher, request, **options):
-    options = {"augment": numbered, "parallel_shards": 2, "shuffle_records": 64} | options
+    options = {"augment": marked, "parallel_shards": 2, "shuffle_records": 64} | options
     return InputConfig(8, deterministic=False, service=dispatcher, service_job=request.node.name, **options)
 
 
+def marks(images) -> list[bytes]:
+    return [image.reshape(-1)[:16].astype(np.uint8).tobytes() for image in images]
+
+
+@functools.cache
+def number_of_mark() -> dict[bytes, int]:
+    """Returns the number over all epochs of the example that has a mark: number n draws from the seed (0, n)."""
+
+    def marked_as(number):
+        return marked(tf.zeros([8, 8, 3]), seed_for(tf.stack([tf.constant(0, tf.int64), number]), "augment"))
+
+    images = tf.data.Dataset.range(20_000).map(marked_as).as_numpy_iterator()
+    return {mark: number for number, mark in enumerate(marks(images))}
+
+
 def numbers(batches) -> list[int]:
-    pixels = np.concatenate([features["image"][:, 0, 0] for features, _ in batches]).astype(int)
-    return (pixels @ [1, 256, 65536]).tolist()
+    """Returns the number over all epochs of each example of batches."""
+    return [number_of_mark()[mark] for features, _ in batches for mark in marks(features["image"])]
 
 
 def taken(manifest, config, host, num_batches, start_step=0):

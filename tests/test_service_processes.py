@@ -9,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from test_service import numbered, numbers
+from test_service import marked, numbers
 
 from tpu_input import InputConfig, make_train_input_fn
 
@@ -68,7 +68,7 @@ def service(tmp_path_factory):
 
 
 def batches_of(manifest, service, job):
-    options = {"augment": numbered, "parallel_shards": 2, "shuffle_records": 64, "deterministic": False}
+    options = {"augment": marked, "parallel_shards": 2, "shuffle_records": 64, "deterministic": False}
     config = InputConfig(8, service=service.address, service_job=job, **options)
     return make_train_input_fn(manifest, config)({"batch_size": 24}).as_numpy_iterator()
 

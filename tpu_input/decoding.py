@@ -117,8 +117,8 @@ def unread(manifest: Manifest) -> str:
     repair = f"make the shard again with: python -m beam_pipelines verify --repair {manifest.path}"
     others = "copy the shard again"  # TFRecords that another program wrote have no fingerprint
     return (
-        "cannot be read: the shard is cut off or damaged there, or holds fewer records than its manifest says; "
-        f"{repair if manifest.fingerprint else others}"
+        f"cannot be read; {repair if manifest.fingerprint else others} "
+        "(it is cut off or damaged there, or holds fewer records than its manifest says)"
     )
 
 
