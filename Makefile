@@ -29,7 +29,7 @@ PYTHON ?= $(call find_python,3.11)
 PYTHON_NEWEST ?= $(call find_python,3.13)
 BENCHMARK = $(VENV)/bin/python -W ignore -m benchmarks
 
-.PHONY: demo test test-newest test-cloud test-engines test-preflight lint fuzz cloud-server preflight benchmark benchmark-input clean
+.PHONY: demo test test-long test-newest test-cloud test-engines test-preflight lint fuzz cloud-server preflight benchmark benchmark-input clean
 
 # Real handwritten digits → shards → classifier → predictions; run again, it goes on from what is there.
 demo: $(VENV)/installed
@@ -45,6 +45,10 @@ demo: $(VENV)/installed
 
 test: $(VENV)/installed lint
 	$(VENV)/bin/python -m pytest -n auto --dist loadfile
+
+# Whole runs that are killed, stopped or held against others, and what takes many random draws to tell.
+test-long: $(VENV)/installed
+	$(VENV)/bin/python -m pytest -m long -n auto --dist worksteal
 
 lint: $(VENV)/installed
 	$(VENV)/bin/python -m ruff check .

@@ -38,6 +38,7 @@ def regularized(images, num_classes, training):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.long
 def test_what_a_network_adds_to_its_loss_is_minimised_too_and_is_no_part_of_evaluation_s(
     digits_dataset, tmp_path, monkeypatch, kind
 ):

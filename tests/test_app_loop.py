@@ -38,6 +38,7 @@ def evaluated(model_dir) -> list[int]:
     return [row.step for row in read_history(str(model_dir))]
 
 
+@pytest.mark.long
 def test_a_run_that_gets_no_better_stops_early_and_a_killed_one_at_the_same_step(digits_dataset, tmp_path):
     def kill(line):
         if line.startswith("step 4/20"):
@@ -67,6 +68,7 @@ def test_a_run_that_gets_no_better_stops_early_and_a_killed_one_at_the_same_step
     assert len([path for path in (killed / "export").iterdir() if path.name.isdigit()]) == 1
 
 
+@pytest.mark.long
 def test_a_run_killed_between_its_best_export_and_its_history_evaluates_again(digits_dataset, tmp_path, monkeypatch):
     def kill(*args):
         raise KeyboardInterrupt
@@ -83,6 +85,7 @@ def test_a_run_killed_between_its_best_export_and_its_history_evaluates_again(di
     assert steps == sorted(set(steps))
 
 
+@pytest.mark.long
 def test_weights_that_the_last_step_before_an_evaluation_ruins_are_said_and_never_exported(digits_dataset, tmp_path):
     for _ in range(2):  # the same command again says the same
         with pytest.raises(ValueError, match=r"no number at step 2, at a learning rate of .*; try a smaller --"):
@@ -95,6 +98,7 @@ LOOPS = pytest.mark.parametrize("kind", ["estimator", "strategy"])
 
 
 @LOOPS
+@pytest.mark.long
 def test_another_split_in_between_leaves_one_row_a_step_and_patience_alone(digits_dataset, tmp_path, kind):
     options = {"loop": kind, "decay_steps": 20, "early_stop_patience": 2, "steps_per_eval": 2}
     for split in ("validation", "train", "validation", "train", "validation"):
@@ -104,6 +108,7 @@ def test_another_split_in_between_leaves_one_row_a_step_and_patience_alone(digit
 
 
 @LOOPS
+@pytest.mark.long
 def test_a_complete_run_is_exported_where_it_is_asked_for_and_earlier_exports_stay(digits_dataset, tmp_path, kind):
     config = configured(digits_dataset, loop=kind, train_steps=1, keep_exports=1)
     made = []
@@ -116,6 +121,7 @@ def test_a_complete_run_is_exported_where_it_is_asked_for_and_earlier_exports_st
     assert all((Path(path) / "saved_model.pb").exists() for path in made)
 
 
+@pytest.mark.long
 def test_exports_that_this_run_has_not_made_are_never_removed(digits_dataset, tmp_path):
     foreign = tmp_path / "export" / "1"
     foreign.mkdir(parents=True)
@@ -127,6 +133,7 @@ def test_exports_that_this_run_has_not_made_are_never_removed(digits_dataset, tm
     assert len(list((tmp_path / "export").glob("1?*"))) == 1
 
 
+@pytest.mark.long
 def test_a_model_dir_holds_what_a_person_and_tensorboard_look_at(digits_dataset, tmp_path):
     train(digits_dataset, tmp_path, train_steps=4, steps_per_eval=2)
     rows = read_history(str(tmp_path))

@@ -72,6 +72,7 @@ def flip(path: Path, at: int) -> None:
     path.write_bytes(data)
 
 
+@pytest.mark.long
 def test_no_byte_of_a_checkpoint_can_be_changed_or_lost_and_its_weights_with_it(model_dir):
     path = str(model_dir / "model.ckpt-4")
     expected = tensors(path)
@@ -118,6 +119,7 @@ def test_a_run_goes_on_from_the_newest_whole_checkpoint(model_dir, digits_datase
     assert newest_whole(str(model_dir)) == (path, "")
 
 
+@pytest.mark.long
 def test_it_ends_with_the_weights_of_a_run_that_nothing_befell(model_dir, digits_dataset, tmp_path):
     kind = loop_of(model_dir)
     shutil.copytree(model_dir, tmp_path / "straight")

@@ -44,6 +44,7 @@ def converted(digits, output: Path, classes: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("kind", LOOPS)
+@pytest.mark.long
 def test_a_training_whose_dataset_is_converted_anew_ends_in_a_line(digits, tmp_path, kind):
     if kind == "estimator" and default_loop() != "estimator":
         pytest.skip("TPUEstimator ends with TensorFlow 2.15")
@@ -68,6 +69,7 @@ def test_a_training_whose_dataset_is_converted_anew_ends_in_a_line(digits, tmp_p
     assert json.loads((export.parent / "assets.extra" / "metrics.json").read_text())["step"] == 2
 
 
+@pytest.mark.long
 def test_an_export_says_the_classes_in_the_order_of_its_dataset(digits, tmp_path, capsys):
     converted(digits, tmp_path / "dataset", CLASSES)
     flags = ("--image_size=16", "--train_batch_size=64", "--train_steps=60", "--learning_rate=0.1", "--crop_area=0.6,1")

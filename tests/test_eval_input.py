@@ -72,6 +72,7 @@ def keyed(folder, num_shards: int, total: int) -> Manifest:
     ("num_shards", "total", "num_hosts", "per_host"),
     [(1, 1, 8, 5), (1, 8, 2, 4), (3, 7, 5, 1), (3, 64, 3, 8), (5, 63, 6, 8), (8, 65, 4, 5), (11, 101, 7, 8)],
 )
+@pytest.mark.long
 def test_every_key_comes_once(tmp_path, num_shards, total, num_hosts, per_host):
     manifest = keyed(tmp_path, num_shards, total)
     keys = Counter()

@@ -94,6 +94,7 @@ def sure(images, num_classes, training):
 
 
 @pytest.mark.parametrize("kind", LOOPS)
+@pytest.mark.long
 def test_an_export_whose_probabilities_underflow_has_the_figures_that_scikit_learn_finds(
     digits_dataset, tmp_path, kind
 ):

@@ -91,6 +91,7 @@ def served_logits(export, files) -> np.ndarray:
     ("layout", "batch_size", "eval_crop"),
     [("NHWC", 50, 0.875), ("HWCN", 50, 1.0), ("HWNC", 50, 0.5), ("auto", 50, 0.75), ("auto", 8, 0.3)],
 )
+@pytest.mark.long
 def test_logits_of_files_are_those_of_evaluation(
     finished, digits_dataset, tmp_path, layout, batch_size, eval_crop, dtype
 ):

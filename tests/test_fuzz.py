@@ -18,6 +18,7 @@ def sandbox(tmp_path_factory):
 
 
 @pytest.mark.parametrize("batch", [Batch(kind, 0, CASES) for kind in KINDS], ids=str)
+@pytest.mark.long
 def test_a_hostile_file_costs_a_line_and_nothing_else(sandbox: Sandbox, batch: Batch):
     found = cases(sandbox, batch)
     assert len(found) == batch.count

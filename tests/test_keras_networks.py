@@ -123,6 +123,7 @@ def weights_file(tmp_path):
 # Keras 3's own, when it saves weights under NumPy 2.
 @pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning")
 @pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.long
 def test_a_network_begins_with_its_own_weights_keeps_the_frozen_and_goes_on_with_the_trained(
     train, tmp_path, weights_file, loop
 ):
@@ -186,6 +187,7 @@ def test_inner_models_train_and_move_their_averages_as_in_a_loop_of_keras(train,
             np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5, err_msg=kind)
 
 
+@pytest.mark.long
 def test_a_network_of_keras_applications_moves_its_averages_as_a_call_of_keras_does(train, digits_dataset):
     found = train(LOOPS[0], mobilenet, 1, image_size=32)
     model = keras_loop(digits_dataset, mobilenet, 0, 32)
@@ -233,6 +235,7 @@ def multiplied(images, num_classes, training):
 
 
 @pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.long
 def test_an_embedding_learns_as_the_product_with_one_hot_rows_that_it_is(train, loop):
     options = {"optimizer": "lars"}
     rows = of_kind(train(loop, looked_up, 3, **options), "embeddings")[0]

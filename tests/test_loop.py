@@ -61,6 +61,7 @@ def test_the_next_stop_is_a_multiple_of_steps_per_eval_or_the_end(step, steps_pe
     assert loop.next_stop(step, steps_per_eval, train_steps) == stop
 
 
+@pytest.mark.long
 def test_a_run_stopped_after_7_of_20_steps_ends_with_the_same_weights(digits_dataset, straight, tmp_path):
     def stop_at_the_first_evaluation(line):
         if line.startswith("step 7/20"):
@@ -92,6 +93,7 @@ def test_a_complete_run_is_not_repeated(digits_dataset, straight):
     assert list((straight / "export").glob("[0-9]*")) == [exported]
 
 
+@pytest.mark.long
 def test_a_run_that_is_extended_ends_with_the_weights_of_one_that_was_as_long_at_first(
     digits_dataset, straight, tmp_path
 ):
@@ -114,6 +116,7 @@ def events(model_dir) -> dict[str, dict[int, float]]:
     return found
 
 
+@pytest.mark.long
 def test_curves_of_training_are_written_every_summary_steps(digits_dataset, tmp_path):
     train(digits_dataset, tmp_path, summary_steps=5, decay="steps")
     found = events(tmp_path)
@@ -133,6 +136,7 @@ def test_curves_of_training_are_written_every_summary_steps(digits_dataset, tmp_
     ],
     ids=str,
 )
+@pytest.mark.long
 def test_other_ways_of_training_learn_as_well(digits_dataset, tmp_path, options):
     usual = {"train_steps": 60, "train_batch_size": 64, "learning_rate": 0.1, "eval_crop": 1.0, "steps_per_eval": 60}
     assert train(digits_dataset, tmp_path, **usual | options).metrics.accuracy > 0.7
@@ -151,6 +155,7 @@ def test_evaluation_tells_recalls_and_confusion_of_every_example(digits_dataset,
     assert found["accuracy"] < found["top_5_accuracy"] <= 1
 
 
+@pytest.mark.long
 def test_another_split_and_a_lost_export_are_made_good_without_training(digits_dataset, tmp_path):
     train(digits_dataset, tmp_path, train_steps=1)
     said: list[str] = []

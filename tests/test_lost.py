@@ -58,6 +58,7 @@ def assert_same_weights(model_dir, other) -> None:
             np.testing.assert_array_equal(found.get_tensor(name), expected.get_tensor(name), err_msg=name)
 
 
+@pytest.mark.long
 def test_a_lost_tpu_is_left_and_found_again_at_the_checkpoint(by, digits_dataset, straight, tmp_path, monkeypatch):
     """On this machine's processor: what is lost is a session, and what a Tpu connects to is nothing."""
     took, lost, waited = Progress.took, [5, 5], []
@@ -85,6 +86,7 @@ def test_a_lost_tpu_is_left_and_found_again_at_the_checkpoint(by, digits_dataset
 
 
 @pytest.mark.parametrize("by", ["strategy"], indirect=True)
+@pytest.mark.long
 def test_a_worker_that_is_killed_and_comes_back_here_or_elsewhere_is_found(by, digits_dataset, straight, tmp_path):
     command = [sys.executable, "-W", "ignore", str(HERE / "lost_worker.py"), digits_dataset.path, str(tmp_path)]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(HERE.parent), str(HERE)])}

@@ -90,6 +90,7 @@ def destroyed(images: list[np.ndarray]) -> np.ndarray:
 
 @pytest.mark.filterwarnings("ignore:NumPy will stop allowing conversion:DeprecationWarning")  # of shifts below 0
 @pytest.mark.parametrize("magnitude", [9, 28])
+@pytest.mark.long
 def test_no_more_images_are_black_or_flat_than_the_reference_s(reference, magnitude):
     side, number = 64, 1200
     images = tf.constant(np.stack(photographs(side)))

@@ -31,6 +31,7 @@ def looked_at(manifest, model_dir, mode="training", topology=ONE_HOST, input_fn=
 
 @pytest.mark.parametrize("topology", [ONE_HOST, FOUR_HOSTS], ids=str)
 @pytest.mark.parametrize("network", ["cnn", "resnet18"])
+@pytest.mark.long
 def test_a_good_network_passes_on_one_host_and_on_four(digits_dataset, tmp_path, topology, network):
     for mode in ("training", "evaluation") if network == "cnn" else ("training",):
         findings, built = looked_at(digits_dataset, tmp_path, mode, topology, network=network)

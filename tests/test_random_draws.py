@@ -112,6 +112,7 @@ def correlations(values: np.ndarray) -> np.ndarray:
     return np.nan_to_num(found)
 
 
+@pytest.mark.long
 def test_no_draw_of_a_crop_depends_on_another(drawn):
     found = correlations(np.stack([drawn[quantity].ravel() for quantity in QUANTITIES]))
     # A box is cut off at the border, so that its area depends on where it is.
@@ -126,6 +127,7 @@ def test_no_draw_of_a_crop_depends_on_another(drawn):
 
 
 @pytest.mark.parametrize("quantity", CROP)
+@pytest.mark.long
 def test_no_crop_depends_on_the_other_of_its_image_nor_on_the_next_image_s(drawn, quantity):
     for other in CROP:
         first, second = drawn[quantity].T[0], drawn[other].T[1]
@@ -145,6 +147,7 @@ def cutmix_of_the_authors() -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("quantity", DRAWN["cutmix"])
+@pytest.mark.long
 def test_cutmix_draws_the_boxes_of_its_authors(drawn, quantity):
     ours, theirs = drawn[quantity].ravel(), cutmix_of_the_authors()[quantity]
     assert stats.ks_2samp(ours, theirs).statistic < 0.01
@@ -158,6 +161,7 @@ def test_cutmix_draws_the_boxes_of_its_authors(drawn, quantity):
         ("mixup share", stats.beta(0.2, 0.2)),
     ],
 )
+@pytest.mark.long
 def test_a_factor_is_drawn_from_its_published_distribution(drawn, quantity, published):
     expected = published.rvs(1_000_000, random_state=0).astype(np.float32)  # shares round to 1
     assert stats.ks_2samp(drawn[quantity].ravel(), expected).statistic < 0.01
@@ -173,6 +177,7 @@ def test_a_factor_is_drawn_from_its_published_distribution(drawn, quantity, publ
         ("operation 2", range(17)),
     ],
 )
+@pytest.mark.long
 def test_each_choice_is_as_likely_as_another(drawn, quantity, values):
     found, counts = np.unique(drawn[quantity], return_counts=True)
     assert found.tolist() == list(values)

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from app_fixtures import configured, keras_warns
 from linear_network import step
@@ -18,6 +19,7 @@ pytestmark = keras_warns
 ROOT = Path(__file__).parent.parent
 
 
+@pytest.mark.long
 def test_two_replicas_train_as_one_and_count_as_one(digits_dataset, tmp_path):
     """In a process of its own: TensorFlow divides a processor into two only before its first use."""
     code = """

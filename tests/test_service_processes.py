@@ -73,6 +73,7 @@ def batches_of(manifest, service, job):
     return make_train_input_fn(manifest, config)({"batch_size": 24}).as_numpy_iterator()
 
 
+@pytest.mark.long
 def test_a_dispatcher_that_is_started_again_goes_on_and_no_example_comes_twice(digits_dataset, service):
     service.add_workers(2)
     total = digits_dataset.split("train").num_examples
@@ -95,6 +96,7 @@ def test_after_a_worker_s_death_no_example_comes_twice_and_later_epochs_are_whol
     assert {*range(3 * total, 4 * total)} <= set(after)  # whoever works does all of an epoch that begins later
 
 
+@pytest.mark.long
 def test_training_goes_on_when_a_worker_is_killed_and_another_joins(digits_dataset, service, tmp_path):
     service.add_workers(2 - len(service.workers))
     flags = ("--image_size=16", "--train_steps=600", "--steps_per_eval=100", "--crop_area=0.6,1", "--no_flip")

@@ -20,6 +20,7 @@ ROOT = Path(__file__).parent.parent
 # Runs a command, which gets a signal when it calls a function for the first time.
 RUNNER = """
 import functools, importlib, os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background processes ignore it
 place, number, package, *args = sys.argv[1:]
 module, name = place.split(":")
 if package != "beam_pipelines":
@@ -84,6 +85,7 @@ def test_a_command_of_beam_pipelines_ends_with_the_signals_code(
         ("estimator_app.predict:predict", signal.SIGINT, 130, ("predict", "--export_dir={model}", "{digits}/0")),
     ],
 )
+@pytest.mark.long
 def test_a_command_of_estimator_app_ends_with_the_signals_code(
     digits, digits_dataset, trained, place, number, code, args
 ):

@@ -38,6 +38,7 @@ def decisions(model_dir) -> list[tuple[int, float, float]]:
     return [(row.step, row.values["accuracy"], row.values["loss"]) for row in read_history(str(model_dir))]
 
 
+@pytest.mark.long
 def test_a_run_that_is_stopped_in_every_way_ends_with_the_same_weights(digits_dataset, tmp_path):
     straight, model_dir = tmp_path / "straight", tmp_path / "model"
     assert happening(command(digits_dataset, straight)).returncode == 0

@@ -113,6 +113,7 @@ def test_exports_json_that_names_what_cannot_be_an_export_removes_nothing(
     assert (victim / "saved_model.pb").exists()
 
 
+@pytest.mark.long
 def test_exports_json_that_names_another_run_s_export_removes_nothing(stranger, digits_dataset, finished, capsys):
     other = Path(shutil.copytree(finished.export, stranger / "export" / "1000"))
     listed = json.loads((stranger / "exports.json").read_text())

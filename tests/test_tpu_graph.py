@@ -185,6 +185,7 @@ MODES = [("PER_HOST_V2", CORES, HOSTS, 4), ("PER_HOST_V1", 1, HOSTS, 4), ("BROAD
 
 
 @pytest.mark.parametrize(("mode", "batches", "hosts", "of_core"), MODES)
+@pytest.mark.long
 def test_tpuestimator_s_own_calls_of_input_fn_make_every_step_s_examples(
     digits_dataset, tmp_path, mode, batches, hosts, of_core
 ):

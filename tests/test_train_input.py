@@ -52,6 +52,7 @@ def test_an_epoch_holds_every_example_once_and_the_next_comes_in_another_order(d
 
 
 @pytest.mark.parametrize("num_hosts", [2, 3, 12])
+@pytest.mark.long
 def test_hosts_see_disjoint_examples_that_make_the_whole_split(digits_dataset, num_hosts):
     split = digits_dataset.split("train")
     shares = []

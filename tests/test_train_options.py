@@ -127,8 +127,10 @@ def test_without_order_every_example_still_comes_once_an_epoch(digits_dataset):
     assert len(set(seen)) == total
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "float32"])
-@pytest.mark.parametrize("function", [augment.color_jitter(), augment.rand_augment(), augment.rand_augment(3, 28)])
+@pytest.mark.parametrize(
+    ("function", "dtype"),
+    [(augment.color_jitter(), "uint8"), (augment.color_jitter(), "float32"), (augment.rand_augment(), "float32")],
+)
 def test_augmentation_is_random_by_the_seed_alone(digits_dataset, function, dtype):
     config = changed(WHOLE, augment=function, dtype=dtype)
     run = batches(digits_dataset, config, 3)
@@ -185,9 +187,9 @@ def test_what_cannot_be_mixed_is_refused(mix, images_, labels, message):
 @pytest.mark.parametrize("compiled", [False, True])
 def test_mixing_weighs_labels_as_it_weighs_images(mix, compiled):
     batch = tf.stack([tf.zeros([8, 8, 3]), tf.ones([8, 8, 3])])
-    shares = []
+    shares, mixed = [], tf.function(mix, jit_compile=compiled)
     for step in range(20):
-        images_, labels = tf.function(mix, jit_compile=compiled)(batch, tf.eye(2), tf.constant([0, step]))
+        images_, labels = mixed(batch, tf.eye(2), tf.constant([0, step]))
         np.testing.assert_allclose(tf.reduce_mean(images_[0]), labels[0, 1], atol=1e-5)
         np.testing.assert_allclose(tf.reduce_sum(labels, 1), [1, 1], atol=1e-5)
         shares.append(float(labels[0, 1]))
