@@ -287,6 +287,7 @@ def test_a_conversion_whose_output_is_removed_meanwhile_goes_on(few_digits, tmp_
 
 
 @pytest.mark.parametrize("flags", [[], ["--overwrite"]])
+@pytest.mark.long
 def test_shards_that_a_removal_has_missed_are_this_conversion_s_or_kept(flags, few_digits, tmp_path, capsys):
     opts = options(few_digits, tmp_path / "new", shard_bytes=10_000)
     manifest, _ = convert(opts, local())

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from test_app_commands import FLAGS, refused, run
 
 
+@pytest.mark.long
 def test_training_keeps_decoded_images_when_asked(capsys, digits_dataset, tmp_path, monkeypatch):
     from tpu_input.train import crops_of_decoded
 

@@ -154,6 +154,7 @@ def test_a_second_training_is_told_of_the_first(digits_dataset, tmp_path):
     assert not (tmp_path / "config.json").exists()
 
 
+@pytest.mark.long
 def test_a_checkpoint_of_another_number_of_classes_is_said_before_tensorflow_fails(digits_dataset, tmp_path):
     train(digits_dataset, tmp_path, train_steps=1)
     two = dataclasses.replace(configured(digits_dataset, train_steps=2), classes=("a", "b"))
@@ -166,6 +167,7 @@ def test_a_checkpoint_of_another_number_of_classes_is_said_before_tensorflow_fai
 
 
 @pytest.mark.parametrize("where", ["training", "evaluation"])
+@pytest.mark.long
 def test_an_image_that_only_the_decoder_refuses_is_named(dataset_copy, tmp_path, where):
     split = "validation" if where == "evaluation" else "train"
     for path in dataset_copy.glob(f"{split}-*.tfrecord"):

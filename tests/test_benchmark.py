@@ -27,6 +27,7 @@ def measured(**changed) -> Measured:
     return dataclasses.replace(found, **changed)
 
 
+@pytest.mark.long
 def test_the_benchmark_measures_every_stage_and_says_so_in_numbers(digits_dataset, capsys):
     flags = [
         "--image_size=16",

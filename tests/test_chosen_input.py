@@ -118,6 +118,7 @@ def test_a_dataset_that_does_not_know_its_sizes_is_fed_at_224_and_that_is_said(s
     assert line == "input: --image_size=224 --crop_area=0.08,1, as the images' sizes are not known"
 
 
+@pytest.mark.long
 def test_a_run_without_flags_is_told_keeps_its_input_and_exports_it(capsys, small, tmp_path):
     asked = ["train", f"--dataset={small.path}", f"--model_dir={tmp_path}/model", "--iterations_per_loop=1"]
     code, out, _ = run(capsys, *asked, "--train_steps=1", "--steps_per_eval=1")

@@ -78,6 +78,7 @@ def test_images_that_no_shard_holds_are_rejected_where_shards_are_cut_by_size(fe
     assert manifest.split("train").num_examples == 38
 
 
+@pytest.mark.long
 def test_larger_images_are_stored_with_the_shorter_side_asked_for(photos, tmp_path):
     images = ImageOptions(resize_shorter=100)
     manifest, _ = convert(options(photos, tmp_path / "out", images=images), local())

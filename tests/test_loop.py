@@ -212,6 +212,7 @@ def test_a_loss_that_is_no_number_says_where_and_at_what_rate(digits_dataset, tm
         train(digits_dataset, tmp_path, learning_rate=1e30)
 
 
+@pytest.mark.long
 def test_sixty_steps_learn_most_digits(digits_dataset, tmp_path):
     options = {"train_steps": 60, "train_batch_size": 64, "learning_rate": 0.1, "eval_crop": 1.0, "steps_per_eval": 60}
     assert train(digits_dataset, tmp_path, **options).metrics.accuracy > 0.8

@@ -205,6 +205,7 @@ def test_logits_of_another_shape_are_refused(own, name, message):
 
 
 @needs_estimator
+@pytest.mark.long
 def test_the_command_finds_a_network_in_the_working_directory(own, digits_dataset):
     options = [f"--dataset={digits_dataset.path}", "--model_dir=model", "--image_size=16", "--train_steps=2"]
     command = [sys.executable, "-m", "estimator_app", "train", *options, "--network=own_networks:good"]

@@ -54,6 +54,7 @@ def test_a_bad_run_exits_1_with_what_to_do_and_so_does_its_json(capsys, digits_d
 
 
 @pytest.mark.parametrize("flag", ["--service=grpc://nowhere.invalid:5050", "--cache=decoded"])
+@pytest.mark.long
 def test_what_other_machines_are_for_is_not_asked_of_this_one(capsys, digits_dataset, monkeypatch, flag):
     monkeypatch.setattr("tpu_input.caching.available_bytes", lambda: 0)
     code, out, err = run(capsys, *asked(digits_dataset, flag))

@@ -38,6 +38,7 @@ def test_a_good_step_has_fixed_sizes_and_nothing_of_64_bits(digits_dataset, tmp_
 
 
 @pytest.mark.parametrize("network", ["lstm", "gru"])
+@pytest.mark.long
 def test_recurrent_layers_that_xla_trains_raise_no_alarm_in_either_loop(digits_dataset, tmp_path, network):
     images = tf.random.stateless_uniform([16, 16, 16, 3], [1, 2])
     inputs = tf.keras.Input([16, 16, 3])

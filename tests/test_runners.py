@@ -58,6 +58,7 @@ def test_counters_say_what_was_written_and_rejected(few_digits, tmp_path):
     }
 
 
+@pytest.mark.long
 def test_a_terminal_gets_a_bar_that_is_gone_at_the_end_and_a_file_gets_none(digits, tmp_path):
     command = [sys.executable, "-m", "beam_pipelines", "convert", f"--input={digits}"]
     leader, terminal = open_terminal(columns=120)

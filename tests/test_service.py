@@ -66,6 +66,7 @@ def taken(manifest, config, host, num_batches, start_step=0):
     return list(dataset.take(num_batches).as_numpy_iterator())
 
 
+@pytest.mark.long
 def test_each_example_comes_once_an_epoch_over_all_hosts(digits_dataset, dispatcher, request):
     total, config = digits_dataset.split("train").num_examples, configured(dispatcher, request)
     with ThreadPoolExecutor(2) as pool:
@@ -83,6 +84,7 @@ def test_a_start_begins_near_its_step(digits_dataset, dispatcher, request):
     assert {number // total for number in first} <= {5, 6}
 
 
+@pytest.mark.long
 def test_another_configuration_is_another_job(digits_dataset, dispatcher, request):
     for size in (8, 16):
         config = InputConfig(size, deterministic=False, service=dispatcher, service_job=request.node.name)

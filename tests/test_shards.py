@@ -62,6 +62,7 @@ def test_mnist_s_raw_pixels_become_three_channels(tmp_path):
 
 
 @pytest.mark.parametrize("spec", [RecordSpec(encoding="png"), RecordSpec()])
+@pytest.mark.long
 def test_pngs_are_decoded_also_among_jpegs(tmp_path, spec):
     files = [encoded(n, "PNG" if spec.encoding == "png" or n % 2 else "JPEG") for n in range(12)]
     manifest = Manifest.from_shards(write(tmp_path, files, spec), record=spec, classes=10)

@@ -68,6 +68,7 @@ def test_a_run_that_is_stopped_in_every_way_ends_with_the_same_weights(digits_da
     assert decisions(model_dir) == decisions(straight)
 
 
+@pytest.mark.long
 def test_a_training_whose_output_nobody_reads_any_more_is_no_success(digits_dataset, tmp_path):
     whole = [sys.executable, "-m", "estimator_app", *command(digits_dataset, tmp_path)]
     with subprocess.Popen(whole, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as training:

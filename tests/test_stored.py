@@ -63,6 +63,7 @@ def test_what_is_no_single_image_is_told_apart():
     assert str(as_stored(encoded(PICTURE, "JPEG", 6)[:-900])) == "a damaged JPEG file"
 
 
+@pytest.mark.long
 def test_a_sideways_photograph_is_classified_as_its_record_is(finished, digits, tmp_path):
     classifier = load_classifier(finished.export)
     sideways = Image.open(min((digits / "7").iterdir())).rotate(90, expand=True)

@@ -90,6 +90,7 @@ def test_every_core_trains_on_its_own_part_and_shares_its_gradients(digits_datas
     ],
     ids=str,
 )
+@pytest.mark.long
 def test_every_way_of_training_updates_from_summed_gradients_and_sends_its_curves_to_the_host(
     digits_dataset, tmp_path, options, update
 ):

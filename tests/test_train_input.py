@@ -98,6 +98,7 @@ def test_crops_differ_between_epochs_and_flips_happen(digits_dataset):
     assert 0.4 < share < 0.6
 
 
+@pytest.mark.long
 def test_labels_belong_to_their_images(digits, digits_dataset):
     from tpu_input.images import decode_for_training
 
