@@ -14,6 +14,8 @@ from estimator_app.config import TrainConfig
 from estimator_app.networks import apply
 from estimator_app.weights import plain_variable
 
+OVER_CORES = "over_cores"  # name scope of the sums over a TPU's cores that are of no gradient
+
 
 def cross_entropy(logits: tf.Tensor, labels: tf.Tensor, label_smoothing: float = 0.0) -> tf.Tensor:
     """Returns every example's cross-entropy in nats, [N] float32.

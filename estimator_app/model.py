@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from estimator_app.config import TrainConfig
 from estimator_app.keras_in_graph import KerasInGraph
-from estimator_app.losses import cross_entropy, loss_and_gradients, weight_and_replicas, weighted_mean
+from estimator_app.losses import OVER_CORES, cross_entropy, loss_and_gradients, weight_and_replicas, weighted_mean
 from estimator_app.metrics import streaming
 from estimator_app.networks import apply
 from estimator_app.optimizers import dense, make_optimizer
@@ -29,8 +29,6 @@ from tpu_input import from_infeed
 
 v1 = tf.compat.v1
 ModeKeys = v1.estimator.ModeKeys
-
-OVER_CORES = "over_cores"  # name scope of the sums that are of no gradient
 
 
 def make_model_fn(run: TrainConfig) -> Callable[..., Any]:

@@ -16,7 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from estimator_app.findings import FAILS, GOOD, Finding
-from estimator_app.model import OVER_CORES
+from estimator_app.losses import OVER_CORES
 from estimator_app.origin import is_ours, raised_at, users_line
 from estimator_app.quiet import one_line
 from estimator_app.specs import described, misfits
