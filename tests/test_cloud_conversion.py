@@ -158,8 +158,8 @@ def test_what_is_not_the_datasets_own_is_refused_and_never_deleted(capsys, cloud
     assert run(capsys, *command)[0] == 0
     cloud.put(f"{bucket}/out/thesis.txt", b"mine")
     assert "'thesis.txt'" in refused(capsys, *command)
-    assert "holds another dataset: its --seed is 0, not 1" in refused(capsys, *command, "--seed=1")
     storage.delete([f"{bucket}/out/thesis.txt"])
+    assert "holds another dataset: its --seed is 0, not 1" in refused(capsys, *command, "--seed=1")
     assert run(capsys, *command, "--seed=1", "--overwrite")[0] == 0
     assert read_manifest(f"{bucket}/out").options["seed"] == 1
     assert verify(f"{bucket}/out").problems == []

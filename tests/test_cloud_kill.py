@@ -124,7 +124,7 @@ def test_a_lock_whose_holder_was_killed_is_taken_over(cloud, few_digits, monkeyp
     bucket = cloud.make_bucket()
     cloud.put(f"{bucket}/out/.jpeg2tpu/lock", json.dumps({"host": "gone", "process": 7}).encode())
     convert(options(few_digits, f"{bucket}/out"), local())
-    assert "held by process 7 on gone; waiting 0.5 s for a sign of life" in capsys.readouterr().err
+    assert "held by process 7 on 'gone'; waiting 0.5 s for a sign of life" in capsys.readouterr().err
 
 
 def test_who_has_lost_the_lock_does_not_complete_the_dataset(cloud, few_digits, monkeypatch):

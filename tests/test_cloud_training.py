@@ -153,7 +153,7 @@ def test_the_training_that_began_first_ends_when_another_begins_in_its_bucket(gs
 
     def take_over(request):
         if request.method == "PUT" and "history.csv" in request.target:
-            gs.cloud.put(f"{model_dir}/.lock", b"process 7 of elsewhere (0)".ljust(300))
+            gs.cloud.put(f"{model_dir}/.lock", f"process 7 of elsewhere ({0:032x})".ljust(300).encode())
         return None
 
     gs.proxy.fault = take_over
