@@ -1,4 +1,4 @@
-"""The fuzzer itself: that it sees whatever a command does beyond ending with a line. The hostile files: `make fuzz`."""
+"""No file that a stranger may have made does more to a command than end it with a line; `make fuzz` tries more."""
 
 from __future__ import annotations
 
@@ -7,6 +7,22 @@ from fuzz import corpus
 from fuzz.batches import Batch, cases
 from fuzz.corpus import KINDS, Command
 from fuzz.sandbox import Sandbox
+
+CASES = 2  # of each kind; .ci/run tries 500 by `make fuzz`
+
+
+@pytest.fixture(scope="module")
+def sandbox(tmp_path_factory):
+    with Sandbox(tmp_path_factory.mktemp("fuzz")) as sandbox:
+        yield sandbox
+
+
+@pytest.mark.parametrize("batch", [Batch(kind, 0, CASES) for kind in KINDS], ids=str)
+@pytest.mark.long
+def test_a_hostile_file_costs_a_line_and_nothing_else(sandbox: Sandbox, batch: Batch):
+    found = cases(sandbox, batch)
+    assert len(found) == batch.count
+    assert not [case for case in found if case.problems], "\n".join(str(case) for case in found if case.problems)
 
 
 @pytest.fixture(scope="module")

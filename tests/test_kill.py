@@ -89,7 +89,7 @@ def whole(killer) -> dict[str, str]:
     return files(folder / "parent")
 
 
-@pytest.mark.parametrize(("who", "kills"), [("parent", 6), ("writer", 4)])
+@pytest.mark.parametrize(("who", "kills"), [("parent", 12), ("writer", 8)])
 @pytest.mark.long
 def test_a_conversion_killed_at_random_moments_ends_with_the_same_files(killer, whole, who, kills):
     folder = killer.folder / f"killed_{who}"

@@ -19,7 +19,7 @@ service = tf.data.experimental.service
 
 
 def marked(image, seed):
-    """Writes the 16 bytes of its seed into the first pixels of an image: another one for each example and epoch."""
+    """Writes the 16 bytes of a seed, which is another for each example and epoch, into the first pixels of an image."""
     numbers = tf.reshape(seed[:, None] // tf.constant(256, tf.int64) ** tf.range(8, dtype=tf.int64) % 256, [-1])
     return tf.reshape(tf.pad(tf.cast(numbers, image.dtype), [[0, 8 * 8 * 3 - 16]]), [8, 8, 3])
 

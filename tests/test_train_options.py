@@ -26,7 +26,7 @@ def changed(config=AUGMENTED, **options):
 @pytest.mark.parametrize(
     "options", [{"cache": "records"}, {"cache": "decoded"}, {"echo": 3}, {"cache": "decoded", "echo": 2}]
 )
-@pytest.mark.parametrize("start_step", [1, 62])
+@pytest.mark.parametrize("start_step", [1, pytest.param(31, marks=pytest.mark.long), 62])
 def test_a_resumed_run_is_exact_with_caches_and_echoes(digits_dataset, options, start_step):
     config = changed(**options)
     straight = batches(digits_dataset, config, start_step + 3)
@@ -130,7 +130,14 @@ def test_without_order_every_example_still_comes_once_an_epoch(digits_dataset):
 
 @pytest.mark.parametrize(
     ("function", "dtype"),
-    [(augment.color_jitter(), "uint8"), (augment.color_jitter(), "float32"), (augment.rand_augment(), "float32")],
+    [
+        (augment.color_jitter(), "uint8"),
+        (augment.color_jitter(), "float32"),
+        (augment.rand_augment(), "float32"),
+        pytest.param(augment.rand_augment(), "uint8", marks=pytest.mark.long),
+        pytest.param(augment.rand_augment(3, 28), "uint8", marks=pytest.mark.long),
+        pytest.param(augment.rand_augment(3, 28), "float32", marks=pytest.mark.long),
+    ],
 )
 def test_augmentation_is_random_by_the_seed_alone(digits_dataset, function, dtype):
     config = changed(WHOLE, augment=function, dtype=dtype)

@@ -77,5 +77,5 @@ def _stay(server: object, line: str, say: Callable[[str], None]) -> None:
         # At once: in the order of an interpreter's end, TensorFlow's server may be waited for without end.
         signal.signal(number, lambda number, _: os._exit(128 + number))
     say(line)
-    while True:  # a signal just before a wait without an end would be handled after it
+    while True:  # with an end, as Python would not handle a signal that comes just before a wait without one
         threading.Event().wait(1)
