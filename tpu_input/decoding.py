@@ -67,9 +67,11 @@ def decode_records(
         features |= {"problem": problem, "epoch": number // epoch_examples}
         return features, tf.cast(tf.where(fine, label, 0), tf.int32)
 
+    calls = PARALLEL_DECODES
     # With "skip", each of the calls that run at the beginning prepares a dataset's graph for itself, which takes 0.3 s.
-    few = min(PARALLEL_DECODES, 2 * len(os.sched_getaffinity(0)))
-    calls = PARALLEL_DECODES if config.on_corrupt == "error" else few
+    # A service's dataset has to be the same on hosts with other numbers of cores.
+    if config.on_corrupt == "skip" and not config.service:
+        calls = min(calls, 2 * len(os.sched_getaffinity(0)))
     return dataset.map(decode, num_parallel_calls=calls, deterministic=config.deterministic)
 
 
@@ -87,8 +89,8 @@ def _attempt(
         failed = (black, tf.constant(0, tf.int64), tf.constant(False))
         tried = tf.data.Dataset.from_tensors(record).map(straight).ignore_errors()
         tried = tried.concatenate(tf.data.Dataset.from_tensors(failed)).take(1)
-        unread = tf.equal(record[1], "")
-        image: _Image = tf.cond(unread, lambda: failed, tried.get_single_element)
+        is_unread = tf.equal(record[1], "")
+        image: _Image = tf.cond(is_unread, lambda: failed, tried.get_single_element)
         return image
 
     def by_looks(number: tf.Tensor, serialized: tf.Tensor) -> _Image:
