@@ -39,6 +39,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the first batch (default: 0)")
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--kind", action="append", help="only these kinds, in place of all")
+    parser.add_argument("--begin", type=int, default=0, help="leave out so many batches, of a run that was interrupted")
     parser.add_argument("--batch", metavar="KIND,SEED,COUNT", help="run this batch again and shrink what fails")
     flags = parser.parse_args()
     start = time.monotonic()
@@ -48,12 +49,15 @@ def main() -> int:
             with Sandbox(Path(folder)) as sandbox:
                 smallest(sandbox, Batch(kind.replace("_", " "), int(number), int(count)))
             return 0
-        todo = batches(flags.cases, flags.seed, flags.kind or list(KINDS))
+        todo = batches(flags.cases, flags.seed, flags.kind or list(KINDS))[flags.begin :]
         ended = collections.Counter[tuple[str, str]]()
         seconds = collections.Counter[str]()
         end = "\r" if sys.stderr.isatty() else "\n"
         failures = collections.Counter[tuple[str, ...]]()
         for number, done in enumerate(in_processes(todo, flags.processes, folder)):
+            if isinstance(done, Exception):
+                failures["a batch was not done", repr(done)[:400]] += 1
+                done = []
             for case in done:
                 for kind in (case.batch.kind, "all"):
                     ended[kind, "FAILED" if case.problems else f"exit {case.ended.code}"] += 1

@@ -110,9 +110,9 @@ def _cases(batch: Batch) -> list[Case]:
     return cases(_sandbox, batch)
 
 
-def in_processes(todo: list[Batch], processes: int, folder: str) -> Iterator[list[Case]]:
-    """Yields the cases of each batch as it is done."""
+def in_processes(todo: list[Batch], processes: int, folder: str) -> Iterator[list[Case] | Exception]:
+    """Yields the cases of each batch as it is done, or what has kept it from being done."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, context, _begin, (folder,)) as pool:
         for done in as_completed([pool.submit(_cases, batch) for batch in todo]):
-            yield done.result()
+            yield done.exception() or done.result()  # type: ignore[misc]
