@@ -22,7 +22,7 @@ from beam_pipelines import jpeg_damage
 from beam_pipelines.options import ImageOptions
 from tpu_input import color_profiles
 from tpu_input.decode_limits import too_large, too_slow
-from tpu_input.jpeg_markers import has_end, is_decoded, num_scans
+from tpu_input.jpeg_markers import has_end, is_decoded, misses_its_end, num_scans
 from tpu_input.upright import FORMATS, KEPT_MODES, has_unknown_range, turn, upright
 
 SAMPLE_SIDE = 64  # pixels; the mean and deviation of a split come from 64 x 64 pixels of each image
@@ -131,12 +131,14 @@ def _decode(image: Image.Image, data: bytes, scale: int) -> Image.Image:
     """Returns an image's pixels, those of a JPEG at 1/scale of its size; what libjpeg warns of is damage."""
     pixels = None
     if image.format in _JPEG:
-        if not has_end(data):  # Pillow knows whether the image ends there as well
+        if not has_end(data) and not misses_its_end(data):  # then Pillow refuses most, also some that are whole
             image.load()
         try:
             pixels = jpeg_damage.decode(data, image, scale)
         except jpeg_damage.Damaged as damage:
-            raise Rejected("corrupt", f"{image.format}: libjpeg warns: {damage}") from damage
+            cut = not has_end(data) and "premature end" in str(damage)
+            reason = "truncated" if cut else "corrupt"
+            raise Rejected(reason, f"{image.format}: libjpeg warns: {damage}") from damage
     if not pixels:
         if scale > 1:
             image.draft(None, (image.width // scale, image.height // scale))

@@ -155,6 +155,22 @@ def test_a_jpeg_that_only_lacks_its_end_is_mended_and_one_with_a_hole_is_not():
     assert reason(WHOLE[:50_000] + bytes(8000) + WHOLE[58_000:-2] + more)[0] == "corrupt"
 
 
+@pytest.mark.parametrize("quality", [60, 90])
+@pytest.mark.parametrize("gray", [False, True])
+def test_a_baseline_jpeg_that_lacks_its_end_alone_is_mended_wherever_its_codes_end(quality, gray):
+    """The reference is Pillow's decoding of the file with its end."""
+    whole = Image.open(io.BytesIO(WHOLE)).convert("L" if gray else "RGB")
+    for number in range(40):
+        buffer = io.BytesIO()
+        whole.crop((number, 2 * number, 3 * number + 60, 3 * number + 80)).save(buffer, "JPEG", quality=quality)
+        data = buffer.getvalue()
+        mended = check_image(data[:-2], ImageOptions(quality=100))
+        assert mended.fixed == "JPEG without its end"
+        assert np.abs(pixels(mended.encoded).astype(int) - pixels(data)).mean() < 3
+        assert reason(data[:-40])[0] == "truncated"
+        assert reason(data[:-6])[0] in ("truncated", "")  # in the last byte's filling
+
+
 def test_odd_ratios_of_chroma_are_decoded_as_before():
     """Luma once, chroma twice a pixel: TurboJPEG has no name for it, Pillow decodes it."""
     table = b"\x00\x01" + bytes(15) + b"\x00"  # one code of one bit: nothing differs

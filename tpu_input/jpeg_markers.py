@@ -1,6 +1,7 @@
 """What only a JPEG's markers tell, and Pillow decodes without a word.
 
 bytes of a JPEG file ──is_decoded, has_end──▶ whether TensorFlow's decoder takes it, or it has to be encoded again
+                     ──misses_its_end──▶ whether a decoder says so when the last pixels are missing
                      ──num_scans──▶ how often a decoder passes over the whole image
                      ──bare──▶ the same coded pixels without what stands beside them
 """
@@ -12,6 +13,7 @@ import re
 # Of the kinds of frames, those that TensorFlow decodes: baseline to progressive, Huffman or arithmetic coding.
 # https://www.w3.org/Graphics/JPEG/itu-t81.pdf, table B.1
 _DECODED_FRAMES = frozenset(b"\xc0\xc1\xc2\xc9\xca")
+_HUFFMAN_FRAMES = frozenset(b"\xc0\xc1")  # all coefficients at once
 _PROGRESSIVE_FRAMES = frozenset(b"\xc2\xca")
 _FRAMES = frozenset(range(0xC0, 0xD0)) - frozenset(b"\xc4\xc8\xcc")  # which are tables and a reserved one
 _DECODING = _FRAMES | frozenset(b"\xc4\xcc\xdb\xdc\xdd")  # and tables, number of lines, restart interval
@@ -55,6 +57,14 @@ def num_scans(data: bytes) -> int:
         return 1
     last = data.find(END, first)
     return sum(1 for _ in _SCAN.finditer(data, first, last if last >= 0 else len(data)))
+
+
+def misses_its_end(data: bytes) -> bool:
+    """Returns whether libjpeg warns of a JPEG whose last coded pixels are missing.
+
+    Of a scan that is missing as a whole it says nothing, nor of arithmetic codes, which go on with zeros.
+    """
+    return _frame(data)[0] in _HUFFMAN_FRAMES and num_scans(data) == 1
 
 
 def bare(data: bytes) -> bytes:
