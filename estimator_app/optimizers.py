@@ -38,11 +38,16 @@ def dense(gradient: Any, variable: tf.Variable) -> Any:
 
 
 class _Dense(v1.train.Optimizer):  # type: ignore[misc, name-defined]
-    """Takes any gradient as the dense one that it is."""
+    """Takes any gradient as the dense one that it is, and changes no variable before all gradients are there.
+
+    In TPUEstimator's graph nothing else orders the two: AdamW's decay would be done before the forward pass has read a
+    kernel, or after it, as threads come.
+    """
 
     def apply_gradients(self, grads_and_vars: Iterable[Any], global_step: Any = None, name: str | None = None) -> Any:
         pairs = [(dense(gradient, variable), variable) for gradient, variable in grads_and_vars]
-        return super().apply_gradients(pairs, global_step, name)
+        with tf.control_dependencies([gradient for gradient, _ in pairs if gradient is not None]):
+            return super().apply_gradients(pairs, global_step, name)
 
 
 class Momentum(_Dense, v1.train.MomentumOptimizer):  # type: ignore[misc, name-defined]

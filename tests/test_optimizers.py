@@ -80,6 +80,37 @@ def test_steps_in_a_graph_are_those_of_the_paper_and_biases_never_decay(name, tm
     check(name, *found)
 
 
+def ancestors(op) -> set[str]:
+    """Returns the names of all ops that are done before an op."""
+    found, left = set(), [op]
+    while left:
+        one = left.pop()
+        before = [*one.control_inputs, *(tensor.op for tensor in one.inputs)]
+        left += [other for other in before if other.name not in found]
+        found |= {other.name for other in before}
+    return found
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_graph_changes_no_variable_before_all_gradients_are_there(name):
+    with tf.Graph().as_default() as graph:
+        first, second = (v1.Variable(KERNEL, use_resource=True) for _ in range(2))
+        loss = tf.reduce_sum(tf.tanh(tf.matmul(first, tf.ones([4, 3]))) @ second)
+        gradients = tf.gradients(loss, [first, second])
+        before = {op.name for op in graph.get_operations()}
+        make_optimizer(name, 0.1, DECAY).apply_gradients(zip(gradients, (first, second), strict=True))
+        handles = {first.handle.op.name, second.handle.op.name}
+        changes = [
+            op
+            for op in graph.get_operations()
+            if op.name not in before and op.op_def.is_stateful and op.type != "ReadVariableOp"
+            if op.inputs and op.inputs[0].op.name in handles
+        ]
+    assert len(changes) >= 2
+    for op in changes:
+        assert {gradient.op.name for gradient in gradients} <= ancestors(op), op.name
+
+
 def in_slices(gradient):
     """Returns a gradient as an embedding's comes: by rows, those that come twice in two parts, and none of zeros."""
     rows = [0, 1, 1, *range(2, len(gradient))]
