@@ -29,7 +29,7 @@ PYTHON ?= $(call find_python,3.11)
 PYTHON_NEWEST ?= $(call find_python,3.13)
 BENCHMARK = $(VENV)/bin/python -W ignore -m benchmarks
 
-.PHONY: demo test test-long test-newest test-cloud test-engines test-preflight lint fuzz cloud-server preflight benchmark benchmark-input clean
+.PHONY: demo environments test test-long test-newest test-cloud test-engines test-preflight lint fuzz cloud-server preflight benchmark benchmark-input clean
 
 # Real handwritten digits → shards → classifier → predictions; run again, it goes on from what is there.
 demo: $(VENV)/installed
@@ -68,6 +68,10 @@ fuzz: $(VENV)/installed
 	cd tests && PYTHONPATH=..:. $(abspath $(VENV))/bin/python -W ignore -m fuzz --cases=$(CASES) --seed=$(SEED)
 
 cloud-server: $(FAKE_GCS_SERVER)
+
+# All that the tests set up; make environments --jobs=4 sets it up side by side.
+environments: $(VENV)/installed $(VENV_NEWEST)/installed $(VENV_GCP)/installed $(VENV_BEAM_2_54)/installed \
+		$(VENV_PREFLIGHT)/installed $(FAKE_GCS_SERVER) $(FLINK_JOB_SERVER)
 
 .servers/fake-gcs-server-$(FAKE_GCS_VERSION)/fake-gcs-server:
 	@command -v go >/dev/null || { echo 'error: no Go found, which builds fake-gcs-server; install it, or name a built one: make test-cloud FAKE_GCS_SERVER=/path/to/fake-gcs-server' >&2; exit 2; }
