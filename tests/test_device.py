@@ -26,15 +26,20 @@ def test_shapes_are_static_and_dtypes_as_configured(digits_dataset, make, layout
     assert label == tf.TensorSpec([6], tf.int32)
 
 
+def normalised(dataset, config):
+    features, _ = next(iter(make_eval_input_fn(dataset, config)({"batch_size": 6})))
+    return from_infeed(features["image"], config)
+
+
+@pytest.fixture(scope="module")
+def plain(digits_dataset):
+    return normalised(digits_dataset, InputConfig(8, "float32")).numpy()
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_from_infeed_undoes_layout_and_dtype_and_normalises(digits_dataset, layout, dtype):
-    def first(config):
-        features, _ = next(iter(make_eval_input_fn(digits_dataset, config)({"batch_size": 6})))
-        return from_infeed(features["image"], config)
-
-    plain = first(InputConfig(8, "float32"))
-    images = first(InputConfig(8, dtype, layout))
+def test_from_infeed_undoes_layout_and_dtype_and_normalises(digits_dataset, plain, layout, dtype):
+    images = normalised(digits_dataset, InputConfig(8, dtype, layout))
     assert images.dtype == tf.float32
     # uint8 rounds to 0.5 and bfloat16 to 0.5 of 255, before the division by a deviation of about 57.
     np.testing.assert_allclose(images, plain, atol=0.51 / 57)
@@ -48,8 +53,9 @@ def test_auto_chooses_the_layout_by_the_batch_and_the_device_recognises_it(digit
         images = next(iter(make(digits_dataset, config)({"batch_size": batch_size})))[0]["image"]
         return images.shape, from_infeed(images, config)
 
-    assert first("auto")[0] == shape
-    np.testing.assert_array_equal(first("auto")[1], first("NHWC")[1])
+    auto = first("auto")
+    assert auto[0] == shape
+    np.testing.assert_array_equal(auto[1], first("NHWC")[1])
 
 
 @pytest.mark.parametrize("seed", range(5))

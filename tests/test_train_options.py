@@ -23,14 +23,19 @@ def changed(config=AUGMENTED, **options):
     return dataclasses.replace(config, **options)
 
 
-@pytest.mark.parametrize(
-    "options", [{"cache": "records"}, {"cache": "decoded"}, {"echo": 3}, {"cache": "decoded", "echo": 2}]
+@pytest.fixture(
+    scope="module", params=[{"cache": "records"}, {"cache": "decoded"}, {"echo": 3}, {"cache": "decoded", "echo": 2}]
 )
+def straight(digits_dataset, request):
+    """Options and the batches of a run that is not interrupted."""
+    return request.param, batches(digits_dataset, changed(**request.param), 62 + 3)
+
+
 @pytest.mark.parametrize("start_step", [1, pytest.param(31, marks=pytest.mark.long), 62])
-def test_a_resumed_run_is_exact_with_caches_and_echoes(digits_dataset, options, start_step):
-    config = changed(**options)
-    straight = batches(digits_dataset, config, start_step + 3)
-    assert same(straight[start_step:], batches(digits_dataset, config, 3, start_step=start_step))
+def test_a_resumed_run_is_exact_with_caches_and_echoes(digits_dataset, straight, start_step):
+    options, run = straight
+    resumed = batches(digits_dataset, changed(**options), 3, start_step=start_step)
+    assert same(run[start_step : start_step + 3], resumed)
 
 
 @pytest.mark.parametrize("cache", ["records", "decoded"])
