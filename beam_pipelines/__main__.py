@@ -30,7 +30,7 @@ from beam_pipelines.repair import repair  # noqa: E402
 from beam_pipelines.report import write_report  # noqa: E402
 from beam_pipelines.sample import write_sample  # noqa: E402
 from beam_pipelines.verify import verify  # noqa: E402
-from tpu_input.command_line import Parser, exit_code, sigterm_raises  # noqa: E402
+from tpu_input.command_line import Parser, exit_code, print_error, print_line, sigterm_raises  # noqa: E402
 from tpu_input.decode_limits import MAX_PIXELS  # noqa: E402
 from tpu_input.schema import MANIFEST_NAME  # noqa: E402
 from tpu_input.upright import COLOR_PROFILES  # noqa: E402
@@ -55,10 +55,10 @@ def main(argv: list[str] | None = None) -> int:
         with sigterm_raises():
             return int(flags.run(flags, beam_flags))
     except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print_error(error)
         return 2
     except (OSError, BeamIOError) as error:
-        print(f"error: {error}; what is written stays, the same command goes on from here", file=sys.stderr)
+        print_error(f"{error}; what is written stays, the same command goes on from here")
         return 2
     except KeyboardInterrupt as interrupt:
         print("interrupted; the same command goes on from here", file=sys.stderr)
@@ -66,7 +66,7 @@ def main(argv: list[str] | None = None) -> int:
     except Exception as error:
         if not type(error).__module__.startswith("google."):
             raise
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        print_error(" ".join(str(error).split()))
         return 2
 
 
@@ -197,7 +197,7 @@ def _unless_hung_up(args: threading.ExceptHookArgs) -> None:
 def _sample(flags: argparse.Namespace, _: list[str]) -> int:
     output = storage.absolute(flags.output)
     written, total = write_sample(output)
-    print(f"{output}: {total:,} digits in 10 class folders, {written:,} of them written now")
+    print_line(f"{output}: {total:,} digits in 10 class folders, {written:,} of them written now")
     return 0
 
 
@@ -221,7 +221,8 @@ def _convert(flags: argparse.Namespace, beam_flags: list[str]) -> int:
         engines.check_writable(beam_options)
         manifest, written = convert(options, beam_options, 0 if flags.runner else num_cores(), _as_written(flags.argv))
     command_line.print_summary(manifest)
-    print(f"{'complete' if written else 'already complete, nothing to do'}: {manifest.path}/{MANIFEST_NAME}")
+    done = "complete" if written else "already complete, nothing to do"
+    print_line(f"{done}: {manifest.path}/{MANIFEST_NAME}")
     return 0
 
 
@@ -234,7 +235,7 @@ def _dry_run(options: ConvertOptions, beam_options: PipelineOptions) -> int:
     if engines.name_of(beam_options) != "dataflow":
         raise ValueError("--dry_run is for --runner=DataflowRunner; a conversion of a few images tries the others")
     for line in dry_run(options, beam_options):
-        print(line, flush=True)
+        print_line(line)
     return 0
 
 
@@ -242,22 +243,24 @@ def _verify(flags: argparse.Namespace, _: list[str]) -> int:
     findings = verify(storage.absolute(flags.dataset), decode_images=not flags.quick)
     path = findings.manifest.path
     for problem in findings.problems:
-        print(problem)
+        print_line(problem)
     if flags.repair and findings.damaged:
-        print(f"{path}: reading again {', '.join(repr(source['path']) for source in findings.manifest.sources)}")
+        sources = ", ".join(repr(source["path"]) for source in findings.manifest.sources)
+        print_line(f"{path}: reading again {sources}")
         repaired = repair(findings, _beam_options(None, []))
-        print(f"{path}: made again from their source: {', '.join(repaired)}")
+        print_line(f"{path}: made again from their source: {', '.join(repaired)}")
         findings = verify(path, decode_images=not flags.quick)
     if findings.problems:
-        print(f"{path}: {len(findings.problems)} problems" + (" left" if flags.repair else ""))
+        print_line(f"{path}: {len(findings.problems)} problems" + (" left" if flags.repair else ""))
         return 1
     command_line.print_summary(findings.manifest)
-    print(f"{path}: all as the manifest says; every record read" + ("" if flags.quick else ", every image decoded"))
+    read = "every record read" + ("" if flags.quick else ", every image decoded")
+    print_line(f"{path}: all as the manifest says; {read}")
     return 0
 
 
 def _report(flags: argparse.Namespace, _: list[str]) -> int:
-    print(write_report(storage.absolute(flags.dataset), list(map(storage.absolute, flags.sources))))
+    print_line(write_report(storage.absolute(flags.dataset), list(map(storage.absolute, flags.sources))))
     return 0
 
 

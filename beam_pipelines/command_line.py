@@ -11,6 +11,7 @@ from beam_pipelines.dataset import REJECTED_NAME
 from beam_pipelines.images import GPS_POSITION, IGNORED_PROFILE, UNUSABLE_PROFILE
 from beam_pipelines.lists import read_names
 from beam_pipelines.options import Source
+from tpu_input.command_line import print_line
 from tpu_input.schema import Manifest
 
 NOTED = {  # what is counted beside what was encoded again: what follows "N images"
@@ -26,7 +27,7 @@ def print_summary(manifest: Manifest) -> None:
     for name, split in manifest.splits.items():
         sizes = [shard.num_bytes for shard in split.shards]
         without = [manifest.classes[label] for label, count in enumerate(split.class_counts) if not count]
-        print(
+        print_line(
             f"{name}: {split.num_examples:,} examples of {len(manifest.classes)} classes"
             + (f", none of {without[0]!r}" + f" and {len(without) - 1} more" * (len(without) > 1) if without else "")
             + " in "
@@ -38,12 +39,12 @@ def print_summary(manifest: Manifest) -> None:
         )
     num_examples = sum(split.num_examples for split in manifest.splits.values())
     if num_fixed := sum(manifest.num_fixed.values()):
-        print(f"re-encoded: {num_fixed:,} of {num_examples:,} images ({_most(manifest.num_fixed)})")
+        print_line(f"re-encoded: {num_fixed:,} of {num_examples:,} images ({_most(manifest.num_fixed)})")
     for what, count in manifest.num_noted.items():
-        print(f"{what}: {count:,} of {num_examples:,} images {NOTED.get(what, '')}".rstrip())
+        print_line(f"{what}: {count:,} of {num_examples:,} images {NOTED.get(what, '')}".rstrip())
     rejected = sum(manifest.num_rejected.values())
     reasons = ", ".join(f"{reason} {count}" for reason, count in manifest.num_rejected.items())
-    print(
+    print_line(
         f"rejected: {rejected:,} of {manifest.num_inputs:,} inputs"
         + (f" ({reasons}), each in {manifest.path}/{REJECTED_NAME}" if rejected else "")
     )

@@ -43,6 +43,9 @@ from beam_pipelines.planning import make_plan
 from beam_pipelines.reading import num_cores
 from beam_pipelines.work import Work
 from beam_pipelines.writing import write_planned
+from tpu_input import json_fields
+from tpu_input.command_line import print_line
+from tpu_input.manifest import MAX_MANIFEST_BYTES
 from tpu_input.schema import MANIFEST_NAME, Manifest, decode, read_frames
 
 
@@ -78,7 +81,7 @@ def convert(
         try:
             plan = make_plan(options, beam_options)
             for remark in plan.remarks:
-                print(remark, file=sys.stderr)
+                print_line(remark, sys.stderr)
             _check_plan(options, plan)
             existing = _existing(options, plan, begun=bool(before))
         except ValueError:
@@ -263,7 +266,7 @@ def _begins_as(path: str, folder: Work, shard: str) -> bool:
     keys = {row.key for row in folder.read_rows(shard)}
     try:
         if path.endswith(".parquet"):
-            return read_columns(path, names=["key"])["key"][0].as_py() in keys
+            return read_columns(path, names=["key"], most_rows=len(keys))["key"][0].as_py() in keys
         with storage.open_file(path) as file:
             return decode(next(read_frames(file))[1]).key in keys
     except (OSError, ValueError, IndexError, StopIteration, pa.ArrowException):
@@ -337,7 +340,7 @@ def _flags(shaping: dict[str, Any]) -> Iterator[tuple[str, str]]:
         if name == "images" and isinstance(value, dict):
             yield from _flags(value)
         elif name == "splits" and isinstance(value, dict):
-            yield "--splits", ",".join(f"{split}={100 * share:g}%" for split, share in value.items())
+            yield "--splits", ",".join(f"{split}={_percent(share)}" for split, share in value.items())
         elif isinstance(value, dict):
             yield f"--{name}", ",".join(f"{split}={count}" for split, count in value.items()) or "not given"
         elif isinstance(value, list):
@@ -345,6 +348,11 @@ def _flags(shaping: dict[str, Any]) -> Iterator[tuple[str, str]]:
             yield f"--{name}", f"a list of {len(value)} ({shown})" if value else "not given"
         else:
             yield "--shard_size" if name == "shard_bytes" else f"--{name}", f"{value}"
+
+
+def _percent(share: Any) -> str:
+    """Returns a share as a command line has it; of what is none, as a file may have it, what it is."""
+    return f"{100 * share:g}%" if isinstance(share, (int, float)) else json_fields.shown(share)
 
 
 def _go_on(known: work.Conversion | None) -> str:
@@ -370,7 +378,7 @@ def _remove_replaced(output: str) -> None:
 
 def _read_replaced(path: str) -> Manifest:
     try:
-        return Manifest.from_json(storage.read_bytes(path), path)
+        return Manifest.from_json(storage.read_bytes(path, most=MAX_MANIFEST_BYTES), path)
     except ValueError as error:
         raise ValueError(f"{path!r} names what is to be removed, but is damaged; remove that file: {error}") from error
 

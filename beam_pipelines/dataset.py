@@ -9,6 +9,7 @@ from typing import IO
 
 from beam_pipelines import storage
 from beam_pipelines.index import index_path
+from tpu_input.manifest import MAX_MANIFEST_BYTES
 from tpu_input.schema import MANIFEST_NAME, Manifest, parse_shard_name
 
 WORK_NAME = ".jpeg2tpu"  # what an unfinished conversion has so far
@@ -69,6 +70,22 @@ def check_folders(dataset: str) -> None:
             raise ValueError(f"{path!r} is a link, and a dataset lies in its own folder; put the folder itself there")
 
 
+def check_working_folders(dataset: str) -> None:
+    """Refuses a dataset of which a folder that a conversion or a repair writes into is a link: see check_folders().
+
+    Looks at all working files, so it is called once, by who takes the lock.
+
+    Raises:
+      ValueError: One is.
+    """
+    check_folders(dataset)
+    work = f"{dataset}/{WORK_NAME}"
+    # A linked folder is told as a file of -1 bytes. A linked file is harmless: another takes its place.
+    for path, num_bytes in () if storage.is_uri(dataset) else list_dataset(work):
+        if num_bytes < 0 and storage.is_link(f"{work}/{path}"):
+            raise ValueError(f"{work}/{path} is a link, and a dataset lies in its own folder; remove it")
+
+
 def complete_manifest(dataset: str) -> Manifest:
     """Returns the manifest of a complete dataset.
 
@@ -89,7 +106,7 @@ def read_manifest(dataset: str) -> Manifest | None:
       ValueError: The manifest cannot be read.
     """
     try:
-        content = storage.read_bytes(f"{dataset}/{MANIFEST_NAME}")
+        content = storage.read_bytes(f"{dataset}/{MANIFEST_NAME}", most=MAX_MANIFEST_BYTES)
     except (FileNotFoundError, NotADirectoryError):
         return None
     return Manifest.from_json(content, dataset)

@@ -22,6 +22,7 @@ from google.api_core import exceptions
 
 from beam_pipelines import buckets
 from tpu_input import json_fields
+from tpu_input.command_line import print_line
 
 LEASE = 30.0  # seconds without a sign of life after which a holder counts as dead
 _BEATS = 6  # signs of life in a lease, so that a few may fail while the store is down
@@ -112,7 +113,7 @@ def _abandoned(lock: _Lock) -> int:
     """
     if not (first := lock.now()):
         return 0
-    print(f"{lock.path} is held by {_holder(lock)}; waiting {LEASE:g} s for a sign of life", file=sys.stderr)
+    print_line(f"{lock.path} is held by {_holder(lock)}; waiting {LEASE:g} s for a sign of life", sys.stderr)
     # Looks are counted, not seconds: a machine that stood still for a lease may have stopped the holder too.
     for _ in range(_BEATS):
         time.sleep(LEASE / _BEATS)

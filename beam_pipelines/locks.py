@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
+import stat
 from collections.abc import Callable, Iterator
 from typing import IO
 
 from beam_pipelines import storage
-from beam_pipelines.dataset import WORK_NAME, check_folders
+from beam_pipelines.dataset import WORK_NAME, check_working_folders
 from beam_pipelines.work import LOCK_NAME
 
 
@@ -24,7 +26,7 @@ def locked(output: str) -> Iterator[Callable[[], None]]:
       ValueError: Another process holds it, or the dataset's own folders are links.
       OSError: It cannot be written.
     """
-    check_folders(output)
+    check_working_folders(output)
     path = f"{output}/{WORK_NAME}/{LOCK_NAME}"
     with contextlib.ExitStack() as stack:
         if output.startswith("gs://"):
@@ -43,8 +45,7 @@ def _flocked(path: str) -> Iterator[Callable[[], None]]:
     with contextlib.ExitStack() as stack:
         while True:
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            # Of a link, the file that it leads to would be made.
-            file = stack.enter_context(open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o666), "wb"))
+            file = stack.enter_context(_opened(path))
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -61,6 +62,27 @@ def _flocked(path: str) -> Iterator[Callable[[], None]]:
                 raise OSError(f"the lock {path!r} is gone, so somebody has removed {os.path.dirname(path)!r}")
 
         yield still_locked
+
+
+def _opened(path: str) -> IO[bytes]:
+    """Returns the file at `path`, which is made where there is none, opened for writing.
+
+    Raises:
+      ValueError: It is something else, such as a pipe.
+      OSError: It cannot be opened.
+    """
+    # Of a link, the file that it leads to would be made; a pipe would be waited for.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        descriptor = os.open(path, flags, 0o666)
+    except OSError as error:
+        if error.errno != errno.ENXIO:  # which a pipe that nobody reads says
+            raise
+        raise ValueError(f"{path!r} is no file; remove it") from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise ValueError(f"{path!r} is no file; remove it")
+    return open(descriptor, "wb")
 
 
 def _is_open_at(file: IO[bytes], path: str) -> bool:

@@ -25,7 +25,7 @@ from tpu_input.schema import shard_name, valid_split
 
 _BUCKET_BITS = 12  # 4,096 buckets: the plan stays under 200 kB, a bucket of ten million rows under 3,000
 _HASH_BITS = 64
-_MAX_SHARDS = 1_000_000  # of a split, whose names are held in memory
+_MAX_SHARDS = 1_000_000  # whose names are held in memory
 
 
 def position(seed: int, key: str) -> int:
@@ -156,9 +156,8 @@ class Plan:
             ),
             all_named=fields["all_named"] is True,
         )
-        for split, total in plan.totals.items():
-            if plan.shard_of(split, total) >= _MAX_SHARDS:
-                raise ValueError(f"split {split!r} has more than {_MAX_SHARDS} shards; make them larger")
+        if sum(plan.shard_of(split, total) + 1 for split, total in plan.totals.items()) > _MAX_SHARDS:
+            raise ValueError(f"it has more than {_MAX_SHARDS:,} shards; make them larger")
         return plan
 
 

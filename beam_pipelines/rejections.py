@@ -7,6 +7,7 @@ dataset, and names files by path: pictures are made of those alone that lie belo
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import posixpath
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -48,7 +49,7 @@ def read_rejected(manifest: Manifest, sources: Sequence[str] = ()) -> list[Rejec
     Raises:
       ValueError: A line of rejected.jsonl is none.
     """
-    shown = _spread(_lines(f"{manifest.path}/{REJECTED_NAME}"), manifest.num_rejected)
+    shown = _spread(read_lines(manifest.path), manifest.num_rejected)
     ordered = sorted(manifest.num_rejected.items(), key=lambda item: (-item[1], item[0]))
     return [
         Rejections(
@@ -61,12 +62,23 @@ def read_rejected(manifest: Manifest, sources: Sequence[str] = ()) -> list[Rejec
     ]
 
 
-def _lines(path: str) -> Iterator[Rejection]:
-    """Yields what rejected.jsonl lists."""
+_MAX_LINE_BYTES = 1 << 20  # paths have 4 KiB
+
+
+def read_lines(dataset: str) -> Iterator[Rejection]:
+    """Yields what a dataset's rejected.jsonl lists, nothing where there is none.
+
+    Raises:
+      ValueError: A line is none of such a file.
+      OSError: It cannot be read.
+    """
+    path = f"{dataset}/{REJECTED_NAME}"
     if not storage.exists(path):
         return
     with storage.open_file(path) as file:
-        for number, line in enumerate(file, start=1):
+        for number in itertools.count(1):
+            if not (line := file.readline(_MAX_LINE_BYTES)):
+                return
             try:
                 yield Rejection.from_json(line)
             except ValueError as error:

@@ -5,6 +5,7 @@ path ──▶ local_files, or buckets for gs://, or beam_files for whatever els
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import time
@@ -197,14 +198,16 @@ def open_file(path: str) -> IO[bytes]:
     return _files(path).open_file(path)
 
 
-def read_bytes(path: str, version: int = 0) -> bytes:
+def read_bytes(path: str, version: int = 0, most: int | None = None) -> bytes:
     """Returns what a file, or the part of a file that slice_uri() names, holds.
 
     Args:
       path: The file.
       version: What look() has said, if it must still be the same.
+      most: Bytes that a local file may have; one with holes takes no disk, and all of them in memory.
 
     Raises:
+      ValueError: It has more.
       Changed: It is not.
       FileNotFoundError: There is no such file.
       OSError: It cannot be read; Unavailable where that is not the file's fault, also when it is tried again.
@@ -213,13 +216,15 @@ def read_bytes(path: str, version: int = 0) -> bytes:
     whole, start, end = (part[1], int(part[2]), int(part[3])) if part else (path, 0, None)
     if version and not is_uri(whole) and local_files.changed_at(whole) != version:
         raise Changed(f"{whole!r} was written again")
+    if most is not None and not is_uri(whole) and (num_bytes := local_files.look(whole)[0]) > most:
+        raise ValueError(f"{whole!r} has {num_bytes:,} bytes, which none of its kind has; remove it, or copy it again")
     return _patiently(whole, lambda: _files(whole).read_bytes(whole, start, end, version))
 
 
-def read_each(paths: Iterable[str]) -> Iterator[bytes]:
-    """Yields what each of some small files holds, in order, several read at the same time."""
+def read_each(paths: Iterable[str], most: int | None = None) -> Iterator[bytes]:
+    """Yields what each of some small files, of up to `most` bytes, holds, in order, several read at the same time."""
     with ThreadPoolExecutor(_IN_FLIGHT) as pool:
-        yield from pool.map(read_bytes, paths)
+        yield from pool.map(functools.partial(read_bytes, most=most), paths)
 
 
 def write_each(files: Iterable[tuple[str, bytes]]) -> None:

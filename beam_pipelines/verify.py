@@ -20,7 +20,7 @@ from beam_pipelines.dataset import REJECTED_NAME, complete_manifest, dataset_fil
 from beam_pipelines.images import Rejected, check_image
 from beam_pipelines.index import IndexRow, index_path, read_index
 from beam_pipelines.options import ImageOptions
-from beam_pipelines.receipts import Rejection
+from beam_pipelines.rejections import read_lines
 from tpu_input.decode_limits import PILLOW_MAX_PIXELS
 from tpu_input.schema import FRAME_BYTES, Manifest, Record, Shard, decode, frame, read_frames
 
@@ -88,12 +88,10 @@ def _check_files(manifest: Manifest) -> Iterator[str]:
 
 
 def _check_rejected(manifest: Manifest) -> Iterator[str]:
-    try:
-        lines = storage.read_bytes(f"{manifest.path}/{REJECTED_NAME}").splitlines()
-    except FileNotFoundError:
+    if not storage.exists(f"{manifest.path}/{REJECTED_NAME}"):  # which _check_files() has said
         return
     try:
-        reasons = dict(sorted(Counter(Rejection.from_json(line).reason for line in lines).items()))
+        reasons = dict(sorted(Counter(rejection.reason for rejection in read_lines(manifest.path)).items()))
     except ValueError as error:
         yield f"{REJECTED_NAME} cannot be read: {error}"
         return

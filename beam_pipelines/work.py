@@ -36,6 +36,7 @@ REPAIR_NAME = "repair"
 _FOLDER = re.compile(r"[0-9a-f]{16}")  # of a plan
 _PART = re.compile(r"\.part-[0-9a-f]{32}$")  # see local_files.create()
 _NEW_PLAN = re.compile(r"plan-[0-9a-f]{32}\.json")  # see planning.make_plan()
+_MAX_BYTES = 1 << 28  # of a working file: the rows of a million inputs
 _Read = TypeVar("_Read")
 
 
@@ -114,11 +115,14 @@ class Work:
           ValueError: They are damaged.
         """
         path = f"{self.folder}/{shard}.rows"
-        for line in io.BytesIO(storage.read_bytes(path)):
+        for line in io.BytesIO(storage.read_bytes(path, most=_MAX_BYTES)):
             yield self._explained(path, _row, line)
 
     def num_rows(self, shards: Iterable[str]) -> int:
-        return sum(data.count(b"\n") for data in storage.read_each(f"{self.folder}/{shard}.rows" for shard in shards))
+        return sum(
+            data.count(b"\n")
+            for data in storage.read_each((f"{self.folder}/{shard}.rows" for shard in shards), _MAX_BYTES)
+        )
 
     def unwritten(self) -> list[str]:
         """Returns the plan's shards that have no receipt, or do not stand any more where and as the receipt says.
@@ -143,12 +147,12 @@ class Work:
         """
         shards, num_classes = list(shards), len(self.read_plan().classes)
         paths = [f"{self.folder}/{shard}.receipt" for shard in shards]
-        for shard, path, content in zip(shards, paths, storage.read_each(paths), strict=True):
+        for shard, path, content in zip(shards, paths, storage.read_each(paths, _MAX_BYTES), strict=True):
             read = functools.partial(Receipt.from_json, shard=shard, num_classes=num_classes)
             yield self._explained(path, read, content)
 
     def _checked(self, path: str, read: Callable[[bytes], _Read]) -> _Read:
-        return self._explained(path, read, storage.read_bytes(path))
+        return self._explained(path, read, storage.read_bytes(path, most=_MAX_BYTES))
 
     def _explained(self, path: str, read: Callable[[bytes], _Read], content: bytes) -> _Read:
         """Returns read(content); its ValueError names the file that holds the content, and says what to do."""

@@ -9,6 +9,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from conftest import files, local
 from nasty import encoded
@@ -317,3 +319,112 @@ def test_counts_that_cannot_be_are_refused(content, dataset_copy):
     (dataset_copy / ".tpu_input_counts.json").write_text(content)
     with pytest.raises(ValueError, match=r"tpu_input_counts\.json' holds no counts of records: .*; remove it"):
         Manifest.from_shards(f"{dataset_copy}/train-*", classes=10)
+
+
+@pytest.mark.parametrize("folder", ["repair", FINGERPRINT[:16]])
+def test_a_repair_writes_through_no_linked_folder(folder, victim, dataset_copy, capsys):
+    manifest = read_manifest(dataset_copy)
+    (victim / f"{SHARD}.rows").write_text("mine")
+    work = dataset_copy / ".jpeg2tpu"
+    work.mkdir()
+    name = folder if folder == "repair" else manifest.fingerprint[:16]
+    (work / name).symlink_to(victim)
+    damaged = bytearray((dataset_copy / SHARD).read_bytes())
+    damaged[100] ^= 255
+    (dataset_copy / SHARD).write_bytes(damaged)
+    before = files(victim)
+    capsys.readouterr()
+    assert beam_pipelines_main(["verify", "--repair", str(dataset_copy)]) == 2
+    assert f"error: {work}/{name} is a link" in capsys.readouterr().err
+    assert files(victim) == before
+
+
+def test_a_pipe_in_the_lock_s_place_is_not_waited_for(few_digits, tmp_path, capsys):
+    lock = tmp_path / "out" / ".jpeg2tpu" / "lock"
+    lock.parent.mkdir(parents=True)
+    os.mkfifo(lock)
+    command = ("convert", f"--input={few_digits}", f"--output={tmp_path / 'out'}")
+    assert refused(capsys, beam_pipelines_main, *command) == f"error: '{lock}' is no file; remove it\n"
+    reader = os.open(lock, os.O_RDONLY | os.O_NONBLOCK)
+    assert refused(capsys, beam_pipelines_main, *command) == f"error: '{lock}' is no file; remove it\n"
+    os.close(reader)
+
+
+ESCAPE = "\x1b]0;owned\x07\x1b[31m"
+
+
+def test_a_terminal_is_told_nothing_by_what_a_dataset_says(dataset_copy, few_digits, tmp_path, capsys):
+    (dataset_copy / f"stray{ESCAPE}\nall as the manifest says").write_text("")
+    assert beam_pipelines_main(["verify", str(dataset_copy)]) == 1
+    out, _ = capsys.readouterr()
+    stray = next(line for line in out.splitlines() if line.startswith("stray"))
+    assert stray == r"stray\x1b]0;owned\x07\x1b[31m\nall as the manifest says is no part of the dataset"
+    for path in dataset_copy.glob("stray*"):
+        path.unlink()
+
+    def change(manifest: dict[str, Any]) -> None:
+        manifest["num_fixed"] = {ESCAPE: 3}
+        manifest["options"][ESCAPE] = ESCAPE
+        manifest["options"]["splits"] = {ESCAPE: ESCAPE, "train": None}
+        manifest["options"]["images"] = {"splits": {"a": None}}
+        manifest["fingerprint"] = FINGERPRINT
+
+    edit(dataset_copy / "manifest.json", change)
+    beam_pipelines_main(["verify", "--quick", str(dataset_copy)])
+    said = refused(capsys, beam_pipelines_main, "convert", f"--input={few_digits}", f"--output={dataset_copy}")
+    assert "holds another dataset" in said
+    out, err = capsys.readouterr()
+    assert "\x1b" not in said + out + err
+
+
+def test_a_plan_of_more_shards_than_memory_has_names_for_is_refused(few_digits, tmp_path, capsys):
+    folder = tmp_path / "out" / ".jpeg2tpu" / FINGERPRINT[:16]
+    folder.mkdir(parents=True)
+    buckets = {f"split{number}": {0: 999_999} for number in range(60)}
+    (folder / "plan.json").write_text(Plan(("a", "b"), 1, {}, {}, FINGERPRINT, buckets, 1, {}).to_json())
+    command = ("convert", f"--input={few_digits}", f"--output={tmp_path / 'out'}", "--overwrite")
+    assert "it has more than 1,000,000 shards" in refused(capsys, beam_pipelines_main, *command)
+
+
+def bomb(index: Path, column: str, mebibytes: int) -> None:
+    """Puts one long text into all rows of an index; the file has it once, compressed."""
+    table = pq.read_table(index)
+    text = pa.DictionaryArray.from_arrays(pa.array([0] * len(table), pa.int32()), pa.array(["a" * (mebibytes << 20)]))
+    position = table.schema.get_field_index(column)
+    table = table.set_column(position, column, text)
+    pq.write_table(table, index, compression="zstd", store_schema=False)
+    assert index.stat().st_size < 1 << 20
+
+
+@pytest.mark.parametrize(("column", "mebibytes"), [("sha256", 1), ("key", 40)])
+def test_an_index_s_texts_take_no_more_memory_than_its_rows_can(column, mebibytes, dataset_copy, capsys):
+    bomb(dataset_copy / "index" / f"{SHARD[:-9]}.parquet", column, mebibytes)
+    said = refused(capsys, beam_pipelines_main, "report", dataset_copy)
+    assert re.search(
+        r"cannot be read: a column has [\d,]+ bytes, of which \d+ rows can have [\d,]+; run: .* --repair", said
+    )
+    assert beam_pipelines_main(["verify", str(dataset_copy)]) == 1
+    assert f"{SHARD}: its index cannot be read: a column has" in capsys.readouterr().out
+
+
+def test_numbers_of_an_index_that_are_texts_are_not_read(dataset_copy):
+    bomb(dataset_copy / "index" / f"{SHARD[:-9]}.parquet", "offset", 40)
+    with pytest.raises(ValueError, match=r"does not say where the .* records"):
+        RecordSource(read_manifest(dataset_copy), "train")
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "rejected.jsonl"])
+def test_a_file_with_holes_takes_no_memory(name, dataset_copy, capsys):
+    with (dataset_copy / name).open("wb") as file:
+        file.truncate(3 << 30)
+    said = refused(capsys, beam_pipelines_main, "report", dataset_copy)
+    assert str(dataset_copy / name) in said
+    if name == "manifest.json":
+        assert "has 3,221,225,472 bytes" in refused(capsys, beam_pipelines_main, "verify", dataset_copy)
+        assert "has 3,221,225,472 bytes" in refused(capsys, tpu_input_main, "benchmark", dataset_copy)
+    else:
+        assert beam_pipelines_main(["verify", str(dataset_copy)]) == 1
+        assert "rejected.jsonl cannot be read: " in capsys.readouterr().out
+    with open("/proc/self/status") as status:
+        peak = next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
+    assert peak < 3 << 20, "in KiB"

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tpu_input import buckets
-from tpu_input.command_line import Parser, exit_code, sigterm_raises
+from tpu_input.command_line import Parser, exit_code, print_error, print_line, sigterm_raises
 from tpu_input.config import CACHES, DTYPES, LAYOUTS, InputConfig, check_service, fitting_input
 from tpu_input.manifest import Split
 
@@ -34,13 +34,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as interrupt:
         return exit_code(interrupt)
     except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print_error(error)
         return 2
     except Exception as error:
         # TensorFlow's, of a record that cannot be read; its module is not imported for --help.
         if not type(error).__module__.startswith("tensorflow."):
             raise
-        print(f"error: {buckets.in_words(str(error)).splitlines()[0]}", file=sys.stderr)
+        print_error(buckets.in_words(str(error)).splitlines()[0])
         return 2
 
 
@@ -112,7 +112,7 @@ def _idx(flags: argparse.Namespace) -> int:
     from tpu_input.record_source import write_dali_index
 
     written = write_dali_index(read_manifest(flags.dataset))
-    print(f"{len(written)} index files in {flags.dataset.rstrip('/')}/index")
+    print_line(f"{len(written)} index files in {flags.dataset.rstrip('/')}/index")
     return 0
 
 
@@ -132,7 +132,8 @@ def _benchmark(flags: argparse.Namespace) -> int:
         needed = {"cores_needed": measured.cores_for(flags.need)} if flags.need else {}
         print(json.dumps(dataclasses.asdict(measured) | {"bound": bound(measured)} | needed))
     else:
-        print("\n".join(describe(measured, flags.need)))
+        for line in describe(measured, flags.need):
+            print_line(line)
     return 0
 
 
@@ -152,7 +153,7 @@ def _worker(flags: argparse.Namespace) -> int:
 
 
 def _say(line: str) -> None:
-    print(line, flush=True)
+    print_line(line)
 
 
 def _config(flags: argparse.Namespace, split: Split) -> InputConfig:

@@ -7,10 +7,11 @@ import contextlib
 import difflib
 import itertools
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 # What shells report of a process that a signal has ended: 128 and the signal's number.
 # https://pubs.opengroup.org/onlinepubs/9799919799/utilities/V3_chap02.html#tag_19_08_02
@@ -28,6 +29,26 @@ exit codes:
 
 class Terminated(KeyboardInterrupt):
     """SIGTERM has asked the command to end. It is handled as Ctrl-C is, but for the exit code."""
+
+
+def printable(text: str) -> str:
+    """Returns text as one line that a terminal only shows: what it would obey, or not show, is escaped as in Python.
+
+    Names of files and classes, and what files say, may be a stranger's: they could move the cursor, change colors, or
+    look like lines of ours.
+    """
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+
+
+def print_line(text: str, file: TextIO | None = None) -> None:
+    """Prints printable(text), on stdout unless another file is given, at once."""
+    print(printable(text), file=file, flush=True)
+
+
+def print_error(message: object) -> None:
+    """Prints what ends a command with exit code 2, on stderr as `error: …`; each of its lines as print_line()."""
+    for line in f"error: {message}".split("\n"):
+        print_line(line, sys.stderr)
 
 
 def exit_code(interrupt: KeyboardInterrupt) -> int:

@@ -20,6 +20,9 @@ _SPLIT_NAME = re.compile(r"[A-Za-z0-9_]{1,64}")  # a file's name, of 255 bytes a
 _SHARD_NAME = re.compile(r"([A-Za-z0-9_]{1,64})-([0-9]{5,9})-of-([0-9]{5,9})\.tfrecord")
 
 
+MAX_MANIFEST_BYTES = 1 << 28  # a million shards of 200 bytes each; a larger file would only take memory
+
+
 def valid_split(name: str) -> bool:
     """Returns whether a split may be called so: its name becomes part of file names."""
     return _SPLIT_NAME.fullmatch(name) is not None

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from tpu_input.config import InputConfig
 from tpu_input.hosts import Host
+from tpu_input.manifest import MAX_MANIFEST_BYTES
 from tpu_input.schema import MANIFEST_NAME, Manifest
 
 # Reads of a few MB hide the latency of object storage.
@@ -55,7 +56,12 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
     folder = os.fspath(path).rstrip("/")
     try:
         with tf.io.gfile.GFile(f"{folder}/{MANIFEST_NAME}", "rb") as file:
-            text = file.read()
+            num_bytes = file.size()
+            if num_bytes > MAX_MANIFEST_BYTES:
+                raise ValueError(
+                    f"{folder}/{MANIFEST_NAME} has {num_bytes:,} bytes, which no manifest has; copy it again"
+                )
+            text = file.read(num_bytes)
     except tf.errors.NotFoundError:
         if _is_no_bucket(folder):
             raise ValueError(f"there is no bucket {folder.split('/')[2]!r}, of {folder!r}; look for its name") from None

@@ -33,9 +33,11 @@ def read_positions(manifest: Manifest, shard: Shard) -> np.ndarray[Any, Any]:
     path = f"{manifest.path}/index/{shard.name.removesuffix('.tfrecord')}.parquet"
     try:
         content = pa.BufferReader(read_bytes(path))
-        found = pq.read_metadata(content).num_rows  # known before they take memory
-        table = pq.read_table(content, columns=["offset", "length"]) if found == shard.num_examples else None
-        columns = [table[name].to_numpy() for name in ("offset", "length")] if table else []
+        file, names = pq.ParquetFile(content), ["offset", "length"]
+        # Both are known before a row takes memory.
+        numbers = all(file.schema_arrow.field(name).type == pa.int64() for name in names)
+        table = file.read(names) if numbers and file.metadata.num_rows == shard.num_examples else None
+        columns = [table[name].to_numpy() for name in names] if table else []
     except Exception as error:  # OSError, pyarrow's, or TensorFlow's for a URI
         raise ValueError(f"no index at {path!r}: {error}; python -m beam_pipelines convert writes one") from error
     if not columns or any(of.dtype != np.int64 for of in columns) or not shard.is_filled_by(*columns):
