@@ -45,8 +45,7 @@ from beam_pipelines.work import Work
 from beam_pipelines.writing import write_planned
 from tpu_input import json_fields
 from tpu_input.command_line import print_line
-from tpu_input.manifest import MAX_MANIFEST_BYTES
-from tpu_input.schema import MANIFEST_NAME, Manifest, decode, read_frames
+from tpu_input.schema import MANIFEST_NAME, MAX_MANIFEST_BYTES, Manifest, decode, read_frames
 
 
 def convert(

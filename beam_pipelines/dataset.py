@@ -9,8 +9,7 @@ from typing import IO
 
 from beam_pipelines import storage
 from beam_pipelines.index import index_path
-from tpu_input.manifest import MAX_MANIFEST_BYTES
-from tpu_input.schema import MANIFEST_NAME, Manifest, parse_shard_name
+from tpu_input.schema import MANIFEST_NAME, MAX_MANIFEST_BYTES, Manifest, parse_shard_name
 
 WORK_NAME = ".jpeg2tpu"  # what an unfinished conversion has so far
 REJECTED_NAME = "rejected.jsonl"

@@ -9,7 +9,7 @@ from pathlib import Path
 def test_every_block_of_the_input_guide_runs(dataset_copy):
     text = (Path(__file__).parent.parent / "docs" / "input.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    assert len(blocks) == 12
+    assert len(blocks) == 13
     names = {"DATASET": str(dataset_copy)}
     for block in blocks:
         exec(block, names)

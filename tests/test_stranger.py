@@ -350,6 +350,17 @@ def test_a_pipe_in_the_lock_s_place_is_not_waited_for(few_digits, tmp_path, caps
     os.close(reader)
 
 
+@pytest.mark.parametrize("name", ["manifest.json", SHARD])
+@pytest.mark.parametrize("command", ["verify", "idx", "benchmark", "train"])
+def test_a_pipe_in_a_file_s_place_is_not_waited_for(name, command, dataset_copy, tmp_path, capsys):
+    (dataset_copy / name).unlink()
+    os.mkfifo(dataset_copy / name)
+    main, words = COMMANDS[command]
+    places = {"DATASET": dataset_copy, "MODEL": tmp_path / "model"}
+    words = [re.sub("DATASET|MODEL", lambda found: str(places[found[0]]), word) for word in words.split()]
+    assert str(dataset_copy / name) in refused(capsys, main, *words)
+
+
 ESCAPE = "\x1b]0;owned\x07\x1b[31m"
 
 

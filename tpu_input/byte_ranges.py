@@ -9,19 +9,36 @@ path, start, num_bytes ──▶ read_bytes() ──▶ those bytes, fewer where
 from __future__ import annotations
 
 import contextlib
+import os
+import stat
 from typing import cast
 
 from tpu_input.buckets import reason
 from tpu_input.google_client import client
 
 
+def check_file(path: str) -> None:
+    """Checks that what a local path leads to is a file, if anything: a pipe would be waited for without end.
+
+    Raises:
+      ValueError: It is something else.
+    """
+    if "://" in path:
+        return
+    with contextlib.suppress(OSError):  # which whoever reads it tells
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise ValueError(f"{path!r} is no file; remove it, and copy the dataset again")
+
+
 def read_bytes(path: str, start: int = 0, num_bytes: int | None = None) -> bytes:
     """Returns `num_bytes` of a file from byte `start` on; None is all of them.
 
     Raises:
+      ValueError: It is no file.
       OSError: It cannot be read, or TensorFlow's own error for what TensorFlow reads.
     """
     if "://" not in path:
+        check_file(path)
         with open(path, "rb") as file:
             file.seek(start)
             return file.read(-1 if num_bytes is None else num_bytes)

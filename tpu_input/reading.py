@@ -12,6 +12,7 @@ from typing import Any, TypeVar, cast
 
 import tensorflow as tf
 
+from tpu_input.byte_ranges import check_file
 from tpu_input.config import InputConfig
 from tpu_input.hosts import Host
 from tpu_input.manifest import MAX_MANIFEST_BYTES
@@ -51,9 +52,11 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
     """Returns the manifest of the dataset in a folder or at a URI, e.g. "gs://bucket/flowers".
 
     Raises:
-      ValueError: There is no complete dataset; conversion writes the manifest last.
+      ValueError: There is no complete dataset; conversion writes the manifest last. Or something that is no file, such
+        as a pipe, has the name of one.
     """
     folder = os.fspath(path).rstrip("/")
+    check_file(f"{folder}/{MANIFEST_NAME}")
     try:
         with tf.io.gfile.GFile(f"{folder}/{MANIFEST_NAME}", "rb") as file:
             num_bytes = file.size()
@@ -69,7 +72,11 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
             f"{folder!r} holds no {MANIFEST_NAME}, so no complete dataset; "
             "make one with: python -m beam_pipelines convert --input=IMAGES --output=" + folder
         ) from None
-    return Manifest.from_json(text, folder)
+    manifest = Manifest.from_json(text, folder)
+    for split in manifest.splits.values():
+        for shard in split.shards:
+            check_file(f"{folder}/{shard.name}")
+    return manifest
 
 
 def _is_no_bucket(folder: str) -> bool:

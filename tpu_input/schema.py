@@ -12,7 +12,16 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from tpu_input.manifest import MANIFEST_NAME, Manifest, Shard, Split, parse_shard_name, shard_name, valid_split
+from tpu_input.manifest import (
+    MANIFEST_NAME,
+    MAX_MANIFEST_BYTES,
+    Manifest,
+    Shard,
+    Split,
+    parse_shard_name,
+    shard_name,
+    valid_split,
+)
 from tpu_input.record_spec import IMAGENET, MNIST, RecordSpec
 from tpu_input.tfrecord import FRAME_BYTES, Example, frame, read_frames, serialize
 
@@ -21,6 +30,7 @@ __all__ = [
     "FRAME_BYTES",
     "IMAGENET",
     "MANIFEST_NAME",
+    "MAX_MANIFEST_BYTES",
     "MNIST",
     "Manifest",
     "Record",

@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 import tensorflow as tf
 
 from tpu_input import json_fields
+from tpu_input.byte_ranges import check_file
 from tpu_input.config import InputConfig
 from tpu_input.record_spec import RecordSpec
 from tpu_input.schema import FRAME_BYTES, Manifest, Shard, Split
@@ -81,6 +82,7 @@ def _shard(path: str, kept: Mapping[str, list[int]]) -> Shard | None:
     num_bytes = status.length
     if status.is_directory:
         return None
+    check_file(path)
     if name in kept and kept[name][0] == num_bytes:
         return Shard(name, kept[name][1], num_bytes, "")
     index = f"{os.path.dirname(path)}/index/{name.removesuffix('.tfrecord')}.parquet"
@@ -94,6 +96,7 @@ def _count_index(path: str, num_bytes: int) -> int:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    check_file(path)
     with tf.io.gfile.GFile(path, "rb") as file:
         content = file.read()
     try:
@@ -154,6 +157,7 @@ def _read_counts(folder: str) -> dict[str, list[int]]:
       ValueError: The file is damaged, or its numbers cannot be.
     """
     path = f"{folder}/{COUNTS_NAME}"
+    check_file(path)
     try:
         with tf.io.gfile.GFile(path, "rb") as file:
             content = file.read()
