@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import itertools
-import json
 import os
 import shlex
 import sys
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from estimator_app.compiler import DEFAULT_PYTHON, Compiler
 from estimator_app.findings import FAILS, Finding, Part, conclusion
-from estimator_app.quiet import require_estimator
+from estimator_app.quiet import printable, require_estimator, to_json
 from estimator_app.topologies import find_topology
 from estimator_app.tpu import Tpu, check_paths
 
@@ -97,8 +96,7 @@ def _options(arguments: argparse.Namespace) -> dict[str, Any]:
 def evaluate(arguments: argparse.Namespace) -> int:
     """Prints the metrics of a checkpoint or an export."""
     metrics, classes = _of_export(arguments) if arguments.export_dir else _of_checkpoint(arguments)
-    as_json = json.dumps(metrics.to_fields(classes), ensure_ascii=False)
-    say(as_json if arguments.json else f"step {metrics.step}: {metrics}")
+    say(to_json(metrics.to_fields(classes)) if arguments.json else f"step {metrics.step}: {metrics}")
     return 0
 
 
@@ -209,7 +207,11 @@ def preflight(arguments: argparse.Namespace) -> int:
     advice = "give another --model_dir, or repeat its run's options"
     of_run = [Part("model_dir", tuple(Finding(FAILS, f"its {found}", advice) for found in differences))]
     parts: list[Part] = []
-    tell = (lambda _: None) if arguments.json else say
+
+    def tell(text: str) -> None:
+        for line in text.split("\n") if not arguments.json else ():
+            say(line)
+
     tell(f"{config.network} by {config.loop} on {topology}, batches of {config.train_batch_size:,}")
     if chosen:
         tell(chosen)
@@ -221,7 +223,7 @@ def preflight(arguments: argparse.Namespace) -> int:
     if arguments.json:
         fields = {"topology": topology.name, "fails": any(part.fails for part in parts)}
         fields |= {"image_size": config.input.image_size, "crop_area": config.input.crop_area}
-        say(json.dumps(fields | {"parts": [dataclasses.asdict(part) for part in parts]}, ensure_ascii=False))
+        say(to_json(fields | {"parts": [dataclasses.asdict(part) for part in parts]}))
     return 1 if any(part.fails for part in parts) else 0
 
 
@@ -253,8 +255,10 @@ def _command(argv: Sequence[str]) -> str:
 
 
 def say(line: str) -> None:
-    print(line, flush=True)
+    """Prints one line of what was asked for; no character of it is a command to the terminal, or ends the line."""
+    print(printable(line), flush=True)
 
 
 def warn(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    """Prints one line of what is wrong, likewise."""
+    print(printable(line), file=sys.stderr, flush=True)

@@ -5,6 +5,7 @@ rows of history.csv ──draw_curves()──▶ PNG        Metrics ──draw_c
 
 from __future__ import annotations
 
+import dataclasses
 import io
 from collections.abc import Sequence
 
@@ -14,10 +15,12 @@ from matplotlib.text import Text
 
 from estimator_app.evaluation import Metrics
 from estimator_app.history import Row, best
+from estimator_app.quiet import printable
 
 # More classes than this have names too small to read, and twice as many digits.
 _MOST_NAMES = 50
 _MOST_COUNTS = 20
+_MOST_LETTERS = 40  # of a name: with one of 8,000, a picture would take gigabytes
 
 
 def draw_curves(rows: Sequence[Row], metric: str) -> bytes:
@@ -30,11 +33,11 @@ def draw_curves(rows: Sequence[Row], metric: str) -> bytes:
     figure = Figure(figsize=(12, 3.6))
     # A layout that matplotlib has to find takes a second drawing.
     figure.subplots_adjust(left=0.05, right=0.99, bottom=0.15, top=0.9, wspace=0.18)
-    split, found = rows[-1].split, best(rows, metric)
+    split, found = _short(rows[-1].split), best(rows, metric)
     accuracies = [name for name in rows[-1].values if "accuracy" in name]
     panels = {
         "loss": {"train_loss": "training", "loss": split},
-        "accuracy": {name: f"{split}, {name.replace('_', ' ')}" for name in accuracies},
+        "accuracy": {name: f"{split}, {_short(name.replace('_', ' '))}" for name in accuracies},
         "learning rate": {"learning_rate": ""},
     }
     for axes, (title, lines) in zip(figure.subplots(1, 3), panels.items(), strict=True):
@@ -56,7 +59,7 @@ def draw_confusion(metrics: Metrics, classes: Sequence[str]) -> bytes:
     """Returns a matrix: a row a true class, coloured by the share of its examples found to be of each class."""
     counts = np.array(metrics.confusion)
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    names = classes if len(classes) <= _MOST_NAMES else ()
+    names = [_short(name) for name in classes] if len(classes) <= _MOST_NAMES else []
     side = 3.2 + 0.24 * min(len(classes), _MOST_NAMES)  # inches, as all here
     beside = 0.5 + 0.085 * max(map(len, names), default=4)  # for the names: a layout to be found is drawn twice
     width, height = beside + side + 1.1, beside + side + 0.6
@@ -67,7 +70,8 @@ def draw_confusion(metrics: Metrics, classes: Sequence[str]) -> bytes:
         ((beside + side + 0.2) / width, (beside + side / 10) / height, 0.15 / width, 0.8 * side / height)
     )
     figure.colorbar(image, bar, label="share of the true class")
-    axes.set(xlabel="found", ylabel="true", title=f"{metrics}".replace(", loss", "\nloss") + f", step {metrics.step}")
+    said = str(dataclasses.replace(metrics, split=_short(metrics.split)))
+    axes.set(xlabel="found", ylabel="true", title=said.replace(", loss", "\nloss") + f", step {metrics.step}")
     if names:
         axes.set_xticks(range(len(names)), names, rotation=90)
         axes.set_yticks(range(len(names)), names)
@@ -76,6 +80,12 @@ def draw_confusion(metrics: Metrics, classes: Sequence[str]) -> bytes:
             colour = "white" if shares[true, found] > 0.5 else "black"
             axes.text(found, true, f"{counts[true, found]}", ha="center", va="center", color=colour, fontsize=8)
     return _png(figure)
+
+
+def _short(name: str) -> str:
+    """Returns a name as a picture has room for it, in one line."""
+    name = printable(name[: _MOST_LETTERS + 1])
+    return name if len(name) <= _MOST_LETTERS else f"{name[: _MOST_LETTERS - 1]}…"
 
 
 def _png(figure: Figure) -> bytes:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -15,6 +14,7 @@ import numpy as np
 
 from estimator_app.classifier import Array, Classifier
 from estimator_app.image_files import read
+from estimator_app.quiet import to_json
 from estimator_app.stored import as_stored
 
 # Reads at the same time: from a bucket each waits for tens of milliseconds.
@@ -38,7 +38,7 @@ class Prediction:
         """Returns a line of JSON: file, label, class and probability of the likeliest; "top" lists several."""
         first, *others = [{"label": n, "class": name, "probability": round(p, 6)} for n, name, p in self.top]
         fields = {"file": self.file, **first} | ({"top": [first, *others]} if others else {})
-        return json.dumps(fields, ensure_ascii=False)
+        return to_json(fields)
 
     def as_row(self, class_width: int) -> str:
         """Returns a line of a table; the path, whose length nobody knows in advance, comes last."""

@@ -10,11 +10,17 @@ from pathlib import Path
 
 import pytest
 from app_fixtures import configured, keras_warns
+from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from estimator_app import loop
 from estimator_app.__main__ import main
 from estimator_app.config import TrainConfig
+from estimator_app.evaluation import Metrics
+from estimator_app.history import Row
 from estimator_app.model_dir import read_config, read_finished
+from estimator_app.plots import draw_confusion, draw_curves
+from estimator_app.quiet import to_json
 from tpu_input import InputConfig
 
 pytestmark = keras_warns
@@ -231,3 +237,69 @@ def test_damaged_exports_are_said_in_a_line(stranger, digits, tmp_path, capsys):
         (export / "assets.extra" / "metrics.json").write_text(f'{{"step": {step}}}')
         line = refused(capsys, "evaluate", f"--export_dir={export}")
         assert f"'{export}' does not say which run it comes from (" in line
+
+
+NETWORK_FLAG = "--network=own_network:small"
+
+
+def train_args(dataset, model_dir, *more: str) -> list[str]:
+    return ["train", f"--dataset={dataset.path}", f"--model_dir={model_dir}", *FLAGS, "--decay_steps=4", *more]
+
+
+SEQUENCE = "\x1b]0;PWN\x07\x9b31m\u202e\n"
+ESCAPED = r"\x1b]0;PWN\x07\x9b31m\u202e\n"
+
+
+def test_no_name_of_a_stranger_s_is_a_command_to_the_terminal(stranger, digits, tmp_path, monkeypatch, capsys):
+    config = json.loads((stranger / "config.json").read_text())
+    (stranger / "config.json").write_text(json.dumps(config | {"dataset": f"/tmp/x{SEQUENCE}"}))
+    assert ESCAPED.removesuffix(r"\n") in refused(capsys, "evaluate", f"--model_dir={stranger}", NETWORK_FLAG)
+    export = next(path for path in (stranger / "export").iterdir() if path.name.isdigit())
+    name = SEQUENCE.removesuffix("\n")
+    (export / "assets" / "classes.txt").write_text("".join(f"{name}{label}\n" for label in range(10)))
+    pictures = tmp_path / "pictures"
+    pictures.mkdir()
+    shutil.copy(next((digits / "3").iterdir()), pictures / f"good{SEQUENCE}.png")
+    (pictures / f"bad{SEQUENCE}.jpg").write_text("no image")
+    (pictures / f"other.{SEQUENCE}").touch()
+    for is_terminal in (True, False):
+        monkeypatch.setattr(sys.stdout, "isatty", lambda seen=is_terminal: seen)
+        assert main(["predict", f"--export_dir={export}", str(pictures)]) == 1
+        out, err = capsys.readouterr()
+        assert all(line.isprintable() for line in (out + err).splitlines())
+        assert err.splitlines() == [
+            f"{pictures}/bad{ESCAPED}.jpg: not a JPEG or PNG file",
+            f"left out in folders: 1 named *.{ESCAPED}",
+        ]
+        if is_terminal:
+            assert out.count("\n") == 1
+            assert ESCAPED.removesuffix(r"\n") in out
+            assert out.endswith(f"{pictures}/good{ESCAPED}.png\n")
+        else:
+            fields = json.loads(out)
+            assert fields["file"] == f"{pictures}/good{SEQUENCE}.png"
+            assert fields["class"] == f"{name}{fields['label']}"
+
+
+def test_json_shows_letters_and_hides_what_is_not_printable():
+    for value in ({"höhe": "日本 🙂"}, {"a\x7f\x9b\u202e\U000e0001": [SEQUENCE, 1.5, None]}, "\udcff"):
+        line = to_json(value)
+        assert line.isprintable()
+        assert json.loads(line) == value
+    assert to_json("höhe 日本 🙂") == '"höhe 日本 🙂"'
+
+
+def test_pictures_of_long_names_are_small(monkeypatch):
+    drawn = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, file, **options: drawn.append(figure))
+    long = "x" * 8_000
+    metrics = Metrics(20, long, 4, 0.5, 1.0, confusion=((1, 2), (3, 4)))
+    draw_confusion(metrics, [long, "\x1b\n" * 4_000])
+    draw_curves([Row(step, long, {f"accuracy_{long}": 0.5, "loss": 1.0}) for step in (1, 2)], "loss")
+    for figure in drawn:
+        assert max(figure.get_size_inches()) < 15
+        texts = [text.get_text() for text in figure.findobj(Text)]
+        assert max(map(len, texts)) < 120
+        assert any("…" in text for text in texts)
+        assert all(line.isprintable() for text in texts for line in text.split("\n"))
+    assert len(drawn) == 2
