@@ -19,6 +19,7 @@ from estimator_app.config import TrainConfig
 from estimator_app.damage import named
 from estimator_app.evaluation import Metrics
 from estimator_app.export import read_origin
+from estimator_app.host_memory import check_batch
 from estimator_app.loops import find_loop
 from estimator_app.losses import cross_entropy
 from estimator_app.metrics import batch_sums, results
@@ -38,8 +39,11 @@ def evaluate_checkpoint(config: TrainConfig, manifest: Manifest, checkpoint: str
       cluster: TPUClusterResolver; None runs on this machine's processor.
 
     Raises:
-      ValueError: The dataset has other classes, or the split another number of examples than its manifest promises.
+      ValueError: The dataset has other classes, the split another number of examples than its manifest promises, or a
+        batch would not fit into memory.
     """
+    if cluster is None:  # a TPU's hosts have memory of their own
+        check_batch("--eval_batch_size", config.eval_batch_size, config.input.image_size)
     loop = find_loop(config.loop)
     # Both loops write an event file for every evaluation, which the model_dir's curves would show.
     with tempfile.TemporaryDirectory() as scratch:
@@ -56,18 +60,21 @@ def evaluate_export(classifier: Classifier, manifest: Manifest, split: str, batc
       batch_size: Files to classify at a time.
 
     Raises:
-      ValueError: The dataset has other classes, a record cannot be read (the message names it), or the loss is no
-        number.
+      ValueError: The dataset has other classes, a record cannot be read (the message names it), a batch would not fit
+        into memory, or the loss is no number.
     """
     if manifest.classes != classifier.classes:
         raise ValueError(f"{manifest.path!r} has classes {manifest.classes}, the export {classifier.classes}")
+    config, step = read_origin(classifier.path)
+    batch_size = min(batch_size, max(1, manifest.split(split).num_examples))
+    check_batch("--eval_batch_size", batch_size, config.input.image_size)
     totals: dict[str, tf.Tensor] = {}
     for logits, labels in _classified(classifier, manifest, split, batch_size):
         totals = {name: value + totals.get(name, 0) for name, value in _sums(logits, labels).items()}
     if not totals:
         raise ValueError(f"split {split!r} of {manifest.path!r} has no examples")
     found = {name: value.numpy() for name, value in results(totals).items()}
-    metrics = Metrics.of(found | {"global_step": read_origin(classifier.path)[1]}, split)
+    metrics = Metrics.of(found | {"global_step": step}, split)
     if not math.isfinite(metrics.loss):
         raise ValueError(
             f"the loss of {classifier.path!r} is no number on split {split!r}: its training diverged; export "

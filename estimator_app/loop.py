@@ -26,6 +26,7 @@ from estimator_app.evaluation import Metrics
 from estimator_app.export import copy_export, export_model, read_origin
 from estimator_app.exports import EXPORTS_NAME, KINDS, folder, keep, read_exports, read_kept
 from estimator_app.history import Row, best, is_stale, read_history, with_row, write_history
+from estimator_app.host_memory import check_batch
 from estimator_app.lock import locked, take_over
 from estimator_app.loops import Loop, find_loop
 from estimator_app.model_dir import Finished, check_free, claim, read_finished, write_finished
@@ -126,6 +127,9 @@ def run(
         num_examples(manifest, split)
     if config.input.cache and not tpu:  # a TPU's hosts have memory of their own, and each its share
         check_memory(cache_bytes(manifest, "train", Host(), config.input), config.input)
+    if not tpu:
+        check_batch("--train_batch_size", config.train_batch_size, config.input.image_size)
+        check_batch("--eval_batch_size", config.eval_batch_size, config.input.image_size)
     it = _Run(find_loop(config.loop), manifest, config, model_dir, export_dir, report, stop or threading.Event())
     check_free(model_dir)
     files.make_folder(model_dir)

@@ -246,6 +246,45 @@ def train_args(dataset, model_dir, *more: str) -> list[str]:
     return ["train", f"--dataset={dataset.path}", f"--model_dir={model_dir}", *FLAGS, "--decay_steps=4", *more]
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            {"eval_batch_size": 10**9},
+            "--eval_batch_size=1000000000 images of 16 x 16 pixels would take at least 21,504",
+        ),
+        ({"eval_batch_size": 2**62}, "--eval_batch_size=4611686018427387904 images of 16 x 16 pixels would take"),
+        ({"image_size": 20_000}, "--eval_batch_size=100 images of 20000 x 20000 pixels would take at least 3,360.0 GB"),
+        ({"image_size": 2**40}, "a smaller --image_size is another model's"),
+    ],
+)
+def test_a_batch_that_does_not_fit_into_memory_is_refused(stranger, capsys, change, said):
+    config = json.loads((stranger / "config.json").read_text())
+    for name, value in change.items():
+        (config["input"] if name in config["input"] else config)[name] = value
+    (stranger / "config.json").write_text(json.dumps(config))
+    line = refused(capsys, "evaluate", f"--model_dir={stranger}", NETWORK_FLAG)
+    assert said in line
+    assert "GB are available; " in line
+
+
+def test_a_batch_of_training_or_of_an_export_that_does_not_fit_is_refused_or_made_smaller(
+    stranger, digits_dataset, tmp_path, capsys
+):
+    for flag in ("--train_batch_size", "--eval_batch_size"):
+        new = ["train", f"--dataset={digits_dataset.path}", f"--model_dir={tmp_path}/new", f"{flag}=1000000000"]
+        line = refused(capsys, *new, "--image_size=16", "--loop=strategy")
+        assert f"{flag}=1000000000 images of 16 x 16 pixels would take at least" in line
+        assert not (tmp_path / "new").exists()
+    assert main(["evaluate", f"--export_dir={stranger}", "--eval_batch_size=1000000000"]) == 0
+    assert "validation images" in capsys.readouterr().out
+    export = next(path for path in (stranger / "export").iterdir() if path.name.isdigit())
+    config = json.loads((export / "assets.extra" / "config.json").read_text())
+    config["input"]["image_size"] = 200_000
+    (export / "assets.extra" / "config.json").write_text(json.dumps(config))
+    assert "images of 200000 x 200000 pixels would take" in refused(capsys, "evaluate", f"--export_dir={export}")
+
+
 SEQUENCE = "\x1b]0;PWN\x07\x9b31m\u202e\n"
 ESCAPED = r"\x1b]0;PWN\x07\x9b31m\u202e\n"
 
