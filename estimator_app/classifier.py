@@ -83,9 +83,10 @@ def load_classifier(path: str) -> Classifier:
       path: It, a folder of them named after numbers, of which the largest is taken, or a model_dir.
 
     Raises:
-      ValueError: There is none, or it is another program's.
+      ValueError: There is none, it is another program's, or it holds what is neither a file nor a folder.
     """
     path = find_export(path)
+    files.check_plain(path, whole=True)
     try:
         classes = tuple(files.read_text(f"{path}/assets/{CLASSES_NAME}").split("\n")[:-1])
         # An export for TPUs has a second graph, which has one more tag.

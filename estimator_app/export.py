@@ -85,8 +85,9 @@ def read_origin(path: str) -> tuple[TrainConfig, int]:
     """Returns what the run was told that the SavedModel at `path` comes from, and at which step.
 
     Raises:
-      ValueError: It does not say.
+      ValueError: It does not say, or holds what is neither a file nor a folder.
     """
+    files.check_plain(path, whole=True)
     try:
         step = files.parse_json(files.read_text(f"{path}/assets.extra/{METRICS_NAME}"))["step"]
         if type(step) is not int or step < 0:

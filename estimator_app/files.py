@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
+import stat
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
 import tensorflow as tf
@@ -17,6 +20,13 @@ from tpu_input.buckets import in_words
 
 # Where a file appears when it is complete, and folders are but names.
 _OBJECT_STORES = ("gs://", "s3://")
+# What may lie in a folder that is neither a file nor a folder: to open it may take forever, or give bytes without end.
+_SPECIAL = {
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
 
 
 def is_in_bucket(path: str) -> bool:
@@ -57,6 +67,41 @@ def is_plain_path(path: object) -> bool:
     scheme, separator, rest = path.rpartition("://")
     parts = rest.split("/") if separator else rest[1:].split("/")
     return (bool(scheme) or path.startswith("/")) and not {"", ".", ".."} & set(parts)
+
+
+def check_plain(folder: str, whole: bool = False, beginning: str = "") -> None:
+    """Checks that a folder of a stranger's holds nothing but files and folders, be they links to such.
+
+    Call it before anything of the folder is opened. A folder that is not local has nothing else, and a name that leads
+    nowhere cannot be opened: both pass.
+
+    Args:
+      folder: Path or URI.
+      whole: Look also at all that lies below; of a folder that is a link, at what it holds, and no further.
+      beginning: Look only at names that begin so.
+
+    Raises:
+      ValueError: It holds a named pipe, a device or a socket.
+    """
+    for path in _below(folder, whole) if "://" not in folder else ():
+        if not os.path.basename(path).startswith(beginning):
+            continue
+        with contextlib.suppress(OSError):
+            kind = _SPECIAL.get(stat.S_IFMT(os.stat(path).st_mode))
+            if kind:
+                raise ValueError(f"{path!r} is {kind}, not a file or a folder; remove it")
+
+
+def _below(folder: str, whole: bool) -> Iterator[str]:
+    """Yields the paths of what a local folder holds; nothing when there is none."""
+    folders = [(folder, whole)]  # no recursion: there may be more folders in folders than Python allows calls
+    while folders:
+        folder, whole = folders.pop()
+        with contextlib.suppress(OSError), os.scandir(folder) as entries:
+            for entry in entries:
+                yield entry.path
+                if whole and entry.is_dir():
+                    folders.append((entry.path, not entry.is_symlink()))
 
 
 def write(path: str, content: str | bytes) -> None:

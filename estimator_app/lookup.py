@@ -36,6 +36,8 @@ def find_checkpoint(model_dir: str, step: int | None = None, path: str | None = 
         found: str | None = f"{model_dir}/{NAME}-{step}"
     elif path is not None:
         found = re.sub(r"\.(index|meta|data-\d+-of-\d+)$", "", path)
+        folder_of, _, name = found.rpartition("/")
+        files.check_plain(folder_of, beginning=f"{name}.")
         if not tf.io.gfile.exists(f"{found}.index"):
             raise ValueError(f"there is no checkpoint {found!r}; name one as in MODEL_DIR/{NAME}-5000")
     else:
@@ -75,11 +77,12 @@ def find_export(path: str) -> str:
         whose exports.json knows those that are elsewhere.
 
     Raises:
-      ValueError: There is none, or exports.json is damaged.
+      ValueError: There is none, exports.json is damaged, or the folder holds what is neither a file nor a folder.
     """
     if not tf.io.gfile.exists(path):
         raise ValueError(f"{path!r} does not exist; give a SavedModel, a folder of them, or a model_dir")
     path = path.rstrip("/")
+    files.check_plain(path)
     if "saved_model.pb" in (inside := files.names(path)):
         return path
     found = _newest(path) or _newest(f"{path}/export") or _listed(path)

@@ -43,7 +43,8 @@ def check_free(model_dir: str) -> None:
     """Checks that a folder without a run holds nothing else, hidden files aside, and that no run's files are links.
 
     Raises:
-      ValueError: It holds something, or links, through which what is written would leave the folder.
+      ValueError: It holds something, or links, through which what is written would leave the folder, or what is neither
+        a file nor a folder.
     """
     every = files.names(model_dir)
     links = [name for name in every if os.path.islink(f"{model_dir}/{name}")]
@@ -52,6 +53,7 @@ def check_free(model_dir: str) -> None:
             f"{model_dir!r} holds a link, {links[0]!r}, through which a training would write elsewhere; remove it "
             "(--export_dir says where exports go)"
         )
+    files.check_plain(model_dir)
     found = [name for name in every if not name.startswith(".")]
     if CONFIG_NAME not in found:
         foreign = [name for name in found if name != f"{CONFIG_NAME}.tmp"]
@@ -116,7 +118,12 @@ def read_command(model_dir: str) -> str:
 
 
 def begun(model_dir: str) -> TrainConfig | None:
-    """Returns what the run was told that `model_dir` has a checkpoint of; None when there is none."""
+    """Returns what the run was told that `model_dir` has a checkpoint of; None when there is none.
+
+    Raises:
+      ValueError: It cannot be read, or the folder holds what is neither a file nor a folder.
+    """
+    files.check_plain(model_dir)
     told = tf.io.gfile.exists(f"{model_dir}/{CONFIG_NAME}")
     return read_config(model_dir) if told and has_checkpoint(model_dir) else None
 
@@ -125,8 +132,9 @@ def read_trained(model_dir: str) -> TrainConfig:
     """Returns what the run in `model_dir`, which has a checkpoint to use, was told.
 
     Raises:
-      ValueError: There is no run, or none that has begun.
+      ValueError: There is no run, or none that has begun, or the folder holds what is neither a file nor a folder.
     """
+    files.check_plain(model_dir)
     config = read_config(model_dir)
     if not any(steps(model_dir)):
         raise ValueError(f"{model_dir!r} holds no checkpoint yet; train first")

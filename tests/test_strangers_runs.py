@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -13,7 +16,7 @@ from app_fixtures import configured, keras_warns
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from estimator_app import loop
+from estimator_app import files, loop
 from estimator_app.__main__ import main
 from estimator_app.config import TrainConfig
 from estimator_app.evaluation import Metrics
@@ -244,6 +247,80 @@ NETWORK_FLAG = "--network=own_network:small"
 
 def train_args(dataset, model_dir, *more: str) -> list[str]:
     return ["train", f"--dataset={dataset.path}", f"--model_dir={model_dir}", *FLAGS, "--decay_steps=4", *more]
+
+
+PIPES = [
+    ("evaluate", "config.json"),
+    ("evaluate", "checkpoint"),
+    ("evaluate", "model.ckpt-2.index"),
+    ("evaluate", "model.ckpt-2.data-00000-of-00001"),
+    ("export", "checkpoint"),
+    ("train", "config.json"),
+    ("train", ".lock"),
+    ("train", "history.csv"),
+    ("train", "exports.json"),
+    ("train", "metrics.json"),
+    ("train", "config.json.tmp"),
+    ("preflight", "config.json"),
+    ("predict", "exports.json"),
+    ("predict", "export/N/assets/classes.txt"),
+    ("predict", "export/N/saved_model.pb"),
+    ("predict", "export/N/variables/variables.index"),
+    ("evaluate_export", "export/N/assets.extra/config.json"),
+    ("evaluate_export", "export/N/assets.extra/metrics.json"),
+]
+
+
+@pytest.mark.parametrize(("command", "name"), PIPES)
+def test_a_named_pipe_ends_a_command_instead_of_keeping_it_for_ever(
+    stranger, digits_dataset, digits, capsys, command, name
+):
+    """A command that opened the pipe would wait until a writer comes, and none does."""
+    export = next(path.name for path in (stranger / "export").iterdir() if path.name.isdigit())
+    path = stranger / name.replace("/N/", f"/{export}/")
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+    whole = f"{stranger}/export/{export}" if "/N/" in name else str(stranger)
+    args = {
+        "train": train_args(digits_dataset, stranger),
+        "evaluate": ["evaluate", f"--model_dir={stranger}", NETWORK_FLAG],
+        "export": ["export", f"--model_dir={stranger}", NETWORK_FLAG],
+        "preflight": ["preflight", f"--model_dir={stranger}", f"--dataset={digits_dataset.path}", "--topology=v5e:1x1"],
+        "predict": ["predict", f"--export_dir={whole}", str(next((digits / "3").iterdir()))],
+        "evaluate_export": ["evaluate", f"--export_dir={whole}"],
+    }
+    with ended_after(60):
+        assert f"'{path}' is a named pipe, not a file or a folder; remove it" in refused(capsys, *args[command])
+
+
+@contextlib.contextmanager
+def ended_after(seconds: int):
+    """Ends this process if what is inside takes longer: TensorFlow waits in C++, where Python handles no signal."""
+    code = f"import os, signal, sys, time; time.sleep({seconds}); os.kill(int(sys.argv[1]), signal.SIGKILL)"
+    with subprocess.Popen([sys.executable, "-c", code, str(os.getpid())]) as watch:
+        try:
+            yield
+        finally:
+            watch.kill()
+
+
+def test_a_pipe_and_a_device_behind_links_are_found_and_loops_of_links_end(tmp_path):
+    (tmp_path / "export" / "assets").mkdir(parents=True)
+    (tmp_path / "export" / "assets" / "loop").symlink_to(tmp_path / "export")
+    (tmp_path / "export" / "nowhere").symlink_to("not_there")
+    files.check_plain(f"{tmp_path}/export", whole=True)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "export" / "variables").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere" / "zeros").symlink_to("/dev/zero")
+    with pytest.raises(ValueError, match="export/variables/zeros' is a device, not a file or a folder; remove it"):
+        files.check_plain(f"{tmp_path}/export", whole=True)
+    files.check_plain(f"{tmp_path}/export")  # its own names only
+    os.mkfifo(tmp_path / "elsewhere" / "model.ckpt-2.index")
+    files.check_plain(f"{tmp_path}/elsewhere", beginning="model.ckpt-20.")
+    for folder in (f"{tmp_path}/elsewhere", f"{tmp_path}/elsewhere/"):
+        with pytest.raises(ValueError, match="is a named pipe"):
+            files.check_plain(folder, beginning="model.ckpt-2.")
+    files.check_plain("gs://bucket/model")
 
 
 @pytest.mark.parametrize(
