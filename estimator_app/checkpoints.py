@@ -10,6 +10,7 @@ remove, whatever the file `checkpoint` names, so that all of it is checked befor
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -142,6 +143,28 @@ def whole(model_dir: str, besides: str | None = None) -> list[str]:
     """Returns the paths of a folder's whole checkpoints, the newest first; all of them are read."""
     paths = [f"{model_dir}/{NAME}-{step}" for step in reversed(steps(model_dir))]
     return [path for path in paths if path != besides and not damage(path)]
+
+
+def check_unshared(model_dir: str, step: int) -> None:
+    """Checks that no file of a checkpoint which training will write is there already under another name too.
+
+    TensorFlow writes an index into the file that it finds (tensor_bundle.cc: MergeBundles): one that has a second name,
+    a hard link, would change there as well.
+
+    Args:
+      model_dir: Folder or URI.
+      step: Of the checkpoint that training goes on from; -1 when there is none.
+
+    Raises:
+      ValueError: A file of a later step has.
+    """
+    for name in files.names(model_dir) if "://" not in model_dir else ():
+        path, found = f"{model_dir}/{name}", _FILE.fullmatch(name)
+        if found and int(found[1]) > step and os.lstat(path).st_nlink > 1:
+            raise ValueError(
+                f"{path!r} has another name too (a hard link), and training from step {max(0, step)} on would write "
+                "over both; remove it"
+            )
 
 
 def name_last(model_dir: str, path: str) -> None:

@@ -165,7 +165,13 @@ def export(arguments: argparse.Namespace) -> int:
     from estimator_app.lookup import find_checkpoint
     from estimator_app.model_dir import read_trained
 
-    model_dir, config = arguments.model_dir, _named(read_trained(arguments.model_dir), arguments)
+    model_dir = arguments.model_dir
+    if not arguments.export_dir and os.path.islink(_export_dir(arguments)):
+        raise ValueError(
+            f"{model_dir!r} holds a link, 'export', through which the export would be written elsewhere; remove it, or "
+            "say with --export_dir where exports go"
+        )
+    config = _named(read_trained(model_dir), arguments)
     checkpoint = find_checkpoint(model_dir, arguments.step, arguments.checkpoint)
     path = export_model(config, model_dir, _export_dir(arguments), checkpoint, export_to_tpu=arguments.export_to_tpu)
     say(f"export: {path}")

@@ -23,7 +23,7 @@ from estimator_app import files
 from estimator_app.checkpoints import latest_checkpoint, step_of
 from estimator_app.classifier import CLASSES_NAME
 from estimator_app.config import TrainConfig
-from estimator_app.exports import NUMBER
+from estimator_app.exports import NUMBER, check_no_links
 from estimator_app.loops import find_loop
 from estimator_app.model_dir import CONFIG_NAME, METRICS_NAME, read_config
 from estimator_app.warmup import WARMUP_NAME, write_warmup
@@ -50,8 +50,10 @@ def export_model(
       export_to_tpu: Add a second MetaGraph, tagged "serve" and "tpu", whose network runs on a TPU.
 
     Raises:
-      ValueError: The checkpoint is another network's, or the run's loop cannot export to a TPU.
+      ValueError: The checkpoint is another network's, the run's loop cannot export to a TPU, or `export_dir` holds a
+        link through which exports would be written elsewhere.
     """
+    check_no_links(export_dir)
     checkpoint = checkpoint or latest_checkpoint(model_dir)
     with tempfile.TemporaryDirectory() as scratch:
         classes_file = _write(scratch, CLASSES_NAME, _lines(config.classes))

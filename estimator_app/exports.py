@@ -8,6 +8,7 @@ MODEL_DIR/exports.json        those that this run has made: no other folder is e
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable
 from typing import Any
@@ -19,11 +20,29 @@ from estimator_app import files
 EXPORTS_NAME = "exports.json"
 KINDS = ("last", "best")
 NUMBER = re.compile("[0-9]{1,18}")  # an export's name; str.isdigit() would take other alphabets' digits too
+_WRITTEN = re.compile(f"best|(temp-)?{NUMBER.pattern}")  # what is written into a folder for exports, by its names
 
 
 def folder(export_dir: str, kind: str) -> str:
     """Returns where the exports of a kind are."""
     return export_dir if kind == "last" else f"{export_dir}/{kind}"
+
+
+def check_no_links(export_dir: str) -> None:
+    """Checks that exports into a folder stay in it: nothing there that they are written to or removed from is a link.
+
+    Links of other names, such as "latest", may be there, and the folder itself may be one: the user has named it.
+
+    Raises:
+      ValueError: There is such a link.
+    """
+    for parent in (folder(export_dir, kind) for kind in KINDS if "://" not in export_dir):
+        for name in os.listdir(parent) if os.path.isdir(parent) else ():
+            if _WRITTEN.fullmatch(name) and os.path.islink(f"{parent}/{name}"):
+                raise ValueError(
+                    f"{parent!r} holds a link, {name!r}, through which exports would be written or removed elsewhere; "
+                    "remove it, or give another --export_dir"
+                )
 
 
 def keep(

@@ -1,6 +1,6 @@
 """Files of a run, each written whole or not at all:
 
-here         content ──▶ PATH.tmp ──rename──▶ PATH
+here         content ──▶ a new file beside PATH ──rename──▶ PATH
 in a bucket  content ──upload──▶ PATH, which is there when all of it is; a rename would copy it
 """
 
@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import stat
+import uuid
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
@@ -92,6 +93,13 @@ def check_plain(folder: str, whole: bool = False, beginning: str = "") -> None:
                 raise ValueError(f"{path!r} is {kind}, not a file or a folder; remove it")
 
 
+def is_without_links(folder: str) -> bool:
+    """Returns whether all that lies below a folder is files and folders of its own: no link, nor anything else."""
+    if "://" in folder:
+        return True
+    return all(stat.S_IFMT(os.lstat(path).st_mode) in (stat.S_IFREG, stat.S_IFDIR) for path in _below(folder, True))
+
+
 def _below(folder: str, whole: bool) -> Iterator[str]:
     """Yields the paths of what a local folder holds; nothing when there is none."""
     folders = [(folder, whole)]  # no recursion: there may be more folders in folders than Python allows calls
@@ -107,17 +115,37 @@ def _below(folder: str, whole: bool) -> Iterator[str]:
 def write(path: str, content: str | bytes) -> None:
     """Writes a whole file, of which nobody ever reads half.
 
+    Here it is written under a name that nobody can know before: a file or link that waits at a known name would be
+    written over, wherever it leads. What a killed process leaves has a hidden name.
+
     Raises:
       OSError: It cannot be written.
     """
-    written = path if is_in_bucket(path) else f"{path}.tmp"
+    name = path.rpartition("/")[2]
+    written = path if is_in_bucket(path) else f"{path.removesuffix(name)}.{name}.{uuid.uuid4().hex}.tmp"
     try:
+        if "://" not in path:
+            _write_new(written, content.encode() if isinstance(content, str) else content)
+            os.replace(written, path)
+            return
         with tf.io.gfile.GFile(written, "w" if isinstance(content, str) else "wb") as file:
             file.write(content)
         if written != path:
             tf.io.gfile.rename(written, path, overwrite=True)
     except tf.errors.OpError as error:
         raise OSError(f"cannot write {path!r}: {reason(error)}") from error
+    except OSError as error:
+        raise OSError(f"cannot write {path!r}: {error.strerror}") from error
+    finally:
+        if "://" not in path:
+            with contextlib.suppress(OSError):  # it is there only if it could not be renamed
+                os.unlink(written)
+
+
+def _write_new(path: str, content: bytes) -> None:
+    """Writes a local file that must not be there yet, not even as a link (O_EXCL)."""
+    with open(path, "xb") as file:
+        file.write(content)
 
 
 def make_folder(path: str) -> None:

@@ -24,7 +24,7 @@ from estimator_app.checkpoints import latest_step
 from estimator_app.config import TrainConfig
 from estimator_app.evaluation import Metrics
 from estimator_app.export import copy_export, export_model, read_origin
-from estimator_app.exports import EXPORTS_NAME, KINDS, folder, keep, read_exports, read_kept
+from estimator_app.exports import EXPORTS_NAME, KINDS, check_no_links, folder, keep, read_exports, read_kept
 from estimator_app.history import Row, best, is_stale, read_history, with_row, write_history
 from estimator_app.host_memory import check_batch
 from estimator_app.lock import locked, take_over
@@ -116,9 +116,9 @@ def run(
       command: What the user typed, for config.json.
 
     Raises:
-      ValueError: A split has no examples, a cache would not fit, `model_dir` holds another run or another process
-        trains there, its checkpoints are damaged, the loss is no number, there is no TPU, or the dataset has become
-        another one.
+      ValueError: A split has no examples, a cache or a batch would not fit into memory, `model_dir` holds another run
+        or another process trains there, its checkpoints are damaged, a link would lead what is written elsewhere, the
+        loss is no number, there is no TPU, or the dataset has become another one.
       OSError: A folder cannot be written.
       Stopped: `stop` was set.
       Moved: The TPU was lost and is back at another address; a new process can go on.
@@ -132,6 +132,7 @@ def run(
         check_batch("--eval_batch_size", config.eval_batch_size, config.input.image_size)
     it = _Run(find_loop(config.loop), manifest, config, model_dir, export_dir, report, stop or threading.Event())
     check_free(model_dir)
+    check_no_links(export_dir)
     files.make_folder(model_dir)
     with locked(model_dir):
         if wrong := claim(model_dir, config, command):
@@ -293,7 +294,9 @@ def _keep(it: _Run, kind: str, metrics: Metrics) -> str:
 
     def export() -> str:
         for entry in read_kept(it.model_dir, "best")[-1:] if kind == "last" else []:
-            if entry["step"] == metrics.step and _is_of_run(it, entry["path"]):
+            # A copy would hold as a file what a stranger's link leads to.
+            is_whole = entry["step"] == metrics.step and files.is_without_links(entry["path"])
+            if is_whole and _is_of_run(it, entry["path"]):
                 return copy_export(entry["path"], it.export_dir)
         fields = metrics.to_fields(it.config.classes)
         return export_model(it.config, it.model_dir, folder(it.export_dir, kind), metrics=fields)

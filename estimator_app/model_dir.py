@@ -20,7 +20,7 @@ import platform
 import tensorflow as tf
 
 from estimator_app import files
-from estimator_app.checkpoints import has_checkpoint, name_last, newest_whole, step_of, steps
+from estimator_app.checkpoints import check_unshared, has_checkpoint, name_last, newest_whole, step_of, steps
 from estimator_app.config import TrainConfig
 from estimator_app.evaluation import Metrics
 from estimator_app.exports import is_export_path
@@ -56,7 +56,7 @@ def check_free(model_dir: str) -> None:
     files.check_plain(model_dir)
     found = [name for name in every if not name.startswith(".")]
     if CONFIG_NAME not in found:
-        foreign = [name for name in found if name != f"{CONFIG_NAME}.tmp"]
+        foreign = [name for name in found if name != f"{CONFIG_NAME}.tmp"]  # an earlier version's
         if foreign:
             more = f" and {len(foreign) - _LISTED} more" if len(foreign) > _LISTED else ""
             raise ValueError(
@@ -77,7 +77,8 @@ def claim(model_dir: str, config: TrainConfig, command: str = "") -> str:
       command: What the user typed, for whoever repeats it.
 
     Raises:
-      ValueError: It does, or none of its checkpoints is whole; nothing was changed.
+      ValueError: It does, none of its checkpoints is whole, or a file that training will write over has another name
+        too; nothing was changed.
       OSError: `model_dir` cannot be written.
     """
     check_free(model_dir)
@@ -90,6 +91,7 @@ def claim(model_dir: str, config: TrainConfig, command: str = "") -> str:
                 f"{model_dir!r} holds another run: its {'; its '.join(found)}; give another --model_dir, or repeat its "
                 f"options{f': {first}' if first else ''}"
             )
+    check_unshared(model_dir, step_of(last) if last else -1)
     versions = {"python": platform.python_version(), "tensorflow": tf.__version__, "jpeg2tpu": _version()}
     files.make_folder(model_dir)
     files.write(f"{model_dir}/{CONFIG_NAME}", config.to_json(versions, command))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import json
 import os
 import shutil
@@ -21,7 +22,7 @@ from estimator_app.__main__ import main
 from estimator_app.config import TrainConfig
 from estimator_app.evaluation import Metrics
 from estimator_app.history import Row
-from estimator_app.model_dir import read_config, read_finished
+from estimator_app.model_dir import check_free, read_config, read_finished
 from estimator_app.plots import draw_confusion, draw_curves
 from estimator_app.quiet import to_json
 from tpu_input import InputConfig
@@ -242,11 +243,127 @@ def test_damaged_exports_are_said_in_a_line(stranger, digits, tmp_path, capsys):
         assert f"'{export}' does not say which run it comes from (" in line
 
 
+def hashes(folder: Path) -> dict[str, str]:
+    """Returns what a folder holds: the hash of every file, where every link leads, all below it."""
+    return {
+        str(path): os.readlink(path) if path.is_symlink() else hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_symlink() or path.is_file()
+    } | {str(path): "folder" for path in sorted(folder.rglob("*")) if path.is_dir() and not path.is_symlink()}
+
+
+@pytest.fixture
+def canary(tmp_path) -> Path:
+    """A folder outside the model_dir, of which nothing may change."""
+    folder = tmp_path / "canary"
+    (folder / "sub").mkdir(parents=True)
+    for name in ("secret.txt", "sub/secret.txt"):
+        (folder / name).write_text(f"canary {name}\n")
+    return folder
+
+
 NETWORK_FLAG = "--network=own_network:small"
 
 
 def train_args(dataset, model_dir, *more: str) -> list[str]:
     return ["train", f"--dataset={dataset.path}", f"--model_dir={model_dir}", *FLAGS, "--decay_steps=4", *more]
+
+
+def test_export_does_not_write_through_a_link_that_the_user_has_not_named(stranger, canary, capsys):
+    shutil.rmtree(stranger / "export")
+    (stranger / "export").symlink_to(canary)
+    before = hashes(canary)
+    line = refused(capsys, "export", f"--model_dir={stranger}", NETWORK_FLAG)
+    assert f"'{stranger}' holds a link, 'export', through which the export would be written elsewhere" in line
+    assert hashes(canary) == before
+    assert main(["export", f"--model_dir={stranger}", NETWORK_FLAG, f"--export_dir={stranger}/export"]) == 0
+    assert [path for path in canary.iterdir() if path.name.isdigit()]
+
+
+@pytest.mark.parametrize("name", ["best", "best/temp-1763596800", "1763596800", "temp-1763596800"])
+def test_nothing_is_exported_through_a_link_in_a_folder_for_exports(stranger, digits_dataset, canary, capsys, name):
+    link = stranger / "export" / name
+    if link.is_dir():
+        shutil.rmtree(link)
+    link.symlink_to(canary)
+    before = hashes(canary)
+    for args in (train_args(digits_dataset, stranger), ["export", f"--model_dir={stranger}", NETWORK_FLAG]):
+        line = refused(capsys, *args)
+        assert f"'{link.parent}' holds a link, '{link.name}', through which exports would be written" in line
+        assert hashes(canary) == before
+
+
+def test_a_link_of_the_user_s_own_among_exports_is_in_nobody_s_way(stranger, tmp_path, capsys):
+    (tmp_path / "exports").mkdir()
+    (tmp_path / "exports" / "latest").symlink_to("1763596800")
+    assert main(["export", f"--model_dir={stranger}", NETWORK_FLAG, f"--export_dir={tmp_path}/exports"]) == 0
+    assert (tmp_path / "exports" / "latest").is_symlink()
+
+
+@pytest.mark.parametrize("make", [os.link, os.symlink])
+def test_what_waits_under_a_temporary_name_is_not_written_over(stranger, digits_dataset, canary, capsys, make):
+    for name in ("config.json", "history.csv", "exports.json", "metrics.json", "curves.png", "confusion.png"):
+        (canary / name).write_text(f"canary {name}\n")
+        if make is os.link:  # train refuses links
+            make(canary / name, stranger / f"{name}.tmp")
+    for name in ("graph.pbtxt", ".lock", "history.csv", "exports.json"):  # not only temporary names
+        (stranger / name).touch()
+        (canary / f"of_{name}").write_bytes((stranger / name).read_bytes())
+        (stranger / name).unlink()
+        os.link(canary / f"of_{name}", stranger / name)
+    (stranger / "model.ckpt-4_temp").mkdir()
+    for ending in ("data-00000-of-00001", "index"):
+        (canary / ending).write_text(f"canary {ending}\n")
+        make(canary / ending, stranger / "model.ckpt-4_temp" / f"part-00000-of-00001.{ending}")
+    before = hashes(canary)
+    assert main(train_args(digits_dataset, stranger)) == 0
+    assert hashes(canary) == before
+    assert not [path.name for path in stranger.iterdir() if path.name.startswith(".") and path.name != ".lock"]
+
+
+def test_what_a_killed_writer_leaves_is_in_nobody_s_way(digits_dataset, tmp_path, monkeypatch, capsys):
+    model_dir = tmp_path / "model"
+
+    def killed(source, target):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("estimator_app.files.os.replace", killed)
+        patched.setattr("estimator_app.files.os.unlink", lambda path: None)
+        model_dir.mkdir()
+        with pytest.raises(KeyboardInterrupt):
+            files.write(f"{model_dir}/config.json", "half")
+    (left,) = model_dir.iterdir()
+    check_free(str(model_dir))
+    (model_dir / "folder").mkdir()
+    with pytest.raises(OSError, match=r"cannot write '.*/folder': Is a directory"):
+        files.write(f"{model_dir}/folder", "text")
+    assert sorted(model_dir.iterdir()) == sorted([left, model_dir / "folder"])
+
+
+@pytest.mark.parametrize("ending", ["index", "data-00000-of-00001"])
+def test_a_checkpoint_to_come_with_a_second_name_is_refused(stranger, digits_dataset, canary, capsys, ending):
+    os.link(canary / "secret.txt", stranger / f"model.ckpt-4.{ending}")
+    before = hashes(canary)
+    line = refused(capsys, *train_args(digits_dataset, stranger))
+    assert f"'{stranger}/model.ckpt-4.{ending}' has another name too (a hard link)" in line
+    assert hashes(canary) == before
+
+
+def test_a_best_export_that_holds_links_is_not_copied(stranger, digits_dataset, canary, capsys):
+    listed = json.loads((stranger / "exports.json").read_text())
+    shutil.rmtree(listed["last"][0]["path"])
+    (stranger / "exports.json").write_text(json.dumps(listed | {"last": []}))
+    best = Path(listed["best"][0]["path"])
+    (best / "assets" / "leak").symlink_to(canary / "secret.txt")
+    (best / "assets.extra" / "sub").symlink_to(canary / "sub")
+    before = hashes(canary)
+    args = [arg.replace("--train_steps=4", "--train_steps=2") for arg in train_args(digits_dataset, stranger)]
+    assert main(args) == 0
+    assert hashes(canary) == before
+    made = Path(json.loads((stranger / "exports.json").read_text())["last"][0]["path"])
+    assert (made / "saved_model.pb").exists()
+    assert not [path for path in made.rglob("*") if path.name in ("leak", "sub")]
 
 
 PIPES = [
