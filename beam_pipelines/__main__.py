@@ -30,7 +30,7 @@ from beam_pipelines.repair import repair  # noqa: E402
 from beam_pipelines.report import write_report  # noqa: E402
 from beam_pipelines.sample import write_sample  # noqa: E402
 from beam_pipelines.verify import verify  # noqa: E402
-from tpu_input.command_line import Parser, exit_code, print_error, print_line, sigterm_raises  # noqa: E402
+from tpu_input.command_line import Parser, Unread, exit_code, print_error, print_line, sigterm_raises, unread  # noqa: E402
 from tpu_input.decode_limits import MAX_PIXELS  # noqa: E402
 from tpu_input.schema import MANIFEST_NAME  # noqa: E402
 from tpu_input.upright import COLOR_PROFILES  # noqa: E402
@@ -57,6 +57,8 @@ def main(argv: list[str] | None = None) -> int:
     except ValueError as error:
         print_error(error)
         return 2
+    except Unread:
+        return unread()
     except (OSError, BeamIOError) as error:
         print_error(f"{error}; what is written stays, the same command goes on from here")
         return 2

@@ -17,7 +17,7 @@ from typing import Any
 from estimator_app import commands
 from estimator_app.commands import warn
 from estimator_app.quiet import import_tensorflow, mistakes, one_line
-from tpu_input.command_line import Parser, exit_code, sigterm_raises
+from tpu_input.command_line import Parser, exit_code, sigterm_raises, unread
 from tpu_input.config import InputConfig
 
 EXAMPLES = {
@@ -222,9 +222,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             "stopped" + ("; the same command goes on from the last checkpoint" * (arguments.command is commands.train))
         )
         return exit_code(interrupt)
-    except BrokenPipeError:  # whoever reads, e.g. head, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python would flush into the pipe at its end
-        return _unread() if arguments.command is commands.train else 0
+    except BrokenPipeError:
+        code = unread()
+        return _unread() if arguments.command is commands.train else code
     except mistakes() as error:
         if arguments.verbose:
             raise

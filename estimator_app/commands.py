@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 from estimator_app.compiler import DEFAULT_PYTHON, Compiler
 from estimator_app.findings import FAILS, Finding, Part, conclusion
-from estimator_app.quiet import printable, require_estimator, to_json
+from estimator_app.quiet import require_estimator
 from estimator_app.topologies import find_topology
 from estimator_app.tpu import Tpu, check_paths
+from tpu_input.command_line import print_line, to_json
 
 if TYPE_CHECKING:
     from estimator_app.config import TrainConfig
@@ -262,9 +263,9 @@ def _command(argv: Sequence[str]) -> str:
 
 def say(line: str) -> None:
     """Prints one line of what was asked for; no character of it is a command to the terminal, or ends the line."""
-    print(printable(line), flush=True)
+    print_line(line)
 
 
 def warn(line: str) -> None:
     """Prints one line of what is wrong, likewise."""
-    print(printable(line), file=sys.stderr, flush=True)
+    print_line(line, sys.stderr)

@@ -15,7 +15,7 @@ from matplotlib.text import Text
 
 from estimator_app.evaluation import Metrics
 from estimator_app.history import Row, best
-from estimator_app.quiet import printable
+from tpu_input.command_line import printable
 
 # More classes than this have names too small to read, and twice as many digits.
 _MOST_NAMES = 50

@@ -14,8 +14,8 @@ import numpy as np
 
 from estimator_app.classifier import Array, Classifier
 from estimator_app.image_files import read
-from estimator_app.quiet import to_json
 from estimator_app.stored import as_stored
+from tpu_input.command_line import to_json
 
 # Reads at the same time: from a bucket each waits for tens of milliseconds.
 _READERS = 16

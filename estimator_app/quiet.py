@@ -1,20 +1,15 @@
-"""TensorFlow without its noise: a hundred lines of warnings where nothing is wrong, and tracebacks where a user is.
-
-Also text for terminals, which take some characters as commands: printable(), to_json().
-"""
+"""TensorFlow without its noise: a hundred lines of warnings where nothing is wrong, and tracebacks where a user is."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib.metadata
-import json
 import logging
 import os
 import re
 import sys
 import warnings
 from collections.abc import Iterator
-from typing import Any
 
 from tpu_input import buckets
 
@@ -111,20 +106,3 @@ def one_line(error: Exception) -> str:
     if any(reason in line for reason in _FULL):
         line += "; make room, and the same command goes on from the last checkpoint"
     return line
-
-
-def printable(line: str) -> str:
-    """Returns a line in which every character that is not printable is written as Python would, as in \\x1b.
-
-    Names of classes and files, and what files of strangers say, may hold anything: sequences by which a terminal types,
-    renames its window or moves its cursor, line breaks, and signs that turn the direction of all that follows.
-    """
-    if line.isprintable():
-        return line
-    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in line)
-
-
-def to_json(value: Any) -> str:
-    """Returns a line of JSON that is printable() as it is, with all other letters as themselves."""
-    line = json.dumps(value, ensure_ascii=False)
-    return "".join(sign if sign.isprintable() else json.dumps(sign)[1:-1] for sign in line)

@@ -24,8 +24,8 @@ from estimator_app.evaluation import Metrics
 from estimator_app.history import Row
 from estimator_app.model_dir import check_free, read_config, read_finished
 from estimator_app.plots import draw_confusion, draw_curves
-from estimator_app.quiet import to_json
 from tpu_input import InputConfig
+from tpu_input.command_line import to_json
 
 pytestmark = keras_warns
 FLAGS = (

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import os
 import sys
 import warnings
@@ -15,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tpu_input import buckets
-from tpu_input.command_line import Parser, exit_code, print_error, print_line, sigterm_raises
+from tpu_input.command_line import Parser, Unread, exit_code, print_error, print_line, sigterm_raises, to_json, unread
 from tpu_input.config import CACHES, DTYPES, LAYOUTS, InputConfig, check_service, fitting_input
 from tpu_input.manifest import Split
 
@@ -33,6 +32,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return int(flags.run(flags))
     except KeyboardInterrupt as interrupt:
         return exit_code(interrupt)
+    except Unread:
+        return unread()
     except (ValueError, OSError) as error:
         print_error(error)
         return 2
@@ -130,7 +131,7 @@ def _benchmark(flags: argparse.Namespace) -> int:
     measured = measure(manifest, flags.split, _config(flags, manifest.split(flags.split)), *sizes)
     if flags.json:
         needed = {"cores_needed": measured.cores_for(flags.need)} if flags.need else {}
-        print(json.dumps(dataclasses.asdict(measured) | {"bound": bound(measured)} | needed))
+        print_line(to_json(dataclasses.asdict(measured) | {"bound": bound(measured)} | needed))
     else:
         for line in describe(measured, flags.need):
             print_line(line)

@@ -6,6 +6,8 @@ import argparse
 import contextlib
 import difflib
 import itertools
+import json
+import os
 import signal
 import sys
 import threading
@@ -37,18 +39,43 @@ def printable(text: str) -> str:
     Names of files and classes, and what files say, may be a stranger's: they could move the cursor, change colors, or
     look like lines of ours.
     """
+    if text.isprintable():
+        return text
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
+def to_json(value: Any) -> str:
+    """Returns a line of JSON that is printable() as it is, with all other letters as themselves."""
+    line = json.dumps(value, ensure_ascii=False)
+    return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in line)
+
+
 def print_line(text: str, file: TextIO | None = None) -> None:
-    """Prints printable(text), on stdout unless another file is given, at once."""
-    print(printable(text), file=file, flush=True)
+    """Prints printable(text), on stdout unless another file is given, at once.
+
+    Raises:
+      Unread: Nobody reads it.
+    """
+    try:
+        print(printable(text), file=file, flush=True)
+    except BrokenPipeError as error:
+        raise Unread from error
 
 
 def print_error(message: object) -> None:
     """Prints what ends a command with exit code 2, on stderr as `error: …`; each of its lines as print_line()."""
     for line in f"error: {message}".split("\n"):
         print_line(line, sys.stderr)
+
+
+class Unread(BrokenPipeError):
+    """Nobody reads any more what a command prints."""
+
+
+def unread() -> int:
+    """Returns the exit code of a command whose output nobody reads any more: who reads, e.g. head, has seen enough."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python would flush into the pipe at its end
+    return 0
 
 
 def exit_code(interrupt: KeyboardInterrupt) -> int:
