@@ -24,7 +24,7 @@ def image_files(named: Sequence[str], left_out: Counter[str]) -> Iterator[str]:
 
     Args:
       named: Paths, folders, globs; also URIs.
-      left_out: Counts the files in folders whose names end as no image's, by their endings.
+      left_out: Counts what in folders has the name of no image, or is neither a file nor a folder, by endings.
     """
     for name in named:
         matches = [name]
@@ -43,7 +43,9 @@ def _below(folder: str, left_out: Counter[str]) -> Iterator[str]:
         path = f"{folder}/{name.rstrip('/')}"
         if name.startswith("."):  # what file managers leave behind
             continue
-        if _is_image(name):  # asked first, for the same reason
+        if not _is_uri(folder) and _is_special(path):
+            left_out[os.path.splitext(name)[1]] += 1
+        elif _is_image(name):  # asked first, for the same reason
             yield path
         elif name.endswith("/") or _is_folder(path):
             yield from _below(path, left_out)
@@ -58,6 +60,11 @@ def _is_uri(path: str) -> bool:
 
 def _is_folder(path: str) -> bool:
     return bool((tf.io.gfile if _is_uri(path) else os.path).isdir(path))
+
+
+def _is_special(path: str) -> bool:
+    """Returns whether a path is that of a pipe or a device, which would be waited for."""
+    return os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
 
 
 def _is_image(name: str) -> bool:

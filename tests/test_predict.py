@@ -107,6 +107,14 @@ def test_folders_and_globs_give_the_images_below_and_count_what_they_leave_out(d
     assert isinstance(read(f"{tmp_path}/*.tif"), ValueError)
 
 
+def test_a_pipe_in_a_folder_is_left_out_and_not_waited_for(digits, tmp_path):
+    (tmp_path / "good.jpg").write_bytes((digits / "0" / "0000.jpg").read_bytes())
+    os.mkfifo(tmp_path / "pipe.jpg")
+    left_out = Counter()
+    assert list(image_files([str(tmp_path)], left_out)) == [f"{tmp_path}/good.jpg"]
+    assert left_out == {".jpg": 1}
+
+
 def test_a_name_that_is_not_utf_8_loses_no_other(digits, tmp_path):
     source = min((digits / "3").iterdir())
     for name in (b"a.jpg", b"caf\xe9.jpg", b"caf\xe9.txt", b"caf\xe9/b.jpg", b"z/c.jpg"):
