@@ -89,8 +89,10 @@ def read_columns(
     wanted = SCHEMA if names is None else pa.schema([SCHEMA.field(name) for name in names])
     texts = [field.name for field in wanted if field.type == pa.string()]
     content = pa.BufferReader(storage.read_bytes(path, most=_MAX_BYTES))
+    schema = pq.ParquetFile(content).schema
+    paths = {schema.column(number).path for number in range(len(schema))}  # of a nested column, those of its parts
     # Texts as numbers of the different ones: a long one that a file has once would else be in memory for each row.
-    file = pq.ParquetFile(content, read_dictionary=texts)
+    file = pq.ParquetFile(content, read_dictionary=[name for name in texts if name in paths])
     rows = file.metadata.num_rows
     if num_rows not in (None, rows) or rows > most_rows:
         raise ValueError(f"it has {rows} rows for {most_rows if num_rows is None else num_rows} records")

@@ -418,6 +418,25 @@ def test_an_index_s_texts_take_no_more_memory_than_its_rows_can(column, mebibyte
     assert f"{SHARD}: its index cannot be read: a column has" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("name", ["key", "sha256", "offset"])
+@pytest.mark.parametrize("how", ["gone", "nested", "twice", "numbers"])
+def test_an_index_of_other_columns_is_told(name, how, dataset_copy, capsys):
+    index = dataset_copy / "index" / f"{SHARD[:-9]}.parquet"
+    table = pq.read_table(index)
+    column, position = table[name], table.schema.get_field_index(name)
+    if how == "gone":
+        table = table.remove_column(position)
+    elif how == "twice":
+        table = table.append_column(name, column)
+    else:
+        other = pa.array([{"part": 1}] * len(table)) if how == "nested" else pa.array([0.5] * len(table))
+        table = table.set_column(position, name, other)
+    pq.write_table(table, index)
+    assert beam_pipelines_main(["verify", "--quick", str(dataset_copy)]) == 1
+    assert f"{SHARD}: its index" in capsys.readouterr().out
+    assert beam_pipelines_main(["report", str(dataset_copy)]) in (0, 2)  # which reads not all of the columns
+
+
 def test_numbers_of_an_index_that_are_texts_are_not_read(dataset_copy):
     bomb(dataset_copy / "index" / f"{SHARD[:-9]}.parquet", "offset", 40)
     with pytest.raises(ValueError, match=r"does not say where the .* records"):
