@@ -46,7 +46,8 @@ class _Dense(v1.train.Optimizer):  # type: ignore[misc, name-defined]
 
     def apply_gradients(self, grads_and_vars: Iterable[Any], global_step: Any = None, name: str | None = None) -> Any:
         pairs = [(dense(gradient, variable), variable) for gradient, variable in grads_and_vars]
-        with tf.control_dependencies([gradient for gradient, _ in pairs if gradient is not None]):
+        there = [tf.identity(gradient) for gradient, _ in pairs if gradient is not None]
+        with tf.control_dependencies(there):
             return super().apply_gradients(pairs, global_step, name)
 
 
