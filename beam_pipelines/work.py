@@ -36,7 +36,7 @@ REPAIR_NAME = "repair"
 _FOLDER = re.compile(r"[0-9a-f]{16}")  # of a plan
 _PART = re.compile(r"\.part-[0-9a-f]{32}$")  # see local_files.create()
 _NEW_PLAN = re.compile(r"plan-[0-9a-f]{32}\.json")  # see planning.make_plan()
-_MAX_BYTES = 1 << 28  # of a working file: the rows of a million inputs
+_MAX_BYTES = 1 << 31  # of a working file: the rows of some seven million inputs, if all are of one shard
 _Read = TypeVar("_Read")
 
 
