@@ -214,7 +214,7 @@ def _check_end(file: IO[bytes], at: int, end: int) -> None:
     while whole and left > 0:
         rest = file.read(min(_PIECE_BYTES, left))
         left -= len(rest)
-        whole = bool(rest) and not any(rest)
+        whole = bool(rest) and rest == bytes(len(rest))
     if not whole:
         raise tarfile.ReadError(
             f"at byte {at} is neither a member nor the end; copy it again, or pack the files anew if tars were joined"

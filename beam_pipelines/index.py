@@ -10,10 +10,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from beam_pipelines import storage
+from tpu_input.schema import MAX_INDEX_BYTES
 
 _ROW_BYTES = 1 << 12  # of a text, on average; a path has no more, a SHA-256 has 64
 _ROOM = 1 << 20
-_MAX_BYTES = 1 << 30  # of the index of a shard
 _MAX_ROWS = 100_000_000
 
 
@@ -88,7 +88,7 @@ def read_columns(
     """
     wanted = SCHEMA if names is None else pa.schema([SCHEMA.field(name) for name in names])
     texts = [field.name for field in wanted if field.type == pa.string()]
-    content = pa.BufferReader(storage.read_bytes(path, most=_MAX_BYTES))
+    content = pa.BufferReader(storage.read_bytes(path, most=MAX_INDEX_BYTES))
     schema = pq.ParquetFile(content).schema
     paths = {schema.column(number).path for number in range(len(schema))}  # of a nested column, those of its parts
     # Texts as numbers of the different ones: a long one that a file has once would else be in memory for each row.

@@ -12,7 +12,7 @@ import json
 import posixpath
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from beam_pipelines import storage
@@ -23,16 +23,19 @@ _USAGE = "image,label[,split][,group]"
 _NAME_OF_COLUMN = re.compile(r"[A-Za-z][A-Za-z _-]*")  # and of hardly any image, which has an ending or a number
 _FRACTION = re.compile(r"[+-]?(\d+\.\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(nan|inf|infinity)", re.IGNORECASE)
 _SEVERAL = re.compile(r".*[;|].*|\[.*\]|\{.*\}", re.DOTALL)
+_LINE_CHARACTERS = 1_000_000  # a path has 4,096 bytes; without a bound, a file that is no list would be one line
+_NAMES_BYTES = 1 << 28  # 13 million lines of 20 letters
 
 
 def read_names(path: str) -> tuple[str, ...]:
     """Returns the lines of a text file, without the mark that editors of Windows put before the first.
 
     Raises:
-      ValueError: It is not UTF-8.
+      ValueError: It is not UTF-8, or larger than such files are.
     """
     try:
-        return tuple(line.strip() for line in storage.read_bytes(path).decode("utf-8-sig").splitlines())
+        content = storage.read_bytes(path, most=_NAMES_BYTES).decode("utf-8-sig")
+        return tuple(line.strip() for line in content.splitlines())
     except UnicodeDecodeError as error:
         raise ValueError(f"{path!r} is not UTF-8, save it as such: {error}") from error
 
@@ -135,7 +138,21 @@ def _open_text(path: str) -> io.TextIOWrapper:
     return io.TextIOWrapper(storage.open_file(path), encoding="utf-8-sig", errors="surrogateescape", newline="")
 
 
-def _csv_fields(path: str, text: Iterable[str]) -> Iterator[tuple[int, dict[str, str] | str]]:
+def _lines(path: str, text: io.TextIOWrapper) -> Iterator[str]:
+    """Yields the lines of a list with their ends.
+
+    Raises:
+      ValueError: A line is longer than any of a list.
+    """
+    number = 0
+    while line := text.readline(_LINE_CHARACTERS):
+        number += 1
+        if len(line) == _LINE_CHARACTERS:
+            raise ValueError(f"{path!r}, line {number} has {_LINE_CHARACTERS:,} characters or more, so it is no list")
+        yield line
+
+
+def _csv_fields(path: str, text: io.TextIOWrapper) -> Iterator[tuple[int, dict[str, str] | str]]:
     """Yields (number, fields or what is wrong) of every line but the header and empty ones."""
     columns = list_columns(path)
     for first, (number, fields) in enumerate(_csv_lines(path, text)):
@@ -147,13 +164,13 @@ def _csv_fields(path: str, text: Iterable[str]) -> Iterator[tuple[int, dict[str,
             yield number, dict(zip(columns, fields, strict=False))
 
 
-def _csv_lines(path: str, text: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
+def _csv_lines(path: str, text: io.TextIOWrapper) -> Iterator[tuple[int, list[str]]]:
     """Yields (number, fields) of every line, which quotes may stretch over several.
 
     Raises:
       ValueError: Its quotes do not match: what belongs to which line from here on is a guess.
     """
-    reader = csv.reader(text, strict=True)  # else a quote that is not closed takes in all lines after it
+    reader = csv.reader(_lines(path, text), strict=True)  # else a quote that is not closed takes in all lines after it
     number = 1
     try:
         for fields in reader:
@@ -165,13 +182,13 @@ def _csv_lines(path: str, text: Iterable[str]) -> Iterator[tuple[int, list[str]]
         ) from error
 
 
-def _json_lines(path: str, text: Iterable[str]) -> Iterator[tuple[int, dict[str, str] | str]]:
+def _json_lines(path: str, text: io.TextIOWrapper) -> Iterator[tuple[int, dict[str, str] | str]]:
     """Yields (number, fields or what is wrong) of every line that is not empty.
 
     Raises:
       ValueError: A line has a field that is not understood, twice, or neither text nor a whole number.
     """
-    for number, line in enumerate(text, start=1):
+    for number, line in enumerate(_lines(path, text), start=1):
         if not line.strip():
             continue
         try:

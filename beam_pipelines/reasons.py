@@ -85,7 +85,7 @@ REASONS = {
     ),
     "too_large": Reason(
         "It has more pixels than --max_pixels allows to decode (of WebP and CMYK half as many), a side of more than a "
-        "JPEG's 65,500, or needs more bytes than a shard holds.",
+        "JPEG's 65,500, a file of more than 2 GiB, or needs more bytes than a shard holds.",
         "Raise --max_pixels if there is memory for it, 12 bytes for each pixel; raise --shard_size; or make the image "
         "smaller.",
     ),

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from beam_pipelines import storage
 from beam_pipelines.options import ConvertOptions
+from tpu_input.decode_limits import too_many_bytes
 from tpu_input.schema import FRAME_BYTES, Record, encode, valid_split
 
 _REQUESTS_IN_FLIGHT = 64
@@ -67,12 +68,14 @@ def locate(row: Row, options: ConvertOptions) -> Row:
 
 
 def find(row: Row) -> Row:
-    """Returns `row` with its size, and with a reason if there is no such file."""
+    """Returns `row` with its size, and with a reason if there is no such file or no image is so large."""
     if row.reason:
         return row
     if row.uri and not row.num_bytes:
         num_bytes, version = storage.look(row.uri)
         row = row._replace(num_bytes=num_bytes, version=version)
+    if why := too_many_bytes(row.num_bytes):
+        return row.reject("too_large", why)
     if row.num_bytes >= 0:
         return row
     foreign = storage.is_uri(row.uri) and not row.uri.startswith("gs://")

@@ -21,6 +21,7 @@ from tpu_input.buckets import in_words
 
 # Where a file appears when it is complete, and folders are but names.
 _OBJECT_STORES = ("gs://", "s3://")
+_TEXT_BYTES = 1 << 26  # half a million evaluations in history.csv; a file with holes takes no disk, but memory
 # What may lie in a folder that is neither a file nor a folder: to open it may take forever, or give bytes without end.
 _SPECIAL = {
     stat.S_IFIFO: "a named pipe",
@@ -40,8 +41,11 @@ def read_text(path: str) -> str:
 
     Raises:
       tf.errors.NotFoundError: There is none.
+      ValueError: It is larger than any text of a run.
     """
     with tf.io.gfile.GFile(path) as file:
+        if (num_bytes := file.size()) > _TEXT_BYTES:
+            raise ValueError(f"{path!r} has {num_bytes:,} bytes, which no file of a run has; remove it")
         return str(file.read())
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 import tensorflow as tf
 
 from estimator_app.files import is_in_bucket, reason
+from tpu_input.decode_limits import too_many_bytes
 
 _ENDINGS = (".jpg", ".jpeg", ".jpe", ".jfif", ".png")
 
@@ -79,6 +80,8 @@ def read(path: str) -> bytes | ValueError:
         return ValueError("the name is not UTF-8; rename the file")
     try:
         with tf.io.gfile.GFile(path, "rb") as file:
+            if why := too_many_bytes(file.size()):
+                return ValueError(why)
             content: bytes = file.read()
             return content
     except (OSError, tf.errors.OpError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -463,3 +464,40 @@ def test_a_file_with_holes_takes_no_memory(name, dataset_copy, capsys):
         assert beam_pipelines_main(["verify", str(dataset_copy)]) == 1
         assert "rejected.jsonl cannot be read: " in capsys.readouterr().out
     assert peak_bytes() - before < 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("list.csv", "line 1 has 1,000,000 characters or more, so it is no list"),
+        ("list.jsonl", "line 1 has 1,000,000 characters or more, so it is no list"),
+        ("images.tar", "is empty"),
+        ("labels.txt", "has 1,073,741,824 bytes"),
+    ],
+)
+def test_an_input_with_holes_takes_no_memory(name, said, tmp_path, capsys):
+    (tmp_path / "images" / "a").mkdir(parents=True)
+    with (tmp_path / name).open("wb") as file:
+        file.truncate(1 << 30)
+    before = peak_bytes()
+    source = tmp_path / ("images" if name == "labels.txt" else name)
+    options = [f"--labels={tmp_path}/{name}"] * (name == "labels.txt")
+    argv = ["convert", f"--input={source}", f"--output={tmp_path}/out", *options]
+    with contextlib.suppress(SystemExit):  # argparse's, of the labels
+        assert beam_pipelines_main(argv) == 2
+    assert said in capsys.readouterr().err
+    assert peak_bytes() - before < 1 << 28
+
+
+def test_an_image_with_holes_is_rejected_without_being_read(tmp_path, capsys):
+    for label in "ab":
+        (tmp_path / "images" / label).mkdir(parents=True)
+        Image.new("RGB", (8, 8)).save(tmp_path / "images" / label / "1.jpg")
+    with (tmp_path / "images" / "a" / "2.jpg").open("wb") as file:
+        file.truncate(3 << 30)
+    before = peak_bytes()
+    argv = [f"--input={tmp_path}/images", f"--output={tmp_path}/out", "--max_rejected=50%"]
+    assert beam_pipelines_main(["convert", *argv]) == 0
+    assert peak_bytes() - before < 1 << 29
+    (rejected,) = (tmp_path / "out" / "rejected.jsonl").read_text().splitlines()
+    assert json.loads(rejected)["reason"] == "too_large"

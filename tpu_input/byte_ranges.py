@@ -17,17 +17,24 @@ from tpu_input.buckets import reason
 from tpu_input.google_client import client
 
 
-def check_file(path: str) -> None:
+def check_file(path: str, most: int | None = None) -> None:
     """Checks that what a local path leads to is a file, if anything: a pipe would be waited for without end.
 
+    Args:
+      path: Path; a URI passes.
+      most: Bytes that it may have, as it is read as a whole; a file with holes takes no disk, but memory.
+
     Raises:
-      ValueError: It is something else.
+      ValueError: It is something else, or has more bytes.
     """
     if "://" in path:
         return
     with contextlib.suppress(OSError):  # which whoever reads it tells
-        if not stat.S_ISREG(os.stat(path).st_mode):
+        status = os.stat(path)
+        if not stat.S_ISREG(status.st_mode):
             raise ValueError(f"{path!r} is no file; remove it, and copy the dataset again")
+        if most is not None and status.st_size > most:
+            raise ValueError(f"{path!r} has {status.st_size:,} bytes, which none of its kind has; copy it again")
 
 
 def read_bytes(path: str, start: int = 0, num_bytes: int | None = None) -> bytes:

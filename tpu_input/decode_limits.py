@@ -16,7 +16,16 @@ MAX_PIXELS = 50_000_000
 PILLOW_MAX_PIXELS = 178_956_970  # above, Pillow refuses an image itself: Image.open(), DecompressionBombError
 # Of each pixel of max_pixels. Encoders make up to 20 scans; 40 over 50 megapixels take 2 to 4 s of a core.
 MAX_SCANS = 40
+# Of a file; PILLOW_MAX_PIXELS of four 16-bit channels take 1.4 GB without compression.
+MAX_FILE_BYTES = 1 << 31
 _MIN_SCAN_BYTES = 11  # a scan's header of 10 bytes, and one of pixels
+
+
+def too_many_bytes(num_bytes: int) -> str:
+    """Returns by how much a file is larger than any image that may be decoded; "" if it is not."""
+    if num_bytes <= MAX_FILE_BYTES:
+        return ""
+    return f"the file has {num_bytes:,} bytes, at most {MAX_FILE_BYTES:,} are read"
 
 
 def too_large(image: Image.Image, max_pixels: int) -> str:

@@ -20,7 +20,9 @@ _SPLIT_NAME = re.compile(r"[A-Za-z0-9_]{1,64}")  # a file's name, of 255 bytes a
 _SHARD_NAME = re.compile(r"([A-Za-z0-9_]{1,64})-([0-9]{5,9})-of-([0-9]{5,9})\.tfrecord")
 
 
-MAX_MANIFEST_BYTES = 1 << 28  # a million shards of 200 bytes each; a larger file would only take memory
+# Larger files would only take memory: a million shards have 200 bytes each, the index of a shard some 200 a record.
+MAX_MANIFEST_BYTES = 1 << 28
+MAX_INDEX_BYTES = 1 << 30
 
 
 def valid_split(name: str) -> bool:

@@ -15,8 +15,8 @@ from typing import Any, SupportsIndex
 
 import numpy as np
 
-from tpu_input.byte_ranges import read_bytes
-from tpu_input.schema import Manifest, Record, Shard, decode, read_frames
+from tpu_input.byte_ranges import check_file, read_bytes
+from tpu_input.schema import MAX_INDEX_BYTES, Manifest, Record, Shard, decode, read_frames
 
 _IN_FLIGHT = 32  # index files that are read at the same time, as an object store takes 30 ms for each
 
@@ -32,6 +32,7 @@ def read_positions(manifest: Manifest, shard: Shard) -> np.ndarray[Any, Any]:
 
     path = f"{manifest.path}/index/{shard.name.removesuffix('.tfrecord')}.parquet"
     try:
+        check_file(path, MAX_INDEX_BYTES)
         content = pa.BufferReader(read_bytes(path))
         file, names = pq.ParquetFile(content), ["offset", "length"]
         # Both are known before a row takes memory.

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from tpu_input.manifest import (
     MANIFEST_NAME,
+    MAX_INDEX_BYTES,
     MAX_MANIFEST_BYTES,
     Manifest,
     Shard,
@@ -30,6 +31,7 @@ __all__ = [
     "FRAME_BYTES",
     "IMAGENET",
     "MANIFEST_NAME",
+    "MAX_INDEX_BYTES",
     "MAX_MANIFEST_BYTES",
     "MNIST",
     "Manifest",

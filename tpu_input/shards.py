@@ -19,7 +19,7 @@ from tpu_input import json_fields
 from tpu_input.byte_ranges import check_file
 from tpu_input.config import InputConfig
 from tpu_input.record_spec import RecordSpec
-from tpu_input.schema import FRAME_BYTES, Manifest, Shard, Split
+from tpu_input.schema import FRAME_BYTES, MAX_INDEX_BYTES, MAX_MANIFEST_BYTES, Manifest, Shard, Split
 from tpu_input.tfrecord import Example
 
 COUNTS_NAME = ".tpu_input_counts.json"
@@ -96,7 +96,7 @@ def _count_index(path: str, num_bytes: int) -> int:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    check_file(path)
+    check_file(path, MAX_INDEX_BYTES)
     with tf.io.gfile.GFile(path, "rb") as file:
         content = file.read()
     try:
@@ -157,7 +157,7 @@ def _read_counts(folder: str) -> dict[str, list[int]]:
       ValueError: The file is damaged, or its numbers cannot be.
     """
     path = f"{folder}/{COUNTS_NAME}"
-    check_file(path)
+    check_file(path, MAX_MANIFEST_BYTES)  # which says more of each shard
     try:
         with tf.io.gfile.GFile(path, "rb") as file:
             content = file.read()
