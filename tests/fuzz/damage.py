@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 
 from tpu_input.tfrecord import Example, frame, read_frames
 
+LARGE = 3 << 30  # bytes of a file that has none on disk
 CASE = "{case}"  # stands for the case's folder in what is drawn
 
 # Paths lead at most three folders up, and so stay in the case's folder.
@@ -139,6 +140,13 @@ class Entry:
         case = next(parent for parent in path.parents if (parent / "precious").exists() and parent.name == "case")
         if self.how == "folder":
             path.mkdir()
+        elif self.how == "pipe":
+            os.mkfifo(path)
+        elif self.how == "holes":
+            with path.open("wb") as file:
+                file.truncate(LARGE)
+        elif self.how == "hard link":
+            os.link(case / "precious" / "photo.jpg", path)
         elif self.how == "full folder":
             path.mkdir()
             (path / "somebody's").write_text("own")
@@ -155,7 +163,18 @@ class Entry:
 entry_damages = st.builds(
     Entry,
     st.sampled_from(
-        ["gone", "folder", "full folder", "dead link", "link to itself", "link to a file", "link to a folder"]
+        [
+            "gone",
+            "folder",
+            "full folder",
+            "dead link",
+            "link to itself",
+            "link to a file",
+            "link to a folder",
+            "hard link",
+            "pipe",
+            "holes",
+        ]
     ),
 )
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from fuzz import corpus
 from fuzz.corpus import KINDS, Command
-from fuzz.damage import Entry
+from fuzz.damage import LARGE, Entry
 
 SECONDS = 10  # beyond what the command takes on good files
 BUSY = 30  # seconds that a second of CPU may take on a machine with other things to do; beyond it a command waits
@@ -114,7 +114,7 @@ class Sandbox:
         found = sorted({path for pattern in KINDS[kind].files for path in self.work.glob(pattern)})
         path = found[file % len(found)]
         for damage in damages:
-            if path.is_file() or damage is damages[0]:
+            if damage is damages[0] or (path.is_file() and path.stat().st_size < LARGE):
                 with contextlib.suppress(IsADirectoryError):
                     damage(path)
         return str(path.relative_to(self.work))
@@ -172,7 +172,8 @@ class Sandbox:
                     left.append(path)
                 else:
                     status = entry.stat()
-                    found[name] = (status.st_mode, hashlib.sha256(path.read_bytes()).hexdigest())
+                    read = entry.is_file() and status.st_size < LARGE
+                    found[name] = (status.st_mode, hashlib.sha256(path.read_bytes()).hexdigest() if read else "")
         return found
 
 
