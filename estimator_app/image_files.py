@@ -78,6 +78,8 @@ def read(path: str) -> bytes | ValueError:
         path.encode()
     except UnicodeEncodeError:  # neither TensorFlow nor a line of JSON can have it
         return ValueError("the name is not UTF-8; rename the file")
+    if not _is_uri(path) and _is_special(path):
+        return ValueError("it is a pipe or a device; save it as a file")
     try:
         with tf.io.gfile.GFile(path, "rb") as file:
             if why := too_many_bytes(file.size()):

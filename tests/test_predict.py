@@ -68,6 +68,11 @@ def test_what_is_no_image_is_named_and_the_rest_of_its_batch_is_done(classifier,
         (tmp_path / name).write_bytes(data)
     expected = {str(tmp_path / name): reason for name, (_, reason) in contents.items()}
     expected |= {f"{tmp_path}/nowhere.jpg": "No such file or directory", str(tmp_path): "Is a directory"}
+    os.mkfifo(tmp_path / "pipe.jpg")
+    with (tmp_path / "holes.jpg").open("wb") as file:
+        file.truncate(3 << 30)
+    expected[f"{tmp_path}/pipe.jpg"] = "it is a pipe or a device; save it as a file"
+    expected[f"{tmp_path}/holes.jpg"] = "the file has 3,221,225,472 bytes, at most 2,147,483,648 are read"
     results = list(predict(classifier, expected, 32, top=1))
     assert {
         r.file if isinstance(r, Prediction) else r[0]: "" if isinstance(r, Prediction) else r[1] for r in results
