@@ -162,6 +162,8 @@ def _check_index(manifest: Manifest, shard: Shard, rows: list[IndexRow]) -> list
         return ["its index is missing"]
     except (OSError, ValueError, pa.ArrowException) as error:
         return [f"its index cannot be read: {error}"]
+    if any(row.uri is None for row in index):
+        return ["its index has no column uri, which says where images came from"]
     # Where the source was and what it looks like, only the index knows.
     if [row._replace(uri="", dhash=0) for row in index] != rows:
         return ["its index does not agree with its records"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -419,8 +420,10 @@ def test_an_index_s_texts_take_no_more_memory_than_its_rows_can(column, mebibyte
     assert f"{SHARD}: its index cannot be read: a column has" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", ["key", "sha256", "offset"])
-@pytest.mark.parametrize("how", ["gone", "nested", "twice", "numbers"])
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [*itertools.product(["key", "sha256", "offset"], ["gone", "nested", "twice", "numbers"]), ("uri", "gone")],
+)
 def test_an_index_of_other_columns_is_told(name, how, dataset_copy, capsys):
     index = dataset_copy / "index" / f"{SHARD[:-9]}.parquet"
     table = pq.read_table(index)
