@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pathlib
 
-from setuptools import setup
+from setuptools import find_packages, setup
 
 # What a conversion worker needs. Beam without its [gcp] extra reaches gs:// with the three Google packages below; the
 # extra would pull in some sixty more, and beside TensorFlow 2.15 (protobuf < 5) an older Beam.
@@ -57,12 +57,8 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     python_requires=">=3.10",
-    packages=["beam_pipelines", "tpu_input", "estimator_app"],
-    package_data={
-        "beam_pipelines": ["py.typed", "report.html.j2"],
-        "tpu_input": ["py.typed"],
-        "estimator_app": ["py.typed"],
-    },
+    packages=find_packages(include=["beam_pipelines*", "tpu_input*", "estimator_app*"]),
+    package_data={"": ["py.typed"], "beam_pipelines.report": ["report.html.j2"]},
     install_requires=BASE,
     extras_require={
         "train": TRAIN,

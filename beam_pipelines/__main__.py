@@ -21,25 +21,26 @@ logging.basicConfig(level=logging.ERROR, format="%(levelname)s %(name)s: %(messa
 from apache_beam.io.filesystem import BeamIOError  # noqa: E402
 from apache_beam.options.pipeline_options import PipelineOptions  # noqa: E402
 
-from beam_pipelines import command_line, engines, storage  # noqa: E402
+from beam_pipelines import flag_values, storage  # noqa: E402
 from beam_pipelines.convert import convert  # noqa: E402
 from beam_pipelines.dry_run import dry_run  # noqa: E402
 from beam_pipelines.options import DEDUP, REENCODE, ConvertOptions, ImageOptions  # noqa: E402
-from beam_pipelines.reading import num_cores  # noqa: E402
 from beam_pipelines.repair import repair  # noqa: E402
-from beam_pipelines.report import write_report  # noqa: E402
-from beam_pipelines.sample import write_sample  # noqa: E402
+from beam_pipelines.report.page import write_report  # noqa: E402
+from beam_pipelines.runners import checks  # noqa: E402
+from beam_pipelines.sample_digits import write_sample  # noqa: E402
+from beam_pipelines.sources.read_ahead import num_cores  # noqa: E402
 from beam_pipelines.verify import verify  # noqa: E402
 from tpu_input.command_line import Parser, Unread, exit_code, print_error, print_line, sigterm_raises, unread  # noqa: E402
-from tpu_input.decode_limits import MAX_PIXELS  # noqa: E402
-from tpu_input.schema import MANIFEST_NAME  # noqa: E402
-from tpu_input.upright import COLOR_PROFILES  # noqa: E402
+from tpu_input.dataset_format.decode_limits import MAX_PIXELS  # noqa: E402
+from tpu_input.dataset_format.orientation import COLOR_PROFILES  # noqa: E402
+from tpu_input.dataset_format.records import MANIFEST_NAME  # noqa: E402
 
 _LOCAL_RUNNER = "FnApiRunner"  # DirectRunner would first try to download another one
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs one command; returns its exit code, one of command_line.EXIT_CODES."""
+    """Runs one command; returns its exit code, one of flag_values.EXIT_CODES."""
     # Beam logs the traceback of an error that it raises as well; the line below says it.
     logging.getLogger("apache_beam.runners.common").setLevel(logging.CRITICAL)
     # A job server may hang up on workers that are threads of ours when their job is done.
@@ -102,10 +103,10 @@ def _add_convert_flags(command: Parser) -> None:
 
 
 def _input_flags(flag: Any) -> None:
-    source, percent = command_line.source, command_line.percent
+    source, percent = flag_values.source, flag_values.percent
     flag("--input", required=True, action="append", type=source, metavar="[SPLIT=]PATH", help=_HELP["input"])
     flag("--label_list", default=[], action="append", metavar="[SPLIT=]FILE", help=_HELP["label_list"])
-    flag("--labels", default=(), type=command_line.names, metavar="FILE", help=_HELP["labels"])
+    flag("--labels", default=(), type=flag_values.names, metavar="FILE", help=_HELP["labels"])
     flag("--dedup", default="none", choices=DEDUP, help=_HELP["dedup"])
     flag("--max_rejected", default=0.01, type=percent, metavar="N%", help=_HELP["max_rejected"])
 
@@ -122,9 +123,9 @@ def _image_flags(flag: Any) -> None:
 def _dataset_flags(flag: Any) -> None:
     flag("--output", required=True, help="the dataset's folder or URI: new, or this conversion's own")
     flag("--overwrite", action="store_true", help=_HELP["overwrite"])
-    flag("--splits", default=None, type=command_line.splits, metavar="NAME=N%,…", help=_HELP["splits"])
-    flag("--shard_size", default="100MB", type=command_line.num_bytes, metavar="SIZE", help=_HELP["shard_size"])
-    flag("--num_shards", default=(), type=command_line.counts, metavar="NAME=N,…", help=_HELP["num_shards"])
+    flag("--splits", default=None, type=flag_values.splits, metavar="NAME=N%,…", help=_HELP["splits"])
+    flag("--shard_size", default="100MB", type=flag_values.num_bytes, metavar="SIZE", help=_HELP["shard_size"])
+    flag("--num_shards", default=(), type=flag_values.counts, metavar="NAME=N,…", help=_HELP["num_shards"])
     flag("--first_label", default=0, type=int, metavar="0|1", help=_HELP["first_label"])
     flag("--seed", default=0, type=int, metavar="N", help=_HELP["seed"])
 
@@ -206,23 +207,23 @@ def _sample(flags: argparse.Namespace, _: list[str]) -> int:
 def _convert(flags: argparse.Namespace, beam_flags: list[str]) -> int:
     as_given = ("num_shards", "labels", "first_label", "seed", "dedup", "max_rejected", "overwrite")
     options = ConvertOptions(
-        sources=command_line.with_label_lists(flags.input, flags.label_list),
+        sources=flag_values.with_label_lists(flags.input, flags.label_list),
         output=storage.absolute(flags.output),
         shard_bytes=flags.shard_size,
-        splits=flags.splits or command_line.splits(_SPLITS),
+        splits=flags.splits or flag_values.splits(_SPLITS),
         splits_required=bool(flags.splits),
         images=ImageOptions(**{name: getattr(flags, name) for name in _IMAGE_FLAGS}),
         **{name: getattr(flags, name) for name in as_given},
     )
     beam_options = _beam_options(flags.runner, beam_flags)
     paths = [path for source in options.sources for path in (source.path, source.label_list) if path]
-    engines.check(beam_options, [*paths, options.output])
-    with engines.packed(beam_options):
+    checks.check(beam_options, [*paths, options.output])
+    with checks.packed(beam_options):
         if flags.dry_run:
             return _dry_run(options, beam_options)
-        engines.check_writable(beam_options)
+        checks.check_writable(beam_options)
         manifest, written = convert(options, beam_options, 0 if flags.runner else num_cores(), _as_written(flags.argv))
-    command_line.print_summary(manifest)
+    flag_values.print_summary(manifest)
     done = "complete" if written else "already complete, nothing to do"
     print_line(f"{done}: {manifest.path}/{MANIFEST_NAME}")
     return 0
@@ -234,7 +235,7 @@ def _as_written(argv: list[str]) -> list[str]:
 
 
 def _dry_run(options: ConvertOptions, beam_options: PipelineOptions) -> int:
-    if engines.name_of(beam_options) != "dataflow":
+    if checks.name_of(beam_options) != "dataflow":
         raise ValueError("--dry_run is for --runner=DataflowRunner; a conversion of a few images tries the others")
     for line in dry_run(options, beam_options):
         print_line(line)
@@ -255,7 +256,7 @@ def _verify(flags: argparse.Namespace, _: list[str]) -> int:
     if findings.problems:
         print_line(f"{path}: {len(findings.problems)} problems" + (" left" if flags.repair else ""))
         return 1
-    command_line.print_summary(findings.manifest)
+    flag_values.print_summary(findings.manifest)
     read = "every record read" + ("" if flags.quick else ", every image decoded")
     print_line(f"{path}: all as the manifest says; {read}")
     return 0

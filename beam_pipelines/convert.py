@@ -1,6 +1,6 @@
 """The conversion: list → plan → write → commit.
 
-    1. a pipeline lists the sources and cuts them into shards: a file of rows for each (work.py)
+    1. a pipeline lists the sources and cuts them into shards: a file of rows for each (working_folder.py)
     2. a pipeline of one element a shard writes the shards, each followed by its receipt; on one machine, processes do
     3. the receipts become the manifest, and the working files go
 
@@ -26,9 +26,10 @@ import apache_beam as beam
 import pyarrow as pa
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from beam_pipelines import engines, listing, locks, processes, progress, running, storage, work
-from beam_pipelines.commit import check_budget, commit
-from beam_pipelines.dataset import (
+from beam_pipelines import storage
+from beam_pipelines.conversion import lock, processes, working_folder
+from beam_pipelines.conversion.commit import check_budget, commit
+from beam_pipelines.conversion.output import (
     WORK_NAME,
     dataset_files,
     is_dataset_file,
@@ -36,16 +37,18 @@ from beam_pipelines.dataset import (
     optional_files,
     read_manifest,
 )
-from beam_pipelines.index import index_path, read_columns
+from beam_pipelines.conversion.plan import Plan
+from beam_pipelines.conversion.planning import make_plan
+from beam_pipelines.conversion.shard_writing import write_planned
+from beam_pipelines.conversion.working_folder import Work
 from beam_pipelines.options import ConvertOptions
-from beam_pipelines.plan import Plan
-from beam_pipelines.planning import make_plan
-from beam_pipelines.reading import num_cores
-from beam_pipelines.work import Work
-from beam_pipelines.writing import write_planned
-from tpu_input import json_fields
+from beam_pipelines.runners import checks, execution, progress
+from beam_pipelines.sources import listing
+from beam_pipelines.sources.read_ahead import num_cores
 from tpu_input.command_line import print_line
-from tpu_input.schema import MANIFEST_NAME, MAX_MANIFEST_BYTES, Manifest, decode, read_frames
+from tpu_input.dataset_format import json_fields
+from tpu_input.dataset_format.index import index_path, read_columns
+from tpu_input.dataset_format.records import MANIFEST_NAME, MAX_MANIFEST_BYTES, Manifest, decode, read_frames
 
 
 def convert(
@@ -70,13 +73,13 @@ def convert(
     _check_output(options.output)
     with contextlib.ExitStack() as stack:
         try:
-            still_locked = stack.enter_context(locks.locked(options.output))
+            still_locked = stack.enter_context(lock.locked(options.output))
         except OSError as error:
             if manifest := _complete_and_read_only(options, beam_options, error):
                 return manifest, False
             raise
         _remove_replaced(options.output)
-        before = work.unfinished(options.output)
+        before = working_folder.unfinished(options.output)
         try:
             plan = make_plan(options, beam_options)
             for remark in plan.remarks:
@@ -84,14 +87,14 @@ def convert(
             _check_plan(options, plan)
             existing = _existing(options, plan, begun=bool(before))
         except ValueError:
-            work.tidy(options.output, keep=before)
+            working_folder.tidy(options.output, keep=before)
             raise
         folder = Work.of(options.output, plan)
         if not existing:
             sources = [dataclasses.asdict(source) for source in options.sources]
-            folder.write_conversion(work.Conversion(list(command), os.getcwd(), sources, options.shaping()))
+            folder.write_conversion(working_folder.Conversion(list(command), os.getcwd(), sources, options.shaping()))
         manifest = existing or _write_and_commit(options, plan, beam_options, num_processes, still_locked)
-        work.remove(options.output)
+        working_folder.remove(options.output)
         return manifest, not existing
 
 
@@ -106,7 +109,7 @@ def _complete_and_read_only(options: ConvertOptions, beam_options: PipelineOptio
     Raises:
       ValueError: The output holds something else.
     """
-    is_here = not storage.is_uri(options.output) and not engines.name_of(beam_options)
+    is_here = not storage.is_uri(options.output) and not checks.name_of(beam_options)
     if not is_here or why.errno not in _READ_ONLY or not (manifest := read_manifest(options.output)):
         return None
     with tempfile.TemporaryDirectory() as folder:
@@ -141,9 +144,9 @@ def _write_and_commit(
 
 
 def _write_with_beam(options: ConvertOptions, folder: Work, beam_options: PipelineOptions) -> None:
-    is_here = not engines.name_of(beam_options)  # other machines' work does not reach a bar on this one
+    is_here = not checks.name_of(beam_options)  # other machines' work does not reach a bar on this one
     left = folder.num_rows(folder.unwritten()) if is_here and progress.is_wanted() else 0
-    with progress.shown(left) if is_here else contextlib.nullcontext(), running.pipeline(beam_options) as pipeline:
+    with progress.shown(left) if is_here else contextlib.nullcontext(), execution.pipeline(beam_options) as pipeline:
         build_writing(pipeline, options, folder)
 
 
@@ -178,7 +181,7 @@ def _check_output(output: str) -> None:
 
 
 def _is_working_file(path: str) -> bool:
-    return path.startswith(f"{WORK_NAME}/") and work.is_working_file(path.removeprefix(f"{WORK_NAME}/"))
+    return path.startswith(f"{WORK_NAME}/") and working_folder.is_working_file(path.removeprefix(f"{WORK_NAME}/"))
 
 
 def _refuse_foreign(output: str, foreign: Collection[str]) -> None:
@@ -231,18 +234,20 @@ def _existing(options: ConvertOptions, plan: Plan, begun: bool) -> Manifest | No
     manifest = read_manifest(options.output)
     if not manifest and not begun:
         _check_leftover(options, plan)
-    others = work.unfinished(options.output) - {Work.of(options.output, plan)}
+    others = working_folder.unfinished(options.output) - {Work.of(options.output, plan)}
     if not options.overwrite:
         _check_same(options, plan, manifest, others)
     left = [_names(other.read_plan()) for other in others]
     _check_files(options.output, plan, manifest, left)
     if manifest and manifest.fingerprint != plan.fingerprint:
-        storage.move(f"{options.output}/{MANIFEST_NAME}", f"{options.output}/{WORK_NAME}/{work.REPLACED_NAME}")
+        storage.move(
+            f"{options.output}/{MANIFEST_NAME}", f"{options.output}/{WORK_NAME}/{working_folder.REPLACED_NAME}"
+        )
         _remove_replaced(options.output)
         manifest = None
     for other, names in zip(others, left, strict=True):
         _remove_shards(options.output, names)
-        work.remove_one(other)
+        working_folder.remove_one(other)
     return manifest
 
 
@@ -354,7 +359,7 @@ def _percent(share: Any) -> str:
     return f"{100 * share:g}%" if isinstance(share, (int, float)) else json_fields.shown(share)
 
 
-def _go_on(known: work.Conversion | None) -> str:
+def _go_on(known: working_folder.Conversion | None) -> str:
     """Returns how an unfinished conversion goes on."""
     if not known or not known.command:
         return "repeat that one's command"
@@ -368,7 +373,7 @@ def _remove_replaced(output: str) -> None:
     Its manifest is set aside first: without it, what is left is no complete dataset; and it names what is to go. A
     manifest names shards in its own folder alone: see Manifest.from_json().
     """
-    aside = f"{output}/{WORK_NAME}/{work.REPLACED_NAME}"
+    aside = f"{output}/{WORK_NAME}/{working_folder.REPLACED_NAME}"
     if storage.exists(aside):
         if not storage.exists(f"{output}/{MANIFEST_NAME}"):  # a bucket's move copies before it deletes
             _remove_shards(output, _shards(_read_replaced(aside)))

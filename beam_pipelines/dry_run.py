@@ -24,17 +24,17 @@ import apache_beam as beam
 from apache_beam.options import pipeline_options as beam_flags
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from beam_pipelines import engines
-from beam_pipelines.command_line import size
+from beam_pipelines.conversion.output import WORK_NAME
+from beam_pipelines.conversion.planning import build_planning
+from beam_pipelines.conversion.working_folder import Work
 from beam_pipelines.convert import build_writing
-from beam_pipelines.dataset import WORK_NAME
-from beam_pipelines.folders import FolderSurvey, read_folders
-from beam_pipelines.listing import check_source, list_rows
+from beam_pipelines.flag_values import size
 from beam_pipelines.options import ConvertOptions
-from beam_pipelines.packing import NAME
-from beam_pipelines.planning import build_planning
-from beam_pipelines.rows import find
-from beam_pipelines.work import Work
+from beam_pipelines.runners import checks
+from beam_pipelines.runners.wheel import NAME
+from beam_pipelines.sources.folders import FolderSurvey, read_folders
+from beam_pipelines.sources.listing import check_source, list_rows
+from beam_pipelines.sources.rows import find
 
 _MAX_LISTED = 1_000_000  # inputs; a bucket lists some 5,000 a second
 _SIZED = 64  # lines of a list whose files are asked for their size
@@ -53,7 +53,7 @@ for path in sys.argv[1:]:
     with open(path, "rb") as file:
         graph = beam_runner_api_pb2.Pipeline.FromString(file.read())
     Pipeline.from_runner_api(graph, "FnApiRunner", PipelineOptions([]))
-import beam_pipelines.writing
+import beam_pipelines.conversion.shard_writing
 print("tensorflow" in sys.modules)
 """
 
@@ -73,7 +73,7 @@ def dry_run(options: ConvertOptions, beam_options: PipelineOptions) -> Iterator[
         f"dataflow  project {cloud.project}, region {cloud.region}, Beam {beam.version.__version__}, "
         f"Python {sys.version_info.major}.{sys.version_info.minor}; nothing is submitted"
     )
-    for place in engines.check_writable(beam_options):
+    for place in checks.check_writable(beam_options):
         yield f"bucket    {place} can be written"
     yield from _work(options)
     with tempfile.TemporaryDirectory() as folder:

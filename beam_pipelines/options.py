@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from tpu_input.decode_limits import MAX_PIXELS, PILLOW_MAX_PIXELS
-from tpu_input.schema import valid_split
-from tpu_input.upright import COLOR_PROFILES
+from tpu_input.dataset_format.decode_limits import MAX_PIXELS, PILLOW_MAX_PIXELS
+from tpu_input.dataset_format.orientation import COLOR_PROFILES
+from tpu_input.dataset_format.records import valid_split
 
 _MIN_SHARD_BYTES = 10_000
 DEDUP = ("none", "exact")

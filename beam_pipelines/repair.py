@@ -11,17 +11,18 @@ from typing import Any
 
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from beam_pipelines import locks, storage, work
-from beam_pipelines.dataset import WORK_NAME
-from beam_pipelines.index import index_path
+from beam_pipelines import storage
+from beam_pipelines.conversion import lock, working_folder
+from beam_pipelines.conversion.output import WORK_NAME
+from beam_pipelines.conversion.planning import make_plan
+from beam_pipelines.conversion.shard_writing import write_shard
+from beam_pipelines.conversion.working_folder import Work
 from beam_pipelines.options import ConvertOptions, ImageOptions, Source
-from beam_pipelines.planning import make_plan
-from beam_pipelines.reading import num_cores
+from beam_pipelines.sources.read_ahead import num_cores
 from beam_pipelines.verify import Findings
-from beam_pipelines.work import Work
-from beam_pipelines.writing import write_shard
-from tpu_input import json_fields
-from tpu_input.schema import MANIFEST_NAME, Manifest
+from tpu_input.dataset_format import json_fields
+from tpu_input.dataset_format.index import index_path
+from tpu_input.dataset_format.records import MANIFEST_NAME, Manifest
 
 
 def repair(findings: Findings, beam_options: PipelineOptions) -> list[str]:
@@ -35,7 +36,7 @@ def repair(findings: Findings, beam_options: PipelineOptions) -> list[str]:
     """
     manifest = findings.manifest
     options = options_of(manifest)
-    with locks.locked(manifest.path):
+    with lock.locked(manifest.path):
         try:
             plan = make_plan(options, beam_options)
             if plan.fingerprint != manifest.fingerprint:
@@ -50,13 +51,13 @@ def repair(findings: Findings, beam_options: PipelineOptions) -> list[str]:
                     f"{list(manifest.classes)[:5]!r}, not {list(plan.classes)[:5]!r}; put back a copy of the manifest, "
                     "or convert the images again; nothing was changed"
                 )
-            aside = dataclasses.replace(options, output=f"{manifest.path}/{WORK_NAME}/{work.REPAIR_NAME}")
+            aside = dataclasses.replace(options, output=f"{manifest.path}/{WORK_NAME}/{working_folder.REPAIR_NAME}")
             for name in findings.damaged:
                 _make_again(name, manifest, aside, Work.of(manifest.path, plan))
             for path in (path for name in findings.damaged for path in (name, index_path(name))):
                 storage.move(f"{aside.output}/{path}", f"{manifest.path}/{path}")
         finally:
-            work.remove(manifest.path)
+            working_folder.remove(manifest.path)
     return findings.damaged
 
 

@@ -16,13 +16,19 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 
 from beam_pipelines import storage
-from beam_pipelines.dataset import REJECTED_NAME, complete_manifest, dataset_files, list_dataset, optional_files
-from beam_pipelines.images import Rejected, check_image
-from beam_pipelines.index import IndexRow, index_path, read_index
+from beam_pipelines.conversion.output import (
+    REJECTED_NAME,
+    complete_manifest,
+    dataset_files,
+    list_dataset,
+    optional_files,
+)
+from beam_pipelines.images.check import Rejected, check_image
 from beam_pipelines.options import ImageOptions
-from beam_pipelines.rejections import read_lines
-from tpu_input.decode_limits import PILLOW_MAX_PIXELS
-from tpu_input.schema import FRAME_BYTES, Manifest, Record, Shard, decode, frame, read_frames
+from beam_pipelines.report.rejections import read_lines
+from tpu_input.dataset_format.decode_limits import PILLOW_MAX_PIXELS
+from tpu_input.dataset_format.index import IndexRow, index_path, read_index
+from tpu_input.dataset_format.records import FRAME_BYTES, Manifest, Record, Shard, decode, frame, read_frames
 
 # A conversion may have been told to keep color profiles, and larger images than it does by default.
 _AS_STORED = ImageOptions(max_pixels=PILLOW_MAX_PIXELS, color_profiles="ignore")

@@ -24,7 +24,7 @@ def plain(folder: str, output: str) -> None:
 
     from PIL import Image
 
-    from tpu_input.schema import Record, encode, frame
+    from tpu_input.dataset_format.records import Record, encode, frame
 
     Path(output).mkdir(parents=True, exist_ok=True)
     with open(f"{output}/plain.tfrecord", "wb") as shard:
@@ -92,7 +92,7 @@ def reference(folder: str, output: str) -> None:
 
 def slow_plain(folder: str, output: str) -> None:
     """Reads and checks one image at a time from storage in which opening a file takes time."""
-    from beam_pipelines.images import check_image
+    from beam_pipelines.images.check import check_image
     from beam_pipelines.options import ImageOptions
 
     storage = slow_storage()
@@ -110,7 +110,8 @@ def slow_storage():
     """Makes opening a file take 50 ms."""
     import time
 
-    from beam_pipelines import local_files, storage
+    from beam_pipelines import storage
+    from beam_pipelines.storage import local as local_files
 
     opened = local_files.open_file
 

@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 import tpu_input
-from tpu_input import schema
+from tpu_input.dataset_format import records as record_format
 
 IMAGE_SIZE = 32
 HOST, NUM_HOSTS = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -36,7 +36,7 @@ def reference(jpegs: str, dataset: str, batch_size: int) -> Iterator[np.ndarray]
     manifest = tpu_input.read_manifest(dataset)
     names = [f"{manifest.path}/{shard.name}" for shard in manifest.split("validation").shards]
     serialized = tf.data.TFRecordDataset(tf.data.Dataset.from_tensor_slices(names).shard(NUM_HOSTS, HOST))
-    labels = serialized.map(lambda one: schema.parse(one, manifest.first_label, manifest.record)["label"])
+    labels = serialized.map(lambda one: record_format.parse(one, manifest.first_label, manifest.record)["label"])
     steps = manifest.split("validation").num_examples // (batch_size * NUM_HOSTS)
     yield from labels.batch(batch_size, drop_remainder=True).take(steps).as_numpy_iterator()
 

@@ -63,8 +63,8 @@ def grain(dataset: Path, tar: Path, batch_size: int) -> Iterator[list[int]]:
     """An epoch of IndexSampler with this host's ShardOptions; nothing dropped."""
     from grain import python as loaders
 
+    from tpu_input.dataset_format.records import Manifest, Record
     from tpu_input.record_source import RecordSource
-    from tpu_input.schema import Manifest, Record
 
     class Decode(loaders.MapTransform):
         def map(self, element: Record) -> tuple[np.ndarray, int]:

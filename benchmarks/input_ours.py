@@ -18,12 +18,12 @@ import tensorflow as tf
 
 import tpu_input
 from benchmarks.own_cost import cost_of, peak_mb
-from tpu_input import schema
-from tpu_input.hosts import Host
-from tpu_input.images import decode_for_training
-from tpu_input.memory import input_bytes
-from tpu_input.reading import plain
-from tpu_input.schema import Manifest
+from tpu_input.dataset_format import records as record_format
+from tpu_input.dataset_format.records import Manifest
+from tpu_input.pipeline.hosts import Host
+from tpu_input.pipeline.images import decode_for_training
+from tpu_input.pipeline.memory import input_bytes
+from tpu_input.pipeline.reading import plain
 
 BATCH_SIZE = 64
 IMAGE_SIZE = 224
@@ -79,7 +79,7 @@ def bare(manifest: Manifest) -> tf.data.Dataset:
     """TensorFlow's own operations for the same images in the order on disk: no shuffle, no check, nothing named."""
 
     def prepare(number: tf.Tensor, serialized: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        example = schema.parse(serialized, manifest.first_label, manifest.record)
+        example = record_format.parse(serialized, manifest.first_label, manifest.record)
         seed = tf.stack([tf.constant(0, tf.int64), number])
         return decode_for_training(example["encoded"], seed, CONFIG, looked=True), example["label"]
 

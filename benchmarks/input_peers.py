@@ -85,8 +85,8 @@ def grain(folder: Path, dataset: Path, count: int) -> tuple[Callable[[], int], s
     """grain over tpu_input.RecordSource, which shuffles all numbers; OpenCV makes the images, in a thread a core."""
     from grain import MapDataset, ReadOptions
 
+    from tpu_input.dataset_format.records import Manifest
     from tpu_input.record_source import RecordSource
-    from tpu_input.schema import Manifest
 
     manifest = Manifest.from_json((dataset / "manifest.json").read_text(), str(dataset))
     records = MapDataset.source(RecordSource(manifest, "train")).seed(0).shuffle().repeat()

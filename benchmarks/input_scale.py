@@ -49,7 +49,7 @@ def start(folder: Path, count: int | None, repeats: int | None) -> Table:
 
 
 def memory(folder: Path, count: int | None, repeats: int | None) -> Table:
-    """Peak memory by size of the dataset, with a shuffle buffer of 1,024 records, beside tpu_input/memory.py's sum.
+    """Peak memory by size of the dataset, with a shuffle buffer of 1,024 records, beside pipeline/memory.py's sum.
 
     malloc keeps freed memory for the threads that took it; with a single arena all threads share it.
     """

@@ -13,7 +13,7 @@ from beam_pipelines.options import ConvertOptions, Source
 from benchmarks import measure
 from benchmarks.conversion_ways import PEERS
 from benchmarks.corpus import SMALL, make_corpus
-from tpu_input.schema import Manifest
+from tpu_input.dataset_format.records import Manifest
 
 
 def corpus_of(folder: Path, count: int, size: tuple[int, int] = SMALL) -> Path:

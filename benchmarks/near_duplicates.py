@@ -21,10 +21,10 @@ from PIL import Image, ImageEnhance
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from beam_pipelines import near_duplicates
-from beam_pipelines.images import check_image
+from beam_pipelines.images.check import check_image
 from beam_pipelines.options import ImageOptions
-from beam_pipelines.thumbnails import thumbnail
+from beam_pipelines.report import near_duplicates
+from beam_pipelines.report.thumbnails import thumbnail
 
 LEVELS = range(3, 8)
 

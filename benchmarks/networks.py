@@ -10,7 +10,7 @@ import platform
 import numpy as np
 import tensorflow as tf
 
-from estimator_app.networks import NETWORKS, find_network, make_model
+from estimator_app.model.networks import NETWORKS, find_network, make_model
 
 v1 = tf.compat.v1
 CASES = [("cnn", 32, 10), ("resnet18", 224, 1000), ("resnet50", 224, 1000)]

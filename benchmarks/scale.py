@@ -21,7 +21,7 @@ from benchmarks.scale_runs import INDEX, MANIFEST, SHUFFLE, WHOLE, child
 
 SMALL = (48, 36)
 SMALL_SHARD = 1_000_000
-BUCKETS = 1 << 12  # beam_pipelines.plan
+BUCKETS = 1 << 12  # beam_pipelines.conversion.plan
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,7 +14,7 @@ from apache_beam.metrics import Metrics
 from apache_beam.options.pipeline_options import PipelineOptions
 from beam_pipelines import running
 from beam_pipelines.options import ConvertOptions, Source
-from beam_pipelines.planning import build_planning
+from beam_pipelines.conversion.planning import build_planning
 from collections import Counter
 group = beam.GroupByKey
 def count(keyed):
@@ -82,7 +82,7 @@ print(json.dumps(seen | dict(calls) | {
 # The corpus repeats its images, which Parquet would notice; the rows of this index differ.
 INDEX = """
 import hashlib, io, json, sys
-from beam_pipelines.index import IndexRow, write_index
+from tpu_input.dataset_format.index import IndexRow, write_index
 count, shards = int(sys.argv[1]), int(sys.argv[2])
 total = 0
 for shard in range(shards):
@@ -101,7 +101,7 @@ print(total)
 MANIFEST = """
 import json, re, sys, time
 from pathlib import Path
-from tpu_input.schema import Manifest, Shard, Split, shard_name
+from tpu_input.dataset_format.records import Manifest, Shard, Split, shard_name
 def peak():
     return int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) / 1000
 path, count = Path(sys.argv[1]), int(sys.argv[2])

@@ -21,14 +21,15 @@ from unittest import mock
 
 from benchmarks import measure
 from benchmarks.corpus import make_corpus
-from estimator_app.quiet import import_tensorflow
+from estimator_app.runtime.tensorflow_startup import import_tensorflow
 
 import_tensorflow(verbose=False)
 
 
-from estimator_app import loop, rounds  # noqa: E402
+from estimator_app import train as training  # noqa: E402
 from estimator_app.config import TrainConfig  # noqa: E402
-from estimator_app.estimator import make_estimator, tpu  # noqa: E402
+from estimator_app.trainers.tpu_estimator import train as estimator_training  # noqa: E402
+from estimator_app.trainers.tpu_estimator.estimator import make_estimator, tpu  # noqa: E402
 from tpu_input import make_train_input_fn, read_manifest  # noqa: E402
 
 TURNS, STEPS = 3, 25  # of each input
@@ -92,8 +93,10 @@ def compare_input(manifest, config) -> dict:
         estimators = {name: make_estimator(config, f"{folder}/{name}") for name in ways}
         for step in range(0, TURNS * STEPS, STEPS):
             for name, input_fn_of in ways.items():
-                with mock.patch.object(rounds, "make_train_input_fn", input_fn_of):
-                    values = rounds.train(estimators[name], manifest, config, step, step + STEPS, threading.Event())
+                with mock.patch.object(estimator_training, "make_train_input_fn", input_fn_of):
+                    values = estimator_training.train(
+                        estimators[name], manifest, config, step, step + STEPS, threading.Event()
+                    )
                 found[name].append(values["images_per_second"])
     ratio = statistics.median(a / b for a, b in zip(found["one_batch"], found["real"], strict=True))
     return {name: statistics.median(rates) for name, rates in found.items()} | {"ratio": ratio}
@@ -118,7 +121,7 @@ def loop_part(flags) -> measure.Table:
     methods["export_saved_model"] = timed("exports", tpu.TPUEstimator.export_saved_model)
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder, mock.patch.multiple(tpu.TPUEstimator, **methods):
-        loop.run(manifest, config, f"{folder}/model", f"{folder}/export", report=lambda line: None)
+        training.run(manifest, config, f"{folder}/model", f"{folder}/export", report=lambda line: None)
     whole = time.perf_counter() - began
     seconds["the rest"] = whole - sum(seconds.values())
     rows = [{"way": name, "seconds": value, "share": value / whole} for name, value in seconds.items()]

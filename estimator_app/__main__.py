@@ -16,7 +16,7 @@ from typing import Any
 
 from estimator_app import commands
 from estimator_app.commands import warn
-from estimator_app.quiet import import_tensorflow, mistakes, one_line
+from estimator_app.runtime.tensorflow_startup import import_tensorflow, mistakes, one_line
 from tpu_input.command_line import Parser, exit_code, sigterm_raises, unread
 from tpu_input.config import InputConfig
 

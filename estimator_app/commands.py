@@ -16,16 +16,16 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from estimator_app.compiler import DEFAULT_PYTHON, Compiler
-from estimator_app.findings import FAILS, Finding, Part, conclusion
-from estimator_app.quiet import require_estimator
-from estimator_app.topologies import find_topology
-from estimator_app.tpu import Tpu, check_paths
+from estimator_app.preflight.compiler import DEFAULT_PYTHON, Compiler
+from estimator_app.preflight.findings import FAILS, Finding, Part, conclusion
+from estimator_app.runtime.tensorflow_startup import require_estimator
+from estimator_app.runtime.topologies import find_topology
+from estimator_app.runtime.tpu import Tpu, check_paths
 from tpu_input.command_line import print_line, to_json
 
 if TYPE_CHECKING:
     from estimator_app.config import TrainConfig
-    from estimator_app.evaluation import Metrics
+    from estimator_app.model.evaluation import Metrics
 
 
 def check(arguments: argparse.Namespace) -> None:
@@ -52,12 +52,12 @@ def check(arguments: argparse.Namespace) -> None:
 
 def train(arguments: argparse.Namespace) -> int:
     """Trains to the end, evaluates and exports; or goes on from where it was."""
-    from estimator_app.checkpoints import latest_step
     from estimator_app.config import TrainConfig, chosen_input, surprises
-    from estimator_app.loop import run
-    from estimator_app.model_dir import begun
-    from estimator_app.patience import Moved
-    from estimator_app.stopping import Stopped, on_signals
+    from estimator_app.model_dir.checkpoints import latest_step
+    from estimator_app.model_dir.run_files import begun
+    from estimator_app.train import run
+    from estimator_app.trainers.patience import Moved
+    from estimator_app.trainers.stopping import Stopped, on_signals
     from tpu_input import read_manifest
 
     manifest, model_dir = read_manifest(arguments.dataset), arguments.model_dir
@@ -113,8 +113,8 @@ def _check_evaluated(arguments: argparse.Namespace) -> None:
 
 def _of_checkpoint(arguments: argparse.Namespace) -> tuple[Metrics, tuple[str, ...]]:
     from estimator_app.evaluate import evaluate_checkpoint
-    from estimator_app.lookup import find_checkpoint
-    from estimator_app.model_dir import read_trained
+    from estimator_app.model_dir.run_files import read_trained
+    from estimator_app.saved_model.find import find_checkpoint
     from tpu_input import read_manifest
 
     config = _changed(_named(read_trained(arguments.model_dir), arguments), arguments)
@@ -124,9 +124,9 @@ def _of_checkpoint(arguments: argparse.Namespace) -> tuple[Metrics, tuple[str, .
 
 
 def _of_export(arguments: argparse.Namespace) -> tuple[Metrics, tuple[str, ...]]:
-    from estimator_app.classifier import load_classifier
     from estimator_app.evaluate import evaluate_export
     from estimator_app.export import read_origin
+    from estimator_app.saved_model.classifier import load_classifier
     from tpu_input import read_manifest
 
     classifier = load_classifier(arguments.export_dir)
@@ -141,7 +141,7 @@ def _named(config: TrainConfig, arguments: argparse.Namespace) -> TrainConfig:
     Raises:
       ValueError: It is somebody's own, and the user does not name it, or the user names another.
     """
-    from estimator_app.networks import is_users
+    from estimator_app.model.networks import is_users
 
     path = arguments.model_dir
     if arguments.network not in (None, config.network):
@@ -163,8 +163,8 @@ def _changed(config: TrainConfig, arguments: argparse.Namespace) -> TrainConfig:
 def export(arguments: argparse.Namespace) -> int:
     """Exports a checkpoint."""
     from estimator_app.export import export_model
-    from estimator_app.lookup import find_checkpoint
-    from estimator_app.model_dir import read_trained
+    from estimator_app.model_dir.run_files import read_trained
+    from estimator_app.saved_model.find import find_checkpoint
 
     model_dir = arguments.model_dir
     if not arguments.export_dir and os.path.islink(_export_dir(arguments)):
@@ -181,9 +181,9 @@ def export(arguments: argparse.Namespace) -> int:
 
 def predict(arguments: argparse.Namespace) -> int:
     """Prints a line for each image file; returns 1 when one could not be classified."""
-    from estimator_app.classifier import load_classifier
     from estimator_app.image_files import image_files
     from estimator_app.predict import predict, write
+    from estimator_app.saved_model.classifier import load_classifier
 
     classifier, left_out = load_classifier(arguments.export_dir), Counter[str]()
     files = image_files(arguments.files, left_out)
@@ -198,10 +198,10 @@ def predict(arguments: argparse.Namespace) -> int:
 
 def preflight(arguments: argparse.Namespace) -> int:
     """Prints what a TPU would say of a training; returns 1 when something would fail."""
-    from estimator_app.checkpoints import latest_step
     from estimator_app.config import TrainConfig, chosen_input
-    from estimator_app.model_dir import begun
-    from estimator_app.preflight import preflight
+    from estimator_app.model_dir.checkpoints import latest_step
+    from estimator_app.model_dir.run_files import begun
+    from estimator_app.preflight.preflight import preflight
     from tpu_input import read_manifest
 
     manifest, topology = read_manifest(arguments.dataset), find_topology(arguments.topology)

@@ -9,15 +9,15 @@ from collections.abc import Iterator, Mapping
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from estimator_app.choices import check_choice
-from estimator_app.evaluation import watchable
-from estimator_app.files import parse_json
-from estimator_app.loops import LOOPS, default_loop
-from estimator_app.networks import check_network, find_network
-from estimator_app.optimizers import OPTIMIZERS
-from estimator_app.schedule import DECAYS, Schedule
+from estimator_app.model.evaluation import watchable
+from estimator_app.model.networks import check_network, find_network
+from estimator_app.model.optimizers import OPTIMIZERS
+from estimator_app.model.schedule import DECAYS, Schedule
+from estimator_app.runtime.choices import check_choice
+from estimator_app.runtime.files import parse_json
+from estimator_app.trainers.registry import LOOPS, default_loop
 from tpu_input.config import InputConfig, fitting_input, image_side
-from tpu_input.schema import Manifest
+from tpu_input.dataset_format.records import Manifest
 
 FORMAT_VERSION = 3
 PRECISIONS = ("float32", "bfloat16")

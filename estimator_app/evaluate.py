@@ -14,19 +14,20 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from estimator_app.classifier import Array, Classifier
 from estimator_app.config import TrainConfig
-from estimator_app.damage import named
-from estimator_app.evaluation import Metrics
 from estimator_app.export import read_origin
-from estimator_app.host_memory import check_batch
-from estimator_app.loops import find_loop
-from estimator_app.losses import cross_entropy
-from estimator_app.metrics import batch_sums, results
-from tpu_input import InputConfig, Manifest, schema
-from tpu_input.decoding import unread
-from tpu_input.hosts import Host
-from tpu_input.reading import plain, records
+from estimator_app.model.evaluation import Metrics
+from estimator_app.model.losses import cross_entropy
+from estimator_app.model.metrics import batch_sums, results
+from estimator_app.runtime.host_memory import check_batch
+from estimator_app.runtime.record_errors import named
+from estimator_app.saved_model.classifier import Array, Classifier
+from estimator_app.trainers.registry import find_loop
+from tpu_input import InputConfig, Manifest
+from tpu_input.dataset_format.records import parse
+from tpu_input.pipeline.decoding import unread
+from tpu_input.pipeline.hosts import Host
+from tpu_input.pipeline.reading import plain, records
 
 
 def evaluate_checkpoint(config: TrainConfig, manifest: Manifest, checkpoint: str, cluster: Any = None) -> Metrics:
@@ -110,8 +111,8 @@ def _records(manifest: Manifest, split: str, batch_size: int) -> tf.data.Dataset
     manifest.split(split)
 
     @plain
-    def parse(path: tf.Tensor, place: tf.Tensor, serialized: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        example = schema.parse(serialized, manifest.first_label, manifest.record)
+    def image_of(path: tf.Tensor, place: tf.Tensor, serialized: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        example = parse(serialized, manifest.first_label, manifest.record)
         return path, place, tf.not_equal(serialized, ""), example["encoded"], example["label"]
 
-    return records(manifest, split, Host(), InputConfig(image_size=1), order=None).map(parse).batch(batch_size)
+    return records(manifest, split, Host(), InputConfig(image_size=1), order=None).map(image_of).batch(batch_size)

@@ -19,14 +19,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from estimator_app import files
-from estimator_app.checkpoints import latest_checkpoint, step_of
-from estimator_app.classifier import CLASSES_NAME
 from estimator_app.config import TrainConfig
-from estimator_app.exports import NUMBER, check_no_links
-from estimator_app.loops import find_loop
-from estimator_app.model_dir import CONFIG_NAME, METRICS_NAME, read_config
-from estimator_app.warmup import WARMUP_NAME, write_warmup
+from estimator_app.model_dir.checkpoints import latest_checkpoint, step_of
+from estimator_app.model_dir.exports import NUMBER, check_no_links
+from estimator_app.model_dir.run_files import CONFIG_NAME, METRICS_NAME, read_config
+from estimator_app.runtime import files
+from estimator_app.saved_model.assets import WARMUP_NAME, write_warmup
+from estimator_app.saved_model.classifier import CLASSES_NAME
+from estimator_app.trainers.registry import find_loop
 
 
 def export_model(

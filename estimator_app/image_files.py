@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 
 import tensorflow as tf
 
-from estimator_app.files import is_in_bucket, reason
-from tpu_input.decode_limits import too_many_bytes
+from estimator_app.runtime.files import is_in_bucket, reason
+from tpu_input.dataset_format.decode_limits import too_many_bytes
 
 _ENDINGS = (".jpg", ".jpeg", ".jpe", ".jfif", ".png")
 

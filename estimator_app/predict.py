@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from estimator_app.classifier import Array, Classifier
 from estimator_app.image_files import read
+from estimator_app.saved_model.classifier import Array, Classifier
 from estimator_app.stored import as_stored
 from tpu_input.command_line import to_json
 

@@ -3,8 +3,8 @@
     upright JPEG, RGB or greyscale, in sRGB ──▶ the same bytes
     anything else that is read ──▶ turned as EXIF says, in sRGB, on white, RGB or greyscale ──▶ a JPEG
 
-beam_pipelines.images decides so with its default options. It cannot be asked: it belongs to another program, whose
-dependencies are not installed where a model serves; a test holds the two against each other.
+beam_pipelines.images.check decides so with its default options. It cannot be asked: it belongs to another program,
+whose dependencies are not installed where a model serves; a test holds the two against each other.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import warnings
 
 from PIL import Image
 
-from tpu_input import color_profiles
-from tpu_input.decode_limits import MAX_PIXELS, too_large, too_slow
-from tpu_input.upright import FORMATS, KEPT_MODES, has_unknown_range, turn, upright
+from tpu_input.dataset_format import color_profiles
+from tpu_input.dataset_format.decode_limits import MAX_PIXELS, too_large, too_slow
+from tpu_input.dataset_format.orientation import FORMATS, KEPT_MODES, has_unknown_range, turn, upright
 
 _QUALITY = 90  # what a conversion encodes with unless told otherwise
 

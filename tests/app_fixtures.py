@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from estimator_app.config import TrainConfig
-from tpu_input import schema
-from tpu_input.schema import Manifest
+from tpu_input.dataset_format import records as record_format
+from tpu_input.dataset_format.records import Manifest
 
 OPTIONS = {
     "network": "cnn",
@@ -37,21 +37,21 @@ def configured(manifest: Manifest, **options: Any) -> TrainConfig:
 keras_warns = pytest.mark.filterwarnings("ignore:non-integer arguments to randrange:DeprecationWarning")
 
 
-def held_out_records(manifest: Manifest) -> list[schema.Record]:
+def held_out_records(manifest: Manifest) -> list[record_format.Record]:
     records = []
     for shard in manifest.split("validation").shards:
         with open(f"{manifest.path}/{shard.name}", "rb") as file:
-            records += [schema.decode(payload) for _, payload in schema.read_frames(file)]
+            records += [record_format.decode(payload) for _, payload in record_format.read_frames(file)]
     return records
 
 
 # What happens to the process right after a step: a signal, or a disk on which no file grows beyond a megabyte.
 RUNNER = """
 import os, resource, signal, sys
-from estimator_app.quiet import import_tensorflow
+from estimator_app.runtime.tensorflow_startup import import_tensorflow
 import_tensorflow(verbose=False)
 from estimator_app.__main__ import main
-from estimator_app.progress import Progress
+from estimator_app.trainers.progress import Progress
 what, step, took = sys.argv[1], int(sys.argv[2]), Progress.took
 def happens(self, *args):
     took(self, *args)

@@ -24,7 +24,7 @@ import pytest
 from fault_proxy import FaultProxy, fault_proxy
 from google.auth.credentials import AnonymousCredentials
 
-from tpu_input import google_client
+from tpu_input.command_line import google_client
 
 
 @dataclasses.dataclass(frozen=True)

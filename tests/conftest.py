@@ -15,8 +15,8 @@ from nasty import write_nasty
 
 from beam_pipelines.convert import convert
 from beam_pipelines.options import ConvertOptions, ImageOptions, Source
-from beam_pipelines.sample import write_sample
-from tpu_input.schema import Manifest
+from beam_pipelines.sample_digits import write_sample
+from tpu_input.dataset_format.records import Manifest
 
 
 def local() -> PipelineOptions:
@@ -89,11 +89,11 @@ def finished(digits_dataset: Manifest, tmp_path_factory: pytest.TempPathFactory)
     """A run of estimator_app, its batches laid out for a TPU, and its export; not to be changed."""
     from app_fixtures import configured
 
-    from estimator_app import loop
+    from estimator_app import train as training
 
     model_dir = str(tmp_path_factory.mktemp("finished"))
     config = configured(digits_dataset, layout="HWCN", train_steps=60, train_batch_size=64, learning_rate=0.1)
-    return loop.run(digits_dataset, config, model_dir, f"{model_dir}/export")
+    return training.run(digits_dataset, config, model_dir, f"{model_dir}/export")
 
 
 class Context:

@@ -5,15 +5,10 @@ from __future__ import annotations
 import tarfile
 from pathlib import Path
 
-from beam_pipelines.folders import FolderSurvey, label_by_folder, read_folders
-from beam_pipelines.listing import list_rows
 from beam_pipelines.options import ConvertOptions, Source
-from beam_pipelines.rows import (
-    Row,
-    check_names,
-    find,
-    locate,
-)
+from beam_pipelines.sources.folders import FolderSurvey, label_by_folder, read_folders
+from beam_pipelines.sources.listing import list_rows
+from beam_pipelines.sources.rows import Row, check_names, find, locate
 
 
 def listed(*sources, **changes) -> list[Row]:

@@ -14,16 +14,16 @@ import time
 from types import SimpleNamespace
 from typing import Any
 
-from estimator_app.quiet import import_tensorflow
+from estimator_app.runtime.tensorflow_startup import import_tensorflow
 
 import_tensorflow(verbose=False)
 
 import tensorflow as tf  # noqa: E402
 from app_fixtures import configured  # noqa: E402
 
-from estimator_app import loop  # noqa: E402
-from estimator_app.patience import Moved  # noqa: E402
-from estimator_app.progress import Progress  # noqa: E402
+from estimator_app import train as training  # noqa: E402
+from estimator_app.trainers.patience import Moved  # noqa: E402
+from estimator_app.trainers.progress import Progress  # noqa: E402
 from tpu_input import read_manifest  # noqa: E402
 
 SERVER = """
@@ -91,7 +91,7 @@ def main(dataset: str, model_dir: str) -> None:
     manifest = read_manifest(dataset)
     config = configured(manifest, loop="strategy", train_steps=6, save_steps=2, steps_per_eval=6, iterations_per_loop=1)
     try:
-        loop.run(manifest, config, model_dir, f"{model_dir}/export", worker, print, Stop())
+        training.run(manifest, config, model_dir, f"{model_dir}/export", worker, print, Stop())
     except Moved as moved:
         print(f"moved: {moved}")
     finally:

@@ -6,9 +6,9 @@ import pytest
 import tensorflow as tf
 from app_fixtures import configured, keras_warns
 
-from estimator_app import loop
-from estimator_app.loops import default_loop
-from estimator_app.progress import Progress
+from estimator_app import train as training
+from estimator_app.trainers.progress import Progress
+from estimator_app.trainers.registry import default_loop
 
 pytestmark = keras_warns
 KINDS = ["estimator", "strategy"] if default_loop() == "estimator" else ["strategy"]
@@ -52,7 +52,9 @@ def test_what_a_network_adds_to_its_loss_is_minimised_too_and_is_no_part_of_eval
     for name in ("plain", "regularized"):
         network = f"test_added_loss:{name}"
         config = configured(digits_dataset, loop=kind, network=network, train_steps=3, precision="bfloat16")
-        run = loop.run(digits_dataset, config, str(tmp_path / name), f"{tmp_path}/{name}/export", report=lambda _: None)
+        run = training.run(
+            digits_dataset, config, str(tmp_path / name), f"{tmp_path}/{name}/export", report=lambda _: None
+        )
         assert run.metrics.loss < 10
     # 768 by a regularizer, which has a gradient, and 5 by add_loss.
     assert told[3] - told[0] == pytest.approx(773, abs=0.1)

@@ -18,13 +18,15 @@ from test_convert import options
 
 from beam_pipelines import __main__ as main_module
 from beam_pipelines import convert as convert_module
-from beam_pipelines import local_files, storage, writing
+from beam_pipelines import storage
 from beam_pipelines.__main__ import main
-from beam_pipelines.command_line import print_summary
+from beam_pipelines.conversion import shard_writing
 from beam_pipelines.convert import convert
+from beam_pipelines.flag_values import print_summary
 from beam_pipelines.repair import repair
-from beam_pipelines.report import write_report
-from beam_pipelines.sample import write_sample
+from beam_pipelines.report.page import write_report
+from beam_pipelines.sample_digits import write_sample
+from beam_pipelines.storage import local as local_files
 from beam_pipelines.verify import verify
 
 ROOT = str(Path(__file__).parent.parent)
@@ -269,7 +271,7 @@ def test_a_conversion_whose_output_is_removed_meanwhile_goes_on(few_digits, tmp_
     opts = options(few_digits, tmp_path / "new", shard_bytes=10_000)
     convert(opts, local())
     command = ["convert", f"--input={few_digits}", f"--output={tmp_path}/out", "--shard_size=10KB"]
-    written, write_index = [], writing.write_index
+    written, write_index = [], shard_writing.write_index
 
     def remove_before_the_second(file, rows):
         written.append(rows)
@@ -279,7 +281,7 @@ def test_a_conversion_whose_output_is_removed_meanwhile_goes_on(few_digits, tmp_
 
     with monkeypatch.context() as removed:
         removed.setattr(main_module, "num_cores", lambda: 0)  # shards are written in this process
-        removed.setattr(writing, "write_index", remove_before_the_second)
+        removed.setattr(shard_writing, "write_index", remove_before_the_second)
         assert main(command) == 2
     assert said(capsys).endswith("the same command goes on from here\n")
     assert main(command) == 0

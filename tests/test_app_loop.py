@@ -15,14 +15,16 @@ pytest.importorskip("tensorflow_estimator", reason="TPUEstimator ends with Tenso
 from app_fixtures import configured, keras_warns
 
 from beam_pipelines.verify import verify
-from estimator_app import loop, rounds
-from estimator_app.estimator import make_estimator
+from estimator_app import train as training
 from estimator_app.export import export_model
-from estimator_app.exports import read_exports
-from estimator_app.history import best, read_history
-from estimator_app.lock import locked
-from estimator_app.model_dir import read_finished
-from tpu_input import read_manifest, schema
+from estimator_app.model_dir.exports import read_exports
+from estimator_app.model_dir.history import best, read_history
+from estimator_app.model_dir.lock import locked
+from estimator_app.model_dir.run_files import read_finished
+from estimator_app.trainers.tpu_estimator import train as estimator_training
+from estimator_app.trainers.tpu_estimator.estimator import make_estimator
+from tpu_input import read_manifest
+from tpu_input.dataset_format import records as record_format
 
 pytestmark = keras_warns
 # Too small a rate to learn: soon no evaluation is better than those before it.
@@ -31,7 +33,7 @@ STALE = {"steps_per_eval": 2, "early_stop_patience": 2, "learning_rate": 1e-12, 
 
 def train(manifest, model_dir, report=None, **options):
     config = configured(manifest, **options)
-    return loop.run(manifest, config, str(model_dir), f"{model_dir}/export", report=report or (lambda line: None))
+    return training.run(manifest, config, str(model_dir), f"{model_dir}/export", report=report or (lambda line: None))
 
 
 def evaluated(model_dir) -> list[int]:
@@ -73,11 +75,11 @@ def test_a_run_killed_between_its_best_export_and_its_history_evaluates_again(di
     def kill(*args):
         raise KeyboardInterrupt
 
-    write = loop.write_history
-    monkeypatch.setattr(loop, "write_history", kill)
+    write = training.write_history
+    monkeypatch.setattr(training, "write_history", kill)
     with pytest.raises(KeyboardInterrupt):
         train(digits_dataset, tmp_path, steps_per_eval=2, train_steps=4)
-    monkeypatch.setattr(loop, "write_history", write)
+    monkeypatch.setattr(training, "write_history", write)
     assert (evaluated(tmp_path), read_finished(str(tmp_path)).export) == ([], "")
     train(digits_dataset, tmp_path, steps_per_eval=2, train_steps=4)
     assert evaluated(tmp_path) == [2, 4]
@@ -114,7 +116,9 @@ def test_a_complete_run_is_exported_where_it_is_asked_for_and_earlier_exports_st
     made = []
     for name in ("a", "b", "b", "a"):
         said: list[str] = []
-        made.append(loop.run(digits_dataset, config, str(tmp_path), str(tmp_path / name), report=said.append).export)
+        made.append(
+            training.run(digits_dataset, config, str(tmp_path), str(tmp_path / name), report=said.append).export
+        )
         assert said[-1] == f"export: {made[-1]}"
     assert [Path(path).parent.name for path in made] == ["a", "b", "b", "a"]
     assert (made[0], made[1]) == (made[3], made[2])
@@ -128,7 +132,9 @@ def test_exports_that_this_run_has_not_made_are_never_removed(digits_dataset, tm
     (tmp_path / "model").mkdir()
     for train_steps in (1, 2):
         config = configured(digits_dataset, train_steps=train_steps, decay_steps=2, keep_exports=1)
-        loop.run(digits_dataset, config, str(tmp_path / "model"), str(tmp_path / "export"), report=lambda line: None)
+        training.run(
+            digits_dataset, config, str(tmp_path / "model"), str(tmp_path / "export"), report=lambda line: None
+        )
     assert foreign.is_dir()
     assert len(list((tmp_path / "export").glob("1?*"))) == 1
 
@@ -161,9 +167,9 @@ def test_a_checkpoint_of_another_number_of_classes_is_said_before_tensorflow_fai
     estimator = make_estimator(two, str(tmp_path))  # as if one run's checkpoints had been copied to another's config
     message = r"model.ckpt-1' has \d+_\w+ as \[(128, )?10\], not \[(128, )?2\]: it is not of network 'cnn' for 2 cl"
     with pytest.raises(ValueError, match=message):
-        rounds.train(estimator, digits_dataset, two, 1, 2, threading.Event())
+        estimator_training.train(estimator, digits_dataset, two, 1, 2, threading.Event())
     with pytest.raises(ValueError, match=message):
-        rounds.evaluate(estimator, dataclasses.replace(digits_dataset, classes=("a", "b")), two)
+        estimator_training.evaluate(estimator, dataclasses.replace(digits_dataset, classes=("a", "b")), two)
 
 
 @pytest.mark.parametrize("where", ["training", "evaluation"])
@@ -172,10 +178,10 @@ def test_an_image_that_only_the_decoder_refuses_is_named(dataset_copy, tmp_path,
     split = "validation" if where == "evaluation" else "train"
     for path in dataset_copy.glob(f"{split}-*.tfrecord"):
         with path.open("rb") as file:
-            records = [schema.decode(payload) for _, payload in schema.read_frames(file)]
+            records = [record_format.decode(payload) for _, payload in record_format.read_frames(file)]
         # Begins and ends as a JPEG does.
         records[0] = records[0]._replace(encoded=b"\xff\xd8\xff" + bytes(200) + b"\xff\xd9")
-        path.write_bytes(b"".join(schema.frame(schema.encode(record)) for record in records))
+        path.write_bytes(b"".join(record_format.frame(record_format.encode(record)) for record in records))
     steps = 25 if where == "training" else 1  # of 64 images: an epoch
     place = f"record 0 of '{dataset_copy}/{split}-00000-of-"
     with pytest.raises(ValueError, match=rf"^{place}.*' holds an image .* \(Invalid JPEG data, size 205\); find all"):
@@ -185,7 +191,7 @@ def test_an_image_that_only_the_decoder_refuses_is_named(dataset_copy, tmp_path,
 
 def test_the_last_step_s_export_is_the_best_s_copied_where_it_is_the_best(digits_dataset, tmp_path, monkeypatch):
     made = []
-    monkeypatch.setattr(loop, "export_model", lambda *args, **how: made.append(args) or export_model(*args, **how))
+    monkeypatch.setattr(training, "export_model", lambda *args, **how: made.append(args) or export_model(*args, **how))
     finished = train(digits_dataset, tmp_path)
     (best,) = (tmp_path / "export" / "best").iterdir()
     assert len(made) == 1

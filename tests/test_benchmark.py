@@ -8,12 +8,12 @@ import json
 import pytest
 
 from tpu_input import InputConfig, __main__
-from tpu_input.benchmark import Cost, Measured
-from tpu_input.images import decode_whole
+from tpu_input.benchmark.measure import Cost, Measured
+from tpu_input.benchmark.report import bound, describe
+from tpu_input.benchmark.stages import stages
+from tpu_input.benchmark.variations import changes, sampled
+from tpu_input.pipeline.images import decode_whole
 from tpu_input.record_source import RecordSource
-from tpu_input.trials import changes, sampled
-from tpu_input.verdict import bound, describe
-from tpu_input.ways import stages
 
 STAGES = ["read", "parse", "crop", "decode", "resize", "batch", "layout"]
 
@@ -67,7 +67,7 @@ def test_stored_smaller_is_the_same_images_at_another_size(digits_dataset, tmp_p
 
 
 def test_a_cache_that_would_not_fit_is_said_and_not_tried(digits_dataset, tmp_path, monkeypatch):
-    monkeypatch.setattr("tpu_input.caching.available_bytes", lambda: 1000)
+    monkeypatch.setattr("tpu_input.pipeline.caching.available_bytes", lambda: 1000)
     found, not_tried = changes(digits_dataset, InputConfig(64), "train", 8, [], str(tmp_path))
     assert not any("cache" in name for name in found)
     assert [line.split(" ")[0] for line in not_tried] == ['cache="records"', 'cache="decoded"']

@@ -18,7 +18,7 @@ from benchmarks.conversion_promises import num_records
 from benchmarks.conversion_ways import ALL, PLAIN
 from benchmarks.corpus import photograph
 from benchmarks.evaluation import account
-from tpu_input.schema import frame
+from tpu_input.dataset_format.records import frame
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tpu_input.buckets import in_words
+from tpu_input.pipeline.gcs_filesystem import in_words
 
 OBJECT = "gs://flowers/digits/train-00002-of-00009.tfrecord"
 ANSWER = "Error executing an HTTP request: HTTP response code {} with body '{}'\n\t when reading " + OBJECT
@@ -55,7 +55,7 @@ def test_other_messages_stay_as_they_are(message):
 
 FORKED = """
 import multiprocessing
-from tpu_input.google_client import client
+from tpu_input.command_line.google_client import client
 mine = client()
 def is_mine(_):
     return client() is mine

@@ -7,9 +7,9 @@ import itertools
 import numpy as np
 import pytest
 
-from beam_pipelines import charts
-from beam_pipelines.notes import share, shortened
-from beam_pipelines.report import chosen_classes
+from beam_pipelines.report import charts
+from beam_pipelines.report.findings import share, shortened
+from beam_pipelines.report.page import chosen_classes
 
 
 def counts(**values: int) -> np.ndarray:

@@ -18,7 +18,7 @@ from beam_pipelines.options import ConvertOptions, Source
 from estimator_app.config import TrainConfig, chosen_input, surprises
 from estimator_app.export import read_origin
 from tpu_input import InputConfig
-from tpu_input.images import decode_for_training
+from tpu_input.pipeline.images import decode_for_training
 
 pytestmark = keras_warns
 SMALL, PHOTOGRAPHS = ((28, 28),), ((375, 500), (500, 375), (400, 400))

@@ -14,8 +14,8 @@ from test_pipelines_commands import refused, run
 from test_reading import after_planning
 
 from beam_pipelines import storage
+from beam_pipelines.conversion.output import read_manifest
 from beam_pipelines.convert import convert
-from beam_pipelines.dataset import read_manifest
 from beam_pipelines.verify import verify
 
 pytestmark = pytest.mark.cloud
@@ -190,12 +190,12 @@ def test_a_conversion_through_a_network_that_fails_ends_with_the_same_bytes(clou
 def test_a_store_that_stays_away_ends_the_conversion_rejects_nothing_and_the_next_run_goes_on(
     capsys, cloud, proxy, images, tmp_path, monkeypatch
 ):
-    from beam_pipelines import buckets
+    from beam_pipelines.storage import gcs
 
     bucket = cloud.make_bucket()
     cloud.upload(images, f"{bucket}/images")
     command = ("convert", f"--input={bucket}/images", f"--output={tmp_path}/out", "--shard_size=10KB")
-    monkeypatch.setattr(buckets, "RETRY", buckets.RETRY.with_timeout(1))
+    monkeypatch.setattr(gcs, "RETRY", gcs.RETRY.with_timeout(1))
     monkeypatch.setattr("beam_pipelines.__main__.num_cores", lambda: 0)  # in this process, whose patience is shortened
     proxy.fault = lambda request: "503" if request.kind == "read" and "2/" in request.name else ""
     said = refused(capsys, *command)

@@ -15,10 +15,11 @@ import pytest
 from conftest import local
 from test_convert import options
 
-from beam_pipelines import leases, storage
+from beam_pipelines import storage
+from beam_pipelines.conversion.lock import locked
+from beam_pipelines.conversion.working_folder import Work
 from beam_pipelines.convert import convert
-from beam_pipelines.locks import locked
-from beam_pipelines.work import Work
+from beam_pipelines.storage import gcs_lock
 
 pytestmark = pytest.mark.cloud
 ROOT = Path(__file__).parent.parent
@@ -27,7 +28,7 @@ COMMAND = """
 import sys
 from beam_pipelines import leases
 from beam_pipelines.__main__ import main
-leases.LEASE = 1.0
+gcs_lock.LEASE = 1.0
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -109,7 +110,7 @@ def test_a_conversion_killed_at_any_request_leaves_whole_objects_alone_and_goes_
 
 
 def test_a_second_conversion_into_the_same_output_is_told_who_is_writing(cloud, few_digits, monkeypatch):
-    monkeypatch.setattr(leases, "LEASE", 1.0)
+    monkeypatch.setattr(gcs_lock, "LEASE", 1.0)
     bucket = cloud.make_bucket()
     with locked(f"{bucket}/out") as still_held:
         with pytest.raises(ValueError, match=rf"another conversion \(process {os.getpid()} on .*\) is writing"):
@@ -120,7 +121,7 @@ def test_a_second_conversion_into_the_same_output_is_told_who_is_writing(cloud, 
 
 
 def test_a_lock_whose_holder_was_killed_is_taken_over(cloud, few_digits, monkeypatch, capsys):
-    monkeypatch.setattr(leases, "LEASE", 0.5)
+    monkeypatch.setattr(gcs_lock, "LEASE", 0.5)
     bucket = cloud.make_bucket()
     cloud.put(f"{bucket}/out/.jpeg2tpu/lock", json.dumps({"host": "gone", "process": 7}).encode())
     convert(options(few_digits, f"{bucket}/out"), local())
@@ -128,10 +129,10 @@ def test_a_lock_whose_holder_was_killed_is_taken_over(cloud, few_digits, monkeyp
 
 
 def test_who_has_lost_the_lock_does_not_complete_the_dataset(cloud, few_digits, monkeypatch):
-    monkeypatch.setattr(leases, "LEASE", 0.5)
+    monkeypatch.setattr(gcs_lock, "LEASE", 0.5)
     bucket = cloud.make_bucket()
     lost = threading.Event()
-    renew = leases._renew
+    renew = gcs_lock._renew
 
     def renew_and_say(*args):
         renew(*args)
@@ -143,7 +144,7 @@ def test_who_has_lost_the_lock_does_not_complete_the_dataset(cloud, few_digits, 
         write_plan(folder, plan)
 
     write_plan = Work.write_plan
-    monkeypatch.setattr(leases, "_renew", renew_and_say)
+    monkeypatch.setattr(gcs_lock, "_renew", renew_and_say)
     monkeypatch.setattr(Work, "write_plan", steal)
     with pytest.raises(OSError, match="was lost while this process stood still"):
         convert(options(few_digits, f"{bucket}/out"), local())

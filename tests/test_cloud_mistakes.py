@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from test_pipelines_commands import refused
 
-from beam_pipelines import buckets
-from tpu_input import google_client
+from beam_pipelines.storage import gcs
+from tpu_input.command_line import google_client
 
 ROOT = Path(__file__).parent.parent
 REQUESTER_PAYS = "400 Bucket is a requester pays bucket but no user project provided."
@@ -68,7 +68,7 @@ def test_a_bucket_that_can_be_read_but_not_written(capsys, cloud, proxy, few_dig
 
 @pytest.mark.cloud
 def test_a_store_that_cannot_be_reached(capsys, cloud, proxy, few_digits, monkeypatch):
-    monkeypatch.setattr(buckets, "QUICK", buckets.QUICK.with_timeout(0.5))
+    monkeypatch.setattr(gcs, "QUICK", gcs.QUICK.with_timeout(0.5))
     bucket = cloud.make_bucket()
     proxy.fault = lambda request: "reset"
     for command in commands(f"{bucket}/images", few_digits):
@@ -81,8 +81,8 @@ def test_the_project_that_pays_and_the_credentials_go_with_every_request(cloud, 
     monkeypatch.delenv("STORAGE_EMULATOR_HOST")  # for which no credentials are used
     monkeypatch.setenv("API_ENDPOINT_OVERRIDE", proxy.url)
     monkeypatch.setenv("GOOGLE_CLOUD_QUOTA_PROJECT", "payer")
-    with buckets.explained(bucket):
-        assert not buckets.exists(f"{bucket}/x")
+    with gcs.explained(bucket):
+        assert not gcs.exists(f"{bucket}/x")
     assert {(request.authorized, request.paid_by) for request in proxy.requests} == {(True, "payer")}
 
 
@@ -94,7 +94,7 @@ def test_without_credentials_a_public_bucket_can_be_read(cloud, proxy, monkeypat
         monkeypatch.delenv(name)
     monkeypatch.setenv("API_ENDPOINT_OVERRIDE", proxy.url)
     monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))  # where gcloud leaves those of a user
-    assert buckets.read_bytes(f"{bucket}/x", 0, None, 0) == b"public"
+    assert gcs.read_bytes(f"{bucket}/x", 0, None, 0) == b"public"
     assert {request.authorized for request in proxy.requests} == {False}
 
 

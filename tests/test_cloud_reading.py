@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from tpu_input import schema
+from tpu_input.dataset_format import records as record_format
 
 pytestmark = pytest.mark.cloud
 
@@ -17,8 +17,8 @@ import sys
 from tpu_input import buckets
 buckets.set_up()
 from tpu_input import InputConfig, read_manifest
-from tpu_input.hosts import Host
-from tpu_input.reading import records
+from tpu_input.pipeline.hosts import Host
+from tpu_input.pipeline.reading import records
 dataset = records(read_manifest(sys.argv[1]), "train", Host(), InputConfig(8), order=None)
 print(sum(1 for _ in dataset))
 """
@@ -33,7 +33,7 @@ def shard_of(name: str, data: bytes) -> dict:
 def large(gs_session, digits_dataset) -> str:
     """The URI of a dataset with one shard of 25 records of a million bytes."""
     uri = f"{gs_session.cloud.make_bucket()}/large"
-    shard = b"".join(schema.frame(bytes([number]) * 10**6) for number in range(25))
+    shard = b"".join(record_format.frame(bytes([number]) * 10**6) for number in range(25))
     fields = json.loads(digits_dataset.to_json()) | {"num_inputs": 25, "num_rejected": {}}
     train = fields["splits"]["train"] | {
         "shards": [

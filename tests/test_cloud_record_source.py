@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tpu_input import RecordSource, schema
+from tpu_input import RecordSource
+from tpu_input.dataset_format import records as record_format
 from tpu_input.record_source import read_positions
 
 pytestmark = pytest.mark.cloud
@@ -79,5 +80,8 @@ def test_dali_s_index_is_written_beside_the_shards(gs, digits_dataset):
     assert (code, out, err) == (0, f"11 index files in {dataset}/index\n", "")
     lines = gs.cloud.get(f"{dataset}/index/train-00003-of-00009.idx").decode().splitlines()
     with open(f"{digits_dataset.path}/train-00003-of-00009.tfrecord", "rb") as file:
-        frames = [f"{offset} {len(payload) + schema.FRAME_BYTES}" for offset, payload in schema.read_frames(file)]
+        frames = [
+            f"{offset} {len(payload) + record_format.FRAME_BYTES}"
+            for offset, payload in record_format.read_frames(file)
+        ]
     assert lines == frames

@@ -13,10 +13,10 @@ from test_convert import options
 
 from beam_pipelines import storage
 from beam_pipelines.convert import convert
-from beam_pipelines.listing import list_rows
 from beam_pipelines.options import Source
-from beam_pipelines.reading import read_rows
-from beam_pipelines.rows import Row
+from beam_pipelines.sources.listing import list_rows
+from beam_pipelines.sources.read_ahead import read_rows
+from beam_pipelines.sources.rows import Row
 from beam_pipelines.verify import verify
 
 pytestmark = pytest.mark.cloud

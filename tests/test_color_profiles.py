@@ -15,7 +15,7 @@ import tensorflow as tf
 from app_fixtures import keras_warns
 from PIL import Image, ImageCms
 
-from beam_pipelines.images import IGNORED_PROFILE, UNUSABLE_PROFILE, check_image
+from beam_pipelines.images.check import IGNORED_PROFILE, UNUSABLE_PROFILE, check_image
 from beam_pipelines.options import ImageOptions
 from estimator_app.stored import as_stored
 

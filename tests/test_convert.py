@@ -14,10 +14,10 @@ from conftest import files, local
 
 from beam_pipelines import convert as convert_module
 from beam_pipelines.convert import convert
-from beam_pipelines.index import index_path, read_index
 from beam_pipelines.options import ConvertOptions, Source
 from beam_pipelines.verify import verify
-from tpu_input import schema
+from tpu_input.dataset_format import records as record_format
+from tpu_input.dataset_format.index import index_path, read_index
 
 
 def options(source: Path, output: Path, **changes) -> ConvertOptions:
@@ -31,7 +31,7 @@ def test_every_digit_is_in_one_shard_with_its_own_bytes_and_label(digits, digits
     for split in digits_dataset.splits.values():
         for shard in split.shards:
             for serialized in tf.data.TFRecordDataset(f"{digits_dataset.path}/{shard.name}"):
-                record = schema.decode(serialized.numpy())
+                record = record_format.decode(serialized.numpy())
                 keys[record.key] += 1
                 assert record.encoded == (digits / record.key).read_bytes()
                 assert digits_dataset.classes[record.label] == record.class_name == record.key.split("/")[0]
@@ -46,13 +46,13 @@ def test_the_index_finds_every_record(digits_dataset):
     assert len(index) == shard.num_examples
     for row in index:
         payload = data[row.offset : row.offset + row.length][12:-4]
-        assert schema.decode(payload).key == row.key
+        assert record_format.decode(payload).key == row.key
 
 
 def test_the_statistics_are_those_of_the_pixels(digits_dataset):
     split = digits_dataset.split("train")
     files = [f"{digits_dataset.path}/{shard.name}" for shard in split.shards]
-    encoded = [schema.decode(record.numpy()).encoded for record in tf.data.TFRecordDataset(files)]
+    encoded = [record_format.decode(record.numpy()).encoded for record in tf.data.TFRecordDataset(files)]
     pixels = [tf.io.decode_jpeg(data, channels=3, dct_method="INTEGER_ACCURATE").numpy() for data in encoded]
     assert split.height == split.width == (32, 32.0, 32)
     assert split.channel_mean == pytest.approx(tf.reduce_mean(tf.cast(pixels, tf.float64), [0, 1, 2]), abs=0.5)

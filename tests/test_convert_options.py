@@ -16,18 +16,18 @@ from conftest import files, local
 from PIL import Image
 from test_convert import options
 
-from beam_pipelines import locks
+from beam_pipelines.conversion import lock
+from beam_pipelines.conversion.planning import build_planning
+from beam_pipelines.conversion.working_folder import Work
 from beam_pipelines.convert import build_writing, convert
 from beam_pipelines.options import ImageOptions
-from beam_pipelines.planning import build_planning
 from beam_pipelines.verify import verify
-from beam_pipelines.work import Work
-from tpu_input import schema
+from tpu_input.dataset_format import records as record_format
 
 
-def records(manifest, split: str) -> list[schema.Record]:
+def records(manifest, split: str) -> list[record_format.Record]:
     paths = [f"{manifest.path}/{shard.name}" for shard in manifest.split(split).shards]
-    return [schema.decode(record.numpy()) for record in tf.data.TFRecordDataset(paths)]
+    return [record_format.decode(record.numpy()) for record in tf.data.TFRecordDataset(paths)]
 
 
 def rejected(folder: Path) -> dict[str, str]:
@@ -210,7 +210,7 @@ def test_stale_shards_are_refused_with_the_list(few_digits, tmp_path):
 
 
 def test_of_two_conversions_into_one_output_the_second_is_told(few_digits, tmp_path):
-    with locks.locked(str(tmp_path / "out")), pytest.raises(ValueError, match="another conversion is writing"):
+    with lock.locked(str(tmp_path / "out")), pytest.raises(ValueError, match="another conversion is writing"):
         convert(options(few_digits, tmp_path / "out"), local())
 
 

@@ -11,15 +11,8 @@ import pytest
 import tensorflow as tf
 
 import beam_pipelines.__main__
-from tpu_input import (
-    InputConfig,
-    Manifest,
-    find_undecodable,
-    make_eval_input_fn,
-    make_train_input_fn,
-    read_manifest,
-    schema,
-)
+from tpu_input import InputConfig, Manifest, find_undecodable, make_eval_input_fn, make_train_input_fn, read_manifest
+from tpu_input.dataset_format import records as record_format
 
 CONFIG = InputConfig(image_size=8)
 SHARD = "train-00002-of-00009.tfrecord"
@@ -28,19 +21,19 @@ SHARD = "train-00002-of-00009.tfrecord"
 def rewrite(folder: Path, change) -> int:
     """Passes record 5 of the third shard through `change`, as if written so; returns how many records the shard has."""
     with (folder / SHARD).open("rb") as file:
-        payloads = [payload for _, payload in schema.read_frames(file)]
+        payloads = [payload for _, payload in record_format.read_frames(file)]
     payloads[5] = change(payloads[5])
-    (folder / SHARD).write_bytes(b"".join(map(schema.frame, payloads)))
-    manifest = json.loads((folder / schema.MANIFEST_NAME).read_text())
+    (folder / SHARD).write_bytes(b"".join(map(record_format.frame, payloads)))
+    manifest = json.loads((folder / record_format.MANIFEST_NAME).read_text())
     for shard in manifest["splits"]["train"]["shards"]:
         shard["num_bytes"] = (folder / shard["name"]).stat().st_size
-    (folder / schema.MANIFEST_NAME).write_text(json.dumps(manifest))
+    (folder / record_format.MANIFEST_NAME).write_text(json.dumps(manifest))
     return len(payloads)
 
 
 def changed(**features):
     def change(payload: bytes) -> bytes:
-        return schema.encode(schema.decode(payload)._replace(**features))
+        return record_format.encode(record_format.decode(payload)._replace(**features))
 
     return change
 
@@ -191,7 +184,7 @@ def test_skip_stops_when_everything_is_corrupt(dataset_copy, make):
 
 
 def test_a_manifest_s_smaller_classes_are_noticed(dataset_copy):
-    path = dataset_copy / schema.MANIFEST_NAME
+    path = dataset_copy / record_format.MANIFEST_NAME
     fields = json.loads(path.read_text())
     fields["classes"].pop()
     for split in fields["splits"].values():
@@ -205,7 +198,7 @@ def test_a_manifest_s_smaller_classes_are_noticed(dataset_copy):
 def test_a_shard_with_more_records_than_promised_is_said(dataset_copy, make):
     shard = read_manifest(dataset_copy).split("train").shards[0]
     path = dataset_copy / shard.name
-    path.write_bytes(path.read_bytes() + schema.frame(b"one more"))
+    path.write_bytes(path.read_bytes() + record_format.frame(b"one more"))
     with pytest.raises(
         tf.errors.InvalidArgumentError, match=f"{shard.name} holds more than the {shard.num_examples} records"
     ):

@@ -13,9 +13,9 @@ from PIL import Image
 from test_color_profiles import GREEN_IN_P3, PROFILES
 
 from beam_pipelines.__main__ import main
-from beam_pipelines.images import GPS_POSITION, check_image
+from beam_pipelines.images.check import GPS_POSITION, check_image
 from beam_pipelines.options import ImageOptions
-from tpu_input.schema import MANIFEST_NAME, Manifest, read_frames
+from tpu_input.dataset_format.records import MANIFEST_NAME, Manifest, read_frames
 
 
 def directory(*entries: tuple[int, int, int, bytes]) -> bytes:

@@ -11,11 +11,11 @@ import pytest
 import tensorflow as tf
 from app_fixtures import configured, keras_warns
 
-from estimator_app import loop
+from estimator_app import train as training
 from estimator_app.__main__ import main
-from estimator_app.checkpoints import damage, latest_checkpoint, newest_whole
-from estimator_app.loops import LOOPS, default_loop
-from estimator_app.model_dir import claim
+from estimator_app.model_dir.checkpoints import damage, latest_checkpoint, newest_whole
+from estimator_app.model_dir.run_files import claim
+from estimator_app.trainers.registry import LOOPS, default_loop
 
 pytestmark = keras_warns
 OPTIONS = {"network": "test_damaged_checkpoints:small", "train_steps": 4, "steps_per_eval": 2, "decay_steps": 6}
@@ -33,7 +33,7 @@ def small(images, num_classes, training):
 def train(manifest, model_dir, **options) -> list[str]:
     said: list[str] = []
     config = configured(manifest, **OPTIONS | options)
-    loop.run(manifest, config, str(model_dir), f"{model_dir}/export", report=said.append)
+    training.run(manifest, config, str(model_dir), f"{model_dir}/export", report=said.append)
     return said
 
 

@@ -15,7 +15,7 @@ from conftest import local
 from beam_pipelines.convert import convert
 from beam_pipelines.options import ConvertOptions, Source
 from estimator_app.__main__ import main
-from estimator_app.loops import LOOPS, default_loop
+from estimator_app.trainers.registry import LOOPS, default_loop
 
 pytestmark = keras_warns
 ROOT = Path(__file__).parent.parent
@@ -23,10 +23,10 @@ CLASSES = tuple("3142567890")
 # Trains; after the third step it says so, and waits for a line.
 RUNNER = """
 import sys
-from estimator_app.quiet import import_tensorflow
+from estimator_app.runtime.tensorflow_startup import import_tensorflow
 import_tensorflow(verbose=False)
 from estimator_app.__main__ import main
-from estimator_app.progress import Progress
+from estimator_app.trainers.progress import Progress
 took = Progress.took
 def waits(self, *args):
     took(self, *args)

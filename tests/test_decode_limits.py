@@ -15,19 +15,19 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from beam_pipelines import images
-from beam_pipelines.images import Rejected, check_image
+from beam_pipelines.images import check
+from beam_pipelines.images.check import Rejected, check_image
 from beam_pipelines.options import ImageOptions
-from beam_pipelines.thumbnails import thumbnail
+from beam_pipelines.report.thumbnails import thumbnail
 from estimator_app.stored import as_stored
-from tpu_input.decode_limits import MAX_PIXELS, PILLOW_MAX_PIXELS
-from tpu_input.jpeg_markers import num_scans
+from tpu_input.dataset_format.decode_limits import MAX_PIXELS, PILLOW_MAX_PIXELS
+from tpu_input.dataset_format.jpeg_markers import num_scans
 
 LIMIT = 600_000_000  # bytes for one image, as --max_pixels promises
 # The peak of this process alone: ru_maxrss would count that of pytest, from which it was forked.
 CODE = """
 import sys
-from beam_pipelines.images import Rejected, check_image
+from beam_pipelines.images.check import Rejected, check_image
 from beam_pipelines.options import ImageOptions
 peak = lambda: 1024 * int(open("/proc/self/status").read().split("VmHWM:")[1].split()[0])
 data = open(sys.argv[1], "rb").read()
@@ -170,15 +170,15 @@ def is_locked() -> bool:
 @pytest.mark.parametrize("large", [False, True])
 def test_large_images_are_decoded_one_at_a_time(large, monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    seen, decode = [], images._decode
+    seen, decode = [], check._decode
 
     def looked(*arguments):
         with contextlib.suppress(StopIteration):
             seen.append(is_locked())
         return decode(*arguments)
 
-    monkeypatch.setattr(images, "_decode", looked)
-    monkeypatch.setattr(images, "_LARGE_BYTES", 10_000 if large else 10_000_000)
+    monkeypatch.setattr(check, "_decode", looked)
+    monkeypatch.setattr(check, "_LARGE_BYTES", 10_000 if large else 10_000_000)
     check_image(encoded(Image.new("RGB", (100, 100)), "PNG"), ImageOptions())
     assert seen == ([True] if large else [])
     assert not large or not is_locked()
@@ -186,5 +186,5 @@ def test_large_images_are_decoded_one_at_a_time(large, monkeypatch, tmp_path):
 
 def test_without_a_place_for_the_lock_images_are_decoded_all_the_same(monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
-    monkeypatch.setattr(images, "_LARGE_BYTES", 0)
+    monkeypatch.setattr(check, "_LARGE_BYTES", 0)
     assert check_image(encoded(Image.new("RGB", (10, 10)), "PNG"), ImageOptions()).fixed == "format PNG"

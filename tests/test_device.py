@@ -11,7 +11,7 @@ from PIL import Image
 
 from tpu_input import InputConfig, from_infeed, make_eval_input_fn, make_train_input_fn
 from tpu_input.config import DTYPES, LAYOUTS
-from tpu_input.images import decode_for_evaluation, decode_for_training, decode_whole
+from tpu_input.pipeline.images import decode_for_evaluation, decode_for_training, decode_whole
 
 SHAPES = {"NHWC": (6, 8, 8, 3), "HWCN": (8, 8, 3, 6), "HWNC": (8, 8, 6, 3)}
 
@@ -138,6 +138,6 @@ def test_a_configuration_that_cannot_work_says_what_is_needed(change, message):
 def test_small_and_large_windows_are_resized_alike(monkeypatch, size):
     made = []
     for cast_up_to in (0, 100):
-        monkeypatch.setattr("tpu_input.images.CAST_UP_TO", cast_up_to)
+        monkeypatch.setattr("tpu_input.pipeline.images.CAST_UP_TO", cast_up_to)
         made.append(decode_for_training(jpeg(*size), [0, 7], InputConfig(32)).numpy().astype(int))
     assert np.abs(made[0] - made[1]).max() <= 1

@@ -13,8 +13,9 @@ import tensorflow as tf
 from conftest import files
 
 import tpu_input
-from tpu_input import InputConfig, RecordSource, __main__, read_manifest, schema
-from tpu_input.images import decode_for_evaluation
+from tpu_input import InputConfig, RecordSource, __main__, read_manifest
+from tpu_input.dataset_format import records as record_format
+from tpu_input.pipeline.images import decode_for_evaluation
 from tpu_input.record_source import write_dali_index
 
 CONFIG = InputConfig(image_size=8)
@@ -95,7 +96,9 @@ def test_dali_s_index_says_where_records_lie(dataset_copy, capsys):
     assert "11 index files" in capsys.readouterr().out
     lines = (dataset_copy / "index" / "train-00000-of-00009.idx").read_text().splitlines()
     with (dataset_copy / "train-00000-of-00009.tfrecord").open("rb") as file:
-        frames = [(offset, len(payload) + schema.FRAME_BYTES) for offset, payload in schema.read_frames(file)]
+        frames = [
+            (offset, len(payload) + record_format.FRAME_BYTES) for offset, payload in record_format.read_frames(file)
+        ]
     assert [tuple(map(int, line.split())) for line in lines] == frames
 
 

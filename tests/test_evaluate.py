@@ -12,13 +12,14 @@ import sklearn.metrics
 import tensorflow as tf
 from app_fixtures import configured, held_out_records, keras_warns
 
-from estimator_app import loop
-from estimator_app.classifier import load_classifier
+from estimator_app import train as training
 from estimator_app.evaluate import evaluate_checkpoint, evaluate_export
-from estimator_app.evaluation import watchable
-from estimator_app.lookup import find_checkpoint
-from estimator_app.loops import LOOPS
-from tpu_input import read_manifest, schema
+from estimator_app.model.evaluation import watchable
+from estimator_app.saved_model.classifier import load_classifier
+from estimator_app.saved_model.find import find_checkpoint
+from estimator_app.trainers.registry import LOOPS
+from tpu_input import read_manifest
+from tpu_input.dataset_format import records as record_format
 
 pytestmark = keras_warns
 
@@ -59,14 +60,14 @@ def test_a_damaged_record_is_named_and_gives_no_number(finished, dataset_copy):
     classifier, manifest = load_classifier(finished.export), read_manifest(dataset_copy)
     shard = dataset_copy / manifest.split("validation").shards[0].name
     with open(shard, "rb") as file:
-        payloads = [payload for _, payload in schema.read_frames(file)]
-    image = schema.decode(payloads[3]).encoded
+        payloads = [payload for _, payload in record_format.read_frames(file)]
+    image = record_format.decode(payloads[3]).encoded
     payloads[3] = payloads[3].replace(image, b"\xff\xd8" + bytes(len(image) - 2))
-    shard.write_bytes(b"".join(map(schema.frame, payloads)))
+    shard.write_bytes(b"".join(map(record_format.frame, payloads)))
     with pytest.raises(ValueError, match=rf"record 3 of '{shard}' holds a damaged JPEG file"):
         evaluate_export(classifier, manifest, "validation", 32)
     payloads[3] = b"no Example"
-    shard.write_bytes(b"".join(map(schema.frame, payloads)))
+    shard.write_bytes(b"".join(map(record_format.frame, payloads)))
     with pytest.raises(ValueError, match=rf"record 3 of '{shard}' holds .* \(Could not parse example input\); find"):
         evaluate_export(classifier, manifest, "validation", 32)
     shard.write_bytes(shard.read_bytes()[:-10])
@@ -103,7 +104,7 @@ def test_an_export_whose_probabilities_underflow_has_the_figures_that_scikit_lea
         pytest.importorskip("tensorflow_estimator", reason="TPUEstimator ends with TensorFlow 2.15")
     model_dir = str(tmp_path)
     config = configured(digits_dataset, loop=kind, network="test_evaluate:sure", train_steps=1, learning_rate=1e-9)
-    exported = loop.run(digits_dataset, config, model_dir, f"{model_dir}/export", report=lambda line: None).export
+    exported = training.run(digits_dataset, config, model_dir, f"{model_dir}/export", report=lambda line: None).export
     classifier = load_classifier(exported)
     records = held_out_records(digits_dataset)
     files, labels = [record.encoded for record in records], np.array([record.label for record in records])

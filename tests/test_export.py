@@ -19,10 +19,10 @@ pytest.importorskip("tensorflow_estimator", reason="TPUEstimator ends with Tenso
 from app_fixtures import configured, held_out_records, keras_warns
 from tensorflow.core.protobuf import saved_model_pb2
 
-from estimator_app.classifier import load_classifier
-from estimator_app.estimator import make_estimator
 from estimator_app.export import export_model, read_origin
-from estimator_app.lookup import find_export
+from estimator_app.saved_model.classifier import load_classifier
+from estimator_app.saved_model.find import find_export
+from estimator_app.trainers.tpu_estimator.estimator import make_estimator
 from tpu_input import make_eval_input_fn
 
 pytestmark = keras_warns

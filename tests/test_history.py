@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from estimator_app.history import Row, best, is_stale, read_history, write_history
+from estimator_app.model_dir.history import Row, best, is_stale, read_history, write_history
 
 
 def rows(metric: str, *values: float) -> list[Row]:

@@ -15,8 +15,8 @@ from conftest import local
 from PIL import Image
 
 from beam_pipelines.convert import convert
+from beam_pipelines.images.rejection_reasons import REASONS
 from beam_pipelines.options import ConvertOptions, ImageOptions, Source
-from beam_pipelines.reasons import REASONS
 from beam_pipelines.verify import verify
 from tpu_input import InputConfig, eval_steps, make_eval_input_fn
 

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 from conftest import Context
 
+from tpu_input.dataset_format.records import Manifest, Shard, Split
 from tpu_input.evaluate import eval_steps
-from tpu_input.hosts import Host
-from tpu_input.schema import Manifest, Shard, Split
+from tpu_input.pipeline.hosts import Host
 
 IMAGENET_TRAIN, IMAGENET_VALIDATION = 1_281_167, 50_000
 

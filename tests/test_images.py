@@ -10,10 +10,10 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from beam_pipelines import images
-from beam_pipelines.images import CheckedImage, Rejected, check_image, stored_bytes
+from beam_pipelines.images import check
+from beam_pipelines.images.check import CheckedImage, Rejected, check_image, stored_bytes
 from beam_pipelines.options import ImageOptions
-from tpu_input.upright import upright
+from tpu_input.dataset_format.orientation import upright
 
 
 def picture(mode: str = "RGB", size: tuple[int, int] = (40, 30)) -> Image.Image:
@@ -160,8 +160,8 @@ def test_the_sums_give_the_mean_and_deviation_of_the_pixels():
     data = encoded(picture(size=(320, 240)), quality=95)
     image = checked(data)
     pixels = np.asarray(Image.open(io.BytesIO(data)), float).reshape(-1, 3)
-    mean = np.array(image.sums) / images.SAMPLE_SIDE**2
-    std = np.sqrt(np.array(image.squares) / images.SAMPLE_SIDE**2 - mean**2)
+    mean = np.array(image.sums) / check.SAMPLE_SIDE**2
+    std = np.sqrt(np.array(image.squares) / check.SAMPLE_SIDE**2 - mean**2)
     np.testing.assert_allclose(mean, pixels.mean(axis=0), atol=1.5)
     np.testing.assert_allclose(std, pixels.std(axis=0), atol=1.5)
 
@@ -188,7 +188,7 @@ def test_a_camera_s_photograph_has_the_statistics_and_size_of_the_whole_though_i
     data = encoded(image, quality=95)
     quick = checked(data)
     assert (quick.width, quick.height) == (2400, 1800)
-    monkeypatch.setattr(images, "MEASURED_SIDE", 1801)
+    monkeypatch.setattr(check, "MEASURED_SIDE", 1801)
     whole = checked(data)
     assert quick.sums != whole.sums  # or else nothing was saved
     np.testing.assert_allclose(quick.sums, whole.sums, rtol=0.01)
@@ -256,5 +256,5 @@ def test_a_large_image_is_put_on_white_in_bands_as_a_small_one_is(monkeypatch):
     random = np.random.default_rng(0)
     pixels = Image.fromarray(random.integers(0, 256, (60, 50, 4), np.uint8))
     expected = Image.alpha_composite(Image.new("RGBA", pixels.size, "white"), pixels).convert("RGB")
-    monkeypatch.setattr("tpu_input.upright._BAND_PIXELS", 7 * 50)
+    monkeypatch.setattr("tpu_input.dataset_format.orientation._BAND_PIXELS", 7 * 50)
     np.testing.assert_array_equal(np.asarray(upright(pixels.copy())), np.asarray(expected))

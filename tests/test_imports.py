@@ -12,16 +12,7 @@ import pytest
 import tpu_input
 
 ROOT = Path(__file__).parent.parent
-SHARED = (
-    "tpu_input.schema",
-    "tpu_input.command_line",
-    "tpu_input.google_client",
-    "tpu_input.json_fields",
-    "tpu_input.upright",
-    "tpu_input.color_profiles",
-    "tpu_input.decode_limits",
-    "tpu_input.jpeg_markers",
-)
+SHARED = ("tpu_input.dataset_format", "tpu_input.command_line")
 
 
 def imported(package: str) -> set[tuple[str, str]]:
@@ -56,19 +47,19 @@ def test_a_package_imports_only_what_the_design_allows(package, forbidden):
 
 def test_the_tpu_s_compiler_is_reached_through_files_alone():
     found = imported("estimator_app")
-    assert {file for file, module in found if module.split(".")[0] == "jax"} == {"tpu_compile.py"}
-    assert not {module for _, module in found if module.startswith("estimator_app.tpu_compile")}
-    roots = {module.split(".")[0] for file, module in found if file == "tpu_compile.py"}
+    assert {file for file, module in found if module.split(".")[0] == "jax"} == {"libtpu_program.py"}
+    assert not {module for _, module in found if module.startswith("estimator_app.preflight.libtpu_program")}
+    roots = {module.split(".")[0] for file, module in found if file == "libtpu_program.py"}
     assert not roots & {"estimator_app", "tpu_input", "tensorflow"}
 
 
 @pytest.mark.parametrize(
     "module",
     [
-        "tpu_input.schema",
+        "tpu_input.dataset_format.records",
         "tpu_input.command_line",
-        "tpu_input.google_client",
-        "tpu_input.upright",
+        "tpu_input.command_line.google_client",
+        "tpu_input.dataset_format.orientation",
         "tpu_input",
         "beam_pipelines.convert",
         "beam_pipelines.verify",

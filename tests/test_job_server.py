@@ -19,10 +19,10 @@ from apache_beam.pipeline import Pipeline
 from cloud import free_port
 from conftest import files, local
 
+from beam_pipelines.conversion.planning import make_plan
+from beam_pipelines.conversion.working_folder import Work
 from beam_pipelines.convert import build_writing, convert
 from beam_pipelines.options import ConvertOptions, Source
-from beam_pipelines.planning import make_plan
-from beam_pipelines.work import Work
 from benchmarks.corpus import make_corpus
 
 pytestmark = [

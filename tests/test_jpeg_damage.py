@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 from sklearn.datasets import load_sample_images
 
-from beam_pipelines.images import Rejected, check_image
+from beam_pipelines.images.check import Rejected, check_image
 from beam_pipelines.options import ImageOptions
 
 PHOTOGRAPHS = [Image.fromarray(image) for image in load_sample_images().images]

@@ -15,14 +15,10 @@ from inputs import listed, make, reasons
 from beam_pipelines import storage
 from beam_pipelines.__main__ import main
 from beam_pipelines.dry_run import _work
-from beam_pipelines.listing import check_source
 from beam_pipelines.options import ConvertOptions, Source
-from beam_pipelines.rows import (
-    Row,
-    kind,
-    size_row,
-)
-from tpu_input.schema import Record, encode, frame
+from beam_pipelines.sources.listing import check_source
+from beam_pipelines.sources.rows import Row, kind, size_row
+from tpu_input.dataset_format.records import Record, encode, frame
 
 
 def test_the_first_folder_names_the_class_however_deep_the_image_lies(tmp_path):

@@ -13,15 +13,13 @@ import tensorflow as tf
 from conftest import local
 from inputs import listed, make, reasons
 
-from beam_pipelines import command_line, storage
+from beam_pipelines import flag_values, storage
 from beam_pipelines.__main__ import main
 from beam_pipelines.convert import convert
-from beam_pipelines.listing import check_source
-from beam_pipelines.lists import list_columns, rows_of_list
 from beam_pipelines.options import ConvertOptions, Source
-from beam_pipelines.rows import (
-    Row,
-)
+from beam_pipelines.sources.listing import check_source
+from beam_pipelines.sources.lists import list_columns, rows_of_list
+from beam_pipelines.sources.rows import Row
 
 
 def test_a_csv_takes_columns_in_any_order_quotes_utf8_and_relative_paths(tmp_path):
@@ -148,12 +146,12 @@ def test_a_label_list_for_a_list_is_refused():
 
 def test_class_names_saved_by_an_editor_of_windows_are_the_names(tmp_path):
     (tmp_path / "labels.txt").write_bytes(b"\xef\xbb\xbfcat\r\ndog\r\n")
-    assert command_line.names(str(tmp_path / "labels.txt")) == ("cat", "dog")
+    assert flag_values.names(str(tmp_path / "labels.txt")) == ("cat", "dog")
 
 
 def test_a_second_label_list_for_one_split_is_refused_rather_than_taken_for_both():
     with pytest.raises(ValueError, match="each split needs a --label_list of its own, as SPLIT=FILE; got"):
-        command_line.with_label_lists([Source("/in")], ["/a.txt", "/b.txt"])
+        flag_values.with_label_lists([Source("/in")], ["/a.txt", "/b.txt"])
 
 
 def test_a_line_that_is_not_utf8_makes_up_no_names(tmp_path):

@@ -17,13 +17,13 @@ from nasty import crops, encoded, write
 from PIL import Image, ImageOps
 from sklearn.datasets import load_digits, load_sample_images
 
-from beam_pipelines import look_alikes, near_duplicates
-from beam_pipelines.columns import read_all
+from beam_pipelines.conversion.output import complete_manifest
 from beam_pipelines.convert import convert
-from beam_pipelines.dataset import complete_manifest
-from beam_pipelines.look_alikes import find_look_alikes
 from beam_pipelines.options import ConvertOptions, Source
-from beam_pipelines.report import write_report
+from beam_pipelines.report import look_alikes, near_duplicates
+from beam_pipelines.report.index_columns import read_all
+from beam_pipelines.report.look_alikes import find_look_alikes
+from beam_pipelines.report.page import write_report
 
 
 def ramp(start: int, end: int) -> Image.Image:

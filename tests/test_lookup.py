@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from estimator_app.exports import keep
-from estimator_app.lookup import find_checkpoint, find_export
+from estimator_app.model_dir.exports import keep
+from estimator_app.saved_model.find import find_checkpoint, find_export
 
 
 @pytest.fixture

@@ -12,10 +12,11 @@ pytest.importorskip("tensorflow_estimator", reason="TPUEstimator ends with Tenso
 
 from app_fixtures import configured, keras_warns
 
-from estimator_app import loop, rounds
-from estimator_app.estimator import make_estimator
+from estimator_app import train as training
+from estimator_app.trainers.tpu_estimator import train as estimator_training
+from estimator_app.trainers.tpu_estimator.estimator import make_estimator
 from tpu_input import make_eval_input_fn
-from tpu_input.schema import Split
+from tpu_input.dataset_format.records import Split
 
 pytestmark = keras_warns
 v1 = tf.compat.v1
@@ -23,7 +24,7 @@ v1 = tf.compat.v1
 
 def train(manifest, model_dir, said=None, **options):
     report = (said if said is not None else []).append
-    return loop.run(manifest, configured(manifest, **options), str(model_dir), f"{model_dir}/export", report=report)
+    return training.run(manifest, configured(manifest, **options), str(model_dir), f"{model_dir}/export", report=report)
 
 
 def weights(model_dir) -> dict[str, np.ndarray]:
@@ -58,7 +59,7 @@ def straight(digits_dataset, tmp_path_factory):
     ],
 )
 def test_the_next_stop_is_a_multiple_of_steps_per_eval_or_the_end(step, steps_per_eval, train_steps, stop):
-    assert loop.next_stop(step, steps_per_eval, train_steps) == stop
+    assert training.next_stop(step, steps_per_eval, train_steps) == stop
 
 
 @pytest.mark.long
@@ -69,7 +70,7 @@ def test_a_run_stopped_after_7_of_20_steps_ends_with_the_same_weights(digits_dat
 
     config = configured(digits_dataset, steps_per_eval=7)
     with pytest.raises(KeyboardInterrupt):
-        loop.run(digits_dataset, config, str(tmp_path), f"{tmp_path}/export", report=stop_at_the_first_evaluation)
+        training.run(digits_dataset, config, str(tmp_path), f"{tmp_path}/export", report=stop_at_the_first_evaluation)
     assert weights(tmp_path)["global_step"] == 7
     said: list[str] = []
     train(digits_dataset, tmp_path, said)
@@ -173,7 +174,7 @@ def test_another_split_and_a_lost_export_are_made_good_without_training(digits_d
 def test_every_example_counts_once_whatever_the_batch(digits_dataset, straight, batch_size, layout):
     expected = train(digits_dataset, straight).metrics
     config = configured(digits_dataset, eval_batch_size=batch_size, layout=layout)
-    found = rounds.evaluate(make_estimator(config, str(straight)), digits_dataset, config)
+    found = estimator_training.evaluate(make_estimator(config, str(straight)), digits_dataset, config)
     assert found.num_examples == digits_dataset.split("validation").num_examples
     assert found.accuracy == pytest.approx(expected.accuracy, abs=1e-6)
     assert found.loss == pytest.approx(expected.loss, rel=1e-4)
@@ -187,14 +188,14 @@ def test_shards_that_hold_less_than_promised_are_no_result(digits_dataset, strai
     config = configured(promising)
     missing = f"record {split.shards[0].num_examples} of .*{split.shards[0].name} cannot be read; .* fewer records than"
     with pytest.raises(tf.errors.InvalidArgumentError, match=missing):
-        rounds.evaluate(make_estimator(config, str(straight)), promising, config)
+        estimator_training.evaluate(make_estimator(config, str(straight)), promising, config)
 
 
 def test_classes_of_another_dataset_are_no_result(digits_dataset, straight):
     config = configured(digits_dataset)
     other = dataclasses.replace(digits_dataset, classes=("cat", "dog"))
     with pytest.raises(ValueError, match=r"has classes \('cat', 'dog'\), the model \('0', '1'"):
-        rounds.evaluate(make_estimator(config, str(straight)), other, config)
+        estimator_training.evaluate(make_estimator(config, str(straight)), other, config)
 
 
 def test_a_split_without_examples_is_refused_before_anything_is_written(digits_dataset, tmp_path):

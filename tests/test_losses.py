@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from estimator_app.losses import balanced, cross_entropy, weighted_mean
+from estimator_app.model.losses import balanced, cross_entropy, weighted_mean
 
 LOGITS = np.random.default_rng(0).normal(0, 3, [8, 5]).astype(np.float32)
 LABELS = np.arange(8, dtype=np.int32) % 5

@@ -13,13 +13,14 @@ import pytest
 import tensorflow as tf
 from app_fixtures import configured, keras_warns
 
-from estimator_app import commands, loop
+from estimator_app import commands
+from estimator_app import train as training
 from estimator_app.__main__ import main
-from estimator_app.lock import LOCK_NAME
-from estimator_app.loops import LOOPS, default_loop
-from estimator_app.patience import Moved
-from estimator_app.progress import Progress
-from estimator_app.quiet import one_line
+from estimator_app.model_dir.lock import LOCK_NAME
+from estimator_app.runtime.tensorflow_startup import one_line
+from estimator_app.trainers.patience import Moved
+from estimator_app.trainers.progress import Progress
+from estimator_app.trainers.registry import LOOPS, default_loop
 
 pytestmark = keras_warns
 HERE = Path(__file__).parent
@@ -38,7 +39,7 @@ def straight(by, digits_dataset, tmp_path_factory) -> Path:
     """The model_dir of a run that lost nothing; not to be changed."""
     model_dir = tmp_path_factory.mktemp("straight")
     config = configured(digits_dataset, loop=by, **OPTIONS)
-    loop.run(digits_dataset, config, str(model_dir), f"{model_dir}/export", report=lambda line: None)
+    training.run(digits_dataset, config, str(model_dir), f"{model_dir}/export", report=lambda line: None)
     return model_dir
 
 
@@ -78,7 +79,7 @@ def test_a_lost_tpu_is_left_and_found_again_at_the_checkpoint(by, digits_dataset
     monkeypatch.setattr(Progress, "took", lose)
     config = configured(digits_dataset, loop=by, **OPTIONS)
     said: list[str] = []
-    loop.run(digits_dataset, config, str(tmp_path), f"{tmp_path}/export", Nothing(), said.append, Stop())
+    training.run(digits_dataset, config, str(tmp_path), f"{tmp_path}/export", Nothing(), said.append, Stop())
     assert len(waited) == 2
     assert said[1].startswith("the TPU is away (lost at step 5); trying again from step 4 in ")
     assert said[2].startswith("resuming cnn at step 4/6")
@@ -100,7 +101,7 @@ def test_a_worker_that_is_killed_and_comes_back_here_or_elsewhere_is_found(by, d
     assert said[2].startswith("resuming cnn at step 2/6")
     assert said[4].startswith("moved: the TPU is at another address now, grpc://127.0.0.1:")
     config = configured(digits_dataset, loop=by, **OPTIONS | {"iterations_per_loop": 1})
-    loop.run(digits_dataset, config, str(tmp_path), f"{tmp_path}/export", report=said.append)
+    training.run(digits_dataset, config, str(tmp_path), f"{tmp_path}/export", report=said.append)
     assert said[5].startswith("resuming cnn at step 4/6")
     assert_same_weights(tmp_path, straight)
 
@@ -110,7 +111,7 @@ def test_a_tpu_at_another_address_is_gone_on_with_by_the_same_command(digits_dat
         raise Moved("the TPU is at another address now, grpc://10.0.0.3:8470")
 
     executed: list[list[str]] = []
-    monkeypatch.setattr(loop, "run", moved)
+    monkeypatch.setattr(training, "run", moved)
     monkeypatch.setattr(commands.os, "execv", lambda path, command: executed.append(command))
     command = ["train", f"--dataset={digits_dataset.path}", f"--model_dir={tmp_path}/model"]
     assert main(command) == 0
@@ -122,4 +123,4 @@ def test_a_model_dir_in_which_nothing_can_be_written_is_said_before_training(by,
     (tmp_path / LOCK_NAME).mkdir()  # root, as which tests may run, may write anywhere else
     config = configured(digits_dataset, loop=by)
     with pytest.raises(OSError, match=f"cannot write to '{tmp_path}': Is a directory; give another --model_dir"):
-        loop.run(digits_dataset, config, str(tmp_path), f"{tmp_path}/export", report=lambda line: None)
+        training.run(digits_dataset, config, str(tmp_path), f"{tmp_path}/export", report=lambda line: None)

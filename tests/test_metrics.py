@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from estimator_app.metrics import batch_sums, results, streaming
+from estimator_app.model.metrics import batch_sums, results, streaming
 
 v1 = tf.compat.v1
 

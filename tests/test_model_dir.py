@@ -10,8 +10,16 @@ import tensorflow as tf
 from app_fixtures import OPTIONS
 
 from estimator_app.config import TrainConfig
-from estimator_app.evaluation import Metrics
-from estimator_app.model_dir import Finished, begun, claim, read_command, read_config, read_finished, write_finished
+from estimator_app.model.evaluation import Metrics
+from estimator_app.model_dir.run_files import (
+    Finished,
+    begun,
+    claim,
+    read_command,
+    read_config,
+    read_finished,
+    write_finished,
+)
 from tpu_input import InputConfig
 
 CONFIG = TrainConfig(

@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 from app_fixtures import keras_warns
 
-from estimator_app.networks import cnn, find_network, make_model, resnet18, resnet50
+from estimator_app.model.networks import cnn, find_network, make_model, resnet18, resnet50
 
 pytestmark = keras_warns
 needs_estimator = pytest.mark.skipif(tf.__version__ >= "2.16", reason="TPUEstimator's graph ends with TensorFlow 2.15")

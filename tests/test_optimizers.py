@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from estimator_app.optimizers import OPTIMIZERS, make_optimizer
+from estimator_app.model.optimizers import OPTIMIZERS, make_optimizer
 
 v1 = tf.compat.v1
 STEPS, DECAY = 5, 0.01

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from beam_pipelines import packing
+from beam_pipelines.runners import wheel as wheel_building
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("beam_pipelines", "tpu_input", "estimator_app")
@@ -20,7 +20,7 @@ PACKAGES = ("beam_pipelines", "tpu_input", "estimator_app")
 def installed(tmp_path_factory) -> Path:
     """A folder into which pip has installed the wheel, without what it needs."""
     folder = tmp_path_factory.mktemp("packing")
-    wheel = packing.write_wheel(str(folder))
+    wheel = wheel_building.write_wheel(str(folder))
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", f"--target={folder}/site"]
     subprocess.run([*pip, wheel], check=True, capture_output=True)
     return folder / "site"
@@ -36,12 +36,15 @@ def test_pip_installs_every_file_of_the_packages_from_the_wheel(installed):
 
 def test_the_wheel_of_an_installed_wheel_is_the_same(installed, tmp_path):
     """Without setup.py or source tree, as after pip install jpeg2tpu."""
-    code = "import sys; from beam_pipelines.packing import write_wheel; print(write_wheel(sys.argv[1]))"
+    code = "import sys; from beam_pipelines.runners.wheel import write_wheel; print(write_wheel(sys.argv[1]))"
     # Isolated from the tree: site-packages hold the requirements, the folder before them the installed wheel.
     paths = f"import sys; sys.path[:] = [{str(installed)!r}, *(p for p in sys.path if 'finder' not in p)]; {code}"
     done = subprocess.run([sys.executable, "-P", "-c", paths, str(tmp_path)], capture_output=True, text=True, cwd="/")
     assert done.returncode == 0, done.stderr
-    with zipfile.ZipFile(done.stdout.strip()) as again, zipfile.ZipFile(packing.write_wheel(str(installed))) as first:
+    with (
+        zipfile.ZipFile(done.stdout.strip()) as again,
+        zipfile.ZipFile(wheel_building.write_wheel(str(installed))) as first,
+    ):
         modules = {name for name in again.namelist() if "dist-info" not in name}
         assert modules == {name for name in first.namelist() if "dist-info" not in name}
         assert all(again.read(name) == first.read(name) for name in modules)
@@ -51,7 +54,7 @@ def test_the_same_package_gives_the_same_bytes_so_that_engines_stage_it_once(tmp
     wheels = []
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
-        wheels.append(Path(packing.write_wheel(str(tmp_path / name))).read_bytes())
+        wheels.append(Path(wheel_building.write_wheel(str(tmp_path / name))).read_bytes())
     assert wheels[0] == wheels[1]
 
 
@@ -61,4 +64,4 @@ def test_a_source_tree_that_is_not_installed_is_told_to_be(tmp_path, monkeypatch
 
     monkeypatch.setattr(importlib.metadata, "distribution", missing)
     with pytest.raises(ValueError, match=r"jpeg2tpu is not installed, so workers cannot be given it; run: pip install"):
-        packing.write_wheel(str(tmp_path))
+        wheel_building.write_wheel(str(tmp_path))

@@ -7,14 +7,14 @@ import random
 
 import pytest
 
-from beam_pipelines import pieces
+from beam_pipelines.storage import ranged_file
 
 DATA = b"".join(b"line %d\n" % number for number in range(2000))
 
 
 @pytest.fixture
 def fetched(monkeypatch) -> list[tuple[int, int]]:
-    monkeypatch.setattr(pieces, "PIECE_BYTES", 5000)
+    monkeypatch.setattr(ranged_file, "PIECE_BYTES", 5000)
     return []
 
 
@@ -24,7 +24,7 @@ def opened(fetched):
         fetched.append((start, end))
         return DATA[start:end]
 
-    return pieces.in_pieces(len(DATA), fetch)
+    return ranged_file.in_pieces(len(DATA), fetch)
 
 
 @pytest.mark.parametrize(
@@ -55,4 +55,4 @@ def test_reads_anywhere_give_the_same_as_in_memory(fetched):
 
 
 def test_an_empty_file_is_read_without_a_request():
-    assert pieces.in_pieces(0, lambda start, end: pytest.fail("asked")).read() == b""
+    assert ranged_file.in_pieces(0, lambda start, end: pytest.fail("asked")).read() == b""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from estimator_app.evaluation import Metrics
-from estimator_app.history import Row
-from estimator_app.plots import draw_confusion, draw_curves
+from estimator_app.model.evaluation import Metrics
+from estimator_app.model_dir.history import Row
+from estimator_app.model_dir.plots import draw_confusion, draw_curves
 
 NAMES = ("US$ to A$", "$\\frac{$", "$", "100 % _^")
 

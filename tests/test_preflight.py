@@ -9,8 +9,8 @@ import tensorflow as tf
 from app_fixtures import configured, keras_warns
 from test_app_commands import FLAGS, refused, run
 
-from estimator_app.loops import default_loop
-from estimator_app.model_dir import claim
+from estimator_app.model_dir.run_files import claim
+from estimator_app.trainers.registry import default_loop
 
 pytestmark = keras_warns
 LOOP = default_loop()
@@ -56,7 +56,7 @@ def test_a_bad_run_exits_1_with_what_to_do_and_so_does_its_json(capsys, digits_d
 @pytest.mark.parametrize("flag", ["--service=grpc://nowhere.invalid:5050", "--cache=decoded"])
 @pytest.mark.long
 def test_what_other_machines_are_for_is_not_asked_of_this_one(capsys, digits_dataset, monkeypatch, flag):
-    monkeypatch.setattr("tpu_input.caching.available_bytes", lambda: 0)
+    monkeypatch.setattr("tpu_input.pipeline.caching.available_bytes", lambda: 0)
     code, out, err = run(capsys, *asked(digits_dataset, flag))
     assert (code, err) == (0, "")
     assert "✗" not in out

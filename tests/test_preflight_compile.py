@@ -7,10 +7,10 @@ import re
 
 import pytest
 
-from estimator_app.compiler import Program
-from estimator_app.findings import COSTS, GOOD, UNKNOWN
-from estimator_app.preflight_compile import check_compile
-from estimator_app.topologies import find_topology
+from estimator_app.preflight.compile import check_compile
+from estimator_app.preflight.compiler import Program
+from estimator_app.preflight.findings import COSTS, GOOD, UNKNOWN
+from estimator_app.runtime.topologies import find_topology
 from tpu_input.config import LAYOUTS
 
 MEMORY = {"argument": 10, "output": 0, "alias": 0, "temp": 0, "generated_code": 0}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from estimator_app.findings import COSTS, GOOD
-from estimator_app.preflight_feeding import check_feeding, pace
-from estimator_app.topologies import find_topology
+from estimator_app.preflight.feeding import check_feeding, pace
+from estimator_app.preflight.findings import COSTS, GOOD
+from estimator_app.runtime.topologies import find_topology
 from tpu_input import InputConfig
-from tpu_input.benchmark import Cost, single_threaded_rate, whole_cost
+from tpu_input.benchmark.measure import Cost, single_threaded_rate, whole_cost
 
 V5E = find_topology("v5e:2x2")
 ONE_CORE_S = Cost(images_per_second=2420, cpu_ms=1000 / 1210)

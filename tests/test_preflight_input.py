@@ -9,8 +9,8 @@ import tensorflow as tf
 from app_fixtures import configured
 from conftest import Context
 
-from estimator_app.findings import FAILS, GOOD
-from estimator_app.preflight_input import Feed, check_evaluation, check_training, unaugmented
+from estimator_app.preflight.findings import FAILS, GOOD
+from estimator_app.preflight.input import Feed, check_evaluation, check_training, unaugmented
 from tpu_input import eval_steps, make_eval_input_fn, make_train_input_fn
 
 HOSTS, CORES, BATCH = 4, 2, 8  # of a core

@@ -14,9 +14,9 @@ import pytest
 import tensorflow as tf
 from terminal import open_terminal, read_all
 
-from estimator_app import progress as progress_module
-from estimator_app.progress import READY, Progress, TimeLeft, timed
-from tpu_input.reading import untuned
+from estimator_app.trainers import progress as progress_module
+from estimator_app.trainers.progress import READY, Progress, TimeLeft, timed
+from tpu_input.pipeline.reading import untuned
 
 
 @pytest.mark.parametrize(

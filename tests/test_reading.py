@@ -13,11 +13,12 @@ import pytest
 
 from beam_pipelines import __main__ as main_module
 from beam_pipelines import convert as convert_module
-from beam_pipelines import local_files, storage
+from beam_pipelines import storage
 from beam_pipelines.__main__ import main
-from beam_pipelines.images import Rejected
-from beam_pipelines.reading import map_images, read_rows
-from beam_pipelines.rows import Row, find
+from beam_pipelines.images.check import Rejected
+from beam_pipelines.sources.read_ahead import map_images, read_rows
+from beam_pipelines.sources.rows import Row, find
+from beam_pipelines.storage import local as local_files
 
 
 def failing(error: Exception):

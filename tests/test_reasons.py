@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from beam_pipelines.reasons import REASONS
+from beam_pipelines.images.rejection_reasons import REASONS
 
 PACKAGE = Path(__file__).parent.parent / "beam_pipelines"
 

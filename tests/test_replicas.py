@@ -13,7 +13,7 @@ import tensorflow as tf
 from app_fixtures import configured, keras_warns
 from linear_network import step
 
-from estimator_app.strategy import make_trainer
+from estimator_app.trainers.tf_distribute.trainer import make_trainer
 
 pytestmark = keras_warns
 ROOT = Path(__file__).parent.parent
@@ -29,7 +29,7 @@ tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfigur
 sys.path.insert(0, "tests")
 from app_fixtures import configured
 from estimator_app import strategy_rounds
-from estimator_app.strategy import make_trainer
+from estimator_app.trainers.tf_distribute.trainer import make_trainer
 from tpu_input import read_manifest
 manifest = read_manifest(sys.argv[1])
 config = configured(manifest, loop="strategy", network="flat:flat", eval_batch_size=50, train_batch_size=32)
@@ -66,7 +66,7 @@ import dataclasses, sys, numpy as np, tensorflow as tf
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
 import linear_network
 from app_fixtures import configured
-from estimator_app.strategy import make_trainer
+from estimator_app.trainers.tf_distribute.trainer import make_trainer
 from tpu_input import read_manifest
 config = configured(read_manifest(sys.argv[1]), loop="strategy", **linear_network.OPTIONS)
 config = dataclasses.replace(config, classes=config.classes[:3])

@@ -16,19 +16,20 @@ from conftest import local
 from nasty import EVIL_CLASS, SCRIPT, encoded, write
 from PIL import Image
 
-from beam_pipelines import look_alikes, report, thumbnails
 from beam_pipelines.__main__ import main
-from beam_pipelines.columns import read_all
+from beam_pipelines.conversion.output import complete_manifest
 from beam_pipelines.convert import convert
-from beam_pipelines.dataset import complete_manifest
-from beam_pipelines.index import read_index, write_index
-from beam_pipelines.look_alikes import find_look_alikes
+from beam_pipelines.images.rejection_reasons import REASONS
 from beam_pipelines.options import ConvertOptions, Source
-from beam_pipelines.reasons import REASONS
-from beam_pipelines.rejections import MAX_SHOWN
-from beam_pipelines.report import write_report
-from beam_pipelines.thumbnails import thumbnail
+from beam_pipelines.report import look_alikes, thumbnails
+from beam_pipelines.report import page as report_page
+from beam_pipelines.report.index_columns import read_all
+from beam_pipelines.report.look_alikes import find_look_alikes
+from beam_pipelines.report.page import write_report
+from beam_pipelines.report.rejections import MAX_SHOWN
+from beam_pipelines.report.thumbnails import thumbnail
 from beam_pipelines.verify import verify
+from tpu_input.dataset_format.index import read_index, write_index
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +150,7 @@ def test_the_page_stays_below_five_megabytes_whatever_the_dataset():
         look_alikes.MAX_GROUPS * look_alikes.MAX_MEMBERS
         + look_alikes.MAX_COMMON * look_alikes.MAX_SHOWN_OF_COMMON
         + len(REASONS) * MAX_SHOWN
-        + report.MAX_EXAMPLE_CLASSES * report.MAX_EXAMPLES
+        + report_page.MAX_EXAMPLE_CLASSES * report_page.MAX_EXAMPLES
     )
     assert pictures * largest < 4_500_000
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from browser import browse, find_chromium
 
-from beam_pipelines import thumbnails
-from beam_pipelines.report import write_report
+from beam_pipelines.report import thumbnails
+from beam_pipelines.report.page import write_report
 
 
 @pytest.mark.skipif(find_chromium() is None, reason="needs Chromium: apt-get install chromium")

@@ -9,11 +9,11 @@ import pytest
 from conftest import files, local
 from test_convert import options
 
+from beam_pipelines.conversion.planning import make_plan
+from beam_pipelines.conversion.shard_writing import write_planned
+from beam_pipelines.conversion.working_folder import Work
 from beam_pipelines.convert import convert
-from beam_pipelines.planning import make_plan
 from beam_pipelines.verify import verify
-from beam_pipelines.work import Work
-from beam_pipelines.writing import write_planned
 
 
 @pytest.fixture

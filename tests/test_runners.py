@@ -16,9 +16,9 @@ from conftest import files, local
 from terminal import open_terminal, read_all
 from test_convert import options
 
+from beam_pipelines.conversion.planning import make_plan
+from beam_pipelines.conversion.working_folder import Work
 from beam_pipelines.convert import build_writing, convert
-from beam_pipelines.planning import make_plan
-from beam_pipelines.work import Work
 
 ROOT = Path(__file__).parent.parent
 

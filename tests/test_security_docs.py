@@ -10,8 +10,8 @@ from pathlib import Path
 from PIL import Image
 
 from beam_pipelines.__main__ import main
-from tpu_input.schema import read_frames
-from tpu_input.tfrecord import Example
+from tpu_input.dataset_format.records import read_frames
+from tpu_input.dataset_format.tfrecord import Example
 
 PAGE = Path(__file__).parents[1] / "docs" / "security.md"
 

@@ -13,7 +13,7 @@ from test_corrupt import SHARD, changed, rewrite
 
 from tpu_input import InputConfig, from_infeed, make_eval_input_fn, make_train_input_fn, read_manifest
 from tpu_input.__main__ import main
-from tpu_input.seeds import seed_for
+from tpu_input.pipeline.seeds import seed_for
 
 service = tf.data.experimental.service
 

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tpu_input import InputConfig, make_serving_input_receiver_fn
-from tpu_input.images import decode_for_evaluation
+from tpu_input.pipeline.images import decode_for_evaluation
 
 pytest.importorskip("tensorflow_estimator", reason="TPUEstimator ends with TensorFlow 2.15")
 

@@ -12,8 +12,9 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from tpu_input import InputConfig, Manifest, eval_steps, make_eval_input_fn, make_train_input_fn, schema, shards
-from tpu_input.schema import IMAGENET, MNIST, RecordSpec
+from tpu_input import InputConfig, Manifest, datasets, eval_steps, make_eval_input_fn, make_train_input_fn
+from tpu_input.dataset_format import records as record_format
+from tpu_input.dataset_format.records import IMAGENET, MNIST, RecordSpec
 
 WHOLE = InputConfig(image_size=28, crop_area=(1.0, 1.0), crop_aspect=(1.0, 1.0), flip=False, eval_crop=1.0)
 
@@ -93,22 +94,22 @@ def test_counts_are_kept_and_counted_again_for_what_has_changed(tmp_path, monkey
     pattern = write(tmp_path, [encoded(0, "JPEG")] * 12, IMAGENET)
     first = Manifest.from_shards(pattern, record=IMAGENET)
     counted = []
-    monkeypatch.setattr(shards, "_count", lambda path, num_bytes: counted.append(path) or 99)
+    monkeypatch.setattr(datasets, "_count", lambda path, num_bytes: counted.append(path) or 99)
     assert Manifest.from_shards(pattern, record=IMAGENET) == first
     assert not counted
     with (tmp_path / "train-00001").open("ab") as file:
-        file.write(schema.frame(b""))
+        file.write(record_format.frame(b""))
     changed = Manifest.from_shards(pattern, record=IMAGENET).split("train").shards
     assert [shard.num_examples for shard in changed] == [5, 99, 2]
-    assert json.loads((tmp_path / shards.COUNTS_NAME).read_text())["train-00000"][1] == 5
+    assert json.loads((tmp_path / datasets.COUNTS_NAME).read_text())["train-00000"][1] == 5
 
 
 def test_a_star_that_matches_the_counts_and_a_folder_means_the_shards(tmp_path):
     write(tmp_path, [encoded(0, "JPEG")] * 7, IMAGENET)
     (tmp_path / "aside").mkdir()
-    (tmp_path / f"{shards.COUNTS_NAME}.interrupted").touch()
+    (tmp_path / f"{datasets.COUNTS_NAME}.interrupted").touch()
     first = Manifest.from_shards(f"{tmp_path}/*", record=IMAGENET)
-    assert (tmp_path / shards.COUNTS_NAME).exists()
+    assert (tmp_path / datasets.COUNTS_NAME).exists()
     assert Manifest.from_shards(f"{tmp_path}/*", record=IMAGENET) == first
     assert Manifest.from_shards(f"{tmp_path}/*-*", record=IMAGENET) == first
     assert [shard.name for shard in first.split("train").shards] == ["train-00000", "train-00001"]
@@ -117,7 +118,7 @@ def test_a_star_that_matches_the_counts_and_a_folder_means_the_shards(tmp_path):
 
 
 def test_our_own_index_counts_without_reading_the_shards(dataset_copy, digits_dataset, monkeypatch):
-    monkeypatch.setattr(shards, "_count", None)
+    monkeypatch.setattr(datasets, "_count", None)
     manifest = Manifest.from_shards(f"{dataset_copy}/train-*.tfrecord", classes=digits_dataset.classes)
     assert manifest.split("train").num_examples == digits_dataset.split("train").num_examples
 

@@ -12,7 +12,7 @@ import pytest
 from app_fixtures import configured, keras_warns
 from test_service_processes import started
 
-from estimator_app import loop
+from estimator_app import train as training
 
 pytestmark = keras_warns
 ROOT = Path(__file__).parent.parent
@@ -24,7 +24,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background
 place, number, package, *args = sys.argv[1:]
 module, name = place.split(":")
 if package != "beam_pipelines":
-    from estimator_app.quiet import import_tensorflow
+    from estimator_app.runtime.tensorflow_startup import import_tensorflow
     import_tensorflow(verbose=False)
 module = importlib.import_module(module)
 function = getattr(module, name)
@@ -44,7 +44,7 @@ def trained(digits_dataset, tmp_path_factory) -> Path:
     """The model_dir of a run of one step, with its export; not to be changed."""
     model_dir = tmp_path_factory.mktemp("trained")
     config = configured(digits_dataset, train_steps=1, loop="strategy")
-    loop.run(digits_dataset, config, str(model_dir), f"{model_dir}/export", report=lambda line: None)
+    training.run(digits_dataset, config, str(model_dir), f"{model_dir}/export", report=lambda line: None)
     return model_dir
 
 
@@ -61,8 +61,8 @@ CONVERT = ("convert", "--input={digits}", "--output={new}", "--shard_size=200KB"
 @pytest.mark.parametrize(
     ("place", "number", "code", "args"),
     [
-        ("beam_pipelines.processes:_wait", signal.SIGTERM, 143, CONVERT),
-        ("beam_pipelines.processes:_wait", signal.SIGINT, 130, CONVERT),
+        ("beam_pipelines.conversion.processes:_wait", signal.SIGTERM, 143, CONVERT),
+        ("beam_pipelines.conversion.processes:_wait", signal.SIGINT, 130, CONVERT),
         ("beam_pipelines.__main__:verify", signal.SIGTERM, 143, ("verify", "{dataset}")),
         ("beam_pipelines.__main__:write_sample", signal.SIGTERM, 143, ("sample", "{new}")),
     ],
@@ -115,7 +115,7 @@ def test_a_worker_that_waits_for_its_dispatcher_can_be_ended():
 
 def test_a_benchmark_ends_with_the_signals_code(digits_dataset):
     args = ("benchmark", digits_dataset.path, "--image_size=16")
-    assert signalled("tpu_input.benchmark:measure", signal.SIGTERM, "tpu_input", *args).returncode == 143
+    assert signalled("tpu_input.benchmark.measure:measure", signal.SIGTERM, "tpu_input", *args).returncode == 143
 
 
 @pytest.mark.parametrize("package", ["beam_pipelines", "tpu_input", "estimator_app"])

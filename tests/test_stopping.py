@@ -15,7 +15,7 @@ pytest.importorskip("tensorflow_estimator", reason="TPUEstimator ends with Tenso
 
 from app_fixtures import happening, keras_warns
 
-from estimator_app.history import read_history
+from estimator_app.model_dir.history import read_history
 
 pytestmark = keras_warns
 ROOT = Path(__file__).parent.parent

@@ -10,10 +10,10 @@ from app_fixtures import keras_warns
 from PIL import Image
 from test_upright import ORIENTED, directory, jpeg
 
-from beam_pipelines.images import check_image
+from beam_pipelines.images.check import check_image
 from beam_pipelines.options import ImageOptions
-from estimator_app.classifier import load_classifier
 from estimator_app.predict import predict
+from estimator_app.saved_model.classifier import load_classifier
 from estimator_app.stored import as_stored
 
 pytestmark = keras_warns

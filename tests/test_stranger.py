@@ -20,8 +20,8 @@ from PIL import Image
 from test_convert import options
 
 from beam_pipelines.__main__ import main as beam_pipelines_main
+from beam_pipelines.conversion.plan import Plan
 from beam_pipelines.convert import convert
-from beam_pipelines.plan import Plan
 from estimator_app.__main__ import main as estimator_app_main
 from tpu_input import Manifest, RecordSource, read_manifest
 from tpu_input.__main__ import main as tpu_input_main

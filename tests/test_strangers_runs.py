@@ -17,13 +17,14 @@ from app_fixtures import configured, keras_warns
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from estimator_app import files, loop
+from estimator_app import train as training
 from estimator_app.__main__ import main
 from estimator_app.config import TrainConfig
-from estimator_app.evaluation import Metrics
-from estimator_app.history import Row
-from estimator_app.model_dir import check_free, read_config, read_finished
-from estimator_app.plots import draw_confusion, draw_curves
+from estimator_app.model.evaluation import Metrics
+from estimator_app.model_dir.history import Row
+from estimator_app.model_dir.plots import draw_confusion, draw_curves
+from estimator_app.model_dir.run_files import check_free, read_config, read_finished
+from estimator_app.runtime import files
 from tpu_input import InputConfig
 from tpu_input.command_line import to_json
 
@@ -53,7 +54,7 @@ def trained(digits_dataset, tmp_path_factory) -> Path:
     try:
         flags = {"network": "own_network:small", "train_steps": 2, "steps_per_eval": 2, "keep_exports": 1}
         config = configured(digits_dataset, loop="strategy", decay_steps=4, **flags)
-        loop.run(digits_dataset, config, f"{folder}/model", f"{folder}/model/export", report=lambda line: None)
+        training.run(digits_dataset, config, f"{folder}/model", f"{folder}/model/export", report=lambda line: None)
     finally:
         sys.path.remove(str(folder))
         sys.modules.pop("own_network", None)
@@ -328,8 +329,8 @@ def test_what_a_killed_writer_leaves_is_in_nobody_s_way(digits_dataset, tmp_path
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("estimator_app.files.os.replace", killed)
-        patched.setattr("estimator_app.files.os.unlink", lambda path: None)
+        patched.setattr("estimator_app.runtime.files.os.replace", killed)
+        patched.setattr("estimator_app.runtime.files.os.unlink", lambda path: None)
         model_dir.mkdir()
         with pytest.raises(KeyboardInterrupt):
             files.write(f"{model_dir}/config.json", "half")

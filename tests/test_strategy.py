@@ -13,18 +13,19 @@ import pytest
 import tensorflow as tf
 from app_fixtures import OPTIONS, configured, happening, held_out_records, keras_warns
 
-from estimator_app import loop, strategy_rounds
-from estimator_app.checkpoints import OF_OBJECT
-from estimator_app.classifier import load_classifier
+from estimator_app import train as training
 from estimator_app.config import TrainConfig
 from estimator_app.evaluate import evaluate_checkpoint, evaluate_export
 from estimator_app.export import read_origin
-from estimator_app.history import read_history
-from estimator_app.lookup import find_checkpoint
-from estimator_app.loops import default_loop, find_loop
-from estimator_app.progress import Progress
-from estimator_app.stopping import Stopped
-from estimator_app.strategy import make_trainer
+from estimator_app.model_dir.checkpoints import OF_OBJECT
+from estimator_app.model_dir.history import read_history
+from estimator_app.saved_model.classifier import load_classifier
+from estimator_app.saved_model.find import find_checkpoint
+from estimator_app.trainers.progress import Progress
+from estimator_app.trainers.registry import default_loop, find_loop
+from estimator_app.trainers.stopping import Stopped
+from estimator_app.trainers.tf_distribute import train as strategy_training
+from estimator_app.trainers.tf_distribute.trainer import make_trainer
 
 pytestmark = keras_warns
 HAS_ESTIMATOR = default_loop() == "estimator"
@@ -33,7 +34,7 @@ HAS_ESTIMATOR = default_loop() == "estimator"
 def train(manifest, model_dir, said=None, **options):
     config = configured(manifest, loop="strategy", **options)
     report = (said if said is not None else []).append
-    return loop.run(manifest, config, str(model_dir), f"{model_dir}/export", report=report)
+    return training.run(manifest, config, str(model_dir), f"{model_dir}/export", report=report)
 
 
 def weights(model_dir) -> dict[str, np.ndarray]:
@@ -78,7 +79,9 @@ def test_the_first_twenty_losses_of_both_loops_agree(digits_dataset, tmp_path, m
     rate = 0.05 if optimizer == "momentum" else 0.001
     for name in ("estimator", "strategy"):
         config = configured(digits_dataset, loop=name, optimizer=optimizer, learning_rate=rate, weight_decay=0.01)
-        loop.run(digits_dataset, config, str(tmp_path / name), f"{tmp_path}/{name}/export", report=lambda line: None)
+        training.run(
+            digits_dataset, config, str(tmp_path / name), f"{tmp_path}/{name}/export", report=lambda line: None
+        )
     assert len(told) == 40
     np.testing.assert_allclose(told[:20], told[20:], atol=1e-3)
     of_estimator, of_strategy = (read_history(str(tmp_path / name))[-1].values for name in ("estimator", "strategy"))
@@ -191,7 +194,7 @@ def test_a_stop_that_comes_while_a_step_is_looked_at_loses_no_step(digits_datase
     config = configured(digits_dataset, loop="strategy")
     trainer, stop = make_trainer(config, str(tmp_path)), Late()
     with pytest.raises(Stopped):
-        strategy_rounds.train(trainer, digits_dataset, config, 0, 5, stop)
+        strategy_training.train(trainer, digits_dataset, config, 0, 5, stop)
     saved = max(int(path.stem.rpartition("-")[2]) for path in tmp_path.glob("*.index"))
     assert saved == trainer.global_step.numpy()
 
@@ -237,5 +240,5 @@ def test_sixty_steps_learn_most_digits(digits_dataset, tmp_path):
 
 def test_a_loop_saves_at_once_each_save_steps_and_at_its_end(digits_dataset, tmp_path):
     config = configured(digits_dataset, loop="strategy", save_steps=2)
-    strategy_rounds.train(make_trainer(config, str(tmp_path)), digits_dataset, config, 0, 5, threading.Event())
+    strategy_training.train(make_trainer(config, str(tmp_path)), digits_dataset, config, 0, 5, threading.Event())
     assert sorted(path.stem for path in tmp_path.glob("*.index")) == [f"model.ckpt-{step}" for step in (0, 2, 4, 5)]

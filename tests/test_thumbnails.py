@@ -9,12 +9,12 @@ from conftest import local
 from nasty import encoded
 from PIL import Image
 
-from beam_pipelines import thumbnails
+from beam_pipelines.conversion.receipts import Rejection
 from beam_pipelines.convert import convert
 from beam_pipelines.options import ConvertOptions, Source
-from beam_pipelines.receipts import Rejection
-from beam_pipelines.rejections import _spread, read_rejected
-from beam_pipelines.thumbnails import thumbnail
+from beam_pipelines.report import thumbnails
+from beam_pipelines.report.rejections import _spread, read_rejected
+from beam_pipelines.report.thumbnails import thumbnail
 
 
 def test_of_many_rejected_a_few_are_shown_from_all_over_the_alphabet():

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import pytest
 
-from estimator_app.topologies import CHIPS, find_topology
+from estimator_app.runtime.topologies import CHIPS, find_topology
 
 # "Topology | TPU chips | Hosts | VMs" of https://docs.cloud.google.com/tpu/docs/v6e, which has both; of 2x4 the row of
 # one VM of 8 chips, ct6e-standard-8t.

@@ -15,12 +15,12 @@ pytest.importorskip("tensorflow_estimator", reason="TPUEstimator ends with Tenso
 
 from app_fixtures import configured, keras_warns
 
-from estimator_app.estimator import make_estimator
-from estimator_app.keras_in_graph import KerasInGraph
-from estimator_app.model import make_model_fn
-from estimator_app.preflight_graph import all_ops, build, cluster, fed
-from estimator_app.topologies import find_topology
-from estimator_app.tpu import check_paths
+from estimator_app.preflight.graph import all_ops, build, cluster, fed
+from estimator_app.runtime.topologies import find_topology
+from estimator_app.runtime.tpu import check_paths
+from estimator_app.trainers.tpu_estimator.estimator import make_estimator
+from estimator_app.trainers.tpu_estimator.keras_in_graph import KerasInGraph
+from estimator_app.trainers.tpu_estimator.model_fn import make_model_fn
 from tpu_input import InputConfig, make_eval_input_fn, make_train_input_fn
 
 pytestmark = keras_warns

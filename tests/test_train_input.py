@@ -10,7 +10,7 @@ import tensorflow as tf
 from conftest import Context
 
 from tpu_input import InputConfig, make_train_input_fn
-from tpu_input.hosts import Host
+from tpu_input.pipeline.hosts import Host
 
 WHOLE = InputConfig(image_size=8, crop_area=(1.0, 1.0), crop_aspect=(1.0, 1.0), flip=False)  # every crop the image
 AUGMENTED = InputConfig(image_size=8, shuffle_records=64, parallel_shards=4)
@@ -100,7 +100,7 @@ def test_crops_differ_between_epochs_and_flips_happen(digits_dataset):
 
 @pytest.mark.long
 def test_labels_belong_to_their_images(digits, digits_dataset):
-    from tpu_input.images import decode_for_training
+    from tpu_input.pipeline.images import decode_for_training
 
     known = {}
     for path in digits.rglob("*.jpg"):

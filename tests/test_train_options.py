@@ -12,11 +12,11 @@ import tensorflow as tf
 from test_train_input import AUGMENTED, WHOLE, batches, images, same
 
 from tpu_input import InputConfig, augment, make_eval_input_fn, make_train_input_fn, read_manifest
-from tpu_input.caching import cache_bytes, check_memory
-from tpu_input.hosts import Host
-from tpu_input.memory import input_bytes
-from tpu_input.reading import records
-from tpu_input.shuffling import buffer_records, shard_order
+from tpu_input.pipeline.caching import cache_bytes, check_memory
+from tpu_input.pipeline.hosts import Host
+from tpu_input.pipeline.memory import input_bytes
+from tpu_input.pipeline.reading import records
+from tpu_input.pipeline.shuffling import buffer_records, shard_order
 
 
 def changed(config=AUGMENTED, **options):

@@ -12,9 +12,9 @@ import pytest
 from cloud import forget_client
 from inputs import make
 
-from beam_pipelines import buckets
 from beam_pipelines.__main__ import main
-from beam_pipelines.rows import Row, find_each
+from beam_pipelines.sources.rows import Row, find_each
+from beam_pipelines.storage import gcs
 
 
 @contextlib.contextmanager
@@ -39,12 +39,12 @@ def patient(_):
 @pytest.fixture
 def quick(monkeypatch):
     """Schedules of a tenth of the time; the long one is not to be used."""
-    assert buckets.QUICK._timeout == 10
-    assert max(buckets._QUICK_TIMEOUT) == 10
-    monkeypatch.setattr(buckets, "QUICK", buckets.QUICK.with_timeout(0.5))
-    monkeypatch.setattr(buckets, "_QUICK_TIMEOUT", (0.3, 0.5))
-    monkeypatch.setattr(buckets, "RETRY", patient)
-    monkeypatch.setattr(buckets, "_answered", set())
+    assert gcs.QUICK._timeout == 10
+    assert max(gcs._QUICK_TIMEOUT) == 10
+    monkeypatch.setattr(gcs, "QUICK", gcs.QUICK.with_timeout(0.5))
+    monkeypatch.setattr(gcs, "_QUICK_TIMEOUT", (0.3, 0.5))
+    monkeypatch.setattr(gcs, "RETRY", patient)
+    monkeypatch.setattr(gcs, "_answered", set())
 
 
 @pytest.mark.parametrize("port", [closed_port, silent_port])
@@ -73,7 +73,7 @@ def test_a_bucket_out_of_reach_is_waited_for_once_whatever_the_number_of_lines(m
         server.settimeout(0.2)
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{server.getsockname()[1]}")
         forget_client()
-        with pytest.raises(buckets.Unavailable, match=r"'gs://far/0\.jpg' cannot be reached: "):
+        with pytest.raises(gcs.Unavailable, match=r"'gs://far/0\.jpg' cannot be reached: "):
             list(find_each(rows))
         with contextlib.suppress(TimeoutError):
             while True:
@@ -107,14 +107,14 @@ class _Busy(http.server.BaseHTTPRequestHandler):
 
 def test_a_bucket_that_has_answered_is_waited_for_as_long_as_ever(monkeypatch):
     used = []
-    retry = buckets.RETRY
+    retry = gcs.RETRY
 
     def counted(function):
         used.append(function)
         return retry(function)
 
-    monkeypatch.setattr(buckets, "RETRY", counted)
-    monkeypatch.setattr(buckets, "_answered", set())
+    monkeypatch.setattr(gcs, "RETRY", counted)
+    monkeypatch.setattr(gcs, "_answered", set())
     handler = type("Handler", (_Busy,), {"asked": []})
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()

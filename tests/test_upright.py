@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from beam_pipelines.images import check_image
+from beam_pipelines.images.check import check_image
 from beam_pipelines.options import ImageOptions
-from tpu_input.upright import upright
+from tpu_input.dataset_format.orientation import upright
 
 
 def jpeg(exif: bytes) -> bytes:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from beam_pipelines.index import read_index, write_index
 from beam_pipelines.verify import verify
+from tpu_input.dataset_format.index import read_index, write_index
 
 SHARD = "train-00002-of-00009"
 

@@ -1,6 +1,6 @@
 """Input pipelines that feed a TPU: shards in, fixed-shape batches out.
 
-The names below load on first use (PEP 562), so that `import tpu_input.schema` stays free of TensorFlow.
+The names below load on first use (PEP 562), so that `import tpu_input.dataset_format.records` stays free of TensorFlow.
 """
 
 from __future__ import annotations
@@ -11,31 +11,31 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tpu_input.config import InputConfig
     from tpu_input.damage import find_undecodable
-    from tpu_input.device import from_infeed
-    from tpu_input.elsewhere import as_numpy, params_from_context
+    from tpu_input.dataset_format.records import Manifest, RecordSpec
     from tpu_input.evaluate import eval_steps, make_eval_input_fn
+    from tpu_input.interop import as_numpy, params_from_context
+    from tpu_input.pipeline.device import from_infeed
+    from tpu_input.pipeline.reading import read_manifest
     from tpu_input.predict import make_predict_input_fn
-    from tpu_input.reading import read_manifest
     from tpu_input.record_source import RecordSource
-    from tpu_input.schema import Manifest, RecordSpec
     from tpu_input.serving import make_serving_input_receiver_fn
     from tpu_input.train import make_train_input_fn
 
 _HOMES = {
     "InputConfig": "tpu_input.config",
-    "Manifest": "tpu_input.schema",
+    "Manifest": "tpu_input.dataset_format.records",
     "RecordSource": "tpu_input.record_source",
-    "RecordSpec": "tpu_input.schema",
-    "as_numpy": "tpu_input.elsewhere",
+    "RecordSpec": "tpu_input.dataset_format.records",
+    "as_numpy": "tpu_input.interop",
     "eval_steps": "tpu_input.evaluate",
     "find_undecodable": "tpu_input.damage",
-    "from_infeed": "tpu_input.device",
+    "from_infeed": "tpu_input.pipeline.device",
     "make_eval_input_fn": "tpu_input.evaluate",
     "make_predict_input_fn": "tpu_input.predict",
     "make_serving_input_receiver_fn": "tpu_input.serving",
     "make_train_input_fn": "tpu_input.train",
-    "params_from_context": "tpu_input.elsewhere",
-    "read_manifest": "tpu_input.reading",
+    "params_from_context": "tpu_input.interop",
+    "read_manifest": "tpu_input.pipeline.reading",
 }
 
 __all__ = [

@@ -13,10 +13,10 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tpu_input import buckets
 from tpu_input.command_line import Parser, Unread, exit_code, print_error, print_line, sigterm_raises, to_json, unread
 from tpu_input.config import CACHES, DTYPES, LAYOUTS, InputConfig, check_service, fitting_input
-from tpu_input.manifest import Split
+from tpu_input.dataset_format.manifest import Split
+from tpu_input.pipeline import gcs_filesystem
 
 _AUGMENTS = ("none", "color_jitter", "rand_augment")
 
@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     flags = _parser().parse_args(argv)
     warnings.simplefilter("ignore", FutureWarning)  # Google's libraries warn of Python's age when TensorFlow loads them
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # read when TensorFlow is imported, below
-    buckets.set_up()
+    gcs_filesystem.set_up()
     try:
         with sigterm_raises():
             return int(flags.run(flags))
@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # TensorFlow's, of a record that cannot be read; its module is not imported for --help.
         if not type(error).__module__.startswith("tensorflow."):
             raise
-        print_error(buckets.in_words(str(error)).splitlines()[0])
+        print_error(gcs_filesystem.in_words(str(error)).splitlines()[0])
         return 2
 
 
@@ -109,7 +109,7 @@ def _config_flags(flag: Any) -> None:
 
 
 def _idx(flags: argparse.Namespace) -> int:
-    from tpu_input.reading import read_manifest
+    from tpu_input.pipeline.reading import read_manifest
     from tpu_input.record_source import write_dali_index
 
     written = write_dali_index(read_manifest(flags.dataset))
@@ -123,9 +123,9 @@ def _benchmark(flags: argparse.Namespace) -> int:
             raise ValueError(f"--{name} must be at least 1, got {getattr(flags, name)}")
     if flags.need is not None and flags.need <= 0:
         raise ValueError(f"--need must be above 0, got {flags.need:g}")
-    from tpu_input.benchmark import measure
-    from tpu_input.reading import read_manifest
-    from tpu_input.verdict import bound, describe
+    from tpu_input.benchmark.measure import measure
+    from tpu_input.benchmark.report import bound, describe
+    from tpu_input.pipeline.reading import read_manifest
 
     manifest, sizes = read_manifest(flags.dataset), (flags.images, flags.rounds, flags.batch_size)
     measured = measure(manifest, flags.split, _config(flags, manifest.split(flags.split)), *sizes)

@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from tpu_input.operations import GREY, MAX_MAGNITUDE, Operation, operations
-from tpu_input.seeds import seed_for
+from tpu_input.pipeline.seeds import seed_for
 
 Augment = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from tpu_input.manifest import Split
+from tpu_input.dataset_format.manifest import Split
 
 DTYPES = ("uint8", "bfloat16", "float32")
 LAYOUTS = ("NHWC", "HWCN", "HWNC")

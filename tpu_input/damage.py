@@ -11,9 +11,9 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
-from tpu_input.images import decode_whole
-from tpu_input.schema import Manifest, parse
-from tpu_input.shards import walk_lengths
+from tpu_input.dataset_format.records import Manifest, parse
+from tpu_input.datasets import walk_lengths
+from tpu_input.pipeline.images import decode_whole
 
 # "Invalid JPEG data or crop window, data size 318", "jpeg::Uncompress failed. Invalid …", "Invalid PNG data, size 90".
 _UNDECODED = re.compile(r"Invalid (?:JPEG|PNG)|Uncompress failed|Unknown image file format")

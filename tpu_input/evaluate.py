@@ -16,12 +16,12 @@ from typing import Any
 import tensorflow as tf
 
 from tpu_input.config import InputConfig
-from tpu_input.decoding import decode_records
-from tpu_input.device import to_batches
-from tpu_input.hosts import Host
-from tpu_input.images import decode_for_evaluation
-from tpu_input.reading import records
-from tpu_input.schema import Manifest
+from tpu_input.dataset_format.records import Manifest
+from tpu_input.pipeline.decoding import decode_records
+from tpu_input.pipeline.device import to_batches
+from tpu_input.pipeline.hosts import Host
+from tpu_input.pipeline.images import decode_for_evaluation
+from tpu_input.pipeline.reading import records
 from tpu_input.train import InputFn
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import tensorflow as tf
 
 from tpu_input.config import InputConfig
-from tpu_input.images import decode_for_evaluation
-from tpu_input.reading import plain
+from tpu_input.pipeline.images import decode_for_evaluation
+from tpu_input.pipeline.reading import plain
 from tpu_input.train import InputFn
 
 

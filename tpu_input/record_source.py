@@ -15,8 +15,8 @@ from typing import Any, SupportsIndex
 
 import numpy as np
 
-from tpu_input.byte_ranges import check_file, read_bytes
-from tpu_input.schema import MAX_INDEX_BYTES, Manifest, Record, Shard, decode, read_frames
+from tpu_input.dataset_format.records import MAX_INDEX_BYTES, Manifest, Record, Shard, decode, read_frames
+from tpu_input.pipeline.byte_ranges import check_file, read_bytes
 
 _IN_FLIGHT = 32  # index files that are read at the same time, as an object store takes 30 ms for each
 

@@ -16,9 +16,9 @@ import warnings
 import tensorflow as tf
 
 from tpu_input.config import InputConfig
-from tpu_input.reading import plain, read_buffer_bytes, shard_records
-from tpu_input.schema import Manifest
-from tpu_input.shuffling import buffer_records, shard_order
+from tpu_input.dataset_format.records import Manifest
+from tpu_input.pipeline.reading import plain, read_buffer_bytes, shard_records
+from tpu_input.pipeline.shuffling import buffer_records, shard_order
 
 
 def visited_records(manifest: Manifest, split: str, config: InputConfig, start: int) -> tf.data.Dataset:

@@ -15,16 +15,16 @@ from typing import Any
 
 import tensorflow as tf
 
-from tpu_input.caching import cache_bytes, check_memory
 from tpu_input.config import InputConfig
-from tpu_input.decoding import PARALLEL_DECODES, decode_records
-from tpu_input.device import PREFETCHED_STEPS, to_batches
-from tpu_input.hosts import Host
-from tpu_input.images import decode_for_training, decode_whole
-from tpu_input.reading import plain, records
-from tpu_input.schema import Manifest
+from tpu_input.dataset_format.records import Manifest
+from tpu_input.pipeline.caching import cache_bytes, check_memory
+from tpu_input.pipeline.decoding import PARALLEL_DECODES, decode_records
+from tpu_input.pipeline.device import PREFETCHED_STEPS, to_batches
+from tpu_input.pipeline.hosts import Host
+from tpu_input.pipeline.images import decode_for_training, decode_whole
+from tpu_input.pipeline.reading import plain, records
+from tpu_input.pipeline.shuffling import shuffled_kept, shuffled_records
 from tpu_input.service import served, visited_records
-from tpu_input.shuffling import shuffled_kept, shuffled_records
 
 InputFn = Callable[..., tf.data.Dataset]
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from PIL import Image
 
-from estimator_app.quiet import has_estimator
+from estimator_app.runtime.tensorflow_startup import has_estimator
 from fuzz import damage
 
 

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from hypothesis import strategies as st
 
-from tpu_input.tfrecord import Example, frame, read_frames
+from tpu_input.dataset_format.tfrecord import Example, frame, read_frames
 
 LARGE = 3 << 30  # bytes of a file that has none on disk
 CASE = "{case}"  # stands for the case's folder in what is drawn

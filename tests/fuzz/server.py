@@ -36,7 +36,7 @@ def main() -> None:
     packages = sys.argv[1:]
     requests, replies = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
     if "estimator_app" in packages:
-        from estimator_app.quiet import import_tensorflow
+        from estimator_app.runtime.tensorflow_startup import import_tensorflow
 
         import_tensorflow(verbose=False)
     commands = {package: importlib.import_module(f"{package}.__main__").main for package in packages}

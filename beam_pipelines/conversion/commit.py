@@ -1,0 +1,119 @@
+"""Receipts → DATASET/rejected.jsonl and DATASET/manifest.json, in this order: the manifest is the commit."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections import Counter
+
+from beam_pipelines.conversion.output import REJECTED_NAME, create
+from beam_pipelines.conversion.plan import Plan
+from beam_pipelines.conversion.receipts import Receipt
+from beam_pipelines.images.check import SAMPLE_SIDE
+from beam_pipelines.options import ConvertOptions
+from tpu_input.dataset_format.records import MANIFEST_NAME, Manifest, Shard, Split
+
+
+def commit(options: ConvertOptions, plan: Plan, receipts: dict[str, list[Receipt]]) -> Manifest:
+    """Writes and returns the manifest of a dataset whose shards all stand in their place.
+
+    Args:
+      options: The conversion's.
+      plan: The conversion's.
+      receipts: By split, in the order of the shards.
+
+    Raises:
+      ValueError: Too much was rejected, or an input is unaccounted for.
+    """
+    every = [receipt for split in receipts.values() for receipt in split]
+    rejected = sorted(rejection for receipt in every for rejection in receipt.rejected)
+    num_rejected = dict(sorted(Counter(rejection.reason for rejection in rejected).items()))
+    num_examples = sum(receipt.num_examples for receipt in every)
+    if num_examples + len(rejected) != plan.num_inputs:
+        raise ValueError(
+            f"{plan.num_inputs} inputs became {num_examples} records and {len(rejected)} rejected; "
+            f"the receipts in {options.output!r} are damaged, convert into another output"
+        )
+    with create(options.output, REJECTED_NAME) as file:
+        file.writelines(json.dumps(line._asdict(), ensure_ascii=False).encode() + b"\n" for line in rejected)
+    check_budget(options, plan.num_inputs, num_rejected, {"all": f"listed in {options.output}/{REJECTED_NAME}"})
+    if not num_examples:
+        raise ValueError(f"none of {plan.num_inputs} inputs became a record: {num_rejected}")
+    manifest = Manifest(
+        path=options.output,
+        classes=plan.classes,
+        first_label=options.first_label,
+        splits={name: _split(split, len(plan.classes)) for name, split in sorted(receipts.items()) if _any(split)},
+        num_inputs=plan.num_inputs,
+        num_rejected=num_rejected,
+        num_fixed=dict(sorted(sum((receipt.fixed for receipt in every), Counter[str]()).items())),
+        num_noted=dict(sorted(sum((receipt.noted for receipt in every), Counter[str]()).items())),
+        sources=[dataclasses.asdict(source) for source in options.sources],
+        options=options.shaping(),
+        fingerprint=plan.fingerprint,
+    )
+    with create(options.output, MANIFEST_NAME, new=True) as file:
+        file.write(manifest.to_json().encode())
+    return manifest
+
+
+_HARMLESS = {
+    "duplicate",
+    "system_file",
+    "hidden",
+    "no_class",
+}  # what dedup is asked to drop, and what nobody meant to be an input
+
+
+def check_budget(
+    options: ConvertOptions, num_inputs: int, num_rejected: dict[str, int], examples: dict[str, str]
+) -> None:
+    """Refuses a dataset that leaves out more than it may, with the reasons counted and some examples.
+
+    Raises:
+      ValueError: More than options.max_rejected of the inputs are rejected, not counting those of _HARMLESS reasons.
+    """
+    counted = {reason: number for reason, number in num_rejected.items() if reason not in _HARMLESS}
+    count = sum(counted.values())
+    if count > options.max_rejected * num_inputs + 1e-6:  # 29 % of 100 is a little less than 29
+        raise ValueError(
+            f"{count} of {num_inputs} inputs are rejected ({100 * count / num_inputs:.3g} %), more than "
+            f"--max_rejected={100 * options.max_rejected:g}%: "
+            f"{_listed(counted)} ({'; '.join(examples.values())}); "
+            "allow more and run the command again, which goes on from here, or mend them and use --overwrite"
+        )
+
+
+def _listed(num_rejected: dict[str, int]) -> str:
+    return ", ".join(f"{reason} {count}" for reason, count in num_rejected.items())
+
+
+def _any(receipts: list[Receipt]) -> bool:
+    return any(receipt.num_examples for receipt in receipts)
+
+
+def _split(receipts: list[Receipt], num_classes: int) -> Split:
+    written = [receipt for receipt in receipts if receipt.num_examples]
+    num_examples = sum(receipt.num_examples for receipt in written)
+    num_pixels = max(sum(receipt.num_measured for receipt in written), 1) * SAMPLE_SIDE**2
+    means, stds = [], []
+    for channel in range(3):
+        mean = sum(receipt.sums[channel] for receipt in written) / num_pixels
+        square = sum(receipt.squares[channel] for receipt in written) / num_pixels
+        means.append(round(mean, 3))
+        stds.append(round(math.sqrt(max(square - mean * mean, 0)), 3))
+    counts = sum((receipt.class_counts for receipt in written), Counter[int]())
+    return Split(
+        shards=tuple(Shard(each.name, each.num_examples, each.num_bytes, each.sha256) for each in written),
+        class_counts=tuple(counts[label] for label in range(num_classes)),
+        height=_extent([receipt.heights for receipt in written], num_examples),
+        width=_extent([receipt.widths for receipt in written], num_examples),
+        channel_mean=(means[0], means[1], means[2]),
+        channel_std=(stds[0], stds[1], stds[2]),
+    )
+
+
+def _extent(sizes: list[list[int]], num_examples: int) -> tuple[int, float, int]:
+    smallest, sums, largest = zip(*sizes, strict=True)
+    return min(smallest), round(sum(sums) / num_examples, 1), max(largest)

@@ -1,0 +1,158 @@
+"""Listing and planning as Beam steps, so that no list of inputs ever sits in one place.
+
+Source ──list──▶ Row ──label, check──▶ Row ──sample, size──▶ Row ──survey──▶ Plan
+                                                              └──bucket, cut, group──▶ a file of rows a shard
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import heapq
+import uuid
+from collections.abc import Iterable
+
+import apache_beam as beam
+from apache_beam.coders.typecoders import registry
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.pvalue import AsDict, AsSingleton, PCollection
+
+from beam_pipelines import storage
+from beam_pipelines.conversion.duplicates import reject_duplicates
+from beam_pipelines.conversion.groups import keep_groups_together
+from beam_pipelines.conversion.output import WORK_NAME
+from beam_pipelines.conversion.plan import Plan, by_bucket, choose_split, cut, in_order
+from beam_pipelines.conversion.survey import Survey
+from beam_pipelines.conversion.working_folder import Work
+from beam_pipelines.images.check import Rejected, stored_bytes
+from beam_pipelines.options import ConvertOptions
+from beam_pipelines.runners import execution
+from beam_pipelines.sources.folders import FolderSurvey, Layout, label_by_folder, read_folders
+from beam_pipelines.sources.listing import list_rows
+from beam_pipelines.sources.read_ahead import map_images, num_cores
+from beam_pipelines.sources.row_coder import RowCoder
+from beam_pipelines.sources.rows import Row, check_names, find, find_each, kind, locate, size_row
+
+registry.register_coder(Row, RowCoder)
+
+_SAMPLE = 64  # images of each kind that are looked at to estimate what is stored for a byte of the source
+
+
+def make_plan(options: ConvertOptions, beam_options: PipelineOptions) -> Plan:
+    """Returns the plan of a conversion, its rows written to its working folder."""
+    path = f"{options.output}/{WORK_NAME}/plan-{uuid.uuid4().hex}.json"
+    with execution.pipeline(beam_options) as pipeline:
+        build_planning(pipeline, options, path)
+    plan = Plan.from_json(storage.read_bytes(path))
+    storage.delete([path])
+    return plan
+
+
+def build_planning(pipeline: beam.Pipeline, options: ConvertOptions, plan_path: str) -> None:
+    """Adds the steps that list the sources, write the rows of every shard, and write the plan to `plan_path`.
+
+    Steps say the types of what they make, where Beam has a better coder for rows than pickle (row_coder.py).
+    """
+    listed = _listed(pipeline, options)
+    layout = _layout(listed, options)
+    rows = _labelled(listed, layout, options)
+    plan = rows | "Survey" >> beam.CombineGlobally(Survey(options))  # Plan, one
+    plan | "Write plan" >> beam.Map(_write_plan, AsSingleton(layout), plan_path)
+    (
+        rows
+        | "Key by bucket" >> beam.Map(by_bucket, options.seed).with_output_types(tuple[int, Row])
+        | "Group buckets" >> beam.GroupByKey()  # (bucket, [Row])
+        | "Cut into shards" >> beam.FlatMap(cut, AsSingleton(plan), options).with_output_types(tuple[str, Row])
+        | "Group shards" >> beam.GroupByKey()  # (shard, [Row])
+        | "Write rows" >> beam.Map(_write_rows, AsSingleton(plan), options)
+    )
+
+
+def _listed(pipeline: beam.Pipeline, options: ConvertOptions) -> PCollection[Row]:
+    """Returns every input, found in storage or rejected; Row."""
+    rows = (
+        pipeline
+        | "Sources" >> beam.Create(options.sources)  # Source
+        | "List" >> beam.FlatMap(list_rows, options).with_output_types(Row)
+    )
+    if not any(source.is_list for source in options.sources):
+        found: PCollection[Row] = rows | "Find" >> beam.Map(find).with_output_types(Row)
+        return found
+    # The listing of a folder tells sizes; each line of a list takes a request, which neither one worker should make nor
+    # one after the other.
+    spread = rows | "Spread lines" >> beam.Reshuffle(num_buckets=1024)
+    batches = spread | "Batch lines" >> beam.BatchElements(min_batch_size=256, max_batch_size=256)  # [Row]
+    found = batches | "Find each" >> beam.FlatMap(find_each).with_output_types(Row)
+    return keep_groups_together(found)
+
+
+def _layout(rows: PCollection[Row], options: ConvertOptions) -> PCollection[Layout]:
+    """Returns what the folders mean, which depends on all of them; Layout, one."""
+    found = rows | "Survey folders" >> beam.CombineGlobally(FolderSurvey(options))  # {Place: Folder}, one
+    layout: PCollection[Layout] = found | "Read folders" >> beam.Map(read_folders, options)
+    return layout
+
+
+def _labelled(rows: PCollection[Row], layout: PCollection[Layout], options: ConvertOptions) -> PCollection[Row]:
+    """Returns `rows` with labels, splits and the sizes that their records will have; Row.
+
+    Sizes are estimated from the first images of each kind.
+    """
+    ratios = (
+        rows
+        | "Usable" >> beam.Filter(lambda row: not row.reason)
+        | "Key by kind" >> beam.WithKeys(kind).with_output_types(tuple[str, Row])
+        | "Sample" >> beam.CombinePerKey(_FirstInOrder(options.seed))  # (kind, [Row])
+        | "Measure" >> beam.MapTuple(functools.partial(_ratio, options=options))  # (kind, ratio)
+    )
+    label = beam.Map(_label, AsSingleton(layout), AsDict(ratios), options).with_output_types(Row)
+    labelled: PCollection[Row] = rows | "Label" >> label
+    return labelled if options.dedup == "none" else reject_duplicates(labelled, options)
+
+
+def _label(row: Row, layout: Layout, ratios: dict[str, float], options: ConvertOptions) -> Row:
+    row = check_names(label_by_folder(row, layout, options), options)
+    is_numbered = options.num_shards and choose_split(row, options) in dict(options.num_shards)
+    return size_row(row, ratios, 0 if is_numbered else options.shard_bytes)
+
+
+class _FirstInOrder(beam.CombineFn):
+    """Row → the _SAMPLE rows that come first in the order of the dataset."""
+
+    def __init__(self, seed: int) -> None:
+        self._key = functools.partial(in_order, seed=seed)
+
+    def create_accumulator(self) -> list[Row]:
+        return []
+
+    def add_input(self, accumulator: list[Row], row: Row) -> list[Row]:
+        accumulator.append(row)
+        return accumulator if len(accumulator) < 4 * _SAMPLE else self._first(accumulator)
+
+    def merge_accumulators(self, accumulators: Iterable[list[Row]]) -> list[Row]:
+        return self._first(row for accumulator in accumulators for row in accumulator)
+
+    def extract_output(self, accumulator: list[Row]) -> list[Row]:
+        return self._first(accumulator)
+
+    def _first(self, rows: Iterable[Row]) -> list[Row]:
+        return heapq.nsmallest(_SAMPLE, rows, key=self._key)
+
+
+def _ratio(of_kind: str, rows: list[Row], options: ConvertOptions) -> tuple[str, float]:
+    """Returns (kind, bytes stored for a byte of the source); what is no image stores none."""
+    located = [locate(row, options) for row in rows]
+    sizes = map_images(located, lambda _number, _row, data: stored_bytes(data, options.images), num_cores())
+    stored = [size for _, size in sizes if not isinstance(size, Rejected)]
+    return of_kind, sum(stored) / max(sum(row.num_bytes for row in rows), 1)
+
+
+def _write_plan(plan: Plan, layout: Layout, path: str) -> None:
+    with storage.create(path) as file:
+        file.write(dataclasses.replace(plan, remarks=layout.remarks).to_json().encode())
+
+
+def _write_rows(keyed: tuple[str, Iterable[Row]], plan: Plan, options: ConvertOptions) -> None:
+    shard, rows = keyed
+    ordered = sorted(rows, key=functools.partial(in_order, seed=options.seed))
+    Work.of(options.output, plan).write_rows(shard, (locate(row, options) for row in ordered))

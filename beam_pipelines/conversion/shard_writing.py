@@ -1,0 +1,145 @@
+"""One shard: its rows → checked images → records appended → renamed into place → a receipt.
+
+    [Row] ──map_images──▶ (Row, framed record or Rejected) ──append──▶ shard, index, Receipt
+
+Memory is that of the images in flight, whatever the size of a shard.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+from collections.abc import Callable, Iterable
+from typing import IO, NamedTuple
+
+from beam_pipelines import storage
+from beam_pipelines.conversion.output import create
+from beam_pipelines.conversion.receipts import Receipt, Rejection
+from beam_pipelines.conversion.working_folder import Work
+from beam_pipelines.images.check import CheckedImage, Rejected, check_image
+from beam_pipelines.options import ConvertOptions
+from beam_pipelines.sources.read_ahead import changes, map_images
+from beam_pipelines.sources.rows import Row
+from tpu_input.dataset_format.index import IndexRow, index_path, write_index
+from tpu_input.dataset_format.records import Record, encode, frame
+
+Progress = Callable[[int, bool], None]
+
+
+class Unwanted(Exception):
+    """The conversion is complete, or somebody has removed what it had so far."""
+
+
+def write_shard(
+    name: str,
+    rows: Iterable[Row],
+    num_rows: int,
+    options: ConvertOptions,
+    classes: tuple[str, ...],
+    num_decoders: int,
+    progress: Progress = lambda num_bytes, written: None,
+    is_wanted: Callable[[], bool] = lambda: True,
+) -> Receipt:
+    """Writes OUTPUT/`name` and its index; returns the receipt, which the caller leaves.
+
+    A shard none of whose rows becomes a record is not written.
+
+    Args:
+      name: The shard's file name.
+      rows: In the order of their records.
+      num_rows: How many there are; of many, the pixels of every sixteenth are enough for statistics.
+      options: For the output, first_label and what is done to images.
+      classes: Names in label order.
+      num_decoders: Threads that decode.
+      progress: Called for every input with (bytes written, whether there is a record).
+      is_wanted: Called when all is written, before any of it is put in its place.
+
+    Raises:
+      Unwanted: It is not.
+    """
+    labels = {class_name: label for label, class_name in enumerate(classes)}
+    measured_each = 16 if num_rows > 1000 else 1  # each takes more than one that is only checked
+    frame_image = functools.partial(_frame_image, options=options, labels=labels, measured_each=measured_each)
+    receipt, index, digest = Receipt(name), list[IndexRow](), hashlib.sha256()
+    with contextlib.ExitStack() as stack:
+        file: IO[bytes] | None = None
+        framed_images = map_images(rows, frame_image, num_decoders)
+        for row, framed in stack.enter_context(contextlib.closing(framed_images)):
+            if isinstance(framed, Rejected):
+                receipt.rejected.append(Rejection(row.key, row.uri, framed.reason, framed.detail))
+                progress(0, False)
+                continue
+            file = file or stack.enter_context(create(options.output, name))
+            file.write(framed.data)
+            digest.update(framed.data)
+            index.append(_index_row(row, framed, receipt.num_bytes))
+            receipt.add(framed.image, framed.record.label, len(framed.data))
+            progress(len(framed.data), True)
+        if not is_wanted():
+            raise Unwanted
+        if index:
+            with create(options.output, index_path(name)) as index_file:
+                write_index(index_file, index)
+            receipt.sha256 = digest.hexdigest()
+    return receipt
+
+
+def write_planned(shard: str, folder: Work, options: ConvertOptions, num_decoders: int, progress: Progress) -> None:
+    """Writes one shard of a plan, and its receipt last.
+
+    Engines run an element again when its worker is lost, or beside a slow one. All runs write the same bytes; one that
+    ends after the dataset is complete, or after somebody has removed it, leaves nothing.
+    """
+    rows, num_rows, classes = folder.read_rows(shard), folder.num_rows([shard]), folder.read_plan().classes
+    try:
+        receipt = write_shard(shard, rows, num_rows, options, classes, num_decoders, progress, folder.is_open)
+    except Unwanted:
+        return
+    except storage.Changed as error:
+        raise storage.Changed(changes(folder.read_rows(shard)) or str(error)) from error
+    if folder.is_open():
+        folder.write_receipt(receipt)
+
+
+class _Framed(NamedTuple):
+    """A record as it goes into the file."""
+
+    image: CheckedImage
+    record: Record
+    data: bytes
+
+
+def _frame_image(
+    number: int, row: Row, data: bytes, options: ConvertOptions, labels: dict[str, int], measured_each: int
+) -> _Framed:
+    image = check_image(data, options.images, with_statistics=number % measured_each == 0)
+    record = _record(row, image, labels[row.label])
+    return _Framed(image, record, frame(encode(record, options.first_label)))
+
+
+def _record(row: Row, image: CheckedImage, label: int) -> Record:
+    return Record(
+        key=row.key,
+        encoded=image.encoded,
+        height=image.height,
+        width=image.width,
+        channels=image.channels,
+        label=label,
+        class_name=row.label,
+        sha256=hashlib.sha256(image.encoded).hexdigest(),
+    )
+
+
+def _index_row(row: Row, framed: _Framed, offset: int) -> IndexRow:
+    return IndexRow(
+        key=row.key,
+        uri=row.uri,
+        label=framed.record.label,
+        offset=offset,
+        length=len(framed.data),
+        height=framed.image.height,
+        width=framed.image.width,
+        sha256=framed.record.sha256,
+        dhash=framed.image.dhash,
+    )

@@ -1,0 +1,271 @@
+"""DATASET/.jpeg2tpu: what an unfinished conversion has so far; gone when it is complete.
+
+.jpeg2tpu/lock                                held by the process that converts into this dataset (locks.py)
+.jpeg2tpu/replaced.json                       the manifest of a dataset that --overwrite is about to remove
+.jpeg2tpu/FINGERPRINT/conversion.json         its command, sources and options, shown while it is unfinished
+.jpeg2tpu/FINGERPRINT/plan.json               what a conversion of these inputs and options does
+.jpeg2tpu/FINGERPRINT/SHARD.tfrecord.rows     its inputs, a file a shard
+.jpeg2tpu/FINGERPRINT/SHARD.tfrecord.receipt  a shard that stands in its place
+.jpeg2tpu/repair/                             shards that verify --repair has made again and not yet put in place
+.jpeg2tpu/NAME.part-ID                        a file that is being written
+
+Files of other names are nobody's of ours: they are never deleted, and a conversion refuses to begin beside them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import io
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+from beam_pipelines import storage
+from beam_pipelines.conversion.output import WORK_NAME, is_dataset_file, list_dataset
+from beam_pipelines.conversion.plan import Plan
+from beam_pipelines.conversion.receipts import Receipt
+from beam_pipelines.sources.rows import Row
+from tpu_input.dataset_format import json_fields
+from tpu_input.dataset_format.index import index_path
+
+LOCK_NAME = "lock"
+REPLACED_NAME = "replaced.json"
+REPAIR_NAME = "repair"
+_FOLDER = re.compile(r"[0-9a-f]{16}")  # of a plan
+_PART = re.compile(r"\.part-[0-9a-f]{32}$")  # see local_files.create()
+_NEW_PLAN = re.compile(r"plan-[0-9a-f]{32}\.json")  # see planning.make_plan()
+_MAX_BYTES = 1 << 31  # of a working file: the rows of some seven million inputs, if all are of one shard
+_Read = TypeVar("_Read")
+
+
+def is_working_file(path: str) -> bool:
+    """Returns whether a path within .jpeg2tpu is one that a conversion or a repair gives a file."""
+    whole = _PART.sub("", path)
+    folder, _, name = whole.rpartition("/")
+    if whole != path and folder in ("", f"{REPAIR_NAME}/{WORK_NAME}"):
+        return is_dataset_file(name) or is_dataset_file(f"index/{name}") or bool(_NEW_PLAN.fullmatch(name))
+    if not folder:
+        return name in (LOCK_NAME, REPLACED_NAME) or bool(_NEW_PLAN.fullmatch(name))
+    if whole.startswith(f"{REPAIR_NAME}/"):
+        return is_dataset_file(whole.removeprefix(f"{REPAIR_NAME}/"))
+    if not _FOLDER.fullmatch(folder):
+        return False
+    shard, _, kind = name.rpartition(".")
+    of_shard = kind in ("rows", "receipt") and shard.endswith(".tfrecord") and is_dataset_file(shard)
+    return name in ("plan.json", "conversion.json") or of_shard
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """The working folder of one plan.
+
+    Attributes:
+      output: The dataset's folder.
+      name: Of the folder in OUTPUT/.jpeg2tpu.
+    """
+
+    output: str
+    name: str
+
+    @classmethod
+    def of(cls, output: str, plan: Plan) -> Work:
+        """Returns the working folder of a plan."""
+        return cls(output, plan.fingerprint[:16])
+
+    @property
+    def folder(self) -> str:
+        return f"{self.output}/{WORK_NAME}/{self.name}"
+
+    def write_plan(self, plan: Plan) -> None:
+        with storage.create(f"{self.folder}/plan.json") as file:
+            file.write(plan.to_json().encode())
+
+    def write_conversion(self, conversion: Conversion) -> None:
+        with storage.create(f"{self.folder}/conversion.json") as file:
+            file.write(json.dumps(dataclasses.asdict(conversion)).encode())
+
+    def read_conversion(self) -> Conversion | None:
+        """Returns what is known of the command; None if that was not kept, as by an earlier version."""
+        path = f"{self.folder}/conversion.json"
+        return self._checked(path, Conversion.from_json) if storage.exists(path) else None
+
+    def is_open(self) -> bool:
+        """Returns whether the conversion is under way, or to be continued."""
+        return storage.exists(f"{self.folder}/plan.json")
+
+    def read_plan(self) -> Plan:
+        """Returns the plan.
+
+        Raises:
+          ValueError: It is damaged, or another's.
+        """
+        return _read_plan(self)
+
+    def write_rows(self, shard: str, rows: Iterable[Row]) -> None:
+        with storage.create(f"{self.folder}/{shard}.rows") as file:
+            # Without its number, which has told what counts.
+            file.writelines(json.dumps(row[:-1]).encode() + b"\n" for row in rows)
+
+    def read_rows(self, shard: str) -> Iterator[Row]:
+        """Yields the inputs of a shard.
+
+        Raises:
+          ValueError: They are damaged.
+        """
+        path = f"{self.folder}/{shard}.rows"
+        for line in io.BytesIO(storage.read_bytes(path, most=_MAX_BYTES)):
+            yield self._explained(path, _row, line)
+
+    def num_rows(self, shards: Iterable[str]) -> int:
+        return sum(
+            data.count(b"\n")
+            for data in storage.read_each((f"{self.folder}/{shard}.rows" for shard in shards), _MAX_BYTES)
+        )
+
+    def unwritten(self) -> list[str]:
+        """Returns the plan's shards that have no receipt, or do not stand any more where and as the receipt says.
+
+        Nor does a receipt count that lacks a file which could not be read: perhaps it can by now.
+        """
+        found = dict(list_dataset(self.output))
+        shards = [shard for names in self.read_plan().shards.values() for shard in names]
+        begun = [shard for shard in shards if f"{WORK_NAME}/{self.name}/{shard}.receipt" in found]
+        written = {receipt.name for receipt in self.read_receipts(begun) if _stands(receipt, found)}
+        return [shard for shard in shards if shard not in written]
+
+    def write_receipt(self, receipt: Receipt) -> None:
+        with storage.create(f"{self.folder}/{receipt.name}.receipt") as file:
+            file.write(receipt.to_json().encode())
+
+    def read_receipts(self, shards: Iterable[str]) -> Iterator[Receipt]:
+        """Yields the receipts of shards that have one.
+
+        Raises:
+          ValueError: One is damaged, or another's.
+        """
+        shards, num_classes = list(shards), len(self.read_plan().classes)
+        paths = [f"{self.folder}/{shard}.receipt" for shard in shards]
+        for shard, path, content in zip(shards, paths, storage.read_each(paths, _MAX_BYTES), strict=True):
+            read = functools.partial(Receipt.from_json, shard=shard, num_classes=num_classes)
+            yield self._explained(path, read, content)
+
+    def _checked(self, path: str, read: Callable[[bytes], _Read]) -> _Read:
+        return self._explained(path, read, storage.read_bytes(path, most=_MAX_BYTES))
+
+    def _explained(self, path: str, read: Callable[[bytes], _Read], content: bytes) -> _Read:
+        """Returns read(content); its ValueError names the file that holds the content, and says what to do."""
+        try:
+            return read(content)
+        except ValueError as error:
+            raise ValueError(
+                f"{path!r} is damaged or not of this conversion: {error}; remove the folder {self.folder!r} and run "
+                "the command again"
+            ) from error
+
+
+@dataclasses.dataclass(frozen=True)
+class Conversion:
+    """What is told of an unfinished conversion.
+
+    Attributes:
+      command: The arguments that followed `convert` on the command line; empty if it was called from Python.
+      folder: Where it was run.
+      sources: The inputs, as options.Source has them.
+      options: What shapes the shards, as ConvertOptions.shaping() returns it.
+    """
+
+    command: list[str]
+    folder: str
+    sources: list[dict[str, str]]
+    options: dict[str, object]
+
+    @classmethod
+    def from_json(cls, content: bytes) -> Conversion:
+        """Returns what conversion.json holds.
+
+        Raises:
+          ValueError: It is damaged, or its command has characters that a terminal would obey.
+        """
+        names = [field.name for field in dataclasses.fields(cls)]
+        fields = json_fields.fields(json_fields.load(content), "a conversion", names)
+        command = [json_fields.text(word, "a word") for word in json_fields.array(fields["command"], "command")]
+        folder = json_fields.text(fields["folder"], "folder")
+        if unprintable := [word for word in (*command, folder) if not word.isprintable()]:
+            raise ValueError(f"its command has unprintable characters, {json_fields.shown(unprintable[0])}")
+        sources = [
+            {name: json_fields.text(text, name) for name, text in json_fields.mapping(source, "a source").items()}
+            for source in json_fields.array(fields["sources"], "sources")
+        ]
+        return cls(command, folder, sources, json_fields.mapping(fields["options"], "options"))
+
+
+def _row(line: bytes) -> Row:
+    """Returns what a line of a shard's rows holds: all fields but the number."""
+    values = json_fields.array(json_fields.load(line), "a row", len(Row._fields) - 1)
+    for name, value in zip(Row._fields, values, strict=False):
+        if name in ("num_bytes", "record_bytes", "version"):
+            json_fields.count(value, name, most=2**63)  # a generation counts microseconds
+        else:
+            json_fields.text(value, name)
+    return Row(*values)
+
+
+def _stands(receipt: Receipt, found: dict[str, int]) -> bool:
+    """Returns whether all that a receipt speaks of is among the files of the dataset, by their size."""
+    if any(rejection.reason == "unreadable" for rejection in receipt.rejected):
+        return False
+    return not receipt.num_examples or (
+        found.get(receipt.name) == receipt.num_bytes and index_path(receipt.name) in found
+    )
+
+
+@functools.lru_cache(maxsize=1)
+def _read_plan(folder: Work) -> Plan:
+    def read(content: bytes) -> Plan:
+        plan = Plan.from_json(content)
+        if Work.of(folder.output, plan) != folder:
+            raise ValueError(f"it is the plan {plan.fingerprint[:16]}")
+        return plan
+
+    return folder._checked(f"{folder.folder}/plan.json", read)
+
+
+def unfinished(output: str) -> set[Work]:
+    """Returns the working folders that hold a plan."""
+    parts = [path.split("/") for path in _working_files(output)]
+    return {Work(output, path[0]) for path in parts if len(path) == 2 and path[1] == "plan.json"}
+
+
+def remove(output: str) -> None:
+    """Removes all working files."""
+    _remove(output, lambda path: True)
+
+
+def remove_one(folder: Work) -> None:
+    """Removes one plan's working files."""
+    _remove(folder.output, lambda path: path.startswith(f"{folder.name}/"))
+
+
+def _working_files(output: str) -> list[str]:
+    """Returns the paths within .jpeg2tpu of the files there that are ours."""
+    return [path for path, _ in list_dataset(f"{output}/{WORK_NAME}") if is_working_file(path)]
+
+
+def _remove(output: str, is_chosen: Callable[[str], bool]) -> None:
+    """Removes working files, and the folders that are empty without them."""
+    root = f"{output}/{WORK_NAME}"
+    chosen = list(filter(is_chosen, _working_files(output)))
+    storage.delete([f"{root}/{path}" for path in chosen])
+    folders = {path.rpartition("/")[0] for path in chosen}
+    folders |= {REPAIR_NAME, f"{REPAIR_NAME}/index", f"{REPAIR_NAME}/{WORK_NAME}"}  # whose files are moved
+    storage.delete_empty([f"{root}/{folder}" for folder in sorted(folders - {""}, reverse=True)])
+    storage.delete_empty([root])
+
+
+def tidy(output: str, keep: set[Work]) -> None:
+    """Removes what a refused conversion leaves: its working files, and folders that are empty without them."""
+    kept = {folder.name for folder in keep} | ({LOCK_NAME} if keep else set())
+    _remove(output, lambda path: path.split("/")[0] not in kept)
+    storage.delete_empty([output])

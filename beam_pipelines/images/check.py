@@ -1,0 +1,346 @@
+"""One decode of one image: is it whole, can a trainer's decoder read it, what does it measure?
+
+bytes of a file ──check_image──▶ CheckedImage (a JPEG that TensorFlow decodes), or Rejected with a reason code
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import io
+import os
+import tempfile
+import threading
+import warnings
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from PIL import ExifTags, Image, ImageFile
+
+from beam_pipelines.images import jpeg_damage
+from beam_pipelines.options import ImageOptions
+from tpu_input.dataset_format import color_profiles
+from tpu_input.dataset_format.decode_limits import too_large, too_slow
+from tpu_input.dataset_format.jpeg_markers import has_end, is_decoded, misses_its_end, num_scans
+from tpu_input.dataset_format.orientation import FORMATS, KEPT_MODES, has_unknown_range, turn, upright
+
+SAMPLE_SIDE = 64  # pixels; the mean and deviation of a split come from 64 x 64 pixels of each image
+MEASURED_SIDE = 256  # pixels; the shorter side at which ImageNet's are resized for evaluation
+_MAX_SIDE = 65_500  # pixels; libjpeg's JPEG_MAX_DIMENSION
+_JPEG = ("JPEG", "MPO")  # MPO: a camera's preview behind the photograph
+_LARGE_BYTES = 300_000_000  # of memory for one image: a photograph of 37 megapixels that is turned
+_large_images = threading.Lock()
+GPS_POSITION = "GPS position"
+UNUSABLE_PROFILE = "unusable color profile"
+IGNORED_PROFILE = "ignored color profile"
+_POWERS = np.stack([np.arange(256), np.arange(256) ** 2], axis=1)  # values and their squares
+
+
+class Rejected(Exception):
+    """An input that cannot become a record.
+
+    Attributes:
+      reason: A stable code, e.g. "truncated".
+      detail: What was seen.
+    """
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(reason, detail)
+        self.reason, self.detail = reason, detail
+
+
+class CheckedImage(NamedTuple):
+    """An image as it will be stored.
+
+    Attributes:
+      encoded: A JPEG file, RGB or greyscale.
+      height: Pixels.
+      width: Pixels.
+      channels: 3 or 1.
+      sums: Red, green and blue summed over SAMPLE_SIDE x SAMPLE_SIDE of its pixels, each in [0, 255]; None where no
+        statistics are asked for.
+      squares: Their squares, summed likewise.
+      dhash: 64-bit perceptual hash as a signed integer; near-duplicates differ in a few bits.
+      fixed: Why it was encoded again, e.g. "format PNG"; "" if it is stored byte for byte.
+      noted: What else is counted of it: GPS_POSITION, UNUSABLE_PROFILE or IGNORED_PROFILE.
+    """
+
+    encoded: bytes
+    height: int
+    width: int
+    channels: int
+    sums: list[int] | None
+    squares: list[int] | None
+    dhash: int
+    fixed: str
+    noted: tuple[str, ...] = ()
+
+
+def check_image(data: bytes, options: ImageOptions, with_statistics: bool = True) -> CheckedImage:
+    """Returns the image that `data` holds, decoded once and whole, fixed and resized as needed.
+
+    libjpeg can leave out the last step of decoding and give a half, a quarter or an eighth of the size; it reads the
+    whole file all the same, so that damage shows as before. What the perceptual hash needs is enough to check an image
+    that is kept as it is, and a fifth cheaper; for its statistics, the size at which trainers see it; and twice the
+    final size for one that is made smaller.
+
+    Raises:
+      Rejected: "empty", "not_an_image", "too_large", "too_slow", "too_small", "animated", "unknown_range", "truncated"
+        or "corrupt".
+      MemoryError: Nothing is known about the image.
+    """
+    image = _open(data, options)
+    with _damage_of(image):
+        return _checked(image, data, options, with_statistics)
+
+
+def _checked(image: Image.Image, data: bytes, options: ImageOptions, with_statistics: bool) -> CheckedImage:
+    fixed = _fixes(image, data, options)
+    if not fixed and image.format in _JPEG and not has_end(data):
+        fixed = ["JPEG without its end"]
+    noted = _notes(image, options, is_kept=not fixed)
+    shrink = _is_larger(image, options)
+    scale = _scale(image, options, with_statistics, is_kept=not fixed)
+    width, height = image.size
+    with _one_large_at_a_time(_peak_bytes(image, data, scale)):
+        pixels = _decode(image, data, scale)
+        if fixed or shrink:
+            pixels = upright(image, options.color_profiles, pixels)
+            pixels, data = _encode(_shrunk(pixels, options.resize_shorter), options.quality)
+            width, height = pixels.size
+        sums, squares = _moments(pixels) if with_statistics else (None, None)
+        dhash = _dhash(pixels)
+    reason = ", ".join([*fixed, *(["larger than --resize_shorter"] if shrink else [])])
+    return CheckedImage(data, height, width, KEPT_MODES[pixels.mode], sums, squares, dhash, reason, noted)
+
+
+def _scale(image: Image.Image, options: ImageOptions, with_statistics: bool, is_kept: bool) -> int:
+    """Returns by how much a JPEG is decoded smaller than it is: 1, 2, 4 or 8."""
+    if image.format not in _JPEG:
+        return 1
+    if _is_larger(image, options):
+        times = min(image.size) // (2 * options.resize_shorter)
+        return next((scale for scale in (8, 4, 2) if times >= scale), 1)
+    if not is_kept:
+        return 1
+    return _moments_scale(image) if with_statistics else _hash_scale(image)
+
+
+def _decode(image: Image.Image, data: bytes, scale: int) -> Image.Image:
+    """Returns an image's pixels, those of a JPEG at 1/scale of its size; what libjpeg warns of is damage."""
+    pixels = None
+    if image.format in _JPEG:
+        if not has_end(data) and not misses_its_end(data):  # then Pillow refuses most, also some that are whole
+            image.load()
+        try:
+            pixels = jpeg_damage.decode(data, image, scale)
+        except jpeg_damage.Damaged as damage:
+            cut = not has_end(data) and "premature end" in str(damage)
+            reason = "truncated" if cut else "corrupt"
+            raise Rejected(reason, f"{image.format}: libjpeg warns: {damage}") from damage
+    if not pixels:
+        if scale > 1:
+            image.draft(None, (image.width // scale, image.height // scale))
+        if isinstance(image, ImageFile.ImageFile):
+            image.decodermaxblock = len(data)  # all is here; of a file in pieces, Pillow copies what each leaves over
+        image.load()
+    return pixels or image
+
+
+def stored_bytes(data: bytes, options: ImageOptions) -> int:
+    """Returns the size of what is stored for an image; of one that is kept as it is, damaged or not, by its header.
+
+    Raises:
+      Rejected: As check_image() does.
+    """
+    image = _open(data, options)
+    if _fixes(image, data, options) or _is_larger(image, options):
+        return len(check_image(data, options, with_statistics=False).encoded)
+    return len(data)
+
+
+def _open(data: bytes, options: ImageOptions) -> Image.Image:
+    if not data:
+        raise Rejected("empty", "0 bytes")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about odd metadata, and sizes that are checked below
+            image = Image.open(io.BytesIO(data), formats=FORMATS)
+    except MemoryError:
+        raise
+    except Image.DecompressionBombError as error:
+        raise Rejected("too_large", str(error)) from error
+    except Exception as error:  # UnidentifiedImageError, and whatever else damaged headers provoke
+        raise _unopened(data) from error
+    if why := too_large(image, options.max_pixels):
+        raise Rejected("too_large", f"{why}; --max_pixels={options.max_pixels} allows no more")
+    if why := too_slow(image, data, options.max_pixels):
+        raise Rejected("too_slow", f"{why}; --max_pixels={options.max_pixels} allows no more")
+    if min(image.size) < options.min_side:
+        raise Rejected("too_small", f"{image.width} x {image.height} pixels, shorter side below {options.min_side}")
+    with _damage_of(image):
+        _check_kind(image)
+    return image
+
+
+def _unopened(data: bytes) -> Rejected:
+    """Returns why Pillow opens a file as none of FORMATS: it is no such, or it begins as one and is damaged."""
+    for name in FORMATS:
+        factory, accepts = Image.OPEN[name]
+        if accepts and accepts(data[:16]) is True:
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    factory(io.BytesIO(data), "")
+            except MemoryError:
+                raise
+            except Exception as error:
+                return _damaged(name, error)
+    return Rejected("not_an_image", f"begins with {data[:8]!r}")
+
+
+@contextlib.contextmanager
+def _damage_of(image: Image.Image) -> Iterator[None]:
+    """Turns whatever damage provokes in Pillow into Rejected: OSError, SyntaxError, IndexError, struct.error, …"""
+    try:
+        yield
+    except (Rejected, MemoryError):  # of memory there is too little now; the image may be fine
+        raise
+    except Exception as error:
+        raise _damaged(image.format, error) from error
+
+
+def _damaged(kind: str | None, error: Exception) -> Rejected:
+    said = str(error) or type(error).__name__
+    reason = "truncated" if "truncated" in said.lower() else "corrupt"
+    return Rejected(reason, f"{kind}: {said}")
+
+
+@contextlib.contextmanager
+def _one_large_at_a_time(num_bytes: int) -> Iterator[None]:
+    """Makes all processes and threads of this machine that decode an image of many bytes wait for each other."""
+    if num_bytes <= _LARGE_BYTES:
+        yield
+        return
+    with _large_images, contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):  # without a place for temporary files, at least in this process
+            path = f"{tempfile.gettempdir()}/jpeg2tpu-{os.getuid()}.lock"  # one for each user, who may open it
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            stack.callback(os.close, file)  # which gives the lock back, as the end of the process does
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _peak_bytes(image: Image.Image, data: bytes, scale: int) -> int:
+    """Returns about how much memory decoding an image takes beside its file."""
+    pixels = image.width * image.height
+    if image.format not in _JPEG:
+        return pixels * (16 if image.format == "WEBP" else 10)
+    coefficients = 2 * len(image.getbands()) if num_scans(data) > 1 else 0  # all are held until the last scan is read
+    return pixels * coefficients + 8 * pixels // scale**2
+
+
+def _check_kind(image: Image.Image) -> None:
+    """Raises Rejected for what can be decoded, but not be shown as one picture."""
+    if image.format in _JPEG:
+        return
+    if getattr(image, "is_animated", False):
+        raise Rejected("animated", f"{image.format} of {getattr(image, 'n_frames', 0)} frames")
+    if has_unknown_range(image):
+        raise Rejected("unknown_range", f"{image.format} of mode {image.mode}")
+
+
+def _fixes(image: Image.Image, data: bytes, options: ImageOptions) -> list[str]:
+    """Returns why an image cannot be stored as it is."""
+    has_other_colors = options.color_profiles == "convert" and color_profiles.effect(image) == "converted"
+    profile = ["color profile"] if has_other_colors else []
+    if image.format not in _JPEG:
+        return [f"format {image.format}", *profile]
+    reasons = [] if image.mode in KEPT_MODES else [f"mode {image.mode}"]
+    if turn(image) is not None:
+        reasons.append("orientation")
+    if not is_decoded(data):
+        reasons.append("lossless JPEG")
+    reasons += profile
+    if options.reencode == "all" and not reasons:
+        reasons.append("--reencode=all")
+    return reasons
+
+
+def _notes(image: Image.Image, options: ImageOptions, is_kept: bool) -> tuple[str, ...]:
+    """Returns what is counted of an image beside why it is encoded again."""
+    effect = color_profiles.effect(image)
+    return (
+        *([GPS_POSITION] if is_kept and not _is_larger(image, options) and _has_position(image) else []),
+        *([UNUSABLE_PROFILE] if effect == "unusable" else []),
+        *([IGNORED_PROFILE] if effect == "converted" and options.color_profiles == "ignore" else []),
+    )
+
+
+def _has_position(image: Image.Image) -> bool:
+    """Returns whether a JPEG says where it was taken: in its EXIF or, as editors write it, its XMP."""
+    if b"GPSLatitude" in image.info.get("xmp", b""):
+        return True
+    try:
+        exif = image.getexif()
+        return ExifTags.IFD.GPSInfo in exif and ExifTags.GPS.GPSLatitude in exif.get_ifd(ExifTags.IFD.GPSInfo)
+    except MemoryError:
+        raise
+    except Exception:  # whatever damaged EXIF provokes
+        return False
+
+
+def _is_larger(image: Image.Image, options: ImageOptions) -> bool:
+    return bool(options.resize_shorter) and min(image.size) > options.resize_shorter
+
+
+def _shrunk(image: Image.Image, shorter: int) -> Image.Image:
+    """Returns the image with a shorter side of `shorter` pixels, if it is larger."""
+    scale = shorter / min(image.size)
+    if not 0 < scale < 1:
+        return image
+    size = (max(round(image.width * scale), 1), max(round(image.height * scale), 1))
+    return image.resize(size, Image.Resampling.BICUBIC)
+
+
+def _encode(image: Image.Image, quality: int) -> tuple[Image.Image, bytes]:
+    """Returns the image and its JPEG file, which holds pixels and nothing else."""
+    if max(image.size) > _MAX_SIDE:
+        raise Rejected("too_large", f"{image.width} x {image.height} pixels; a JPEG has at most {_MAX_SIDE} a side")
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", quality=quality, comment=b"")
+    return image, buffer.getvalue()
+
+
+def _moments_scale(image: Image.Image) -> int:
+    """Returns by how much the image can be reduced and still be as large as what trainers crop from.
+
+    They see no finer detail either. Of 12 megapixels, a quarter of the CPU time: over benchmarks/corpus.py's, the mean
+    moves by less than 0.1 of 255 grey levels, and the deviation, for want of noise, by less than 0.5.
+    """
+    return next((scale for scale in (8, 4, 2) if min(image.size) >= MEASURED_SIDE * scale), 1)
+
+
+def _moments(image: Image.Image) -> list[list[int]]:
+    """Returns [sums, sums of squares] of red, green and blue over SAMPLE_SIDE x SAMPLE_SIDE pixels."""
+    sample = image.resize((SAMPLE_SIDE, SAMPLE_SIDE), Image.Resampling.NEAREST).convert("RGB")
+    histogram = np.array(sample.histogram(), np.int64).reshape(3, 256)
+    moments: list[list[int]] = (histogram @ _POWERS).T.tolist()
+    return moments
+
+
+def _hash_scale(image: Image.Image) -> int:
+    """Returns by how much the image can be reduced and still have 3 x 3 pixels for each area of its hash."""
+    return next((scale for scale in (8, 4, 2) if image.width >= 27 * scale and image.height >= 24 * scale), 1)
+
+
+def _dhash(image: Image.Image) -> int:
+    """Returns whether each of 8 x 8 areas is brighter than its neighbour, as a signed 64-bit integer.
+
+    The "dHash" of N. Krawetz, "Kind of Like That", hackerfactor.com, 2013. An image that was decoded at the hash's
+    scale has the same one as the whole image but for a few bits.
+    """
+    small = image.reduce(_hash_scale(image)).convert("L")
+    grey = np.asarray(small.resize((9, 8), Image.Resampling.BOX))
+    return int.from_bytes(np.packbits(grey[:, 1:] > grey[:, :-1]).tobytes(), "big", signed=True)

@@ -1,0 +1,106 @@
+"""Single records, found by their number: the shard's index says where one lies, so no shard is read whole.
+
+numbers ──index──▶ (shard, offset, length) ──read that part of the shard──▶ Example with its thumbnail
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import itertools
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from beam_pipelines import storage
+from beam_pipelines.report.index_columns import Columns, read_rows
+from beam_pipelines.report.thumbnails import READS_IN_FLIGHT, Thumbnail, thumbnail
+from tpu_input.dataset_format.records import Manifest, Shard, decode, read_frames
+
+_NAMES = ["key", "label", "offset", "length", "height", "width", "sha256"]
+
+
+class Example(NamedTuple):
+    """A record as it is shown.
+
+    Attributes:
+      key: The record's.
+      label: Class index, 0-based.
+      offset: Of the TFRecord in its shard, in bytes.
+      length: Of the TFRecord with its framing, in bytes.
+      height: Of the stored image, in pixels.
+      width: Of the stored image, in pixels.
+      sha256: Hex digest of the stored image.
+      shard: File name.
+      split: Name.
+      class_name: The class's name.
+      thumbnail: None if the record cannot be read, or has not been read yet.
+    """
+
+    key: str
+    label: int
+    offset: int
+    length: int
+    height: int
+    width: int
+    sha256: str
+    shard: str
+    split: str
+    class_name: str
+    thumbnail: Thumbnail | None
+
+
+def read_examples(
+    manifest: Manifest, columns: Columns, numbers: Iterable[int], pictures: bool = True
+) -> dict[int, Example]:
+    """Returns the records of these numbers, each read by its offset; without pictures, from the indexes alone.
+
+    Raises:
+      ValueError: An index cannot be read.
+    """
+    wanted = sorted(set(numbers))
+    by_shard = [(int(shard), list(group)) for shard, group in itertools.groupby(wanted, columns.shard_of)]
+    with ThreadPoolExecutor(READS_IN_FLIGHT) as pool:
+        listed = pool.map(functools.partial(_examples_of_shard, manifest, columns), by_shard)
+        examples = list(itertools.chain.from_iterable(listed))
+        if pictures:
+            seen = pool.map(functools.partial(_picture, manifest), examples)
+            examples = [example._replace(thumbnail=each) for example, each in zip(examples, seen, strict=True)]
+        return dict(zip(wanted, examples, strict=True))
+
+
+def _examples_of_shard(manifest: Manifest, columns: Columns, wanted: tuple[int, list[int]]) -> list[Example]:
+    position, numbers = wanted
+    shard, split = columns.shards[position], list(manifest.splits)[columns.splits[position]]
+    table = read_rows(manifest.path, shard, _NAMES)
+    _check_places(manifest, shard, table)
+    table = table.take(np.array(numbers) - columns.starts[position])
+    return list(_rows(table, shard, split, manifest.classes))
+
+
+def _check_places(manifest: Manifest, shard: Shard, table: pa.Table) -> None:
+    """Raises ValueError unless an index says where records lie in their shard, and of what class they are."""
+    offsets, lengths, labels = (table[name].to_numpy() for name in ("offset", "length", "label"))
+    if not shard.is_filled_by(offsets, lengths) or not 0 <= labels.min() <= labels.max() < len(manifest.classes):
+        raise ValueError(
+            f"the index of {shard.name!r} does not agree with its shard; "
+            f"run: python -m beam_pipelines verify --repair {manifest.path}"
+        )
+
+
+def _rows(table: pa.Table, shard: Shard, split: str, classes: tuple[str, ...]) -> Iterator[Example]:
+    for row in zip(*(column.to_pylist() for column in table.columns), strict=True):
+        yield Example._make([*row, shard.name, split, classes[row[1]], None])
+
+
+def _picture(manifest: Manifest, example: Example) -> Thumbnail | None:
+    """Returns a picture of a record; None if the record is damaged, which is for verify to tell."""
+    path = storage.slice_uri(f"{manifest.path}/{example.shard}", example.offset, example.length)
+    try:
+        payloads = [payload for _, payload in read_frames(io.BytesIO(storage.read_bytes(path)))]
+        return thumbnail(decode(payloads[0], manifest.first_label).encoded)
+    except (OSError, ValueError, IndexError):
+        return None

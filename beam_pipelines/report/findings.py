@@ -1,0 +1,125 @@
+"""What somebody should look at before training on a dataset: the first lines of its report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from beam_pipelines.report.look_alikes import LookAlikes
+from tpu_input.dataset_format.records import Manifest, Split
+
+_IMBALANCE = 10  # times as many examples in the largest as in the smallest class; above, it is worth a word
+
+
+class Note(NamedTuple):
+    """One line.
+
+    Attributes:
+      text: What was found.
+      section: The section of the page that shows it.
+      grave: Whether it makes results wrong, rather than merely being good to know.
+    """
+
+    text: str
+    section: str
+    grave: bool
+
+
+def notes(manifest: Manifest, splits: Mapping[str, Split], look_alikes: LookAlikes) -> list[Note]:
+    """Returns what is noteworthy of a dataset, the grave first.
+
+    Args:
+      manifest: The dataset's.
+      splits: Those that are shown.
+      look_alikes: The dataset's.
+    """
+    found = [*_of_look_alikes(look_alikes), *_of_classes(manifest, splits), *_of_rejected(manifest)]
+    return sorted(found, key=lambda note: not note.grave)
+
+
+def shortened(text: str, limit: int = 60) -> str:
+    """Returns a text of at most `limit` characters, its middle left out if need be."""
+    if len(text) <= limit:
+        return text
+    return f"{text[: limit // 3]}…{text[len(text) - (limit - limit // 3 - 1) :]}"
+
+
+def share(part: int, whole: int) -> str:
+    """Returns `part` in percent of `whole`, as a person reads it."""
+    percent = 100 * part / max(whole, 1)
+    if 0 < percent < 0.1:
+        return "under 0.1 %"
+    if 99.9 < percent < 100:
+        return "over 99.9 %"
+    return f"{percent:.3g} %"
+
+
+def _of_look_alikes(look_alikes: LookAlikes) -> Iterator[Note]:
+    if count := look_alikes.all.across_splits:
+        yield Note(
+            f"{_groups(count)} in more than one split: what is trained on would be tested on as well.",
+            "look-alikes",
+            True,
+        )
+    if count := look_alikes.all.conflicting:
+        yield Note(f"{_groups(count)} under different labels, so at least one label is doubtful.", "look-alikes", True)
+    if look_alikes.all.groups and not look_alikes.all.across_splits + look_alikes.all.conflicting:
+        yield Note(
+            f"{_groups(look_alikes.all.groups)} within a split and a class: these images count more than once.",
+            "look-alikes",
+            False,
+        )
+    if count := look_alikes.num_near - look_alikes.num_compared:
+        yield Note(
+            f"{count:,} of {look_alikes.num_near:,} pairs of images that may look alike were not compared by their "
+            "pixels, so there may be more than was found.",
+            "look-alikes",
+            False,
+        )
+    if count := look_alikes.num_crowded:
+        yield Note(
+            f"{count:,} images resemble so many others that they were not compared with all of them.",
+            "look-alikes",
+            False,
+        )
+    if count := look_alikes.num_common:
+        yield Note(
+            f"{count:,} images have a great many that look like them: blank pages, or a placeholder for a picture that "
+            "was not there?",
+            "look-alikes",
+            False,
+        )
+
+
+def _groups(count: int) -> str:
+    return "1 group of look-alikes stands" if count == 1 else f"{count:,} groups of look-alikes stand"
+
+
+def _of_classes(manifest: Manifest, splits: Mapping[str, Split]) -> Iterator[Note]:
+    for name, split in splits.items():
+        if absent := [manifest.classes[label] for label, count in enumerate(split.class_counts) if not count]:
+            named = ", ".join(f"“{shortened(each, 30)}”" for each in absent[:3])
+            named += f" and {len(absent) - 3:,} more" if len(absent) > 3 else ""
+            classes = "1 class has" if len(absent) == 1 else f"{len(absent):,} classes have"
+            yield Note(f"{classes} no example in {name}: {named}.", "classes", True)
+    totals = np.sum([split.class_counts for split in manifest.splits.values()], axis=0)
+    if totals.min() and totals.max() >= _IMBALANCE * totals.min():
+        yield Note(
+            f"The largest class has {totals.max() / totals.min():,.0f} times as many examples as the smallest.",
+            "classes",
+            False,
+        )
+
+
+def _of_rejected(manifest: Manifest) -> Iterator[Note]:
+    if count := sum(manifest.num_rejected.values()):
+        inputs = "1 input was" if count == 1 else f"{count:,} inputs were"
+        yield Note(
+            f"{inputs} rejected, {share(count, manifest.num_inputs)} of all: "
+            + ", ".join(f"{reason} {number:,}" for reason, number in manifest.num_rejected.items())
+            + ".",
+            "rejected",
+            False,
+        )

@@ -1,0 +1,180 @@
+"""DATASET/report.html: what a dataset holds, on one page that needs nothing but itself.
+
+manifest ─────────────▶ counts, classes, shards, what was fixed
+indexes ──Columns─────▶ image sizes, look-alikes, which examples to show ──shards──▶ thumbnails      ──template──▶ page
+rejected.jsonl ───────▶ what was rejected ──those that lie below `sources`──▶ thumbnails
+
+The page shows some 500 thumbnails at most, 3 KB each (6 KB if they are noise), whatever the size of the dataset.
+Indexes of ten million records take some 170 s and up to 1.4 GB of memory, by the sum of what was measured of the parts,
+most of both for the search of look-alikes. The same dataset gives the same page, but for pictures of rejected inputs
+that are no longer there.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+import itertools
+import warnings
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jinja2
+import numpy as np
+
+from beam_pipelines import flag_values
+from beam_pipelines.conversion.output import REPORT_NAME, complete_manifest, create
+from beam_pipelines.report import charts
+from beam_pipelines.report.examples import Example, read_examples
+from beam_pipelines.report.findings import notes, share, shortened
+from beam_pipelines.report.index_columns import Columns, read_all
+from beam_pipelines.report.look_alikes import MAX_READ, find_look_alikes
+from beam_pipelines.report.near_duplicates import ALIKE, DISTANCE, MAX_SHARED
+from beam_pipelines.report.rejections import MAX_SHOWN, read_rejected
+from tpu_input.dataset_format.records import Manifest, Split
+
+MAX_CLASSES = 50  # in the chart; of more, half are the largest and half the smallest
+MAX_EXAMPLE_CLASSES = 24  # with examples; chosen likewise
+MAX_EXAMPLES = 6  # of each class
+MAX_SPLITS = 6  # with a column and a row of their own
+_MAX_FIXES = 20
+_TEMPLATE = "report.html.j2"
+_LIMITS = {  # that the page speaks of
+    "fixes": _MAX_FIXES,
+    "rejected": MAX_SHOWN,
+    "bits": DISTANCE,
+    "read": MAX_READ,
+    "alike": ALIKE,
+    "shared": MAX_SHARED,
+}
+
+
+def write_report(dataset: str, sources: Sequence[str] = ()) -> str:
+    """Writes DATASET/report.html; returns its path.
+
+    Args:
+      dataset: Folder or URI.
+      sources: Folders, archives or URIs. Rejected inputs that lie below one of them are shown with a picture; no file
+        outside the dataset is read else, whatever the dataset names.
+
+    Raises:
+      ValueError: There is no complete dataset, or its index is damaged.
+    """
+    manifest = complete_manifest(dataset)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Pillow's, of odd metadata in what was rejected
+        page = render(manifest, sources)
+    with create(manifest.path, REPORT_NAME) as file:
+        file.write(page.encode("utf-8", "replace"))
+    return f"{manifest.path}/{REPORT_NAME}"
+
+
+def render(manifest: Manifest, sources: Sequence[str] = ()) -> str:
+    """Returns the page."""
+    # Names of files and classes are whatever a stranger wrote: everything is escaped, and no script would run.
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {"count": "{:,}".format, "size": flag_values.size, "short": shortened, "share": share}
+    template = environment.from_string(
+        importlib.resources.files("beam_pipelines").joinpath(_TEMPLATE).read_text(encoding="utf-8")
+    )
+    columns = read_all(manifest)
+    shown = dict(sorted(manifest.splits.items(), key=lambda item: -item[1].num_examples)[:MAX_SPLITS])
+    totals = np.sum([split.class_counts for split in manifest.splits.values()], axis=0).tolist()
+    look_alikes = find_look_alikes(manifest, columns)
+    return template.render(
+        manifest=manifest,
+        name=manifest.path.rsplit("/", 1)[-1],
+        num_records=int(columns.starts[-1]),
+        splits=shown,
+        notes=notes(manifest, shown, look_alikes),
+        classes=_class_rows(manifest, shown, totals),
+        totals=totals,
+        class_curve=charts.curve(totals),
+        shards=_shard_rows(manifest, shown),
+        sides=columns.shorter_sides,
+        shapes=columns.shapes,
+        fixed=sorted(manifest.num_fixed.items(), key=lambda item: (-item[1], item[0])),
+        noted=flag_values.NOTED,
+        rejected=read_rejected(manifest, sources),
+        has_sources=bool(sources),
+        look_alikes=look_alikes,
+        examples=_class_examples(manifest, columns, totals),
+        charts=charts,
+        limits=_LIMITS,
+    )
+
+
+class ClassRow(NamedTuple):
+    """One class.
+
+    Attributes:
+      label: 0-based.
+      name: The class's.
+      num_examples: In all splits.
+      bars: For each split that is shown, (examples, percent of the split's largest class).
+    """
+
+    label: int
+    name: str
+    num_examples: int
+    bars: list[tuple[int, float]]
+
+
+def chosen_classes(totals: Sequence[int], limit: int) -> list[int]:
+    """Returns all labels in order, or of more than `limit` classes the largest and the smallest, by size."""
+    if len(totals) <= limit:
+        return list(range(len(totals)))
+    ordered = sorted(range(len(totals)), key=lambda label: (-totals[label], label))
+    return [*ordered[: limit // 2], *ordered[len(ordered) - limit // 2 :]]
+
+
+def _class_rows(manifest: Manifest, shown: dict[str, Split], totals: Sequence[int]) -> list[ClassRow]:
+    rows = []
+    for label in chosen_classes(totals, MAX_CLASSES):
+        counts = [(split.class_counts[label], max(split.class_counts)) for split in shown.values()]
+        bars = [(count, charts.percent(count, largest)) for count, largest in counts]
+        rows.append(ClassRow(label, manifest.classes[label], totals[label], bars))
+    return rows
+
+
+class ShardRow(NamedTuple):
+    """The shards of one split.
+
+    Attributes:
+      split: Name.
+      sizes: Bytes, sorted.
+      marks: Where they lie between 0 and the largest shard of all, in percent.
+      aim: Where --shard_size lies; None if the split was cut into a given number of shards.
+    """
+
+    split: str
+    sizes: list[int]
+    marks: list[float]
+    aim: float | None
+
+
+def _shard_rows(manifest: Manifest, shown: dict[str, Split]) -> list[ShardRow]:
+    sizes = {name: sorted(shard.num_bytes for shard in split.shards) for name, split in shown.items()}
+    aim, numbered = manifest.options.get("shard_bytes"), manifest.options.get("num_shards", {})
+    aims = {name: None if name in numbered else aim for name in sizes}
+    largest = max([*(split[-1] for split in sizes.values()), *(each or 0 for each in aims.values())])
+    return [
+        ShardRow(name, split, charts.marks(split, largest), each and charts.percent(each, largest))
+        for (name, split), each in zip(sizes.items(), aims.values(), strict=True)
+    ]
+
+
+def _class_examples(
+    manifest: Manifest, columns: Columns, totals: Sequence[int]
+) -> list[tuple[str, int, list[Example]]]:
+    """Returns (class, its examples in all, some of them) for the classes that are shown."""
+    chosen = {
+        label: np.flatnonzero(columns.labels == label)[:MAX_EXAMPLES].tolist()  # their order is by hash already
+        for label in chosen_classes(totals, MAX_EXAMPLE_CLASSES)
+    }
+    examples = read_examples(manifest, columns, itertools.chain.from_iterable(chosen.values()))
+    return [
+        (manifest.classes[label], totals[label], [examples[number] for number in numbers])
+        for label, numbers in chosen.items()
+    ]

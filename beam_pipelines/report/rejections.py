@@ -1,0 +1,118 @@
+"""DATASET/rejected.jsonl as it is shown: every reason with its count, what it means, and some of its inputs.
+
+The file is read line by line, as it may be as long as the list of inputs. It may come from a stranger, as any file of a
+dataset, and names files by path: pictures are made of those alone that lie below folders that the user has named.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import posixpath
+from collections.abc import Iterable, Iterator, Sequence
+
+from beam_pipelines import storage
+from beam_pipelines.conversion.output import REJECTED_NAME
+from beam_pipelines.conversion.receipts import Rejection
+from beam_pipelines.images.rejection_reasons import REASONS, Reason
+from beam_pipelines.report.thumbnails import Thumbnail, of_sources
+from tpu_input.dataset_format.records import Manifest
+
+MAX_SHOWN = 6  # inputs of each reason
+_UNKNOWN = Reason("This version of jpeg2tpu does not know this reason.", "See the details.")
+
+
+@dataclasses.dataclass(frozen=True)
+class Rejections:
+    """The inputs that were rejected for one reason.
+
+    Attributes:
+      code: The reason's.
+      count: Inputs.
+      reason: What it means and what to do.
+      examples: Some of them, spread over the alphabet, with a picture where their source may and can still be read.
+    """
+
+    code: str
+    count: int
+    reason: Reason
+    examples: list[tuple[Rejection, Thumbnail | None]]
+
+
+def read_rejected(manifest: Manifest, sources: Sequence[str] = ()) -> list[Rejections]:
+    """Returns all reasons that occur in a dataset, the most frequent first.
+
+    Args:
+      manifest: The dataset's.
+      sources: Folders, archives or URIs; of the inputs, those that lie below one of them are read for a picture.
+
+    Raises:
+      ValueError: A line of rejected.jsonl is none.
+    """
+    shown = _spread(read_lines(manifest.path), manifest.num_rejected)
+    ordered = sorted(manifest.num_rejected.items(), key=lambda item: (-item[1], item[0]))
+    return [
+        Rejections(
+            code=code,
+            count=count,
+            reason=REASONS.get(code, _UNKNOWN),
+            examples=list(zip(shown[code], of_sources(_pictured(shown[code], sources)), strict=True)),
+        )
+        for code, count in ordered
+    ]
+
+
+_MAX_LINE_BYTES = 1 << 20  # paths have 4 KiB
+
+
+def read_lines(dataset: str) -> Iterator[Rejection]:
+    """Yields what a dataset's rejected.jsonl lists, nothing where there is none.
+
+    Raises:
+      ValueError: A line is none of such a file.
+      OSError: It cannot be read.
+    """
+    path = f"{dataset}/{REJECTED_NAME}"
+    if not storage.exists(path):
+        return
+    with storage.open_file(path) as file:
+        for number in itertools.count(1):
+            if not (line := file.readline(_MAX_LINE_BYTES)):
+                return
+            try:
+                yield Rejection.from_json(line)
+            except ValueError as error:
+                raise ValueError(f"{path!r}, line {number}: {error}; copy the file again") from error
+
+
+def _spread(lines: Iterable[Rejection], counts: dict[str, int]) -> dict[str, list[Rejection]]:
+    """Returns up to MAX_SHOWN lines of each reason, evenly spread over all of them."""
+    shown: dict[str, list[Rejection]] = {code: [] for code in counts}
+    seen = dict.fromkeys(counts, 0)
+    for line in lines:
+        if line.reason not in counts:
+            continue
+        wanted = len(shown[line.reason]) * counts[line.reason] // MAX_SHOWN
+        if seen[line.reason] >= wanted and len(shown[line.reason]) < MAX_SHOWN:
+            shown[line.reason].append(line)
+        seen[line.reason] += 1
+    return shown
+
+
+def _pictured(lines: list[Rejection], sources: Sequence[str]) -> list[str]:
+    """Returns the URI of each line that may be read for a picture, else ""."""
+    # What stands for a line without an image is the list itself.
+    return [
+        line.uri if line.reason != "bad_line" and any(_lies_below(line.uri, source) for source in sources) else ""
+        for line in lines
+    ]
+
+
+def _lies_below(uri: str, source: str) -> bool:
+    """Returns whether an absolute path or URI names `source`, a part of it, or a file in it, links followed."""
+    path = storage.whole(uri)
+    if storage.is_uri(source):
+        return posixpath.normpath(path) == path and f"{path}/".startswith(f"{source}/")
+    if storage.is_uri(path) or not posixpath.isabs(path) or "\0" in path:
+        return False
+    return f"{storage.real(path)}/".startswith(storage.real(source).rstrip("/") + "/")

@@ -1,0 +1,1 @@
+"""Where the pipelines run: checks before a launch, the wheel for workers, progress."""

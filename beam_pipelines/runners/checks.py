@@ -1,0 +1,208 @@
+"""Engines that run the pipelines elsewhere: what one lacks is said at once, and its workers are given this package.
+
+    --runner and Beam's flags ──check──▶ PipelineOptions ──pack──▶ the same, and a wheel among its extra_packages
+
+Beam finds most of this out late: after a minute of waiting for a job server, or in the log of a worker that cannot read
+a file of the machine that launched it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import os
+import re
+import shutil
+import socket
+import tempfile
+import uuid
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from apache_beam.options import pipeline_options as beam_flags
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from beam_pipelines import storage
+from beam_pipelines.runners.wheel import write_wheel
+
+_ELSEWHERE = ("dataflow", "flink", "spark", "portable")
+# Workers that are started on machines of the user's, with what is installed and mounted there. All others are
+# containers, which have neither our package nor any file of this machine.
+_BESIDE_THE_FILES = ("LOOPBACK", "PROCESS", "EXTERNAL")
+_CONNECT_SECONDS = 5.0
+
+
+def name_of(options: PipelineOptions) -> str:
+    """Returns "dataflow", "flink", "spark" or "portable"; "" for a runner of this process."""
+    runner = str(options.view_as(beam_flags.StandardOptions).runner or "").rpartition(".")[2].lower()
+    name = runner.removesuffix("runner")
+    return name if name in _ELSEWHERE else ""
+
+
+def check(options: PipelineOptions, paths: Sequence[str]) -> None:
+    """Refuses what would fail after the launch.
+
+    Args:
+      options: The runner, and what it needs.
+      paths: Inputs and output of the conversion.
+
+    Raises:
+      ValueError: The engine cannot be reached, or its workers cannot reach the files.
+    """
+    engine = name_of(options)
+    if engine in ("", "dataflow"):  # the job servers of others take flags that Beam's Python does not know
+        _check_flags(options)
+    if engine:
+        {"dataflow": _check_dataflow, "portable": _check_portable}.get(engine, _check_jar)(options)
+        _check_paths(options, paths)
+
+
+def check_writable(options: PipelineOptions) -> list[str]:
+    """Returns where Dataflow will leave files, having left one there and deleted it; none for other engines.
+
+    Raises:
+      ValueError: A small file cannot be written there.
+    """
+    cloud = options.view_as(beam_flags.GoogleCloudOptions)
+    flags = ("temp_location", "staging_location") if name_of(options) == "dataflow" else ()
+    places = {flag: getattr(cloud, flag) for flag in flags if getattr(cloud, flag)}
+    for flag, place in places.items():
+        probe = f"{place.rstrip('/')}/jpeg2tpu-{uuid.uuid4().hex}"
+        try:
+            with storage.create(probe) as file:
+                file.write(b"may be deleted")
+        except Exception as error:  # whatever a client raises for want of a bucket, of credentials, of permission
+            raise ValueError(f"--{flag}={place} cannot be written: {_line(error)}") from error
+        storage.delete([probe])
+    return sorted(set(places.values()))
+
+
+@contextlib.contextmanager
+def packed(options: PipelineOptions) -> Iterator[None]:
+    """Lets workers in containers install this package, from a wheel that is there for the duration of the body."""
+    if not name_of(options) or _is_beside_the_files(options):
+        yield
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        setup = options.view_as(beam_flags.SetupOptions)
+        setup.extra_packages = [*(setup.extra_packages or ()), write_wheel(folder)]
+        yield
+
+
+def _check_flags(options: PipelineOptions) -> None:
+    """Refuses flags that nobody knows, which Beam would drop without a word."""
+    known = PipelineOptions([]).get_all_options()
+    for flag in sorted(options.get_all_options(retain_unknown_options=True).keys() - known.keys()):
+        close = difflib.get_close_matches(flag, known, n=1)
+        raise ValueError(f"unknown flag --{flag}" + (f"; did you mean --{close[0]}?" if close else "; see --help"))
+
+
+def _check_dataflow(options: PipelineOptions) -> None:
+    try:
+        from apache_beam.runners.dataflow.internal import apiclient  # noqa: F401
+    except ImportError:
+        raise ValueError("DataflowRunner needs Beam's Google Cloud client; run: pip install 'jpeg2tpu[gcp]'") from None
+    cloud = options.view_as(beam_flags.GoogleCloudOptions)
+    missing = [f"--{flag}" for flag in ("project", "region", "temp_location") if not getattr(cloud, flag)]
+    if missing:
+        raise ValueError(
+            f"DataflowRunner needs {' and '.join(missing)}; "
+            "e.g. --project=my-project --region=us-central1 --temp_location=gs://my-bucket/temp"
+        )
+    if not re.match(r"gs://[^/]", cloud.temp_location):
+        raise ValueError(f"Dataflow needs --temp_location in a bucket, gs://BUCKET/FOLDER, got {cloud.temp_location!r}")
+
+
+def _check_portable(options: PipelineOptions) -> None:
+    endpoint = options.view_as(beam_flags.PortableOptions).job_endpoint
+    if not endpoint:
+        raise ValueError("PortableRunner needs a job server, --job_endpoint=HOST:PORT (docs/clusters.md)")
+    if endpoint != "embed":
+        _check_answers("--job_endpoint", endpoint, "start its job server first (docs/clusters.md)")
+
+
+def _check_jar(options: PipelineOptions) -> None:
+    """Refuses a Flink or Spark runner whose job server is neither running nor can be started."""
+    engine = name_of(options).capitalize()
+    if options.view_as(beam_flags.PortableOptions).job_endpoint:
+        _check_portable(options)
+        return
+    java = options.view_as(beam_flags.JobServerOptions).job_server_java_launcher
+    if not shutil.which(java) and not _submits_jar(options):
+        raise ValueError(f"{engine}Runner starts a job server in Java, and there is no {java!r}; install a JRE")
+    jar = _jar(options)
+    if jar and "://" not in jar and not os.path.exists(jar):
+        raise ValueError(f"--{engine.lower()}_job_server_jar={jar} does not exist (docs/clusters.md)")
+    try:
+        server = _job_server(options)
+        server.local_jar(server.path_to_jar())  # fetches it, if it is a released one and not here yet
+    except (ValueError, RuntimeError, OSError) as error:
+        raise ValueError(
+            f"{engine}Runner has no job server: {_line(error)}; download the one of this Beam from Maven Central and "
+            f"name it with --{engine.lower()}_job_server_jar=FILE (docs/clusters.md)"
+        ) from error
+    master = _master(options)
+    if re.search(r":\d+", master):
+        flag = "--flink_master" if engine == "Flink" else "--spark_master_url"
+        _check_answers(flag, master, "start the cluster first")
+
+
+def _job_server(options: PipelineOptions) -> Any:
+    if name_of(options) == "flink":
+        from apache_beam.runners.portability.flink_runner import FlinkJarJobServer
+
+        return FlinkJarJobServer(options)
+    from apache_beam.runners.portability.spark_runner import SparkJarJobServer
+
+    return SparkJarJobServer(options)
+
+
+def _master(options: PipelineOptions) -> str:
+    if name_of(options) == "flink":
+        return str(options.view_as(beam_flags.FlinkRunnerOptions).flink_master)
+    return str(options.view_as(beam_flags.SparkRunnerOptions).spark_master_url)
+
+
+def _check_answers(flag: str, address: str, advice: str) -> None:
+    match = re.fullmatch(r"(?:\w+://)?\[?([^/\]]+)\]?:(\d+)/?", address)
+    if not match:
+        raise ValueError(f"{flag} must be HOST:PORT, got {address!r}")
+    try:
+        socket.create_connection((match[1], int(match[2])), _CONNECT_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise ValueError(f"nothing answers at {flag}={address} ({_line(error)}); {advice}") from error
+
+
+def _jar(options: PipelineOptions) -> str:
+    if name_of(options) == "flink":
+        return options.view_as(beam_flags.FlinkRunnerOptions).flink_job_server_jar or ""
+    return options.view_as(beam_flags.SparkRunnerOptions).spark_job_server_jar or ""
+
+
+def _submits_jar(options: PipelineOptions) -> bool:
+    """Returns whether the job goes to a cluster as a jar, through its REST interface, without a job server."""
+    if name_of(options) == "flink":
+        return bool(options.view_as(beam_flags.FlinkRunnerOptions).flink_submit_uber_jar)
+    return bool(options.view_as(beam_flags.SparkRunnerOptions).spark_submit_uber_jar)
+
+
+def _is_beside_the_files(options: PipelineOptions) -> bool:
+    """Returns whether workers are started where this package is installed and local files may be mounted."""
+    portable = options.view_as(beam_flags.PortableOptions)
+    if name_of(options) in ("flink", "spark") and not portable.environment_type and not portable.job_endpoint:
+        return _master(options).startswith(("[", "local"))  # Beam runs its engine, and workers, on this machine
+    return name_of(options) != "dataflow" and (portable.environment_type or "").upper() in _BESIDE_THE_FILES
+
+
+def _check_paths(options: PipelineOptions, paths: Sequence[str]) -> None:
+    local = [path for path in paths if not storage.is_uri(path)]
+    if local and not _is_beside_the_files(options):
+        raise ValueError(
+            f"{name_of(options).capitalize()}Runner's workers are containers on other machines, which cannot read or "
+            f"write {' and '.join(map(repr, local))} of this one; give URIs, gs://BUCKET/FOLDER, as input and as output"
+        )
+
+
+def _line(error: BaseException) -> str:
+    """Returns what an error says, on one line."""
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,224 @@
+"""What the folders of an input mean: classes, or splits with classes below them.
+
+    Row ──add──▶ {(source's split, folder): Folder} ──read_folders──▶ Layout ──label_by_folder──▶ Row with label, split
+
+Folders are classes unless all of them are called as splits are. Where names leave it open, nothing is guessed: the
+input is refused with what was seen. A folder that is hidden, or that holds no image, is no class.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+from typing import Any, NamedTuple
+
+import apache_beam as beam
+
+from beam_pipelines.options import ConvertOptions
+from beam_pipelines.sources.rows import Row
+
+# Folders above the class folders that are splits, if there are no others.
+SPLIT_FOLDERS = {
+    "train": "train",
+    "training": "train",
+    "val": "validation",
+    "valid": "validation",
+    "validation": "validation",
+    "eval": "validation",
+    "test": "test",
+    "testing": "test",
+}
+# "train2017", "seg_train", "training_set", "testset": a split's name as a word of its own, perhaps with one of these.
+_THINGS = r"sets?|data|datasets?|images?|imgs?|photos?|pictures?|files?|folders?|splits?"
+_ABOUT_A_SPLIT = re.compile(rf"(.*?)(?<![a-z])({'|'.join(SPLIT_FOLDERS)})({_THINGS})?(?![a-z])(.*)", re.DOTALL)
+_SAYS_NOTHING = re.compile(rf"(?:[^a-z]|(?<![a-z])(?:{_THINGS})(?![a-z]))*", re.DOTALL)
+# What no image is called, so that a folder of nothing else is no class.
+_NO_IMAGE = re.compile(
+    r".*\.(jsonl?|txt|csv|tsv|xml|ya?ml|toml|ini|cfg|log|md|rst|html?|pdf|docx?|xlsx?|py|ipynb|sh|m|mat|np[yz]|h5|hdf5|"
+    r"pkl|pickle|parquet|db|sqlite|zip|t?gz|bz2|xz|7z|rar|tfrecord|mp[34]|avi|mov|mkv|wav)",
+    re.IGNORECASE | re.DOTALL,
+)
+_MAX_SHOWN = 6  # folders in a message
+
+Place = tuple[str, str, str]  # the source's split, the outermost folder, and if that is called as splits are, the next
+
+
+class Folder(NamedTuple):
+    """What was seen of a folder.
+
+    Attributes:
+      num_files: Inputs that are not rejected.
+      num_images: Those of them whose names do not say that they are something else.
+      example: The first of them.
+    """
+
+    num_files: int
+    num_images: int
+    example: str
+
+    def plus(self, other: Folder) -> Folder:
+        """Returns what was seen of both."""
+        return Folder(
+            self.num_files + other.num_files, self.num_images + other.num_images, min(self.example, other.example)
+        )
+
+
+class Layout(NamedTuple):
+    """What the folders mean.
+
+    Attributes:
+      splits: Outermost folders that are splits.
+      without_images: Folders that would be classes, but hold no image.
+      remarks: What the user should know of it, a line each.
+    """
+
+    splits: frozenset[str]
+    without_images: frozenset[str]
+    remarks: tuple[str, ...]
+
+
+class FolderSurvey(beam.CombineFn):
+    """Row → {Place: Folder} of all rows whose class their folders tell."""
+
+    def __init__(self, options: ConvertOptions) -> None:
+        self._options = options
+
+    def create_accumulator(self) -> dict[Place, Folder]:
+        return {}
+
+    def add_input(self, accumulator: dict[Place, Folder], row: Row) -> dict[Place, Folder]:
+        folders = [] if row.label or row.reason else _folders(row, self._options)
+        if folders and not is_hidden(folders[0]):
+            below = folders[1] if len(folders) > 1 and is_split(folders[0]) else ""
+            _add(accumulator, (row.split, folders[0], below), Folder(1, int(not _NO_IMAGE.fullmatch(row.key)), row.key))
+        return accumulator
+
+    def merge_accumulators(self, accumulators: Iterable[dict[Place, Folder]]) -> dict[Place, Folder]:
+        merged: dict[Place, Folder] = {}
+        for accumulator in accumulators:
+            for place, folder in accumulator.items():
+                _add(merged, place, folder)
+        return merged
+
+    def extract_output(self, accumulator: dict[Place, Folder]) -> Any:
+        return accumulator
+
+
+def _add(folders: dict[Place, Folder], place: Place, folder: Folder) -> None:
+    known = folders.get(place)
+    folders[place] = known.plus(folder) if known else folder
+
+
+def is_split(folder: str) -> bool:
+    """Returns whether a folder is called as splits are, in capitals or not."""
+    return folder.lower() in SPLIT_FOLDERS
+
+
+def is_hidden(folder: str) -> bool:
+    """Returns whether a folder is none of the user's, as .git and .ipynb_checkpoints are not."""
+    return folder.startswith(".")
+
+
+def _folders(row: Row, options: ConvertOptions) -> list[str]:
+    """Returns the folders of an input within its source."""
+    folders = row.key.split("/")[:-1]
+    return folders[1:] if row.split and len(options.sources) > 1 else folders  # list_rows() puts the split before it
+
+
+def read_folders(found: dict[Place, Folder], options: ConvertOptions) -> Layout:
+    """Returns what the folders of all sources mean.
+
+    Raises:
+      ValueError: Names leave open which are splits and which are classes.
+    """
+    splits: frozenset[str] = frozenset()
+    for source in {place[0] for place in found}:
+        tops: dict[str, Folder] = {}
+        nested: dict[str, bool] = defaultdict(lambda: True)  # whether a split's folder holds nothing but folders
+        for (of, top, below), folder in sorted(found.items()):
+            if of == source:
+                tops[top] = tops[top].plus(folder) if top in tops else folder
+                nested[top] &= bool(below)
+        if not source and all(map(is_split, tops)):
+            splits = frozenset(tops)
+        elif unclear := _unclear(tops, nested, options.labels):
+            raise ValueError(_question(tops, unclear, source, options))
+    images: dict[str, int] = defaultdict(int)
+    files: dict[str, Folder] = {}
+    for (of, top, below), folder in sorted(found.items()):
+        name = below if not of and top in splits else top
+        images[name] += folder.num_images
+        files[name] = files[name].plus(folder) if name in files else folder
+    without_images = frozenset(name for name in images if name and not images[name])
+    return Layout(splits, without_images, tuple(_remarks(splits, {name: files[name] for name in without_images})))
+
+
+def _unclear(tops: Collection[str], nested: dict[str, bool], classes: Collection[str]) -> dict[str, str]:
+    """Returns {folder: split that it seems to be} of those that may be splits or classes; nothing if all is clear.
+
+    One folder that is called so may be a class (a train among cars), unless it holds nothing but folders.
+    """
+    if classes and set(tops) <= set(classes):
+        return {}
+    seeming: dict[str, tuple[str, str]] = {}
+    by_rest = defaultdict(set)
+    for top in tops:
+        if match := _ABOUT_A_SPLIT.fullmatch(top.casefold()):
+            split, rest = SPLIT_FOLDERS[match[2]], f"{match[1]}*{match[4]}"
+            seeming[top] = split, rest
+            by_rest[rest].add(split)
+    meant = {
+        top: split for top, (split, rest) in seeming.items() if _SAYS_NOTHING.fullmatch(rest) or len(by_rest[rest]) > 1
+    }
+    several = len(set(meant.values())) > 1 and ("train" in meant.values() or not all(map(is_split, meant)))
+    holds_folders = any(is_split(top) and nested[top] for top in meant)
+    return meant if several or holds_folders else {}
+
+
+def _question(tops: dict[str, Folder], unclear: dict[str, str], source: str, options: ConvertOptions) -> str:
+    """Returns the message that asks which folders are what."""
+    ordered = sorted(tops, key=lambda top: (top not in unclear, top))
+    seen = ", ".join(f"{top}/ with {_count(tops[top])}" for top in ordered[:_MAX_SHOWN])
+    seen += f" and {len(tops) - _MAX_SHOWN} more folders" if len(tops) > _MAX_SHOWN else ""
+    root = next(each.path for each in options.sources if each.split == source)
+    by_split = {split: top for top, split in sorted(unclear.items(), reverse=True)}
+    named = " ".join(f"--input={split}={root}/{top}" for split, top in by_split.items())
+    advice = f"pack an archive for each split, or unpack it and write: {named}" if root.endswith(".tar") else named
+    return (
+        f"it is not clear which folders of {root!r} are splits and which are classes: {seen}; "
+        f"name the folder above the class folders of each split, such as {advice}; "
+        "or, if all are classes, name them in --labels=FILE"
+    )
+
+
+def _count(folder: Folder) -> str:
+    return f"{folder.num_files:,} file{'s' * (folder.num_files > 1)} such as {folder.example!r}"
+
+
+def _remarks(splits: frozenset[str], without_images: dict[str, Folder]) -> Iterable[str]:
+    if splits:
+        yield "read as splits: " + ", ".join(f"{top}/ as {SPLIT_FOLDERS[top.lower()]}" for top in sorted(splits))
+    if without_images:
+        shown = [f"{name}/ with {_count(folder)}" for name, folder in sorted(without_images.items())]
+        yield (
+            "no class, as it holds no image: "
+            + ", ".join(shown[:_MAX_SHOWN])
+            + (f" and {len(shown) - _MAX_SHOWN} more folders" if len(shown) > _MAX_SHOWN else "")
+        )
+
+
+def label_by_folder(row: Row, layout: Layout, options: ConvertOptions) -> Row:
+    """Returns the row with the label, and the split if its outermost folder is one, that its folders tell."""
+    if row.label or row.reason:
+        return row
+    folders = _folders(row, options)
+    if not row.split and folders and folders[0] in layout.splits:
+        row = row._replace(split=SPLIT_FOLDERS[folders.pop(0).lower()])
+    if not folders:
+        return row.reject("no_label", "lies in no class folder")
+    if is_hidden(folders[0]):
+        return row.reject("hidden", f"lies in the hidden folder {folders[0]!r}, which is no class")
+    if folders[0] in layout.without_images:
+        return row.reject("no_class", f"lies in {folders[0]!r}, which holds no image, so it is no class")
+    return row._replace(label=folders[0])

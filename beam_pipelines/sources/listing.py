@@ -1,0 +1,123 @@
+"""Sources → rows: class folders and .tar archives of them; lists.py has the lists, archives.py what a tar holds."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from collections.abc import Iterator
+
+from beam_pipelines import storage
+from beam_pipelines.options import ConvertOptions, Source
+from beam_pipelines.sources import archives
+from beam_pipelines.sources.archives import Member
+from beam_pipelines.sources.folders import is_hidden, is_split
+from beam_pipelines.sources.lists import list_columns, read_names, rows_of_list
+from beam_pipelines.sources.rows import Row
+
+
+def list_rows(source: Source, options: ConvertOptions) -> Iterator[Row]:
+    """Yields a Row for every file or member of the source, or for every line of a list.
+
+    Raises:
+      ValueError: The source cannot be read as what it seems to be, or is of another split than a line of it says.
+    """
+    classes = frozenset(options.labels)
+    listed = rows_of_list(source.path, classes) if source.is_list else _rows_of_files(source)
+    if not source.split:
+        yield from listed
+        return
+    several = len(options.sources) > 1
+    for row in listed:
+        if row.split not in ("", source.split):
+            raise ValueError(
+                f"--input={source.split}={source.path} and the list's own split, {row.split!r} of {row.key!r}, differ; "
+                "leave out one of them"
+            )
+        yield row._replace(split=source.split, key=f"{source.split}/{row.key}" if several else row.key)
+
+
+def check_source(source: Source) -> None:
+    """Refuses what is no source, in the driver, before anything runs.
+
+    Raises:
+      ValueError: It does not exist, cannot be reached, or is a list without the columns needed.
+    """
+    needed = {"input": "a folder of class folders, a .tar, a .csv or a .jsonl", "label list": "a class name a line"}
+    for kind, path in zip(needed, (source.path, source.label_list), strict=True):
+        if path:
+            storage.check(path)
+            if not storage.exists(path):
+                raise ValueError(f"{kind} {path!r} does not exist; it is {needed[kind]}")
+    if source.path.endswith(".csv"):
+        list_columns(source.path)
+    elif not source.is_list and not source.path.endswith(".tar") and os.path.isfile(source.path):
+        raise ValueError(
+            f"input {source.path!r} is a file; it is a folder of class folders, a .tar, a .csv or a .jsonl"
+        )
+
+
+def _rows_of_files(source: Source) -> Iterator[Row]:
+    files = _files(source)
+    if not source.label_list:
+        yield from map(_row_of_file, files)
+        return
+    labels = list(filter(None, read_names(source.label_list)))
+    ordered = [_row_of_file(file) for file in sorted(files)]
+    # Were not there when the labels were listed.
+    unlabelled = [row for row in ordered if row.reason == "system_file" or is_hidden(row.key)]
+    images = [row for row in ordered if not (row.reason == "system_file" or is_hidden(row.key))]
+    if len(labels) != len(images):
+        raise ValueError(
+            f"{source.label_list!r} has {len(labels)} labels for the {len(images)} files of {source.path!r}; it needs "
+            "a class name a line, in the order of the files' names"
+        )
+    yield from unlabelled
+    yield from (row._replace(label=label) for row, label in zip(images, labels, strict=True))
+
+
+def _row_of_file(file: Member) -> Row:
+    try:
+        file.path.encode()
+    except UnicodeEncodeError:
+        return Row(_shown(file.path), _shown(file.uri)).reject("bad_name", "its name is not UTF-8")
+    row = Row(file.path, file.uri, num_bytes=file.num_bytes, version=file.version, number=file.number)
+    if posixpath.basename(file.path) in _SYSTEM_FILES:
+        return row.reject("system_file", "made by the file manager of macOS or Windows")
+    return row.reject("bad_member", file.fault) if file.fault else row
+
+
+_SYSTEM_FILES = {".DS_Store", "Thumbs.db", "desktop.ini"}
+
+
+def _shown(name: str) -> str:
+    """Returns a name with the bytes spelled out that are not UTF-8."""
+    return name.encode(errors="surrogateescape").decode(errors="backslashreplace")
+
+
+def _files(source: Source) -> Iterator[Member]:
+    """Yields every file of a folder or an archive, archives inside it opened."""
+    root = source.path
+    if root.endswith(".tar"):
+        shared = _shared_folder(root)
+        if not source.split and is_split(shared.rstrip("/")):
+            shared = ""  # it says something
+        for member in archives.members(root):
+            yield member._replace(path=member.path[len(shared) :])
+        return
+    for path, size, version in storage.list_versions(root):
+        uri = f"{root}/{path}"
+        if path.endswith(".tar") and archives.is_archive(uri):
+            for member in archives.members(uri):
+                yield member._replace(path=f"{path[:-4]}/{member.path}")
+        else:
+            yield Member(path, "", size, 0, version=version)  # locate() knows the URI
+
+
+def _shared_folder(archive: str) -> str:
+    """Returns the folder above all class folders of an archive, as `tar cf flowers.tar flowers` makes it; or ""."""
+    tops = set()
+    for member in archives.members(archive):
+        tops.add(member.path.partition("/")[0])
+        if member.fault or member.path.count("/") < 2 or len(tops) > 1:  # no need to read on
+            return ""
+    return tops.pop() + "/" if tops else ""

@@ -1,0 +1,225 @@
+"""Lists → rows: .csv and .jsonl files of image,label[,split][,group]; and text files of a class name a line.
+
+Nothing that a list says is left out: a column that is not understood, or that stands there twice, and a label that
+names no single class are refused, with the list and the line.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import posixpath
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator
+from typing import Any
+
+from beam_pipelines import storage
+from beam_pipelines.sources.rows import Row
+
+COLUMNS = ("image", "label", "split", "group")
+_USAGE = "image,label[,split][,group]"
+_NAME_OF_COLUMN = re.compile(r"[A-Za-z][A-Za-z _-]*")  # and of hardly any image, which has an ending or a number
+_FRACTION = re.compile(r"[+-]?(\d+\.\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(nan|inf|infinity)", re.IGNORECASE)
+_SEVERAL = re.compile(r".*[;|].*|\[.*\]|\{.*\}", re.DOTALL)
+_LINE_CHARACTERS = 1_000_000  # a path has 4,096 bytes; without a bound, a file that is no list would be one line
+_NAMES_BYTES = 1 << 28  # 13 million lines of 20 letters
+
+
+def read_names(path: str) -> tuple[str, ...]:
+    """Returns the lines of a text file, without the mark that editors of Windows put before the first.
+
+    Raises:
+      ValueError: It is not UTF-8, or larger than such files are.
+    """
+    try:
+        content = storage.read_bytes(path, most=_NAMES_BYTES).decode("utf-8-sig")
+        return tuple(line.strip() for line in content.splitlines())
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path!r} is not UTF-8, save it as such: {error}") from error
+
+
+def list_columns(path: str) -> list[str]:
+    """Returns the columns of a .csv: its header's, or image, label where it has none, as in tensorflow/tpu.
+
+    Raises:
+      ValueError: The header lacks a column, names one twice or one that is not understood; or there is none and the
+        lines have not two fields; or it is no CSV.
+    """
+    with _open_text(path) as text:
+        _, first = next(_csv_lines(path, text), (0, []))
+    if not _is_text("".join(first)) or "\0" in "".join(first):
+        raise ValueError(f"{path!r} is not UTF-8 from its first line on; save it as such")
+    if not _is_header(first) and len(first) == 2:
+        return ["image", "label"]
+    if not {"image", "label"} <= set(first):
+        raise ValueError(f"{path!r} begins with {','.join(first)!r}, needs the header {_USAGE}")
+    counts = Counter(first)
+    if twice := [name for name in counts if counts[name] > 1]:
+        raise ValueError(f"{path!r} has the column {twice[0]!r} {counts[twice[0]]} times; leave one of them")
+    if unknown := [name for name in first if name not in COLUMNS]:
+        raise ValueError(
+            f"{path!r} has the column {unknown[0]!r}, of which nothing would be stored"
+            + (" (pandas writes its index so; to_csv(index=False) does not)" if unknown[0] == "" else "")
+            + f"; leave it out, a list is {_USAGE}"
+        )
+    return first
+
+
+def _is_header(first: list[str]) -> bool:
+    """Returns whether the first line of a .csv names columns: one that we know, or nothing that could be an image."""
+    names = [name.strip().casefold() for name in first]
+    return any(name in COLUMNS for name in names) or bool(first and _NAME_OF_COLUMN.fullmatch(names[0]))
+
+
+def rows_of_list(path: str, classes: Collection[str] = ()) -> Iterator[Row]:
+    """Yields a Row for every line of a list.
+
+    Args:
+      path: The list.
+      classes: Class names that are known to be such, however they look.
+
+    Raises:
+      ValueError: The list is none; or a line's label is no name and no whole number.
+    """
+    with _open_text(path) as text:
+        for number, fields in _json_lines(path, text) if path.endswith(".jsonl") else _csv_fields(path, text):
+            if isinstance(fields, str):
+                yield Row(f"line {number}", path, number=number).reject("bad_line", f"line {number} {fields}")
+            else:
+                yield _row(number, fields, path, classes)
+
+
+def _row(number: int, fields: dict[str, str], path: str, classes: Collection[str]) -> Row:
+    image, label = fields.get("image", ""), fields.get("label", "")
+    if not image or not _is_text("".join(fields.values())):
+        seen = "is not UTF-8; save the list as such" if image else "names no image"
+        return Row(f"line {number}", path, number=number).reject("bad_line", f"line {number} {seen}")
+    _check_label(number, label, path, classes)
+    uri = image
+    if not storage.is_uri(image):
+        image = posixpath.normpath(image)  # one file is one key, however it is spelled
+        uri = posixpath.join(posixpath.dirname(path), uri)
+    row = Row(image, uri, label, fields.get("split", ""), fields.get("group", ""), number=number)
+    return row if label else row.reject("no_label", f"line {number} names no label")
+
+
+def _check_label(number: int, label: str, path: str, classes: Collection[str]) -> None:
+    """Refuses a label that is no class: a measured value, or several classes in one.
+
+    Raises:
+      ValueError: It is one of these, and not among `classes`.
+    """
+    if label in classes:
+        return
+    if _FRACTION.fullmatch(label):
+        seen = "is no whole number; a label is a class, written as a name or a whole number"
+    elif _SEVERAL.fullmatch(label):
+        seen = "looks like several classes; an image has one label"
+    else:
+        return
+    raise ValueError(
+        f"{path!r}, line {number}: the label {label!r} {seen}. If a class is called so, name it in --labels"
+    )
+
+
+def _is_text(value: str) -> bool:
+    """Returns whether UTF-8 can write it: not JSON's \\ud800 alone, which is half a character, nor escaped bytes."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _open_text(path: str) -> io.TextIOWrapper:
+    # A line that is not UTF-8 must not end the job, nor give names that nobody wrote: it is a bad one.
+    return io.TextIOWrapper(storage.open_file(path), encoding="utf-8-sig", errors="surrogateescape", newline="")
+
+
+def _lines(path: str, text: io.TextIOWrapper) -> Iterator[str]:
+    """Yields the lines of a list with their ends.
+
+    Raises:
+      ValueError: A line is longer than any of a list.
+    """
+    number = 0
+    while line := text.readline(_LINE_CHARACTERS):
+        number += 1
+        if len(line) == _LINE_CHARACTERS:
+            raise ValueError(f"{path!r}, line {number} has {_LINE_CHARACTERS:,} characters or more, so it is no list")
+        yield line
+
+
+def _csv_fields(path: str, text: io.TextIOWrapper) -> Iterator[tuple[int, dict[str, str] | str]]:
+    """Yields (number, fields or what is wrong) of every line but the header and empty ones."""
+    columns = list_columns(path)
+    for first, (number, fields) in enumerate(_csv_lines(path, text)):
+        if not fields or (first == 0 and fields == columns):
+            continue
+        if any(fields[len(columns) :]):
+            yield number, f"has {len(fields)} fields for the columns {','.join(columns)}; quote a field with a comma"
+        else:
+            yield number, dict(zip(columns, fields, strict=False))
+
+
+def _csv_lines(path: str, text: io.TextIOWrapper) -> Iterator[tuple[int, list[str]]]:
+    """Yields (number, fields) of every line, which quotes may stretch over several.
+
+    Raises:
+      ValueError: Its quotes do not match: what belongs to which line from here on is a guess.
+    """
+    reader = csv.reader(_lines(path, text), strict=True)  # else a quote that is not closed takes in all lines after it
+    number = 1
+    try:
+        for fields in reader:
+            yield number, fields
+            number = reader.line_num + 1
+    except csv.Error as error:
+        raise ValueError(
+            f"{path!r}, line {number}: {error}; close each quote that opens a field, and write one inside as two"
+        ) from error
+
+
+def _json_lines(path: str, text: io.TextIOWrapper) -> Iterator[tuple[int, dict[str, str] | str]]:
+    """Yields (number, fields or what is wrong) of every line that is not empty.
+
+    Raises:
+      ValueError: A line has a field that is not understood, twice, or neither text nor a whole number.
+    """
+    for number, line in enumerate(_lines(path, text), start=1):
+        if not line.strip():
+            continue
+        try:
+            pairs = json.loads(line, object_pairs_hook=_Pairs)
+        except (ValueError, RecursionError):  # nested a thousand times
+            pairs = None
+        yield number, _json_fields(f"{path!r}, line {number}:", pairs) if isinstance(pairs, _Pairs) else _NO_OBJECT
+
+
+_NO_OBJECT = 'is no JSON object such as {"image": "1.jpg", "label": "cat"}'
+
+
+class _Pairs(list[tuple[str, Any]]):
+    """The fields of a JSON object as they stand there, also those that stand there twice."""
+
+
+def _json_fields(where: str, pairs: _Pairs) -> dict[str, str]:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+        raise ValueError(f"{where} the field {twice!r} stands there twice; leave one of them")
+    if unknown := [name for name in fields if name not in COLUMNS]:
+        raise ValueError(
+            f"{where} nothing would be stored of the field {unknown[0]!r}; leave it out, a line has {_USAGE}"
+        )
+    for name, value in fields.items():
+        optional = value is None and name != "label"  # an image that is missing is said as such
+        if not optional and (isinstance(value, bool) or not isinstance(value, str | int)):
+            shown = "null" if value is None else json.dumps(value)
+            raise ValueError(
+                f"{where} the {name} is {shown[:80]}; write it as text or a whole number"
+                + ("" if value is not None else ", or leave the line out")
+            )
+    return {name: str(value) for name, value in fields.items() if value is not None}

@@ -1,0 +1,193 @@
+"""Reading and decoding ahead, in order, in bounded memory.
+
+    [Row] ──read, many in flight──▶ (Row, bytes) ──decode and more, a core each──▶ (Row, outcome or Rejected)
+
+Pillow decodes, hashlib hashes and files are read outside the GIL, so threads share a process well, up to a point: two
+that decode are 1.6 times as fast as one. A process for each core does better (processes.py), and then decodes in the
+thread that writes. A read of an object store takes tens of milliseconds in which a core could decode dozens of images;
+many in flight hide that.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from typing import TypeVar
+
+from beam_pipelines import storage
+from beam_pipelines.images.check import Rejected
+from beam_pipelines.sources.rows import Row
+
+_READS_IN_FLIGHT = 64  # chunks
+_BYTES_IN_FLIGHT = 32 << 20  # of sources read ahead; one larger than that is read alone
+# Handing an image from thread to thread costs a tenth of decoding it, so small ones go together.
+_CHUNK_ROWS = 8
+_CHUNK_BYTES = 1 << 20
+_IN = TypeVar("_IN")
+_OUT = TypeVar("_OUT")
+Loaded = tuple[Row, bytes | Rejected]
+
+
+def num_cores() -> int:
+    """Returns how many of the machine's cores this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def map_images(
+    rows: Iterable[Row],
+    function: Callable[[int, Row, bytes], _OUT],
+    num_decoders: int,
+) -> Generator[tuple[Row, _OUT | Rejected], None, None]:
+    """Yields every row with function(its number, row, its bytes), or with why there is none, in order.
+
+    Args:
+      rows: What to read.
+      function: Decodes an image, or raises Rejected.
+      num_decoders: Threads that call it; with 1 it is the caller's own.
+    """
+
+    def check(number: int, row: Row, data: bytes | Rejected) -> tuple[Row, _OUT | Rejected]:
+        if isinstance(data, Rejected):
+            return row, data
+        try:
+            return row, function(number, row, data)
+        except Rejected as rejected:
+            return row, rejected
+        except MemoryError as error:
+            raise _unavailable(row, "there is too little memory") from error
+
+    def check_chunk(chunk: list[tuple[int, Row, bytes | Rejected]]) -> list[tuple[Row, _OUT | Rejected]]:
+        return [check(*loaded) for loaded in chunk]
+
+    if num_decoders == 1:
+        for chunk in _loaded_chunks(rows):
+            yield from check_chunk(chunk)
+        return
+    with ThreadPoolExecutor(num_decoders) as decoders:
+        for checked in _in_flight(decoders, check_chunk, _loaded_chunks(rows), 2 * num_decoders):
+            yield from checked
+
+
+def read_rows(rows: Iterable[Row]) -> Iterator[Loaded]:
+    """Yields every row with its bytes, or with why there are none, in order."""
+    for chunk in _loaded_chunks(rows):
+        yield from ((row, data) for _, row, data in chunk)
+
+
+def _loaded_chunks(rows: Iterable[Row]) -> Iterator[list[tuple[int, Row, bytes | Rejected]]]:
+    """Yields (number, row, its bytes or why there are none), some at a time."""
+    with ThreadPoolExecutor(_READS_IN_FLIGHT) as readers:
+        yield from _in_flight(readers, _read_chunk, _chunks(rows), _READS_IN_FLIGHT, _chunk_bytes)
+
+
+def _chunks(rows: Iterable[Row]) -> Iterator[list[tuple[int, Row]]]:
+    chunk: list[tuple[int, Row]] = []
+    for numbered in enumerate(rows):
+        if len(chunk) == _CHUNK_ROWS or (chunk and _chunk_bytes([*chunk, numbered]) > _CHUNK_BYTES):
+            yield chunk
+            chunk = []
+        chunk.append(numbered)
+    if chunk:
+        yield chunk
+
+
+def _chunk_bytes(chunk: list[tuple[int, Row]]) -> int:
+    return sum(row.num_bytes for _, row in chunk)
+
+
+def _read_chunk(chunk: list[tuple[int, Row]]) -> list[tuple[int, Row, bytes | Rejected]]:
+    return [(number, *_read(row)) for number, row in chunk]
+
+
+def _read(row: Row) -> Loaded:
+    if row.reason:
+        return row, Rejected(row.reason, row.detail)
+    try:
+        data = storage.read_bytes(row.uri, row.version)
+    except storage.Changed as error:
+        raise storage.Changed(_changed([str(error)])) from error
+    except FileNotFoundError as error:  # it was there, or the row had a reason
+        raise storage.Changed(_changed([f"{row.uri!r} is gone"])) from error
+    except storage.Unavailable:  # nothing is wrong with the image, which the next run may get
+        raise
+    except MemoryError as error:
+        raise _unavailable(row, "there is too little memory") from error
+    except (OSError, ValueError) as error:
+        return row, Rejected("unreadable", f"{type(error).__name__}: {error}")
+    # Of an object with Content-Encoding: gzip, Google's client returns what is in it.
+    if len(data) != row.num_bytes and not row.uri.startswith("gs://"):
+        raise storage.Changed(_changed([_resized(row, len(data))]))
+    return row, data
+
+
+def changes(rows: Iterable[Row]) -> str:
+    """Returns which files of some rows are not what they were when they were listed; "" if none is to be seen."""
+
+    def change(row: Row) -> str:
+        num_bytes, version = (row.num_bytes, row.version) if row.reason else storage.look(row.uri)
+        if num_bytes < 0:
+            return f"{row.uri!r} is gone"
+        if num_bytes != row.num_bytes:
+            return _resized(row, num_bytes)
+        return "" if version == row.version else f"{row.uri!r} was written again"
+
+    with ThreadPoolExecutor(_READS_IN_FLIGHT) as pool:
+        seen = list(filter(None, pool.map(change, rows)))
+    return _changed(seen) if seen else ""
+
+
+def _resized(row: Row, num_bytes: int) -> str:
+    return f"{row.uri!r} has {num_bytes} bytes, had {row.num_bytes}"
+
+
+def _changed(seen: list[str]) -> str:
+    counted = (
+        "an input is not what it was when it was"
+        if len(seen) == 1
+        else f"{len(seen)} inputs are not what they were when they were"
+    )
+    return (
+        f"{counted} listed: {', '.join(seen[:5])}{f' and {len(seen) - 5} more' if seen[5:] else ''}; when nobody "
+        "changes the inputs any more, run the command again with --overwrite, which lists them anew"
+    )
+
+
+def _unavailable(row: Row, why: str) -> storage.Unavailable:
+    return storage.Unavailable(f"{row.uri!r} cannot be read now: {why}; mend that, nothing is wrong with the file")
+
+
+def _in_flight(
+    pool: Executor,
+    function: Callable[[_IN], _OUT],
+    items: Iterable[_IN],
+    limit: int,
+    num_bytes: Callable[[_IN], int] = lambda _: 0,
+) -> Iterator[_OUT]:
+    """Yields function(item) for every item, in order.
+
+    Args:
+      pool: What runs the calls.
+      function: The call.
+      items: Its arguments.
+      limit: Items under way, or done and waiting to be taken.
+      num_bytes: What an item weighs; together not more than _BYTES_IN_FLIGHT, unless it is one.
+    """
+    futures: collections.deque[tuple[Future[_OUT], int]] = collections.deque()
+    weight = 0
+
+    def take() -> _OUT:
+        nonlocal weight
+        future, taken = futures.popleft()
+        weight -= taken
+        return future.result()
+
+    for item in items:
+        size = num_bytes(item)
+        while futures and (len(futures) == limit or weight + size > _BYTES_IN_FLIGHT):
+            yield take()
+        futures.append((pool.submit(function, item), size))
+        weight += size
+    while futures:
+        yield take()

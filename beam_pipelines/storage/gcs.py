@@ -1,0 +1,220 @@
+"""Objects of Google Cloud Storage, as storage.py describes them, by Google's own client.
+
+Beam's FileSystems would work too, but make a new client, and thus a new connection, for each object, and ask twice for
+each that is read (apache_beam/io/gcp/gcsio.py, 2.77). Here a process has one client, its threads share it, and a small
+object is read with one request.
+
+Every request is tried again while that may help; all can be repeated without harm. An object appears under its name
+when its upload is complete, which begins when all of it lies in a temporary file: a writer that is killed or raises has
+sent nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mimetypes
+import re
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import IO, Any, cast
+
+from google.api_core import exceptions
+from google.auth.exceptions import GoogleAuthError
+from google.cloud.storage.retry import DEFAULT_RETRY
+
+from beam_pipelines.storage import Changed, Unavailable
+from beam_pipelines.storage.ranged_file import PIECE_BYTES, in_pieces
+from tpu_input.command_line.google_client import client
+
+# Google's own schedule of retries begins with a second, in which several requests to a store that is up again fit.
+RETRY = DEFAULT_RETRY.with_delay(initial=0.25, maximum=30.0, multiplier=2.0).with_timeout(300.0)
+QUICK = RETRY.with_timeout(10.0)  # where a user waits to be told of a mistake
+_QUICK_TIMEOUT = (3.05, 10.0)  # seconds to connect and to answer
+_IN_FLIGHT = 32  # deletions
+
+
+def blob(path: str, generation: int = 0) -> Any:
+    """Returns the client's handle of an object, of one of its generations if that is given; asks nothing."""
+    bucket, name = _parts(path)
+    return client().bucket(bucket).blob(name, generation=generation or None)
+
+
+@contextlib.contextmanager
+def explained(path: str) -> Iterator[None]:
+    """Raises what Google's client raises in its body as the errors that storage.py promises, in a line each."""
+    try:
+        yield
+    except exceptions.NotFound as error:
+        raise FileNotFoundError(f"{path!r} does not exist: {_said(error)}") from error
+    except (exceptions.Unauthorized, GoogleAuthError) as error:
+        raise Unavailable(f"{path!r} needs credentials: {_said(error)}; {_CREDENTIALS}") from error
+    except exceptions.Forbidden as error:
+        raise Unavailable(
+            f"no permission for {path!r}: {_said(error)}; reading needs the role Storage Object Viewer, and writing "
+            "Storage Object User"
+        ) from error
+    except exceptions.BadRequest as error:
+        advice = "; set GOOGLE_CLOUD_QUOTA_PROJECT to the project that pays" if "requester pays" in str(error) else ""
+        raise Unavailable(f"{path!r}: {_said(error)}{advice}") from error
+    except (exceptions.RetryError, exceptions.ServerError, exceptions.TooManyRequests) as error:
+        raise Unavailable(
+            f"{path!r} cannot be reached: {_said(getattr(error, 'cause', None) or error)}; check the bucket's name and "
+            "this machine's network"
+        ) from error
+    except Exception as error:
+        if not type(error).__module__.startswith(("google.", "requests.", "urllib3.")):
+            raise
+        raise Unavailable(f"{path!r}: {_said(error)}") from error
+
+
+_CREDENTIALS = "run: gcloud auth application-default login, or let GOOGLE_APPLICATION_CREDENTIALS name a key file"
+
+
+def check(path: str) -> None:
+    bucket, name = _parts(path)
+    try:
+        with explained(path):
+            listing = client().list_blobs(bucket, prefix=name, max_results=1, retry=QUICK, timeout=_QUICK_TIMEOUT)
+            next(iter(listing), None)
+    except FileNotFoundError as error:
+        raise FileNotFoundError(
+            f"there is no bucket 'gs://{bucket}'; correct the name, or run: gcloud storage buckets create gs://{bucket}"
+        ) from error
+
+
+def exists(path: str) -> bool:
+    with explained(path):
+        return bool(_parts(path)[1] and blob(path).exists(retry=RETRY)) or any(True for _ in _below(path, 1))
+
+
+def is_link(path: str) -> bool:
+    return False
+
+
+def list_files(root: str, follow: bool) -> Iterator[tuple[str, int, int]]:
+    skipped = len(_parts(root)[1]) + 1 if _parts(root)[1] else 0
+    with explained(root):
+        for found in _below(root):
+            # Consoles, and TensorFlow, mark a folder by an empty object with its name and a slash.
+            if not found.name.endswith("/"):
+                yield found.name[skipped:], found.size, found.generation or 0
+
+
+_answered: set[str] = set()  # buckets; one that never has is more likely misspelled, or out of reach, than busy
+
+
+def look(path: str) -> tuple[int, int]:
+    bucket = path.removeprefix("gs://").partition("/")[0]
+    known = bucket in _answered
+    try:
+        with explained(path):
+            found = blob(path)
+            found.reload(retry=RETRY) if known else found.reload(retry=QUICK, timeout=_QUICK_TIMEOUT)
+    except (FileNotFoundError, ValueError):  # a line of a list may name what no bucket can be called
+        _answered.add(bucket)
+        return -1, 0
+    _answered.add(bucket)
+    return int(found.size), int(found.generation)
+
+
+def open_file(path: str) -> IO[bytes]:
+    def fetch(start: int, end: int) -> bytes:
+        with explained(path):
+            return _download(found, start, end)
+
+    found = blob(path)
+    with explained(path):
+        found.reload(retry=RETRY)
+    return in_pieces(int(found.size), fetch)
+
+
+def read_bytes(path: str, start: int, end: int | None, version: int) -> bytes:
+    with explained(path):
+        try:
+            return b"" if start == end else _download(blob(path, version), start, end)
+        except exceptions.NotFound as error:
+            if not version:
+                raise
+            raise Changed(f"{path!r} was written again or deleted: there is no generation {version}") from error
+
+
+def _download(found: Any, start: int, end: int | None) -> bytes:
+    last, checksum = (None, "crc32c") if end is None else (end - 1, None)  # the store knows that of the whole alone
+    # A second time around it, as the client does not try again where the answer breaks off that refuses something.
+    download = RETRY(found.download_as_bytes)
+    return cast(bytes, download(start=start or None, end=last, checksum=checksum, retry=RETRY))
+
+
+@contextlib.contextmanager
+def create(path: str, temporary_in: str, new: bool) -> Iterator[IO[bytes]]:
+    with tempfile.SpooledTemporaryFile(PIECE_BYTES) as file:
+        yield cast(IO[bytes], file)
+        with explained(path):
+            _upload(path, cast(IO[bytes], file), {"if_generation_match": 0} if new else {})
+
+
+def _upload(path: str, file: IO[bytes], conditions: dict[str, int]) -> None:
+    target = blob(path)
+    target.chunk_size = PIECE_BYTES  # a multiple of 256 KiB
+    content_type = mimetypes.guess_type(path)[0] or "application/octet-stream"
+    try:
+        target.upload_from_file(
+            file,
+            rewind=True,
+            size=file.seek(0, 2),
+            content_type=content_type,
+            checksum="crc32c",
+            retry=RETRY,
+            **conditions,
+        )
+    except exceptions.PreconditionFailed as error:
+        # It may be there because the answer to an earlier try was lost.
+        file.seek(0)
+        if target.download_as_bytes(retry=RETRY) != file.read():
+            raise FileExistsError(f"{path!r} was written by another process meanwhile") from error
+
+
+def move(source: str, target: str) -> None:
+    with explained(source):
+        moved = blob(source)
+        moved.bucket.copy_blob(moved, blob(target).bucket, _parts(target)[1], retry=RETRY)
+        moved.delete(retry=RETRY)
+
+
+def delete(paths: list[str]) -> None:
+    def delete_one(path: str) -> None:
+        with contextlib.suppress(exceptions.NotFound):
+            blob(path).delete(retry=RETRY)
+
+    with explained(paths[0]), ThreadPoolExecutor(_IN_FLIGHT) as pool:
+        list(pool.map(delete_one, paths))
+
+
+def _below(path: str, limit: int | None = None) -> Iterator[Any]:
+    """Yields the handles of all objects below a folder."""
+    bucket, name = _parts(path)
+    fields = "items(name,size,generation),nextPageToken"
+    prefix = f"{name}/" if name else ""
+    return iter(client().list_blobs(bucket, prefix=prefix, max_results=limit, fields=fields, retry=RETRY))
+
+
+def _parts(path: str) -> tuple[str, str]:
+    """Returns the names of bucket and object.
+
+    Raises:
+      ValueError: There is no bucket in it.
+    """
+    bucket, _, name = path.removeprefix("gs://").partition("/")
+    if not bucket:
+        raise ValueError(f"{path!r} names no bucket; a URI is gs://BUCKET/PATH")
+    return bucket, name
+
+
+def _said(error: BaseException) -> str:
+    """Returns an error's message in one line, without the URL that was asked and the statuses that were hoped for."""
+    message = _ADDED.sub("", " ".join(str(getattr(error, "message", "") or error).split()))
+    return message.strip(" .") or f"status {getattr(error, 'code', 'unknown')}"
+
+
+_ADDED = re.compile(r"^[A-Z]+ https?://\S+:|:? ?\('Request failed with status code'.*$")

@@ -1,0 +1,1 @@
+"""What is trained: networks, losses, metrics, optimizers."""

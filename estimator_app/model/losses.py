@@ -1,0 +1,87 @@
+"""Losses: logits and labels to numbers.
+
+logits [N, K] float32, label [N] int32 ──▶ cross-entropy of every example, [N] nats
+                                         ──▶ their mean over the examples of all replicas that count, and its gradients
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from estimator_app.config import TrainConfig
+from estimator_app.model.networks import apply
+from estimator_app.trainers.checks import plain_variable
+
+OVER_CORES = "over_cores"  # name scope of the sums over a TPU's cores that are of no gradient
+
+
+def cross_entropy(logits: tf.Tensor, labels: tf.Tensor, label_smoothing: float = 0.0) -> tf.Tensor:
+    """Returns every example's cross-entropy in nats, [N] float32.
+
+    Args:
+      logits: [N, K] float32.
+      labels: [N] integers in [0, K).
+      label_smoothing: Share of the target that is spread evenly over all classes: Szegedy et al. 2016, "Rethinking the
+        Inception Architecture", section 7.
+    """
+    of_label = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+    if not label_smoothing:
+        return of_label
+    of_all = -tf.reduce_mean(tf.nn.log_softmax(logits), axis=1)
+    return (1 - label_smoothing) * of_label + label_smoothing * of_all
+
+
+def weighted_mean(losses: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
+    """Returns the mean of the [N] `losses` that the [N] `weight` does not leave out; 0 of nothing but padding."""
+    return tf.math.divide_no_nan(tf.reduce_sum(losses * weight), tf.reduce_sum(weight))
+
+
+def balanced(class_counts: tuple[int, ...]) -> tuple[float, ...]:
+    """Returns a weight for each class, so that all classes together weigh the same; 1 for the mean example.
+
+    Args:
+      class_counts: Examples of each class; one without examples weighs nothing.
+    """
+    present = sum(count > 0 for count in class_counts)
+    return tuple(sum(class_counts) / (present * count) if count else 0.0 for count in class_counts)
+
+
+def weight_and_replicas(weight: tf.Tensor) -> tf.Tensor:
+    """Returns [sum of `weight`, 1], [2] float32: what loss_and_gradients() needs the sum of over all replicas."""
+    return tf.stack([tf.reduce_sum(weight), 1.0])
+
+
+def loss_and_gradients(
+    model: Any, images: tf.Tensor, labels: tf.Tensor, weight: tf.Tensor, run: TrainConfig, sums: tf.Tensor
+) -> tuple[tf.Tensor, list[tf.Tensor | None]]:
+    """Returns a replica's share of the loss, a scalar, and of its gradients, for each of model.trainable_weights.
+
+    The loss is the mean cross-entropy of all examples of weight 1 in the step, whichever replicas have them, its target
+    smoothed and its classes weighed as asked, and what the network adds (added_loss). The shares of all replicas add up
+    to it: a mean of the replicas' own means would be another number wherever their weights differ. Weight decay is the
+    optimizer's.
+
+    Args:
+      model: keras.Model of images and `training`.
+      images: [N, H, W, 3] float32, the replica's own, as are labels and weight.
+      labels: [N] int32.
+      weight: [N] float32.
+      run: For label_smoothing and class_weights.
+      sums: weight_and_replicas() added up over all replicas.
+    """
+    total, replicas = tf.unstack(sums)
+    with tf.GradientTape() as tape:
+        logits = apply(model, images, training=True)
+        losses = cross_entropy(logits, labels, run.label_smoothing)
+        if run.class_weights == "balanced":
+            losses *= tf.gather(tf.constant(balanced(run.class_counts), tf.float32), labels)
+        share = tf.math.divide_no_nan(tf.reduce_sum(losses * weight), total) + added_loss(model) / replicas
+    return share, tape.gradient(share, [plain_variable(weight) for weight in model.trainable_weights])
+
+
+def added_loss(model: Any) -> tf.Tensor:
+    """Returns the scalar that a network's own regularizers and add_loss() put on top; 0 where there are none."""
+    # In bfloat16, add_loss() may be of that type.
+    return tf.add_n([tf.zeros([]), *(tf.reduce_sum(tf.cast(loss, tf.float32)) for loss in model.losses)])

@@ -1,0 +1,1 @@
+"""The files of a run: configuration, checkpoints, history, plots, exports; and the lock."""

@@ -1,0 +1,115 @@
+"""history.csv: a row an evaluation, from which every decision of the loop follows.
+
+    evaluation ──append()──▶ MODEL_DIR/history.csv ──best(), is_stale()──▶ export? go on?
+
+A row is written when all that follows from its evaluation is done. A run that is killed and started again reads the
+same rows, and so decides the same.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import math
+import re
+from collections.abc import Mapping, Sequence
+
+import tensorflow as tf
+
+from estimator_app.runtime import files
+
+HISTORY_NAME = "history.csv"
+_FIXED = ("step", "split")
+_COLUMN = re.compile("[A-Za-z0-9_]+")
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """An evaluation, and the training before it.
+
+    Attributes:
+      step: Global step of the checkpoint.
+      split: What was evaluated.
+      values: Numbers by column: the metrics; "train_loss", "learning_rate", "images_per_second", "input_wait" and
+        "train_seconds" of the steps that this process took since the evaluation before; "eval_seconds".
+    """
+
+    step: int
+    split: str
+    values: Mapping[str, float]
+
+
+def read_history(model_dir: str) -> list[Row]:
+    """Returns all rows, in order; none when there is no history.csv.
+
+    Raises:
+      ValueError: It is damaged.
+    """
+    path = f"{model_dir}/{HISTORY_NAME}"
+    try:
+        lines = csv.DictReader(io.StringIO(files.read_text(path)))
+        return [_row(line) for line in lines]
+    except tf.errors.NotFoundError:
+        return []
+    except (ValueError, KeyError, TypeError, csv.Error) as error:
+        raise ValueError(f"{path!r} is damaged ({error}); mend the line, or remove the file") from error
+
+
+def write_history(model_dir: str, rows: Sequence[Row]) -> None:
+    """Writes all rows; a column for each value that any of them has."""
+    columns = list(dict.fromkeys(name for row in rows for name in row.values))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, [*_FIXED, *columns], lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({"step": row.step, "split": row.split, **row.values})
+    files.write(f"{model_dir}/{HISTORY_NAME}", text.getvalue())
+
+
+def with_row(rows: Sequence[Row], row: Row) -> list[Row]:
+    """Returns the rows with `row` at their end, in place of one of the same step and split.
+
+    A split may be evaluated again after another one, and two rows of a step would count twice against patience.
+    """
+    return [*(one for one in rows if (one.step, one.split) != (row.step, row.split)), row]
+
+
+def best(rows: Sequence[Row], metric: str) -> Row | None:
+    """Returns the first of the best rows, NaN being worse than any number; None when there is none.
+
+    Raises:
+      ValueError: No evaluation gives this metric.
+    """
+    for row in rows:
+        if metric not in row.values:
+            raise ValueError(f"early_stop_metric must be one of {', '.join(row.values)}, got {metric!r}")
+    sign = -1 if is_better_low(metric) else 1
+
+    def rank(row: Row) -> tuple[bool, float]:
+        value = row.values[metric]
+        return not math.isnan(value), sign * value  # max() would keep a NaN that comes first: nothing is above it
+
+    return max(rows, key=rank, default=None)
+
+
+def is_stale(rows: Sequence[Row], metric: str, patience: int) -> bool:
+    """Returns whether the last `patience` evaluations have all been no better than the best before them; 0 is never."""
+    found = best(rows, metric) if patience else None
+    return found is not None and len(rows) - 1 - list(rows).index(found) >= patience
+
+
+def is_better_low(metric: str) -> bool:
+    """Returns whether less of it is better."""
+    return metric.endswith("loss")
+
+
+def _row(line: Mapping[str, str]) -> Row:
+    for name, text in line.items():
+        if name is None or text is None or not _COLUMN.fullmatch(name):
+            raise ValueError(f"column {name!r} has {text!r}: a line has other columns than the first one names")
+    values = {name: float(text) for name, text in line.items() if name not in _FIXED and text}
+    step = int(line["step"])
+    if step < 0 or not line["split"]:
+        raise ValueError(f"step {step}, split {line['split']!r} is no evaluation")
+    return Row(step, line["split"], values)

@@ -1,0 +1,1 @@
+"""python -m estimator_app preflight: whether a training would run on a TPU, without one."""

@@ -1,0 +1,83 @@
+"""Whether TPU VMs can feed what their cores take.
+
+FLOPs and bytes of a step, peaks of the chip ──▶ least seconds a step ──▶ images/s ──▶ cores like this machine's
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from estimator_app.preflight.findings import COSTS, GOOD, Finding
+from estimator_app.runtime.topologies import Topology
+from tpu_input.benchmark.measure import Cost
+from tpu_input.pipeline.decoding import PARALLEL_DECODES
+
+
+@dataclasses.dataclass(frozen=True)
+class Pace:
+    """How fast a step can be at the most.
+
+    Attributes:
+      compute_seconds: A step's arithmetic takes at the least.
+      memory_seconds: Its traffic with memory takes at the least.
+      images_per_second: That all cores take then.
+    """
+
+    compute_seconds: float
+    memory_seconds: float
+    images_per_second: float
+
+    @property
+    def seconds(self) -> float:
+        return max(self.compute_seconds, self.memory_seconds)
+
+
+def pace(flops: float, bytes_accessed: float, topology: Topology, train_batch_size: int) -> Pace:
+    """Returns how fast a step can be at the most, by the roofline model (Williams et al. 2009).
+
+    Args:
+      flops: Of a core's step.
+      bytes_accessed: Of a core's step.
+      topology: The TPU.
+      train_batch_size: Images of a step over all cores.
+    """
+    compute, memory = flops / topology.flops, bytes_accessed / topology.bytes_per_second
+    return Pace(compute, memory, train_batch_size / max(compute, memory))
+
+
+def check_feeding(found: Pace, topology: Topology, cost: Cost, single_threaded: float) -> list[Finding]:
+    """Returns what is to be said of the pace and of TPU VMs whose processors are like this machine's.
+
+    Args:
+      found: The pace.
+      topology: The TPU.
+      cost: Of an image of training's input, on this machine.
+      single_threaded: Images a second at which one thread of this machine does its part of the input.
+    """
+    bound = "its arithmetic" if found.compute_seconds >= found.memory_seconds else "its memory"
+    of_vm, per_core = found.images_per_second / topology.num_hosts, 1000 / cost.cpu_ms
+    steps = f"at most {1 / found.seconds:,.1f} steps/s, as {bound} allows no more"
+    return [
+        Finding(GOOD, f"{steps}: {found.images_per_second:,.0f} images/s"),
+        _feeding(of_vm, per_core, single_threaded, topology),
+    ]
+
+
+def _feeding(of_vm: float, per_core: float, single_threaded: float, topology: Topology) -> Finding:
+    """Returns whether a TPU VM can deliver so many images a second."""
+    cores, usable = math.ceil(of_vm / per_core), min(topology.vcpus, PARALLEL_DECODES)
+    vms = topology.vms if topology.num_hosts == 1 else f"each of {topology.vms}"
+    needs = f"needs {of_vm:,.0f} images/s on {vms}"
+    takes = f"{cores:,} core{'s' * (cores != 1)} at your {per_core:,.0f} images/s a core"
+    less = "store smaller images (convert --resize_shorter), let other machines do the input (--service), or take a "
+    less += "smaller slice"
+    if cores > usable:
+        has = f"a VM has {topology.vcpus} vCPUs"
+        has += f", of which {PARALLEL_DECODES} decode at the same time" * (topology.vcpus > PARALLEL_DECODES)
+        return Finding(COSTS, f"{needs}: that takes {takes}, and {has}", less)
+    if of_vm > single_threaded:
+        one = f"one thread reads and batches, here at most {single_threaded:,.0f} images/s"
+        return Finding(COSTS, f"{needs}: {takes} decode that, but {one}", less)
+    one = f"one thread here reads and batches up to {single_threaded:,.0f} images/s"
+    return Finding(GOOD, f"{needs}: {takes} are enough, of a VM's {topology.vcpus} vCPUs; {one}")

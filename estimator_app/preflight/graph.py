@@ -1,0 +1,222 @@
+"""The graph that TPUEstimator would send to a TPU, built and read; nothing runs it.
+
+    estimator + topology ──build()──▶ Built graph ──▶ who feeds which core with what, sums over cores, ops no TPU runs
+                                └──▶ calls of input_fn, a host each ──▶ preflight_input.py
+
+TPUEstimator builds it, as it would for the TPU, and is stopped before it looks for one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from estimator_app.model.losses import OVER_CORES
+from estimator_app.preflight.findings import FAILS, GOOD, Finding
+from estimator_app.preflight.specs import described, misfits
+from estimator_app.runtime.origin import is_ours, raised_at, users_line
+from estimator_app.runtime.tensorflow_private import function_graph, give_topology, tpu_ops
+from estimator_app.runtime.tensorflow_startup import one_line
+from estimator_app.runtime.topologies import Topology
+from estimator_app.runtime.tpu import Tpu
+
+v1 = tf.compat.v1
+SessionRunHook: Any = v1.train.SessionRunHook
+
+# An address that nobody dials; without one all hosts would be the same machine.
+_NOWHERE = "grpc://10.0.0.2:8470"
+
+
+@dataclasses.dataclass(frozen=True)
+class Built:
+    """What TPUEstimator made.
+
+    Attributes:
+      graph: Its graph.
+      calls: (params, config) that it called input_fn with, in the order of the hosts.
+      spec: What the input_fn's elements are.
+    """
+
+    graph: tf.Graph
+    calls: tuple[tuple[Any, Any], ...]
+    spec: Any
+
+
+class _GraphBuilt(Exception):
+    pass
+
+
+class _Stop(SessionRunHook):  # type: ignore[misc]
+    """Ends TPUEstimator's work when the graph is there and no session yet."""
+
+    def begin(self) -> None:
+        self.graph = v1.get_default_graph()
+        raise _GraphBuilt
+
+
+def cluster() -> Any:
+    """Returns a TPUClusterResolver for a TPUEstimator that will meet no TPU."""
+    return Tpu(_NOWHERE).resolver()
+
+
+def build(estimator: Any, topology: Topology, mode: str, input_fn: Callable[..., tf.data.Dataset]) -> Built:
+    """Returns what a TPUEstimator makes for a TPU of that topology.
+
+    Args:
+      estimator: Made with cluster().
+      topology: The TPU.
+      mode: "training" or "evaluation".
+      input_fn: (params, config) -> Dataset.
+
+    Raises:
+      ValueError: The input's elements cannot be sent to a TPU.
+      Exception: Anything that the network, the input or TPUEstimator object with.
+    """
+    stop, calls, specs = _Stop(), [], []
+
+    def recorded(params: Any, config: Any) -> tf.data.Dataset:
+        dataset = input_fn(params, config)
+        for misfit in misfits(dataset.element_spec):
+            raise ValueError(misfit)
+        calls.append((dict(params), config))
+        specs.append(dataset.element_spec)
+        return dataset
+
+    give_topology(estimator, topology)
+    try:
+        if mode == "training":
+            estimator.train(recorded, [stop], steps=estimator.config.tpu_config.iterations_per_loop)
+        else:
+            estimator.evaluate(recorded, 1, [stop], checkpoint_path="/nonexistent/checkpoint")
+    except _GraphBuilt:
+        return Built(stop.graph, tuple(calls), specs[0])
+    raise RuntimeError("TPUEstimator went on without a session, which it never did in TensorFlow 2.15")
+
+
+def check_build(
+    estimator: Any, topology: Topology, mode: str, input_fn: Callable[..., tf.data.Dataset]
+) -> tuple[list[Finding], Built | None]:
+    """Returns what is to be said of the graph of a mode, and the graph; None when there is none."""
+    try:
+        built = build(estimator, topology, mode, input_fn)
+    except Exception as error:  # anybody's network may raise anything
+        return [Finding(FAILS, f"{mode}: {_sentence(error)}")], None
+    found = [_feeds(built, topology, mode)]
+    if mode == "training" and topology.num_cores > 1:
+        found.append(_sums(built.graph))
+    return [*found, *_ops(built.graph, mode)], built
+
+
+def fed(graph: tf.Graph) -> list[tuple[str, int]]:
+    """Returns (device of the host, core) of every feed of a core."""
+    return [(op.device, op.get_attr("device_ordinal")) for op in all_ops(graph) if op.type == "InfeedEnqueueTuple"]
+
+
+def all_ops(graph: tf.Graph) -> Iterator[tf.Operation]:
+    """Yields every op, those of functions too."""
+    seen: set[str] = set()
+    ahead = [graph]
+    while ahead:
+        for op in _own_ops(ahead.pop()):
+            yield op
+            ahead += _called(op, seen)
+
+
+def tpu_graph_ops(graph: tf.Graph) -> Iterator[tf.Operation]:
+    """Yields every op that would run on the TPU, those of functions too."""
+    seen: set[str] = set()
+    ahead: list[Any] = [op for op in graph.get_operations() if "_tpu_replicate" in op.node_def.attr]
+    while ahead:
+        op = ahead.pop()
+        if "_xla_outside_compilation" not in op.node_def.attr:
+            yield op
+            for called in _called(op, seen):
+                ahead += _own_ops(called)
+
+
+def _own_ops(graph: tf.Graph) -> list[tf.Operation]:
+    """Returns the ops of a graph, but the placeholders that a function's arguments are."""
+    arguments = {tensor.op.name for tensor in getattr(graph, "inputs", ())}
+    return [op for op in graph.get_operations() if op.name not in arguments]
+
+
+def _called(op: tf.Operation, seen: set[str]) -> list[tf.Graph]:
+    """Returns the graphs of the functions that an op calls, but those seen before."""
+    names = {
+        function.name
+        for attr in op.node_def.attr.values()
+        for function in [attr.func, *attr.list.func]
+        if function.name
+    }
+    graphs = [function_graph(op.graph, name) for name in sorted(names - seen)]
+    seen |= names
+    return [graph for graph in graphs if graph is not None]
+
+
+def _feeds(built: Built, topology: Topology, mode: str) -> Finding:
+    found = fed(built.graph)
+    expected = {
+        (f"/job:worker/task:{host}/device:CPU:0", core)
+        for host in range(topology.num_hosts)
+        for core in range(topology.cores_per_host)
+    }
+    if len(found) == len(set(found)) and set(found) == expected:
+        return Finding(GOOD, f"{mode}: {topology}, all fed; a core takes {described(built.spec)}")
+    return Finding(
+        FAILS,
+        f"{mode}: {len(set(found) & expected)} of {len(expected)} cores are fed",
+        "set per_host_input_for_training=PER_HOST_V2 in the TPUConfig",
+    )
+
+
+def _sums(graph: tf.Graph) -> Finding:
+    sums = sum(op.type == "CrossReplicaSum" and OVER_CORES not in op.name for op in tpu_graph_ops(graph))
+    if sums:
+        return Finding(GOOD, f"training: {sums} gradients are summed over the cores")
+    return Finding(
+        FAILS,
+        "training: no gradient is summed over the cores, so that each would train a network of its own",
+        "wrap the optimizer in tf.compat.v1.tpu.CrossShardOptimizer",
+    )
+
+
+def _ops(graph: tf.Graph, mode: str) -> Iterator[Finding]:
+    known, count = tpu_ops(), 0
+    wrong: dict[tuple[str, str], int] = {}
+    for op in tpu_graph_ops(graph):
+        count += 1
+        if op.type not in known:
+            line = users_line(op.traceback)
+            at = op.type, "" if is_ours(line) else line  # Keras' layers are called by us
+            wrong[at] = wrong.get(at, 0) + 1
+    for (kind, line), times in sorted(wrong.items()):
+        made = f", made at {line}" if line else ""
+        yield Finding(FAILS, f"{mode}: no TPU runs {kind}{f' ({times} times)' * (times > 1)}{made}", op_advice(kind))
+    if not wrong:
+        yield Finding(GOOD, f"{mode}: a TPU runs all {count:,} ops of a step")
+
+
+_ADVICE = (
+    ("Summary", "write curves in a TPUEstimatorSpec's host_call, as estimator_app's own are"),
+    ("PyFunc", "Python runs on hosts alone; write it in TensorFlow's ops, or do it in the input"),
+    ("String|Decode|AsString|Print", "strings stay on the hosts; leave it out, or do it in the input"),
+    ("Placeholder", "a TPU is fed by the input alone; make it part of the batch"),
+    ("Variable", "make it with use_resource=True"),
+)
+
+
+def op_advice(kind: str) -> str:
+    """Returns what to do about an op that no TPU runs."""
+    for pattern, advice in _ADVICE:
+        if re.search(pattern, kind):
+            return advice
+    return "use other ops, or do it in the input"
+
+
+def _sentence(error: Exception) -> str:
+    line = raised_at(error)
+    return one_line(error) + (f" (from {line})" if line and not is_ours(line) else "")

@@ -1,0 +1,158 @@
+"""Every host's input, run on this machine as the hosts of a TPU would run it.
+
+    a Dataset of each host ──▶ batches of its cores ──▶ digest and weight of each example ──▶ who saw what, how often
+
+An example is known by its pixels, so the input must not change them at random: unaugmented().
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import hashlib
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from estimator_app.preflight.findings import FAILS, GOOD, Finding
+from tpu_input import InputConfig
+
+TRAIN_STEPS = 3  # enough that hosts which read the same meet; each takes a batch's time to decode
+_BUFFERED = 1024  # records to shuffle among, which have to be read before the first step
+# Of the images of the smaller host: a dataset may hold an image twice, and hosts that read the same share nearly all.
+_EQUAL_IMAGES = 0.01
+
+
+@dataclasses.dataclass(frozen=True)
+class Feed:
+    """What a host feeds.
+
+    Attributes:
+      make: Returns its Dataset of (features, label), batches along axis 0.
+      batches_per_step: How many of its batches a step takes: one a core, or one in all.
+    """
+
+    make: Callable[[], tf.data.Dataset]
+    batches_per_step: int
+
+
+class _RanDry(Exception):
+    pass
+
+
+def unaugmented(config: InputConfig) -> InputConfig:
+    """Returns a config whose training images are the same whenever they come, and soon there."""
+    return dataclasses.replace(
+        config,
+        dtype="uint8",
+        layout="NHWC",
+        crop_area=(1.0, 1.0),
+        crop_aspect=(1.0, 1.0),
+        flip=False,
+        augment=None,
+        echo=1,
+        cache=None,
+        service=None,
+        shuffle_records=min(config.shuffle_records, _BUFFERED),
+    )
+
+
+def check_training(feeds: Sequence[Feed], steps: int = TRAIN_STEPS) -> Finding:
+    """Runs the training input of every host for some steps.
+
+    Raises:
+      tf.errors.OpError: A record cannot be read.
+    """
+    try:
+        seen = [{digest for digest, _ in _examples(host, feed, steps)} for host, feed in enumerate(feeds)]
+    except _RanDry as dry:
+        return Finding(FAILS, f"training: {dry}", "a training input has to repeat() without end")
+    found = f"training: {steps} steps of {_hosts(feeds)} took {sum(map(len, seen)):,} different images"
+    if len(feeds) == 1:
+        return Finding(GOOD, found)
+    first, second = max(
+        itertools.combinations(range(len(seen)), 2), key=lambda pair: len(seen[pair[0]] & seen[pair[1]])
+    )
+    shared = len(seen[first] & seen[second])
+    if shared > _EQUAL_IMAGES * min(len(seen[first]), len(seen[second])):
+        return Finding(
+            FAILS,
+            f"training: TPU VMs {first} and {second} were fed {shared:,} images in common",
+            'give each VM its own files: params["context"].current_input_fn_deployment() says which one it is',
+        )
+    equal = f", but for {shared} that TPU VMs {first} and {second} both saw, as a dataset may hold one twice"
+    return Finding(GOOD, f"{found}, each on one VM{equal * bool(shared)}")
+
+
+def check_evaluation(
+    feeds: Sequence[Feed], steps: int, num_examples: int, alone: Callable[[], tf.data.Dataset]
+) -> Finding:
+    """Runs the whole evaluation on every host.
+
+    Args:
+      feeds: Of each host.
+      steps: Of the evaluation.
+      num_examples: That there are to be seen.
+      alone: Returns what one host would see that is alone; asked only where equal images came.
+
+    Raises:
+      tf.errors.OpError: A record cannot be read.
+    """
+    seen: collections.Counter[bytes] = collections.Counter()
+    total, weights = 0, 0.0
+    try:
+        for digest, weight in itertools.chain.from_iterable(
+            _examples(host, feed, steps) for host, feed in enumerate(feeds)
+        ):
+            total, weights = total + 1, weights + weight
+            seen[digest] += weight > 0
+    except _RanDry as dry:
+        return Finding(FAILS, f"evaluation: {dry}", "pad it without end with examples of weight 0")
+    if weights != num_examples:
+        return Finding(
+            FAILS,
+            f"evaluation: the weights of {steps} steps add up to {weights:,.0f}, there are {num_examples:,} examples",
+            "count each example once over all VMs, in as many steps as tpu_input.eval_steps() says",
+        )
+    if max(seen.values()) > 1 and +seen != _once(alone(), num_examples):
+        return Finding(
+            FAILS,
+            f"evaluation: {sum(times > 1 for times in seen.values()):,} images came more than once, others never",
+            "give each VM its own files",
+        )
+    padding = f"; the other {total - num_examples:,} fed are padding of weight 0" if total > num_examples else ""
+    return Finding(GOOD, f"evaluation: {steps} steps see each of {num_examples:,} examples exactly once{padding}")
+
+
+def _once(dataset: tf.data.Dataset, num_examples: int) -> collections.Counter[bytes]:
+    found = ((digest, weight) for element in dataset.as_numpy_iterator() for digest, weight in _rows(element))
+    return collections.Counter(
+        digest for digest, _ in itertools.islice((row for row in found if row[1] > 0), num_examples)
+    )
+
+
+def _examples(host: int, feed: Feed, steps: int) -> Iterator[tuple[bytes, float]]:
+    """Yields (digest, weight) of each example that a host feeds in `steps`."""
+    wanted, batches = steps * feed.batches_per_step, 0
+    for element in feed.make().take(wanted).as_numpy_iterator():
+        batches += 1
+        yield from _rows(element)
+    if batches < wanted:
+        raise _RanDry(f"the input of TPU VM {host} ended after {batches:,} of {wanted:,} batches")
+
+
+def _rows(element: Any) -> Iterator[tuple[bytes, float]]:
+    features, label = element
+    weights = features.get("weight") if isinstance(features, dict) else None
+    parts = [part for part in tf.nest.flatten((features, label)) if part is not weights]
+    for row in range(len(parts[0])):
+        digest = hashlib.blake2b(digest_size=16)
+        for part in parts:
+            digest.update(part[row].tobytes())
+        yield digest.digest(), 1.0 if weights is None else float(weights[row])
+
+
+def _hosts(feeds: Sequence[Feed]) -> str:
+    return "1 TPU VM" if len(feeds) == 1 else f"{len(feeds)} TPU VMs"

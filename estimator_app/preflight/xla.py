@@ -1,0 +1,158 @@
+"""A step as XLA sees it, from which a TPU's program is made; compiled for no device.
+
+    (features, label) of a core ──step, traced──▶ HLO ──▶ sizes known too late, numbers of 64 bits, what XLA refuses
+
+XLA for a processor is asked; what it cannot compile, a TPU cannot either.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from estimator_app.preflight.findings import COSTS, FAILS, GOOD, Finding
+from estimator_app.preflight.graph import op_advice
+from estimator_app.preflight.specs import wide
+from estimator_app.preflight.step import Step
+from estimator_app.runtime.origin import is_ours, raised_at, users_line
+from estimator_app.runtime.tensorflow_private import function_graph
+from estimator_app.runtime.tensorflow_startup import one_line
+
+# name = type[sizes]{layout} opcode(…), metadata={… op_name="…" …}
+_INSTRUCTION = re.compile(r"= \(?(\w+)\[([^\]]*)\]\S* ([\w-]+)\(")
+_OP_NAME = re.compile(r'op_name="([^"]+)"')
+_LISTED = 3  # of each kind
+
+
+@dataclasses.dataclass(frozen=True)
+class Hlo:
+    """A step.
+
+    Attributes:
+      text: For people.
+      serialized: The same, an HloModuleProto.
+    """
+
+    text: str
+    serialized: bytes
+
+
+def lower(step: Step) -> Hlo:
+    """Returns the HLO of a step; its variables are parameters of the HLO, after what it is fed."""
+    compiled = _function(step).experimental_get_compiler_ir(*tf.nest.flatten(step.spec))
+    return Hlo(compiled(stage="hlo"), compiled(stage="hlo_serialized"))
+
+
+def check_hlo(make_step: Callable[[], Step]) -> tuple[list[Finding], Hlo | None]:
+    """Returns what is to be said of a step's HLO, and the HLO; None when there is none."""
+    graph = None
+    try:
+        step = make_step()
+        graph = step.graph or _function(step).get_concrete_function(*tf.nest.flatten(step.spec)).graph
+        hlo = lower(step)
+    except Exception as error:  # anybody's network may raise anything
+        return [Finding(FAILS, *_refused(error, graph))], None
+    found = [*_wide_inputs(step.spec), *(list(_dynamic(hlo.text, graph)) or _wide(hlo.text, graph))]
+    count = sum(1 for _ in _instructions(hlo.text))
+    good = f"XLA compiles the step: {count:,} instructions, all sizes fixed, nothing of 64 bits"
+    return found or [Finding(GOOD, good)], hlo
+
+
+def _function(step: Step) -> Any:
+    @tf.function(jit_compile=True, autograph=False)  # type: ignore[untyped-decorator]
+    def run(*parts: tf.Tensor) -> tf.Tensor:
+        return step.run(*tf.nest.pack_sequence_as(step.spec, parts))
+
+    return run
+
+
+def _wide_inputs(spec: Any) -> Iterator[Finding]:
+    for name in wide(spec):
+        yield Finding(
+            COSTS,
+            f"the input's {name} is int64, of which a TPU makes two numbers of 32 bits",
+            "cast it to int32 in the input",
+        )
+
+
+def _dynamic(text: str, graph: tf.Graph) -> Iterator[Finding]:
+    for tensor, at in _by_line(text, graph, lambda _, sizes: "<=" in sizes):
+        yield Finding(
+            COSTS,
+            f"{tensor} has a size that only data tell, and is computed at its bound whatever they say ({at})",
+            "keep every row, and give what does not count a weight of 0, instead of boolean_mask, where or unique",
+        )
+
+
+def _wide(text: str, graph: tf.Graph) -> Iterator[Finding]:
+    """Yields what is said of tensors of 64 bits, of which the step's number, a scalar, is none."""
+    for kind, name in (("f64", "float64"), ("s64", "int64")):
+        for tensor, at in _by_line(
+            text, graph, lambda of, sizes, kind=kind: of == kind and sizes and "<=" not in sizes
+        ):
+            yield Finding(
+                COSTS,
+                f"{tensor} is {name}, which a TPU computes in pieces of 32 bits ({at})",
+                f"use {name[:-2]}32",
+            )
+
+
+def _by_line(text: str, graph: tf.Graph, wanted: Callable[..., Any]) -> list[tuple[str, str]]:
+    """Returns (tensor, who made it) for the first instruction of each line of code whose (type, sizes) is wanted."""
+    found: dict[str, str] = {}
+    for kind, sizes, opcode, name in _instructions(text):
+        if opcode != "parameter" and wanted(kind, sizes):
+            found.setdefault(_made_at(graph, name) or name or opcode, f"{kind}[{sizes}]")
+    # Gradients are made where they are asked for; who made what they are of comes first.
+    theirs = {at: tensor for at, tensor in found.items() if not is_ours(at)}
+    return [(tensor, at) for at, tensor in (theirs or found).items()][:_LISTED]
+
+
+def _made_at(graph: tf.Graph, name: str) -> str:
+    """Returns the line that made the op of that name, "" where it is not known."""
+    op = _find(graph, name)
+    return users_line(op.traceback or ()) if op is not None else ""
+
+
+def _find(graph: tf.Graph, name: str) -> tf.Operation | None:
+    """Returns the op of that name, in a graph or a function that it calls, where "CALL/" may be before the name."""
+    with contextlib.suppress(KeyError, ValueError):
+        return graph.get_operation_by_name(name)
+    for op in graph.get_operations():
+        if op.type in ("PartitionedCall", "StatefulPartitionedCall"):
+            called = function_graph(graph, op.get_attr("f").name)
+            found = _find(called, name.removeprefix(f"{op.name}/")) if called is not None else None
+            if found is not None:
+                return found
+    return None
+
+
+def _instructions(text: str) -> Iterator[tuple[str, str, str, str]]:
+    """Yields (type, sizes, opcode, name of the op that it was) of every instruction."""
+    for line in text.splitlines():
+        match = _INSTRUCTION.search(line)
+        if match:
+            name = _OP_NAME.search(line)
+            yield match[1], match[2], match[3], name[1] if name else ""
+
+
+_NODE = re.compile(r"\{\{node (\S+)\}\}|Input \d+ to node `([^`]+)`")
+_UNSUPPORTED = re.compile(r"Detected unsupported operations .*?: (\w+)", re.DOTALL)
+
+
+def _refused(error: Exception, graph: tf.Graph | None) -> tuple[str, str]:
+    """Returns what XLA objects to, and what to do."""
+    node = _NODE.search(str(error))
+    line = _made_at(graph, node[1] or node[2]) if node and graph is not None else raised_at(error)
+    at = f" ({line})" if line else ""
+    unsupported = _UNSUPPORTED.search(str(error))
+    if unsupported:
+        return f"XLA has no {unsupported[1]}{at}", op_advice(unsupported[1])
+    if "must be a compile-time constant" in str(error):
+        return f"a size depends on data{at}", "compute it from shapes, or write it as a number"
+    return f"XLA does not compile the step{at}: {one_line(error)}", ""

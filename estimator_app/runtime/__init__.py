@@ -1,0 +1,1 @@
+"""The machine: files, TPUs, how TensorFlow is started and what it says."""

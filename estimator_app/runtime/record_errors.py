@@ -1,0 +1,35 @@
+"""A record that TensorFlow cannot parse or decode: its own error names neither the record nor the split.
+
+tf.errors.InvalidArgumentError("Invalid JPEG data …") ──named()──▶ ValueError: which record of which shard
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import tensorflow as tf
+
+from estimator_app.runtime.tensorflow_startup import one_line
+from tpu_input import Manifest, find_undecodable
+
+
+@contextlib.contextmanager
+def named(manifest: Manifest, split: str) -> Iterator[None]:
+    """Lets all errors pass but those of a parser or decoder.
+
+    Raises:
+      ValueError: A record of the split cannot be parsed, or its image not be decoded.
+    """
+    try:
+        yield
+    except tf.errors.InvalidArgumentError as error:
+        reason = one_line(error)
+        place = find_undecodable(manifest, split, reason)
+        if place is None:
+            raise
+        said = reason.partition(", value: ")[0]  # what follows is the record itself
+        raise ValueError(
+            f"{place} holds an image or a label that cannot be decoded ({said}); find all such with: "
+            f"python -m beam_pipelines verify {manifest.path}"
+        ) from error

@@ -1,0 +1,108 @@
+"""TensorFlow without its noise: a hundred lines of warnings where nothing is wrong, and tracebacks where a user is."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import logging
+import os
+import re
+import sys
+import warnings
+from collections.abc import Iterator
+
+from tpu_input.pipeline import gcs_filesystem
+
+
+def has_estimator() -> bool:
+    """Returns whether an installed TensorFlow has TPUEstimator, without the second that importing it takes."""
+    return _version() < (2, 16)
+
+
+def require_estimator() -> None:
+    """Checks that an installed TensorFlow has TPUEstimator.
+
+    Raises:
+      ImportError: It has not.
+    """
+    if not has_estimator():
+        version = ".".join(map(str, _version()))
+        raise ImportError(
+            f"TPUEstimator ended with TensorFlow 2.15, this is {version}; use --loop=strategy in another --model_dir, "
+            "or Python 3.11 and tensorflow<2.16"
+        )
+
+
+def _version() -> tuple[int, ...]:
+    """Returns (major, minor) of the installed TensorFlow; of none, (0, 0)."""
+    for name in ("tensorflow", "tensorflow-cpu"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            return tuple(map(int, importlib.metadata.version(name).split(".")[:2]))
+    return 0, 0
+
+
+def import_tensorflow(verbose: bool) -> None:
+    """Imports TensorFlow for the first time in this process.
+
+    Args:
+      verbose: Let it say what it likes.
+
+    Raises:
+      ImportError: There is none.
+    """
+    if not verbose:
+        os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"  # read once, when TensorFlow is imported
+        warnings.simplefilter("ignore")
+    gcs_filesystem.set_up()
+    try:
+        with contextlib.nullcontext() if verbose else _no_stderr():
+            import tensorflow as tf
+    except ModuleNotFoundError:
+        raise ImportError("TensorFlow is not installed; install it with: pip install 'jpeg2tpu[train]'") from None
+    if not verbose:
+        from tensorflow.python.util import deprecation
+
+        deprecation._PRINT_DEPRECATION_WARNINGS = False  # there is no public switch
+        tf.get_logger().setLevel("CRITICAL")  # its errors are also raised
+        logging.getLogger("matplotlib").setLevel("ERROR")  # warns of a home directory that cannot be written
+
+
+@contextlib.contextmanager
+def _no_stderr() -> Iterator[None]:
+    """Leaves out what C++ writes past Python: newer TensorFlow says things before it has read its log level."""
+    sys.stderr.flush()
+    before, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
+        os.close(nowhere)
+
+
+def mistakes() -> tuple[type[Exception], ...]:
+    """Returns the exceptions that a user's mistake may raise; TensorFlow's own too, once it is imported."""
+    tensorflow = sys.modules.get("tensorflow")
+    return (ValueError, OSError, ImportError) + ((tensorflow.errors.OpError,) if tensorflow else ())
+
+
+_FULL = ("No space left on device", "Disk quota exceeded", "File too large")
+
+
+def one_line(error: Exception) -> str:
+    """Returns what an exception has to say to a user, and where the disk is full what helps.
+
+    TensorFlow tells first where in Python a node was made, then, after "Node: 'name'" and a count of errors, why. Of a
+    node inside an input function it tells less, behind a title or the function's name.
+    """
+    text = re.split(r"^Node: '.*'\n", str(error), flags=re.MULTILINE)[-1]
+    text = re.sub(r"^(Graph execution error:\s*|\{\{function_node \S+\}\} )", "", text)
+    text = re.sub(r"^\d+ root error\(s\) found\.\n\s*\(0\) [A-Z_]+: ", "", text)
+    text = re.sub(r"^Exception encountered when calling [^\n]*\n\n", "", text)  # Keras' title
+    text = re.sub(r"^in user code:\n\n.*?\n\n +", "", text, flags=re.DOTALL)  # autograph's, and its stack
+    text = re.sub(r" \[Op:\w+\]( name:.*)?$", "", text.strip(), flags=re.MULTILINE)  # what eager execution adds
+    line = gcs_filesystem.in_words(text.strip() or repr(error)).splitlines()[0]
+    if any(reason in line for reason in _FULL):
+        line += "; make room, and the same command goes on from the last checkpoint"
+    return line

@@ -1,0 +1,144 @@
+"""Which TPU VMs and cores a slice of TPUs has, and what a core can do; TensorFlow-free.
+
+"v5e:4x4" ──find_topology()──▶ 4 TPU VMs × 4 cores of 197 TFLOP/s, 819 GB/s, on 2 hosts
+
+A core is what TensorFlow takes for a device and TPUEstimator for a replica: half a chip of v2 and v3, a chip of others,
+whose two TensorCores (v4, v5p) work as one: https://cloud.google.com/tpu/docs/system-architecture-tpu-vm
+
+A TPU VM is what TensorFlow calls a host: a machine of its own, with a process of its own, that calls the input_fn and
+feeds its chips. Google's tables count hosts in hardware: a host of v5e and v6e has 8 chips, which a slice of one host
+may share in one VM, and which two VMs of 4 chips divide in every larger slice. So v5e:4x4 is 2 hosts and 4 TPU VMs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fractions
+import math
+import re
+
+from estimator_app.runtime.choices import check_choice
+
+
+@dataclasses.dataclass(frozen=True)
+class Chip:
+    """A generation of TPUs.
+
+    Attributes:
+      cores: That TensorFlow sees of a chip.
+      flops: Most floating-point operations of a chip a second, in bfloat16.
+      bytes_per_second: Most that a chip's memory delivers.
+      vcpus: Of a TPU VM, by its chips: a slice of no more chips than a VM can have is one VM, larger ones are VMs of 4.
+      of_host: Chips of a host, as Google's tables count hosts.
+      slices: Sides in chips that there are, smallest first.
+      pod: Chips of the largest slice, of generations that also have slices whose sides are multiples of 4, in ascending
+        order.
+    """
+
+    cores: int
+    flops: float
+    bytes_per_second: float
+    vcpus: dict[int, int]
+    of_host: int
+    slices: tuple[str, ...]
+    pod: int = 0
+
+    @property
+    def dimensions(self) -> int:
+        """In which its chips are wired."""
+        return self.slices[0].count("x") + 1
+
+    def has_slice(self, sides: tuple[int, ...]) -> bool:
+        """Returns whether there is a slice of those sides."""
+        cubes = all(side % 4 == 0 for side in sides) and list(sides) == sorted(sides) and math.prod(sides) <= self.pod
+        return "x".join(map(str, sides)) in self.slices or (len(sides) == self.dimensions and cubes)
+
+
+# Peaks, slices and hosts: https://cloud.google.com/tpu/docs/v3, v4, v5e, v5p and v6e, of which v6e's has a column for
+# hosts and one for VMs; VMs of v5e by slice: its types for training, v5litepod-16 to -256, are of ct5lp-hightpu-4t. v2:
+# Jouppi et al. 2020, "A Domain Specific Supercomputer for Training Deep Neural Networks". vCPUs: of the machine types
+# ct3-hightpu-4t (v2 has as many), ct4p-, ct5lp-, ct5p-hightpu-*t and ct6e-standard-*t, of a VM of 8 chips of v6e the
+# smaller of the two numbers that are published: https://cloud.google.com/kubernetes-engine/docs/concepts/plan-tpus
+_SMALL_CUBES = ("2x2x1", "2x2x2", "2x2x4", "2x4x4")
+_LITE = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
+CHIPS = {
+    "v2": Chip(2, 46e12, 700e9, {4: 96}, 4, ("2x2", "4x4", "8x8", "8x16", "16x16")),
+    "v3": Chip(2, 123e12, 900e9, {4: 96}, 4, ("2x2", "4x4", "4x8", "8x8", "8x16", "16x16", "16x32", "32x32")),
+    "v4": Chip(1, 275e12, 1200e9, {4: 240}, 4, _SMALL_CUBES, pod=4096),
+    "v5e": Chip(1, 197e12, 819e9, {1: 24, 4: 112, 8: 224}, 8, _LITE),
+    "v5p": Chip(1, 459e12, 2765e9, {4: 208}, 4, _SMALL_CUBES, pod=6144),
+    "v6e": Chip(1, 918e12, 1638e9, {1: 44, 4: 180, 8: 180}, 8, _LITE),
+}
+_CHIPS_OF_VM = 4  # in a slice of several
+
+
+@dataclasses.dataclass(frozen=True)
+class Topology:
+    """A slice of TPUs.
+
+    Attributes:
+      name: As libtpu knows it, e.g. "v5e:2x2".
+      chip: Of which generation.
+      num_hosts: TPU VMs that feed it, which TensorFlow calls hosts.
+      cores_per_host: Replicas that each of them feeds.
+    """
+
+    name: str
+    chip: Chip
+    num_hosts: int
+    cores_per_host: int
+
+    @property
+    def num_cores(self) -> int:
+        return self.num_hosts * self.cores_per_host
+
+    @property
+    def machines(self) -> fractions.Fraction:
+        """Hosts, as Google's tables count them."""
+        return fractions.Fraction(self.num_cores // self.chip.cores, self.chip.of_host)
+
+    @property
+    def vcpus(self) -> int:
+        """Virtual processors of each TPU VM."""
+        return self.chip.vcpus[self.cores_per_host // self.chip.cores]
+
+    @property
+    def vms(self) -> str:
+        """How many TPU VMs, in words."""
+        return "1 TPU VM" if self.num_hosts == 1 else f"{self.num_hosts} TPU VMs"
+
+    @property
+    def flops(self) -> float:
+        """Most floating-point operations of a core a second, in bfloat16."""
+        return self.chip.flops / self.chip.cores
+
+    @property
+    def bytes_per_second(self) -> float:
+        """Most that memory delivers to a core."""
+        return self.chip.bytes_per_second / self.chip.cores
+
+    def __str__(self) -> str:
+        cores = f"{self.name}, {self.vms} × {self.cores_per_host} core{'s' * (self.cores_per_host != 1)}"
+        return (
+            cores if self.machines == self.num_hosts else f"{cores} on {self.machines} host{'s' * (self.machines > 1)}"
+        )
+
+
+def find_topology(name: str) -> Topology:
+    """Returns the slice of that name: a generation, and its chips along each dimension, as in "v5e:2x2".
+
+    Raises:
+      ValueError: There is none.
+    """
+    generation, _, sides = name.partition(":")
+    check_choice("the topology's generation", generation, CHIPS)
+    chip = CHIPS[generation]
+    example = f"{generation}:{'x'.join('221'[: chip.dimensions])}"
+    if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*){%d}" % (chip.dimensions - 1), sides):  # noqa: UP031
+        raise ValueError(f"topology must have {chip.dimensions} sides in chips, as in {example!r}, got {name!r}")
+    if not chip.has_slice(tuple(map(int, sides.split("x")))):
+        cubes = f", or multiples of 4 in ascending order, up to {chip.pod:,} chips" if chip.pod else ""
+        raise ValueError(f"there is no slice {name!r}; {generation} has {', '.join(chip.slices)}{cubes}")
+    num_chips = math.prod(map(int, sides.split("x")))
+    of_vm = num_chips if num_chips in chip.vcpus else _CHIPS_OF_VM
+    return Topology(name, chip, num_chips // of_vm, of_vm * chip.cores)

@@ -1,0 +1,124 @@
+"""SavedModel → what it says about image files.
+
+[N] files' bytes ──Classifier──▶ N arrays of probabilities, [num_classes] float32; or why there is none
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from estimator_app.runtime import files
+from estimator_app.saved_model.find import find_export
+
+Array = npt.NDArray[Any]
+
+LOGITS = "logits"  # a signature for evaluation, and its output: probabilities underflow to ties at 0
+CLASSES_NAME = "classes.txt"  # among the assets: the names, a line each, in label order
+
+# Their first bytes. TensorFlow's decoder knows others, but the models have seen none.
+_FORMATS = {"JPEG": b"\xff\xd8", "PNG": b"\x89PNG\r\n\x1a\n"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Classifier:
+    """A loaded SavedModel.
+
+    Attributes:
+      path: Where it is.
+      classes: Their names, in label order.
+      signature: serving_default.
+      logits_signature: LOGITS; None for exports of earlier versions, which have none.
+    """
+
+    path: str
+    classes: tuple[str, ...]
+    signature: Any
+    logits_signature: Any = None
+
+    def __call__(self, files: Sequence[bytes]) -> list[Array | ValueError]:
+        """Returns the probabilities of each file's classes, in label order; or, for one that is no image, why not."""
+        return self._of_images(files, self._probabilities)
+
+    def logits(self, files: Sequence[bytes]) -> list[Array | ValueError]:
+        """Returns the logits of each file's classes, in label order; or, for one that is no image, why not.
+
+        Of an export that has none, they are the logarithms of its probabilities, which have the same softmax. Classes
+        whose probability has underflowed to 0 are then tied.
+        """
+        return self._of_images(files, self._logits)
+
+    def _probabilities(self, files: tf.Tensor) -> Array:
+        return self.signature(image_bytes=files)["probabilities"].numpy()  # type: ignore[no-any-return]
+
+    def _logits(self, files: tf.Tensor) -> Array:
+        if self.logits_signature is None:
+            return np.log(np.maximum(self._probabilities(files), np.finfo(np.float32).tiny))  # type: ignore[no-any-return]
+        return self.logits_signature(image_bytes=files)[LOGITS].numpy()  # type: ignore[no-any-return]
+
+    def _of_images(self, files: Sequence[bytes], run: Callable[[tf.Tensor], Array]) -> list[Array | ValueError]:
+        reasons = [_reason(encoded) for encoded in files]
+        good = [encoded for encoded, reason in zip(files, reasons, strict=True) if not reason]
+        found = iter(self._each(good, run) if good else [])
+        return [ValueError(reason) if reason else next(found) for reason in reasons]
+
+    def _each(self, files: Sequence[bytes], run: Callable[[tf.Tensor], Array]) -> list[Array | ValueError]:
+        try:
+            return list(run(tf.constant(files)))
+        except tf.errors.InvalidArgumentError:
+            if len(files) == 1:
+                return [ValueError(f"a damaged {_format(files[0])} file")]
+        return [result for encoded in files for result in self._each([encoded], run)]  # one of them: find out which
+
+
+def load_classifier(path: str) -> Classifier:
+    """Returns the classifier of a SavedModel.
+
+    Args:
+      path: It, a folder of them named after numbers, of which the largest is taken, or a model_dir.
+
+    Raises:
+      ValueError: There is none, it is another program's, or it holds what is neither a file nor a folder.
+    """
+    path = find_export(path)
+    files.check_plain(path, whole=True)
+    try:
+        classes = tuple(files.read_text(f"{path}/assets/{CLASSES_NAME}").split("\n")[:-1])
+        # An export for TPUs has a second graph, which has one more tag.
+        signatures = tf.saved_model.load(path, tags=["serve"]).signatures
+        signature = signatures["serving_default"]
+        outputs = signature.structured_outputs["probabilities"].shape[-1]
+        if outputs not in (None, len(classes)):
+            raise ValueError(f"{CLASSES_NAME} names {len(classes)} classes, its network knows {outputs}")
+    except Exception as error:  # of damaged files, TensorFlow and protobuf raise nearly anything
+        reason = (str(error).splitlines() or [repr(error)])[0]
+        raise ValueError(f"{path!r} is no complete export of this program: {reason}") from error
+    return Classifier(path, classes, signature, signatures.get(LOGITS))
+
+
+def names_table(classes_file: str) -> tf.lookup.StaticHashTable:
+    """Returns the table from labels to names; its file goes into the SavedModel, which fills the table from there."""
+    lines = tf.lookup.TextFileInitializer(
+        classes_file,
+        key_dtype=tf.int64,
+        key_index=tf.lookup.TextFileIndex.LINE_NUMBER,
+        value_dtype=tf.string,
+        value_index=tf.lookup.TextFileIndex.WHOLE_LINE,
+    )
+    return tf.lookup.StaticHashTable(lines, default_value="")
+
+
+def _reason(encoded: bytes) -> str:
+    """Returns what is wrong with a file as far as its first bytes tell; "" when nothing is."""
+    if _format(encoded):
+        return ""
+    return "not a JPEG or PNG file" if encoded else "the file is empty"
+
+
+def _format(encoded: bytes) -> str:
+    return next((name for name, begin in _FORMATS.items() if encoded.startswith(begin)), "")

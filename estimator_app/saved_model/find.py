@@ -1,0 +1,119 @@
+"""Which checkpoint and which export is meant: the one that is named, or the newest.
+
+MODEL_DIR, step or path ──find_checkpoint()──▶ MODEL_DIR/model.ckpt-5000
+MODEL_DIR or EXPORT_DIR ──find_export()──▶ EXPORT_DIR/1763596800
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import tensorflow as tf
+
+from estimator_app.model_dir.checkpoints import NAME, DamagedCheckpoint, damage, latest_checkpoint, misfit, steps, whole
+from estimator_app.model_dir.exports import KINDS, NUMBER, folder, read_exports
+from estimator_app.model_dir.run_files import CONFIG_NAME
+from estimator_app.runtime import files
+from tpu_input.dataset_format.records import MANIFEST_NAME
+
+
+def find_checkpoint(model_dir: str, step: int | None = None, path: str | None = None) -> str:
+    """Returns the path of a checkpoint, without the endings of its files.
+
+    Args:
+      model_dir: Of the run.
+      step: Of one of its checkpoints.
+      path: Of any checkpoint of the same network and classes; None for both is the run's last.
+
+    Raises:
+      ValueError: There is none, it is damaged (the message names those that are whole), or it is another network's.
+    """
+    if step is not None:
+        known = steps(model_dir)
+        if step not in known:
+            raise ValueError(f"{model_dir!r} holds no checkpoint of step {step}; it has {', '.join(map(str, known))}")
+        found: str | None = f"{model_dir}/{NAME}-{step}"
+    elif path is not None:
+        found = re.sub(r"\.(index|meta|data-\d+-of-\d+)$", "", path)
+        folder_of, _, name = found.rpartition("/")
+        files.check_plain(folder_of, beginning=f"{name}.")
+        if not tf.io.gfile.exists(f"{found}.index"):
+            raise ValueError(f"there is no checkpoint {found!r}; name one as in MODEL_DIR/{NAME}-5000")
+    else:
+        try:
+            found = latest_checkpoint(model_dir)
+        except DamagedCheckpoint as error:
+            raise ValueError(f"{error}; {_instead(model_dir)}") from error
+    if not found:
+        raise ValueError(f"{model_dir!r} holds no checkpoint yet; train first")
+    if wrong := damage(found):
+        raise ValueError(f"{wrong}; {_instead(model_dir, found)}")
+    return _like(found, model_dir) if path is not None else found
+
+
+def _instead(model_dir: str, damaged: str | None = None) -> str:
+    """Returns what to do about a checkpoint that is damaged."""
+    others = [f"--step={path.rpartition('-')[2]}" for path in whole(model_dir, besides=damaged)]
+    return f"whole are {', '.join(others)}: give one of them" if others else "no other of the run is whole"
+
+
+def _like(path: str, model_dir: str) -> str:
+    """Returns `path`, a checkpoint of the same variables as the run's last."""
+    other = latest_checkpoint(model_dir)
+    if not other:
+        raise ValueError(f"{model_dir!r} holds no checkpoint yet; train first")
+    has = misfit(path, tf.train.load_checkpoint(other).get_variable_to_shape_map())
+    if has:
+        raise ValueError(f"{path!r} is of another network or of other classes than {other!r}: it {has}")
+    return path
+
+
+def find_export(path: str) -> str:
+    """Returns the SavedModel at `path`, or the newest below it.
+
+    Args:
+      path: A SavedModel, a folder of them named after numbers, what train was given as export_dir, or a model_dir,
+        whose exports.json knows those that are elsewhere.
+
+    Raises:
+      ValueError: There is none, exports.json is damaged, or the folder holds what is neither a file nor a folder.
+    """
+    if not tf.io.gfile.exists(path):
+        raise ValueError(f"{path!r} does not exist; give a SavedModel, a folder of them, or a model_dir")
+    path = path.rstrip("/")
+    files.check_plain(path)
+    if "saved_model.pb" in (inside := files.names(path)):
+        return path
+    found = _newest(path) or _newest(f"{path}/export") or _listed(path)
+    if found:
+        return found
+    if CONFIG_NAME in inside:
+        hint = f"but a run without an export; make one with: python -m estimator_app export --model_dir={path}"
+    elif MANIFEST_NAME in inside:
+        hint = "but a dataset; give what export wrote"
+    else:
+        hint = "; make one with: python -m estimator_app export"
+    raise ValueError(f"{path!r} holds no SavedModel{'' if hint.startswith(';') else ' '}{hint}")
+
+
+def _newest(export_dir: str) -> str | None:
+    """Returns the SavedModel of the highest number, of the last steps and of the best."""
+    return _last(found for kind in KINDS for found in _numbered(folder(export_dir, kind)))
+
+
+def _listed(model_dir: str) -> str | None:
+    """Returns the same of those that a run made in another folder."""
+    paths = [entry["path"] for entries in read_exports(model_dir).values() for entry in entries]
+    return _last((int(path.rpartition("/")[2]), path) for path in paths)
+
+
+def _last(exports: Iterable[tuple[int, str]]) -> str | None:
+    """Returns the path of the highest number that is a SavedModel: the file is what an upload ends with."""
+    paths = (path for _, path in sorted(exports, reverse=True))
+    return next((path for path in paths if tf.io.gfile.exists(f"{path}/saved_model.pb")), None)
+
+
+def _numbered(parent: str) -> list[tuple[int, str]]:
+    """Returns (number, path) of the folders that have an export's name."""
+    return [(int(name), f"{parent}/{name}") for name in files.names(parent) if NUMBER.fullmatch(name)]

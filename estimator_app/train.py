@@ -1,0 +1,319 @@
+"""The loop: from the last checkpoint to the next evaluation, and again, to the export.
+
+    step 0 ──train──▶ 400 ──evaluate──▶ 400 ──train──▶ 800 ──evaluate──▶ … ──▶ train_steps ──export──▶ metrics.json
+                               └─ best so far: export ─ history.csv
+
+Training, by TPUEstimator or tf.distribute (loops.py), loads the last checkpoint, and its data go on at its step, so a
+run that was stopped anywhere and started again ends as if it had never stopped. What is next follows from the last
+checkpoint and history.csv alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from estimator_app.config import TrainConfig
+from estimator_app.export import copy_export, export_model, read_origin
+from estimator_app.model.evaluation import Metrics
+from estimator_app.model_dir.checkpoints import latest_step
+from estimator_app.model_dir.exports import EXPORTS_NAME, KINDS, check_no_links, folder, keep, read_exports, read_kept
+from estimator_app.model_dir.history import Row, best, is_stale, read_history, with_row, write_history
+from estimator_app.model_dir.lock import locked, take_over
+from estimator_app.model_dir.pictures import write_inputs, write_pictures
+from estimator_app.model_dir.run_files import Finished, check_free, claim, read_finished, write_finished
+from estimator_app.runtime import files
+from estimator_app.runtime.host_memory import check_batch
+from estimator_app.runtime.tpu import Tpu
+from estimator_app.trainers.patience import no_recovery_in_place, patiently
+from estimator_app.trainers.progress import TimeLeft
+from estimator_app.trainers.registry import Loop, find_loop
+from estimator_app.trainers.stopping import Stopped
+from estimator_app.trainers.tpu_estimator.train import num_examples
+from tpu_input import Manifest, read_manifest
+from tpu_input.pipeline.caching import cache_bytes, check_memory
+from tpu_input.pipeline.hosts import Host
+
+Report = Callable[[str], None]
+
+# Drawing takes a second: too much after each of many short rounds, and twice in a run that is soon over.
+_DRAW_SECONDS = 60.0
+
+
+@dataclasses.dataclass(frozen=True)
+class _Run:
+    """What run() was told."""
+
+    loop: Loop
+    manifest: Manifest
+    config: TrainConfig
+    model_dir: str
+    export_dir: str
+    report: Report
+    stop: threading.Event
+    check_alone: Callable[[], None] = lambda: None
+
+    def rows(self) -> list[Row]:
+        """Returns history.csv's rows up to the last checkpoint, for someone may have removed later ones."""
+        step = latest_step(self.model_dir)
+        return [row for row in read_history(self.model_dir) if row.step <= step]
+
+    def check_dataset(self) -> None:
+        """Checks that the dataset is still the one that the run began with.
+
+        Raises:
+          ValueError: It was removed or converted anew.
+        """
+        if not self.manifest.fingerprint:  # others' TFRecords have none
+            return
+        advice = (
+            f"so that this run ends: its steps since its last evaluation, {self.evaluated}, may have seen either; put "
+            "the dataset back and remove the checkpoints after that step, or train in another --model_dir"
+        )
+        try:
+            found = read_manifest(self.manifest.path)
+        except ValueError as error:
+            raise ValueError(f"the dataset has gone while it was trained on ({error}), {advice}") from error
+        if _content(found) != _content(self.manifest):
+            raise ValueError(f"{self.manifest.path!r} was converted anew while it was trained on, {advice}")
+
+    @property
+    def evaluated(self) -> int:
+        """The step of the last evaluation; 0 before the first."""
+        return max((row.step for row in self.rows()), default=0)
+
+    def evaluations(self) -> list[Row]:
+        """Returns those of the split that is evaluated."""
+        return [row for row in self.rows() if row.split == self.config.split]
+
+
+def run(
+    manifest: Manifest,
+    config: TrainConfig,
+    model_dir: str,
+    export_dir: str,
+    tpu: Tpu | None = None,
+    report: Report = print,
+    stop: threading.Event | None = None,
+    command: str = "",
+) -> Finished:
+    """Trains, evaluates and exports; what is done already is not done again.
+
+    Args:
+      manifest: Of config.dataset.
+      config: What to train.
+      model_dir: For checkpoints and all that model_dir.py lists.
+      export_dir: For SavedModels, each in a folder named after the time.
+      tpu: None runs on this machine's processor.
+      report: Takes a line of progress.
+      stop: Once it is set, the run ends at the next step, with a checkpoint.
+      command: What the user typed, for config.json.
+
+    Raises:
+      ValueError: A split has no examples, a cache or a batch would not fit into memory, `model_dir` holds another run
+        or another process trains there, its checkpoints are damaged, a link would lead what is written elsewhere, the
+        loss is no number, there is no TPU, or the dataset has become another one.
+      OSError: A folder cannot be written.
+      Stopped: `stop` was set.
+      Moved: The TPU was lost and is back at another address; a new process can go on.
+    """
+    for split in ("train", config.split):
+        num_examples(manifest, split)
+    if config.input.cache and not tpu:  # a TPU's hosts have memory of their own, and each its share
+        check_memory(cache_bytes(manifest, "train", Host(), config.input), config.input)
+    if not tpu:
+        check_batch("--train_batch_size", config.train_batch_size, config.input.image_size)
+        check_batch("--eval_batch_size", config.eval_batch_size, config.input.image_size)
+    it = _Run(find_loop(config.loop), manifest, config, model_dir, export_dir, report, stop or threading.Event())
+    check_free(model_dir)
+    check_no_links(export_dir)
+    files.make_folder(model_dir)
+    with locked(model_dir):
+        if wrong := claim(model_dir, config, command):
+            report(f"{wrong}; going on from step {latest_step(model_dir)}, the newest checkpoint that is whole")
+        files.make_folder(export_dir)  # now, not after hours of training, it should turn out that nobody may
+        _check_exports(it)
+        return _already(it) or _wait_and_go_on(dataclasses.replace(it, check_alone=take_over(model_dir)), tpu)
+
+
+def _content(manifest: Manifest) -> tuple[object, ...]:
+    """Returns what training depends on: the fingerprint does not tell of files that were changed but not in size."""
+    return manifest.fingerprint, manifest.classes, manifest.first_label, manifest.splits
+
+
+def _is_of_run(it: _Run, path: str) -> bool:
+    """Returns whether the SavedModel at `path` is an export of this run, as its own copy of config.json says."""
+    try:
+        return not read_origin(path)[0].differences(it.config)
+    except ValueError:
+        return False
+
+
+def _check_exports(it: _Run) -> None:
+    """Checks, before anything is trained, that what will have to give way to newer exports is this run's.
+
+    Raises:
+      ValueError: exports.json names another.
+    """
+    for kind in KINDS:
+        for entry in read_kept(it.model_dir, kind):
+            in_place = entry["path"].rpartition("/")[0] == folder(it.export_dir, kind)
+            if in_place and not _is_of_run(it, entry["path"]):
+                raise ValueError(
+                    f"{it.model_dir}/{EXPORTS_NAME} names {entry['path']!r}, which is no export of this run; take it "
+                    "out of that file"
+                )
+
+
+def _already(it: _Run) -> Finished | None:
+    """Returns what a complete run has left, and says so; None when something is left to do."""
+    finished = read_finished(it.model_dir)
+    if not finished or not _is_all(finished, it):
+        return None
+    it.report(f"nothing to train: step {finished.metrics.step} is done, {finished.metrics}")
+    if finished.metrics.step < it.config.train_steps:
+        it.report(_why_early(it))
+    it.report(f"export: {finished.export}")
+    return finished
+
+
+def _wait_and_go_on(it: _Run, tpu: Tpu | None) -> Finished:
+    """Does all that is left to do, as often as the TPU is lost."""
+    with no_recovery_in_place() if it.config.loop == "estimator" else contextlib.nullcontext():
+        if tpu is None:
+            return _go_on(it, None)
+        return patiently(lambda: _go_on(it, tpu), lambda: latest_step(it.model_dir), it.stop.wait, it.report)
+
+
+def _go_on(it: _Run, tpu: Tpu | None) -> Finished:
+    """Does all that is left to do, from the last checkpoint on.
+
+    Raises:
+      Stopped: it.stop was set.
+    """
+    if it.stop.is_set():
+        raise Stopped
+    trainer, step = it.loop.make(it.config, it.model_dir, tpu and tpu.connect()), latest_step(it.model_dir)
+    if not _is_over(step, it):
+        _announce(it, step)
+    trained: dict[str, float] = {}
+    left = TimeLeft.of(it.config, num_examples(it.manifest, it.config.split))
+    drawn = time.monotonic()
+    while not _is_over(step, it) or not _is_evaluated(step, it):
+        it.check_alone()
+        if step and not _is_evaluated(step, it) and (step % it.config.steps_per_eval == 0 or _is_over(step, it)):
+            _evaluate_and_keep(it, trainer, trained)
+            if time.monotonic() - drawn >= _DRAW_SECONDS:
+                _draw(it)
+                drawn = time.monotonic()
+        else:
+            next_step = next_stop(step, it.config.steps_per_eval, it.config.train_steps)
+            trained = it.loop.train(trainer, it.manifest, it.config, step, next_step, it.stop, left)
+            step = next_step
+    it.check_alone()
+    return _finish(it, step)
+
+
+def _announce(it: _Run, step: int) -> None:
+    it.report(
+        f"{'resuming' if step else 'training'} {it.config.network} at step {step}/{it.config.train_steps}: "
+        f"{num_examples(it.manifest, 'train')} images of {len(it.config.classes)} classes"
+    )
+    if not step:
+        write_inputs(it.model_dir, it.manifest, it.config.input)
+
+
+def _is_over(step: int, it: _Run) -> bool:
+    """Returns whether there is nothing to train: all steps are done, or the evaluations have stopped getting better."""
+    metric, patience = it.config.early_stop_metric, it.config.early_stop_patience
+    return step >= it.config.train_steps or is_stale(it.evaluations(), metric, patience)
+
+
+def _is_evaluated(step: int, it: _Run) -> bool:
+    rows, finished = it.evaluations(), read_finished(it.model_dir)
+    of_finished = (finished.metrics.step, finished.metrics.split) if finished else None
+    return bool(rows) and rows[-1].step == step and of_finished == (step, it.config.split)
+
+
+def _why_early(it: _Run) -> str:
+    metric, patience = it.config.early_stop_metric, it.config.early_stop_patience
+    return (
+        f"stopped early: {patience} evaluations were no better in {metric} than the best before them; to go on, give "
+        "more --early_stop_patience, or 0"
+    )
+
+
+def next_stop(step: int, steps_per_eval: int, train_steps: int) -> int:
+    """Returns the step of the next evaluation: a multiple of `steps_per_eval`, or the last."""
+    return min((step // steps_per_eval + 1) * steps_per_eval, train_steps)
+
+
+def _evaluate_and_keep(it: _Run, trainer: Any, trained: dict[str, float]) -> None:
+    """Evaluates the last checkpoint and exports it if it is the best; history.csv's row says that both is done."""
+    config, began = it.config, time.monotonic()
+    it.check_dataset()
+    metrics = it.loop.evaluate(trainer, it.manifest, config, it.stop)
+    it.check_dataset()  # again: nothing is written or exported of what was evaluated on another
+    rate = float(config.schedule.learning_rate(metrics.step - 1.0))
+    more = {"learning_rate": rate, **trained, "eval_seconds": time.monotonic() - began}
+    row = Row(metrics.step, metrics.split, {**metrics.scalars(), **more})
+    write_finished(it.model_dir, Finished(metrics, ""), config.classes)
+    rows = with_row(it.rows(), row)
+    if best([one for one in rows if one.split == row.split], config.early_stop_metric) is row:
+        _keep(it, "best", metrics)
+    write_history(it.model_dir, rows)
+    it.report(f"step {metrics.step}/{config.train_steps}: {metrics}")
+
+
+def _finish(it: _Run, step: int) -> Finished:
+    """Exports the last checkpoint, and says that the run is complete."""
+    finished = read_finished(it.model_dir)
+    assert finished  # of this step: _is_evaluated
+    it.check_dataset()
+    finished = dataclasses.replace(finished, export=_keep(it, "last", finished.metrics))
+    pictures = _draw(it)
+    write_finished(it.model_dir, finished, it.config.classes)
+    metric = it.config.early_stop_metric
+    if step < it.config.train_steps:
+        it.report(_why_early(it))
+    it.report(f"{'curves and confusion' if len(pictures) > 1 else 'curves'}: {', '.join(pictures)}")
+    for entry in read_exports(it.model_dir).get("best", [])[-1:]:
+        it.report(f"export of the best in {metric}, step {entry['step']}: {entry['path']}")
+    it.report(f"export: {finished.export}")
+    return finished
+
+
+def _keep(it: _Run, kind: str, metrics: Metrics) -> str:
+    """Exports the last checkpoint, which `metrics` are of, unless that is done."""
+
+    def export() -> str:
+        for entry in read_kept(it.model_dir, "best")[-1:] if kind == "last" else []:
+            # A copy would hold as a file what a stranger's link leads to.
+            is_whole = entry["step"] == metrics.step and files.is_without_links(entry["path"])
+            if is_whole and _is_of_run(it, entry["path"]):
+                return copy_export(entry["path"], it.export_dir)
+        fields = metrics.to_fields(it.config.classes)
+        return export_model(it.config, it.model_dir, folder(it.export_dir, kind), metrics=fields)
+
+    parent, num = folder(it.export_dir, kind), it.config.keep_exports
+    return keep(it.model_dir, kind, metrics.step, parent, num, export, lambda path: _is_of_run(it, path))
+
+
+def _draw(it: _Run) -> list[str]:
+    """Returns the paths of the pictures."""
+    finished = read_finished(it.model_dir)
+    assert finished  # _evaluate_and_keep has just written it
+    return write_pictures(it.model_dir, it.config, it.evaluations(), finished.metrics)
+
+
+def _is_all(finished: Finished, it: _Run) -> bool:
+    """Returns whether nothing is left to do."""
+    step = latest_step(it.model_dir)
+    exported = finished.export.rpartition("/")[0] == it.export_dir and tf.io.gfile.isdir(finished.export)
+    return _is_over(step, it) and _is_evaluated(step, it) and bool(exported)

@@ -1,0 +1,63 @@
+"""Which loop: TPUEstimator, or tf.distribute, which newer TensorFlow has alone.
+
+    "estimator" | "strategy" ──find_loop()──▶ make, train, evaluate, save
+
+loop.py decides what is next; these do it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from estimator_app.runtime.tensorflow_startup import has_estimator, require_estimator
+
+if TYPE_CHECKING:
+    from estimator_app.model.evaluation import Metrics
+
+LOOPS = ("estimator", "strategy")
+
+
+@dataclasses.dataclass(frozen=True)
+class Loop:
+    """What loop.py and the commands need of a loop.
+
+    Attributes:
+      make: (config, model_dir, cluster) -> what train and evaluate take first.
+      train: (made, manifest, config, step, last, stop, left) -> history.csv's columns; from the checkpoint of `step` to
+        that of `last`.
+      evaluate: (made, manifest, config, stop, checkpoint) -> metrics over every example of config.split.
+      save: (config, checkpoint, export_dir, classes_file, extra, export_to_tpu) -> path of a new SavedModel.
+    """
+
+    make: Callable[..., Any]
+    train: Callable[..., dict[str, float]]
+    evaluate: Callable[..., Metrics]
+    save: Callable[..., str]
+
+
+def default_loop() -> str:
+    """Returns the loop of a new run: TPUEstimator as long as TensorFlow has it."""
+    return "estimator" if has_estimator() else "strategy"
+
+
+def find_loop(name: str) -> Loop:
+    """Returns the loop of that name, one of LOOPS.
+
+    Raises:
+      ImportError: This TensorFlow has no TPUEstimator.
+    """
+    if name == "strategy":
+        from estimator_app.trainers.tf_distribute.export import save as save_of_strategy
+        from estimator_app.trainers.tf_distribute.train import evaluate as evaluate_strategy
+        from estimator_app.trainers.tf_distribute.train import train as train_strategy
+        from estimator_app.trainers.tf_distribute.trainer import make_trainer
+
+        return Loop(make_trainer, train_strategy, evaluate_strategy, save_of_strategy)
+    require_estimator()
+    from estimator_app.trainers.tpu_estimator.estimator import make_estimator
+    from estimator_app.trainers.tpu_estimator.export import save
+    from estimator_app.trainers.tpu_estimator.train import evaluate, train
+
+    return Loop(make_estimator, train, evaluate, save)

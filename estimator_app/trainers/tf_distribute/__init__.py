@@ -1,0 +1,1 @@
+"""Training by tf.distribute."""

@@ -1,0 +1,75 @@
+"""Checkpoint of tf.distribute → SavedModel, the same to its users as that of TPUEstimator.
+
+image_bytes ──tpu_input──▶ image ──network──▶ probabilities ──▶ label ──classes.txt──▶ class
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from estimator_app.config import TrainConfig
+from estimator_app.model.networks import apply
+from estimator_app.runtime import files
+from estimator_app.saved_model.classifier import LOGITS, names_table
+from estimator_app.trainers.checks import check_weights, make_weighted_model, named_weights
+from tpu_input import from_infeed
+from tpu_input.serving import decode_files
+
+
+def save(
+    run: TrainConfig,
+    checkpoint: str,
+    export_dir: str,
+    classes_file: str,
+    extra: Mapping[str, str],
+    export_to_tpu: bool = False,
+) -> str:
+    """Returns the path of a new SavedModel, in a folder of `export_dir` named after the time.
+
+    Arguments and the signature are those of serving.save(), but for export_to_tpu, which cannot be asked for here.
+
+    Raises:
+      ValueError: The checkpoint is another network's, or a graph for TPUs is asked for.
+    """
+    if export_to_tpu:
+        raise ValueError("--export_to_tpu needs a run of --loop=estimator: TensorFlow writes such a graph for no other")
+    model, module = make_weighted_model(run), tf.Module()
+    module.weights, module.names = named_weights(model), names_table(classes_file)
+    check_weights(checkpoint, module.weights, run)
+    tf.train.Checkpoint(weights=module.weights).read(checkpoint).expect_partial()
+    arrived = dataclasses.replace(run.input, layout="NHWC")
+
+    files = tf.TensorSpec([None], tf.string, name="image_bytes")
+
+    @tf.function(input_signature=[files], autograph=False)  # type: ignore[untyped-decorator]
+    def logits(image_bytes: tf.Tensor) -> dict[str, tf.Tensor]:
+        images = from_infeed(decode_files(image_bytes, arrived), arrived)
+        return {LOGITS: apply(model, images, training=False)}
+
+    @tf.function(input_signature=[files], autograph=False)  # type: ignore[untyped-decorator]
+    def classify(image_bytes: tf.Tensor) -> dict[str, tf.Tensor]:
+        probabilities = tf.nn.softmax(logits(image_bytes)[LOGITS])
+        label = tf.argmax(probabilities, axis=1)
+        return {"probabilities": probabilities, "label": label, "class": module.names.lookup(label)}
+
+    return _write(module, {"serving_default": classify, LOGITS: logits}, export_dir, extra)
+
+
+def _write(module: tf.Module, signatures: Mapping[str, Any], export_dir: str, extra: Mapping[str, str]) -> str:
+    """Writes a SavedModel, and gives it its name when all of it is there."""
+    taken = {
+        int(name.removeprefix("temp-")) for name in files.names(export_dir) if name.removeprefix("temp-").isdigit()
+    }
+    number = max([int(time.time()), *(number + 1 for number in taken)])
+    temporary, path = f"{export_dir}/temp-{number}", f"{export_dir}/{number}"
+    tf.saved_model.save(module, temporary, signatures)
+    files.make_folder(f"{temporary}/assets.extra")
+    for name, source in extra.items():
+        tf.io.gfile.copy(source, f"{temporary}/assets.extra/{name}")
+    tf.io.gfile.rename(temporary, path)
+    return path

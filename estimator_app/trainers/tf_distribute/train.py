@@ -1,0 +1,146 @@
+"""One stretch of training, and one evaluation, by tf.distribute; both from the last checkpoint.
+
+checkpoint of step N ──train()──▶ checkpoint of a later step ──evaluate()──▶ Metrics
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from estimator_app.config import TrainConfig
+from estimator_app.model.evaluation import Metrics
+from estimator_app.model.metrics import results
+from estimator_app.model_dir.checkpoints import latest_checkpoint, step_of
+from estimator_app.runtime.record_errors import named
+from estimator_app.trainers.progress import Progress, TimeLeft, timed
+from estimator_app.trainers.stopping import Stopped
+from estimator_app.trainers.tf_distribute.trainer import Trainer
+from estimator_app.trainers.tpu_estimator.train import check_evaluable, counted, no_number
+from tpu_input import Manifest, eval_steps, make_eval_input_fn, make_train_input_fn
+
+SAVE_SECONDS = 60.0  # what a killed run loses at the most
+
+
+def train(
+    trainer: Trainer,
+    manifest: Manifest,
+    config: TrainConfig,
+    step: int,
+    last: int,
+    stop: threading.Event,
+    left: TimeLeft | None = None,
+) -> dict[str, float]:
+    """Trains from the checkpoint of `step` to `last`; returns what history.csv says about it.
+
+    `left` is the run's; None is one of this stretch alone.
+
+    Raises:
+      ValueError: The loss is no number, an image cannot be decoded, the checkpoint is of another network, or the batch
+        does not divide.
+      Stopped: `stop` was set.
+    """
+    began = time.monotonic()
+    input_fn = make_train_input_fn(manifest, config.input, start_step=step)
+    batches = trainer.batches(input_fn if trainer.cluster else timed(input_fn), config.train_batch_size)
+    # Makes the optimizer's variables, which a checkpoint holds too.
+    trainer.steps.get_concrete_function(batches, tf.constant(1))
+    path = latest_checkpoint(trainer.model_dir)
+    if path:
+        trainer.restore(path).assert_consumed()
+    save = _saver(trainer, config, saved=step if path else -1)
+    save(step)
+    left = left or TimeLeft.of(config, manifest.split(config.split).num_examples)
+    progress = Progress(step, last, config.train_steps, config.train_batch_size, left)
+    try:
+        with named(manifest, "train"):
+            _train_to(trainer, batches, progress, last, stop, save)
+    finally:
+        progress.close()
+    return progress.values() | {"train_seconds": time.monotonic() - began}
+
+
+def _train_to(
+    trainer: Trainer,
+    batches: object,
+    progress: Progress,
+    last: int,
+    stop: threading.Event,
+    save: Callable[..., None],
+) -> None:
+    """Takes steps up to `last`, as many at a time as a TPU takes between two looks at the host; elsewhere one."""
+    at_once = trainer.config.iterations_per_loop if trainer.cluster else 1
+    writer = tf.summary.create_file_writer(trainer.model_dir)
+    with writer.as_default():
+        while progress.step < last:
+            began, before = time.time(), progress.step
+            loss, ready = trainer.steps(batches, tf.constant(min(at_once, last - before)))
+            progress.took(int(trainer.global_step.numpy()), float(loss), began, float(ready))
+            if math.isnan(progress.loss):
+                raise no_number(progress.step, trainer.config)
+            _write_curves(trainer.config, before, progress)
+            stopping = stop.is_set()  # looked at once: set between two looks, it would end the run without saving
+            save(progress.step, progress.step == last or stopping)
+            if stopping:
+                raise Stopped
+
+
+def _saver(trainer: Trainer, config: TrainConfig, saved: int) -> Callable[..., None]:
+    """Returns save(step, now=False), which saves at the first step, each minute, each save_steps and when told to."""
+    manager, last, at = trainer.manager(), saved, time.monotonic()
+
+    def save(step: int, now: bool = False) -> None:
+        nonlocal last, at
+        multiple = bool(config.save_steps) and step // config.save_steps > last // config.save_steps
+        if step != last and (now or last < 0 or multiple or time.monotonic() - at >= SAVE_SECONDS):
+            manager.save(checkpoint_number=step)
+            last, at = step, time.monotonic()
+
+    return save
+
+
+def _write_curves(config: TrainConfig, before: int, progress: Progress) -> None:
+    """Writes TensorBoard's points, whenever a multiple of summary_steps was passed."""
+    step = progress.step
+    if step // config.summary_steps > before // config.summary_steps:
+        tf.summary.scalar("train/loss", progress.loss, step)
+        tf.summary.scalar("train/learning_rate", config.schedule.learning_rate(step - 1.0), step)
+        tf.summary.scalar("train/epoch", step * config.train_batch_size / config.train_examples, step)
+        speed = progress.values().get("images_per_second")
+        if speed is not None:
+            tf.summary.scalar("examples/sec", speed, step)
+
+
+def evaluate(
+    trainer: Trainer,
+    manifest: Manifest,
+    config: TrainConfig,
+    stop: threading.Event | None = None,
+    checkpoint: str | None = None,
+) -> Metrics:
+    """Returns metrics over every example of config.split, exactly once, at a checkpoint; None is the last.
+
+    Raises:
+      ValueError: What rounds.evaluate() raises it for, or the batch does not divide.
+      Stopped: `stop` was set.
+    """
+    check_evaluable(manifest, config)
+    path = checkpoint or str(latest_checkpoint(trainer.model_dir))
+    trainer.restore(path).expect_partial()
+    batches = trainer.batches(make_eval_input_fn(manifest, config.input, config.split), config.eval_batch_size)
+    totals: dict[str, tf.Tensor] = {}
+    with named(manifest, config.split):
+        for _ in range(eval_steps(manifest, config.split, config.eval_batch_size, trainer.num_hosts)):
+            if stop and stop.is_set():
+                raise Stopped
+            totals = {name: value + totals.get(name, 0) for name, value in trainer.sums(next(batches)).items()}
+    found = {name: value.numpy() for name, value in results(totals).items()} | {"global_step": step_of(path)}
+    metrics = counted(found, manifest, config)
+    with tf.summary.create_file_writer(f"{trainer.model_dir}/eval").as_default(metrics.step):
+        for name, number in metrics.scalars().items():
+            tf.summary.scalar(name, number)
+    return metrics

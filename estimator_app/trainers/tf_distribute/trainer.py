@@ -1,0 +1,200 @@
+"""A trainer on tf.distribute: a TPU's cores, all accelerators of this machine, or one device.
+
+    TrainConfig + model_dir + cluster ──make_trainer()──▶ Trainer
+
+    {"image", "weight"}, label of every replica ──steps()──▶ mean loss; variables a step further
+                                                └──sums()───▶ metrics.batch_sums() of all replicas together
+
+The network, loss, optimizer and sums are those of model.py's model_fn, and their first values too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from estimator_app.config import TrainConfig
+from estimator_app.model.losses import cross_entropy, loss_and_gradients, weight_and_replicas
+from estimator_app.model.metrics import batch_sums
+from estimator_app.model.networks import apply
+from estimator_app.model.optimizers import make_optimizer
+from estimator_app.model_dir.checkpoints import NAME
+from estimator_app.trainers.checks import check_weights, make_weighted_model, named_weights, plain_variable
+from estimator_app.trainers.patience import Moved
+from estimator_app.trainers.progress import READY
+from tpu_input import from_infeed, params_from_context
+
+MAX_TO_KEEP = 5  # checkpoints, as many as Estimator keeps
+_connected: set[str] = set()  # the address of this process' TPU, as TensorFlow keeps it for the process too
+
+
+@dataclasses.dataclass(frozen=True)
+class Trainer:
+    """Variables of a run, and what moves and measures them.
+
+    Attributes:
+      config: What to train.
+      model_dir: Where checkpoints and events are.
+      cluster: TPUClusterResolver; None is this machine.
+      strategy: The tf.distribute.Strategy.
+      global_step: int64, steps taken.
+      weights: The network's variables, by their place in it; what a checkpoint must fit.
+      checkpoint: global_step, weights and the optimizer's variables.
+      step: (features, label) of one replica -> its share of the loss, and the variables a step further.
+      steps: tf.function (iterator, number of steps) -> (loss of the last, when its batch was ready or NaN).
+      sums: tf.function (batch) -> metrics.batch_sums() of all replicas together.
+    """
+
+    config: TrainConfig
+    model_dir: str
+    cluster: Any
+    strategy: Any
+    global_step: tf.Variable
+    weights: dict[str, tf.Variable]
+    checkpoint: tf.train.Checkpoint
+    step: Callable[..., tf.Tensor]
+    steps: Any
+    sums: Any
+
+    @property
+    def num_hosts(self) -> int:
+        """How many machines feed a step."""
+        return self.cluster.get_tpu_system_metadata().num_hosts if self.cluster else 1
+
+    def batches(self, input_fn: Callable[..., tf.data.Dataset], batch_size: int) -> Iterator[Any]:
+        """Returns what each replica is fed in every step.
+
+        Args:
+          input_fn: From tpu_input.
+          batch_size: Examples of a step over all replicas.
+
+        Raises:
+          ValueError: It does not divide by the replicas.
+        """
+        replicas = self.strategy.num_replicas_in_sync
+        if batch_size % replicas:
+            raise ValueError(
+                f"a batch must divide by the {replicas} replicas, got {batch_size}; give another batch_size"
+            )
+        distributed = self.strategy.distribute_datasets_from_function(
+            lambda context: input_fn(params_from_context(context, batch_size))
+        )
+        iterator: Iterator[Any] = iter(distributed)
+        return iterator
+
+    def manager(self) -> tf.train.CheckpointManager:
+        """Returns what writes the run's checkpoints, and removes old ones."""
+        return tf.train.CheckpointManager(self.checkpoint, self.model_dir, MAX_TO_KEEP, checkpoint_name=NAME)
+
+    def restore(self, path: str) -> Any:
+        """Loads a checkpoint, and returns TensorFlow's status of it.
+
+        Raises:
+          ValueError: It is of another network.
+        """
+        check_weights(path, self.weights, self.config)
+        return self.checkpoint.restore(path)
+
+
+def make_strategy(cluster: Any = None) -> Any:
+    """Returns the tf.distribute.Strategy for what there is.
+
+    Args:
+      cluster: TPUClusterResolver; None takes this machine's accelerators, all of them, or its processor.
+
+    Raises:
+      Moved: This process has been connected to another address.
+    """
+    if cluster:
+        _connect(cluster)
+        tf.tpu.experimental.initialize_tpu_system(cluster)
+        return tf.distribute.TPUStrategy(cluster)
+    several = len(tf.config.list_logical_devices("GPU")) > 1
+    return tf.distribute.MirroredStrategy() if several else tf.distribute.get_strategy()
+
+
+def _connect(cluster: Any) -> None:
+    """Connects this process, also to a TPU that was lost and is back; TensorFlow never leaves an address again."""
+    if any(address != cluster.master() for address in _connected):
+        raise Moved(f"the TPU is at another address now, {cluster.master()}")
+    _connected.add(cluster.master())
+    tf.config.experimental_connect_to_cluster(cluster)
+
+
+def make_trainer(config: TrainConfig, model_dir: str, cluster: Any = None, strategy: Any = None) -> Trainer:
+    """Returns the trainer of a run, its variables as they are before the first step.
+
+    Args:
+      config: What to train.
+      model_dir: Where checkpoints are.
+      cluster: TPUClusterResolver; None runs on this machine.
+      strategy: None is make_strategy(cluster).
+    """
+
+    def rate() -> tf.Tensor:
+        return config.schedule.learning_rate(tf.cast(step, tf.float32), xp=tf)
+
+    strategy = strategy or make_strategy(cluster)
+    with strategy.scope():
+        model = make_weighted_model(config)
+        step = tf.Variable(0, dtype=tf.int64, trainable=False, name="global_step")
+        optimizer = make_optimizer(config.optimizer, rate, config.weight_decay)
+    weights = named_weights(model)
+    checkpoint = tf.train.Checkpoint(global_step=step, weights=weights, optimizer=optimizer)
+    replica = _make_step(model, optimizer, config)
+    steps = _make_steps(strategy, replica, step)
+    sums = _make_sums(strategy, model, config)
+    return Trainer(config, model_dir, cluster, strategy, step, weights, checkpoint, replica, steps, sums)
+
+
+def _make_step(model: Any, optimizer: Any, config: TrainConfig) -> Callable[..., tf.Tensor]:
+    variables = [plain_variable(variable) for variable in model.trainable_weights]
+
+    def replica(features: dict[str, tf.Tensor], labels: tf.Tensor) -> tf.Tensor:
+        images, weight = from_infeed(features["image"], config.input), features["weight"]
+        sums = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, weight_and_replicas(weight))
+        share, gradients = loss_and_gradients(model, images, labels, weight, config, sums)
+        optimizer.apply_gradients(zip(gradients, variables, strict=True))  # adds up those of the replicas
+        return share
+
+    return replica
+
+
+def _make_steps(strategy: Any, replica: Callable[..., tf.Tensor], global_step: tf.Variable) -> Any:
+    def reduced(of_replicas: Any, how: Any) -> tf.Tensor:
+        return strategy.reduce(how, of_replicas, axis=None)
+
+    @tf.function(autograph=False)  # type: ignore[untyped-decorator]
+    def steps(iterator: Any, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        def step(done: tf.Tensor, *_: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            features, labels = next(iterator)
+            ready = reduced(features.pop(READY), tf.distribute.ReduceOp.MEAN) if READY in features else unknown
+            loss = reduced(strategy.run(replica, args=(features, labels)), tf.distribute.ReduceOp.SUM)
+            global_step.assign_add(1)
+            return done + 1, loss, ready
+
+        unknown = tf.constant(math.nan, tf.float64)
+        start = (tf.constant(0), tf.constant(math.nan), unknown)
+        _, loss, ready = tf.while_loop(lambda done, *_: done < count, step, start)
+        return loss, ready
+
+    return steps
+
+
+def _make_sums(strategy: Any, model: Any, config: TrainConfig) -> Any:
+    def replica(features: dict[str, tf.Tensor], labels: tf.Tensor) -> dict[str, tf.Tensor]:
+        logits = apply(model, from_infeed(features["image"], config.input), training=False)
+        return batch_sums(logits, labels, cross_entropy(logits, labels), features["weight"])
+
+    @tf.function(autograph=False)  # type: ignore[untyped-decorator]
+    def sums(batch: Any) -> dict[str, tf.Tensor]:
+        of_replicas = strategy.run(replica, args=batch)
+        return {
+            name: strategy.reduce(tf.distribute.ReduceOp.SUM, value, axis=None) for name, value in of_replicas.items()
+        }
+
+    return sums

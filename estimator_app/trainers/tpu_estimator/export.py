@@ -1,0 +1,103 @@
+"""What a SavedModel of TPUEstimator computes: the run's own model_fn, and what clients want to know besides.
+
+    image_bytes ──tpu_input's receiver──▶ image ──model_fn──▶ probabilities ──▶ label ──classes.txt──▶ class
+                                                 (on a TPU, if asked)
+
+Files are decoded, and names looked up, by the host's processor: a TPU knows no strings.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from estimator_app.config import TrainConfig
+from estimator_app.saved_model.classifier import LOGITS, names_table
+from estimator_app.trainers.tpu_estimator.model_fn import make_model_fn
+from tpu_input import make_serving_input_receiver_fn
+
+v1 = tf.compat.v1
+ModeKeys = v1.estimator.ModeKeys
+tpu = v1.estimator.tpu
+
+
+def save(
+    run: TrainConfig,
+    checkpoint: str,
+    export_dir: str,
+    classes_file: str,
+    extra: Mapping[str, str],
+    export_to_tpu: bool = False,
+) -> str:
+    """Returns the path of a new SavedModel, in a folder of `export_dir` named after the time.
+
+    Args:
+      run: What was trained.
+      checkpoint: Its weights.
+      export_dir: Folder or URI.
+      classes_file: The classes' names, a line each, in label order.
+      extra: Files for assets.extra/, by their names there.
+      export_to_tpu: Add a second MetaGraph, for TPUs.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        estimator = tpu.TPUEstimator(
+            make_serving_model_fn(run, classes_file),
+            config=tpu.RunConfig(model_dir=scratch),
+            use_tpu=False,
+            export_to_tpu=export_to_tpu,
+            export_saved_model_api_version=2,  # the model_fn says itself what runs on the TPU
+        )
+        receiver = make_serving_input_receiver_fn(run.input)
+        return os.fsdecode(estimator.export_saved_model(export_dir, receiver, dict(extra), checkpoint_path=checkpoint))
+
+
+def make_serving_model_fn(run: TrainConfig, classes_file: str) -> Callable[..., Any]:
+    """Returns the model_fn(features, labels, mode, params, config) of an export, for TPUEstimator.
+
+    Its signature for clients, serving_default, gives "probabilities" [N, num_classes] float32, "label" [N] int64 and
+    "class" [N] string; another one, classifier.LOGITS, what the probabilities are the softmax of, for evaluation.
+
+    Args:
+      run: What was trained.
+      classes_file: The classes' names, a line each, in label order; becomes an asset of the SavedModel.
+    """
+    model_fn = make_model_fn(run)
+
+    def serving_model_fn(
+        features: Mapping[str, tf.Tensor], labels: Any, mode: str, params: Mapping[str, Any], config: Any
+    ) -> Any:
+        spec = (_on_tpu if params["use_tpu"] else _here)(model_fn, features, params, config)
+        probabilities = spec.predictions["probabilities"]
+        label = tf.argmax(probabilities, axis=1)
+        outputs = {"probabilities": probabilities, "label": label, "class": names_table(classes_file).lookup(label)}
+        output = tf.estimator.export.PredictOutput
+        return v1.estimator.tpu.TPUEstimatorSpec(
+            ModeKeys.PREDICT,
+            predictions=outputs,
+            export_outputs={
+                "serving_default": output(outputs),
+                LOGITS: output({LOGITS: spec.predictions["logits"]}),
+            },
+        )
+
+    return serving_model_fn
+
+
+def _here(
+    model_fn: Callable[..., Any], features: Mapping[str, tf.Tensor], params: Mapping[str, Any], config: Any
+) -> Any:
+    return model_fn(features, None, ModeKeys.PREDICT, params, config)
+
+
+def _on_tpu(
+    model_fn: Callable[..., Any], features: Mapping[str, tf.Tensor], params: Mapping[str, Any], config: Any
+) -> Any:
+    """Returns the spec whose predictions one of the TPU's cores makes; which one, changes from call to call."""
+    # Not public, though TPUEstimator's documentation of export_saved_model_api_version sends its readers there.
+    from tensorflow_estimator.python.estimator.tpu.tpu_estimator import model_fn_inference_on_tpu
+
+    return model_fn_inference_on_tpu(model_fn, features, config=config, params=params)

@@ -1,0 +1,116 @@
+"""A keras.Model inside TPUEstimator's graph, trained as Keras itself would train it.
+
+    keras.Model, made eagerly ──its first values──▶ KerasInGraph's variables, which TPUEstimator trains and saves
+                      └──traced as a function of its variables──▶ called on the graph's tensors and those variables
+
+Keras has no single meaning in a graph: there, `load_weights()` and `set_weights()` write to a session of Keras' own,
+and an inner model's updates wait for an input that nobody feeds. So the model is made as it is made anywhere else,
+outside of the graph, and the graph gets what tf.function sees of it: one function, with all of its updates inside,
+whose variables are arguments. A TPU runs such functions wherever tf.distribute trains on it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from estimator_app.runtime.tensorflow_private import eagerly
+from estimator_app.trainers.checks import named_weights
+
+v1 = tf.compat.v1
+
+# Of first values in one run of a session: its message must stay below 2 GB, and each run prunes the whole graph anew.
+_FED_BYTES = 2**28
+
+
+class KerasInGraph:
+    """The variables of a keras.Model in the graph that is being built, and functions of the model on its tensors.
+
+    Attributes:
+      trainable: The graph's variables for the model's trainable_weights, in their order.
+    """
+
+    def __init__(self, model: Any) -> None:
+        """Makes the variables, by the names that --loop=strategy gives them too.
+
+        Args:
+          model: A keras.Model that was made eagerly; it stays as it is.
+        """
+        weights = named_weights(model)
+        trainable = {id(weight) for weight in model.trainable_weights}
+        self._originals: dict[str, tf.Variable] = {}  # by the name of the graph's variable
+        self._variables: dict[str, tf.Variable] = {}
+        for name, weight in weights.items():
+            self._add(name, weight, id(weight) in trainable)
+        self.trainable = [self._variables[name] for name, weight in weights.items() if id(weight) in trainable]
+
+    def call(self, function: Callable[..., Any], *tensors: tf.Tensor) -> Any:
+        """Returns function(*tensors), in which the model's variables are those of the graph.
+
+        Args:
+          function: Computes with the model; what it assigns to variables happens whenever its results are computed.
+          tensors: Of the graph.
+        """
+        specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in tensors]
+        with eagerly():
+            traced = tf.function(function, autograph=False).get_concrete_function(*specs)
+            constants = {id(tensor): tensor.numpy() for tensor in traced.captured_inputs if tensor.dtype != tf.resource}
+        by_handle = {id(original.handle): name for name, original in self._originals.items()}
+        for variable in traced.graph.variables:  # of layers that Keras does not track, such as a Lambda's own
+            if id(variable.handle) not in by_handle:
+                by_handle[id(variable.handle)] = self._add(f"untracked_{len(self._variables)}", variable, False)
+
+        def captured(tensor: tf.Tensor) -> tf.Tensor:
+            if id(tensor) in constants:
+                return tf.constant(constants[id(tensor)])
+            if id(tensor) not in by_handle:
+                raise ValueError(
+                    f"the network uses {tensor!r}, a resource that is no variable, which TPUEstimator's graph cannot "
+                    "hold; leave out lookup tables and the like, or train with --loop=strategy"
+                )
+            return self._variables[by_handle[id(tensor)]].handle
+
+        traced.set_external_captures([captured(tensor) for tensor in traced.captured_inputs])
+        return traced(*tensors)
+
+    def scaffold(self) -> Any:
+        """Returns the Scaffold that begins with the model's own values where no checkpoint is restored.
+
+        The host feeds the values, so that the graph, which is sent as one message, holds none of them.
+        """
+
+        def start(scaffold: Any, session: Any) -> None:
+            for group in self._groups():
+                with eagerly():
+                    values = [self._originals[name].numpy() for name in group]
+                initializers = [self._variables[name].initializer for name in group]
+                feeds = [initializer.inputs[1] for initializer in initializers]
+                session.run(initializers, dict(zip(feeds, values, strict=True)))
+
+        return v1.train.Scaffold(init_fn=start)
+
+    def _groups(self) -> list[list[str]]:
+        """Returns the names of all variables, in groups that can be fed together."""
+        groups: list[list[str]] = [[]]
+        fed = 0
+        for name, variable in self._variables.items():
+            fed += variable.shape.num_elements() * variable.dtype.size
+            if fed > _FED_BYTES and groups[-1]:
+                groups.append([])
+                fed = variable.shape.num_elements() * variable.dtype.size
+            groups[-1].append(name)
+        return groups
+
+    def _add(self, name: str, original: tf.Variable, trainable: bool) -> str:
+        self._originals[name] = original
+        self._variables[name] = v1.Variable(
+            functools.partial(tf.zeros, original.shape, original.dtype),  # made within a TPU's loop, so a function
+            trainable=trainable,
+            constraint=original.constraint,
+            use_resource=True,
+            name=name,
+        )
+        return name

@@ -1,0 +1,107 @@
+"""The model_fn: what an input_fn sends, to a TPUEstimatorSpec.
+
+    {"image", "weight"}, label ──from_infeed()──▶ [N, H, W, 3] ──network──▶ logits ──▶ weighted loss ──▶ train_op
+                                                                              ├──▶ weighted metrics
+                                                                              └──▶ probabilities
+
+On a TPU it runs once for every replica, with the replica's part of the batch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from estimator_app.config import TrainConfig
+from estimator_app.model.losses import OVER_CORES, cross_entropy, loss_and_gradients, weight_and_replicas, weighted_mean
+from estimator_app.model.metrics import streaming
+from estimator_app.model.networks import apply
+from estimator_app.model.optimizers import dense, make_optimizer
+from estimator_app.runtime.tensorflow_private import eagerly
+from estimator_app.trainers.checks import make_weighted_model
+from estimator_app.trainers.tpu_estimator.keras_in_graph import KerasInGraph
+from estimator_app.trainers.tpu_estimator.summaries import make_host_call
+from tpu_input import from_infeed
+
+v1 = tf.compat.v1
+ModeKeys = v1.estimator.ModeKeys
+
+
+def make_model_fn(run: TrainConfig) -> Callable[..., Any]:
+    """Returns the model_fn(features, labels, mode, params, config) of a run, for TPUEstimator."""
+    make_network = functools.cache(functools.partial(make_weighted_model, run))
+
+    def model_fn(
+        features: Mapping[str, tf.Tensor], labels: tf.Tensor, mode: str, params: Mapping[str, Any], config: Any
+    ) -> Any:
+        serving = mode == ModeKeys.PREDICT
+        arrived = dataclasses.replace(run.input, layout="NHWC") if serving else run.input
+        images = from_infeed(features["image"], arrived)
+        with eagerly():
+            network = make_network()
+        model = KerasInGraph(network)
+        if mode == ModeKeys.TRAIN:
+            return _training(network, model, images, labels, features["weight"], run, params["use_tpu"], config)
+        logits = model.call(functools.partial(apply, network, training=False), images)
+        return _prediction(logits) if serving else _evaluation(logits, labels, features["weight"])
+
+    return model_fn
+
+
+def _training(
+    network: Any,
+    model: KerasInGraph,
+    images: tf.Tensor,
+    labels: tf.Tensor,
+    weight: tf.Tensor,
+    run: TrainConfig,
+    use_tpu: bool,
+    config: Any,
+) -> Any:
+    # Read once: the update waits for the rate and thus for this, so that all that is told is of the same step.
+    step = tf.identity(v1.train.get_or_create_global_step())
+    rate = run.schedule.learning_rate(tf.cast(step, tf.float32), xp=tf)
+    optimizer = make_optimizer(run.optimizer, rate, run.weight_decay)
+    sums = _over_cores(weight_and_replicas(weight), use_tpu)
+    share, gradients = model.call(
+        lambda images, labels, weight, sums: loss_and_gradients(network, images, labels, weight, run, sums),
+        *(images, labels, weight, sums),
+    )
+    if use_tpu:
+        # Adds up the cores' gradients, and is given dense ones because it makes them dense in a way that warns.
+        optimizer = v1.tpu.CrossShardOptimizer(optimizer)
+        gradients = [dense(gradient, variable) for gradient, variable in zip(gradients, model.trainable, strict=True)]
+    update = optimizer.apply_gradients(zip(gradients, model.trainable, strict=True), v1.train.get_global_step())
+    train_op = tf.group(update, share.op)  # the call as a whole: moving averages are assigned in it, and no gradient is
+    loss = _over_cores(share, use_tpu)
+    host_call = make_host_call(step, loss, rate, run, config.model_dir)
+    return v1.estimator.tpu.TPUEstimatorSpec(
+        ModeKeys.TRAIN, loss=loss, train_op=train_op, host_call=host_call, scaffold_fn=model.scaffold
+    )
+
+
+def _over_cores(value: tf.Tensor, use_tpu: bool) -> tf.Tensor:
+    """Returns the sum over all cores of a TPU, the same on each; on a processor, which is one replica, the value."""
+    with tf.name_scope(OVER_CORES):
+        return v1.tpu.cross_replica_sum(value) if use_tpu else value
+
+
+def _evaluation(logits: tf.Tensor, labels: tf.Tensor, weight: tf.Tensor) -> Any:
+    losses = cross_entropy(logits, labels)
+    # TPUEstimator's own loss is the first replica's and knows no weights: the metrics are what counts.
+    return v1.estimator.tpu.TPUEstimatorSpec(
+        ModeKeys.EVAL, loss=weighted_mean(losses, weight), eval_metrics=(streaming, [logits, labels, losses, weight])
+    )
+
+
+def _prediction(logits: tf.Tensor) -> Any:
+    outputs = {"probabilities": tf.nn.softmax(logits), "logits": logits}  # serving.py makes more of them
+    return v1.estimator.tpu.TPUEstimatorSpec(
+        ModeKeys.PREDICT,
+        predictions=outputs,
+        export_outputs={"serving_default": tf.estimator.export.PredictOutput(outputs)},
+    )

@@ -1,0 +1,148 @@
+"""One stretch of training, and one evaluation, by TPUEstimator; both from the last checkpoint.
+
+checkpoint of step N ──train()──▶ checkpoint of a later step ──evaluate()──▶ Metrics
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from estimator_app.config import TrainConfig
+from estimator_app.model.evaluation import Metrics
+from estimator_app.model_dir.checkpoints import CheckFits, SaveEvery, latest_checkpoint
+from estimator_app.runtime.record_errors import named
+from estimator_app.trainers.patience import Unreachable
+from estimator_app.trainers.progress import Progress, TimeLeft, timed
+from estimator_app.trainers.stopping import StopHook, Stopped
+from tpu_input import Manifest, eval_steps, make_eval_input_fn, make_train_input_fn
+
+v1 = tf.compat.v1
+
+
+def train(
+    estimator: Any,
+    manifest: Manifest,
+    config: TrainConfig,
+    step: int,
+    last: int,
+    stop: threading.Event,
+    left: TimeLeft | None = None,
+) -> dict[str, float]:
+    """Trains from the checkpoint of `step` to `last`; returns what history.csv says about it.
+
+    `left` is the run's; None is one of this stretch alone.
+
+    Raises:
+      ValueError: The loss is no number, an image cannot be decoded, or the checkpoint is of another network.
+      Stopped: `stop` was set.
+      Unreachable: The session ended all the same.
+    """
+    began = time.monotonic()
+    input_fn = make_train_input_fn(manifest, config.input, start_step=step)
+    left = left or TimeLeft.of(config, manifest.split(config.split).num_examples)
+    progress = Progress(step, last, config.train_steps, config.train_batch_size, left)
+    hooks = [_check(latest_checkpoint(estimator.model_dir), config), StopHook(stop), progress]
+    if config.save_steps:
+        hooks.append(SaveEvery(estimator.model_dir, config.save_steps))
+    try:
+        with named(manifest, "train"):
+            estimator.train(input_fn if estimator.config.cluster else timed(input_fn), hooks, max_steps=last)
+    except v1.estimator.NanLossDuringTrainingError:
+        raise no_number(progress.step, config) from None
+    finally:
+        progress.close()
+    if progress.step < last:
+        raise Stopped if stop.is_set() else Unreachable(f"training ended at step {progress.step}, before {last}")
+    return progress.values() | {"train_seconds": time.monotonic() - began}
+
+
+def evaluate(
+    estimator: Any,
+    manifest: Manifest,
+    config: TrainConfig,
+    stop: threading.Event | None = None,
+    checkpoint: str | None = None,
+) -> Metrics:
+    """Returns metrics over every example of config.split, exactly once, at a checkpoint; None is the last.
+
+    Raises:
+      ValueError: The dataset has other classes, the split another number of examples than its manifest promises or an
+        image that cannot be decoded, the loss is no number, or the checkpoint is of another network.
+      Stopped: `stop` was set.
+    """
+    check_evaluable(manifest, config)
+    cluster = estimator.config.cluster
+    num_hosts = cluster.get_tpu_system_metadata().num_hosts if cluster else 1
+    steps = eval_steps(manifest, config.split, config.eval_batch_size, num_hosts)
+    stop = stop or threading.Event()
+    checkpoint = checkpoint or latest_checkpoint(estimator.model_dir)
+    hooks = [_check(checkpoint, config), StopHook(stop)]
+    with named(manifest, config.split):
+        found = estimator.evaluate(make_eval_input_fn(manifest, config.input, config.split), steps, hooks, checkpoint)
+    if stop.is_set():
+        raise Stopped
+    return counted(found, manifest, config)
+
+
+def _check(checkpoint: str | None, config: TrainConfig) -> CheckFits:
+    return CheckFits(checkpoint, config.network, len(config.classes))
+
+
+def no_number(step: int, config: TrainConfig) -> ValueError:
+    """Returns what is said of a loss, of training or evaluation, that is NaN or infinite after `step`."""
+    rate = config.schedule.learning_rate(step - 1.0)
+    return ValueError(
+        f"the loss is no number at step {step}, at a learning rate of {rate:.3g} (its peak is "
+        f"{config.learning_rate:.3g}); try a smaller --learning_rate, in another --model_dir"
+    )
+
+
+def check_evaluable(manifest: Manifest, config: TrainConfig) -> None:
+    """Checks that a dataset has the model's classes, and examples in config.split.
+
+    Raises:
+      ValueError: It has not.
+    """
+    if manifest.classes != config.classes:
+        raise ValueError(f"{manifest.path!r} has classes {manifest.classes}, the model {config.classes}")
+    num_examples(manifest, config.split)
+
+
+def counted(found: Mapping[str, Any], manifest: Manifest, config: TrainConfig) -> Metrics:
+    """Returns the metrics of an evaluation that has counted every example once.
+
+    Args:
+      found: By name, as metrics.results() has them, and "global_step".
+      manifest: Of the dataset.
+      config: For its split.
+
+    Raises:
+      ValueError: It has counted more or fewer, there are none, or the loss is no number: the last step before an
+        evaluation can ruin the weights, and no step after it has seen that.
+    """
+    metrics, promised = Metrics.of(found, config.split), num_examples(manifest, config.split)
+    if metrics.num_examples != promised:
+        raise ValueError(
+            f"evaluation counted {metrics.num_examples} examples of split {config.split!r}, its manifest promises "
+            f"{promised}; look for the damage with: python -m beam_pipelines verify {manifest.path}"
+        )
+    if not math.isfinite(metrics.loss):
+        raise no_number(metrics.step, config)
+    return metrics
+
+
+def num_examples(manifest: Manifest, split: str) -> int:
+    """Returns how many there are.
+
+    Raises:
+      ValueError: None.
+    """
+    if not manifest.split(split).num_examples:
+        raise ValueError(f"split {split!r} of {manifest.path!r} has no examples")
+    return manifest.split(split).num_examples

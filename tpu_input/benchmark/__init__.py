@@ -1,0 +1,1 @@
+"""python -m tpu_input benchmark: what each stage of the input costs on this machine."""

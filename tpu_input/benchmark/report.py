@@ -1,0 +1,90 @@
+"""What a benchmark found, in words with its numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tpu_input.benchmark.measure import Cost, Measured
+
+_BUSY = 0.8  # of the cores; below, something else than they is waited for
+_GAIN = 1.1  # of what costs half to three quarters of a millisecond, three rounds repeat within a few percent
+
+_STAGES = {  # what bounds the input, what is done
+    "read": ("Reading", "records of shards, checksums"),
+    "parse": ("Parsing", "of the tf.train.Example"),
+    "crop": ("Choosing windows", "a window of each image"),
+    "decode": ("Decoding", "what the window covers; shuffle and checks"),
+    "resize": ("Resizing", "with flip, dtype and augment"),
+    "batch": ("Batching", "with echo"),
+    "layout": ("The layout", "the whole"),
+}
+
+
+def describe(measured: Measured, need: float | None) -> Iterator[str]:
+    """Yields the lines of a report: a table of the stages, what bounds the input, and what changing something gains.
+
+    Args:
+      measured: The benchmark.
+      need: Images a second that the accelerator takes.
+    """
+    whole = measured.whole
+    yield f"{'CPU ms an image':16}{'adds':>8}{'in all':>8}   images/s"
+    for name, (adds, cost) in _added(measured).items():
+        figures = f"{adds:8.3f}{cost.cpu_ms:8.3f}{cost.images_per_second:11,.0f}"
+        yield f"  {name:14}{figures}   {_STAGES[name][1]}"
+    peak, start = measured.peak_bytes / 1e6, measured.start_bytes / 1e6
+    yield f"peak memory {peak:,.0f} MB, of which {start:,.0f} MB before the first image"
+    yield ""
+    yield (
+        f"{whole.images_per_second:,.0f} images/s here, {whole.cpu_ms:.2f} CPU ms an image; {measured.cores} cores are "
+        f"busy {measured.busy:.0%} of the time."
+    )
+    yield bound(measured)
+    alone = measured.decode_alone.cpu_ms
+    yield (
+        f"Decoding all pixels alone, the decoder's limit, takes {alone:.2f} ms; the whole {whole.cpu_ms / alone:.2f} "
+        "times that."
+    )
+    if need:
+        yield f"{need:,.0f} images/s take {measured.cores_for(need):.1f} cores like these."
+    yield from _changes(measured)
+
+
+def bound(measured: Measured) -> str:
+    """Returns what bounds the input."""
+    if measured.busy < _BUSY:
+        first, cost = next(iter(measured.stages.items()))
+        return (
+            "Waiting bounds it: for storage, a stage of one thread, or other programs on this machine; "
+            f"{first} alone gives {cost.images_per_second:,.0f} images/s."
+        )
+    added = {name: adds for name, (adds, _) in _added(measured).items()}
+    most = max(added, key=added.__getitem__)
+    return f"{_STAGES[most][0]} bounds it: {added[most] / measured.whole.cpu_ms:.0%} of the CPU time."
+
+
+def _added(measured: Measured) -> dict[str, tuple[float, Cost]]:
+    """Returns (CPU ms that the stage adds, cost with all before) by stage."""
+    before, added = 0.0, {}
+    for name, cost in measured.stages.items():
+        added[name] = (cost.cpu_ms - before, cost)
+        before = cost.cpu_ms
+    return added
+
+
+def _changes(measured: Measured) -> Iterator[str]:
+    yield ""
+    busy = measured.busy >= _BUSY
+    yield f"Changed, and measured on these images; the gain in {'CPU time' if busy else 'images/s'}:"
+    gains = {name: _gain(measured.whole, cost, busy) for name, cost in measured.changes.items()}
+    for name in sorted(gains, key=gains.__getitem__, reverse=True):
+        cost = measured.changes[name]
+        gain = f"{gains[name]:.2f} times" if gains[name] >= _GAIN else "none"
+        yield f"  {name:46}{cost.cpu_ms:7.3f} ms{cost.images_per_second:9,.0f} images/s   {gain}"
+    for reason in measured.not_tried:
+        yield f"  {reason}"
+
+
+def _gain(whole: Cost, changed: Cost, busy: bool) -> float:
+    """Returns how many times better: by CPU time where that bounds the input, as it repeats best."""
+    return whole.cpu_ms / changed.cpu_ms if busy else changed.images_per_second / whole.images_per_second

@@ -1,0 +1,122 @@
+"""The input's stages as datasets of their own, for the benchmark: each is training's, cut off after that stage.
+
+read ▶ parse ▶ crop: choose a window ▶ decode it ▶ resize, flip, dtype, augment ▶ batch, echo ▶ layout
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tpu_input.config import InputConfig
+from tpu_input.dataset_format.records import Manifest, parse
+from tpu_input.pipeline.decoding import PARALLEL_DECODES
+from tpu_input.pipeline.hosts import Host
+from tpu_input.pipeline.reading import plain, records
+from tpu_input.pipeline.shuffling import shuffled_records
+from tpu_input.pipeline.windows import random_window
+from tpu_input.train import crops_of_decoded, crops_of_records, make_train_input_fn
+
+
+@dataclasses.dataclass(frozen=True)
+class Way:
+    """Something to be timed.
+
+    Attributes:
+      make: Returns a new endless dataset.
+      images: How many images one of its elements stands for.
+    """
+
+    make: Callable[[], tf.data.Dataset]
+    images: int
+
+    @classmethod
+    def of(cls, manifest: Manifest, config: InputConfig, split: str, batch_size: int) -> Way:
+        """Returns the whole, as training calls it."""
+        input_fn = make_train_input_fn(manifest, config, split)
+        return cls(lambda: input_fn({"batch_size": batch_size}), batch_size)
+
+
+def single_threaded(manifest: Manifest, config: InputConfig, split: str, batch_size: int) -> dict[str, Way]:
+    """Returns a way for each part of training's input that one thread does, however many cores there are.
+
+    "read" is reading and shuffling records, of a dataset on this machine; "batch" is putting images into batches.
+
+    Args:
+      manifest: The dataset.
+      config: As training's; cache and service are not looked at.
+      split: Which examples.
+      batch_size: Of batches.
+    """
+
+    def read() -> tf.data.Dataset:
+        return shuffled_records(manifest, split, Host(), config, 0).batch(batch_size, drop_remainder=True)
+
+    def batch() -> tf.data.Dataset:
+        black = tf.zeros([config.image_size, config.image_size, 3], config.dtype)
+        example = {"image": black, "weight": tf.constant(1.0)}, tf.constant(0)
+        return tf.data.Dataset.from_tensors(example).repeat().batch(batch_size, drop_remainder=True)
+
+    return {"read": Way(read, batch_size * config.echo), "batch": Way(batch, batch_size)}
+
+
+def stages(manifest: Manifest, config: InputConfig, split: str, batch_size: int) -> dict[str, Way]:
+    """Returns a way for each stage, in order, each with all before it; those that config.cache leaves out are left out.
+
+    Args:
+      manifest: The dataset.
+      config: As training's.
+      split: Which examples.
+      batch_size: Of batches; until they are made, of numbers that stand for images.
+    """
+    crops = crops_of_decoded if config.cache == "decoded" else crops_of_records
+    # Of one pixel: decoding as ever, next to nothing after it.
+    one_pixel = dataclasses.replace(config, image_size=1, dtype="uint8", augment=None)
+    unlaid = dataclasses.replace(config, layout="NHWC")
+
+    def counted(config: InputConfig) -> Way:
+        return _counted(lambda: crops(manifest, split, Host(), config, 0), batch_size, config.echo)
+
+    found = {} if config.cache else _until_decoding(manifest, config, split, batch_size)
+    found |= {"decode": counted(one_pixel), "resize": counted(config)}
+    found["batch"] = Way.of(manifest, unlaid, split, batch_size)
+    found["layout"] = Way.of(manifest, config, split, batch_size)
+    return found
+
+
+def _until_decoding(manifest: Manifest, config: InputConfig, split: str, batch_size: int) -> dict[str, Way]:
+    def read() -> tf.data.Dataset:
+        order = tf.range(len(manifest.split(split).shards))
+        return records(manifest, split, Host(), config, order).repeat()
+
+    @plain
+    def parsed(path: tf.Tensor, number: tf.Tensor, serialized: tf.Tensor) -> tf.Tensor:
+        return parse(serialized, manifest.first_label, manifest.record)["encoded"]
+
+    @plain
+    def window(encoded: tf.Tensor) -> tf.Tensor:
+        seed = tf.stack([tf.constant(0, tf.int64), tf.cast(tf.strings.length(encoded), tf.int64)])
+        return random_window(tf.io.extract_jpeg_shape(encoded), seed, config)
+
+    # On several threads, as training's.
+    at_once: dict[str, Any] = {"num_parallel_calls": PARALLEL_DECODES, "deterministic": config.deterministic}
+    found = {
+        "read": _counted(read, batch_size, config.echo),
+        "parse": _counted(lambda: read().map(parsed, **at_once), batch_size, config.echo),
+    }
+    if manifest.record.encoding == "jpeg":  # a PNG among them has no such window
+        found["crop"] = _counted(
+            lambda: read().map(plain(lambda *record: window(parsed(*record))), **at_once).ignore_errors(),
+            batch_size,
+            config.echo,
+        )
+    return found
+
+
+def _counted(make: Callable[[], tf.data.Dataset], batch_size: int, images: int) -> Way:
+    """Returns a way whose elements are dropped where they arise, so that no copy of them is timed."""
+    one = plain(lambda *_: tf.constant(True))
+    return Way(lambda: make().map(one).batch(batch_size, drop_remainder=True), batch_size * images)

@@ -1,0 +1,134 @@
+"""What could be changed in an input, as ways to be timed on the user's own images.
+
+a sample of the split ──▶ decoding alone, and stored smaller; the whole split ──▶ echo, dtype, layout, shards, cache
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tpu_input.benchmark.stages import Way
+from tpu_input.config import InputConfig
+from tpu_input.dataset_format.records import Manifest, Record, RecordSpec, Shard, encode, frame, parse, shard_name
+from tpu_input.pipeline.caching import cache_bytes, check_memory
+from tpu_input.pipeline.decoding import PARALLEL_DECODES
+from tpu_input.pipeline.hosts import Host
+from tpu_input.pipeline.images import decode_whole
+from tpu_input.pipeline.reading import plain, records
+
+# Enough for costs to repeat within a few percent, few enough to encode again in seconds and to lie in memory.
+_SAMPLE, _SAMPLE_BYTES = 256, 200_000_000
+_CACHE_BYTES = 1_000_000_000  # of a cache that is filled for a trial
+_QUALITY = 90  # conversion's own
+
+
+def sampled(manifest: Manifest, config: InputConfig, split: str) -> list[bytes]:
+    """Returns the encoded images of some records."""
+    dataset = records(manifest, split, Host(), config, tf.range(len(manifest.split(split).shards)))
+    parsed = dataset.map(plain(lambda *record: parse(record[2], manifest.first_label, manifest.record)))
+    sample: list[bytes] = []
+    for record in itertools.islice(parsed.as_numpy_iterator(), _SAMPLE):
+        sample.append(record["encoded"])
+        if sum(map(len, sample)) > _SAMPLE_BYTES:
+            break
+    return sample
+
+
+def decode_alone(sample: Sequence[bytes], manifest: Manifest, batch_size: int) -> Way:
+    """Returns the decoding of all pixels of files in memory, and nothing else."""
+
+    @plain
+    def height(encoded: tf.Tensor) -> tf.Tensor:
+        return tf.shape(decode_whole(encoded, manifest.record))[0]
+
+    def make() -> tf.data.Dataset:
+        encoded = tf.data.Dataset.from_tensor_slices(tf.constant(sample)).repeat()
+        return encoded.map(height, num_parallel_calls=PARALLEL_DECODES).batch(batch_size, drop_remainder=True)
+
+    return Way(make, batch_size)
+
+
+def changes(
+    manifest: Manifest, config: InputConfig, split: str, batch_size: int, sample: Sequence[bytes], folder: str
+) -> tuple[dict[str, Way], tuple[str, ...]]:
+    """Returns (the whole with one thing changed, by what that is; what cannot be tried, with why).
+
+    Args:
+      manifest: The dataset.
+      config: What to change.
+      split: Which examples.
+      batch_size: Of the whole.
+      sample: Some encoded images.
+      folder: Where they may be stored smaller.
+    """
+    found = {
+        f"{name}={value!r}": Way.of(manifest, dataclasses.replace(config, **{name: value}), split, batch_size)
+        for name, value in _others(config, len(manifest.split(split).shards)).items()
+    }
+    side = round(config.image_size / config.eval_crop)
+    smaller = _stored_smaller(manifest, split, sample, side, folder)
+    if smaller:
+        name = f"stored smaller (convert --resize_shorter={side})"
+        found[name] = Way.of(smaller, config, split, batch_size)
+    not_tried = []
+    for cache in () if config.cache else ("records", "decoded"):
+        cached = dataclasses.replace(config, cache=cache)
+        try:
+            check_memory(cache_bytes(manifest, split, Host(), cached), cached)
+            part = _first_shard(manifest, split)
+            if cache_bytes(part, split, Host(), cached) > _CACHE_BYTES:
+                raise ValueError(f'cache="{cache}" was not tried: its first shard alone takes more than a trial may')
+        except ValueError as error:
+            not_tried.append(str(error))
+            continue
+        found[f"cache={cache!r}"] = Way.of(part, cached, split, batch_size)
+    return found, tuple(not_tried)
+
+
+def _others(config: InputConfig, num_shards: int) -> dict[str, Any]:
+    """Returns the options worth a trial, and to what."""
+    others: dict[str, Any] = {}
+    if config.echo == 1:
+        others["echo"] = 2
+    if config.dtype != "uint8":
+        others["dtype"] = "uint8"
+    if config.layout != "NHWC":
+        others["layout"] = "NHWC"
+    if config.deterministic:
+        others["deterministic"] = False
+    if num_shards > config.parallel_shards and not config.cache:
+        others["parallel_shards"] = 4 * config.parallel_shards
+    return others
+
+
+def _first_shard(manifest: Manifest, split: str) -> Manifest:
+    of = manifest.split(split)
+    return dataclasses.replace(manifest, splits={split: dataclasses.replace(of, shards=of.shards[:1])})
+
+
+def _stored_smaller(manifest: Manifest, split: str, sample: Sequence[bytes], side: int, folder: str) -> Manifest | None:
+    """Returns a dataset of the sample at another size, in `folder`; None where it is not larger."""
+    stored, larger = [], 0
+    for encoded in sample:
+        pixels = decode_whole(tf.constant(encoded), manifest.record)
+        height, width = pixels.shape[:2]
+        scale = min(1.0, side / min(height, width))
+        larger += scale < 1
+        size = (max(1, round(height * scale)), max(1, round(width * scale)))
+        smaller = tf.cast(tf.round(tf.image.resize(pixels, size, "area")), tf.uint8)
+        data = tf.io.encode_jpeg(smaller, quality=_QUALITY).numpy()
+        stored.append(Record("", data, *size, 3, 0, "", ""))
+    if larger < len(sample) / 2:
+        return None
+    name = shard_name(split, 0, 1)
+    with open(os.path.join(folder, name), "wb") as file:
+        num_bytes = sum(file.write(frame(encode(record))) for record in stored)
+    shards = (Shard(name, len(stored), num_bytes, ""),)
+    splits = {split: dataclasses.replace(manifest.split(split), shards=shards)}
+    return dataclasses.replace(manifest, path=folder, first_label=0, splits=splits, record=RecordSpec())

@@ -1,0 +1,1 @@
+"""The dataset on disk, one place for writer and reader: records, manifest, index. No TensorFlow."""

@@ -1,0 +1,140 @@
+"""DATASET/index/SHARD.parquet: a row a record, in the order of the shard."""
+
+from __future__ import annotations
+
+from typing import IO, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from beam_pipelines import storage
+from tpu_input.dataset_format.records import MAX_INDEX_BYTES
+
+_ROW_BYTES = 1 << 12  # of a text, on average; a path has no more, a SHA-256 has 64
+_ROOM = 1 << 20
+_MAX_ROWS = 100_000_000
+
+
+class IndexRow(NamedTuple):
+    """One line of a shard's index: where its record lies and what it holds.
+
+    Attributes:
+      key: The example's.
+      uri: The source's.
+      label: Class index, 0-based.
+      offset: Of the TFRecord in the shard, in bytes.
+      length: Of the TFRecord with its framing, in bytes.
+      height: Pixels.
+      width: Pixels.
+      sha256: Hex digest of the stored JPEG.
+      dhash: 64-bit perceptual hash as a signed integer; near-duplicates differ in a few bits.
+    """
+
+    key: str
+    uri: str
+    label: int
+    offset: int
+    length: int
+    height: int
+    width: int
+    sha256: str
+    dhash: int
+
+
+SCHEMA = pa.schema(
+    [
+        ("key", pa.string()),
+        ("uri", pa.string()),
+        ("label", pa.int64()),
+        ("offset", pa.int64()),
+        ("length", pa.int64()),
+        ("height", pa.int32()),
+        ("width", pa.int32()),
+        ("sha256", pa.string()),
+        ("dhash", pa.int64()),
+    ]
+)
+
+
+def index_path(shard: str) -> str:
+    """Returns where, within the dataset, the index of a shard lies."""
+    return f"index/{shard.removesuffix('.tfrecord')}.parquet"
+
+
+def write_index(file: IO[bytes], rows: list[IndexRow]) -> None:
+    """Writes one shard's index."""
+    columns = [pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), SCHEMA, strict=True)]
+    pq.write_table(pa.table(columns, schema=SCHEMA), file)
+
+
+def read_columns(
+    path: str, num_rows: int | None = None, names: list[str] | None = None, most_rows: int = _MAX_ROWS
+) -> pa.Table:
+    """Returns one shard's index as columns.
+
+    Args:
+      path: The index.
+      num_rows: That it must have, where that is known.
+      names: Of the columns, in this order; None for all.
+      most_rows: That it may have.
+
+    Raises:
+      ValueError: It has another number of rows, or a column of more bytes than so many rows can have; both are known
+        before they take memory.
+      OSError: It cannot be read.
+      pyarrow.ArrowException: It is no such index.
+    """
+    wanted = SCHEMA if names is None else pa.schema([SCHEMA.field(name) for name in names])
+    texts = [field.name for field in wanted if field.type == pa.string()]
+    content = pa.BufferReader(storage.read_bytes(path, most=MAX_INDEX_BYTES))
+    schema = pq.ParquetFile(content).schema
+    paths = {schema.column(number).path for number in range(len(schema))}  # of a nested column, those of its parts
+    # Texts as numbers of the different ones: a long one that a file has once would else be in memory for each row.
+    file = pq.ParquetFile(content, read_dictionary=[name for name in texts if name in paths])
+    rows = file.metadata.num_rows
+    if num_rows not in (None, rows) or rows > most_rows:
+        raise ValueError(f"it has {rows} rows for {most_rows if num_rows is None else num_rows} records")
+    _check_room(rows, _uncompressed_bytes(file.metadata))
+    present = [name for name in wanted.names if name in file.schema_arrow.names]
+    table = file.read(columns=present)
+    if len(table) != rows or sorted(table.schema.names) != sorted(present):
+        raise ValueError(f"it has {len(table)} rows of {table.schema.names}, not {rows} of {present}")
+    _check_room(rows, max((_text_bytes(table[name]) for name in texts if name in present), default=0))
+    columns = [
+        table[field.name].cast(field.type) if field.name in present else pa.nulls(rows, field.type) for field in wanted
+    ]
+    return pa.table(columns, schema=wanted)
+
+
+def _check_room(rows: int, num_bytes: int) -> None:
+    """Refuses a column of more bytes than so many rows can have."""
+    room = _ROOM + _ROW_BYTES * rows
+    if num_bytes > room:
+        raise ValueError(f"a column has {num_bytes:,} bytes, of which {rows:,} rows can have {room:,}")
+
+
+def _uncompressed_bytes(metadata: pq.FileMetaData) -> int:
+    """Returns the bytes of the largest column as it is encoded, before it is compressed."""
+    sizes = [0] * metadata.num_columns
+    for group in range(metadata.num_row_groups):
+        for number in range(metadata.num_columns):
+            sizes[number] += metadata.row_group(group).column(number).total_uncompressed_size
+    return max(sizes, default=0)
+
+
+def _text_bytes(column: pa.ChunkedArray) -> int:
+    """Returns the bytes that a column of texts has with all of its rows; each of its chunks may hold a text once."""
+    total = 0
+    for chunk in column.chunks:
+        if pa.types.is_dictionary(chunk.type):
+            lengths = pc.binary_length(chunk.dictionary).to_numpy(zero_copy_only=False).astype(np.int64)
+            total += int(lengths[chunk.indices.drop_null().to_numpy()].sum())
+    return total
+
+
+def read_index(path: str, num_rows: int | None = None) -> list[IndexRow]:
+    """Returns one shard's index; raises what read_columns() does."""
+    table = read_columns(path, num_rows)
+    return [IndexRow(*row) for row in zip(*(column.to_pylist() for column in table.columns), strict=True)]

@@ -1,0 +1,301 @@
+"""What a dataset holds: DATASET/manifest.json, written last, so that its presence means a complete dataset.
+
+TensorFlow-free, and part of the contract that `tpu_input.dataset_format.records` names.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tpu_input.dataset_format import json_fields
+from tpu_input.dataset_format.record_spec import RecordSpec
+from tpu_input.dataset_format.tfrecord import FRAME_BYTES
+
+_SPLIT_NAME = re.compile(r"[A-Za-z0-9_]{1,64}")  # a file's name, of 255 bytes at most, holds more
+_SHARD_NAME = re.compile(r"([A-Za-z0-9_]{1,64})-([0-9]{5,9})-of-([0-9]{5,9})\.tfrecord")
+
+
+# Larger files would only take memory: a million shards have 200 bytes each, the index of a shard some 200 a record.
+MAX_MANIFEST_BYTES = 1 << 28
+MAX_INDEX_BYTES = 1 << 30
+
+
+def valid_split(name: str) -> bool:
+    """Returns whether a split may be called so: its name becomes part of file names."""
+    return _SPLIT_NAME.fullmatch(name) is not None
+
+
+def shard_name(split: str, index: int, num_shards: int) -> str:
+    """Returns the file name of shard `index` of `num_shards`, e.g. "train-00000-of-00042.tfrecord"."""
+    return f"{split}-{index:05d}-of-{num_shards:05d}.tfrecord"
+
+
+def parse_shard_name(name: str) -> tuple[str, int, int] | None:
+    """Returns (split, index, num_shards) of a name that shard_name() gives; None for any other name."""
+    match = _SHARD_NAME.fullmatch(name)
+    if match is None:
+        return None
+    split, index, num_shards = match[1], int(match[2]), int(match[3])
+    return (split, index, num_shards) if index < num_shards and shard_name(split, index, num_shards) == name else None
+
+
+@dataclasses.dataclass(frozen=True)
+class Shard:
+    """One TFRecord file.
+
+    Attributes:
+      name: File name within the dataset.
+      num_examples: Records in it.
+      num_bytes: Its size.
+      sha256: Hex digest of its bytes.
+    """
+
+    name: str
+    num_examples: int
+    num_bytes: int
+    sha256: str
+
+    def is_filled_by(self, offsets: Any, lengths: Any) -> bool:
+        """Returns whether its records lie at these places: one after the other, from its beginning to its end.
+
+        Args:
+          offsets: [records] NumPy array of int64, in bytes.
+          lengths: [records] of int64, with the framing, in bytes.
+        """
+        if not len(lengths):
+            return not self.num_bytes
+        ends = lengths.cumsum()  # which exceeds num_bytes, of at most 2**53, before it overflows
+        fits = lengths.min() >= FRAME_BYTES and lengths.max() <= self.num_bytes and (ends <= self.num_bytes).all()
+        return bool(fits and ends[-1] == self.num_bytes and (offsets == ends - lengths).all())
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+    """What one split holds.
+
+    Attributes:
+      shards: In order of their index.
+      class_counts: Examples of each class, in label order.
+      height: (smallest, mean, largest) in pixels.
+      width: (smallest, mean, largest) in pixels.
+      channel_mean: Red, green and blue, in [0, 255]; every image counts the same whatever its size, and of shards of
+        more than 1,000 inputs every sixteenth counts.
+      channel_std: The same pixels' standard deviation, in [0, 255].
+    """
+
+    shards: tuple[Shard, ...]
+    class_counts: tuple[int, ...]
+    height: tuple[int, float, int]
+    width: tuple[int, float, int]
+    channel_mean: tuple[float, float, float]
+    channel_std: tuple[float, float, float]
+
+    @property
+    def num_examples(self) -> int:
+        return sum(shard.num_examples for shard in self.shards)
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(shard.num_bytes for shard in self.shards)
+
+
+FORMAT_VERSION = 1
+MANIFEST_NAME = "manifest.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class Manifest:
+    """What a complete dataset holds, as in DATASET/manifest.json.
+
+    Attributes:
+      path: The dataset's folder or URI; where the manifest was read, not part of the file.
+      classes: Names in label order.
+      first_label: Label on disk of class 0: 0 or 1.
+      splits: By name.
+      num_inputs: Inputs listed; equals the records of all splits plus the rejected.
+      num_rejected: Inputs that are in no shard, by reason code.
+      options: What shaped the shards (seed, shard_bytes, splits, …), to repeat the conversion.
+      fingerprint: Hex digest of the options, and of each input's name, label, split and size: equal fingerprints
+        promise equal shards, unless a file was changed without a change of its size.
+      num_fixed: Images that were encoded again, by why.
+      num_noted: Images that carry a "GPS position" in the bytes that are stored, or had an "unusable color profile" or
+        an "ignored color profile"; what is not named does not occur, or was not yet counted when it was written.
+      sources: Where the inputs were, as options of the conversion.
+      record: What a record looks like; not part of the file, which always describes records of ours.
+    """
+
+    path: str
+    classes: tuple[str, ...]
+    first_label: int
+    splits: dict[str, Split]
+    num_inputs: int
+    num_rejected: dict[str, int]
+    options: dict[str, Any]
+    fingerprint: str
+    num_fixed: dict[str, int] = dataclasses.field(default_factory=dict)
+    num_noted: dict[str, int] = dataclasses.field(default_factory=dict)
+    sources: list[dict[str, str]] = dataclasses.field(default_factory=list)
+    record: RecordSpec = dataclasses.field(default_factory=RecordSpec)
+
+    def split(self, name: str) -> Split:
+        """Returns one split.
+
+        Raises:
+          ValueError: There is none of that name.
+        """
+        if name not in self.splits:
+            raise ValueError(f"{self.path!r} has no split {name!r}; it has {', '.join(map(repr, self.splits))}")
+        return self.splits[name]
+
+    def to_json(self) -> str:
+        """Returns the manifest's file."""
+        fields = {"format_version": FORMAT_VERSION} | dataclasses.asdict(self)
+        del fields["path"], fields["record"]
+        return json.dumps(fields, indent=1, ensure_ascii=False) + "\n"
+
+    @classmethod
+    def from_shards(
+        cls, pattern: str | Mapping[str, str], record: RecordSpec | None = None, classes: int | Sequence[str] = 1000
+    ) -> Manifest:
+        """Returns the manifest of TFRecords that others wrote; it counts them once and keeps the counts beside them.
+
+        Args:
+          pattern: Glob of the shards, e.g. "gs://bucket/imagenet/train-*", which become split "train"; or a glob for
+            each split by name. All in one folder.
+          record: What a record looks like, e.g. schema.IMAGENET; None means as this package writes them.
+          classes: Names in label order, or how many there are.
+
+        Raises:
+          ValueError: No file matches, one is cut off, or its first record is not as `record` says.
+        """
+        from tpu_input.datasets import manifest_of_shards
+
+        patterns = {"train": pattern} if isinstance(pattern, str) else pattern
+        names = tuple(map(str, range(classes))) if isinstance(classes, int) else tuple(classes)
+        return manifest_of_shards(patterns, record or RecordSpec(), names)
+
+    @classmethod
+    def from_json(cls, text: str | bytes, path: str) -> Manifest:
+        """Returns the manifest of the dataset at `path`, whose manifest.json reads `text`.
+
+        A dataset may come from a stranger. Shards have the names that shard_name() gives, so that they lie in the
+        dataset's own folder, and all numbers are in range and add up.
+
+        Raises:
+          ValueError: `text` is no manifest, or one of another format version.
+        """
+        try:
+            return _manifest(json_fields.load(text), path)
+        except ValueError as error:
+            raise ValueError(
+                f"{path}/{MANIFEST_NAME} is not a manifest: {error}; copy the dataset again, or convert its images "
+                "again into another output"
+            ) from error
+
+
+_OPTIONAL = ("num_fixed", "num_noted", "sources")  # which the first datasets were without
+
+
+def _manifest(value: Any, path: str) -> Manifest:
+    version = json_fields.mapping(value, "it").pop("format_version", None)
+    if version != FORMAT_VERSION:
+        raise ValueError(f"format_version is {json_fields.shown(version)}, this package reads {FORMAT_VERSION}")
+    names = {field.name for field in dataclasses.fields(Manifest)} - {"path", "record"}
+    fields = json_fields.fields(value, "it", sorted(names - set(_OPTIONAL)), _OPTIONAL)
+    classes = tuple(json_fields.text(name, "a class", 1) for name in json_fields.array(fields["classes"], "classes"))
+    if not classes or len(set(classes)) < len(classes):
+        raise ValueError(f"classes must name each class once, got {json_fields.shown(fields['classes'])}")
+    splits = json_fields.mapping(fields["splits"], "splits")
+    manifest = Manifest(
+        path=path,
+        classes=classes,
+        first_label=json_fields.count(fields["first_label"], "first_label", 0, 1),
+        splits={name: _split(name, split, len(classes)) for name, split in splits.items()},
+        num_inputs=json_fields.count(fields["num_inputs"], "num_inputs"),
+        num_rejected=json_fields.counts(fields["num_rejected"], "num_rejected", 1),
+        options=_options(fields["options"]),
+        fingerprint=json_fields.sha256(fields["fingerprint"], "fingerprint"),
+        num_fixed=json_fields.counts(fields.get("num_fixed", {}), "num_fixed", 1),
+        num_noted=json_fields.counts(fields.get("num_noted", {}), "num_noted", 1),
+        sources=[_source(source) for source in json_fields.array(fields.get("sources", []), "sources")],
+    )
+    num_records = sum(split.num_examples for split in manifest.splits.values())
+    num_rejected = sum(manifest.num_rejected.values())
+    if num_records + num_rejected != manifest.num_inputs:
+        raise ValueError(
+            f"{num_records} records and {num_rejected} rejected are not the {manifest.num_inputs} inputs that it says"
+        )
+    return manifest
+
+
+def _options(value: Any) -> dict[str, Any]:
+    """Returns the options, of which others than the converter, which knows the rest, use these two alone."""
+    options = json_fields.mapping(value, "options")
+    json_fields.count(options.get("shard_bytes", 1), "shard_bytes", 1)
+    json_fields.counts(options.get("num_shards", {}), "num_shards", 1)
+    return options
+
+
+def _split(name: str, value: Any, num_classes: int) -> Split:
+    """Returns the split that manifest.json describes."""
+    if not valid_split(name):
+        raise ValueError(f"a split's name is 1 to 64 letters, digits and _, got {json_fields.shown(name)}")
+    called = f"split {name!r}"
+    fields = json_fields.fields(value, called, [field.name for field in dataclasses.fields(Split)])
+    shards = tuple(_shard(name, shard) for shard in json_fields.array(fields["shards"], f"shards of {called}"))
+    places = [parse_shard_name(shard.name) or ("", 0, 0) for shard in shards]
+    if not shards or any(
+        first[1] >= second[1] or first[2] != second[2] for first, second in itertools.pairwise(places)
+    ):
+        raise ValueError(f"{called} must have shards in the order of their names, all of one number of shards")
+    class_counts = [
+        json_fields.count(number, f"class_counts of {called}")
+        for number in json_fields.array(fields["class_counts"], f"class_counts of {called}", num_classes)
+    ]
+    split = Split(
+        shards=shards,
+        class_counts=tuple(class_counts),
+        height=_extent(fields["height"], f"height of {called}"),
+        width=_extent(fields["width"], f"width of {called}"),
+        channel_mean=_channels(fields["channel_mean"], f"channel_mean of {called}"),
+        channel_std=_channels(fields["channel_std"], f"channel_std of {called}"),
+    )
+    if sum(class_counts) != split.num_examples:
+        raise ValueError(f"{called} has {sum(class_counts)} examples by class and {split.num_examples} by shard")
+    return split
+
+
+def _shard(split: str, value: Any) -> Shard:
+    fields = json_fields.fields(
+        value, f"a shard of split {split!r}", [field.name for field in dataclasses.fields(Shard)]
+    )
+    name = fields["name"]
+    parsed = parse_shard_name(name) if isinstance(name, str) else None
+    if parsed is None or parsed[0] != split:
+        usual = shard_name(split, 0, 1)
+        raise ValueError(f"shards of split {split!r} have names like {usual!r}, not {json_fields.shown(name)}")
+    num_examples = json_fields.count(fields["num_examples"], f"num_examples of {name}", 1)
+    num_bytes = json_fields.count(fields["num_bytes"], f"num_bytes of {name}", num_examples * FRAME_BYTES)
+    return Shard(name, num_examples, num_bytes, json_fields.sha256(fields["sha256"], f"sha256 of {name}"))
+
+
+def _extent(value: Any, name: str) -> tuple[int, float, int]:
+    smallest, mean, largest = json_fields.array(value, name, 3)
+    json_fields.count(smallest, f"the smallest {name}", 1)
+    json_fields.count(largest, f"the largest {name}", smallest)
+    return smallest, json_fields.number(mean, f"the mean {name}", smallest - 0.1, largest + 0.1), largest
+
+
+def _channels(value: Any, name: str) -> tuple[float, float, float]:
+    red, green, blue = (json_fields.number(each, name, 0, 255) for each in json_fields.array(value, name, 3))
+    return red, green, blue
+
+
+def _source(value: Any) -> dict[str, str]:
+    fields = {"split": "", "label_list": ""} | json_fields.fields(value, "a source", ("path",), ("split", "label_list"))
+    return {key: json_fields.text(text, f"{key} of a source") for key, text in fields.items()}

@@ -1,0 +1,190 @@
+"""Others' TFRecords → a Manifest: lists the shards, counts their records once, keeps the counts beside them.
+
+pattern ──▶ shards ──▶ counts: from FOLDER/.tpu_input_counts.json, from FOLDER/index/*.parquet, or by reading the
+length of every record (12 bytes of each; nothing is decoded)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import tensorflow as tf
+
+from tpu_input.config import InputConfig
+from tpu_input.dataset_format import json_fields
+from tpu_input.dataset_format.record_spec import RecordSpec
+from tpu_input.dataset_format.records import FRAME_BYTES, MAX_INDEX_BYTES, MAX_MANIFEST_BYTES, Manifest, Shard, Split
+from tpu_input.dataset_format.tfrecord import Example
+from tpu_input.pipeline.byte_ranges import check_file
+
+COUNTS_NAME = ".tpu_input_counts.json"
+_HEADER = struct.Struct("<QI")
+_THREADS = 16  # they wait for storage
+
+
+def manifest_of_shards(patterns: Mapping[str, str], record: RecordSpec, classes: tuple[str, ...]) -> Manifest:
+    """Returns what Manifest.from_shards does.
+
+    Args:
+      patterns: Glob of each split's shards.
+      record: What a record looks like.
+      classes: Names in label order.
+
+    Raises:
+      ValueError: See there.
+    """
+    found = {split: _match(pattern) for split, pattern in patterns.items()}
+    folders = {os.path.dirname(path) for paths in found.values() for path in paths}
+    if len(folders) != 1:
+        raise ValueError(f"the shards lie in {len(folders)} folders, {sorted(folders)}; they need to lie in one")
+    (folder,) = folders
+    kept = _read_counts(folder)
+    with ThreadPoolExecutor(_THREADS) as pool:
+        counted = {split: pool.map(lambda path: _shard(path, kept), paths) for split, paths in found.items()}
+        shards = {split: tuple(filter(None, of)) for split, of in counted.items()}
+    for split, of in shards.items():
+        _require(of, patterns[split])
+    if not tf.io.gfile.isdir(f"{folder}/index"):  # which says it as fast, in a folder that takes no foreign files
+        counts = {one.name: [one.num_bytes, one.num_examples] for of in shards.values() for one in of}
+        _write_counts(folder, kept | counts)
+    for of in shards.values():
+        _check_first(f"{folder}/{of[0].name}", record)
+    splits = {split: _split(of) for split, of in shards.items()}
+    total = sum(split.num_examples for split in splits.values())
+    return Manifest(folder, classes, record.label_offset, splits, total, {}, {}, "", record=record)
+
+
+def _match(pattern: str) -> list[str]:
+    """Returns what a pattern matches but our own counts beside the shards."""
+    paths = sorted(path for path in tf.io.gfile.glob(pattern) if not os.path.basename(path).startswith(COUNTS_NAME))
+    _require(paths, pattern)
+    return paths
+
+
+def _require(found: Sequence[object], pattern: str) -> None:
+    if not found:
+        raise ValueError(f"no file matches {pattern!r}; quote the pattern, and look with: ls {pattern}")
+
+
+def _split(shards: tuple[Shard, ...]) -> Split:
+    """Returns a split about whose pixels nothing is known but what ImageNet's are like."""
+    return Split(shards, (), (0, 0.0, 0), (0, 0.0, 0), InputConfig.mean, InputConfig.std)
+
+
+def _shard(path: str, kept: Mapping[str, list[int]]) -> Shard | None:
+    """Returns a shard with its count; None for a folder, which a star matches too."""
+    name, status = os.path.basename(path), tf.io.gfile.stat(path)
+    num_bytes = status.length
+    if status.is_directory:
+        return None
+    check_file(path)
+    if name in kept and kept[name][0] == num_bytes:
+        return Shard(name, kept[name][1], num_bytes, "")
+    index = f"{os.path.dirname(path)}/index/{name.removesuffix('.tfrecord')}.parquet"
+    return Shard(
+        name, _count_index(index, num_bytes) if tf.io.gfile.exists(index) else _count(path, num_bytes), num_bytes, ""
+    )
+
+
+def _count_index(path: str, num_bytes: int) -> int:
+    """Returns how many records the index of a shard of so many bytes lists."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    check_file(path, MAX_INDEX_BYTES)
+    with tf.io.gfile.GFile(path, "rb") as file:
+        content = file.read()
+    try:
+        count = int(pq.read_metadata(pa.BufferReader(content)).num_rows)
+    except (OSError, pa.ArrowException) as error:
+        raise ValueError(f"{path!r} is no index: {error}; remove it, and the records are counted") from error
+    if count * FRAME_BYTES > num_bytes:
+        raise ValueError(f"{path!r} has {count} rows, more than the records of {num_bytes} bytes; remove it")
+    return count
+
+
+def _count(path: str, num_bytes: int) -> int:
+    return sum(1 for _ in walk_lengths(path, num_bytes))
+
+
+def walk_lengths(path: str, num_bytes: int) -> Iterator[tuple[int, int]]:
+    """Yields (offset, length) of the payload of each record of a shard, in bytes; reads nothing but lengths.
+
+    Raises:
+      ValueError: The file ends within a record, or holds something else.
+    """
+    number = offset = 0
+    with tf.io.gfile.GFile(path, "rb") as file:
+        while offset < num_bytes:
+            file.seek(offset)
+            header = file.read(_HEADER.size)
+            length = _HEADER.unpack(header)[0] if len(header) == _HEADER.size else num_bytes
+            if offset + length + FRAME_BYTES > num_bytes:
+                raise ValueError(
+                    f"{path!r} ends within its record {number}, at byte {offset} of {num_bytes}, or is no TFRecord "
+                    "file; copy it again"
+                )
+            yield offset + _HEADER.size, length
+            number, offset = number + 1, offset + length + FRAME_BYTES
+
+
+def _check_first(path: str, record: RecordSpec) -> None:
+    """Raises ValueError unless the first record of a shard has the features of `record`."""
+    first = next(iter(tf.data.TFRecordDataset(path).take(1).as_numpy_iterator()), None)
+    if first is None:
+        return
+    try:
+        features = Example.FromString(first).features.feature
+    except Exception as error:  # protobuf's DecodeError has no public home common to its versions
+        raise ValueError(f"record 0 of {path!r} is no tf.train.Example: {error}") from error
+    for key, values in ((record.image_key, "bytes_list"), (record.label_key, "int64_list")):
+        if key not in features or not getattr(features[key], values).value:
+            raise ValueError(
+                f"record 0 of {path!r} has no {values} feature {key!r}; it has {', '.join(sorted(features))}; "
+                "say which to read with record=RecordSpec(image_key=…, label_key=…)"
+            )
+
+
+def _read_counts(folder: str) -> dict[str, list[int]]:
+    """Returns {shard: [bytes, records]} as kept beside the shards; nothing where none are.
+
+    Raises:
+      ValueError: The file is damaged, or its numbers cannot be.
+    """
+    path = f"{folder}/{COUNTS_NAME}"
+    check_file(path, MAX_MANIFEST_BYTES)  # which says more of each shard
+    try:
+        with tf.io.gfile.GFile(path, "rb") as file:
+            content = file.read()
+    except tf.errors.OpError:
+        return {}
+    try:
+        kept = json_fields.mapping(json_fields.load(content), "it")
+        for name, value in kept.items():
+            called = f"the count of {json_fields.shown(name)}"
+            num_bytes, count = json_fields.array(value, called, 2)
+            json_fields.count(num_bytes, called)
+            json_fields.count(count, called, 0, num_bytes // FRAME_BYTES)
+        return kept
+    except ValueError as error:
+        raise ValueError(
+            f"{path!r} holds no counts of records: {error}; remove it, and they are counted again"
+        ) from error
+
+
+def _write_counts(folder: str, counts: Mapping[str, list[int]]) -> None:
+    """Keeps {shard: [bytes, records]} for the next time, where the folder can be written."""
+    if counts == _read_counts(folder):
+        return
+    temporary = f"{folder}/{COUNTS_NAME}.{uuid.uuid4().hex}"  # several hosts may count at the same time
+    try:
+        with tf.io.gfile.GFile(temporary, "w") as file:
+            file.write(json.dumps(counts))
+        tf.io.gfile.rename(temporary, f"{folder}/{COUNTS_NAME}", overwrite=True)
+    except tf.errors.OpError:
+        return

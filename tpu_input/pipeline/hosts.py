@@ -1,0 +1,93 @@
+"""Which examples an input host reads: pure arithmetic over shards and hosts; TensorFlow-free."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tpu_input.dataset_format.records import Shard
+
+
+@dataclasses.dataclass(frozen=True)
+class Host:
+    """One input machine.
+
+    Attributes:
+      index: 0-based.
+      num_hosts: How many there are.
+      batches_per_step: How many batches a training or evaluation step takes from this host.
+      cores_per_batch: Replicas that one batch is divided over.
+    """
+
+    index: int = 0
+    num_hosts: int = 1
+    batches_per_step: int = 1
+    cores_per_batch: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.index < self.num_hosts:
+            raise ValueError(f"host must be at least 0 and below num_hosts {self.num_hosts!r}, got {self.index!r}")
+
+    @classmethod
+    def from_params(cls, params: Mapping[str, Any], run_config: Any = None) -> Host:
+        """Returns the host that an input_fn is called for.
+
+        Args:
+          params: The input_fn's: "host" and "num_hosts" where the caller says so, with "batches_per_step" if it is not
+            1; or TPUEstimator's "context", which is there on a TPU alone; or neither, for the only host.
+          run_config: The tpu.RunConfig, which tells whether every replica takes a batch of its own (PER_HOST_V2), the
+            host's one batch is divided (PER_HOST_V1), or one host's goes to every replica whole (BROADCAST). None means
+            PER_HOST_V2.
+
+        Raises:
+          ValueError: "host" comes without "num_hosts", or the RunConfig asks for PER_SHARD_V1.
+        """
+        if ("host" in params) != ("num_hosts" in params):
+            raise ValueError('params need both "host" and "num_hosts", or neither; got ' + ", ".join(sorted(params)))
+        if "host" in params:
+            return cls(params["host"], params["num_hosts"], params.get("batches_per_step", 1))
+        if "context" not in params:
+            return cls()
+        mode = _PER_HOST_V2 if run_config is None else _mode(run_config.tpu_config.per_host_input_for_training)
+        _, index, num_hosts, replicas = params["context"].current_input_fn_deployment()
+        batches = 1 if mode in (_PER_HOST_V1, _BROADCAST) else replicas
+        return cls(index, num_hosts, batches, replicas if mode == _PER_HOST_V1 else 1)
+
+    def shards(self, shards: Sequence[Shard]) -> list[Shard]:
+        """Returns the shards that this host opens: its own, or all where there are fewer shards than hosts."""
+        return list(shards) if self.reads_by_record(shards) else list(shards[self.index :: self.num_hosts])
+
+    def reads_by_record(self, shards: Sequence[Shard]) -> bool:
+        """Returns whether this host takes every num_hosts-th record of all shards."""
+        return len(shards) < self.num_hosts
+
+    def num_examples(self, shards: Sequence[Shard]) -> int:
+        """Returns how many examples of `shards` are this host's."""
+        total = sum(shard.num_examples for shard in self.shards(shards))
+        if self.reads_by_record(shards):
+            return (total - self.index + self.num_hosts - 1) // self.num_hosts
+        return total
+
+
+# tf.compat.v1.estimator.tpu.InputPipelineConfig, whose values are plain integers.
+_PER_SHARD_V1, _PER_HOST_V1, _PER_HOST_V2, _BROADCAST = 1, 2, 3, 4
+
+
+def _mode(mode: int) -> int:
+    """Returns the InputPipelineConfig that TPUEstimator takes a setting for.
+
+    Args:
+      mode: TPUConfig.per_host_input_for_training, an InputPipelineConfig; or True or False, the older way to say it.
+
+    Raises:
+      ValueError: It is PER_SHARD_V1.
+    """
+    if isinstance(mode, bool):
+        mode = _PER_HOST_V1 if mode else _PER_SHARD_V1
+    if mode == _PER_SHARD_V1:
+        raise ValueError(
+            "per_host_input_for_training is PER_SHARD_V1, which takes tensors and no tf.data.Dataset; "
+            "set it to tf.compat.v1.estimator.tpu.InputPipelineConfig.PER_HOST_V2"
+        )
+    return mode

@@ -1,0 +1,162 @@
+"""Image files → images of the configured size; the only place that decodes.
+
+    scalar string ──windows──▶ fused decode of what they cover ──▶ bilinear resize ──▶ [image_size, image_size, 3]
+
+JPEGs are decoded only where a window looks; PNGs and raw pixels whole. Costs measured on 500 x 375 JPEGs at 224 px:
+the fused decode saves a fifth of a full one; INTEGER_FAST and plain upscaling save 8 %, bilinear instead of bicubic
+0.45 ms an image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tpu_input.config import InputConfig
+from tpu_input.dataset_format.records import RecordSpec
+from tpu_input.pipeline.seeds import seed_for
+from tpu_input.pipeline.windows import centre_window, random_window
+
+_OURS = RecordSpec()
+_JPEG_BEGIN, _JPEG_END = b"\xff\xd8\xff", b"\xff\xd9"
+_PNG_BEGIN, _PNG_END = b"\x89PNG\r\n\x1a\n", b"IEND\xaeB`\x82"
+
+
+def decode_for_training(
+    encoded: tf.Tensor, seed: tf.Tensor, config: InputConfig, record: RecordSpec = _OURS, looked: bool = False
+) -> Any:
+    """Returns a random crop, perhaps mirrored: [image_size, image_size, 3] of config.dtype in [0, 255].
+
+    With config.echo above 1 it returns a tuple of that many: stacked they would be copied twice more.
+
+    Args:
+      encoded: Scalar string, a JPEG or PNG file or what `record` says; or a whole image, [height, width, 3] uint8.
+      seed: [2] int64; the same seed gives the same crop. Window, flip and config.augment draw from seeds of their own
+        that are made of it, and so do the crops of config.echo.
+      config: For image_size, dtype, crop_area, crop_aspect, flip, augment and echo.
+      record: How `encoded` is encoded.
+      looked: Whether looks_whole() said yes, so that the decoder need not look what it is.
+    """
+    if config.echo == 1:
+        seeds = [seed]
+    else:
+        seeds = [tf.stack([seed[0], seed[1] * config.echo + crop]) for crop in range(config.echo)]
+
+    def windows(shape: tf.Tensor) -> list[tf.Tensor]:
+        return [random_window(shape, seed_for(of, "window"), config) for of in seeds]
+
+    images = _crops(encoded, windows, config, record, looked)
+    if config.flip:
+        flips = [seed_for(of, "flip") for of in seeds]
+        images = [tf.image.stateless_random_flip_left_right(*pair) for pair in zip(images, flips, strict=True)]
+    if config.augment:
+        images = [_augmented(image, seed_for(of, "augment"), config) for image, of in zip(images, seeds, strict=True)]
+    return images[0] if config.echo == 1 else tuple(images)
+
+
+def decode_for_evaluation(
+    encoded: tf.Tensor, config: InputConfig, record: RecordSpec = _OURS, looked: bool = False
+) -> tf.Tensor:
+    """Returns the centred square: [image_size, image_size, 3] of config.dtype in [0, 255]; also what serving sees.
+
+    Args:
+      encoded: Scalar string, a JPEG or PNG file or what `record` says.
+      config: For image_size, dtype and eval_crop.
+      record: How `encoded` is encoded.
+      looked: Whether looks_whole() said yes, so that the decoder need not look what it is.
+    """
+    (image,) = _crops(encoded, lambda shape: [centre_window(shape, config.eval_crop)], config, record, looked)
+    return image
+
+
+def looks_whole(encoded: tf.Tensor, record: RecordSpec) -> tf.Tensor:
+    """Returns a scalar bool: whether a file begins and ends as its encoding does; costs nothing, proves nothing."""
+    if record.raw_shape:
+        return tf.equal(tf.strings.length(encoded), tf.reduce_prod(record.raw_shape))
+    begin, end = (_JPEG_BEGIN, _JPEG_END) if record.encoding == "jpeg" else (_PNG_BEGIN, _PNG_END)
+    at = tf.minimum(len(end), tf.strings.length(encoded))  # substr fails where there is nothing
+    return tf.logical_and(_begins(encoded, begin), tf.equal(tf.strings.substr(encoded, -at, at), end))
+
+
+def decode_whole(encoded: tf.Tensor, record: RecordSpec = _OURS) -> tf.Tensor:
+    """Returns all pixels of an image, [height, width, 3] uint8."""
+    if record.raw_shape:
+        pixels = tf.reshape(tf.io.decode_raw(encoded, tf.uint8), record.raw_shape)
+        return tf.broadcast_to(pixels, [*record.raw_shape[:2], 3])
+    return tf.cond(
+        _begins(encoded, _JPEG_BEGIN),
+        lambda: tf.image.decode_jpeg(encoded, channels=3, dct_method="INTEGER_FAST", fancy_upscaling=False),
+        lambda: tf.ensure_shape(tf.image.decode_image(encoded, channels=3, expand_animations=False), [None, None, 3]),
+    )
+
+
+def _augmented(image: tf.Tensor, seed: tf.Tensor, config: InputConfig) -> tf.Tensor:
+    augmented = config.augment(image, seed) if config.augment else image
+    if augmented.dtype != image.dtype or not image.shape.is_compatible_with(augmented.shape):
+        raise ValueError(
+            f"augment made {augmented.dtype.name} {augmented.shape} of {image.dtype.name} {image.shape}; "
+            "it needs to keep shape and dtype"
+        )
+    return tf.ensure_shape(augmented, image.shape)
+
+
+def _begins(encoded: tf.Tensor, magic: bytes) -> tf.Tensor:
+    return tf.equal(tf.strings.substr(encoded, 0, len(magic)), magic)
+
+
+def _crops(
+    encoded: tf.Tensor,
+    choose: Callable[[tf.Tensor], list[tf.Tensor]],
+    config: InputConfig,
+    record: RecordSpec,
+    looked: bool,
+) -> list[tf.Tensor]:
+    """Returns an image for each window that `choose`, given the shape [height, width, 3], asks for."""
+    encoded = tf.convert_to_tensor(encoded)
+
+    def decoded(window: tf.Tensor) -> tf.Tensor:
+        return tf.image.decode_and_crop_jpeg(
+            encoded, window, channels=3, dct_method="INTEGER_FAST", fancy_upscaling=False
+        )
+
+    def fused() -> list[tf.Tensor]:
+        windows = choose(tf.io.extract_jpeg_shape(encoded))
+        if len(windows) == 1:
+            return [_resized(decoded(windows[0]), config)]
+        low = tf.reduce_min([window[:2] for window in windows], axis=0)
+        high = tf.reduce_max([window[:2] + window[2:] for window in windows], axis=0)
+        covered = decoded(tf.concat([low, high - low], 0))
+        return [_cut(covered, tf.concat([window[:2] - low, window[2:]], 0), config) for window in windows]
+
+    def full() -> list[tf.Tensor]:
+        image = decode_whole(encoded, record) if encoded.dtype == tf.string else encoded
+        return [_cut(image, window, config) for window in choose(tf.shape(image))]
+
+    if record.encoding != "jpeg" or encoded.dtype != tf.string:
+        return full()
+    if looked:
+        return fused()
+    return list(tf.cond(_begins(encoded, _JPEG_BEGIN), fused, full))
+
+
+def _cut(image: tf.Tensor, window: tf.Tensor, config: InputConfig) -> tf.Tensor:
+    return _resized(tf.slice(image, tf.pad(window[:2], [[0, 1]]), tf.concat([window[2:], [3]], 0)), config)
+
+
+# The resize takes one channel of one pixel at a time from uint8, and uses vector instructions from float32. A cast pays
+# for up to so many times the pixels that are made; of more it would take memory in vain.
+CAST_UP_TO = 4
+
+
+def _resized(image: tf.Tensor, config: InputConfig) -> tf.Tensor:
+    size = [config.image_size, config.image_size]
+    image = tf.cond(
+        tf.size(image) <= CAST_UP_TO * 3 * config.image_size**2,
+        lambda: tf.image.resize(tf.cast(image, tf.float32), size, "bilinear"),
+        lambda: tf.image.resize(image, size, "bilinear"),
+    )
+    if config.dtype == "uint8":
+        image = tf.round(image)
+    return tf.cast(image, config.dtype)
