@@ -27,6 +27,7 @@ from beam_pipelines.dry_run import dry_run  # noqa: E402
 from beam_pipelines.options import DEDUP, REENCODE, ConvertOptions, ImageOptions  # noqa: E402
 from beam_pipelines.repair import repair  # noqa: E402
 from beam_pipelines.report.page import write_report  # noqa: E402
+from beam_pipelines.report.summary import print_summary  # noqa: E402
 from beam_pipelines.runners import checks  # noqa: E402
 from beam_pipelines.sample_digits import write_sample  # noqa: E402
 from beam_pipelines.sources.read_ahead import num_cores  # noqa: E402
@@ -223,7 +224,7 @@ def _convert(flags: argparse.Namespace, beam_flags: list[str]) -> int:
             return _dry_run(options, beam_options)
         checks.check_writable(beam_options)
         manifest, written = convert(options, beam_options, 0 if flags.runner else num_cores(), _as_written(flags.argv))
-    flag_values.print_summary(manifest)
+    print_summary(manifest)
     done = "complete" if written else "already complete, nothing to do"
     print_line(f"{done}: {manifest.path}/{MANIFEST_NAME}")
     return 0
@@ -256,7 +257,7 @@ def _verify(flags: argparse.Namespace, _: list[str]) -> int:
     if findings.problems:
         print_line(f"{path}: {len(findings.problems)} problems" + (" left" if flags.repair else ""))
         return 1
-    flag_values.print_summary(findings.manifest)
+    print_summary(findings.manifest)
     read = "every record read" + ("" if flags.quick else ", every image decoded")
     print_line(f"{path}: all as the manifest says; {read}")
     return 0

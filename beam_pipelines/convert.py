@@ -27,11 +27,14 @@ import pyarrow as pa
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from beam_pipelines import storage
-from beam_pipelines.conversion import lock, processes, working_folder
+from beam_pipelines.conversion import output as lock
+from beam_pipelines.conversion import shard_writing as processes
+from beam_pipelines.conversion import working_folder
 from beam_pipelines.conversion.commit import check_budget, commit
 from beam_pipelines.conversion.output import (
     WORK_NAME,
     dataset_files,
+    index_content,
     is_dataset_file,
     list_dataset,
     optional_files,
@@ -270,7 +273,7 @@ def _begins_as(path: str, folder: Work, shard: str) -> bool:
     keys = {row.key for row in folder.read_rows(shard)}
     try:
         if path.endswith(".parquet"):
-            return read_columns(path, names=["key"], most_rows=len(keys))["key"][0].as_py() in keys
+            return read_columns(index_content(path), names=["key"], most_rows=len(keys))["key"][0].as_py() in keys
         with storage.open_file(path) as file:
             return decode(next(read_frames(file))[1]).key in keys
     except (OSError, ValueError, IndexError, StopIteration, pa.ArrowException):

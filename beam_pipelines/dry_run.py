@@ -28,8 +28,8 @@ from beam_pipelines.conversion.output import WORK_NAME
 from beam_pipelines.conversion.planning import build_planning
 from beam_pipelines.conversion.working_folder import Work
 from beam_pipelines.convert import build_writing
-from beam_pipelines.flag_values import size
 from beam_pipelines.options import ConvertOptions
+from beam_pipelines.report.summary import size
 from beam_pipelines.runners import checks
 from beam_pipelines.runners.wheel import NAME
 from beam_pipelines.sources.folders import FolderSurvey, read_folders

@@ -7,62 +7,10 @@ import dataclasses
 import re
 
 from beam_pipelines import storage
-from beam_pipelines.conversion.output import REJECTED_NAME
-from beam_pipelines.images.check import GPS_POSITION, IGNORED_PROFILE, UNUSABLE_PROFILE
 from beam_pipelines.options import Source
 from beam_pipelines.sources.lists import read_names
-from tpu_input.command_line import print_line
-from tpu_input.dataset_format.records import Manifest
 
-NOTED = {  # what is counted beside what was encoded again: what follows "N images"
-    GPS_POSITION: "carry one in the bytes that are stored; --reencode=all stores pixels alone",
-    UNUSABLE_PROFILE: "have one that is damaged or of another kind of image; their colors are taken for sRGB",
-    IGNORED_PROFILE: "are in other colors than sRGB and were left so, as --color_profiles=ignore says",
-}
 _UNITS = {"": 1, "B": 1, "KB": 1000, "MB": 1000**2, "GB": 1000**3, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
-
-
-def print_summary(manifest: Manifest) -> None:
-    """Prints a line for each split, then what was encoded again, what else is counted, and what was rejected."""
-    for name, split in manifest.splits.items():
-        sizes = [shard.num_bytes for shard in split.shards]
-        without = [manifest.classes[label] for label, count in enumerate(split.class_counts) if not count]
-        print_line(
-            f"{name}: {split.num_examples:,} examples of {len(manifest.classes)} classes"
-            + (f", none of {without[0]!r}" + f" and {len(without) - 1} more" * (len(without) > 1) if without else "")
-            + " in "
-            + (
-                f"{len(sizes)} shards, {size(min(sizes))} to {size(max(sizes))} each"
-                if sizes[1:]
-                else f"1 shard, {size(sizes[0])}"
-            )
-        )
-    num_examples = sum(split.num_examples for split in manifest.splits.values())
-    if num_fixed := sum(manifest.num_fixed.values()):
-        print_line(f"re-encoded: {num_fixed:,} of {num_examples:,} images ({_most(manifest.num_fixed)})")
-    for what, count in manifest.num_noted.items():
-        print_line(f"{what}: {count:,} of {num_examples:,} images {NOTED.get(what, '')}".rstrip())
-    rejected = sum(manifest.num_rejected.values())
-    reasons = ", ".join(f"{reason} {count}" for reason, count in manifest.num_rejected.items())
-    print_line(
-        f"rejected: {rejected:,} of {manifest.num_inputs:,} inputs"
-        + (f" ({reasons}), each in {manifest.path}/{REJECTED_NAME}" if rejected else "")
-    )
-
-
-def _most(counts: dict[str, int], limit: int = 8) -> str:
-    """Returns the largest counts by name, the largest first."""
-    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    more = f" and {len(ordered) - limit} rarer kinds" if len(ordered) > limit else ""
-    return ", ".join(f"{name} {count:,}" for name, count in ordered[:limit]) + more
-
-
-def size(num_bytes: int) -> str:
-    """Returns bytes as a person reads them, e.g. "98.2 MB"."""
-    for unit, unit_bytes in (("GB", 1000**3), ("MB", 1000**2), ("KB", 1000)):
-        if num_bytes >= unit_bytes:
-            return f"{num_bytes / unit_bytes:.3g} {unit}"
-    return f"{num_bytes} bytes"
 
 
 def num_bytes(text: str) -> int:

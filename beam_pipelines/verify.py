@@ -20,6 +20,7 @@ from beam_pipelines.conversion.output import (
     REJECTED_NAME,
     complete_manifest,
     dataset_files,
+    index_content,
     list_dataset,
     optional_files,
 )
@@ -163,7 +164,7 @@ def _check_decoded(record: Record, named: str) -> str:
 def _check_index(manifest: Manifest, shard: Shard, rows: list[IndexRow]) -> list[str]:
     path = f"{manifest.path}/{index_path(shard.name)}"
     try:
-        index = read_index(path, shard.num_examples)
+        index = read_index(index_content(path), shard.num_examples)
     except FileNotFoundError:
         return ["its index is missing"]
     except (OSError, ValueError, pa.ArrowException) as error:

@@ -29,7 +29,7 @@ import_tensorflow(verbose=False)
 from estimator_app import train as training  # noqa: E402
 from estimator_app.config import TrainConfig  # noqa: E402
 from estimator_app.trainers.tpu_estimator import train as estimator_training  # noqa: E402
-from estimator_app.trainers.tpu_estimator.estimator import make_estimator, tpu  # noqa: E402
+from estimator_app.trainers.tpu_estimator.model_fn import make_estimator, tpu  # noqa: E402
 from tpu_input import make_train_input_fn, read_manifest  # noqa: E402
 
 TURNS, STEPS = 3, 25  # of each input

@@ -25,7 +25,7 @@ from tpu_input.command_line import print_line, to_json
 
 if TYPE_CHECKING:
     from estimator_app.config import TrainConfig
-    from estimator_app.model.evaluation import Metrics
+    from estimator_app.model.metrics import Metrics
 
 
 def check(arguments: argparse.Namespace) -> None:
@@ -56,8 +56,7 @@ def train(arguments: argparse.Namespace) -> int:
     from estimator_app.model_dir.checkpoints import latest_step
     from estimator_app.model_dir.run_files import begun
     from estimator_app.train import run
-    from estimator_app.trainers.patience import Moved
-    from estimator_app.trainers.stopping import Stopped, on_signals
+    from estimator_app.trainers.interruption import Moved, Stopped, on_signals
     from tpu_input import read_manifest
 
     manifest, model_dir = read_manifest(arguments.dataset), arguments.model_dir
@@ -181,8 +180,7 @@ def export(arguments: argparse.Namespace) -> int:
 
 def predict(arguments: argparse.Namespace) -> int:
     """Prints a line for each image file; returns 1 when one could not be classified."""
-    from estimator_app.image_files import image_files
-    from estimator_app.predict import predict, write
+    from estimator_app.predict import image_files, predict, write
     from estimator_app.saved_model.classifier import load_classifier
 
     classifier, left_out = load_classifier(arguments.export_dir), Counter[str]()

@@ -9,16 +9,16 @@ from collections.abc import Iterator, Mapping
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from estimator_app.model.evaluation import watchable
+from estimator_app.model.metrics import watchable
 from estimator_app.model.networks import check_network, find_network
-from estimator_app.model.optimizers import OPTIMIZERS
-from estimator_app.model.schedule import DECAYS, Schedule
+from estimator_app.model.optimizers import DECAYS, OPTIMIZERS, Schedule
 from estimator_app.runtime.choices import check_choice
 from estimator_app.runtime.files import parse_json
-from estimator_app.trainers.registry import LOOPS, default_loop
+from estimator_app.runtime.tensorflow_startup import has_estimator
 from tpu_input.config import InputConfig, fitting_input, image_side
 from tpu_input.dataset_format.records import Manifest
 
+LOOPS = ("estimator", "strategy")
 FORMAT_VERSION = 3
 PRECISIONS = ("float32", "bfloat16")
 CLASS_WEIGHTS = ("equal", "balanced")
@@ -349,3 +349,8 @@ def _flat(config: TrainConfig) -> dict[str, Any]:
     fields = dataclasses.asdict(config)
     fields |= fields.pop("input")
     return {name: fields[name] for name in fields if name not in _MAY_CHANGE | _OF_DATASET | {"fingerprint"}}
+
+
+def default_loop() -> str:
+    """Returns the loop of a new run: TPUEstimator as long as TensorFlow has it."""
+    return "estimator" if has_estimator() else "strategy"

@@ -16,9 +16,8 @@ import tensorflow as tf
 
 from estimator_app.config import TrainConfig
 from estimator_app.export import read_origin
-from estimator_app.model.evaluation import Metrics
 from estimator_app.model.losses import cross_entropy
-from estimator_app.model.metrics import batch_sums, results
+from estimator_app.model.metrics import Metrics, batch_sums, results
 from estimator_app.runtime.host_memory import check_batch
 from estimator_app.runtime.record_errors import named
 from estimator_app.saved_model.classifier import Array, Classifier

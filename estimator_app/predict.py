@@ -6,16 +6,25 @@ paths ──batches──▶ read, stored.py ──Classifier──▶ Predictio
 from __future__ import annotations
 
 import dataclasses
+import glob
+import io
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+import os
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import tensorflow as tf
+from PIL import Image
 
-from estimator_app.image_files import read
+from estimator_app.runtime.files import is_in_bucket, reason
 from estimator_app.saved_model.classifier import Array, Classifier
-from estimator_app.stored import as_stored
 from tpu_input.command_line import to_json
+from tpu_input.dataset_format import color_profiles
+from tpu_input.dataset_format.decode_limits import MAX_PIXELS, too_large, too_many_bytes, too_slow
+from tpu_input.dataset_format.orientation import FORMATS, KEPT_MODES, has_unknown_range, turn, upright
 
 # Reads at the same time: from a bucket each waits for tens of milliseconds.
 _READERS = 16
@@ -115,3 +124,115 @@ def write(
             warn(f"{result[0]}: {result[1]}")
             failed += 1
     return classified, failed
+
+
+_ENDINGS = (".jpg", ".jpeg", ".jpe", ".jfif", ".png")
+
+
+def image_files(named: Sequence[str], left_out: Counter[str]) -> Iterator[str]:
+    """Yields paths: of files as they are named, of folders all images in them and below, of globs what matches.
+
+    No more than the names in one folder are held in memory.
+
+    Args:
+      named: Paths, folders, globs; also URIs.
+      left_out: Counts what in folders has the name of no image, or is neither a file nor a folder, by endings.
+    """
+    for name in named:
+        matches = [name]
+        if any(sign in name for sign in "*?[") and not (tf.io.gfile if _is_uri(name) else os.path).exists(name):
+            matches = sorted((tf.io.gfile if _is_uri(name) else glob).glob(name)) or [name]
+        for path in matches:
+            # In a bucket isdir takes two requests, before any is made for the next file.
+            if not (is_in_bucket(path) and _is_image(path)) and _is_folder(path):
+                yield from _below(path.rstrip("/"), left_out)
+            else:
+                yield path
+
+
+def _below(folder: str, left_out: Counter[str]) -> Iterator[str]:
+    for name in sorted((tf.io.gfile if _is_uri(folder) else os).listdir(folder)):
+        path = f"{folder}/{name.rstrip('/')}"
+        if name.startswith("."):  # what file managers leave behind
+            continue
+        if not _is_uri(folder) and _is_special(path):
+            left_out[os.path.splitext(name)[1]] += 1
+        elif _is_image(name):  # asked first, for the same reason
+            yield path
+        elif name.endswith("/") or _is_folder(path):
+            yield from _below(path, left_out)
+        else:
+            left_out[os.path.splitext(name)[1]] += 1
+
+
+def _is_uri(path: str) -> bool:
+    """Returns whether a path is left to TensorFlow, which loses all of a local folder that has a name not in UTF-8."""
+    return "://" in path
+
+
+def _is_folder(path: str) -> bool:
+    return bool((tf.io.gfile if _is_uri(path) else os.path).isdir(path))
+
+
+def _is_special(path: str) -> bool:
+    """Returns whether a path is that of a pipe or a device, which would be waited for."""
+    return os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
+
+
+def _is_image(name: str) -> bool:
+    return name.lower().endswith(_ENDINGS)
+
+
+def read(path: str) -> bytes | ValueError:
+    """Returns a file's bytes, or why it cannot be read."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:  # neither TensorFlow nor a line of JSON can have it
+        return ValueError("the name is not UTF-8; rename the file")
+    if not _is_uri(path) and _is_special(path):
+        return ValueError("it is a pipe or a device; save it as a file")
+    try:
+        with tf.io.gfile.GFile(path, "rb") as file:
+            if why := too_many_bytes(file.size()):
+                return ValueError(why)
+            content: bytes = file.read()
+            return content
+    except (OSError, tf.errors.OpError) as error:
+        return ValueError(reason(error) if isinstance(error, tf.errors.OpError) else str(error))
+
+
+_QUALITY = 90  # what a conversion encodes with unless told otherwise
+
+
+def as_stored(encoded: bytes) -> bytes | ValueError:
+    """Returns the file that a conversion would have stored, or why it would have stored none.
+
+    A file that cannot be opened is returned as it is: whoever decodes it says what it is.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about odd metadata, and sizes that are checked below
+            image = Image.open(io.BytesIO(encoded), formats=FORMATS)
+    except Image.DecompressionBombError as error:
+        return ValueError(f"{error}; make the image smaller")
+    except Exception:  # UnidentifiedImageError, and whatever else damaged headers provoke
+        return encoded
+    if why := too_large(image, MAX_PIXELS):
+        return ValueError(f"{why}; make the image smaller")
+    if why := too_slow(image, encoded, MAX_PIXELS):
+        return ValueError(f"{why}; save it again as a baseline JPEG")
+    is_srgb = color_profiles.effect(image) != "converted"
+    if image.format in ("JPEG", "MPO") and image.mode in KEPT_MODES and turn(image) is None and is_srgb:
+        return encoded
+    try:
+        if image.format != "MPO" and getattr(image, "is_animated", False):  # MPO: a preview behind the photograph
+            return ValueError(f"{image.format} of {getattr(image, 'n_frames', 0)} frames; give one of them as a file")
+        if has_unknown_range(image):
+            return ValueError(
+                f"{image.format} of mode {image.mode}, whose black and white are unknown; scale it to 8 bits"
+            )
+        buffer = io.BytesIO()
+        upright(image).save(buffer, "JPEG", quality=_QUALITY, comment=b"")
+        return buffer.getvalue()
+    except Exception:  # Pillow's decoders raise OSError, SyntaxError, IndexError, struct.error, …
+        return ValueError(f"a damaged {image.format} file")

@@ -21,21 +21,20 @@ import tensorflow as tf
 
 from estimator_app.config import TrainConfig
 from estimator_app.export import copy_export, export_model, read_origin
-from estimator_app.model.evaluation import Metrics
+from estimator_app.model.metrics import Metrics
 from estimator_app.model_dir.checkpoints import latest_step
 from estimator_app.model_dir.exports import EXPORTS_NAME, KINDS, check_no_links, folder, keep, read_exports, read_kept
 from estimator_app.model_dir.history import Row, best, is_stale, read_history, with_row, write_history
 from estimator_app.model_dir.lock import locked, take_over
-from estimator_app.model_dir.pictures import write_inputs, write_pictures
+from estimator_app.model_dir.plots import write_inputs, write_pictures
 from estimator_app.model_dir.run_files import Finished, check_free, claim, read_finished, write_finished
 from estimator_app.runtime import files
 from estimator_app.runtime.host_memory import check_batch
 from estimator_app.runtime.tpu import Tpu
-from estimator_app.trainers.patience import no_recovery_in_place, patiently
+from estimator_app.trainers.checks import num_examples
+from estimator_app.trainers.interruption import Stopped, no_recovery_in_place, patiently
 from estimator_app.trainers.progress import TimeLeft
 from estimator_app.trainers.registry import Loop, find_loop
-from estimator_app.trainers.stopping import Stopped
-from estimator_app.trainers.tpu_estimator.train import num_examples
 from tpu_input import Manifest, read_manifest
 from tpu_input.pipeline.caching import cache_bytes, check_memory
 from tpu_input.pipeline.hosts import Host

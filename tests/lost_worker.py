@@ -22,7 +22,7 @@ import tensorflow as tf  # noqa: E402
 from app_fixtures import configured  # noqa: E402
 
 from estimator_app import train as training  # noqa: E402
-from estimator_app.trainers.patience import Moved  # noqa: E402
+from estimator_app.trainers.interruption import Moved  # noqa: E402
 from estimator_app.trainers.progress import Progress  # noqa: E402
 from tpu_input import read_manifest  # noqa: E402
 

@@ -7,8 +7,8 @@ import tensorflow as tf
 from app_fixtures import configured, keras_warns
 
 from estimator_app import train as training
+from estimator_app.config import default_loop
 from estimator_app.trainers.progress import Progress
-from estimator_app.trainers.registry import default_loop
 
 pytestmark = keras_warns
 KINDS = ["estimator", "strategy"] if default_loop() == "estimator" else ["strategy"]

@@ -22,9 +22,9 @@ from beam_pipelines import storage
 from beam_pipelines.__main__ import main
 from beam_pipelines.conversion import shard_writing
 from beam_pipelines.convert import convert
-from beam_pipelines.flag_values import print_summary
 from beam_pipelines.repair import repair
 from beam_pipelines.report.page import write_report
+from beam_pipelines.report.summary import print_summary
 from beam_pipelines.sample_digits import write_sample
 from beam_pipelines.storage import local as local_files
 from beam_pipelines.verify import verify

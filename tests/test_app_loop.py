@@ -22,7 +22,7 @@ from estimator_app.model_dir.history import best, read_history
 from estimator_app.model_dir.lock import locked
 from estimator_app.model_dir.run_files import read_finished
 from estimator_app.trainers.tpu_estimator import train as estimator_training
-from estimator_app.trainers.tpu_estimator.estimator import make_estimator
+from estimator_app.trainers.tpu_estimator.model_fn import make_estimator
 from tpu_input import read_manifest
 from tpu_input.dataset_format import records as record_format
 

@@ -112,7 +112,7 @@ def test_flags_win_and_are_said_where_they_surprise(small):
 
 
 def test_a_dataset_that_does_not_know_its_sizes_is_fed_at_224_and_that_is_said(small):
-    unknown = dataclasses.replace(small.split("train"), height=(0, 0.0, 0), width=(0, 0.0, 0))  # Manifest.from_shards()
+    unknown = dataclasses.replace(small.split("train"), height=(0, 0.0, 0), width=(0, 0.0, 0))  # manifest_from_shards()
     fed, line, notes = told(dataclasses.replace(small, splits=small.splits | {"train": unknown}))
     assert (fed.image_size, fed.crop_area, notes) == (224, (0.08, 1.0), [])
     assert line == "input: --image_size=224 --crop_area=0.08,1, as the images' sizes are not known"

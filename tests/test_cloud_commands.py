@@ -7,7 +7,7 @@ import json
 import pytest
 from gs import FLAGS
 
-from estimator_app.trainers.registry import default_loop
+from estimator_app.config import default_loop
 
 pytestmark = pytest.mark.cloud
 SHARD = "train-00002-of-00009.tfrecord"

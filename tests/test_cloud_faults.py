@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from estimator_app.trainers.registry import default_loop
+from estimator_app.config import default_loop
 
 pytestmark = pytest.mark.cloud
 SHARD = "train-00002-of-00009.tfrecord"

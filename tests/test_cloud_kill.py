@@ -16,7 +16,7 @@ from conftest import local
 from test_convert import options
 
 from beam_pipelines import storage
-from beam_pipelines.conversion.lock import locked
+from beam_pipelines.conversion.output import locked
 from beam_pipelines.conversion.working_folder import Work
 from beam_pipelines.convert import convert
 from beam_pipelines.storage import gcs_lock

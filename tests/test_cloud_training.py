@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from estimator_app.config import LOOPS, default_loop
 from estimator_app.model_dir.history import read_history
-from estimator_app.trainers.registry import LOOPS, default_loop
 
 pytestmark = pytest.mark.cloud
 

@@ -17,7 +17,7 @@ from PIL import Image, ImageCms
 
 from beam_pipelines.images.check import IGNORED_PROFILE, UNUSABLE_PROFILE, check_image
 from beam_pipelines.options import ImageOptions
-from estimator_app.stored import as_stored
+from estimator_app.predict import as_stored
 
 pytestmark = keras_warns
 D65 = (0.3127, 0.3290)

@@ -42,7 +42,7 @@ def test_every_digit_is_in_one_shard_with_its_own_bytes_and_label(digits, digits
 def test_the_index_finds_every_record(digits_dataset):
     shard = digits_dataset.split("train").shards[3]
     data = Path(digits_dataset.path, shard.name).read_bytes()
-    index = read_index(f"{digits_dataset.path}/{index_path(shard.name)}")
+    index = read_index(Path(digits_dataset.path, index_path(shard.name)).read_bytes())
     assert len(index) == shard.num_examples
     for row in index:
         payload = data[row.offset : row.offset + row.length][12:-4]

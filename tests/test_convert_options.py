@@ -16,7 +16,7 @@ from conftest import files, local
 from PIL import Image
 from test_convert import options
 
-from beam_pipelines.conversion import lock
+from beam_pipelines.conversion import output as lock
 from beam_pipelines.conversion.planning import build_planning
 from beam_pipelines.conversion.working_folder import Work
 from beam_pipelines.convert import build_writing, convert

@@ -11,7 +11,14 @@ import pytest
 import tensorflow as tf
 
 import beam_pipelines.__main__
-from tpu_input import InputConfig, Manifest, find_undecodable, make_eval_input_fn, make_train_input_fn, read_manifest
+from tpu_input import (
+    InputConfig,
+    find_undecodable,
+    make_eval_input_fn,
+    make_train_input_fn,
+    manifest_from_shards,
+    read_manifest,
+)
 from tpu_input.dataset_format import records as record_format
 
 CONFIG = InputConfig(image_size=8)
@@ -210,7 +217,7 @@ def test_what_only_the_decoder_refuses_is_found_afterwards(dataset_copy, others)
     rewrite(dataset_copy, changed(encoded=b"\xff\xd8\xff" + bytes(200) + b"\xff\xd9"))  # begins and ends as a JPEG
     manifest = read_manifest(dataset_copy)
     if others:
-        manifest = Manifest.from_shards(f"{dataset_copy}/train-*", classes=10)
+        manifest = manifest_from_shards(f"{dataset_copy}/train-*", classes=10)
     with pytest.raises(tf.errors.InvalidArgumentError) as caught:
         epoch(dataset_copy, make_train_input_fn)
     assert find_undecodable(manifest, "train", caught.value.message) == f"record 5 of '{dataset_copy}/{SHARD}'"

@@ -13,9 +13,9 @@ from app_fixtures import configured, keras_warns
 
 from estimator_app import train as training
 from estimator_app.__main__ import main
+from estimator_app.config import LOOPS, default_loop
 from estimator_app.model_dir.checkpoints import damage, latest_checkpoint, newest_whole
 from estimator_app.model_dir.run_files import claim
-from estimator_app.trainers.registry import LOOPS, default_loop
 
 pytestmark = keras_warns
 OPTIONS = {"network": "test_damaged_checkpoints:small", "train_steps": 4, "steps_per_eval": 2, "decay_steps": 6}

@@ -15,7 +15,7 @@ from conftest import local
 from beam_pipelines.convert import convert
 from beam_pipelines.options import ConvertOptions, Source
 from estimator_app.__main__ import main
-from estimator_app.trainers.registry import LOOPS, default_loop
+from estimator_app.config import LOOPS, default_loop
 
 pytestmark = keras_warns
 ROOT = Path(__file__).parent.parent

@@ -19,7 +19,7 @@ from beam_pipelines.images import check
 from beam_pipelines.images.check import Rejected, check_image
 from beam_pipelines.options import ImageOptions
 from beam_pipelines.report.thumbnails import thumbnail
-from estimator_app.stored import as_stored
+from estimator_app.predict import as_stored
 from tpu_input.dataset_format.decode_limits import MAX_PIXELS, PILLOW_MAX_PIXELS
 from tpu_input.dataset_format.jpeg_markers import num_scans
 

@@ -11,7 +11,7 @@ from conftest import Context, local
 
 from beam_pipelines.convert import convert
 from beam_pipelines.options import ConvertOptions, Source
-from tpu_input import InputConfig, Manifest, RecordSpec, eval_steps, evaluate, make_eval_input_fn
+from tpu_input import InputConfig, Manifest, RecordSpec, eval_steps, evaluate, make_eval_input_fn, manifest_from_shards
 
 CONFIG = InputConfig(image_size=8, eval_crop=1.0)
 
@@ -64,7 +64,7 @@ def keyed(folder, num_shards: int, total: int) -> Manifest:
                 example.features.feature["image"].bytes_list.value.append(b"\xff")
                 example.features.feature["key"].int64_list.value.append(key)
                 writer.write(example.SerializeToString())
-    return Manifest.from_shards({"validation": f"{folder}/validation-*"}, spec, classes=total)
+    return manifest_from_shards({"validation": f"{folder}/validation-*"}, spec, classes=total)
 
 
 # Shards with 0 to 37 examples; fewer shards than hosts, as many, more; batches that divide the examples and do not.

@@ -13,11 +13,11 @@ import tensorflow as tf
 from app_fixtures import configured, held_out_records, keras_warns
 
 from estimator_app import train as training
+from estimator_app.config import LOOPS
 from estimator_app.evaluate import evaluate_checkpoint, evaluate_export
-from estimator_app.model.evaluation import watchable
+from estimator_app.model.metrics import watchable
 from estimator_app.saved_model.classifier import load_classifier
 from estimator_app.saved_model.find import find_checkpoint
-from estimator_app.trainers.registry import LOOPS
 from tpu_input import read_manifest
 from tpu_input.dataset_format import records as record_format
 

@@ -22,7 +22,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 from estimator_app.export import export_model, read_origin
 from estimator_app.saved_model.classifier import load_classifier
 from estimator_app.saved_model.find import find_export
-from estimator_app.trainers.tpu_estimator.estimator import make_estimator
+from estimator_app.trainers.tpu_estimator.model_fn import make_estimator
 from tpu_input import make_eval_input_fn
 
 pytestmark = keras_warns

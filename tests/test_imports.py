@@ -86,6 +86,7 @@ def test_every_public_name_of_tpu_input_is_there_and_pinned():
         "make_predict_input_fn",
         "make_serving_input_receiver_fn",
         "make_train_input_fn",
+        "manifest_from_shards",
         "params_from_context",
         "read_manifest",
     ]

@@ -9,8 +9,9 @@ import pytest
 import tensorflow as tf
 from app_fixtures import configured, keras_warns
 
+from estimator_app.config import default_loop
 from estimator_app.model_dir.checkpoints import OF_OBJECT
-from estimator_app.trainers.registry import default_loop, find_loop
+from estimator_app.trainers.registry import find_loop
 from tpu_input import make_train_input_fn
 
 pytestmark = keras_warns

@@ -14,7 +14,7 @@ from app_fixtures import configured, keras_warns
 
 from estimator_app import train as training
 from estimator_app.trainers.tpu_estimator import train as estimator_training
-from estimator_app.trainers.tpu_estimator.estimator import make_estimator
+from estimator_app.trainers.tpu_estimator.model_fn import make_estimator
 from tpu_input import make_eval_input_fn
 from tpu_input.dataset_format.records import Split
 

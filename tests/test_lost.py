@@ -16,11 +16,11 @@ from app_fixtures import configured, keras_warns
 from estimator_app import commands
 from estimator_app import train as training
 from estimator_app.__main__ import main
+from estimator_app.config import LOOPS, default_loop
 from estimator_app.model_dir.lock import LOCK_NAME
 from estimator_app.runtime.tensorflow_startup import one_line
-from estimator_app.trainers.patience import Moved
+from estimator_app.trainers.interruption import Moved
 from estimator_app.trainers.progress import Progress
-from estimator_app.trainers.registry import LOOPS, default_loop
 
 pytestmark = keras_warns
 HERE = Path(__file__).parent

@@ -10,7 +10,7 @@ import tensorflow as tf
 from app_fixtures import OPTIONS
 
 from estimator_app.config import TrainConfig
-from estimator_app.model.evaluation import Metrics
+from estimator_app.model.metrics import Metrics
 from estimator_app.model_dir.run_files import (
     Finished,
     begun,

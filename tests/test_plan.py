@@ -8,9 +8,8 @@ from collections import Counter
 
 import pytest
 
-from beam_pipelines.conversion.plan import Plan, by_bucket, choose_split, cut
+from beam_pipelines.conversion.plan import Plan, Survey, by_bucket, choose_split, cut
 from beam_pipelines.conversion.planning import registry
-from beam_pipelines.conversion.survey import Survey
 from beam_pipelines.options import ConvertOptions, Source
 from beam_pipelines.sources.rows import Row
 

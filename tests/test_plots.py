@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from estimator_app.model.evaluation import Metrics
+from estimator_app.model.metrics import Metrics
 from estimator_app.model_dir.history import Row
 from estimator_app.model_dir.plots import draw_confusion, draw_curves
 

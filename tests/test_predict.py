@@ -14,8 +14,7 @@ import pytest
 from app_fixtures import keras_warns
 from PIL import Image
 
-from estimator_app.image_files import image_files, read
-from estimator_app.predict import Prediction, predict, write
+from estimator_app.predict import Prediction, image_files, predict, read, write
 from estimator_app.saved_model.classifier import Classifier, load_classifier
 
 pytestmark = keras_warns

@@ -9,8 +9,8 @@ import tensorflow as tf
 from app_fixtures import configured, keras_warns
 from test_app_commands import FLAGS, refused, run
 
+from estimator_app.config import default_loop
 from estimator_app.model_dir.run_files import claim
-from estimator_app.trainers.registry import default_loop
 
 pytestmark = keras_warns
 LOOP = default_loop()

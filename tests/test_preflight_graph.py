@@ -14,7 +14,7 @@ pytest.importorskip("tensorflow_estimator", reason="TPUEstimator ends with Tenso
 from estimator_app.preflight.findings import FAILS, GOOD
 from estimator_app.preflight.graph import check_build, cluster
 from estimator_app.runtime.topologies import find_topology
-from estimator_app.trainers.tpu_estimator.estimator import make_estimator
+from estimator_app.trainers.tpu_estimator.model_fn import make_estimator
 from tpu_input import make_eval_input_fn, make_train_input_fn
 
 pytestmark = keras_warns

@@ -8,11 +8,10 @@ import pytest
 import tensorflow as tf
 from app_fixtures import configured, keras_warns
 
-from estimator_app.config import TrainConfig
+from estimator_app.config import TrainConfig, default_loop
 from estimator_app.preflight.findings import COSTS, FAILS, GOOD
 from estimator_app.preflight.preflight import make_step
 from estimator_app.preflight.xla import check_hlo
-from estimator_app.trainers.registry import default_loop
 from tpu_input import make_train_input_fn
 
 pytestmark = keras_warns

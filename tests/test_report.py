@@ -210,7 +210,7 @@ def test_no_manifest_is_one_line_and_exit_code_2(tmp_path, capsys):
         (lambda path: shutil.copy(path.with_name("validation-00001-of-00002.parquet"), path), "rows for"),
         (lambda path: pq.write_table(pq.read_table(path).drop_columns("dhash"), path), "has no dhash, as an earlier"),
         (
-            lambda path: write_index(str(path), [row._replace(label=10) for row in read_index(str(path))]),
+            lambda path: write_index(str(path), [row._replace(label=10) for row in read_index(path.read_bytes())]),
             "has labels that are no class",
         ),
     ],

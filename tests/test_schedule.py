@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 from app_fixtures import configured
 
-from estimator_app.model.schedule import DECAYS, Schedule
+from estimator_app.model.optimizers import DECAYS, Schedule
 
 
 def published(peak, warmup_steps, decay_steps, decay, steps):

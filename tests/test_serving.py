@@ -43,7 +43,7 @@ def test_the_receiver_is_built_without_autograph(monkeypatch):
         seen.append(tf.__internal__.autograph.control_status_ctx().status.name)
         return decode_for_evaluation(encoded, config)
 
-    monkeypatch.setattr("tpu_input.serving.decode_for_evaluation", decode)
+    monkeypatch.setattr("tpu_input.predict.decode_for_evaluation", decode)
     with tf.Graph().as_default():
         make_serving_input_receiver_fn(InputConfig(16))()
     assert seen == ["DISABLED"]

@@ -12,7 +12,15 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from tpu_input import InputConfig, Manifest, datasets, eval_steps, make_eval_input_fn, make_train_input_fn
+from tpu_input import (
+    InputConfig,
+    Manifest,
+    datasets,
+    eval_steps,
+    make_eval_input_fn,
+    make_train_input_fn,
+    manifest_from_shards,
+)
 from tpu_input.dataset_format import records as record_format
 from tpu_input.dataset_format.records import IMAGENET, MNIST, RecordSpec
 
@@ -50,14 +58,14 @@ def evaluated(manifest: Manifest, count: int) -> tuple[np.ndarray, list[int]]:
 
 def test_imagenet_s_labels_are_counted_from_one(tmp_path):
     pattern = write(tmp_path, [encoded(n, "JPEG") for n in range(12)], IMAGENET)
-    manifest = Manifest.from_shards(pattern, record=IMAGENET, classes=10)
+    manifest = manifest_from_shards(pattern, record=IMAGENET, classes=10)
     assert [shard.num_examples for shard in manifest.split("train").shards] == [5, 5, 2]
     assert evaluated(manifest, 12)[1] == [n % 10 for n in range(12)]
 
 
 def test_mnist_s_raw_pixels_become_three_channels(tmp_path):
     pattern = write(tmp_path, [pixels(n, 1).tobytes() for n in range(12)], MNIST)
-    images, labels = evaluated(Manifest.from_shards(pattern, record=MNIST, classes=10), 12)
+    images, labels = evaluated(manifest_from_shards(pattern, record=MNIST, classes=10), 12)
     np.testing.assert_array_equal(images, np.stack([np.repeat(pixels(n, 1), 3, -1) for n in range(12)]))
     assert labels == [n % 10 for n in range(12)]
 
@@ -66,7 +74,7 @@ def test_mnist_s_raw_pixels_become_three_channels(tmp_path):
 @pytest.mark.long
 def test_pngs_are_decoded_also_among_jpegs(tmp_path, spec):
     files = [encoded(n, "PNG" if spec.encoding == "png" or n % 2 else "JPEG") for n in range(12)]
-    manifest = Manifest.from_shards(write(tmp_path, files, spec), record=spec, classes=10)
+    manifest = manifest_from_shards(write(tmp_path, files, spec), record=spec, classes=10)
     images, _ = evaluated(manifest, 12)
     np.testing.assert_array_equal(images[1::2], np.stack([pixels(n) for n in range(1, 12, 2)]))
     features, _ = next(make_train_input_fn(manifest, WHOLE)({"batch_size": 12}).as_numpy_iterator())
@@ -75,7 +83,7 @@ def test_pngs_are_decoded_also_among_jpegs(tmp_path, spec):
 
 def test_raw_pixels_of_another_size_are_an_error_that_names_the_record(tmp_path):
     files = [bytes(784), bytes(783)]
-    manifest = Manifest.from_shards(write(tmp_path, files, MNIST), record=MNIST, classes=10)
+    manifest = manifest_from_shards(write(tmp_path, files, MNIST), record=MNIST, classes=10)
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"record 1 of .*train-00000 holds no raw image"):
         evaluated(manifest, 2)
 
@@ -85,21 +93,21 @@ def test_splits_are_named_by_pattern_and_evaluation_counts_them(tmp_path):
         split: write(tmp_path, [encoded(0, "JPEG")] * count, IMAGENET, split)
         for split, count in (("train", 7), ("validation", 11))
     }
-    manifest = Manifest.from_shards(patterns, record=IMAGENET)
+    manifest = manifest_from_shards(patterns, record=IMAGENET)
     assert len(manifest.classes) == 1000
     assert eval_steps(manifest, "validation", 4) == 3
 
 
 def test_counts_are_kept_and_counted_again_for_what_has_changed(tmp_path, monkeypatch):
     pattern = write(tmp_path, [encoded(0, "JPEG")] * 12, IMAGENET)
-    first = Manifest.from_shards(pattern, record=IMAGENET)
+    first = manifest_from_shards(pattern, record=IMAGENET)
     counted = []
     monkeypatch.setattr(datasets, "_count", lambda path, num_bytes: counted.append(path) or 99)
-    assert Manifest.from_shards(pattern, record=IMAGENET) == first
+    assert manifest_from_shards(pattern, record=IMAGENET) == first
     assert not counted
     with (tmp_path / "train-00001").open("ab") as file:
         file.write(record_format.frame(b""))
-    changed = Manifest.from_shards(pattern, record=IMAGENET).split("train").shards
+    changed = manifest_from_shards(pattern, record=IMAGENET).split("train").shards
     assert [shard.num_examples for shard in changed] == [5, 99, 2]
     assert json.loads((tmp_path / datasets.COUNTS_NAME).read_text())["train-00000"][1] == 5
 
@@ -108,18 +116,18 @@ def test_a_star_that_matches_the_counts_and_a_folder_means_the_shards(tmp_path):
     write(tmp_path, [encoded(0, "JPEG")] * 7, IMAGENET)
     (tmp_path / "aside").mkdir()
     (tmp_path / f"{datasets.COUNTS_NAME}.interrupted").touch()
-    first = Manifest.from_shards(f"{tmp_path}/*", record=IMAGENET)
+    first = manifest_from_shards(f"{tmp_path}/*", record=IMAGENET)
     assert (tmp_path / datasets.COUNTS_NAME).exists()
-    assert Manifest.from_shards(f"{tmp_path}/*", record=IMAGENET) == first
-    assert Manifest.from_shards(f"{tmp_path}/*-*", record=IMAGENET) == first
+    assert manifest_from_shards(f"{tmp_path}/*", record=IMAGENET) == first
+    assert manifest_from_shards(f"{tmp_path}/*-*", record=IMAGENET) == first
     assert [shard.name for shard in first.split("train").shards] == ["train-00000", "train-00001"]
     with pytest.raises(ValueError, match=r"no file matches '.*/as\*'"):
-        Manifest.from_shards(f"{tmp_path}/as*")
+        manifest_from_shards(f"{tmp_path}/as*")
 
 
 def test_our_own_index_counts_without_reading_the_shards(dataset_copy, digits_dataset, monkeypatch):
     monkeypatch.setattr(datasets, "_count", None)
-    manifest = Manifest.from_shards(f"{dataset_copy}/train-*.tfrecord", classes=digits_dataset.classes)
+    manifest = manifest_from_shards(f"{dataset_copy}/train-*.tfrecord", classes=digits_dataset.classes)
     assert manifest.split("train").num_examples == digits_dataset.split("train").num_examples
 
 
@@ -130,19 +138,19 @@ def test_a_folder_that_cannot_be_written_is_counted_all_the_same(tmp_path, monke
         raise tf.errors.PermissionDeniedError(None, None, "no")
 
     monkeypatch.setattr(tf.io.gfile, "rename", refuse)
-    assert Manifest.from_shards(pattern, record=IMAGENET).split("train").num_examples == 3
+    assert manifest_from_shards(pattern, record=IMAGENET).split("train").num_examples == 3
 
 
 def test_what_is_no_such_dataset_is_said(tmp_path):
     with pytest.raises(ValueError, match=r"no file matches '.*nothing-\*'"):
-        Manifest.from_shards(str(tmp_path / "nothing-*"))
+        manifest_from_shards(str(tmp_path / "nothing-*"))
     pattern = write(tmp_path, [encoded(0, "JPEG")] * 7, IMAGENET)
     with pytest.raises(ValueError, match="has no bytes_list feature 'image_raw'; it has image/class/label, image/enc"):
-        Manifest.from_shards(pattern, record=MNIST)
+        manifest_from_shards(pattern, record=MNIST)
     size = os.path.getsize(tmp_path / "train-00001")
     os.truncate(tmp_path / "train-00001", size - 1)
     with pytest.raises(ValueError, match=f"train-00001' ends within its record 1, at byte .* of {size - 1}"):
-        Manifest.from_shards(pattern, record=IMAGENET)
+        manifest_from_shards(pattern, record=IMAGENET)
 
 
 @pytest.mark.parametrize(

@@ -61,8 +61,8 @@ CONVERT = ("convert", "--input={digits}", "--output={new}", "--shard_size=200KB"
 @pytest.mark.parametrize(
     ("place", "number", "code", "args"),
     [
-        ("beam_pipelines.conversion.processes:_wait", signal.SIGTERM, 143, CONVERT),
-        ("beam_pipelines.conversion.processes:_wait", signal.SIGINT, 130, CONVERT),
+        ("beam_pipelines.conversion.shard_writing:_wait", signal.SIGTERM, 143, CONVERT),
+        ("beam_pipelines.conversion.shard_writing:_wait", signal.SIGINT, 130, CONVERT),
         ("beam_pipelines.__main__:verify", signal.SIGTERM, 143, ("verify", "{dataset}")),
         ("beam_pipelines.__main__:write_sample", signal.SIGTERM, 143, ("sample", "{new}")),
     ],

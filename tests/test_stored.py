@@ -12,9 +12,8 @@ from test_upright import ORIENTED, directory, jpeg
 
 from beam_pipelines.images.check import check_image
 from beam_pipelines.options import ImageOptions
-from estimator_app.predict import predict
+from estimator_app.predict import as_stored, predict
 from estimator_app.saved_model.classifier import load_classifier
-from estimator_app.stored import as_stored
 
 pytestmark = keras_warns
 PIXELS = np.random.default_rng(0).integers(0, 256, [40, 60, 4], np.uint8)

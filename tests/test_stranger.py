@@ -23,7 +23,7 @@ from beam_pipelines.__main__ import main as beam_pipelines_main
 from beam_pipelines.conversion.plan import Plan
 from beam_pipelines.convert import convert
 from estimator_app.__main__ import main as estimator_app_main
-from tpu_input import Manifest, RecordSource, read_manifest
+from tpu_input import Manifest, RecordSource, manifest_from_shards, read_manifest
 from tpu_input.__main__ import main as tpu_input_main
 
 SHARD = "train-00000-of-00009.tfrecord"
@@ -320,7 +320,7 @@ def test_an_index_that_points_elsewhere_is_refused(dataset_copy, capsys):
 def test_counts_that_cannot_be_are_refused(content, dataset_copy):
     (dataset_copy / ".tpu_input_counts.json").write_text(content)
     with pytest.raises(ValueError, match=r"tpu_input_counts\.json' holds no counts of records: .*; remove it"):
-        Manifest.from_shards(f"{dataset_copy}/train-*", classes=10)
+        manifest_from_shards(f"{dataset_copy}/train-*", classes=10)
 
 
 @pytest.mark.parametrize("folder", ["repair", FINGERPRINT[:16]])

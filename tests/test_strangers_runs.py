@@ -20,7 +20,7 @@ from matplotlib.text import Text
 from estimator_app import train as training
 from estimator_app.__main__ import main
 from estimator_app.config import TrainConfig
-from estimator_app.model.evaluation import Metrics
+from estimator_app.model.metrics import Metrics
 from estimator_app.model_dir.history import Row
 from estimator_app.model_dir.plots import draw_confusion, draw_curves
 from estimator_app.model_dir.run_files import check_free, read_config, read_finished

@@ -14,16 +14,16 @@ import tensorflow as tf
 from app_fixtures import OPTIONS, configured, happening, held_out_records, keras_warns
 
 from estimator_app import train as training
-from estimator_app.config import TrainConfig
+from estimator_app.config import TrainConfig, default_loop
 from estimator_app.evaluate import evaluate_checkpoint, evaluate_export
 from estimator_app.export import read_origin
 from estimator_app.model_dir.checkpoints import OF_OBJECT
 from estimator_app.model_dir.history import read_history
 from estimator_app.saved_model.classifier import load_classifier
 from estimator_app.saved_model.find import find_checkpoint
+from estimator_app.trainers.interruption import Stopped
 from estimator_app.trainers.progress import Progress
-from estimator_app.trainers.registry import default_loop, find_loop
-from estimator_app.trainers.stopping import Stopped
+from estimator_app.trainers.registry import find_loop
 from estimator_app.trainers.tf_distribute import train as strategy_training
 from estimator_app.trainers.tf_distribute.trainer import make_trainer
 

@@ -9,7 +9,7 @@ from conftest import local
 from nasty import encoded
 from PIL import Image
 
-from beam_pipelines.conversion.receipts import Rejection
+from beam_pipelines.conversion.working_folder import Rejection
 from beam_pipelines.convert import convert
 from beam_pipelines.options import ConvertOptions, Source
 from beam_pipelines.report import thumbnails

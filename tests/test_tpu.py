@@ -12,8 +12,8 @@ import tensorflow as tf
 
 pytest.importorskip("tensorflow_estimator", reason="TPUEstimator ends with TensorFlow 2.15")
 
-from estimator_app.runtime.tpu import Tpu
-from estimator_app.trainers.patience import Backoff, Unreachable, patiently
+from estimator_app.runtime.tpu import Tpu, Unreachable
+from estimator_app.trainers.interruption import Backoff, patiently
 
 ENVIRONMENT = ("TPU_NAME", "TPU_CONFIG", "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS", "TPU_API_DISCOVERY_URL")
 

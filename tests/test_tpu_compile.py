@@ -8,12 +8,12 @@ import pytest
 from app_fixtures import configured, keras_warns
 from test_app_commands import run
 
+from estimator_app.config import default_loop
 from estimator_app.preflight.compile import check_compile
 from estimator_app.preflight.compiler import Compiler
 from estimator_app.preflight.findings import COSTS, FAILS, GOOD
 from estimator_app.preflight.preflight import lowered
 from estimator_app.runtime.topologies import find_topology
-from estimator_app.trainers.registry import default_loop
 from tpu_input import make_train_input_fn
 
 pytestmark = [pytest.mark.preflight, keras_warns]

@@ -18,9 +18,8 @@ from app_fixtures import configured, keras_warns
 from estimator_app.preflight.graph import all_ops, build, cluster, fed
 from estimator_app.runtime.topologies import find_topology
 from estimator_app.runtime.tpu import check_paths
-from estimator_app.trainers.tpu_estimator.estimator import make_estimator
 from estimator_app.trainers.tpu_estimator.keras_in_graph import KerasInGraph
-from estimator_app.trainers.tpu_estimator.model_fn import make_model_fn
+from estimator_app.trainers.tpu_estimator.model_fn import make_estimator, make_model_fn
 from tpu_input import InputConfig, make_eval_input_fn, make_train_input_fn
 
 pytestmark = keras_warns

@@ -43,7 +43,7 @@ def test_a_truncated_shard_is_found(dataset_copy):
 
 
 def test_a_shard_cut_between_two_records_is_found(dataset_copy):
-    last = read_index(str(dataset_copy / "index" / f"{SHARD}.parquet"))[-1]
+    last = read_index((dataset_copy / "index" / f"{SHARD}.parquet").read_bytes())[-1]
     edit(dataset_copy / f"{SHARD}.tfrecord", lambda data: data[: last.offset])
     found = problems(dataset_copy)
     assert any("holds 175 readable records, the manifest says 176" in problem for problem in found)
@@ -85,7 +85,7 @@ def test_a_report_and_dali_s_index_files_are_welcome(dataset_copy):
 
 def test_a_wrong_index_is_found(dataset_copy):
     path = str(dataset_copy / "index" / f"{SHARD}.parquet")
-    index = read_index(path)
+    index = read_index(Path(path).read_bytes())
     with open(path, "wb") as file:
         write_index(file, [index[0]._replace(offset=1), *index[1:]])
     assert problems(dataset_copy) == [f"{SHARD}.tfrecord: its index does not agree with its records"]

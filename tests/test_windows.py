@@ -8,7 +8,7 @@ import tensorflow as tf
 from scipy import stats
 
 from tpu_input import InputConfig
-from tpu_input.pipeline.windows import random_window
+from tpu_input.pipeline.images import random_window
 
 
 def published(height: int, width: int, areas, aspects, random: np.random.Generator) -> tuple[int, int, int, int]:

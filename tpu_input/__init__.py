@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tpu_input.config import InputConfig
-    from tpu_input.damage import find_undecodable
     from tpu_input.dataset_format.records import Manifest, RecordSpec
+    from tpu_input.datasets import find_undecodable, manifest_from_shards, read_manifest
     from tpu_input.evaluate import eval_steps, make_eval_input_fn
     from tpu_input.interop import as_numpy, params_from_context
     from tpu_input.pipeline.device import from_infeed
-    from tpu_input.pipeline.reading import read_manifest
-    from tpu_input.predict import make_predict_input_fn
+    from tpu_input.predict import make_predict_input_fn, make_serving_input_receiver_fn
     from tpu_input.record_source import RecordSource
-    from tpu_input.serving import make_serving_input_receiver_fn
     from tpu_input.train import make_train_input_fn
 
 _HOMES = {
@@ -28,14 +26,15 @@ _HOMES = {
     "RecordSpec": "tpu_input.dataset_format.records",
     "as_numpy": "tpu_input.interop",
     "eval_steps": "tpu_input.evaluate",
-    "find_undecodable": "tpu_input.damage",
+    "find_undecodable": "tpu_input.datasets",
     "from_infeed": "tpu_input.pipeline.device",
     "make_eval_input_fn": "tpu_input.evaluate",
     "make_predict_input_fn": "tpu_input.predict",
-    "make_serving_input_receiver_fn": "tpu_input.serving",
+    "make_serving_input_receiver_fn": "tpu_input.predict",
     "make_train_input_fn": "tpu_input.train",
+    "manifest_from_shards": "tpu_input.datasets",
     "params_from_context": "tpu_input.interop",
-    "read_manifest": "tpu_input.pipeline.reading",
+    "read_manifest": "tpu_input.datasets",
 }
 
 __all__ = [
@@ -51,6 +50,7 @@ __all__ = [
     "make_predict_input_fn",
     "make_serving_input_receiver_fn",
     "make_train_input_fn",
+    "manifest_from_shards",
     "params_from_context",
     "read_manifest",
 ]

@@ -109,7 +109,7 @@ def _config_flags(flag: Any) -> None:
 
 
 def _idx(flags: argparse.Namespace) -> int:
-    from tpu_input.pipeline.reading import read_manifest
+    from tpu_input.datasets import read_manifest
     from tpu_input.record_source import write_dali_index
 
     written = write_dali_index(read_manifest(flags.dataset))
@@ -125,7 +125,7 @@ def _benchmark(flags: argparse.Namespace) -> int:
         raise ValueError(f"--need must be above 0, got {flags.need:g}")
     from tpu_input.benchmark.measure import measure
     from tpu_input.benchmark.report import bound, describe
-    from tpu_input.pipeline.reading import read_manifest
+    from tpu_input.datasets import read_manifest
 
     manifest, sizes = read_manifest(flags.dataset), (flags.images, flags.rounds, flags.batch_size)
     measured = measure(manifest, flags.split, _config(flags, manifest.split(flags.split)), *sizes)
@@ -139,7 +139,7 @@ def _benchmark(flags: argparse.Namespace) -> int:
 
 
 def _dispatcher(flags: argparse.Namespace) -> int:
-    from tpu_input.servers import run_dispatcher
+    from tpu_input.service import run_dispatcher
 
     run_dispatcher(flags.port, flags.work_dir, _say)
     return 0
@@ -147,7 +147,7 @@ def _dispatcher(flags: argparse.Namespace) -> int:
 
 def _worker(flags: argparse.Namespace) -> int:
     check_service(flags.dispatcher)
-    from tpu_input.servers import run_worker
+    from tpu_input.service import run_worker
 
     run_worker(flags.dispatcher, flags.port, flags.host, _say)
     return 0

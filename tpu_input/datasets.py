@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import struct
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,26 +19,42 @@ import tensorflow as tf
 from tpu_input.config import InputConfig
 from tpu_input.dataset_format import json_fields
 from tpu_input.dataset_format.record_spec import RecordSpec
-from tpu_input.dataset_format.records import FRAME_BYTES, MAX_INDEX_BYTES, MAX_MANIFEST_BYTES, Manifest, Shard, Split
+from tpu_input.dataset_format.records import (
+    FRAME_BYTES,
+    MANIFEST_NAME,
+    MAX_INDEX_BYTES,
+    MAX_MANIFEST_BYTES,
+    Manifest,
+    Shard,
+    Split,
+    parse,
+)
 from tpu_input.dataset_format.tfrecord import Example
 from tpu_input.pipeline.byte_ranges import check_file
+from tpu_input.pipeline.images import decode_whole
 
 COUNTS_NAME = ".tpu_input_counts.json"
 _HEADER = struct.Struct("<QI")
 _THREADS = 16  # they wait for storage
 
 
-def manifest_of_shards(patterns: Mapping[str, str], record: RecordSpec, classes: tuple[str, ...]) -> Manifest:
-    """Returns what Manifest.from_shards does.
+def manifest_from_shards(
+    pattern: str | Mapping[str, str], record: RecordSpec | None = None, classes: int | Sequence[str] = 1000
+) -> Manifest:
+    """Returns the manifest of TFRecords that others wrote; it counts them once and keeps the counts beside them.
 
     Args:
-      patterns: Glob of each split's shards.
-      record: What a record looks like.
-      classes: Names in label order.
+      pattern: Glob of the shards, e.g. "gs://bucket/imagenet/train-*", which become split "train"; or a glob for each
+        split by name. All in one folder.
+      record: What a record looks like, e.g. records.IMAGENET; None means as this package writes them.
+      classes: Names in label order, or how many there are.
 
     Raises:
-      ValueError: See there.
+      ValueError: No file matches, one is cut off, or its first record is not as `record` says.
     """
+    patterns = {"train": pattern} if isinstance(pattern, str) else pattern
+    record = record or RecordSpec()
+    names = tuple(map(str, range(classes))) if isinstance(classes, int) else tuple(classes)
     found = {split: _match(pattern) for split, pattern in patterns.items()}
     folders = {os.path.dirname(path) for paths in found.values() for path in paths}
     if len(folders) != 1:
@@ -56,7 +73,7 @@ def manifest_of_shards(patterns: Mapping[str, str], record: RecordSpec, classes:
         _check_first(f"{folder}/{of[0].name}", record)
     splits = {split: _split(of) for split, of in shards.items()}
     total = sum(split.num_examples for split in splits.values())
-    return Manifest(folder, classes, record.label_offset, splits, total, {}, {}, "", record=record)
+    return Manifest(folder, names, record.label_offset, splits, total, {}, {}, "", record=record)
 
 
 def _match(pattern: str) -> list[str]:
@@ -188,3 +205,95 @@ def _write_counts(folder: str, counts: Mapping[str, list[int]]) -> None:
         tf.io.gfile.rename(temporary, f"{folder}/{COUNTS_NAME}", overwrite=True)
     except tf.errors.OpError:
         return
+
+
+# "Invalid JPEG data or crop window, data size 318", "jpeg::Uncompress failed. Invalid …", "Invalid PNG data, size 90".
+_UNDECODED = re.compile(r"Invalid (?:JPEG|PNG)|Uncompress failed|Unknown image file format")
+# What tensorflow/core/util/example_proto_fast_parsing.cc and example_proto_helper.cc say.
+_UNPARSED = re.compile(
+    r"Could not parse example input|Can't parse serialized Example|values != expected|Data types don't match"
+)
+_SIZE = re.compile(r"size (\d+)")
+_MOST_OTHER_FEATURES = 1 << 16  # bytes of a record beside its image; ours take some 500
+
+
+def find_undecodable(manifest: Manifest, split: str, message: str) -> str | None:
+    """Returns "record N of 'SHARD'", which TensorFlow's parser or decoder refused; None if it finds none.
+
+    For a decoder, it reads the lengths of all records up to the one, and decodes the few whose length agrees with the
+    message. For the parser, which tells no length, it reads and parses all records up to the one.
+
+    Args:
+      manifest: The dataset.
+      split: Where to look.
+      message: Of the tf.errors.InvalidArgumentError that stopped a run.
+
+    Raises:
+      ValueError: There is no such split, or a shard is cut off.
+    """
+    parsing = bool(_UNPARSED.search(message))
+    if not parsing and not _UNDECODED.search(message):
+        return None
+    size = None if parsing else _SIZE.search(message)
+    lengths = range(int(size[1]), int(size[1]) + _MOST_OTHER_FEATURES) if size else range(2**63 - 1)
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        serialized = tf.compat.v1.placeholder(tf.string, [])
+        example = parse(serialized, manifest.first_label, manifest.record)
+        tried = example if parsing else tf.shape(decode_whole(example["encoded"], manifest.record))
+        for place, payload in _records(manifest, split, lengths):
+            try:
+                session.run(tried, {serialized: payload})
+            except tf.errors.InvalidArgumentError:
+                return place
+    return None
+
+
+def _records(manifest: Manifest, split: str, lengths: range) -> Iterator[tuple[str, bytes]]:
+    for shard in manifest.split(split).shards:
+        path = f"{manifest.path}/{shard.name}"
+        with tf.io.gfile.GFile(path, "rb") as file:
+            for number, (offset, length) in enumerate(walk_lengths(path, shard.num_bytes)):
+                if length in lengths:
+                    file.seek(offset)
+                    yield f"record {number} of {path!r}", file.read(length)
+
+
+def read_manifest(path: str | os.PathLike[str]) -> Manifest:
+    """Returns the manifest of the dataset in a folder or at a URI, e.g. "gs://bucket/flowers".
+
+    Raises:
+      ValueError: There is no complete dataset; conversion writes the manifest last. Or something that is no file, such
+        as a pipe, has the name of one.
+    """
+    folder = os.fspath(path).rstrip("/")
+    check_file(f"{folder}/{MANIFEST_NAME}")
+    try:
+        with tf.io.gfile.GFile(f"{folder}/{MANIFEST_NAME}", "rb") as file:
+            num_bytes = file.size()
+            if num_bytes > MAX_MANIFEST_BYTES:
+                raise ValueError(
+                    f"{folder}/{MANIFEST_NAME} has {num_bytes:,} bytes, which no manifest has; copy it again"
+                )
+            text = file.read(num_bytes)
+    except tf.errors.NotFoundError:
+        if _is_no_bucket(folder):
+            raise ValueError(f"there is no bucket {folder.split('/')[2]!r}, of {folder!r}; look for its name") from None
+        raise ValueError(
+            f"{folder!r} holds no {MANIFEST_NAME}, so no complete dataset; "
+            "make one with: python -m beam_pipelines convert --input=IMAGES --output=" + folder
+        ) from None
+    manifest = Manifest.from_json(text, folder)
+    for split in manifest.splits.values():
+        for shard in split.shards:
+            check_file(f"{folder}/{shard.name}")
+    return manifest
+
+
+def _is_no_bucket(folder: str) -> bool:
+    """Returns whether a folder is in a bucket that does not exist; False also when nobody may know."""
+    if not folder.startswith("gs://"):
+        return False
+    try:
+        return not tf.io.gfile.exists("/".join(folder.split("/")[:3]))
+    except tf.errors.OpError:
+        return False

@@ -9,7 +9,7 @@ from collections import Counter
 
 from beam_pipelines.conversion.output import REJECTED_NAME, create
 from beam_pipelines.conversion.plan import Plan
-from beam_pipelines.conversion.receipts import Receipt
+from beam_pipelines.conversion.working_folder import Receipt
 from beam_pipelines.images.check import SAMPLE_SIDE
 from beam_pipelines.options import ConvertOptions
 from tpu_input.dataset_format.records import MANIFEST_NAME, Manifest, Shard, Split

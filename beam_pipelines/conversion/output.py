@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
+import os
 import posixpath
-from collections.abc import Iterable, Iterator
+import stat
+from collections.abc import Callable, Iterable, Iterator
 from typing import IO
 
 from beam_pipelines import storage
 from tpu_input.dataset_format.index import index_path
-from tpu_input.dataset_format.records import MANIFEST_NAME, MAX_MANIFEST_BYTES, Manifest, parse_shard_name
+from tpu_input.dataset_format.records import (
+    MANIFEST_NAME,
+    MAX_INDEX_BYTES,
+    MAX_MANIFEST_BYTES,
+    Manifest,
+    parse_shard_name,
+)
 
 WORK_NAME = ".jpeg2tpu"  # what an unfinished conversion has so far
 REJECTED_NAME = "rejected.jsonl"
@@ -85,6 +95,16 @@ def check_working_folders(dataset: str) -> None:
             raise ValueError(f"{work}/{path} is a link, and a dataset lies in its own folder; remove it")
 
 
+def index_content(path: str) -> bytes:
+    """Returns the bytes of a shard's index, for what reads it (dataset_format/index.py).
+
+    Raises:
+      ValueError: It has more bytes than any index.
+      OSError: It cannot be read.
+    """
+    return storage.read_bytes(path, most=MAX_INDEX_BYTES)
+
+
 def complete_manifest(dataset: str) -> Manifest:
     """Returns the manifest of a complete dataset.
 
@@ -109,3 +129,83 @@ def read_manifest(dataset: str) -> Manifest | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     return Manifest.from_json(content, dataset)
+
+
+LOCK_NAME = "lock"
+
+
+@contextlib.contextmanager
+def locked(output: str) -> Iterator[Callable[[], None]]:
+    """Keeps other conversions out of `output`; the lock is given up however the process ends.
+
+    Yields:
+      A function that raises OSError if the lock was lost nevertheless.
+
+    Raises:
+      ValueError: Another process holds it, or the dataset's own folders are links.
+      OSError: It cannot be written.
+    """
+    check_working_folders(output)
+    path = f"{output}/{WORK_NAME}/{LOCK_NAME}"
+    with contextlib.ExitStack() as stack:
+        if output.startswith("gs://"):
+            from beam_pipelines.storage.gcs_lock import leased
+
+            yield stack.enter_context(leased(path))
+            return
+        if not storage.is_uri(output):  # else no lock that all of Beam's stores could keep
+            yield stack.enter_context(_flocked(path))
+            return
+        yield lambda: None
+
+
+@contextlib.contextmanager
+def _flocked(path: str) -> Iterator[Callable[[], None]]:
+    with contextlib.ExitStack() as stack:
+        while True:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            file = stack.enter_context(_opened(path))
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                output = path.removesuffix(f"/{WORK_NAME}/{LOCK_NAME}")
+                raise ValueError(
+                    f"another conversion is writing {output!r}; wait for it, or choose another output"
+                ) from None
+            # One that has just ended may have removed the file between the two calls.
+            if _is_open_at(file, path):
+                break
+
+        def still_locked() -> None:
+            if not _is_open_at(file, path):
+                raise OSError(f"the lock {path!r} is gone, so somebody has removed {os.path.dirname(path)!r}")
+
+        yield still_locked
+
+
+def _opened(path: str) -> IO[bytes]:
+    """Returns the file at `path`, which is made where there is none, opened for writing.
+
+    Raises:
+      ValueError: It is something else, such as a pipe.
+      OSError: It cannot be opened.
+    """
+    # Of a link, the file that it leads to would be made; a pipe would be waited for.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        descriptor = os.open(path, flags, 0o666)
+    except OSError as error:
+        if error.errno != errno.ENXIO:  # which a pipe that nobody reads says
+            raise
+        raise ValueError(f"{path!r} is no file; remove it") from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise ValueError(f"{path!r} is no file; remove it")
+    return open(descriptor, "wb")
+
+
+def _is_open_at(file: IO[bytes], path: str) -> bool:
+    """Returns whether an open file is the one at `path` now."""
+    with contextlib.suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
+    return False

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 import heapq
+import marshal
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import apache_beam as beam
 from apache_beam.coders.typecoders import registry
@@ -18,24 +20,38 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.pvalue import AsDict, AsSingleton, PCollection
 
 from beam_pipelines import storage
-from beam_pipelines.conversion.duplicates import reject_duplicates
-from beam_pipelines.conversion.groups import keep_groups_together
 from beam_pipelines.conversion.output import WORK_NAME
-from beam_pipelines.conversion.plan import Plan, by_bucket, choose_split, cut, in_order
-from beam_pipelines.conversion.survey import Survey
+from beam_pipelines.conversion.plan import Plan, Survey, by_bucket, choose_split, cut, in_order
 from beam_pipelines.conversion.working_folder import Work
 from beam_pipelines.images.check import Rejected, stored_bytes
 from beam_pipelines.options import ConvertOptions
 from beam_pipelines.runners import execution
 from beam_pipelines.sources.folders import FolderSurvey, Layout, label_by_folder, read_folders
 from beam_pipelines.sources.listing import list_rows
-from beam_pipelines.sources.read_ahead import map_images, num_cores
-from beam_pipelines.sources.row_coder import RowCoder
+from beam_pipelines.sources.read_ahead import map_images, num_cores, read_rows
 from beam_pipelines.sources.rows import Row, check_names, find, find_each, kind, locate, size_row
-
-registry.register_coder(Row, RowCoder)
+from tpu_input.dataset_format.records import valid_split
 
 _SAMPLE = 64  # images of each kind that are looked at to estimate what is stored for a byte of the source
+
+
+class RowCoder(beam.coders.Coder):
+    """A row as its fields alone: smaller and quicker than a pickled one, which names its class each time.
+
+    A pipeline's workers run one version of Python, so marshal's format, which may differ between versions, will do.
+    """
+
+    def encode(self, value: Row) -> bytes:
+        return marshal.dumps(tuple(value) if value.number else value[:-1])  # a folder's rows have no number
+
+    def decode(self, encoded: bytes) -> Row:
+        return Row(*marshal.loads(encoded))
+
+    def to_type_hint(self) -> type[Row]:
+        return Row
+
+
+registry.register_coder(Row, RowCoder)
 
 
 def make_plan(options: ConvertOptions, beam_options: PipelineOptions) -> Plan:
@@ -156,3 +172,70 @@ def _write_rows(keyed: tuple[str, Iterable[Row]], plan: Plan, options: ConvertOp
     shard, rows = keyed
     ordered = sorted(rows, key=functools.partial(in_order, seed=options.seed))
     Work.of(options.output, plan).write_rows(shard, (locate(row, options) for row in ordered))
+
+
+_ROWS_A_BATCH = 1000  # read together, so that many reads are in flight
+
+
+def reject_duplicates(rows: PCollection[Row], options: ConvertOptions) -> PCollection[Row]:
+    """Returns `rows` with a reason for every one whose content occurs elsewhere; Row → Row."""
+    kept: PCollection[Row] = (
+        rows
+        | "Batch to hash" >> beam.BatchElements(_ROWS_A_BATCH, _ROWS_A_BATCH)  # [Row]
+        | "Hash content" >> beam.FlatMap(_hash, options).with_output_types(tuple[str, Row])  # (sha256, Row)
+        | "Group by content" >> beam.GroupByKey()  # (sha256, [Row])
+        | "Keep the first" >> beam.FlatMap(_keep_first, options.seed).with_output_types(Row)  # Row
+    )
+    return kept
+
+
+def _hash(rows: list[Row], options: ConvertOptions) -> Iterator[tuple[str, Row]]:
+    for row, data in read_rows([locate(row, options) for row in rows]):
+        # What cannot be read is left to the writer to reject; its key keeps it apart from all others.
+        yield row.key if isinstance(data, Rejected) else hashlib.sha256(data).hexdigest(), row
+
+
+def _keep_first(keyed: tuple[str, Iterable[Row]], seed: int) -> Iterator[Row]:
+    same = sorted(keyed[1], key=lambda row: in_order(row, seed))
+    first, labels = same[0], sorted({row.label for row in same})
+    for number, row in enumerate(same):
+        if row.reason:
+            yield row
+        elif len(labels) > 1:
+            yield row.reject("conflicting_label", f"the same image is labelled {' and '.join(map(repr, labels))}")
+        elif number:
+            yield row.reject("duplicate", f"the same bytes as {first.key!r}")
+        else:
+            yield row
+
+
+def keep_groups_together(rows: PCollection[Row]) -> PCollection[Row]:
+    """Returns `rows`, those of a group with the split that any of them names; Row → Row.
+
+    Of a group that names none, nothing changes: plan.choose_split() chooses by the group.
+    """
+    together = (
+        rows
+        | "In groups" >> beam.Filter(_is_grouped)
+        | "Key by group" >> beam.WithKeys(lambda row: row.group).with_output_types(tuple[str, Row])
+        | "Group groups" >> beam.GroupByKey()  # (group, [Row])
+        | "One split a group" >> beam.FlatMap(_in_one_split).with_output_types(Row)
+    )
+    alone = rows | "In no group" >> beam.Filter(lambda row: not _is_grouped(row))
+    every: PCollection[Row] = (together, alone) | "With groups" >> beam.Flatten()
+    return every
+
+
+def _is_grouped(row: Row) -> bool:
+    # What is called as no split is, is rejected for that.
+    return bool(row.group) and not row.reason and (not row.split or valid_split(row.split))
+
+
+def _in_one_split(keyed: tuple[str, Iterable[Row]]) -> Iterator[Row]:
+    group, rows = keyed
+    splits = sorted({row.split for row in rows} - {""})
+    for row in rows:
+        if len(splits) > 1:
+            yield row.reject("conflicting_split", f"group {group!r} is in {' and '.join(map(repr, splits))}")
+        else:
+            yield row._replace(split=splits[0]) if splits else row

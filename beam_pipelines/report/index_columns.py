@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from beam_pipelines.conversion.output import index_content
 from tpu_input.dataset_format.index import index_path, read_columns
 from tpu_input.dataset_format.records import Manifest, Shard
 
@@ -134,7 +135,7 @@ def read_rows(dataset: str, shard: Shard, names: list[str]) -> pa.Table:
     """
     path = f"{dataset}/{index_path(shard.name)}"
     try:
-        table = read_columns(path, shard.num_examples, names)
+        table = read_columns(index_content(path), shard.num_examples, names)
     except FileNotFoundError as error:
         raise ValueError(f"{path!r} is missing; {_advice(dataset)}") from error
     except (OSError, ValueError, pa.ArrowException) as error:

@@ -21,7 +21,6 @@ from typing import NamedTuple
 import jinja2
 import numpy as np
 
-from beam_pipelines import flag_values
 from beam_pipelines.conversion.output import REPORT_NAME, complete_manifest, create
 from beam_pipelines.report import charts
 from beam_pipelines.report.examples import Example, read_examples
@@ -30,6 +29,7 @@ from beam_pipelines.report.index_columns import Columns, read_all
 from beam_pipelines.report.look_alikes import MAX_READ, find_look_alikes
 from beam_pipelines.report.near_duplicates import ALIKE, DISTANCE, MAX_SHARED
 from beam_pipelines.report.rejections import MAX_SHOWN, read_rejected
+from beam_pipelines.report.summary import NOTED, size
 from tpu_input.dataset_format.records import Manifest, Split
 
 MAX_CLASSES = 50  # in the chart; of more, half are the largest and half the smallest
@@ -74,7 +74,7 @@ def render(manifest: Manifest, sources: Sequence[str] = ()) -> str:
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"count": "{:,}".format, "size": flag_values.size, "short": shortened, "share": share}
+    environment.filters |= {"count": "{:,}".format, "size": size, "short": shortened, "share": share}
     template = environment.from_string(
         importlib.resources.files("beam_pipelines").joinpath(_TEMPLATE).read_text(encoding="utf-8")
     )
@@ -95,7 +95,7 @@ def render(manifest: Manifest, sources: Sequence[str] = ()) -> str:
         sides=columns.shorter_sides,
         shapes=columns.shapes,
         fixed=sorted(manifest.num_fixed.items(), key=lambda item: (-item[1], item[0])),
-        noted=flag_values.NOTED,
+        noted=NOTED,
         rejected=read_rejected(manifest, sources),
         has_sources=bool(sources),
         look_alikes=look_alikes,

@@ -15,6 +15,8 @@ from contextlib import AbstractContextManager
 from typing import IO, Protocol, TypeVar
 
 from beam_pipelines.storage import local
+from beam_pipelines.storage.errors import Changed as Changed
+from beam_pipelines.storage.errors import Unavailable as Unavailable
 
 _SLICE = re.compile(r"(.*)#bytes=(\d{1,19})-(\d{1,19})", re.DOTALL)
 _IN_FLIGHT = 32  # small files that are read or written at the same time, as an object store takes 30 ms for each
@@ -24,14 +26,6 @@ _IN_FLIGHT = 32  # small files that are read or written at the same time, as an 
 # needs somebody. Google's client has a schedule of its own (gcs.py).
 DELAYS = (0.25, 1.0, 4.0)
 _Result = TypeVar("_Result")
-
-
-class Unavailable(OSError):
-    """A store did not deliver, and nothing says that the file is to blame: trying again may help."""
-
-
-class Changed(ValueError):
-    """A file is no longer what it was when it was listed."""
 
 
 class Files(Protocol):

@@ -6,13 +6,12 @@ logits [N, K] float32, label [N] int32 ──▶ cross-entropy of every example,
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from estimator_app.config import TrainConfig
-from estimator_app.model.networks import apply
-from estimator_app.trainers.checks import plain_variable
+from estimator_app.model.networks import apply, plain_variable
 
 OVER_CORES = "over_cores"  # name scope of the sums over a TPU's cores that are of no gradient
 
@@ -54,7 +53,13 @@ def weight_and_replicas(weight: tf.Tensor) -> tf.Tensor:
 
 
 def loss_and_gradients(
-    model: Any, images: tf.Tensor, labels: tf.Tensor, weight: tf.Tensor, run: TrainConfig, sums: tf.Tensor
+    model: Any,
+    images: tf.Tensor,
+    labels: tf.Tensor,
+    weight: tf.Tensor,
+    sums: tf.Tensor,
+    label_smoothing: float = 0.0,
+    class_weights: Sequence[float] = (),
 ) -> tuple[tf.Tensor, list[tf.Tensor | None]]:
     """Returns a replica's share of the loss, a scalar, and of its gradients, for each of model.trainable_weights.
 
@@ -68,15 +73,16 @@ def loss_and_gradients(
       images: [N, H, W, 3] float32, the replica's own, as are labels and weight.
       labels: [N] int32.
       weight: [N] float32.
-      run: For label_smoothing and class_weights.
       sums: weight_and_replicas() added up over all replicas.
+      label_smoothing: See cross_entropy().
+      class_weights: What an example of each class weighs; none means that all weigh the same.
     """
     total, replicas = tf.unstack(sums)
     with tf.GradientTape() as tape:
         logits = apply(model, images, training=True)
-        losses = cross_entropy(logits, labels, run.label_smoothing)
-        if run.class_weights == "balanced":
-            losses *= tf.gather(tf.constant(balanced(run.class_counts), tf.float32), labels)
+        losses = cross_entropy(logits, labels, label_smoothing)
+        if class_weights:
+            losses *= tf.gather(tf.constant(class_weights, tf.float32), labels)
         share = tf.math.divide_no_nan(tf.reduce_sum(losses * weight), total) + added_loss(model) / replicas
     return share, tape.gradient(share, [plain_variable(weight) for weight in model.trainable_weights])
 

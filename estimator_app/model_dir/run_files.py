@@ -20,7 +20,7 @@ import platform
 import tensorflow as tf
 
 from estimator_app.config import TrainConfig
-from estimator_app.model.evaluation import Metrics
+from estimator_app.model.metrics import Metrics
 from estimator_app.model_dir.checkpoints import check_unshared, has_checkpoint, name_last, newest_whole, step_of, steps
 from estimator_app.model_dir.exports import is_export_path
 from estimator_app.runtime import files

@@ -95,7 +95,7 @@ def _by_estimator(
 ) -> tuple[list[Finding], Calls]:
     """Returns what is to be said of TPUEstimator's graphs, and how it calls the input_fns, by mode."""
     from estimator_app.preflight.graph import check_build, cluster
-    from estimator_app.trainers.tpu_estimator.estimator import make_estimator
+    from estimator_app.trainers.tpu_estimator.model_fn import make_estimator
 
     input_fns = {
         "training": make_train_input_fn(manifest, config.input),
@@ -178,8 +178,7 @@ def make_step(config: TrainConfig, model_dir: str, spec: Any) -> Step:
     """Returns the training step of a run's loop for a core that is fed `spec`."""
     if config.loop == "strategy":
         return strategy_step(config, model_dir, spec)
-    from estimator_app.trainers.tpu_estimator.estimator import make_estimator
-    from estimator_app.trainers.tpu_estimator.model_fn import make_model_fn
+    from estimator_app.trainers.tpu_estimator.model_fn import make_estimator, make_model_fn
 
     return estimator_step(make_model_fn(config), make_estimator(config, model_dir).config, spec)
 

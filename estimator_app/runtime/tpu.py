@@ -9,6 +9,8 @@ import urllib.parse
 from collections.abc import Mapping
 from typing import Any
 
+import tensorflow as tf
+
 LOCAL = "local"  # TPUClusterResolver's name for a TPU in this machine
 _CONNECT_SECONDS = 20.0
 
@@ -40,10 +42,6 @@ class Tpu:
           ValueError: Google Cloud knows no such TPU, or cannot be asked.
           Unreachable: It is not ready.
         """
-        import tensorflow as tf
-
-        from estimator_app.trainers.patience import Unreachable
-
         try:
             resolver = tf.distribute.cluster_resolver.TPUClusterResolver(
                 self.name if self.is_remote else LOCAL, zone=self.zone, project=self.project
@@ -65,8 +63,6 @@ class Tpu:
           ValueError: As above.
           Unreachable: It is not ready, or its address is silent.
         """
-        from estimator_app.trainers.patience import Unreachable
-
         resolver = self.resolver()
         address = urllib.parse.urlsplit(resolver.master())
         if address.hostname:
@@ -91,3 +87,7 @@ def check_paths(paths: Mapping[str, str]) -> None:
             raise ValueError(
                 f"{name} is {path!r}, which a TPU's hosts cannot open; copy it to a bucket and give gs://BUCKET/…"
             )
+
+
+class Unreachable(ConnectionError):
+    """A TPU that is known but not there now."""

@@ -5,14 +5,18 @@ TrainConfig ──make_weighted_model()──▶ keras.Model ──named_weights
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
 
 from estimator_app.config import TrainConfig
-from estimator_app.model.networks import find_network, make_model
+from estimator_app.model.losses import balanced
+from estimator_app.model.metrics import Metrics
+from estimator_app.model.networks import find_network, make_model, plain_variable
 from estimator_app.model_dir.checkpoints import OF_OBJECT, check_fits
+from tpu_input import Manifest
 
 
 def make_weighted_model(config: TrainConfig) -> Any:
@@ -44,6 +48,60 @@ def check_weights(path: str, weights: Mapping[str, tf.Variable], config: TrainCo
     check_fits(path, needed, config.network, len(config.classes))
 
 
-def plain_variable(variable: Any) -> tf.Variable:
-    """Returns the tf.Variable inside one of Keras 3's; Keras 2 has no others."""
-    return variable if isinstance(variable, tf.Variable) else variable.value
+def no_number(step: int, config: TrainConfig) -> ValueError:
+    """Returns what is said of a loss, of training or evaluation, that is NaN or infinite after `step`."""
+    rate = config.schedule.learning_rate(step - 1.0)
+    return ValueError(
+        f"the loss is no number at step {step}, at a learning rate of {rate:.3g} (its peak is "
+        f"{config.learning_rate:.3g}); try a smaller --learning_rate, in another --model_dir"
+    )
+
+
+def check_evaluable(manifest: Manifest, config: TrainConfig) -> None:
+    """Checks that a dataset has the model's classes, and examples in config.split.
+
+    Raises:
+      ValueError: It has not.
+    """
+    if manifest.classes != config.classes:
+        raise ValueError(f"{manifest.path!r} has classes {manifest.classes}, the model {config.classes}")
+    num_examples(manifest, config.split)
+
+
+def counted(found: Mapping[str, Any], manifest: Manifest, config: TrainConfig) -> Metrics:
+    """Returns the metrics of an evaluation that has counted every example once.
+
+    Args:
+      found: By name, as metrics.results() has them, and "global_step".
+      manifest: Of the dataset.
+      config: For its split.
+
+    Raises:
+      ValueError: It has counted more or fewer, there are none, or the loss is no number: the last step before an
+        evaluation can ruin the weights, and no step after it has seen that.
+    """
+    metrics, promised = Metrics.of(found, config.split), num_examples(manifest, config.split)
+    if metrics.num_examples != promised:
+        raise ValueError(
+            f"evaluation counted {metrics.num_examples} examples of split {config.split!r}, its manifest promises "
+            f"{promised}; look for the damage with: python -m beam_pipelines verify {manifest.path}"
+        )
+    if not math.isfinite(metrics.loss):
+        raise no_number(metrics.step, config)
+    return metrics
+
+
+def num_examples(manifest: Manifest, split: str) -> int:
+    """Returns how many there are.
+
+    Raises:
+      ValueError: None.
+    """
+    if not manifest.split(split).num_examples:
+        raise ValueError(f"split {split!r} of {manifest.path!r} has no examples")
+    return manifest.split(split).num_examples
+
+
+def class_weights(config: TrainConfig) -> tuple[float, ...]:
+    """Returns what an example of each class weighs in the loss; () where all weigh the same."""
+    return balanced(config.class_counts) if config.class_weights == "balanced" else ()

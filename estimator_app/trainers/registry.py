@@ -11,12 +11,10 @@ import dataclasses
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from estimator_app.runtime.tensorflow_startup import has_estimator, require_estimator
+from estimator_app.runtime.tensorflow_startup import require_estimator
 
 if TYPE_CHECKING:
-    from estimator_app.model.evaluation import Metrics
-
-LOOPS = ("estimator", "strategy")
+    from estimator_app.model.metrics import Metrics
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,11 +35,6 @@ class Loop:
     save: Callable[..., str]
 
 
-def default_loop() -> str:
-    """Returns the loop of a new run: TPUEstimator as long as TensorFlow has it."""
-    return "estimator" if has_estimator() else "strategy"
-
-
 def find_loop(name: str) -> Loop:
     """Returns the loop of that name, one of LOOPS.
 
@@ -56,8 +49,8 @@ def find_loop(name: str) -> Loop:
 
         return Loop(make_trainer, train_strategy, evaluate_strategy, save_of_strategy)
     require_estimator()
-    from estimator_app.trainers.tpu_estimator.estimator import make_estimator
     from estimator_app.trainers.tpu_estimator.export import save
+    from estimator_app.trainers.tpu_estimator.model_fn import make_estimator
     from estimator_app.trainers.tpu_estimator.train import evaluate, train
 
     return Loop(make_estimator, train, evaluate, save)

@@ -15,9 +15,9 @@ from tpu_input.config import InputConfig
 from tpu_input.dataset_format.records import Manifest, parse
 from tpu_input.pipeline.decoding import PARALLEL_DECODES
 from tpu_input.pipeline.hosts import Host
+from tpu_input.pipeline.images import random_window
 from tpu_input.pipeline.reading import plain, records
 from tpu_input.pipeline.shuffling import shuffled_records
-from tpu_input.pipeline.windows import random_window
 from tpu_input.train import crops_of_decoded, crops_of_records, make_train_input_fn
 
 

@@ -9,9 +9,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from beam_pipelines import storage
-from tpu_input.dataset_format.records import MAX_INDEX_BYTES
-
 _ROW_BYTES = 1 << 12  # of a text, on average; a path has no more, a SHA-256 has 64
 _ROOM = 1 << 20
 _MAX_ROWS = 100_000_000
@@ -70,12 +67,12 @@ def write_index(file: IO[bytes], rows: list[IndexRow]) -> None:
 
 
 def read_columns(
-    path: str, num_rows: int | None = None, names: list[str] | None = None, most_rows: int = _MAX_ROWS
+    content: bytes, num_rows: int | None = None, names: list[str] | None = None, most_rows: int = _MAX_ROWS
 ) -> pa.Table:
     """Returns one shard's index as columns.
 
     Args:
-      path: The index.
+      content: Of the index's file.
       num_rows: That it must have, where that is known.
       names: Of the columns, in this order; None for all.
       most_rows: That it may have.
@@ -83,22 +80,21 @@ def read_columns(
     Raises:
       ValueError: It has another number of rows, or a column of more bytes than so many rows can have; both are known
         before they take memory.
-      OSError: It cannot be read.
       pyarrow.ArrowException: It is no such index.
     """
     wanted = SCHEMA if names is None else pa.schema([SCHEMA.field(name) for name in names])
     texts = [field.name for field in wanted if field.type == pa.string()]
-    content = pa.BufferReader(storage.read_bytes(path, most=MAX_INDEX_BYTES))
-    schema = pq.ParquetFile(content).schema
+    file = pa.BufferReader(content)
+    schema = pq.ParquetFile(file).schema
     paths = {schema.column(number).path for number in range(len(schema))}  # of a nested column, those of its parts
     # Texts as numbers of the different ones: a long one that a file has once would else be in memory for each row.
-    file = pq.ParquetFile(content, read_dictionary=[name for name in texts if name in paths])
-    rows = file.metadata.num_rows
+    parquet = pq.ParquetFile(file, read_dictionary=[name for name in texts if name in paths])
+    rows = parquet.metadata.num_rows
     if num_rows not in (None, rows) or rows > most_rows:
         raise ValueError(f"it has {rows} rows for {most_rows if num_rows is None else num_rows} records")
-    _check_room(rows, _uncompressed_bytes(file.metadata))
-    present = [name for name in wanted.names if name in file.schema_arrow.names]
-    table = file.read(columns=present)
+    _check_room(rows, _uncompressed_bytes(parquet.metadata))
+    present = [name for name in wanted.names if name in parquet.schema_arrow.names]
+    table = parquet.read(columns=present)
     if len(table) != rows or sorted(table.schema.names) != sorted(present):
         raise ValueError(f"it has {len(table)} rows of {table.schema.names}, not {rows} of {present}")
     _check_room(rows, max((_text_bytes(table[name]) for name in texts if name in present), default=0))
@@ -134,7 +130,7 @@ def _text_bytes(column: pa.ChunkedArray) -> int:
     return total
 
 
-def read_index(path: str, num_rows: int | None = None) -> list[IndexRow]:
+def read_index(content: bytes, num_rows: int | None = None) -> list[IndexRow]:
     """Returns one shard's index; raises what read_columns() does."""
-    table = read_columns(path, num_rows)
+    table = read_columns(content, num_rows)
     return [IndexRow(*row) for row in zip(*(column.to_pylist() for column in table.columns), strict=True)]

@@ -9,7 +9,6 @@ import dataclasses
 import itertools
 import json
 import re
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tpu_input.dataset_format import json_fields
@@ -157,27 +156,6 @@ class Manifest:
         fields = {"format_version": FORMAT_VERSION} | dataclasses.asdict(self)
         del fields["path"], fields["record"]
         return json.dumps(fields, indent=1, ensure_ascii=False) + "\n"
-
-    @classmethod
-    def from_shards(
-        cls, pattern: str | Mapping[str, str], record: RecordSpec | None = None, classes: int | Sequence[str] = 1000
-    ) -> Manifest:
-        """Returns the manifest of TFRecords that others wrote; it counts them once and keeps the counts beside them.
-
-        Args:
-          pattern: Glob of the shards, e.g. "gs://bucket/imagenet/train-*", which become split "train"; or a glob for
-            each split by name. All in one folder.
-          record: What a record looks like, e.g. schema.IMAGENET; None means as this package writes them.
-          classes: Names in label order, or how many there are.
-
-        Raises:
-          ValueError: No file matches, one is cut off, or its first record is not as `record` says.
-        """
-        from tpu_input.datasets import manifest_of_shards
-
-        patterns = {"train": pattern} if isinstance(pattern, str) else pattern
-        names = tuple(map(str, range(classes))) if isinstance(classes, int) else tuple(classes)
-        return manifest_of_shards(patterns, record or RecordSpec(), names)
 
     @classmethod
     def from_json(cls, text: str | bytes, path: str) -> Manifest:

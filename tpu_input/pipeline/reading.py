@@ -6,16 +6,13 @@ DATASET/manifest.json ──read_manifest()──▶ Manifest ──records()─
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import tensorflow as tf
 
 from tpu_input.config import InputConfig
-from tpu_input.dataset_format.manifest import MAX_MANIFEST_BYTES
-from tpu_input.dataset_format.records import MANIFEST_NAME, Manifest
-from tpu_input.pipeline.byte_ranges import check_file
+from tpu_input.dataset_format.records import Manifest
 from tpu_input.pipeline.hosts import Host
 
 # Reads of a few MB hide the latency of object storage.
@@ -46,47 +43,6 @@ def untuned(dataset: tf.data.Dataset) -> tf.data.Dataset:
     options = tf.data.Options()
     options.autotune.enabled = False
     return dataset.with_options(options)
-
-
-def read_manifest(path: str | os.PathLike[str]) -> Manifest:
-    """Returns the manifest of the dataset in a folder or at a URI, e.g. "gs://bucket/flowers".
-
-    Raises:
-      ValueError: There is no complete dataset; conversion writes the manifest last. Or something that is no file, such
-        as a pipe, has the name of one.
-    """
-    folder = os.fspath(path).rstrip("/")
-    check_file(f"{folder}/{MANIFEST_NAME}")
-    try:
-        with tf.io.gfile.GFile(f"{folder}/{MANIFEST_NAME}", "rb") as file:
-            num_bytes = file.size()
-            if num_bytes > MAX_MANIFEST_BYTES:
-                raise ValueError(
-                    f"{folder}/{MANIFEST_NAME} has {num_bytes:,} bytes, which no manifest has; copy it again"
-                )
-            text = file.read(num_bytes)
-    except tf.errors.NotFoundError:
-        if _is_no_bucket(folder):
-            raise ValueError(f"there is no bucket {folder.split('/')[2]!r}, of {folder!r}; look for its name") from None
-        raise ValueError(
-            f"{folder!r} holds no {MANIFEST_NAME}, so no complete dataset; "
-            "make one with: python -m beam_pipelines convert --input=IMAGES --output=" + folder
-        ) from None
-    manifest = Manifest.from_json(text, folder)
-    for split in manifest.splits.values():
-        for shard in split.shards:
-            check_file(f"{folder}/{shard.name}")
-    return manifest
-
-
-def _is_no_bucket(folder: str) -> bool:
-    """Returns whether a folder is in a bucket that does not exist; False also when nobody may know."""
-    if not folder.startswith("gs://"):
-        return False
-    try:
-        return not tf.io.gfile.exists("/".join(folder.split("/")[:3]))
-    except tf.errors.OpError:
-        return False
 
 
 def records(

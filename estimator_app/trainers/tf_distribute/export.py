@@ -18,7 +18,7 @@ from estimator_app.runtime import files
 from estimator_app.saved_model.classifier import LOGITS, names_table
 from estimator_app.trainers.checks import check_weights, make_weighted_model, named_weights
 from tpu_input import from_infeed
-from tpu_input.serving import decode_files
+from tpu_input.predict import decode_files
 
 
 def save(

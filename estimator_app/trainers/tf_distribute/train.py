@@ -13,14 +13,13 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from estimator_app.config import TrainConfig
-from estimator_app.model.evaluation import Metrics
-from estimator_app.model.metrics import results
+from estimator_app.model.metrics import Metrics, results
 from estimator_app.model_dir.checkpoints import latest_checkpoint, step_of
 from estimator_app.runtime.record_errors import named
+from estimator_app.trainers.checks import check_evaluable, counted, no_number
+from estimator_app.trainers.interruption import Stopped
 from estimator_app.trainers.progress import Progress, TimeLeft, timed
-from estimator_app.trainers.stopping import Stopped
 from estimator_app.trainers.tf_distribute.trainer import Trainer
-from estimator_app.trainers.tpu_estimator.train import check_evaluable, counted, no_number
 from tpu_input import Manifest, eval_steps, make_eval_input_fn, make_train_input_fn
 
 SAVE_SECONDS = 60.0  # what a killed run loses at the most

@@ -20,11 +20,11 @@ import tensorflow as tf
 from estimator_app.config import TrainConfig
 from estimator_app.model.losses import cross_entropy, loss_and_gradients, weight_and_replicas
 from estimator_app.model.metrics import batch_sums
-from estimator_app.model.networks import apply
+from estimator_app.model.networks import apply, plain_variable
 from estimator_app.model.optimizers import make_optimizer
 from estimator_app.model_dir.checkpoints import NAME
-from estimator_app.trainers.checks import check_weights, make_weighted_model, named_weights, plain_variable
-from estimator_app.trainers.patience import Moved
+from estimator_app.trainers.checks import check_weights, class_weights, make_weighted_model, named_weights
+from estimator_app.trainers.interruption import Moved
 from estimator_app.trainers.progress import READY
 from tpu_input import from_infeed, params_from_context
 
@@ -157,7 +157,9 @@ def _make_step(model: Any, optimizer: Any, config: TrainConfig) -> Callable[...,
     def replica(features: dict[str, tf.Tensor], labels: tf.Tensor) -> tf.Tensor:
         images, weight = from_infeed(features["image"], config.input), features["weight"]
         sums = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, weight_and_replicas(weight))
-        share, gradients = loss_and_gradients(model, images, labels, weight, config, sums)
+        share, gradients = loss_and_gradients(
+            model, images, labels, weight, sums, config.label_smoothing, class_weights(config)
+        )
         optimizer.apply_gradients(zip(gradients, variables, strict=True))  # adds up those of the replicas
         return share
 

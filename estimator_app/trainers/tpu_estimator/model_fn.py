@@ -22,9 +22,8 @@ from estimator_app.model.metrics import streaming
 from estimator_app.model.networks import apply
 from estimator_app.model.optimizers import dense, make_optimizer
 from estimator_app.runtime.tensorflow_private import eagerly
-from estimator_app.trainers.checks import make_weighted_model
+from estimator_app.trainers.checks import class_weights, make_weighted_model
 from estimator_app.trainers.tpu_estimator.keras_in_graph import KerasInGraph
-from estimator_app.trainers.tpu_estimator.summaries import make_host_call
 from tpu_input import from_infeed
 
 v1 = tf.compat.v1
@@ -68,7 +67,9 @@ def _training(
     optimizer = make_optimizer(run.optimizer, rate, run.weight_decay)
     sums = _over_cores(weight_and_replicas(weight), use_tpu)
     share, gradients = model.call(
-        lambda images, labels, weight, sums: loss_and_gradients(network, images, labels, weight, run, sums),
+        lambda images, labels, weight, sums: loss_and_gradients(
+            network, images, labels, weight, sums, run.label_smoothing, class_weights(run)
+        ),
         *(images, labels, weight, sums),
     )
     if use_tpu:
@@ -104,4 +105,65 @@ def _prediction(logits: tf.Tensor) -> Any:
         ModeKeys.PREDICT,
         predictions=outputs,
         export_outputs={"serving_default": tf.estimator.export.PredictOutput(outputs)},
+    )
+
+
+def make_host_call(
+    step: tf.Tensor, loss: tf.Tensor, rate: tf.Tensor, config: TrainConfig, model_dir: str
+) -> tuple[Callable[..., Any], list[tf.Tensor]]:
+    """Returns a TPUEstimatorSpec's host_call: the function that runs on the host, and what it is sent.
+
+    Args:
+      step: 0-based, of this step.
+      loss: Scalar of this replica; the curve is the mean over the replicas.
+      rate: Scalar.
+      config: For how often, and what an epoch is.
+      model_dir: Where the events go.
+    """
+    epochs_per_step = config.train_batch_size / config.train_examples
+
+    def host_call(step: tf.Tensor, loss: tf.Tensor, rate: tf.Tensor) -> list[tf.Operation]:
+        done = step[0] + 1
+        # A loop's steps come in one go, and nothing is written before they are done.
+        writer = tf.summary.create_file_writer(model_dir, max_queue=config.iterations_per_loop)
+        with writer.as_default(), tf.summary.record_if(tf.equal(done % config.summary_steps, 0)):
+            tf.summary.scalar("train/loss", tf.reduce_mean(loss), done)
+            tf.summary.scalar("train/learning_rate", rate[0], done)
+            tf.summary.scalar("train/epoch", tf.cast(done, tf.float32) * epochs_per_step, done)
+        return list(tf.compat.v1.summary.all_v2_summary_ops())
+
+    # Every tensor gets an axis along which those of all replicas are put together.
+    return host_call, [tf.reshape(tensor, [1]) for tensor in (step, loss, rate)]
+
+
+tpu = tf.compat.v1.estimator.tpu
+
+
+def make_estimator(config: TrainConfig, model_dir: str, cluster: Any = None) -> Any:
+    """Returns the TPUEstimator that trains, evaluates and exports the run in `model_dir`.
+
+    Args:
+      config: What to train.
+      model_dir: Where checkpoints are.
+      cluster: TPUClusterResolver; None runs on this machine's processor.
+    """
+    tpu_config = tpu.TPUConfig(
+        iterations_per_loop=config.iterations_per_loop,
+        per_host_input_for_training=tpu.InputPipelineConfig.PER_HOST_V2,
+    )
+    run_config = tpu.RunConfig(
+        cluster=cluster,
+        model_dir=model_dir,
+        tf_random_seed=config.input.seed,
+        tpu_config=tpu_config,
+        save_checkpoints_secs=60,  # what a killed run loses at the most
+        log_step_count_steps=config.summary_steps,  # "examples/sec", beside what summaries.py writes
+    )
+    return tpu.TPUEstimator(
+        make_model_fn(config),
+        config=run_config,
+        use_tpu=cluster is not None,
+        train_batch_size=config.train_batch_size,
+        eval_batch_size=config.eval_batch_size,
+        export_to_tpu=False,  # a second meta graph, and tf.saved_model.load asks which one
     )
