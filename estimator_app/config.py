@@ -81,7 +81,7 @@ class TrainConfig:
       keep_exports: Exports that stay, of the last step and of the best one each.
       early_stop_metric: What the best evaluation is best in: one of evaluation.watchable().
       early_stop_patience: Evaluations no better than the best before them that end a run; 0 never does.
-      loop: One of loops.LOOPS: what trains, and writes the checkpoints, which the other cannot read.
+      loop: One of LOOPS: what trains, and writes the checkpoints, which the other cannot read.
     """
 
     dataset: str
@@ -139,7 +139,7 @@ class TrainConfig:
           manifest: The dataset's; its training pixels give mean and std.
           options: Fields of TrainConfig and InputConfig, by name; others are left alone. None as learning_rate,
             weight_decay, decay or warmup_steps is that of the optimizer's recipe, optimizers.Kind; as decay_steps that
-            of `earlier`, else train_steps; as loop that of `earlier`, else loops.default_loop(); as image_size or
+            of `earlier`, else train_steps; as loop that of `earlier`, else default_loop(); as image_size or
             crop_area that of `earlier`, else what fits the images: tpu_input.config.fitting_input().
           earlier: Of the run that goes on.
 

@@ -1,6 +1,12 @@
 """Image files → predictions → lines: a table for people, JSON for programs.
 
-paths ──batches──▶ read, stored.py ──Classifier──▶ Prediction or reason ──▶ a line each, in the order of the paths
+    photo.jpg, photos/, gs://bucket/*.png ──image_files()──▶ paths ──batches──▶ read(), as_stored()
+        ──Classifier──▶ Prediction or reason ──▶ a line each, in the order of the paths
+
+as_stored() gives an image file as a conversion would have stored it, which is what evaluation sees: an upright JPEG,
+RGB or greyscale, in sRGB, keeps its bytes; anything else that is read is turned as EXIF says, converted to sRGB, put on
+white, and encoded as a JPEG. beam_pipelines.images.check decides so with its default options. It cannot be imported: it
+belongs to another program, whose dependencies are not installed where a model serves; a test compares the two.
 """
 
 from __future__ import annotations

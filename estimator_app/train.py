@@ -3,7 +3,7 @@
     step 0 ──train──▶ 400 ──evaluate──▶ 400 ──train──▶ 800 ──evaluate──▶ … ──▶ train_steps ──export──▶ metrics.json
                                └─ best so far: export ─ history.csv
 
-Training, by TPUEstimator or tf.distribute (loops.py), loads the last checkpoint, and its data go on at its step, so a
+Training, by TPUEstimator or tf.distribute (trainers/registry.py), loads the last checkpoint, and its data go on at its step, so a
 run that was stopped anywhere and started again ends as if it had never stopped. What is next follows from the last
 checkpoint and history.csv alone.
 """
@@ -107,7 +107,7 @@ def run(
     Args:
       manifest: Of config.dataset.
       config: What to train.
-      model_dir: For checkpoints and all that model_dir.py lists.
+      model_dir: For checkpoints and all that model_dir/run_files.py lists.
       export_dir: For SavedModels, each in a folder named after the time.
       tpu: None runs on this machine's processor.
       report: Takes a line of progress.

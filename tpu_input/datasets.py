@@ -1,7 +1,14 @@
-"""Others' TFRecords → a Manifest: lists the shards, counts their records once, keeps the counts beside them.
+"""Manifests of datasets: of one that a conversion wrote, and of TFRecords that others wrote; and records that cannot be
+decoded.
 
-pattern ──▶ shards ──▶ counts: from FOLDER/.tpu_input_counts.json, from FOLDER/index/*.parquet, or by reading the
-length of every record (12 bytes of each; nothing is decoded)
+    FOLDER/manifest.json ──read_manifest()──▶ Manifest
+    pattern ──manifest_from_shards()──▶ Manifest
+
+Others' records are counted once, and the counts are kept beside them: from FOLDER/.tpu_input_counts.json, from
+FOLDER/index/*.parquet, or by reading the length of every record (12 bytes of each; nothing is decoded).
+
+find_undecodable() says which record TensorFlow's parser or decoder refused. It looks afterwards, so that good records
+cost nothing: an error that names a size leads to the records of about that length, which are decoded one by one.
 """
 
 from __future__ import annotations

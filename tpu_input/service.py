@@ -1,10 +1,11 @@
-"""Training's work on other machines, by tf.data service; every host takes what is ready, each example once an epoch.
+"""Training's input on other machines, by tf.data service; every host takes what is ready, each example once an epoch.
 
     dispatcher: visit number (epoch x shards + place in the epoch's order) ──each to one worker──▶
     worker:     records of several shards in turn ▶ shuffle ▶ decode, crop, batch, layout ──▶ whichever host asks first
 
-https://www.tensorflow.org/api_docs/python/tf/data/experimental/service. What a worker is given are visits, not files:
-an endless dataset of epochs can then be divided, and nothing but the order depends on who works.
+https://www.tensorflow.org/api_docs/python/tf/data/experimental/service. Workers are given visits, not files: an endless
+dataset of epochs can then be divided, and only the order depends on which worker does what. run_dispatcher() and
+run_worker() are the processes behind python -m tpu_input dispatcher and worker.
 """
 
 from __future__ import annotations

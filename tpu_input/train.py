@@ -1,6 +1,6 @@
 """Training input, endless:
 
-    shuffled records, from `start_step` on (shuffling.py; service.py where others do the work)
+    shuffled records, from `start_step` on (pipeline/shuffling.py; service.py where others do the work)
     ▶ fused decode and crop ▶ batch ▶ layout ▶ prefetch
 
 Every random choice depends on (seed, epoch) or (seed, example number) alone, so two runs give the same batches, and a

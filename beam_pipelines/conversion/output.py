@@ -1,4 +1,8 @@
-"""A dataset's files, and its manifest."""
+"""The files of a dataset: their names, what may lie in the output folder, the manifest, and the lock.
+
+One conversion at a time writes into an output: the kernel's lock (flock) in a local folder, a GCS object with a
+heartbeat in a bucket (storage/gcs_lock.py).
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Rows → which shard holds which row, before an image is read.
+"""The plan: which shard holds which row, decided before an image is read.
 
-    Row ──survey──▶ Plan (one, small)             classes, fingerprint, how much lies in every bucket of the order
+    Row ──Survey (a CombineFn)──▶ Plan (one, small)   classes, fingerprint, how much lies in every bucket of the order
     Row ──by_bucket──▶ (bucket, [Row]) ──cut──▶ (shard, Row)
 
 The order of a split is that of hash(seed, key). A bucket is a range of that order, so the bytes before each bucket and

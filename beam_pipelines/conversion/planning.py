@@ -1,7 +1,14 @@
-"""Listing and planning as Beam steps, so that no list of inputs ever sits in one place.
+"""List the inputs and assign them to shards, as Beam steps: no process ever holds the whole list.
 
-Source ──list──▶ Row ──label, check──▶ Row ──sample, size──▶ Row ──survey──▶ Plan
-                                                              └──bucket, cut, group──▶ a file of rows a shard
+    Source ──list──▶ Row ──label, check──▶ Row ──sample, size──▶ Row ──PlanCombineFn──▶ Plan
+                                                                  └──by bucket, cut, group──▶ a file of rows per shard
+
+Rows that name a group are grouped first, and all rows of a group get the one split that any of them names; a group that
+names two splits is rejected. Otherwise images of one patient, or frames of one film, would be in training and in test.
+
+With --dedup=exact, images with the same bytes are found by their SHA-256 before sizes are estimated. The first in the
+order of the dataset is kept; the others, and all that occur under two labels, are rejected, so that no content is in two
+splits.
 """
 
 from __future__ import annotations
@@ -67,7 +74,7 @@ def make_plan(options: ConvertOptions, beam_options: PipelineOptions) -> Plan:
 def build_planning(pipeline: beam.Pipeline, options: ConvertOptions, plan_path: str) -> None:
     """Adds the steps that list the sources, write the rows of every shard, and write the plan to `plan_path`.
 
-    Steps say the types of what they make, where Beam has a better coder for rows than pickle (row_coder.py).
+    Steps say the types of what they make, where Beam has a better coder for rows than pickle.
     """
     listed = _listed(pipeline, options)
     layout = _layout(listed, options)

@@ -1,8 +1,13 @@
-"""One shard: its rows → checked images → records appended → renamed into place → a receipt.
+"""Write one shard: rows → checked images → records and index in a temporary file → renamed into place → a receipt.
 
     [Row] ──map_images──▶ (Row, framed record or Rejected) ──append──▶ shard, index, Receipt
 
 Memory is that of the images in flight, whatever the size of a shard.
+
+On one machine, the shards of a plan are written by one process per core. Beam's local runner has threads, which share
+one interpreter, or processes, whose death it does not notice. Here a process that is killed ends the conversion at
+once, and one whose parent is gone ends by itself. Processes are spawned, because a fork of a process with threads may
+inherit a lock that is never released.
 """
 
 from __future__ import annotations

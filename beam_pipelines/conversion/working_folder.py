@@ -1,6 +1,6 @@
 """DATASET/.jpeg2tpu: what an unfinished conversion has so far; gone when it is complete.
 
-.jpeg2tpu/lock                                held by the process that converts into this dataset (locks.py)
+.jpeg2tpu/lock                                held by the process that converts into this dataset (output.py)
 .jpeg2tpu/replaced.json                       the manifest of a dataset that --overwrite is about to remove
 .jpeg2tpu/FINGERPRINT/conversion.json         its command, sources and options, shown while it is unfinished
 .jpeg2tpu/FINGERPRINT/plan.json               what a conversion of these inputs and options does

@@ -1,12 +1,12 @@
-"""Objects of Google Cloud Storage, as storage.py describes them, by Google's own client.
+"""Objects of Google Cloud Storage, as storage/__init__.py describes them, by Google's own client.
 
 Beam's FileSystems would work too, but make a new client, and thus a new connection, for each object, and ask twice for
 each that is read (apache_beam/io/gcp/gcsio.py, 2.77). Here a process has one client, its threads share it, and a small
-object is read with one request.
+object is read with one request. A large object is read in large pieces, each with a request of its own.
 
-Every request is tried again while that may help; all can be repeated without harm. An object appears under its name
-when its upload is complete, which begins when all of it lies in a temporary file: a writer that is killed or raises has
-sent nothing.
+Requests that fail are retried while that may help; all can be repeated without harm. Uploads are atomic: an object
+appears under its name when its upload is complete, which begins when all of it lies in a temporary file. A writer that
+is killed or raises has sent nothing.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def blob(path: str, generation: int = 0) -> Any:
 
 @contextlib.contextmanager
 def explained(path: str) -> Iterator[None]:
-    """Raises what Google's client raises in its body as the errors that storage.py promises, in a line each."""
+    """Raises what Google's client raises in its body as the errors that storage/__init__.py promises, in a line each."""
     try:
         yield
     except exceptions.NotFound as error:

@@ -1,4 +1,4 @@
-"""Files of this machine, as storage.py describes them."""
+"""Files of this machine, as storage/__init__.py describes them."""
 
 from __future__ import annotations
 

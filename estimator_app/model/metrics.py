@@ -1,6 +1,7 @@
-"""Metrics: sums over the examples of a batch, which add up over batches and replicas, and what follows from them.
+"""Metrics: sums over the examples of a batch, which add up over batches and replicas, and the figures that follow.
 
-    logits, label, loss, weight of a batch ──batch_sums()──▶ sums ──+ those of other batches──▶ ──results()──▶ metrics
+    logits, label, loss, weight of a batch ──batch_sums()──▶ sums ──+ those of other batches──▶ ──results()──▶ by name
+    {"accuracy": …, "cross_entropy": …, "recall": [C], "confusion_matrix": [C, C], …} ──Metrics.of()──▶ Metrics
 
 Padding has weight 0 and adds nothing, so the metrics are exact over any batches, replicas and hosts.
 """

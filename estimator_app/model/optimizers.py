@@ -1,10 +1,11 @@
-"""Optimizers: gradients, already summed over all replicas, to steps of the variables.
+"""Optimizers: gradients, already summed over all replicas, to steps of the variables; and the learning rate's schedule.
 
     (gradient, variable) ──weight decay, of kernels alone──▶ LARS' rate of the layer ──▶ TensorFlow's own update
+    step 0 ──linear──▶ peak at warmup_steps ──half a cosine, a parabola or steps──▶ 0, or peak / 1000, from decay_steps on
 
 They are tf.compat.v1.train.Optimizers, the one kind that CrossShardOptimizer takes (it refuses Keras'); TensorFlow has
-it in every release, in graphs and in functions under tf.distribute, and its kernels do the arithmetic. The part that
-is ours is in `_resource_apply_dense`, its place for it: every caller has summed the gradients by then, and all of them
+it in every release, in graphs and in functions under tf.distribute, and its kernels do the arithmetic. Our part
+is in `_resource_apply_dense`, the place meant for it: every caller has summed the gradients by then, and all of them
 are dense.
 Biases and batch normalisation's parameters, the variables of rank 1, are left out of weight decay (Goyal et al. 2017,
 "Accurate, Large Minibatch SGD", section 5.1) and of LARS' rates.

@@ -1,6 +1,10 @@
-"""PNGs of a run: how it went, and which classes are taken for which.
+"""Pictures of a run, as files and in TensorBoard: curves, confusion, and what training sees.
 
-rows of history.csv ──draw_curves()──▶ PNG        Metrics ──draw_confusion()──▶ PNG
+    rows of history.csv ──draw_curves()──▶ MODEL_DIR/curves.png
+    Metrics ──draw_confusion()──▶ MODEL_DIR/confusion.png
+    the same, and a batch of training ──▶ MODEL_DIR/pictures/events.out.tfevents.…
+
+TensorBoard reads one writer's file per folder, hence the folder `pictures`.
 """
 
 from __future__ import annotations

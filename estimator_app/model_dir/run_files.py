@@ -4,7 +4,7 @@
     MODEL_DIR/history.csv     a row an evaluation (history.py)
     MODEL_DIR/metrics.json    all of the last evaluation; names the export once the run is complete
     MODEL_DIR/exports.json    which exports are this run's (exports.py)
-    MODEL_DIR/*.png           curves and confusion (pictures.py)
+    MODEL_DIR/*.png           curves and confusion (plots.py)
 
 Each is written at once or not at all.
 """

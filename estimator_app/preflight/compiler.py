@@ -1,6 +1,6 @@
 """libtpu's compiler, which runs in an environment of its own and is reached through files.
 
-HLO ──REQUEST.json──▶ tpu_compile.py ──RESULT.json──▶ Program, or TooLarge
+HLO ──REQUEST.json──▶ libtpu_program.py ──RESULT.json──▶ Program, or TooLarge
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The graph that TPUEstimator would send to a TPU, built and read; nothing runs it.
 
     estimator + topology ──build()──▶ Built graph ──▶ who feeds which core with what, sums over cores, ops no TPU runs
-                                └──▶ calls of input_fn, a host each ──▶ preflight_input.py
+                                └──▶ calls of input_fn, a host each ──▶ input.py
 
 TPUEstimator builds it, as it would for the TPU, and is stopped before it looks for one.
 """

@@ -2,7 +2,7 @@
 
     REQUEST.json {"topology", "hlo"} + the HloModuleProto it names ──libtpu──▶ RESULT.json
 
-    python tpu_compile.py REQUEST.json RESULT.json
+    python libtpu_program.py REQUEST.json RESULT.json
 
 It knows nothing of TensorFlow nor of this package, and nothing imports it: JAX needs another NumPy than TensorFlow
 2.15. Most of what it calls is private to jaxlib 0.10.2, and is called nowhere else.

@@ -1,6 +1,10 @@
-"""Waiting for a TPU that was preempted or cannot be reached; then on from the last checkpoint.
+"""Interruptions of a training: a TPU that is preempted or unreachable, SIGTERM and Ctrl-C.
 
-attempt() ──lost──▶ wait 10 s, 20 s … 5 min, each less up to half of it ──▶ attempt() … for an hour
+    attempt() ──TPU lost──▶ wait 10 s, 20 s … 5 min, each less up to half of it ──▶ attempt() … for an hour
+    signal ──▶ Stop ──StopHook──▶ the trainer stops after this step and saves ──▶ Stopped
+
+Training goes on from the last checkpoint. After a signal, the step is finished, a checkpoint is written, and the command
+ends with the signal's exit code.
 """
 
 from __future__ import annotations

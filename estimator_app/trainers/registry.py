@@ -2,7 +2,7 @@
 
     "estimator" | "strategy" ──find_loop()──▶ make, train, evaluate, save
 
-loop.py decides what is next; these do it.
+train.py decides what is next; these do it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Loop:
-    """What loop.py and the commands need of a loop.
+    """What train.py and the commands need of a loop.
 
     Attributes:
       make: (config, model_dir, cluster) -> what train and evaluate take first.

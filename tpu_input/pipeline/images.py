@@ -1,10 +1,11 @@
 """Image files → images of the configured size; the only place that decodes.
 
-    scalar string ──windows──▶ fused decode of what they cover ──▶ bilinear resize ──▶ [image_size, image_size, 3]
+    scalar string ──window──▶ fused decode of what it covers ──▶ bilinear resize ──▶ [image_size, image_size, 3]
 
-JPEGs are decoded only where a window looks; PNGs and raw pixels whole. Costs measured on 500 x 375 JPEGs at 224 px:
-the fused decode saves a fifth of a full one; INTEGER_FAST and plain upscaling save 8 %, bilinear instead of bicubic
-0.45 ms an image.
+A window is the part of an image that is looked at: random_window() draws training's, centre_window() gives
+evaluation's. JPEGs are decoded only inside the window; PNGs and raw pixels whole. Costs measured on 500 x 375 JPEGs at
+224 px: the fused decode saves a fifth of a full one; INTEGER_FAST and plain upscaling save 8 %, bilinear instead of
+bicubic 0.45 ms an image.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
     {"image", "weight"}, label of every replica ──steps()──▶ mean loss; variables a step further
                                                 └──sums()───▶ metrics.batch_sums() of all replicas together
 
-The network, loss, optimizer and sums are those of model.py's model_fn, and their first values too.
+The network, loss, optimizer and sums are those of tpu_estimator/model_fn.py's model_fn, and their first values too.
 """
 
 from __future__ import annotations

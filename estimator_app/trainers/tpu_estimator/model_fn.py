@@ -1,10 +1,17 @@
-"""The model_fn: what an input_fn sends, to a TPUEstimatorSpec.
+"""TPUEstimator's model_fn, and the TPUEstimator of a run.
 
     {"image", "weight"}, label ──from_infeed()──▶ [N, H, W, 3] ──network──▶ logits ──▶ weighted loss ──▶ train_op
                                                                               ├──▶ weighted metrics
                                                                               └──▶ probabilities
+    TrainConfig + model_dir + Tpu ──make_estimator()──▶ TPUEstimator, on a TPU or on this machine's processor
 
-On a TPU it runs once for every replica, with the replica's part of the batch.
+On a TPU the model_fn runs once for every replica, with the replica's part of the batch. The curves of training leave the
+device by a host_call:
+
+    step, loss, learning rate of every replica ──outfeed──▶ host_call ──every summary_steps──▶ model_dir's events
+
+Images a second cannot be known inside a graph; TPUEstimator's own hook measures them between steps and writes
+"examples/sec" beside these (RunConfig.log_step_count_steps).
 """
 
 from __future__ import annotations
@@ -100,7 +107,7 @@ def _evaluation(logits: tf.Tensor, labels: tf.Tensor, weight: tf.Tensor) -> Any:
 
 
 def _prediction(logits: tf.Tensor) -> Any:
-    outputs = {"probabilities": tf.nn.softmax(logits), "logits": logits}  # serving.py makes more of them
+    outputs = {"probabilities": tf.nn.softmax(logits), "logits": logits}  # export.py makes more of them
     return v1.estimator.tpu.TPUEstimatorSpec(
         ModeKeys.PREDICT,
         predictions=outputs,
@@ -157,7 +164,7 @@ def make_estimator(config: TrainConfig, model_dir: str, cluster: Any = None) -> 
         tf_random_seed=config.input.seed,
         tpu_config=tpu_config,
         save_checkpoints_secs=60,  # what a killed run loses at the most
-        log_step_count_steps=config.summary_steps,  # "examples/sec", beside what summaries.py writes
+        log_step_count_steps=config.summary_steps,  # "examples/sec", beside what the host_call writes
     )
     return tpu.TPUEstimator(
         make_model_fn(config),
