@@ -3,9 +3,9 @@
     step 0 ──train──▶ 400 ──evaluate──▶ 400 ──train──▶ 800 ──evaluate──▶ … ──▶ train_steps ──export──▶ metrics.json
                                └─ best so far: export ─ history.csv
 
-Training, by TPUEstimator or tf.distribute (trainers/registry.py), loads the last checkpoint, and its data go on at its step, so a
-run that was stopped anywhere and started again ends as if it had never stopped. What is next follows from the last
-checkpoint and history.csv alone.
+Training, by TPUEstimator or tf.distribute (trainers/registry.py), loads the last checkpoint, and its data go on at its
+step, so a run that was stopped anywhere and started again ends as if it had never stopped. What is next follows from
+the last checkpoint and history.csv alone.
 """
 
 from __future__ import annotations

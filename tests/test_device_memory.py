@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from estimator_app.preflight.device_memory import Tensor, tensors
+from estimator_app.preflight.compile import Tensor, tensors
 
 HLO = """HloModule step, entry_computation_layout={()->f32[]{:T(128)}}
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from estimator_app.preflight.compile import largest_batch
 from estimator_app.preflight.compiler import Program, TooLarge
-from estimator_app.preflight.largest_batch import largest_batch
 
 GB = 1e9
 

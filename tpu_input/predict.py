@@ -1,6 +1,6 @@
 """Prediction and serving input: image files as evaluation sees them.
 
-    file names ──▶ bytes ──▶ centre crop ──▶ batches {"image": [batch_size, image_size, image_size, 3]}, the last shorter
+    file names ──▶ bytes ──▶ centre crop ──▶ {"image": [batch_size, image_size, image_size, 3]}, the last batch shorter
 
 A serving input receiver takes a batch of JPEG or PNG files and does the same.
 """

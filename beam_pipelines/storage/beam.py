@@ -1,4 +1,4 @@
-"""Files behind the other URIs that Beam's FileSystems know (s3://, hdfs://, …), as storage/__init__.py describes them."""
+"""Files behind the other URIs that Beam's FileSystems know (s3://, hdfs://, …); see storage/__init__.py."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def blob(path: str, generation: int = 0) -> Any:
 
 @contextlib.contextmanager
 def explained(path: str) -> Iterator[None]:
-    """Raises what Google's client raises in its body as the errors that storage/__init__.py promises, in a line each."""
+    """Raises what Google's client raises in its body as the errors that storage promises, in a line each."""
     try:
         yield
     except exceptions.NotFound as error:

@@ -5,9 +5,9 @@
 A network is made of Keras layers and models applied to `images`, a keras.Input, and passes `training` on to those that
 ask for it. Whatever it does to their weights, such as load_weights() or trainable = False, holds in either trainer.
 
-ResNet-18 and ResNet-50 v1.5 are those of He et al. 2016, "Deep Residual Learning", table 1. Version 1.5 halves the image
-in a bottleneck's 3 × 3 convolution and not in the 1 × 1 before it, which leaves three of four places out: 0.5 % more
-accuracy at 5 % fewer images/s, says NVIDIA's Deep Learning Examples, "ResNet50 v1.5".
+ResNet-18 and ResNet-50 v1.5 are those of He et al. 2016, "Deep Residual Learning", table 1. Version 1.5 halves the
+image in a bottleneck's 3 × 3 convolution and not in the 1 × 1 before it, which leaves three of four places out: 0.5 %
+more accuracy at 5 % fewer images/s, says NVIDIA's Deep Learning Examples, "ResNet50 v1.5".
 """
 
 from __future__ import annotations

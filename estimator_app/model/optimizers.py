@@ -1,7 +1,7 @@
 """Optimizers: gradients, already summed over all replicas, to steps of the variables; and the learning rate's schedule.
 
     (gradient, variable) ──weight decay, of kernels alone──▶ LARS' rate of the layer ──▶ TensorFlow's own update
-    step 0 ──linear──▶ peak at warmup_steps ──half a cosine, a parabola or steps──▶ 0, or peak / 1000, from decay_steps on
+    step 0 ──linear──▶ peak at warmup_steps ──half a cosine, a parabola or steps──▶ 0, or peak / 1000, at decay_steps
 
 They are tf.compat.v1.train.Optimizers, the one kind that CrossShardOptimizer takes (it refuses Keras'); TensorFlow has
 it in every release, in graphs and in functions under tf.distribute, and its kernels do the arithmetic. Our part

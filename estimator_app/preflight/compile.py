@@ -1,17 +1,26 @@
 """The step as a TPU would run it: whether it fits, what it computes and moves, how its tensors lie in memory.
 
-HLO ──compiler.py──▶ Program ──▶ memory, FLOPs, padding, layout; HLO of other batches ──▶ the largest that fits
+    HLO ──compiler.py──▶ Program ──▶ memory, FLOPs, padding, layout; HLO of other batches ──▶ the largest that fits
+    batches that fit, that do not ──a line through two of them──▶ the batch to try next ──▶ … until they are close
+    "%x = bf16[128,56,56,64]{3,0,2,1:T(8,128)(2,1)} fusion(…)" ──tensors()──▶ sizes, order of the axes, padding
+
+What a step takes grows with its batch in nearly a straight line, and a refusal, which comes within a second, says how
+much it would have taken. Only a batch that fits costs a whole compilation.
+
+The memory of a TPU is in tiles: T(8,128) are 8 × 128 of the two axes that change fastest, and what does not fill a tile
+is padding: https://openxla.org/xla/tiled_layout
 """
 
 from __future__ import annotations
 
+import dataclasses
+import math
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from estimator_app.preflight.compiler import Program, TooLarge
-from estimator_app.preflight.device_memory import Tensor, tensors
 from estimator_app.preflight.findings import COSTS, FAILS, GOOD, UNKNOWN, Finding, Part
-from estimator_app.preflight.largest_batch import largest_batch
 from estimator_app.runtime.topologies import Topology
 
 _GB = 2**30
@@ -128,3 +137,124 @@ def _is_images(tensor: Tensor, batch: int, layout: str) -> bool:
 
 # By the axis that the device wants last: what can be sent that ends with it.
 _ENDING = {"N": "HWCN", "C": "NHWC"}
+
+
+_MULTIPLE = 8  # rows of a tile
+_CLOSE = 0.03  # of the batch
+_GROWTH = 8  # while nothing is refused
+_ENOUGH = 65536  # images a core; nobody asks for more
+_TRIES = 12
+
+
+def largest_batch(compile_at: Callable[[int], Program | TooLarge], batch: int, first: Program | TooLarge) -> int:
+    """Returns the largest batch of a core that was seen to fit, to some percent: `batch` or a multiple of 8; 0 if none.
+
+    Args:
+      compile_at: Compiles the step for a batch.
+      batch: Of a core, as configured.
+      first: What it became.
+    """
+    fits: dict[int, float] = {0: 0.0}
+    refused: dict[int, float] = {}
+    has, found, candidate = 0.0, first, batch
+    for _ in range(_TRIES):
+        if isinstance(found, TooLarge):
+            refused[candidate], has = found.needs, found.has
+        else:
+            fits[candidate] = found.bytes
+        low, high = max(fits), min(refused, default=_ENOUGH)
+        if high - low <= max(_MULTIPLE, _CLOSE * high):
+            break
+        candidate = _next(fits, refused, has)
+        found = compile_at(candidate)
+    return max(fits)
+
+
+def _next(fits: dict[int, float], refused: dict[int, float], has: float) -> int:
+    """Returns the batch to try next, between the largest that fits and the smallest that does not."""
+    low = max(fits)
+    if not refused:
+        return _multiple(min(low * _GROWTH, _ENOUGH), low, _ENOUGH + _MULTIPLE)
+    high = min(refused)
+    others = {batch: needs for batch, needs in refused.items() if batch != high} or {low: fits[low]}
+    other = min(others)
+    slope = (refused[high] - others[other]) / (high - other)
+    guess = high - (refused[high] - has) / slope if slope > 0 else (low + high) / 2
+    # Where the line leads back to what fits already, look whether a little more does.
+    return _multiple(max(guess, low * (1 + _CLOSE)), low, high)
+
+
+def _multiple(guess: float, low: int, high: int) -> int:
+    """Returns the multiple of 8 nearest below `guess` that is above `low` and below `high`, if there is one."""
+    least, most = (low // _MULTIPLE + 1) * _MULTIPLE, (high - 1) // _MULTIPLE * _MULTIPLE
+    return max(least, min(int(guess) // _MULTIPLE * _MULTIPLE, most))
+
+
+_BYTES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s16": 2, "u16": 2, "f32": 4, "s32": 4, "u32": 4}
+_BYTES |= {"f64": 8, "s64": 8, "u64": 8}
+_RESULT = re.compile(r"^\s*(?:ROOT )?%?([\w.-]+) = (.*?) ([a-z][\w-]*)\(")
+_TENSOR = re.compile(r"(\w+)\[([\d,]*)\]\{([\d,]*)(?::T\(([\d,]+)\))?([^}]*)\}")
+_NAME = re.compile(r'op_name="([^"]*)"')
+# These make no tensor of their own.
+_NO_MEMORY = frozenset({"tuple", "get-tuple-element", "bitcast", "constant", "copy-start", "copy-done"})
+_ELSEWHERE = "S("  # in another memory than the large one
+
+
+@dataclasses.dataclass(frozen=True)
+class Tensor:
+    """A tensor on the device.
+
+    Attributes:
+      kind: Its type, as HLO says it.
+      sizes: Of its axes, as the program says them.
+      minor_to_major: The axes, from the one that changes fastest.
+      tile: Of the axes that change fastest, the fastest last.
+      opcode: What makes it.
+      made_by: The TensorFlow op that it was.
+    """
+
+    kind: str
+    sizes: tuple[int, ...]
+    minor_to_major: tuple[int, ...]
+    tile: tuple[int, ...]
+    opcode: str
+    made_by: str
+
+    @property
+    def bytes(self) -> int:
+        """What its numbers take."""
+        return _BYTES.get(self.kind, 4) * math.prod(self.sizes)
+
+    @property
+    def padded_bytes(self) -> int:
+        """What it takes."""
+        fastest = [self.sizes[axis] for axis in self.minor_to_major]
+        missing = [1] * (len(self.tile) - len(fastest))
+        for place, tile in enumerate(reversed(self.tile)):
+            sizes = fastest if place < len(fastest) else missing
+            at = place if place < len(fastest) else place - len(fastest)
+            sizes[at] = -(-sizes[at] // tile) * tile
+        return _BYTES.get(self.kind, 4) * math.prod(fastest) * math.prod(missing)
+
+    def order(self, axes: str) -> str:
+        """Returns `axes`, a letter each, as they lie in memory, the one that changes fastest last."""
+        return "".join(axes[axis] for axis in reversed(self.minor_to_major))
+
+    def __str__(self) -> str:
+        return f"{self.kind}[{','.join(map(str, self.sizes))}]"
+
+
+def tensors(text: str) -> Iterator[Tensor]:
+    """Yields what the main computation of a compiled HLO module keeps in a core's large memory."""
+    entry = text[text.index("\nENTRY ") :]
+    for line in entry[: entry.index("\n}")].splitlines():
+        result = _RESULT.match(line)
+        if result and result[3] not in _NO_MEMORY:
+            name = _NAME.search(line)
+            for kind, sizes, order, tile, rest in _TENSOR.findall(result[2]):
+                if _ELSEWHERE not in rest:
+                    yield Tensor(kind, _ints(sizes), _ints(order), _ints(tile), result[3], name[1] if name else "")
+
+
+def _ints(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split(","))) if text else ()

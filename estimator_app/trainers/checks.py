@@ -1,4 +1,4 @@
-"""What both trainers check and need: a network's first weights by name, a dataset that fits, an evaluation that is whole.
+"""What both trainers check and need: a network's first weights, a dataset that fits, an evaluation that is complete.
 
 TrainConfig ──make_weighted_model()──▶ keras.Model ──named_weights()──▶ {"0_kernel": …, "36_kernel": …}
 """
@@ -20,7 +20,7 @@ from tpu_input import Manifest
 
 
 def make_weighted_model(config: TrainConfig) -> Any:
-    """Returns the run's keras.Model with its first weights, the same as those of tpu_estimator/model_fn.py's model_fn."""
+    """Returns the run's keras.Model with its first weights, the same as those of TPUEstimator's model_fn."""
     tf.keras.utils.set_random_seed(config.input.seed)
     return make_model(find_network(config.network), config.input.image_size, len(config.classes), config.precision)
 

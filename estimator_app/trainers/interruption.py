@@ -3,8 +3,8 @@
     attempt() ──TPU lost──▶ wait 10 s, 20 s … 5 min, each less up to half of it ──▶ attempt() … for an hour
     signal ──▶ Stop ──StopHook──▶ the trainer stops after this step and saves ──▶ Stopped
 
-Training goes on from the last checkpoint. After a signal, the step is finished, a checkpoint is written, and the command
-ends with the signal's exit code.
+Training goes on from the last checkpoint. After a signal, the step is finished, a checkpoint is written, and the
+command ends with the signal's exit code.
 """
 
 from __future__ import annotations

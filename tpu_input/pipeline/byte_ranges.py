@@ -1,7 +1,7 @@
 """Bytes of files for Python, from any thread or process: of a bucket by Google's own client, a request each time.
 
-TensorFlow's filesystem, which everything else here is read with, takes a whole block of a bucket's file (gcs_filesystem.py)
-where a record is wanted. It stays for other URIs, and where google-cloud-storage is not installed.
+TensorFlow's filesystem, which everything else here is read with, takes a whole block of a bucket's file
+(gcs_filesystem.py) where a record is wanted. It stays for other URIs, and where google-cloud-storage is not installed.
 
 path, start, num_bytes ──▶ read_bytes() ──▶ those bytes, fewer where the file ends
 """

@@ -5,8 +5,8 @@
                                                                               └──▶ probabilities
     TrainConfig + model_dir + Tpu ──make_estimator()──▶ TPUEstimator, on a TPU or on this machine's processor
 
-On a TPU the model_fn runs once for every replica, with the replica's part of the batch. The curves of training leave the
-device by a host_call:
+On a TPU the model_fn runs once for every replica, with the replica's part of the batch. The curves of training leave
+the device by a host_call:
 
     step, loss, learning rate of every replica ──outfeed──▶ host_call ──every summary_steps──▶ model_dir's events
 
