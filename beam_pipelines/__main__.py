@@ -28,7 +28,7 @@ from beam_pipelines.options import DEDUP, REENCODE, ConvertOptions, ImageOptions
 from beam_pipelines.repair import repair  # noqa: E402
 from beam_pipelines.report.page import write_report  # noqa: E402
 from beam_pipelines.report.summary import print_summary  # noqa: E402
-from beam_pipelines.runners import checks  # noqa: E402
+from beam_pipelines.runners import launch_checks  # noqa: E402
 from beam_pipelines.sample_digits import write_sample  # noqa: E402
 from beam_pipelines.sources.read_ahead import num_cores  # noqa: E402
 from beam_pipelines.verify import verify  # noqa: E402
@@ -218,11 +218,11 @@ def _convert(flags: argparse.Namespace, beam_flags: list[str]) -> int:
     )
     beam_options = _beam_options(flags.runner, beam_flags)
     paths = [path for source in options.sources for path in (source.path, source.label_list) if path]
-    checks.check(beam_options, [*paths, options.output])
-    with checks.packed(beam_options):
+    launch_checks.check(beam_options, [*paths, options.output])
+    with launch_checks.packed(beam_options):
         if flags.dry_run:
             return _dry_run(options, beam_options)
-        checks.check_writable(beam_options)
+        launch_checks.check_writable(beam_options)
         manifest, written = convert(options, beam_options, 0 if flags.runner else num_cores(), _as_written(flags.argv))
     print_summary(manifest)
     done = "complete" if written else "already complete, nothing to do"
@@ -236,7 +236,7 @@ def _as_written(argv: list[str]) -> list[str]:
 
 
 def _dry_run(options: ConvertOptions, beam_options: PipelineOptions) -> int:
-    if checks.name_of(beam_options) != "dataflow":
+    if launch_checks.name_of(beam_options) != "dataflow":
         raise ValueError("--dry_run is for --runner=DataflowRunner; a conversion of a few images tries the others")
     for line in dry_run(options, beam_options):
         print_line(line)

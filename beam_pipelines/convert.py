@@ -45,7 +45,8 @@ from beam_pipelines.conversion.planning import make_plan
 from beam_pipelines.conversion.shard_writing import write_planned
 from beam_pipelines.conversion.working_folder import Work
 from beam_pipelines.options import ConvertOptions
-from beam_pipelines.runners import checks, execution, progress
+from beam_pipelines.runners import execution, launch_checks
+from beam_pipelines.runners import progress_bar as progress
 from beam_pipelines.sources import listing
 from beam_pipelines.sources.read_ahead import num_cores
 from tpu_input.command_line import print_line
@@ -112,7 +113,7 @@ def _complete_and_read_only(options: ConvertOptions, beam_options: PipelineOptio
     Raises:
       ValueError: The output holds something else.
     """
-    is_here = not storage.is_uri(options.output) and not checks.name_of(beam_options)
+    is_here = not storage.is_uri(options.output) and not launch_checks.name_of(beam_options)
     if not is_here or why.errno not in _READ_ONLY or not (manifest := read_manifest(options.output)):
         return None
     with tempfile.TemporaryDirectory() as folder:
@@ -147,7 +148,7 @@ def _write_and_commit(
 
 
 def _write_with_beam(options: ConvertOptions, folder: Work, beam_options: PipelineOptions) -> None:
-    is_here = not checks.name_of(beam_options)  # other machines' work does not reach a bar on this one
+    is_here = not launch_checks.name_of(beam_options)  # other machines' work does not reach a bar on this one
     left = folder.num_rows(folder.unwritten()) if is_here and progress.is_wanted() else 0
     with progress.shown(left) if is_here else contextlib.nullcontext(), execution.pipeline(beam_options) as pipeline:
         build_writing(pipeline, options, folder)

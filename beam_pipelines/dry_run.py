@@ -30,7 +30,7 @@ from beam_pipelines.conversion.working_folder import Work
 from beam_pipelines.convert import build_writing
 from beam_pipelines.options import ConvertOptions
 from beam_pipelines.report.summary import size
-from beam_pipelines.runners import checks
+from beam_pipelines.runners import launch_checks
 from beam_pipelines.runners.wheel import NAME
 from beam_pipelines.sources.folders import FolderSurvey, read_folders
 from beam_pipelines.sources.listing import check_source, list_rows
@@ -73,7 +73,7 @@ def dry_run(options: ConvertOptions, beam_options: PipelineOptions) -> Iterator[
         f"dataflow  project {cloud.project}, region {cloud.region}, Beam {beam.version.__version__}, "
         f"Python {sys.version_info.major}.{sys.version_info.minor}; nothing is submitted"
     )
-    for place in checks.check_writable(beam_options):
+    for place in launch_checks.check_writable(beam_options):
         yield f"bucket    {place} can be written"
     yield from _work(options)
     with tempfile.TemporaryDirectory() as folder:

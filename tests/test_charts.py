@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from beam_pipelines.report import charts
-from beam_pipelines.report.findings import share, shortened
+from beam_pipelines.report.notes import share, shortened
 from beam_pipelines.report.page import chosen_classes
 
 

@@ -10,7 +10,7 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions, SetupOptions
 from test_pipelines_commands import refused
 
-from beam_pipelines.runners import checks
+from beam_pipelines.runners import launch_checks
 
 DATAFLOW = ["--project=my-project", "--region=us-central1", "--temp_location=gs://bucket/temp"]
 URIS = ["gs://bucket/images", "gs://bucket/dataset"]
@@ -26,7 +26,7 @@ def port():
 
 
 def checked(*flags: str, paths=URIS) -> None:
-    checks.check(PipelineOptions(list(flags)), paths)
+    launch_checks.check(PipelineOptions(list(flags)), paths)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_a_dry_run_is_dataflows(capsys, few_digits, tmp_path):
 
 def extra_packages(*flags: str) -> list[str]:
     options = PipelineOptions(list(flags))
-    with checks.packed(options):
+    with launch_checks.packed(options):
         packages = options.view_as(SetupOptions).extra_packages or []
         assert all(Path(package).exists() for package in packages)
     return [Path(package).name for package in packages]

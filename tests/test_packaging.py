@@ -31,8 +31,8 @@ def built(tmp_path_factory):
 def test_the_sdist_holds_setup_py_and_every_module(built):
     with tarfile.open(next(built.glob("*.tar.gz"))) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    modules = {str(path.relative_to(ROOT)) for package in PACKAGES for path in (ROOT / package).glob("*.py")}
-    data = {"setup.py", "README.md", "pyproject.toml", "beam_pipelines/report.html.j2"}
+    modules = {str(path.relative_to(ROOT)) for package in PACKAGES for path in (ROOT / package).glob("**/*.py")}
+    data = {"setup.py", "README.md", "pyproject.toml", "beam_pipelines/report/report.html.j2"}
     assert names >= modules | data | {f"{name}/py.typed" for name in PACKAGES}
 
 
@@ -41,7 +41,7 @@ def test_the_wheel_holds_the_three_packages_and_their_types(built):
         names = archive.namelist()
     assert {name.partition("/")[0] for name in names if ".dist-info" not in name} == set(PACKAGES)
     assert all(f"{package}/py.typed" in names for package in PACKAGES)
-    assert "beam_pipelines/report.html.j2" in names
+    assert "beam_pipelines/report/report.html.j2" in names
 
 
 def test_the_base_install_is_what_a_conversion_worker_needs(built):

@@ -4,7 +4,8 @@
                                                                   └──by bucket, cut, group──▶ a file of rows per shard
 
 Rows that name a group are grouped first, and all rows of a group get the one split that any of them names; a group
-that names two splits is rejected. Otherwise images of one patient, or frames of one film, would be in training and in test.
+that names two splits is rejected. Otherwise images of one patient, or frames of one film, would be in training and in
+test.
 
 With --dedup=exact, images with the same bytes are found by their SHA-256 before sizes are estimated. The first in the
 order of the dataset is kept; the others, and all that occur under two labels, are rejected, so that no content is in

@@ -30,7 +30,7 @@ from beam_pipelines.conversion.output import create
 from beam_pipelines.conversion.working_folder import Receipt, Rejection, Work
 from beam_pipelines.images.check import CheckedImage, Rejected, check_image
 from beam_pipelines.options import ConvertOptions
-from beam_pipelines.runners import progress
+from beam_pipelines.runners import progress_bar as progress
 from beam_pipelines.sources.read_ahead import changes, map_images
 from beam_pipelines.sources.rows import Row
 from tpu_input.dataset_format.index import IndexRow, index_path, write_index

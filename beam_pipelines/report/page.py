@@ -24,10 +24,10 @@ import numpy as np
 from beam_pipelines.conversion.output import REPORT_NAME, complete_manifest, create
 from beam_pipelines.report import charts
 from beam_pipelines.report.examples import Example, read_examples
-from beam_pipelines.report.findings import notes, share, shortened
 from beam_pipelines.report.index_columns import Columns, read_all
 from beam_pipelines.report.look_alikes import MAX_READ, find_look_alikes
 from beam_pipelines.report.near_duplicates import ALIKE, DISTANCE, MAX_SHARED
+from beam_pipelines.report.notes import notes, share, shortened
 from beam_pipelines.report.rejections import MAX_SHOWN, read_rejected
 from beam_pipelines.report.summary import NOTED, size
 from tpu_input.dataset_format.records import Manifest, Split

@@ -4,8 +4,8 @@
 
 Pillow decodes, hashlib hashes and files are read outside the GIL, so threads share a process well, up to a point: two
 that decode are 1.6 times as fast as one. A process for each core does better (conversion/shard_writing.py), and then
-decodes in the thread that writes. A read of an object store takes tens of milliseconds in which a core could decode dozens of images;
-many in flight hide that.
+decodes in the thread that writes. A read of an object store takes tens of milliseconds in which a core could decode
+dozens of images; many in flight hide that.
 """
 
 from __future__ import annotations

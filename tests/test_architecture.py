@@ -1,0 +1,196 @@
+"""The layout: what may import what, how many entries a folder has, and the public names of each package."""
+
+from __future__ import annotations
+
+import ast
+import collections
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+import tpu_input
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("beam_pipelines", "tpu_input", "estimator_app")
+# What a package may import of the others; no other package of ours.
+OF_OTHERS = {
+    "beam_pipelines": ("tpu_input.dataset_format", "tpu_input.command_line"),
+    "tpu_input": (),
+    "estimator_app": ("tpu_input",),
+}
+FORBIDDEN = {"beam_pipelines": {"tensorflow"}, "tpu_input": {"apache_beam"}, "estimator_app": {"apache_beam"}}
+# On the top floor of a package are its commands, which folders do not import; but each folder takes its options from
+# there, and a benchmark of the input times the very input_fns.
+LEAVES = {"config", "options"}
+COMMAND_OF_FOLDER = {("tpu_input.benchmark", "tpu_input.train")}
+TWINS = ("estimator_app.trainers.tpu_estimator", "estimator_app.trainers.tf_distribute")
+REPEATED = {"__init__", "__main__", "config", "train", "evaluate", "predict", "export"}
+WITHOUT_TENSORFLOW = ("beam_pipelines", "tpu_input/dataset_format", "tpu_input/command_line")
+
+
+def module_name(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+MODULES = {module_name(path): path for package in PACKAGES for path in (ROOT / package).glob("**/*.py")}
+
+
+def imported(module: str) -> Iterator[str]:
+    """Yields what a module imports, wherever in the file: modules, and names as MODULE.NAME."""
+    for node in ast.walk(ast.parse(MODULES[module].read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{module} imports relatively"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def own(name: str) -> str | None:
+    """Returns the module of ours that MODULE or MODULE.NAME is or lies in."""
+    return name if name in MODULES else name.rpartition(".")[0] if name.rpartition(".")[0] in MODULES else None
+
+
+def folder(module: str) -> str:
+    """Returns PACKAGE.FOLDER of a module in a folder; of one on the top floor, itself."""
+    return ".".join(module.split(".")[:2])
+
+
+IMPORTS = {
+    module: {found for name in imported(module) if (found := own(name))} - {module, *PACKAGES} for module in MODULES
+}
+
+
+def circles(edges: dict[str, set[str]]) -> list[list[str]]:
+    """Returns the groups of nodes that can be reached from each other (Tarjan's algorithm)."""
+    number: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    stack: list[str] = []
+    found = []
+
+    def visit(node: str) -> None:
+        number[node] = lowest[node] = len(number)
+        stack.append(node)
+        for other in edges.get(node, ()):
+            if other not in number:
+                visit(other)
+            if other in stack:
+                lowest[node] = min(lowest[node], lowest[other])
+        if lowest[node] == number[node]:
+            group = stack[stack.index(node) :]
+            del stack[stack.index(node) :]
+            if len(group) > 1:
+                found.append(sorted(group))
+
+    for node in edges:
+        if node not in number:
+            visit(node)
+    return found
+
+
+def test_circles_finds_one():
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}) == [["b", "c"]]
+
+
+def test_no_import_circle_between_files_or_folders():
+    assert circles(IMPORTS) == []
+    between: dict[str, set[str]] = collections.defaultdict(set)
+    for module, others in IMPORTS.items():
+        between[folder(module)] |= {folder(other) for other in others} - {folder(module)}
+    assert circles(between) == []
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_package_imports_only_what_the_design_allows(package):
+    for module in (module for module in MODULES if module.split(".")[0] == package):
+        for name in imported(module):
+            assert name.split(".")[0] not in FORBIDDEN[package], f"{module} imports {name}"
+            if name.split(".")[0] in {*PACKAGES} - {package}:
+                assert name.startswith(OF_OTHERS[package]), f"{module} imports {name}"
+
+
+def test_a_folder_imports_no_file_of_the_top_floor_but_options():
+    wrong = {
+        (module, other)
+        for module, others in IMPORTS.items()
+        for other in others
+        if len(module.split(".")) > 2
+        and other.split(".")[0] == module.split(".")[0]
+        and len(other.split(".")) == 2
+        and MODULES[other].name != "__init__.py"
+        and other.split(".")[1] not in LEAVES
+        and (folder(module), other) not in COMMAND_OF_FOLDER
+    }
+    assert not wrong
+
+
+def test_the_two_trainers_do_not_import_each_other():
+    for one, other in (TWINS, TWINS[::-1]):
+        found = {(module, name) for module in MODULES if module.startswith(one) for name in imported(module)}
+        assert not [(module, name) for module, name in found if name.startswith(other)]
+
+
+def test_the_tpu_s_compiler_is_reached_through_files_alone():
+    program = "estimator_app.preflight.libtpu_program"
+    assert {module for module in MODULES for name in imported(module) if name.split(".")[0] == "jax"} == {program}
+    assert not [module for module, others in IMPORTS.items() if program in others]
+    assert not {name.split(".")[0] for name in imported(program)} & {*PACKAGES, "tensorflow"}
+
+
+def entries(path: Path) -> list[str]:
+    return [entry.name for entry in path.iterdir() if entry.name != "__pycache__"]
+
+
+def test_no_floor_is_crowded():
+    for package in PACKAGES:
+        assert len(entries(ROOT / package)) <= 18, package
+        for path in (ROOT / package).glob("**/"):
+            if path.name != "__pycache__" and path != ROOT / package:
+                assert len(entries(path)) <= 12, path
+
+
+def test_module_names_do_not_repeat():
+    names = collections.Counter(
+        path.stem for module, path in MODULES.items() if not module.startswith(TWINS[1]) and path.stem not in REPEATED
+    )
+    assert not [name for name, count in names.items() if count > 1]
+
+
+def modules_below(folders: Iterable[str]) -> list[str]:
+    return sorted(
+        module
+        for module, path in MODULES.items()
+        if str(path.relative_to(ROOT)).startswith(tuple(f"{folder}/" for folder in folders))
+    )
+
+
+def test_what_is_free_of_tensorflow_can_be_imported_where_there_is_none():
+    modules = [*modules_below(WITHOUT_TENSORFLOW), "tpu_input", "tpu_input.config"]
+    code = f"import importlib, sys; sys.modules['tensorflow'] = None; [importlib.import_module(m) for m in {modules}]"
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_public_name_of_tpu_input_is_there_and_pinned():
+    assert tpu_input.__all__ == [
+        "InputConfig",
+        "Manifest",
+        "RecordSource",
+        "RecordSpec",
+        "as_numpy",
+        "eval_steps",
+        "find_undecodable",
+        "from_infeed",
+        "make_eval_input_fn",
+        "make_predict_input_fn",
+        "make_serving_input_receiver_fn",
+        "make_train_input_fn",
+        "manifest_from_shards",
+        "params_from_context",
+        "read_manifest",
+    ]
+    assert all(getattr(tpu_input, name) for name in tpu_input.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'make_magic'"):
+        _ = tpu_input.make_magic
