@@ -2,35 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
-from apache_beam.options.pipeline_options import PipelineOptions
-from cloud import cloud, cloud_server, proxy  # noqa: F401
-from gs import gs, gs_session  # noqa: F401
-from nasty import write_nasty
+from support.cloud import cloud, cloud_server, proxy  # noqa: F401
+from support.conversion import local
+from support.gs import gs, gs_session  # noqa: F401
+from support.nasty import write_nasty
 
 from beam_pipelines.convert import convert
 from beam_pipelines.options import ConvertOptions, ImageOptions, Source
 from beam_pipelines.sample_digits import write_sample
 from tpu_input.dataset_format.records import Manifest
-
-
-def local() -> PipelineOptions:
-    # By its full name, as Beam 2.54 knows no short one; `make test-engines` runs that Beam too.
-    return PipelineOptions(["--runner=apache_beam.runners.portability.fn_api_runner.FnApiRunner"])
-
-
-def files(folder: Path) -> dict[str, str]:
-    """Every file below `folder` with the hash of what it holds."""
-    return {
-        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
 
 
 @pytest.fixture(scope="session")
@@ -87,7 +72,7 @@ def few_digits(digits: Path, tmp_path: Path) -> Path:
 @pytest.fixture(scope="session")
 def finished(digits_dataset: Manifest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A run of estimator_app, its batches laid out for a TPU, and its export; not to be changed."""
-    from app_fixtures import configured
+    from support.app_fixtures import configured
 
     from estimator_app import train as training
 

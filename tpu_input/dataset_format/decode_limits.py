@@ -11,7 +11,7 @@ from PIL import Image
 from tpu_input.dataset_format.jpeg_markers import num_scans
 
 # So many pixels of an RGBA PNG, of a progressive JPEG that is turned, … take up to 600 MB beside the file itself
-# (tests/test_decode_limits.py measures it). 50 megapixels are what phones and most cameras have at most.
+# (tests/tpu_input/test_decode_limits.py measures it). 50 megapixels are what phones and most cameras have at most.
 MAX_PIXELS = 50_000_000
 PILLOW_MAX_PIXELS = 178_956_970  # above, Pillow refuses an image itself: Image.open(), DecompressionBombError
 # Of each pixel of max_pixels. Encoders make up to 20 scans; 40 over 50 megapixels take 2 to 4 s of a core.

@@ -1,0 +1,224 @@
+"""Every command of beam_pipelines on gs:// as on disk, and with a network in between that fails."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+from support.conversion import after_planning, files, local, options
+from support.fault_proxy import every
+from support.pipelines_commands import refused, run
+
+from beam_pipelines import storage
+from beam_pipelines.conversion.output import read_manifest
+from beam_pipelines.convert import convert
+from beam_pipelines.verify import verify
+
+pytestmark = pytest.mark.cloud
+
+
+@pytest.fixture
+def images(few_digits: Path) -> Path:
+    """Thirty-six digits, and a file that is no image."""
+    (few_digits / "0" / "page.jpg").write_text("<html>")
+    return few_digits
+
+
+def delete_all(folder: str) -> None:
+    storage.delete([f"{folder}/{path}" for path, _ in storage.list_files(folder)])
+
+
+def shards(found: dict[str, str]) -> dict[str, str]:
+    return {path: digest for path, digest in found.items() if path.endswith(".tfrecord")}
+
+
+def test_every_command_does_on_a_bucket_what_it_does_on_disk(capsys, cloud, images, tmp_path):
+    bucket = cloud.make_bucket()
+    cloud.upload(images, f"{bucket}/images")
+    cloud.put(f"{bucket}/images/0/", b"")  # the mark of a folder
+    flags = ("--shard_size=10KB", "--max_rejected=100%")
+    command = ("convert", f"--input={bucket}/images", f"--output={bucket}/out", *flags)
+    code, out, err = run(capsys, *command)
+    assert (code, err) == (0, "")
+    assert f"complete: {bucket}/out/manifest.json" in out
+    assert run(capsys, "convert", f"--input={images}", f"--output={tmp_path}/out", *flags)[0] == 0
+    found = cloud.files(f"{bucket}/out")
+    assert shards(found) == shards(files(tmp_path / "out"))
+    assert found.keys() == files(tmp_path / "out").keys()  # no working file is left, nor the lock
+    assert "already complete, nothing to do" in run(capsys, *command)[1]
+    code, out, _ = run(capsys, "verify", f"{bucket}/out")
+    assert (code, "all as the manifest says" in out) == (0, True)
+    assert run(capsys, "report", f"{bucket}/out")[:2] == (0, f"{bucket}/out/report.html\n")
+    assert b"page.jpg" in cloud.get(f"{bucket}/out/report.html")
+    assert cloud.files(f"{bucket}/out").items() - found.items() == {
+        ("report.html", cloud.files(f"{bucket}/out")["report.html"])
+    }
+
+
+def test_the_sample_is_written_into_a_bucket_and_completed_there(capsys, cloud):
+    bucket = cloud.make_bucket()
+    assert "1,797 of them written now" in run(capsys, "sample", f"{bucket}/digits")[1]
+    delete_all(f"{bucket}/digits/3")
+    assert not storage.exists(f"{bucket}/digits/3")
+    assert "183 of them written now" in run(capsys, "sample", f"{bucket}/digits")[1]
+
+
+def test_lists_and_archives_in_a_bucket_name_the_same_images(cloud, images, tmp_path):
+    bucket = cloud.make_bucket()
+    cloud.upload(images, f"{bucket}/images")
+    names = sorted(str(path.relative_to(images)) for path in images.rglob("*.jpg"))
+    lines = "".join(f"{bucket}/images/{name},{name[0]}\n" for name in [*names, "1/none.jpg"])
+    odd = "gs:///1.jpg,1\ngs://-/1.jpg,1\ngs://no-such-bucket-here/1.jpg,1\n"
+    cloud.put(f"{bucket}/lists/images.csv", f"image,label\n{lines}{odd}".encode())
+    with tarfile.open(tmp_path / "images.tar", "w") as tar:
+        tar.add(images, "images")
+    cloud.put(f"{bucket}/images.tar", (tmp_path / "images.tar").read_bytes())
+    of_list, _ = convert(options(f"{bucket}/lists/images.csv", f"{bucket}/of_list"), local())
+    assert (of_list.num_inputs, of_list.num_rejected) == (41, {"missing": 4, "not_an_image": 1})
+    of_tar, _ = convert(options(f"{bucket}/images.tar", f"{bucket}/of_tar"), local())
+    convert(options(tmp_path / "images.tar", tmp_path / "out"), local())
+    assert shards(cloud.files(f"{bucket}/of_tar")) == shards(files(tmp_path / "out"))
+    assert of_tar.num_inputs == 37
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl"])
+def test_a_list_in_a_bucket_of_images_in_buckets_is_converted_as_one_on_disk(capsys, cloud, images, tmp_path, ending):
+    bucket, other = cloud.make_bucket(), cloud.make_bucket()
+    cloud.upload(images, f"{bucket}/few")  # beside the list, as on disk
+    cloud.upload(images / "0", f"{other}/0")
+    names = sorted(str(path.relative_to(images)) for path in images.rglob("*.jpg"))
+    where = {"0": other, "1": "few", "2": f"{bucket}/few"}  # in another bucket, relative to the list, in its bucket
+    rows = [
+        {"image": f"{where[name[0]]}/{name}", "label": name[0], "split": "train" if number % 5 else "validation"}
+        for number, name in enumerate(names)
+    ]
+    listed = as_list(rows, ending)
+    (images.parent / f"list.{ending}").write_bytes(listed)
+    cloud.put(f"{bucket}/list.{ending}", listed)
+    for folder in (images.parent, bucket):
+        flags = (f"--output={folder}/out", "--shard_size=10KB", "--max_rejected=100%")
+        assert run(capsys, "convert", f"--input={folder}/list.{ending}", *flags)[0] == 0
+    assert shards(cloud.files(f"{bucket}/out")) == shards(files(images.parent / "out"))
+    manifest = read_manifest(f"{bucket}/out")
+    assert (manifest.num_inputs, manifest.num_rejected) == (37, {"not_an_image": 1})
+    assert {name: split.num_examples for name, split in manifest.splits.items()} == {"train": 28, "validation": 8}
+
+
+def as_list(rows: list[dict[str, str]], ending: str) -> bytes:
+    if ending == "jsonl":
+        return "".join(f"{json.dumps(row)}\n" for row in rows).encode()
+    return "".join(f"{','.join(line)}\n" for line in (rows[0], *(row.values() for row in rows))).encode()
+
+
+def test_damage_in_a_bucket_is_found_and_repaired(capsys, cloud, images):
+    bucket = cloud.make_bucket()
+    cloud.upload(images, f"{bucket}/images")
+    manifest, _ = convert(options(f"{bucket}/images", f"{bucket}/out"), local())
+    whole = cloud.files(f"{bucket}/out")
+    first, second = (shard.name for shard in manifest.split("train").shards[:2])
+    cloud.put(f"{bucket}/out/{first}", b"noise")
+    storage.delete([f"{bucket}/out/{second}"])
+    assert verify(f"{bucket}/out").damaged == [first, second]
+    assert run(capsys, "verify", "--repair", f"{bucket}/out")[0] == 0
+    assert cloud.files(f"{bucket}/out") == whole
+
+
+@pytest.mark.parametrize("kind", ["images", "images.tar"])
+def test_objects_that_are_replaced_between_plan_and_writing_stop_the_conversion(
+    kind, capsys, cloud, images, tmp_path, monkeypatch
+):
+    bucket, replaced = cloud.make_bucket(), f"0/{sorted(path.name for path in (images / '0').iterdir())[0]}"
+    (images / "0" / "page.jpg").unlink()
+    cloud.upload(images, f"{bucket}/images")
+    with tarfile.open(tmp_path / "images.tar", "w") as archive:
+        archive.add(images, ".")
+    cloud.put(f"{bucket}/images.tar", (tmp_path / "images.tar").read_bytes())
+    name = f"{bucket}/images/{replaced}" if kind == "images" else f"{bucket}/images.tar"
+    # The same bytes: what tells it from what was listed is its generation alone.
+    after_planning(monkeypatch, lambda: cloud.put(name, cloud.get(name)))
+    command = ("convert", f"--input={bucket}/{kind}", f"--output={bucket}/out", "--splits=all=100%")
+    shown = refused(capsys, *command)
+    assert "not what" in shown
+    assert f"'{name}" in shown
+    assert "manifest.json" not in cloud.files(f"{bucket}/out")
+    assert run(capsys, *command)[0] == 0
+
+
+def test_what_is_not_the_datasets_own_is_refused_and_never_deleted(capsys, cloud, images):
+    bucket = cloud.make_bucket()
+    cloud.put(f"{bucket}/out/thesis.txt", b"mine")
+    cloud.put(f"{bucket}/output/thesis.txt", b"mine")
+    command = ("convert", f"--input={images}", f"--output={bucket}/out", "--shard_size=10KB", "--max_rejected=100%")
+    assert "holds no dataset but 'thesis.txt'" in refused(capsys, *command, "--overwrite")
+    delete_all(f"{bucket}/out")
+    assert run(capsys, *command)[0] == 0
+    cloud.put(f"{bucket}/out/thesis.txt", b"mine")
+    assert "'thesis.txt'" in refused(capsys, *command)
+    storage.delete([f"{bucket}/out/thesis.txt"])
+    assert "holds another dataset: its --seed is 0, not 1" in refused(capsys, *command, "--seed=1")
+    assert run(capsys, *command, "--seed=1", "--overwrite")[0] == 0
+    assert read_manifest(f"{bucket}/out").options["seed"] == 1
+    assert verify(f"{bucket}/out").problems == []
+    assert cloud.get(f"{bucket}/output/thesis.txt") == b"mine"
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        ("503", "429"),
+        ("cut", "reset"),
+        ("lost", "503", "cut", "429", "reset", "503", "503", "503", "503", "503", "503", "stall"),
+    ],
+    ids=["refused", "broken", "all"],
+)
+def test_a_conversion_through_a_network_that_fails_ends_with_the_same_bytes(cloud, proxy, images, tmp_path, faults):
+    bucket = cloud.make_bucket()
+    cloud.upload(images, f"{bucket}/images")
+    convert(options(images, tmp_path / "out"), local())
+    proxy.fault = every(5, faults)
+    manifest, _ = convert(options(f"{bucket}/images", f"{bucket}/out"), local())
+    assert verify(f"{bucket}/out").problems == []
+    assert proxy.faults.keys() == {"", *faults}
+    assert shards(cloud.files(f"{bucket}/out")) == shards(files(tmp_path / "out"))
+    assert (manifest.num_inputs, manifest.num_rejected) == (37, {"not_an_image": 1})
+
+
+def test_a_store_that_stays_away_ends_the_conversion_rejects_nothing_and_the_next_run_goes_on(
+    capsys, cloud, proxy, images, tmp_path, monkeypatch
+):
+    from beam_pipelines.storage import gcs
+
+    bucket = cloud.make_bucket()
+    cloud.upload(images, f"{bucket}/images")
+    command = ("convert", f"--input={bucket}/images", f"--output={tmp_path}/out", "--shard_size=10KB")
+    monkeypatch.setattr(gcs, "RETRY", gcs.RETRY.with_timeout(1))
+    monkeypatch.setattr("beam_pipelines.__main__.num_cores", lambda: 0)  # in this process, whose patience is shortened
+    proxy.fault = lambda request: "503" if request.kind == "read" and "2/" in request.name else ""
+    said = refused(capsys, *command)
+    assert "cannot be reached" in said
+    assert "while running" not in said
+    assert f"{bucket}/images/2/" in said
+    assert said.endswith("the same command goes on from here\n")
+    proxy.calm()
+    assert run(capsys, *command, "--max_rejected=100%")[0] == 0
+    assert read_manifest(str(tmp_path / "out")).num_rejected == {"not_an_image": 1}
+
+
+class Interrupted(Exception):
+    """Stands for anything that may happen while a file is written."""
+
+
+@pytest.mark.parametrize("num_bytes", [1_000, 20 << 20], ids=["small", "large"])
+def test_a_writer_that_raises_half_way_leaves_no_object(cloud, num_bytes):
+    bucket = cloud.make_bucket()
+
+    def write():
+        with storage.create(f"{bucket}/shard") as file:
+            file.write(bytes(num_bytes))
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        write()
+    assert cloud.files(bucket) == {}

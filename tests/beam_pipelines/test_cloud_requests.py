@@ -1,0 +1,94 @@
+"""What a bucket is asked by beam_pipelines: how many requests, how large, how many at a time; counted at a proxy."""
+
+from __future__ import annotations
+
+import os
+import tarfile
+import threading
+from collections import Counter
+
+import pytest
+from support.conversion import local, options
+
+from beam_pipelines import storage
+from beam_pipelines.convert import convert
+from beam_pipelines.options import Source
+from beam_pipelines.sources.listing import list_rows
+from beam_pipelines.sources.read_ahead import read_rows
+from beam_pipelines.sources.rows import Row
+from beam_pipelines.verify import verify
+
+pytestmark = pytest.mark.cloud
+
+
+def test_large_objects_are_sent_and_read_in_large_pieces_and_survive_a_reset_between_them(cloud, proxy):
+    bucket = cloud.make_bucket()
+    data = os.urandom(40 << 20)
+    dropped = iter(["reset", "503", "reset"])
+    proxy.fault = lambda request: next(dropped, "") if request.kind == "chunk" else ""
+    with storage.create(f"{bucket}/shard") as file:
+        file.write(data)
+    assert proxy.counts() == {"begin": 1, "chunk": 3 + 3}
+    proxy.requests.clear()
+    with storage.open_file(f"{bucket}/shard") as file:
+        assert b"".join(iter(lambda: file.read(1 << 20), b"")) == data
+    assert proxy.counts() == {"look": 1, "read": 3}
+    proxy.requests.clear()
+    dropped_reads = iter(["cut", "503", "cut"])
+    proxy.fault = lambda request: next(dropped_reads, "") if request.kind == "read" else ""
+    assert storage.read_bytes(f"{bucket}/shard") == data
+    assert proxy.counts() == {"read": 1 + 3}
+    assert storage.read_bytes(storage.slice_uri(f"{bucket}/shard", 5, 10)) == data[5:15]
+
+
+def test_an_image_takes_one_request_and_a_shard_seven(cloud, proxy, digits):
+    bucket = cloud.make_bucket()
+    cloud.upload(digits / "1", f"{bucket}/images/1")
+    cloud.upload(digits / "2", f"{bucket}/images/2")
+    proxy.requests.clear()
+    manifest, _ = convert(options(f"{bucket}/images", f"{bucket}/out", shard_bytes=50_000), local())
+    num_shards = sum(len(split.shards) for split in manifest.splits.values())
+    assert num_shards > 5
+    images = Counter(request.name for request in proxy.requests if request.name.endswith(".jpg"))
+    assert proxy.counts(".jpg").keys() == {"read"}
+    assert len(images) == manifest.num_inputs
+    assert Counter(images.values())[1] > 200
+    assert max(images.values()) == 2  # planning learns from a sample how much of an image is stored
+    assert proxy.counts(".tfrecord") == {"upload": num_shards}
+    assert proxy.counts(".parquet") == {"upload": num_shards}
+    assert proxy.counts(".rows") == {"upload": num_shards, "read": 2 * num_shards, "delete": num_shards}
+    assert proxy.counts(".receipt") == {"upload": num_shards, "read": num_shards, "delete": num_shards}
+    assert len({request.authorized for request in proxy.requests}) == 1
+    proxy.requests.clear()
+    verify(f"{bucket}/out")
+    assert proxy.counts(".tfrecord") == {"look": num_shards, "read": num_shards}
+    assert proxy.counts(".parquet") == {"read": num_shards}
+
+
+def test_listing_an_archive_reads_it_in_large_pieces(cloud, proxy, digits, tmp_path):
+    bucket = cloud.make_bucket()
+    with tarfile.open(tmp_path / "digits.tar", "w") as tar:
+        tar.add(digits, "digits")
+    cloud.put(f"{bucket}/digits.tar", (tmp_path / "digits.tar").read_bytes())
+    proxy.requests.clear()
+    opts = options(f"{bucket}/digits.tar", f"{bucket}/out")
+    assert len(list(list_rows(Source(f"{bucket}/digits.tar"), opts))) == 1797
+    assert sum(proxy.counts().values()) <= 6
+
+
+def test_images_are_read_many_at_a_time(cloud, proxy, digits):
+    bucket = cloud.make_bucket()
+    cloud.upload(digits / "1", f"{bucket}/1")
+    cloud.upload(digits / "2", f"{bucket}/2")
+    rows = [Row(name, f"{bucket}/{name}", num_bytes=num_bytes) for name, num_bytes in storage.list_files(bucket)]
+    arrived, enough = [], threading.Event()
+
+    def hold(request):
+        arrived.append(request)
+        if len(arrived) == 40:
+            enough.set()
+        return "" if enough.wait(30) else "404"
+
+    proxy.fault = hold
+    assert all(isinstance(data, bytes) for _, data in read_rows(rows))
+    assert len(arrived) == len(rows) == 359

@@ -1,0 +1,67 @@
+"""All of a conversion on Dataflow but its submission, with a Google Cloud Storage on loopback. `make test-engines`."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.engines
+ROOT = Path(__file__).parents[2]
+
+
+def convert(bucket: str, *flags: str) -> subprocess.CompletedProcess:
+    places = [f"--input={bucket}/digits", f"--output={bucket}/dataset", f"--temp_location={bucket}/temp"]
+    dataflow = ["--runner=DataflowRunner", "--project=my-project", "--region=us-central1"]
+    command = [sys.executable, "-m", "beam_pipelines", "convert", *places, *dataflow, *flags]
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+
+
+@pytest.fixture
+def bucket(cloud, few_digits) -> str:
+    uri = cloud.make_bucket()
+    cloud.upload(few_digits, f"{uri}/digits")
+    return uri
+
+
+@pytest.fixture
+def page(bucket) -> str:
+    done = convert(bucket, "--dry_run")
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def test_a_dry_run_installs_unpickles_builds_checks_and_estimates_and_leaves_nothing(page, bucket, cloud):
+    lines = dict(re.split(r" {2,}", line, maxsplit=1) for line in page.splitlines() if not line.startswith(" "))
+    assert "nothing is submitted" in lines["dataflow"]
+    # What a worker is asked to install: Beam and what it needs are more than half of it.
+    packages = int(re.search(r"(\d+) packages without TensorFlow, where both jobs unpickle", lines["package"])[1])
+    assert 30 < packages < 100
+    for number, name in ((1, "plan"), (2, "write")):
+        steps, size = re.match(
+            rf"{name}: (\d+) steps, a graph of ([\d.]+) KB, a request of", lines[f"job {number}"]
+        ).groups()
+        assert int(steps) > 3
+        assert float(size) < 500  # Dataflow takes 10 MB
+    assert lines["bucket"] == f"{bucket}/temp can be written"
+    assert lines["input"].startswith("36 files, ")
+    assert lines["output"] == "about 2 shards of up to 100 MB, if images keep their bytes"
+    assert "less than a minute of one vCPU, at " in lines["work"]
+    assert {path.split("/")[0] for path in cloud.files(bucket)} == {"digits"}
+
+
+@pytest.mark.parametrize("flags", [[], ["--dry_run"]], ids=["convert", "dry_run"])
+def test_a_temp_location_that_cannot_be_written_is_said_before_the_launch(bucket, flags):
+    done = convert(bucket, "--temp_location=gs://no-such-bucket/temp", *flags)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: --temp_location=gs://no-such-bucket/temp cannot be written: ")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_more_shards_than_readers_can_take_are_refused_with_what_to_do(bucket):
+    done = convert(bucket, "--dry_run", "--num_shards=train=200000,validation=1")
+    assert done.returncode == 2
+    assert "keep to 100,000 with a larger --shard_size" in done.stderr

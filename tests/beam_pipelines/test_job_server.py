@@ -1,0 +1,155 @@
+"""Flink's own cluster, reached through Beam's job API: same bytes, counters, a worker's death.
+
+`make test-engines` lets Maven put Beam's job server together; FLINK_JOB_SERVER names its jar.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+from apache_beam.metrics.metric import MetricsFilter
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.pipeline import Pipeline
+from support.cloud import free_port
+from support.conversion import files, local
+
+from beam_pipelines.conversion.planning import make_plan
+from beam_pipelines.conversion.working_folder import Work
+from beam_pipelines.convert import build_writing, convert
+from beam_pipelines.options import ConvertOptions, Source
+from benchmarks.corpus import make_corpus
+
+pytestmark = [
+    pytest.mark.engines,
+    # Beam's workers are threads of this process, whose streams the job server cuts at a job's end.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"),
+]
+ROOT = Path(__file__).parents[2]
+SHARD_BYTES = 100_000
+
+# Every Python process of the conversion runs this at its start. The worker that is about to leave the third receipt
+# kills itself, once.
+SITE = """
+import os, signal, sys
+def hook(event, args):
+    if event == "os.rename" and str(args[1]).endswith(".receipt") and "SdkHarness" in " ".join(sys.orig_argv):
+        if sum(name.endswith(".receipt") for name in os.listdir(os.path.dirname(args[1]))) == 2:
+            try:
+                os.close(os.open(os.environ["KILLED"], os.O_CREAT | os.O_EXCL))
+            except FileExistsError:
+                return
+            os.kill(os.getpid(), signal.SIGKILL)
+sys.addaudithook(hook)
+"""
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("photographs")
+    make_corpus(folder, 2_000, size=(48, 36))
+    (folder / "class3" / "page.jpg").write_text("<html>")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def whole(photographs, tmp_path_factory) -> dict[str, str]:
+    """What a local conversion leaves."""
+    output = tmp_path_factory.mktemp("whole") / "out"
+    convert(options(photographs, output), local())
+    return files(output)
+
+
+# Flink tries nothing again unless told so.
+AGAIN = """
+restart-strategy: fixed-delay
+restart-strategy.fixed-delay.attempts: 3
+restart-strategy.fixed-delay.delay: 1 s
+"""
+
+
+@pytest.fixture(scope="module")
+def portable(tmp_path_factory) -> Iterator[list[str]]:
+    """Beam's flags for a job server on this machine, with a cluster in it."""
+    if "FLINK_JOB_SERVER" not in os.environ:
+        pytest.skip("FLINK_JOB_SERVER does not name a job server's jar")
+    folder = tmp_path_factory.mktemp("flink")
+    (folder / "flink-conf.yaml").write_text(AGAIN)
+    port = free_port()
+    ports = [f"--job-port={port}", "--artifact-port=0", "--expansion-port=0", f"--flink-conf-dir={folder}"]
+    command = ["java", "-jar", os.environ["FLINK_JOB_SERVER"], *ports]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            grpc.channel_ready_future(channel).result(timeout=60)
+        endpoint = f"--job_endpoint=127.0.0.1:{port}"
+        yield ["--runner=PortableRunner", endpoint, "--environment_type=LOOPBACK", "--parallelism=2"]
+        process.terminate()
+
+
+def options(source: Path, output: Path) -> ConvertOptions:
+    return ConvertOptions((Source(str(source)),), str(output), shard_bytes=SHARD_BYTES)
+
+
+def command(source: Path, output: Path, *flags: str, **environment: str) -> subprocess.CompletedProcess:
+    args = [sys.executable, "-m", "beam_pipelines", "convert", f"--input={source}", f"--output={output}"]
+    python = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONWARNINGS": "ignore"}
+    return subprocess.run(
+        [*args, f"--shard_size={SHARD_BYTES}", *flags],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=os.environ | python | environment,  # Beam starts a worker's process as `python`
+    )
+
+
+def test_the_command_gives_the_same_bytes_as_a_local_run(photographs, whole, portable, tmp_path):
+    done = command(photographs, tmp_path / "out", *portable)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert files(tmp_path / "out") == whole
+
+
+def test_counters_of_the_job_say_what_was_written_and_rejected(photographs, whole, portable, tmp_path):
+    beam_options = PipelineOptions(portable)
+    opts = options(photographs, tmp_path / "out")
+    plan = make_plan(opts, beam_options)
+    folder = Work.of(opts.output, plan)
+    folder.write_plan(plan)
+    pipeline = Pipeline(options=beam_options)
+    build_writing(pipeline, opts, folder)
+    result = pipeline.run()
+    result.wait_until_finish()
+    counters = result.metrics().query(MetricsFilter().with_namespace("jpeg2tpu"))["counters"]
+    shards = sum(path.stat().st_size for path in (tmp_path / "out").glob("*.tfrecord"))
+    assert {counter.key.metric.name: counter.result for counter in counters} == {
+        "records": 2_000,
+        "rejected": 1,
+        "bytes_written": shards,
+    }
+    convert(opts, beam_options)
+    assert files(tmp_path / "out") == whole
+
+
+def test_a_worker_that_is_killed_is_replaced_and_the_job_ends_as_if_none_had_been(
+    photographs, whole, portable, tmp_path
+):
+    (tmp_path / "sitecustomize.py").write_text(SITE)
+    flags = [*portable, "--experiments=use_loopback_process_worker=True"]
+    environment = {"PYTHONPATH": str(tmp_path), "KILLED": str(tmp_path / "killed")}
+    done = command(photographs, tmp_path / "out", *flags, **environment)
+    assert (tmp_path / "killed").exists()
+    assert done.returncode == 0, done.stderr
+    assert files(tmp_path / "out") == whole
+
+
+def test_what_a_step_refuses_is_said_at_last_in_the_words_of_the_step(photographs, portable, tmp_path):
+    (tmp_path / "broken.tar").write_bytes(b"no archive" * 100)
+    done = command(tmp_path / "broken.tar", tmp_path / "out", *portable)
+    assert done.returncode == 2
+    # Above that, Beam's worker, which runs in this process, prints the traceback itself.
+    said = done.stderr.splitlines()[-1]
+    assert said.startswith(f"error: '{tmp_path}/broken.tar' is no whole, uncompressed tar archive: ")

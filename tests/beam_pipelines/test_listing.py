@@ -1,0 +1,273 @@
+"""Folders become rows, and every file is one."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+from support.inputs import listed, make, reasons
+
+from beam_pipelines import storage
+from beam_pipelines.__main__ import main
+from beam_pipelines.dry_run import _work
+from beam_pipelines.options import ConvertOptions, Source
+from beam_pipelines.sources.listing import check_source
+from beam_pipelines.sources.rows import Row, kind, size_row
+from tpu_input.dataset_format.records import Record, encode, frame
+
+
+def test_the_first_folder_names_the_class_however_deep_the_image_lies(tmp_path):
+    for path in ("cat/1.jpg", "cat/kittens/2.jpg", "dog/1.jpg"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_bytes(b"12345")
+    rows = listed(tmp_path)
+    assert [(row.key, row.label) for row in rows] == [
+        ("cat/1.jpg", "cat"),
+        ("cat/kittens/2.jpg", "cat"),
+        ("dog/1.jpg", "dog"),
+    ]
+    assert rows[0].uri == f"{tmp_path}/cat/1.jpg"
+    assert {row.num_bytes for row in rows} == {5}
+
+
+def test_a_file_without_class_and_a_dead_link_are_rows_with_a_reason(tmp_path):
+    (tmp_path / "cat").mkdir()
+    (tmp_path / "loose.jpg").write_bytes(b"1")
+    os.symlink("/nowhere/at/all.jpg", tmp_path / "cat" / "dead.jpg")
+    assert reasons(listed(tmp_path)) == {"loose.jpg": "no_label", "cat/dead.jpg": "missing"}
+
+
+def test_a_linked_class_folder_is_read_and_a_circle_of_links_is_not_followed(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real" / "1.jpg").write_bytes(b"1")
+    (tmp_path / "in").mkdir()
+    os.symlink(tmp_path / "real", tmp_path / "in" / "cat")
+    os.symlink(tmp_path / "in", tmp_path / "real" / "circle")
+    assert [row.key for row in listed(tmp_path / "in")][:1] == ["cat/1.jpg"]
+
+
+def test_folders_that_are_linked_to_each_other_are_listed_once_each(tmp_path):
+    make(tmp_path, "in/cat/1.jpg", "in/dog/2.jpg")
+    os.symlink(tmp_path / "in" / "dog", tmp_path / "in" / "cat" / "friend")
+    os.symlink(tmp_path / "in" / "cat", tmp_path / "in" / "dog" / "friend")
+    os.symlink("/", tmp_path / "in" / "dog" / "all")
+    assert [row.key for row in listed(tmp_path / "in")] == [
+        "cat/1.jpg",
+        "cat/friend/2.jpg",
+        "dog/2.jpg",
+        "dog/friend/1.jpg",
+    ]
+
+
+def test_a_file_called_as_a_part_of_another_is_a_file(tmp_path):
+    make(tmp_path, "cat/x#bytes=0-3")
+    (row,) = listed(tmp_path)
+    assert (row.num_bytes, storage.read_bytes(row.uri)) == (15, b"cat/x#bytes=0-3")
+
+
+def test_endings_that_are_no_images_make_no_kinds_of_their_own():
+    assert {kind(Row(f"cat/img.{number}", num_bytes=5)) for number in range(9)} == {"/5"}
+    assert kind(Row("cat/1.JPEG", num_bytes=5)) == ".jpeg/5"
+
+
+def test_the_planned_size_of_a_record_is_the_written_one_to_a_few_bytes():
+    options = ConvertOptions((Source("/in"),), "/out")
+    row = size_row(Row("cat/1.jpg", "/in/cat/1.jpg", "cat", num_bytes=88_000), {".jpg/33": 0.5}, options.shard_bytes)
+    written = frame(encode(Record(row.key, b"x" * 44_000, 375, 500, 3, 1, "cat", "0" * 64)))
+    assert abs(len(written) - row.record_bytes) < 16
+
+
+def test_an_image_that_no_shard_can_hold_is_a_row_with_a_reason():
+    options = ConvertOptions((Source("/in"),), "/out", shard_bytes=10_000)
+    row = size_row(Row("cat/1.jpg", "/in/cat/1.jpg", "cat", num_bytes=10_000), {".jpg/27": 1.0}, options.shard_bytes)
+    assert (row.reason, row.record_bytes) == ("too_large", 0)
+
+
+def test_folders_called_train_val_and_test_above_the_classes_are_splits(tmp_path):
+    make(tmp_path, "train/cat/1.jpg", "train/dog/2.jpg", "val/cat/3.jpg", "test/dog/4.jpg")
+    assert {row.key: (row.split, row.label) for row in listed(tmp_path)} == {
+        "train/cat/1.jpg": ("train", "cat"),
+        "train/dog/2.jpg": ("train", "dog"),
+        "val/cat/3.jpg": ("validation", "cat"),
+        "test/dog/4.jpg": ("test", "dog"),
+    }
+
+
+def test_split_folders_may_be_written_in_capitals(tmp_path):
+    make(tmp_path, "Training/cat/1.jpg", "Testing/dog/2.jpg")
+    assert {(row.split, row.label) for row in listed(tmp_path)} == {("train", "cat"), ("test", "dog")}
+
+
+def test_another_folder_beside_train_and_val_is_refused_rather_than_made_a_class(tmp_path):
+    make(tmp_path, "train/cat/1.jpg", "Val/dog/2.jpg", "annotations/labels.txt")
+    message = (
+        "it is not clear which folders of .* are splits and which are classes: "
+        "Val/ with 1 file such as 'Val/dog/2.jpg', train/ with .*, annotations/ with .*; "
+        f"name .*--input=train={tmp_path}/train --input=validation={tmp_path}/Val; "
+    )
+    with pytest.raises(ValueError, match=message):
+        listed(tmp_path)
+    assert len(listed(Source(f"{tmp_path}/train", "train"), Source(f"{tmp_path}/Val", "validation"))) == 2
+
+
+def test_a_class_called_test_among_other_classes_is_a_class(tmp_path):
+    make(tmp_path, "test/1.jpg", "quiz/2.jpg")
+    assert {(row.split, row.label) for row in listed(tmp_path)} == {("", "test"), ("", "quiz")}
+
+
+def test_a_source_that_is_missing_is_refused_in_the_driver(tmp_path):
+    with pytest.raises(ValueError, match="does not exist; it is a folder of class folders"):
+        check_source(Source(str(tmp_path / "nothing")))
+    with pytest.raises(ValueError, match=r"label list '.*labels\.txt' does not exist; it is a class name a line"):
+        check_source(Source(str(tmp_path), label_list=str(tmp_path / "labels.txt")))
+
+
+UNCLEAR = {
+    "sets": ["training_set/cat/1.jpg", "training_set/dog/2.jpg", "test_set/cat/3.jpg", "test_set/dog/4.jpg"],
+    "nested twice": ["seg_train/seg_train/sea/1.jpg", "seg_test/seg_test/sea/2.jpg", "seg_pred/seg_pred/3.jpg"],
+    "coco": ["train2017/1.jpg", "val2017/2.jpg", "annotations/instances_train2017.json"],
+    "train beside another": ["train/cat/1.jpg", "train/dog/2.jpg", "extra/3.jpg"],
+    "cats and dogs": ["train/cat.0.jpg", "train/dog.0.jpg", "test1/1.jpg"],
+    "camel": ["TrainSet/cat/1.jpg", "testset/cat/2.jpg"],
+    "prefix": ["flowers-train/rose/1.jpg", "flowers-valid/rose/2.jpg"],
+}
+
+
+@pytest.mark.parametrize("paths", UNCLEAR.values(), ids=UNCLEAR)
+def test_folders_that_may_be_splits_are_refused_with_what_was_seen_unless_labels_names_them(tmp_path, paths):
+    make(tmp_path, *paths)
+    tops = sorted({path.split("/")[0] for path in paths})
+    with pytest.raises(
+        ValueError, match=r"it is not clear which folders of .* are splits and which are classes"
+    ) as error:
+        listed(tmp_path)
+    assert all(f"{top}/ with" in str(error.value) for top in tops)
+    assert "--input=train=" in str(error.value)
+    assert "\n" not in str(error.value)
+    rows = listed(tmp_path, labels=tuple(tops))
+    assert {row.label for row in rows if not row.reason} == {
+        path.split("/")[0] for path in paths if path.endswith(".jpg")
+    }
+
+
+CLASSES = {
+    "vehicles": ["car/1.jpg", "train/2.jpg", "bus/side/3.jpg"],
+    "words that begin so": ["train_station/1.jpg", "test_tube/2.jpg", "validator/3.jpg", "trainer/4.jpg"],
+    "a kind of train": ["express_train/1.jpg", "freight_train/2.jpg", "test_tube/3.jpg"],
+    "one of them": ["valid/1.jpg", "invalid/2.jpg"],
+}
+
+
+@pytest.mark.parametrize("paths", CLASSES.values(), ids=CLASSES)
+def test_classes_that_are_called_almost_as_splits_are_classes(tmp_path, paths):
+    make(tmp_path, *paths)
+    assert {(row.split, row.label) for row in listed(tmp_path)} == {("", path.split("/")[0]) for path in paths}
+
+
+def test_splits_inside_a_split_are_refused(tmp_path):
+    make(tmp_path, "in/train/cat/1.jpg", "in/val/cat/2.jpg", "more/train/cat/1.jpg")
+    for path in ("in", "more"):
+        with pytest.raises(ValueError, match=f"--input=train={tmp_path}/{path}/train"):
+            listed(Source(f"{tmp_path}/{path}", "train"))
+
+
+def test_hidden_folders_are_no_classes_and_every_file_in_them_is_counted(tmp_path):
+    paths = ["cat/1.jpg", "dog/2.jpg", ".ipynb_checkpoints/1-checkpoint.jpg", ".git/objects/12/34", ".hidden.jpg"]
+    make(tmp_path / "flat", *paths)
+    assert {row.key: (row.label, row.reason) for row in listed(tmp_path / "flat")} == {
+        "cat/1.jpg": ("cat", ""),
+        "dog/2.jpg": ("dog", ""),
+        ".ipynb_checkpoints/1-checkpoint.jpg": ("", "hidden"),
+        ".git/objects/12/34": ("", "hidden"),
+        ".hidden.jpg": ("", "no_label"),
+    }
+    make(tmp_path / "split", ".git/HEAD", "train/.cache/x.jpg", "train/cat/1.jpg", "val/cat/2.jpg")
+    assert {row.key: (row.split, row.label, row.reason) for row in listed(tmp_path / "split")} == {
+        ".git/HEAD": ("", "", "hidden"),
+        "train/.cache/x.jpg": ("train", "", "hidden"),
+        "train/cat/1.jpg": ("train", "cat", ""),
+        "val/cat/2.jpg": ("validation", "cat", ""),
+    }
+
+
+def test_a_label_list_is_not_of_hidden_files(tmp_path):
+    make(tmp_path, "val/1.jpg", "val/2.jpg", "val/.ipynb_checkpoints/1-checkpoint.jpg")
+    (tmp_path / "classes.txt").write_text("rose\ndaisy\n")
+    rows = listed(Source(str(tmp_path / "val"), "validation", str(tmp_path / "classes.txt")))
+    assert [(row.key, row.label, row.reason) for row in rows] == [
+        (".ipynb_checkpoints/1-checkpoint.jpg", "", "hidden"),
+        ("1.jpg", "rose", ""),
+        ("2.jpg", "daisy", ""),
+    ]
+
+
+def convert_command(capsys, folder, *flags: str) -> tuple[int, str, str]:
+    code = main(["convert", f"--input={folder}", f"--output={folder}-out", *flags])
+    return code, *capsys.readouterr()
+
+
+def test_folders_without_images_and_hidden_ones_are_no_classes_of_the_dataset(few_digits, capsys):
+    make(few_digits, "annotations/1.xml", "annotations/2.XML", ".ipynb_checkpoints/a.jpg")
+    code, out, err = convert_command(capsys, few_digits)
+    assert (code, err) == (
+        0,
+        "no class, as it holds no image: annotations/ with 2 files such as 'annotations/1.xml'\n",
+    )
+    assert "rejected: 3 of 39 inputs (hidden 1, no_class 2)" in out
+    manifest = json.loads((Path(f"{few_digits}-out") / "manifest.json").read_text())
+    assert manifest["classes"] == ["0", "1", "2"]
+    stored = tf.data.TFRecordDataset(sorted(map(str, Path(f"{few_digits}-out").glob("*.tfrecord"))))
+    labels = [tf.train.Example.FromString(data.numpy()).features.feature["image/class/text"] for data in stored]
+    assert Counter(label.bytes_list.value[0] for label in labels) == {b"0": 12, b"1": 12, b"2": 12}
+
+
+def test_how_folders_are_read_as_splits_is_said(few_digits, tmp_path, capsys):
+    few_digits.rename(tmp_path / "train")
+    shutil.copytree(tmp_path / "train", tmp_path / "in" / "VAL")
+    (tmp_path / "train").rename(tmp_path / "in" / "train")
+    code, out, err = convert_command(capsys, tmp_path / "in")
+    assert (code, err) == (0, "read as splits: VAL/ as validation, train/ as train\n")
+    assert "train: 36 examples of 3 classes" in out
+
+
+def test_splits_that_share_no_class_are_refused_with_the_names_of_both(few_digits, tmp_path, capsys):
+    labels = {name: number for number, name in enumerate("012", start=636)}  # as ImageNet's ground truth has them
+    names = sorted(path.relative_to(few_digits) for path in few_digits.rglob("*.jpg"))
+    lines = [f"{name},{name.parts[0] if at % 2 else labels[name.parts[0]]}" for at, name in enumerate(names)]
+    splits = ["train" if at % 2 else "validation" for at in range(len(names))]
+    text = "\n".join(["image,label,split", *(f"{line},{split}" for line, split in zip(lines, splits, strict=True))])
+    (few_digits / "list.csv").write_text(text)
+    code, out, err = convert_command(capsys, few_digits / "list.csv")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith("error: the splits 'train' and 'validation' of ")
+    assert "share no class: 'train' has '0', 'validation' '636', …; " in err
+    assert not Path(f"{few_digits}/list.csv-out").exists()
+    (few_digits / "list.csv").write_text(text.replace(",636,", ",0,"))  # one class in common is enough
+    assert convert_command(capsys, few_digits / "list.csv")[0] == 0
+
+
+def test_one_of_three_splits_without_a_class_of_the_others_is_refused(few_digits, capsys):
+    (few_digits / "0").rename(few_digits / "test")
+    for path in ("train", "val"):
+        shutil.copytree(few_digits / "1", few_digits / path / "one")
+        shutil.copytree(few_digits / "2", few_digits / path / "two")
+    shutil.copytree(few_digits / "test", few_digits / "test" / "zero")
+    for path in [*(few_digits / "test").glob("*.jpg"), *few_digits.glob("[12]/*.jpg")]:
+        path.unlink()
+    code, _, err = convert_command(capsys, few_digits)
+    assert code == 2
+    assert "the splits 'test' and 'train' of " in err
+    assert "'test' has 'zero', 'train' 'one'" in err
+
+
+def test_a_dry_run_reads_folders_as_the_conversion_does(tmp_path):
+    make(tmp_path, "in/train/cat/1.jpg", "in/val/cat/2.jpg", "bad/train/cat/1.jpg", "bad/more/2.jpg")
+    lines = list(_work(ConvertOptions((Source(f"{tmp_path}/in"),), "/out")))
+    assert "folders   read as splits: train/ as train, val/ as validation" in lines
+    with pytest.raises(ValueError, match=r"it is not clear which folders of .* are splits and which are classes"):
+        list(_work(ConvertOptions((Source(f"{tmp_path}/bad"),), "/out")))

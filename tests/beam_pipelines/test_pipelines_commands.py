@@ -1,0 +1,145 @@
+"""python -m beam_pipelines as a user types it: one clear line and exit code 2 for a mistake, never a traceback."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from support.pipelines_commands import refused, run
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_sample_convert_and_verify_say_what_they_did(capsys, tmp_path):
+    digits, dataset = tmp_path / "digits", tmp_path / "dataset"
+    assert (
+        run(capsys, "sample", digits)[1] == f"{digits}: 1,797 digits in 10 class folders, 1,797 of them written now\n"
+    )
+    assert "1,797 digits in 10 class folders, 0 of them written now" in run(capsys, "sample", digits)[1]
+    convert = ("convert", f"--input={digits}", f"--output={dataset}", "--shard_size=200KB")
+    code, out, err = run(capsys, *convert)
+    assert (code, err) == (0, "")
+    assert "train: 1,644 examples of 10 classes in 10 shards" in out
+    assert "rejected: 0 of 1,797 inputs" in out
+    assert f"complete: {dataset}/manifest.json" in out
+    assert "already complete, nothing to do" in run(capsys, *convert)[1]
+    code, out, err = run(capsys, "verify", dataset)
+    assert (code, err) == (0, "")
+    assert "all as the manifest says" in out
+    (dataset / "rejected.jsonl").unlink()
+    code, out, _ = run(capsys, "verify", dataset)
+    assert (code, out) == (1, f"rejected.jsonl is missing\n{dataset}: 1 problems\n")
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--shard_size=0", "shard_size must be at least 10000 bytes, got 0"),
+        ("--shard_size=-5MB", "'-5MB' is no size; write 500KB, 100MB or 1GB"),
+        ("--shard_size=big", "'big' is no size"),
+        ("--splits=train=50%", "splits must name each split once and add up to 100 %"),
+        ("--splits=train", "'train' is no list of splits; write train=90%,validation=10%"),
+        ("--splits=train=150%", "must have a share above 0 % and at most 100 %, got 1.5"),
+        ("--labels=/nowhere.txt", "cannot read '/nowhere.txt'"),
+        ("--first_label=7", "first_label must be 0 or 1, got 7"),
+        ("--num_shards=train=x", "'train=x' is no list of counts; write train=1024,validation=128"),
+        ("--num_shards=train=1000", "split 'train' has 35 images, too few for --num_shards=train=1000"),
+        ("--max_rejected=2", "'2' is no percentage; write 1% or 0.5%"),
+        ("--quality=0", "quality must be 1 to 100, got 0"),
+        ("--resize_shorter=-1", "resize_shorter must be 0 or a number of pixels, got -1"),
+        ("--label_list=x=/l.txt", "--label_list names the split 'x', but no --input does"),
+        ("--input=other=/tmp", "several inputs need a split each, --input=SPLIT=PATH"),
+        ("--shard_sise=1MB", "unknown flag --shard_sise; did you mean --shard_size?"),
+        ("stray", "unknown argument 'stray'"),
+    ],
+)
+def test_a_flag_that_cannot_work_says_what_is_needed(capsys, few_digits, tmp_path, flag, message):
+    assert message in refused(capsys, "convert", f"--input={few_digits}", f"--output={tmp_path}/out", flag)
+    assert not (tmp_path / "out").exists()
+
+
+def test_worker_processes_that_could_hang_the_job_are_refused(capsys, few_digits, tmp_path):
+    flags = ["--runner=FnApiRunner", "--direct_running_mode=multi_processing"]
+    message = refused(capsys, "convert", f"--input={few_digits}", f"--output={tmp_path}/out", *flags)
+    assert "uses processes of its own on all cores" in message
+
+
+def test_a_mistyped_required_flag_is_recognised(capsys, tmp_path):
+    assert "unknown flag --inputs; did you mean --input?" in refused(capsys, "convert", "--inputs=x", "--output=y")
+
+
+def test_a_missing_input_says_what_an_input_is(capsys, tmp_path):
+    message = refused(capsys, "convert", "--input=/no/such/folder", f"--output={tmp_path}/out")
+    assert "input '/no/such/folder' does not exist; it is a folder of class folders" in message
+
+
+def test_a_single_image_is_no_input(capsys, few_digits, tmp_path):
+    image = next((few_digits / "0").iterdir())
+    message = refused(capsys, "convert", f"--input={image}", f"--output={tmp_path}/out")
+    assert "is a file; it is a folder of class folders" in message
+
+
+def test_an_empty_folder_is_refused(capsys, tmp_path):
+    (tmp_path / "in").mkdir()
+    assert "is empty" in refused(capsys, "convert", f"--input={tmp_path}/in", f"--output={tmp_path}/out")
+    assert not list((tmp_path / "out").rglob("*"))
+
+
+def test_a_folder_with_one_class_is_refused(capsys, few_digits, tmp_path):
+    message = refused(capsys, "convert", f"--input={few_digits}/0/..", f"--output={few_digits}/out")
+    assert "lie in each other" in message
+    (tmp_path / "in").mkdir()
+    (few_digits / "0").rename(tmp_path / "in" / "zero")
+    message = refused(capsys, "convert", f"--input={tmp_path}/in", f"--output={tmp_path}/out")
+    assert "holds one class, 'zero'; a classifier needs at least 2" in message
+
+
+def test_images_outside_class_folders_are_explained(capsys, few_digits, tmp_path):
+    message = refused(capsys, "convert", f"--input={few_digits}/0", f"--output={tmp_path}/out")
+    assert "none of the 12 inputs" in message
+    assert "lies in no class folder" in message
+
+
+def test_images_larger_than_a_shard_are_explained(capsys, tmp_path):
+    for label in "ab":
+        (tmp_path / "in" / label).mkdir(parents=True)
+        Image.effect_noise((200, 200), 90).save(tmp_path / "in" / label / "1.jpg", quality=95)
+    message = refused(capsys, "convert", f"--input={tmp_path}/in", f"--output={tmp_path}/out", "--shard_size=10KB")
+    assert "none of the 2 inputs" in message
+    assert "bytes do not fit --shard_size" in message
+
+
+def test_nothing_but_broken_images_is_refused_with_the_reasons(capsys, tmp_path):
+    for label in "ab":
+        (tmp_path / "in" / label).mkdir(parents=True)
+        (tmp_path / "in" / label / "1.jpg").write_text("no image")
+    message = refused(capsys, "convert", f"--input={tmp_path}/in", f"--output={tmp_path}/out")
+    assert "2 of 2 inputs are rejected (100 %), more than --max_rejected=1%: not_an_image 2" in message
+    assert f"listed in {tmp_path}/out/rejected.jsonl" in message
+
+
+def test_a_list_without_the_columns_is_refused(capsys, tmp_path):
+    (tmp_path / "list.csv").write_text("a,b,c\n")
+    message = refused(capsys, "convert", f"--input={tmp_path}/list.csv", f"--output={tmp_path}/out")
+    assert "begins with 'a,b,c', needs the header image,label[,split][,group]" in message
+
+
+def test_verify_of_no_dataset_is_refused(capsys, tmp_path):
+    assert "holds no manifest.json, so no complete dataset" in refused(capsys, "verify", tmp_path)
+
+
+@pytest.mark.parametrize("command", ["sample", "convert", "verify", "report"])
+def test_help_explains_each_command(capsys, command):
+    code, out, _ = run(capsys, command, "--help")
+    assert code == 0
+    assert f"python -m beam_pipelines {command}" in out
+
+
+def test_a_command_in_its_own_process_prints_nothing_but_its_lines(few_digits, tmp_path):
+    args = ["convert", f"--input={few_digits}", f"--output={tmp_path}/out"]
+    done = subprocess.run([sys.executable, "-m", "beam_pipelines", *args], capture_output=True, text=True, cwd=ROOT)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(done.stdout.splitlines()) == 4

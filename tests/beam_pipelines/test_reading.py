@@ -1,0 +1,181 @@
+"""What keeps an image from being read, and which of it the image is to blame for."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.conversion import after_planning
+
+from beam_pipelines import __main__ as main_module
+from beam_pipelines import storage
+from beam_pipelines.__main__ import main
+from beam_pipelines.images.check import Rejected
+from beam_pipelines.sources.read_ahead import map_images, read_rows
+from beam_pipelines.sources.rows import Row, find
+from beam_pipelines.storage import local as local_files
+
+
+def failing(error: Exception):
+    def fail(*_):
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ETIMEDOUT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE])
+def test_what_the_machine_lacks_stops_the_run_and_rejects_nothing(monkeypatch, code):
+    monkeypatch.setattr(storage, "DELAYS", (0, 0))
+    monkeypatch.setattr(local_files, "read_bytes", failing(OSError(code, os.strerror(code), "a.jpg")))
+    said = rf"^'a.jpg' cannot be read now, after 3 tries: {os.strerror(code)}; mend the storage"
+    with pytest.raises(storage.Unavailable, match=said):
+        list(read_rows([Row("a", "a.jpg")]))
+
+
+def test_want_of_memory_stops_the_run_and_rejects_nothing(monkeypatch, tmp_path):
+    (tmp_path / "a.jpg").write_bytes(b"a")
+    row = Row("a", str(tmp_path / "a.jpg"), num_bytes=1)
+    with pytest.raises(storage.Unavailable, match="there is too little memory; mend that, nothing is wrong with"):
+        list(map_images([row], failing(MemoryError()), 1))
+    monkeypatch.setattr(storage, "read_bytes", failing(MemoryError()))
+    with pytest.raises(storage.Unavailable, match="there is too little memory"):
+        list(read_rows([row]))
+
+
+def test_a_file_that_may_not_be_read_is_rejected(monkeypatch):
+    monkeypatch.setattr(local_files, "read_bytes", failing(PermissionError(errno.EACCES, "Permission denied", "a.jpg")))
+    ((_, rejected),) = read_rows([Row("a", "a.jpg")])
+    assert isinstance(rejected, Rejected)
+    assert rejected.reason == "unreadable"
+
+
+# Reading this file fails with EIO, as nothing is mapped at its first byte: a real failure of a real, regular file.
+FAILING = "/proc/self/mem"
+
+
+def fail_to_read(path: Path) -> Callable[[], None]:
+    """Lets reads of a file fail; returns what mends it."""
+    aside = path.parents[2] / path.name
+    path.rename(aside)
+    path.symlink_to(FAILING)
+
+    def mend() -> None:
+        path.unlink()
+        aside.rename(path)
+
+    return mend
+
+
+def test_a_read_that_fails_is_tried_again(few_digits, monkeypatch):
+    path = few_digits / "1" / "0001.jpg"
+    data = path.read_bytes()
+    mend = fail_to_read(path)
+    with pytest.raises(OSError, match="Input/output error"):
+        path.read_bytes()
+    slept = []
+    monkeypatch.setattr(storage.time, "sleep", lambda seconds: (slept.append(seconds), mend()))
+    assert list(read_rows([row := Row("a", str(path), num_bytes=len(data))])) == [(row, data)]
+    assert len(slept) == 1
+
+
+@pytest.mark.parametrize("when", ["planning", "writing"])
+def test_an_error_of_the_disk_rejects_nothing_and_the_same_command_goes_on(
+    when, few_digits, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(storage, "DELAYS", (0, 0))
+    monkeypatch.setattr(main_module, "num_cores", lambda: 0)  # shards are written in this process
+    path = few_digits / "1" / "0001.jpg"
+    command = ["convert", f"--input={few_digits}", f"--output={tmp_path}/out", "--max_rejected=100%"]
+    mends = []
+    if when == "planning":
+        mends.append(fail_to_read(path))
+    else:
+        after_planning(monkeypatch, lambda: mends.append(fail_to_read(path)))
+    assert main(command) == 2
+    err = capsys.readouterr().err
+    assert f"error: '{path}' cannot be read now, after 3 tries: Input/output error; mend the storage" in err
+    assert err.endswith("what is written stays, the same command goes on from here\n")
+    assert not (tmp_path / "out" / "manifest.json").exists()
+    mends[0]()
+    assert main(command) == 0
+    assert "rejected: 0 of 36" in capsys.readouterr().out
+
+
+def test_a_size_that_cannot_be_told_is_not_taken_for_a_missing_file(few_digits, monkeypatch):
+    monkeypatch.setattr(storage, "DELAYS", (0,))
+    monkeypatch.setattr(os.path, "getsize", failing(OSError(errno.EIO, os.strerror(errno.EIO))))
+    with pytest.raises(storage.Unavailable, match="Input/output error"):
+        find(Row("a", str(few_digits / "1" / "0001.jpg")))
+
+
+def replace(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + bytes(1000))
+
+
+@pytest.mark.parametrize("processes", [0, 2])
+def test_inputs_that_changed_after_they_were_listed_stop_the_conversion_by_name(
+    processes, few_digits, tmp_path, monkeypatch, capsys
+):
+    changed = [few_digits / "0" / "0000.jpg", few_digits / "2" / sorted(os.listdir(few_digits / "2"))[5]]
+    gone = few_digits / "1" / "0001.jpg"
+    sizes = {path: path.stat().st_size for path in changed}
+
+    def change() -> None:
+        gone.unlink()
+        for path in changed:
+            replace(path)
+
+    after_planning(monkeypatch, change)
+    monkeypatch.setattr(main_module, "num_cores", lambda: processes)
+    command = [
+        "convert",
+        f"--input={few_digits}",
+        f"--output={tmp_path}/out",
+        "--max_rejected=100%",
+        "--splits=all=100%",
+    ]
+    assert main(command) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert "3 inputs are not what they were when they were listed: " in err
+    for path, size in sizes.items():
+        assert f"'{path}' has {size + 1000} bytes, had {size}" in err
+    assert f"'{gone}' is gone" in err
+    assert not (tmp_path / "out" / "manifest.json").exists()
+    assert main([*command, "--overwrite"]) == 0
+    assert "rejected: 0 of 35" in capsys.readouterr().out
+
+
+def test_an_archive_that_changed_after_it_was_listed_stops_the_conversion(few_digits, tmp_path, monkeypatch, capsys):
+    path = tmp_path / "digits.tar"
+    with tarfile.open(path, "w") as archive:
+        archive.add(few_digits, ".")
+
+    def put_another_in_its_place() -> None:
+        (few_digits / "3").mkdir()
+        shutil.copy(few_digits / "0" / "0000.jpg", few_digits / "3")
+        with tarfile.open(path, "w") as archive:
+            for label in ("3", "2", "1", "0"):
+                archive.add(few_digits / label, label)
+
+    after_planning(monkeypatch, put_another_in_its_place)
+    monkeypatch.setattr(main_module, "num_cores", lambda: 0)
+    assert main(["convert", f"--input={path}", f"--output={tmp_path}/out", "--max_rejected=100%"]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert f"'{path}" in err
+    assert "when they were listed" in err
+    assert not (tmp_path / "out" / "manifest.json").exists()
+
+
+def test_a_file_of_another_size_than_was_listed_is_no_input(tmp_path):
+    path = tmp_path / "a.jpg"
+    path.write_bytes(b"12345")
+    assert [data for _, data in read_rows([Row("a", str(path), num_bytes=5)])] == [b"12345"]
+    with pytest.raises(storage.Changed, match=f"'{path}' has 5 bytes, had 4; when nobody changes the inputs"):
+        list(read_rows([Row("a", str(path), num_bytes=4)]))

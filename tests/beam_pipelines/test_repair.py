@@ -1,0 +1,55 @@
+"""Damaged shards made again from their source."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+from PIL import Image
+from support.conversion import files, local, options
+
+from beam_pipelines.convert import convert
+from beam_pipelines.repair import repair
+from beam_pipelines.verify import verify
+
+
+@pytest.mark.parametrize("damage", ["shard", "index", "both"])
+def test_repair_makes_damaged_shards_again_from_their_source(few_digits, tmp_path, damage):
+    manifest, _ = convert(options(few_digits, tmp_path / "out"), local())
+    before = files(tmp_path / "out")
+    shard = manifest.split("train").shards[1].name
+    if damage != "index":
+        (tmp_path / "out" / shard).write_bytes(b"noise")
+    if damage != "shard":
+        (tmp_path / "out" / "index" / shard.replace(".tfrecord", ".parquet")).unlink()
+    findings = verify(manifest.path)
+    assert findings.damaged == [shard]
+    assert repair(findings, local()) == [shard]
+    assert files(tmp_path / "out") == before
+
+
+def test_repair_from_a_source_that_has_changed_is_refused_and_changes_nothing(few_digits, tmp_path):
+    manifest, _ = convert(options(few_digits, tmp_path / "out"), local())
+    shard = manifest.split("train").shards[1].name
+    (tmp_path / "out" / shard).write_bytes(b"noise")
+    before = files(tmp_path / "out")
+    buffer = io.BytesIO()
+    Image.new("L", (32, 32)).save(buffer, "JPEG")
+    next((few_digits / "0").iterdir()).write_bytes(buffer.getvalue())
+    with pytest.raises(ValueError, match="no longer hold what"):
+        repair(verify(manifest.path), local())
+    assert files(tmp_path / "out") == before
+
+
+def test_a_manifest_with_other_classes_than_its_inputs_is_refused_and_nothing_changes(few_digits, tmp_path):
+    manifest, _ = convert(options(few_digits, tmp_path / "out"), local())
+    path = tmp_path / "out" / "manifest.json"
+    fields = json.loads(path.read_text())
+    fields["classes"][-1] = "somebody else's"
+    path.write_text(json.dumps(fields))
+    (tmp_path / "out" / manifest.split("train").shards[1].name).write_bytes(b"noise")
+    before = files(tmp_path / "out")
+    with pytest.raises(ValueError, match="names other classes than its inputs have"):
+        repair(verify(manifest.path), local())
+    assert files(tmp_path / "out") == before

@@ -1,0 +1,237 @@
+"""The page: everything that it should tell of a nasty dataset, nothing that a stranger's file name could do to it."""
+
+from __future__ import annotations
+
+import base64
+import html.parser
+import io
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+from support.conversion import local
+from support.nasty import EVIL_CLASS, SCRIPT, encoded, write
+
+from beam_pipelines.__main__ import main
+from beam_pipelines.conversion.output import complete_manifest
+from beam_pipelines.convert import convert
+from beam_pipelines.images.rejection_reasons import REASONS
+from beam_pipelines.options import ConvertOptions, Source
+from beam_pipelines.report import look_alikes, thumbnails
+from beam_pipelines.report import page as report_page
+from beam_pipelines.report.index_columns import read_all
+from beam_pipelines.report.look_alikes import find_look_alikes
+from beam_pipelines.report.page import write_report
+from beam_pipelines.report.rejections import MAX_SHOWN
+from beam_pipelines.report.thumbnails import thumbnail
+from beam_pipelines.verify import verify
+from tpu_input.dataset_format.index import read_index, write_index
+
+
+@pytest.fixture(scope="module")
+def page(nasty) -> str:
+    return Path(write_report(str(nasty), [str(nasty.parent / "in")])).read_text()
+
+
+@pytest.fixture
+def nasty_copy(nasty, tmp_path) -> Path:
+    return Path(shutil.copytree(nasty, tmp_path / "copy"))
+
+
+class _Elements(html.parser.HTMLParser):
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def text_of(page: str) -> str:
+    """Returns what a reader sees."""
+    return re.sub(r"\s+", " ", " ".join(_Elements(page.split("</style>")[1]).text))
+
+
+def test_every_input_is_accounted_for(page):
+    assert "129 inputs = 121 records + 8 rejected" in text_of(page)
+
+
+def test_no_name_becomes_an_element_and_nothing_points_outside(page):
+    elements = _Elements(page).found
+    tags = {tag for tag, _ in elements}
+    assert not tags & {"script", "iframe", "object", "embed", "base", "form", "style "}
+    assert {tag for tag, attributes in elements if any(name.startswith("on") for name in attributes)} == set()
+    links = [attributes.get(name) or "" for _, attributes in elements for name in ("src", "href") if name in attributes]
+    assert {link for link in links if not link.startswith(("data:image/jpeg;base64,", "#", "data:,"))} == set()
+    assert all(f'id="{link[1:]}"' in page for link in links if link.startswith("#"))
+    assert "url(" not in page
+    assert "@import" not in page
+    policy = next(attributes["content"] for tag, attributes in elements if tag == "meta" and "http-equiv" in attributes)
+    assert policy.startswith("default-src 'none'; img-src data:;")
+    assert "script-src" not in policy
+
+
+def test_odd_names_are_shown_as_they_are(page):
+    text = text_of(page)
+    assert f"china/cut {SCRIPT}" in text
+    assert EVIL_CLASS in text
+
+
+def test_every_reason_is_counted_explained_and_shown(page):
+    text = text_of(page)
+    for code, count in {
+        "truncated": 2,
+        "animated": 1,
+        "empty": 1,
+        "missing": 1,
+        "no_label": 1,
+        "not_an_image": 1,
+        "too_small": 1,
+    }.items():
+        reason = REASONS[code]
+        assert f"{code} {count} {reason.meaning} {reason.advice}" in text
+    assert "page.jpg begins with b'&lt;!DOCTYP'".replace("&lt;", "<") in text
+    section = page[page.index('id="rejected"') : page.index('id="look-alikes"')]
+    assert section.count("<img") == 5  # two cut off, of one the frame, the tiny one, the one without a class
+
+
+def test_look_alikes_across_splits_and_labels_come_first(nasty, page):
+    manifest = complete_manifest(str(nasty))
+    found = find_look_alikes(manifest, read_all(manifest))
+    keys = [sorted(Path(example.key).name for example in group.examples) for group in found.groups]
+    assert keys[0] == ["2.jpg", "neither.jpg"]
+    assert ["0.jpg", "again.jpg"] in keys
+    assert ["1.jpg", "no china.jpg"] in keys
+    assert (found.all.across_splits, found.all.conflicting) == (2, 2)
+    assert [(group.num_images, group.splits) for group in found.common] == [(60, ["train"])]
+    assert found.num_near - found.num_compared == 60 * 59 // 2  # the blank ones, with each other
+    text = text_of(page)
+    assert "2 groups of look-alikes stand in more than one split" in text
+    assert "2 groups of look-alikes stand under different labels" in text
+    assert "across splits: train, validation different labels: china, flower 2 images" in text
+
+
+def test_identical_files_are_told_as_such(few_digits, tmp_path):
+    shutil.copy(few_digits / "0" / "0000.jpg", few_digits / "1" / "copy.jpg")
+    convert(ConvertOptions((Source(str(few_digits)),), str(tmp_path / "out")), local())
+    text = text_of(Path(write_report(str(tmp_path / "out"))).read_text())
+    assert "different labels: 0, 1 2 images, the same bytes" in text
+    assert "--dedup=exact keeps one of images with the same source bytes" in text
+
+
+def test_what_was_fixed_is_counted(page):
+    text = text_of(page)
+    assert "16 images were encoded again as JPEG" in text
+    assert "format PNG 8 orientation 8" in text
+
+
+def test_all_pictures_are_small_jpegs(page):
+    sources = re.findall(r'src="data:image/jpeg;base64,([^"]*)"', page)
+    assert len(sources) > 30
+    for source in sources:
+        image = Image.open(io.BytesIO(base64.b64decode(source)))
+        assert image.format == "JPEG"
+        assert max(image.size) <= thumbnails.SIDE
+
+
+def test_the_page_stays_below_five_megabytes_whatever_the_dataset():
+    noise = Image.fromarray(np.random.default_rng(0).integers(0, 255, (500, 500, 3), np.uint8))
+    largest = len(thumbnail(encoded(noise, "PNG")).uri)
+    pictures = (
+        look_alikes.MAX_GROUPS * look_alikes.MAX_MEMBERS
+        + look_alikes.MAX_COMMON * look_alikes.MAX_SHOWN_OF_COMMON
+        + len(REASONS) * MAX_SHOWN
+        + report_page.MAX_EXAMPLE_CLASSES * report_page.MAX_EXAMPLES
+    )
+    assert pictures * largest < 4_500_000
+
+
+def test_of_a_thousand_classes_the_extremes_are_shown(tmp_path):
+    for label in range(1000):
+        for number in range(1 + (label % 10 == 0)):
+            write(
+                tmp_path / "in" / f"n{label:04d}" / f"{number}.jpg",
+                encoded(Image.new("L", (8 + label % 90, 16), label % 256)),
+            )
+    convert(ConvertOptions((Source(str(tmp_path / "in")),), str(tmp_path / "out"), shard_bytes=50_000), local())
+    page = Path(write_report(str(tmp_path / "out"))).read_text()
+    text = text_of(page)
+    assert "The 25 largest and the 25 smallest of 1,000 classes." in text
+    assert "… 950 classes between …" in text
+    assert "The 12 largest and the 12 smallest of 1,000 classes." in text
+    assert "classes have no example in validation: “n" in text
+    assert page.count('<tr><td><span class="label">') == 50
+    assert len(page) < 1_000_000
+
+
+def test_two_classes_without_a_flaw(few_digits, tmp_path):
+    shutil.rmtree(few_digits / "2")
+    convert(ConvertOptions((Source(str(few_digits)),), str(tmp_path / "out"), splits=(("train", 1.0),)), local())
+    text = text_of(Path(write_report(str(tmp_path / "out"))).read_text())
+    assert "24 inputs = 24 records + 0 rejected" in text
+    assert "The shorter side of every image is 32 pixels." in text
+    assert "Nothing needed it: all images are stored byte for byte" in text
+    assert "Nothing: every input is in a shard." in text
+
+
+def test_the_same_dataset_gives_the_same_page(nasty, page):
+    assert Path(write_report(str(nasty), [str(nasty.parent / "in")])).read_text() == page
+
+
+def test_the_command_prints_the_path_and_verify_does_not_mind_the_page(nasty_copy, capsys):
+    assert main(["report", str(nasty_copy)]) == 0
+    out, err = capsys.readouterr()
+    assert (out, err) == (f"{nasty_copy}/report.html\n", "")
+    assert Path(out.strip()).exists()
+    assert verify(str(nasty_copy)).problems == []
+
+
+def test_no_manifest_is_one_line_and_exit_code_2(tmp_path, capsys):
+    assert main(["report", str(tmp_path)]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert f"error: '{tmp_path}' holds no manifest.json, so no complete dataset" in err
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda path: path.unlink(), "is missing; run: python -m beam_pipelines verify --repair"),
+        (lambda path: path.write_bytes(b"PAR1"), "cannot be read"),
+        (lambda path: shutil.copy(path.with_name("validation-00001-of-00002.parquet"), path), "rows for"),
+        (lambda path: pq.write_table(pq.read_table(path).drop_columns("dhash"), path), "has no dhash, as an earlier"),
+        (
+            lambda path: write_index(str(path), [row._replace(label=10) for row in read_index(path.read_bytes())]),
+            "has labels that are no class",
+        ),
+    ],
+    ids=["missing", "unreadable", "of another shard", "of an earlier version", "with wrong labels"],
+)
+def test_a_damaged_index_is_one_line_and_leaves_no_page(dataset_copy, capsys, damage, message):
+    damage(dataset_copy / "index" / "train-00002-of-00009.parquet")
+    assert main(["report", str(dataset_copy)]) == 2
+    err = capsys.readouterr().err
+    assert message in err
+    assert err.count("\n") == 1
+    assert not (dataset_copy / "report.html").exists()
+
+
+def test_damaged_records_and_sources_that_are_gone_only_lack_their_picture(nasty, nasty_copy):
+    for shard in nasty_copy.glob("train-*.tfrecord"):
+        shard.write_bytes(shard.read_bytes()[:-50_000])
+    rejected = nasty_copy / "rejected.jsonl"
+    rejected.write_text(rejected.read_text().replace("/in/", "/was/"))
+    page = Path(write_report(str(nasty_copy), [str(nasty.parent)])).read_text()
+    assert "cannot be read" in page
+    assert "half.jpg" in text_of(page)
+    section = page[page.index('id="rejected"') : page.index('id="look-alikes"')]
+    assert "<img" not in section

@@ -1,0 +1,72 @@
+"""The same bytes whatever runs the pipelines; progress on a terminal and as counters."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from apache_beam.metrics.metric import MetricsFilter
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.pipeline import Pipeline
+from support.conversion import files, local, options
+from support.terminal import open_terminal, read_all
+
+from beam_pipelines.conversion.planning import make_plan
+from beam_pipelines.conversion.working_folder import Work
+from beam_pipelines.convert import build_writing, convert
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--runner=FnApiRunner", "--direct_num_workers=2", "--direct_running_mode=multi_threading"],
+        ["--runner=FnApiRunner", "--direct_num_workers=2", "--direct_running_mode=multi_processing"],
+        ["--runner=PortableRunner", "--job_endpoint=embed", "--environment_type=LOOPBACK"],
+    ],
+    ids=["threads", "processes", "portable"],
+)
+@pytest.mark.long
+def test_every_runner_gives_the_same_bytes(few_digits, tmp_path, flags):
+    (few_digits / "0" / "page.jpg").write_text("<html>")
+    convert(options(few_digits, tmp_path / "a"), local())
+    convert(options(few_digits, tmp_path / "b"), PipelineOptions(flags))
+    assert files(tmp_path / "a") == files(tmp_path / "b")
+
+
+def test_counters_say_what_was_written_and_rejected(few_digits, tmp_path):
+    (few_digits / "0" / "page.jpg").write_text("<html>")
+    opts = options(few_digits, tmp_path / "out")
+    plan = make_plan(opts, local())
+    Work.of(opts.output, plan).write_plan(plan)
+    pipeline = Pipeline(options=local())
+    build_writing(pipeline, opts, Work.of(opts.output, plan))
+    result = pipeline.run()
+    result.wait_until_finish()
+    counters = result.metrics().query(MetricsFilter().with_namespace("jpeg2tpu"))["counters"]
+    shards = sum(path.stat().st_size for path in (tmp_path / "out").glob("*.tfrecord"))
+    assert {counter.key.metric.name: counter.committed for counter in counters} == {
+        "records": 36,
+        "rejected": 1,
+        "bytes_written": shards,
+    }
+
+
+@pytest.mark.long
+def test_a_terminal_gets_a_bar_that_is_gone_at_the_end_and_a_file_gets_none(digits, tmp_path):
+    command = [sys.executable, "-m", "beam_pipelines", "convert", f"--input={digits}"]
+    leader, terminal = open_terminal(columns=120)
+    with ThreadPoolExecutor() as pool:
+        drawn = pool.submit(read_all, leader)  # at the same time, as a terminal holds some 15 KB
+        shown = subprocess.run([*command, f"--output={tmp_path}/a"], stdout=subprocess.PIPE, stderr=terminal, cwd=ROOT)
+        os.close(terminal)
+    assert shown.returncode == 0
+    assert "images/s" in drawn.result()
+    assert "1.80k" in drawn.result()  # of so many
+    silent = subprocess.run([*command, f"--output={tmp_path}/b"], capture_output=True, cwd=ROOT)
+    assert (silent.returncode, silent.stderr) == (0, b"")

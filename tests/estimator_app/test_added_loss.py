@@ -1,0 +1,61 @@
+"""What a network adds to the loss with Keras' own means counts in both loops."""
+
+from __future__ import annotations
+
+import pytest
+import tensorflow as tf
+from support.app_fixtures import configured, keras_warns
+
+from estimator_app import train as training
+from estimator_app.config import default_loop
+from estimator_app.trainers.progress import Progress
+
+pytestmark = keras_warns
+KINDS = ["estimator", "strategy"] if default_loop() == "estimator" else ["strategy"]
+layers = tf.keras.layers
+
+
+class Adding(layers.Layer):
+    def call(self, inputs):
+        self.add_loss(5 * tf.ones([]))
+        return inputs
+
+
+def squares(kernel):
+    """At first the number of inputs, 16 x 16 x 3, each of which has a scale that begins with 1."""
+    return tf.reduce_sum(kernel**2)
+
+
+def plain(images, num_classes, training, regularizer=None):
+    hidden = layers.Flatten()(images)
+    scaled = layers.DepthwiseConv1D(1, depthwise_initializer="ones", depthwise_regularizer=regularizer, use_bias=False)
+    hidden = layers.Reshape([1, -1])(hidden)
+    return layers.Dense(num_classes)(layers.Flatten()(scaled(hidden)))
+
+
+def regularized(images, num_classes, training):
+    return plain(Adding()(images), num_classes, training, squares)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.long
+def test_what_a_network_adds_to_its_loss_is_minimised_too_and_is_no_part_of_evaluation_s(
+    digits_dataset, tmp_path, monkeypatch, kind
+):
+    told, took = [], Progress.took
+
+    def tell(self, step, loss, *args):
+        told.append(loss)
+        took(self, step, loss, *args)
+
+    monkeypatch.setattr(Progress, "took", tell)
+    for name in ("plain", "regularized"):
+        network = f"test_added_loss:{name}"
+        config = configured(digits_dataset, loop=kind, network=network, train_steps=3, precision="bfloat16")
+        run = training.run(
+            digits_dataset, config, str(tmp_path / name), f"{tmp_path}/{name}/export", report=lambda _: None
+        )
+        assert run.metrics.loss < 10
+    # 768 by a regularizer, which has a gradient, and 5 by add_loss.
+    assert told[3] - told[0] == pytest.approx(773, abs=0.1)
+    assert told[5] < 0.9 * told[3]

@@ -1,0 +1,155 @@
+"""What training chooses for images of a size, where no flag says it, and what it says of flags that do not fit them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+
+import numpy as np
+import pytest
+from PIL import Image
+from support.app_commands import run
+from support.app_fixtures import OPTIONS, keras_warns
+from support.conversion import local
+
+from beam_pipelines.convert import convert
+from beam_pipelines.options import ConvertOptions, Source
+from estimator_app.config import TrainConfig, chosen_input, surprises
+from estimator_app.export import read_origin
+from tpu_input import InputConfig
+from tpu_input.pipeline.images import decode_for_training
+
+pytestmark = keras_warns
+SMALL, PHOTOGRAPHS = ((28, 28),), ((375, 500), (500, 375), (400, 400))
+
+
+def make_dataset(folder, sizes, train=15):
+    """Writes images of these (width, height) in turn, and converts them."""
+    random, splits = np.random.default_rng(1), {"train": train, "validation": 6}
+    for split, count in splits.items():
+        for number in range(count):
+            path = folder / "images" / split / "ab"[number % 2] / f"{number}.jpg"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            width, height = sizes[number % len(sizes)]
+            coarse = Image.fromarray(random.integers(0, 256, [4, 4, 3], np.uint8))
+            coarse.resize((width, height), Image.Resampling.BICUBIC).save(path, quality=90)
+    manifest, _ = convert(ConvertOptions((Source(str(folder / "images")),), str(folder / "dataset")), local())
+    return manifest
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    return make_dataset(tmp_path_factory.mktemp("small"), SMALL)
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory):
+    return make_dataset(tmp_path_factory.mktemp("photographs"), PHOTOGRAPHS)
+
+
+def told(manifest, earlier=None, **options):
+    """Returns the config of what a command line says, and what is said of it; 15 images are no batch of 16."""
+    given = {name: value for name, value in OPTIONS.items() if name not in ("image_size", "crop_area")}
+    given |= {"dataset": manifest.path, "train_batch_size": 8} | options
+    config = TrainConfig.of(manifest, given, earlier)
+    return config.input, chosen_input(config, given, manifest), list(surprises(config, manifest))
+
+
+def pixels_of_crops(side, config, count=300):
+    """Returns how many of an image's own pixels each training crop looks at, seen by an image whose pixels differ."""
+    rows, columns = np.mgrid[0:side, 0:side]
+    image = np.stack([rows, columns, 0 * rows], -1).astype(np.uint8)  # as long as side <= 256
+    found = []
+    for seed in range(count):
+        crop = decode_for_training(image, [3, seed], dataclasses.replace(config, dtype="float32", flip=False)).numpy()
+        height, width = (np.ptp(crop[..., axis]) + 1 for axis in (0, 1))
+        found.append(height * width)
+    return np.array(found)
+
+
+def test_small_images_are_fed_as_they_are_and_crops_keep_most_of_them(small):
+    fed, line, notes = told(small)
+    assert fed.image_size == 28
+    assert line == "input: --image_size=28 --crop_area=0.6,1, for images of 28 x 28 pixels"
+    assert notes == []
+    assert pixels_of_crops(28, fed).min() > 0.45 * 28**2  # half a pixel is lost at each edge
+    assert pixels_of_crops(28, dataclasses.replace(fed, crop_area=(0.08, 1.0))).min() < 0.2 * 28**2
+
+
+def test_photographs_are_fed_and_cropped_as_imagenet_s_recipes_do(photographs):
+    sizes = [PHOTOGRAPHS[number % 3] for number in range(15)]
+    width, height = (math.fsum(size[axis] for size in sizes) / 15 for axis in (0, 1))
+    fed, line, notes = told(photographs)
+    assert (fed.image_size, fed.crop_area) == (224, (0.08, 1.0))
+    assert line == f"input: --image_size=224 --crop_area=0.08,1, for images of {height:.0f} x {width:.0f} pixels"
+    assert notes == []
+
+
+@pytest.mark.parametrize("side", [40, 82, 112, 160, 200, 224, 1000])
+def test_the_smallest_crop_has_as_many_pixels_as_that_of_imagenet_or_most_of_the_image(photographs, side):
+    mean = (side, float(side), side)
+    split = dataclasses.replace(photographs.split("train"), height=mean, width=mean)
+    fed, _, _ = told(dataclasses.replace(photographs, splits=photographs.splits | {"train": split}))
+    assert fed.image_size == min(side, 224)
+    least = fed.crop_area[0] * side**2
+    assert least == pytest.approx(0.6 * side**2) if side < 82 else least >= 0.98 * 0.08 * 224**2
+    assert fed.crop_area[0] == pytest.approx(0.08) if side >= 224 else fed.crop_area[0] > 0.08
+
+
+def test_flags_win_and_are_said_where_they_surprise(small):
+    fed, line, notes = told(small, image_size=224, crop_area=(0.08, 1.0), train_batch_size=128)
+    assert (fed.image_size, fed.crop_area, line) == (224, (0.08, 1.0), "")
+    assert notes == [
+        "--train_batch_size=128 is more than the 15 training images, so that a step holds some more than once; give "
+        "15 or less",
+        "--image_size=224 enlarges images of 28 x 28 pixels, which adds work and no detail; 28 would fit them",
+        "--crop_area=0.08,1 cuts crops of down to 8 x 8 pixels from images of 28 x 28; 0.6,1 would fit them",
+    ]
+    fed, line, notes = told(small, image_size=32)
+    assert (fed.image_size, fed.crop_area, notes) == (32, (0.6, 1.0), [])
+    assert line == "input: --crop_area=0.6,1, for images of 28 x 28 pixels"
+
+
+def test_a_dataset_that_does_not_know_its_sizes_is_fed_at_224_and_that_is_said(small):
+    unknown = dataclasses.replace(small.split("train"), height=(0, 0.0, 0), width=(0, 0.0, 0))  # manifest_from_shards()
+    fed, line, notes = told(dataclasses.replace(small, splits=small.splits | {"train": unknown}))
+    assert (fed.image_size, fed.crop_area, notes) == (224, (0.08, 1.0), [])
+    assert line == "input: --image_size=224 --crop_area=0.08,1, as the images' sizes are not known"
+
+
+@pytest.mark.long
+def test_a_run_without_flags_is_told_keeps_its_input_and_exports_it(capsys, small, tmp_path):
+    asked = ["train", f"--dataset={small.path}", f"--model_dir={tmp_path}/model", "--iterations_per_loop=1"]
+    code, out, _ = run(capsys, *asked, "--train_steps=1", "--steps_per_eval=1")
+    assert code == 0
+    lines = out.splitlines()
+    assert lines[0].startswith("training cnn at step 0/1: 15 images")
+    assert lines[1] == "input: --image_size=28 --crop_area=0.6,1, for images of 28 x 28 pixels"
+    assert lines[2].startswith("note: --train_batch_size=128 is more than the 15 training images")
+    written = json.loads((tmp_path / "model/config.json").read_text())["input"]
+    assert (written["image_size"], written["crop_area"]) == (28, [0.6, 1.0])
+    origin, _ = read_origin(json.loads((tmp_path / "model/metrics.json").read_text())["export"])
+    assert origin.input.image_size == 28
+
+    # The same dataset, but as if its images had been measured otherwise: the run goes on as it began.
+    larger = dataclasses.replace(small.split("train"), height=(90, 90.0, 90), width=(90, 90.0, 90))
+    manifest = dataclasses.replace(small, splits=small.splits | {"train": larger})
+    begun = TrainConfig.from_json((tmp_path / "model/config.json").read_text(), "config.json")
+    fed, _, _ = told(manifest, begun)
+    assert (fed.image_size, fed.crop_area) == (28, (0.6, 1.0))
+    assert told(manifest)[0].image_size == 90
+
+
+def test_a_page_of_preflight_has_what_was_chosen_and_what_surprises(capsys, small, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    asked = ("preflight", f"--dataset={small.path}", "--topology=v5e:1x1", "--network=support.broken_networks:fine")
+    code, out, _ = run(capsys, *asked)
+    assert code == 0
+    assert "\ninput: --image_size=28 --crop_area=0.6,1, for images of 28 x 28 pixels\n" in out
+    assert "image [128, 28, 28, 3] uint8" in out
+    assert "  ! --train_batch_size=128 is more than the 15 training images, so that a step holds some more than " in out
+
+
+def test_without_a_manifest_the_crops_are_imagenet_s():
+    assert InputConfig(224).crop_area == (0.08, 1.0)

@@ -1,0 +1,84 @@
+"""A dataset that is converted anew while a real process trains on it ends the training, and nothing is exported."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.app_fixtures import keras_warns
+from support.conversion import local
+
+from beam_pipelines.convert import convert
+from beam_pipelines.options import ConvertOptions, Source
+from estimator_app.__main__ import main
+from estimator_app.config import LOOPS, default_loop
+
+pytestmark = keras_warns
+ROOT = Path(__file__).parents[2]
+CLASSES = tuple("3142567890")
+# Trains; after the third step it says so, and waits for a line.
+RUNNER = """
+import sys
+from estimator_app.runtime.tensorflow_startup import import_tensorflow
+import_tensorflow(verbose=False)
+from estimator_app.__main__ import main
+from estimator_app.trainers.progress import Progress
+took = Progress.took
+def waits(self, *args):
+    took(self, *args)
+    if self.step == 3:
+        print("waiting", flush=True)
+        sys.stdin.readline()
+Progress.took = waits
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def converted(digits, output: Path, classes: tuple[str, ...]) -> None:
+    options = ConvertOptions((Source(str(digits)),), str(output), labels=classes, shard_bytes=200_000, overwrite=True)
+    convert(options, local())
+
+
+@pytest.mark.parametrize("kind", LOOPS)
+@pytest.mark.long
+def test_a_training_whose_dataset_is_converted_anew_ends_in_a_line(digits, tmp_path, kind):
+    if kind == "estimator" and default_loop() != "estimator":
+        pytest.skip("TPUEstimator ends with TensorFlow 2.15")
+    dataset, model_dir = tmp_path / "dataset", tmp_path / "model"
+    converted(digits, dataset, CLASSES)
+    flags = ("--image_size=16", "--train_batch_size=16", "--train_steps=4", "--steps_per_eval=2", f"--loop={kind}")
+    train = ("train", f"--dataset={dataset}", f"--model_dir={model_dir}", *flags)
+    whole = [sys.executable, "-W", "ignore", "-c", RUNNER, *train]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TF_")}
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(whole, cwd=ROOT, env=environment, text=True, **pipes) as training:
+        assert "waiting\n" in iter(training.stdout.readline, "")
+        converted(digits, dataset, CLASSES[::-1])
+        said, errors = training.communicate("go on\n")
+    assert training.returncode == 2
+    assert errors.startswith(f"error: '{dataset}' was converted anew while it was trained on, so that this run ends: ")
+    assert errors.count("\n") == 1
+    assert "export" not in said
+    # What was exported before is of the first dataset: its classes, in its order.
+    (export,) = (model_dir / "export").rglob("saved_model.pb")
+    assert (export.parent / "assets" / "classes.txt").read_text().split() == list(CLASSES)
+    assert json.loads((export.parent / "assets.extra" / "metrics.json").read_text())["step"] == 2
+
+
+@pytest.mark.long
+def test_an_export_says_the_classes_in_the_order_of_its_dataset(digits, tmp_path, capsys):
+    converted(digits, tmp_path / "dataset", CLASSES)
+    flags = ("--image_size=16", "--train_batch_size=64", "--train_steps=60", "--learning_rate=0.1", "--crop_area=0.6,1")
+    paths = (f"--dataset={tmp_path}/dataset", f"--model_dir={tmp_path}/model")
+    assert main(["train", *paths, *flags, "--no_flip", "--eval_crop=1"]) == 0
+    images = [str(path) for label in CLASSES for path in sorted((digits / label).iterdir())[:10]]
+    capsys.readouterr()
+    assert main(["predict", f"--export_dir={tmp_path}/model", *images]) == 0
+    said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    right = [row["class"] == Path(row["file"]).parent.name for row in said]
+    assert len(right) == 100
+    assert sum(right) > 80

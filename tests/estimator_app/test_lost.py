@@ -1,0 +1,133 @@
+"""Either loop, when its TPU is lost or its folder cannot be written; a full disk is in each loop's own tests."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from support.app_fixtures import configured, keras_warns
+
+from estimator_app import commands
+from estimator_app import train as training
+from estimator_app.__main__ import main
+from estimator_app.config import LOOPS, default_loop
+from estimator_app.model_dir.lock import LOCK_NAME
+from estimator_app.runtime.tensorflow_startup import one_line
+from estimator_app.trainers.interruption import Moved
+from estimator_app.trainers.progress import Progress
+
+pytestmark = keras_warns
+TESTS = Path(__file__).parents[1]
+OPTIONS = {"train_steps": 6, "save_steps": 2, "steps_per_eval": 6}
+
+
+@pytest.fixture(scope="module", params=LOOPS)
+def by(request) -> str:
+    if request.param == "estimator" != default_loop():
+        pytest.skip("TPUEstimator ends with TensorFlow 2.15")
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def straight(by, digits_dataset, tmp_path_factory) -> Path:
+    """The model_dir of a run that lost nothing; not to be changed."""
+    model_dir = tmp_path_factory.mktemp("straight")
+    config = configured(digits_dataset, loop=by, **OPTIONS)
+    training.run(digits_dataset, config, str(model_dir), f"{model_dir}/export", report=lambda line: None)
+    return model_dir
+
+
+@pytest.mark.parametrize(
+    "added", ["", " [Op:ReadVariableOp]", " [Op:ReadVariableOp] name: ", " [Op:SaveV2] name: save"]
+)
+def test_what_eager_execution_adds_to_an_error_is_not_said(added):
+    assert one_line(tf.errors.UnavailableError(None, None, f"Socket closed{added}")) == "Socket closed"
+
+
+def assert_same_weights(model_dir, other) -> None:
+    found, expected = (tf.train.load_checkpoint(tf.train.latest_checkpoint(str(path))) for path in (model_dir, other))
+    names = expected.get_variable_to_shape_map().keys()
+    assert found.get_variable_to_shape_map().keys() == names
+    for name in names:
+        if "save_counter" not in name and "OBJECT_GRAPH" not in name:  # what TensorFlow counts for itself
+            np.testing.assert_array_equal(found.get_tensor(name), expected.get_tensor(name), err_msg=name)
+
+
+@pytest.mark.long
+def test_a_lost_tpu_is_left_and_found_again_at_the_checkpoint(by, digits_dataset, straight, tmp_path, monkeypatch):
+    """On this machine's processor: what is lost is a session, and what a Tpu connects to is nothing."""
+    took, lost, waited = Progress.took, [5, 5], []
+
+    def lose(self, *args):
+        took(self, *args)
+        if lost and self.step == lost[0]:
+            raise tf.errors.UnavailableError(None, None, f"lost at step {lost.pop()}")
+
+    class Nothing:
+        def connect(self) -> None:
+            return None
+
+    class Stop(threading.Event):
+        wait = staticmethod(waited.append)
+
+    monkeypatch.setattr(Progress, "took", lose)
+    config = configured(digits_dataset, loop=by, **OPTIONS)
+    said: list[str] = []
+    training.run(digits_dataset, config, str(tmp_path), f"{tmp_path}/export", Nothing(), said.append, Stop())
+    assert len(waited) == 2
+    assert said[1].startswith("the TPU is away (lost at step 5); trying again from step 4 in ")
+    assert said[2].startswith("resuming cnn at step 4/6")
+    assert_same_weights(tmp_path, straight)
+
+
+@pytest.mark.parametrize("by", ["strategy"], indirect=True)
+@pytest.mark.long
+def test_a_worker_that_is_killed_and_comes_back_here_or_elsewhere_is_found(by, digits_dataset, straight, tmp_path):
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        str(TESTS / "support" / "lost_worker.py"),
+        digits_dataset.path,
+        str(tmp_path),
+    ]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(TESTS)])}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    said = done.stdout.splitlines()
+    for line, step in ((said[1], 2), (said[3], 4)):
+        assert line.startswith("the TPU is away (")
+        assert f"); trying again from step {step} in " in line
+        assert "[Op:" not in line
+    assert said[2].startswith("resuming cnn at step 2/6")
+    assert said[4].startswith("moved: the TPU is at another address now, grpc://127.0.0.1:")
+    config = configured(digits_dataset, loop=by, **OPTIONS | {"iterations_per_loop": 1})
+    training.run(digits_dataset, config, str(tmp_path), f"{tmp_path}/export", report=said.append)
+    assert said[5].startswith("resuming cnn at step 4/6")
+    assert_same_weights(tmp_path, straight)
+
+
+def test_a_tpu_at_another_address_is_gone_on_with_by_the_same_command(digits_dataset, tmp_path, monkeypatch, capsys):
+    def moved(*args):
+        raise Moved("the TPU is at another address now, grpc://10.0.0.3:8470")
+
+    executed: list[list[str]] = []
+    monkeypatch.setattr(training, "run", moved)
+    monkeypatch.setattr(commands.os, "execv", lambda path, command: executed.append(command))
+    command = ["train", f"--dataset={digits_dataset.path}", f"--model_dir={tmp_path}/model"]
+    assert main(command) == 0
+    assert executed == [[sys.executable, "-m", "estimator_app", *command]]
+    assert capsys.readouterr().out.endswith("grpc://10.0.0.3:8470; going on in a new process\n")
+
+
+def test_a_model_dir_in_which_nothing_can_be_written_is_said_before_training(by, digits_dataset, tmp_path):
+    (tmp_path / LOCK_NAME).mkdir()  # root, as which tests may run, may write anywhere else
+    config = configured(digits_dataset, loop=by)
+    with pytest.raises(OSError, match=f"cannot write to '{tmp_path}': Is a directory; give another --model_dir"):
+        training.run(digits_dataset, config, str(tmp_path), f"{tmp_path}/export", report=lambda line: None)

@@ -1,0 +1,214 @@
+"""Networks: published sizes, any image size, one's own, bfloat16, and batch normalisation's statistics, which move."""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from support.app_fixtures import keras_warns
+
+from estimator_app.model.networks import cnn, find_network, make_model, resnet18, resnet50
+
+pytestmark = keras_warns
+needs_estimator = pytest.mark.skipif(tf.__version__ >= "2.16", reason="TPUEstimator's graph ends with TensorFlow 2.15")
+
+
+@pytest.mark.parametrize("image_size", [1, 28, 32, 224])
+def test_the_cnn_takes_any_image_size(image_size):
+    model = make_model(cnn, image_size, 10)
+    assert model.output.shape == (None, 10)
+    assert model.count_params() == 289_642
+
+
+# Trainable parameters as torchvision's documentation has them, for its own networks of these names.
+@pytest.mark.parametrize(("network", "parameters"), [(resnet18, 11_689_512), (resnet50, 25_557_032)])
+def test_residual_networks_have_the_published_number_of_parameters(network, parameters):
+    model = make_model(network, 224, 1000)
+    assert sum(np.prod(weight.shape) for weight in model.trainable_weights) == parameters
+
+
+def test_resnet50_halves_its_images_in_3_by_3_convolutions():
+    halving = [layer for layer in make_model(resnet50, 64, 10).layers if getattr(layer, "strides", None) == (2, 2)]
+    sizes = [layer.kernel_size for layer in halving if hasattr(layer, "kernel_size")]
+    assert sorted(sizes) == [(1, 1)] * 3 + [(3, 3)] * 3 + [(7, 7)]  # 1 x 1: the shortcuts beside them
+
+
+def test_a_residual_block_begins_as_the_identity():
+    scales = [
+        layer.gamma.numpy().max() for layer in make_model(resnet18, 32, 10).layers if hasattr(layer, "moving_mean")
+    ]
+    assert scales.count(0) == 8
+    assert scales.count(1) == 20 - 8
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_arithmetic_is_of_the_precision_and_variables_and_logits_are_float32(precision):
+    model = make_model(resnet18, 32, 10, precision)
+    assert {tf.as_dtype(layer.output.dtype) for layer in model.layers if "conv" in layer.name} == {
+        tf.as_dtype(precision)
+    }
+    assert {tf.as_dtype(weight.dtype) for weight in model.weights} == {tf.float32}
+    assert model.output.dtype == "float32"
+    assert make_model(cnn, 32, 10).layers[1].output.dtype == "float32"  # the policy was put back
+    first = next(layer for layer in model.layers if hasattr(layer, "moving_mean"))
+    before = first.moving_mean.numpy()
+    images = np.random.default_rng(0).normal(1, 1, [4, 32, 32, 3]).astype(np.float32)
+    model(images, training=False)
+    np.testing.assert_array_equal(first.moving_mean.numpy(), before)
+    model(images, training=True)
+    assert np.abs(first.moving_mean.numpy() - before).min() > 0
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("training", "share"), [(True, 0.1), (False, 0.0)])
+def test_batch_normalisation_moves_a_tenth_towards_the_batch_in_training_alone(training, share, precision):
+    images = tf.constant(np.random.default_rng(0).normal(3, 2, [8, 16, 16, 3]), tf.float32)
+    model = make_model(cnn, 16, 10, precision)
+    convolved, normalised = model.layers[1], model.layers[2]
+    values = tf.cast(tf.keras.Model(model.input, convolved.output)(images), tf.float32).numpy()
+    model(images, training=training)
+    # To float32's accuracy even of bfloat16's values: it is float32 that is summed.
+    np.testing.assert_allclose(normalised.moving_mean.numpy(), share * values.mean((0, 1, 2)), atol=1e-5)
+    expected = 1 - share + share * values.var((0, 1, 2))
+    np.testing.assert_allclose(normalised.moving_variance.numpy(), expected, rtol=1e-2)
+
+
+def windows(images, size, stride, filler):
+    """Returns [N, rows, columns, C, size, size]: what a window of `size` sees at each place of padded images."""
+    pad = (size - 1) // 2
+    padded = np.pad(images, [(0, 0), (pad, pad), (pad, pad), (0, 0)], constant_values=filler)
+    return np.lib.stride_tricks.sliding_window_view(padded, (size, size), (1, 2))[:, ::stride, ::stride]
+
+
+def made(model, kind):
+    """Returns the weights of all layers of a kind, in the order in which the network's code made them."""
+    found = [layer for layer in model.layers if isinstance(layer, kind)]
+    number = [int(last) if last.isdigit() else -1 for last in (layer.name.split("_")[-1] for layer in found)]
+    return [found[at].get_weights() for at in np.argsort(number)]
+
+
+def numpy_resnet(model, images, bottleneck, depths):
+    """Returns the logits of torchvision's models/resnet.py, whose padding is (size - 1) / 2 at any stride, in NumPy."""
+    kernels = iter(made(model, tf.keras.layers.Conv2D))
+    norms = iter(made(model, tf.keras.layers.BatchNormalization))
+    ((weight, bias),) = made(model, tf.keras.layers.Dense)
+
+    def convolved(images, stride):
+        (kernel,) = next(kernels)
+        seen = windows(images, len(kernel), stride, 0)
+        scale, offset, mean, variance = next(norms)
+        return (np.einsum("nrcihw,hwio->nrco", seen, kernel, optimize=True) - mean) * scale / np.sqrt(
+            variance + 1e-5
+        ) + offset
+
+    relu = functools.partial(np.maximum, 0)
+    images = windows(relu(convolved(images, 2)), 3, 2, -np.inf).max((-1, -2))
+    for stage, depth in enumerate(depths):
+        for block in range(depth):
+            stride = 2 if stage and not block else 1
+            strides = (1, stride, 1) if bottleneck else (stride, 1)
+            residual = images
+            for number, each in enumerate(strides, 1):
+                residual = convolved(residual, each)
+                residual = relu(residual) if number < len(strides) else residual
+            if residual.shape != images.shape:
+                images = convolved(images, stride)
+            images = relu(images + residual)
+    return images.mean((1, 2)) @ weight + bias
+
+
+@pytest.mark.parametrize(
+    ("network", "bottleneck", "depths", "image_size"),
+    [(resnet18, False, (2, 2, 2, 2), 64), (resnet18, False, (2, 2, 2, 2), 49), (resnet50, True, (3, 4, 6, 3), 64)],
+)
+def test_logits_of_residual_networks_are_those_of_the_published_padding(network, bottleneck, depths, image_size):
+    random = np.random.default_rng(0)
+    model = make_model(network, image_size, 10)
+    for weight in model.weights:  # as after training: no scale is zero, no statistics are those of the first step
+        if len(weight.shape) == 1:
+            weight.assign(random.uniform(0.5, 1.5, weight.shape))
+    images = random.normal(size=[2, image_size, image_size, 3]).astype("f")
+    expected = numpy_resnet(model, images, bottleneck, depths)
+    found = model(images, training=False).numpy()
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3 * np.abs(expected).max())
+
+
+OWN = """
+import tensorflow as tf
+import json
+
+def good(images, num_classes, training):
+    return tf.keras.layers.Dense(num_classes)(tf.keras.layers.Flatten()(images))
+
+def transposed(images, num_classes, training):
+    return tf.keras.layers.Dense(num_classes + 1)(tf.keras.layers.Flatten()(images))
+
+def nothing(images, num_classes, training):
+    pass
+
+def short(images, training):
+    pass
+
+number = 3
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    (tmp_path / "own_networks.py").write_text(OWN)
+    (tmp_path / "broken_network.py").write_text("import no_such_module\n")
+    (tmp_path / "raising_network.py").write_text("raise RuntimeError('no licence')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    sys.modules.pop("own_networks", None)
+
+
+def test_ones_own_function_is_a_network(own):
+    assert make_model(find_network("own_networks:good"), 8, 3).output.shape == (None, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("resnet9000", "one of cnn, resnet18, resnet50, package.module:function, got 'resnet9000'"),
+        ("resent50", "got 'resent50'; did you mean resnet50?"),
+        ("no_such:good", "'no_such:good': no module 'no_such' in the working directory or among the installed"),
+        ("broken_network:good", "'broken_network:good': no module 'no_such_module' in the working"),
+        ("raising_network:good", r"raising_network cannot be imported: RuntimeError\('no licence'\)"),
+        ("own_networks:bad", "'own_networks:bad': module 'own_networks' has no attribute 'bad'"),
+        ("own_networks:short", r"must take \(images, num_classes, training\): too many positional arguments"),
+        ("own_networks:number", "must take .*: 3 is not a callable object"),
+        (":good", "':good': no function"),
+        ("own_networks:", "'own_networks:': no function"),
+    ],
+)
+def test_a_network_that_is_not_there_is_refused_and_the_known_are_named(own, name, message):
+    with pytest.raises(ValueError, match=message):
+        find_network(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("transposed", r"'transposed' returned logits of shape \(None, 4\), needs \(None, 3\)"),
+        ("nothing", r"'nothing' returned logits of None, needs \(None, 3\)"),
+    ],
+)
+def test_logits_of_another_shape_are_refused(own, name, message):
+    with pytest.raises(ValueError, match=message):
+        make_model(find_network(f"own_networks:{name}"), 8, 3)
+
+
+@needs_estimator
+@pytest.mark.long
+def test_the_command_finds_a_network_in_the_working_directory(own, digits_dataset):
+    options = [f"--dataset={digits_dataset.path}", "--model_dir=model", "--image_size=16", "--train_steps=2"]
+    command = [sys.executable, "-m", "estimator_app", "train", *options, "--network=own_networks:good"]
+    done = subprocess.run(command, cwd=own, env=os.environ, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("training own_networks:good at step 0/2")

@@ -1,0 +1,91 @@
+"""python -m estimator_app preflight as a user types it, without the TPU's compiler."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import tensorflow as tf
+from support.app_commands import FLAGS, refused, run
+from support.app_fixtures import configured, keras_warns
+
+from estimator_app.config import default_loop
+from estimator_app.model_dir.run_files import claim
+
+pytestmark = keras_warns
+LOOP = default_loop()
+
+
+@pytest.fixture(autouse=True)
+def _without_compiler(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)  # where no `make preflight` has put one
+
+
+def asked(manifest, *flags):
+    return ("preflight", f"--dataset={manifest.path}", "--topology=v5e:2x2", "--eval_batch_size=32", *FLAGS, *flags)
+
+
+def test_a_good_run_is_a_page_of_what_is_right(capsys, digits_dataset):
+    code, out, err = run(capsys, *asked(digits_dataset))
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[0] == f"cnn by {LOOP} on v5e:2x2, 1 TPU VM × 4 cores on 1/2 host, batches of 32"
+    assert [line for line in lines if line and line[0] != " "][1:-1] == ["graph", "input", "xla", "compile", "feeding"]
+    assert lines[-1] == "nothing found that would fail on a TPU; – was not looked at"
+    assert "✗" not in out
+    assert "image [8, 16, 16, 3] uint8, weight [8] float32, label [8] int32" in out
+    split = digits_dataset.split("validation").num_examples
+    assert f"each of {split} examples exactly once" in out
+    assert "  – libtpu is not there: make preflight" in lines
+
+
+def test_a_bad_run_exits_1_with_what_to_do_and_so_does_its_json(capsys, digits_dataset):
+    bad = asked(digits_dataset, "--network=support.broken_networks:text", "--json")
+    code, out, err = run(capsys, *bad)
+    assert (code, err) == (1, "")
+    fields = json.loads(out)
+    assert (fields["topology"], fields["fails"]) == ("v5e:2x2", True)
+    parts = {part["name"]: part["findings"] for part in fields["parts"]}
+    failing = {name for name, found in parts.items() if any(finding["verdict"] == "fails" for finding in found)}
+    assert failing == ({"graph", "xla"} if LOOP == "estimator" else {"xla"})
+    (finding,) = (finding for finding in parts["xla"] if finding["verdict"] == "fails")
+    assert "AsString" in finding["seen"]
+    assert finding["advice"] == "strings stay on the hosts; leave it out, or do it in the input"
+
+
+@pytest.mark.parametrize("flag", ["--service=grpc://nowhere.invalid:5050", "--cache=decoded"])
+@pytest.mark.long
+def test_what_other_machines_are_for_is_not_asked_of_this_one(capsys, digits_dataset, monkeypatch, flag):
+    monkeypatch.setattr("tpu_input.pipeline.caching.available_bytes", lambda: 0)
+    code, out, err = run(capsys, *asked(digits_dataset, flag))
+    assert (code, err) == (0, "")
+    assert "✗" not in out
+
+
+def test_the_options_of_another_run_than_the_model_dir_s_are_told(capsys, digits_dataset, tmp_path):
+    claim(str(tmp_path), configured(digits_dataset, image_size=28, loop=LOOP))
+    tf.train.Checkpoint(global_step=tf.Variable(7)).save(f"{tmp_path}/model.ckpt")
+    code, out, _ = run(capsys, *asked(digits_dataset, f"--model_dir={tmp_path}", "--train_steps=6"))
+    assert code == 1
+    for found in ("--image_size is 28, not 16", "--train_steps cannot be 6, for step 7 is done"):
+        assert f"✗ its {found}: give another --model_dir, or repeat its run's options" in out
+
+
+def test_a_batch_that_the_cores_cannot_share_is_told_before_anything_else(capsys, digits_dataset):
+    code, out, _ = run(capsys, *asked(digits_dataset, "--train_batch_size=30", "--eval_batch_size=2"))
+    assert code == 1
+    assert "✗ --train_batch_size=30 cannot be shared by 4 cores: give 28 or 32" in out
+    assert "✗ --eval_batch_size=2 cannot be shared by 4 cores: give 4" in out
+    assert out.endswith("\n2 to be fixed before this trains on a TPU\n")
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--topology=v9:2x2", "the topology's generation must be one of v2, v3, v4, v5e, v5p, v6e, got 'v9'"),
+        ("--compiler=/nowhere/python", "--compiler '/nowhere/python' is no program; make it with: make preflight"),
+        ("--tpu=mine", "unknown flag --tpu"),
+    ],
+)
+def test_a_flag_that_cannot_work_is_one_line_and_exit_2(capsys, digits_dataset, flag, message):
+    assert message in refused(capsys, *asked(digits_dataset, flag))

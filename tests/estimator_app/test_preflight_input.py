@@ -1,0 +1,118 @@
+"""The input part of preflight: hosts that share, drop or run dry are told; ours are well."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import tensorflow as tf
+from conftest import Context
+from support.app_fixtures import configured
+
+from estimator_app.preflight.findings import FAILS, GOOD
+from estimator_app.preflight.input import Feed, check_evaluation, check_training, unaugmented
+from tpu_input import eval_steps, make_eval_input_fn, make_train_input_fn
+
+HOSTS, CORES, BATCH = 4, 2, 8  # of a core
+
+
+def feeds(input_fn):
+    """Returns a Feed for each host, as TPUEstimator calls it."""
+    contexts = [Context(host, HOSTS, CORES) for host in range(HOSTS)]
+    return [Feed(functools.partial(input_fn, {"batch_size": BATCH, "context": context}), CORES) for context in contexts]
+
+
+def alone(input_fn):
+    return lambda: input_fn({"batch_size": BATCH})
+
+
+def whatever_host(input_fn):
+    """An input_fn of somebody's that does not ask which host it is called for."""
+    return lambda params: input_fn({"batch_size": params["batch_size"]})
+
+
+@pytest.fixture
+def train(digits_dataset):
+    return make_train_input_fn(digits_dataset, unaugmented(configured(digits_dataset).input))
+
+
+@pytest.fixture
+def evaluate(digits_dataset):
+    return make_eval_input_fn(digits_dataset, unaugmented(configured(digits_dataset).input))
+
+
+def test_our_hosts_train_on_images_of_their_own(train):
+    finding = check_training(feeds(train), steps=5)
+    assert (finding.verdict, finding.seen) == (
+        GOOD,
+        f"training: 5 steps of 4 TPU VMs took {5 * HOSTS * CORES * BATCH} different images, each on one VM",
+    )
+
+
+def test_hosts_that_train_on_the_same_images_are_told(train):
+    finding = check_training(feeds(whatever_host(train)), steps=5)
+    assert finding.verdict == FAILS
+    assert finding.seen == f"training: TPU VMs 0 and 1 were fed {5 * CORES * BATCH} images in common"
+    assert "current_input_fn_deployment()" in finding.advice
+
+
+def test_a_training_input_that_ends_is_told(train):
+    finding = check_training(feeds(lambda params: train(params).take(7)), steps=5)
+    assert str(finding) == (
+        "✗ training: the input of TPU VM 0 ended after 7 of 10 batches: a training input has to repeat() without end"
+    )
+
+
+def evaluated(manifest, input_fn, steps=None):
+    split = manifest.split("validation").num_examples
+    steps = steps or eval_steps(manifest, "validation", BATCH * CORES * HOSTS, HOSTS)
+    return check_evaluation(feeds(input_fn), steps, split, alone(input_fn))
+
+
+def test_our_evaluation_sees_every_example_once(digits_dataset, evaluate):
+    finding = evaluated(digits_dataset, evaluate)
+    assert finding.verdict == GOOD
+    split = digits_dataset.split("validation").num_examples
+    assert f"see each of {split} examples exactly once; the other " in finding.seen
+
+
+def test_an_evaluation_that_drops_is_told(digits_dataset, evaluate):
+    split = digits_dataset.split("validation").num_examples
+
+    def dropping(params):
+        """Without padding: what does not fill a batch is left out."""
+        full = evaluate(params).take(split // (BATCH * HOSTS))
+        return full.concatenate(full.map(tf.autograph.experimental.do_not_convert(empty)).repeat())
+
+    def empty(features, label):
+        return features | {"weight": tf.zeros_like(features["weight"])}, label
+
+    finding = evaluated(digits_dataset, dropping)
+    assert finding.verdict == FAILS
+    assert f"there are {split} examples" in finding.seen
+    finding = evaluated(digits_dataset, lambda params: evaluate(params).take(3))
+    assert str(finding).startswith("✗ evaluation: the input of TPU VM 0 ended after 3 of ")
+    assert "pad it without end with examples of weight 0" in finding.advice
+
+
+def test_an_evaluation_whose_hosts_overlap_is_told(digits_dataset, evaluate):
+    def overlapping(params):
+        """All hosts see the beginning, as often as it takes for the sum of the weights to be right."""
+        counted = (
+            evaluate({"batch_size": 1, "host": 0, "num_hosts": HOSTS}) if "context" in params else evaluate(params)
+        )
+        return counted.unbatch().batch(params["batch_size"], drop_remainder=True) if "context" in params else counted
+
+    own = digits_dataset.split("validation").num_examples
+    shown = check_evaluation(feeds(overlapping), 1, HOSTS * CORES * BATCH, alone(overlapping))
+    assert shown.verdict == FAILS
+    assert f"{CORES * BATCH} images came more than once, others never" in shown.seen
+    assert own > HOSTS * CORES * BATCH
+
+
+def test_equal_images_of_a_dataset_are_no_mistake(digits_dataset, evaluate):
+    def twice(params):
+        return evaluate(params).take(4).repeat(2)
+
+    found = check_evaluation([Feed(lambda: twice({"batch_size": BATCH}), 1)], 8, 8 * BATCH, alone(twice))
+    assert found.verdict == GOOD

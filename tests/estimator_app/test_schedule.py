@@ -1,0 +1,78 @@
+"""The learning rate of every step: NumPy's writing of the published rules, and each recipe's own numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from support.app_fixtures import configured
+
+from estimator_app.model.optimizers import DECAYS, Schedule
+
+
+def published(peak, warmup_steps, decay_steps, decay, steps):
+    """Returns the rates of integer steps: a line up to the peak at warmup_steps, then the fall, in NumPy."""
+    after = np.clip(steps, warmup_steps, decay_steps).astype(float)
+    left = (decay_steps - after) / (decay_steps - warmup_steps)
+    fall = {
+        "cosine": np.cos(np.pi / 2 * (1 - left)) ** 2,  # Loshchilov & Hutter 2017, equation 5: the half-angle's square
+        "polynomial": np.polyval([1, 0, 0], left),  # tf.train.polynomial_decay of power 2, which You et al. 2017 use
+        "steps": 0.1 ** np.digitize(steps, np.round(decay_steps * np.array([30, 60, 80]) / 90)),  # Goyal et al. 2017
+    }[decay]
+    climbing = np.interp(steps, [0, warmup_steps], [peak / (warmup_steps + 1), peak])
+    return np.where(steps < warmup_steps, climbing, peak) * fall
+
+
+@pytest.mark.parametrize("decay", DECAYS)
+@pytest.mark.parametrize(
+    ("peak", "warmup_steps", "decay_steps"),
+    [(1.6, 1563, 28150), (25.0, 1955, 35190), (0.1, 0, 600), (0.1, 1, 2), (0.1, 16, 17)],
+)
+def test_rates_are_those_of_the_published_rules(decay, peak, warmup_steps, decay_steps):
+    steps = np.unique([*range(20), *np.linspace(0, 1.2 * decay_steps, 200).astype(int), warmup_steps, decay_steps])
+    expected = published(peak, warmup_steps, decay_steps, decay, steps)
+    schedule = Schedule(peak, warmup_steps, decay_steps, decay)
+    np.testing.assert_allclose(schedule.learning_rate(steps.astype(float)), expected, atol=1e-9 * peak)
+    found = schedule.learning_rate(tf.constant(steps, tf.float32), xp=tf).numpy()
+    np.testing.assert_allclose(found, expected, atol=1e-5 * peak)
+
+
+@pytest.mark.parametrize("decay", DECAYS)
+@pytest.mark.parametrize("warmup_steps", [0, 1, 5, 16])
+def test_the_peak_is_at_warmup_steps_and_every_step_learns_something(decay, warmup_steps):
+    rates = Schedule(0.1, warmup_steps, 100, decay).learning_rate(np.arange(100.0))
+    assert rates.argmax() == warmup_steps
+    assert rates[warmup_steps] == 0.1
+    assert rates.min() > 0
+
+
+# Batch -> peak, and epochs of warm-up of 90: tensorflow/tpu, models/official/resnet/lars_util.py; Goyal et al. 2017.
+@pytest.mark.parametrize(
+    ("optimizer", "batch_size", "peak", "warmup_epochs", "decay"),
+    [
+        ("lars", 4096, 25.0, 5, "polynomial"),
+        ("lars", 16384, 25.0, 5, "polynomial"),
+        ("lars", 32768, 34.0, 12, "polynomial"),
+        ("lars", 65536, 41.0, 16, "polynomial"),
+        ("momentum", 8192, 3.2, 5, "cosine"),
+        ("adamw", 1024, 0.001, 5, "cosine"),
+    ],
+)
+def test_an_optimizer_begins_with_the_numbers_of_its_recipe(
+    digits_dataset, optimizer, batch_size, peak, warmup_epochs, decay
+):
+    config = configured(
+        digits_dataset, optimizer=optimizer, learning_rate=None, train_batch_size=batch_size, train_steps=9000
+    )
+    assert config.learning_rate == pytest.approx(peak)
+    assert (config.warmup_steps, config.decay_steps, config.decay) == (100 * warmup_epochs, 9000, decay)
+    assert config.weight_decay == {"lars": 1e-4, "momentum": 1e-4, "adamw": 0.05}[optimizer]
+
+
+@pytest.mark.parametrize(
+    ("peak", "warmup_steps", "decay_steps"),
+    [(0.0, 1, 10), (-1.0, 1, 10), (float("nan"), 1, 10), (0.1, 10, 10), (0.1, -1, 10), (0.1, 0, 0)],
+)
+def test_impossible_schedules_are_refused(peak, warmup_steps, decay_steps):
+    with pytest.raises(ValueError, match="must be"):
+        Schedule(peak, warmup_steps, decay_steps)

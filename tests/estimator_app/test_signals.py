@@ -1,0 +1,126 @@
+"""Ctrl-C and SIGTERM end every command with the codes that a shell knows, in real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.app_fixtures import configured, keras_warns
+from support.service import started
+
+from estimator_app import train as training
+
+pytestmark = keras_warns
+ROOT = Path(__file__).parents[2]
+
+# Runs a command, which gets a signal when it calls a function for the first time.
+RUNNER = """
+import functools, importlib, os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background processes ignore it
+place, number, package, *args = sys.argv[1:]
+module, name = place.split(":")
+if package != "beam_pipelines":
+    from estimator_app.runtime.tensorflow_startup import import_tensorflow
+    import_tensorflow(verbose=False)
+module = importlib.import_module(module)
+function = getattr(module, name)
+def called(*args, **options):
+    setattr(module, name, function)
+    os.kill(os.getpid(), int(number))
+    return function(*args, **options)
+main = importlib.import_module(package + ".__main__").main
+setattr(module, name, called)
+if __name__ == "__main__":
+    sys.exit(main(args))
+"""
+
+
+@pytest.fixture(scope="module")
+def trained(digits_dataset, tmp_path_factory) -> Path:
+    """The model_dir of a run of one step, with its export; not to be changed."""
+    model_dir = tmp_path_factory.mktemp("trained")
+    config = configured(digits_dataset, train_steps=1, loop="strategy")
+    training.run(digits_dataset, config, str(model_dir), f"{model_dir}/export", report=lambda line: None)
+    return model_dir
+
+
+def signalled(place: str, number: signal.Signals, *args: str) -> subprocess.CompletedProcess[str]:
+    """Runs a command that is sent a signal when it comes to `place`, "module:function"."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TF_")}
+    command = [sys.executable, "-W", "ignore", "-c", RUNNER, place, str(int(number)), *args]
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment)
+
+
+CONVERT = ("convert", "--input={digits}", "--output={new}", "--shard_size=200KB")
+
+
+@pytest.mark.parametrize(
+    ("place", "number", "code", "args"),
+    [
+        ("beam_pipelines.conversion.shard_writing:_wait", signal.SIGTERM, 143, CONVERT),
+        ("beam_pipelines.conversion.shard_writing:_wait", signal.SIGINT, 130, CONVERT),
+        ("beam_pipelines.__main__:verify", signal.SIGTERM, 143, ("verify", "{dataset}")),
+        ("beam_pipelines.__main__:write_sample", signal.SIGTERM, 143, ("sample", "{new}")),
+    ],
+)
+def test_a_command_of_beam_pipelines_ends_with_the_signals_code(
+    digits, digits_dataset, tmp_path, place, number, code, args
+):
+    words = {"digits": digits, "dataset": digits_dataset.path, "new": tmp_path / "new"}
+    # That this returns also means that no writer is left, which would hold its end of the pipe.
+    done = signalled(place, number, "beam_pipelines", *(arg.format(**words) for arg in args))
+    assert (done.returncode, done.stderr) == (code, "interrupted; the same command goes on from here\n")
+    assert not (tmp_path / "new" / "manifest.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("place", "number", "code", "args"),
+    [
+        ("estimator_app.evaluate:evaluate_export", signal.SIGTERM, 143, ("evaluate", "--export_dir={model}")),
+        ("estimator_app.export:export_model", signal.SIGTERM, 143, ("export", "--model_dir={model}")),
+        ("estimator_app.predict:predict", signal.SIGINT, 130, ("predict", "--export_dir={model}", "{digits}/0")),
+    ],
+)
+@pytest.mark.long
+def test_a_command_of_estimator_app_ends_with_the_signals_code(
+    digits, digits_dataset, trained, place, number, code, args
+):
+    words = {"digits": digits, "dataset": digits_dataset.path, "model": trained}
+    done = signalled(place, number, "estimator_app", *(arg.format(**words) for arg in args))
+    assert (done.returncode, done.stderr) == (code, "stopped\n")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_dispatcher_ends_with_the_signals_code(number, code):
+    dispatcher = started("tpu_input", "dispatcher", "--port=0")
+    assert dispatcher.stdout.readline().startswith("dispatcher: grpc://")
+    dispatcher.send_signal(number)
+    dispatcher.communicate()
+    assert dispatcher.returncode == code
+
+
+def test_a_worker_that_waits_for_its_dispatcher_can_be_ended():
+    number = signal.SIGTERM
+    worker = started("tpu_input", "worker", "--dispatcher=grpc://localhost:1", "--host=localhost")
+    assert worker.stdout.readline().startswith("worker: waiting for ")
+    worker.send_signal(number)
+    worker.communicate()
+    # TensorFlow waits where no handler can run: the signal itself ends the process, of which a shell says the same.
+    assert worker.returncode in (-number, 128 + number)
+
+
+def test_a_benchmark_ends_with_the_signals_code(digits_dataset):
+    args = ("benchmark", digits_dataset.path, "--image_size=16")
+    assert signalled("tpu_input.benchmark.measure:measure", signal.SIGTERM, "tpu_input", *args).returncode == 143
+
+
+@pytest.mark.parametrize("package", ["beam_pipelines", "tpu_input", "estimator_app"])
+def test_help_states_the_exit_codes(package):
+    command = [sys.executable, "-W", "ignore", "-m", package, "--help"]
+    said = subprocess.run(command, capture_output=True, text=True, cwd=ROOT).stdout
+    codes = said.partition("exit codes:\n")[2].splitlines()
+    assert [line.split()[0] for line in codes if line] == ["0", "1", "2", "130", "143"]

@@ -1,0 +1,101 @@
+"""Steps compiled for TPUs by libtpu; make test-preflight."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.app_commands import run
+from support.app_fixtures import configured, keras_warns
+
+from estimator_app.config import default_loop
+from estimator_app.preflight.compile import check_compile
+from estimator_app.preflight.compiler import Compiler
+from estimator_app.preflight.findings import COSTS, FAILS, GOOD
+from estimator_app.preflight.preflight import lowered
+from estimator_app.runtime.topologies import find_topology
+from tpu_input import make_train_input_fn
+
+pytestmark = [pytest.mark.preflight, keras_warns]
+PYTHON = Path(__file__).parents[2] / ".venv-preflight/bin/python"
+ONE = find_topology("v5e:1x1")
+
+
+@pytest.fixture(autouse=True)
+def _is_there():
+    if not PYTHON.exists():
+        pytest.skip("no compiler; make preflight")
+
+
+def compiled(manifest, batch, search=False, **options):
+    """Returns the part for a step of so many images a core, and the program."""
+    config = configured(manifest, loop=default_loop(), **options)
+
+    def hlo(size):
+        spec = make_train_input_fn(manifest, config.input)({"batch_size": size}).element_spec
+        return lowered(config, "/nonexistent", spec)
+
+    return check_compile(Compiler(str(PYTHON), ONE), hlo(batch), batch, ONE, config.input.layout, hlo, search)
+
+
+def test_a_network_that_fits_is_counted(digits_dataset):
+    part, program = compiled(digits_dataset, 64, image_size=32)
+    assert not part.fails, part
+    # 3 times forward, which `python -m benchmarks.networks` counts as 0.0199 GFLOP an image.
+    assert program.flops == pytest.approx(64 * 3 * 0.0199e9, rel=0.25)
+    assert program.memory["argument"] > 2 * 4 * 288_746  # weights and momentum
+    assert "FLOP a byte" in str(part)
+
+
+def test_a_network_that_is_too_large_is_told_by_how_much_and_what_fits(digits_dataset):
+    options = {"network": "support.broken_networks:large", "image_size": 224}
+    part, program = compiled(digits_dataset, 4096, **options)
+    assert program is None
+    (finding,) = part.findings
+    assert finding.verdict == FAILS
+    assert "GiB more than it has" in finding.seen
+    largest = part.numbers["largest_batch_a_core"]
+    assert 0 < largest < 4096
+    assert f"{largest} fit" in finding.seen
+    assert f"give --train_batch_size={largest}, or --precision=bfloat16" in finding.advice
+
+
+@pytest.mark.parametrize(("layout", "verdict"), [("NHWC", COSTS), ("HWCN", GOOD)])
+def test_the_order_of_the_axes_is_held_against_the_device_s(digits_dataset, layout, verdict):
+    part, _ = compiled(digits_dataset, 128, network="support.broken_networks:fine", image_size=32, layout=layout)
+    (finding,) = [finding for finding in part.findings if "images lie as" in finding.seen]
+    assert finding.verdict == verdict, finding
+    assert verdict == GOOD or finding.advice.startswith("give --layout=HWCN")
+
+
+@pytest.mark.parametrize("topology", ["v2:2x2", "v3:2x2", "v4:2x2x1", "v5e:2x2", "v5p:2x2x1", "v6e:2x2"])
+def test_every_generation_compiles(digits_dataset, topology):
+    config = configured(digits_dataset, loop=default_loop(), network="support.broken_networks:fine")
+    spec = make_train_input_fn(digits_dataset, config.input)({"batch_size": 8}).element_spec
+    program = Compiler(str(PYTHON), find_topology(topology))(lowered(config, "/nonexistent", spec))
+    assert program.flops > 0
+
+
+def test_what_is_no_step_is_refused_with_the_compiler_s_words(tmp_path):
+    with pytest.raises(ValueError, match="the TPU's compiler"):
+        Compiler(str(PYTHON), ONE)(b"no HLO")
+
+
+def test_the_whole_page_of_a_good_run(capsys, digits_dataset):
+    code, out, err = run(
+        capsys,
+        "preflight",
+        f"--dataset={digits_dataset.path}",
+        "--topology=v5e:2x2",
+        f"--compiler={PYTHON}",
+        "--image_size=32",
+        "--train_batch_size=512",
+        "--layout=HWCN",
+        "--network=support.broken_networks:fine",
+        "--largest_batch",
+    )
+    assert (code, err) == (0, "")
+    assert "✗" not in out
+    assert "–" not in out or default_loop() == "strategy"
+    assert "images/s a core" in out
+    assert "--train_batch_size=262144" in out  # the search ends somewhere

@@ -1,0 +1,1 @@
+"""What tests share: data, servers, and programs that tests start."""

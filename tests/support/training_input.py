@@ -1,0 +1,28 @@
+"""Batches of training's input."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tpu_input import InputConfig, make_train_input_fn
+
+WHOLE = InputConfig(image_size=8, crop_area=(1.0, 1.0), crop_aspect=(1.0, 1.0), flip=False)  # every crop the image
+
+
+AUGMENTED = InputConfig(image_size=8, shuffle_records=64, parallel_shards=4)
+
+
+def batches(manifest, config, count, start_step=0, **params):
+    params = {"batch_size": 48, **params}
+    dataset = make_train_input_fn(manifest, config, start_step=start_step)(params)
+    return [(features["image"], labels) for features, labels in dataset.take(count).as_numpy_iterator()]
+
+
+def images(taken) -> list[bytes]:
+    return [image.tobytes() for batch, _ in taken for image in batch]
+
+
+def same(left, right) -> bool:
+    return all(
+        np.array_equal(a, b) for one, other in zip(left, right, strict=True) for a, b in zip(one, other, strict=True)
+    )

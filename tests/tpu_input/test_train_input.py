@@ -1,0 +1,98 @@
+"""Training input: endless, each example once an epoch, and the same again from any step."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from conftest import Context
+from support.training_input import AUGMENTED, WHOLE, batches, images, same
+
+from tpu_input import InputConfig, make_train_input_fn
+from tpu_input.pipeline.hosts import Host
+
+
+def test_the_order_is_the_seed_of_the_config_whatever_seed_the_program_has(digits_dataset):
+    caches = [dataclasses.replace(WHOLE, cache=cache) for cache in (None, "records")]
+    expected = [batches(digits_dataset, config, 2) for config in caches]
+    for seed in (0, 5):
+        tf.random.set_seed(seed)
+        for config, first in zip(caches, expected, strict=True):
+            assert same(batches(digits_dataset, config, 2), first)
+
+
+def test_an_epoch_holds_every_example_once_and_the_next_comes_in_another_order(digits_dataset):
+    total = digits_dataset.split("train").num_examples
+    assert total % 48 == 24
+    seen = images(batches(digits_dataset, WHOLE, 2 * total // 48))
+    first, second = seen[:total], seen[total : 2 * total]
+    assert len(set(first)) == total
+    assert set(first) == set(second)
+    assert first != second
+
+
+@pytest.mark.parametrize("num_hosts", [2, 3, 12])
+@pytest.mark.long
+def test_hosts_see_disjoint_examples_that_make_the_whole_split(digits_dataset, num_hosts):
+    split = digits_dataset.split("train")
+    shares = []
+    for index in range(num_hosts):
+        dataset = make_train_input_fn(digits_dataset, WHOLE)({"batch_size": 1, "context": Context(index, num_hosts)})
+        epoch = dataset.take(Host(index, num_hosts).num_examples(split.shards)).as_numpy_iterator()
+        shares.append({features["image"].tobytes() for features, _ in epoch})
+    assert sum(map(len, shares)) == len(set().union(*shares)) == split.num_examples
+
+
+def test_two_runs_give_the_same_batches_and_another_seed_others(digits_dataset):
+    run = batches(digits_dataset, AUGMENTED, 5)
+    assert same(run, batches(digits_dataset, AUGMENTED, 5))
+    assert not same(run, batches(digits_dataset, InputConfig(image_size=8, shuffle_records=64, seed=1), 5))
+
+
+@pytest.mark.parametrize("start_step", [1, 29, 30, 31, 62])
+def test_a_run_started_at_a_step_sees_what_the_uninterrupted_run_sees_from_there(digits_dataset, start_step):
+    # 1,464 examples are 30.5 steps: the starts lie within an epoch, around its end, and in the third.
+    straight = batches(digits_dataset, AUGMENTED, start_step + 3)
+    assert same(straight[start_step:], batches(digits_dataset, AUGMENTED, 3, start_step=start_step))
+
+
+def test_a_start_counts_one_batch_for_each_replica_of_the_host(digits_dataset):
+    context = Context(1, 2, replicas_per_host=4)
+    straight = batches(digits_dataset, AUGMENTED, 3 * 4 + 4, context=context)
+    assert same(straight[12:], batches(digits_dataset, AUGMENTED, 4, start_step=3, context=context))
+
+
+def test_crops_differ_between_epochs_and_flips_happen(digits_dataset):
+    total = digits_dataset.split("train").num_examples
+    cropped = InputConfig(image_size=8, flip=False)
+    assert len(set(images(batches(digits_dataset, cropped, 2 * total // 48)))) > 1.9 * total
+    flipped = InputConfig(image_size=8, crop_area=(1.0, 1.0), crop_aspect=(1.0, 1.0))
+    plain, mirrored = batches(digits_dataset, WHOLE, 10), batches(digits_dataset, flipped, 10)
+    share = np.mean(
+        [
+            np.array_equal(a, b[:, ::-1])
+            for (x, _), (y, _) in zip(plain, mirrored, strict=True)
+            for a, b in zip(x, y, strict=True)
+        ]
+    )
+    assert 0.4 < share < 0.6
+
+
+@pytest.mark.long
+def test_labels_belong_to_their_images(digits, digits_dataset):
+    from tpu_input.pipeline.images import decode_for_training
+
+    known = {}
+    for path in digits.rglob("*.jpg"):
+        image = decode_for_training(path.read_bytes(), [0, 0], WHOLE).numpy().tobytes()
+        known[image] = int(path.parent.name)
+    for batch, labels in batches(digits_dataset, WHOLE, 10):
+        assert [known[image.tobytes()] for image in batch] == labels.tolist()
+
+
+def test_too_few_examples_for_the_hosts_is_said(digits_dataset):
+    input_fn = make_train_input_fn(digits_dataset, WHOLE, split="validation")
+    with pytest.raises(ValueError, match="has 333 examples, too few for 334 hosts; use fewer hosts"):
+        input_fn({"batch_size": 1, "context": Context(333, 334)})
