@@ -9,9 +9,10 @@ seeds of its own, which seed_for() makes of it.
 The reference for RandAugment's operations, and for how strong each is at a magnitude, is tf-models-official 2.15
 (official/vision/ops/augment.py). It continues the code in tensorflow/tpu that the paper's authors published: Cubuk et
 al. 2019, "RandAugment: Practical automated data augmentation with a reduced search space". test_operations.py runs both
-side by side. Some of what it does looks like a mistake and is kept, since published magnitudes were chosen with it: contrast blends with a constant that depends on the number of pixels, where Pillow's blends with the mean;
-solarize's threshold starts again at 0 at magnitudes 10, 20 and 30; and posterize keeps more bits the larger the
-magnitude is, and from 22.5 on a single one.
+side by side. Some of what it does looks like a mistake and is kept, since published magnitudes were chosen with it:
+contrast blends with a constant that depends on the number of pixels, where Pillow's blends with the mean; solarize's
+threshold starts again at 0 at magnitudes 10, 20 and 30; and posterize keeps more bits the larger the magnitude is, and
+from 22.5 on a single one.
 """
 
 from __future__ import annotations
