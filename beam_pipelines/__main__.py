@@ -41,7 +41,7 @@ _LOCAL_RUNNER = "FnApiRunner"  # DirectRunner would first try to download anothe
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs one command; returns its exit code, one of flag_values.EXIT_CODES."""
+    """Runs one command; returns its exit code, one of command_line.EXIT_CODES."""
     # Beam logs the traceback of an error that it raises as well; the line below says it.
     logging.getLogger("apache_beam.runners.common").setLevel(logging.CRITICAL)
     # A job server may hang up on workers that are threads of ours when their job is done.

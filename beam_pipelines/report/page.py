@@ -76,7 +76,7 @@ def render(manifest: Manifest, sources: Sequence[str] = ()) -> str:
     )
     environment.filters |= {"count": "{:,}".format, "size": size, "short": shortened, "share": share}
     template = environment.from_string(
-        importlib.resources.files("beam_pipelines").joinpath(_TEMPLATE).read_text(encoding="utf-8")
+        importlib.resources.files("beam_pipelines.report").joinpath(_TEMPLATE).read_text(encoding="utf-8")
     )
     columns = read_all(manifest)
     shown = dict(sorted(manifest.splits.items(), key=lambda item: -item[1].num_examples)[:MAX_SPLITS])

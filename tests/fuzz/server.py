@@ -41,7 +41,7 @@ def main() -> None:
         import_tensorflow(verbose=False)
     commands = {package: importlib.import_module(f"{package}.__main__").main for package in packages}
     for package in packages:
-        for module in pkgutil.iter_modules(importlib.import_module(package).__path__, f"{package}."):
+        for module in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
             with contextlib.suppress(ImportError, AttributeError):  # of what is not installed, as TPUEstimator
                 importlib.import_module(module.name)
     if "apache_beam" in sys.modules:
