@@ -7,15 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.cloud import cloud, cloud_server, proxy  # noqa: F401
-from support.conversion import local
-from support.gs import gs, gs_session  # noqa: F401
-from support.nasty import write_nasty
 
 from beam_pipelines.convert import convert
 from beam_pipelines.options import ConvertOptions, ImageOptions, Source
 from beam_pipelines.sample_digits import write_sample
+from support.cloud import cloud, cloud_server, proxy  # noqa: F401
+from support.conversion import local
+from support.gs import gs, gs_session  # noqa: F401
+from support.nasty import write_nasty
+from support.signatures import remember_signatures
 from tpu_input.dataset_format.records import Manifest
+
+remember_signatures()
 
 
 @pytest.fixture(scope="session")
@@ -72,9 +75,8 @@ def few_digits(digits: Path, tmp_path: Path) -> Path:
 @pytest.fixture(scope="session")
 def finished(digits_dataset: Manifest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A run of estimator_app, its batches laid out for a TPU, and its export; not to be changed."""
-    from support.app_fixtures import configured
-
     from estimator_app import train as training
+    from support.app_fixtures import configured
 
     model_dir = str(tmp_path_factory.mktemp("finished"))
     config = configured(digits_dataset, layout="HWCN", train_steps=60, train_batch_size=64, learning_rate=0.1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from fuzz import corpus
 from fuzz.batches import Batch, cases
 from fuzz.corpus import KINDS, Command

@@ -13,7 +13,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.conversion import files, local, options
 
 from beam_pipelines import __main__ as main_module
 from beam_pipelines import convert as convert_module
@@ -27,6 +26,7 @@ from beam_pipelines.report.summary import print_summary
 from beam_pipelines.sample_digits import write_sample
 from beam_pipelines.storage import local as local_files
 from beam_pipelines.verify import verify
+from support.conversion import files, local, options
 
 ROOT = str(Path(__file__).parents[2])
 IN_ORDER = (("train", 0.5), ("validation", 0.5))

@@ -11,11 +11,11 @@ import tarfile
 import tracemalloc
 
 import pytest
-from support.inputs import listed, make, reasons, tar
 
 from beam_pipelines import storage
 from beam_pipelines.__main__ import main
 from beam_pipelines.options import Source
+from support.inputs import listed, make, reasons, tar
 
 
 def test_an_archive_may_have_any_name(tmp_path):

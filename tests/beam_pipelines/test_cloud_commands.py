@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from support.gs import FLAGS
 
 from estimator_app.config import default_loop
+from support.gs import FLAGS
 
 pytestmark = pytest.mark.cloud
 SHARD = "train-00002-of-00009.tfrecord"

@@ -12,13 +12,13 @@ import threading
 from pathlib import Path
 
 import pytest
-from support.conversion import local, options
 
 from beam_pipelines import storage
 from beam_pipelines.conversion.output import locked
 from beam_pipelines.conversion.working_folder import Work
 from beam_pipelines.convert import convert
 from beam_pipelines.storage import gcs_lock
+from support.conversion import local, options
 
 pytestmark = pytest.mark.cloud
 ROOT = Path(__file__).parents[2]

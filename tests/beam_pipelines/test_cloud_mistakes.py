@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.pipelines_commands import refused
 
 from beam_pipelines.storage import gcs
+from support.pipelines_commands import refused
 from tpu_input.command_line import google_client
 
 ROOT = Path(__file__).parents[2]

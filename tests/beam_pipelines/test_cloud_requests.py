@@ -8,7 +8,6 @@ import threading
 from collections import Counter
 
 import pytest
-from support.conversion import local, options
 
 from beam_pipelines import storage
 from beam_pipelines.convert import convert
@@ -17,6 +16,7 @@ from beam_pipelines.sources.listing import list_rows
 from beam_pipelines.sources.read_ahead import read_rows
 from beam_pipelines.sources.rows import Row
 from beam_pipelines.verify import verify
+from support.conversion import local, options
 
 pytestmark = pytest.mark.cloud
 

@@ -13,6 +13,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from PIL import Image, ImageCms
+
+from beam_pipelines.images.check import IGNORED_PROFILE, UNUSABLE_PROFILE, check_image
+from beam_pipelines.options import ImageOptions
+from estimator_app.predict import as_stored
 from support.app_fixtures import keras_warns
 from support.profiles import (
     GREEN,
@@ -26,10 +30,6 @@ from support.profiles import (
     linear,
     rgb_profile,
 )
-
-from beam_pipelines.images.check import IGNORED_PROFILE, UNUSABLE_PROFILE, check_image
-from beam_pipelines.options import ImageOptions
-from estimator_app.predict import as_stored
 
 pytestmark = keras_warns
 SRGB = ((0.640, 0.330), (0.300, 0.600), (0.150, 0.060))

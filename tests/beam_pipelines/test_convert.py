@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 import tensorflow as tf
-from support.conversion import files, local, options
 
 from beam_pipelines import convert as convert_module
 from beam_pipelines.convert import convert
 from beam_pipelines.verify import verify
+from support.conversion import files, local, options
 from tpu_input.dataset_format import records as record_format
 from tpu_input.dataset_format.index import index_path, read_index
 

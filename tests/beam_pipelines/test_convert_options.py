@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from PIL import Image
-from support.conversion import files, local, options
 
 from beam_pipelines.conversion import output as lock
 from beam_pipelines.conversion.planning import build_planning
@@ -21,6 +20,7 @@ from beam_pipelines.conversion.working_folder import Work
 from beam_pipelines.convert import build_writing, convert
 from beam_pipelines.options import ImageOptions
 from beam_pipelines.verify import verify
+from support.conversion import files, local, options
 from tpu_input.dataset_format import records as record_format
 
 

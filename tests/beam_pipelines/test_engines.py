@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions, SetupOptions
-from support.pipelines_commands import refused
 
 from beam_pipelines.runners import launch_checks
+from support.pipelines_commands import refused
 
 DATAFLOW = ["--project=my-project", "--region=us-central1", "--temp_location=gs://bucket/temp"]
 URIS = ["gs://bucket/images", "gs://bucket/dataset"]

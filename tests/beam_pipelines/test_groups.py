@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from support.conversion import local
 
 from beam_pipelines.convert import convert
 from beam_pipelines.options import ConvertOptions, Source
+from support.conversion import local
 
 IN_HALVES = (("train", 0.5), ("validation", 0.5))
 

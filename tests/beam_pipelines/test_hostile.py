@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from PIL import Image
-from support.conversion import local
 
 from beam_pipelines.convert import convert
 from beam_pipelines.images.rejection_reasons import REASONS
 from beam_pipelines.options import ConvertOptions, ImageOptions, Source
 from beam_pipelines.verify import verify
+from support.conversion import local
 from tpu_input import InputConfig, eval_steps, make_eval_input_fn
 
 

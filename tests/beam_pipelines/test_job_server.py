@@ -16,14 +16,14 @@ import pytest
 from apache_beam.metrics.metric import MetricsFilter
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.pipeline import Pipeline
-from support.cloud import free_port
-from support.conversion import files, local
 
 from beam_pipelines.conversion.planning import make_plan
 from beam_pipelines.conversion.working_folder import Work
 from beam_pipelines.convert import build_writing, convert
 from beam_pipelines.options import ConvertOptions, Source
 from benchmarks.corpus import make_corpus
+from support.cloud import free_port
+from support.conversion import files, local
 
 pytestmark = [
     pytest.mark.engines,

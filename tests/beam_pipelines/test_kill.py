@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from support.conversion import files
 
 ROOT = Path(__file__).parents[2]

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import tensorflow as tf
-from support.inputs import listed, make, reasons
 
 from beam_pipelines import storage
 from beam_pipelines.__main__ import main
@@ -18,6 +17,7 @@ from beam_pipelines.dry_run import _work
 from beam_pipelines.options import ConvertOptions, Source
 from beam_pipelines.sources.listing import check_source
 from beam_pipelines.sources.rows import Row, kind, size_row
+from support.inputs import listed, make, reasons
 from tpu_input.dataset_format.records import Record, encode, frame
 
 

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 import tensorflow as tf
-from support.conversion import local
-from support.inputs import listed, make, reasons
 
 from beam_pipelines import flag_values, storage
 from beam_pipelines.__main__ import main
@@ -20,6 +18,8 @@ from beam_pipelines.options import ConvertOptions, Source
 from beam_pipelines.sources.listing import check_source
 from beam_pipelines.sources.lists import list_columns, rows_of_list
 from beam_pipelines.sources.rows import Row
+from support.conversion import local
+from support.inputs import listed, make, reasons
 
 
 def test_a_csv_takes_columns_in_any_order_quotes_utf8_and_relative_paths(tmp_path):

@@ -14,8 +14,6 @@ import pytest
 import tensorflow as tf
 from PIL import Image, ImageOps
 from sklearn.datasets import load_digits, load_sample_images
-from support.conversion import local
-from support.nasty import crops, encoded, write
 
 from beam_pipelines.conversion.output import complete_manifest
 from beam_pipelines.convert import convert
@@ -24,6 +22,8 @@ from beam_pipelines.report import look_alikes, near_duplicates
 from beam_pipelines.report.index_columns import read_all
 from beam_pipelines.report.look_alikes import find_look_alikes
 from beam_pipelines.report.page import write_report
+from support.conversion import local
+from support.nasty import crops, encoded, write
 
 
 def ramp(start: int, end: int) -> Image.Image:

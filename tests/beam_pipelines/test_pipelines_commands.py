@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+
 from support.pipelines_commands import refused, run
 
 ROOT = Path(__file__).parents[2]

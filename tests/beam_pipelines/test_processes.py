@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from support.conversion import files, local, options
-
 from beam_pipelines.convert import convert
+from support.conversion import files, local, options
 
 
 def test_processes_give_the_same_bytes_as_beam(few_digits, tmp_path):

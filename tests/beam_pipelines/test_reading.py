@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.conversion import after_planning
 
 from beam_pipelines import __main__ as main_module
 from beam_pipelines import storage
@@ -19,6 +18,7 @@ from beam_pipelines.images.check import Rejected
 from beam_pipelines.sources.read_ahead import map_images, read_rows
 from beam_pipelines.sources.rows import Row, find
 from beam_pipelines.storage import local as local_files
+from support.conversion import after_planning
 
 
 def failing(error: Exception):

@@ -7,11 +7,11 @@ import json
 
 import pytest
 from PIL import Image
-from support.conversion import files, local, options
 
 from beam_pipelines.convert import convert
 from beam_pipelines.repair import repair
 from beam_pipelines.verify import verify
+from support.conversion import files, local, options
 
 
 @pytest.mark.parametrize("damage", ["shard", "index", "both"])

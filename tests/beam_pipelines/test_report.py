@@ -13,8 +13,6 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
-from support.conversion import local
-from support.nasty import EVIL_CLASS, SCRIPT, encoded, write
 
 from beam_pipelines.__main__ import main
 from beam_pipelines.conversion.output import complete_manifest
@@ -29,6 +27,8 @@ from beam_pipelines.report.page import write_report
 from beam_pipelines.report.rejections import MAX_SHOWN
 from beam_pipelines.report.thumbnails import thumbnail
 from beam_pipelines.verify import verify
+from support.conversion import local
+from support.nasty import EVIL_CLASS, SCRIPT, encoded, write
 from tpu_input.dataset_format.index import read_index, write_index
 
 

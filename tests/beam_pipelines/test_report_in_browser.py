@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.browser import browse, find_chromium
 
 from beam_pipelines.report import thumbnails
 from beam_pipelines.report.page import write_report
+from support.browser import browse, find_chromium
 
 
 @pytest.mark.skipif(find_chromium() is None, reason="needs Chromium: apt-get install chromium")

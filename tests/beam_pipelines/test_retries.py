@@ -6,13 +6,13 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from support.conversion import files, local, options
 
 from beam_pipelines.conversion.planning import make_plan
 from beam_pipelines.conversion.shard_writing import write_planned
 from beam_pipelines.conversion.working_folder import Work
 from beam_pipelines.convert import convert
 from beam_pipelines.verify import verify
+from support.conversion import files, local, options
 
 
 @pytest.fixture

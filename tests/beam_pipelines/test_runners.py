@@ -12,12 +12,12 @@ import pytest
 from apache_beam.metrics.metric import MetricsFilter
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.pipeline import Pipeline
-from support.conversion import files, local, options
-from support.terminal import open_terminal, read_all
 
 from beam_pipelines.conversion.planning import make_plan
 from beam_pipelines.conversion.working_folder import Work
 from beam_pipelines.convert import build_writing, convert
+from support.conversion import files, local, options
+from support.terminal import open_terminal, read_all
 
 ROOT = Path(__file__).parents[2]
 

@@ -15,13 +15,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
-from support.conversion import files, local, options
-from support.nasty import encoded
 
 from beam_pipelines.__main__ import main as beam_pipelines_main
 from beam_pipelines.conversion.plan import Plan
 from beam_pipelines.convert import convert
 from estimator_app.__main__ import main as estimator_app_main
+from support.conversion import files, local, options
+from support.nasty import encoded
 from tpu_input import Manifest, RecordSource, manifest_from_shards, read_manifest
 from tpu_input.__main__ import main as tpu_input_main
 

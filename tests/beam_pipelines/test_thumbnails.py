@@ -6,8 +6,6 @@ import tarfile
 
 import pytest
 from PIL import Image
-from support.conversion import local
-from support.nasty import encoded
 
 from beam_pipelines.conversion.working_folder import Rejection
 from beam_pipelines.convert import convert
@@ -15,6 +13,8 @@ from beam_pipelines.options import ConvertOptions, Source
 from beam_pipelines.report import thumbnails
 from beam_pipelines.report.rejections import _spread, read_rejected
 from beam_pipelines.report.thumbnails import thumbnail
+from support.conversion import local
+from support.nasty import encoded
 
 
 def test_of_many_rejected_a_few_are_shown_from_all_over_the_alphabet():

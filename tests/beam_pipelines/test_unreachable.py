@@ -9,12 +9,12 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from support.cloud import forget_client
-from support.inputs import make
 
 from beam_pipelines.__main__ import main
 from beam_pipelines.sources.rows import Row, find_each
 from beam_pipelines.storage import gcs
+from support.cloud import forget_client
+from support.inputs import make
 
 
 @contextlib.contextmanager

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import tensorflow as tf
-from support.app_fixtures import configured, keras_warns
 
 from estimator_app import train as training
 from estimator_app.config import default_loop
 from estimator_app.trainers.progress import Progress
+from support.app_fixtures import configured, keras_warns
 
 pytestmark = keras_warns
 KINDS = ["estimator", "strategy"] if default_loop() == "estimator" else ["strategy"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from support.app_commands import FLAGS, refused, run
 
 

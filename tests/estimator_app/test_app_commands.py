@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from support.app_commands import FLAGS, refused, run
 
 ROOT = Path(__file__).parents[2]

@@ -12,8 +12,6 @@ import tensorflow as tf
 
 pytest.importorskip("tensorflow_estimator", reason="TPUEstimator ends with TensorFlow 2.15")
 
-from support.app_fixtures import configured, keras_warns
-
 from beam_pipelines.verify import verify
 from estimator_app import train as training
 from estimator_app.export import export_model
@@ -23,6 +21,7 @@ from estimator_app.model_dir.lock import locked
 from estimator_app.model_dir.run_files import read_finished
 from estimator_app.trainers.tpu_estimator import train as estimator_training
 from estimator_app.trainers.tpu_estimator.model_fn import make_estimator
+from support.app_fixtures import configured, keras_warns
 from tpu_input import read_manifest
 from tpu_input.dataset_format import records as record_format
 

@@ -9,14 +9,14 @@ import math
 import numpy as np
 import pytest
 from PIL import Image
-from support.app_commands import run
-from support.app_fixtures import OPTIONS, keras_warns
-from support.conversion import local
 
 from beam_pipelines.convert import convert
 from beam_pipelines.options import ConvertOptions, Source
 from estimator_app.config import TrainConfig, chosen_input, surprises
 from estimator_app.export import read_origin
+from support.app_commands import run
+from support.app_fixtures import OPTIONS, keras_warns
+from support.conversion import local
 from tpu_input import InputConfig
 from tpu_input.pipeline.images import decode_for_training
 

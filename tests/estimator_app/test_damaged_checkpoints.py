@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
-from support.app_fixtures import configured, keras_warns
 
 from estimator_app import train as training
 from estimator_app.__main__ import main
 from estimator_app.config import LOOPS, default_loop
 from estimator_app.model_dir.checkpoints import damage, latest_checkpoint, newest_whole
 from estimator_app.model_dir.run_files import claim
+from support.app_fixtures import configured, keras_warns
 
 pytestmark = keras_warns
 OPTIONS = {"network": "test_damaged_checkpoints:small", "train_steps": 4, "steps_per_eval": 2, "decay_steps": 6}

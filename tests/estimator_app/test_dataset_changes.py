@@ -9,13 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.app_fixtures import keras_warns
-from support.conversion import local
 
 from beam_pipelines.convert import convert
 from beam_pipelines.options import ConvertOptions, Source
 from estimator_app.__main__ import main
 from estimator_app.config import LOOPS, default_loop
+from support.app_fixtures import keras_warns
+from support.conversion import local
 
 pytestmark = keras_warns
 ROOT = Path(__file__).parents[2]

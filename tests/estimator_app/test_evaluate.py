@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import sklearn.metrics
 import tensorflow as tf
-from support.app_fixtures import configured, held_out_records, keras_warns
 
 from estimator_app import train as training
 from estimator_app.config import LOOPS
@@ -18,6 +17,7 @@ from estimator_app.evaluate import evaluate_checkpoint, evaluate_export
 from estimator_app.model.metrics import watchable
 from estimator_app.saved_model.classifier import load_classifier
 from estimator_app.saved_model.find import find_checkpoint
+from support.app_fixtures import configured, held_out_records, keras_warns
 from tpu_input import read_manifest
 from tpu_input.dataset_format import records as record_format
 

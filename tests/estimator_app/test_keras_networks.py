@@ -7,11 +7,11 @@ import threading
 import numpy as np
 import pytest
 import tensorflow as tf
-from support.app_fixtures import configured, keras_warns
 
 from estimator_app.config import default_loop
 from estimator_app.model_dir.checkpoints import OF_OBJECT
 from estimator_app.trainers.registry import find_loop
+from support.app_fixtures import configured, keras_warns
 from tpu_input import make_train_input_fn
 
 pytestmark = keras_warns

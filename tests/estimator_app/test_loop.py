@@ -10,11 +10,10 @@ import tensorflow as tf
 
 pytest.importorskip("tensorflow_estimator", reason="TPUEstimator ends with TensorFlow 2.15")
 
-from support.app_fixtures import configured, keras_warns
-
 from estimator_app import train as training
 from estimator_app.trainers.tpu_estimator import train as estimator_training
 from estimator_app.trainers.tpu_estimator.model_fn import make_estimator
+from support.app_fixtures import configured, keras_warns
 from tpu_input import make_eval_input_fn
 from tpu_input.dataset_format.records import Split
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
-from support.app_fixtures import configured, keras_warns
 
 from estimator_app import commands
 from estimator_app import train as training
@@ -21,6 +20,7 @@ from estimator_app.model_dir.lock import LOCK_NAME
 from estimator_app.runtime.tensorflow_startup import one_line
 from estimator_app.trainers.interruption import Moved
 from estimator_app.trainers.progress import Progress
+from support.app_fixtures import configured, keras_warns
 
 pytestmark = keras_warns
 TESTS = Path(__file__).parents[1]

@@ -7,7 +7,6 @@ import json
 
 import pytest
 import tensorflow as tf
-from support.app_fixtures import OPTIONS
 
 from estimator_app.config import TrainConfig
 from estimator_app.model.metrics import Metrics
@@ -20,6 +19,7 @@ from estimator_app.model_dir.run_files import (
     read_finished,
     write_finished,
 )
+from support.app_fixtures import OPTIONS
 from tpu_input import InputConfig
 
 CONFIG = TrainConfig(

@@ -10,9 +10,9 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
-from support.app_fixtures import keras_warns
 
 from estimator_app.model.networks import cnn, find_network, make_model, resnet18, resnet50
+from support.app_fixtures import keras_warns
 
 pytestmark = keras_warns
 needs_estimator = pytest.mark.skipif(tf.__version__ >= "2.16", reason="TPUEstimator's graph ends with TensorFlow 2.15")

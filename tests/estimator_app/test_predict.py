@@ -12,10 +12,10 @@ from collections import Counter
 import numpy as np
 import pytest
 from PIL import Image
-from support.app_fixtures import keras_warns
 
 from estimator_app.predict import Prediction, image_files, predict, read, write
 from estimator_app.saved_model.classifier import Classifier, load_classifier
+from support.app_fixtures import keras_warns
 
 pytestmark = keras_warns
 

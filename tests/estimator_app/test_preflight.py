@@ -6,11 +6,11 @@ import json
 
 import pytest
 import tensorflow as tf
-from support.app_commands import FLAGS, refused, run
-from support.app_fixtures import configured, keras_warns
 
 from estimator_app.config import default_loop
 from estimator_app.model_dir.run_files import claim
+from support.app_commands import FLAGS, refused, run
+from support.app_fixtures import configured, keras_warns
 
 pytestmark = keras_warns
 LOOP = default_loop()

@@ -6,6 +6,7 @@ import functools
 
 import pytest
 import tensorflow as tf
+
 from support import broken_networks
 from support.app_fixtures import configured, keras_warns
 

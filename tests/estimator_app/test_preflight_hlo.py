@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
-from support import broken_networks
-from support.app_fixtures import configured, keras_warns
 
 from estimator_app.config import TrainConfig, default_loop
 from estimator_app.preflight.findings import COSTS, FAILS, GOOD
 from estimator_app.preflight.preflight import make_step
 from estimator_app.preflight.xla import check_hlo
+from support import broken_networks
+from support.app_fixtures import configured, keras_warns
 from tpu_input import make_train_input_fn
 
 pytestmark = keras_warns

@@ -12,10 +12,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import tensorflow as tf
-from support.terminal import open_terminal, read_all
 
 from estimator_app.trainers import progress as progress_module
 from estimator_app.trainers.progress import READY, Progress, TimeLeft, timed
+from support.terminal import open_terminal, read_all
 from tpu_input.pipeline.reading import untuned
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
-from support.app_fixtures import configured, keras_warns
-from support.linear_network import step
 
 from estimator_app.trainers.tf_distribute.trainer import make_trainer
+from support.app_fixtures import configured, keras_warns
+from support.linear_network import step
 
 pytestmark = keras_warns
 ROOT = Path(__file__).parents[2]

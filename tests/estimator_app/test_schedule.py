@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
-from support.app_fixtures import configured
 
 from estimator_app.model.optimizers import DECAYS, Schedule
+from support.app_fixtures import configured
 
 
 def published(peak, warmup_steps, decay_steps, decay, steps):

@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.app_fixtures import configured, keras_warns
-from support.service import started
 
 from estimator_app import train as training
+from support.app_fixtures import configured, keras_warns
+from support.service import started
 
 pytestmark = keras_warns
 ROOT = Path(__file__).parents[2]

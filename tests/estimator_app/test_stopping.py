@@ -13,9 +13,8 @@ import tensorflow as tf
 
 pytest.importorskip("tensorflow_estimator", reason="TPUEstimator ends with TensorFlow 2.15")
 
-from support.app_fixtures import happening, keras_warns
-
 from estimator_app.model_dir.history import read_history
+from support.app_fixtures import happening, keras_warns
 
 pytestmark = keras_warns
 ROOT = Path(__file__).parents[2]

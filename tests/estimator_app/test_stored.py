@@ -7,13 +7,13 @@ import io
 import numpy as np
 import pytest
 from PIL import Image
-from support.app_fixtures import keras_warns
-from support.oriented import ORIENTED, directory, jpeg
 
 from beam_pipelines.images.check import check_image
 from beam_pipelines.options import ImageOptions
 from estimator_app.predict import as_stored, predict
 from estimator_app.saved_model.classifier import load_classifier
+from support.app_fixtures import keras_warns
+from support.oriented import ORIENTED, directory, jpeg
 
 pytestmark = keras_warns
 PIXELS = np.random.default_rng(0).integers(0, 256, [40, 60, 4], np.uint8)

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Text
-from support.app_fixtures import configured, keras_warns
 
 from estimator_app import train as training
 from estimator_app.__main__ import main
@@ -25,6 +24,7 @@ from estimator_app.model_dir.history import Row
 from estimator_app.model_dir.plots import draw_confusion, draw_curves
 from estimator_app.model_dir.run_files import check_free, read_config, read_finished
 from estimator_app.runtime import files
+from support.app_fixtures import configured, keras_warns
 from tpu_input import InputConfig
 from tpu_input.command_line import to_json
 

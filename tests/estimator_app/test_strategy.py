@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
-from support.app_fixtures import OPTIONS, configured, happening, held_out_records, keras_warns
 
 from estimator_app import train as training
 from estimator_app.config import TrainConfig, default_loop
@@ -26,6 +25,7 @@ from estimator_app.trainers.progress import Progress
 from estimator_app.trainers.registry import find_loop
 from estimator_app.trainers.tf_distribute import train as strategy_training
 from estimator_app.trainers.tf_distribute.trainer import make_trainer
+from support.app_fixtures import OPTIONS, configured, happening, held_out_records, keras_warns
 
 pytestmark = keras_warns
 HAS_ESTIMATOR = default_loop() == "estimator"

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.app_commands import run
-from support.app_fixtures import configured, keras_warns
 
 from estimator_app.config import default_loop
 from estimator_app.preflight.compile import check_compile
@@ -14,6 +12,8 @@ from estimator_app.preflight.compiler import Compiler
 from estimator_app.preflight.findings import COSTS, FAILS, GOOD
 from estimator_app.preflight.preflight import lowered
 from estimator_app.runtime.topologies import find_topology
+from support.app_commands import run
+from support.app_fixtures import configured, keras_warns
 from tpu_input import make_train_input_fn
 
 pytestmark = [pytest.mark.preflight, keras_warns]

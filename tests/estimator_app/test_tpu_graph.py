@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+
 from support import linear_network
 
 pytest.importorskip("tensorflow_estimator", reason="TPUEstimator ends with TensorFlow 2.15")
-
-from support.app_fixtures import configured, keras_warns
 
 from estimator_app.preflight.graph import all_ops, build, cluster, fed
 from estimator_app.runtime.topologies import find_topology
 from estimator_app.runtime.tpu import check_paths
 from estimator_app.trainers.tpu_estimator.keras_in_graph import KerasInGraph
 from estimator_app.trainers.tpu_estimator.model_fn import make_estimator, make_model_fn
+from support.app_fixtures import configured, keras_warns
 from tpu_input import InputConfig, make_eval_input_fn, make_train_input_fn
 
 pytestmark = keras_warns

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import functools
 import importlib
 import json
 import os
@@ -45,7 +44,9 @@ def main() -> None:
             with contextlib.suppress(ImportError, AttributeError):  # of what is not installed, as TPUEstimator
                 importlib.import_module(module.name)
     if "apache_beam" in sys.modules:
-        _remember_signatures()
+        from support.signatures import remember_signatures
+
+        remember_signatures()
     print("ready", file=replies, flush=True)
     for line in requests:
         request = json.loads(line)
@@ -57,14 +58,6 @@ def main() -> None:
             _prepare(request)
             _run(commands[request["package"]], request["argv"])
         print(json.dumps(_outcome(process)), file=replies, flush=True)
-
-
-def _remember_signatures() -> None:
-    """Lets Beam look at each of its functions once: building a small pipeline takes a third less."""
-    from apache_beam.transforms import core
-    from apache_beam.typehints import decorators
-
-    core.get_signature = decorators.get_signature = functools.lru_cache(None)(decorators.get_signature)
 
 
 def _prepare(request: dict[str, Any]) -> None:

@@ -10,8 +10,6 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from beam_pipelines import convert as convert_module
 from beam_pipelines.options import ConvertOptions, Source
-from support.cloud import cloud, cloud_server, proxy  # noqa: F401
-from support.gs import gs, gs_session  # noqa: F401
 
 
 def options(source: Path, output: Path, **changes) -> ConvertOptions:

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
-from support.corrupting import SHARD, changed, rewrite
 
 import beam_pipelines.__main__
+from support.corrupting import SHARD, changed, rewrite
 from tpu_input import (
     InputConfig,
     find_undecodable,

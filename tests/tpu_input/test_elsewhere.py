@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import tensorflow as tf
-from support.conversion import files
 
 import tpu_input
+from support.conversion import files
 from tpu_input import InputConfig, RecordSource, __main__, read_manifest
 from tpu_input.dataset_format import records as record_format
 from tpu_input.pipeline.images import decode_for_evaluation

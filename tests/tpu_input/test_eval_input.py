@@ -7,11 +7,11 @@ from collections import Counter
 
 import pytest
 import tensorflow as tf
-from conftest import Context
-from support.conversion import local
 
 from beam_pipelines.convert import convert
 from beam_pipelines.options import ConvertOptions, Source
+from conftest import Context
+from support.conversion import local
 from tpu_input import InputConfig, Manifest, RecordSpec, eval_steps, evaluate, make_eval_input_fn, manifest_from_shards
 
 CONFIG = InputConfig(image_size=8, eval_crop=1.0)

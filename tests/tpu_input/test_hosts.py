@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-from conftest import Context
 
+from conftest import Context
 from tpu_input.dataset_format.records import Manifest, Shard, Split
 from tpu_input.evaluate import eval_steps
 from tpu_input.pipeline.hosts import Host

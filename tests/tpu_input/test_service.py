@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import tensorflow as tf
+
 from support.corrupting import SHARD, changed, rewrite
 from support.service import marked, numbers
-
 from tpu_input import InputConfig, from_infeed, make_eval_input_fn, make_train_input_fn, read_manifest
 from tpu_input.__main__ import main
 

@@ -8,8 +8,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from support.service import marked, numbers, started
 
+from support.service import marked, numbers, started
 from tpu_input import InputConfig, make_train_input_fn
 
 

@@ -9,8 +9,8 @@ from collections import Counter
 import numpy as np
 import pytest
 import tensorflow as tf
-from support.training_input import AUGMENTED, WHOLE, batches, images, same
 
+from support.training_input import AUGMENTED, WHOLE, batches, images, same
 from tpu_input import InputConfig, augment, make_eval_input_fn, make_train_input_fn, read_manifest
 from tpu_input.pipeline.caching import cache_bytes, check_memory
 from tpu_input.pipeline.hosts import Host

@@ -8,10 +8,10 @@ import struct
 import numpy as np
 import pytest
 from PIL import Image, ImageOps
-from support.oriented import ORIENTED, directory, jpeg
 
 from beam_pipelines.images.check import check_image
 from beam_pipelines.options import ImageOptions
+from support.oriented import ORIENTED, directory, jpeg
 from tpu_input.dataset_format.orientation import upright
 
 
