@@ -43,7 +43,7 @@ from beam_pipelines.conversion.output import (
 from beam_pipelines.conversion.plan import Plan
 from beam_pipelines.conversion.planning import make_plan
 from beam_pipelines.conversion.shard_writing import write_planned
-from beam_pipelines.conversion.working_folder import Work
+from beam_pipelines.conversion.working_folder import WorkingFolder
 from beam_pipelines.options import ConvertOptions
 from beam_pipelines.runners import execution, launch_checks
 from beam_pipelines.runners import progress_bar as progress
@@ -93,7 +93,7 @@ def convert(
         except ValueError:
             working_folder.tidy(options.output, keep=before)
             raise
-        folder = Work.of(options.output, plan)
+        folder = WorkingFolder.of(options.output, plan)
         if not existing:
             sources = [dataclasses.asdict(source) for source in options.sources]
             folder.write_conversion(working_folder.Conversion(list(command), os.getcwd(), sources, options.shaping()))
@@ -135,7 +135,7 @@ def _write_and_commit(
     num_processes: int,
     still_locked: Callable[[], None],
 ) -> Manifest:
-    folder = Work.of(options.output, plan)
+    folder = WorkingFolder.of(options.output, plan)
     folder.write_plan(plan)
     unwritten = folder.unwritten()
     if num_processes and len(unwritten) > 1:
@@ -147,25 +147,25 @@ def _write_and_commit(
     return commit(options, plan, receipts)
 
 
-def _write_with_beam(options: ConvertOptions, folder: Work, beam_options: PipelineOptions) -> None:
+def _write_with_beam(options: ConvertOptions, folder: WorkingFolder, beam_options: PipelineOptions) -> None:
     is_here = not launch_checks.name_of(beam_options)  # other machines' work does not reach a bar on this one
     left = folder.num_rows(folder.unwritten()) if is_here and progress.is_wanted() else 0
     with progress.shown(left) if is_here else contextlib.nullcontext(), execution.pipeline(beam_options) as pipeline:
         build_writing(pipeline, options, folder)
 
 
-def build_writing(pipeline: beam.Pipeline, options: ConvertOptions, folder: Work) -> None:
+def build_writing(pipeline: beam.Pipeline, options: ConvertOptions, folder: WorkingFolder) -> None:
     """Adds the steps that write a plan's shards."""
     (
         pipeline
         | "Start" >> beam.Create([folder])
-        | "Name shards" >> beam.FlatMap(Work.unwritten)  # shard
+        | "Name shards" >> beam.FlatMap(WorkingFolder.unwritten)  # shard
         | "Spread shards" >> beam.Reshuffle()
         | "Write shards" >> beam.Map(_write, folder, options)
     )
 
 
-def _write(shard: str, folder: Work, options: ConvertOptions) -> None:
+def _write(shard: str, folder: WorkingFolder, options: ConvertOptions) -> None:
     write_planned(shard, folder, options, num_cores(), progress.count)
 
 
@@ -238,7 +238,7 @@ def _existing(options: ConvertOptions, plan: Plan, begun: bool) -> Manifest | No
     manifest = read_manifest(options.output)
     if not manifest and not begun:
         _check_leftover(options, plan)
-    others = working_folder.unfinished(options.output) - {Work.of(options.output, plan)}
+    others = working_folder.unfinished(options.output) - {WorkingFolder.of(options.output, plan)}
     if not options.overwrite:
         _check_same(options, plan, manifest, others)
     left = [_names(other.read_plan()) for other in others]
@@ -261,7 +261,7 @@ def _check_leftover(options: ConvertOptions, plan: Plan) -> None:
     Somebody may have removed the output while it was converted: what its writers then put there is named by no plan any
     more. They are this conversion's if each has the name of one of its shards and begins with an image of that one.
     """
-    folder, planned = Work.of(options.output, plan), set(_names(plan))
+    folder, planned = WorkingFolder.of(options.output, plan), set(_names(plan))
     found = sorted(path for path, _ in list_dataset(options.output) if not _is_working_file(path))
     of_shard = {index_path(shard): shard for shard in planned} | {shard: shard for shard in planned}
     for path in found:
@@ -269,7 +269,7 @@ def _check_leftover(options: ConvertOptions, plan: Plan) -> None:
             raise ValueError(f"output {options.output!r} holds no dataset but {_some(found)}; choose another output")
 
 
-def _begins_as(path: str, folder: Work, shard: str) -> bool:
+def _begins_as(path: str, folder: WorkingFolder, shard: str) -> bool:
     """Returns whether the first record of a shard, or of its index, is of an image that a plan has in that shard."""
     keys = {row.key for row in folder.read_rows(shard)}
     try:
@@ -281,7 +281,7 @@ def _begins_as(path: str, folder: Work, shard: str) -> bool:
         return False
 
 
-def _check_same(options: ConvertOptions, plan: Plan, manifest: Manifest | None, others: set[Work]) -> None:
+def _check_same(options: ConvertOptions, plan: Plan, manifest: Manifest | None, others: set[WorkingFolder]) -> None:
     if manifest and manifest.fingerprint != plan.fingerprint:
         raise ValueError(
             f"output {options.output!r} holds another dataset: {_difference(options, plan, _described(manifest))}; "

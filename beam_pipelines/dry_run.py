@@ -26,7 +26,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from beam_pipelines.conversion.output import WORK_NAME
 from beam_pipelines.conversion.planning import build_planning
-from beam_pipelines.conversion.working_folder import Work
+from beam_pipelines.conversion.working_folder import WorkingFolder
 from beam_pipelines.convert import build_writing
 from beam_pipelines.options import ConvertOptions
 from beam_pipelines.report.summary import size
@@ -92,7 +92,7 @@ def _graph(name: str, options: ConvertOptions, beam_options: PipelineOptions, pa
         if name == "plan":
             build_planning(pipeline, options, f"{options.output}/{WORK_NAME}/plan.json")
         else:
-            build_writing(pipeline, options, Work(options.output, "dry_run"))
+            build_writing(pipeline, options, WorkingFolder(options.output, "dry_run"))
         Path(path).write_bytes(pipeline.to_runner_api().SerializeToString())
         result: Any = pipeline.run()  # Dataflow's, which has a job
         job = result.job

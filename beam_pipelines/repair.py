@@ -17,7 +17,7 @@ from beam_pipelines.conversion import working_folder
 from beam_pipelines.conversion.output import WORK_NAME
 from beam_pipelines.conversion.planning import make_plan
 from beam_pipelines.conversion.shard_writing import write_shard
-from beam_pipelines.conversion.working_folder import Work
+from beam_pipelines.conversion.working_folder import WorkingFolder
 from beam_pipelines.options import ConvertOptions, ImageOptions, Source
 from beam_pipelines.sources.read_ahead import num_cores
 from beam_pipelines.verify import Findings
@@ -54,7 +54,7 @@ def repair(findings: Findings, beam_options: PipelineOptions) -> list[str]:
                 )
             aside = dataclasses.replace(options, output=f"{manifest.path}/{WORK_NAME}/{working_folder.REPAIR_NAME}")
             for name in findings.damaged:
-                _make_again(name, manifest, aside, Work.of(manifest.path, plan))
+                _make_again(name, manifest, aside, WorkingFolder.of(manifest.path, plan))
             for path in (path for name in findings.damaged for path in (name, index_path(name))):
                 storage.move(f"{aside.output}/{path}", f"{manifest.path}/{path}")
         finally:
@@ -105,7 +105,7 @@ def _of_types(found: dict[str, Any], usual: dict[str, Any], name: str) -> dict[s
     return dict(found)
 
 
-def _make_again(name: str, manifest: Manifest, aside: ConvertOptions, folder: Work) -> None:
+def _make_again(name: str, manifest: Manifest, aside: ConvertOptions, folder: WorkingFolder) -> None:
     receipt = write_shard(name, folder.read_rows(name), folder.num_rows([name]), aside, manifest.classes, num_cores())
     promised = {shard.name: shard.sha256 for split in manifest.splits.values() for shard in split.shards}
     if receipt.sha256 != promised[name]:

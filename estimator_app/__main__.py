@@ -16,7 +16,7 @@ from typing import Any
 
 from estimator_app import commands
 from estimator_app.commands import warn
-from estimator_app.runtime.tensorflow_startup import import_tensorflow, mistakes, one_line
+from estimator_app.runtime.tensorflow_startup import import_tensorflow, one_line, user_error_types
 from tpu_input.command_line import Parser, exit_code, sigterm_raises, unread
 from tpu_input.config import InputConfig
 
@@ -225,7 +225,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         code = unread()
         return _unread() if arguments.command is commands.train else code
-    except mistakes() as error:
+    except user_error_types() as error:
         if arguments.verbose:
             raise
         warn(f"error: {one_line(error)}")

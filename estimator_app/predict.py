@@ -1,12 +1,13 @@
 """Image files → predictions → lines: a table for people, JSON for programs.
 
-    photo.jpg, photos/, gs://bucket/*.png ──image_files()──▶ paths ──batches──▶ read(), as_stored()
+    photo.jpg, photos/, gs://bucket/*.png ──image_files()──▶ paths ──batches──▶ read(), normalize_image()
         ──Classifier──▶ Prediction or reason ──▶ a line each, in the order of the paths
 
-as_stored() gives an image file as a conversion would have stored it, which is what evaluation sees: an upright JPEG,
-RGB or greyscale, in sRGB, keeps its bytes; anything else that is read is turned as EXIF says, converted to sRGB, put on
-white, and encoded as a JPEG. beam_pipelines.images.check decides so with its default options. It cannot be imported: it
-belongs to another program, whose dependencies are not installed where a model serves; a test compares the two.
+normalize_image() gives an image file as a conversion would have stored it, which is what evaluation sees: an upright
+JPEG, RGB or greyscale, in sRGB, keeps its bytes; anything else that is read is turned as EXIF says, converted to sRGB,
+put on white, and encoded as a JPEG. beam_pipelines.images.check decides so with its default options. It cannot be
+imported: it belongs to another program, whose dependencies are not installed where a model serves; a test compares the
+two.
 """
 
 from __future__ import annotations
@@ -30,7 +31,13 @@ from estimator_app.saved_model.classifier import Array, Classifier
 from tpu_input.command_line import to_json
 from tpu_input.dataset_format import color_profiles
 from tpu_input.dataset_format.decode_limits import MAX_PIXELS, too_large, too_many_bytes, too_slow
-from tpu_input.dataset_format.orientation import FORMATS, KEPT_MODES, has_unknown_range, turn, upright
+from tpu_input.dataset_format.orientation import (
+    FORMATS,
+    KEPT_MODES,
+    apply_orientation,
+    has_unknown_range,
+    orientation_transpose,
+)
 
 # Reads at the same time: from a bucket each waits for tens of milliseconds.
 _READERS = 16
@@ -97,7 +104,7 @@ def predict(
 def _read_stored(path: str) -> bytes | ValueError:
     """Returns a file as evaluation would see it, or why it cannot be read."""
     content = read(path)
-    return as_stored(content) if isinstance(content, bytes) else content
+    return normalize_image(content) if isinstance(content, bytes) else content
 
 
 def _prediction(path: str, probabilities: Array, classes: tuple[str, ...], top: int) -> Prediction:
@@ -210,7 +217,7 @@ def read(path: str) -> bytes | ValueError:
 _QUALITY = 90  # what a conversion encodes with unless told otherwise
 
 
-def as_stored(encoded: bytes) -> bytes | ValueError:
+def normalize_image(encoded: bytes) -> bytes | ValueError:
     """Returns the file that a conversion would have stored, or why it would have stored none.
 
     A file that cannot be opened is returned as it is: whoever decodes it says what it is.
@@ -228,7 +235,12 @@ def as_stored(encoded: bytes) -> bytes | ValueError:
     if why := too_slow(image, encoded, MAX_PIXELS):
         return ValueError(f"{why}; save it again as a baseline JPEG")
     is_srgb = color_profiles.effect(image) != "converted"
-    if image.format in ("JPEG", "MPO") and image.mode in KEPT_MODES and turn(image) is None and is_srgb:
+    if (
+        image.format in ("JPEG", "MPO")
+        and image.mode in KEPT_MODES
+        and orientation_transpose(image) is None
+        and is_srgb
+    ):
         return encoded
     try:
         if image.format != "MPO" and getattr(image, "is_animated", False):  # MPO: a preview behind the photograph
@@ -238,7 +250,7 @@ def as_stored(encoded: bytes) -> bytes | ValueError:
                 f"{image.format} of mode {image.mode}, whose black and white are unknown; scale it to 8 bits"
             )
         buffer = io.BytesIO()
-        upright(image).save(buffer, "JPEG", quality=_QUALITY, comment=b"")
+        apply_orientation(image).save(buffer, "JPEG", quality=_QUALITY, comment=b"")
         return buffer.getvalue()
     except Exception:  # Pillow's decoders raise OSError, SyntaxError, IndexError, struct.error, …
         return ValueError(f"a damaged {image.format} file")

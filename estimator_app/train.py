@@ -23,16 +23,24 @@ from estimator_app.config import TrainConfig
 from estimator_app.export import copy_export, export_model, read_origin
 from estimator_app.model.metrics import Metrics
 from estimator_app.model_dir.checkpoints import latest_step
-from estimator_app.model_dir.exports import EXPORTS_NAME, KINDS, check_no_links, folder, keep, read_exports, read_kept
+from estimator_app.model_dir.exports import (
+    EXPORTS_NAME,
+    KINDS,
+    check_no_links,
+    folder,
+    prune_exports,
+    read_exports,
+    read_kept,
+)
 from estimator_app.model_dir.history import Row, best, is_stale, read_history, with_row, write_history
-from estimator_app.model_dir.lock import locked, take_over
+from estimator_app.model_dir.lock import claim_lock, locked
 from estimator_app.model_dir.plots import write_inputs, write_pictures
-from estimator_app.model_dir.run_files import Finished, check_free, claim, read_finished, write_finished
+from estimator_app.model_dir.run_files import Finished, check_free, read_finished, write_finished, write_run_config
 from estimator_app.runtime import files
 from estimator_app.runtime.host_memory import check_batch
 from estimator_app.runtime.tpu import Tpu
 from estimator_app.trainers.checks import num_examples
-from estimator_app.trainers.interruption import Stopped, no_recovery_in_place, patiently
+from estimator_app.trainers.interruption import Stopped, no_recovery_in_place, retry_while_unavailable
 from estimator_app.trainers.progress import TimeLeft
 from estimator_app.trainers.registry import Loop, find_loop
 from tpu_input import Manifest, read_manifest
@@ -129,16 +137,16 @@ def run(
     if not tpu:
         check_batch("--train_batch_size", config.train_batch_size, config.input.image_size)
         check_batch("--eval_batch_size", config.eval_batch_size, config.input.image_size)
-    it = _Run(find_loop(config.loop), manifest, config, model_dir, export_dir, report, stop or threading.Event())
+    run = _Run(find_loop(config.loop), manifest, config, model_dir, export_dir, report, stop or threading.Event())
     check_free(model_dir)
     check_no_links(export_dir)
     files.make_folder(model_dir)
     with locked(model_dir):
-        if wrong := claim(model_dir, config, command):
+        if wrong := write_run_config(model_dir, config, command):
             report(f"{wrong}; going on from step {latest_step(model_dir)}, the newest checkpoint that is whole")
         files.make_folder(export_dir)  # now, not after hours of training, it should turn out that nobody may
-        _check_exports(it)
-        return _already(it) or _wait_and_go_on(dataclasses.replace(it, check_alone=take_over(model_dir)), tpu)
+        _check_exports(run)
+        return _completed_run(run) or _wait_and_go_on(dataclasses.replace(run, check_alone=claim_lock(model_dir)), tpu)
 
 
 def _content(manifest: Manifest) -> tuple[object, ...]:
@@ -146,102 +154,104 @@ def _content(manifest: Manifest) -> tuple[object, ...]:
     return manifest.fingerprint, manifest.classes, manifest.first_label, manifest.splits
 
 
-def _is_of_run(it: _Run, path: str) -> bool:
+def _is_of_run(run: _Run, path: str) -> bool:
     """Returns whether the SavedModel at `path` is an export of this run, as its own copy of config.json says."""
     try:
-        return not read_origin(path)[0].differences(it.config)
+        return not read_origin(path)[0].differences(run.config)
     except ValueError:
         return False
 
 
-def _check_exports(it: _Run) -> None:
+def _check_exports(run: _Run) -> None:
     """Checks, before anything is trained, that what will have to give way to newer exports is this run's.
 
     Raises:
       ValueError: exports.json names another.
     """
     for kind in KINDS:
-        for entry in read_kept(it.model_dir, kind):
-            in_place = entry["path"].rpartition("/")[0] == folder(it.export_dir, kind)
-            if in_place and not _is_of_run(it, entry["path"]):
+        for entry in read_kept(run.model_dir, kind):
+            in_place = entry["path"].rpartition("/")[0] == folder(run.export_dir, kind)
+            if in_place and not _is_of_run(run, entry["path"]):
                 raise ValueError(
-                    f"{it.model_dir}/{EXPORTS_NAME} names {entry['path']!r}, which is no export of this run; take it "
+                    f"{run.model_dir}/{EXPORTS_NAME} names {entry['path']!r}, which is no export of this run; take it "
                     "out of that file"
                 )
 
 
-def _already(it: _Run) -> Finished | None:
+def _completed_run(run: _Run) -> Finished | None:
     """Returns what a complete run has left, and says so; None when something is left to do."""
-    finished = read_finished(it.model_dir)
-    if not finished or not _is_all(finished, it):
+    finished = read_finished(run.model_dir)
+    if not finished or not _is_all(finished, run):
         return None
-    it.report(f"nothing to train: step {finished.metrics.step} is done, {finished.metrics}")
-    if finished.metrics.step < it.config.train_steps:
-        it.report(_why_early(it))
-    it.report(f"export: {finished.export}")
+    run.report(f"nothing to train: step {finished.metrics.step} is done, {finished.metrics}")
+    if finished.metrics.step < run.config.train_steps:
+        run.report(_why_early(run))
+    run.report(f"export: {finished.export}")
     return finished
 
 
-def _wait_and_go_on(it: _Run, tpu: Tpu | None) -> Finished:
+def _wait_and_go_on(run: _Run, tpu: Tpu | None) -> Finished:
     """Does all that is left to do, as often as the TPU is lost."""
-    with no_recovery_in_place() if it.config.loop == "estimator" else contextlib.nullcontext():
+    with no_recovery_in_place() if run.config.loop == "estimator" else contextlib.nullcontext():
         if tpu is None:
-            return _go_on(it, None)
-        return patiently(lambda: _go_on(it, tpu), lambda: latest_step(it.model_dir), it.stop.wait, it.report)
+            return _train_to_end(run, None)
+        return retry_while_unavailable(
+            lambda: _train_to_end(run, tpu), lambda: latest_step(run.model_dir), run.stop.wait, run.report
+        )
 
 
-def _go_on(it: _Run, tpu: Tpu | None) -> Finished:
+def _train_to_end(run: _Run, tpu: Tpu | None) -> Finished:
     """Does all that is left to do, from the last checkpoint on.
 
     Raises:
       Stopped: it.stop was set.
     """
-    if it.stop.is_set():
+    if run.stop.is_set():
         raise Stopped
-    trainer, step = it.loop.make(it.config, it.model_dir, tpu and tpu.connect()), latest_step(it.model_dir)
-    if not _is_over(step, it):
-        _announce(it, step)
+    trainer, step = run.loop.make(run.config, run.model_dir, tpu and tpu.connect()), latest_step(run.model_dir)
+    if not _is_over(step, run):
+        _announce(run, step)
     trained: dict[str, float] = {}
-    left = TimeLeft.of(it.config, num_examples(it.manifest, it.config.split))
+    left = TimeLeft.of(run.config, num_examples(run.manifest, run.config.split))
     drawn = time.monotonic()
-    while not _is_over(step, it) or not _is_evaluated(step, it):
-        it.check_alone()
-        if step and not _is_evaluated(step, it) and (step % it.config.steps_per_eval == 0 or _is_over(step, it)):
-            _evaluate_and_keep(it, trainer, trained)
+    while not _is_over(step, run) or not _is_evaluated(step, run):
+        run.check_alone()
+        if step and not _is_evaluated(step, run) and (step % run.config.steps_per_eval == 0 or _is_over(step, run)):
+            _evaluate_and_keep(run, trainer, trained)
             if time.monotonic() - drawn >= _DRAW_SECONDS:
-                _draw(it)
+                _draw(run)
                 drawn = time.monotonic()
         else:
-            next_step = next_stop(step, it.config.steps_per_eval, it.config.train_steps)
-            trained = it.loop.train(trainer, it.manifest, it.config, step, next_step, it.stop, left)
+            next_step = next_stop(step, run.config.steps_per_eval, run.config.train_steps)
+            trained = run.loop.train(trainer, run.manifest, run.config, step, next_step, run.stop, left)
             step = next_step
-    it.check_alone()
-    return _finish(it, step)
+    run.check_alone()
+    return _finish(run, step)
 
 
-def _announce(it: _Run, step: int) -> None:
-    it.report(
-        f"{'resuming' if step else 'training'} {it.config.network} at step {step}/{it.config.train_steps}: "
-        f"{num_examples(it.manifest, 'train')} images of {len(it.config.classes)} classes"
+def _announce(run: _Run, step: int) -> None:
+    run.report(
+        f"{'resuming' if step else 'training'} {run.config.network} at step {step}/{run.config.train_steps}: "
+        f"{num_examples(run.manifest, 'train')} images of {len(run.config.classes)} classes"
     )
     if not step:
-        write_inputs(it.model_dir, it.manifest, it.config.input)
+        write_inputs(run.model_dir, run.manifest, run.config.input)
 
 
-def _is_over(step: int, it: _Run) -> bool:
+def _is_over(step: int, run: _Run) -> bool:
     """Returns whether there is nothing to train: all steps are done, or the evaluations have stopped getting better."""
-    metric, patience = it.config.early_stop_metric, it.config.early_stop_patience
-    return step >= it.config.train_steps or is_stale(it.evaluations(), metric, patience)
+    metric, patience = run.config.early_stop_metric, run.config.early_stop_patience
+    return step >= run.config.train_steps or is_stale(run.evaluations(), metric, patience)
 
 
-def _is_evaluated(step: int, it: _Run) -> bool:
-    rows, finished = it.evaluations(), read_finished(it.model_dir)
+def _is_evaluated(step: int, run: _Run) -> bool:
+    rows, finished = run.evaluations(), read_finished(run.model_dir)
     of_finished = (finished.metrics.step, finished.metrics.split) if finished else None
-    return bool(rows) and rows[-1].step == step and of_finished == (step, it.config.split)
+    return bool(rows) and rows[-1].step == step and of_finished == (step, run.config.split)
 
 
-def _why_early(it: _Run) -> str:
-    metric, patience = it.config.early_stop_metric, it.config.early_stop_patience
+def _why_early(run: _Run) -> str:
+    metric, patience = run.config.early_stop_metric, run.config.early_stop_patience
     return (
         f"stopped early: {patience} evaluations were no better in {metric} than the best before them; to go on, give "
         "more --early_stop_patience, or 0"
@@ -253,66 +263,66 @@ def next_stop(step: int, steps_per_eval: int, train_steps: int) -> int:
     return min((step // steps_per_eval + 1) * steps_per_eval, train_steps)
 
 
-def _evaluate_and_keep(it: _Run, trainer: Any, trained: dict[str, float]) -> None:
+def _evaluate_and_keep(run: _Run, trainer: Any, trained: dict[str, float]) -> None:
     """Evaluates the last checkpoint and exports it if it is the best; history.csv's row says that both is done."""
-    config, began = it.config, time.monotonic()
-    it.check_dataset()
-    metrics = it.loop.evaluate(trainer, it.manifest, config, it.stop)
-    it.check_dataset()  # again: nothing is written or exported of what was evaluated on another
+    config, began = run.config, time.monotonic()
+    run.check_dataset()
+    metrics = run.loop.evaluate(trainer, run.manifest, config, run.stop)
+    run.check_dataset()  # again: nothing is written or exported of what was evaluated on another
     rate = float(config.schedule.learning_rate(metrics.step - 1.0))
     more = {"learning_rate": rate, **trained, "eval_seconds": time.monotonic() - began}
     row = Row(metrics.step, metrics.split, {**metrics.scalars(), **more})
-    write_finished(it.model_dir, Finished(metrics, ""), config.classes)
-    rows = with_row(it.rows(), row)
+    write_finished(run.model_dir, Finished(metrics, ""), config.classes)
+    rows = with_row(run.rows(), row)
     if best([one for one in rows if one.split == row.split], config.early_stop_metric) is row:
-        _keep(it, "best", metrics)
-    write_history(it.model_dir, rows)
-    it.report(f"step {metrics.step}/{config.train_steps}: {metrics}")
+        _keep(run, "best", metrics)
+    write_history(run.model_dir, rows)
+    run.report(f"step {metrics.step}/{config.train_steps}: {metrics}")
 
 
-def _finish(it: _Run, step: int) -> Finished:
+def _finish(run: _Run, step: int) -> Finished:
     """Exports the last checkpoint, and says that the run is complete."""
-    finished = read_finished(it.model_dir)
+    finished = read_finished(run.model_dir)
     assert finished  # of this step: _is_evaluated
-    it.check_dataset()
-    finished = dataclasses.replace(finished, export=_keep(it, "last", finished.metrics))
-    pictures = _draw(it)
-    write_finished(it.model_dir, finished, it.config.classes)
-    metric = it.config.early_stop_metric
-    if step < it.config.train_steps:
-        it.report(_why_early(it))
-    it.report(f"{'curves and confusion' if len(pictures) > 1 else 'curves'}: {', '.join(pictures)}")
-    for entry in read_exports(it.model_dir).get("best", [])[-1:]:
-        it.report(f"export of the best in {metric}, step {entry['step']}: {entry['path']}")
-    it.report(f"export: {finished.export}")
+    run.check_dataset()
+    finished = dataclasses.replace(finished, export=_keep(run, "last", finished.metrics))
+    pictures = _draw(run)
+    write_finished(run.model_dir, finished, run.config.classes)
+    metric = run.config.early_stop_metric
+    if step < run.config.train_steps:
+        run.report(_why_early(run))
+    run.report(f"{'curves and confusion' if len(pictures) > 1 else 'curves'}: {', '.join(pictures)}")
+    for entry in read_exports(run.model_dir).get("best", [])[-1:]:
+        run.report(f"export of the best in {metric}, step {entry['step']}: {entry['path']}")
+    run.report(f"export: {finished.export}")
     return finished
 
 
-def _keep(it: _Run, kind: str, metrics: Metrics) -> str:
+def _keep(run: _Run, kind: str, metrics: Metrics) -> str:
     """Exports the last checkpoint, which `metrics` are of, unless that is done."""
 
     def export() -> str:
-        for entry in read_kept(it.model_dir, "best")[-1:] if kind == "last" else []:
+        for entry in read_kept(run.model_dir, "best")[-1:] if kind == "last" else []:
             # A copy would hold as a file what a stranger's link leads to.
             is_whole = entry["step"] == metrics.step and files.is_without_links(entry["path"])
-            if is_whole and _is_of_run(it, entry["path"]):
-                return copy_export(entry["path"], it.export_dir)
-        fields = metrics.to_fields(it.config.classes)
-        return export_model(it.config, it.model_dir, folder(it.export_dir, kind), metrics=fields)
+            if is_whole and _is_of_run(run, entry["path"]):
+                return copy_export(entry["path"], run.export_dir)
+        fields = metrics.to_fields(run.config.classes)
+        return export_model(run.config, run.model_dir, folder(run.export_dir, kind), metrics=fields)
 
-    parent, num = folder(it.export_dir, kind), it.config.keep_exports
-    return keep(it.model_dir, kind, metrics.step, parent, num, export, lambda path: _is_of_run(it, path))
+    parent, num = folder(run.export_dir, kind), run.config.keep_exports
+    return prune_exports(run.model_dir, kind, metrics.step, parent, num, export, lambda path: _is_of_run(run, path))
 
 
-def _draw(it: _Run) -> list[str]:
+def _draw(run: _Run) -> list[str]:
     """Returns the paths of the pictures."""
-    finished = read_finished(it.model_dir)
+    finished = read_finished(run.model_dir)
     assert finished  # _evaluate_and_keep has just written it
-    return write_pictures(it.model_dir, it.config, it.evaluations(), finished.metrics)
+    return write_pictures(run.model_dir, run.config, run.evaluations(), finished.metrics)
 
 
-def _is_all(finished: Finished, it: _Run) -> bool:
+def _is_all(finished: Finished, run: _Run) -> bool:
     """Returns whether nothing is left to do."""
-    step = latest_step(it.model_dir)
-    exported = finished.export.rpartition("/")[0] == it.export_dir and tf.io.gfile.isdir(finished.export)
-    return _is_over(step, it) and _is_evaluated(step, it) and bool(exported)
+    step = latest_step(run.model_dir)
+    exported = finished.export.rpartition("/")[0] == run.export_dir and tf.io.gfile.isdir(finished.export)
+    return _is_over(step, run) and _is_evaluated(step, run) and bool(exported)

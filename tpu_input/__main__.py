@@ -124,14 +124,14 @@ def _benchmark(flags: argparse.Namespace) -> int:
     if flags.need is not None and flags.need <= 0:
         raise ValueError(f"--need must be above 0, got {flags.need:g}")
     from tpu_input.benchmark.measure import measure
-    from tpu_input.benchmark.report import bound, describe
+    from tpu_input.benchmark.report import bottleneck, describe
     from tpu_input.datasets import read_manifest
 
     manifest, sizes = read_manifest(flags.dataset), (flags.images, flags.rounds, flags.batch_size)
     measured = measure(manifest, flags.split, _config(flags, manifest.split(flags.split)), *sizes)
     if flags.json:
         needed = {"cores_needed": measured.cores_for(flags.need)} if flags.need else {}
-        print_line(to_json(dataclasses.asdict(measured) | {"bound": bound(measured)} | needed))
+        print_line(to_json(dataclasses.asdict(measured) | {"bound": bottleneck(measured)} | needed))
     else:
         for line in describe(measured, flags.need):
             print_line(line)

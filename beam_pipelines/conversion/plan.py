@@ -1,7 +1,7 @@
 """The plan: which shard holds which row, decided before an image is read.
 
-    Row ──Survey (a CombineFn)──▶ Plan (one, small)   classes, fingerprint, how much lies in every bucket of the order
-    Row ──by_bucket──▶ (bucket, [Row]) ──cut──▶ (shard, Row)
+    Row ──PlanCombineFn──▶ Plan (one, small)           classes, fingerprint, how much lies in every bucket of the order
+    Row ──key_by_bucket──▶ (bucket, [Row]) ──cut──▶ (shard, Row)
 
 The order of a split is that of hash(seed, key). A bucket is a range of that order, so the bytes before each bucket and
 the rows of one bucket are all it takes to say where a row lies: no step sees the whole list, and the outcome depends
@@ -31,7 +31,7 @@ _HASH_BITS = 64
 _MAX_SHARDS = 1_000_000  # whose names are held in memory
 
 
-def position(seed: int, key: str) -> int:
+def hash_position(seed: int, key: str) -> int:
     """Returns the place of `key` in the order of the examples, in [0, 2**64)."""
     return int.from_bytes(hashlib.sha256(f"{seed}/order/{key}".encode()).digest()[:8], "big")
 
@@ -53,9 +53,9 @@ def choose_split(row: Row, options: ConvertOptions) -> str:
     return name  # shares that add up to a little less than 1
 
 
-def by_bucket(row: Row, seed: int) -> tuple[int, Row]:
+def key_by_bucket(row: Row, seed: int) -> tuple[int, Row]:
     """Returns (bucket, row): the row keyed by its range of the order."""
-    return position(seed, row.key) >> (_HASH_BITS - _BUCKET_BITS), row
+    return hash_position(seed, row.key) >> (_HASH_BITS - _BUCKET_BITS), row
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,22 +183,22 @@ def _bucket_costs(value: Any) -> dict[int, int]:
     costs = json_fields.counts(value, "buckets")
     if unknown := costs.keys() - numbers.keys():
         raise ValueError(f"there is no bucket {json_fields.shown(min(unknown))}")
-    return {numbers[bucket]: cost for bucket, cost in costs.items()}
+    return {numbers[bucket]: row_bytes for bucket, row_bytes in costs.items()}
 
 
-def cost(row: Row, split: str, options: ConvertOptions) -> int:
+def row_bytes(row: Row, split: str, options: ConvertOptions) -> int:
     """Returns what a row adds to its shard: bytes, or 1 for a split of so many shards; 0 for a rejected row."""
     return bool(row.record_bytes) if split in dict(options.num_shards) else row.record_bytes
 
 
-def cut(keyed: tuple[int, Iterable[Row]], plan: Plan, options: ConvertOptions) -> Iterator[tuple[str, Row]]:
+def assign_shards(keyed: tuple[int, Iterable[Row]], plan: Plan, options: ConvertOptions) -> Iterator[tuple[str, Row]]:
     """Yields (shard name, row) for the rows of one bucket; a key that comes again is rejected here."""
     number, rows = keyed
     ends = {split: starts.get(number, 0) for split, starts in plan.starts.items()}
     last_key = None
     for row in sorted(rows, key=functools.partial(in_order, seed=options.seed)):
         split = choose_split(row, options)
-        ends[split] += cost(row, split, options)
+        ends[split] += row_bytes(row, split, options)
         name = plan.shards[split][plan.shard_of(split, ends[split])]
         if row.key == last_key and not row.reason:
             row = row.reject(
@@ -210,10 +210,10 @@ def cut(keyed: tuple[int, Iterable[Row]], plan: Plan, options: ConvertOptions) -
 
 def in_order(row: Row, seed: int) -> tuple[int, str, bool, int, Row]:
     """Returns what rows are sorted by; of those with one key, the one that counts comes first."""
-    return position(seed, row.key), row.key, bool(row.reason), row.number, row
+    return hash_position(seed, row.key), row.key, bool(row.reason), row.number, row
 
 
-class Survey(beam.CombineFn):
+class PlanCombineFn(beam.CombineFn):
     """Row → Plan.
 
     The accumulator is ((split that an input names, class) pairs, inputs, reasons, examples, sum of hashes, costs by
@@ -234,8 +234,8 @@ class Survey(beam.CombineFn):
         else:
             classes.add((row.split, row.label))
         split = choose_split(row, self._options)
-        number, _ = by_bucket(row, self._options.seed)
-        costs[split, number] += cost(row, split, self._options)
+        number, _ = key_by_bucket(row, self._options.seed)
+        costs[split, number] += row_bytes(row, split, self._options)
         # A sum does not depend on the order in which rows come. The folder they lie in is no part of what they are, nor
         # how often an object of a bucket was written.
         what = repr(row._replace(uri="", version=0)).rsplit(", version=0, ", 1)

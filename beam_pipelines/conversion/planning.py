@@ -29,8 +29,8 @@ from apache_beam.pvalue import AsDict, AsSingleton, PCollection
 
 from beam_pipelines import storage
 from beam_pipelines.conversion.output import WORK_NAME
-from beam_pipelines.conversion.plan import Plan, Survey, by_bucket, choose_split, cut, in_order
-from beam_pipelines.conversion.working_folder import Work
+from beam_pipelines.conversion.plan import Plan, PlanCombineFn, assign_shards, choose_split, in_order, key_by_bucket
+from beam_pipelines.conversion.working_folder import WorkingFolder
 from beam_pipelines.images.check import Rejected, stored_bytes
 from beam_pipelines.options import ConvertOptions
 from beam_pipelines.runners import execution
@@ -80,13 +80,14 @@ def build_planning(pipeline: beam.Pipeline, options: ConvertOptions, plan_path: 
     listed = _listed(pipeline, options)
     layout = _layout(listed, options)
     rows = _labelled(listed, layout, options)
-    plan = rows | "Survey" >> beam.CombineGlobally(Survey(options))  # Plan, one
+    plan = rows | "Survey" >> beam.CombineGlobally(PlanCombineFn(options))  # Plan, one
     plan | "Write plan" >> beam.Map(_write_plan, AsSingleton(layout), plan_path)
     (
         rows
-        | "Key by bucket" >> beam.Map(by_bucket, options.seed).with_output_types(tuple[int, Row])
+        | "Key by bucket" >> beam.Map(key_by_bucket, options.seed).with_output_types(tuple[int, Row])
         | "Group buckets" >> beam.GroupByKey()  # (bucket, [Row])
-        | "Cut into shards" >> beam.FlatMap(cut, AsSingleton(plan), options).with_output_types(tuple[str, Row])
+        | "Cut into shards"
+        >> beam.FlatMap(assign_shards, AsSingleton(plan), options).with_output_types(tuple[str, Row])
         | "Group shards" >> beam.GroupByKey()  # (shard, [Row])
         | "Write rows" >> beam.Map(_write_rows, AsSingleton(plan), options)
     )
@@ -179,7 +180,7 @@ def _write_plan(plan: Plan, layout: Layout, path: str) -> None:
 def _write_rows(keyed: tuple[str, Iterable[Row]], plan: Plan, options: ConvertOptions) -> None:
     shard, rows = keyed
     ordered = sorted(rows, key=functools.partial(in_order, seed=options.seed))
-    Work.of(options.output, plan).write_rows(shard, (locate(row, options) for row in ordered))
+    WorkingFolder.of(options.output, plan).write_rows(shard, (locate(row, options) for row in ordered))
 
 
 _ROWS_A_BATCH = 1000  # read together, so that many reads are in flight

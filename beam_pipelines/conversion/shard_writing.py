@@ -27,7 +27,7 @@ from typing import IO, Any, NamedTuple
 
 from beam_pipelines import storage
 from beam_pipelines.conversion.output import create
-from beam_pipelines.conversion.working_folder import Receipt, Rejection, Work
+from beam_pipelines.conversion.working_folder import Receipt, Rejection, WorkingFolder
 from beam_pipelines.images.check import CheckedImage, Rejected, check_image
 from beam_pipelines.options import ConvertOptions
 from beam_pipelines.runners import progress_bar as progress
@@ -97,7 +97,9 @@ def write_shard(
     return receipt
 
 
-def write_planned(shard: str, folder: Work, options: ConvertOptions, num_decoders: int, progress: Progress) -> None:
+def write_planned(
+    shard: str, folder: WorkingFolder, options: ConvertOptions, num_decoders: int, progress: Progress
+) -> None:
     """Writes one shard of a plan, and its receipt last.
 
     Engines run an element again when its worker is lost, or beside a slow one. All runs write the same bytes; one that
@@ -161,7 +163,7 @@ _LOOK_EACH = 0.1  # seconds between two looks at the counts for the bar
 _counts: Any = None  # of this process's siblings and itself: inputs, rejected, bytes
 
 
-def write_shards(shards: list[str], folder: Work, options: ConvertOptions, num_cores: int) -> None:
+def write_shards(shards: list[str], folder: WorkingFolder, options: ConvertOptions, num_cores: int) -> None:
     """Writes those shards of a plan with a process for each core, or with fewer that have several threads each.
 
     Raises:

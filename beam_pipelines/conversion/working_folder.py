@@ -194,7 +194,7 @@ def is_working_file(path: str) -> bool:
 
 
 @dataclasses.dataclass(frozen=True)
-class Work:
+class WorkingFolder:
     """The working folder of one plan.
 
     Attributes:
@@ -206,7 +206,7 @@ class Work:
     name: str
 
     @classmethod
-    def of(cls, output: str, plan: Plan) -> Work:
+    def of(cls, output: str, plan: Plan) -> WorkingFolder:
         """Returns the working folder of a plan."""
         return cls(output, plan.fingerprint[:16])
 
@@ -358,20 +358,20 @@ def _stands(receipt: Receipt, found: dict[str, int]) -> bool:
 
 
 @functools.lru_cache(maxsize=1)
-def _read_plan(folder: Work) -> Plan:
+def _read_plan(folder: WorkingFolder) -> Plan:
     def read(content: bytes) -> Plan:
         plan = Plan.from_json(content)
-        if Work.of(folder.output, plan) != folder:
+        if WorkingFolder.of(folder.output, plan) != folder:
             raise ValueError(f"it is the plan {plan.fingerprint[:16]}")
         return plan
 
     return folder._checked(f"{folder.folder}/plan.json", read)
 
 
-def unfinished(output: str) -> set[Work]:
+def unfinished(output: str) -> set[WorkingFolder]:
     """Returns the working folders that hold a plan."""
     parts = [path.split("/") for path in _working_files(output)]
-    return {Work(output, path[0]) for path in parts if len(path) == 2 and path[1] == "plan.json"}
+    return {WorkingFolder(output, path[0]) for path in parts if len(path) == 2 and path[1] == "plan.json"}
 
 
 def remove(output: str) -> None:
@@ -379,7 +379,7 @@ def remove(output: str) -> None:
     _remove(output, lambda path: True)
 
 
-def remove_one(folder: Work) -> None:
+def remove_one(folder: WorkingFolder) -> None:
     """Removes one plan's working files."""
     _remove(folder.output, lambda path: path.startswith(f"{folder.name}/"))
 
@@ -400,7 +400,7 @@ def _remove(output: str, is_chosen: Callable[[str], bool]) -> None:
     storage.delete_empty([root])
 
 
-def tidy(output: str, keep: set[Work]) -> None:
+def tidy(output: str, keep: set[WorkingFolder]) -> None:
     """Removes what a refused conversion leaves: its working files, and folders that are empty without them."""
     kept = {folder.name for folder in keep} | ({LOCK_NAME} if keep else set())
     _remove(output, lambda path: path.split("/")[0] not in kept)

@@ -23,7 +23,13 @@ from beam_pipelines.options import ImageOptions
 from tpu_input.dataset_format import color_profiles
 from tpu_input.dataset_format.decode_limits import too_large, too_slow
 from tpu_input.dataset_format.jpeg_markers import has_end, is_decoded, misses_its_end, num_scans
-from tpu_input.dataset_format.orientation import FORMATS, KEPT_MODES, has_unknown_range, turn, upright
+from tpu_input.dataset_format.orientation import (
+    FORMATS,
+    KEPT_MODES,
+    apply_orientation,
+    has_unknown_range,
+    orientation_transpose,
+)
 
 SAMPLE_SIDE = 64  # pixels; the mean and deviation of a split come from 64 x 64 pixels of each image
 MEASURED_SIDE = 256  # pixels; the shorter side at which ImageNet's are resized for evaluation
@@ -106,7 +112,7 @@ def _checked(image: Image.Image, data: bytes, options: ImageOptions, with_statis
     with _one_large_at_a_time(_peak_bytes(image, data, scale)):
         pixels = _decode(image, data, scale)
         if fixed or shrink:
-            pixels = upright(image, options.color_profiles, pixels)
+            pixels = apply_orientation(image, options.color_profiles, pixels)
             pixels, data = _encode(_shrunk(pixels, options.resize_shorter), options.quality)
             width, height = pixels.size
         sums, squares = _moments(pixels) if with_statistics else (None, None)
@@ -258,7 +264,7 @@ def _fixes(image: Image.Image, data: bytes, options: ImageOptions) -> list[str]:
     if image.format not in _JPEG:
         return [f"format {image.format}", *profile]
     reasons = [] if image.mode in KEPT_MODES else [f"mode {image.mode}"]
-    if turn(image) is not None:
+    if orientation_transpose(image) is not None:
         reasons.append("orientation")
     if not is_decoded(data):
         reasons.append("lossless JPEG")

@@ -45,7 +45,7 @@ def check_no_links(export_dir: str) -> None:
                 )
 
 
-def keep(
+def prune_exports(
     model_dir: str,
     kind: str,
     step: int,

@@ -45,7 +45,7 @@ def locked(model_dir: str) -> Iterator[None]:
         yield
 
 
-def take_over(model_dir: str) -> Callable[[], None]:
+def claim_lock(model_dir: str) -> Callable[[], None]:
     """Returns a check that no other training has begun in a bucket's `model_dir` since; elsewhere one of nothing.
 
     The last one wins, not the first: after its machine was preempted or killed, a run goes on at once.

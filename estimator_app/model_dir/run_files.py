@@ -65,7 +65,7 @@ def check_free(model_dir: str) -> None:
             )
 
 
-def claim(model_dir: str, config: TrainConfig, command: str = "") -> str:
+def write_run_config(model_dir: str, config: TrainConfig, command: str = "") -> str:
     """Writes config.json, unless `model_dir` holds anything else or a checkpoint of another run.
 
     Where the last checkpoint is damaged, the newest that is whole becomes the last. Returns what was wrong with it, or

@@ -39,7 +39,7 @@ def misfits(spec: Any) -> Iterator[str]:
             yield f"the input's {name} is {_tensor(each)}, and a TPU needs every size fixed: {change}"
 
 
-def wide(spec: Any) -> Iterator[str]:
+def int64_names(spec: Any) -> Iterator[str]:
     """Yields the name of every part that is of 64 bits, which a TPU has not."""
     for name, each in named(spec):
         if each.dtype == tf.int64:

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from estimator_app.preflight.findings import COSTS, FAILS, GOOD, Finding
 from estimator_app.preflight.graph import op_advice
-from estimator_app.preflight.specs import wide
+from estimator_app.preflight.specs import int64_names
 from estimator_app.preflight.step import Step
 from estimator_app.runtime.origin import is_ours, raised_at, users_line
 from estimator_app.runtime.tensorflow_private import function_graph
@@ -72,7 +72,7 @@ def _function(step: Step) -> Any:
 
 
 def _wide_inputs(spec: Any) -> Iterator[Finding]:
-    for name in wide(spec):
+    for name in int64_names(spec):
         yield Finding(
             COSTS,
             f"the input's {name} is int64, of which a TPU makes two numbers of 32 bits",

@@ -81,7 +81,7 @@ def _no_stderr() -> Iterator[None]:
         os.close(nowhere)
 
 
-def mistakes() -> tuple[type[Exception], ...]:
+def user_error_types() -> tuple[type[Exception], ...]:
     """Returns the exceptions that a user's mistake may raise; TensorFlow's own too, once it is imported."""
     tensorflow = sys.modules.get("tensorflow")
     return (ValueError, OSError, ImportError) + ((tensorflow.errors.OpError,) if tensorflow else ())

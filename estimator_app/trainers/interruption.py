@@ -62,7 +62,7 @@ class Backoff:
             delay = min(2 * delay, self.most)
 
 
-def patiently(
+def retry_while_unavailable(
     attempt: Callable[[], T],
     progress: Callable[[], int],
     wait: Callable[[float], object],

@@ -15,7 +15,7 @@ import pytest
 
 from beam_pipelines import storage
 from beam_pipelines.conversion.output import locked
-from beam_pipelines.conversion.working_folder import Work
+from beam_pipelines.conversion.working_folder import WorkingFolder
 from beam_pipelines.convert import convert
 from beam_pipelines.storage import gcs_lock
 from support.conversion import local, options
@@ -142,9 +142,9 @@ def test_who_has_lost_the_lock_does_not_complete_the_dataset(cloud, few_digits, 
         assert lost.wait(20)
         write_plan(folder, plan)
 
-    write_plan = Work.write_plan
+    write_plan = WorkingFolder.write_plan
     monkeypatch.setattr(gcs_lock, "_renew", renew_and_say)
-    monkeypatch.setattr(Work, "write_plan", steal)
+    monkeypatch.setattr(WorkingFolder, "write_plan", steal)
     with pytest.raises(OSError, match="was lost while this process stood still"):
         convert(options(few_digits, f"{bucket}/out"), local())
     found = cloud.files(f"{bucket}/out")

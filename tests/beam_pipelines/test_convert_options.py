@@ -16,7 +16,7 @@ from PIL import Image
 
 from beam_pipelines.conversion import output as lock
 from beam_pipelines.conversion.planning import build_planning
-from beam_pipelines.conversion.working_folder import Work
+from beam_pipelines.conversion.working_folder import WorkingFolder
 from beam_pipelines.convert import build_writing, convert
 from beam_pipelines.options import ImageOptions
 from beam_pipelines.verify import verify
@@ -229,7 +229,7 @@ def test_the_job_graph_is_as_small_for_a_million_lines_as_for_one(tmp_path):
         path.write_text("image,label\n" + "a/b.jpg,c\n" * count)
         opts, pipeline = options(path, tmp_path / "out"), beam.Pipeline(options=local())
         build_planning(pipeline, opts, "plan.json")
-        build_writing(pipeline, opts, Work("out", "0123456789abcdef"))
+        build_writing(pipeline, opts, WorkingFolder("out", "0123456789abcdef"))
         sizes.append(pipeline.to_runner_api().ByteSize())
     assert abs(sizes[1] - sizes[0]) < 1000
     assert max(sizes) < 1_000_000

@@ -13,7 +13,7 @@ from PIL import Image
 from beam_pipelines.images import check
 from beam_pipelines.images.check import CheckedImage, Rejected, check_image, stored_bytes
 from beam_pipelines.options import ImageOptions
-from tpu_input.dataset_format.orientation import upright
+from tpu_input.dataset_format.orientation import apply_orientation
 
 
 def picture(mode: str = "RGB", size: tuple[int, int] = (40, 30)) -> Image.Image:
@@ -249,7 +249,7 @@ def test_a_16_bit_png_is_on_white_where_its_one_transparent_grey_is(transparent)
 def test_sixteen_bits_become_eight_as_they_always_did():
     greys = np.arange(65_536, dtype=np.uint16).reshape(256, 256)
     png = Image.open(io.BytesIO(encoded(Image.fromarray(greys), "PNG")))
-    np.testing.assert_array_equal(np.asarray(upright(png)), greys // 256)
+    np.testing.assert_array_equal(np.asarray(apply_orientation(png)), greys // 256)
 
 
 def test_a_large_image_is_put_on_white_in_bands_as_a_small_one_is(monkeypatch):
@@ -257,4 +257,4 @@ def test_a_large_image_is_put_on_white_in_bands_as_a_small_one_is(monkeypatch):
     pixels = Image.fromarray(random.integers(0, 256, (60, 50, 4), np.uint8))
     expected = Image.alpha_composite(Image.new("RGBA", pixels.size, "white"), pixels).convert("RGB")
     monkeypatch.setattr("tpu_input.dataset_format.orientation._BAND_PIXELS", 7 * 50)
-    np.testing.assert_array_equal(np.asarray(upright(pixels.copy())), np.asarray(expected))
+    np.testing.assert_array_equal(np.asarray(apply_orientation(pixels.copy())), np.asarray(expected))

@@ -18,7 +18,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.pipeline import Pipeline
 
 from beam_pipelines.conversion.planning import make_plan
-from beam_pipelines.conversion.working_folder import Work
+from beam_pipelines.conversion.working_folder import WorkingFolder
 from beam_pipelines.convert import build_writing, convert
 from beam_pipelines.options import ConvertOptions, Source
 from benchmarks.corpus import make_corpus
@@ -117,7 +117,7 @@ def test_counters_of_the_job_say_what_was_written_and_rejected(photographs, whol
     beam_options = PipelineOptions(portable)
     opts = options(photographs, tmp_path / "out")
     plan = make_plan(opts, beam_options)
-    folder = Work.of(opts.output, plan)
+    folder = WorkingFolder.of(opts.output, plan)
     folder.write_plan(plan)
     pipeline = Pipeline(options=beam_options)
     build_writing(pipeline, opts, folder)

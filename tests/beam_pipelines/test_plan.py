@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from beam_pipelines.conversion.plan import Plan, Survey, by_bucket, choose_split, cut
+from beam_pipelines.conversion.plan import Plan, PlanCombineFn, assign_shards, choose_split, key_by_bucket
 from beam_pipelines.conversion.planning import registry
 from beam_pipelines.options import ConvertOptions, Source
 from beam_pipelines.sources.rows import Row
@@ -45,18 +45,18 @@ def rows(count: int) -> list[Row]:
 
 def planned(listed: list[Row], opts: ConvertOptions) -> tuple[Plan, dict[str, list[Row]]]:
     """Plans as the pipeline does, the survey in two accumulators."""
-    survey = Survey(opts)
+    survey = PlanCombineFn(opts)
     parts = [survey.create_accumulator(), survey.create_accumulator()]
     for number, row in enumerate(listed):
         parts[number % 2] = survey.add_input(parts[number % 2], row)
     plan = survey.extract_output(survey.merge_accumulators(parts))
     buckets: dict[int, list[Row]] = {}
     for row in listed:
-        number, _ = by_bucket(row, opts.seed)
+        number, _ = key_by_bucket(row, opts.seed)
         buckets.setdefault(number, []).append(row)
     shards: dict[str, list[Row]] = {}
     for keyed in buckets.items():
-        for name, row in cut(keyed, plan, opts):
+        for name, row in assign_shards(keyed, plan, opts):
             shards.setdefault(name, []).append(row)
     return plan, shards
 

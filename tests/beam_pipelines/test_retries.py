@@ -9,7 +9,7 @@ import pytest
 
 from beam_pipelines.conversion.planning import make_plan
 from beam_pipelines.conversion.shard_writing import write_planned
-from beam_pipelines.conversion.working_folder import Work
+from beam_pipelines.conversion.working_folder import WorkingFolder
 from beam_pipelines.convert import convert
 from beam_pipelines.verify import verify
 from support.conversion import files, local, options
@@ -22,7 +22,7 @@ def planned(few_digits, tmp_path):
     convert(options(few_digits, tmp_path / "once"), local())
     opts = options(few_digits, tmp_path / "out")
     plan = make_plan(opts, local())
-    folder = Work.of(opts.output, plan)
+    folder = WorkingFolder.of(opts.output, plan)
     folder.write_plan(plan)
     return opts, folder, [name for names in plan.shards.values() for name in names], files(tmp_path / "once")
 
@@ -62,14 +62,14 @@ def test_a_worker_that_ends_after_the_commit_changes_nothing_and_leaves_nothing(
 def test_in_a_bucket_a_worker_that_ends_after_the_commit_changes_nothing_and_leaves_nothing(cloud, few_digits):
     opts = options(few_digits, f"{cloud.make_bucket()}/out")
     plan = make_plan(opts, local())
-    folder = Work.of(opts.output, plan)
+    folder = WorkingFolder.of(opts.output, plan)
     folder.write_plan(plan)
     late = overtaken(opts, folder, plan.shards["train"][0])
     assert late is None  # likewise
     assert not verify(opts.output).problems
 
 
-def overtaken(opts, folder: Work, shard: str) -> BaseException | None:
+def overtaken(opts, folder: WorkingFolder, shard: str) -> BaseException | None:
     """Returns what a worker raises that ends a shard after another conversion has committed."""
     begun, committed = threading.Event(), threading.Event()
 

@@ -14,7 +14,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.pipeline import Pipeline
 
 from beam_pipelines.conversion.planning import make_plan
-from beam_pipelines.conversion.working_folder import Work
+from beam_pipelines.conversion.working_folder import WorkingFolder
 from beam_pipelines.convert import build_writing, convert
 from support.conversion import files, local, options
 from support.terminal import open_terminal, read_all
@@ -43,9 +43,9 @@ def test_counters_say_what_was_written_and_rejected(few_digits, tmp_path):
     (few_digits / "0" / "page.jpg").write_text("<html>")
     opts = options(few_digits, tmp_path / "out")
     plan = make_plan(opts, local())
-    Work.of(opts.output, plan).write_plan(plan)
+    WorkingFolder.of(opts.output, plan).write_plan(plan)
     pipeline = Pipeline(options=local())
-    build_writing(pipeline, opts, Work.of(opts.output, plan))
+    build_writing(pipeline, opts, WorkingFolder.of(opts.output, plan))
     result = pipeline.run()
     result.wait_until_finish()
     counters = result.metrics().query(MetricsFilter().with_namespace("jpeg2tpu"))["counters"]

@@ -14,7 +14,7 @@ from estimator_app import train as training
 from estimator_app.__main__ import main
 from estimator_app.config import LOOPS, default_loop
 from estimator_app.model_dir.checkpoints import damage, latest_checkpoint, newest_whole
-from estimator_app.model_dir.run_files import claim
+from estimator_app.model_dir.run_files import write_run_config
 from support.app_fixtures import configured, keras_warns
 
 pytestmark = keras_warns
@@ -114,7 +114,7 @@ def test_a_run_goes_on_from_the_newest_whole_checkpoint(model_dir, digits_datase
     assert path == f"{model_dir}/model.ckpt-{last}"
     assert f"{model_dir}/{name}".removesuffix("00000-of-00001") in wrong
     config = configured(digits_dataset, **OPTIONS, loop=loop_of(model_dir))
-    assert claim(str(model_dir), config) == wrong
+    assert write_run_config(str(model_dir), config) == wrong
     assert latest_checkpoint(str(model_dir)) == tf.train.latest_checkpoint(str(model_dir)) == path
     assert newest_whole(str(model_dir)) == (path, "")
 

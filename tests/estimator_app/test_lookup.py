@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from estimator_app.model_dir.exports import keep
+from estimator_app.model_dir.exports import prune_exports
 from estimator_app.saved_model.find import find_checkpoint, find_export
 
 
@@ -79,7 +79,7 @@ def test_the_exports_of_a_run_that_made_them_elsewhere_are_found_by_its_model_di
     for kind, name in (("last", "8"), ("best", "best/7")):
         (elsewhere / name).mkdir(parents=True)
         (elsewhere / name / "saved_model.pb").touch()
-        keep(model_dir, kind, step=1, parent=str(elsewhere), num=1, export=(elsewhere / name).as_posix)
+        prune_exports(model_dir, kind, step=1, parent=str(elsewhere), num=1, export=(elsewhere / name).as_posix)
     assert find_export(model_dir) == f"{elsewhere}/8"
     (elsewhere / "8" / "saved_model.pb").unlink()
     assert find_export(model_dir) == f"{elsewhere}/best/7"

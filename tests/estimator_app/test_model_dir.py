@@ -13,11 +13,11 @@ from estimator_app.model.metrics import Metrics
 from estimator_app.model_dir.run_files import (
     Finished,
     begun,
-    claim,
     read_command,
     read_config,
     read_finished,
     write_finished,
+    write_run_config,
 )
 from support.app_fixtures import OPTIONS
 from tpu_input import InputConfig
@@ -51,7 +51,7 @@ def changed(**fields) -> TrainConfig:
 
 
 def test_what_was_told_is_read_back_with_the_versions_beside_it(tmp_path):
-    claim(str(tmp_path / "new" / "model"), CONFIG)
+    write_run_config(str(tmp_path / "new" / "model"), CONFIG)
     assert read_config(str(tmp_path / "new" / "model")) == CONFIG
     written = json.loads((tmp_path / "new" / "model" / "config.json").read_text())
     assert set(written["versions"]) == {"python", "tensorflow", "jpeg2tpu"}
@@ -67,9 +67,9 @@ def test_what_was_told_is_read_back_with_the_versions_beside_it(tmp_path):
     ],
 )
 def test_a_run_goes_on_with_options_that_leave_its_weights_alone(tmp_path, fields):
-    claim(str(tmp_path), CONFIG)
+    write_run_config(str(tmp_path), CONFIG)
     begin(tmp_path)
-    claim(str(tmp_path), changed(**fields))
+    write_run_config(str(tmp_path), changed(**fields))
     assert read_config(str(tmp_path)) == changed(**fields)
 
 
@@ -91,24 +91,24 @@ def test_a_run_goes_on_with_options_that_leave_its_weights_alone(tmp_path, field
     ],
 )
 def test_another_run_is_refused_and_every_difference_named(tmp_path, fields, message):
-    claim(str(tmp_path), CONFIG)
+    write_run_config(str(tmp_path), CONFIG)
     begin(tmp_path)
     with pytest.raises(ValueError, match=message):
-        claim(str(tmp_path), changed(**fields))
+        write_run_config(str(tmp_path), changed(**fields))
     assert read_config(str(tmp_path)) == CONFIG
 
 
 def test_a_run_can_end_earlier_than_was_said_but_not_before_what_is_done(tmp_path):
-    claim(str(tmp_path), CONFIG)
+    write_run_config(str(tmp_path), CONFIG)
     begin(tmp_path, step=7)
-    claim(str(tmp_path), changed(train_steps=7))
+    write_run_config(str(tmp_path), changed(train_steps=7))
     with pytest.raises(ValueError, match="its --train_steps cannot be 6, for step 7 is done; give another"):
-        claim(str(tmp_path), changed(train_steps=6))
+        write_run_config(str(tmp_path), changed(train_steps=6))
 
 
 def test_a_run_that_never_began_gives_way(tmp_path):
-    claim(str(tmp_path), CONFIG)
-    claim(str(tmp_path), changed(learning_rate=0.2))
+    write_run_config(str(tmp_path), CONFIG)
+    write_run_config(str(tmp_path), changed(learning_rate=0.2))
     assert read_config(str(tmp_path)).learning_rate == 0.2
 
 
@@ -116,15 +116,15 @@ def test_a_run_that_is_extended_keeps_the_learning_rates_that_it_began_with(digi
     options = OPTIONS | {"dataset": digits_dataset.path, "learning_rate": None, "decay_steps": None}
     first = TrainConfig.of(digits_dataset, options, begun(str(tmp_path)))
     assert (first.decay_steps, first.warmup_steps, first.learning_rate) == (20, 1, 0.1 * 16 / 256)
-    claim(str(tmp_path), first)
+    write_run_config(str(tmp_path), first)
     assert begun(str(tmp_path)) is None  # told, but nothing is trained yet
     begin(tmp_path)
     longer = TrainConfig.of(digits_dataset, options | {"train_steps": 50}, begun(str(tmp_path)))
-    claim(str(tmp_path), longer)
+    write_run_config(str(tmp_path), longer)
     assert longer.schedule == first.schedule
     other = TrainConfig.of(digits_dataset, options | {"train_steps": 50, "decay_steps": 50}, begun(str(tmp_path)))
     with pytest.raises(ValueError, match="its --decay_steps is 20, not 50"):
-        claim(str(tmp_path), other)
+        write_run_config(str(tmp_path), other)
 
 
 @pytest.mark.parametrize(("optimizer", "rate", "decay"), [("momentum", 0.1, 1e-4), ("adamw", 0.00025, 0.05)])
@@ -144,7 +144,7 @@ def test_checkpoints_without_a_config_are_somebody_elses(tmp_path):
     with pytest.raises(
         ValueError, match=r"holds no config.json but checkpoint, model.ckpt-1.data-.*, so it is something"
     ):
-        claim(str(tmp_path), CONFIG)
+        write_run_config(str(tmp_path), CONFIG)
     assert not (tmp_path / "config.json").exists()
 
 
@@ -154,12 +154,12 @@ def test_a_folder_of_foreign_files_is_refused_with_the_first_of_their_names(tmp_
     with pytest.raises(
         ValueError, match=r"but a.jpg, b.jpg, c.jpg, d.jpg, e.jpg and 2 more, so it is something else's"
     ):
-        claim(str(tmp_path), CONFIG)
+        write_run_config(str(tmp_path), CONFIG)
 
 
 def test_hidden_files_are_nobodys(tmp_path):
     (tmp_path / ".DS_Store").touch()
-    claim(str(tmp_path), CONFIG, "python -m estimator_app train --dataset=d")
+    write_run_config(str(tmp_path), CONFIG, "python -m estimator_app train --dataset=d")
     assert read_command(str(tmp_path)) == "python -m estimator_app train --dataset=d"
 
 
@@ -180,7 +180,7 @@ def test_a_run_of_an_earlier_build_is_refused_and_what_helps_is_said(tmp_path):
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="cannot write to"):
-        claim(str(tmp_path / "file" / "model"), CONFIG)
+        write_run_config(str(tmp_path / "file" / "model"), CONFIG)
 
 
 @pytest.mark.parametrize(

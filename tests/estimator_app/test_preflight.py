@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from estimator_app.config import default_loop
-from estimator_app.model_dir.run_files import claim
+from estimator_app.model_dir.run_files import write_run_config
 from support.app_commands import FLAGS, refused, run
 from support.app_fixtures import configured, keras_warns
 
@@ -63,7 +63,7 @@ def test_what_other_machines_are_for_is_not_asked_of_this_one(capsys, digits_dat
 
 
 def test_the_options_of_another_run_than_the_model_dir_s_are_told(capsys, digits_dataset, tmp_path):
-    claim(str(tmp_path), configured(digits_dataset, image_size=28, loop=LOOP))
+    write_run_config(str(tmp_path), configured(digits_dataset, image_size=28, loop=LOOP))
     tf.train.Checkpoint(global_step=tf.Variable(7)).save(f"{tmp_path}/model.ckpt")
     code, out, _ = run(capsys, *asked(digits_dataset, f"--model_dir={tmp_path}", "--train_steps=6"))
     assert code == 1

@@ -10,7 +10,7 @@ from PIL import Image
 
 from beam_pipelines.images.check import check_image
 from beam_pipelines.options import ImageOptions
-from estimator_app.predict import as_stored, predict
+from estimator_app.predict import normalize_image, predict
 from estimator_app.saved_model.classifier import load_classifier
 from support.app_fixtures import keras_warns
 from support.oriented import ORIENTED, directory, jpeg
@@ -31,8 +31,8 @@ def encoded(image: Image.Image, kind: str, orientation: int = 1, **options) -> b
 @pytest.mark.parametrize("orientation", range(10))
 def test_a_photograph_is_turned_as_its_exif_says_and_an_upright_one_is_left_alone(orientation):
     photo = encoded(PICTURE, "JPEG", orientation)
-    assert as_stored(photo) == check_image(photo, ImageOptions()).encoded
-    assert (as_stored(photo) == photo) == (orientation in (0, 1, 9))
+    assert normalize_image(photo) == check_image(photo, ImageOptions()).encoded
+    assert (normalize_image(photo) == photo) == (orientation in (0, 1, 9))
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "I;16"])
@@ -40,7 +40,7 @@ def test_a_png_of_any_mode_is_stored_on_white_as_rgb_or_grey(mode):
     image = Image.fromarray(PIXELS) if mode == "RGBA" else PICTURE
     image = image.convert("I").point(lambda value: value * 256).convert(mode) if mode == "I;16" else image.convert(mode)
     png = encoded(image, "PNG", 6)
-    assert as_stored(png) == check_image(png, ImageOptions()).encoded
+    assert normalize_image(png) == check_image(png, ImageOptions()).encoded
 
 
 @pytest.mark.parametrize(
@@ -49,17 +49,17 @@ def test_a_png_of_any_mode_is_stored_on_white_as_rgb_or_grey(mode):
 def test_other_formats_and_colours_are_stored_likewise(kind, mode):
     buffer = io.BytesIO()
     PICTURE.convert(mode).save(buffer, kind)
-    assert as_stored(buffer.getvalue()) == check_image(buffer.getvalue(), ImageOptions()).encoded
+    assert normalize_image(buffer.getvalue()) == check_image(buffer.getvalue(), ImageOptions()).encoded
 
 
 def test_what_is_no_single_image_is_told_apart():
-    assert as_stored(b"") == b""
-    assert as_stored(b"hello") == b"hello"
+    assert normalize_image(b"") == b""
+    assert normalize_image(b"hello") == b"hello"
     buffer = io.BytesIO()
     PICTURE.save(buffer, "GIF", save_all=True, append_images=[PICTURE.rotate(90)])
-    assert str(as_stored(buffer.getvalue())) == "GIF of 2 frames; give one of them as a file"
-    assert str(as_stored(encoded(PICTURE, "PNG")[:-900])) == "a damaged PNG file"
-    assert str(as_stored(encoded(PICTURE, "JPEG", 6)[:-900])) == "a damaged JPEG file"
+    assert str(normalize_image(buffer.getvalue())) == "GIF of 2 frames; give one of them as a file"
+    assert str(normalize_image(encoded(PICTURE, "PNG")[:-900])) == "a damaged PNG file"
+    assert str(normalize_image(encoded(PICTURE, "JPEG", 6)[:-900])) == "a damaged JPEG file"
 
 
 @pytest.mark.long
@@ -77,7 +77,7 @@ def test_a_sideways_photograph_is_classified_as_its_record_is(finished, digits, 
 
 def test_odd_exif_and_unknown_ranges_are_taken_as_a_conversion_takes_them():
     odd = jpeg(directory(ORIENTED, (0x0100, 2, 4, b"abc\0")))
-    assert as_stored(odd) == check_image(odd, ImageOptions()).encoded != odd
+    assert normalize_image(odd) == check_image(odd, ImageOptions()).encoded != odd
     floats = io.BytesIO()
     PICTURE.convert("F").save(floats, "TIFF")
-    assert str(as_stored(floats.getvalue())).startswith("TIFF of mode F, whose black and white are unknown")
+    assert str(normalize_image(floats.getvalue())).startswith("TIFF of mode F, whose black and white are unknown")

@@ -13,7 +13,7 @@ import tensorflow as tf
 pytest.importorskip("tensorflow_estimator", reason="TPUEstimator ends with TensorFlow 2.15")
 
 from estimator_app.runtime.tpu import Tpu, Unreachable
-from estimator_app.trainers.interruption import Backoff, patiently
+from estimator_app.trainers.interruption import Backoff, retry_while_unavailable
 
 ENVIRONMENT = ("TPU_NAME", "TPU_CONFIG", "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS", "TPU_API_DISCOVERY_URL")
 
@@ -162,7 +162,7 @@ def test_a_lost_tpu_is_waited_for_and_progress_begins_the_waiting_anew():
             raise errors.pop(0)
         return "done"
 
-    found = patiently(attempt, lambda: next(steps), waited.append, said.append, Backoff(10, 40, 1000))
+    found = retry_while_unavailable(attempt, lambda: next(steps), waited.append, said.append, Backoff(10, 40, 1000))
     assert found == "done"
     assert [5 <= waited[0] <= 10, 5 <= waited[1] <= 10, 10 <= waited[2] <= 20] == [True] * 3
     assert said[1].startswith("the TPU is away (Socket closed); trying again from step 100 in ")
@@ -174,5 +174,5 @@ def test_waiting_ends_and_says_that_the_command_goes_on():
 
     waited: list[float] = []
     with pytest.raises(ValueError, match=r"no TPU for 100 s \(Session is gone\); the same command goes on from step 7"):
-        patiently(attempt, lambda: 7, waited.append, lambda line: None, Backoff(10, 40, 100))
+        retry_while_unavailable(attempt, lambda: 7, waited.append, lambda line: None, Backoff(10, 40, 100))
     assert sum(waited) == pytest.approx(100)

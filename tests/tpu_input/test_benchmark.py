@@ -9,7 +9,7 @@ import pytest
 
 from tpu_input import InputConfig, __main__
 from tpu_input.benchmark.measure import Cost, Measured
-from tpu_input.benchmark.report import bound, describe
+from tpu_input.benchmark.report import bottleneck, describe
 from tpu_input.benchmark.stages import stages
 from tpu_input.benchmark.variations import changes, sampled
 from tpu_input.pipeline.images import decode_whole
@@ -74,13 +74,13 @@ def test_a_cache_that_would_not_fit_is_said_and_not_tried(digits_dataset, tmp_pa
 
 
 def test_the_verdict_names_the_stage_that_costs_most():
-    assert bound(measured()) == "Decoding bounds it: 50% of the CPU time."
+    assert bottleneck(measured()) == "Decoding bounds it: 50% of the CPU time."
 
 
 def test_the_verdict_names_waiting_where_the_cores_are_idle():
     idle = {name: dataclasses.replace(cost, images_per_second=300) for name, cost in measured().stages.items()}
-    assert "Waiting bounds it" in bound(measured(stages=idle))
-    assert "read alone gives 300 images/s" in bound(measured(stages=idle))
+    assert "Waiting bounds it" in bottleneck(measured(stages=idle))
+    assert "read alone gives 300 images/s" in bottleneck(measured(stages=idle))
 
 
 def test_the_report_says_what_a_need_takes_and_what_changes_gain():

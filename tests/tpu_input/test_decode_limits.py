@@ -19,7 +19,7 @@ from beam_pipelines.images import check
 from beam_pipelines.images.check import Rejected, check_image
 from beam_pipelines.options import ImageOptions
 from beam_pipelines.report.thumbnails import thumbnail
-from estimator_app.predict import as_stored
+from estimator_app.predict import normalize_image
 from tpu_input.dataset_format.decode_limits import MAX_PIXELS, PILLOW_MAX_PIXELS
 from tpu_input.dataset_format.jpeg_markers import num_scans
 
@@ -76,7 +76,7 @@ def test_a_small_file_of_many_pixels_is_refused_before_it_takes_memory(tmp_path)
     assert seen.startswith("too_large: 13300 x 13300 are 176,890,000 pixels, at most 50,000,000 are decoded")
     assert "--max_pixels=50000000" in seen
     assert peak < before + 20_000_000
-    answer = as_stored(data)
+    answer = normalize_image(data)
     assert isinstance(answer, ValueError)
     assert str(answer).startswith("13300 x 13300 are 176,890,000 pixels")
 
@@ -151,7 +151,7 @@ def test_a_jpeg_of_hundreds_of_scans_is_refused_with_the_numbers():
     assert "510 scans over 7000 x 7000 pixels each are 24,990,000,000 pixels" in caught.value.detail
     assert "at most 2,000,000,000" in caught.value.detail
     assert "--max_pixels=50000000" in caught.value.detail
-    assert "510 scans" in str(as_stored(data))
+    assert "510 scans" in str(normalize_image(data))
     assert thumbnail(data) is None
 
 

@@ -42,7 +42,7 @@ def test_parse_gives_the_jpeg_and_the_label_counted_from_zero():
 def test_a_label_beyond_int32_becomes_none_that_a_class_has(label, parsed):
     serialized = record_format.encode(RECORD._replace(label=label))
     assert record_format.parse(tf.constant(serialized))["label"].numpy() == parsed
-    assert record_format.parse_wide(tf.constant(serialized))["label"].numpy() == label
+    assert record_format.parse_int64(tf.constant(serialized))["label"].numpy() == label
 
 
 def test_tensorflow_reads_the_frames_and_we_read_tensorflow_s(tmp_path):

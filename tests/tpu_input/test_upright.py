@@ -12,7 +12,7 @@ from PIL import Image, ImageOps
 from beam_pipelines.images.check import check_image
 from beam_pipelines.options import ImageOptions
 from support.oriented import ORIENTED, directory, jpeg
-from tpu_input.dataset_format.orientation import upright
+from tpu_input.dataset_format.orientation import apply_orientation
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -21,7 +21,7 @@ def test_images_are_turned_as_pillow_turns_them(orientation):
     exif, buffer = Image.Exif(), io.BytesIO()
     exif[0x0112] = orientation
     Image.fromarray(pixels).save(buffer, "PNG", exif=exif)
-    np.testing.assert_array_equal(upright(Image.open(buffer)), ImageOps.exif_transpose(Image.open(buffer)))
+    np.testing.assert_array_equal(apply_orientation(Image.open(buffer)), ImageOps.exif_transpose(Image.open(buffer)))
 
 
 @pytest.mark.parametrize("kind", [(2, 4, b"abc\0"), (7, 4, b"abcd"), (11, 1, struct.pack("<f", 1.5))])

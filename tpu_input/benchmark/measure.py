@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 
-from tpu_input.benchmark.stages import Way, single_threaded, stages
+from tpu_input.benchmark.stages import Candidate, single_threaded, stages
 from tpu_input.benchmark.variations import changes, decode_alone, sampled
 from tpu_input.config import InputConfig
 from tpu_input.dataset_format.records import Manifest
@@ -90,7 +90,7 @@ def measure(
       ValueError: There is no such split, or too little memory for config.cache.
     """
     start_bytes = _peak_bytes()
-    _run(Way.of(manifest, config, split, batch_size), num_images)
+    _run(Candidate.of(manifest, config, split, batch_size), num_images)
     peak_bytes = _peak_bytes()
     config = dataclasses.replace(config, shuffle_records=batch_size)
     ways = stages(manifest, config, split, batch_size)
@@ -119,7 +119,7 @@ def whole_cost(
     Raises:
       ValueError: There is no such split, or too little memory for config.cache.
     """
-    way = Way.of(manifest, dataclasses.replace(config, shuffle_records=batch_size), split, batch_size)
+    way = Candidate.of(manifest, dataclasses.replace(config, shuffle_records=batch_size), split, batch_size)
     return _in_turn({"whole": way}, num_images, rounds)["whole"]
 
 
@@ -138,12 +138,12 @@ def single_threaded_rate(
     return 1000 / max(min(_run(way, num_images)[1] for _ in range(rounds)) for way in ways.values())
 
 
-def _in_turn(ways: Mapping[str, Way], num_images: int, rounds: int) -> dict[str, Cost]:
+def _in_turn(ways: Mapping[str, Candidate], num_images: int, rounds: int) -> dict[str, Cost]:
     runs = [{name: _run(way, num_images) for name, way in ways.items()} for _ in range(rounds)]
     return {name: Cost(*map(statistics.median, zip(*(run[name] for run in runs), strict=True))) for name in ways}
 
 
-def _run(way: Way, num_images: int) -> tuple[float, float]:
+def _run(way: Candidate, num_images: int) -> tuple[float, float]:
     """Returns (images a second, CPU milliseconds an image), after a first batch that is not counted."""
     batches = -(-num_images // way.images)
     iterator = iter(untuned(way.make().take(batches + 1)))

@@ -39,7 +39,7 @@ def describe(measured: Measured, need: float | None) -> Iterator[str]:
         f"{whole.images_per_second:,.0f} images/s here, {whole.cpu_ms:.2f} CPU ms an image; {measured.cores} cores are "
         f"busy {measured.busy:.0%} of the time."
     )
-    yield bound(measured)
+    yield bottleneck(measured)
     alone = measured.decode_alone.cpu_ms
     yield (
         f"Decoding all pixels alone, the decoder's limit, takes {alone:.2f} ms; the whole {whole.cpu_ms / alone:.2f} "
@@ -50,7 +50,7 @@ def describe(measured: Measured, need: float | None) -> Iterator[str]:
     yield from _changes(measured)
 
 
-def bound(measured: Measured) -> str:
+def bottleneck(measured: Measured) -> str:
     """Returns what bounds the input."""
     if measured.busy < _BUSY:
         first, cost = next(iter(measured.stages.items()))

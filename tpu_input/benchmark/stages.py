@@ -22,7 +22,7 @@ from tpu_input.train import crops_of_decoded, crops_of_records, make_train_input
 
 
 @dataclasses.dataclass(frozen=True)
-class Way:
+class Candidate:
     """Something to be timed.
 
     Attributes:
@@ -34,13 +34,13 @@ class Way:
     images: int
 
     @classmethod
-    def of(cls, manifest: Manifest, config: InputConfig, split: str, batch_size: int) -> Way:
+    def of(cls, manifest: Manifest, config: InputConfig, split: str, batch_size: int) -> Candidate:
         """Returns the whole, as training calls it."""
         input_fn = make_train_input_fn(manifest, config, split)
         return cls(lambda: input_fn({"batch_size": batch_size}), batch_size)
 
 
-def single_threaded(manifest: Manifest, config: InputConfig, split: str, batch_size: int) -> dict[str, Way]:
+def single_threaded(manifest: Manifest, config: InputConfig, split: str, batch_size: int) -> dict[str, Candidate]:
     """Returns a way for each part of training's input that one thread does, however many cores there are.
 
     "read" is reading and shuffling records, of a dataset on this machine; "batch" is putting images into batches.
@@ -60,10 +60,10 @@ def single_threaded(manifest: Manifest, config: InputConfig, split: str, batch_s
         example = {"image": black, "weight": tf.constant(1.0)}, tf.constant(0)
         return tf.data.Dataset.from_tensors(example).repeat().batch(batch_size, drop_remainder=True)
 
-    return {"read": Way(read, batch_size * config.echo), "batch": Way(batch, batch_size)}
+    return {"read": Candidate(read, batch_size * config.echo), "batch": Candidate(batch, batch_size)}
 
 
-def stages(manifest: Manifest, config: InputConfig, split: str, batch_size: int) -> dict[str, Way]:
+def stages(manifest: Manifest, config: InputConfig, split: str, batch_size: int) -> dict[str, Candidate]:
     """Returns a way for each stage, in order, each with all before it; those that config.cache leaves out are left out.
 
     Args:
@@ -77,17 +77,17 @@ def stages(manifest: Manifest, config: InputConfig, split: str, batch_size: int)
     one_pixel = dataclasses.replace(config, image_size=1, dtype="uint8", augment=None)
     unlaid = dataclasses.replace(config, layout="NHWC")
 
-    def counted(config: InputConfig) -> Way:
+    def counted(config: InputConfig) -> Candidate:
         return _counted(lambda: crops(manifest, split, Host(), config, 0), batch_size, config.echo)
 
     found = {} if config.cache else _until_decoding(manifest, config, split, batch_size)
     found |= {"decode": counted(one_pixel), "resize": counted(config)}
-    found["batch"] = Way.of(manifest, unlaid, split, batch_size)
-    found["layout"] = Way.of(manifest, config, split, batch_size)
+    found["batch"] = Candidate.of(manifest, unlaid, split, batch_size)
+    found["layout"] = Candidate.of(manifest, config, split, batch_size)
     return found
 
 
-def _until_decoding(manifest: Manifest, config: InputConfig, split: str, batch_size: int) -> dict[str, Way]:
+def _until_decoding(manifest: Manifest, config: InputConfig, split: str, batch_size: int) -> dict[str, Candidate]:
     def read() -> tf.data.Dataset:
         order = tf.range(len(manifest.split(split).shards))
         return records(manifest, split, Host(), config, order).repeat()
@@ -116,7 +116,7 @@ def _until_decoding(manifest: Manifest, config: InputConfig, split: str, batch_s
     return found
 
 
-def _counted(make: Callable[[], tf.data.Dataset], batch_size: int, images: int) -> Way:
+def _counted(make: Callable[[], tf.data.Dataset], batch_size: int, images: int) -> Candidate:
     """Returns a way whose elements are dropped where they arise, so that no copy of them is timed."""
     one = plain(lambda *_: tf.constant(True))
-    return Way(lambda: make().map(one).batch(batch_size, drop_remainder=True), batch_size * images)
+    return Candidate(lambda: make().map(one).batch(batch_size, drop_remainder=True), batch_size * images)

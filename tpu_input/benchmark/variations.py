@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tpu_input.benchmark.stages import Way
+from tpu_input.benchmark.stages import Candidate
 from tpu_input.config import InputConfig
 from tpu_input.dataset_format.records import Manifest, Record, RecordSpec, Shard, encode, frame, parse, shard_name
 from tpu_input.pipeline.caching import cache_bytes, check_memory
@@ -40,7 +40,7 @@ def sampled(manifest: Manifest, config: InputConfig, split: str) -> list[bytes]:
     return sample
 
 
-def decode_alone(sample: Sequence[bytes], manifest: Manifest, batch_size: int) -> Way:
+def decode_alone(sample: Sequence[bytes], manifest: Manifest, batch_size: int) -> Candidate:
     """Returns the decoding of all pixels of files in memory, and nothing else."""
 
     @plain
@@ -51,12 +51,12 @@ def decode_alone(sample: Sequence[bytes], manifest: Manifest, batch_size: int) -
         encoded = tf.data.Dataset.from_tensor_slices(tf.constant(sample)).repeat()
         return encoded.map(height, num_parallel_calls=PARALLEL_DECODES).batch(batch_size, drop_remainder=True)
 
-    return Way(make, batch_size)
+    return Candidate(make, batch_size)
 
 
 def changes(
     manifest: Manifest, config: InputConfig, split: str, batch_size: int, sample: Sequence[bytes], folder: str
-) -> tuple[dict[str, Way], tuple[str, ...]]:
+) -> tuple[dict[str, Candidate], tuple[str, ...]]:
     """Returns (the whole with one thing changed, by what that is; what cannot be tried, with why).
 
     Args:
@@ -68,14 +68,14 @@ def changes(
       folder: Where they may be stored smaller.
     """
     found = {
-        f"{name}={value!r}": Way.of(manifest, dataclasses.replace(config, **{name: value}), split, batch_size)
+        f"{name}={value!r}": Candidate.of(manifest, dataclasses.replace(config, **{name: value}), split, batch_size)
         for name, value in _others(config, len(manifest.split(split).shards)).items()
     }
     side = round(config.image_size / config.eval_crop)
     smaller = _stored_smaller(manifest, split, sample, side, folder)
     if smaller:
         name = f"stored smaller (convert --resize_shorter={side})"
-        found[name] = Way.of(smaller, config, split, batch_size)
+        found[name] = Candidate.of(smaller, config, split, batch_size)
     not_tried = []
     for cache in () if config.cache else ("records", "decoded"):
         cached = dataclasses.replace(config, cache=cache)
@@ -87,7 +87,7 @@ def changes(
         except ValueError as error:
             not_tried.append(str(error))
             continue
-        found[f"cache={cache!r}"] = Way.of(part, cached, split, batch_size)
+        found[f"cache={cache!r}"] = Candidate.of(part, cached, split, batch_size)
     return found, tuple(not_tried)
 
 

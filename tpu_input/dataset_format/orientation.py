@@ -35,7 +35,7 @@ def has_unknown_range(image: Image.Image) -> bool:
     return image.mode == "F"
 
 
-def turn(image: Image.Image) -> Image.Transpose | None:
+def orientation_transpose(image: Image.Image) -> Image.Transpose | None:
     """Returns what makes an image upright, None if it is; also where its EXIF cannot be read, as viewers do."""
     try:
         return _TURNS.get(image.getexif().get(ExifTags.Base.Orientation, 1))
@@ -45,7 +45,7 @@ def turn(image: Image.Image) -> Image.Transpose | None:
         return None
 
 
-def upright(image: Image.Image, profiles: str = "convert", pixels: Image.Image | None = None) -> Image.Image:
+def apply_orientation(image: Image.Image, profiles: str = "convert", pixels: Image.Image | None = None) -> Image.Image:
     """Returns the image as a viewer shows it: turned, in sRGB, RGB or greyscale, on white where it is transparent.
 
     Args:
@@ -53,7 +53,9 @@ def upright(image: Image.Image, profiles: str = "convert", pixels: Image.Image |
       profiles: "convert": colors become sRGB as the image's ICC profile says; "ignore": their numbers stay.
       pixels: The image's, where something else than Pillow has decoded them; perhaps smaller.
     """
-    change = turn(image)  # ImageOps.exif_transpose() would also write the EXIF anew, and fail at odd tags
+    change = orientation_transpose(
+        image
+    )  # ImageOps.exif_transpose() would also write the EXIF anew, and fail at odd tags
     pixels = pixels or image
     pixels.load()
     profiled = image if profiles == "convert" and color_profiles.effect(image) == "converted" else None

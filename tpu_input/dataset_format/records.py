@@ -43,8 +43,8 @@ __all__ = [
     "encode",
     "frame",
     "parse",
+    "parse_int64",
     "parse_shard_name",
-    "parse_wide",
     "read_frames",
     "shard_name",
     "valid_split",
@@ -158,11 +158,11 @@ def parse(serialized: Any, first_label: int = 0, spec: RecordSpec | None = None)
     """
     import tensorflow as tf
 
-    example = parse_wide(serialized, first_label, spec)
+    example = parse_int64(serialized, first_label, spec)
     return example | {"label": tf.saturate_cast(example["label"], tf.int32)}
 
 
-def parse_wide(serialized: Any, first_label: int = 0, spec: RecordSpec | None = None) -> dict[str, Any]:
+def parse_int64(serialized: Any, first_label: int = 0, spec: RecordSpec | None = None) -> dict[str, Any]:
     """Returns what parse() does, with an int64 label as it is on disk: to check it before it is cast saves an op."""
     import tensorflow as tf
 

@@ -15,11 +15,11 @@ from typing import Any
 import tensorflow as tf
 
 from tpu_input.config import InputConfig
-from tpu_input.dataset_format.records import Manifest, parse_wide
-from tpu_input.pipeline.images import looks_whole
+from tpu_input.dataset_format.records import Manifest, parse_int64
+from tpu_input.pipeline.images import has_magic_bytes
 from tpu_input.pipeline.reading import plain
 
-# (encoded, number of the example on this host, whether looks_whole() said yes) -> [image_size, image_size, 3], or a
+# (encoded, number of the example on this host, whether has_magic_bytes() said yes) -> [image_size, image_size, 3], or a
 # tuple of them
 Crop = Callable[[tf.Tensor, tf.Tensor, bool], Any]
 # Records that are decoded at the same time or wait for a core: so many cores at 0.8 ms an image feed any TPU of a host.
@@ -79,11 +79,11 @@ def _attempt(
 ) -> Callable[[tf.Tensor, tf.Tensor], _Image]:
     """Returns a function (example number, serialized) -> (image, label, whether it could be decoded)."""
 
-    def carefully(looked: bool, *record: tf.Tensor) -> _Image:
+    def carefully(magic_checked: bool, *record: tf.Tensor) -> _Image:
         @plain
         def straight(number: tf.Tensor, serialized: tf.Tensor) -> _Image:
-            example = parse_wide(serialized, manifest.first_label, manifest.record)
-            return crop(example["encoded"], number, looked), example["label"], tf.constant(True)
+            example = parse_int64(serialized, manifest.first_label, manifest.record)
+            return crop(example["encoded"], number, magic_checked), example["label"], tf.constant(True)
 
         failed = (black, tf.constant(0, tf.int64), tf.constant(False))
         tried = tf.data.Dataset.from_tensors(record).map(straight).ignore_errors()
@@ -93,9 +93,9 @@ def _attempt(
         return image
 
     def by_looks(number: tf.Tensor, serialized: tf.Tensor) -> _Image:
-        example = parse_wide(serialized, manifest.first_label, manifest.record)
+        example = parse_int64(serialized, manifest.first_label, manifest.record)
         image: _Image = tf.cond(
-            looks_whole(example["encoded"], manifest.record),
+            has_magic_bytes(example["encoded"], manifest.record),
             lambda: (crop(example["encoded"], number, True), example["label"], tf.constant(True)),
             lambda: carefully(False, number, serialized),
         )

@@ -72,7 +72,7 @@ _PNG_BEGIN, _PNG_END = b"\x89PNG\r\n\x1a\n", b"IEND\xaeB`\x82"
 
 
 def decode_for_training(
-    encoded: tf.Tensor, seed: tf.Tensor, config: InputConfig, record: RecordSpec = _OURS, looked: bool = False
+    encoded: tf.Tensor, seed: tf.Tensor, config: InputConfig, record: RecordSpec = _OURS, magic_checked: bool = False
 ) -> Any:
     """Returns a random crop, perhaps mirrored: [image_size, image_size, 3] of config.dtype in [0, 255].
 
@@ -84,7 +84,7 @@ def decode_for_training(
         that are made of it, and so do the crops of config.echo.
       config: For image_size, dtype, crop_area, crop_aspect, flip, augment and echo.
       record: How `encoded` is encoded.
-      looked: Whether looks_whole() said yes, so that the decoder need not look what it is.
+      magic_checked: Whether has_magic_bytes() said yes, so that the decoder need not look what it is.
     """
     if config.echo == 1:
         seeds = [seed]
@@ -94,7 +94,7 @@ def decode_for_training(
     def windows(shape: tf.Tensor) -> list[tf.Tensor]:
         return [random_window(shape, seed_for(of, "window"), config) for of in seeds]
 
-    images = _crops(encoded, windows, config, record, looked)
+    images = _crops(encoded, windows, config, record, magic_checked)
     if config.flip:
         flips = [seed_for(of, "flip") for of in seeds]
         images = [tf.image.stateless_random_flip_left_right(*pair) for pair in zip(images, flips, strict=True)]
@@ -104,7 +104,7 @@ def decode_for_training(
 
 
 def decode_for_evaluation(
-    encoded: tf.Tensor, config: InputConfig, record: RecordSpec = _OURS, looked: bool = False
+    encoded: tf.Tensor, config: InputConfig, record: RecordSpec = _OURS, magic_checked: bool = False
 ) -> tf.Tensor:
     """Returns the centred square: [image_size, image_size, 3] of config.dtype in [0, 255]; also what serving sees.
 
@@ -112,13 +112,13 @@ def decode_for_evaluation(
       encoded: Scalar string, a JPEG or PNG file or what `record` says.
       config: For image_size, dtype and eval_crop.
       record: How `encoded` is encoded.
-      looked: Whether looks_whole() said yes, so that the decoder need not look what it is.
+      magic_checked: Whether has_magic_bytes() said yes, so that the decoder need not look what it is.
     """
-    (image,) = _crops(encoded, lambda shape: [centre_window(shape, config.eval_crop)], config, record, looked)
+    (image,) = _crops(encoded, lambda shape: [centre_window(shape, config.eval_crop)], config, record, magic_checked)
     return image
 
 
-def looks_whole(encoded: tf.Tensor, record: RecordSpec) -> tf.Tensor:
+def has_magic_bytes(encoded: tf.Tensor, record: RecordSpec) -> tf.Tensor:
     """Returns a scalar bool: whether a file begins and ends as its encoding does; costs nothing, proves nothing."""
     if record.raw_shape:
         return tf.equal(tf.strings.length(encoded), tf.reduce_prod(record.raw_shape))
@@ -158,7 +158,7 @@ def _crops(
     choose: Callable[[tf.Tensor], list[tf.Tensor]],
     config: InputConfig,
     record: RecordSpec,
-    looked: bool,
+    magic_checked: bool,
 ) -> list[tf.Tensor]:
     """Returns an image for each window that `choose`, given the shape [height, width, 3], asks for."""
     encoded = tf.convert_to_tensor(encoded)
@@ -183,7 +183,7 @@ def _crops(
 
     if record.encoding != "jpeg" or encoded.dtype != tf.string:
         return full()
-    if looked:
+    if magic_checked:
         return fused()
     return list(tf.cond(_begins(encoded, _JPEG_BEGIN), fused, full))
 
