@@ -8,7 +8,6 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 if __name__ == "__main__":
@@ -33,6 +32,7 @@ from beam_pipelines.sample_digits import write_sample  # noqa: E402
 from beam_pipelines.sources.read_ahead import num_cores  # noqa: E402
 from beam_pipelines.verify import verify  # noqa: E402
 from tpu_input.command_line import Parser, Unread, exit_code, print_error, print_line, sigterm_raises, unread  # noqa: E402
+from tpu_input.command_line.jpeg2tpu import add_command  # noqa: E402
 from tpu_input.dataset_format.decode_limits import MAX_PIXELS  # noqa: E402
 from tpu_input.dataset_format.orientation import COLOR_PROFILES  # noqa: E402
 from tpu_input.dataset_format.records import MANIFEST_NAME  # noqa: E402
@@ -78,18 +78,22 @@ def _parser() -> argparse.ArgumentParser:
     parser = Parser(prog="python -m beam_pipelines", description="Images and labels -> TFRecord shards + manifest.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=Parser)
 
-    command = _command(commands, "sample", _sample, "write 1,797 real handwritten digits as class folders of JPEGs")
+    command = add_command(commands, "sample", "digits")
+    command.set_defaults(run=_sample)
     command.add_argument("output", metavar="OUTPUT", help="folder or URI")
 
-    command = _command(commands, "convert", _convert, "convert images to sharded TFRecords", _CONVERT_EPILOG)
+    command = add_command(commands, "convert", epilog=_CONVERT_EPILOG)
+    command.set_defaults(run=_convert)
     _add_convert_flags(command)
 
-    command = _command(commands, "verify", _verify, "re-read everything that a dataset's manifest promises")
+    command = add_command(commands, "verify", "digits")
+    command.set_defaults(run=_verify)
     command.add_argument("dataset", metavar="DATASET", help="folder or URI")
     command.add_argument("--quick", action="store_true", help="do not decode the images")
     command.add_argument("--repair", action="store_true", help=_HELP["repair"])
 
-    command = _command(commands, "report", _report, "write DATASET/report.html: one page, to be looked at in a browser")
+    command = add_command(commands, "report", "digits")
+    command.set_defaults(run=_report)
     command.add_argument("dataset", metavar="DATASET", help="folder or URI")
     command.add_argument("--sources", default=[], action="append", metavar="PATH", help=_HELP["sources"])
     return parser
@@ -178,17 +182,6 @@ examples:
       --project=my-project --region=us-central1 --temp_location=gs://bucket/temp --dry_run
 
 With --runner, all flags of that Beam runner may follow: docs/clusters.md."""
-
-
-def _command(commands: Any, name: str, run: Callable[..., int], help_text: str, epilog: str = "") -> Parser:
-    description = help_text[0].upper() + help_text[1:] + "."
-    epilog = epilog or f"example:\n  python -m beam_pipelines {name} digits"
-    raw = argparse.RawDescriptionHelpFormatter
-    parser: Parser = commands.add_parser(
-        name, help=help_text, description=description, epilog=epilog, formatter_class=raw, allow_abbrev=False
-    )
-    parser.set_defaults(run=run)
-    return parser
 
 
 def _unless_hung_up(args: threading.ExceptHookArgs) -> None:

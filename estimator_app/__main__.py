@@ -18,6 +18,7 @@ from estimator_app import commands
 from estimator_app.commands import warn
 from estimator_app.runtime.tensorflow_startup import import_tensorflow, one_line, user_error_types
 from tpu_input.command_line import Parser, exit_code, sigterm_raises, unread
+from tpu_input.command_line.jpeg2tpu import add_command
 from tpu_input.config import InputConfig
 
 EXAMPLES = {
@@ -34,36 +35,18 @@ def make_parser() -> Parser:
     parser = Parser(prog="python -m estimator_app", description="Trains and serves an image classifier.")
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=Parser)
 
-    def add(run: Any, summary: str, *groups: Any) -> None:
-        name = run.__name__
-        example = f"example:\n  python -m estimator_app {name} {EXAMPLES[name]}"
-        command = subparsers.add_parser(
-            name,
-            help=summary,
-            description=f"{summary[0].upper()}{summary[1:]}.",
-            epilog=example,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,
-        )
+    def add(run: Any, *groups: Any) -> None:
+        command = add_command(subparsers, run.__name__, EXAMPLES[run.__name__])
         command.set_defaults(command=run)
         for group in groups:
             group(command.add_argument)
         command.add_argument("--verbose", action="store_true", help="show TensorFlow's messages, and all of an error")
 
-    train = "train, evaluate and export; again: go on from the last checkpoint"
-    add(commands.train, train, _model_dir_flags, _train_flags, _training_flags, _tpu_flags)
-    add(
-        commands.evaluate, "evaluate a checkpoint or an export on every example of a split", _evaluate_flags, _tpu_flags
-    )
-    add(commands.export, "write a checkpoint as a SavedModel", _export_flags)
-    add(commands.predict, "classify image files with an exported model", _predict_flags)
-    add(
-        commands.preflight,
-        "say whether a training would run on a TPU, and how, without one; exit 1 when not",
-        _preflight_flags,
-        _train_flags,
-        _training_flags,
-    )
+    add(commands.train, _model_dir_flags, _train_flags, _training_flags, _tpu_flags)
+    add(commands.evaluate, _evaluate_flags, _tpu_flags)
+    add(commands.export, _export_flags)
+    add(commands.predict, _predict_flags)
+    add(commands.preflight, _preflight_flags, _train_flags, _training_flags)
     return parser
 
 

@@ -42,6 +42,9 @@ def test_the_wheel_holds_the_three_packages_and_their_types(built):
     assert {name.partition("/")[0] for name in names if ".dist-info" not in name} == set(PACKAGES)
     assert all(f"{package}/py.typed" in names for package in PACKAGES)
     assert "beam_pipelines/report/report.html.j2" in names
+    with zipfile.ZipFile(next(built.glob("*.whl"))) as archive:
+        scripts = archive.read(next(name for name in names if name.endswith("entry_points.txt"))).decode()
+    assert "jpeg2tpu = tpu_input.command_line.jpeg2tpu:main" in scripts
 
 
 def test_the_base_install_is_what_a_conversion_worker_needs(built):

@@ -10,10 +10,11 @@ import dataclasses
 import os
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tpu_input.command_line import Parser, Unread, exit_code, print_error, print_line, sigterm_raises, to_json, unread
+from tpu_input.command_line.jpeg2tpu import add_command
 from tpu_input.config import CACHES, DTYPES, LAYOUTS, InputConfig, check_service, fitting_input
 from tpu_input.dataset_format.manifest import Split
 from tpu_input.pipeline import gcs_filesystem
@@ -48,10 +49,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> Parser:
     parser = Parser(prog="python -m tpu_input", description="Shards -> batches.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=Parser)
-    idx = _command(commands, "idx", _idx, "write DALI's index files, DATASET/index/*.idx", "gs://bucket/flowers")
-    words, example = "images/s, where the time goes, what to change", "gs://bucket/flowers --need=3000"
-    benchmark = _command(commands, "benchmark", _benchmark, words, example)
-    for command in (idx, benchmark):
+    idx = add_command(commands, "idx", "gs://bucket/flowers")
+    benchmark = add_command(commands, "benchmark", "gs://bucket/flowers --need=3000")
+    for command, run in ((idx, _idx), (benchmark, _benchmark)):
+        command.set_defaults(run=run)
         command.add_argument("dataset", metavar="DATASET", help="folder or URI of a converted dataset")
     _benchmark_flags(benchmark.add_argument)
     _service_commands(commands)
@@ -69,28 +70,17 @@ def _benchmark_flags(flag: Any) -> None:
 
 
 def _service_commands(commands: Any) -> None:
-    words = "hand out the work of training's input to workers (docs/input-service.md)"
-    flag = _command(commands, "dispatcher", _dispatcher, words, "--port=5050").add_argument
+    dispatcher = add_command(commands, "dispatcher", "--port=5050")
+    dispatcher.set_defaults(run=_dispatcher)
+    flag = dispatcher.add_argument
     flag("--port", type=int, default=5050, help="to listen at; 0 is any (default: %(default)s)")
     flag("--work_dir", help="folder or URI for a journal, with which it can be started again (default: none)")
-    words = "do a dispatcher's work, on as many machines as it takes"
-    flag = _command(commands, "worker", _worker, words, "--dispatcher=grpc://10.0.0.2:5050").add_argument
+    worker = add_command(commands, "worker", "--dispatcher=grpc://10.0.0.2:5050")
+    worker.set_defaults(run=_worker)
+    flag = worker.add_argument
     flag("--dispatcher", required=True, metavar="grpc://ADDRESS:PORT", help="which the dispatcher has printed")
     flag("--port", type=int, default=0, help="to listen at; 0 is any (default: %(default)s)")
     flag("--host", help="this machine's name or address as the training's hosts know it (default: its own name)")
-
-
-def _command(commands: Any, name: str, run: Callable[..., int], words: str, example: str) -> Parser:
-    command: Parser = commands.add_parser(
-        name,
-        help=words,
-        description=f"{words[0].upper()}{words[1:]}.",
-        epilog=f"example:\n  python -m tpu_input {name} {example}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    command.set_defaults(run=run)
-    return command
 
 
 def _config_flags(flag: Any) -> None:

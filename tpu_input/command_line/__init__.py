@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from types import FrameType
 from typing import Any, NoReturn, TextIO
 
@@ -104,6 +104,36 @@ def sigterm_raises() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+# Flags of other programs, and what they are called here.
+_MEANT = {
+    "batch_size": ("--train_batch_size",),
+    "data": ("--dataset", "--input"),
+    "data_dir": ("--dataset", "--input"),
+    "epochs": ("--train_steps",),
+    "lr": ("--learning_rate",),
+    "max_steps": ("--train_steps",),
+    "model": ("--network",),
+    "num_epochs": ("--train_steps",),
+    "output_dir": ("--output", "--model_dir"),
+    "size": ("--image_size",),
+    "steps": ("--train_steps",),
+    "wd": ("--weight_decay",),
+}
+
+
+def _in_snake_case(args: Sequence[str], known: Collection[str]) -> list[str]:
+    """Returns arguments with known flags that are written with hyphens, --train-steps, written as --train_steps."""
+    taken = list(args)
+    for number, word in enumerate(taken):
+        if word == "--":
+            break
+        flag, separator, value = word.partition("=")
+        name = "--" + flag[2:].replace("-", "_")
+        if word.startswith("--") and flag not in known and name in known:
+            taken[number] = f"{name}{separator}{value}"
+    return taken
+
+
 class Parser(argparse.ArgumentParser):
     """argparse, but a mistake is one line, a mistyped flag is told the nearest one, and help states the exit codes."""
 
@@ -117,11 +147,13 @@ class Parser(argparse.ArgumentParser):
         # Before argparse misses the required flag that was meant. At the top level the command is yet to be read, and
         # what other runners take, Beam knows.
         known = [flag for action in self._actions for flag in action.option_strings]
-        words = itertools.takewhile(lambda word: word != "--", args or ())
+        args = _in_snake_case(args or (), known)
+        words = itertools.takewhile(lambda word: word != "--", args)
         given = [word.partition("=")[0] for word in words if word.startswith("--")]
         if self._subparsers is None and not ("--runner" in given and "--runner" in known):
             for flag in given:
                 if flag not in known:
-                    close = difflib.get_close_matches(flag, known, n=1)
+                    meant = [other for other in _MEANT.get(flag.replace("-", "_").lstrip("_"), ()) if other in known]
+                    close = meant or difflib.get_close_matches(flag, known, n=1)
                     self.error(f"unknown flag {flag}" + (f"; did you mean {close[0]}?" if close else ""))
         return super().parse_known_args(args, namespace)

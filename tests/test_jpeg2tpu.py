@@ -1,0 +1,71 @@
+"""One command for all three packages, which loads none of them before it runs one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib import import_module
+
+import pytest
+
+from tpu_input.command_line import Parser
+from tpu_input.command_line.jpeg2tpu import COMMANDS, main
+
+PARSERS = {"beam_pipelines": "_parser", "tpu_input": "_parser", "estimator_app": "make_parser"}
+
+
+@pytest.mark.parametrize("package", PARSERS)
+def test_it_has_each_command_of_each_package(package):
+    parser: Parser = getattr(import_module(f"{package}.__main__"), PARSERS[package])()
+    (commands,) = (action for action in parser._actions if action.choices)
+    assert set(commands.choices) == {name for name, command in COMMANDS.items() if command.package == package}
+
+
+def test_help_names_every_command_and_loads_no_package(capsys):
+    assert main(["--help"]) == 0
+    said = capsys.readouterr().out
+    assert all(f"  {name} " in said for name in COMMANDS)
+    assert "exit codes" in said
+    code = "import sys; from tpu_input.command_line.jpeg2tpu import main; main([]); print(*sys.modules, sep=chr(10))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = {line.split(".")[0] for line in done.stdout.splitlines()}
+    assert not loaded & {"apache_beam", "tensorflow", "numpy", "PIL", "google"}
+
+
+def test_a_command_is_run_by_its_package(tmp_path, capsys):
+    assert main(["sample", str(tmp_path / "digits")]) == 0
+    assert len(list((tmp_path / "digits").iterdir())) == 10
+    with pytest.raises(SystemExit):
+        main(["convert", "--help"])
+    assert "--shard_size" in capsys.readouterr().out
+
+
+def test_a_mistyped_command_is_one_line(capsys):
+    assert main(["convrt"]) == 2
+    assert capsys.readouterr().err == "error: unknown command 'convrt'; did you mean convert?\n"
+    assert main(["fly"]) == 2
+    assert capsys.readouterr().err == "error: unknown command 'fly'; see jpeg2tpu --help\n"
+
+
+def test_the_version_is_the_distribution_s(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == "jpeg2tpu 0.1.0\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [("--batch_size", "--train_batch_size"), ("--lr=0.1", "--learning_rate"), ("--epochs", "--train_steps")],
+)
+def test_flags_of_other_programs_are_told_ours(given, meant, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["train", "--dataset=d", "--model_dir=m", given])
+    assert ended.value.code == 2
+    assert f"unknown flag {given.partition('=')[0]}; did you mean {meant}?" in capsys.readouterr().err
+
+
+def test_hyphens_in_flags_are_taken_as_underscores():
+    parser = Parser()
+    parser.add_argument("--train_steps", type=int)
+    parser.add_argument("words", nargs="*")
+    found = parser.parse_args(["--train-steps=3", "--", "--train-steps"])
+    assert (found.train_steps, found.words) == (3, ["--train-steps"])

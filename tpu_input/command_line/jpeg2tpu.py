@@ -1,0 +1,115 @@
+"""The command jpeg2tpu: every command of the three packages, each imported when it is run.
+
+jpeg2tpu convert …  =  python -m beam_pipelines convert …
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import importlib
+import importlib.metadata
+import sys
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from tpu_input.command_line import EXIT_CODES, INTERRUPTED, Parser, Unread, print_error, print_line, unread
+
+
+class Command(NamedTuple):
+    """A command.
+
+    Attributes:
+      package: The package whose __main__ runs it.
+      summary: What it does, in a line.
+    """
+
+    package: str
+    summary: str
+
+
+COMMANDS = {
+    "sample": Command("beam_pipelines", "write 1,797 real handwritten digits as class folders of JPEGs"),
+    "convert": Command("beam_pipelines", "convert images to sharded TFRecords"),
+    "verify": Command("beam_pipelines", "re-read everything that a dataset's manifest promises"),
+    "report": Command("beam_pipelines", "write DATASET/report.html: one page, to be looked at in a browser"),
+    "benchmark": Command("tpu_input", "images/s, where the time goes, what to change"),
+    "idx": Command("tpu_input", "write DALI's index files, DATASET/index/*.idx"),
+    "dispatcher": Command("tpu_input", "hand out the work of training's input to workers (docs/input-service.md)"),
+    "worker": Command("tpu_input", "do a dispatcher's work, on as many machines as it takes"),
+    "train": Command("estimator_app", "train, evaluate and export; again: go on from the last checkpoint"),
+    "evaluate": Command("estimator_app", "evaluate a checkpoint or an export on every example of a split"),
+    "export": Command("estimator_app", "write a checkpoint as a SavedModel"),
+    "predict": Command("estimator_app", "classify image files with an exported model"),
+    "preflight": Command(
+        "estimator_app", "say whether a training would run on a TPU, and how, without one; exit 1 when not"
+    ),
+}
+
+
+def add_command(commands: Any, name: str, example: str = "", epilog: str = "") -> Parser:
+    """Adds a command to the subparsers of its package's parser, and returns the command's own.
+
+    Args:
+      commands: From Parser.add_subparsers().
+      name: One of COMMANDS.
+      example: Arguments of the example that its help ends with.
+      epilog: In place of an example.
+    """
+    package, summary = COMMANDS[name]
+    command: Parser = commands.add_parser(
+        name,
+        help=summary,
+        description=f"{summary[0].upper()}{summary[1:]}.",
+        epilog=epilog or f"example:\n  python -m {package} {name} {example}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    return command
+
+
+def _help() -> str:
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:{width}}  {command.summary}" for name, command in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: jpeg2tpu [--version] COMMAND …",
+            "",
+            "Images and labels to sharded TFRecords, to batches for an accelerator, to a trained classifier.",
+            "jpeg2tpu COMMAND --help says more.",
+            "",
+            "commands:",
+            *lines,
+            "",
+            EXIT_CODES.rstrip(),
+        ]
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command and returns its exit code, one of command_line.EXIT_CODES."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    name = arguments[0] if arguments else "--help"
+    try:
+        if name in ("-h", "--help"):
+            for line in _help().split("\n"):
+                print_line(line)
+            return 0
+        if name == "--version":
+            print_line(f"jpeg2tpu {importlib.metadata.version('jpeg2tpu')}")
+            return 0
+    except Unread:
+        return unread()
+    if name not in COMMANDS:
+        close = difflib.get_close_matches(name, COMMANDS, n=1)
+        print_error(f"unknown command {name!r}" + (f"; did you mean {close[0]}?" if close else "; see jpeg2tpu --help"))
+        return 2
+    try:
+        package = importlib.import_module(f"{COMMANDS[name].package}.__main__")
+    except KeyboardInterrupt:  # nothing has begun
+        return INTERRUPTED
+    return int(package.main(arguments))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
