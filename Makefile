@@ -44,7 +44,7 @@ demo: $(VENV)/installed
 		$(addprefix $(DEMO)/digits/,$(HELD_OUT))
 
 test: $(VENV)/installed lint
-	$(VENV)/bin/python -m pytest -n auto --dist loadfile
+	$(VENV)/bin/python -m pytest -n auto --dist worksteal
 
 # Whole runs that are killed, stopped or held against others, and what takes many random draws to tell.
 test-long: $(VENV)/installed
@@ -57,7 +57,7 @@ lint: $(VENV)/installed
 
 # The same under the newest TensorFlow, which has no TPUEstimator: there training is --loop=strategy.
 test-newest: $(VENV_NEWEST)/installed
-	$(VENV_NEWEST)/bin/python -m pytest -n auto --dist loadfile
+	$(VENV_NEWEST)/bin/python -m pytest -n auto --dist worksteal
 
 # Everything that touches gs://, with Google's own clients, against a server on this machine.
 test-cloud: $(VENV)/installed $(FAKE_GCS_SERVER)

@@ -12,7 +12,7 @@ import json, marshal, sys
 import apache_beam as beam
 from apache_beam.metrics import Metrics
 from apache_beam.options.pipeline_options import PipelineOptions
-from beam_pipelines import running
+from beam_pipelines.runners import execution
 from beam_pipelines.options import ConvertOptions, Source
 from beam_pipelines.conversion.planning import build_planning
 from collections import Counter
@@ -28,7 +28,7 @@ class Counted(beam.PTransform):
         return rows | beam.Map(count).with_output_types(rows.element_type) | group()
 beam.GroupByKey = Counted
 options = ConvertOptions((Source(sys.argv[1]),), sys.argv[2], shard_bytes=int(sys.argv[3]))
-with running.pipeline(PipelineOptions(["--runner=FnApiRunner"])) as pipeline:
+with execution.pipeline(PipelineOptions(["--runner=FnApiRunner"])) as pipeline:
     build_planning(pipeline, options, f"{options.output}/plan.json")
 counted = Counter()
 for counter in pipeline.result.metrics().query()["counters"]:
@@ -41,7 +41,8 @@ import json, re, sys
 from collections import Counter
 from pathlib import Path
 from apache_beam.options.pipeline_options import PipelineOptions
-from beam_pipelines import convert as convert_module, planning, plan as plan_module, storage
+from beam_pipelines import convert as convert_module, storage
+from beam_pipelines.conversion import plan as plan_module
 from beam_pipelines.options import ConvertOptions, Source
 calls, seen = Counter(), {}
 def peak():  # of this process alone; what getrusage tells begins with its parent's
@@ -71,7 +72,7 @@ manifest, _ = convert_module.convert(options, PipelineOptions(["--runner=FnApiRu
 output = Path(options.output)
 shards = [shard for split in manifest.splits.values() for shard in split.shards]
 keys = [str(path.relative_to(sys.argv[1])) for path in Path(sys.argv[1]).rglob("*.jpg")]
-buckets = Counter(plan_module.position(0, key) >> (64 - plan_module._BUCKET_BITS) for key in keys)
+buckets = Counter(plan_module.hash_position(0, key) >> (64 - plan_module._BUCKET_BITS) for key in keys)
 print(json.dumps(seen | dict(calls) | {
     "shards": len(shards),
     "record_bytes": sum(shard.num_bytes for shard in shards) / len(keys),

@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 # As on the command line, with a lease that is shorter than the tests' patience.
 COMMAND = """
 import sys
-from beam_pipelines import leases
+from beam_pipelines.storage import gcs_lock
 from beam_pipelines.__main__ import main
 gcs_lock.LEASE = 1.0
 sys.exit(main(sys.argv[1:]))

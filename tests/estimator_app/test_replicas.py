@@ -28,15 +28,15 @@ import sys, threading, tensorflow as tf
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
 sys.path.insert(0, "tests")
 from support.app_fixtures import configured
-from estimator_app import strategy_rounds
+from estimator_app.trainers.tf_distribute.train import evaluate, train
 from estimator_app.trainers.tf_distribute.trainer import make_trainer
 from tpu_input import read_manifest
 manifest = read_manifest(sys.argv[1])
 config = configured(manifest, loop="strategy", network="flat:flat", eval_batch_size=50, train_batch_size=32)
 for name, strategy in ("one", None), ("two", tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])):
     trainer = make_trainer(config, f"{sys.argv[2]}/{name}", strategy=strategy)
-    strategy_rounds.train(trainer, manifest, config, 0, 3, threading.Event())
-    metrics = strategy_rounds.evaluate(trainer, manifest, config)
+    train(trainer, manifest, config, 0, 3, threading.Event())
+    metrics = evaluate(trainer, manifest, config)
     print(metrics.num_examples, metrics.accuracy, metrics.loss)
 """
     # Without batch normalisation, whose statistics are each replica's own.

@@ -14,8 +14,8 @@ pytestmark = pytest.mark.cloud
 # What a process with this package's settings reads of a split, once; prints how many records there were.
 READ = """
 import sys
-from tpu_input import buckets
-buckets.set_up()
+from tpu_input.pipeline import gcs_filesystem
+gcs_filesystem.set_up()
 from tpu_input import InputConfig, read_manifest
 from tpu_input.pipeline.hosts import Host
 from tpu_input.pipeline.reading import records
