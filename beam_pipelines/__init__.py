@@ -1,1 +1,1 @@
-"""Beam pipelines: class folders or lists of JPEGs in, TFRecord shards and a manifest out."""
+"""Beam pipelines that convert class folders or lists of JPEGs to TFRecord shards and a manifest."""

@@ -1,4 +1,4 @@
-"""The command line: sample, convert, verify, report. Flags live here and nowhere else."""
+"""Command line of this package: sample, convert, verify, report. All flags of these commands are defined here."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import warnings
 from typing import Any
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # while the imports below take their second, there is nothing to say
-# Before the Google clients are imported, which warn of the age of the Python that runs them, and Beam, which warns of
-# packages that it does not need here.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C during the imports (about 1 s) ends without a traceback
+# This must precede the imports of the Google clients, which warn that this version of Python is old, and of Beam, which
+# warns that packages are missing that it does not need here.
 warnings.simplefilter("ignore", FutureWarning)
 logging.basicConfig(level=logging.ERROR, format="%(levelname)s %(name)s: %(message)s")
 
@@ -37,17 +37,17 @@ from tpu_input.dataset_format.decode_limits import MAX_PIXELS  # noqa: E402
 from tpu_input.dataset_format.orientation import COLOR_PROFILES  # noqa: E402
 from tpu_input.dataset_format.records import MANIFEST_NAME  # noqa: E402
 
-_LOCAL_RUNNER = "FnApiRunner"  # DirectRunner would first try to download another one
+_LOCAL_RUNNER = "FnApiRunner"  # DirectRunner would first try to download another runner
 
 
 def main(argv: list[str] | None = None) -> int:
     """Runs one command; returns its exit code, one of command_line.EXIT_CODES."""
-    # Beam logs the traceback of an error that it raises as well; the line below says it.
+    # Beam logs the traceback of an error and raises it too; the error is printed below, in one line.
     logging.getLogger("apache_beam.runners.common").setLevel(logging.CRITICAL)
-    # A job server may hang up on workers that are threads of ours when their job is done.
+    # A job server may close the connection to workers, which are threads of this process, when their job is done.
     logging.getLogger("apache_beam.runners.worker.data_plane").setLevel(logging.CRITICAL)
     for handler in logging.getLogger().handlers:
-        handler.addFilter(lambda record: record.module != "portable_runner")  # an engine's job; raised as well
+        handler.addFilter(lambda record: record.module != "portable_runner")  # logs a failed job, which it raises too
     argv = sys.argv[1:] if argv is None else argv
     flags, beam_flags = _parser().parse_known_args(argv)
     flags.argv = argv
@@ -80,7 +80,7 @@ def _parser() -> argparse.ArgumentParser:
 
     command = add_command(commands, "sample", "digits")
     command.set_defaults(run=_sample)
-    command.add_argument("output", metavar="OUTPUT", help="folder or URI")
+    command.add_argument("output", metavar="OUTPUT", help="folder or URI to write to")
 
     command = add_command(commands, "convert", epilog=_CONVERT_EPILOG)
     command.set_defaults(run=_convert)
@@ -88,13 +88,13 @@ def _parser() -> argparse.ArgumentParser:
 
     command = add_command(commands, "verify", "digits")
     command.set_defaults(run=_verify)
-    command.add_argument("dataset", metavar="DATASET", help="folder or URI")
-    command.add_argument("--quick", action="store_true", help="do not decode the images")
+    command.add_argument("dataset", metavar="DATASET", help="folder or URI of the dataset")
+    command.add_argument("--quick", action="store_true", help="skip decoding the images")
     command.add_argument("--repair", action="store_true", help=_HELP["repair"])
 
     command = add_command(commands, "report", "digits")
     command.set_defaults(run=_report)
-    command.add_argument("dataset", metavar="DATASET", help="folder or URI")
+    command.add_argument("dataset", metavar="DATASET", help="folder or URI of the dataset")
     command.add_argument("--sources", default=[], action="append", metavar="PATH", help=_HELP["sources"])
     return parser
 
@@ -103,7 +103,7 @@ def _add_convert_flags(command: Parser) -> None:
     _input_flags(command.add_argument_group("inputs").add_argument)
     _image_flags(command.add_argument_group("images").add_argument)
     _dataset_flags(command.add_argument_group("dataset").add_argument)
-    command.add_argument("--runner", help="a Beam runner (default: this machine, all its cores)")
+    command.add_argument("--runner", help="Beam runner (default: all cores of this machine)")
     command.add_argument("--dry_run", action="store_true", help=_HELP["dry_run"])
 
 
@@ -118,7 +118,13 @@ def _input_flags(flag: Any) -> None:
 
 def _image_flags(flag: Any) -> None:
     flag("--resize_shorter", default=0, type=int, metavar="PIXELS", help=_HELP["resize_shorter"])
-    flag("--quality", default=90, type=int, metavar="1..100", help="of JPEGs that are encoded again (default: 90)")
+    flag(
+        "--quality",
+        default=90,
+        type=int,
+        metavar="1..100",
+        help="JPEG quality of re-encoded images, 1 to 100 (default: 90)",
+    )
     flag("--reencode", default="needed", choices=REENCODE, help=_HELP["reencode"])
     flag("--min_side", default=1, type=int, metavar="PIXELS", help=_HELP["min_side"])
     flag("--max_pixels", default=MAX_PIXELS, type=int, metavar="PIXELS", help=_HELP["max_pixels"])
@@ -126,7 +132,11 @@ def _image_flags(flag: Any) -> None:
 
 
 def _dataset_flags(flag: Any) -> None:
-    flag("--output", required=True, help="the dataset's folder or URI: new, or this conversion's own")
+    flag(
+        "--output",
+        required=True,
+        help="folder or URI of the dataset: a new one, or one that this conversion has begun or completed",
+    )
     flag("--overwrite", action="store_true", help=_HELP["overwrite"])
     flag("--splits", default=None, type=flag_values.splits, metavar="NAME=N%,…", help=_HELP["splits"])
     flag("--shard_size", default="100MB", type=flag_values.num_bytes, metavar="SIZE", help=_HELP["shard_size"])
@@ -138,37 +148,39 @@ def _dataset_flags(flag: Any) -> None:
 _IMAGE_FLAGS = ("reencode", "resize_shorter", "quality", "min_side", "max_pixels", "color_profiles")
 _SPLITS = "train=90%,validation=10%"
 _HELP = {
-    "repair": "re-make damaged shards from the sources that the manifest names; a shard is replaced only by one with "
-    "the promised SHA-256",
-    "sources": "folder, .tar or URI of the dataset's inputs: show pictures of the rejected ones that lie below it. May "
-    "be repeated. Files that rejected.jsonl names elsewhere are not read (default: none are)",
-    "input": "folder of class folders (CLASS/IMAGE.jpg, perhaps below train/, val/, test/), a .tar of such, or a .csv "
-    "or .jsonl of image,label[,split][,group] with paths relative to the list; local or a URI such as "
-    "gs://bucket/images. May be repeated, a split each: --input=train=T --input=validation=V",
-    "label_list": "for an input whose images lie in no class folders, as ImageNet's validation set: text file with a "
-    "class name a line, in the order of the images' names",
-    "labels": "text file with a class name a line, in label order (default: those found, sorted)",
-    "dedup": "exact: of images with the same bytes keep one, reject those under two labels; reads every image twice "
-    "(default: none)",
+    "repair": "re-create damaged shards from the sources that the manifest names; a shard is replaced only if the new "
+    "one has the SHA-256 of the manifest",
+    "sources": "folder, .tar or URI of the dataset's inputs: the report shows thumbnails of rejected inputs below it. "
+    "May be repeated. Files that rejected.jsonl names elsewhere are not read (default: no thumbnails)",
+    "input": "folder of class folders (CLASS/IMAGE.jpg, optionally below train/, val/, test/), .tar of such a folder, "
+    "or .csv or .jsonl list of image,label[,split][,group] with paths relative to the list; a local path or a URI "
+    "such as gs://bucket/images. May be repeated, with one split each: --input=train=T --input=validation=V",
+    "label_list": "text file with one class name per line, in the order of the images' names, for an input without "
+    "class folders, such as ImageNet's validation set",
+    "labels": "text file with one class name per line, in label order (default: the classes found, sorted)",
+    "dedup": "duplicate detection. exact: keep one of the images with the same bytes, or none if they occur under two "
+    "labels; reads every image twice (default: none)",
     "max_rejected": "share of the inputs that may be rejected before the job fails (default: 1%%)",
-    "resize_shorter": "store larger images with this shorter side (default: 0, as they are). Training then decodes "
-    "less. Of 12-megapixel photographs a core decodes some 40 a second, stored at 512 pixels 1,100, at 256 2,500",
-    "reencode": "all: pass on nothing of an untrusted file but its pixels; needed: keep the bytes of JPEGs that "
-    "trainers read as they are (default: needed)",
-    "min_side": "reject images whose shorter side is below this (default: 1)",
-    "max_pixels": "reject images of more pixels than this, WebP and CMYK of more than half as many, and JPEGs whose "
-    "scans go over more than 40 times as many (default: 50,000,000, which take up to 600 MB of memory)",
-    "color_profiles": "convert: store images whose ICC profile is another than sRGB in sRGB, which is what trainers "
-    "take all numbers for; ignore: keep the bytes of JPEGs with their profile (default: convert)",
-    "overwrite": "replace another dataset or unfinished conversion in OUTPUT; only what its manifest or plan names is "
-    "removed",
-    "splits": "share of each split, chosen by hash of the key; refused if every input names its split itself (default: "
-    "train=90%%,validation=10%%)",
-    "shard_size": "bytes a shard: 500KB, 100MB, 1GB (default: %(default)s)",
-    "num_shards": "cut these splits into so many shards instead, e.g. train=1024,validation=128",
-    "first_label": "label on disk of the first class; tensorflow/tpu's trainers expect 1 (default: 0)",
-    "dry_run": "with --runner=DataflowRunner: install, build, check and estimate everything, submit nothing",
-    "seed": "of the order of examples and of the choice of splits (default: 0)",
+    "resize_shorter": "scale larger images down to a shorter side of this many pixels (default: 0, no resizing). This "
+    "makes training decode faster: a core decodes about 40 photographs of 12 megapixels per second, 1,100 if they are "
+    "stored at 512 pixels, 2,500 at 256",
+    "reencode": "images to re-encode. all: every image, so that only the pixels of untrusted files are stored; needed: "
+    "keep the bytes of JPEGs that trainers can read unchanged (default: needed)",
+    "min_side": "reject images with a shorter side below this many pixels (default: 1)",
+    "max_pixels": "reject images with more pixels than this, WebP and CMYK images with more than half as many, and "
+    "JPEGs whose scans together cover more than 40 times as many (default: 50,000,000, which need up to 600 MB of "
+    "memory)",
+    "color_profiles": "handling of ICC profiles. convert: store images with a profile other than sRGB as sRGB, which "
+    "trainers assume; ignore: keep the bytes of JPEGs, with their profile (default: convert)",
+    "overwrite": "replace another dataset or unfinished conversion in OUTPUT; only files that its manifest or plan "
+    "names are removed",
+    "splits": "share of each split, to which images are assigned by a hash of their group or key; an error if every "
+    "input names its split itself (default: train=90%%,validation=10%%)",
+    "shard_size": "bytes per shard, e.g. 500KB, 100MB, 1GB (default: %(default)s)",
+    "num_shards": "number of shards of the named splits, in place of a shard size, e.g. train=1024,validation=128",
+    "first_label": "label of the first class in the records; tensorflow/tpu's trainers expect 1 (default: 0)",
+    "dry_run": "install, build, check and estimate everything, without submitting a job; needs --runner=DataflowRunner",
+    "seed": "seed of the order of examples and of the assignment to splits (default: 0)",
 }
 _CONVERT_EPILOG = """\
 examples:
@@ -185,7 +197,7 @@ With --runner, all flags of that Beam runner may follow: docs/clusters.md."""
 
 
 def _unless_hung_up(args: threading.ExceptHookArgs) -> None:
-    """Says what ends a thread, unless it is a job server that has hung up on it."""
+    """Reports the exception that ended a thread, unless a job server has closed the connection (gRPC CANCELLED)."""
     code = getattr(args.exc_value, "code", None)  # a grpc.RpcError's
     if not (callable(code) and getattr(code(), "name", "") == "CANCELLED"):
         threading.__excepthook__(args)
@@ -224,7 +236,7 @@ def _convert(flags: argparse.Namespace, beam_flags: list[str]) -> int:
 
 
 def _as_written(argv: list[str]) -> list[str]:
-    """Returns the arguments of `convert`, for whoever finds it unfinished."""
+    """Returns the arguments of `convert` without --overwrite, to be shown while the conversion is unfinished."""
     return [word for word in argv[argv.index("convert") + 1 :] if word != "--overwrite"]
 
 

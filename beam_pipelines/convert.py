@@ -1,12 +1,12 @@
-"""The conversion: list → plan → write → commit.
+"""Conversion: list → plan → write → commit.
 
-    1. a pipeline lists the sources and cuts them into shards: a file of rows for each (working_folder.py)
-    2. a pipeline of one element a shard writes the shards, each followed by its receipt; on one machine, processes do
-    3. the receipts become the manifest, and the working files go
+    1. a pipeline lists the sources and assigns them to shards, with a file of rows for each (working_folder.py)
+    2. a pipeline with one element per shard writes each shard, then its receipt; on one machine, processes do this
+    3. the manifest is computed from the receipts, and the working files are removed
 
-Only rows pass through Beam's shuffle, never image bytes, which would cost several times the dataset in memory. Both
-pipelines may be run again after any interruption: the plan is a function of inputs, options and seed, and a shard with
-a receipt is not written again.
+Only rows pass through Beam's shuffle, never image bytes, which would need several times the size of the dataset in
+memory. A conversion is resumable: both pipelines may be rerun after any interruption, because the plan is a
+deterministic function of inputs, options and seed, and shards with a receipt are skipped.
 """
 
 from __future__ import annotations
@@ -58,17 +58,18 @@ from tpu_input.dataset_format.records import MANIFEST_NAME, MAX_MANIFEST_BYTES, 
 def convert(
     options: ConvertOptions, beam_options: PipelineOptions, num_processes: int = 0, command: Sequence[str] = ()
 ) -> tuple[Manifest, bool]:
-    """Returns the manifest of the dataset at options.output, and whether this call wrote anything of it.
+    """Converts; returns the manifest of the dataset at options.output, and whether this call had anything to write.
 
     Args:
-      options: What to convert.
-      beam_options: The runner, and what it needs.
-      num_processes: Up to so many of this machine write shards in the runner's stead, if there are several. They
-        import the program's main module, which must therefore start nothing when it is imported.
-      command: The arguments after `convert`, kept while the conversion is unfinished, and shown to whoever finds it.
+      options: Options of the conversion.
+      beam_options: The Beam runner and its options.
+      num_processes: Maximum number of processes on this machine that write shards instead of the runner, if there are
+        several shards; 0 to use the runner. The processes import the program's main module, which must therefore have
+        no side effects when it is imported.
+      command: Arguments after `convert`, stored while the conversion is unfinished, to be shown in messages about it.
 
     Raises:
-      ValueError: The input cannot become a dataset, or the output holds something else.
+      ValueError: The input cannot be converted to a dataset, or the output holds something else.
     """
     for source in options.sources:
         listing.check_source(source)
@@ -108,7 +109,8 @@ _READ_ONLY = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 def _complete_and_read_only(options: ConvertOptions, beam_options: PipelineOptions, why: OSError) -> Manifest | None:
     """Returns the manifest of this conversion's dataset if it is complete, in a folder that cannot be written.
 
-    The plan that tells is made in a temporary folder of this machine, so it takes a runner on this machine.
+    The plan that the manifest is compared with is made in a temporary folder of this machine, so this needs a local
+    runner and a local output; otherwise it returns None.
 
     Raises:
       ValueError: The output holds something else.
@@ -148,14 +150,14 @@ def _write_and_commit(
 
 
 def _write_with_beam(options: ConvertOptions, folder: WorkingFolder, beam_options: PipelineOptions) -> None:
-    is_here = not launch_checks.name_of(beam_options)  # other machines' work does not reach a bar on this one
+    is_here = not launch_checks.name_of(beam_options)  # progress of other machines cannot be shown here
     left = folder.num_rows(folder.unwritten()) if is_here and progress.is_wanted() else 0
     with progress.shown(left) if is_here else contextlib.nullcontext(), execution.pipeline(beam_options) as pipeline:
         build_writing(pipeline, options, folder)
 
 
 def build_writing(pipeline: beam.Pipeline, options: ConvertOptions, folder: WorkingFolder) -> None:
-    """Adds the steps that write a plan's shards."""
+    """Adds the steps that write the shards of a plan which have no receipt yet."""
     (
         pipeline
         | "Start" >> beam.Create([folder])
@@ -176,7 +178,7 @@ def _check_apart(source: str, output: str) -> None:
 
 
 def _check_output(output: str) -> None:
-    """Refuses, before anything is listed, an output with files that no conversion of ours makes."""
+    """Checks, before any input is listed, that the output has only files that a conversion may have written."""
     files = [path for path, _ in list_dataset(output)]
     foreign = [path for path in files if not is_dataset_file(path) and not _is_working_file(path)]
     if foreign and not any(path == MANIFEST_NAME or _is_working_file(path) for path in files):
@@ -230,10 +232,13 @@ def _check_plan(options: ConvertOptions, plan: Plan) -> None:
 
 
 def _existing(options: ConvertOptions, plan: Plan, begun: bool) -> Manifest | None:
-    """Returns the manifest of this dataset if it is complete; refuses an output that holds anything else.
+    """Returns the manifest of this dataset if it is complete, else None.
 
-    With options.overwrite, what another dataset's manifest or another unfinished plan names is removed. `begun` says
-    whether there was a plan before this conversion, without which the files there must be this conversion's own.
+    With options.overwrite, the files that another dataset's manifest or another unfinished plan names are removed.
+    `begun` is whether there was a plan before this call; if not, files in the output must be those of this conversion.
+
+    Raises:
+      ValueError: The output holds something else.
     """
     manifest = read_manifest(options.output)
     if not manifest and not begun:
@@ -256,10 +261,10 @@ def _existing(options: ConvertOptions, plan: Plan, begun: bool) -> Manifest | No
 
 
 def _check_leftover(options: ConvertOptions, plan: Plan) -> None:
-    """Refuses shards without a manifest or a plan, unless this conversion has written them.
+    """Checks that shards without a manifest or a plan were written by an earlier run of this conversion.
 
-    Somebody may have removed the output while it was converted: what its writers then put there is named by no plan any
-    more. They are this conversion's if each has the name of one of its shards and begins with an image of that one.
+    Such shards are left when the output was removed during a conversion, and its workers wrote shards after that. They
+    are accepted if each has the name of a shard of this plan, and its first record is of an image of that shard.
     """
     folder, planned = WorkingFolder.of(options.output, plan), set(_names(plan))
     found = sorted(path for path, _ in list_dataset(options.output) if not _is_working_file(path))
@@ -270,7 +275,7 @@ def _check_leftover(options: ConvertOptions, plan: Plan) -> None:
 
 
 def _begins_as(path: str, folder: WorkingFolder, shard: str) -> bool:
-    """Returns whether the first record of a shard, or of its index, is of an image that a plan has in that shard."""
+    """Returns whether the first record of a shard, or of its index, is an image that the plan assigns to the shard."""
     keys = {row.key for row in folder.read_rows(shard)}
     try:
         if path.endswith(".parquet"):
@@ -297,7 +302,7 @@ def _check_same(options: ConvertOptions, plan: Plan, manifest: Manifest | None, 
 
 
 def _check_files(output: str, plan: Plan, manifest: Manifest | None, left: list[list[str]]) -> None:
-    """Refuses files that nothing here names, and a dataset of this plan that lacks any."""
+    """Checks that all files belong to this plan, the manifest or `left`, and that a complete dataset has all files."""
     found = {path for path, _ in list_dataset(output) if not _is_working_file(path)}
     here = _shards(manifest) if manifest else []
     names = [*_names(plan), *here, *itertools.chain(*left)]
@@ -311,12 +316,12 @@ def _check_files(output: str, plan: Plan, manifest: Manifest | None, left: list[
 
 @dataclasses.dataclass(frozen=True)
 class _Described:
-    """What an output holds, as far as it is known.
+    """Options and inputs of the dataset or conversion in an output, as far as they are known.
 
     Attributes:
-      options: As ConvertOptions.shaping() returns them; None if they are not known.
-      sources: As options.Source has them.
-      num_inputs: Files or lines.
+      options: Options as returned by ConvertOptions.shaping(); None if they are not known.
+      sources: Inputs, with the fields of options.Source.
+      num_inputs: Number of files or lines.
     """
 
     options: dict[str, Any] | None
@@ -329,7 +334,7 @@ def _described(manifest: Manifest) -> _Described:
 
 
 def _difference(options: ConvertOptions, plan: Plan, its: _Described) -> str:
-    """Returns in which options, each by its flag, and else in what inputs, something differs from this conversion."""
+    """Returns a text on the options, by flag, that differ from this conversion; if none do, on the inputs."""
     mine, found = dict(_flags(options.shaping())), dict(_flags(its.options or {}))
     if its.options is not None:
         names = [name for name in mine | found if found.get(name) != mine.get(name)]
@@ -343,7 +348,7 @@ def _difference(options: ConvertOptions, plan: Plan, its: _Described) -> str:
 
 
 def _flags(shaping: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yields (flag, value as it is written on a command line) for every option that shapes a dataset."""
+    """Yields (flag, value as on a command line) for every option that determines the content of the shards."""
     for name, value in shaping.items():
         if name == "images" and isinstance(value, dict):
             yield from _flags(value)
@@ -359,12 +364,12 @@ def _flags(shaping: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _percent(share: Any) -> str:
-    """Returns a share as a command line has it; of what is none, as a file may have it, what it is."""
+    """Returns a share as on a command line, e.g. "90%"; for a value from a file that is no number, the value."""
     return f"{100 * share:g}%" if isinstance(share, (int, float)) else json_fields.shown(share)
 
 
 def _go_on(known: working_folder.Conversion | None) -> str:
-    """Returns how an unfinished conversion goes on."""
+    """Returns advice on how to continue an unfinished conversion."""
     if not known or not known.command:
         return "repeat that one's command"
     where = "" if known.folder == os.getcwd() else f", in {known.folder!r}"
@@ -372,14 +377,15 @@ def _go_on(known: working_folder.Conversion | None) -> str:
 
 
 def _remove_replaced(output: str) -> None:
-    """Removes the dataset that --overwrite is to replace, if one is; what was begun before a kill is ended here.
+    """Removes the files of a dataset that --overwrite replaces, if its manifest was moved to REPLACED_NAME.
 
-    Its manifest is set aside first: without it, what is left is no complete dataset; and it names what is to go. A
-    manifest names shards in its own folder alone: see Manifest.from_json().
+    The manifest is moved first: without it, the dataset is not complete any more, and it names the files to remove. If
+    the process is killed in between, the next call continues. A manifest can only name shards in its own folder: see
+    Manifest.from_json().
     """
     aside = f"{output}/{WORK_NAME}/{working_folder.REPLACED_NAME}"
     if storage.exists(aside):
-        if not storage.exists(f"{output}/{MANIFEST_NAME}"):  # a bucket's move copies before it deletes
+        if not storage.exists(f"{output}/{MANIFEST_NAME}"):  # in a bucket, a move is a copy and a deletion
             _remove_shards(output, _shards(_read_replaced(aside)))
         storage.delete([aside])
 
@@ -404,6 +410,6 @@ def _shards(manifest: Manifest) -> list[str]:
 
 
 def _some(paths: Collection[str]) -> str:
-    """Returns the first few of some files, and how many there are."""
+    """Returns a text with the first five paths, and the number of the others."""
     shown = ", ".join(map(repr, sorted(paths)[:5]))
     return f"{shown} and {len(paths) - 5} more" if len(paths) > 5 else shown

@@ -1,9 +1,9 @@
-"""Everything of a conversion on Dataflow short of its submission, a line each.
+"""Dry run of a conversion on Dataflow: all steps except the submission of jobs, with one line of output per check.
 
-bucket    written
-input     listed, for the number of shards, bytes and hours
-jobs      both graphs, as Dataflow's own runner makes them, and the size of the request
-package   installed into an environment of its own, the graphs' steps unpickled there, as a worker would
+bucket    writes and deletes a small file
+input     lists the inputs, to estimate the number of shards, bytes and hours
+jobs      builds both graphs with the Dataflow runner, and measures the size of the requests
+package   installs the package into a new environment and unpickles the graphs' steps there, as a worker does
 """
 
 from __future__ import annotations
@@ -36,14 +36,15 @@ from beam_pipelines.sources.folders import FolderSurvey, read_folders
 from beam_pipelines.sources.listing import check_source, list_rows
 from beam_pipelines.sources.rows import find
 
-_MAX_LISTED = 1_000_000  # inputs; a bucket lists some 5,000 a second
-_SIZED = 64  # lines of a list whose files are asked for their size
+_MAX_LISTED = 1_000_000  # inputs; listing a bucket yields about 5,000 per second
+_SIZED = 64  # number of lines of a list for which the size of the file is requested
 # Measured on one core of a 2-core machine, Pillow 12.3: `python -m benchmarks.conversion --part=speed`.
 IMAGES_A_SECOND, IMAGE_BYTES = 912, 88_000
 _GRAPH_LIMIT = 10_000_000  # https://cloud.google.com/dataflow/quotas#limits
 _READABLE_SHARDS = 100_000  # docs/scale.md
 
-# What a worker does with a graph that it is sent, in an interpreter that has installed the package and nothing else.
+# Unpickles graphs as a worker does, in an environment with only the package and its dependencies; prints whether this
+# imported TensorFlow.
 _WORKER = """
 import sys
 from apache_beam.options.pipeline_options import PipelineOptions
@@ -59,14 +60,14 @@ print("tensorflow" in sys.modules)
 
 
 def dry_run(options: ConvertOptions, beam_options: PipelineOptions) -> Iterator[str]:
-    """Yields a line for each thing that was tried and holds.
+    """Yields one line per check that succeeded.
 
     Args:
-      options: The conversion.
-      beam_options: Of Dataflow; checked, and with the package packed.
+      options: Options of the conversion.
+      beam_options: Options of Dataflow, after launch_checks.check() and within launch_checks.packed().
 
     Raises:
-      ValueError: Something does not hold.
+      ValueError: A check failed.
     """
     cloud = beam_options.view_as(beam_flags.GoogleCloudOptions)
     yield (
@@ -85,7 +86,7 @@ def dry_run(options: ConvertOptions, beam_options: PipelineOptions) -> Iterator[
 
 
 def _graph(name: str, options: ConvertOptions, beam_options: PipelineOptions, path: str) -> str:
-    """Builds one job's graph and writes it to `path`; returns what it is."""
+    """Builds the graph of one job and writes it to `path`; returns a description with its size."""
     beam_options.view_as(beam_flags.TestOptions).dry_run = True
     with _silent():
         pipeline = beam.Pipeline(options=beam_options)
@@ -94,7 +95,7 @@ def _graph(name: str, options: ConvertOptions, beam_options: PipelineOptions, pa
         else:
             build_writing(pipeline, options, WorkingFolder(options.output, "dry_run"))
         Path(path).write_bytes(pipeline.to_runner_api().SerializeToString())
-        result: Any = pipeline.run()  # Dataflow's, which has a job
+        result: Any = pipeline.run()  # in a dry run, Dataflow's runner returns a result with the attribute job
         job = result.job
         request = _request(job)
     graph = job.proto_pipeline
@@ -105,7 +106,7 @@ def _graph(name: str, options: ConvertOptions, beam_options: PipelineOptions, pa
 
 
 def _request(job: Any) -> str:
-    """Returns the JSON that Dataflow would be sent; the graph itself is staged in the bucket."""
+    """Returns the JSON request that would be sent to Dataflow, without the graph, which is staged in the bucket."""
     from apache_beam.runners.dataflow.internal import apiclient
 
     staging = job.google_cloud_options.staging_location
@@ -116,11 +117,11 @@ def _request(job: Any) -> str:
 
 
 def _package(beam_options: PipelineOptions, folder: str, graphs: list[str]) -> str:
-    """Installs what workers install, and unpickles the graphs there; returns what that came to."""
+    """Installs the package as workers do, and unpickles the graphs there; returns a description of the result."""
     wheel = beam_options.view_as(beam_flags.SetupOptions).extra_packages[-1]
     python = f"{folder}/worker/bin/python"
     _run("cannot make an environment", sys.executable, "-m", "venv", f"{folder}/worker")
-    # Workers run the launcher's version of Beam, whose container has it.
+    # The container image of the workers has the same version of Beam as the launching machine.
     install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     _run("the package does not install", *install, f"apache-beam=={beam.version.__version__}", wheel)
     printed = _run("the steps do not unpickle there", python, "-W", "ignore", "-c", _WORKER, *graphs)
@@ -152,7 +153,9 @@ def _work(options: ConvertOptions) -> Iterator[str]:
     for row in itertools.islice(rows, _MAX_LISTED):
         num_inputs += 1
         survey.add_input(folders, row)
-        if row.num_bytes or num_sized < _SIZED:  # a folder's listing tells sizes, a list asks for each
+        if (
+            row.num_bytes or num_sized < _SIZED
+        ):  # the listing of a folder includes sizes; a list needs a request per file
             num_sized += 1
             num_bytes += find(row).num_bytes
     if not num_inputs:
@@ -186,7 +189,7 @@ def _shards(options: ConvertOptions, num_bytes: int) -> str:
 
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
-    """Keeps Beam's remarks from the page."""
+    """Suppresses log messages of Beam up to the level ERROR."""
     before = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:

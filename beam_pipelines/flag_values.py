@@ -1,4 +1,4 @@
-"""Sizes, shares, counts and inputs as people write them on a command line, and what a dataset holds in words."""
+"""Parsers of flag values: sizes, shares, counts and inputs as written on a command line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _UNITS = {"": 1, "B": 1, "KB": 1000, "MB": 1000**2, "GB": 1000**3, "KIB": 1 << 1
 
 
 def num_bytes(text: str) -> int:
-    """Returns the bytes of "500KB", "100MB", "1GB"."""
+    """Returns the number of bytes in a text such as "500KB", "100MB" or "1GB"."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]?I?B?)", text.strip().upper())
     if not match or match[2] not in _UNITS:
         raise argparse.ArgumentTypeError(f"{text!r} is no size; write 500KB, 100MB or 1GB")
@@ -22,7 +22,7 @@ def num_bytes(text: str) -> int:
 
 
 def percent(text: str) -> float:
-    """Returns the share, in [0, 1], of "1%"."""
+    """Returns a percentage such as "1%" as a share, 0.01."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*%", text.strip())
     if not match:
         raise argparse.ArgumentTypeError(f"{text!r} is no percentage; write 1% or 0.5%")
@@ -30,7 +30,7 @@ def percent(text: str) -> float:
 
 
 def splits(text: str) -> tuple[tuple[str, float], ...]:
-    """Returns the shares of "train=90%,validation=10%"."""
+    """Returns (split, share) pairs from a text such as "train=90%,validation=10%"."""
     parts = [re.fullmatch(r"(\w+)=(.*%)", part.strip()) for part in text.split(",")]
     if not all(parts):
         raise argparse.ArgumentTypeError(f"{text!r} is no list of splits; write train=90%,validation=10%")
@@ -38,7 +38,7 @@ def splits(text: str) -> tuple[tuple[str, float], ...]:
 
 
 def counts(text: str) -> tuple[tuple[str, int], ...]:
-    """Returns the numbers of "train=1024,validation=128"."""
+    """Returns (split, number) pairs from a text such as "train=1024,validation=128"."""
     parts = [re.fullmatch(r"(\w+)=(\d+)", part.strip()) for part in text.split(",")]
     if not all(parts):
         raise argparse.ArgumentTypeError(f"{text!r} is no list of counts; write train=1024,validation=128")
@@ -46,7 +46,7 @@ def counts(text: str) -> tuple[tuple[str, int], ...]:
 
 
 def _split_and_path(text: str) -> tuple[str, str]:
-    """Returns (split or "", path) of [SPLIT=]PATH; a path that exists is taken as one, whatever it is called."""
+    """Returns (split or "", path) from [SPLIT=]PATH; a text that is an existing path is a path, even with a "="."""
     split, separator, path = text.partition("=")
     if not separator or "/" in split or storage.exists(text):
         return "", storage.absolute(text)
@@ -54,13 +54,17 @@ def _split_and_path(text: str) -> tuple[str, str]:
 
 
 def source(text: str) -> Source:
-    """Returns the input of "PATH" or "SPLIT=PATH"."""
+    """Returns the input given as "PATH" or "SPLIT=PATH"."""
     split, path = _split_and_path(text)
     return Source(path, split)
 
 
 def with_label_lists(sources: list[Source], label_lists: list[str]) -> tuple[Source, ...]:
-    """Returns the inputs with their label lists, each "FILE" or "SPLIT=FILE"."""
+    """Returns the inputs with their label lists, which are given as "FILE" or "SPLIT=FILE".
+
+    Raises:
+      ValueError: Two label lists are for the same split, or one is for a split without an input.
+    """
     lists = dict(map(_split_and_path, label_lists))
     if len(lists) < len(label_lists):
         raise ValueError(f"each split needs a --label_list of its own, as SPLIT=FILE; got {label_lists!r}")

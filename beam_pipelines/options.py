@@ -1,4 +1,4 @@
-"""What a conversion is told."""
+"""Options of a conversion."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Source:
     """One input.
 
     Attributes:
-      path: A folder of class folders, a .tar of such, or a .csv or .jsonl list; local or a URI.
-      split: The split of all that lies there; "" to go by folders, by a list's column or by hash.
-      label_list: For images that lie in no class folders: a file with a class name a line, in the order of the
-        images' names.
+      path: Folder of class folders, .tar of such a folder, or .csv or .jsonl list; local path or URI.
+      split: Split of all its images; "" to take it from folders, from a column of the list, or by hash.
+      label_list: File with one class name per line, in the order of the images' names, for images that are not in
+        class folders; "" if there is none.
     """
 
     path: str
@@ -42,18 +42,18 @@ class Source:
 
 @dataclasses.dataclass(frozen=True)
 class ImageOptions:
-    """What is done to images.
+    """Checks and changes of images.
 
     Attributes:
-      reencode: "needed": a JPEG that needs nothing is stored byte for byte; "all": every image is encoded anew, so
-        that nothing of an untrusted file is passed on but its pixels.
-      resize_shorter: Larger images are stored with a shorter side of this many pixels; 0 keeps their size.
-      quality: Of JPEGs that are encoded, 1 to 100.
+      reencode: "needed": a JPEG that needs no change is stored byte for byte; "all": every image is re-encoded, so
+        that only the pixels of an untrusted file are stored.
+      resize_shorter: Shorter side, in pixels, to which larger images are scaled down; 0 keeps their size.
+      quality: JPEG quality of re-encoded images, 1 to 100.
       min_side: Images with a shorter side below this many pixels are rejected.
-      max_pixels: Images of more pixels are rejected, WebP and CMYK images of more than half as many; so are JPEGs whose
-        scans go over more than 40 times as many pixels.
-      color_profiles: "convert": images whose ICC profile is another than sRGB are stored in sRGB; "ignore": profiles
-        change nothing, and the bytes of a JPEG that needs nothing else are kept with its profile.
+      max_pixels: Images with more pixels are rejected, as are WebP and CMYK images with more than half as many, and
+        JPEGs whose scans together cover more than 40 times as many pixels.
+      color_profiles: "convert": images with an ICC profile other than sRGB are stored as sRGB; "ignore": profiles have
+        no effect, and the bytes of a JPEG that needs no other change are stored with its profile.
     """
 
     reencode: str = "needed"
@@ -82,23 +82,23 @@ class ImageOptions:
 
 @dataclasses.dataclass(frozen=True)
 class ConvertOptions:
-    """One conversion.
+    """Options of one conversion.
 
     Attributes:
-      sources: What is converted.
-      output: The dataset's folder or URI.
-      splits: Share of each split, in (0, 1]; together 1. For inputs that do not name their split themselves.
-      splits_required: Whether inputs that all name their split themselves, so that `splits` would do nothing, are
-        refused.
-      shard_bytes: Size of every shard but a split's last.
-      num_shards: Splits cut into so many shards of equally many inputs instead.
-      labels: Class names in label order; empty: those found, sorted.
-      first_label: Label on disk of class 0: 0 or 1.
-      seed: Of the order of examples and of the choice of splits.
-      dedup: "exact" rejects images whose bytes occur before, and those that occur under two labels.
-      max_rejected: Share of the inputs, in [0, 1], that may be rejected; duplicates do not count.
+      sources: Inputs.
+      output: Folder or URI of the dataset.
+      splits: Share of each split, in (0, 1], with a sum of 1; for inputs that do not name their split.
+      splits_required: Whether it is an error if all inputs name their split, so that `splits` has no effect.
+      shard_bytes: Size of every shard except the last of a split.
+      num_shards: (split, number of shards), for splits that are cut into shards of equally many inputs instead.
+      labels: Class names in label order; if empty, the class names found, sorted.
+      first_label: Label of class 0 in the records: 0 or 1.
+      seed: Seed of the order of examples and of the assignment to splits.
+      dedup: "exact" rejects images with the bytes of an earlier one, and all whose bytes occur under two labels.
+      max_rejected: Share of the inputs, in [0, 1], that may be rejected; duplicates and files that were not meant as
+        inputs, such as hidden ones, do not count.
       overwrite: Whether another dataset, or another unfinished conversion, in the output is replaced.
-      images: What is done to images.
+      images: Checks and changes of images.
     """
 
     sources: tuple[Source, ...]
@@ -156,7 +156,7 @@ class ConvertOptions:
             raise ValueError(f"splits must name each split once and add up to 100 %, got {given}")
 
     def shaping(self) -> dict[str, Any]:
-        """Returns the options that decide what the shards hold, for manifest and fingerprint."""
+        """Returns the options that determine the content of the shards, for manifest and fingerprint."""
         fields = dataclasses.asdict(self)
         for name in ("sources", "output", "max_rejected", "overwrite", "splits_required"):
             del fields[name]

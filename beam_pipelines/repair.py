@@ -1,7 +1,7 @@
-"""Re-makes damaged shards of a complete dataset from their source.
+"""Repair: re-creates damaged shards of a complete dataset from their sources.
 
-damaged shards ──the manifest's options, planned again──▶ their rows ──write──▶ beside the dataset
-               ──the same sha256 as promised──▶ into place
+damaged shards ──plan from the manifest's options──▶ their rows ──write──▶ DATASET/.jpeg2tpu/repair
+               ──if each sha256 is that of the manifest──▶ move into place
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from tpu_input.dataset_format.records import MANIFEST_NAME, Manifest
 
 
 def repair(findings: Findings, beam_options: PipelineOptions) -> list[str]:
-    """Re-makes the shards that verify found damaged, with their indexes; returns their names.
+    """Re-creates the shards that verify found damaged, with their indexes; returns their names.
 
-    The sources are those that the manifest names. What is read of them stays here: a shard takes its place only if it
-    has the SHA-256 that the manifest promises.
+    The sources are those that the manifest names. Data from them is kept only if it is that of the dataset: a shard is
+    moved into place only if it has the SHA-256 in the manifest.
 
     Raises:
-      ValueError: The source is no longer what the dataset was made of.
+      ValueError: The sources have changed since the conversion, or do not match the manifest.
     """
     manifest = findings.manifest
     options = options_of(manifest)
@@ -66,7 +66,7 @@ def options_of(manifest: Manifest) -> ConvertOptions:
     """Returns the options that a dataset was converted with.
 
     Raises:
-      ValueError: Its manifest has options that no conversion has.
+      ValueError: The manifest has invalid options.
     """
     sources = tuple(Source(**source) for source in manifest.sources)
     try:
@@ -88,7 +88,7 @@ def options_of(manifest: Manifest) -> ConvertOptions:
 
 
 def _of_types(found: dict[str, Any], usual: dict[str, Any], name: str) -> dict[str, Any]:
-    """Returns options that are each of the type that the usual one has."""
+    """Returns the options `found`; raises ValueError unless each has the type of the default in `usual`."""
     for key, value in json_fields.fields(found, name, list(usual)).items():
         if key == "splits":
             for split, share in json_fields.mapping(value, key).items():

@@ -1,7 +1,7 @@
-"""A real dataset that needs no download: scikit-learn's 1,797 handwritten digits as class folders of JPEGs.
+"""Sample dataset without a download: scikit-learn's 1,797 handwritten digits as class folders of JPEGs.
 
 Source: E. Alpaydin, C. Kaynak, "Optical Recognition of Handwritten Digits", UCI Machine Learning Repository, 1998;
-its 8 x 8 test images come inside scikit-learn.
+the 8 x 8 test images are included in scikit-learn.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from PIL import Image
 
 from beam_pipelines import storage
 
-_SIDE = 32  # pixels; 8 x 8 is less than a JPEG block can show well
+_SIDE = 32  # pixels; 8 x 8 images would be a single JPEG block, of poor quality
 _QUALITY = 95
 
 
 def write_sample(output: str) -> tuple[int, int]:
-    """Writes OUTPUT/CLASS/NUMBER.jpg where it is missing; returns how many it wrote, and how many there are.
+    """Writes the missing files OUTPUT/CLASS/NUMBER.jpg; returns (number of files written, number of all files).
 
     Raises:
-      ValueError: scikit-learn is not installed, or there are other files.
+      ValueError: scikit-learn is not installed, or the folder has other files.
     """
     try:
         from sklearn.datasets import load_digits
@@ -40,7 +40,7 @@ def write_sample(output: str) -> tuple[int, int]:
 
 
 def _jpeg(values: object) -> bytes:
-    """Returns an 8 x 8 array of 0..16 as a greyscale JPEG of _SIDE x _SIDE."""
+    """Returns an 8 x 8 array of values 0 to 16 as a greyscale JPEG of _SIDE x _SIDE pixels."""
     import numpy as np
 
     grey = np.round(np.asarray(values) * (255 / 16)).astype(np.uint8)

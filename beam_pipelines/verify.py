@@ -1,7 +1,7 @@
-"""Re-reads everything that a manifest promises.
+"""Verification of a dataset: re-reads all its files and compares them with the manifest.
 
 manifest.json ──▶ every shard, on all cores: size, sha256, record checksums, labels, index, a decode of each image
-              ──▶ the sums: records + rejected = inputs; nothing missing, nothing extra
+              ──▶ the sums: records + rejected = inputs; no missing files, no extra files
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from tpu_input.dataset_format.decode_limits import PILLOW_MAX_PIXELS
 from tpu_input.dataset_format.index import IndexRow, index_path, read_index
 from tpu_input.dataset_format.records import FRAME_BYTES, Manifest, Record, Shard, decode, frame, read_frames
 
-# A conversion may have been told to keep color profiles, and larger images than it does by default.
+# Options of the conversion may have kept color profiles, and images above the default of max_pixels.
 _AS_STORED = ImageOptions(max_pixels=PILLOW_MAX_PIXELS, color_profiles="ignore")
 
 
 @dataclasses.dataclass
 class Findings:
-    """What verify found.
+    """Result of verify().
 
     Attributes:
-      manifest: The dataset's.
-      problems: A line for everything that does not hold; empty if all does.
-      damaged: Names of the shards that have problems, or whose index has.
+      manifest: Manifest of the dataset.
+      problems: One line per problem; empty if there are none.
+      damaged: Names of the shards with a problem in the shard or its index.
     """
 
     manifest: Manifest
@@ -51,14 +51,14 @@ class Findings:
 
 
 def verify(dataset: str, decode_images: bool = True) -> Findings:
-    """Returns what does not hold of all that a dataset's manifest promises.
+    """Compares a dataset with its manifest; returns the problems found.
 
     Args:
       dataset: Folder or URI.
-      decode_images: Whether every image is decoded, which takes most of the time.
+      decode_images: Whether to decode every image, which takes most of the time.
 
     Raises:
-      ValueError: There is no manifest, so no complete dataset.
+      ValueError: There is no valid manifest, so no complete dataset.
     """
     manifest = complete_manifest(dataset)
     findings = Findings(manifest, [*_check_files(manifest), *_check_rejected(manifest)])
@@ -88,14 +88,14 @@ def _check_files(manifest: Manifest) -> Iterator[str]:
     promised = dataset_files(shards)
     found = {path for path, _ in list_dataset(manifest.path)}
     for path in sorted(promised - found):
-        if not path.endswith((".tfrecord", ".parquet")):  # those are said with their shard
+        if not path.endswith((".tfrecord", ".parquet")):  # reported with their shard
             yield f"{path} is missing"
     for path in sorted(found - promised - optional_files(shards)):
         yield f"{path} is no part of the dataset"
 
 
 def _check_rejected(manifest: Manifest) -> Iterator[str]:
-    if not storage.exists(f"{manifest.path}/{REJECTED_NAME}"):  # which _check_files() has said
+    if not storage.exists(f"{manifest.path}/{REJECTED_NAME}"):  # reported by _check_files()
         return
     try:
         reasons = dict(sorted(Counter(rejection.reason for rejection in read_lines(manifest.path)).items()))
@@ -107,7 +107,7 @@ def _check_rejected(manifest: Manifest) -> Iterator[str]:
 
 
 def _check_shard(manifest: Manifest, shard: Shard, decode_images: bool) -> tuple[list[IndexRow], list[str]]:
-    """Returns the index that a shard's records make, as far as they can be read, and what is wrong with the shard."""
+    """Returns (index rows of the readable records of a shard, problems with the shard)."""
     rows, problems, digest = list[IndexRow](), list[str](), hashlib.sha256()
     try:
         with storage.open_file(f"{manifest.path}/{shard.name}") as file:
@@ -128,7 +128,7 @@ def _check_shard(manifest: Manifest, shard: Shard, decode_images: bool) -> tuple
 
 
 def _check_record(manifest: Manifest, offset: int, payload: bytes, decode_image: bool) -> tuple[IndexRow, str]:
-    """Returns the index row of one record, and what is wrong with the record or ""."""
+    """Returns (index row of one record, the problem with the record or "")."""
     record = decode(payload, manifest.first_label)
     row = IndexRow(
         key=record.key,
@@ -171,7 +171,7 @@ def _check_index(manifest: Manifest, shard: Shard, rows: list[IndexRow]) -> list
         return [f"its index cannot be read: {error}"]
     if any(row.uri is None for row in index):
         return ["its index has no column uri, which says where images came from"]
-    # Where the source was and what it looks like, only the index knows.
+    # Records have neither the URI of the source nor dhash, so these are not compared.
     if [row._replace(uri="", dhash=0) for row in index] != rows:
         return ["its index does not agree with its records"]
     return []

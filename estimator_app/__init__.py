@@ -1,1 +1,1 @@
-"""Batches in, a trained and exported classifier out; `python -m estimator_app --help` says how."""
+"""Application that trains, evaluates and exports an image classifier; see `python -m estimator_app --help`."""

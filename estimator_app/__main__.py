@@ -1,8 +1,9 @@
-"""The command line: train, evaluate, export, predict, preflight. The only place that knows flags.
+"""Command line: train, evaluate, export, predict, preflight. All flags are defined in this module.
 
     train: dataset ──▶ MODEL_DIR (config.json, checkpoints, metrics.json) ──▶ EXPORT_DIR/… ──▶ predict: files → classes
 
-TensorFlow is imported after the flags are read: --help and mistakes answer at once, and its noise can be turned off.
+TensorFlow is imported after the flags are parsed, so that --help and usage errors respond immediately, and so that its
+log messages can be turned off first.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def make_parser() -> Parser:
         command.set_defaults(command=run)
         for group in groups:
             group(command.add_argument)
-        command.add_argument("--verbose", action="store_true", help="show TensorFlow's messages, and all of an error")
+        command.add_argument("--verbose", action="store_true", help="show TensorFlow's messages and full tracebacks")
 
     add(commands.train, _model_dir_flags, _train_flags, _training_flags, _tpu_flags)
     add(commands.evaluate, _evaluate_flags, _tpu_flags)
@@ -56,15 +57,17 @@ def _model_dir_flags(flag: Any) -> None:
 
 
 def _preflight_flags(flag: Any) -> None:
-    flag("--topology", required=True, help="generation and sides of the slice in chips: v2:2x2, v5e:4x4, v4:2x2x1, …")
-    flag("--model_dir", type=_folder, help="of the run that would go on (default: a new one)")
+    flag("--topology", required=True, help="TPU generation and slice shape in chips: v2:2x2, v5e:4x4, v4:2x2x1, …")
+    flag("--model_dir", type=_folder, help="model_dir of the run to resume (default: a new run)")
     flag("--compiler", metavar="PYTHON", help=_COMPILER)
     flag("--largest_batch", action="store_true", help=_LARGEST_BATCH)
-    flag("--json", action="store_true", help="print JSON rather than a page")
+    flag("--json", action="store_true", help="print JSON instead of text")
 
 
-_LARGEST_BATCH = "look for it even if this one fits; compiles once or twice more (default: only if it does not fit)"
-_COMPILER = "of the environment with libtpu (default: what make preflight makes here, .venv-preflight/bin/python)"
+_LARGEST_BATCH = (
+    "find the largest batch even if this one fits; compiles once or twice more (default: only if it does not fit)"
+)
+_COMPILER = "Python of the environment with libtpu (default: made by `make preflight`, .venv-preflight/bin/python)"
 
 
 def _train_flags(flag: Any) -> None:
@@ -72,94 +75,150 @@ def _train_flags(flag: Any) -> None:
     flag("--loop", help=_LOOP)
     flag("--network", default="cnn", help=_NETWORK)
     flag("--image_size", type=int, help=_IMAGE_SIZE)
-    flag("--train_batch_size", type=int, default=128, help="images a step, over all TPU cores (default: %(default)s)")
-    flag("--eval_batch_size", type=int, default=128, help="images a step of evaluation (default: %(default)s)")
+    flag("--train_batch_size", type=int, default=128, help="images per step, over all TPU cores (default: %(default)s)")
+    flag("--eval_batch_size", type=int, default=128, help="images per step of evaluation (default: %(default)s)")
     flag(
         "--train_steps",
         type=int,
         default=1000,
-        help="steps in all, which may change between runs (default: %(default)s)",
+        help="total training steps; may be changed when a run is resumed (default: %(default)s)",
     )
     flag("--steps_per_eval", type=int, default=500, help="steps between evaluations (default: %(default)s)")
-    flag("--save_steps", type=int, default=0, help="steps between checkpoints besides one a minute (default: none)")
-    flag("--keep_exports", type=int, default=2, help="exports that stay, of last steps and best (default: %(default)s)")
+    flag("--save_steps", type=int, default=0, help="steps between checkpoints, besides one per minute (default: none)")
+    flag(
+        "--keep_exports",
+        type=int,
+        default=2,
+        help="exports to keep, of the last step and of the best evaluation each (default: %(default)s)",
+    )
     flag("--early_stop_metric", default="accuracy", help=_EARLY_STOP_METRIC)
     flag("--early_stop_patience", type=int, default=0, help=_EARLY_STOP_PATIENCE)
-    flag("--iterations_per_loop", type=int, default=100, help="steps a TPU takes at a time (default: %(default)s)")
-    flag("--seed", type=int, default=0, help="of first weights, order and crops (default: %(default)s)")
-    flag("--dtype", default="uint8", help="of pixels fed: uint8, bfloat16 or float32 (default: %(default)s)")
+    flag(
+        "--iterations_per_loop",
+        type=int,
+        default=100,
+        help="steps per TPU loop, between two returns to the host (default: %(default)s)",
+    )
+    flag("--seed", type=int, default=0, help="seed of initial weights, shuffling and crops (default: %(default)s)")
+    flag("--dtype", default="uint8", help="dtype of the pixels fed: uint8, bfloat16 or float32 (default: %(default)s)")
     flag("--layout", default="NHWC", help=_LAYOUT)
     flag("--crop_area", type=_range, metavar="LOW,HIGH", help=_CROP_AREA)
-    flag("--no_flip", dest="flip", action="store_false", help="mirror no images: left and right differ, as in digits")
+    flag(
+        "--no_flip",
+        dest="flip",
+        action="store_false",
+        help="disable random flips, for images whose left and right differ, such as digits",
+    )
     flag("--eval_crop", type=float, default=0.875, help=_EVAL_CROP)
     flag("--shuffle_records", type=int, default=InputConfig.shuffle_records, help=_SHUFFLE_RECORDS)
     flag("--cache", choices=("records", "decoded"), help=_CACHE)
-    flag("--split", default="validation", help="what evaluation reads (default: %(default)s)")
+    flag("--split", default="validation", help="split to evaluate on (default: %(default)s)")
     flag("--service", metavar="grpc://ADDRESS:PORT", help=_SERVICE)
 
 
 def _training_flags(flag: Any) -> None:
-    flag("--optimizer", default="momentum", help="momentum, lars (batches of thousands) or adamw (default: momentum)")
+    flag(
+        "--optimizer",
+        default="momentum",
+        help="optimizer: momentum, lars (for batches of thousands) or adamw (default: momentum)",
+    )
     flag("--learning_rate", type=float, help=_LEARNING_RATE)
     flag("--warmup_steps", type=int, help=_WARMUP_STEPS)
     flag("--decay", help=_DECAY)
-    flag("--decay_steps", type=int, help="step by which it has fallen (default: the first --train_steps of the run)")
-    flag("--weight_decay", type=float, help="of kernels (default: 0.0001; adamw: 0.05, not in the gradient)")
+    flag(
+        "--decay_steps",
+        type=int,
+        help="step at which the decay of the learning rate ends (default: the --train_steps of the run's first start)",
+    )
+    flag(
+        "--weight_decay",
+        type=float,
+        help="weight decay applied to kernels (default: 0.0001; adamw: 0.05, decoupled from the gradient)",
+    )
     flag("--label_smoothing", type=float, default=0.0, help="share of the target spread over all classes (default: 0)")
-    flag("--class_weights", default="equal", help="equal, or balanced: rare classes count more (default: equal)")
-    flag("--precision", default="float32", help="of the network: float32 or bfloat16 (default: float32)")
+    flag(
+        "--class_weights",
+        default="equal",
+        help="class weights in the loss: equal, or balanced for larger weights of rare classes (default: equal)",
+    )
+    flag(
+        "--precision",
+        default="float32",
+        help="precision of the network's arithmetic: float32 or bfloat16 (default: float32)",
+    )
     flag("--summary_steps", type=int, default=100, help="steps between points of TensorBoard's curves (default: 100)")
 
 
-_LOOP = "what trains: estimator, or strategy: tf.distribute (default: the run's, else what this TensorFlow has)"
-_NETWORK = "cnn, resnet18, resnet50, or package.module:function of your own (default: %(default)s)"
-_LEARNING_RATE = "at its peak (default, for every 256 images of the batch: 0.1; adamw: 0.00025; lars: 25 in all)"
-_WARMUP_STEPS = "step at which the rate has climbed to its peak (default: 1/18 of --decay_steps)"
-_DECAY = "fall of the rate: cosine, polynomial (a square), steps: a tenth at 3/9, 6/9, 8/9 (default: the optimizer's)"
-_LAYOUT = "of batches on their way to the TPU: NHWC, HWCN, HWNC or auto (default: %(default)s)"
-_EARLY_STOP_METRIC = "what best means: accuracy, loss, mean_recall or top_5_accuracy (default: %(default)s)"
-_EARLY_STOP_PATIENCE = "evaluations without a new best that end the run (default: none do)"
-_SHUFFLE_RECORDS = "encoded images to shuffle among, all in memory (default: %(default)s)"
-_CACHE = "what of a small dataset stays in memory after its first epoch: encoded or decoded images (default: none)"
-_SERVICE = "dispatcher of a tf.data service that does training's input: docs/input-service.md (default: this machine)"
-_EVAL_CROP = "side of evaluation's centred crop, as a share of the image's shorter side (default: %(default)s)"
-_IMAGE_SIZE = "height and width in pixels that the network sees (default: the run's, else the images' own, up to 224)"
-_CROP_AREA = (
-    "smallest and largest share of an image in a training crop (default: the run's, else 0.08,1; images of less"
+_LOOP = "training loop: estimator or strategy (tf.distribute) (default: the run's, else estimator if TensorFlow has it)"
+_NETWORK = "network: cnn, resnet18, resnet50, or your own as package.module:function (default: %(default)s)"
+_LEARNING_RATE = (
+    "peak learning rate (default: 0.1 per 256 images of the batch; adamw: 0.00025 per 256; lars: 25 for batches of up "
+    "to 16,384, 34 up to 32,768, 41 above)"
 )
-_CROP_AREA += " than 224 pixels: as many pixels at the least as 0.08 of those, up to 0.6,1)"
+_WARMUP_STEPS = (
+    "step at which the learning rate reaches its peak (default: 1/18 of --decay_steps; lars: more for batches above "
+    "16,384)"
+)
+_DECAY = (
+    "decay of the learning rate: cosine, polynomial (quadratic), or steps (times 0.1 at 3/9, 6/9 and 8/9) (default: "
+    "the optimizer's)"
+)
+_LAYOUT = "layout of the batches sent to the TPU: NHWC, HWCN, HWNC or auto (default: %(default)s)"
+_EARLY_STOP_METRIC = (
+    "metric of the best evaluation: accuracy, loss, mean_recall or top_5_accuracy (default: %(default)s)"
+)
+_EARLY_STOP_PATIENCE = "number of evaluations without a new best after which training stops (default: 0, never)"
+_SHUFFLE_RECORDS = "size of the shuffle buffer in encoded images, all in memory (default: %(default)s)"
+_CACHE = (
+    "cache for small datasets, in memory after the first epoch: encoded (records) or decoded images (default: none)"
+)
+_SERVICE = "dispatcher of a tf.data service that runs training's input: docs/input-service.md (default: this machine)"
+_EVAL_CROP = "side of the centred crop in evaluation, as a fraction of the image's shorter side (default: %(default)s)"
+_IMAGE_SIZE = "height and width in pixels of the network's input (default: the run's, else the images' own, up to 224)"
+_CROP_AREA = (
+    "smallest and largest fraction of the image in a training crop (default: the run's, else 0.08,1; for images"
+)
+_CROP_AREA += " smaller than 224 pixels the smallest crop has as many pixels as 0.08 of 224 x 224 has, at most 0.6)"
 
 
 def _evaluate_flags(flag: Any) -> None:
-    flag("--model_dir", type=_folder, help="what train was given")
-    flag("--export_dir", type=_folder, help="a SavedModel instead, or a folder of them: the newest is taken")
-    flag("--dataset", type=_folder, help="folder or gs:// URI of shards (default: what the model was trained on)")
-    flag("--split", help="(default: what train was given)")
-    flag("--eval_batch_size", type=int, help="images a step (default: what train was given)")
-    flag("--json", action="store_true", help="print JSON rather than a sentence")
+    flag("--model_dir", type=_folder, help="folder or gs:// URI of the training run")
+    flag(
+        "--export_dir",
+        type=_folder,
+        help="SavedModel to evaluate instead of a run, or a folder of them: the newest is taken",
+    )
+    flag("--dataset", type=_folder, help="folder or gs:// URI of shards (default: the dataset of the training run)")
+    flag("--split", help="split to evaluate on (default: that of the training run)")
+    flag("--eval_batch_size", type=int, help="images per step (default: that of the training run)")
+    flag("--json", action="store_true", help="print JSON instead of a sentence")
     _checkpoint_flags(flag)
 
 
 def _export_flags(flag: Any) -> None:
-    flag("--model_dir", type=_folder, required=True, help="what train was given")
+    flag("--model_dir", type=_folder, required=True, help="folder or gs:// URI of the training run")
     flag("--export_dir", type=_folder, help="folder or gs:// URI for SavedModels (default: MODEL_DIR/export)")
     flag("--export_to_tpu", action="store_true", help="add a graph for serving on a TPU, tagged serve and tpu")
     _checkpoint_flags(flag)
 
 
 def _checkpoint_flags(flag: Any) -> None:
-    flag("--step", type=int, help="the checkpoint of this step of MODEL_DIR (default: the last)")
-    flag("--checkpoint", type=_folder, help="any checkpoint of the same network, e.g. OTHER_DIR/model.ckpt-5000")
+    flag("--step", type=int, help="step of the checkpoint in MODEL_DIR (default: the last)")
+    flag(
+        "--checkpoint", type=_folder, help="path of any checkpoint of the same network, e.g. OTHER_DIR/model.ckpt-5000"
+    )
     flag("--network", help=_OWN_NETWORK)
 
 
-_OWN_NETWORK = "of a run with a network of its own: package.module:function again, for only what you name is imported"
+_OWN_NETWORK = (
+    "package.module:function of a run with a custom network; repeat it here, as only a network named here is imported"
+)
 
 
 def _predict_flags(flag: Any) -> None:
     flag("--export_dir", type=_folder, required=True, help=_PREDICT_EXPORT_DIR)
-    flag("--batch_size", type=int, default=32, help="images to classify at a time (default: %(default)s)")
-    flag("--top", type=int, default=1, help="likeliest classes to print of each (default: %(default)s)")
+    flag("--batch_size", type=int, default=32, help="images per batch (default: %(default)s)")
+    flag("--top", type=int, default=1, help="number of most likely classes to print per image (default: %(default)s)")
     flag(
         "files",
         nargs="+",
@@ -168,18 +227,18 @@ def _predict_flags(flag: Any) -> None:
     )
 
 
-_PREDICT_EXPORT_DIR = "a SavedModel, or a folder of them or a model_dir: the newest is taken"
+_PREDICT_EXPORT_DIR = "SavedModel, or a folder of them, or a model_dir: the newest is taken"
 
 
 def _tpu_flags(flag: Any) -> None:
     flag("--use_tpu", action="store_true", help="run on a Cloud TPU; dataset and model_dir must be gs:// URIs")
-    flag("--tpu", help="its name or grpc:// address (default: the environment's)")
-    flag("--tpu_zone", help="its zone (default: this machine's)")
-    flag("--gcp_project", help="its project (default: this machine's)")
+    flag("--tpu", help="name or grpc:// address of the TPU (default: the environment's)")
+    flag("--tpu_zone", help="zone of the TPU (default: this machine's)")
+    flag("--gcp_project", help="Google Cloud project of the TPU (default: this machine's)")
 
 
 def _folder(text: str) -> str:
-    """Returns a folder's path from anywhere, so that a later command finds it; or a URI."""
+    """Returns the absolute path of a folder, so that commands in other directories find it; or a URI."""
     return text.rstrip("/") if "://" in text else os.path.abspath(os.path.expanduser(text))
 
 
@@ -192,7 +251,7 @@ def _range(text: str) -> tuple[float, float]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command and returns its exit code, one of command_line.EXIT_CODES; a user's mistake is one line."""
+    """Runs a command and returns its exit code, one of command_line.EXIT_CODES; user errors are printed as one line."""
     arguments = make_parser().parse_args(argv)
     arguments.argv = sys.argv[1:] if argv is None else argv
     try:
@@ -216,8 +275,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _unread() -> int:
-    """Says that a training has ended before its end, for what it prints is not what it is for; returns its status."""
-    with contextlib.suppress(BrokenPipeError):  # stderr may go to the same reader
+    """Reports that training was ended early by a broken pipe, and returns exit code 2: unlike with the other commands,
+    the output is not the result.
+    """
+    with contextlib.suppress(BrokenPipeError):  # stderr may be the same closed pipe
         warn("error: nobody reads the output any more, so training ended; the same command goes on; write to a file")
     return 2
 

@@ -1,4 +1,4 @@
-"""What each command does with its flags; nothing of TensorFlow is imported before one of them runs.
+"""The functions that run the commands; TensorFlow-dependent modules are imported only when a command runs.
 
 train: dataset ──▶ MODEL_DIR ──export──▶ EXPORT_DIR/… ──▶ predict: files → classes
 └──────evaluate──────┘
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """Refuses what no command can do, before anything slow.
+    """Checks the flags for errors that can be found before anything slow is done.
 
     Raises:
       ValueError: The flags contradict each other, or a TPU cannot open a path.
-      ImportError: They ask for TPUEstimator, and there is none.
+      ImportError: They ask for TPUEstimator, which the installed TensorFlow does not have.
     """
     of_tpu = [f"--{name}" for name in ("tpu", "tpu_zone", "gcp_project") if vars(arguments).get(name)]
     if of_tpu and not arguments.use_tpu:
@@ -51,7 +51,7 @@ def check(arguments: argparse.Namespace) -> None:
 
 
 def train(arguments: argparse.Namespace) -> int:
-    """Trains to the end, evaluates and exports; or goes on from where it was."""
+    """Trains to the end, evaluates and exports; resumes from the last checkpoint if there is one."""
     from estimator_app.config import TrainConfig, chosen_input, surprises
     from estimator_app.model_dir.checkpoints import latest_step
     from estimator_app.model_dir.run_files import begun
@@ -66,7 +66,7 @@ def train(arguments: argparse.Namespace) -> int:
     of_input = [chosen] * bool(chosen) + [f"note: {surprise}" for surprise in surprises(config, manifest)]
 
     def report(line: str) -> None:
-        """Says a line, and after the first, which is that training begins, what there is to say of its input."""
+        """Prints a line; after the first one, which says that training begins, prints the notes on its input."""
         say(line)
         while of_input:
             say(of_input.pop(0))
@@ -87,8 +87,9 @@ def train(arguments: argparse.Namespace) -> int:
 
 
 def _options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Returns training's options by name, with what follows from them."""
-    # Only runs with one name share a service's batches; and whoever asks first gets the next.
+    """Returns the options of training by name, with those that --service implies."""
+    # Only runs with the same job name share the batches of a service. It gives the next batch to whichever host asks
+    # first, so the order is not deterministic.
     of_service = {"service_job": arguments.model_dir or "", "deterministic": False} if arguments.service else {}
     return vars(arguments) | of_service
 
@@ -101,7 +102,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
 
 
 def _check_evaluated(arguments: argparse.Namespace) -> None:
-    """Refuses flags that ask for two things at once, or for none."""
+    """Raises ValueError if the flags name both a model_dir and an export or neither, or do not belong together."""
     given = [name for name in ("export_dir", "model_dir") if vars(arguments)[name]]
     if len(given) != 1:
         raise ValueError(f"evaluate needs --model_dir or --export_dir, got {'both' if given else 'neither'}")
@@ -135,10 +136,12 @@ def _of_export(arguments: argparse.Namespace) -> tuple[Metrics, tuple[str, ...]]
 
 
 def _named(config: TrainConfig, arguments: argparse.Namespace) -> TrainConfig:
-    """Returns the run's config, whose network's module may be imported: it is this package's, or the user names it.
+    """Returns the run's config after a check that the module of its network may be imported.
+
+    That is the case for networks of this package, and for custom networks that the user has named with --network.
 
     Raises:
-      ValueError: It is somebody's own, and the user does not name it, or the user names another.
+      ValueError: The network is a custom one and --network is missing, or --network names another one.
     """
     from estimator_app.model.networks import is_users
 
@@ -154,7 +157,7 @@ def _named(config: TrainConfig, arguments: argparse.Namespace) -> TrainConfig:
 
 
 def _changed(config: TrainConfig, arguments: argparse.Namespace) -> TrainConfig:
-    """Returns the run's config with what this command was given instead."""
+    """Returns the run's config, with the fields replaced for which this command got flags."""
     given = {name: getattr(arguments, name) for name in ("dataset", "split", "eval_batch_size")}
     return dataclasses.replace(config, **{name: value for name, value in given.items() if value is not None})
 
@@ -179,7 +182,7 @@ def export(arguments: argparse.Namespace) -> int:
 
 
 def predict(arguments: argparse.Namespace) -> int:
-    """Prints a line for each image file; returns 1 when one could not be classified."""
+    """Prints one line per image file; returns 1 when one could not be classified or there was none."""
     from estimator_app.predict import image_files, predict, write
     from estimator_app.saved_model.classifier import load_classifier
 
@@ -195,7 +198,7 @@ def predict(arguments: argparse.Namespace) -> int:
 
 
 def preflight(arguments: argparse.Namespace) -> int:
-    """Prints what a TPU would say of a training; returns 1 when something would fail."""
+    """Prints whether a training would run on a TPU, and how; returns 1 when something would fail."""
     from estimator_app.config import TrainConfig, chosen_input
     from estimator_app.model_dir.checkpoints import latest_step
     from estimator_app.model_dir.run_files import begun
@@ -233,7 +236,7 @@ def preflight(arguments: argparse.Namespace) -> int:
 
 
 def _compiler(arguments: argparse.Namespace) -> Compiler | None:
-    """Returns the TPU's compiler; None when it was not asked for and is not where `make preflight` puts it."""
+    """Returns the TPU's compiler; None when --compiler is not given and `make preflight` has not installed it."""
     topology, python = find_topology(arguments.topology), arguments.compiler
     if python is None and not os.path.exists(DEFAULT_PYTHON):
         return None
@@ -241,7 +244,7 @@ def _compiler(arguments: argparse.Namespace) -> Compiler | None:
 
 
 def _check_paths(arguments: argparse.Namespace) -> None:
-    """Refuses paths that a TPU's hosts cannot open."""
+    """Raises ValueError for paths that a TPU's hosts cannot open."""
     given = {name: vars(arguments)[name] for name in ("dataset", "model_dir")}
     check_paths({f"--{name}": path for name, path in given.items() if path is not None})
 
@@ -255,15 +258,15 @@ def _tpu(arguments: argparse.Namespace) -> Tpu:
 
 
 def _command(argv: Sequence[str]) -> str:
-    """Returns what the user typed."""
+    """Returns the command line as a shell command."""
     return shlex.join(["python", "-m", "estimator_app", *argv])
 
 
 def say(line: str) -> None:
-    """Prints one line of what was asked for; no character of it is a command to the terminal, or ends the line."""
+    """Prints one line of output on stdout, with control characters escaped."""
     print_line(line)
 
 
 def warn(line: str) -> None:
-    """Prints one line of what is wrong, likewise."""
+    """Prints one line of a warning or an error on stderr, with control characters escaped."""
     print_line(line, sys.stderr)

@@ -1,4 +1,4 @@
-"""What training was told: one object that decides the weights, and its JSON."""
+"""TrainConfig, the options of a training run, which determine its weights; and its JSON."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ LOOPS = ("estimator", "strategy")
 FORMAT_VERSION = 3
 PRECISIONS = ("float32", "bfloat16")
 CLASS_WEIGHTS = ("equal", "balanced")
-# What another run into the same model_dir may say otherwise.
+# Options that may change when the run in a model_dir is resumed.
 _MAY_CHANGE = frozenset(
     {"dataset", "split", "eval_batch_size", "train_steps", "steps_per_eval", "iterations_per_loop", "summary_steps"}
     | {"save_steps", "keep_exports", "early_stop_metric", "early_stop_patience"}
     | {"service", "service_job", "deterministic"}
 )
-# What follows from the dataset, whose fingerprint tells.
+# Fields that are derived from the dataset; its fingerprint is compared in their place.
 _OF_DATASET = frozenset({"classes", "train_examples", "class_counts", "mean", "std"})
 _CHOICES = {
     "loop": LOOPS,
@@ -51,37 +51,39 @@ _POSITIVE = (
 
 @dataclasses.dataclass(frozen=True)
 class TrainConfig:
-    """A whole training run, but for where it runs and what it writes.
+    """All options of a training run, except where it runs and where it writes.
 
     Attributes:
       dataset: Folder or URI of the shards.
-      fingerprint: The dataset's, so that it may move but not change.
-      classes: Names in label order.
-      train_examples: In an epoch.
-      class_counts: Of them, those of each class, in label order; empty where the manifest does not know.
+      fingerprint: Fingerprint of the dataset, which may be moved but not changed between runs.
+      classes: Class names in label order.
+      train_examples: Number of training examples, one epoch.
+      class_counts: Number of training examples of each class, in label order; empty if the manifest has no counts.
       network: A name in networks.NETWORKS, or "package.module:function".
       input: Size, dtype, layout, normalisation, augmentation and the run's seed.
-      split: What evaluation reads.
-      train_batch_size: Examples of a step, over all replicas.
-      eval_batch_size: The same of an evaluation step.
+      split: Split that is evaluated.
+      train_batch_size: Examples per step, over all replicas.
+      eval_batch_size: Examples per evaluation step, over all replicas.
       train_steps: Steps of the whole run.
       steps_per_eval: Steps between evaluations.
-      iterations_per_loop: Steps that a TPU takes between two looks at the host.
-      learning_rate: At its peak.
-      warmup_steps: Steps until the peak.
-      decay_steps: Step at which the learning rate has fallen; train_steps may be more or less.
-      decay: One of schedule.DECAYS.
+      iterations_per_loop: Steps that a TPU runs before control returns to the host.
+      learning_rate: Peak learning rate.
+      warmup_steps: Steps until the peak of the learning rate.
+      decay_steps: Step at which the decay of the learning rate ends; train_steps may be more or less.
+      decay: One of optimizers.DECAYS.
       optimizer: One of optimizers.OPTIMIZERS.
-      weight_decay: Share of a kernel that a step takes away, times the learning rate.
-      label_smoothing: Share of the target that is spread over all classes.
-      class_weights: One of CLASS_WEIGHTS: how much the loss of an example counts by its class.
-      precision: Of the network's arithmetic; variables, batch normalisation, logits and loss are float32 in any case.
+      weight_decay: Coefficient of weight decay, applied to kernels; a step subtracts this share of a kernel, times the
+        learning rate.
+      label_smoothing: Share of the target that is spread evenly over all classes.
+      class_weights: One of CLASS_WEIGHTS: how the loss of an example is weighted by its class.
+      precision: Precision of the network's arithmetic, one of PRECISIONS; variables, batch normalisation, logits and
+        loss are always float32.
       summary_steps: Steps between two points of TensorBoard's curves.
-      save_steps: Steps between checkpoints, of which there is one each minute as well; 0 leaves it at that.
-      keep_exports: Exports that stay, of the last step and of the best one each.
-      early_stop_metric: What the best evaluation is best in: one of evaluation.watchable().
-      early_stop_patience: Evaluations no better than the best before them that end a run; 0 never does.
-      loop: One of LOOPS: what trains, and writes the checkpoints, which the other cannot read.
+      save_steps: Steps between checkpoints, in addition to one per minute; 0 for only one per minute.
+      keep_exports: Number of exports to keep, of the last step and of the best evaluation each.
+      early_stop_metric: Metric that decides which evaluation is the best: one of metrics.watchable().
+      early_stop_patience: Number of evaluations in a row without a new best after which training stops; 0 for never.
+      loop: One of LOOPS: the training loop. It writes the checkpoints, which the other loop cannot read.
     """
 
     dataset: str
@@ -129,26 +131,27 @@ class TrainConfig:
             raise ValueError(
                 f"class_weights='balanced' needs the manifest's counts, and that of {self.dataset!r} has none"
             )
-        _ = self.schedule  # checks what it is made of
+        _ = self.schedule  # checks its fields
 
     @classmethod
     def of(cls, manifest: Manifest, options: Mapping[str, Any], earlier: TrainConfig | None = None) -> TrainConfig:
         """Returns the config of training on a dataset.
 
         Args:
-          manifest: The dataset's; its training pixels give mean and std.
-          options: Fields of TrainConfig and InputConfig, by name; others are left alone. None as learning_rate,
-            weight_decay, decay or warmup_steps is that of the optimizer's recipe, optimizers.Kind; as decay_steps that
-            of `earlier`, else train_steps; as loop that of `earlier`, else default_loop(); as image_size or
-            crop_area that of `earlier`, else what fits the images: tpu_input.config.fitting_input().
-          earlier: Of the run that goes on.
+          manifest: Of the dataset; the mean and std of its training pixels are used.
+          options: Fields of TrainConfig and InputConfig, by name; other names are ignored. The value None means the
+            default. Defaults of learning_rate, weight_decay, decay and warmup_steps: those of the optimizer's recipe,
+            optimizers.Kind; of decay_steps: that of `earlier`, else train_steps; of loop: that of `earlier`, else
+            default_loop(); of image_size and crop_area: those of `earlier`, else those that fit the images:
+            tpu_input.config.fitting_input().
+          earlier: Config of the run that is resumed; None for a new run.
 
         Raises:
-          ValueError: An option is impossible.
+          ValueError: An option is invalid.
         """
         train = manifest.split("train")
         of_input, of_run = _fields(InputConfig, options), _fields(cls, options)
-        find_network(of_run["network"])  # imports it: the user has named it
+        find_network(of_run["network"])  # imports its module, which is safe as the user has named it
         fitting = fitting_input(train)
         for name in fitting:
             if of_input.get(name) is None:
@@ -167,11 +170,11 @@ class TrainConfig:
         return Schedule(self.learning_rate, self.warmup_steps, self.decay_steps, self.decay)
 
     def differences(self, other: TrainConfig, trained: int = 0) -> list[str]:
-        """Returns a phrase for every option of `other` with which this run cannot go on, by its flag.
+        """Returns one phrase, with the flag's name, per option of `other` with which this run cannot be resumed.
 
         Args:
-          other: What it would be told from now on.
-          trained: Steps that are done.
+          other: Config with which the run would be resumed.
+          trained: Number of steps done so far.
         """
         mine, others = _flat(self), _flat(other)
         found = [
@@ -189,20 +192,20 @@ class TrainConfig:
         """Returns config.json's text.
 
         Args:
-          versions: Of the software, for whoever repeats the run.
-          command: Which command does.
+          versions: Versions of the software, needed to reproduce the run.
+          command: Command line of the run.
         """
         fields = {"format_version": FORMAT_VERSION, "versions": versions, "command": command} | dataclasses.asdict(self)
         return json.dumps(fields, indent=1, ensure_ascii=False) + "\n"
 
     @classmethod
     def from_json(cls, text: str, path: str) -> TrainConfig:
-        """Returns the config of the file `path`, which reads `text` and may come from a stranger.
+        """Returns the config in `text`, the content of the file `path`, which may come from an untrusted source.
 
-        Nothing that it names is imported.
+        No module that it names is imported.
 
         Raises:
-          ValueError: It is no such file, one of another format version, or a field has another type or range.
+          ValueError: The file is not a config, has another format version, or a field has a wrong type or range.
         """
         try:
             fields = parse_json(text)
@@ -228,12 +231,12 @@ class TrainConfig:
 
 
 def chosen_input(config: TrainConfig, options: Mapping[str, Any], manifest: Manifest) -> str:
-    """Returns the flags that TrainConfig.of() chose for a new run's input, and why; "" where all were given.
+    """Returns the input flags that TrainConfig.of() chose for a new run, and the reason; "" if all were given.
 
     Args:
-      config: What it returned.
-      options: What it was given.
-      manifest: The dataset's.
+      config: The config that it returned.
+      options: The options that it was given.
+      manifest: Of the dataset.
     """
     flags = {
         "image_size": f"--image_size={config.input.image_size}",
@@ -250,11 +253,11 @@ _SMALLEST_CROP = 16  # pixels
 
 
 def surprises(config: TrainConfig, manifest: Manifest) -> Iterator[str]:
-    """Yields a sentence for each option that does something to these images which hardly anybody wants, and its remedy.
+    """Yields one sentence per option that is valid but probably a mistake for these images, with a better value.
 
     Args:
-      config: Of training on it.
-      manifest: The dataset's.
+      config: Config of training on the dataset.
+      manifest: Of the dataset.
     """
     fed, train = config.input, manifest.split("train")
     fitting, side, size = fitting_input(train), image_side(train), _mean_size(manifest)
@@ -279,7 +282,7 @@ def surprises(config: TrainConfig, manifest: Manifest) -> Iterator[str]:
 
 
 def _mean_size(manifest: Manifest) -> str:
-    """Returns the training images' mean height and width, as in "32 x 32"."""
+    """Returns the mean height and width of the training images as text, such as "32 x 32"."""
     train = manifest.split("train")
     return f"{train.height[1]:.0f} x {train.width[1]:.0f}"
 
@@ -291,7 +294,7 @@ def _fields(kind: type[Any], options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _completed(options: Mapping[str, Any], earlier: TrainConfig | None) -> dict[str, Any]:
-    """Returns the options of a run, those that were left open filled in."""
+    """Returns the options of a run with the defaults filled in for those that are None."""
     given = {name: value for name, value in options.items() if value is not None}
     optimizer = given.get("optimizer", "momentum")
     check_choice("optimizer", optimizer, OPTIMIZERS)
@@ -308,15 +311,15 @@ def _completed(options: Mapping[str, Any], earlier: TrainConfig | None) -> dict[
 
 
 def _tupled(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields that JSON, which has no tuples, was given."""
+    """Returns the fields with lists converted to tuples, which JSON does not have."""
     return {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
 
 
 def _typed(kind: type[Any], fields: Mapping[str, Any]) -> Any:
-    """Returns the dataclass `kind` of fields from a file.
+    """Returns an instance of the dataclass `kind` made of fields from a file.
 
     Raises:
-      TypeError: One is missing, unknown, or of another type than it is declared.
+      TypeError: A field is missing or unknown, or does not have its declared type.
     """
     for name, declared in get_type_hints(kind).items():
         if name in fields and not _is(fields[name], declared):
@@ -325,14 +328,14 @@ def _typed(kind: type[Any], fields: Mapping[str, Any]) -> Any:
 
 
 def _is(value: Any, declared: Any) -> bool:
-    """Returns whether a value has a type, of those that TrainConfig and InputConfig declare."""
+    """Returns whether a value has the declared type; covers the types that TrainConfig and InputConfig use."""
     origin, of = get_origin(declared), get_args(declared)
     if origin is tuple:
         types = of[:1] * len(value) if of[-1] is ... and isinstance(value, tuple) else of
         return isinstance(value, tuple) and len(value) == len(types) and all(map(_is, value, types))
     if origin in (Union, UnionType):
         return any(_is(value, one) for one in of)
-    if origin is not None:  # a function, which no file holds
+    if origin is not None:  # a function, which a file cannot contain
         return False
     if declared is float:
         return type(value) in (int, float)
@@ -340,17 +343,17 @@ def _is(value: Any, declared: Any) -> bool:
 
 
 def _flag(name: str) -> str:
-    """Returns what the command line calls a field."""
+    """Returns the command-line flag of a field."""
     return "--no_flip's opposite, flip," if name == "flip" else f"--{name}"
 
 
 def _flat(config: TrainConfig) -> dict[str, Any]:
-    """Returns the options that must stay as they were, by name."""
+    """Returns the options that must not change when a run is resumed, by name."""
     fields = dataclasses.asdict(config)
     fields |= fields.pop("input")
     return {name: fields[name] for name in fields if name not in _MAY_CHANGE | _OF_DATASET | {"fingerprint"}}
 
 
 def default_loop() -> str:
-    """Returns the loop of a new run: TPUEstimator as long as TensorFlow has it."""
+    """Returns the default loop of a new run: "estimator" if TensorFlow has TPUEstimator, else "strategy"."""
     return "estimator" if has_estimator() else "strategy"

@@ -1,7 +1,7 @@
-"""Any checkpoint or export, any split → the loop's metrics; nothing is written.
+"""Evaluation of any checkpoint or export on any split, with the metrics of training; writes no files.
 
 MODEL_DIR/model.ckpt-5000 + shards ──evaluate_checkpoint()──▶ Metrics
-EXPORT_DIR/1763596800     + shards ──evaluate_export()──────▶ Metrics, of the same files that a client would send
+EXPORT_DIR/1763596800     + shards ──evaluate_export()──────▶ Metrics, from the same files that a client would send
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ def evaluate_checkpoint(config: TrainConfig, manifest: Manifest, checkpoint: str
 
     Args:
       config: Of the run.
-      manifest: Of any dataset with its classes.
+      manifest: Of any dataset with the run's classes.
       checkpoint: Path from find_checkpoint().
       cluster: TPUClusterResolver; None runs on this machine's processor.
 
     Raises:
-      ValueError: The dataset has other classes, the split another number of examples than its manifest promises, or a
+      ValueError: The dataset has other classes, the split does not have as many examples as its manifest says, or a
         batch would not fit into memory.
     """
-    if cluster is None:  # a TPU's hosts have memory of their own
+    if cluster is None:  # a TPU's hosts use their own memory, not this machine's
         check_batch("--eval_batch_size", config.eval_batch_size, config.input.image_size)
     loop = find_loop(config.loop)
-    # Both loops write an event file for every evaluation, which the model_dir's curves would show.
+    # Both loops write an event file per evaluation. In the model_dir, it would appear in TensorBoard's curves.
     with tempfile.TemporaryDirectory() as scratch:
         return loop.evaluate(loop.make(config, scratch, cluster), manifest, config, checkpoint=checkpoint)
 
@@ -55,13 +55,13 @@ def evaluate_export(classifier: Classifier, manifest: Manifest, split: str, batc
 
     Args:
       classifier: From load_classifier().
-      manifest: Of any dataset with its classes.
-      split: What to read.
-      batch_size: Files to classify at a time.
+      manifest: Of any dataset with the classifier's classes.
+      split: Split to read.
+      batch_size: Files per batch.
 
     Raises:
       ValueError: The dataset has other classes, a record cannot be read (the message names it), a batch would not fit
-        into memory, or the loss is no number.
+        into memory, or the loss is NaN or infinite.
     """
     if manifest.classes != classifier.classes:
         raise ValueError(f"{manifest.path!r} has classes {manifest.classes}, the export {classifier.classes}")
@@ -84,7 +84,7 @@ def evaluate_export(classifier: Classifier, manifest: Manifest, split: str, batc
 
 
 def _sums(logits: Array, labels: Array) -> dict[str, tf.Tensor]:
-    """Returns a batch's sums."""
+    """Returns the metric sums of a batch."""
     scores, classes = tf.constant(logits), tf.constant(labels, tf.int32)
     return batch_sums(scores, classes, cross_entropy(scores, classes), tf.ones(classes.shape))
 
@@ -92,7 +92,7 @@ def _sums(logits: Array, labels: Array) -> dict[str, tf.Tensor]:
 def _classified(
     classifier: Classifier, manifest: Manifest, split: str, batch_size: int
 ) -> Iterator[tuple[Array, Array]]:
-    """Yields (logits [N, num_classes] float32, labels [N]) of each batch, the last perhaps shorter."""
+    """Yields (logits [N, num_classes] float32, labels [N]) of each batch; the last batch may be smaller."""
     with named(manifest, split):
         for paths, places, is_read, encoded, labels in _records(manifest, split, batch_size).as_numpy_iterator():
             results = classifier.logits(list(encoded))

@@ -1,13 +1,14 @@
-"""Checkpoint → SavedModel.
+"""Export of a checkpoint as a SavedModel.
 
     MODEL_DIR/model.ckpt-5000 ──export_model()──▶ EXPORT_DIR/1763596800/
         saved_model.pb, variables/                  "image_bytes" → "probabilities", "label", "class"
         assets/classes.txt                          names in label order
-        assets.extra/config.json, metrics.json      where it comes from: the run's options, the step, its metrics
-        assets.extra/tf_serving_warmup_requests     what TensorFlow Serving runs first
+        assets.extra/config.json, metrics.json      origin: the run's options, the step, its metrics
+        assets.extra/tf_serving_warmup_requests     requests that TensorFlow Serving runs at startup
 
-All this is written under a name that begins with temp-, and renamed when it is complete. In a bucket, where renaming
-copies file by file, saved_model.pb is written last: where it is, all is.
+Exports are written atomically: to a folder whose name begins with temp-, which is renamed when it is complete. In a
+bucket, where renaming a folder is not atomic because it copies file by file, saved_model.pb is written last: an export
+that has this file is complete.
 """
 
 from __future__ import annotations
@@ -39,18 +40,18 @@ def export_model(
 ) -> str:
     """Returns the path of a new SavedModel, in a folder of `export_dir` named after the time.
 
-    It is made on this machine's processor, wherever the run was trained.
+    The export is computed on this machine's CPU, even if the run was trained on a TPU.
 
     Args:
-      config: Of the run.
-      model_dir: Of the run.
+      config: Config of the run.
+      model_dir: Folder or URI of the run.
       export_dir: Folder or URI.
-      checkpoint: One of the run; None is the last.
-      metrics: Of the checkpoint, where it was evaluated, for whoever finds the SavedModel.
+      checkpoint: Path of a checkpoint of the run; None for the last one.
+      metrics: Metrics of the checkpoint if it was evaluated; they are stored in the SavedModel.
       export_to_tpu: Add a second MetaGraph, tagged "serve" and "tpu", whose network runs on a TPU.
 
     Raises:
-      ValueError: The checkpoint is another network's, the run's loop cannot export to a TPU, or `export_dir` holds a
+      ValueError: The checkpoint is of another network, the run's loop cannot export to a TPU, or `export_dir` holds a
         link through which exports would be written elsewhere.
     """
     check_no_links(export_dir)
@@ -71,7 +72,7 @@ def export_model(
 
 
 def copy_export(made: str, export_dir: str) -> str:
-    """Returns the path of a SavedModel's copy in another folder, with a number that no other there has.
+    """Copies a SavedModel to another folder under an unused number there, and returns the path of the copy.
 
     Args:
       made: Path of a SavedModel, a folder named after the time.
@@ -84,10 +85,10 @@ def copy_export(made: str, export_dir: str) -> str:
 
 
 def read_origin(path: str) -> tuple[TrainConfig, int]:
-    """Returns what the run was told that the SavedModel at `path` comes from, and at which step.
+    """Returns the config and the step of the training run from which the SavedModel at `path` was exported.
 
     Raises:
-      ValueError: It does not say, or holds what is neither a file nor a folder.
+      ValueError: It does not record them, or contains something other than files and folders.
     """
     files.check_plain(path, whole=True)
     try:
@@ -107,7 +108,7 @@ def _write(folder: str, name: str, text: str) -> str:
 
 
 def _lines(classes: tuple[str, ...]) -> str:
-    """Returns a line a class, whatever their names hold: one with a line break has a space there."""
+    """Returns the text with exactly one line per class; line breaks within a name become spaces."""
     return "".join(" ".join(name.splitlines()) + "\n" for name in classes)
 
 
@@ -116,6 +117,6 @@ def _origin(checkpoint: str, metrics: Mapping[str, Any] | None) -> str:
 
 
 def _samples(image_size: int) -> list[list[bytes]]:
-    """Returns a request for each of the two decoders."""
+    """Returns one sample request for each of the two decoders, JPEG and PNG."""
     image = tf.zeros([image_size, image_size, 3], tf.uint8)
     return [[tf.io.encode_jpeg(image).numpy()], [tf.io.encode_png(image).numpy()]]

@@ -1,13 +1,13 @@
-"""Image files → predictions → lines: a table for people, JSON for programs.
+"""Prediction: image files → predictions → lines of a table for people, or of JSON for programs.
 
     photo.jpg, photos/, gs://bucket/*.png ──image_files()──▶ paths ──batches──▶ read(), normalize_image()
-        ──Classifier──▶ Prediction or reason ──▶ a line each, in the order of the paths
+        ──Classifier──▶ Prediction or error ──▶ one line per file, in the order of the paths
 
-normalize_image() gives an image file as a conversion would have stored it, which is what evaluation sees: an upright
-JPEG, RGB or greyscale, in sRGB, keeps its bytes; anything else that is read is turned as EXIF says, converted to sRGB,
-put on white, and encoded as a JPEG. beam_pipelines.images.check decides so with its default options. It cannot be
-imported: it belongs to another program, whose dependencies are not installed where a model serves; a test compares the
-two.
+normalize_image() preprocesses an image file exactly as a conversion does, so that prediction and evaluation have the
+same input: an upright JPEG in RGB or greyscale and sRGB keeps its bytes; any other readable image is turned as EXIF
+says, converted to sRGB, put on a white background if it is transparent, and re-encoded as a JPEG. These are the rules
+of beam_pipelines.images.check with its default options. That module cannot be imported here, as the dependencies of
+beam_pipelines are not installed where a model is served; a test compares the two implementations.
 """
 
 from __future__ import annotations
@@ -39,31 +39,31 @@ from tpu_input.dataset_format.orientation import (
     orientation_transpose,
 )
 
-# Reads at the same time: from a bucket each waits for tens of milliseconds.
+# Number of concurrent reads; each read from a bucket has a latency of tens of milliseconds.
 _READERS = 16
 _CLASS_WIDTH = 30
 
 
 @dataclasses.dataclass(frozen=True)
 class Prediction:
-    """What a classifier says about a file.
+    """The prediction of a classifier for one file.
 
     Attributes:
-      file: Its path.
-      top: (label, class, probability in [0, 1]) of the likeliest classes, the likeliest first.
+      file: Path of the file.
+      top: (label, class, probability in [0, 1]) of the most likely classes, in descending order of probability.
     """
 
     file: str
     top: tuple[tuple[int, str, float], ...]
 
     def as_json(self) -> str:
-        """Returns a line of JSON: file, label, class and probability of the likeliest; "top" lists several."""
+        """Returns one line of JSON: file; label, class and probability of the most likely class; "top" for several."""
         first, *others = [{"label": n, "class": name, "probability": round(p, 6)} for n, name, p in self.top]
         fields = {"file": self.file, **first} | ({"top": [first, *others]} if others else {})
         return to_json(fields)
 
     def as_row(self, class_width: int) -> str:
-        """Returns a line of a table; the path, whose length nobody knows in advance, comes last."""
+        """Returns one line of a table; the path is the last column, as its width is not known in advance."""
         cells = [f"{100 * p:5.1f} %  {name:{class_width}}" for _, name, p in self.top]
         return "  ".join([*cells, self.file])
 
@@ -71,15 +71,15 @@ class Prediction:
 def predict(
     classifier: Classifier, files: Iterable[str], batch_size: int, top: int
 ) -> Iterator[Prediction | tuple[str, str]]:
-    """Yields a prediction for each file, in order; or (file, reason) for one that is not readable or no image.
+    """Yields a Prediction for each file, in order; or (file, reason) for a file that is unreadable or not an image.
 
-    Memory holds one batch, however many files there are.
+    Only one batch at a time is in memory.
 
     Args:
       classifier: From load_classifier().
       files: Paths or URIs.
-      batch_size: Files to classify at a time.
-      top: How many of the likeliest classes to give.
+      batch_size: Files per batch.
+      top: Number of most likely classes to return per file.
 
     Raises:
       ValueError: batch_size or top is not positive.
@@ -102,7 +102,7 @@ def predict(
 
 
 def _read_stored(path: str) -> bytes | ValueError:
-    """Returns a file as evaluation would see it, or why it cannot be read."""
+    """Returns a file preprocessed by normalize_image(), or a ValueError that says why it cannot be used."""
     content = read(path)
     return normalize_image(content) if isinstance(content, bytes) else content
 
@@ -119,14 +119,14 @@ def write(
     say: Callable[[str], None],
     warn: Callable[[str], None],
 ) -> tuple[int, int]:
-    """Says each result in a line, and returns how many files were classified, and how many could not be.
+    """Outputs one line per result, and returns the number of files that were classified and of those that failed.
 
     Args:
       results: From predict().
       classes: From the classifier.
-      table: For people; False gives JSON.
-      say: Takes a prediction's line.
-      warn: Takes the line of a file that could not be classified.
+      table: True for lines of a table, False for lines of JSON.
+      say: Called with the line of each prediction.
+      warn: Called with the line of each file that could not be classified.
     """
     classified, failed, width = 0, 0, min(max(map(len, classes)), _CLASS_WIDTH)
     for result in results:
@@ -143,20 +143,21 @@ _ENDINGS = (".jpg", ".jpeg", ".jpe", ".jfif", ".png")
 
 
 def image_files(named: Sequence[str], left_out: Counter[str]) -> Iterator[str]:
-    """Yields paths: of files as they are named, of folders all images in them and below, of globs what matches.
+    """Yields paths of image files: named files, all images in named folders (recursively), and the matches of globs.
 
     No more than the names in one folder are held in memory.
 
     Args:
       named: Paths, folders, globs; also URIs.
-      left_out: Counts what in folders has the name of no image, or is neither a file nor a folder, by endings.
+      left_out: Counter, by file name extension, to which the skipped entries of folders are added: those without the
+        extension of an image, and those that are neither a file nor a folder.
     """
     for name in named:
         matches = [name]
         if any(sign in name for sign in "*?[") and not (tf.io.gfile if _is_uri(name) else os.path).exists(name):
             matches = sorted((tf.io.gfile if _is_uri(name) else glob).glob(name)) or [name]
         for path in matches:
-            # In a bucket isdir takes two requests, before any is made for the next file.
+            # In a bucket, isdir() makes two blocking requests per path, so paths with an image's extension skip it.
             if not (is_in_bucket(path) and _is_image(path)) and _is_folder(path):
                 yield from _below(path.rstrip("/"), left_out)
             else:
@@ -166,11 +167,11 @@ def image_files(named: Sequence[str], left_out: Counter[str]) -> Iterator[str]:
 def _below(folder: str, left_out: Counter[str]) -> Iterator[str]:
     for name in sorted((tf.io.gfile if _is_uri(folder) else os).listdir(folder)):
         path = f"{folder}/{name.rstrip('/')}"
-        if name.startswith("."):  # what file managers leave behind
+        if name.startswith("."):  # hidden files, such as those of file managers
             continue
         if not _is_uri(folder) and _is_special(path):
             left_out[os.path.splitext(name)[1]] += 1
-        elif _is_image(name):  # asked first, for the same reason
+        elif _is_image(name):  # checked before _is_folder(), which makes requests in a bucket
             yield path
         elif name.endswith("/") or _is_folder(path):
             yield from _below(path, left_out)
@@ -179,7 +180,10 @@ def _below(folder: str, left_out: Counter[str]) -> Iterator[str]:
 
 
 def _is_uri(path: str) -> bool:
-    """Returns whether a path is left to TensorFlow, which loses all of a local folder that has a name not in UTF-8."""
+    """Returns whether a path is a URI, which is opened with TensorFlow.
+
+    Local paths use os and glob: TensorFlow cannot list a local folder that has a file name that is not UTF-8.
+    """
     return "://" in path
 
 
@@ -188,7 +192,7 @@ def _is_folder(path: str) -> bool:
 
 
 def _is_special(path: str) -> bool:
-    """Returns whether a path is that of a pipe or a device, which would be waited for."""
+    """Returns whether a path is a pipe or a device, on which a read could block forever."""
     return os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
 
 
@@ -197,10 +201,10 @@ def _is_image(name: str) -> bool:
 
 
 def read(path: str) -> bytes | ValueError:
-    """Returns a file's bytes, or why it cannot be read."""
+    """Returns the bytes of a file, or a ValueError that says why it cannot be read."""
     try:
         path.encode()
-    except UnicodeEncodeError:  # neither TensorFlow nor a line of JSON can have it
+    except UnicodeEncodeError:  # not supported by TensorFlow, nor in JSON output
         return ValueError("the name is not UTF-8; rename the file")
     if not _is_uri(path) and _is_special(path):
         return ValueError("it is a pipe or a device; save it as a file")
@@ -214,21 +218,21 @@ def read(path: str) -> bytes | ValueError:
         return ValueError(reason(error) if isinstance(error, tf.errors.OpError) else str(error))
 
 
-_QUALITY = 90  # what a conversion encodes with unless told otherwise
+_QUALITY = 90  # JPEG quality, the default of a conversion
 
 
 def normalize_image(encoded: bytes) -> bytes | ValueError:
-    """Returns the file that a conversion would have stored, or why it would have stored none.
+    """Returns the JPEG that a conversion would store for this file, or a ValueError that says why it would reject it.
 
-    A file that cannot be opened is returned as it is: whoever decodes it says what it is.
+    A file that cannot be opened is returned unchanged: the decoder reports the error.
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about odd metadata, and sizes that are checked below
+            warnings.simplefilter("ignore")  # warnings about odd metadata, and about sizes, which are checked below
             image = Image.open(io.BytesIO(encoded), formats=FORMATS)
     except Image.DecompressionBombError as error:
         return ValueError(f"{error}; make the image smaller")
-    except Exception:  # UnidentifiedImageError, and whatever else damaged headers provoke
+    except Exception:  # UnidentifiedImageError, and any other exception that damaged headers cause
         return encoded
     if why := too_large(image, MAX_PIXELS):
         return ValueError(f"{why}; make the image smaller")
@@ -243,7 +247,7 @@ def normalize_image(encoded: bytes) -> bytes | ValueError:
     ):
         return encoded
     try:
-        if image.format != "MPO" and getattr(image, "is_animated", False):  # MPO: a preview behind the photograph
+        if image.format != "MPO" and getattr(image, "is_animated", False):  # MPO: the other frames are previews
             return ValueError(f"{image.format} of {getattr(image, 'n_frames', 0)} frames; give one of them as a file")
         if has_unknown_range(image):
             return ValueError(

@@ -1,11 +1,11 @@
-"""The loop: from the last checkpoint to the next evaluation, and again, to the export.
+"""The main loop of a training run: trains to the next evaluation, evaluates, repeats, and exports at the end.
 
     step 0 ──train──▶ 400 ──evaluate──▶ 400 ──train──▶ 800 ──evaluate──▶ … ──▶ train_steps ──export──▶ metrics.json
                                └─ best so far: export ─ history.csv
 
-Training, by TPUEstimator or tf.distribute (trainers/registry.py), loads the last checkpoint, and its data go on at its
-step, so a run that was stopped anywhere and started again ends as if it had never stopped. What is next follows from
-the last checkpoint and history.csv alone.
+Training, by TPUEstimator or tf.distribute (trainers/registry.py), loads the last checkpoint and resumes the input
+pipeline at its step, so that a run that was stopped anywhere and restarted gives the same result as an uninterrupted
+one. The next action depends only on the last checkpoint and history.csv.
 """
 
 from __future__ import annotations
@@ -49,13 +49,14 @@ from tpu_input.pipeline.hosts import Host
 
 Report = Callable[[str], None]
 
-# Drawing takes a second: too much after each of many short rounds, and twice in a run that is soon over.
+# Least time between two drawings of the curves. Drawing takes a second, which is too long after every short round of
+# training, and needless if the run ends soon, as the curves are drawn at its end.
 _DRAW_SECONDS = 60.0
 
 
 @dataclasses.dataclass(frozen=True)
 class _Run:
-    """What run() was told."""
+    """The arguments of run(), and what is derived from them."""
 
     loop: Loop
     manifest: Manifest
@@ -67,17 +68,17 @@ class _Run:
     check_alone: Callable[[], None] = lambda: None
 
     def rows(self) -> list[Row]:
-        """Returns history.csv's rows up to the last checkpoint, for someone may have removed later ones."""
+        """Returns the rows of history.csv up to the last checkpoint: a user may have removed later checkpoints."""
         step = latest_step(self.model_dir)
         return [row for row in read_history(self.model_dir) if row.step <= step]
 
     def check_dataset(self) -> None:
-        """Checks that the dataset is still the one that the run began with.
+        """Checks that the dataset has not changed since the run was started.
 
         Raises:
-          ValueError: It was removed or converted anew.
+          ValueError: It was removed or converted again.
         """
-        if not self.manifest.fingerprint:  # others' TFRecords have none
+        if not self.manifest.fingerprint:  # TFRecords of other programs have no fingerprint
             return
         advice = (
             f"so that this run ends: its steps since its last evaluation, {self.evaluated}, may have seen either; put "
@@ -96,7 +97,7 @@ class _Run:
         return max((row.step for row in self.rows()), default=0)
 
     def evaluations(self) -> list[Row]:
-        """Returns those of the split that is evaluated."""
+        """Returns the rows of the evaluated split, config.split."""
         return [row for row in self.rows() if row.split == self.config.split]
 
 
@@ -110,29 +111,29 @@ def run(
     stop: threading.Event | None = None,
     command: str = "",
 ) -> Finished:
-    """Trains, evaluates and exports; what is done already is not done again.
+    """Trains, evaluates and exports; idempotent: work that is already done is not repeated.
 
     Args:
-      manifest: Of config.dataset.
-      config: What to train.
-      model_dir: For checkpoints and all that model_dir/run_files.py lists.
-      export_dir: For SavedModels, each in a folder named after the time.
-      tpu: None runs on this machine's processor.
-      report: Takes a line of progress.
-      stop: Once it is set, the run ends at the next step, with a checkpoint.
-      command: What the user typed, for config.json.
+      manifest: Manifest of config.dataset.
+      config: Options of the run.
+      model_dir: Folder or URI for checkpoints and all files that model_dir/run_files.py lists.
+      export_dir: Folder or URI for SavedModels, each in a folder named after the time.
+      tpu: The TPU; None runs on this machine.
+      report: Called with each line of progress.
+      stop: Event; when it is set, the run ends after the current step, with a checkpoint.
+      command: Command line of the user, stored in config.json.
 
     Raises:
       ValueError: A split has no examples, a cache or a batch would not fit into memory, `model_dir` holds another run
-        or another process trains there, its checkpoints are damaged, a link would lead what is written elsewhere, the
-        loss is no number, there is no TPU, or the dataset has become another one.
+        or another process trains there, its checkpoints are damaged, files would be written through a symbolic link,
+        the loss is NaN or infinite, there is no TPU, or the dataset has changed.
       OSError: A folder cannot be written.
       Stopped: `stop` was set.
-      Moved: The TPU was lost and is back at another address; a new process can go on.
+      Moved: The TPU was lost and is back at another address; a new process can resume the run.
     """
     for split in ("train", config.split):
         num_examples(manifest, split)
-    if config.input.cache and not tpu:  # a TPU's hosts have memory of their own, and each its share
+    if config.input.cache and not tpu:  # a TPU's hosts use their own memory, and each caches its share
         check_memory(cache_bytes(manifest, "train", Host(), config.input), config.input)
     if not tpu:
         check_batch("--train_batch_size", config.train_batch_size, config.input.image_size)
@@ -144,18 +145,18 @@ def run(
     with locked(model_dir):
         if wrong := write_run_config(model_dir, config, command):
             report(f"{wrong}; going on from step {latest_step(model_dir)}, the newest checkpoint that is whole")
-        files.make_folder(export_dir)  # now, not after hours of training, it should turn out that nobody may
+        files.make_folder(export_dir)  # checks the permission now, not after hours of training
         _check_exports(run)
         return _completed_run(run) or _wait_and_go_on(dataclasses.replace(run, check_alone=claim_lock(model_dir)), tpu)
 
 
 def _content(manifest: Manifest) -> tuple[object, ...]:
-    """Returns what training depends on: the fingerprint does not tell of files that were changed but not in size."""
+    """Returns what training depends on. The fingerprint alone misses files that changed but kept their size."""
     return manifest.fingerprint, manifest.classes, manifest.first_label, manifest.splits
 
 
 def _is_of_run(run: _Run, path: str) -> bool:
-    """Returns whether the SavedModel at `path` is an export of this run, as its own copy of config.json says."""
+    """Returns whether the SavedModel at `path` is an export of this run, according to its copy of config.json."""
     try:
         return not read_origin(path)[0].differences(run.config)
     except ValueError:
@@ -163,10 +164,10 @@ def _is_of_run(run: _Run, path: str) -> bool:
 
 
 def _check_exports(run: _Run) -> None:
-    """Checks, before anything is trained, that what will have to give way to newer exports is this run's.
+    """Checks, before training starts, that all exports that may be removed later were made by this run.
 
     Raises:
-      ValueError: exports.json names another.
+      ValueError: exports.json names an export that is not of this run.
     """
     for kind in KINDS:
         for entry in read_kept(run.model_dir, kind):
@@ -179,7 +180,7 @@ def _check_exports(run: _Run) -> None:
 
 
 def _completed_run(run: _Run) -> Finished | None:
-    """Returns what a complete run has left, and says so; None when something is left to do."""
+    """Returns and reports the result of a run that is already complete; None when something is left to do."""
     finished = read_finished(run.model_dir)
     if not finished or not _is_all(finished, run):
         return None
@@ -191,7 +192,7 @@ def _completed_run(run: _Run) -> Finished | None:
 
 
 def _wait_and_go_on(run: _Run, tpu: Tpu | None) -> Finished:
-    """Does all that is left to do, as often as the TPU is lost."""
+    """Completes the run; when the TPU is lost, retries from the last checkpoint."""
     with no_recovery_in_place() if run.config.loop == "estimator" else contextlib.nullcontext():
         if tpu is None:
             return _train_to_end(run, None)
@@ -201,10 +202,10 @@ def _wait_and_go_on(run: _Run, tpu: Tpu | None) -> Finished:
 
 
 def _train_to_end(run: _Run, tpu: Tpu | None) -> Finished:
-    """Does all that is left to do, from the last checkpoint on.
+    """Completes the run from the last checkpoint on.
 
     Raises:
-      Stopped: it.stop was set.
+      Stopped: run.stop was set.
     """
     if run.stop.is_set():
         raise Stopped
@@ -239,7 +240,7 @@ def _announce(run: _Run, step: int) -> None:
 
 
 def _is_over(step: int, run: _Run) -> bool:
-    """Returns whether there is nothing to train: all steps are done, or the evaluations have stopped getting better."""
+    """Returns whether training is over: all steps are done, or early stopping applies."""
     metric, patience = run.config.early_stop_metric, run.config.early_stop_patience
     return step >= run.config.train_steps or is_stale(run.evaluations(), metric, patience)
 
@@ -264,11 +265,11 @@ def next_stop(step: int, steps_per_eval: int, train_steps: int) -> int:
 
 
 def _evaluate_and_keep(run: _Run, trainer: Any, trained: dict[str, float]) -> None:
-    """Evaluates the last checkpoint and exports it if it is the best; history.csv's row says that both is done."""
+    """Evaluates the last checkpoint and exports it if it is the best; the row of history.csv is written after both."""
     config, began = run.config, time.monotonic()
     run.check_dataset()
     metrics = run.loop.evaluate(trainer, run.manifest, config, run.stop)
-    run.check_dataset()  # again: nothing is written or exported of what was evaluated on another
+    run.check_dataset()  # checked again, so that no result of a changed dataset is written or exported
     rate = float(config.schedule.learning_rate(metrics.step - 1.0))
     more = {"learning_rate": rate, **trained, "eval_seconds": time.monotonic() - began}
     row = Row(metrics.step, metrics.split, {**metrics.scalars(), **more})
@@ -281,9 +282,9 @@ def _evaluate_and_keep(run: _Run, trainer: Any, trained: dict[str, float]) -> No
 
 
 def _finish(run: _Run, step: int) -> Finished:
-    """Exports the last checkpoint, and says that the run is complete."""
+    """Exports the last checkpoint, and marks and reports the run as complete."""
     finished = read_finished(run.model_dir)
-    assert finished  # of this step: _is_evaluated
+    assert finished  # is of this step, as _is_evaluated() was true
     run.check_dataset()
     finished = dataclasses.replace(finished, export=_keep(run, "last", finished.metrics))
     pictures = _draw(run)
@@ -299,11 +300,11 @@ def _finish(run: _Run, step: int) -> Finished:
 
 
 def _keep(run: _Run, kind: str, metrics: Metrics) -> str:
-    """Exports the last checkpoint, which `metrics` are of, unless that is done."""
+    """Exports the last checkpoint, to which `metrics` belong, unless it is already exported; returns the path."""
 
     def export() -> str:
         for entry in read_kept(run.model_dir, "best")[-1:] if kind == "last" else []:
-            # A copy would hold as a file what a stranger's link leads to.
+            # Copying follows symbolic links, so an untrusted link would put another file's content into the copy.
             is_whole = entry["step"] == metrics.step and files.is_without_links(entry["path"])
             if is_whole and _is_of_run(run, entry["path"]):
                 return copy_export(entry["path"], run.export_dir)
@@ -315,7 +316,7 @@ def _keep(run: _Run, kind: str, metrics: Metrics) -> str:
 
 
 def _draw(run: _Run) -> list[str]:
-    """Returns the paths of the pictures."""
+    """Draws the curves and the confusion matrix, and returns the paths of the pictures."""
     finished = read_finished(run.model_dir)
     assert finished  # _evaluate_and_keep has just written it
     return write_pictures(run.model_dir, run.config, run.evaluations(), finished.metrics)

@@ -1,6 +1,7 @@
-"""Input pipelines that feed a TPU: shards in, fixed-shape batches out.
+"""Input pipelines for TPUs, which read shards and return batches of fixed shape.
 
-The names below load on first use (PEP 562), so that `import tpu_input.dataset_format.records` stays free of TensorFlow.
+The names below are imported lazily, on first use (PEP 562), so that `import tpu_input.dataset_format.records` does not
+import TensorFlow.
 """
 
 from __future__ import annotations

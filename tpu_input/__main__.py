@@ -1,6 +1,7 @@
-"""python -m tpu_input benchmark|idx DATASET, dispatcher, worker. The only place of this package that knows flags.
+"""Command line of tpu_input: python -m tpu_input benchmark|idx DATASET, dispatcher, worker.
 
-TensorFlow is imported after the flags are read: --help and mistakes answer at once, and its noise can be turned off.
+This is the only module of the package that parses flags. TensorFlow is imported after the flags are parsed, so that
+--help and errors in the flags are printed at once, and so that TensorFlow's log messages can be turned off.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ _AUGMENTS = ("none", "color_jitter", "rand_augment")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command; returns its exit code, one of command_line.EXIT_CODES; a mistake is said without a traceback."""
+    """Runs a command and returns its exit code, one of command_line.EXIT_CODES; user errors print no traceback."""
     flags = _parser().parse_args(argv)
-    warnings.simplefilter("ignore", FutureWarning)  # Google's libraries warn of Python's age when TensorFlow loads them
+    warnings.simplefilter("ignore", FutureWarning)  # TensorFlow imports Google's libraries, which warn of old Pythons
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # read when TensorFlow is imported, below
     gcs_filesystem.set_up()
     try:
@@ -39,7 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print_error(error)
         return 2
     except Exception as error:
-        # TensorFlow's, of a record that cannot be read; its module is not imported for --help.
+        # TensorFlow's errors, e.g. for a record that cannot be read. They are recognised by the module's name, because
+        # TensorFlow is not imported for --help.
         if not type(error).__module__.startswith("tensorflow."):
             raise
         print_error(gcs_filesystem.in_words(str(error)).splitlines()[0])
@@ -47,7 +49,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> Parser:
-    parser = Parser(prog="python -m tpu_input", description="Shards -> batches.")
+    parser = Parser(
+        prog="python -m tpu_input", description="Tools for the input pipeline, which turns shards into batches."
+    )
     commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=Parser)
     idx = add_command(commands, "idx", "gs://bucket/flowers")
     benchmark = add_command(commands, "benchmark", "gs://bucket/flowers --need=3000")
@@ -60,12 +64,12 @@ def _parser() -> Parser:
 
 
 def _benchmark_flags(flag: Any) -> None:
-    flag("--split", default="train", help="(default: %(default)s)")
-    flag("--images", type=int, default=2000, help="to time each way with (default: %(default)s)")
-    flag("--rounds", type=int, default=3, help="of all ways in turn; medians are shown (default: %(default)s)")
-    flag("--need", type=float, metavar="N", help="images/s that the accelerator takes")
-    flag("--json", action="store_true", help="print numbers rather than words")
-    flag("--batch_size", type=int, default=64, help="images a batch of this host (default: %(default)s)")
+    flag("--split", default="train", help="name of the split to read (default: %(default)s)")
+    flag("--images", type=int, default=2000, help="images to time each variant with, per round (default: %(default)s)")
+    flag("--rounds", type=int, default=3, help="rounds of timing; reports medians (default: %(default)s)")
+    flag("--need", type=float, metavar="N", help="images per second that the accelerator needs (default: none)")
+    flag("--json", action="store_true", help="print the results as JSON")
+    flag("--batch_size", type=int, default=64, help="images per batch of this host (default: %(default)s)")
     _config_flags(flag)
 
 
@@ -73,24 +77,34 @@ def _service_commands(commands: Any) -> None:
     dispatcher = add_command(commands, "dispatcher", "--port=5050")
     dispatcher.set_defaults(run=_dispatcher)
     flag = dispatcher.add_argument
-    flag("--port", type=int, default=5050, help="to listen at; 0 is any (default: %(default)s)")
-    flag("--work_dir", help="folder or URI for a journal, with which it can be started again (default: none)")
+    flag("--port", type=int, default=5050, help="port to listen on; 0: any free port (default: %(default)s)")
+    flag("--work_dir", help="folder or URI of the journal that a restarted dispatcher resumes from (default: none)")
     worker = add_command(commands, "worker", "--dispatcher=grpc://10.0.0.2:5050")
     worker.set_defaults(run=_worker)
     flag = worker.add_argument
-    flag("--dispatcher", required=True, metavar="grpc://ADDRESS:PORT", help="which the dispatcher has printed")
-    flag("--port", type=int, default=0, help="to listen at; 0 is any (default: %(default)s)")
-    flag("--host", help="this machine's name or address as the training's hosts know it (default: its own name)")
+    flag("--dispatcher", required=True, metavar="grpc://ADDRESS:PORT", help="address that the dispatcher has printed")
+    flag("--port", type=int, default=0, help="port to listen on; 0: any free port (default: %(default)s)")
+    flag("--host", help="name or address by which the training's hosts reach this machine (default: its host name)")
 
 
 def _config_flags(flag: Any) -> None:
-    flag("--image_size", type=int, help="height and width in pixels (default: the images' own, up to 224, as train's)")
-    flag("--dtype", choices=DTYPES, default="uint8", help="of pixels on their way to the TPU (default: %(default)s)")
-    flag("--layout", choices=(*LAYOUTS, "auto"), default="NHWC", help="of batches (default: %(default)s)")
-    flag("--augment", choices=_AUGMENTS, default="none", help="of tpu_input.augment (default: %(default)s)")
-    flag("--echo", type=int, default=1, help="crops of one decoded image (default: %(default)s)")
-    flag("--cache", choices=[name or "none" for name in CACHES], default="none", help="(default: %(default)s)")
-    flag("--no_deterministic", dest="deterministic", action="store_false", help="records as they come")
+    flag("--image_size", type=int, help="height and width in pixels (default: as train: the images' own, at most 224)")
+    flag("--dtype", choices=DTYPES, default="uint8", help="dtype of pixels sent to the TPU (default: %(default)s)")
+    flag("--layout", choices=(*LAYOUTS, "auto"), default="NHWC", help="axis order of batches (default: %(default)s)")
+    flag("--augment", choices=_AUGMENTS, default="none", help="function of tpu_input.augment (default: %(default)s)")
+    flag("--echo", type=int, default=1, help="crops per decoded image, i.e. data echoing (default: %(default)s)")
+    flag(
+        "--cache",
+        choices=[name or "none" for name in CACHES],
+        default="none",
+        help="what to keep in memory (default: %(default)s)",
+    )
+    flag(
+        "--no_deterministic",
+        dest="deterministic",
+        action="store_false",
+        help="yield records as they arrive, in an order that varies",
+    )
     for name, words in (
         ("parallel_shards", "shards read at the same time"),
         ("shuffle_records", "in the shuffle buffer, whose memory is measured"),

@@ -1,18 +1,18 @@
-"""Augmentation: on the host, a function (image, seed) -> image for InputConfig.augment; on the device, of batches.
+"""Image augmentation: on the host per image, for InputConfig.augment; on the device per batch.
 
     [height, width, 3] in [0, 255] ──color_jitter() or rand_augment()──▶ the same shape and dtype     on the host
     [N, H, W, 3] float, [N, classes] ──mixup() or cutmix()──▶ the same shapes                         on the device
 
-Every choice is stateless: the same seed, the same result. Functions of this module may share a seed: each draws from
-seeds of its own, which seed_for() makes of it.
+All random numbers are stateless: the same seed gives the same result. Functions of this module may be given the same
+seed, because each of them derives its own seeds from it with seed_for().
 
 The reference for RandAugment's operations, and for how strong each is at a magnitude, is tf-models-official 2.15
 (official/vision/ops/augment.py). It continues the code in tensorflow/tpu that the paper's authors published: Cubuk et
 al. 2019, "RandAugment: Practical automated data augmentation with a reduced search space". test_operations.py runs both
 side by side. Some of what it does looks like a mistake and is kept, since published magnitudes were chosen with it:
 contrast blends with a constant that depends on the number of pixels, where Pillow's blends with the mean; solarize's
-threshold starts again at 0 at magnitudes 10, 20 and 30; and posterize keeps more bits the larger the magnitude is, and
-from 22.5 on a single one.
+threshold wraps around to 0 at magnitudes 10, 20 and 30; and posterize keeps more bits the larger the magnitude is, but
+only one bit from magnitude 22.5 on.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def color_jitter(brightness: float = 0.4, contrast: float = 0.4, saturation: flo
         factors = tf.random.stateless_uniform([3], seed_for(seed, "color_jitter"), -1.0, 1.0) * strengths + 1.0
         bright, contrasted, saturated = factors[0], factors[1], factors[2]
         pixels = tf.cast(image, tf.float32)
-        # All three are linear: one product with a 3 x 3 matrix takes 0.2 ms, one after the other 1.2 ms.
+        # All three are linear: a product with one 3 x 3 matrix takes 0.2 ms, applying them one by one 1.2 ms.
         to_grey = tf.tile(tf.constant(GREY)[:, None], [1, 3])
         matrix = bright * contrasted * (saturated * tf.eye(3) + (1 - saturated) * to_grey)
         mean = tf.reduce_sum(tf.reduce_mean(pixels, [0, 1]) * GREY)
@@ -60,15 +60,15 @@ def rand_augment(
     """Returns a function that applies num_layers of 17 operations at random, each with the same magnitude.
 
     Cubuk et al. 2019, "RandAugment: Practical automated data augmentation with a reduced search space". num_layers and
-    magnitude mean what they mean in tf-models-official and tensorflow/tpu, so that published values can be taken over:
+    magnitude have the same meaning as in tf-models-official and tensorflow/tpu, so that published values can be used:
     (2, 9) for ResNet-50, (2, 17) and (2, 28) for EfficientNet-B5 and B7 (section 4.3). See tpu_input.augment.
 
     Args:
       num_layers: N of the paper, at least 1.
       magnitude: M of the paper, in [0, 30].
       cutout_const: Half the side of cutout's square at magnitude 10, in pixels. Default: the reference's 40, on images
-        of fewer than 224 pixels as many fewer; else a square would cover a small image whole.
-      translate_const: Pixels of a translation at magnitude 10. Default: the reference's 100, as many fewer likewise.
+        whose shorter side is below 224 pixels reduced in proportion; else the square would cover all of a small image.
+      translate_const: Pixels of a translation at magnitude 10. Default: the reference's 100, reduced likewise.
 
     Raises:
       ValueError: num_layers or magnitude is out of its range.
@@ -99,17 +99,17 @@ def rand_augment(
 def mixup(
     images: tf.Tensor, labels: tf.Tensor, seed: tf.Tensor, alpha: float = 0.2, weight: tf.Tensor | None = None
 ) -> tuple[tf.Tensor, ...]:
-    """Returns (images, labels), each mixed with the batch's reversed, and the weight if it is given.
+    """Returns (images, labels) mixed with the same batch in reverse order, and the mixed weight if weight is given.
 
-    For a model_fn, after from_infeed(). Zhang et al. 2017, "mixup: Beyond Empirical Risk Minimization"; one share for a
-    batch, as in the authors' code. With the weights, the sum of weight × cross-entropy is that of the unmixed labels,
-    each by its share: an example of weight 0 counts in no label.
+    To be called in a model_fn, after from_infeed(). Zhang et al. 2017, "mixup: Beyond Empirical Risk Minimization". One
+    mixing share is drawn per batch, as in the authors' code. With the weights, the sum of weight × cross-entropy equals
+    that of the unmixed labels, each weighted by its share: an example of weight 0 contributes to no label.
 
     Args:
       images: [N, H, W, C], floating point.
       labels: [N, classes], floating point: one-hot or smoothed.
       seed: [2] integers, e.g. the run's seed and the global step.
-      alpha: Of the Beta(alpha, alpha) that the share is drawn from.
+      alpha: Parameter of the distribution Beta(alpha, alpha) that the share is drawn from.
       weight: [N], floating point, as in the features; None if all examples count.
 
     Raises:
@@ -124,7 +124,9 @@ def mixup(
 def cutmix(
     images: tf.Tensor, labels: tf.Tensor, seed: tf.Tensor, alpha: float = 1.0, weight: tf.Tensor | None = None
 ) -> tuple[tf.Tensor, ...]:
-    """Returns each image with a box of the batch's reversed in it, labels mixed by area; otherwise as mixup().
+    """Returns images with a box pasted in from the same batch in reverse order, and labels mixed by area.
+
+    Arguments, errors and the weight are as in mixup().
 
     Yun et al. 2019, "CutMix: Regularization Strategy to Train Strong Classifiers with Localizable Features".
     """
@@ -158,7 +160,7 @@ def _batch(images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def _mixed_labels(labels: tf.Tensor, weight: tf.Tensor | None, share: tf.Tensor) -> tuple[tf.Tensor, ...]:
-    """Returns labels mixed by share, and the weight if there is one; labels then by their share of the weight."""
+    """Returns the labels mixed by share; with a weight, labels mixed by their share of the weight, and the weight."""
     of_labels = tf.cast(share, labels.dtype)
     if weight is None:
         return (of_labels * labels + (1 - of_labels) * labels[::-1],)
@@ -170,7 +172,7 @@ def _mixed_labels(labels: tf.Tensor, weight: tf.Tensor | None, share: tf.Tensor)
 
 
 def _beta(alpha: float, seed: tf.Tensor) -> tf.Tensor:
-    """Returns a scalar of Beta(alpha, alpha): one of its 4,096-quantiles, since XLA has no stateless_gamma."""
+    """Returns a scalar drawn from Beta(alpha, alpha): one of 4,096 quantiles, because XLA has no stateless_gamma."""
     if alpha <= 0:
         raise ValueError(f"alpha must be positive, got {alpha!r}")
     draws = np.sort(np.random.default_rng(0).beta(alpha, alpha, 4096 * 63))  # the same in every process
@@ -187,22 +189,22 @@ def _bound(operation: Operation, *arguments: tf.Tensor) -> Callable[[], tf.Tenso
     return lambda: tf.ensure_shape(operation(*arguments), arguments[0].shape)
 
 
-# (pixels, -1.0 or 1.0 for what goes either way, [y, x] in [0, 1) for what has a place) -> pixels
+# (pixels, sign: -1.0 or 1.0 for operations with a direction, place: [y, x] in [0, 1) for cutout) -> pixels
 Operation = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
-# Weights of a pixel's brightness: ITU-R BT.601, as Pillow's "L" has them.
+# Weights of red, green and blue in a pixel's brightness: ITU-R BT.601, as in Pillow's mode "L".
 GREY = (0.299, 0.587, 0.114)
-MAX_MAGNITUDE = 30  # of the range that tensorflow/tpu's EfficientNet names: "[5, 30]"
+MAX_MAGNITUDE = 30  # upper end of the range in tensorflow/tpu's EfficientNet: "[5, 30]"
 LEVELS = 10  # magnitude at which an operation has its full strength
 FILL = 128
 
 
 def operations(magnitude: float, cutout_const: float, translate_const: float) -> dict[str, Operation]:
-    """Returns the 16 operations of the reference and the identity, which it chooses as often, by name.
+    """Returns operations by name: the 16 of the reference and the identity, all of which it chooses equally often.
 
     Args:
-      magnitude: In [0, 30]; 10 is the full strength of most.
+      magnitude: In [0, 30]; 10 is the full strength of most operations.
       cutout_const: Half the side of cutout's square at magnitude 10, in pixels.
-      translate_const: How far a translation goes at magnitude 10, in pixels.
+      translate_const: Distance of a translation at magnitude 10, in pixels.
     """
     level = magnitude / LEVELS
     factor = 1.8 * level + 0.1
@@ -214,7 +216,7 @@ def operations(magnitude: float, cutout_const: float, translate_const: float) ->
         "invert": lambda pixels, sign, place: 255 - pixels,
         "rotate": lambda pixels, sign, place: rotate(pixels, sign * degrees),
         "posterize": lambda pixels, sign, place: posterize(pixels, int(4 * level)),
-        # The reference's threshold is a uint8.
+        # The reference computes the threshold as a uint8, hence modulo 256.
         "solarize": lambda pixels, sign, place: solarize(pixels, int(256 * level) % 256),
         "color": lambda pixels, sign, place: _blend(tf.image.rgb_to_grayscale(pixels), pixels, factor),
         "contrast": lambda pixels, sign, place: contrast(pixels, factor),
@@ -249,14 +251,14 @@ def equalize(pixels: tf.Tensor) -> tf.Tensor:
 
 
 def posterize(pixels: tf.Tensor, bits: int) -> tf.Tensor:
-    """Returns the highest `bits` bits of each value; one bit for 0 and for more than 8."""
+    """Returns each value with only its highest `bits` bits kept; one bit if `bits` is 0 or more than 8."""
     # The reference shifts by 8 - bits as a uint8, and TensorFlow limits a shift to 7.
     shift = 8 - bits if 1 <= bits <= 8 else 7
     return tf.bitwise.bitwise_and(pixels, tf.constant(255 >> shift << shift, tf.uint8))
 
 
 def solarize(pixels: tf.Tensor, threshold: int) -> tf.Tensor:
-    """Returns the image with all values from the threshold on inverted."""
+    """Returns the image with all values at or above the threshold inverted."""
     return tf.where(pixels < threshold, pixels, 255 - pixels)
 
 
@@ -267,13 +269,13 @@ def solarize_add(pixels: tf.Tensor, addition: int) -> tf.Tensor:
 
 
 def contrast(pixels: tf.Tensor, factor: float) -> tf.Tensor:
-    """Returns a blend with the reference's constant: a 256th of the number of pixels, at most 255; 196 at 224 × 224."""
+    """Returns a blend with the reference's constant: number of pixels / 256, at most 255; 196 at 224 × 224."""
     height, width = pixels.shape[:2]
     return _blend(float(min(255, height * width // 256)), pixels, factor)
 
 
 def sharpness(pixels: tf.Tensor, factor: float) -> tf.Tensor:
-    """Returns a blend of an image and its smoothed copy, whose border is the image's, as Pillow's ImageEnhance."""
+    """Returns a blend of an image and its smoothed copy; the border is not smoothed, as in Pillow's ImageEnhance."""
     values = tf.cast(pixels, tf.int32)
     rows = values[:-2] + values[1:-1] + values[2:]
     around = rows[:, :-2] + rows[:, 1:-1] + rows[:, 2:]
@@ -284,7 +286,7 @@ def sharpness(pixels: tf.Tensor, factor: float) -> tf.Tensor:
 
 
 def cutout(pixels: tf.Tensor, place: tf.Tensor, half: int) -> tf.Tensor:
-    """Returns the image with a grey square, of 2 × half pixels, around a place; DeVries and Taylor 2017."""
+    """Returns the image with a grey square of side 2 × half pixels centred at `place`; DeVries and Taylor 2017."""
     height, width = pixels.shape[:2]
     middle = tf.floor(place * [height, width])
     rows, columns = tf.range(float(height)), tf.range(float(width))
@@ -295,7 +297,7 @@ def cutout(pixels: tf.Tensor, place: tf.Tensor, half: int) -> tf.Tensor:
 
 
 def rotate(pixels: tf.Tensor, degrees: tf.Tensor) -> tf.Tensor:
-    """Returns the image turned around its centre."""
+    """Returns the image rotated around its centre."""
     angle = degrees * (math.pi / 180)
     cos, sin = tf.cos(angle), tf.sin(angle)
     y, x = ((size - 1) / 2 for size in pixels.shape[:2])
@@ -303,9 +305,9 @@ def rotate(pixels: tf.Tensor, degrees: tf.Tensor) -> tf.Tensor:
 
 
 def _moved(pixels: tf.Tensor, *transform: tf.Tensor | float) -> tf.Tensor:
-    """Returns an image whose pixel (x, y) is the nearest to the source's (a x + b y + c, d x + e y + f).
+    """Returns an image whose pixel (x, y) is the source's nearest to (a x + b y + c, d x + e y + f).
 
-    Outside of it the source is continued by its mirror image, as in the reference (tensorflow/tpu's fills with grey).
+    Beyond its borders the source is reflected, as in the reference (tensorflow/tpu's code fills with grey).
     """
     values = tf.stack([tf.cast(value, tf.float32) for value in (*transform, 0.0, 0.0)])
     return tf.raw_ops.ImageProjectiveTransformV3(
@@ -319,7 +321,7 @@ def _moved(pixels: tf.Tensor, *transform: tf.Tensor | float) -> tf.Tensor:
 
 
 def _blend(start: tf.Tensor | float, pixels: tf.Tensor, factor: float) -> tf.Tensor:
-    """Returns the image for a factor of 1, `start` for 0, and what lies beyond the image for more."""
+    """Returns the image for a factor of 1, `start` for 0, and an extrapolation beyond the image for more than 1."""
     start, values = tf.cast(start, tf.float32), tf.cast(pixels, tf.float32)
     return _to_uint8(start + factor * (values - start))
 

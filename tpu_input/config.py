@@ -1,4 +1,4 @@
-"""What an input pipeline is told; TensorFlow-free."""
+"""Options of an input pipeline; TensorFlow-free."""
 
 from __future__ import annotations
 
@@ -17,43 +17,46 @@ ON_CORRUPT = ("error", "skip")
 
 @dataclasses.dataclass(frozen=True)
 class InputConfig:
-    """How records become batches; one object serves training, evaluation, the device and serving.
+    """Options of an input pipeline; one object is used for training, evaluation, the device and serving.
 
     Attributes:
       image_size: Height and width of the images in a batch, in pixels.
-      dtype: What leaves the host: "uint8", "bfloat16" or "float32", always in [0, 255]. uint8 costs a quarter of
-        float32's transfer; normalisation runs on the device (`from_infeed`).
+      dtype: dtype of the images sent to the device: "uint8", "bfloat16" or "float32", always in [0, 255]. uint8 needs a
+        quarter of float32's transfer; normalisation runs on the device (`from_infeed`).
       layout: Order of a batch's axes: "NHWC", or "HWCN" or "HWNC", which a TPU can take without transposing; or
-        "auto": HWCN for more than 8 examples a core, else HWNC, as in Google's MLPerf submissions.
-      mean: Red, green and blue subtracted on the device, in [0, 255]. Default: ImageNet's.
-      std: Red, green and blue divided by on the device, in [0, 255]. Default: ImageNet's.
-      crop_area: Smallest and largest share of the image that a training crop covers; every share between is equally
-        likely. Default: Szegedy et al. 2014, "Going deeper with convolutions", section 6.
-      crop_aspect: Smallest and largest width / height of a training crop, at most 1000; its logarithm is distributed
-        evenly. Default: the same paper's.
-      flip: Whether training mirrors every other image; False where left and right differ, as in digits.
-      eval_crop: Side of the centred square that evaluation and serving see, as a share of the image's shorter side.
+        "auto": HWCN for more than 8 examples per core, else HWNC, as in Google's MLPerf submissions.
+      mean: Red, green and blue that are subtracted on the device, in [0, 255]. Default: ImageNet's.
+      std: Red, green and blue that are divided by on the device, in [0, 255]. Default: ImageNet's.
+      crop_area: Smallest and largest share of the image's area that a training crop covers; the share is uniformly
+        distributed between them. Default: Szegedy et al. 2014, "Going deeper with convolutions", section 6.
+      crop_aspect: Smallest and largest width / height of a training crop, at most 1000; its logarithm is uniformly
+        distributed. Default: the same paper's.
+      flip: Whether training mirrors half of the images, chosen at random; use False where left and right differ, as in
+        digits.
+      eval_crop: Side of the centred square that evaluation and serving use, as a share of the image's shorter side.
         Default: 224 / 256.
-      shuffle_records: Serialized records that training's shuffle buffer holds; memory is this times a record's bytes.
-      parallel_shards: Shards that a host reads from at the same time.
-      seed: Of shuffling, cropping and flipping.
-      on_corrupt: What happens to a record that cannot be read, decoded, or whose label is outside the classes: "error"
-        stops and names shard and record; "skip" says so on stderr and puts a black image of weight 0 in its place,
-        so that every other example stays in its batch. "skip" takes an eighth more time.
-      shuffle_bytes: What the shuffle buffer's records may take, in bytes by the split's mean; it holds fewer where they
-        are large.
-      deterministic: Whether training gives the same batches every time; False takes records as they come, and
-        `start_step` is then near, not exact.
-      augment: Function (image, seed) -> image of training's crops, after the flip: [image_size, image_size, 3] of
-        `dtype` in [0, 255] to the same; [2] int64, another seed for every crop, from which nothing else is drawn. See
-        tpu_input.augment.
-      echo: Crops that training takes of one decoded image; they come in consecutive batches (data echoing, Choi et al.
-        2019, "Faster Neural Network Training with Data Echoing").
-      cache: Keeps what training reads in memory: None, "records", or "decoded" for whole images; never a crop.
-      service: Dispatcher of a tf.data service that does training's work, "grpc://address:port"; all hosts share it, and
-        each example comes once an epoch over all of them. Needs deterministic=False and no cache.
-      service_job: Name that the hosts of one training run share, and no other run at the same dispatcher has.
-      max_corrupt: Records that "skip" passes over in one epoch of a host before it stops all the same.
+      shuffle_records: Number of serialized records in training's shuffle buffer; its memory is this number times the
+        bytes of a record.
+      parallel_shards: Number of shards that a host reads at the same time.
+      seed: Seed of shuffling, cropping, flipping and augmentation.
+      on_corrupt: What to do with a record that cannot be read or decoded, or whose label is outside the classes:
+        "error" stops and names shard and record; "skip" prints the problem to stderr and replaces the record with a
+        black image of weight 0, so that every other example stays in its batch. "skip" takes an eighth more time.
+      shuffle_bytes: Largest size of the shuffle buffer in bytes, computed with the split's mean record; where records
+        are large, the buffer holds fewer than shuffle_records.
+      deterministic: Whether training yields the same batches in every run. With False, it yields records in the order
+        in which they arrive, and `start_step` is then approximate, not exact.
+      augment: Function (image, seed) -> image, applied to training's crops after the flip. The image is [image_size,
+        image_size, 3] of `dtype` in [0, 255], and the result must be the same. The seed is [2] int64, different for
+        every crop and used for nothing else. See tpu_input.augment.
+      echo: Number of crops that training takes of each decoded image; they are in consecutive batches (data echoing,
+        Choi et al. 2019, "Faster Neural Network Training with Data Echoing").
+      cache: What training keeps in memory: None, "records", or "decoded" for complete images; crops are never cached.
+      service: Address "grpc://address:port" of the dispatcher of a tf.data service that prepares training's batches.
+        All hosts share it, and each example comes once per epoch over all of them. Needs deterministic=False and no
+        cache.
+      service_job: Job name that all hosts of a training run share, and that no other run at the same dispatcher uses.
+      max_corrupt: Largest number of records that "skip" replaces in one epoch of a host; with more, it stops.
     """
 
     image_size: int
@@ -116,21 +119,22 @@ class InputConfig:
             raise ValueError(f"service has no cache, as its workers take other shards each epoch; got {self.cache!r}")
 
 
-LARGEST_DEFAULT_SIZE = 224  # pixels; of ImageNet's recipes, whose smallest crops are of 0.08 of an image
+LARGEST_DEFAULT_SIZE = 224  # pixels; size in ImageNet's recipes, whose smallest crop covers 0.08 of an image
 _LEAST_CROP, _MOST_LEAST_CROP = 0.08, 0.6
 
 
 def fitting_input(split: Split) -> dict[str, Any]:
     """Returns the image_size and crop_area that fit a split's images, as options of InputConfig.
 
-    The side of the images is the smaller of their mean height and mean width. image_size is that side, in whole pixels,
-    but at most 224: enlarging adds work and no detail. The smallest crop covers as many of an image's own pixels as
-    ImageNet's smallest crop of 0.08 of a side of 224 does, 63 x 63: 0.08 * (224 / side)^2 of the image, at most 0.6.
-    Of images of 32 x 32 pixels 0.08 would be 9 x 9. Measured on the sample digits, 32 x 32, fed at 28 with a batch of
-    64: after 200 steps, the loss on the held-out ones was 0.078 with crops from 0.08 on and 0.026 from 0.6 on.
+    The side of the images is the smaller of their mean height and mean width. image_size is that side, rounded down to
+    whole pixels, but at most 224, because enlarging adds work and no detail. The smallest crop covers 0.08 * (224 /
+    side)^2 of the image, at most 0.6: as many pixels of the image as the smallest crop of ImageNet's recipes, which is
+    0.08 of 224 x 224, or 63 x 63. Of an image of 32 x 32 pixels, 0.08 would be only 9 x 9 pixels. Measured on the
+    sample digits, 32 x 32, with an image_size of 28 and a batch of 64: after 200 steps, the loss on held-out digits was
+    0.078 with crops from 0.08 on and 0.026 with crops from 0.6 on.
 
     Args:
-      split: Of the manifest; of one that does not know the sizes, 224 and 0.08 are taken.
+      split: Split of the manifest; if its image sizes are not known, the result is 224 and 0.08.
     """
     side = image_side(split) or LARGEST_DEFAULT_SIZE
     least = _LEAST_CROP * max(1.0, LARGEST_DEFAULT_SIZE / side) ** 2
@@ -141,12 +145,12 @@ def fitting_input(split: Split) -> dict[str, Any]:
 
 
 def image_side(split: Split) -> float:
-    """Returns the smaller of the mean height and the mean width of a split's images, in pixels; 0 where not known."""
+    """Returns the smaller of the mean height and the mean width of a split's images, in pixels; 0 if not known."""
     return min(split.height[1], split.width[1])
 
 
 def check_service(service: str) -> None:
-    """Checks what names a dispatcher.
+    """Checks the address of a dispatcher.
 
     Raises:
       ValueError: It is not "grpc://address:port".

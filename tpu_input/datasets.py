@@ -1,14 +1,15 @@
-"""Manifests of datasets: of one that a conversion wrote, and of TFRecords that others wrote; and records that cannot be
-decoded.
+"""Manifests of datasets, whether written by a conversion or by another program; and the search for undecodable records.
 
     FOLDER/manifest.json ──read_manifest()──▶ Manifest
     pattern ──manifest_from_shards()──▶ Manifest
 
-Others' records are counted once, and the counts are kept beside them: from FOLDER/.tpu_input_counts.json, from
-FOLDER/index/*.parquet, or by reading the length of every record (12 bytes of each; nothing is decoded).
+TFRecords of other programs have no manifest. Their records are counted once, and the counts are cached beside them.
+Counts come from FOLDER/.tpu_input_counts.json, else from FOLDER/index/*.parquet, else from reading the length of every
+record (12 bytes of each; nothing is decoded).
 
-find_undecodable() says which record TensorFlow's parser or decoder refused. It looks afterwards, so that good records
-cost nothing: an error that names a size leads to the records of about that length, which are decoded one by one.
+find_undecodable() finds the record that TensorFlow's parser or decoder rejected. It searches after the error, so that
+good records have no overhead: an error that contains a size leads to the records of about that length, which are
+decoded one by one.
 """
 
 from __future__ import annotations
@@ -42,22 +43,23 @@ from tpu_input.pipeline.images import decode_whole
 
 COUNTS_NAME = ".tpu_input_counts.json"
 _HEADER = struct.Struct("<QI")
-_THREADS = 16  # they wait for storage
+_THREADS = 16  # which mostly wait for storage
 
 
 def manifest_from_shards(
     pattern: str | Mapping[str, str], record: RecordSpec | None = None, classes: int | Sequence[str] = 1000
 ) -> Manifest:
-    """Returns the manifest of TFRecords that others wrote; it counts them once and keeps the counts beside them.
+    """Returns a manifest of another program's TFRecords; counts them once and caches the counts beside them.
 
     Args:
-      pattern: Glob of the shards, e.g. "gs://bucket/imagenet/train-*", which become split "train"; or a glob for each
-        split by name. All in one folder.
-      record: What a record looks like, e.g. records.IMAGENET; None means as this package writes them.
-      classes: Names in label order, or how many there are.
+      pattern: Glob of the shards, e.g. "gs://bucket/imagenet/train-*", which become the split "train"; or a mapping
+        from the name of a split to its glob. All shards must be in one folder.
+      record: Format of a record, e.g. records.IMAGENET; None means the format that this package writes.
+      classes: Names of the classes in label order, or their number.
 
     Raises:
-      ValueError: No file matches, one is cut off, or its first record is not as `record` says.
+      ValueError: No file matches, the shards are in several folders, a shard is truncated, or its first record does not
+        have the format `record`.
     """
     patterns = {"train": pattern} if isinstance(pattern, str) else pattern
     record = record or RecordSpec()
@@ -73,7 +75,7 @@ def manifest_from_shards(
         shards = {split: tuple(filter(None, of)) for split, of in counted.items()}
     for split, of in shards.items():
         _require(of, patterns[split])
-    if not tf.io.gfile.isdir(f"{folder}/index"):  # which says it as fast, in a folder that takes no foreign files
+    if not tf.io.gfile.isdir(f"{folder}/index"):  # an index is as fast, and its dataset takes no foreign files
         counts = {one.name: [one.num_bytes, one.num_examples] for of in shards.values() for one in of}
         _write_counts(folder, kept | counts)
     for of in shards.values():
@@ -84,7 +86,7 @@ def manifest_from_shards(
 
 
 def _match(pattern: str) -> list[str]:
-    """Returns what a pattern matches but our own counts beside the shards."""
+    """Returns the paths that match a pattern, except the counts that this module caches beside the shards."""
     paths = sorted(path for path in tf.io.gfile.glob(pattern) if not os.path.basename(path).startswith(COUNTS_NAME))
     _require(paths, pattern)
     return paths
@@ -96,12 +98,12 @@ def _require(found: Sequence[object], pattern: str) -> None:
 
 
 def _split(shards: tuple[Shard, ...]) -> Split:
-    """Returns a split about whose pixels nothing is known but what ImageNet's are like."""
+    """Returns a split with unknown image sizes, and ImageNet's mean and standard deviation of the pixels."""
     return Split(shards, (), (0, 0.0, 0), (0, 0.0, 0), InputConfig.mean, InputConfig.std)
 
 
 def _shard(path: str, kept: Mapping[str, list[int]]) -> Shard | None:
-    """Returns a shard with its count; None for a folder, which a star matches too."""
+    """Returns a shard with its number of records; None for a folder, which a glob can match too."""
     name, status = os.path.basename(path), tf.io.gfile.stat(path)
     num_bytes = status.length
     if status.is_directory:
@@ -116,7 +118,7 @@ def _shard(path: str, kept: Mapping[str, list[int]]) -> Shard | None:
 
 
 def _count_index(path: str, num_bytes: int) -> int:
-    """Returns how many records the index of a shard of so many bytes lists."""
+    """Returns the number of records in the index of a shard of num_bytes bytes."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -137,10 +139,10 @@ def _count(path: str, num_bytes: int) -> int:
 
 
 def walk_lengths(path: str, num_bytes: int) -> Iterator[tuple[int, int]]:
-    """Yields (offset, length) of the payload of each record of a shard, in bytes; reads nothing but lengths.
+    """Yields (offset, length) of the payload of each record of a shard, in bytes; reads only the lengths.
 
     Raises:
-      ValueError: The file ends within a record, or holds something else.
+      ValueError: The file ends within a record, or is not a TFRecord file.
     """
     number = offset = 0
     with tf.io.gfile.GFile(path, "rb") as file:
@@ -164,7 +166,7 @@ def _check_first(path: str, record: RecordSpec) -> None:
         return
     try:
         features = Example.FromString(first).features.feature
-    except Exception as error:  # protobuf's DecodeError has no public home common to its versions
+    except Exception as error:  # protobuf's DecodeError has no public name that all its versions share
         raise ValueError(f"record 0 of {path!r} is no tf.train.Example: {error}") from error
     for key, values in ((record.image_key, "bytes_list"), (record.label_key, "int64_list")):
         if key not in features or not getattr(features[key], values).value:
@@ -175,13 +177,13 @@ def _check_first(path: str, record: RecordSpec) -> None:
 
 
 def _read_counts(folder: str) -> dict[str, list[int]]:
-    """Returns {shard: [bytes, records]} as kept beside the shards; nothing where none are.
+    """Returns {shard: [bytes, records]} as cached beside the shards; empty if there is no cache.
 
     Raises:
-      ValueError: The file is damaged, or its numbers cannot be.
+      ValueError: The file is damaged, or its numbers are impossible.
     """
     path = f"{folder}/{COUNTS_NAME}"
-    check_file(path, MAX_MANIFEST_BYTES)  # which says more of each shard
+    check_file(path, MAX_MANIFEST_BYTES)  # a manifest is larger, with more about each shard
     try:
         with tf.io.gfile.GFile(path, "rb") as file:
             content = file.read()
@@ -202,10 +204,10 @@ def _read_counts(folder: str) -> dict[str, list[int]]:
 
 
 def _write_counts(folder: str, counts: Mapping[str, list[int]]) -> None:
-    """Keeps {shard: [bytes, records]} for the next time, where the folder can be written."""
+    """Caches {shard: [bytes, records]} beside the shards, unless the folder cannot be written."""
     if counts == _read_counts(folder):
         return
-    temporary = f"{folder}/{COUNTS_NAME}.{uuid.uuid4().hex}"  # several hosts may count at the same time
+    temporary = f"{folder}/{COUNTS_NAME}.{uuid.uuid4().hex}"  # unique, as several hosts may count at the same time
     try:
         with tf.io.gfile.GFile(temporary, "w") as file:
             file.write(json.dumps(counts))
@@ -214,29 +216,31 @@ def _write_counts(folder: str, counts: Mapping[str, list[int]]) -> None:
         return
 
 
+# Messages of the decoders:
 # "Invalid JPEG data or crop window, data size 318", "jpeg::Uncompress failed. Invalid …", "Invalid PNG data, size 90".
 _UNDECODED = re.compile(r"Invalid (?:JPEG|PNG)|Uncompress failed|Unknown image file format")
-# What tensorflow/core/util/example_proto_fast_parsing.cc and example_proto_helper.cc say.
+# Messages of the parser: tensorflow/core/util/example_proto_fast_parsing.cc and example_proto_helper.cc.
 _UNPARSED = re.compile(
     r"Could not parse example input|Can't parse serialized Example|values != expected|Data types don't match"
 )
 _SIZE = re.compile(r"size (\d+)")
-_MOST_OTHER_FEATURES = 1 << 16  # bytes of a record beside its image; ours take some 500
+_MOST_OTHER_FEATURES = 1 << 16  # largest size of a record without its image, in bytes; this package's have some 500
 
 
 def find_undecodable(manifest: Manifest, split: str, message: str) -> str | None:
-    """Returns "record N of 'SHARD'", which TensorFlow's parser or decoder refused; None if it finds none.
+    """Returns "record N of 'SHARD'" for the record that TensorFlow's parser or decoder rejected; None if none is found.
 
-    For a decoder, it reads the lengths of all records up to the one, and decodes the few whose length agrees with the
-    message. For the parser, which tells no length, it reads and parses all records up to the one.
+    For an error of the decoder, it reads the lengths of all records up to the rejected one, and decodes the few whose
+    length agrees with the message. For an error of the parser, whose message has no length, it reads and parses all
+    records up to the rejected one.
 
     Args:
       manifest: The dataset.
-      split: Where to look.
-      message: Of the tf.errors.InvalidArgumentError that stopped a run.
+      split: Name of the split to search.
+      message: Message of the tf.errors.InvalidArgumentError that stopped a run.
 
     Raises:
-      ValueError: There is no such split, or a shard is cut off.
+      ValueError: There is no such split, or a shard is truncated.
     """
     parsing = bool(_UNPARSED.search(message))
     if not parsing and not _UNDECODED.search(message):
@@ -269,8 +273,8 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
     """Returns the manifest of the dataset in a folder or at a URI, e.g. "gs://bucket/flowers".
 
     Raises:
-      ValueError: There is no complete dataset; conversion writes the manifest last. Or something that is no file, such
-        as a pipe, has the name of one.
+      ValueError: There is no complete dataset (a conversion writes the manifest last), or the manifest or a shard is
+        not a regular file, but e.g. a pipe.
     """
     folder = os.fspath(path).rstrip("/")
     check_file(f"{folder}/{MANIFEST_NAME}")
@@ -297,7 +301,7 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
 
 
 def _is_no_bucket(folder: str) -> bool:
-    """Returns whether a folder is in a bucket that does not exist; False also when nobody may know."""
+    """Returns whether a folder is in a bucket that does not exist; False also if that cannot be determined."""
     if not folder.startswith("gs://"):
         return False
     try:

@@ -1,10 +1,10 @@
-"""Evaluation input: every example exactly once over all hosts, then padding of weight 0 for ever.
+"""Evaluation input: every example exactly once over all hosts, then endless padding of weight 0.
 
     host's shards in order ▶ records ▶ fused decode and centre crop, weight 1 ▶ + endless black images, weight 0
     ▶ batch ▶ layout ▶ prefetch
 
-The padding keeps every batch full and its shape static, and lets a host with fewer examples go on as long as the
-others; metrics weighted by "weight" never see it. It costs no decoding.
+The padding keeps every batch full and its shape static, and lets a host with fewer examples run as many steps as the
+others. Metrics that are weighted by "weight" ignore it. It needs no decoding.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from tpu_input.train import InputFn
 def make_eval_input_fn(manifest: Manifest, config: InputConfig, split: str = "validation") -> InputFn:
     """Returns input_fn(params) -> Dataset of ({"image", "weight"}, label), to be evaluated for eval_steps() steps.
 
-    Shapes and dtypes as in make_train_input_fn; "weight" is 1 for each of the split's examples, which come in the
-    same order every time, and 0 for the endless padding after them.
+    Shapes and dtypes are as in make_train_input_fn. "weight" is 1 for each of the split's examples, which come in the
+    same order every time, and 0 for corrupt records that are skipped and for the endless padding at the end.
 
     Args:
       manifest: The dataset.
       config: Size, dtype, layout.
-      split: Which examples.
+      split: Name of the split.
 
     Raises:
       ValueError: There is no such split.
@@ -64,7 +64,7 @@ def make_eval_input_fn(manifest: Manifest, config: InputConfig, split: str = "va
 
 
 def eval_steps(manifest: Manifest, split: str, eval_batch_size: int, num_hosts: int = 1) -> int:
-    """Returns how many steps see every example of a split: what the host with the most examples needs.
+    """Returns the number of steps that evaluate every example of a split: as many as the host with most examples needs.
 
     Args:
       manifest: The dataset.
@@ -73,7 +73,7 @@ def eval_steps(manifest: Manifest, split: str, eval_batch_size: int, num_hosts: 
       num_hosts: Input hosts, each of which feeds an equal part of the batch.
 
     Raises:
-      ValueError: The batch does not divide by the hosts, or there is no such split.
+      ValueError: The batch is not a positive multiple of the hosts, or there is no such split.
     """
     if eval_batch_size < 1 or eval_batch_size % num_hosts:
         raise ValueError(f"eval_batch_size must be a positive multiple of {num_hosts} hosts, got {eval_batch_size}")

@@ -1,4 +1,4 @@
-"""The same datasets outside TPUEstimator: tf.distribute, and NumPy for JAX and others."""
+"""Helpers to use the same datasets without TPUEstimator: with tf.distribute, and as NumPy arrays for JAX and others."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ def params_from_context(context: Any, global_batch_size: int) -> dict[str, int]:
 
     Args:
       context: The tf.distribute.InputContext.
-      global_batch_size: Examples of a step over all replicas.
+      global_batch_size: Examples per step over all replicas.
 
     Raises:
-      ValueError: The batch does not divide by the replicas.
+      ValueError: The batch is not divisible by the number of replicas.
     """
     return {
         "batch_size": context.get_per_replica_batch_size(global_batch_size),

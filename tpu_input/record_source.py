@@ -1,4 +1,6 @@
-"""Random access to a dataset's records through its index, for grain, PyTorch and DALI; no TensorFlow for files and gs://.
+"""Random access to a dataset's records through its index, for grain, PyTorch and DALI.
+
+Reading needs no TensorFlow for local files and, where google-cloud-storage is installed, for gs://.
 
 DATASET/index/SHARD.parquet ──▶ offsets and lengths ──▶ source[n] ──▶ Record (still encoded)
 """
@@ -18,14 +20,14 @@ import numpy as np
 from tpu_input.dataset_format.records import MAX_INDEX_BYTES, Manifest, Record, Shard, decode, read_frames
 from tpu_input.pipeline.byte_ranges import check_file, read_bytes
 
-_IN_FLIGHT = 32  # index files that are read at the same time, as an object store takes 30 ms for each
+_IN_FLIGHT = 32  # index files that are read at the same time, because an object store takes 30 ms for each
 
 
 def read_positions(manifest: Manifest, shard: Shard) -> np.ndarray[Any, Any]:
-    """Returns [records, 2] int64: the offset and length with framing of each record of a shard, in bytes.
+    """Returns [records, 2] int64: the offset, and the length with framing, of each record of a shard, in bytes.
 
     Raises:
-      ValueError: The dataset has no index for it, or one of other records.
+      ValueError: The dataset has no index for the shard, or the index does not match the shard.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -35,7 +37,7 @@ def read_positions(manifest: Manifest, shard: Shard) -> np.ndarray[Any, Any]:
         check_file(path, MAX_INDEX_BYTES)
         content = pa.BufferReader(read_bytes(path))
         file, names = pq.ParquetFile(content), ["offset", "length"]
-        # Both are known before a row takes memory.
+        # Types and number of rows are known before the rows are loaded into memory.
         numbers = all(file.schema_arrow.field(name).type == pa.int64() for name in names)
         table = file.read(names) if numbers and file.metadata.num_rows == shard.num_examples else None
         columns = [table[name].to_numpy() for name in names] if table else []
@@ -50,15 +52,15 @@ def read_positions(manifest: Manifest, shard: Shard) -> np.ndarray[Any, Any]:
 
 
 def write_dali_index(manifest: Manifest) -> list[str]:
-    """Writes DATASET/index/SHARD.idx, a line "offset length" a record, as DALI's tfrecord reader wants.
+    """Writes DATASET/index/SHARD.idx, one line "offset length" per record, for DALI's tfrecord reader.
 
     https://docs.nvidia.com/deeplearning/dali/user-guide/docs/examples/general/data_loading/dataloading_tfrecord.html
 
     Returns:
-      The files.
+      The paths of the files.
 
     Raises:
-      ValueError: The dataset has no index, or its folder of indexes is a link to another.
+      ValueError: The dataset has no index, or its index folder is a symbolic link.
     """
     if os.path.islink(f"{manifest.path}/index"):
         raise ValueError(f"'{manifest.path}/index' is a link, and files would be written where it leads")
@@ -72,7 +74,7 @@ def write_dali_index(manifest: Manifest) -> list[str]:
 
 
 def _write(path: str, text: str) -> None:
-    """Writes a file that appears under its name whole or not at all; so does every object of a bucket."""
+    """Writes a file atomically: locally by renaming a temporary file; uploads of objects are always atomic."""
     if "://" not in path:
         temporary = f"{path}.{uuid.uuid4().hex}"
         try:
@@ -90,10 +92,10 @@ def _write(path: str, text: str) -> None:
 
 
 class RecordSource:
-    """A split as a sequence: len(source), source[n]; from any number of threads, and picklable for processes.
+    """Sequence of the records of a split: len(source), source[n]; thread-safe, and picklable for other processes.
 
-    Each access reads one record, of a bucket by one request, so that nothing is shared but the index in memory (16
-    bytes a record), and in a process its connections to the bucket.
+    Each access reads one record, from a bucket with one request. The only shared state is the index in memory (16 bytes
+    per record) and, within a process, the connections to the bucket.
     """
 
     def __init__(self, manifest: Manifest, split: str) -> None:

@@ -1,11 +1,12 @@
-"""Training's input on other machines, by tf.data service; every host takes what is ready, each example once an epoch.
+"""Training's input prepared on other machines by tf.data service; a host takes any batch that is ready.
 
-    dispatcher: visit number (epoch x shards + place in the epoch's order) ──each to one worker──▶
-    worker:     records of several shards in turn ▶ shuffle ▶ decode, crop, batch, layout ──▶ whichever host asks first
+    dispatcher: visit number (epoch x shards + position in the epoch's order) ──each to one worker──▶
+    worker:     records of several shards, interleaved ▶ shuffle ▶ decode, crop, batch, layout ──▶ host that asks first
 
-https://www.tensorflow.org/api_docs/python/tf/data/experimental/service. Workers are given visits, not files: an endless
-dataset of epochs can then be divided, and only the order depends on which worker does what. run_dispatcher() and
-run_worker() are the processes behind python -m tpu_input dispatcher and worker.
+https://www.tensorflow.org/api_docs/python/tf/data/experimental/service. Each example comes once per epoch over all
+hosts. A visit is one shard in one epoch. Workers are assigned visits and not files, so that an endless dataset of
+epochs can be divided, and only the order depends on which worker does what. run_dispatcher() and run_worker() implement
+the commands python -m tpu_input dispatcher and worker.
 """
 
 from __future__ import annotations
@@ -29,15 +30,16 @@ from tpu_input.pipeline.shuffling import buffer_records, shard_order
 
 
 def visited_records(manifest: Manifest, split: str, config: InputConfig, start: int) -> tf.data.Dataset:
-    """Returns endless (example number, (path, number in the shard, serialized)), of which each worker gets a part.
+    """Returns an endless dataset of (example number, (path, number in the shard, serialized)); a worker gets a part.
 
-    The number is epoch x examples + the record's place in the split: it knows no worker, and so do the crops.
+    The number is epoch x examples + the record's position in the split. It does not depend on the worker, and so the
+    crops do not either.
 
     Args:
       manifest: The dataset.
       split: Name of the split.
-      config: For seed, parallel_shards and the shuffle buffer, which each worker has of its own.
-      start: Examples that earlier steps took; begins with the visit that they had come to.
+      config: For seed, parallel_shards and the shuffle buffer; each worker has its own buffer.
+      start: Number of examples that earlier steps took; the dataset begins with the visit that they had reached.
     """
     shards = manifest.split(split).shards
     counts = [shard.num_examples for shard in shards]
@@ -66,15 +68,15 @@ def visited_records(manifest: Manifest, split: str, config: InputConfig, start: 
 
 
 def served(batches: tf.data.Dataset, config: InputConfig, *described_by: object) -> tf.data.Dataset:
-    """Returns batches as a tf.data service hands them out: each to one of the hosts that take part in the job.
+    """Returns batches as distributed by a tf.data service: each to one of the hosts that take part in the job.
 
     Args:
-      batches: What visited_records() became.
+      batches: Batches made of visited_records().
       config: For service and service_job.
-      described_by: What else tells these batches from others'.
+      described_by: Other values that distinguish these batches from those of other jobs.
     """
-    # A dispatcher that knows the name of a job asks no further and hands out that job's batches, whatever dataset
-    # comes with the name (TF 2.15).
+    # A dispatcher that already has a job of this name returns that job's batches, even if the dataset is a different
+    # one (TF 2.15), so the name contains a hash of what describes the batches.
     augment = getattr(config.augment, "__qualname__", type(config.augment).__qualname__)
     told = repr((dataclasses.replace(config, augment=None), augment, described_by))
     digest = hashlib.sha256(told.encode()).hexdigest()[:12]
@@ -82,9 +84,9 @@ def served(batches: tf.data.Dataset, config: InputConfig, *described_by: object)
         tf.data.experimental.service.ShardingPolicy.DYNAMIC,
         config.service,
         job_name=f"{config.service_job}-{digest}",
-        compression=None,  # pixels hardly shrink
+        compression=None,  # pixels hardly compress
     )
-    with warnings.catch_warnings():  # distribute() looks at options, which a v1 graph comments on
+    with warnings.catch_warnings():  # distribute() reads options, which warns in a v1 graph
         warnings.simplefilter("ignore", UserWarning)
         return batches.apply(distributed)
 
@@ -93,18 +95,18 @@ _service = tf.data.experimental.service
 
 
 def run_dispatcher(port: int, work_dir: str | None, say: Callable[[str], None]) -> None:
-    """Hands out work until SIGTERM or Ctrl-C ends the process.
+    """Runs a dispatcher until SIGTERM or Ctrl-C ends the process.
 
     Args:
-      port: To listen at.
-      work_dir: Folder or URI for its journal, from which it goes on when it is started again; None keeps none.
-      say: Takes a line.
+      port: Port to listen on.
+      work_dir: Folder or URI of its journal, from which a restarted dispatcher resumes; None writes no journal.
+      say: Function that prints a line.
 
     Raises:
-      ValueError: Something else listens at the port.
+      ValueError: The port cannot be listened on, e.g. because it is in use.
     """
-    with contextlib.closing(socket.socket()) as probe:  # gRPC would share a port with another dispatcher
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # one that has just ended is in nobody's way
+    with contextlib.closing(socket.socket()) as probe:  # gRPC would share the port with another dispatcher
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # allows the port of a process that just ended
         try:
             probe.bind(("", port))
         except OSError as error:
@@ -116,13 +118,13 @@ def run_dispatcher(port: int, work_dir: str | None, say: Callable[[str], None]) 
 
 
 def run_worker(dispatcher: str, port: int, host: str | None, say: Callable[[str], None]) -> None:
-    """Does a dispatcher's work until the process is ended; waits for a dispatcher that is not there yet.
+    """Runs a worker of a dispatcher until the process is ended; waits for a dispatcher that is not running yet.
 
     Args:
-      dispatcher: As in "grpc://address:port".
-      port: To listen at; 0 is any.
-      host: Name or address of this machine as the hosts of the training know it; None is what it calls itself.
-      say: Takes a line.
+      dispatcher: Address of the dispatcher, "grpc://address:port".
+      port: Port to listen on; 0 is any free port.
+      host: Name or address by which the hosts of the training reach this machine; None is its own host name.
+      say: Function that prints a line.
     """
     address = dispatcher.removeprefix("grpc://")
     say(f"worker: waiting for {dispatcher}")
@@ -134,9 +136,9 @@ def run_worker(dispatcher: str, port: int, host: str | None, say: Callable[[str]
 
 @contextlib.contextmanager
 def _killable() -> Iterator[None]:
-    """Lets signals kill the process; a shell reports the same exit codes.
+    """Context manager in which SIGINT and SIGTERM kill the process; a shell reports the same exit codes.
 
-    TensorFlow waits for the dispatcher without giving Python's lock up, so that no handler of ours could run.
+    TensorFlow waits for the dispatcher without releasing Python's GIL, so that no Python signal handler could run.
     """
     before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -147,10 +149,10 @@ def _killable() -> Iterator[None]:
 
 
 def _stay(server: object, line: str, say: Callable[[str], None]) -> None:
-    """Says a line and waits for a signal; the server works as long as somebody holds it."""
+    """Prints a line and waits for a signal; the server runs as long as there is a reference to it, here `server`."""
     for number in (signal.SIGINT, signal.SIGTERM):
-        # At once: in the order of an interpreter's end, TensorFlow's server may be waited for without end.
+        # Exits at once: a regular exit of the interpreter may wait forever for TensorFlow's server.
         signal.signal(number, lambda number, _: os._exit(128 + number))
     say(line)
-    while True:  # with an end, as Python would not handle a signal that comes just before a wait without one
+    while True:  # waits with a timeout, as Python would not handle a signal that comes just before a wait without one
         threading.Event().wait(1)

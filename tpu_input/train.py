@@ -1,10 +1,10 @@
-"""Training input, endless:
+"""Endless training input:
 
-    shuffled records, from `start_step` on (pipeline/shuffling.py; service.py where others do the work)
+    shuffled records, from `start_step` on (pipeline/shuffling.py; with a tf.data service, service.py)
     ▶ fused decode and crop ▶ batch ▶ layout ▶ prefetch
 
-Every random choice depends on (seed, epoch) or (seed, example number) alone, so two runs give the same batches, and a
-run that starts at step N gives what an uninterrupted run gives from step N on.
+Every random choice depends only on (seed, epoch) or (seed, example number). With config.deterministic, two runs
+therefore give the same batches, and a run that starts at step N gives the same as an uninterrupted run from step N on.
 """
 
 from __future__ import annotations
@@ -33,14 +33,15 @@ def make_train_input_fn(manifest: Manifest, config: InputConfig, split: str = "t
     """Returns input_fn(params) -> endless Dataset of ({"image", "weight"}, label).
 
     "image" is [batch_size, image_size, image_size, 3] of config.dtype with its axes in the order of config.layout,
-    "weight" [batch_size] float32 ones, label [batch_size] int32 in [0, number of classes).
-    `params` needs "batch_size" and may hold TPUEstimator's "context": each host reads its own share.
+    "weight" is [batch_size] float32, 1 except for skipped corrupt records (0), and label is [batch_size] int32 in
+    [0, number of classes). `params` needs "batch_size" and may have TPUEstimator's "context": each host reads its own
+    share.
 
     Args:
       manifest: The dataset.
       config: Size, dtype, layout, augmentation, seed.
-      split: Which examples.
-      start_step: Global step to begin at; what earlier steps took is skipped before it is decoded.
+      split: Name of the split.
+      start_step: Global step to begin at; the examples of earlier steps are skipped without decoding them.
 
     Raises:
       ValueError: There is no such split.
@@ -56,7 +57,8 @@ def make_train_input_fn(manifest: Manifest, config: InputConfig, split: str = "t
         served_to = host
         if input_config.service:
             start, echoes = start * host.num_hosts, 0
-            host = Host(cores_per_batch=host.cores_per_batch)  # whoever works must not know for whom
+            # Service workers are shared by all hosts, so the dataset must not depend on the host.
+            host = Host(cores_per_batch=host.cores_per_batch)
         crops = crops_of_decoded if input_config.cache == "decoded" else crops_of_records
         dataset = crops(manifest, split, host, input_config, start)
         batches = to_batches(dataset, batch_size, input_config, host, echoes)
@@ -69,7 +71,7 @@ def make_train_input_fn(manifest: Manifest, config: InputConfig, split: str = "t
 
 
 def crops_of_records(manifest: Manifest, split: str, host: Host, config: InputConfig, start: int) -> tf.data.Dataset:
-    """Returns the host's endless ({"image", "weight"}, label) from its `start`-th on; decodes what it crops."""
+    """Returns the host's endless ({"image", "weight"}, label) from example `start` on; decodes each record anew."""
 
     def crop(encoded: tf.Tensor, number: tf.Tensor, looked: bool) -> tf.Tensor:
         return decode_for_training(encoded, _seed(number, host, config), config, manifest.record, looked)
@@ -88,7 +90,7 @@ def crops_of_records(manifest: Manifest, split: str, host: Host, config: InputCo
 
 
 def crops_of_decoded(manifest: Manifest, split: str, host: Host, config: InputConfig, start: int) -> tf.data.Dataset:
-    """Returns the same as crops_of_records, of images that are decoded once and kept."""
+    """Returns the same as crops_of_records, but from images that are decoded once and cached."""
     check_memory(cache_bytes(manifest, split, host, config), config)
     num_examples = _num_examples(manifest, split, host)
 
@@ -111,7 +113,7 @@ def crops_of_decoded(manifest: Manifest, split: str, host: Host, config: InputCo
 
 
 def _seed(number: tf.Tensor, host: Host, config: InputConfig) -> tf.Tensor:
-    """Returns the [2] int64 seed of an example, by its number over all hosts."""
+    """Returns the [2] int64 seed of an example, from its number over all hosts."""
     return tf.stack([tf.constant(config.seed, tf.int64), number * host.num_hosts + host.index])
 
 

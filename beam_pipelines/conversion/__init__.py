@@ -1,1 +1,1 @@
-"""The steps of a conversion: plan, write shards, commit; and the files that they leave."""
+"""The steps of a conversion (plan, write shards, commit) and the files that they write."""

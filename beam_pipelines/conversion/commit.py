@@ -1,4 +1,7 @@
-"""Receipts → DATASET/rejected.jsonl and DATASET/manifest.json, in this order: the manifest is the commit."""
+"""Commit of a conversion: receipts → DATASET/rejected.jsonl, then DATASET/manifest.json.
+
+The manifest is written last: a dataset with a manifest is complete.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +19,16 @@ from tpu_input.dataset_format.records import MANIFEST_NAME, Manifest, Shard, Spl
 
 
 def commit(options: ConvertOptions, plan: Plan, receipts: dict[str, list[Receipt]]) -> Manifest:
-    """Writes and returns the manifest of a dataset whose shards all stand in their place.
+    """Writes and returns the manifest of a dataset whose shards are all written.
 
     Args:
-      options: The conversion's.
-      plan: The conversion's.
-      receipts: By split, in the order of the shards.
+      options: Options of the conversion.
+      plan: Plan of the conversion.
+      receipts: Receipts of the shards by split, in the order of the shards.
 
     Raises:
-      ValueError: Too much was rejected, or an input is unaccounted for.
+      ValueError: Too many inputs were rejected, no input became a record, or records and rejections do not add up to
+        the number of inputs.
     """
     every = [receipt for split in receipts.values() for receipt in split]
     rejected = sorted(rejection for receipt in every for rejection in receipt.rejected)
@@ -63,20 +67,23 @@ _HARMLESS = {
     "system_file",
     "hidden",
     "no_class",
-}  # what dedup is asked to drop, and what nobody meant to be an input
+}  # what --dedup removes on request, and files that were not meant as inputs
 
 
 def check_budget(
     options: ConvertOptions, num_inputs: int, num_rejected: dict[str, int], examples: dict[str, str]
 ) -> None:
-    """Refuses a dataset that leaves out more than it may, with the reasons counted and some examples.
+    """Checks the number of rejected inputs; the error has the count of each reason and some examples.
 
     Raises:
-      ValueError: More than options.max_rejected of the inputs are rejected, not counting those of _HARMLESS reasons.
+      ValueError: More than options.max_rejected of the inputs are rejected, without those rejected for a reason in
+        _HARMLESS.
     """
     counted = {reason: number for reason, number in num_rejected.items() if reason not in _HARMLESS}
     count = sum(counted.values())
-    if count > options.max_rejected * num_inputs + 1e-6:  # 29 % of 100 is a little less than 29
+    if (
+        count > options.max_rejected * num_inputs + 1e-6
+    ):  # tolerance, as 0.29 * 100 is slightly below 29 in floating point
         raise ValueError(
             f"{count} of {num_inputs} inputs are rejected ({100 * count / num_inputs:.3g} %), more than "
             f"--max_rejected={100 * options.max_rejected:g}%: "

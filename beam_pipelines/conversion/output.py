@@ -1,7 +1,7 @@
-"""The files of a dataset: their names, what may lie in the output folder, the manifest, and the lock.
+"""Files of a dataset: their names, the files that an output folder may hold, the manifest, and the lock.
 
-One conversion at a time writes into an output: the kernel's lock (flock) in a local folder, a GCS object with a
-heartbeat in a bucket (storage/gcs_lock.py).
+The lock allows one conversion at a time into an output. It is a kernel lock (flock) in a local folder, and a GCS object
+with a heartbeat in a bucket (storage/gcs_lock.py).
 """
 
 from __future__ import annotations
@@ -25,14 +25,16 @@ from tpu_input.dataset_format.records import (
     parse_shard_name,
 )
 
-WORK_NAME = ".jpeg2tpu"  # what an unfinished conversion has so far
+WORK_NAME = ".jpeg2tpu"  # folder of the working files of an unfinished conversion
 REJECTED_NAME = "rejected.jsonl"
-REPORT_NAME = "report.html"  # made on demand, so a dataset may be without
+REPORT_NAME = "report.html"  # written on demand, so it may be missing
 
 
 @contextlib.contextmanager
 def create(dataset: str, path: str, new: bool = False) -> Iterator[IO[bytes]]:
-    """Opens a file of a dataset for writing, in no other's place if `new`; until it is whole it is a working file.
+    """Opens a file of a dataset for an atomic write: it is a working file until it is complete.
+
+    With `new`, an existing object of that name is not replaced: see storage.create().
 
     Raises:
       ValueError: See check_folders().
@@ -43,18 +45,18 @@ def create(dataset: str, path: str, new: bool = False) -> Iterator[IO[bytes]]:
 
 
 def dataset_files(shards: Iterable[str]) -> set[str]:
-    """Returns the paths, within the dataset, of all files that one with these shards consists of."""
+    """Returns the paths, within the dataset, of all files of a dataset with these shards."""
     shards = list(shards)
     return {*shards, *(index_path(shard) for shard in shards), MANIFEST_NAME, REJECTED_NAME}
 
 
 def optional_files(shards: Iterable[str]) -> set[str]:
-    """Returns the paths of what a dataset may have besides: the report, and DALI's index files."""
+    """Returns the paths of the files that a dataset may have in addition: the report, and DALI's index files."""
     return {REPORT_NAME, *(f"{index_path(shard).removesuffix('.parquet')}.idx" for shard in shards)}
 
 
 def is_dataset_file(path: str) -> bool:
-    """Returns whether a path, within the dataset, is one that some dataset of ours could have a file at."""
+    """Returns whether a path, within the dataset, can be that of a file of a dataset of this package."""
     if path in (MANIFEST_NAME, REJECTED_NAME, REPORT_NAME):
         return True
     folder, name = posixpath.split(path)
@@ -64,7 +66,7 @@ def is_dataset_file(path: str) -> bool:
 
 
 def list_dataset(dataset: str) -> Iterator[tuple[str, int]]:
-    """Yields (path, bytes) of every file of a dataset; a linked folder is told as a file of -1 bytes, not followed.
+    """Yields (path, bytes) of every file of a dataset; links to folders are not followed, but yielded with -1 bytes.
 
     Raises:
       OSError: A folder cannot be listed.
@@ -73,10 +75,10 @@ def list_dataset(dataset: str) -> Iterator[tuple[str, int]]:
 
 
 def check_folders(dataset: str) -> None:
-    """Refuses a dataset whose own folders are links: what is written or deleted there would lie elsewhere.
+    """Checks that the dataset's own folders are no symbolic links, which would lead writes and deletions elsewhere.
 
     Raises:
-      ValueError: One is.
+      ValueError: One of them is a link.
     """
     for folder in (WORK_NAME, "index"):
         if storage.is_link(path := f"{dataset}/{folder}"):
@@ -84,26 +86,26 @@ def check_folders(dataset: str) -> None:
 
 
 def check_working_folders(dataset: str) -> None:
-    """Refuses a dataset of which a folder that a conversion or a repair writes into is a link: see check_folders().
+    """Checks that no folder that a conversion or a repair writes into is a symbolic link: see check_folders().
 
-    Looks at all working files, so it is called once, by who takes the lock.
+    It lists all working files, so it is called only once, when the lock is taken.
 
     Raises:
-      ValueError: One is.
+      ValueError: One of them is a link.
     """
     check_folders(dataset)
     work = f"{dataset}/{WORK_NAME}"
-    # A linked folder is told as a file of -1 bytes. A linked file is harmless: another takes its place.
+    # list_dataset() yields links to folders with -1 bytes. Links to files are harmless: writing replaces the link.
     for path, num_bytes in () if storage.is_uri(dataset) else list_dataset(work):
         if num_bytes < 0 and storage.is_link(f"{work}/{path}"):
             raise ValueError(f"{work}/{path} is a link, and a dataset lies in its own folder; remove it")
 
 
 def index_content(path: str) -> bytes:
-    """Returns the bytes of a shard's index, for what reads it (dataset_format/index.py).
+    """Returns the bytes of a shard's index, to be parsed by dataset_format/index.py.
 
     Raises:
-      ValueError: It has more bytes than any index.
+      ValueError: It is larger than MAX_INDEX_BYTES.
       OSError: It cannot be read.
     """
     return storage.read_bytes(path, most=MAX_INDEX_BYTES)
@@ -113,7 +115,7 @@ def complete_manifest(dataset: str) -> Manifest:
     """Returns the manifest of a complete dataset.
 
     Raises:
-      ValueError: There is no manifest, so no complete dataset, or it cannot be read or reached.
+      ValueError: The dataset has no manifest, so it is not complete, or the manifest cannot be read or reached.
     """
     storage.check(dataset)
     manifest = read_manifest(dataset)
@@ -140,14 +142,16 @@ LOCK_NAME = "lock"
 
 @contextlib.contextmanager
 def locked(output: str) -> Iterator[Callable[[], None]]:
-    """Keeps other conversions out of `output`; the lock is given up however the process ends.
+    """Holds the lock of `output` against other conversions; it is released, or expires, however the process ends.
+
+    There is no lock for URIs other than gs://.
 
     Yields:
-      A function that raises OSError if the lock was lost nevertheless.
+      A function that raises OSError if the lock was lost in the meantime.
 
     Raises:
-      ValueError: Another process holds it, or the dataset's own folders are links.
-      OSError: It cannot be written.
+      ValueError: Another process holds the lock, or one of the dataset's own folders is a link.
+      OSError: The lock cannot be written.
     """
     check_working_folders(output)
     path = f"{output}/{WORK_NAME}/{LOCK_NAME}"
@@ -157,7 +161,7 @@ def locked(output: str) -> Iterator[Callable[[], None]]:
 
             yield stack.enter_context(leased(path))
             return
-        if not storage.is_uri(output):  # else no lock that all of Beam's stores could keep
+        if not storage.is_uri(output):  # for other URIs, Beam has no lock that works with all stores
             yield stack.enter_context(_flocked(path))
             return
         yield lambda: None
@@ -176,7 +180,7 @@ def _flocked(path: str) -> Iterator[Callable[[], None]]:
                 raise ValueError(
                     f"another conversion is writing {output!r}; wait for it, or choose another output"
                 ) from None
-            # One that has just ended may have removed the file between the two calls.
+            # A conversion that has just ended may have removed the file between open and flock; then try again.
             if _is_open_at(file, path):
                 break
 
@@ -188,18 +192,18 @@ def _flocked(path: str) -> Iterator[Callable[[], None]]:
 
 
 def _opened(path: str) -> IO[bytes]:
-    """Returns the file at `path`, which is made where there is none, opened for writing.
+    """Returns the file at `path` opened for writing, created if it does not exist.
 
     Raises:
-      ValueError: It is something else, such as a pipe.
+      ValueError: It is no regular file, but a pipe, for example.
       OSError: It cannot be opened.
     """
-    # Of a link, the file that it leads to would be made; a pipe would be waited for.
+    # Without O_NOFOLLOW, the target of a link would be created; without O_NONBLOCK, opening a pipe would block.
     flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
         descriptor = os.open(path, flags, 0o666)
     except OSError as error:
-        if error.errno != errno.ENXIO:  # which a pipe that nobody reads says
+        if error.errno != errno.ENXIO:  # the error of a pipe without a reader
             raise
         raise ValueError(f"{path!r} is no file; remove it") from error
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -209,7 +213,7 @@ def _opened(path: str) -> IO[bytes]:
 
 
 def _is_open_at(file: IO[bytes], path: str) -> bool:
-    """Returns whether an open file is the one at `path` now."""
+    """Returns whether `path` still leads to this open file."""
     with contextlib.suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
     return False

@@ -1,11 +1,11 @@
-"""The plan: which shard holds which row, decided before an image is read.
+"""Plan of a conversion: the assignment of rows to shards, decided before any image is read.
 
-    Row ──PlanCombineFn──▶ Plan (one, small)           classes, fingerprint, how much lies in every bucket of the order
-    Row ──key_by_bucket──▶ (bucket, [Row]) ──cut──▶ (shard, Row)
+    Row ──PlanCombineFn──▶ Plan (one, small)           classes, fingerprint, bytes or rows in each bucket of the order
+    Row ──key_by_bucket──▶ (bucket, [Row]) ──assign_shards──▶ (shard, Row)
 
-The order of a split is that of hash(seed, key). A bucket is a range of that order, so the bytes before each bucket and
-the rows of one bucket are all it takes to say where a row lies: no step sees the whole list, and the outcome depends
-on the rows, the options and the seed alone.
+The rows of a split are sorted by hash(seed, key). A bucket is a range of these hashes, so the shard of a row follows
+from the bytes before its bucket and the other rows of the bucket. No step needs the whole list, and the plan is a
+deterministic function of rows, options and seed.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from beam_pipelines.sources.rows import Row
 from tpu_input.dataset_format import json_fields
 from tpu_input.dataset_format.records import shard_name, valid_split
 
-_BUCKET_BITS = 12  # 4,096 buckets: the plan stays under 200 kB, a bucket of ten million rows under 3,000
+_BUCKET_BITS = 12  # 4,096 buckets: a plan under 200 kB, and under 3,000 rows per bucket for ten million rows
 _HASH_BITS = 64
-_MAX_SHARDS = 1_000_000  # whose names are held in memory
+_MAX_SHARDS = 1_000_000  # their names are held in memory
 
 
 def hash_position(seed: int, key: str) -> int:
-    """Returns the place of `key` in the order of the examples, in [0, 2**64)."""
+    """Returns the position of `key` in the order of the examples, in [0, 2**64)."""
     return int.from_bytes(hashlib.sha256(f"{seed}/order/{key}".encode()).digest()[:8], "big")
 
 
 def choose_split(row: Row, options: ConvertOptions) -> str:
-    """Returns the row's split: the one it names, or one by hash of its group or key.
+    """Returns the row's split: the one that it names, or one chosen by a hash of its group or key.
 
-    The choice looks at nothing else, so inputs that come later move no earlier one.
+    The choice depends on nothing else, so adding inputs does not move existing ones to other splits.
     """
     if row.split:
         return row.split
@@ -50,7 +50,7 @@ def choose_split(row: Row, options: ConvertOptions) -> str:
         end += share
         if point < end:
             return name
-    return name  # shares that add up to a little less than 1
+    return name  # the shares may add up to slightly less than 1
 
 
 def key_by_bucket(row: Row, seed: int) -> tuple[int, Row]:
@@ -60,21 +60,21 @@ def key_by_bucket(row: Row, seed: int) -> tuple[int, Row]:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What the survey of all rows says.
+    """Result of the pass over all rows, from which the shard of each row is computed.
 
     Attributes:
-      classes: Names in label order.
-      num_inputs: Rows.
-      num_rejected: Rows that are rejected before they are read, by reason.
-      examples: One of them for each reason.
-      fingerprint: Hex digest of options and rows.
-      buckets: By split, then bucket: what its rows cost, in bytes, or in rows for a split of so many shards.
-      shard_bytes: Where a split is cut.
-      num_shards: Splits that are cut into so many shards of equally many rows instead.
-      strangers: (split, split, a class of the first, one of the second) of splits that the inputs name and that have
-        no class in common.
-      remarks: What the user should know of how the inputs were read.
-      all_named: Whether every row that is not rejected names its split, so that none is chosen.
+      classes: Class names in label order.
+      num_inputs: Number of rows.
+      num_rejected: Number of rows that are rejected before they are read, by reason.
+      examples: One rejected row for each reason, as text.
+      fingerprint: SHA-256 of options and rows, as a hex digest.
+      buckets: Size of each bucket by split, then bucket: in bytes, or in rows for a split in num_shards.
+      shard_bytes: Size of a shard, at which a split is cut.
+      num_shards: Number of shards by split, for splits that are cut into shards of equally many rows instead.
+      strangers: (split, split, a class of the first, a class of the second) for pairs of splits that the inputs name
+        and that have no class in common.
+      remarks: Notes for the user on how the inputs were interpreted, one line each.
+      all_named: Whether every row that is not rejected names its split, so that no split is chosen by hash.
     """
 
     classes: tuple[str, ...]
@@ -91,7 +91,7 @@ class Plan:
 
     @functools.cached_property
     def starts(self) -> dict[str, dict[int, int]]:
-        """What comes before each bucket of a split."""
+        """Sum of the sizes of all earlier buckets of a split, by split, then bucket; in the units of `buckets`."""
         starts = {}
         for split, costs in self.buckets.items():
             numbers = sorted(costs)
@@ -101,12 +101,12 @@ class Plan:
 
     @functools.cached_property
     def totals(self) -> dict[str, int]:
-        """What the rows of each split cost."""
+        """Size of each split, in the units of `buckets`."""
         return {split: sum(costs.values()) for split, costs in self.buckets.items()}
 
     @functools.cached_property
     def shards(self) -> dict[str, list[str]]:
-        """Names of each split's shards."""
+        """Shard names by split."""
         names = {}
         for split, total in self.totals.items():
             count = self.shard_of(split, total) + 1
@@ -114,10 +114,10 @@ class Plan:
         return names
 
     def shard_of(self, split: str, end: int) -> int:
-        """Returns the shard of a row whose cost ends at `end` of its split.
+        """Returns the number of the shard of a row, given the size `end` of its split up to and with the row.
 
-        As no record is larger than a shard, no shard stays empty, and each but the last is within one record of
-        shard_bytes.
+        No record is larger than a shard. Therefore no shard is empty, and the size of each but the last differs from
+        shard_bytes by less than one record.
         """
         last = max(end - 1, 0)
         if split in self.num_shards:
@@ -129,10 +129,10 @@ class Plan:
 
     @classmethod
     def from_json(cls, content: bytes) -> Plan:
-        """Returns the plan that to_json() has written.
+        """Returns the plan from the JSON of to_json().
 
         Raises:
-          ValueError: It is none, or names what no plan names.
+          ValueError: It is no such JSON, or a value is out of range.
         """
         needed = [field.name for field in dataclasses.fields(cls)]
         fields = json_fields.fields(json_fields.load(content), "a plan", needed)
@@ -178,7 +178,7 @@ def _valid_split(name: str) -> str:
 
 
 def _bucket_costs(value: Any) -> dict[int, int]:
-    """Returns what the rows of each bucket cost."""
+    """Returns the size by bucket; raises ValueError if it is no such mapping."""
     numbers = {str(number): number for number in range(1 << _BUCKET_BITS)}
     costs = json_fields.counts(value, "buckets")
     if unknown := costs.keys() - numbers.keys():
@@ -187,12 +187,12 @@ def _bucket_costs(value: Any) -> dict[int, int]:
 
 
 def row_bytes(row: Row, split: str, options: ConvertOptions) -> int:
-    """Returns what a row adds to its shard: bytes, or 1 for a split of so many shards; 0 for a rejected row."""
+    """Returns what a row adds to its shard: its bytes, or 1 for a split in num_shards; 0 for a rejected row."""
     return bool(row.record_bytes) if split in dict(options.num_shards) else row.record_bytes
 
 
 def assign_shards(keyed: tuple[int, Iterable[Row]], plan: Plan, options: ConvertOptions) -> Iterator[tuple[str, Row]]:
-    """Yields (shard name, row) for the rows of one bucket; a key that comes again is rejected here."""
+    """Yields (shard name, row) for the rows of one bucket; rows with a duplicate key are rejected here."""
     number, rows = keyed
     ends = {split: starts.get(number, 0) for split, starts in plan.starts.items()}
     last_key = None
@@ -209,15 +209,15 @@ def assign_shards(keyed: tuple[int, Iterable[Row]], plan: Plan, options: Convert
 
 
 def in_order(row: Row, seed: int) -> tuple[int, str, bool, int, Row]:
-    """Returns what rows are sorted by; of those with one key, the one that counts comes first."""
+    """Returns the sort key of a row; of the rows with one key, the row that is kept sorts first."""
     return hash_position(seed, row.key), row.key, bool(row.reason), row.number, row
 
 
 class PlanCombineFn(beam.CombineFn):
-    """Row → Plan.
+    """CombineFn from all rows to the one Plan.
 
-    The accumulator is ((split that an input names, class) pairs, inputs, reasons, examples, sum of hashes, costs by
-    (split, bucket)).
+    The accumulator is (set of (split that an input names, class), number of inputs, number of rejected rows by reason,
+    example by reason, sum of row hashes, size by (split, bucket)).
     """
 
     def __init__(self, options: ConvertOptions) -> None:
@@ -236,8 +236,8 @@ class PlanCombineFn(beam.CombineFn):
         split = choose_split(row, self._options)
         number, _ = key_by_bucket(row, self._options.seed)
         costs[split, number] += row_bytes(row, split, self._options)
-        # A sum does not depend on the order in which rows come. The folder they lie in is no part of what they are, nor
-        # how often an object of a bucket was written.
+        # A sum of hashes does not depend on the order of the rows. The hash leaves out the URI and the version, so that
+        # the same inputs have the same fingerprint in another folder, or when an object was rewritten.
         what = repr(row._replace(uri="", version=0)).rsplit(", version=0, ", 1)
         digest = hashlib.sha256(", ".join(what).encode()).digest()
         return classes, inputs + 1, reasons, examples, hashes + int.from_bytes(digest, "big"), costs
@@ -255,7 +255,7 @@ class PlanCombineFn(beam.CombineFn):
 
     def extract_output(self, accumulator: Any) -> Plan:
         classes, inputs, reasons, examples, hashes, costs = accumulator
-        # Not sorted: the order of the splits decides which hash falls into which.
+        # Keys are not sorted, because the order of the splits determines which hashes belong to which split.
         what = json.dumps([self._options.shaping(), inputs, hashes % 2**256])
         buckets: dict[str, dict[int, int]] = {}
         for (split, number), total in sorted(costs.items()):
@@ -275,10 +275,10 @@ class PlanCombineFn(beam.CombineFn):
 
 
 def _splits_without_common_class(classes: set[tuple[str, str]]) -> Iterator[tuple[str, str, str, str]]:
-    """Yields the pairs of splits that have no class in common, each with the first class of either."""
+    """Yields (split, split, first class of each) for the pairs of splits that have no class in common."""
     by_split: dict[str, set[str]] = {}
     for split, label in classes:
-        if split:  # else it is chosen by hash, and a few images may fall anyhow
+        if split:  # not if chosen by hash: of few images, some classes may be missing by chance
             by_split.setdefault(split, set()).add(label)
     for (one, its), (other, others) in itertools.combinations(sorted(by_split.items()), 2):
         if its.isdisjoint(others):

@@ -1,13 +1,15 @@
-"""List the inputs and assign them to shards, as Beam steps: no process ever holds the whole list.
+"""Planning pipeline: Beam steps that list the inputs and assign them to shards.
 
     Source ──list──▶ Row ──label, check──▶ Row ──sample, size──▶ Row ──PlanCombineFn──▶ Plan
                                                                   └──by bucket, cut, group──▶ a file of rows per shard
 
-Rows that name a group are grouped first, and all rows of a group get the one split that any of them names; a group
-that names two splits is rejected. Otherwise images of one patient, or frames of one film, would be in training and in
-test.
+No process holds the whole list of inputs in memory.
 
-With --dedup=exact, images with the same bytes are found by their SHA-256 before sizes are estimated. The first in the
+Rows that name a group are grouped first, and all rows of a group get the one split that any of them names; a group
+that names two splits is rejected. Otherwise images of one patient, or frames of one film, could be in both training
+and test.
+
+With --dedup=exact, images with the same bytes are found by their SHA-256 after sizes are estimated. The first in the
 order of the dataset is kept; the others, and all that occur under two labels, are rejected, so that no content is in
 two splits.
 """
@@ -40,17 +42,18 @@ from beam_pipelines.sources.read_ahead import map_images, num_cores, read_rows
 from beam_pipelines.sources.rows import Row, check_names, find, find_each, kind, locate, size_row
 from tpu_input.dataset_format.records import valid_split
 
-_SAMPLE = 64  # images of each kind that are looked at to estimate what is stored for a byte of the source
+_SAMPLE = 64  # images read per kind to estimate the ratio of stored bytes to source bytes
 
 
 class RowCoder(beam.coders.Coder):
-    """A row as its fields alone: smaller and quicker than a pickled one, which names its class each time.
+    """Beam coder of rows: the tuple of fields, serialized with marshal.
 
-    A pipeline's workers run one version of Python, so marshal's format, which may differ between versions, will do.
+    It is smaller and faster than pickle, which stores the name of the class with each row. The format of marshal may
+    differ between Python versions, but all workers of a pipeline run the same version.
     """
 
     def encode(self, value: Row) -> bytes:
-        return marshal.dumps(tuple(value) if value.number else value[:-1])  # a folder's rows have no number
+        return marshal.dumps(tuple(value) if value.number else value[:-1])  # 0 for the rows of a folder
 
     def decode(self, encoded: bytes) -> Row:
         return Row(*marshal.loads(encoded))
@@ -63,7 +66,7 @@ registry.register_coder(Row, RowCoder)
 
 
 def make_plan(options: ConvertOptions, beam_options: PipelineOptions) -> Plan:
-    """Returns the plan of a conversion, its rows written to its working folder."""
+    """Runs the planning pipeline; returns the plan, with the rows of each shard written to its working folder."""
     path = f"{options.output}/{WORK_NAME}/plan-{uuid.uuid4().hex}.json"
     with execution.pipeline(beam_options) as pipeline:
         build_planning(pipeline, options, path)
@@ -75,7 +78,7 @@ def make_plan(options: ConvertOptions, beam_options: PipelineOptions) -> Plan:
 def build_planning(pipeline: beam.Pipeline, options: ConvertOptions, plan_path: str) -> None:
     """Adds the steps that list the sources, write the rows of every shard, and write the plan to `plan_path`.
 
-    Steps say the types of what they make, where Beam has a better coder for rows than pickle.
+    Steps declare their output types so that Beam encodes rows with RowCoder rather than pickle.
     """
     listed = _listed(pipeline, options)
     layout = _layout(listed, options)
@@ -94,7 +97,7 @@ def build_planning(pipeline: beam.Pipeline, options: ConvertOptions, plan_path: 
 
 
 def _listed(pipeline: beam.Pipeline, options: ConvertOptions) -> PCollection[Row]:
-    """Returns every input, found in storage or rejected; Row."""
+    """Returns a row for every input, with size and version from storage, or rejected; PCollection of Row."""
     rows = (
         pipeline
         | "Sources" >> beam.Create(options.sources)  # Source
@@ -103,8 +106,8 @@ def _listed(pipeline: beam.Pipeline, options: ConvertOptions) -> PCollection[Row
     if not any(source.is_list for source in options.sources):
         found: PCollection[Row] = rows | "Find" >> beam.Map(find).with_output_types(Row)
         return found
-    # The listing of a folder tells sizes; each line of a list takes a request, which neither one worker should make nor
-    # one after the other.
+    # The listing of a folder includes sizes. Each line of a list needs a request of its own, so these are distributed
+    # to all workers, and sent concurrently in batches.
     spread = rows | "Spread lines" >> beam.Reshuffle(num_buckets=1024)
     batches = spread | "Batch lines" >> beam.BatchElements(min_batch_size=256, max_batch_size=256)  # [Row]
     found = batches | "Find each" >> beam.FlatMap(find_each).with_output_types(Row)
@@ -112,14 +115,14 @@ def _listed(pipeline: beam.Pipeline, options: ConvertOptions) -> PCollection[Row
 
 
 def _layout(rows: PCollection[Row], options: ConvertOptions) -> PCollection[Layout]:
-    """Returns what the folders mean, which depends on all of them; Layout, one."""
+    """Returns the interpretation of the folders, which depends on all rows; PCollection of one Layout."""
     found = rows | "Survey folders" >> beam.CombineGlobally(FolderSurvey(options))  # {Place: Folder}, one
     layout: PCollection[Layout] = found | "Read folders" >> beam.Map(read_folders, options)
     return layout
 
 
 def _labelled(rows: PCollection[Row], layout: PCollection[Layout], options: ConvertOptions) -> PCollection[Row]:
-    """Returns `rows` with labels, splits and the sizes that their records will have; Row.
+    """Returns `rows` with labels, splits and estimated record sizes; PCollection of Row.
 
     Sizes are estimated from the first images of each kind.
     """
@@ -142,7 +145,7 @@ def _label(row: Row, layout: Layout, ratios: dict[str, float], options: ConvertO
 
 
 class _FirstInOrder(beam.CombineFn):
-    """Row → the _SAMPLE rows that come first in the order of the dataset."""
+    """CombineFn from rows to the list of the first _SAMPLE rows in the order of the dataset."""
 
     def __init__(self, seed: int) -> None:
         self._key = functools.partial(in_order, seed=seed)
@@ -165,7 +168,7 @@ class _FirstInOrder(beam.CombineFn):
 
 
 def _ratio(of_kind: str, rows: list[Row], options: ConvertOptions) -> tuple[str, float]:
-    """Returns (kind, bytes stored for a byte of the source); what is no image stores none."""
+    """Returns (kind, ratio of stored bytes to source bytes); files that are no images count as 0 stored bytes."""
     located = [locate(row, options) for row in rows]
     sizes = map_images(located, lambda _number, _row, data: stored_bytes(data, options.images), num_cores())
     stored = [size for _, size in sizes if not isinstance(size, Rejected)]
@@ -183,11 +186,11 @@ def _write_rows(keyed: tuple[str, Iterable[Row]], plan: Plan, options: ConvertOp
     WorkingFolder.of(options.output, plan).write_rows(shard, (locate(row, options) for row in ordered))
 
 
-_ROWS_A_BATCH = 1000  # read together, so that many reads are in flight
+_ROWS_A_BATCH = 1000  # rows that one call reads, with many reads in flight
 
 
 def reject_duplicates(rows: PCollection[Row], options: ConvertOptions) -> PCollection[Row]:
-    """Returns `rows` with a reason for every one whose content occurs elsewhere; Row → Row."""
+    """Returns `rows`, with those rejected whose bytes occur in an earlier row or under two labels; Row → Row."""
     kept: PCollection[Row] = (
         rows
         | "Batch to hash" >> beam.BatchElements(_ROWS_A_BATCH, _ROWS_A_BATCH)  # [Row]
@@ -200,7 +203,7 @@ def reject_duplicates(rows: PCollection[Row], options: ConvertOptions) -> PColle
 
 def _hash(rows: list[Row], options: ConvertOptions) -> Iterator[tuple[str, Row]]:
     for row, data in read_rows([locate(row, options) for row in rows]):
-        # What cannot be read is left to the writer to reject; its key keeps it apart from all others.
+        # An unreadable file is rejected later, when shards are written; its key serves as a hash of its own until then.
         yield row.key if isinstance(data, Rejected) else hashlib.sha256(data).hexdigest(), row
 
 
@@ -219,9 +222,9 @@ def _keep_first(keyed: tuple[str, Iterable[Row]], seed: int) -> Iterator[Row]:
 
 
 def keep_groups_together(rows: PCollection[Row]) -> PCollection[Row]:
-    """Returns `rows`, those of a group with the split that any of them names; Row → Row.
+    """Returns `rows`, where all rows of a group have the one split that any of them names; Row → Row.
 
-    Of a group that names none, nothing changes: plan.choose_split() chooses by the group.
+    Rows of a group that names no split are unchanged: plan.choose_split() hashes the group.
     """
     together = (
         rows
@@ -236,7 +239,7 @@ def keep_groups_together(rows: PCollection[Row]) -> PCollection[Row]:
 
 
 def _is_grouped(row: Row) -> bool:
-    # What is called as no split is, is rejected for that.
+    # Rows with an invalid split name are left out: they are rejected for the name.
     return bool(row.group) and not row.reason and (not row.split or valid_split(row.split))
 
 

@@ -1,13 +1,13 @@
-"""Write one shard: rows → checked images → records and index in a temporary file → renamed into place → a receipt.
+"""Writing of shards: rows → checked images → records and index in temporary files → renamed into place → receipt.
 
     [Row] ──map_images──▶ (Row, framed record or Rejected) ──append──▶ shard, index, Receipt
 
-Memory is that of the images in flight, whatever the size of a shard.
+Memory use depends on the images in flight, not on the size of a shard.
 
-On one machine, the shards of a plan are written by one process per core. Beam's local runner has threads, which share
-one interpreter, or processes, whose death it does not notice. Here a process that is killed ends the conversion at
-once, and one whose parent is gone ends by itself. Processes are spawned, because a fork of a process with threads may
-inherit a lock that is never released.
+On one machine, the shards of a plan are written by one process per core. Beam's local runner has either threads, which
+share one interpreter (GIL), or processes, and it hangs when one of these is killed. Here the conversion fails at once
+when a worker process is killed, and a worker exits when its parent process is gone. Processes are spawned, not forked,
+because a fork of a process with threads may inherit a lock that is never released.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Progress = Callable[[int, bool], None]
 
 
 class Unwanted(Exception):
-    """The conversion is complete, or somebody has removed what it had so far."""
+    """The shard is not needed any more: the conversion is complete, or its working files were removed."""
 
 
 def write_shard(
@@ -53,25 +53,25 @@ def write_shard(
     progress: Progress = lambda num_bytes, written: None,
     is_wanted: Callable[[], bool] = lambda: True,
 ) -> Receipt:
-    """Writes OUTPUT/`name` and its index; returns the receipt, which the caller leaves.
+    """Writes OUTPUT/`name` and its index; returns the receipt, which the caller stores.
 
-    A shard none of whose rows becomes a record is not written.
+    No file is written if none of the rows becomes a record.
 
     Args:
-      name: The shard's file name.
-      rows: In the order of their records.
-      num_rows: How many there are; of many, the pixels of every sixteenth are enough for statistics.
-      options: For the output, first_label and what is done to images.
-      classes: Names in label order.
-      num_decoders: Threads that decode.
-      progress: Called for every input with (bytes written, whether there is a record).
-      is_wanted: Called when all is written, before any of it is put in its place.
+      name: File name of the shard.
+      rows: Inputs, in the order of their records.
+      num_rows: Number of rows; above 1,000, pixel statistics use only every sixteenth image.
+      options: Options of the conversion, of which output, first_label and images are used.
+      classes: Class names in label order.
+      num_decoders: Number of threads that decode.
+      progress: Called for every input with (bytes written, whether it became a record).
+      is_wanted: Called when all records are written, before the files are renamed into place.
 
     Raises:
-      Unwanted: It is not.
+      Unwanted: is_wanted() returned False; nothing is left.
     """
     labels = {class_name: label for label, class_name in enumerate(classes)}
-    measured_each = 16 if num_rows > 1000 else 1  # each takes more than one that is only checked
+    measured_each = 16 if num_rows > 1000 else 1  # statistics cost more than the check of an image
     frame_image = functools.partial(_frame_image, options=options, labels=labels, measured_each=measured_each)
     receipt, index, digest = Receipt(name), list[IndexRow](), hashlib.sha256()
     with contextlib.ExitStack() as stack:
@@ -100,10 +100,11 @@ def write_shard(
 def write_planned(
     shard: str, folder: WorkingFolder, options: ConvertOptions, num_decoders: int, progress: Progress
 ) -> None:
-    """Writes one shard of a plan, and its receipt last.
+    """Writes one shard of a plan, and its receipt last. Idempotent.
 
-    Engines run an element again when its worker is lost, or beside a slow one. All runs write the same bytes; one that
-    ends after the dataset is complete, or after somebody has removed it, leaves nothing.
+    Beam runners retry an element when its worker is lost, and may run it twice at the same time when a worker is slow.
+    All attempts write the same bytes. An attempt that ends after the dataset is complete, or was removed, leaves
+    nothing.
     """
     rows, num_rows, classes = folder.read_rows(shard), folder.num_rows([shard]), folder.read_plan().classes
     try:
@@ -117,7 +118,7 @@ def write_planned(
 
 
 class _Framed(NamedTuple):
-    """A record as it goes into the file."""
+    """An image with its record and the bytes of its TFRecord frame."""
 
     image: CheckedImage
     record: Record
@@ -159,12 +160,12 @@ def _index_row(row: Row, framed: _Framed, offset: int) -> IndexRow:
     )
 
 
-_LOOK_EACH = 0.1  # seconds between two looks at the counts for the bar
-_counts: Any = None  # of this process's siblings and itself: inputs, rejected, bytes
+_LOOK_EACH = 0.1  # seconds between two updates of the progress bar
+_counts: Any = None  # inputs, rejected, bytes: totals in memory shared by all writer processes
 
 
 def write_shards(shards: list[str], folder: WorkingFolder, options: ConvertOptions, num_cores: int) -> None:
-    """Writes those shards of a plan with a process for each core, or with fewer that have several threads each.
+    """Writes the given shards of a plan with one process per core, or with fewer processes of several threads each.
 
     Raises:
       OSError: A process was killed.
@@ -183,7 +184,9 @@ def write_shards(shards: list[str], folder: WorkingFolder, options: ConvertOptio
         except BrokenProcessPool:
             raise OSError("a process that wrote shards was killed, for want of memory perhaps") from None
         except KeyboardInterrupt:
-            for process in multiprocessing.active_children():  # Ctrl-C reaches them too, SIGTERM this process alone
+            for (
+                process
+            ) in multiprocessing.active_children():  # Ctrl-C reaches them as well, but SIGTERM only this process
                 process.terminate()
             raise
         finally:
@@ -191,7 +194,7 @@ def write_shards(shards: list[str], folder: WorkingFolder, options: ConvertOptio
 
 
 def _wait(written: list[Future[None]], counts: Any) -> None:
-    """Returns when all are written; raises what one of them raised, as soon as it did."""
+    """Waits until all shards are written; raises the first error of one of them at once."""
     left = set(written)
     while left:
         done, left = concurrent.futures.wait(left, _LOOK_EACH if counts else None, concurrent.futures.FIRST_EXCEPTION)
@@ -202,7 +205,7 @@ def _wait(written: list[Future[None]], counts: Any) -> None:
 
 
 def _begin(counts: Any) -> None:
-    """Prepares a process: it ends when its parent does, and at once, without a word, when the user interrupts."""
+    """Initializes a writer process: it exits when its parent exits, and silently on SIGINT."""
     global _counts
     _counts = counts
     signal.signal(signal.SIGINT, lambda *_: os._exit(130))

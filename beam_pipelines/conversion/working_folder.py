@@ -1,15 +1,16 @@
-"""DATASET/.jpeg2tpu: what an unfinished conversion has so far; gone when it is complete.
+"""DATASET/.jpeg2tpu: working files of an unfinished conversion, removed when it is complete.
 
 .jpeg2tpu/lock                                held by the process that converts into this dataset (output.py)
-.jpeg2tpu/replaced.json                       the manifest of a dataset that --overwrite is about to remove
-.jpeg2tpu/FINGERPRINT/conversion.json         its command, sources and options, shown while it is unfinished
-.jpeg2tpu/FINGERPRINT/plan.json               what a conversion of these inputs and options does
-.jpeg2tpu/FINGERPRINT/SHARD.tfrecord.rows     its inputs, a file a shard
-.jpeg2tpu/FINGERPRINT/SHARD.tfrecord.receipt  a shard that stands in its place
-.jpeg2tpu/repair/                             shards that verify --repair has made again and not yet put in place
-.jpeg2tpu/NAME.part-ID                        a file that is being written
+.jpeg2tpu/replaced.json                       manifest of a dataset that --overwrite is removing
+.jpeg2tpu/FINGERPRINT/conversion.json         command, sources and options, shown while the conversion is unfinished
+.jpeg2tpu/FINGERPRINT/plan.json               plan of a conversion of these inputs and options
+.jpeg2tpu/FINGERPRINT/SHARD.tfrecord.rows     inputs of a shard, one file per shard
+.jpeg2tpu/FINGERPRINT/SHARD.tfrecord.receipt  receipt of a shard that is written and renamed into place
+.jpeg2tpu/repair/                             shards that verify --repair has re-created and not yet moved into place
+.jpeg2tpu/NAME.part-ID                        temporary file that is being written
 
-Files of other names are nobody's of ours: they are never deleted, and a conversion refuses to begin beside them.
+Files with other names do not belong to this package: they are never deleted, and a conversion refuses to start if
+there are any.
 """
 
 from __future__ import annotations
@@ -43,18 +44,18 @@ class Rejection(NamedTuple):
 
     @classmethod
     def from_json(cls, line: bytes) -> Rejection:
-        """Returns what a line of rejected.jsonl says.
+        """Returns the rejection in a line of rejected.jsonl.
 
         Raises:
-          ValueError: It is no such line.
+          ValueError: The line is no valid rejection.
         """
         return cls(**json_fields.fields(json_fields.load(line), "a rejection", cls._fields)).checked()
 
     def checked(self) -> Rejection:
-        """Returns itself.
+        """Returns itself, if all fields are strings.
 
         Raises:
-          ValueError: A field is no text.
+          ValueError: A field is no string.
         """
         for name, value in zip(self._fields, self, strict=True):
             json_fields.text(value, f"{name} of a rejection")
@@ -63,22 +64,22 @@ class Rejection(NamedTuple):
 
 @dataclasses.dataclass
 class Receipt:
-    """What a writer leaves beside a finished shard; receipts are all that the manifest is made of.
+    """Result of a written shard: counts and statistics, from which the manifest is computed.
 
     Attributes:
-      name: The shard's file name.
-      num_examples: Its records; with 0 no file is written.
-      num_bytes: Its size.
-      sha256: Hex digest of its bytes.
-      class_counts: Examples by label.
+      name: File name of the shard.
+      num_examples: Number of records; with 0 no file is written.
+      num_bytes: Size of the shard.
+      sha256: SHA-256 of the shard, as a hex digest; "" without records.
+      class_counts: Number of examples by label.
       heights: [smallest, sum, largest] in pixels.
       widths: [smallest, sum, largest] in pixels.
-      num_measured: Examples whose pixels are in sums and squares.
-      sums: Red, green and blue, summed over SAMPLE_SIDE**2 pixels of each measured image.
-      squares: Their squares, summed likewise.
-      fixed: Images that were encoded again, by why.
-      noted: Images of which something else is counted, by what it is.
-      rejected: Inputs that are in no shard.
+      num_measured: Number of examples whose pixels are in sums and squares.
+      sums: Sums of red, green and blue over SAMPLE_SIDE**2 pixels of each measured image.
+      squares: Sums of the squares of the same values.
+      fixed: Number of re-encoded images, by reason.
+      noted: Number of images with other findings, such as a GPS position, by finding.
+      rejected: Rejected inputs of this shard's rows.
     """
 
     name: str
@@ -96,7 +97,7 @@ class Receipt:
     rejected: list[Rejection] = dataclasses.field(default_factory=list)
 
     def add(self, image: CheckedImage, label: int, num_bytes: int) -> None:
-        """Counts one record of `num_bytes` in all."""
+        """Adds one record of `num_bytes` bytes, including its frame."""
         self.num_examples += 1
         self.num_bytes += num_bytes
         self.class_counts[label] += 1
@@ -115,10 +116,10 @@ class Receipt:
 
     @classmethod
     def from_json(cls, content: bytes, shard: str, num_classes: int) -> Receipt:
-        """Returns the receipt of a shard that to_json() has written.
+        """Returns the receipt of `shard` from the JSON of to_json().
 
         Raises:
-          ValueError: It is none, or that of another shard, or its numbers are out of range or do not add up.
+          ValueError: It is no receipt, or that of another shard, or its numbers are out of range or do not add up.
         """
         fields = json_fields.fields(
             json_fields.load(content), "a receipt", [field.name for field in dataclasses.fields(cls)]
@@ -163,21 +164,21 @@ class Receipt:
 
 
 def _whole_numbers(value: Any, name: str) -> list[int]:
-    """Returns the three numbers of a receipt's list; a Receipt() begins with 1 << 62 as the smallest size."""
+    """Returns a list of three integers, 0 to 1 << 62, which is the initial value of the smallest size in Receipt()."""
     return [json_fields.count(each, name, most=1 << 62) for each in json_fields.array(value, name, 3)]
 
 
 REPLACED_NAME = "replaced.json"
 REPAIR_NAME = "repair"
-_FOLDER = re.compile(r"[0-9a-f]{16}")  # of a plan
-_PART = re.compile(r"\.part-[0-9a-f]{32}$")  # see local_files.create()
+_FOLDER = re.compile(r"[0-9a-f]{16}")  # working folder of a plan
+_PART = re.compile(r"\.part-[0-9a-f]{32}$")  # see storage/local.py, create()
 _NEW_PLAN = re.compile(r"plan-[0-9a-f]{32}\.json")  # see planning.make_plan()
-_MAX_BYTES = 1 << 31  # of a working file: the rows of some seven million inputs, if all are of one shard
+_MAX_BYTES = 1 << 31  # limit of a working file: the rows of about seven million inputs, if all are in one shard
 _Read = TypeVar("_Read")
 
 
 def is_working_file(path: str) -> bool:
-    """Returns whether a path within .jpeg2tpu is one that a conversion or a repair gives a file."""
+    """Returns whether a path, within .jpeg2tpu, has a name that a conversion or a repair uses."""
     whole = _PART.sub("", path)
     folder, _, name = whole.rpartition("/")
     if whole != path and folder in ("", f"{REPAIR_NAME}/{WORK_NAME}"):
@@ -198,8 +199,8 @@ class WorkingFolder:
     """The working folder of one plan.
 
     Attributes:
-      output: The dataset's folder.
-      name: Of the folder in OUTPUT/.jpeg2tpu.
+      output: Folder or URI of the dataset.
+      name: Name of the folder in OUTPUT/.jpeg2tpu: the first 16 characters of the plan's fingerprint.
     """
 
     output: str
@@ -223,25 +224,25 @@ class WorkingFolder:
             file.write(json.dumps(dataclasses.asdict(conversion)).encode())
 
     def read_conversion(self) -> Conversion | None:
-        """Returns what is known of the command; None if that was not kept, as by an earlier version."""
+        """Returns the command and its options; None if they were not stored, as by an earlier version."""
         path = f"{self.folder}/conversion.json"
         return self._checked(path, Conversion.from_json) if storage.exists(path) else None
 
     def is_open(self) -> bool:
-        """Returns whether the conversion is under way, or to be continued."""
+        """Returns whether the conversion is running or can be continued: whether its plan exists."""
         return storage.exists(f"{self.folder}/plan.json")
 
     def read_plan(self) -> Plan:
-        """Returns the plan.
+        """Returns the plan; the last one read is cached.
 
         Raises:
-          ValueError: It is damaged, or another's.
+          ValueError: It is damaged, or the plan of another conversion.
         """
         return _read_plan(self)
 
     def write_rows(self, shard: str, rows: Iterable[Row]) -> None:
         with storage.create(f"{self.folder}/{shard}.rows") as file:
-            # Without its number, which has told what counts.
+            # Without the last field, `number`, which is used only to choose among rows with the same key.
             file.writelines(json.dumps(row[:-1]).encode() + b"\n" for row in rows)
 
     def read_rows(self, shard: str) -> Iterator[Row]:
@@ -261,9 +262,10 @@ class WorkingFolder:
         )
 
     def unwritten(self) -> list[str]:
-        """Returns the plan's shards that have no receipt, or do not stand any more where and as the receipt says.
+        """Returns the names of the shards that have to be written.
 
-        Nor does a receipt count that lacks a file which could not be read: perhaps it can by now.
+        These are shards without a receipt, shards whose files are missing or have another size than in the receipt,
+        and shards with an input that could not be read, which is retried.
         """
         found = dict(list_dataset(self.output))
         shards = [shard for names in self.read_plan().shards.values() for shard in names]
@@ -276,10 +278,10 @@ class WorkingFolder:
             file.write(receipt.to_json().encode())
 
     def read_receipts(self, shards: Iterable[str]) -> Iterator[Receipt]:
-        """Yields the receipts of shards that have one.
+        """Yields the receipts of `shards`, all of which must have one.
 
         Raises:
-          ValueError: One is damaged, or another's.
+          ValueError: One is damaged, or that of another shard or conversion.
         """
         shards, num_classes = list(shards), len(self.read_plan().classes)
         paths = [f"{self.folder}/{shard}.receipt" for shard in shards]
@@ -291,7 +293,7 @@ class WorkingFolder:
         return self._explained(path, read, storage.read_bytes(path, most=_MAX_BYTES))
 
     def _explained(self, path: str, read: Callable[[bytes], _Read], content: bytes) -> _Read:
-        """Returns read(content); its ValueError names the file that holds the content, and says what to do."""
+        """Returns read(content); adds the path of the file and advice to the message of a ValueError."""
         try:
             return read(content)
         except ValueError as error:
@@ -303,13 +305,13 @@ class WorkingFolder:
 
 @dataclasses.dataclass(frozen=True)
 class Conversion:
-    """What is told of an unfinished conversion.
+    """Command and options of an unfinished conversion, for messages.
 
     Attributes:
-      command: The arguments that followed `convert` on the command line; empty if it was called from Python.
-      folder: Where it was run.
-      sources: The inputs, as options.Source has them.
-      options: What shapes the shards, as ConvertOptions.shaping() returns it.
+      command: Arguments after `convert` on the command line; empty if it was called from Python.
+      folder: Working directory of the command.
+      sources: Inputs, with the fields of options.Source.
+      options: Options that determine the content of the shards, as returned by ConvertOptions.shaping().
     """
 
     command: list[str]
@@ -319,10 +321,10 @@ class Conversion:
 
     @classmethod
     def from_json(cls, content: bytes) -> Conversion:
-        """Returns what conversion.json holds.
+        """Returns the content of conversion.json.
 
         Raises:
-          ValueError: It is damaged, or its command has characters that a terminal would obey.
+          ValueError: It is damaged, or its command has unprintable characters, such as terminal control codes.
         """
         names = [field.name for field in dataclasses.fields(cls)]
         fields = json_fields.fields(json_fields.load(content), "a conversion", names)
@@ -338,18 +340,21 @@ class Conversion:
 
 
 def _row(line: bytes) -> Row:
-    """Returns what a line of a shard's rows holds: all fields but the number."""
+    """Returns the row in a line of a .rows file, which has all fields but `number`."""
     values = json_fields.array(json_fields.load(line), "a row", len(Row._fields) - 1)
     for name, value in zip(Row._fields, values, strict=False):
         if name in ("num_bytes", "record_bytes", "version"):
-            json_fields.count(value, name, most=2**63)  # a generation counts microseconds
+            json_fields.count(value, name, most=2**63)  # the generation of a GCS object is a time in microseconds
         else:
             json_fields.text(value, name)
     return Row(*values)
 
 
 def _stands(receipt: Receipt, found: dict[str, int]) -> bool:
-    """Returns whether all that a receipt speaks of is among the files of the dataset, by their size."""
+    """Returns whether the shard of a receipt is complete: its files exist, and no input was unreadable.
+
+    The shard is compared by size only.
+    """
     if any(rejection.reason == "unreadable" for rejection in receipt.rejected):
         return False
     return not receipt.num_examples or (
@@ -385,23 +390,23 @@ def remove_one(folder: WorkingFolder) -> None:
 
 
 def _working_files(output: str) -> list[str]:
-    """Returns the paths within .jpeg2tpu of the files there that are ours."""
+    """Returns the paths, within .jpeg2tpu, of the files with names of working files."""
     return [path for path, _ in list_dataset(f"{output}/{WORK_NAME}") if is_working_file(path)]
 
 
 def _remove(output: str, is_chosen: Callable[[str], bool]) -> None:
-    """Removes working files, and the folders that are empty without them."""
+    """Removes the chosen working files, and the folders that become empty."""
     root = f"{output}/{WORK_NAME}"
     chosen = list(filter(is_chosen, _working_files(output)))
     storage.delete([f"{root}/{path}" for path in chosen])
     folders = {path.rpartition("/")[0] for path in chosen}
-    folders |= {REPAIR_NAME, f"{REPAIR_NAME}/index", f"{REPAIR_NAME}/{WORK_NAME}"}  # whose files are moved
+    folders |= {REPAIR_NAME, f"{REPAIR_NAME}/index", f"{REPAIR_NAME}/{WORK_NAME}"}  # a repair has moved their files
     storage.delete_empty([f"{root}/{folder}" for folder in sorted(folders - {""}, reverse=True)])
     storage.delete_empty([root])
 
 
 def tidy(output: str, keep: set[WorkingFolder]) -> None:
-    """Removes what a refused conversion leaves: its working files, and folders that are empty without them."""
+    """Removes what a refused conversion leaves: working files outside `keep`, and folders that become empty."""
     kept = {folder.name for folder in keep} | ({LOCK_NAME} if keep else set())
     _remove(output, lambda path: path.split("/")[0] not in kept)
     storage.delete_empty([output])

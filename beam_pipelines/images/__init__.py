@@ -1,1 +1,1 @@
-"""One image: whether it is whole, what is fixed, why it is rejected."""
+"""Checks of single images: damage, required fixes, and reasons for rejection."""

@@ -1,4 +1,4 @@
-"""One decode of one image: is it whole, can a trainer's decoder read it, what does it measure?
+"""Check of one image in a single decode: damage, readability by TensorFlow, size, statistics and perceptual hash.
 
 bytes of a file ──check_image──▶ CheckedImage (a JPEG that TensorFlow decodes), or Rejected with a reason code
 """
@@ -32,10 +32,10 @@ from tpu_input.dataset_format.orientation import (
 )
 
 SAMPLE_SIDE = 64  # pixels; the mean and deviation of a split come from 64 x 64 pixels of each image
-MEASURED_SIDE = 256  # pixels; the shorter side at which ImageNet's are resized for evaluation
+MEASURED_SIDE = 256  # pixels; the shorter side to which ImageNet's images are resized for evaluation
 _MAX_SIDE = 65_500  # pixels; libjpeg's JPEG_MAX_DIMENSION
-_JPEG = ("JPEG", "MPO")  # MPO: a camera's preview behind the photograph
-_LARGE_BYTES = 300_000_000  # of memory for one image: a photograph of 37 megapixels that is turned
+_JPEG = ("JPEG", "MPO")  # MPO: a JPEG followed by a camera's preview
+_LARGE_BYTES = 300_000_000  # memory for one image; a 37-megapixel photograph that is rotated takes as much
 _large_images = threading.Lock()
 GPS_POSITION = "GPS position"
 UNUSABLE_PROFILE = "unusable color profile"
@@ -44,11 +44,11 @@ _POWERS = np.stack([np.arange(256), np.arange(256) ** 2], axis=1)  # values and 
 
 
 class Rejected(Exception):
-    """An input that cannot become a record.
+    """Raised for an input that cannot become a record.
 
     Attributes:
       reason: A stable code, e.g. "truncated".
-      detail: What was seen.
+      detail: Description of the problem.
     """
 
     def __init__(self, reason: str, detail: str) -> None:
@@ -64,12 +64,12 @@ class CheckedImage(NamedTuple):
       height: Pixels.
       width: Pixels.
       channels: 3 or 1.
-      sums: Red, green and blue summed over SAMPLE_SIDE x SAMPLE_SIDE of its pixels, each in [0, 255]; None where no
-        statistics are asked for.
-      squares: Their squares, summed likewise.
+      sums: Sums of red, green and blue over SAMPLE_SIDE x SAMPLE_SIDE of its pixels, each in [0, 255]; None if no
+        statistics were requested.
+      squares: Sums of their squares over the same pixels; None likewise.
       dhash: 64-bit perceptual hash as a signed integer; near-duplicates differ in a few bits.
-      fixed: Why it was encoded again, e.g. "format PNG"; "" if it is stored byte for byte.
-      noted: What else is counted of it: GPS_POSITION, UNUSABLE_PROFILE or IGNORED_PROFILE.
+      fixed: Why it was re-encoded, e.g. "format PNG"; "" if it is stored byte for byte.
+      noted: Other findings that are counted: GPS_POSITION, UNUSABLE_PROFILE or IGNORED_PROFILE.
     """
 
     encoded: bytes
@@ -84,17 +84,18 @@ class CheckedImage(NamedTuple):
 
 
 def check_image(data: bytes, options: ImageOptions, with_statistics: bool = True) -> CheckedImage:
-    """Returns the image that `data` holds, decoded once and whole, fixed and resized as needed.
+    """Returns the image in `data`, decoded once and completely, re-encoded and resized as needed.
 
-    libjpeg can leave out the last step of decoding and give a half, a quarter or an eighth of the size; it reads the
-    whole file all the same, so that damage shows as before. What the perceptual hash needs is enough to check an image
-    that is kept as it is, and a fifth cheaper; for its statistics, the size at which trainers see it; and twice the
-    final size for one that is made smaller.
+    JPEGs are decoded at a reduced scale where possible: libjpeg can skip the last step of decoding and return 1/2, 1/4
+    or 1/8 of the size. It still reads the complete file, so damage is detected as at full size. An image that is stored
+    byte for byte is decoded at the scale that the perceptual hash needs, which is a fifth cheaper, or, for statistics,
+    at the size at which trainers see it. An image that is made smaller is decoded at least at twice its final size, if
+    it is that large.
 
     Raises:
       Rejected: "empty", "not_an_image", "too_large", "too_slow", "too_small", "animated", "unknown_range", "truncated"
         or "corrupt".
-      MemoryError: Nothing is known about the image.
+      MemoryError: There is too little memory now; nothing is known about the image.
     """
     image = _open(data, options)
     with _damage_of(image):
@@ -122,7 +123,7 @@ def _checked(image: Image.Image, data: bytes, options: ImageOptions, with_statis
 
 
 def _scale(image: Image.Image, options: ImageOptions, with_statistics: bool, is_kept: bool) -> int:
-    """Returns by how much a JPEG is decoded smaller than it is: 1, 2, 4 or 8."""
+    """Returns the factor by which a JPEG is reduced while it is decoded: 1, 2, 4 or 8."""
     if image.format not in _JPEG:
         return 1
     if _is_larger(image, options):
@@ -134,10 +135,15 @@ def _scale(image: Image.Image, options: ImageOptions, with_statistics: bool, is_
 
 
 def _decode(image: Image.Image, data: bytes, scale: int) -> Image.Image:
-    """Returns an image's pixels, those of a JPEG at 1/scale of its size; what libjpeg warns of is damage."""
+    """Returns an image's pixels, those of a JPEG at 1/scale of its size.
+
+    Raises:
+      Rejected: libjpeg warns about a JPEG, which is treated as damage.
+    """
     pixels = None
     if image.format in _JPEG:
-        if not has_end(data) and not misses_its_end(data):  # then Pillow refuses most, also some that are whole
+        # libjpeg does not warn about missing data in these. Pillow refuses most of them, also some that are complete.
+        if not has_end(data) and not misses_its_end(data):
             image.load()
         try:
             pixels = jpeg_damage.decode(data, image, scale)
@@ -149,13 +155,17 @@ def _decode(image: Image.Image, data: bytes, scale: int) -> Image.Image:
         if scale > 1:
             image.draft(None, (image.width // scale, image.height // scale))
         if isinstance(image, ImageFile.ImageFile):
-            image.decodermaxblock = len(data)  # all is here; of a file in pieces, Pillow copies what each leaves over
+            # Reads the file as one block: of several, Pillow would copy the bytes that each leaves unused.
+            image.decodermaxblock = len(data)
         image.load()
     return pixels or image
 
 
 def stored_bytes(data: bytes, options: ImageOptions) -> int:
-    """Returns the size of what is stored for an image; of one that is kept as it is, damaged or not, by its header.
+    """Returns the size in bytes at which an image is stored.
+
+    If the header shows that the image is kept as it is, it is not decoded: the result is the size of `data`, even if
+    the image is damaged.
 
     Raises:
       Rejected: As check_image() does.
@@ -171,13 +181,13 @@ def _open(data: bytes, options: ImageOptions) -> Image.Image:
         raise Rejected("empty", "0 bytes")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about odd metadata, and sizes that are checked below
+            warnings.simplefilter("ignore")  # warnings about odd metadata, and about sizes, which are checked below
             image = Image.open(io.BytesIO(data), formats=FORMATS)
     except MemoryError:
         raise
     except Image.DecompressionBombError as error:
         raise Rejected("too_large", str(error)) from error
-    except Exception as error:  # UnidentifiedImageError, and whatever else damaged headers provoke
+    except Exception as error:  # UnidentifiedImageError, and any other that damaged headers cause
         raise _unopened(data) from error
     if why := too_large(image, options.max_pixels):
         raise Rejected("too_large", f"{why}; --max_pixels={options.max_pixels} allows no more")
@@ -191,7 +201,7 @@ def _open(data: bytes, options: ImageOptions) -> Image.Image:
 
 
 def _unopened(data: bytes) -> Rejected:
-    """Returns why Pillow opens a file as none of FORMATS: it is no such, or it begins as one and is damaged."""
+    """Returns the reason why Pillow cannot open a file: it has none of FORMATS, or it begins as one and is damaged."""
     for name in FORMATS:
         factory, accepts = Image.OPEN[name]
         if accepts and accepts(data[:16]) is True:
@@ -208,10 +218,10 @@ def _unopened(data: bytes) -> Rejected:
 
 @contextlib.contextmanager
 def _damage_of(image: Image.Image) -> Iterator[None]:
-    """Turns whatever damage provokes in Pillow into Rejected: OSError, SyntaxError, IndexError, struct.error, …"""
+    """Converts exceptions of Pillow at damage (OSError, SyntaxError, IndexError, struct.error, …) to Rejected."""
     try:
         yield
-    except (Rejected, MemoryError):  # of memory there is too little now; the image may be fine
+    except (Rejected, MemoryError):  # MemoryError says nothing about the image, which may be good
         raise
     except Exception as error:
         raise _damaged(image.format, error) from error
@@ -225,30 +235,30 @@ def _damaged(kind: str | None, error: Exception) -> Rejected:
 
 @contextlib.contextmanager
 def _one_large_at_a_time(num_bytes: int) -> Iterator[None]:
-    """Makes all processes and threads of this machine that decode an image of many bytes wait for each other."""
+    """Holds a lock of all the user's threads and processes on this machine while an image of many bytes is decoded."""
     if num_bytes <= _LARGE_BYTES:
         yield
         return
     with _large_images, contextlib.ExitStack() as stack:
-        with contextlib.suppress(OSError):  # without a place for temporary files, at least in this process
-            path = f"{tempfile.gettempdir()}/jpeg2tpu-{os.getuid()}.lock"  # one for each user, who may open it
+        with contextlib.suppress(OSError):  # without a folder for temporary files, the lock covers this process only
+            path = f"{tempfile.gettempdir()}/jpeg2tpu-{os.getuid()}.lock"  # one per user; others may not open it
             file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-            stack.callback(os.close, file)  # which gives the lock back, as the end of the process does
+            stack.callback(os.close, file)  # closing releases the lock, as does the end of the process
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 def _peak_bytes(image: Image.Image, data: bytes, scale: int) -> int:
-    """Returns about how much memory decoding an image takes beside its file."""
+    """Returns the approximate memory in bytes for decoding an image, in addition to its file."""
     pixels = image.width * image.height
     if image.format not in _JPEG:
         return pixels * (16 if image.format == "WEBP" else 10)
-    coefficients = 2 * len(image.getbands()) if num_scans(data) > 1 else 0  # all are held until the last scan is read
+    coefficients = 2 * len(image.getbands()) if num_scans(data) > 1 else 0  # held until the last scan
     return pixels * coefficients + 8 * pixels // scale**2
 
 
 def _check_kind(image: Image.Image) -> None:
-    """Raises Rejected for what can be decoded, but not be shown as one picture."""
+    """Raises Rejected for an image that can be decoded, but not shown as one picture."""
     if image.format in _JPEG:
         return
     if getattr(image, "is_animated", False):
@@ -275,7 +285,7 @@ def _fixes(image: Image.Image, data: bytes, options: ImageOptions) -> list[str]:
 
 
 def _notes(image: Image.Image, options: ImageOptions, is_kept: bool) -> tuple[str, ...]:
-    """Returns what is counted of an image beside why it is encoded again."""
+    """Returns the findings about an image that are counted in addition to the reasons for re-encoding it."""
     effect = color_profiles.effect(image)
     return (
         *([GPS_POSITION] if is_kept and not _is_larger(image, options) and _has_position(image) else []),
@@ -285,7 +295,7 @@ def _notes(image: Image.Image, options: ImageOptions, is_kept: bool) -> tuple[st
 
 
 def _has_position(image: Image.Image) -> bool:
-    """Returns whether a JPEG says where it was taken: in its EXIF or, as editors write it, its XMP."""
+    """Returns whether a JPEG contains a GPS position: in its EXIF or, as written by editors, in its XMP."""
     if b"GPSLatitude" in image.info.get("xmp", b""):
         return True
     try:
@@ -293,7 +303,7 @@ def _has_position(image: Image.Image) -> bool:
         return ExifTags.IFD.GPSInfo in exif and ExifTags.GPS.GPSLatitude in exif.get_ifd(ExifTags.IFD.GPSInfo)
     except MemoryError:
         raise
-    except Exception:  # whatever damaged EXIF provokes
+    except Exception:  # damaged EXIF causes exceptions of many types
         return False
 
 
@@ -302,7 +312,7 @@ def _is_larger(image: Image.Image, options: ImageOptions) -> bool:
 
 
 def _shrunk(image: Image.Image, shorter: int) -> Image.Image:
-    """Returns the image with a shorter side of `shorter` pixels, if it is larger."""
+    """Returns the image, resized to a shorter side of `shorter` pixels if it is larger; unchanged if `shorter` is 0."""
     scale = shorter / min(image.size)
     if not 0 < scale < 1:
         return image
@@ -311,7 +321,7 @@ def _shrunk(image: Image.Image, shorter: int) -> Image.Image:
 
 
 def _encode(image: Image.Image, quality: int) -> tuple[Image.Image, bytes]:
-    """Returns the image and its JPEG file, which holds pixels and nothing else."""
+    """Returns the image and its JPEG file, which contains pixels only, without metadata."""
     if max(image.size) > _MAX_SIDE:
         raise Rejected("too_large", f"{image.width} x {image.height} pixels; a JPEG has at most {_MAX_SIDE} a side")
     buffer = io.BytesIO()
@@ -320,10 +330,11 @@ def _encode(image: Image.Image, quality: int) -> tuple[Image.Image, bytes]:
 
 
 def _moments_scale(image: Image.Image) -> int:
-    """Returns by how much the image can be reduced and still be as large as what trainers crop from.
+    """Returns the factor by which the image can be reduced and still be as large as the images that trainers crop.
 
-    They see no finer detail either. Of 12 megapixels, a quarter of the CPU time: over benchmarks/corpus.py's, the mean
-    moves by less than 0.1 of 255 grey levels, and the deviation, for want of noise, by less than 0.5.
+    Trainers see no finer detail either. An image of 12 megapixels takes a quarter of the CPU time. On the images of
+    benchmarks/corpus.py, the mean changes by less than 0.1 of 255 grey levels, and the deviation by less than 0.5, as
+    noise is averaged out.
     """
     return next((scale for scale in (8, 4, 2) if min(image.size) >= MEASURED_SIDE * scale), 1)
 
@@ -337,15 +348,16 @@ def _moments(image: Image.Image) -> list[list[int]]:
 
 
 def _hash_scale(image: Image.Image) -> int:
-    """Returns by how much the image can be reduced and still have 3 x 3 pixels for each area of its hash."""
+    """Returns the factor by which the image can be reduced and still have 3 x 3 pixels for each area of its hash."""
     return next((scale for scale in (8, 4, 2) if image.width >= 27 * scale and image.height >= 24 * scale), 1)
 
 
 def _dhash(image: Image.Image) -> int:
-    """Returns whether each of 8 x 8 areas is brighter than its neighbour, as a signed 64-bit integer.
+    """Returns the perceptual hash of an image as a signed 64-bit integer, one bit for each of 8 x 8 areas.
 
-    The "dHash" of N. Krawetz, "Kind of Like That", hackerfactor.com, 2013. An image that was decoded at the hash's
-    scale has the same one as the whole image but for a few bits.
+    A bit is set if the area is brighter than its left neighbour. This is the "dHash" of N. Krawetz, "Kind of Like
+    That", hackerfactor.com, 2013. The hash of an image decoded at the hash's scale differs from that of the full size
+    in a few bits at most.
     """
     small = image.reduce(_hash_scale(image)).convert("L")
     grey = np.asarray(small.resize((9, 8), Image.Resampling.BOX))

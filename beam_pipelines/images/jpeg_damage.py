@@ -1,11 +1,12 @@
-"""JPEGs decoded with libjpeg's warnings of damage, which Pillow and TensorFlow pass over without a word.
+"""Decoding of JPEGs that treats libjpeg's warnings as damage; Pillow and TensorFlow ignore these warnings silently.
 
 bytes of a JPEG file ──decode──▶ its pixels, or Damaged: libjpeg's warning
 
-libjpeg goes on behind a hole in a file: it takes zeros or noise for codes, loses its place, and what follows is
-shifted, gray or of other colors. All that it says is a warning (jerror.h calls them JWRN_…), and often the only one is
-the number of bytes that were left when all pixels were there. libjpeg-turbo stops at the first warning if it is told
-so, as simplejpeg tells it; the pixels are those that Pillow decodes, bit for bit, at any scale.
+libjpeg continues after a damaged part of a file: it decodes zeros or noise as codes and loses its position, so that the
+pixels that follow are shifted, gray or of other colors. It reports damage only as warnings (JWRN_… in jerror.h), and
+often the only warning is the number of bytes that were left over after all pixels were decoded. libjpeg-turbo can stop
+at the first warning, and simplejpeg's `strict` sets that option. The pixels are equal to those that Pillow decodes, bit
+for bit, at any scale.
 """
 
 from __future__ import annotations
@@ -19,38 +20,43 @@ from PIL import Image
 
 from tpu_input.dataset_format import jpeg_markers
 
-_COLOR_SPACES = {"L": "GRAY", "RGB": "RGB", "CMYK": "CMYK"}  # of Pillow's modes
+_COLOR_SPACES = {"L": "GRAY", "RGB": "RGB", "CMYK": "CMYK"}  # Pillow's mode: simplejpeg's name
 _EXTRANEOUS = re.compile(r"(\d+) extraneous bytes before marker 0x(..)")
-# Files of some encoders that are otherwise good have 1 or 2. Of 1,346 small photographs (256 x 192 pixels, quality 60)
-# in which 1 to 512 bytes were overwritten, and more than 2 % of the pixels differed by more than 40 then, 923 were
-# warned of: 2 with up to 2 such bytes, 15 with 3 to 12, the others with more.
+# Number of extraneous bytes that is no sign of damage: undamaged files of some encoders have 1 or 2. Measured on 1,346
+# small photographs (256 x 192 pixels, quality 60) in which 1 to 512 bytes were overwritten so that more than 2 % of the
+# pixels differed by more than 40: libjpeg warned about 923 of them. Of these, 2 had up to 2 extraneous bytes, 15 had 3
+# to 12, and the others had more.
 _HARMLESS_BYTES = 2
-_READ_AHEAD = 9  # bytes that libjpeg has taken into its bit buffer when it begins to count, and one more
-_UNSUPPORTED = "subsampling"  # of chroma, in ratios that TurboJPEG has no name for, though libjpeg decodes them
+_READ_AHEAD = 9  # bytes: those already in libjpeg's bit buffer when it begins to count, plus one
+_UNSUPPORTED = (
+    "subsampling"  # in the error for chroma subsampling that TurboJPEG has no name for, though libjpeg decodes it
+)
 
 
 class Damaged(ValueError):
-    """What libjpeg warns of."""
+    """Raised with the warning of libjpeg when a JPEG is damaged."""
 
 
 def decode(data: bytes, image: Image.Image, scale: int) -> Image.Image | None:
-    """Returns the pixels of a JPEG, at 1/scale of its size; None where that cannot be said, and Pillow has to decode.
+    """Returns the pixels of a JPEG at 1/scale of its size, or None if Pillow has to decode it.
 
     Args:
-      data: The file; one that lacks its end marker is looked at as if it had it.
-      image: The same, opened by Pillow.
+      data: The file; if it lacks the end marker, the marker is added.
+      image: The same file, opened by Pillow.
       scale: 1, 2, 4 or 8; sizes are rounded up.
 
     Raises:
-      Damaged: libjpeg warns of something that changes pixels.
-      MemoryError: Nothing is known about the image.
+      Damaged: libjpeg warns about something that changes pixels.
+      MemoryError: There is too little memory now; nothing is known about the image.
     """
-    if image.mode not in _COLOR_SPACES or not jpeg_markers.is_decoded(data):  # lossless ones have no smaller sizes
+    if image.mode not in _COLOR_SPACES or not jpeg_markers.is_decoded(
+        data
+    ):  # a lossless JPEG cannot be decoded at a reduced scale
         return None
     if not jpeg_markers.has_end(data):
         data += jpeg_markers.END
     try:
-        if image.mode == "CMYK":  # whose numbers Pillow inverts where Adobe's marker says so
+        if image.mode == "CMYK":  # only checked here: Pillow inverts the values if Adobe's marker requires it
             _decode(data, image, 8)
             return None
         pixels = _decode(data, image, scale)
@@ -76,7 +82,7 @@ def _decode(data: bytes, image: Image.Image, scale: int) -> npt.NDArray[np.uint8
 
 
 def _warning_of(data: bytes, image: Image.Image) -> str:
-    """Returns the first thing that libjpeg warns of, "" if there is none."""
+    """Returns the first warning of libjpeg, "" if there is none."""
     try:
         _decode(data, image, 8)
     except ValueError as error:
@@ -85,10 +91,10 @@ def _warning_of(data: bytes, image: Image.Image) -> str:
 
 
 def _is_harmless(warning: str, data: bytes) -> bool:
-    """Returns whether a warning is of a few bytes too many, or of bytes that only fill up the file before its end.
+    """Returns whether a warning is only about a few extraneous bytes, or about padding before the end marker.
 
-    Some encoders, of webcams for instance, fill up to a multiple of some size with zeros. A hole of zeros that reaches
-    up to the end marker begins long before the bytes that are left over.
+    Some encoders, for instance of webcams, pad the file with zeros to a multiple of some size. A damaged part of zeros
+    that reaches to the end marker begins long before the bytes that are left over, so it is longer than padding.
     """
     match = _EXTRANEOUS.search(warning)
     if not match:

@@ -1,6 +1,6 @@
-"""Why an input is in no shard: the reason codes of rejected.jsonl, which are stable, and what to do about each.
+"""Reason codes of rejected.jsonl: why an input is in no shard, and what to do about it. The codes are stable.
 
-A test holds this table against the codes that the package gives.
+A test compares this table with the codes that the package uses.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ class Reason(NamedTuple):
     """One reason code.
 
     Attributes:
-      meaning: What is wrong with the input.
-      advice: What to do.
+      meaning: The problem with the input.
+      advice: What the user can do about it.
     """
 
     meaning: str
     advice: str
 
 
-# In the order in which an input meets them: its line or place, its file, its image, its like.
+# In the order of the checks: the line or the location, the file, the image, other inputs with the same bytes.
 REASONS = {
     "bad_line": Reason(
         "A line of the list names no image, has more fields than there are columns, is no JSON, or is not UTF-8.",

@@ -1,1 +1,1 @@
-"""DATASET/report.html: what a dataset holds, and what to look at before training on it."""
+"""DATASET/report.html: contents of a dataset, and findings to check before training on it."""

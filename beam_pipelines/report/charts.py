@@ -1,4 +1,4 @@
-"""What charts are drawn from: counts become bins, marks and curves, each bounded in number whatever the dataset."""
+"""Data of the report's charts: histogram bins, marks and curves, limited in number for datasets of any size."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Bin(NamedTuple):
     Attributes:
       low: Smallest value that it counts.
       high: Largest value that it counts.
-      total: How many values there are.
-      height: In percent of the highest bar; see histogram().
+      total: Number of values from `low` to `high`.
+      height: Height in percent of the highest bar; see histogram().
     """
 
     low: int
@@ -28,14 +28,14 @@ class Bin(NamedTuple):
 
 
 def histogram(counts: Ints, limit: int = 40) -> list[Bin]:
-    """Returns a bar for each value, or for at most `limit` ranges of equal ratio where the values spread wider.
+    """Returns one bar per value, or at most `limit` ranges of equal ratio if there are more values.
 
-    A range that holds two whole numbers where its neighbour holds one counts twice as many, so that the height of a
-    range is its total divided by the logarithm of its ratio.
+    As bounds are rounded, a range of two whole numbers may be next to a range of one, and counts twice as many. The
+    height of a range is therefore its total divided by the logarithm of its ratio.
 
     Args:
       counts: How often each of the values 0, 1, 2, … occurs.
-      limit: Bars.
+      limit: Maximum number of bars.
     """
     values = np.flatnonzero(counts)
     if not len(values):
@@ -52,18 +52,18 @@ def histogram(counts: Ints, limit: int = 40) -> list[Bin]:
 
 
 def quantile(counts: Ints, share: float) -> int:
-    """Returns the smallest value that at least this share of all are no larger than.
+    """Returns the quantile of values: the smallest value such that at least `share` of all values are not larger.
 
     Args:
       counts: How often each of the values 0, 1, 2, … occurs, not all 0.
-      share: In (0, 1].
+      share: Fraction of all values, in (0, 1].
     """
     sums = np.cumsum(counts)
     return int(np.searchsorted(sums, share * sums[-1]))
 
 
 def marks(values: Iterable[int], largest: int) -> list[float]:
-    """Returns where values lie between 0 and `largest`, in percent, values that would lie on each other once."""
+    """Returns the positions of values between 0 and `largest`, in percent, sorted; overlapping positions are merged."""
     return sorted({round(percent(value, largest) * 2.5) / 2.5 for value in values})
 
 
@@ -77,5 +77,5 @@ def curve(counts: Iterable[int], points: int = 200) -> str:
 
 
 def percent(part: float, whole: float) -> float:
-    """Returns `part` in percent of `whole`, to a hundredth; 0 of nothing."""
+    """Returns `part` in percent of `whole`, rounded to two decimals; 0 if `whole` is 0."""
     return round(100 * part / whole, 2) if whole else 0.0

@@ -1,4 +1,4 @@
-"""Single records, found by their number: the shard's index says where one lies, so no shard is read whole.
+"""Reads of single records by number: the shard's index gives the offset, so no shard is read completely.
 
 numbers ──index──▶ (shard, offset, length) ──read that part of the shard──▶ Example with its thumbnail
 """
@@ -24,19 +24,19 @@ _NAMES = ["key", "label", "offset", "length", "height", "width", "sha256"]
 
 
 class Example(NamedTuple):
-    """A record as it is shown.
+    """A record as shown in the report.
 
     Attributes:
-      key: The record's.
+      key: Key of the record.
       label: Class index, 0-based.
-      offset: Of the TFRecord in its shard, in bytes.
-      length: Of the TFRecord with its framing, in bytes.
-      height: Of the stored image, in pixels.
-      width: Of the stored image, in pixels.
+      offset: Offset of the TFRecord in its shard, in bytes.
+      length: Length of the TFRecord with its framing, in bytes.
+      height: Height of the stored image, in pixels.
+      width: Width of the stored image, in pixels.
       sha256: Hex digest of the stored image.
-      shard: File name.
-      split: Name.
-      class_name: The class's name.
+      shard: File name of the shard.
+      split: Name of the split.
+      class_name: Name of the class.
       thumbnail: None if the record cannot be read, or has not been read yet.
     """
 
@@ -56,7 +56,7 @@ class Example(NamedTuple):
 def read_examples(
     manifest: Manifest, columns: Columns, numbers: Iterable[int], pictures: bool = True
 ) -> dict[int, Example]:
-    """Returns the records of these numbers, each read by its offset; without pictures, from the indexes alone.
+    """Returns {number: record} of these numbers, each read by its offset; without pictures, from the indexes alone.
 
     Raises:
       ValueError: An index cannot be read.
@@ -82,7 +82,7 @@ def _examples_of_shard(manifest: Manifest, columns: Columns, wanted: tuple[int, 
 
 
 def _check_places(manifest: Manifest, shard: Shard, table: pa.Table) -> None:
-    """Raises ValueError unless an index says where records lie in their shard, and of what class they are."""
+    """Raises ValueError unless the offsets and lengths of an index fill its shard, and its labels are classes."""
     offsets, lengths, labels = (table[name].to_numpy() for name in ("offset", "length", "label"))
     if not shard.is_filled_by(offsets, lengths) or not 0 <= labels.min() <= labels.max() < len(manifest.classes):
         raise ValueError(
@@ -97,7 +97,7 @@ def _rows(table: pa.Table, shard: Shard, split: str, classes: tuple[str, ...]) -
 
 
 def _picture(manifest: Manifest, example: Example) -> Thumbnail | None:
-    """Returns a picture of a record; None if the record is damaged, which is for verify to tell."""
+    """Returns a picture of a record, or None if the record is damaged; the command `verify` reports damage."""
     path = storage.slice_uri(f"{manifest.path}/{example.shard}", example.offset, example.length)
     try:
         payloads = [payload for _, payload in read_frames(io.BytesIO(storage.read_bytes(path)))]

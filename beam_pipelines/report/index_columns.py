@@ -1,6 +1,8 @@
-"""The indexes of all shards as columns of numbers: 20 bytes an image in memory, so 200 MB for ten million.
+"""Indexes of all shards as columns of numbers: 20 bytes of memory per image, so 200 MB for ten million images.
 
-DATASET/index/*.parquet ──label, dhash, sha256, height, width──▶ Columns. Keys are read later, of what is shown.
+DATASET/index/*.parquet ──label, dhash, sha256, height, width──▶ Columns
+
+Keys are read later, and only those of the records that are shown.
 """
 
 from __future__ import annotations
@@ -25,17 +27,17 @@ _LONGEST_SIDE = 65_535  # pixels; JPEG's own limit
 
 @dataclasses.dataclass(frozen=True)
 class Columns:
-    """What the indexes hold of every record. A record's number is its position: shards in the manifest's order.
+    """Columns of the indexes, over all records. A record's number is its position, with shards in the manifest's order.
 
     Attributes:
-      shards: As in the manifest.
-      starts: [shards + 1] number of the first record of each shard; the last is the number of records.
-      splits: [shards] position of the shard's split in the manifest's.
+      shards: Shards in the manifest's order.
+      starts: [shards + 1] number of the first record of each shard; the last entry is the number of records.
+      splits: [shards] position of the shard's split among the manifest's splits.
       labels: [records] class index, int32.
       hashes: [records] perceptual hash, uint64.
       contents: [records] the first 64 bits of the SHA-256 of the stored image, uint64.
-      shorter_sides: [65536] records whose shorter side has so many pixels.
-      shapes: Records that are (upright, square, wide); square means to within 5 %.
+      shorter_sides: [65536] number of records by the length of the shorter side in pixels.
+      shapes: Numbers of records that are (upright, square, wide); square means to within 5 %.
     """
 
     shards: tuple[Shard, ...]
@@ -131,7 +133,7 @@ def read_rows(dataset: str, shard: Shard, names: list[str]) -> pa.Table:
     """Returns columns of one shard's index.
 
     Raises:
-      ValueError: It is missing, cannot be read, or has not a row for each record.
+      ValueError: It is missing, cannot be read, or does not have one row for each record.
     """
     path = f"{dataset}/{index_path(shard.name)}"
     try:

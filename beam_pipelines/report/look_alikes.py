@@ -1,10 +1,10 @@
-"""Look-alikes of a dataset, the dangerous ones first: in two splits, or under two labels.
+"""Look-alikes of a dataset, the dangerous ones first, which are in several splits or under several labels.
 
     Columns ──same SHA-256──▶ Contents: all images that are identical
             ──one image of each content──near_pairs──▶ pairs, nearest first ──read those images──▶ alike ──▶ groups
 
-Identical images need no reading, so all of them are found. Of the others at most MAX_READ are read, and the pairs that
-are not compared for that reason are counted.
+Identical images are found by their SHA-256 without reading images, so all of them are found. Of the other images at
+most MAX_READ are read, and the pairs that are not compared for that reason are counted.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from beam_pipelines.report.thumbnails import SAMPLE_SIDE
 from tpu_input.dataset_format.records import Manifest
 
 MAX_READ = 4000  # images whose pixels are compared; at 1 to 2 ms each, some seconds
-MAX_GROUPS = 40  # shown with pictures
-MAX_MEMBERS = 6  # shown of a group
-MAX_LISTED = 400  # groups of identical images that are listed by name beyond those shown
-MAX_LISTED_MEMBERS = 3  # of each
+MAX_GROUPS = 40  # groups shown with pictures
+MAX_MEMBERS = 6  # images shown per group
+MAX_LISTED = 400  # further groups of identical images that are listed by name, without pictures
+MAX_LISTED_MEMBERS = 3  # images listed per group
 MAX_COMMON = 6  # hashes shown that are too common to compare
-MAX_SHOWN_OF_COMMON = 3
+MAX_SHOWN_OF_COMMON = 3  # images shown per such hash
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,11 +35,11 @@ class Group:
     """Images that look alike.
 
     Attributes:
-      examples: Some of them, of every split and label one before any second.
-      num_images: All of them.
-      splits: Names of the splits that they stand in.
-      class_names: Classes under which they stand.
-      num_identical: Those of them of which there is another with the same bytes.
+      examples: Some of the images: first one for each combination of split and label, then others.
+      num_images: Number of all images of the group.
+      splits: Names of the splits that contain them.
+      class_names: Names of the classes that they are labelled with.
+      num_identical: Number of images that have the same bytes as another image.
     """
 
     examples: list[Example]
@@ -50,13 +50,13 @@ class Group:
 
 
 class Counts(NamedTuple):
-    """How many groups there are.
+    """Numbers of groups and images.
 
     Attributes:
-      groups: All.
-      images: In them.
-      across_splits: Groups that stand in more than one split.
-      conflicting: Groups under more than one label.
+      groups: All groups.
+      images: Images in these groups.
+      across_splits: Groups with images in more than one split.
+      conflicting: Groups with images under more than one label.
     """
 
     groups: int
@@ -65,22 +65,22 @@ class Counts(NamedTuple):
     conflicting: int
 
     def plus(self, other: Counts) -> Counts:
-        """Returns the sums."""
+        """Returns the sums of both, field by field."""
         return Counts._make(map(sum, zip(self, other, strict=True)))
 
 
 @dataclasses.dataclass(frozen=True)
 class LookAlikes:
-    """What was found.
+    """Look-alikes of a dataset.
 
     Attributes:
-      groups: The first MAX_GROUPS of look-alikes; those with identical images before all others.
+      groups: The first MAX_GROUPS groups of look-alikes; those with identical images before all others.
       listed: Further groups of identical images, up to MAX_LISTED, without pictures.
       all: All groups, identical images among them.
       identical: The groups of images with the same bytes, also where they are part of a larger group.
       num_near: Pairs of images with near hashes and different bytes.
-      num_compared: Of these, those whose pixels were compared.
-      num_crowded: Images that were not compared with all that they might be near to, in pairs that nobody counted.
+      num_compared: Those of these pairs whose pixels were compared.
+      num_crowded: Images whose hash was not compared with all hashes that might be near; these pairs are not counted.
       num_common: Images whose hash is too common to compare.
       common: The most common hashes, as groups.
     """
@@ -97,15 +97,15 @@ class LookAlikes:
 
 
 class Contents:
-    """The records by what they hold: sets of records with the same bytes, most of them sets of one.
+    """Records grouped by content: sets of records with the same bytes, most of which hold one record.
 
     Attributes:
-      firsts: [sets] the smallest number of a record of each set, ascending.
-      sizes: [sets] records.
+      firsts: [sets] smallest record number of each set, ascending.
+      sizes: [sets] number of records of each set.
     """
 
     def __init__(self, contents: near_duplicates.Hashes) -> None:
-        self._order = np.argsort(contents, kind="stable")  # numbers, those of a set side by side and ascending
+        self._order = np.argsort(contents, kind="stable")  # record numbers; those of a set are adjacent and ascending
         ordered = contents[self._order]
         starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]])[: len(ordered)])
         sizes = np.diff(starts, append=len(ordered))
@@ -120,12 +120,12 @@ class Contents:
         return np.asarray(self._order[np.repeat(self._starts[sets], sizes) + within])
 
     def set_of(self, firsts: Rows) -> Rows:
-        """Returns the position of the sets that begin with these records."""
+        """Returns the positions of the sets whose smallest record numbers are `firsts`."""
         return np.searchsorted(self.firsts, firsts)
 
 
 class _Found(NamedTuple):
-    """A group whose images are not read yet: its records, and the positions of its splits and classes."""
+    """A group whose images are not read yet: numbers of its records, and positions of its splits and classes."""
 
     records: Rows
     splits: Rows
@@ -133,7 +133,7 @@ class _Found(NamedTuple):
     num_identical: int
 
     def order(self) -> tuple[bool, int, bool, int, int]:
-        """Returns what groups are sorted by: identical images first, then by danger and size."""
+        """Returns the sort key of a group: identical images first, then by danger and size."""
         danger = (len(self.splits) > 1) + (len(self.labels) > 1)
         return not self.num_identical, -danger, len(self.splits) == 1, -len(self.records), int(self.records[0])
 
@@ -172,22 +172,25 @@ def find_look_alikes(manifest: Manifest, columns: Columns) -> LookAlikes:
 
 
 def _near_pairs(hashes: near_duplicates.Hashes, numbers: Rows) -> tuple[NearPairs, Rows]:
-    """Returns the pairs of near hashes, and the numbers of the records that their positions stand for.
+    """Returns the pairs of near hashes, and the record numbers of the positions in these pairs.
 
     Args:
-      hashes: One of each content.
-      numbers: Of the records that they are of.
+      hashes: One hash per content.
+      numbers: Record number of each hash.
     """
     values, first, counts = np.unique(hashes, return_index=True, return_counts=True)
     is_common = counts > near_duplicates.MAX_SHARED
     kept = np.flatnonzero(~np.isin(hashes, values[is_common]))
-    positions = np.concatenate([kept, first[is_common]])  # one of those that share a hash stands for all of them
+    positions = np.concatenate([kept, first[is_common]])  # of the images that share a common hash, one represents all
     images = np.concatenate([np.ones(len(kept), np.int64), counts[is_common]])
     return near_duplicates.near_pairs(hashes[positions], images=images), numbers[positions]
 
 
 def _first_pairs(pairs: Rows, near: NearPairs, columns: Columns) -> Rows:
-    """Returns the pairs of the MAX_READ images that come first: in the nearest pairs, of those in the dangerous."""
+    """Returns the pairs among the first MAX_READ images.
+
+    Images are taken from the nearest pairs first, and at equal distance from those across splits and labels first.
+    """
     labels, splits = columns.labels[pairs], columns.split_of(pairs)
     danger = (labels[:, 0] != labels[:, 1]).astype(int) + (splits[:, 0] != splits[:, 1])
     pairs = pairs[np.lexsort((-danger, near.distances))]
@@ -197,12 +200,12 @@ def _first_pairs(pairs: Rows, near: NearPairs, columns: Columns) -> Rows:
 
 
 def _alike(pairs: Rows, examples: dict[int, Example], columns: Columns) -> list[tuple[int, int]]:
-    """Returns those pairs whose pixels are alike."""
+    """Returns the pairs whose pixels are alike; see near_duplicates.alike()."""
     numbers = np.unique(pairs)
     samples = np.zeros((len(numbers), SAMPLE_SIDE**2), np.float32)
     for row, number in enumerate(numbers.tolist()):
         picture = examples[number].thumbnail
-        assert picture is not None  # of what cannot be read there are no pairs any more
+        assert picture is not None  # find_look_alikes() has removed the pairs of images that cannot be read
         samples[row] = picture.sample
     plain = near_duplicates.is_plain(columns.hashes[pairs.ravel()]).reshape(-1, 2).any(axis=1)
     kept = pairs[near_duplicates.alike(samples, np.searchsorted(numbers, pairs), plain)]
@@ -210,7 +213,7 @@ def _alike(pairs: Rows, examples: dict[int, Example], columns: Columns) -> list[
 
 
 def _danger(sets: Rows, contents: Contents, columns: Columns) -> tuple[Mask, Mask]:
-    """Returns which sets stand in more than one split, and which under more than one label."""
+    """Returns two masks: the sets in more than one split, and the sets under more than one label."""
     if not len(sets):
         return np.zeros(0, bool), np.zeros(0, bool)
     numbers, sizes = contents.records(sets), contents.sizes[sets]
@@ -222,7 +225,7 @@ def _danger(sets: Rows, contents: Contents, columns: Columns) -> tuple[Mask, Mas
 
 
 def _dangerous_first(sets: Rows, contents: Contents, columns: Columns) -> Rows:
-    """Returns the sets that are shown or listed, each by itself; [sets, 1]."""
+    """Returns the sets that are shown or listed, the dangerous first, each as a group of its own; [sets, 1]."""
     across, conflicting = (each.astype(int) for each in _danger(sets, contents, columns))
     order = np.lexsort((contents.firsts[sets], -contents.sizes[sets], -across, -(across + conflicting)))
     return np.asarray(sets[order[: MAX_GROUPS + MAX_LISTED]].reshape(-1, 1))
@@ -256,10 +259,10 @@ def _groups(
 
     Args:
       found: The groups.
-      limit: Examples of each.
-      manifest: The dataset's.
-      columns: The dataset's.
-      pictured: Examples that are read already; None if pictures are not wanted.
+      limit: Maximum number of examples per group.
+      manifest: Manifest of the dataset.
+      columns: Columns of the dataset's indexes.
+      pictured: Examples that have already been read, by record number; None for examples without pictures.
     """
     chosen = [_varied(group.records, columns)[:limit].tolist() for group in found]
     known = pictured or {}
@@ -279,14 +282,14 @@ def _groups(
 
 
 def _varied(records: Rows, columns: Columns) -> Rows:
-    """Returns the records, one of every split and label before all others."""
+    """Returns the records, first one for each combination of split and label, then the others."""
     kinds = np.stack([columns.split_of(records), columns.labels[records]])
     first = np.sort(np.unique(kinds, axis=1, return_index=True)[1])
     return np.asarray(records[np.concatenate([first, np.setdiff1d(np.arange(len(records)), first)])])
 
 
 def _some(manifest: Manifest, columns: Columns, mask: Mask, count: int) -> list[Example]:
-    """Returns a few of the records that `mask` marks, spread over all of them."""
+    """Returns at most `count` of the records that `mask` selects, evenly spread over them."""
     numbers = np.flatnonzero(mask)
     spread = numbers[np.unique(np.linspace(0, max(len(numbers) - 1, 0), min(count, len(numbers))).astype(int))]
     return list(read_examples(manifest, columns, spread.tolist()).values())

@@ -1,29 +1,30 @@
-"""Near-duplicates by perceptual hash: which pairs of images are nearly the same picture?
+"""Near-duplicates by perceptual hash: pairs of images that are nearly the same picture.
 
     hashes ──common ones once──▶ near_pairs: within DISTANCE bits, without comparing all with all
            ──the pixels of those pairs, 32 x 32──▶ alike: correlated by ALIKE ──▶ group
 
-Every pair within DISTANCE bits is found and counted, but for images in crowds of which there are too many to compare;
-those are counted too.
+Every pair within DISTANCE bits is found and counted, except pairs of images of which too many share bytes of the hash
+to be compared; these images are counted too.
 
-Neither test would do alone. Measured with benchmarks/near_duplicates.py, which says where the pictures come from, on
-260 photographs (animals, monuments, tools) and on 519 of nebulae, which look much the same to a hash:
+Neither test is sufficient alone. Measured with benchmarks/near_duplicates.py, which documents the source of the
+pictures, on 260 photographs (animals, monuments, tools) and on 519 pictures of nebulae, which have similar hashes:
 
     bits that differ, at most                       3        4        5        6        7
-    photographs again: JPEG quality 60           97 %     98 %     98 %     99 %     99 %
+    changed photos:    JPEG quality 60           97 %     98 %     98 %     99 %     99 %
                        2/3 size, quality 60      48 %     67 %     81 %     87 %     91 %
                        contrast x 1.3            91 %     96 %     98 %     99 %     99 %
     of  33,670 pairs of two photographs             3        4        4        4        4
     of 134,421 pairs of two nebulae                17       47      152      372      773
 
-Those 4 pairs of photographs turned out to be the same picture twice; none of the nebulae is. By the spread of the
-others (31.6 bits, deviation 5.1) some 9 in 100 million pairs of different photographs are within 5 bits, which in
-ImageNet's 8e11 pairs is 70,000. So 5 bits, and then the pixels: every photograph encoded again, made smaller or changed
-in contrast or brightness that is within 5 bits correlates by 0.98 or more, and of the nebulae no pair does. What is not
-found: pictures mirrored or turned, and most that are cropped (of those cropped by 2 % a side 53 % are within 5 bits,
-and a quarter of these correlates by 0.98).
+Those 4 pairs of photographs are in fact the same picture twice; no pair of nebulae is. By the distribution of the other
+pairs' distances (mean 31.6 bits, deviation 5.1), some 9 in 100 million pairs of different photographs are within 5
+bits, which is 70,000 of ImageNet's 8e11 pairs. The limit is therefore 5 bits, followed by a comparison of the pixels:
+every photograph that was re-encoded, made smaller or changed in contrast or brightness, and is within 5 bits,
+correlates with its original by 0.98 or more; no pair of nebulae does. Not found are pictures that are mirrored or
+rotated, and most that are cropped: of those cropped by 2 % on each side, 53 % are within 5 bits, and a quarter of these
+correlates by 0.98.
 
-The search takes 8 s for a million hashes and 210 s for ten million, on one core, and 370 MB for ten million.
+The search takes 8 s for a million hashes and 210 s for ten million, on one core, and 370 MB of memory for ten million.
 """
 
 from __future__ import annotations
@@ -39,33 +40,34 @@ Hashes = npt.NDArray[np.uint64]
 Rows = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
-DISTANCE = 5  # bits of 64
-ALIKE = 0.98  # correlation of 32 x 32 grey pixels
-MAX_SHARED = 50  # images; a hash that more of them share is a blank page, or a placeholder, and is told as such
-# A hash with fewer bits set, or fewer clear, is that of a flat picture or of a plain gradient. Of 7,200 crops of
-# desktop backgrounds and nebulae 62,682 pairs from different pictures are within 5 bits, and 2,343 if the 600 plain
-# crops are left out; of the photographs 1 of 260 is plain. Gradients correlate whatever they are of, so the pixels of
-# plain pictures have to be the same, to within what encoding anew does to them.
+DISTANCE = 5  # most bits of 64 that differ
+ALIKE = 0.98  # least correlation of 32 x 32 grey pixels
+MAX_SHARED = 50  # images; a hash shared by more is that of a blank page or a placeholder, and is reported as such
+# A hash with fewer bits set, or fewer bits clear, is that of a flat picture or of a plain gradient. Among 7,200 crops
+# of desktop backgrounds and nebulae, 62,682 pairs from different pictures are within 5 bits, but only 2,343 without the
+# 600 plain crops; of the photographs, 1 of 260 is plain. Gradients of any pictures correlate, so the pixels of plain
+# pictures have to be equal, apart from the changes that re-encoding causes.
 _MIN_BITS = 8
 _SAME_GREY = 3.0  # mean difference in levels of 255; JPEG of quality 60 changes plain pictures by less than 2
-_FLAT = 2.0  # deviation in levels, below which there is nothing but noise that could correlate
-_BLOCKS = 8  # a hash is compared in so many bytes
-_CHUNK = 1 << 20  # hashes at a time, where a step would need a multiple of their memory
-_BUDGET = 100_000_000  # comparisons for each choice of bytes; some 2 s
-# A byte of the hash is a row of the picture, and rows are alike. One bit of each row and column in every byte makes
-# three equal bytes 17 times rarer among different photographs, 7 times among nebulae, and the search so much faster.
+_FLAT = 2.0  # deviation in levels; below it, there is nothing but noise to correlate
+_BLOCKS = 8  # number of bytes in which a hash is compared
+_CHUNK = 1 << 20  # hashes per chunk in steps that need a multiple of the memory of their hashes
+_BUDGET = 100_000_000  # comparisons for each choice of bytes, which take some 2 s
+# Order of bits in which every byte has one bit of each row and column of the picture. Without it, a byte of the hash is
+# one row, and rows are similar. With it, three equal bytes are 17 times rarer among different photographs and 7 times
+# rarer among nebulae, which makes the search faster by the same factor.
 _DIAGONALS = np.array([row * 8 + (row + start) % 8 for start in range(8) for row in range(8)])
 
 
 class NearPairs(NamedTuple):
-    """What near_pairs() found.
+    """Result of near_pairs().
 
     Attributes:
       pairs: [n, 2] positions in the hashes, the smaller first; nearest pairs first.
-      distances: [n] bits that differ.
-      counts: Pairs found at each distance from 0; more than are in `pairs` where there are more than the limit, or
-        where hashes stand for several images.
-      num_crowded: Hashes that were not compared with all others that they might be near to.
+      distances: [n] number of bits that differ.
+      counts: Number of pairs of images found at each distance from 0; larger than the number in `pairs` if there are
+        more than the limit, or if hashes represent several images.
+      num_crowded: Images whose hash was not compared with all other hashes that might be near.
     """
 
     pairs: Rows
@@ -83,18 +85,20 @@ def near_pairs(
 ) -> NearPairs:
     """Returns all pairs of hashes that differ in at most `distance` bits.
 
-    So few differing bits leave at least 8 - distance of 8 bytes as they are: every pair is found among those that are
-    equal in one of the choices of so many bytes (pigeonhole; as G. Manku, A. Jain, A. Das Sarma, "Detecting
-    Near-Duplicates for Web Crawling", WWW 2007). For 5 bits that is 56 times a sort of n hashes by three bytes, and a
-    comparison for every pair that is equal in them: of different photographs fewer than one pair in a million.
+    If at most `distance` bits differ, at least 8 - distance of the 8 bytes are equal. Every pair is therefore found by
+    comparing the hashes that are equal in one of the choices of 8 - distance bytes (pigeonhole principle; as in
+    G. Manku, A. Jain, A. Das Sarma, "Detecting Near-Duplicates for Web Crawling", WWW 2007). For 5 bits these are 56
+    choices of three bytes, each with a sort of n hashes and a comparison of every pair that is equal in these bytes:
+    fewer than one pair in a million of different photographs.
 
     Args:
       hashes: [n], any order.
-      distance: Bits, 0 to 7.
-      limit: Pairs that are returned of each distance.
-      budget: Comparisons after which a choice of bytes is given up; the largest crowds of equal bytes suffer first.
-      images: [n] for how many images each hash stands; default: one. Pairs of hashes that stand for several are
-        counted as so many pairs of images, and not returned.
+      distance: Most bits that differ, 0 to 7.
+      limit: Maximum number of pairs returned for each distance.
+      budget: Comparisons after which the search in one choice of bytes is stopped; the pairs that are left out are in
+        the largest groups of equal bytes.
+      images: [n] number of images that each hash represents; default: one. A pair of hashes that represent several
+        images is counted as the number of pairs of images, and not returned.
     """
     spread = _spread(hashes)
     weights = np.ones(len(hashes), np.int64) if images is None else images
@@ -129,7 +133,7 @@ def count_bits(values: Hashes) -> npt.NDArray[np.uint8]:
 
 
 def is_plain(hashes: Hashes) -> Mask:
-    """Returns whether a hash says too little to compare it: that of a flat picture or of a plain gradient."""
+    """Returns which hashes have too little information to compare: those of flat pictures or plain gradients."""
     plain = np.empty(len(hashes), bool)
     for start in range(0, len(hashes), _CHUNK):
         bits = count_bits(hashes[start : start + _CHUNK])
@@ -138,7 +142,7 @@ def is_plain(hashes: Hashes) -> Mask:
 
 
 def common_hashes(hashes: Hashes) -> list[tuple[int, int]]:
-    """Returns (hash, images) of every hash that more than MAX_SHARED images share, the most shared first."""
+    """Returns (hash, number of images) of every hash that more than MAX_SHARED images share, the most common first."""
     ordered = np.sort(hashes)
     values = np.unique(ordered[MAX_SHARED:][ordered[MAX_SHARED:] == ordered[:-MAX_SHARED]])
     counts = np.searchsorted(ordered, values, side="right") - np.searchsorted(ordered, values)
@@ -146,13 +150,13 @@ def common_hashes(hashes: Hashes) -> list[tuple[int, int]]:
 
 
 def alike(samples: npt.NDArray[np.float32], pairs: Rows, plain: Mask | None = None) -> Mask:
-    """Returns whether the two pictures of each pair correlate by ALIKE or more.
+    """Returns for which pairs the two pictures correlate by ALIKE or more.
 
     Args:
-      samples: [n, pixels] grey values of whole pictures, 0 to 255; all of one size, whatever their shape.
+      samples: [n, pixels] grey values of complete pictures, 0 to 255, each resized to the same size.
       pairs: [m, 2] rows of `samples`.
-      plain: [m] pairs of which more is asked: their pixels have to be the same to within _SAME_GREY; of flat pictures,
-        in which there is nothing to correlate, that is all.
+      plain: [m] pairs with a stricter test: their pixels also have to be equal to within _SAME_GREY. For two flat
+        pictures, in which there is nothing to correlate, this is the only test.
     """
     if plain is None:
         plain = np.zeros(len(pairs), bool)
@@ -173,7 +177,7 @@ def alike(samples: npt.NDArray[np.float32], pairs: Rows, plain: Mask | None = No
 
 
 def group(pairs: Iterable[tuple[int, int]]) -> list[list[int]]:
-    """Returns the groups that pairs connect, each sorted, in the order of their smallest member."""
+    """Returns the connected components of pairs, each sorted, in the order of their smallest member."""
     groups: dict[int, list[int]] = {}
     for pair in pairs:
         small, large = sorted((groups.setdefault(member, [member]) for member in pair), key=len)
@@ -186,7 +190,7 @@ def group(pairs: Iterable[tuple[int, int]]) -> list[list[int]]:
 def _spread(hashes: Hashes) -> Hashes:
     """Returns the hashes with their bits in the order of _DIAGONALS."""
     spread = np.empty_like(hashes)
-    for start in range(0, len(hashes), _CHUNK):  # a byte a bit: 64 MB
+    for start in range(0, len(hashes), _CHUNK):  # one byte per bit: 64 MB
         rows = hashes[start : start + _CHUNK].astype(">u8").view(np.uint8).reshape(-1, 8)
         packed = np.packbits(np.unpackbits(rows, axis=1)[:, _DIAGONALS], axis=1)
         spread[start : start + _CHUNK] = np.ascontiguousarray(packed).view(np.uint64)[:, 0]
@@ -198,7 +202,7 @@ def _mask(blocks: Iterable[int]) -> np.uint64:
 
 
 def _equal(keys: Hashes, budget: int, crowded: Mask) -> Iterator[tuple[Rows, Rows]]:
-    """Yields the positions of equal keys, every pair of them once; marks in `crowded` what the budget leaves out."""
+    """Yields the positions of equal keys, every pair once; marks in `crowded` the keys that the budget leaves out."""
     order = np.argsort(keys, kind="stable")
     keys = keys[order]
     at, step = np.flatnonzero(keys[:-1] == keys[1:]), 1
@@ -213,7 +217,7 @@ def _equal(keys: Hashes, budget: int, crowded: Mask) -> Iterator[tuple[Rows, Row
 
 
 def _is_first_choice(different: Hashes, chosen: tuple[int, ...]) -> Mask:
-    """Returns whether `chosen` are the first of the bytes that two hashes share, so that each pair counts once."""
+    """Returns for which pairs `chosen` are the first of their equal bytes, so that every pair is counted once."""
     earlier = [block for block in range(chosen[-1]) if block not in chosen] if chosen else []
     checks: list[Any] = [(different & _mask([block])) != 0 for block in earlier]
     first: Mask = np.logical_and.reduce([np.ones(len(different), bool), *checks])

@@ -1,4 +1,4 @@
-"""What somebody should look at before training on a dataset: the first lines of its report."""
+"""Notes at the top of the report: findings to check before training on the dataset."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import numpy as np
 from beam_pipelines.report.look_alikes import LookAlikes
 from tpu_input.dataset_format.records import Manifest, Split
 
-_IMBALANCE = 10  # times as many examples in the largest as in the smallest class; above, it is worth a word
+_IMBALANCE = 10  # ratio of the largest to the smallest class, in examples, from which there is a note
 
 
 class Note(NamedTuple):
-    """One line.
+    """One note.
 
     Attributes:
-      text: What was found.
-      section: The section of the page that shows it.
-      grave: Whether it makes results wrong, rather than merely being good to know.
+      text: The finding.
+      section: Section of the page with the details.
+      grave: Whether the finding makes results wrong; otherwise it is only information.
     """
 
     text: str
@@ -28,26 +28,26 @@ class Note(NamedTuple):
 
 
 def notes(manifest: Manifest, splits: Mapping[str, Split], look_alikes: LookAlikes) -> list[Note]:
-    """Returns what is noteworthy of a dataset, the grave first.
+    """Returns the notes on a dataset, the grave ones first.
 
     Args:
-      manifest: The dataset's.
-      splits: Those that are shown.
-      look_alikes: The dataset's.
+      manifest: Manifest of the dataset.
+      splits: Splits that are shown.
+      look_alikes: Look-alikes of the dataset.
     """
     found = [*_of_look_alikes(look_alikes), *_of_classes(manifest, splits), *_of_rejected(manifest)]
     return sorted(found, key=lambda note: not note.grave)
 
 
 def shortened(text: str, limit: int = 60) -> str:
-    """Returns a text of at most `limit` characters, its middle left out if need be."""
+    """Returns the text, shortened in the middle if it has more than `limit` characters."""
     if len(text) <= limit:
         return text
     return f"{text[: limit // 3]}…{text[len(text) - (limit - limit // 3 - 1) :]}"
 
 
 def share(part: int, whole: int) -> str:
-    """Returns `part` in percent of `whole`, as a person reads it."""
+    """Returns `part` in percent of `whole` as readable text, e.g. "under 0.1 %"."""
     percent = 100 * part / max(whole, 1)
     if 0 < percent < 0.1:
         return "under 0.1 %"

@@ -1,13 +1,13 @@
-"""DATASET/report.html: what a dataset holds, on one page that needs nothing but itself.
+"""DATASET/report.html: contents of a dataset on one self-contained page.
 
-manifest ─────────────▶ counts, classes, shards, what was fixed
+manifest ─────────────▶ counts, classes, shards, reasons for re-encoding
 indexes ──Columns─────▶ image sizes, look-alikes, which examples to show ──shards──▶ thumbnails      ──template──▶ page
-rejected.jsonl ───────▶ what was rejected ──those that lie below `sources`──▶ thumbnails
+rejected.jsonl ───────▶ rejected inputs ──those below `sources`──▶ thumbnails
 
-The page shows some 500 thumbnails at most, 3 KB each (6 KB if they are noise), whatever the size of the dataset.
-Indexes of ten million records take some 170 s and up to 1.4 GB of memory, by the sum of what was measured of the parts,
-most of both for the search of look-alikes. The same dataset gives the same page, but for pictures of rejected inputs
-that are no longer there.
+The page shows some 500 thumbnails at most, 3 KB each (6 KB if they are noise), for a dataset of any size. Indexes of
+ten million records take some 170 s and up to 1.4 GB of memory, as the sum of measurements of the parts; most of both is
+spent on the search for look-alikes. The same dataset gives the same page, except for pictures of rejected inputs that
+no longer exist.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from beam_pipelines.report.rejections import MAX_SHOWN, read_rejected
 from beam_pipelines.report.summary import NOTED, size
 from tpu_input.dataset_format.records import Manifest, Split
 
-MAX_CLASSES = 50  # in the chart; of more, half are the largest and half the smallest
-MAX_EXAMPLE_CLASSES = 24  # with examples; chosen likewise
-MAX_EXAMPLES = 6  # of each class
-MAX_SPLITS = 6  # with a column and a row of their own
+MAX_CLASSES = 50  # classes in the chart; if the dataset has more, half are the largest and half the smallest
+MAX_EXAMPLE_CLASSES = 24  # classes with examples; chosen likewise
+MAX_EXAMPLES = 6  # examples per class
+MAX_SPLITS = 6  # splits with a column and a row of their own
 _MAX_FIXES = 20
 _TEMPLATE = "report.html.j2"
-_LIMITS = {  # that the page speaks of
+_LIMITS = {  # limits that the page mentions
     "fixes": _MAX_FIXES,
     "rejected": MAX_SHOWN,
     "bits": DISTANCE,
@@ -53,15 +53,15 @@ def write_report(dataset: str, sources: Sequence[str] = ()) -> str:
 
     Args:
       dataset: Folder or URI.
-      sources: Folders, archives or URIs. Rejected inputs that lie below one of them are shown with a picture; no file
-        outside the dataset is read else, whatever the dataset names.
+      sources: Folders, archives or URIs. Rejected inputs below one of them are shown with a picture. No other file
+        outside the dataset is read, even if the dataset names it.
 
     Raises:
       ValueError: There is no complete dataset, or its index is damaged.
     """
     manifest = complete_manifest(dataset)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Pillow's, of odd metadata in what was rejected
+        warnings.simplefilter("ignore")  # of Pillow, about odd metadata in rejected inputs
         page = render(manifest, sources)
     with create(manifest.path, REPORT_NAME) as file:
         file.write(page.encode("utf-8", "replace"))
@@ -69,8 +69,8 @@ def write_report(dataset: str, sources: Sequence[str] = ()) -> str:
 
 
 def render(manifest: Manifest, sources: Sequence[str] = ()) -> str:
-    """Returns the page."""
-    # Names of files and classes are whatever a stranger wrote: everything is escaped, and no script would run.
+    """Returns the page as HTML; see write_report() for `sources`."""
+    # Names of files and classes come from untrusted sources: everything is escaped, so that no script can run.
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -109,10 +109,10 @@ class ClassRow(NamedTuple):
     """One class.
 
     Attributes:
-      label: 0-based.
-      name: The class's.
-      num_examples: In all splits.
-      bars: For each split that is shown, (examples, percent of the split's largest class).
+      label: Class index, 0-based.
+      name: Name of the class.
+      num_examples: Number of examples in all splits.
+      bars: (number of examples, percent of the split's largest class) for each split that is shown.
     """
 
     label: int
@@ -122,7 +122,7 @@ class ClassRow(NamedTuple):
 
 
 def chosen_classes(totals: Sequence[int], limit: int) -> list[int]:
-    """Returns all labels in order, or of more than `limit` classes the largest and the smallest, by size."""
+    """Returns all labels in order; of more than `limit` classes only the largest and the smallest, largest first."""
     if len(totals) <= limit:
         return list(range(len(totals)))
     ordered = sorted(range(len(totals)), key=lambda label: (-totals[label], label))
@@ -142,10 +142,10 @@ class ShardRow(NamedTuple):
     """The shards of one split.
 
     Attributes:
-      split: Name.
-      sizes: Bytes, sorted.
-      marks: Where they lie between 0 and the largest shard of all, in percent.
-      aim: Where --shard_size lies; None if the split was cut into a given number of shards.
+      split: Name of the split.
+      sizes: Sizes of the shards in bytes, sorted.
+      marks: Positions of these sizes between 0 and the largest shard or aim of all splits, in percent.
+      aim: Position of --shard_size, likewise; None if the split was cut into a given number of shards.
     """
 
     split: str
@@ -168,9 +168,9 @@ def _shard_rows(manifest: Manifest, shown: dict[str, Split]) -> list[ShardRow]:
 def _class_examples(
     manifest: Manifest, columns: Columns, totals: Sequence[int]
 ) -> list[tuple[str, int, list[Example]]]:
-    """Returns (class, its examples in all, some of them) for the classes that are shown."""
+    """Returns (class, number of its examples, some of them) for the classes that are shown."""
     chosen = {
-        label: np.flatnonzero(columns.labels == label)[:MAX_EXAMPLES].tolist()  # their order is by hash already
+        label: np.flatnonzero(columns.labels == label)[:MAX_EXAMPLES].tolist()  # records are already ordered by a hash
         for label in chosen_classes(totals, MAX_EXAMPLE_CLASSES)
     }
     examples = read_examples(manifest, columns, itertools.chain.from_iterable(chosen.values()))

@@ -1,7 +1,8 @@
-"""DATASET/rejected.jsonl as it is shown: every reason with its count, what it means, and some of its inputs.
+"""Rejected inputs in the report: for every reason its count, its meaning, and some of its inputs.
 
-The file is read line by line, as it may be as long as the list of inputs. It may come from a stranger, as any file of a
-dataset, and names files by path: pictures are made of those alone that lie below folders that the user has named.
+The file DATASET/rejected.jsonl is read line by line, as it may be as long as the list of inputs. Like any file of a
+dataset, it may come from an untrusted source, and it names files by path: only files below folders that the user has
+named are read for pictures.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from beam_pipelines.images.rejection_reasons import REASONS, Reason
 from beam_pipelines.report.thumbnails import Thumbnail, of_sources
 from tpu_input.dataset_format.records import Manifest
 
-MAX_SHOWN = 6  # inputs of each reason
+MAX_SHOWN = 6  # inputs per reason
 _UNKNOWN = Reason("This version of jpeg2tpu does not know this reason.", "See the details.")
 
 
@@ -27,10 +28,11 @@ class Rejections:
     """The inputs that were rejected for one reason.
 
     Attributes:
-      code: The reason's.
-      count: Inputs.
-      reason: What it means and what to do.
-      examples: Some of them, spread over the alphabet, with a picture where their source may and can still be read.
+      code: Code of the reason.
+      count: Number of inputs.
+      reason: Meaning and advice.
+      examples: Some of the inputs, spread over the alphabet, each with a picture if its source may be read and still
+        can be.
     """
 
     code: str
@@ -43,11 +45,11 @@ def read_rejected(manifest: Manifest, sources: Sequence[str] = ()) -> list[Rejec
     """Returns all reasons that occur in a dataset, the most frequent first.
 
     Args:
-      manifest: The dataset's.
-      sources: Folders, archives or URIs; of the inputs, those that lie below one of them are read for a picture.
+      manifest: Manifest of the dataset.
+      sources: Folders, archives or URIs; only inputs below one of them are read for a picture.
 
     Raises:
-      ValueError: A line of rejected.jsonl is none.
+      ValueError: A line of rejected.jsonl is invalid.
     """
     shown = _spread(read_lines(manifest.path), manifest.num_rejected)
     ordered = sorted(manifest.num_rejected.items(), key=lambda item: (-item[1], item[0]))
@@ -62,15 +64,15 @@ def read_rejected(manifest: Manifest, sources: Sequence[str] = ()) -> list[Rejec
     ]
 
 
-_MAX_LINE_BYTES = 1 << 20  # paths have 4 KiB
+_MAX_LINE_BYTES = 1 << 20  # paths have at most 4 KiB
 
 
 def read_lines(dataset: str) -> Iterator[Rejection]:
-    """Yields what a dataset's rejected.jsonl lists, nothing where there is none.
+    """Yields the lines of a dataset's rejected.jsonl, nothing if there is no such file.
 
     Raises:
-      ValueError: A line is none of such a file.
-      OSError: It cannot be read.
+      ValueError: A line is invalid.
+      OSError: The file cannot be read.
     """
     path = f"{dataset}/{REJECTED_NAME}"
     if not storage.exists(path):
@@ -101,7 +103,7 @@ def _spread(lines: Iterable[Rejection], counts: dict[str, int]) -> dict[str, lis
 
 def _pictured(lines: list[Rejection], sources: Sequence[str]) -> list[str]:
     """Returns the URI of each line that may be read for a picture, else ""."""
-    # What stands for a line without an image is the list itself.
+    # The URI of a bad line is the list itself, as the line names no image.
     return [
         line.uri if line.reason != "bad_line" and any(_lies_below(line.uri, source) for source in sources) else ""
         for line in lines
@@ -109,7 +111,7 @@ def _pictured(lines: list[Rejection], sources: Sequence[str]) -> list[str]:
 
 
 def _lies_below(uri: str, source: str) -> bool:
-    """Returns whether an absolute path or URI names `source`, a part of it, or a file in it, links followed."""
+    """Returns whether an absolute path or URI is `source`, a part of it, or a file in it, after resolving links."""
     path = storage.whole(uri)
     if storage.is_uri(source):
         return posixpath.normpath(path) == path and f"{path}/".startswith(f"{source}/")

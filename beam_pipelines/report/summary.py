@@ -1,4 +1,4 @@
-"""What a dataset holds, in a few lines: splits, what was encoded again, what else is counted, what was rejected."""
+"""Summary of a dataset in a few lines: splits, re-encoded images, other findings, rejected inputs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from beam_pipelines.images.check import GPS_POSITION, IGNORED_PROFILE, UNUSABLE_
 from tpu_input.command_line import print_line
 from tpu_input.dataset_format.records import Manifest
 
-NOTED = {  # what is counted beside what was encoded again: what follows "N images"
+NOTED = {  # findings that are counted in addition to re-encoded images: the text after "N images"
     GPS_POSITION: "carry one in the bytes that are stored; --reencode=all stores pixels alone",
     UNUSABLE_PROFILE: "have one that is damaged or of another kind of image; their colors are taken for sRGB",
     IGNORED_PROFILE: "are in other colors than sRGB and were left so, as --color_profiles=ignore says",
@@ -15,7 +15,7 @@ NOTED = {  # what is counted beside what was encoded again: what follows "N imag
 
 
 def print_summary(manifest: Manifest) -> None:
-    """Prints a line for each split, then what was encoded again, what else is counted, and what was rejected."""
+    """Prints one line per split, then the counts of re-encoded images, other findings and rejected inputs."""
     for name, split in manifest.splits.items():
         sizes = [shard.num_bytes for shard in split.shards]
         without = [manifest.classes[label] for label, count in enumerate(split.class_counts) if not count]
@@ -43,14 +43,14 @@ def print_summary(manifest: Manifest) -> None:
 
 
 def _most(counts: dict[str, int], limit: int = 8) -> str:
-    """Returns the largest counts by name, the largest first."""
+    """Returns text with the `limit` largest counts and their names, the largest first."""
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     more = f" and {len(ordered) - limit} rarer kinds" if len(ordered) > limit else ""
     return ", ".join(f"{name} {count:,}" for name, count in ordered[:limit]) + more
 
 
 def size(num_bytes: int) -> str:
-    """Returns bytes as a person reads them, e.g. "98.2 MB"."""
+    """Returns a number of bytes as readable text, e.g. "98.2 MB"."""
     for unit, unit_bytes in (("GB", 1000**3), ("MB", 1000**2), ("KB", 1000)):
         if num_bytes >= unit_bytes:
             return f"{num_bytes / unit_bytes:.3g} {unit}"

@@ -1,6 +1,6 @@
-"""Small pictures for a page: bytes of an image file ──decode, shrink──▶ Thumbnail.
+"""Thumbnails for the report: bytes of an image file ──decode, shrink──▶ Thumbnail.
 
-What is damaged is shown as far as it can be decoded: the rest of a truncated photograph stays grey or black.
+Damaged images are shown as far as they can be decoded: the rest of a truncated photograph stays grey or black.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from beam_pipelines import storage
 from tpu_input.dataset_format.decode_limits import MAX_PIXELS, too_slow
 from tpu_input.dataset_format.orientation import FORMATS
 
-SIDE = 96  # pixels; with _QUALITY 3 KB of a photograph, and 6 KB of noise, the worst there is
+SIDE = 96  # pixels; with _QUALITY, a photograph takes 3 KB, and noise, the worst case, 6 KB
 _QUALITY = 75
 SAMPLE_SIDE = 32  # pixels; see near_duplicates.py
-_MAX_PIXELS = 40_000_000  # decoded at once; JPEGs of any size come down to that by libjpeg's scaling
-_MAX_BYTES = 64 << 20  # of a rejected file that is read once more
+_MAX_PIXELS = 40_000_000  # most pixels decoded; libjpeg's scaling reduces larger JPEGs first
+_MAX_BYTES = 64 << 20  # largest rejected file that is read for a thumbnail
 READS_IN_FLIGHT = 16
 
 
 class Thumbnail(NamedTuple):
-    """A picture.
+    """A small picture.
 
     Attributes:
       uri: A data: URI of a JPEG.
       width: Pixels, at most SIDE.
       height: Pixels, at most SIDE.
-      sample: [1024] float32, the grey values of the picture squeezed into 32 x 32.
+      sample: [1024] float32, the grey values of the picture resized to 32 x 32.
     """
 
     uri: str
@@ -45,7 +45,11 @@ class Thumbnail(NamedTuple):
 
 
 def thumbnail(data: bytes) -> Thumbnail | None:
-    """Returns a picture of what `data` shows, as far as it can be decoded; None if nothing can."""
+    """Returns a thumbnail of the image in `data`, as far as it can be decoded.
+
+    Returns:
+      The thumbnail, or None if the image cannot be opened, or is too large or too slow to decode.
+    """
     try:
         image = Image.open(io.BytesIO(data), formats=FORMATS)
         if too_slow(image, data, MAX_PIXELS):
@@ -53,29 +57,29 @@ def thumbnail(data: bytes) -> Thumbnail | None:
         image.draft(None, (2 * SIDE, 2 * SIDE))
         if image.width * image.height > _MAX_PIXELS:
             return None
-        with contextlib.suppress(OSError, SyntaxError):  # what a decoder that meets the end or damage has done, stays
+        with contextlib.suppress(OSError, SyntaxError):  # pixels decoded before the end or damage remain
             image.load()
-        image.tile = []  # or else the next step would begin again
+        image.tile = []  # otherwise the next step would decode again
         upright = ImageOps.exif_transpose(image).convert("RGB")
         sample = np.asarray(upright.convert("L").resize((SAMPLE_SIDE, SAMPLE_SIDE), Image.Resampling.BOX))
         upright.thumbnail((SIDE, SIDE))
         buffer = io.BytesIO()
         upright.save(buffer, "JPEG", quality=_QUALITY)
-    except Exception:  # whatever damaged files provoke in Pillow's decoders
+    except Exception:  # damaged files cause exceptions of many types in Pillow
         return None
     uri = f"data:image/jpeg;base64,{base64.b64encode(buffer.getvalue()).decode()}"
     return Thumbnail(uri, upright.width, upright.height, sample.astype(np.float32).ravel())
 
 
 def of_source(uri: str) -> Thumbnail | None:
-    """Returns a picture of a source, if it is still there and can be decoded at least in part."""
+    """Returns a thumbnail of a source; None if it no longer exists, is too large, or cannot be decoded even in part."""
     try:
         return thumbnail(storage.read_bytes(uri)) if 0 < storage.file_bytes(uri) <= _MAX_BYTES else None
-    except Exception:  # whatever a filesystem raises for an object that it cannot deliver
+    except Exception:  # filesystems raise many types for an object that they cannot read
         return None
 
 
 def of_sources(uris: Iterable[str]) -> list[Thumbnail | None]:
-    """Returns a picture of each source, in order."""
+    """Returns the thumbnail of each source, in order; see of_source()."""
     with ThreadPoolExecutor(READS_IN_FLIGHT) as pool:
         return list(pool.map(of_source, uris))

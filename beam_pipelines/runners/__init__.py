@@ -1,1 +1,1 @@
-"""Where the pipelines run: checks before a launch, the wheel for workers, progress."""
+"""Execution of the pipelines: checks before a launch, the wheel for workers, errors and progress."""

@@ -1,4 +1,4 @@
-"""Runs a pipeline; what a step says to the user reaches the user as the step said it."""
+"""Execution of a pipeline: errors meant for the user are re-raised as ValueError or OSError with the step's message."""
 
 from __future__ import annotations
 
@@ -12,28 +12,29 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from tpu_input.command_line import Terminated
 
-# Beam adds the step's name, and where an error type takes more than a message makes a RuntimeError of it.
+# Beam appends the name of the step to the message. If the constructor of an error type needs more than a message, Beam
+# raises a RuntimeError instead.
 _STEP = re.compile(r" \[while running '[^']*'\]")
 _MEANT_FOR_USERS = re.compile(
     r"^(?:\w+\.)*(ValueError|OSError|\w*IOError|PermissionError|FileExistsError|Unavailable|Changed|\w*DirectoryError|FileNotFoundError|RetryError|NotFound|"
     r"Forbidden|Unauthorized|\w*CredentialsError|RefreshError|TransportError|HttpError): (.*)$"
 )
 
-# What runners that only submit a job say of it.
+# Messages of runners that submit a job to an engine, for a failed job.
 _FAILED_JOB = re.compile(r"(?:failed in state \w+|pipeline failed\. State: \w+, Error):\s*(.*)")
 
 
 @contextlib.contextmanager
 def pipeline(options: PipelineOptions) -> Iterator[beam.Pipeline]:
-    """Builds a pipeline in its body, then runs it to its end.
+    """Context manager: yields a pipeline, to which the body adds steps, then runs it and waits until it is done.
 
     Raises:
-      ValueError: A step refused what it was given.
-      OSError: A step could not read or write.
+      ValueError: A step raised ValueError, for an invalid input.
+      OSError: A step could not read or write, or the engine's job failed.
     """
     try:
-        # A copy, for a portable runner takes its own name out of the options: with an older Beam the next pipeline of
-        # the same options would run on this machine.
+        # A copy, because portable runners remove their name from the options. With an older Beam, the next pipeline
+        # with the same options would then run on this machine.
         with beam.Pipeline(options=copy.deepcopy(options)) as built:
             yield built
     except ValueError as error:
@@ -48,12 +49,15 @@ def pipeline(options: PipelineOptions) -> Iterator[beam.Pipeline]:
 
 
 def _raise_as_said(error: Exception) -> None:
-    """Raises what a step has raised, if an engine's error tells, or that the engine's job failed."""
+    """Raises the error of a step that an engine's error quotes, else OSError if it says that the job failed.
+
+    Returns if the text of the error matches neither.
+    """
     text = _STEP.sub("", str(error)).strip()
     lines = text.splitlines() or [""]
     if lines[-1].startswith("KeyboardInterrupt"):
         raise KeyboardInterrupt from error
-    if lines[-1] == f"{Terminated.__module__}.{Terminated.__qualname__}":  # as a traceback ends
+    if lines[-1] == f"{Terminated.__module__}.{Terminated.__qualname__}":  # the last line of a traceback
         raise Terminated from error
     said = next(filter(None, map(_MEANT_FOR_USERS.match, reversed(lines))), None)
     if said:

@@ -1,9 +1,9 @@
-"""Engines that run the pipelines elsewhere: what one lacks is said at once, and its workers are given this package.
+"""Checks before a launch on another engine (Dataflow, Flink, Spark, portable), and packaging for its workers.
 
-    --runner and Beam's flags ──check──▶ PipelineOptions ──pack──▶ the same, and a wheel among its extra_packages
+    --runner and Beam's flags ──check──▶ PipelineOptions ──pack──▶ the same, with a wheel in extra_packages
 
-Beam finds most of this out late: after a minute of waiting for a job server, or in the log of a worker that cannot read
-a file of the machine that launched it.
+Beam itself reports most of these mistakes late: after waiting a minute for a job server, or in the log of a worker that
+cannot read a file of the launching machine.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ from beam_pipelines import storage
 from beam_pipelines.runners.wheel import write_wheel
 
 _ELSEWHERE = ("dataflow", "flink", "spark", "portable")
-# Workers that are started on machines of the user's, with what is installed and mounted there. All others are
-# containers, which have neither our package nor any file of this machine.
+# Environment types of workers that run on the user's machines, and use the packages and files there. All other workers
+# are containers, which have neither this package nor the files of this machine.
 _BESIDE_THE_FILES = ("LOOPBACK", "PROCESS", "EXTERNAL")
 _CONNECT_SECONDS = 5.0
 
 
 def name_of(options: PipelineOptions) -> str:
-    """Returns "dataflow", "flink", "spark" or "portable"; "" for a runner of this process."""
+    """Returns "dataflow", "flink", "spark" or "portable"; "" for a runner within this process."""
     runner = str(options.view_as(beam_flags.StandardOptions).runner or "").rpartition(".")[2].lower()
     name = runner.removesuffix("runner")
     return name if name in _ELSEWHERE else ""
 
 
 def check(options: PipelineOptions, paths: Sequence[str]) -> None:
-    """Refuses what would fail after the launch.
+    """Checks flags, job server and paths for mistakes that would otherwise fail after the launch.
 
     Args:
-      options: The runner, and what it needs.
+      options: The Beam runner and its options.
       paths: Inputs and output of the conversion.
 
     Raises:
-      ValueError: The engine cannot be reached, or its workers cannot reach the files.
+      ValueError: A flag is unknown or missing, the engine cannot be reached, or its workers cannot reach the files.
     """
     engine = name_of(options)
-    if engine in ("", "dataflow"):  # the job servers of others take flags that Beam's Python does not know
+    if engine in ("", "dataflow"):  # other job servers accept flags that Beam's Python does not know
         _check_flags(options)
     if engine:
         {"dataflow": _check_dataflow, "portable": _check_portable}.get(engine, _check_jar)(options)
@@ -58,7 +58,9 @@ def check(options: PipelineOptions, paths: Sequence[str]) -> None:
 
 
 def check_writable(options: PipelineOptions) -> list[str]:
-    """Returns where Dataflow will leave files, having left one there and deleted it; none for other engines.
+    """Writes and deletes a small file in each place where Dataflow will store files; returns these places.
+
+    For other engines there are none.
 
     Raises:
       ValueError: A small file cannot be written there.
@@ -71,7 +73,7 @@ def check_writable(options: PipelineOptions) -> list[str]:
         try:
             with storage.create(probe) as file:
                 file.write(b"may be deleted")
-        except Exception as error:  # whatever a client raises for want of a bucket, of credentials, of permission
+        except Exception as error:  # the type depends on the client: no bucket, no credentials or no permission
             raise ValueError(f"--{flag}={place} cannot be written: {_line(error)}") from error
         storage.delete([probe])
     return sorted(set(places.values()))
@@ -79,7 +81,10 @@ def check_writable(options: PipelineOptions) -> list[str]:
 
 @contextlib.contextmanager
 def packed(options: PipelineOptions) -> Iterator[None]:
-    """Lets workers in containers install this package, from a wheel that is there for the duration of the body."""
+    """Context manager: adds a wheel of this package to the options, for workers in containers to install.
+
+    The wheel is a temporary file that is deleted at the end of the body.
+    """
     if not name_of(options) or _is_beside_the_files(options):
         yield
         return
@@ -90,7 +95,7 @@ def packed(options: PipelineOptions) -> Iterator[None]:
 
 
 def _check_flags(options: PipelineOptions) -> None:
-    """Refuses flags that nobody knows, which Beam would drop without a word."""
+    """Raises ValueError for unknown flags, which Beam would ignore silently."""
     known = PipelineOptions([]).get_all_options()
     for flag in sorted(options.get_all_options(retain_unknown_options=True).keys() - known.keys()):
         close = difflib.get_close_matches(flag, known, n=1)
@@ -122,7 +127,7 @@ def _check_portable(options: PipelineOptions) -> None:
 
 
 def _check_jar(options: PipelineOptions) -> None:
-    """Refuses a Flink or Spark runner whose job server is neither running nor can be started."""
+    """Raises ValueError if the job server of a Flink or Spark runner neither runs nor can be started."""
     engine = name_of(options).capitalize()
     if options.view_as(beam_flags.PortableOptions).job_endpoint:
         _check_portable(options)
@@ -135,7 +140,7 @@ def _check_jar(options: PipelineOptions) -> None:
         raise ValueError(f"--{engine.lower()}_job_server_jar={jar} does not exist (docs/clusters.md)")
     try:
         server = _job_server(options)
-        server.local_jar(server.path_to_jar())  # fetches it, if it is a released one and not here yet
+        server.local_jar(server.path_to_jar())  # downloads the jar of a released Beam unless it is cached
     except (ValueError, RuntimeError, OSError) as error:
         raise ValueError(
             f"{engine}Runner has no job server: {_line(error)}; download the one of this Beam from Maven Central and "
@@ -180,17 +185,17 @@ def _jar(options: PipelineOptions) -> str:
 
 
 def _submits_jar(options: PipelineOptions) -> bool:
-    """Returns whether the job goes to a cluster as a jar, through its REST interface, without a job server."""
+    """Returns whether the job is submitted as a jar through the cluster's REST API, without a job server."""
     if name_of(options) == "flink":
         return bool(options.view_as(beam_flags.FlinkRunnerOptions).flink_submit_uber_jar)
     return bool(options.view_as(beam_flags.SparkRunnerOptions).spark_submit_uber_jar)
 
 
 def _is_beside_the_files(options: PipelineOptions) -> bool:
-    """Returns whether workers are started where this package is installed and local files may be mounted."""
+    """Returns whether workers run on machines that have this package and may have mounted the local files."""
     portable = options.view_as(beam_flags.PortableOptions)
     if name_of(options) in ("flink", "spark") and not portable.environment_type and not portable.job_endpoint:
-        return _master(options).startswith(("[", "local"))  # Beam runs its engine, and workers, on this machine
+        return _master(options).startswith(("[", "local"))  # Beam starts the engine and its workers on this machine
     return name_of(options) != "dataflow" and (portable.environment_type or "").upper() in _BESIDE_THE_FILES
 
 
@@ -204,5 +209,5 @@ def _check_paths(options: PipelineOptions, paths: Sequence[str]) -> None:
 
 
 def _line(error: BaseException) -> str:
-    """Returns what an error says, on one line."""
+    """Returns the message of an error in one line, or the name of its type if it has none."""
     return " ".join(str(error).split()) or type(error).__name__

@@ -1,4 +1,4 @@
-"""How far a conversion is: Beam counters on any runner, and a bar on a terminal where this machine does the work."""
+"""Progress of a conversion: Beam counters on any runner, and a bar on a terminal if this machine does the work."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 
 from tqdm import tqdm
 
-_bars: list[_Bar] = []  # the one that is shown; the writer may run where there is none
+_bars: list[_Bar] = []  # the bar that is shown, if any: writers may run in processes without one
 
 
 def is_wanted() -> bool:
-    """Returns whether somebody looks: whether stderr is a terminal."""
+    """Returns whether to show a progress bar: whether stderr is a terminal."""
     return sys.stderr.isatty()
 
 
@@ -29,20 +29,20 @@ def count(num_bytes: int, written: bool) -> None:
 
 @functools.cache
 def _counter(name: str) -> Any:
-    from apache_beam.metrics.metric import Metrics  # here, as processes that need a bar's numbers have no Beam
+    from apache_beam.metrics.metric import Metrics  # imported here, as processes that only use the bar do not need Beam
 
     return Metrics.counter("jpeg2tpu", name)
 
 
 def show(num_inputs: int, num_rejected: int, num_bytes: int) -> None:
-    """Shows how much is done in all."""
+    """Shows the given totals on the bar, if there is one."""
     for bar in _bars:
         bar.show(num_inputs, num_rejected, num_bytes)
 
 
 @contextlib.contextmanager
 def shown(num_inputs: int) -> Iterator[None]:
-    """Shows a bar of so many inputs on stderr, if that is a terminal."""
+    """Context manager: shows a bar for `num_inputs` inputs on stderr during its body, if that is a terminal."""
     if not is_wanted():
         yield
         return
@@ -62,7 +62,7 @@ class _Bar:
     def show(self, num_inputs: int, num_rejected: int, num_bytes: int) -> None:
         more, self.num_inputs = num_inputs - self.num_inputs, num_inputs
         self.num_rejected, self.num_bytes = num_rejected, num_bytes
-        if self._bar.update(more):  # has just been drawn
+        if self._bar.update(more):  # True if the bar was redrawn
             rate = num_bytes / 1e6 / max(time.monotonic() - self._start, 1e-3)
             self._bar.set_postfix_str(f"{rate:.0f} MB/s, {num_rejected} rejected", refresh=False)
 

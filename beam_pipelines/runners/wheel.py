@@ -1,9 +1,9 @@
-"""The package as a wheel, made of what is installed, for the workers of an engine to install.
+"""Wheel of this package, built from the installed files, which the workers of an engine install.
 
     installed jpeg2tpu (from a wheel, an sdist, or editable) ──▶ FOLDER/jpeg2tpu-VERSION-py3-none-any.whl
 
-Beam would build an sdist from a setup.py, which an installed package no longer has, and would build it again on every
-worker. A wheel is an archive of the modules beside their metadata, which are all here
+Beam would build an sdist from setup.py, which an installed package does not have, and each worker would build it again.
+A wheel is an archive of the modules and their metadata, all of which are installed
 (https://packaging.python.org/en/latest/specifications/binary-distribution-format/), and is installed by unpacking it.
 """
 
@@ -22,7 +22,9 @@ _WHEEL = "Wheel-Version: 1.0\nGenerator: jpeg2tpu\nRoot-Is-Purelib: true\nTag: p
 
 
 def write_wheel(folder: str) -> str:
-    """Writes the wheel into `folder`; returns its path. The same modules give the same bytes, which engines cache.
+    """Writes the wheel into `folder`; returns its path.
+
+    The build is deterministic: the same modules give the same bytes, so that engines can cache the wheel.
 
     Raises:
       ValueError: jpeg2tpu runs from a source tree without being installed.
@@ -54,7 +56,9 @@ def _modules(installed: importlib.metadata.Distribution) -> Iterator[tuple[str, 
 
 
 def _metadata(installed: importlib.metadata.Distribution, info: str) -> Iterator[tuple[str, bytes]]:
-    metadata = installed.read_text("METADATA") or installed.read_text("PKG-INFO")  # as a source tree's egg-info has it
+    metadata = installed.read_text("METADATA") or installed.read_text(
+        "PKG-INFO"
+    )  # PKG-INFO: name of the file in the egg-info of a source tree
     for name, text in (
         ("METADATA", metadata),
         ("top_level.txt", installed.read_text("top_level.txt")),

@@ -1,1 +1,1 @@
-"""Inputs as rows: one file for each kind of input, and reading ahead."""
+"""Inputs as rows: one module per kind of input, and reading ahead of the images."""

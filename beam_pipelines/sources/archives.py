@@ -1,10 +1,11 @@
-"""What a .tar holds, read in place: each member's name and which bytes of the archive are its own.
+"""Members of .tar archives, read in place: the name of each member and its byte range in the archive.
 
-An archive inside an archive counts as a folder, so ImageNet's tar of tars reads as synset folders.
+An archive inside an archive counts as a folder, so ImageNet's tar of tars is read as synset folders.
 
-An archive may come from a stranger, and tarfile believes what a header claims: it would read, or jump over, as many
-bytes as the header says. So here a tar has an end that no read passes, headers have a size that they may not exceed,
-and a member that claims more than the archive holds is an error of the archive: nothing behind it can be found.
+An archive may come from an untrusted source, and tarfile does not validate the sizes in headers: it would read, or seek
+over, as many bytes as a header claims. This module therefore never reads beyond the end of a tar, limits the size of
+headers, and treats a member that claims more bytes than the archive has as an error of the archive, because the members
+after it cannot be found.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from typing import IO, NamedTuple, cast
 
 from beam_pipelines import storage
 
-_MAX_DEPTH = 8  # archives in archives; ImageNet's has two
-_MAX_HEADER_BYTES = 1 << 20  # of one member with its extended headers; attributes of 64 KiB each are the largest
+_MAX_DEPTH = 8  # levels of nested archives; ImageNet's has two
+_MAX_HEADER_BYTES = 1 << 20  # per member, with its extended headers; the largest are attributes of 64 KiB each
 _PIECE_BYTES = 1 << 20
-# tarfile looks for numbers in an extended header in a time that grows with the square of their digits. A file's name
-# has 255 characters at most, a size 20 digits.
+# tarfile parses a number in an extended header in time quadratic in its digits, so numbers of 256 digits or more are
+# refused. A file's name has at most 255 characters, a size 20 digits.
 _ENDLESS_NUMBER = re.compile(rb"\d{256}")
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 
@@ -30,12 +31,12 @@ class Member(NamedTuple):
     """One file of an archive, or of a folder.
 
     Attributes:
-      path: Within its archive or folder.
-      uri: Of its bytes; "" for a file of a folder.
-      num_bytes: Its size; -1 for a link that leads to no file.
-      number: Which of several members with one path counts: the smallest, which is that of the last.
+      path: Path within its archive or folder.
+      uri: URI of its bytes; "" for a file of a folder.
+      num_bytes: Its size; -1 for a link whose target is no file.
+      number: Precedence among members with the same path: the smallest number counts, which is that of the last member.
       fault: Why it cannot be an input, or "".
-      version: Of the whole archive, or of the file, as storage.look() tells it.
+      version: Version of the complete archive, or of the file, as returned by storage.look().
     """
 
     path: str
@@ -47,7 +48,7 @@ class Member(NamedTuple):
 
 
 def is_archive(uri: str) -> bool:
-    """Returns whether a file is a tar, whole or not, or a compressed file, which is refused by its name."""
+    """Returns whether a file is a tar, complete or not, or a compressed file, for which members() raises an error."""
     with storage.open_file(uri) as file:
         block = file.read(tarfile.BLOCKSIZE)
     return _is_header(block) or bool(_compression(block))
@@ -57,7 +58,7 @@ def members(archive: str) -> Iterator[Member]:
     """Yields every file of a .tar.
 
     Raises:
-      ValueError: It is no whole tar, or is compressed.
+      ValueError: It is no complete tar, or is compressed.
     """
     try:
         with storage.open_file(archive) as file:
@@ -70,8 +71,8 @@ def members(archive: str) -> Iterator[Member]:
 
 
 def _members(archive: str, file: IO[bytes], start: int, end: int, depth: int) -> Iterator[Member]:
-    """Yields the members of the tar that lies in these bytes of the archive."""
-    links: set[str] = set()  # names to which hard links lead
+    """Yields the members of the tar in the bytes `start` to `end` of the archive."""
+    links: set[str] = set()  # targets of hard links
     for member in _headers(file, start, end):
         name, first = _name(member), start + member.offset_data
         if member.islnk():
@@ -92,9 +93,9 @@ def _members(archive: str, file: IO[bytes], start: int, end: int, depth: int) ->
 
 
 def _linked(archive: str, file: IO[bytes], start: int, end: int, targets: set[str]) -> Iterator[Member]:
-    """Yields the hard links of a tar, each with the bytes of the member before it to which it leads.
+    """Yields the hard links of a tar, each with the bytes of its target, which is a member before it.
 
-    The headers are read a second time, so that only the members to which links lead are held in memory.
+    The headers are read a second time, so that only the targets of links are held in memory.
     """
     found: dict[str, tuple[int, int]] = {}  # name: (first byte, size)
     for member in _headers(file, start, end):
@@ -126,17 +127,17 @@ def _fault(name: str) -> str:
 
 
 def _headers(file: IO[bytes], start: int, end: int) -> Iterator[tarfile.TarInfo]:
-    """Yields the members of the tar in these bytes; each lies in them as a whole.
+    """Yields the members of the tar in these bytes; each lies completely within them.
 
     Raises:
-      tarfile.TarError: It is no tar, is cut off, goes on behind its end, or a header claims what cannot be.
+      tarfile.TarError: It is no tar, is truncated, continues after its end, or a header has an impossible value.
     """
     window = _Window(file, start, end)
     try:
         with tarfile.open(fileobj=cast(IO[bytes], window), mode="r:") as tar:
             before = -1
             while (member := tar.next()) is not None:
-                tar.members = []  # type: ignore[attr-defined]  # else a million headers stay in memory
+                tar.members = []  # type: ignore[attr-defined]  # or else a million headers stay in memory
                 window.begin_member()
                 has_bytes = member.isreg() and not member.issparse()
                 behind = max(tar.offset, member.offset_data + member.size * has_bytes)
@@ -148,12 +149,12 @@ def _headers(file: IO[bytes], start: int, end: int) -> Iterator[tarfile.TarInfo]
                 before = tar.offset
                 yield member
             _check_end(file, start + tar.offset, end)
-    except (ValueError, ArithmeticError, LookupError, RecursionError) as error:  # of a field that is no number, say
+    except (ValueError, ArithmeticError, LookupError, RecursionError) as error:  # e.g. from a field that is no number
         raise tarfile.ReadError(f"the headers at byte {start + window.tell()} cannot be read: {error}") from error
 
 
 class _Window:
-    """The bytes of a file in which a tar lies, as a file of which tarfile reads the headers."""
+    """File object over the bytes of a file that contain a tar, from which tarfile reads headers of limited size."""
 
     def __init__(self, file: IO[bytes], start: int, end: int) -> None:
         self._file, self._start, self._num_bytes, self._at = file, start, end - start, 0
@@ -163,7 +164,7 @@ class _Window:
             raise tarfile.ReadError(f"it is compressed with {kind}; unpack that first")
 
     def begin_member(self) -> None:
-        """Allows the headers of another member."""
+        """Resets the limit on the bytes of headers for the next member."""
         self._left = _MAX_HEADER_BYTES
 
     def tell(self) -> int:
@@ -189,7 +190,7 @@ class _Window:
 
 
 def _is_header(block: bytes) -> bool:
-    """Returns whether a tar may begin so; also one without members, which begins with the zeros of its end."""
+    """Returns whether a tar may begin with this block; a tar without members begins with the zeros of its end."""
     try:
         tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
     except tarfile.HeaderError as error:
@@ -198,16 +199,16 @@ def _is_header(block: bytes) -> bool:
 
 
 def _compression(block: bytes) -> str:
-    """Returns how a file that begins so is compressed; "" if it is not."""
+    """Returns the compression of a file that begins with this block; "" if it is not compressed."""
     kinds = [kind for magic, kind in _COMPRESSED.items() if block.startswith(magic)]
     return kinds[0] if kinds and not _is_header(block) else ""
 
 
 def _check_end(file: IO[bytes], at: int, end: int) -> None:
-    """Refuses a tar that goes on where tarfile takes it to end, as it does at any damaged header but the first.
+    """Checks that a tar ends at `at`, as tarfile takes any damaged header but the first as the end.
 
     Raises:
-      tarfile.ReadError: There is not at least one empty block at `at`, or something comes after it.
+      tarfile.ReadError: There is no empty block at `at`, or other bytes than zeros follow it.
     """
     file.seek(at)
     left, whole = end - at, end - at >= tarfile.BLOCKSIZE

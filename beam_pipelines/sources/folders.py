@@ -1,9 +1,9 @@
-"""What the folders of an input mean: classes, or splits with classes below them.
+"""Meaning of the folders of an input: classes, or splits with classes below them.
 
     Row ──add──▶ {(source's split, folder): Folder} ──read_folders──▶ Layout ──label_by_folder──▶ Row with label, split
 
-Folders are classes unless all of them are called as splits are. Where names leave it open, nothing is guessed: the
-input is refused with what was seen. A folder that is hidden, or that holds no image, is no class.
+Folders are classes unless all of them have names of splits. If the names are ambiguous, nothing is guessed: the input
+is refused with a message that lists the folders. A folder that is hidden, or that contains no image, is no class.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import apache_beam as beam
 from beam_pipelines.options import ConvertOptions
 from beam_pipelines.sources.rows import Row
 
-# Folders above the class folders that are splits, if there are no others.
+# Names of folders above the class folders: they are splits if all outermost folders have such names.
 SPLIT_FOLDERS = {
     "train": "train",
     "training": "train",
@@ -29,28 +29,29 @@ SPLIT_FOLDERS = {
     "test": "test",
     "testing": "test",
 }
-# "train2017", "seg_train", "training_set", "testset": a split's name as a word of its own, perhaps with one of these.
+# Matches "train2017", "seg_train", "training_set", "testset": a split's name as a separate word, possibly followed by
+# one of _THINGS.
 _THINGS = r"sets?|data|datasets?|images?|imgs?|photos?|pictures?|files?|folders?|splits?"
 _ABOUT_A_SPLIT = re.compile(rf"(.*?)(?<![a-z])({'|'.join(SPLIT_FOLDERS)})({_THINGS})?(?![a-z])(.*)", re.DOTALL)
 _SAYS_NOTHING = re.compile(rf"(?:[^a-z]|(?<![a-z])(?:{_THINGS})(?![a-z]))*", re.DOTALL)
-# What no image is called, so that a folder of nothing else is no class.
+# File names that no image has; a folder that contains only such files is no class.
 _NO_IMAGE = re.compile(
     r".*\.(jsonl?|txt|csv|tsv|xml|ya?ml|toml|ini|cfg|log|md|rst|html?|pdf|docx?|xlsx?|py|ipynb|sh|m|mat|np[yz]|h5|hdf5|"
     r"pkl|pickle|parquet|db|sqlite|zip|t?gz|bz2|xz|7z|rar|tfrecord|mp[34]|avi|mov|mkv|wav)",
     re.IGNORECASE | re.DOTALL,
 )
-_MAX_SHOWN = 6  # folders in a message
+_MAX_SHOWN = 6  # folders shown in a message
 
-Place = tuple[str, str, str]  # the source's split, the outermost folder, and if that is called as splits are, the next
+Place = tuple[str, str, str]  # source's split, outermost folder, next folder if the outermost has the name of a split
 
 
 class Folder(NamedTuple):
-    """What was seen of a folder.
+    """Counts of the inputs in a folder.
 
     Attributes:
       num_files: Inputs that are not rejected.
-      num_images: Those of them whose names do not say that they are something else.
-      example: The first of them.
+      num_images: Those of these inputs whose names may be names of images.
+      example: The first of these inputs.
     """
 
     num_files: int
@@ -58,19 +59,19 @@ class Folder(NamedTuple):
     example: str
 
     def plus(self, other: Folder) -> Folder:
-        """Returns what was seen of both."""
+        """Returns the sums of both."""
         return Folder(
             self.num_files + other.num_files, self.num_images + other.num_images, min(self.example, other.example)
         )
 
 
 class Layout(NamedTuple):
-    """What the folders mean.
+    """Meaning of the folders.
 
     Attributes:
       splits: Outermost folders that are splits.
-      without_images: Folders that would be classes, but hold no image.
-      remarks: What the user should know of it, a line each.
+      without_images: Folders that would be classes, but contain no image.
+      remarks: Remarks for the user, one line per remark.
     """
 
     splits: frozenset[str]
@@ -79,7 +80,7 @@ class Layout(NamedTuple):
 
 
 class FolderSurvey(beam.CombineFn):
-    """Row → {Place: Folder} of all rows whose class their folders tell."""
+    """CombineFn: Row → {Place: Folder}, over all rows whose class is given by their folders."""
 
     def __init__(self, options: ConvertOptions) -> None:
         self._options = options
@@ -111,31 +112,33 @@ def _add(folders: dict[Place, Folder], place: Place, folder: Folder) -> None:
 
 
 def is_split(folder: str) -> bool:
-    """Returns whether a folder is called as splits are, in capitals or not."""
+    """Returns whether a folder has the name of a split; case-insensitive."""
     return folder.lower() in SPLIT_FOLDERS
 
 
 def is_hidden(folder: str) -> bool:
-    """Returns whether a folder is none of the user's, as .git and .ipynb_checkpoints are not."""
+    """Returns whether a folder is hidden, such as .git and .ipynb_checkpoints, and thus no class folder."""
     return folder.startswith(".")
 
 
 def _folders(row: Row, options: ConvertOptions) -> list[str]:
     """Returns the folders of an input within its source."""
     folders = row.key.split("/")[:-1]
-    return folders[1:] if row.split and len(options.sources) > 1 else folders  # list_rows() puts the split before it
+    return folders[1:] if row.split and len(options.sources) > 1 else folders  # list_rows() prepends the split
 
 
 def read_folders(found: dict[Place, Folder], options: ConvertOptions) -> Layout:
-    """Returns what the folders of all sources mean.
+    """Returns the meaning of the folders of all sources.
 
     Raises:
-      ValueError: Names leave open which are splits and which are classes.
+      ValueError: It is ambiguous which folders are splits and which are classes.
     """
     splits: frozenset[str] = frozenset()
     for source in {place[0] for place in found}:
         tops: dict[str, Folder] = {}
-        nested: dict[str, bool] = defaultdict(lambda: True)  # whether a split's folder holds nothing but folders
+        nested: dict[str, bool] = defaultdict(
+            lambda: True
+        )  # whether a folder with the name of a split contains only folders
         for (of, top, below), folder in sorted(found.items()):
             if of == source:
                 tops[top] = tops[top].plus(folder) if top in tops else folder
@@ -155,9 +158,10 @@ def read_folders(found: dict[Place, Folder], options: ConvertOptions) -> Layout:
 
 
 def _unclear(tops: Collection[str], nested: dict[str, bool], classes: Collection[str]) -> dict[str, str]:
-    """Returns {folder: split that it seems to be} of those that may be splits or classes; nothing if all is clear.
+    """Returns {folder: split that it seems to be} of the ambiguous folders; {} if there are none.
 
-    One folder that is called so may be a class (a train among cars), unless it holds nothing but folders.
+    A single folder with the name of a split may be a class ("train" among classes of vehicles), unless it contains only
+    folders.
     """
     if classes and set(tops) <= set(classes):
         return {}
@@ -177,7 +181,7 @@ def _unclear(tops: Collection[str], nested: dict[str, bool], classes: Collection
 
 
 def _question(tops: dict[str, Folder], unclear: dict[str, str], source: str, options: ConvertOptions) -> str:
-    """Returns the message that asks which folders are what."""
+    """Returns the error message that asks which folders are splits and which are classes."""
     ordered = sorted(tops, key=lambda top: (top not in unclear, top))
     seen = ", ".join(f"{top}/ with {_count(tops[top])}" for top in ordered[:_MAX_SHOWN])
     seen += f" and {len(tops) - _MAX_SHOWN} more folders" if len(tops) > _MAX_SHOWN else ""
@@ -209,7 +213,7 @@ def _remarks(splits: frozenset[str], without_images: dict[str, Folder]) -> Itera
 
 
 def label_by_folder(row: Row, layout: Layout, options: ConvertOptions) -> Row:
-    """Returns the row with the label, and the split if its outermost folder is one, that its folders tell."""
+    """Returns the row with the label from its folders, and with the split if its outermost folder is one."""
     if row.label or row.reason:
         return row
     folders = _folders(row, options)

@@ -1,4 +1,4 @@
-"""Sources → rows: class folders and .tar archives of them; lists.py has the lists, archives.py what a tar holds."""
+"""Rows of sources: class folders and .tar archives of them. lists.py reads lists, archives.py the members of a tar."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ def list_rows(source: Source, options: ConvertOptions) -> Iterator[Row]:
     """Yields a Row for every file or member of the source, or for every line of a list.
 
     Raises:
-      ValueError: The source cannot be read as what it seems to be, or is of another split than a line of it says.
+      ValueError: The source cannot be read as the kind that its name indicates, or a line of a list names another split
+        than the source.
     """
     classes = frozenset(options.labels)
     listed = rows_of_list(source.path, classes) if source.is_list else _rows_of_files(source)
@@ -37,7 +38,7 @@ def list_rows(source: Source, options: ConvertOptions) -> Iterator[Row]:
 
 
 def check_source(source: Source) -> None:
-    """Refuses what is no source, in the driver, before anything runs.
+    """Checks a source in the driver, before the pipeline runs.
 
     Raises:
       ValueError: It does not exist, cannot be reached, or is a list without the columns needed.
@@ -63,7 +64,7 @@ def _rows_of_files(source: Source) -> Iterator[Row]:
         return
     labels = list(filter(None, read_names(source.label_list)))
     ordered = [_row_of_file(file) for file in sorted(files)]
-    # Were not there when the labels were listed.
+    # System files and hidden files were not there when the labels were listed, so they take no label.
     unlabelled = [row for row in ordered if row.reason == "system_file" or is_hidden(row.key)]
     images = [row for row in ordered if not (row.reason == "system_file" or is_hidden(row.key))]
     if len(labels) != len(images):
@@ -90,17 +91,17 @@ _SYSTEM_FILES = {".DS_Store", "Thumbs.db", "desktop.ini"}
 
 
 def _shown(name: str) -> str:
-    """Returns a name with the bytes spelled out that are not UTF-8."""
+    """Returns a name in which bytes that are not UTF-8 are written as \\x escapes."""
     return name.encode(errors="surrogateescape").decode(errors="backslashreplace")
 
 
 def _files(source: Source) -> Iterator[Member]:
-    """Yields every file of a folder or an archive, archives inside it opened."""
+    """Yields every file of a folder or an archive, including the members of archives inside it."""
     root = source.path
     if root.endswith(".tar"):
         shared = _shared_folder(root)
         if not source.split and is_split(shared.rstrip("/")):
-            shared = ""  # it says something
+            shared = ""  # it names a split, so it is kept in the path
         for member in archives.members(root):
             yield member._replace(path=member.path[len(shared) :])
         return
@@ -110,11 +111,11 @@ def _files(source: Source) -> Iterator[Member]:
             for member in archives.members(uri):
                 yield member._replace(path=f"{path[:-4]}/{member.path}")
         else:
-            yield Member(path, "", size, 0, version=version)  # locate() knows the URI
+            yield Member(path, "", size, 0, version=version)  # locate() sets the URI
 
 
 def _shared_folder(archive: str) -> str:
-    """Returns the folder above all class folders of an archive, as `tar cf flowers.tar flowers` makes it; or ""."""
+    """Returns the one folder above all class folders of an archive, as `tar cf flowers.tar flowers` adds it, or ""."""
     tops = set()
     for member in archives.members(archive):
         tops.add(member.path.partition("/")[0])

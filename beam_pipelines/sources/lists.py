@@ -1,7 +1,7 @@
-"""Lists → rows: .csv and .jsonl files of image,label[,split][,group]; and text files of a class name a line.
+"""Rows of lists: .csv and .jsonl files of image,label[,split][,group]; and text files with one class name per line.
 
-Nothing that a list says is left out: a column that is not understood, or that stands there twice, and a label that
-names no single class are refused, with the list and the line.
+No content of a list is silently ignored: an unknown or repeated column, and a label that is not a single class, raise
+an error that names the list and the line.
 """
 
 from __future__ import annotations
@@ -20,18 +20,22 @@ from beam_pipelines.sources.rows import Row
 
 COLUMNS = ("image", "label", "split", "group")
 _USAGE = "image,label[,split][,group]"
-_NAME_OF_COLUMN = re.compile(r"[A-Za-z][A-Za-z _-]*")  # and of hardly any image, which has an ending or a number
+_NAME_OF_COLUMN = re.compile(
+    r"[A-Za-z][A-Za-z _-]*"
+)  # hardly any image has such a name, without an extension or a number
 _FRACTION = re.compile(r"[+-]?(\d+\.\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(nan|inf|infinity)", re.IGNORECASE)
 _SEVERAL = re.compile(r".*[;|].*|\[.*\]|\{.*\}", re.DOTALL)
-_LINE_CHARACTERS = 1_000_000  # a path has 4,096 bytes; without a bound, a file that is no list would be one line
+_LINE_CHARACTERS = (
+    1_000_000  # a path has at most 4,096 bytes; a file that is no list may be a single line of any length
+)
 _NAMES_BYTES = 1 << 28  # 13 million lines of 20 letters
 
 
 def read_names(path: str) -> tuple[str, ...]:
-    """Returns the lines of a text file, without the mark that editors of Windows put before the first.
+    """Returns the lines of a text file, stripped, without the byte order mark that editors of Windows write.
 
     Raises:
-      ValueError: It is not UTF-8, or larger than such files are.
+      ValueError: It is not UTF-8, or has more than 2**28 bytes.
     """
     try:
         content = storage.read_bytes(path, most=_NAMES_BYTES).decode("utf-8-sig")
@@ -41,11 +45,11 @@ def read_names(path: str) -> tuple[str, ...]:
 
 
 def list_columns(path: str) -> list[str]:
-    """Returns the columns of a .csv: its header's, or image, label where it has none, as in tensorflow/tpu.
+    """Returns the columns of a .csv from its header, or image, label if it has no header, as in tensorflow/tpu.
 
     Raises:
-      ValueError: The header lacks a column, names one twice or one that is not understood; or there is none and the
-        lines have not two fields; or it is no CSV.
+      ValueError: The header lacks a required column, or has a repeated or unknown one; or there is no header and the
+        first line does not have two fields; or it is no CSV.
     """
     with _open_text(path) as text:
         _, first = next(_csv_lines(path, text), (0, []))
@@ -68,7 +72,7 @@ def list_columns(path: str) -> list[str]:
 
 
 def _is_header(first: list[str]) -> bool:
-    """Returns whether the first line of a .csv names columns: one that we know, or nothing that could be an image."""
+    """Returns whether the first line of a .csv is a header: it names a known column, or begins with no image's name."""
     names = [name.strip().casefold() for name in first]
     return any(name in COLUMNS for name in names) or bool(first and _NAME_OF_COLUMN.fullmatch(names[0]))
 
@@ -78,10 +82,10 @@ def rows_of_list(path: str, classes: Collection[str] = ()) -> Iterator[Row]:
 
     Args:
       path: The list.
-      classes: Class names that are known to be such, however they look.
+      classes: Known class names, which are accepted as labels without further checks.
 
     Raises:
-      ValueError: The list is none; or a line's label is no name and no whole number.
+      ValueError: The file is no list; or a label is neither a name nor a whole number.
     """
     with _open_text(path) as text:
         for number, fields in _json_lines(path, text) if path.endswith(".jsonl") else _csv_fields(path, text):
@@ -99,17 +103,17 @@ def _row(number: int, fields: dict[str, str], path: str, classes: Collection[str
     _check_label(number, label, path, classes)
     uri = image
     if not storage.is_uri(image):
-        image = posixpath.normpath(image)  # one file is one key, however it is spelled
+        image = posixpath.normpath(image)  # so that all spellings of a path give the same key
         uri = posixpath.join(posixpath.dirname(path), uri)
     row = Row(image, uri, label, fields.get("split", ""), fields.get("group", ""), number=number)
     return row if label else row.reject("no_label", f"line {number} names no label")
 
 
 def _check_label(number: int, label: str, path: str, classes: Collection[str]) -> None:
-    """Refuses a label that is no class: a measured value, or several classes in one.
+    """Checks that a label is a single class, not a measured value or several classes.
 
     Raises:
-      ValueError: It is one of these, and not among `classes`.
+      ValueError: It looks like a measured value or several classes, and is not among `classes`.
     """
     if label in classes:
         return
@@ -125,7 +129,7 @@ def _check_label(number: int, label: str, path: str, classes: Collection[str]) -
 
 
 def _is_text(value: str) -> bool:
-    """Returns whether UTF-8 can write it: not JSON's \\ud800 alone, which is half a character, nor escaped bytes."""
+    """Returns whether a text can be encoded as UTF-8: no lone surrogates, as of JSON's \\ud800 or of escaped bytes."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -134,15 +138,15 @@ def _is_text(value: str) -> bool:
 
 
 def _open_text(path: str) -> io.TextIOWrapper:
-    # A line that is not UTF-8 must not end the job, nor give names that nobody wrote: it is a bad one.
+    # surrogateescape: a line that is not UTF-8 must neither stop the job nor give altered names; it is a bad line.
     return io.TextIOWrapper(storage.open_file(path), encoding="utf-8-sig", errors="surrogateescape", newline="")
 
 
 def _lines(path: str, text: io.TextIOWrapper) -> Iterator[str]:
-    """Yields the lines of a list with their ends.
+    """Yields the lines of a list with their line ends.
 
     Raises:
-      ValueError: A line is longer than any of a list.
+      ValueError: A line has _LINE_CHARACTERS characters or more.
     """
     number = 0
     while line := text.readline(_LINE_CHARACTERS):
@@ -153,7 +157,7 @@ def _lines(path: str, text: io.TextIOWrapper) -> Iterator[str]:
 
 
 def _csv_fields(path: str, text: io.TextIOWrapper) -> Iterator[tuple[int, dict[str, str] | str]]:
-    """Yields (number, fields or what is wrong) of every line but the header and empty ones."""
+    """Yields (line number, fields or the problem) for every line except the header and empty lines."""
     columns = list_columns(path)
     for first, (number, fields) in enumerate(_csv_lines(path, text)):
         if not fields or (first == 0 and fields == columns):
@@ -165,12 +169,12 @@ def _csv_fields(path: str, text: io.TextIOWrapper) -> Iterator[tuple[int, dict[s
 
 
 def _csv_lines(path: str, text: io.TextIOWrapper) -> Iterator[tuple[int, list[str]]]:
-    """Yields (number, fields) of every line, which quotes may stretch over several.
+    """Yields (number of the first line, fields) for every row, which may have several lines if a field is quoted.
 
     Raises:
-      ValueError: Its quotes do not match: what belongs to which line from here on is a guess.
+      ValueError: Quotes do not match, so the bounds of the following rows are unknown.
     """
-    reader = csv.reader(_lines(path, text), strict=True)  # else a quote that is not closed takes in all lines after it
+    reader = csv.reader(_lines(path, text), strict=True)  # otherwise an open quote would swallow all lines after it
     number = 1
     try:
         for fields in reader:
@@ -183,17 +187,17 @@ def _csv_lines(path: str, text: io.TextIOWrapper) -> Iterator[tuple[int, list[st
 
 
 def _json_lines(path: str, text: io.TextIOWrapper) -> Iterator[tuple[int, dict[str, str] | str]]:
-    """Yields (number, fields or what is wrong) of every line that is not empty.
+    """Yields (line number, fields or the problem) for every line that is not empty.
 
     Raises:
-      ValueError: A line has a field that is not understood, twice, or neither text nor a whole number.
+      ValueError: A line has a field that is unknown, repeated, or neither text nor a whole number.
     """
     for number, line in enumerate(_lines(path, text), start=1):
         if not line.strip():
             continue
         try:
             pairs = json.loads(line, object_pairs_hook=_Pairs)
-        except (ValueError, RecursionError):  # nested a thousand times
+        except (ValueError, RecursionError):  # RecursionError: nested a thousand levels deep
             pairs = None
         yield number, _json_fields(f"{path!r}, line {number}:", pairs) if isinstance(pairs, _Pairs) else _NO_OBJECT
 
@@ -202,7 +206,7 @@ _NO_OBJECT = 'is no JSON object such as {"image": "1.jpg", "label": "cat"}'
 
 
 class _Pairs(list[tuple[str, Any]]):
-    """The fields of a JSON object as they stand there, also those that stand there twice."""
+    """Fields of a JSON object in their order, including repeated ones."""
 
 
 def _json_fields(where: str, pairs: _Pairs) -> dict[str, str]:
@@ -215,7 +219,7 @@ def _json_fields(where: str, pairs: _Pairs) -> dict[str, str]:
             f"{where} nothing would be stored of the field {unknown[0]!r}; leave it out, a line has {_USAGE}"
         )
     for name, value in fields.items():
-        optional = value is None and name != "label"  # an image that is missing is said as such
+        optional = value is None and name != "label"  # _row() reports a missing image
         if not optional and (isinstance(value, bool) or not isinstance(value, str | int)):
             shown = "null" if value is None else json.dumps(value)
             raise ValueError(

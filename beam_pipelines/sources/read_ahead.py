@@ -1,11 +1,11 @@
-"""Reading and decoding ahead, in order, in bounded memory.
+"""Prefetching of inputs: files are read and decoded ahead, in order, in bounded memory.
 
-    [Row] ──read, many in flight──▶ (Row, bytes) ──decode and more, a core each──▶ (Row, outcome or Rejected)
+    [Row] ──read, many in flight──▶ (Row, bytes) ──decode and more, one core each──▶ (Row, result or Rejected)
 
-Pillow decodes, hashlib hashes and files are read outside the GIL, so threads share a process well, up to a point: two
-that decode are 1.6 times as fast as one. A process for each core does better (conversion/shard_writing.py), and then
-decodes in the thread that writes. A read of an object store takes tens of milliseconds in which a core could decode
-dozens of images; many in flight hide that.
+Pillow, hashlib and file reads release the GIL, so threads run in parallel, but with limits: two threads that decode are
+1.6 times as fast as one. One process per core is faster (conversion/shard_writing.py), and then decodes in the thread
+that writes. A read from an object store takes tens of milliseconds, in which a core could decode dozens of images; many
+reads in flight hide this latency.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from beam_pipelines.images.check import Rejected
 from beam_pipelines.sources.rows import Row
 
 _READS_IN_FLIGHT = 64  # chunks
-_BYTES_IN_FLIGHT = 32 << 20  # of sources read ahead; one larger than that is read alone
-# Handing an image from thread to thread costs a tenth of decoding it, so small ones go together.
+_BYTES_IN_FLIGHT = 32 << 20  # of sources read ahead; a larger chunk is read alone
+# Passing an image between threads takes a tenth of the time of decoding it, so small images are passed in chunks.
 _CHUNK_ROWS = 8
 _CHUNK_BYTES = 1 << 20
 _IN = TypeVar("_IN")
@@ -31,7 +31,7 @@ Loaded = tuple[Row, bytes | Rejected]
 
 
 def num_cores() -> int:
-    """Returns how many of the machine's cores this process may use."""
+    """Returns the number of the machine's cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
@@ -40,12 +40,12 @@ def map_images(
     function: Callable[[int, Row, bytes], _OUT],
     num_decoders: int,
 ) -> Generator[tuple[Row, _OUT | Rejected], None, None]:
-    """Yields every row with function(its number, row, its bytes), or with why there is none, in order.
+    """Yields every row with function(its number, row, its bytes), or with the Rejected that explains why not, in order.
 
     Args:
-      rows: What to read.
+      rows: Rows to read.
       function: Decodes an image, or raises Rejected.
-      num_decoders: Threads that call it; with 1 it is the caller's own.
+      num_decoders: Number of threads that call `function`; with 1, the caller's thread calls it.
     """
 
     def check(number: int, row: Row, data: bytes | Rejected) -> tuple[Row, _OUT | Rejected]:
@@ -71,13 +71,13 @@ def map_images(
 
 
 def read_rows(rows: Iterable[Row]) -> Iterator[Loaded]:
-    """Yields every row with its bytes, or with why there are none, in order."""
+    """Yields every row with its bytes, or with the Rejected that explains why there are none, in order."""
     for chunk in _loaded_chunks(rows):
         yield from ((row, data) for _, row, data in chunk)
 
 
 def _loaded_chunks(rows: Iterable[Row]) -> Iterator[list[tuple[int, Row, bytes | Rejected]]]:
-    """Yields (number, row, its bytes or why there are none), some at a time."""
+    """Yields chunks of (number, row, its bytes or Rejected)."""
     with ThreadPoolExecutor(_READS_IN_FLIGHT) as readers:
         yield from _in_flight(readers, _read_chunk, _chunks(rows), _READS_IN_FLIGHT, _chunk_bytes)
 
@@ -108,22 +108,22 @@ def _read(row: Row) -> Loaded:
         data = storage.read_bytes(row.uri, row.version)
     except storage.Changed as error:
         raise storage.Changed(_changed([str(error)])) from error
-    except FileNotFoundError as error:  # it was there, or the row had a reason
+    except FileNotFoundError as error:  # it existed when listed, as otherwise the row has a reason
         raise storage.Changed(_changed([f"{row.uri!r} is gone"])) from error
-    except storage.Unavailable:  # nothing is wrong with the image, which the next run may get
+    except storage.Unavailable:  # the storage failed, not the file; a retry may succeed
         raise
     except MemoryError as error:
         raise _unavailable(row, "there is too little memory") from error
     except (OSError, ValueError) as error:
         return row, Rejected("unreadable", f"{type(error).__name__}: {error}")
-    # Of an object with Content-Encoding: gzip, Google's client returns what is in it.
+    # Google's client decompresses an object with Content-Encoding: gzip, so its size may differ.
     if len(data) != row.num_bytes and not row.uri.startswith("gs://"):
         raise storage.Changed(_changed([_resized(row, len(data))]))
     return row, data
 
 
 def changes(rows: Iterable[Row]) -> str:
-    """Returns which files of some rows are not what they were when they were listed; "" if none is to be seen."""
+    """Returns a message about the files that have changed since they were listed; "" if no change is found."""
 
     def change(row: Row) -> str:
         num_bytes, version = (row.num_bytes, row.version) if row.reason else storage.look(row.uri)
@@ -168,11 +168,11 @@ def _in_flight(
     """Yields function(item) for every item, in order.
 
     Args:
-      pool: What runs the calls.
-      function: The call.
-      items: Its arguments.
-      limit: Items under way, or done and waiting to be taken.
-      num_bytes: What an item weighs; together not more than _BYTES_IN_FLIGHT, unless it is one.
+      pool: Executor that runs the calls.
+      function: Function to call.
+      items: Arguments of the calls.
+      limit: Maximum number of items in flight: submitted and not yet yielded.
+      num_bytes: Size of an item. Items in flight have at most _BYTES_IN_FLIGHT together; a larger item runs alone.
     """
     futures: collections.deque[tuple[Future[_OUT], int]] = collections.deque()
     weight = 0

@@ -1,7 +1,7 @@
-"""Inputs as rows: what a row knows, and what is known of it before its image is read.
+"""Rows, which represent inputs, and the checks of a row before its image is read.
 
-Every input becomes one Row. One that cannot become a record is a Row with a reason, and goes the same way as all
-others to the writer, who accounts for it: nothing is dropped on the way.
+Every input becomes one Row. An input that cannot become a record is a Row with a reason. It passes through the pipeline
+like all other rows, and the writer lists it as rejected, so no input is dropped.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ class Row(NamedTuple):
     """One input.
 
     Attributes:
-      key: Path within the input, or the image as the list names it.
-      uri: Where its bytes are; "" for a file of a folder, which locate() finds by its key.
+      key: Path within the input, or the image as named in the list.
+      uri: Location of its bytes; "" for a file of a folder, for which locate() derives it from the key.
       label: Class name.
-      split: "" to choose by hash.
-      group: Inputs of one group share a split; "" stands for the key.
+      split: Name of the split; "" to choose it by hash.
+      group: Name of the group, whose inputs share a split; "" means that the key is the group.
       num_bytes: Size of the source.
-      record_bytes: Size of its TFRecord, as planned; 0 for a rejected input.
-      reason: Why it is rejected before it is read; "" if it is not.
-      detail: What was seen.
-      version: Of the file at `uri` when it was listed, as storage.look() tells it; 0 if none is known.
-      number: Which of several with one key counts: the smallest, so the first line of a list, and the last member of
-        an archive, where appending replaces. 0 in a folder, where names are unique.
+      record_bytes: Planned size of its TFRecord; 0 for a rejected input.
+      reason: Reason code if it is rejected before it is read; "" if it is not.
+      detail: Description of the problem.
+      version: Version of the file at `uri` when it was listed, as returned by storage.look(); 0 if unknown.
+      number: Precedence among rows with the same key; the smallest counts. This is the first line of a list, and the
+        last member of an archive, where appended members replace earlier ones. 0 in a folder, where names are unique.
     """
 
     key: str
@@ -57,7 +57,7 @@ class Row(NamedTuple):
 
 
 def locate(row: Row, options: ConvertOptions) -> Row:
-    """Returns the row with its URI, which rows of folders pass through the shuffle without, at half the size."""
+    """Returns the row with its URI. Rows of folders have none in the shuffle, which halves their size there."""
     if row.uri:
         return row
     if len(options.sources) == 1:
@@ -68,7 +68,7 @@ def locate(row: Row, options: ConvertOptions) -> Row:
 
 
 def find(row: Row) -> Row:
-    """Returns `row` with its size, and with a reason if there is no such file or no image is so large."""
+    """Returns `row` with its size, and with a reason if the file does not exist or is too large for an image."""
     if row.reason:
         return row
     if row.uri and not row.num_bytes:
@@ -85,9 +85,9 @@ def find(row: Row) -> Row:
 
 
 def find_each(rows: list[Row]) -> Iterator[Row]:
-    """Yields find(row) for each of some rows; those behind URIs take a request each, many at the same time.
+    """Yields find(row) for every row; for rows with URIs, which take one request each, many requests run in parallel.
 
-    One row of each bucket goes first: a bucket that cannot be reached is said after one wait, not after one for each.
+    One row of each bucket goes first, so that an unreachable bucket is reported after one timeout, not one per row.
     """
     first_of: dict[str, int] = {}
     for at, row in enumerate(rows):
@@ -103,9 +103,9 @@ def find_each(rows: list[Row]) -> Iterator[Row]:
 
 
 def check_names(row: Row, options: ConvertOptions) -> Row:
-    """Returns `row`, with a reason if its label or split is none."""
+    """Returns `row`, with a reason if its label is not in --labels or its split's name is invalid."""
     if row.split and not valid_split(row.split):
-        # Of a rejected input too, whose shard is called so.
+        # Removed from a rejected input too, because its shard is named after the split.
         split, row = row.split, row._replace(split="")
         row = row if row.reason else row.reject("bad_split", f"{split!r} is not 1 to 64 letters, digits and _")
     if not row.reason and options.labels and row.label not in options.labels:
@@ -117,22 +117,23 @@ _IMAGE_ENDINGS = {".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".ti
 
 
 def kind(row: Row) -> str:
-    """Returns what images are alike enough to shrink alike: the ending of the name and the size to a factor of 1.4.
+    """Returns the kind of an image, by which compression ratios are estimated: file extension and size class.
 
-    A small PNG and a large JPEG that are resized to the same side have little in common but the outcome.
+    Sizes within a factor of 1.4 are in the same class. Ratios depend on both: a small PNG and a large JPEG that are
+    resized to the same side have little in common except the result.
     """
     ending = posixpath.splitext(row.key)[1].lower()
-    ending = ending if ending in _IMAGE_ENDINGS else ""  # or else img.1, img.2 and so on were a kind each
+    ending = ending if ending in _IMAGE_ENDINGS else ""  # or else each of img.1, img.2, … would be a kind of its own
     return f"{ending}/{round(2 * math.log2(max(row.num_bytes, 1)))}"
 
 
 def size_row(row: Row, ratios: Mapping[str, float], limit: int) -> Row:
-    """Returns `row` with the size its record will have, and with a reason if no shard can hold it.
+    """Returns `row` with the estimated size of its record, and with a reason if the record is too large for a shard.
 
     Args:
       row: One input.
-      ratios: Bytes stored for a byte of the source, by kind().
-      limit: The most bytes that a shard of its split holds; 0 where the number of shards is given instead.
+      ratios: Stored bytes per byte of the source, by kind().
+      limit: Maximum bytes of a shard of its split; 0 if the number of shards is given instead.
     """
     if row.reason:
         return row
@@ -145,6 +146,6 @@ def size_row(row: Row, ratios: Mapping[str, float], limit: int) -> Row:
 
 @functools.lru_cache(maxsize=1 << 16)
 def _bytes_around(key_bytes: int, name_bytes: int, label: str) -> int:
-    """Returns the size of a TFRecord without its image; many rows ask for the same."""
+    """Returns the size of a TFRecord without its image; cached, as many rows have the same arguments."""
     key = "x" * (key_bytes - name_bytes - 1) + "/" * (key_bytes > name_bytes) + "x" * name_bytes
     return len(encode(Record(key, b"", 1 << 12, 1 << 12, 3, 0, label, "0" * 64))) + FRAME_BYTES

@@ -1,6 +1,6 @@
-"""Files, local or behind a URI; the only place that opens any.
+"""File access, local and by URI. All files of inputs and datasets, except the lock, are opened through this package.
 
-path ──▶ local_files, or buckets for gs://, or beam_files for whatever else Beam's FileSystems know
+path ──▶ local.py; gcs.py for gs://; beam.py for the other URIs that Beam's FileSystems support
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from beam_pipelines.storage.errors import Changed as Changed
 from beam_pipelines.storage.errors import Unavailable as Unavailable
 
 _SLICE = re.compile(r"(.*)#bytes=(\d{1,19})-(\d{1,19})", re.DOTALL)
-_IN_FLIGHT = 32  # small files that are read or written at the same time, as an object store takes 30 ms for each
+_IN_FLIGHT = 32  # small files that are read or written concurrently, as an object store needs 30 ms for each
 
 
-# Seconds before a read that failed is tried again: a disk or a file server that hangs up answers within these, or it
-# needs somebody. Google's client has a schedule of its own (gcs.py).
+# Delays in seconds before each retry of a failed read. A disk or file server with a temporary error answers within this
+# time, or needs manual repair. Google's client has its own retries (gcs.py).
 DELAYS = (0.25, 1.0, 4.0)
 _Result = TypeVar("_Result")
 
 
 class Files(Protocol):
-    """What each kind of storage can do; the functions of this module say what that is."""
+    """Interface of a storage backend; the functions with the same names in this module document the methods."""
 
     def check(self, path: str) -> None: ...
     def exists(self, path: str) -> bool: ...
@@ -44,7 +44,7 @@ class Files(Protocol):
 
 
 def _files(path: str) -> Files:
-    """Returns what knows files such as `path`; imported when it is needed, as all but the local one take their time."""
+    """Returns the storage backend for `path`; imported on first use, as all but the local one are slow to import."""
     if not is_uri(path):
         return local
     if not path.startswith("gs://"):
@@ -61,26 +61,26 @@ def _files(path: str) -> Files:
 
 
 def is_uri(path: str) -> bool:
-    """Returns whether `path` names something else than a local file."""
+    """Returns whether `path` is a URI rather than a local path."""
     return "://" in path
 
 
 def absolute(path: str) -> str:
-    """Returns `path` as other processes can use it: a URI unchanged, a local path absolute."""
+    """Returns `path` in a form that other processes can use: a URI without trailing slashes, or an absolute path."""
     scheme, separator, rest = path.partition("://")
     return scheme + separator + rest.rstrip("/") if separator else os.path.abspath(path)
 
 
 def real(path: str) -> str:
-    """Returns where `path` leads to when links are followed: a URI unchanged."""
+    """Returns a local path with symbolic links resolved; a URI unchanged."""
     return path if is_uri(path) else os.path.realpath(path)
 
 
 def check(path: str) -> None:
-    """Refuses what no operation can reach, within seconds; what is merely not there yet is fine.
+    """Checks, within seconds, that the storage of `path` can be reached; the path itself need not exist.
 
     Raises:
-      ValueError: There is no such bucket, or no way, credentials or permission to list it.
+      ValueError: The bucket does not exist, or there is no network, credentials or permission to list it.
     """
     try:
         _files(path).check(path)
@@ -89,20 +89,20 @@ def check(path: str) -> None:
 
 
 def exists(path: str) -> bool:
-    """Returns whether there is a file or a folder."""
+    """Returns whether there is a file or a folder at `path`."""
     return _files(path).exists(path)
 
 
 def is_link(path: str) -> bool:
-    """Returns whether `path` is a symbolic link; no URI is."""
+    """Returns whether `path` is a symbolic link; False for URIs."""
     return _files(path).is_link(path)
 
 
 def list_files(root: str, follow: bool = True) -> Iterator[tuple[str, int]]:
-    """Yields (path relative to root, bytes) of every file below `root`, none if there is no such folder.
+    """Yields (path relative to root, bytes) of every file below `root`; nothing if there is no such folder.
 
-    A link that leads nowhere has -1 bytes. Linked folders below `root` are followed, or without `follow` yielded as
-    files of -1 bytes.
+    A broken link is yielded with -1 bytes. Links to folders below `root` are followed; without `follow`, they are
+    yielded as files with -1 bytes.
 
     Raises:
       OSError: A folder cannot be listed.
@@ -111,25 +111,25 @@ def list_files(root: str, follow: bool = True) -> Iterator[tuple[str, int]]:
 
 
 def list_versions(root: str) -> Iterator[tuple[str, int, int]]:
-    """Yields what list_files() does, with the version of each file: see look()."""
+    """Yields (path relative to root, bytes, version) of every file, as list_files() does; on versions see look()."""
     return _files(root).list_files(root, True)
 
 
 def file_bytes(path: str) -> int:
-    """Returns the size of a file, or of the part of a file that slice_uri() names; -1 if there is no such thing.
+    """Returns the size of a file, or of the part of a file that slice_uri() names; -1 if it does not exist.
 
     Raises:
-      Unavailable: The storage does not say, also when asked again.
+      Unavailable: The storage failed, also after retries.
     """
     return look(path)[0]
 
 
 def look(path: str) -> tuple[int, int]:
-    """Returns what file_bytes() does, and the version that read_bytes() may insist on.
+    """Returns (size as from file_bytes(), version to be checked by read_bytes()).
 
-    The version of an object of a bucket is its generation, another one for every content. That of a part of a local
-    file is the time of the file's last change, in nanoseconds. There is none, 0, for a whole file, which its size must
-    do for, and elsewhere.
+    The version of a GCS object is its generation, which changes with every write. The version of a part of a local file
+    is the file's modification time in nanoseconds. A complete local file, of which only the size is compared, and files
+    in other kinds of storage have no version: 0.
     """
     part = _part(path)
     file = part[1] if part else path
@@ -143,17 +143,17 @@ def look(path: str) -> tuple[int, int]:
 
 
 def _patiently(path: str, function: Callable[[], _Result]) -> _Result:
-    """Returns function(), called again after each of DELAYS while the storage, not the file, is to blame.
+    """Returns function(), with a retry after each of DELAYS if the storage, not the file, caused the error.
 
     Raises:
-      Unavailable: It was to blame each time.
+      Unavailable: All tries failed because of the storage.
     """
     for delay in (*DELAYS, None):
         try:
             return function()
         except (Unavailable, FileNotFoundError, MemoryError, ValueError):
             raise
-        except Exception as error:  # of other filesystems, whatever they raise
+        except Exception as error:  # other filesystems raise errors of any type
             code = error.errno if isinstance(error, OSError) else None
             if not is_uri(path) and (code is None or code in local.OF_THE_FILE):
                 raise
@@ -168,17 +168,20 @@ def _patiently(path: str, function: Callable[[], _Result]) -> _Result:
 
 
 def slice_uri(path: str, start: int, num_bytes: int) -> str:
-    """Returns the URI of a part of a file, which read_bytes() reads."""
+    """Returns the URI of a part of a file, for read_bytes()."""
     return f"{path}#bytes={start}-{start + num_bytes}"
 
 
 def whole(path: str) -> str:
-    """Returns the file that slice_uri() has named a part of, else `path`."""
+    """Returns the file of which `path` names a part, as from slice_uri(); else `path`."""
     return part[1] if (part := _part(path)) else path
 
 
 def _part(path: str) -> re.Match[str] | None:
-    """Returns what slice_uri() has put into `path`; a local file may be called so as a whole."""
+    """Returns (file, start, end) as groups of a match if `path` is from slice_uri().
+
+    None for other paths, and for an existing local file with such a name.
+    """
     part = _SLICE.fullmatch(path)
     return None if part and not is_uri(path) and local.exists(path) else part
 
@@ -187,24 +190,25 @@ def open_file(path: str) -> IO[bytes]:
     """Returns a file opened for reading.
 
     Raises:
-      OSError: It cannot be opened, or is no file but a pipe, say, which would be waited for.
+      OSError: It cannot be opened, or is no regular file: opening a pipe, for example, would block.
     """
     return _files(path).open_file(path)
 
 
 def read_bytes(path: str, version: int = 0, most: int | None = None) -> bytes:
-    """Returns what a file, or the part of a file that slice_uri() names, holds.
+    """Returns the content of a file, or of the part of a file that slice_uri() names.
 
     Args:
       path: The file.
-      version: What look() has said, if it must still be the same.
-      most: Bytes that a local file may have; one with holes takes no disk, and all of them in memory.
+      version: Version from look() that the file must still have; 0 for any.
+      most: Maximum size of a local file in bytes. It limits memory: a sparse file needs little disk, but is read into
+        memory at its full size.
 
     Raises:
-      ValueError: It has more.
-      Changed: It is not.
+      ValueError: The file is larger than `most`.
+      Changed: The file has another version.
       FileNotFoundError: There is no such file.
-      OSError: It cannot be read; Unavailable where that is not the file's fault, also when it is tried again.
+      OSError: It cannot be read; Unavailable if the storage, not the file, is the cause, also after retries.
     """
     part = _part(path)
     whole, start, end = (part[1], int(part[2]), int(part[3])) if part else (path, 0, None)
@@ -216,13 +220,13 @@ def read_bytes(path: str, version: int = 0, most: int | None = None) -> bytes:
 
 
 def read_each(paths: Iterable[str], most: int | None = None) -> Iterator[bytes]:
-    """Yields what each of some small files, of up to `most` bytes, holds, in order, several read at the same time."""
+    """Yields the contents of small files, of up to `most` bytes each, in order; reads several concurrently."""
     with ThreadPoolExecutor(_IN_FLIGHT) as pool:
         yield from pool.map(functools.partial(read_bytes, most=most), paths)
 
 
 def write_each(files: Iterable[tuple[str, bytes]]) -> None:
-    """Writes some small files, given by name and content, several at the same time."""
+    """Writes small files, given as (path, content); writes several concurrently."""
 
     def write(file: tuple[str, bytes]) -> None:
         with create(file[0]) as opened:
@@ -233,31 +237,31 @@ def write_each(files: Iterable[tuple[str, bytes]]) -> None:
 
 
 def create(path: str, temporary_in: str = "", new: bool = False) -> AbstractContextManager[IO[bytes]]:
-    """Opens a file for writing that appears under its name whole or not at all.
+    """Opens a file for an atomic write: it appears under its name when it is complete, or not at all.
 
     Args:
       path: The file.
-      temporary_in: Folder on the same disk where an interrupted process leaves what it has written so far; default:
-        that of the file. Nothing of an object is to be seen before it is whole.
-      new: Whether to raise FileExistsError where, by now, another file has that name; for objects alone, since a
-        folder is locked by the kernel.
+      temporary_in: Folder on the same disk for the temporary file, which a killed process leaves there; default: the
+        folder of `path`. Uploads to object stores are atomic without one.
+      new: Whether to raise FileExistsError if another file with that name exists by then. This works only for GCS
+        objects; a local folder is protected by the kernel's lock instead.
     """
     return _files(path).create(path, temporary_in, new)
 
 
 def move(source: str, target: str) -> None:
-    """Puts a file in the place of another, or where there is none."""
+    """Moves a file; an existing file at `target` is replaced."""
     _files(target).move(source, target)
 
 
 def delete(paths: list[str]) -> None:
-    """Deletes files, never folders, and of a link the link alone; what is gone already is no error."""
+    """Deletes files and links, but not folders or the targets of links; a missing file is no error."""
     if paths:
         _files(paths[0]).delete(paths)
 
 
 def delete_empty(folders: list[str]) -> None:
-    """Deletes those of some local folders that are empty, in this order; a URI's exist only while they hold files."""
+    """Deletes the empty ones of some local folders, in the given order; ignores URIs, which have no empty folders."""
     for folder in folders:
         if not is_uri(folder):
             local.delete_empty(folder)

@@ -1,4 +1,4 @@
-"""Files behind the other URIs that Beam's FileSystems know (s3://, hdfs://, …); see storage/__init__.py."""
+"""Storage backend for the other URIs that Beam's FileSystems support (s3://, hdfs://, …); see storage/__init__.py."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _AS_IT_IS = CompressionTypes.UNCOMPRESSED
 
 
 def check(path: str) -> None:
-    """Refuses a URI that Beam does not know."""
+    """Raises ValueError for a URI scheme that Beam does not support."""
     FileSystems.get_scheme(path)
     FileSystems.exists(path)
 
@@ -36,9 +36,9 @@ def list_files(root: str, follow: bool) -> Iterator[tuple[str, int, int]]:
 def look(path: str) -> tuple[int, int]:
     try:
         return int(FileSystems.get_filesystem(path).metadata(path).size_in_bytes), 0
-    except ValueError:  # a line of a list may name what Beam cannot reach
+    except ValueError:  # a line of a list may have a URI scheme that Beam does not support
         return -1, 0
-    except OSError:  # BeamIOError is one, also for what does not exist
+    except OSError:  # BeamIOError is an OSError, and also raised for missing files
         if FileSystems.exists(path):
             raise
         return -1, 0

@@ -1,11 +1,11 @@
-"""What storage raises besides OSError and ValueError, whatever kind of storage it is."""
+"""Errors of all storage backends, in addition to OSError and ValueError."""
 
 from __future__ import annotations
 
 
 class Unavailable(OSError):
-    """A store did not deliver, and nothing says that the file is to blame: trying again may help."""
+    """A read or write failed because of the storage, not because of the file: a retry may succeed."""
 
 
 class Changed(ValueError):
-    """A file is no longer what it was when it was listed."""
+    """A file has changed since it was listed."""

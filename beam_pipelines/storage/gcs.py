@@ -1,12 +1,13 @@
-"""Objects of Google Cloud Storage, as storage/__init__.py describes them, by Google's own client.
+"""Storage backend for Google Cloud Storage, based on Google's client; see storage/__init__.py.
 
-Beam's FileSystems would work too, but make a new client, and thus a new connection, for each object, and ask twice for
-each that is read (apache_beam/io/gcp/gcsio.py, 2.77). Here a process has one client, its threads share it, and a small
-object is read with one request. A large object is read in large pieces, each with a request of its own.
+Beam's FileSystems would work too, but they create a new client, and thus a new connection, for each object, and send
+two requests for each object that is read (apache_beam/io/gcp/gcsio.py, 2.77). Here a process has one client that its
+threads share, and a small object is read with one request. A large object is read in large pieces, with one request
+each.
 
-Requests that fail are retried while that may help; all can be repeated without harm. Uploads are atomic: an object
-appears under its name when its upload is complete, which begins when all of it lies in a temporary file. A writer that
-is killed or raises has sent nothing.
+Failed requests are retried if the error may be temporary; all requests are idempotent. Uploads are atomic: an object
+appears under its name when its upload is complete, and the upload starts when all data is in a temporary file. A writer
+that is killed, or raises an error, before that has uploaded nothing.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from beam_pipelines.storage.errors import Changed, Unavailable
 from tpu_input.command_line.google_client import client
 
 PIECE_BYTES = 16 << 20
-_BUFFER_BYTES = 1 << 16  # from which lines and headers are read, without a call of ours for each
+_BUFFER_BYTES = 1 << 16  # buffer for reads of lines and headers, so that few of them call _Pieces.readinto()
 
 
 class _Pieces(io.RawIOBase):
-    """The file, of which one piece is held; what lies beyond its end is never asked for, which would be an error."""
+    """Raw file that holds one piece in memory; never requests bytes beyond its end, which would be an error."""
 
     def __init__(self, num_bytes: int, fetch: Callable[[int, int], bytes]) -> None:
         self._num_bytes, self._fetch = num_bytes, fetch
@@ -60,31 +61,31 @@ class _Pieces(io.RawIOBase):
 
 
 def in_pieces(num_bytes: int, fetch: Callable[[int, int], bytes]) -> IO[bytes]:
-    """Returns a file opened for reading.
+    """Returns a seekable, buffered file that is read in pieces of PIECE_BYTES.
 
     Args:
-      num_bytes: Its size.
-      fetch: Returns the bytes from the first position up to, without, the second.
+      num_bytes: Size of the file.
+      fetch: Function of (start, end) that returns these bytes, without the one at `end`.
     """
     return cast(IO[bytes], io.BufferedReader(_Pieces(num_bytes, fetch), _BUFFER_BYTES))
 
 
-# Google's own schedule of retries begins with a second, in which several requests to a store that is up again fit.
+# Google's default retries start after a delay of one second, which is long if the store is available again at once.
 RETRY = DEFAULT_RETRY.with_delay(initial=0.25, maximum=30.0, multiplier=2.0).with_timeout(300.0)
-QUICK = RETRY.with_timeout(10.0)  # where a user waits to be told of a mistake
-_QUICK_TIMEOUT = (3.05, 10.0)  # seconds to connect and to answer
-_IN_FLIGHT = 32  # deletions
+QUICK = RETRY.with_timeout(10.0)  # for checks of which a user waits for the result
+_QUICK_TIMEOUT = (3.05, 10.0)  # connect and read timeout, in seconds
+_IN_FLIGHT = 32  # concurrent deletions
 
 
 def blob(path: str, generation: int = 0) -> Any:
-    """Returns the client's handle of an object, of one of its generations if that is given; asks nothing."""
+    """Returns the client's handle of an object, or of one of its generations; sends no request."""
     bucket, name = _parts(path)
     return client().bucket(bucket).blob(name, generation=generation or None)
 
 
 @contextlib.contextmanager
 def explained(path: str) -> Iterator[None]:
-    """Raises what Google's client raises in its body as the errors that storage promises, in a line each."""
+    """Context manager: converts errors of Google's client to those of beam_pipelines.storage, in one line each."""
     try:
         yield
     except exceptions.NotFound as error:
@@ -138,12 +139,14 @@ def list_files(root: str, follow: bool) -> Iterator[tuple[str, int, int]]:
     skipped = len(_parts(root)[1]) + 1 if _parts(root)[1] else 0
     with explained(root):
         for found in _below(root):
-            # Consoles, and TensorFlow, mark a folder by an empty object with its name and a slash.
+            # The web console and TensorFlow create an empty object with a trailing slash for each folder.
             if not found.name.endswith("/"):
                 yield found.name[skipped:], found.size, found.generation or 0
 
 
-_answered: set[str] = set()  # buckets; one that never has is more likely misspelled, or out of reach, than busy
+# Buckets that have answered a request. One that has not is more likely misspelled or unreachable than temporarily
+# unavailable, so the first request has a short timeout.
+_answered: set[str] = set()
 
 
 def look(path: str) -> tuple[int, int]:
@@ -153,7 +156,7 @@ def look(path: str) -> tuple[int, int]:
         with explained(path):
             found = blob(path)
             found.reload(retry=RETRY) if known else found.reload(retry=QUICK, timeout=_QUICK_TIMEOUT)
-    except (FileNotFoundError, ValueError):  # a line of a list may name what no bucket can be called
+    except (FileNotFoundError, ValueError):  # a line of a list may have an invalid bucket name
         _answered.add(bucket)
         return -1, 0
     _answered.add(bucket)
@@ -182,8 +185,10 @@ def read_bytes(path: str, start: int, end: int | None, version: int) -> bytes:
 
 
 def _download(found: Any, start: int, end: int | None) -> bytes:
-    last, checksum = (None, "crc32c") if end is None else (end - 1, None)  # the store knows that of the whole alone
-    # A second time around it, as the client does not try again where the answer breaks off that refuses something.
+    last, checksum = (
+        (None, "crc32c") if end is None else (end - 1, None)
+    )  # the store has checksums of complete objects only
+    # A second retry around the call, as the client does not retry if the connection breaks during an error response.
     download = RETRY(found.download_as_bytes)
     return cast(bytes, download(start=start or None, end=last, checksum=checksum, retry=RETRY))
 
@@ -211,7 +216,7 @@ def _upload(path: str, file: IO[bytes], conditions: dict[str, int]) -> None:
             **conditions,
         )
     except exceptions.PreconditionFailed as error:
-        # It may be there because the answer to an earlier try was lost.
+        # An earlier try may have created the object, with the response lost; so compare the contents.
         file.seek(0)
         if target.download_as_bytes(retry=RETRY) != file.read():
             raise FileExistsError(f"{path!r} was written by another process meanwhile") from error
@@ -234,7 +239,7 @@ def delete(paths: list[str]) -> None:
 
 
 def _below(path: str, limit: int | None = None) -> Iterator[Any]:
-    """Yields the handles of all objects below a folder."""
+    """Yields the handles of the objects below a folder, at most `limit` of them if given."""
     bucket, name = _parts(path)
     fields = "items(name,size,generation),nextPageToken"
     prefix = f"{name}/" if name else ""
@@ -242,10 +247,10 @@ def _below(path: str, limit: int | None = None) -> Iterator[Any]:
 
 
 def _parts(path: str) -> tuple[str, str]:
-    """Returns the names of bucket and object.
+    """Returns the names of bucket and object in a gs:// URI.
 
     Raises:
-      ValueError: There is no bucket in it.
+      ValueError: The URI has no bucket.
     """
     bucket, _, name = path.removeprefix("gs://").partition("/")
     if not bucket:
@@ -254,7 +259,7 @@ def _parts(path: str) -> tuple[str, str]:
 
 
 def _said(error: BaseException) -> str:
-    """Returns an error's message in one line, without the URL that was asked and the statuses that were hoped for."""
+    """Returns an error's message in one line, without the requested URL and the expected status codes."""
     message = _ADDED.sub("", " ".join(str(getattr(error, "message", "") or error).split()))
     return message.strip(" .") or f"status {getattr(error, 'code', 'unknown')}"
 

@@ -1,8 +1,9 @@
-"""A lock that outlives nobody by long, as an object of a bucket.
+"""Lock stored as a GCS object with a heartbeat; it expires 30 s after its holder was killed.
 
-Its holder writes it again every few seconds, each time on condition that nobody else has (if_generation_match). Whoever
-finds it watches it: written again, its holder is alive; left alone for as long as a lease lasts, its holder was killed,
-and it may be taken, again on condition that it is still the same. No two machines' clocks are compared.
+The holder rewrites the object every few seconds, on condition that no other process has written it
+(if_generation_match). A process that finds the object watches its generation: if it changes, the holder is alive; if it
+is unchanged for the duration of a lease, the holder counts as dead, and the process takes the lock, on condition that
+the generation is still the same. Clocks of different machines are never compared.
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ from beam_pipelines.storage import gcs
 from tpu_input.command_line import print_line
 from tpu_input.dataset_format import json_fields
 
-LEASE = 30.0  # seconds without a sign of life after which a holder counts as dead
-_BEATS = 6  # signs of life in a lease, so that a few may fail while the store is down
+LEASE = 30.0  # seconds without a heartbeat after which a holder counts as dead
+_BEATS = 6  # heartbeats per lease, so that a few may fail while the store is unavailable
 
 
 class _Lock:
-    """The object, and what this process knows of it."""
+    """The lock object, and the generation that this process has written."""
 
     def __init__(self, path: str) -> None:
         self.path, self.generation, self._token, self._beat = path, 0, uuid.uuid4().hex, 0
 
     def write(self, generation: int) -> bool:
-        """Writes it if that is its generation now, 0 for an object that is not there; returns whether it did."""
+        """Writes the object if its generation is `generation`, 0 for no object; returns whether it was written."""
         self._beat += 1
         holder = {"host": socket.gethostname(), "process": os.getpid(), "token": self._token, "beat": self._beat}
         lock = gcs.blob(self.path)
@@ -43,7 +44,7 @@ class _Lock:
             try:
                 lock.upload_from_string(json.dumps(holder), if_generation_match=generation, retry=gcs.QUICK)
             except exceptions.PreconditionFailed:
-                # It may be so because the answer to an earlier try was lost.
+                # An earlier try may have written the object, with the response lost.
                 if self.read() != holder:
                     return False
                 lock.reload(retry=gcs.QUICK)
@@ -51,7 +52,7 @@ class _Lock:
         return True
 
     def now(self) -> int:
-        """Returns its generation, 0 if it is not there."""
+        """Returns the current generation of the object; 0 if it does not exist."""
         with gcs.explained(self.path):
             lock = gcs.blob(self.path)
             if not lock.exists(retry=gcs.QUICK):
@@ -60,27 +61,27 @@ class _Lock:
             return int(lock.generation)
 
     def read(self) -> dict[str, Any]:
-        """Returns who holds it; nothing if it is gone."""
+        """Returns the content of the object, which names the holder; empty if it is missing or unreadable."""
         with contextlib.suppress(exceptions.NotFound, ValueError):
             found = json_fields.load(gcs.blob(self.path).download_as_bytes(retry=gcs.QUICK))
             return json_fields.mapping(found, "a lock")
         return {}
 
     def remove(self) -> None:
-        """Removes it unless another process has it; if that fails, the lease runs out."""
+        """Deletes the object unless another process has written it; if that fails, the lock expires."""
         with contextlib.suppress(Exception):
             gcs.blob(self.path).delete(if_generation_match=self.generation, retry=gcs.QUICK)
 
 
 @contextlib.contextmanager
 def leased(path: str) -> Iterator[Callable[[], None]]:
-    """Holds the lock at a gs:// URI.
+    """Context manager: holds the lock at a gs:// URI during its body.
 
     Yields:
-      A function that raises OSError if the lock was lost, as when this process was stopped for longer than the lease.
+      A function that raises OSError if the lock was lost, e.g. because this process was stopped for longer than LEASE.
 
     Raises:
-      ValueError: Another process holds it, or it cannot be written.
+      ValueError: Another process holds the lock, or it cannot be written.
     """
     lock = _Lock(path)
     try:
@@ -106,15 +107,16 @@ def leased(path: str) -> Iterator[Callable[[], None]]:
 
 
 def _abandoned(lock: _Lock) -> int:
-    """Returns the generation of a lock whose holder has given no sign of life for a lease, 0 if it is gone.
+    """Watches a lock for the duration of a lease; returns its generation if there was no heartbeat, 0 if it is gone.
 
     Raises:
-      ValueError: Its holder is alive.
+      ValueError: The holder is alive.
     """
     if not (first := lock.now()):
         return 0
     print_line(f"{lock.path} is held by {_holder(lock)}; waiting {LEASE:g} s for a sign of life", sys.stderr)
-    # Looks are counted, not seconds: a machine that stood still for a lease may have stopped the holder too.
+    # Reads of the lock are counted rather than seconds: if this machine was suspended for the duration of a lease, the
+    # holder may have been suspended too, and be alive.
     for _ in range(_BEATS):
         time.sleep(LEASE / _BEATS)
         if (now := lock.now()) != first:
@@ -130,7 +132,7 @@ def _renew(lock: _Lock, ended: threading.Event, lost: threading.Event) -> None:
         try:
             held = lock.write(lock.generation)
             alive = time.monotonic()
-        except OSError:  # the store may come back in time
+        except OSError:  # the store may be available again before the lease ends
             held = time.monotonic() - alive < LEASE
         if not held:
             lost.set()

@@ -1,4 +1,4 @@
-"""Files of this machine, as storage/__init__.py describes them."""
+"""Storage backend for local files; see storage/__init__.py."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Iterator
 from typing import IO
 
-# What a name or a file says of itself, whenever it is read; other errors are the storage's.
+# Errors caused by the path or the file, for which a retry does not help; other errors are caused by the storage.
 OF_THE_FILE = frozenset(
     {
         errno.EACCES,
@@ -26,7 +26,7 @@ OF_THE_FILE = frozenset(
 
 
 def check(path: str) -> None:
-    """Refuses nothing: what is wrong with a local path is known in no time."""
+    """Does nothing: operations on local paths fail without delay, so no check in advance is needed."""
 
 
 def exists(path: str) -> bool:
@@ -40,9 +40,9 @@ def is_link(path: str) -> bool:
 def list_files(root: str, follow: bool) -> Iterator[tuple[str, int, int]]:
     if not exists(root):
         return
-    above: dict[str, tuple[str, ...]] = {root: ()}  # where the folders that each lies in really are
+    above: dict[str, tuple[str, ...]] = {root: ()}  # folder: real paths of the folders above it
     for folder, folders, names in os.walk(root, onerror=_raise, followlinks=follow):
-        # Linked folders are followed, but not one that leads back to where it lies, by whatever other links.
+        # Links to folders are followed, except those to a folder that contains them, which would be an endless loop.
         way = (*above.pop(folder), os.path.realpath(folder))
         folders[:] = [name for name in folders if not _leads_back(f"{folder}/{name}", way)]
         above |= {f"{folder}/{name}": way for name in folders}
@@ -55,7 +55,7 @@ def list_files(root: str, follow: bool) -> Iterator[tuple[str, int, int]]:
 
 
 def _leads_back(folder: str, way: tuple[str, ...]) -> bool:
-    """Returns whether one of the folders on the way to this one lies in it, or is it."""
+    """Returns whether `folder` leads to one of the folders in `way`, or to a folder that contains one."""
     real = os.path.join(os.path.realpath(folder), "")
     return any(f"{each}/".startswith(real) for each in way)
 
@@ -63,7 +63,7 @@ def _leads_back(folder: str, way: tuple[str, ...]) -> bool:
 def look(path: str) -> tuple[int, int]:
     try:
         return os.path.getsize(path), 0
-    except ValueError:  # a line of a list may hold a zero byte
+    except ValueError:  # a line of a list may have a null byte
         return -1, 0
     except OSError as error:
         if error.errno not in OF_THE_FILE:
@@ -84,13 +84,13 @@ def open_file(path: str) -> IO[bytes]:
 def read_bytes(path: str, start: int, end: int | None, version: int) -> bytes:
     with open_file(path) as file:
         file.seek(start)
-        # No more than there is, for which room would be made.
+        # Never more than the size of the file, because read() allocates a buffer of the requested size.
         return file.read(-1 if end is None else max(min(end, os.fstat(file.fileno()).st_size) - start, 0))
 
 
 @contextlib.contextmanager
 def create(path: str, temporary_in: str, new: bool) -> Iterator[IO[bytes]]:
-    """Writes under another name, flushes to the disk and renames."""
+    """Opens a temporary file, which is flushed to disk (fsync) and renamed to `path` at the end of the body."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
     temporary = f"{temporary_in or os.path.dirname(path)}/{os.path.basename(path)}.part-{uuid.uuid4().hex}"
     os.makedirs(os.path.dirname(temporary), exist_ok=True)
@@ -125,11 +125,11 @@ def delete(paths: list[str]) -> None:
 def delete_empty(folder: str) -> None:
     if not is_link(folder):
         with contextlib.suppress(OSError):
-            os.rmdir(folder)  # refuses one that holds anything
+            os.rmdir(folder)  # fails if the folder is not empty
 
 
 def _sync_folder(folder: str) -> None:
-    """Makes a rename last through a loss of power."""
+    """Flushes a folder to disk (fsync), so that a rename in it survives a power failure."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,1 +1,1 @@
-"""What is trained: networks, losses, metrics, optimizers."""
+"""The model: networks, losses, metrics, optimizers."""

@@ -1,7 +1,7 @@
-"""Losses: logits and labels to numbers.
+"""Losses, computed from logits and labels.
 
 logits [N, K] float32, label [N] int32 ──▶ cross-entropy of every example, [N] nats
-                                         ──▶ their mean over the examples of all replicas that count, and its gradients
+                                         ──▶ their weighted mean over the examples of all replicas, and its gradients
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from estimator_app.model.networks import apply, plain_variable
 
-OVER_CORES = "over_cores"  # name scope of the sums over a TPU's cores that are of no gradient
+OVER_CORES = "over_cores"  # name scope of the sums over a TPU's cores that are not sums of gradients
 
 
 def cross_entropy(logits: tf.Tensor, labels: tf.Tensor, label_smoothing: float = 0.0) -> tf.Tensor:
@@ -33,22 +33,22 @@ def cross_entropy(logits: tf.Tensor, labels: tf.Tensor, label_smoothing: float =
 
 
 def weighted_mean(losses: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
-    """Returns the mean of the [N] `losses` that the [N] `weight` does not leave out; 0 of nothing but padding."""
+    """Returns the mean of the [N] `losses` weighted by the [N] `weight`; 0 if all weights are 0 (only padding)."""
     return tf.math.divide_no_nan(tf.reduce_sum(losses * weight), tf.reduce_sum(weight))
 
 
 def balanced(class_counts: tuple[int, ...]) -> tuple[float, ...]:
-    """Returns a weight for each class, so that all classes together weigh the same; 1 for the mean example.
+    """Returns one weight per class, so that every class has the same total weight; the mean over all examples is 1.
 
     Args:
-      class_counts: Examples of each class; one without examples weighs nothing.
+      class_counts: Number of examples of each class; a class without examples gets weight 0.
     """
     present = sum(count > 0 for count in class_counts)
     return tuple(sum(class_counts) / (present * count) if count else 0.0 for count in class_counts)
 
 
 def weight_and_replicas(weight: tf.Tensor) -> tf.Tensor:
-    """Returns [sum of `weight`, 1], [2] float32: what loss_and_gradients() needs the sum of over all replicas."""
+    """Returns [sum of `weight`, 1], [2] float32; loss_and_gradients() takes its sum over all replicas."""
     return tf.stack([tf.reduce_sum(weight), 1.0])
 
 
@@ -63,19 +63,19 @@ def loss_and_gradients(
 ) -> tuple[tf.Tensor, list[tf.Tensor | None]]:
     """Returns a replica's share of the loss, a scalar, and of its gradients, for each of model.trainable_weights.
 
-    The loss is the mean cross-entropy of all examples of weight 1 in the step, whichever replicas have them, its target
-    smoothed and its classes weighed as asked, and what the network adds (added_loss). The shares of all replicas add up
-    to it: a mean of the replicas' own means would be another number wherever their weights differ. Weight decay is the
-    optimizer's.
+    The loss is the weighted mean cross-entropy over the examples of the step on all replicas, with label smoothing and
+    class weights as given, plus the network's own losses (added_loss). The shares of all replicas add up to it. A mean
+    of the replicas' means would differ where replicas have different sums of weights, that is, padding. Weight decay is
+    not part of the loss: the optimizer applies it.
 
     Args:
-      model: keras.Model of images and `training`.
-      images: [N, H, W, 3] float32, the replica's own, as are labels and weight.
+      model: keras.Model called with images and `training`.
+      images: [N, H, W, 3] float32; images, labels and weight are those of this replica.
       labels: [N] int32.
       weight: [N] float32.
-      sums: weight_and_replicas() added up over all replicas.
+      sums: The sum of weight_and_replicas() over all replicas.
       label_smoothing: See cross_entropy().
-      class_weights: What an example of each class weighs; none means that all weigh the same.
+      class_weights: Weight in the loss of an example of each class; empty for equal weights.
     """
     total, replicas = tf.unstack(sums)
     with tf.GradientTape() as tape:
@@ -88,6 +88,6 @@ def loss_and_gradients(
 
 
 def added_loss(model: Any) -> tf.Tensor:
-    """Returns the scalar that a network's own regularizers and add_loss() put on top; 0 where there are none."""
-    # In bfloat16, add_loss() may be of that type.
+    """Returns the sum of the losses of a network's own regularizers and add_loss(), a scalar; 0 if there are none."""
+    # Under precision bfloat16, the losses of add_loss() may be bfloat16.
     return tf.add_n([tf.zeros([]), *(tf.reduce_sum(tf.cast(loss, tf.float32)) for loss in model.losses)])

@@ -1,6 +1,6 @@
-"""Metrics: sums over the examples of a batch, which add up over batches and replicas, and the figures that follow.
+"""Metrics: sums over the examples of a batch, which add up over batches and replicas, and values derived from them.
 
-    logits, label, loss, weight of a batch ──batch_sums()──▶ sums ──+ those of other batches──▶ ──results()──▶ by name
+    logits, label, loss, weight of a batch ──batch_sums()──▶ sums, added up over batches ──results()──▶ by name
     {"accuracy": …, "cross_entropy": …, "recall": [C], "confusion_matrix": [C, C], …} ──Metrics.of()──▶ Metrics
 
 Padding has weight 0 and adds nothing, so the metrics are exact over any batches, replicas and hosts.
@@ -18,12 +18,13 @@ import tensorflow as tf
 v1 = tf.compat.v1
 
 TOP = 5
-# Its cells are the square of it: 4 MB for 1,000 classes, which TPUEstimator also writes into its events.
+# Largest number of classes for which the confusion matrix is computed. Its size is quadratic: 4 MB for 1,000 classes,
+# which TPUEstimator also writes into its event files.
 CONFUSION_UP_TO = 1000
 
 
 def batch_sums(logits: tf.Tensor, labels: tf.Tensor, losses: tf.Tensor, weight: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Returns a batch's sums, by name.
+    """Returns the sums of a batch, by name.
 
     Args:
       logits: [N, K] float32.
@@ -33,7 +34,7 @@ def batch_sums(logits: tf.Tensor, labels: tf.Tensor, losses: tf.Tensor, weight: 
     """
     num_classes = logits.shape[1]
     found = tf.argmax(logits, axis=1, output_type=labels.dtype)
-    # Counts are integers: above 2^24, one more is lost on a float32.
+    # Counts are int32: in float32, adding 1 has no effect above 2^24.
     ones = tf.cast(weight, tf.int32)
     correct = ones * tf.cast(tf.equal(found, labels), tf.int32)
     sums = {
@@ -43,9 +44,10 @@ def batch_sums(logits: tf.Tensor, labels: tf.Tensor, losses: tf.Tensor, weight: 
     }
     if num_classes > TOP:
         of_label = tf.gather(logits, labels[:, None], batch_dims=1)
-        # A class that is tied with others for the fifth place is not found, unless it is the one that `found` names;
-        # tf.math.in_top_k would count all that are tied. Written so that NaN counts as above.
-        at_least = tf.reduce_sum(tf.cast(tf.logical_not(logits < of_label), tf.int32), axis=1)  # the label's included
+        # A class that is tied with others for the fifth place does not count as found, unless argmax has chosen it;
+        # tf.math.in_top_k would count all tied classes. logical_not(<) instead of >= counts NaN logits as larger.
+        # at_least counts the label itself too.
+        at_least = tf.reduce_sum(tf.cast(tf.logical_not(logits < of_label), tf.int32), axis=1)
         sums["among_top"] = tf.reduce_sum(tf.maximum(correct, ones * tf.cast(at_least <= TOP, tf.int32)))
     if num_classes <= CONFUSION_UP_TO:
         sums["confusion"] = tf.math.confusion_matrix(labels, found, num_classes, ones, tf.int32)
@@ -56,14 +58,15 @@ def results(sums: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the metrics of all examples.
 
     Args:
-      sums: Those of all batches, added up; tensors or variables.
+      sums: Sums over all batches; tensors or variables.
 
     Returns:
-      "num_examples", "accuracy", "cross_entropy" in nats; "top_5_accuracy" of more than 5 classes; "recall" [K], the
-      share of each class's examples that were found, NaN of none; "mean_recall" over the classes that have examples;
-      and of up to CONFUSION_UP_TO classes "confusion_matrix" [K, K], how many of each class (row) were taken for each.
+      "num_examples", "accuracy", "cross_entropy" in nats; "top_5_accuracy" for more than 5 classes; "recall" [K], the
+      share of each class's examples that were classified correctly, NaN for a class without examples; "mean_recall"
+      over the classes that have examples; and for up to CONFUSION_UP_TO classes "confusion_matrix" [K, K], the number
+      of examples by true class (row) and predicted class (column).
     """
-    # On the host, where float64 costs nothing and holds any count.
+    # This runs on the host, where float64 is cheap; it represents any count exactly.
     floats = {name: tf.cast(sums[name], tf.float64) for name in sums if name != "confusion"}
     examples, correct = floats["examples"], floats["correct"]
     num_examples = tf.reduce_sum(examples)
@@ -83,9 +86,9 @@ def results(sums: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def streaming(logits: tf.Tensor, labels: tf.Tensor, losses: tf.Tensor, weight: tf.Tensor) -> dict[str, Any]:
-    """Returns results() of all batches as Estimator wants them: by name, (value, op that adds this batch).
+    """Returns results() over all batches as Estimator's streaming metrics: by name, (value, op that adds this batch).
 
-    Runs on the host, with all replicas' examples.
+    Runs on the host, on the examples of all replicas.
     """
     sums = batch_sums(logits, labels, losses, weight)
     totals = {name: _local_variable(name, value) for name, value in sums.items()}
@@ -94,10 +97,10 @@ def streaming(logits: tf.Tensor, labels: tf.Tensor, losses: tf.Tensor, weight: t
 
 
 def _local_variable(name: str, like: tf.Tensor) -> tf.Variable:
-    """Returns a variable of zeros that no checkpoint holds."""
+    """Returns a local variable of zeros, which is not saved in checkpoints."""
     collections = [v1.GraphKeys.LOCAL_VARIABLES, v1.GraphKeys.METRIC_VARIABLES]
     return v1.Variable(
-        lambda: tf.zeros(like.shape, like.dtype),  # a TPU's metrics are made inside a loop
+        lambda: tf.zeros(like.shape, like.dtype),  # a function, as on a TPU the metrics are created inside a while loop
         trainable=False,
         collections=collections,
         use_resource=True,
@@ -105,24 +108,25 @@ def _local_variable(name: str, like: tf.Tensor) -> tf.Variable:
     )
 
 
-# What Estimator adds by itself: its loss knows no weights, and the step has a field of its own.
+# Names that do not go into Metrics.others: Estimator's own unweighted loss, and those that have fields of their own.
 _NOT_METRICS = frozenset({"loss", "global_step", "num_examples", "accuracy", "cross_entropy"})
 
 
 @dataclasses.dataclass(frozen=True)
 class Metrics:
-    """An evaluation.
+    """The result of an evaluation.
 
     Attributes:
       step: Global step of the checkpoint.
-      split: What was evaluated.
-      num_examples: Sum of the weights that the metrics saw: every example once.
-      accuracy: Share of the examples whose likeliest class is theirs.
+      split: Split that was evaluated.
+      num_examples: Sum of the weights of all evaluated examples, which counts every example once.
+      accuracy: Share of the examples whose most likely class is their label.
       loss: Mean cross-entropy, in nats.
-      others: Further numbers of the model, by name.
-      recall: For each class, in label order, the share of its examples that were found to be of it; None where it has
-        none. Empty when the model counts none.
-      confusion: Examples by (true, found) class, [C, C]; empty when the model counts none, as with many classes.
+      others: Further scalar metrics, by name.
+      recall: For each class, in label order, the share of its examples that were classified correctly; None for a class
+        without examples. Empty if it was not computed.
+      confusion: Number of examples by (true, predicted) class, [C, C]; empty if it was not computed, as with more than
+        CONFUSION_UP_TO classes.
     """
 
     step: int
@@ -136,7 +140,7 @@ class Metrics:
 
     @classmethod
     def of(cls, found: Mapping[str, Any], split: str) -> Metrics:
-        """Returns the metrics among what Estimator.evaluate() returned."""
+        """Returns the Metrics of a result of Estimator.evaluate(), or of results() with "global_step"."""
         others = {
             name: float(value) for name, value in found.items() if name not in _NOT_METRICS and not np.ndim(value)
         }
@@ -154,7 +158,7 @@ class Metrics:
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> Metrics:
-        """Returns the metrics that were written as to_fields() says.
+        """Returns the metrics from the fields that to_fields() gives.
 
         Raises:
           TypeError, KeyError, ValueError: A field is missing, or of another type or range.
@@ -181,11 +185,11 @@ class Metrics:
         return found
 
     def to_fields(self, classes: tuple[str, ...]) -> dict[str, Any]:
-        """Returns what metrics.json says: the fields, the recall by the class's name."""
+        """Returns the fields of metrics.json, with the recall keyed by class name."""
         return dataclasses.asdict(self) | {"recall": dict(zip(classes, self.recall, strict=False))}
 
     def scalars(self) -> dict[str, float]:
-        """Returns the numbers that one may be asked to watch, by name."""
+        """Returns the metrics that can be chosen as early_stop_metric, by name."""
         return {"accuracy": self.accuracy, "loss": self.loss, **self.others}
 
     def __str__(self) -> str:
@@ -193,5 +197,5 @@ class Metrics:
 
 
 def watchable(num_classes: int) -> tuple[str, ...]:
-    """Returns the names in Metrics.scalars() of an evaluation, whether or not there was one yet."""
+    """Returns the names in Metrics.scalars(), without needing an evaluation."""
     return "accuracy", "loss", "mean_recall", *([f"top_{TOP}_accuracy"] if num_classes > TOP else [])

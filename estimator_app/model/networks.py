@@ -3,11 +3,12 @@
     images [N, H, W, 3] float32, normalised ──network(images, num_classes, training)──▶ logits [N, num_classes]
 
 A network is made of Keras layers and models applied to `images`, a keras.Input, and passes `training` on to those that
-ask for it. Whatever it does to their weights, such as load_weights() or trainable = False, holds in either trainer.
+take it. Changes that it makes to their weights, such as load_weights() or trainable = False, take effect in both
+trainers.
 
-ResNet-18 and ResNet-50 v1.5 are those of He et al. 2016, "Deep Residual Learning", table 1. Version 1.5 halves the
-image in a bottleneck's 3 × 3 convolution and not in the 1 × 1 before it, which leaves three of four places out: 0.5 %
-more accuracy at 5 % fewer images/s, says NVIDIA's Deep Learning Examples, "ResNet50 v1.5".
+ResNet-18 and ResNet-50 v1.5 are those of He et al. 2016, "Deep Residual Learning", table 1. Version 1.5 has the stride
+of 2 in a bottleneck's 3 × 3 convolution instead of the 1 × 1 before it, which skips three of four positions: 0.5 % more
+accuracy at 5 % fewer images/s, according to NVIDIA's Deep Learning Examples, "ResNet50 v1.5".
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ def resnet50(images: Any, num_classes: int, training: bool | None) -> Any:
 
 def _resnet(images: Any, num_classes: int, training: bool | None, block: Block, depths: tuple[int, ...]) -> Any:
     images = layers.ReLU()(normalised(_convolved(images, 64, 7, stride=2), training))
-    images = layers.MaxPooling2D(3, 2)(layers.ZeroPadding2D(1)(images))  # after a ReLU nothing is below zero
+    # Padding with zeros is as good as with -inf, as the output of a ReLU is never negative.
+    images = layers.MaxPooling2D(3, 2)(layers.ZeroPadding2D(1)(images))
     for stage, depth in enumerate(depths):
         for number in range(depth):
             stride = 2 if stage and not number else 1
@@ -64,7 +66,7 @@ def _bottleneck(images: Any, filters: int, stride: int, training: bool | None) -
 
 
 def _shortcut(images: Any, filters: int, stride: int, training: bool | None) -> Any:
-    """Returns the images themselves, or projected to what the block makes of them."""
+    """Returns the images unchanged, or projected to the shape of the block's output."""
     if stride == 1 and images.shape[-1] == filters:
         return images
     return normalised(_convolved(images, filters, 1, stride), training)
@@ -73,52 +75,53 @@ def _shortcut(images: Any, filters: int, stride: int, training: bool | None) -> 
 def _convolved(images: Any, filters: int, size: int, stride: int = 1) -> Any:
     """Returns convolved() with size // 2 zeros on each side of the images, whatever their size and the stride.
 
-    So do torchvision's and tensorflow/tpu's networks. "same" pads an even image less at a stride of 2, and on one side
-    more than on the other, so that published weights would meet another part of the image than they were trained on.
+    torchvision's and tensorflow/tpu's networks pad in the same way. Padding "same" pads an image of even size less at a
+    stride of 2, and asymmetrically, so that published weights would be applied to shifted positions.
     """
     if stride == 1 or size == 1:
-        return convolved(images, filters, size, stride)  # "same" is that, and needs no layer of its own
+        return convolved(images, filters, size, stride)  # "same" pads equally here, without a separate layer
     return convolved(layers.ZeroPadding2D(size // 2)(images), filters, size, stride, padding="valid")
 
 
 def convolved(images: Any, filters: int, size: int, stride: int = 1, padding: str = "same") -> Any:
     """Returns a convolution of `size` × `size` without a bias, for batch normalisation to follow.
 
-    Its first weights are He et al. 2015's, "Delving Deep into Rectifiers", section 2.2.
+    Its weights are initialized as in He et al. 2015, "Delving Deep into Rectifiers", section 2.2.
     """
     convolution = layers.Conv2D(filters, size, stride, padding, use_bias=False, kernel_initializer="he_normal")
     return convolution(images)
 
 
 def normalised(images: Any, training: bool | None, scale: str = "ones") -> Any:
-    """Returns batch normalisation, whose statistics and parameters are float32 under any precision.
+    """Returns batch-normalised images; statistics and parameters are float32 under any precision.
 
     Args:
       images: [N, H, W, C].
-      training: Whether the statistics are the batch's.
-      scale: What the scale begins as. "zeros" in a block's last makes it the identity at first: Goyal et al. 2017,
-        "Accurate, Large Minibatch SGD", section 5.1.
+      training: Whether to use the batch's statistics instead of the moving averages.
+      scale: Initializer of the scale. "zeros" in the last one of a block makes the block start as the identity: Goyal
+        et al. 2017, "Accurate, Large Minibatch SGD", section 5.1.
     """
-    # Keras' own momentum of 0.99 needs thousands of steps to forget where it started; 0.9 is Goyal et al.'s.
+    # With Keras' default momentum of 0.99, the moving averages need thousands of steps to forget their initial values;
+    # 0.9 is that of Goyal et al.
     normalisation = layers.BatchNormalization(momentum=0.9, epsilon=1e-5, gamma_initializer=scale)
     return normalisation(images, training=training)
 
 
 def logits(features: Any, num_classes: int) -> Any:
-    """Returns the dense layer at the end, in float32 under any precision; its first weights are Goyal et al.'s."""
+    """Returns the output of the last dense layer, float32 under any precision; initialized as in Goyal et al."""
     start = tf.keras.initializers.RandomNormal(stddev=0.01)
     return layers.Dense(num_classes, kernel_initializer=start, dtype="float32")(features)
 
 
-# (images, num_classes, training) -> logits. `training` is None, which leaves it to each call of the keras.Model.
+# (images, num_classes, training) -> logits. `training` is None here, so that each call of the keras.Model decides.
 Network = Callable[[Any, int, "bool | None"], Any]
 
 
 def cnn(images: Any, num_classes: int, training: bool | None) -> Any:
     """Returns the logits of a small convolutional network.
 
-    Three stages of two 3 x 3 convolutions, the first of which halves the image; then the mean over all places, so that
-    any image_size will do. There is no dropout: its state would not survive a restart, and resuming is exact.
+    Three stages of two 3 x 3 convolutions each, the first with stride 2; then global average pooling, so that any
+    image_size works. There is no dropout: its random state is not saved, and resumed runs must be exact.
     """
     for filters in (32, 64, 128):
         for stride in (2, 1):
@@ -130,12 +133,12 @@ NETWORKS: dict[str, Network] = {"cnn": cnn, "resnet18": resnet18, "resnet50": re
 
 
 def is_users(name: str) -> bool:
-    """Returns whether a network is somebody's own, whose module has to be imported."""
+    """Returns whether a network is a custom one, whose module has to be imported."""
     return ":" in name
 
 
 def check_network(name: str) -> None:
-    """Checks how a network is written; imports nothing, for the name may come from a stranger's config.json.
+    """Checks the syntax of a network's name; imports nothing, as it may come from an untrusted config.json.
 
     Raises:
       ValueError: There is no such network, or it is not written as package.module:function.
@@ -147,10 +150,10 @@ def check_network(name: str) -> None:
 
 
 def find_network(name: str) -> Network:
-    """Returns the network of that name: one of NETWORKS, or anybody's, as "package.module:function".
+    """Returns the network of that name: one of NETWORKS, or a custom one, as "package.module:function".
 
     Raises:
-      ValueError: There is none, or it cannot be imported, or takes other arguments.
+      ValueError: There is no such network, its module cannot be imported, or the function takes other arguments.
     """
     check_network(name)
     if not is_users(name):
@@ -167,7 +170,7 @@ def find_network(name: str) -> Network:
         raise ValueError(f"network {name!r}: {error}") from error
     except TypeError as error:
         raise ValueError(f"network {name!r}: must take (images, num_classes, training): {error}") from error
-    except Exception as error:  # somebody's module may raise anything while it is imported
+    except Exception as error:  # a custom module may raise any exception when it is imported
         raise ValueError(f"network {name!r}: {module_name} cannot be imported: {error!r}") from error
     return network  # type: ignore[no-any-return]
 
@@ -175,7 +178,7 @@ def find_network(name: str) -> Network:
 def make_model(network: Network, image_size: int, num_classes: int, precision: str = "float32") -> Any:
     """Returns the keras.Model of `network` that takes images [N, image_size, image_size, 3] and the call's `training`.
 
-    Its output are the logits, [N, num_classes] float32.
+    Its outputs are the logits, [N, num_classes] float32.
 
     Raises:
       ValueError: The network's logits have another shape.
@@ -195,10 +198,10 @@ def make_model(network: Network, image_size: int, num_classes: int, precision: s
 
 
 def apply(model: Any, images: tf.Tensor, training: bool) -> tf.Tensor:
-    """Returns the logits of a keras.Model, in a tf.function of any kind.
+    """Returns the logits of a keras.Model, called inside a tf.function with or without autograph.
 
-    Keras 2 understands a layer's `if` and `for` over tensors where its caller does, as Keras' own fit() does; and the
-    functions of the trainers, whose own statements are Python's, do not. Keras 3 understands none.
+    Keras 2 converts a layer's `if` and `for` over tensors with autograph only if its caller is converted, as in Keras'
+    own fit(). The trainers' functions use autograph=False, so this call is converted by itself. Keras 3 converts none.
     """
     if hasattr(tf.keras, "ops"):  # Keras 3
         return model(images, training=training)
@@ -215,9 +218,9 @@ def _understood() -> Callable[..., tf.Tensor]:
 
 @contextlib.contextmanager
 def _computing_in(precision: str) -> Iterator[None]:
-    """Makes Keras layers compute in `precision`; their variables are float32 in any case.
+    """Makes Keras layers compute in `precision`; their variables are always float32.
 
-    The policy is Keras' own and global, which is how it reaches anybody's layers; so it is put back.
+    Keras' dtype policy is global, so it also applies to the layers of custom networks; it is restored at the end.
     """
     policies = tf.keras.mixed_precision
     before = policies.global_policy()
@@ -229,5 +232,5 @@ def _computing_in(precision: str) -> Iterator[None]:
 
 
 def plain_variable(variable: Any) -> tf.Variable:
-    """Returns the tf.Variable inside one of Keras 3's; Keras 2 has no others."""
+    """Returns the tf.Variable inside a Keras 3 variable; Keras 2 variables are tf.Variables and returned unchanged."""
     return variable if isinstance(variable, tf.Variable) else variable.value

@@ -1,13 +1,13 @@
-"""Optimizers: gradients, already summed over all replicas, to steps of the variables; and the learning rate's schedule.
+"""Optimizers, which apply gradients that are summed over all replicas; and the schedule of the learning rate.
 
-    (gradient, variable) ──weight decay, of kernels alone──▶ LARS' rate of the layer ──▶ TensorFlow's own update
+    (gradient, variable) ──weight decay, of kernels only──▶ LARS' rate of the layer ──▶ TensorFlow's update op
     step 0 ──linear──▶ peak at warmup_steps ──half a cosine, a parabola or steps──▶ 0, or peak / 1000, at decay_steps
 
-They are tf.compat.v1.train.Optimizers, the one kind that CrossShardOptimizer takes (it refuses Keras'); TensorFlow has
-it in every release, in graphs and in functions under tf.distribute, and its kernels do the arithmetic. Our part
-is in `_resource_apply_dense`, the place meant for it: every caller has summed the gradients by then, and all of them
-are dense.
-Biases and batch normalisation's parameters, the variables of rank 1, are left out of weight decay (Goyal et al. 2017,
+They subclass tf.compat.v1.train.Optimizer, the only kind that CrossShardOptimizer accepts (it refuses Keras'
+optimizers). Every release of TensorFlow has it, and it works in graphs and in functions under tf.distribute. The
+arithmetic of the update is done by TensorFlow's kernels. The subclasses override `_resource_apply_dense`, the hook for
+one variable's update: when it is called, the gradients are summed over replicas and dense.
+Biases and batch normalisation's parameters, the variables of rank 1, are excluded from weight decay (Goyal et al. 2017,
 "Accurate, Large Minibatch SGD", section 5.1) and of LARS' rates.
 """
 
@@ -34,11 +34,12 @@ class Schedule:
 
     Attributes:
       peak: Rate at the end of warm-up.
-      warmup_steps: Step whose rate is the peak; the rates before it climb linearly, from peak / (warmup_steps + 1) at
-        step 0, so that no step is without effect.
-      decay_steps: Step at which the fall ends. Not the end of the run: one that is extended sees the same rates.
+      warmup_steps: Step whose rate is the peak; the rate increases linearly to it, from peak / (warmup_steps + 1) at
+        step 0, so that no step has a rate of 0.
+      decay_steps: Step at which the decay ends. It does not depend on the end of the run, so that extending a run does
+        not change the rates.
       decay: "cosine" falls to 0, after Loshchilov & Hutter 2017, "SGDR"; "polynomial" falls to 0 as the square of the
-        steps that are left, after You et al. 2017, "Large Batch Training of Convolutional Networks", section 5; "steps"
+        remaining steps, after You et al. 2017, "Large Batch Training of Convolutional Networks", section 5; "steps"
         divides by 10 at STEPS_AT.
     """
 
@@ -60,7 +61,7 @@ class Schedule:
 
         Args:
           step: 0-based, a float: a number, an array or a tensor.
-          xp: Module that computes with such floats: numpy, or tensorflow inside a graph.
+          xp: Module to compute with: numpy, or tensorflow inside a graph.
         """
         warmup = xp.minimum(1.0, (step + 1.0) / (self.warmup_steps + 1.0))
         fall = {"cosine": self._cosine, "polynomial": self._polynomial, "steps": self._steps}[self.decay]
@@ -73,7 +74,7 @@ class Schedule:
         return (1.0 - self._fallen(step, xp)) ** 2
 
     def _fallen(self, step: Any, xp: Any) -> Any:
-        """Returns the share of the fall that is over, in [0, 1]."""
+        """Returns the share of the decay that is done, in [0, 1]."""
         falling = (step - self.warmup_steps) / (self.decay_steps - self.warmup_steps)
         return xp.minimum(1.0, xp.maximum(0.0, falling))
 
@@ -91,10 +92,11 @@ TRUST = 0.001  # You et al. 2017, "Large Batch Training of Convolutional Network
 
 
 def dense(gradient: Any, variable: tf.Variable) -> Any:
-    """Returns a gradient as a tensor of the variable's shape; None, which is none, as it is.
+    """Returns a gradient as a dense tensor of the variable's shape; None, no gradient, is returned unchanged.
 
-    An embedding's gradient comes as tf.IndexedSlices, the rows that were looked up. TensorFlow would update those rows
-    alone, in methods of their own, which know nothing of decay and of LARS' rates, and leave the other rows' momentum.
+    An embedding's gradient is a tf.IndexedSlices of the rows that were looked up. TensorFlow would update only those
+    rows, in separate sparse methods, which apply neither weight decay nor LARS' rates, and would not update the
+    momentum of the other rows.
     """
     if not isinstance(gradient, tf.IndexedSlices):
         return gradient
@@ -102,10 +104,10 @@ def dense(gradient: Any, variable: tf.Variable) -> Any:
 
 
 class _Dense(v1.train.Optimizer):  # type: ignore[misc, name-defined]
-    """Takes any gradient as the dense one that it is, and changes no variable before all gradients are there.
+    """Base class that makes all gradients dense, and updates no variable before all gradients are computed.
 
-    In TPUEstimator's graph nothing else orders the two: AdamW's decay would be done before the forward pass has read a
-    kernel, or after it, as threads come.
+    In TPUEstimator's graph, nothing else orders the two: AdamW's decay could change a kernel before or after the
+    forward pass reads it, depending on the scheduling of threads.
     """
 
     def apply_gradients(self, grads_and_vars: Iterable[Any], global_step: Any = None, name: str | None = None) -> Any:
@@ -127,9 +129,9 @@ class Momentum(_Dense, v1.train.MomentumOptimizer):  # type: ignore[misc, name-d
 
 
 class Lars(_Dense, v1.train.MomentumOptimizer):  # type: ignore[misc, name-defined]
-    """Layer-wise adaptive rates, as algorithm 1 of You et al. 2017 has them.
+    """LARS, layer-wise adaptive rate scaling: algorithm 1 of You et al. 2017.
 
-    TensorFlow had one in tf.contrib and has none now.
+    TensorFlow had an implementation in tf.contrib, which was removed.
     """
 
     def __init__(self, rate: Any, weight_decay: float) -> None:
@@ -141,9 +143,9 @@ class Lars(_Dense, v1.train.MomentumOptimizer):  # type: ignore[misc, name-defin
         if _is_kernel(var):
             size, steepness = tf.norm(var), tf.norm(grad)
             ratio = tf.math.divide_no_nan(TRUST * size, steepness + self._weight_decay * size)
-            local = tf.where(ratio > 0, ratio, 1.0)  # nothing would ever move a kernel of zeros
+            local = tf.where(ratio > 0, ratio, 1.0)  # a ratio of 0 would never change a kernel of zeros
             grad = grad + self._weight_decay * var
-        # The rate is in the velocity, as in the paper: the kernel of Keras' SGD; TensorFlow's own keeps it out.
+        # As in the paper, the velocity includes the rate. The op of Keras' SGD does so; MomentumOptimizer's does not.
         return tf.raw_ops.ResourceApplyKerasMomentum(
             var=var.handle,
             accum=self.get_slot(var, "momentum").handle,
@@ -154,7 +156,7 @@ class Lars(_Dense, v1.train.MomentumOptimizer):  # type: ignore[misc, name-defin
 
 
 class AdamW(_Dense, v1.train.AdamOptimizer):  # type: ignore[misc, name-defined]
-    """Adam with decoupled weight decay, times the rate: what tf.keras.optimizers.AdamW does."""
+    """Adam with decoupled weight decay, multiplied by the rate, like tf.keras.optimizers.AdamW."""
 
     def __init__(self, rate: Any, weight_decay: float) -> None:
         super().__init__(rate, epsilon=1e-7)
@@ -174,14 +176,14 @@ def _is_kernel(variable: tf.Variable) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """An optimizer and the recipe to start with.
+    """An optimizer and its default hyperparameters.
 
     Attributes:
-      make: (rate, weight_decay) -> the optimizer.
-      rate: Batch size -> learning rate at its peak.
-      weight_decay: Share of a kernel that each step takes away, times the learning rate.
-      decay: One of schedule.DECAYS.
-      warmup_share: Batch size -> share of the schedule's steps that warm up.
+      make: Function (rate, weight_decay) -> the optimizer.
+      rate: Function batch size -> peak learning rate.
+      weight_decay: Share of a kernel that each step subtracts, times the learning rate.
+      decay: One of DECAYS.
+      warmup_share: Function batch size -> share of the schedule's steps that are warm-up.
     """
 
     make: Callable[[Any, float], Any]
@@ -192,26 +194,26 @@ class Kind:
 
 
 def _in_proportion(rate: float, batch_size: int) -> Callable[[int], float]:
-    """Returns the rule by which the rate grows with the batch: Goyal et al. 2017, section 2.1."""
+    """Returns the function batch size -> rate of the linear scaling rule: Goyal et al. 2017, section 2.1."""
     return lambda other: rate * other / batch_size
 
 
 def _lars_rate(batch_size: int) -> float:
-    """Returns the recipe's learning rate, which is in no proportion to the batch."""
+    """Returns the peak learning rate of the LARS recipe, which is not proportional to the batch size."""
     return 25.0 if batch_size <= 16384 else 34.0 if batch_size <= 32768 else 41.0
 
 
 def _lars_warmup_share(batch_size: int) -> float:
-    """Returns the recipe's share."""
+    """Returns the share of warm-up steps of the LARS recipe."""
     return (5 if batch_size <= 16384 else 12 if batch_size <= 32768 else 16) / 90
 
 
 OPTIMIZERS = {
     # Goyal et al. 2017, section 5.1.
     "momentum": Kind(Momentum, _in_proportion(0.1, 256), 1e-4),
-    # tensorflow/tpu's ResNet-50 in 90 epochs, models/official/resnet: the rate, its fall and its warm-up of 5, 12 or 16
-    # epochs from poly_rate_schedule() in lars_util.py, weight decay from configs/resnet_config.py. It has numbers for
-    # batches up to 16,384, for 32,768 and for more; here, those between the first two take what 32,768 takes.
+    # tensorflow/tpu's ResNet-50 in 90 epochs, models/official/resnet: the rate, its decay and its warm-up of 5, 12 or
+    # 16 epochs from poly_rate_schedule() in lars_util.py, weight decay from configs/resnet_config.py. It has values
+    # for batches up to 16,384, for 32,768 and for more; here, batch sizes between the first two use those of 32,768.
     "lars": Kind(Lars, _lars_rate, 1e-4, "polynomial", _lars_warmup_share),
     # Touvron et al. 2021, "Training data-efficient image transformers", table 9.
     "adamw": Kind(AdamW, _in_proportion(5e-4, 512), 0.05),
@@ -224,6 +226,6 @@ def make_optimizer(name: str, rate: Any, weight_decay: float) -> Any:
     Args:
       name: One of OPTIMIZERS.
       rate: Learning rate of the step: a tensor in a graph, or a function that returns one.
-      weight_decay: As of Kind.
+      weight_decay: See Kind.
     """
     return OPTIMIZERS[name].make(rate, weight_decay)

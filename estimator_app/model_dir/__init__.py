@@ -1,1 +1,1 @@
-"""The files of a run: configuration, checkpoints, history, plots, exports; and the lock."""
+"""Files of a run in its model_dir: configuration, checkpoints, history, plots, exports and the lock."""

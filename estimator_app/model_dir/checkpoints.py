@@ -1,11 +1,11 @@
-"""Checkpoints: which is the last, whether one is whole, when they are written, and whether one fits what would load it.
+"""Checkpoints of a model_dir: finding the latest, detecting damaged ones, saving, comparing with the model.
 
-    MODEL_DIR/checkpoint                            names the last one: latest_checkpoint()
+    MODEL_DIR/checkpoint                            names the latest one: latest_checkpoint()
     MODEL_DIR/model.ckpt-STEP.index, .data-…        one checkpoint: damage(), newest_whole()
 
-Both loops name theirs model.ckpt-STEP. Estimator's hold variables by their names in its graph, those of tf.distribute
-by their place among a trainer's objects. A model_dir may come from a stranger: TensorFlow would load, and in time
-remove, whatever the file `checkpoint` names, so that all of it is checked before.
+Both training loops name their checkpoints model.ckpt-STEP. Checkpoints of Estimator store variables by their names in
+the graph, those of tf.distribute by their path in the trainer's object graph. A model_dir may come from an untrusted
+source: TensorFlow would load, and later delete, whatever the file `checkpoint` names, so the file is validated first.
 """
 
 from __future__ import annotations
@@ -25,29 +25,30 @@ SessionRunHook: Any = v1.train.SessionRunHook
 
 NAME = "model.ckpt"
 STATE_NAME = "checkpoint"
-OF_OBJECT = "/.ATTRIBUTES/VARIABLE_VALUE"  # what tf.train.Checkpoint puts behind a variable's place
+OF_OBJECT = "/.ATTRIBUTES/VARIABLE_VALUE"  # suffix that tf.train.Checkpoint appends to a variable's path
 _FILE = re.compile(re.escape(NAME) + r"-([0-9]{1,18})\.(index|meta|data-[0-9]{5}-of-[0-9]{5})")
 # Lines of a CheckpointState (tensorflow/python/training/checkpoint_state.proto) as TensorFlow prints it.
 _NAMES = re.compile(r'(model_checkpoint_path|all_model_checkpoint_paths): "([^"\\]*)"')
 _TIMES = re.compile(r"(all_model_checkpoint_timestamps|last_preserved_timestamp): [-+.0-9e]+")
-# What TensorFlow raises when it reads a damaged checkpoint: Python's own errors come out of its C++ code.
+# Errors that TensorFlow raises when it reads a damaged checkpoint; its C++ code also raises built-in Python exceptions.
 _UNREADABLE = (tf.errors.OpError, IndexError, KeyError, ValueError, RuntimeError, MemoryError, OverflowError)
 
 
 class DamagedCheckpoint(ValueError):
-    """A checkpoint, or the file that names the last one, cannot be read; another checkpoint may be whole."""
+    """Error of a checkpoint, or of the file that names the latest one, that cannot be read; others may be intact."""
 
 
 def latest_checkpoint(model_dir: str) -> str | None:
-    """Returns the path of the last checkpoint, without the endings of its files; None when there is none yet.
+    """Returns the path of the latest checkpoint, without file extensions; None when there is none yet.
 
     Raises:
       DamagedCheckpoint: The file `checkpoint` cannot be read, or the index that it names is missing.
-      ValueError: It names something else than a checkpoint of this folder, or there are checkpoints without it.
+      ValueError: It names something else than a checkpoint of this folder, or there are checkpoints of later steps than
+        0 but no file `checkpoint`.
     """
     named = _named(model_dir)
     if named is None:
-        trained = [step for step in steps(model_dir) if step]  # one of step 0 alone is what a kill at the start leaves
+        trained = [step for step in steps(model_dir) if step]  # a run killed at its start leaves step 0 only
         if trained:
             listed = ", ".join(map(str, steps(model_dir)))
             raise ValueError(
@@ -64,7 +65,7 @@ def latest_checkpoint(model_dir: str) -> str | None:
 
 
 def latest_step(model_dir: str) -> int:
-    """Returns the global step of the last checkpoint; 0 when there is none.
+    """Returns the global step of the latest checkpoint; 0 when there is none.
 
     Raises:
       ValueError: See latest_checkpoint(), or the checkpoint is damaged.
@@ -74,17 +75,17 @@ def latest_step(model_dir: str) -> int:
 
 
 def has_checkpoint(model_dir: str) -> bool:
-    """Returns whether a run has begun in a folder, be its checkpoints whole or not."""
+    """Returns whether a run has begun in a folder, even if its checkpoints are damaged."""
     return tf.io.gfile.exists(f"{model_dir}/{STATE_NAME}") or any(steps(model_dir))
 
 
 def steps(model_dir: str) -> list[int]:
-    """Returns the steps of which a folder holds files of checkpoints, ascending."""
+    """Returns the steps for which a folder holds checkpoint files, in ascending order."""
     return sorted({int(found[1]) for name in files.names(model_dir) if (found := _FILE.fullmatch(name))})
 
 
 def step_of(path: str) -> int:
-    """Returns the global step of a checkpoint of either loop.
+    """Returns the global step that is stored in a checkpoint of either training loop.
 
     Raises:
       DamagedCheckpoint: It cannot be read.
@@ -98,10 +99,10 @@ def step_of(path: str) -> int:
 
 
 def damage(path: str) -> str:
-    """Returns what is wrong with a checkpoint, "" when it is whole.
+    """Returns a description of the problem with a checkpoint, "" when it is intact.
 
-    All of it is read once, with which TensorFlow compares the checksum that it has written for each tensor
-    (tensorflow/core/util/tensor_bundle/tensor_bundle.cc: BundleReader::GetValue), and those of the index's blocks.
+    Reads the complete checkpoint once: TensorFlow then verifies the checksum of each tensor
+    (tensorflow/core/util/tensor_bundle/tensor_bundle.cc: BundleReader::GetValue) and those of the index's blocks.
     """
     if not tf.io.gfile.exists(f"{path}.index"):
         return f"{path + '.index'!r} is missing"
@@ -115,13 +116,14 @@ def damage(path: str) -> str:
 
 
 def newest_whole(model_dir: str) -> tuple[str | None, str]:
-    """Returns the path of the checkpoint to go on from, and what is wrong with the last one if it is another.
+    """Returns the path of the newest intact checkpoint, to resume from, and the problem with the latest one.
 
     Returns:
-      (None, "") when there is none yet; (path, "") when the last one is whole.
+      (None, "") when there is no checkpoint yet; (path, "") when the latest one is intact; (path of an intact one, what
+      is wrong with the latest one) when the latest one is damaged.
 
     Raises:
-      ValueError: None of them is whole, or see latest_checkpoint().
+      ValueError: No checkpoint is intact, or see latest_checkpoint().
     """
     last = None
     try:
@@ -140,23 +142,23 @@ def newest_whole(model_dir: str) -> tuple[str | None, str]:
 
 
 def whole(model_dir: str, besides: str | None = None) -> list[str]:
-    """Returns the paths of a folder's whole checkpoints, the newest first; all of them are read."""
+    """Returns the paths of a folder's intact checkpoints except `besides`, newest first; reads all of them."""
     paths = [f"{model_dir}/{NAME}-{step}" for step in reversed(steps(model_dir))]
     return [path for path in paths if path != besides and not damage(path)]
 
 
 def check_unshared(model_dir: str, step: int) -> None:
-    """Checks that no file of a checkpoint which training will write is there already under another name too.
+    """Checks that no checkpoint file which training will overwrite has a second hard link.
 
-    TensorFlow writes an index into the file that it finds (tensor_bundle.cc: MergeBundles): one that has a second name,
-    a hard link, would change there as well.
+    TensorFlow writes an index into the existing file (tensor_bundle.cc: MergeBundles), so that a file with a second
+    hard link would change under its other name too.
 
     Args:
       model_dir: Folder or URI.
-      step: Of the checkpoint that training goes on from; -1 when there is none.
+      step: Global step of the checkpoint that training resumes from; -1 when there is none.
 
     Raises:
-      ValueError: A file of a later step has.
+      ValueError: A checkpoint file of a step later than `step` has a second hard link.
     """
     for name in files.names(model_dir) if "://" not in model_dir else ():
         path, found = f"{model_dir}/{name}", _FILE.fullmatch(name)
@@ -168,7 +170,7 @@ def check_unshared(model_dir: str, step: int) -> None:
 
 
 def name_last(model_dir: str, path: str) -> None:
-    """Writes the file `checkpoint`: `path`, of this folder, is the last one."""
+    """Writes the file `checkpoint`, which then names `path`, a checkpoint of this folder, as the latest one."""
     last = step_of(path)
     lines = [f'model_checkpoint_path: "{NAME}-{last}"']
     lines += [f'all_model_checkpoint_paths: "{NAME}-{step}"' for step in steps(model_dir) if step <= last]
@@ -176,7 +178,12 @@ def name_last(model_dir: str, path: str) -> None:
 
 
 def _named(model_dir: str) -> str | None:
-    """Returns what the file `checkpoint` names as the last, "model.ckpt-STEP"; None when there is no such file."""
+    """Returns the name of the latest checkpoint, "model.ckpt-STEP", from the file `checkpoint`; None without the file.
+
+    Raises:
+      DamagedCheckpoint: The file cannot be parsed.
+      ValueError: It names something else than a checkpoint of its folder.
+    """
     path = f"{model_dir}/{STATE_NAME}"
     if not tf.io.gfile.exists(path):
         return None
@@ -186,7 +193,7 @@ def _named(model_dir: str) -> str | None:
         lines = [""]
     if not lines or not all(_NAMES.fullmatch(line) or _TIMES.fullmatch(line) for line in lines):
         raise DamagedCheckpoint(f"{path!r} is damaged: it does not say which checkpoint is the last")
-    # Some of TensorFlow's savers write whole paths.
+    # Some of TensorFlow's savers write complete paths instead of names.
     found = [match for match in map(_NAMES.fullmatch, lines) if match]
     named = [(match[1], match[2].removeprefix(f"{model_dir}/")) for match in found]
     for _, name in named:
@@ -202,7 +209,7 @@ def _named(model_dir: str) -> str | None:
 
 
 def _said(path: str, error: Exception) -> str:
-    """Returns a line that names the files of a checkpoint which cannot be read, and why."""
+    """Returns a one-line message that names the unreadable files of a checkpoint and the reason."""
     folder, _, name = path.rpartition("/")
     data = [f"{folder}/{other}" for other in files.names(folder) if other.startswith(f"{name}.data-")]
     reason = (str(error).splitlines() or [repr(error)])[0]
@@ -215,7 +222,11 @@ def _said(path: str, error: Exception) -> str:
 
 
 def misfit(path: str, needed: Mapping[str, list[int]]) -> str:
-    """Returns the first thing in which a checkpoint differs from the shapes `needed` by name, "" when nothing does."""
+    """Returns the first difference between a checkpoint and the shapes `needed`, by variable name; "" if there is none.
+
+    Raises:
+      DamagedCheckpoint: It cannot be read.
+    """
     try:
         found = tf.train.load_checkpoint(path).get_variable_to_shape_map()
     except _UNREADABLE as error:
@@ -227,10 +238,10 @@ def misfit(path: str, needed: Mapping[str, list[int]]) -> str:
 
 
 def check_fits(path: str, needed: Mapping[str, list[int]], network: str, num_classes: int) -> None:
-    """Compares a checkpoint with the variables that will be loaded from it, by name.
+    """Checks that a checkpoint has the variables that will be loaded from it, by name and shape.
 
     Raises:
-      ValueError: It is of another network or another number of classes.
+      ValueError: The checkpoint is of another network or another number of classes.
     """
     has = misfit(path, needed)
     if has:
@@ -241,7 +252,10 @@ def check_fits(path: str, needed: Mapping[str, list[int]], network: str, num_cla
 
 
 class SaveEvery(SessionRunHook):  # type: ignore[misc]
-    """Saves a checkpoint at each multiple of `steps`, beside Estimator's hook, which goes by the minute and the end."""
+    """Hook that saves a checkpoint when the global step reaches or passes a multiple of `steps`.
+
+    Estimator's own hook saves at intervals of time and at the end; this hook is used in addition.
+    """
 
     def __init__(self, model_dir: str, steps: int) -> None:
         self._path, self._steps = f"{model_dir}/{NAME}", steps
@@ -255,16 +269,17 @@ class SaveEvery(SessionRunHook):  # type: ignore[misc]
     def after_run(self, run_context: Any, run_values: Any) -> None:
         step = int(run_context.session.run(self._global_step))
         if step // self._steps > self._last // self._steps:
-            (saver,) = v1.get_collection(v1.GraphKeys.SAVERS)  # Estimator's own, which also counts what to keep
+            # Estimator's own saver, which also deletes old checkpoints.
+            (saver,) = v1.get_collection(v1.GraphKeys.SAVERS)
             saver.save(run_context.session, self._path, step)
         self._last = step
 
 
 class CheckFits(SessionRunHook):  # type: ignore[misc]
-    """Compares a checkpoint with the graph that loads it, before TensorFlow fails at a difference in its own words.
+    """Hook that checks that a checkpoint fits the graph, before TensorFlow fails with a less clear message.
 
     Raises:
-      ValueError: From the session: the checkpoint is of another network or another number of classes.
+      ValueError: Raised when the session is created: the checkpoint is of another network or another number of classes.
     """
 
     def __init__(self, path: str | None, network: str, num_classes: int) -> None:

@@ -1,8 +1,8 @@
-"""Which exports are kept: the newest of the last steps and the newest of the best, each in a folder of its own.
+"""Retention of exports: keeps the newest exports of last steps and the newest of best evaluations, removes older ones.
 
-EXPORT_DIR/1763596800         of the last step, made when a run ends
-EXPORT_DIR/best/1763596700    of the best evaluation so far, made at once
-MODEL_DIR/exports.json        those that this run has made: no other folder is ever removed
+EXPORT_DIR/1763596800         export of the last step, written when a run ends
+EXPORT_DIR/best/1763596700    export of the best evaluation so far, written immediately after that evaluation
+MODEL_DIR/exports.json        exports that this run has made: no other folder is ever removed
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from estimator_app.runtime import files
 
 EXPORTS_NAME = "exports.json"
 KINDS = ("last", "best")
-NUMBER = re.compile("[0-9]{1,18}")  # an export's name; str.isdigit() would take other alphabets' digits too
-_WRITTEN = re.compile(f"best|(temp-)?{NUMBER.pattern}")  # what is written into a folder for exports, by its names
+NUMBER = re.compile("[0-9]{1,18}")  # name of an export; str.isdigit() would also accept non-ASCII digits
+_WRITTEN = re.compile(f"best|(temp-)?{NUMBER.pattern}")  # names of folders that are written into an export folder
 
 
 def folder(export_dir: str, kind: str) -> str:
-    """Returns where the exports of a kind are."""
+    """Returns the folder of the exports of a kind, one of KINDS."""
     return export_dir if kind == "last" else f"{export_dir}/{kind}"
 
 
 def check_no_links(export_dir: str) -> None:
-    """Checks that exports into a folder stay in it: nothing there that they are written to or removed from is a link.
+    """Checks that no symbolic link in an export folder could redirect where exports are written or removed.
 
-    Links of other names, such as "latest", may be there, and the folder itself may be one: the user has named it.
+    Links with other names, such as "latest", are allowed, and so is a link as the folder itself: the user has named it.
 
     Raises:
-      ValueError: There is such a link.
+      ValueError: A name that exports use is a symbolic link.
     """
     for parent in (folder(export_dir, kind) for kind in KINDS if "://" not in export_dir):
         for name in os.listdir(parent) if os.path.isdir(parent) else ():
@@ -54,28 +54,29 @@ def prune_exports(
     export: Callable[[], str],
     is_ours: Callable[[str], bool] = lambda path: False,
 ) -> str:
-    """Returns the path of the export of a step, which is made unless it is there; removes all but the newest `num`.
+    """Makes the export of a step unless it exists, removes all but the newest `num`, and returns the newest path.
 
-    Those that the run has made in another folder stay: whoever asks for another one has not asked for that.
+    Exports that the run has made in another folder are kept: giving another folder does not ask for their removal.
 
     Args:
-      model_dir: The run's.
+      model_dir: Folder or URI of the run.
       kind: One of KINDS.
-      step: Of the checkpoint.
-      parent: The folder in which the export is to be, from folder().
-      num: How many exports of this kind to keep there.
-      export: Makes one and returns its path.
-      is_ours: Returns whether the SavedModel at a path is of this run: no other is removed, whatever exports.json says.
+      step: Global step of the checkpoint that is exported.
+      parent: Folder of the export, from folder().
+      num: Number of exports of this kind to keep in `parent`.
+      export: Makes the export and returns its path.
+      is_ours: Returns whether the SavedModel at a path is of this run; others are never removed, even if exports.json
+        lists them.
 
     Raises:
-      ValueError: exports.json names another.
+      ValueError: An export to be removed is listed in exports.json but is not of this run.
     """
     found = read_kept(model_dir, kind)
     elsewhere = [entry for entry in found if entry["path"].rpartition("/")[0] != parent]
     kept = [entry for entry in found if entry not in elsewhere]
     if not kept or kept[-1]["step"] != step:
         kept.append({"step": step, "path": export()})
-        # Before anything is removed: what is not listed stays for ever.
+        # Written before anything is removed: an export that is not listed would never be removed.
         _write(model_dir, kind, [*elsewhere, *kept])
     for entry in kept[:-num]:
         if not is_ours(entry["path"]):
@@ -83,23 +84,24 @@ def prune_exports(
                 f"{model_dir}/{EXPORTS_NAME} names {entry['path']!r}, which is no export of this run; take it out of "
                 "that file"
             )
-        tf.io.gfile.remove(f"{entry['path']}/saved_model.pb")  # first: what is left of it then is nobody's SavedModel
+        # Removed first: if the removal is interrupted, the rest of the folder is not taken for a SavedModel.
+        tf.io.gfile.remove(f"{entry['path']}/saved_model.pb")
         files.remove_folder(entry["path"])
     _write(model_dir, kind, [*elsewhere, *kept[-num:]])
     return str(kept[-1]["path"])
 
 
 def read_kept(model_dir: str, kind: str) -> list[dict[str, Any]]:
-    """Returns those of read_exports() of a kind that are still there, oldest first."""
+    """Returns the entries of read_exports() of a kind whose SavedModels still exist, oldest first."""
     known = read_exports(model_dir).get(kind, [])
     return [entry for entry in known if tf.io.gfile.exists(f"{entry['path']}/saved_model.pb")]
 
 
 def read_exports(model_dir: str) -> dict[str, list[dict[str, Any]]]:
-    """Returns {"last": …, "best": …}, each a list of {"step", "path"}, oldest first; empty when there are none.
+    """Returns {"last": …, "best": …}, each a list of {"step", "path"}, oldest first; {} when there is no exports.json.
 
     Raises:
-      ValueError: exports.json is damaged, or names what cannot be an export.
+      ValueError: exports.json is damaged, or lists a path that cannot be an export.
     """
     path = f"{model_dir}/{EXPORTS_NAME}"
     try:
@@ -114,7 +116,7 @@ def read_exports(model_dir: str) -> dict[str, list[dict[str, Any]]]:
 
 
 def is_export_path(path: object) -> bool:
-    """Returns whether a path can be an export's: absolute or a URI, without "..", its name a number."""
+    """Returns whether a path can be that of an export: absolute or a URI, without ".." in it, and its name a number."""
     return files.is_plain_path(path) and bool(NUMBER.fullmatch(str(path).rpartition("/")[2]))
 
 

@@ -1,9 +1,9 @@
-"""history.csv: a row an evaluation, from which every decision of the loop follows.
+"""history.csv: one row per evaluation, from which the training loop makes all its decisions.
 
-    evaluation ──append()──▶ MODEL_DIR/history.csv ──best(), is_stale()──▶ export? go on?
+    evaluation ──with_row(), write_history()──▶ MODEL_DIR/history.csv ──best(), is_stale()──▶ export? stop early?
 
-A row is written when all that follows from its evaluation is done. A run that is killed and started again reads the
-same rows, and so decides the same.
+A row is written after everything that its evaluation triggers is done. A run that is killed and resumed reads the same
+rows and therefore makes the same decisions.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _COLUMN = re.compile("[A-Za-z0-9_]+")
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """An evaluation, and the training before it.
+    """Result of one evaluation, and statistics of the training steps before it.
 
     Attributes:
       step: Global step of the checkpoint.
-      split: What was evaluated.
+      split: Name of the evaluated split.
       values: Numbers by column: the metrics; "train_loss", "learning_rate", "images_per_second", "input_wait" and
-        "train_seconds" of the steps that this process took since the evaluation before; "eval_seconds".
+        "train_seconds" of the steps that this process took since the previous evaluation; "eval_seconds".
     """
 
     step: int
@@ -41,10 +41,10 @@ class Row:
 
 
 def read_history(model_dir: str) -> list[Row]:
-    """Returns all rows, in order; none when there is no history.csv.
+    """Returns all rows, in order; an empty list when there is no history.csv.
 
     Raises:
-      ValueError: It is damaged.
+      ValueError: The file is damaged.
     """
     path = f"{model_dir}/{HISTORY_NAME}"
     try:
@@ -57,7 +57,7 @@ def read_history(model_dir: str) -> list[Row]:
 
 
 def write_history(model_dir: str, rows: Sequence[Row]) -> None:
-    """Writes all rows; a column for each value that any of them has."""
+    """Writes all rows to history.csv, with a column for each value that occurs in any row."""
     columns = list(dict.fromkeys(name for row in rows for name in row.values))
     text = io.StringIO()
     writer = csv.DictWriter(text, [*_FIXED, *columns], lineterminator="\n")
@@ -68,18 +68,20 @@ def write_history(model_dir: str, rows: Sequence[Row]) -> None:
 
 
 def with_row(rows: Sequence[Row], row: Row) -> list[Row]:
-    """Returns the rows with `row` at their end, in place of one of the same step and split.
+    """Returns the rows with `row` appended; it replaces a row of the same step and split.
 
-    A split may be evaluated again after another one, and two rows of a step would count twice against patience.
+    A split may be re-evaluated at the same step, and two rows of one step would count twice against the patience.
     """
     return [*(one for one in rows if (one.step, one.split) != (row.step, row.split)), row]
 
 
 def best(rows: Sequence[Row], metric: str) -> Row | None:
-    """Returns the first of the best rows, NaN being worse than any number; None when there is none.
+    """Returns the row with the best value of a metric, the first one of equals; None when there are no rows.
+
+    NaN counts as worse than any number.
 
     Raises:
-      ValueError: No evaluation gives this metric.
+      ValueError: A row does not have this metric.
     """
     for row in rows:
         if metric not in row.values:
@@ -88,19 +90,20 @@ def best(rows: Sequence[Row], metric: str) -> Row | None:
 
     def rank(row: Row) -> tuple[bool, float]:
         value = row.values[metric]
-        return not math.isnan(value), sign * value  # max() would keep a NaN that comes first: nothing is above it
+        # Without the first element, max() would return a NaN that comes first: no comparison with NaN is true.
+        return not math.isnan(value), sign * value
 
     return max(rows, key=rank, default=None)
 
 
 def is_stale(rows: Sequence[Row], metric: str, patience: int) -> bool:
-    """Returns whether the last `patience` evaluations have all been no better than the best before them; 0 is never."""
+    """Returns whether none of the last `patience` evaluations beat the best one before them; False if patience is 0."""
     found = best(rows, metric) if patience else None
     return found is not None and len(rows) - 1 - list(rows).index(found) >= patience
 
 
 def is_better_low(metric: str) -> bool:
-    """Returns whether less of it is better."""
+    """Returns whether lower values of the metric are better."""
     return metric.endswith("loss")
 
 

@@ -1,7 +1,8 @@
-"""One training at a time in a model_dir.
+"""Lock of a model_dir: only one process trains in it at a time.
 
-here         the kernel's lock on MODEL_DIR/.lock: the second training is refused
-in a bucket  there are no locks that end with a process: MODEL_DIR/.lock names the last that began, all others end
+local folder  file lock (flock) on MODEL_DIR/.lock: a second training is refused
+in a bucket   no lock that is released when its process dies: MODEL_DIR/.lock names the training that began last, and
+              all earlier ones stop
 """
 
 from __future__ import annotations
@@ -21,15 +22,17 @@ from estimator_app.runtime import files
 
 LOCK_NAME = ".lock"
 _WRITTEN = re.compile(r"(process [0-9]+ of [\w.-]+) \([0-9a-f]{32}\)")
-_BYTES = 300  # always as long: TensorFlow remembers a file's length for 5 s, and calls one that has changed damaged
+_BYTES = 300  # fixed size: TensorFlow caches a file's size for 5 s and reports a file of another size as damaged
 
 
 @contextlib.contextmanager
 def locked(model_dir: str) -> Iterator[None]:
-    """Keeps other trainings out of `model_dir`; the kernel gives the lock up when the process ends, however it ends.
+    """Context manager that holds an exclusive file lock on a local `model_dir`; does nothing for a URI.
+
+    The kernel releases the lock when the process ends, even if it is killed.
 
     Raises:
-      ValueError: Another process holds it.
+      ValueError: Another process holds the lock.
       OSError: The folder cannot be written.
     """
     if "://" in model_dir:
@@ -46,13 +49,14 @@ def locked(model_dir: str) -> Iterator[None]:
 
 
 def claim_lock(model_dir: str) -> Callable[[], None]:
-    """Returns a check that no other training has begun in a bucket's `model_dir` since; elsewhere one of nothing.
+    """Claims a `model_dir` in a bucket; returns a function that raises if another training has claimed it since.
 
-    The last one wins, not the first: after its machine was preempted or killed, a run goes on at once.
+    The last claim wins, not the first, so that a run whose machine was preempted or killed can be resumed immediately.
+    For other folders, the returned function does nothing.
 
     Raises:
       OSError: The folder cannot be written.
-      ValueError: From the check: another has begun.
+      ValueError: Raised by the returned function: another training has begun.
     """
     if not files.is_in_bucket(model_dir):
         return lambda: None

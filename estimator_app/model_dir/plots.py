@@ -1,10 +1,10 @@
-"""Pictures of a run, as files and in TensorBoard: curves, confusion, and what training sees.
+"""Images of a run, as PNG files and in TensorBoard: curves, confusion matrix and training inputs.
 
     rows of history.csv ──draw_curves()──▶ MODEL_DIR/curves.png
     Metrics ──draw_confusion()──▶ MODEL_DIR/confusion.png
-    the same, and a batch of training ──▶ MODEL_DIR/pictures/events.out.tfevents.…
+    the same, and some training images ──▶ MODEL_DIR/pictures/events.out.tfevents.…
 
-TensorBoard reads one writer's file per folder, hence the folder `pictures`.
+TensorBoard reads the event file of only one writer per folder, hence the separate folder `pictures`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
-from matplotlib.figure import Figure  # without pyplot, which keeps every figure and looks for a screen
+from matplotlib.figure import Figure  # without pyplot, which keeps every figure in memory and looks for a display
 from matplotlib.text import Text
 
 from estimator_app.config import TrainConfig
@@ -28,21 +28,21 @@ from tpu_input.command_line import printable
 from tpu_input.dataset_format.records import parse
 from tpu_input.pipeline.images import decode_for_training
 
-# More classes than this have names too small to read, and twice as many digits.
+# Names of more classes than _MOST_NAMES, and counts of more than _MOST_COUNTS, would be too small to read.
 _MOST_NAMES = 50
 _MOST_COUNTS = 20
-_MOST_LETTERS = 40  # of a name: with one of 8,000, a picture would take gigabytes
+_MOST_LETTERS = 40  # of a name; with a name of 8,000 characters, an image would take gigabytes of memory
 
 
 def draw_curves(rows: Sequence[Row], metric: str) -> bytes:
-    """Returns loss, accuracies and learning rate over the steps, the best evaluation marked.
+    """Returns a PNG with loss, accuracies and learning rate over the steps; the best evaluation is marked.
 
     Args:
-      rows: Of one split, at least one.
-      metric: What best means.
+      rows: Evaluations of one split; at least one.
+      metric: Metric by which the best evaluation is chosen.
     """
     figure = Figure(figsize=(12, 3.6))
-    # A layout that matplotlib has to find takes a second drawing.
+    # Fixed margins: with an automatic layout, matplotlib would draw the figure twice.
     figure.subplots_adjust(left=0.05, right=0.99, bottom=0.15, top=0.9, wspace=0.18)
     split, found = _short(rows[-1].split), best(rows, metric)
     accuracies = [name for name in rows[-1].values if "accuracy" in name]
@@ -67,12 +67,16 @@ def draw_curves(rows: Sequence[Row], metric: str) -> bytes:
 
 
 def draw_confusion(metrics: Metrics, classes: Sequence[str]) -> bytes:
-    """Returns a matrix: a row a true class, coloured by the share of its examples found to be of each class."""
+    """Returns a PNG of the confusion matrix: one row per true class, one column per predicted class.
+
+    A cell's colour is the share of the true class's examples that were predicted to be of the column's class.
+    """
     counts = np.array(metrics.confusion)
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     names = [_short(name) for name in classes] if len(classes) <= _MOST_NAMES else []
-    side = 3.2 + 0.24 * min(len(classes), _MOST_NAMES)  # inches, as all here
-    beside = 0.5 + 0.085 * max(map(len, names), default=4)  # for the names: a layout to be found is drawn twice
+    side = 3.2 + 0.24 * min(len(classes), _MOST_NAMES)  # inches, as are all sizes here
+    # Margin for the names; an automatic layout would draw the figure twice.
+    beside = 0.5 + 0.085 * max(map(len, names), default=4)
     width, height = beside + side + 1.1, beside + side + 0.6
     figure = Figure(figsize=(width, height))
     axes = figure.add_axes((beside / width, beside / height, side / width, side / height))
@@ -94,14 +98,15 @@ def draw_confusion(metrics: Metrics, classes: Sequence[str]) -> bytes:
 
 
 def _short(name: str) -> str:
-    """Returns a name as a picture has room for it, in one line."""
+    """Returns a name as one printable line, truncated to the length that an image has room for."""
     name = printable(name[: _MOST_LETTERS + 1])
     return name if len(name) <= _MOST_LETTERS else f"{name[: _MOST_LETTERS - 1]}…"
 
 
 def _png(figure: Figure) -> bytes:
     for text in figure.findobj(Text):
-        text.set_parse_math(False)  # names of classes and splits are anybody's: "US$ to A$" is no formula
+        # Names of classes and splits are arbitrary text: "US$ to A$" must not be parsed as a formula.
+        text.set_parse_math(False)
     file = io.BytesIO()
     figure.savefig(file, format="png", dpi=110)
     return file.getvalue()
@@ -112,10 +117,10 @@ EVENTS_NAME = "pictures"
 
 
 def write_pictures(model_dir: str, config: TrainConfig, rows: Sequence[Row], metrics: Metrics) -> list[str]:
-    """Writes curves.png, and confusion.png when the model counts confusion; both for TensorBoard too.
+    """Writes curves.png, and confusion.png when the metrics have a confusion matrix; writes both for TensorBoard too.
 
     Returns:
-      Their paths.
+      Paths of the PNG files.
     """
     drawn = {"curves": draw_curves(rows, config.early_stop_metric)}
     if metrics.confusion:
@@ -128,10 +133,10 @@ def write_pictures(model_dir: str, config: TrainConfig, rows: Sequence[Row], met
 
 
 def write_inputs(model_dir: str, manifest: Manifest, config: InputConfig) -> None:
-    """Writes some training images for TensorBoard, cropped and augmented as training sees such images.
+    """Writes some training images for TensorBoard, cropped and augmented as in training.
 
-    One by one: building an input pipeline takes longer than all of them. An image or a shard that cannot be read is
-    left out here, for training names it, or skips it, as it was told to.
+    Decodes the images one by one, as building an input pipeline would take longer than decoding all of them. Images and
+    shards that cannot be read are skipped here: training reports or skips them, as configured.
     """
     images: list[tf.Tensor] = []
     config = dataclasses.replace(config, echo=1)

@@ -1,12 +1,12 @@
-"""What a run leaves in its model_dir besides TensorFlow's own files:
+"""Files that a run writes into its model_dir, in addition to TensorFlow's own files:
 
-    MODEL_DIR/config.json     what was trained, by which versions and command: written first
-    MODEL_DIR/history.csv     a row an evaluation (history.py)
-    MODEL_DIR/metrics.json    all of the last evaluation; names the export once the run is complete
-    MODEL_DIR/exports.json    which exports are this run's (exports.py)
-    MODEL_DIR/*.png           curves and confusion (plots.py)
+    MODEL_DIR/config.json     options of the run, versions and command; written first
+    MODEL_DIR/history.csv     one row per evaluation (history.py)
+    MODEL_DIR/metrics.json    all metrics of the last evaluation; names the export when the run is complete
+    MODEL_DIR/exports.json    exports that this run has made (exports.py)
+    MODEL_DIR/*.png           curves and confusion matrix (plots.py)
 
-Each is written at once or not at all.
+All writes are atomic.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from estimator_app.runtime import files
 
 CONFIG_NAME = "config.json"
 METRICS_NAME = "metrics.json"
-# Foreign files that a refusal lists.
+# Maximum number of unknown files that an error message lists.
 _LISTED = 5
 
 
 @dataclasses.dataclass(frozen=True)
 class Finished:
-    """A run's last evaluation, and its export; "" as long as there is none, which is as long as the run goes on."""
+    """Result of a run: the metrics of its last evaluation, and the path of its export, "" until the run is complete."""
 
     metrics: Metrics
     export: str
 
 
 def check_free(model_dir: str) -> None:
-    """Checks that a folder without a run holds nothing else, hidden files aside, and that no run's files are links.
+    """Checks that a folder holds either a run or nothing but hidden files, and no symbolic links.
 
     Raises:
-      ValueError: It holds something, or links, through which what is written would leave the folder, or what is neither
-        a file nor a folder.
+      ValueError: The folder holds other files but no run; or a symbolic link, through which training would write
+        elsewhere; or something that is neither a file nor a folder.
     """
     every = files.names(model_dir)
     links = [name for name in every if os.path.islink(f"{model_dir}/{name}")]
@@ -56,7 +56,8 @@ def check_free(model_dir: str) -> None:
     files.check_plain(model_dir)
     found = [name for name in every if not name.startswith(".")]
     if CONFIG_NAME not in found:
-        foreign = [name for name in found if name != f"{CONFIG_NAME}.tmp"]  # an earlier version's
+        # Earlier versions wrote config.json.tmp.
+        foreign = [name for name in found if name != f"{CONFIG_NAME}.tmp"]
         if foreign:
             more = f" and {len(foreign) - _LISTED} more" if len(foreign) > _LISTED else ""
             raise ValueError(
@@ -66,19 +67,21 @@ def check_free(model_dir: str) -> None:
 
 
 def write_run_config(model_dir: str, config: TrainConfig, command: str = "") -> str:
-    """Writes config.json, unless `model_dir` holds anything else or a checkpoint of another run.
+    """Writes config.json, unless `model_dir` holds other files or a checkpoint of another run.
 
-    Where the last checkpoint is damaged, the newest that is whole becomes the last. Returns what was wrong with it, or
-    "".
+    If the latest checkpoint is damaged, the newest intact one becomes the latest.
 
     Args:
-      model_dir: A folder.
-      config: What to train.
-      command: What the user typed, for whoever repeats it.
+      model_dir: Folder or URI of the run.
+      config: Options of the run.
+      command: Command line that the user typed, stored so that it can be repeated.
+
+    Returns:
+      The problem with the latest checkpoint, "" if it is intact.
 
     Raises:
-      ValueError: It does, none of its checkpoints is whole, or a file that training will write over has another name
-        too; nothing was changed.
+      ValueError: `model_dir` holds other files or another run, none of its checkpoints is intact, or a file that
+        training will overwrite has a second hard link; nothing was changed.
       OSError: `model_dir` cannot be written.
     """
     check_free(model_dir)
@@ -101,10 +104,10 @@ def write_run_config(model_dir: str, config: TrainConfig, command: str = "") -> 
 
 
 def read_config(model_dir: str) -> TrainConfig:
-    """Returns what the run in `model_dir` was told.
+    """Returns the options of the run in `model_dir`, from config.json.
 
     Raises:
-      ValueError: There is none.
+      ValueError: There is no config.json, or it cannot be parsed.
     """
     path = f"{model_dir}/{CONFIG_NAME}"
     if not tf.io.gfile.exists(path):
@@ -114,16 +117,16 @@ def read_config(model_dir: str) -> TrainConfig:
 
 
 def read_command(model_dir: str) -> str:
-    """Returns the command that began the run or last went on with it, as config.json has it; in one printable line."""
+    """Returns the command line that started or last resumed the run, from config.json, as one printable line."""
     command = str(files.parse_json(files.read_text(f"{model_dir}/{CONFIG_NAME}")).get("command", ""))
     return command if command.isprintable() else repr(command)
 
 
 def begun(model_dir: str) -> TrainConfig | None:
-    """Returns what the run was told that `model_dir` has a checkpoint of; None when there is none.
+    """Returns the options of the run in `model_dir`; None when there is no config.json or no checkpoint yet.
 
     Raises:
-      ValueError: It cannot be read, or the folder holds what is neither a file nor a folder.
+      ValueError: config.json cannot be parsed, or the folder holds something that is neither a file nor a folder.
     """
     files.check_plain(model_dir)
     told = tf.io.gfile.exists(f"{model_dir}/{CONFIG_NAME}")
@@ -131,10 +134,11 @@ def begun(model_dir: str) -> TrainConfig | None:
 
 
 def read_trained(model_dir: str) -> TrainConfig:
-    """Returns what the run in `model_dir`, which has a checkpoint to use, was told.
+    """Returns the options of the run in `model_dir`, which must have a checkpoint.
 
     Raises:
-      ValueError: There is no run, or none that has begun, or the folder holds what is neither a file nor a folder.
+      ValueError: There is no run or it has no checkpoint yet, or the folder holds something that is neither a file nor
+        a folder.
     """
     files.check_plain(model_dir)
     config = read_config(model_dir)
@@ -144,13 +148,13 @@ def read_trained(model_dir: str) -> TrainConfig:
 
 
 def write_finished(model_dir: str, finished: Finished, classes: tuple[str, ...]) -> None:
-    """Writes metrics.json."""
+    """Writes the metrics and the export path of a run to metrics.json."""
     fields = finished.metrics.to_fields(classes) | {"export": finished.export}
     files.write(f"{model_dir}/{METRICS_NAME}", json.dumps(fields, indent=1, ensure_ascii=False) + "\n")
 
 
 def read_finished(model_dir: str) -> Finished | None:
-    """Returns what metrics.json says; None when there is none, or none that can be read."""
+    """Returns the content of metrics.json; None when the file is missing or cannot be parsed."""
     try:
         fields = files.parse_json(files.read_text(f"{model_dir}/{METRICS_NAME}"))
         if fields["export"] != "" and not is_export_path(fields["export"]):

@@ -1,1 +1,1 @@
-"""python -m estimator_app preflight: whether a training would run on a TPU, without one."""
+"""python -m estimator_app preflight: checks, without a TPU, whether a training run would work on one."""

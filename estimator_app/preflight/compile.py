@@ -1,14 +1,14 @@
-"""The step as a TPU would run it: whether it fits, what it computes and moves, how its tensors lie in memory.
+"""Checks of the compiled training step: memory use, FLOPs and memory traffic, padding, memory layout of its tensors.
 
-    HLO ──compiler.py──▶ Program ──▶ memory, FLOPs, padding, layout; HLO of other batches ──▶ the largest that fits
-    batches that fit, that do not ──a line through two of them──▶ the batch to try next ──▶ … until they are close
+    HLO ──compiler.py──▶ Program ──▶ memory, FLOPs, padding, layout; HLO of other batch sizes ──▶ the largest that fits
+    batch sizes that fit, that do not ──linear extrapolation──▶ the next batch size to try ──▶ … until they are close
     "%x = bf16[128,56,56,64]{3,0,2,1:T(8,128)(2,1)} fusion(…)" ──tensors()──▶ sizes, order of the axes, padding
 
-What a step takes grows with its batch in nearly a straight line, and a refusal, which comes within a second, says how
-much it would have taken. Only a batch that fits costs a whole compilation.
+The memory use of a step grows almost linearly with its batch size. When the compiler refuses a step as too large, it
+does so within a second and reports the memory that the step needs. Only batch sizes that fit take a full compilation.
 
-The memory of a TPU is in tiles: T(8,128) are 8 × 128 of the two axes that change fastest, and what does not fill a tile
-is padding: https://openxla.org/xla/tiled_layout
+The memory of a TPU is divided into tiles: T(8,128) is a tile of 8 × 128 elements of the two minor-most axes, and the
+unused part of a tile is padding: https://openxla.org/xla/tiled_layout
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from estimator_app.preflight.findings import COSTS, FAILS, GOOD, UNKNOWN, Findin
 from estimator_app.runtime.topologies import Topology
 
 _GB = 2**30
-_WASTE = 1.25  # times what tensors take without padding
+_WASTE = 1.25  # accepted ratio of padded to unpadded size of all tensors
 _LISTED = 3
 
 
@@ -37,16 +37,17 @@ def check_compile(
     lowered: Callable[[int], bytes],
     search: bool = False,
 ) -> tuple[Part, Program | None]:
-    """Returns what is to be said of the compiled step, and the step; None when there is none.
+    """Returns the findings about the compiled step, and the compiled step; None when it does not compile.
 
     Args:
-      compiler: For the topology.
-      hlo: Of the step.
-      batch: Images of a core.
+      compiler: Compiler for the topology.
+      hlo: HLO of the step, a serialized HloModuleProto.
+      batch: Batch size per core.
       topology: The TPU.
-      layout: Of images as they are sent, "NHWC", "HWCN" or "HWNC".
-      lowered: Returns the HLO of the step for another batch.
-      search: Look for the largest batch that fits even if this one does, which takes as long again, or twice.
+      layout: Layout of the images as they are sent, "NHWC", "HWCN" or "HWNC".
+      lowered: Returns the HLO of the step for another batch size per core.
+      search: Whether to search for the largest batch size that fits even if `batch` fits; takes two to three times as
+        long.
     """
     try:
         first = compiler(hlo)
@@ -115,7 +116,7 @@ def _padding(kept: list[Tensor]) -> Finding:
 
 
 def _layout(kept: list[Tensor], batch: int, layout: str) -> Iterator[Finding]:
-    """Yields what is said of the images, the one parameter with an axis for each letter and their sizes."""
+    """Yields a finding about the images: the parameter whose axes match the letters and sizes of `layout`."""
     images = [each for each in kept if each.opcode == "parameter" and _is_images(each, batch, layout)]
     for each in images[:1]:
         wants = each.order(layout)
@@ -135,24 +136,26 @@ def _is_images(tensor: Tensor, batch: int, layout: str) -> bool:
     return len(tensor.sizes) == len(layout) and sizes["N"] == batch and sizes["C"] == 3 and sizes["H"] == sizes["W"]
 
 
-# By the axis that the device wants last: what can be sent that ends with it.
+# The layout to send, by the axis that the device wants last.
 _ENDING = {"N": "HWCN", "C": "NHWC"}
 
 
 _MULTIPLE = 8  # rows of a tile
-_CLOSE = 0.03  # of the batch
-_GROWTH = 8  # while nothing is refused
-_ENOUGH = 65536  # images a core; nobody asks for more
-_TRIES = 12
+_CLOSE = 0.03  # precision of the search, as a fraction of the batch size
+_GROWTH = 8  # factor between batch sizes tried as long as none is too large
+_ENOUGH = 65536  # upper limit of the search, in images per core
+_TRIES = 12  # maximum number of batch sizes compared
 
 
 def largest_batch(compile_at: Callable[[int], Program | TooLarge], batch: int, first: Program | TooLarge) -> int:
-    """Returns the largest batch of a core that was seen to fit, to some percent: `batch` or a multiple of 8; 0 if none.
+    """Returns the largest batch size per core that was found to fit: `batch` or a multiple of 8; 0 if none.
+
+    The largest that fits is at most 3%, or 8 images, larger, unless _TRIES compilations were not enough to find it.
 
     Args:
-      compile_at: Compiles the step for a batch.
-      batch: Of a core, as configured.
-      first: What it became.
+      compile_at: Compiles the step for a batch size per core.
+      batch: Configured batch size per core.
+      first: Result of compiling the step for `batch`.
     """
     fits: dict[int, float] = {0: 0.0}
     refused: dict[int, float] = {}
@@ -171,7 +174,7 @@ def largest_batch(compile_at: Callable[[int], Program | TooLarge], batch: int, f
 
 
 def _next(fits: dict[int, float], refused: dict[int, float], has: float) -> int:
-    """Returns the batch to try next, between the largest that fits and the smallest that does not."""
+    """Returns the next batch size to try, between the largest that fits and the smallest that does not."""
     low = max(fits)
     if not refused:
         return _multiple(min(low * _GROWTH, _ENOUGH), low, _ENOUGH + _MULTIPLE)
@@ -180,12 +183,12 @@ def _next(fits: dict[int, float], refused: dict[int, float], has: float) -> int:
     other = min(others)
     slope = (refused[high] - others[other]) / (high - other)
     guess = high - (refused[high] - has) / slope if slope > 0 else (low + high) / 2
-    # Where the line leads back to what fits already, look whether a little more does.
+    # If the extrapolation yields a batch size that is already known to fit, try a slightly larger one.
     return _multiple(max(guess, low * (1 + _CLOSE)), low, high)
 
 
 def _multiple(guess: float, low: int, high: int) -> int:
-    """Returns the multiple of 8 nearest below `guess` that is above `low` and below `high`, if there is one."""
+    """Returns `guess` rounded down to a multiple of 8 and clipped to those between `low` and `high`, if any."""
     least, most = (low // _MULTIPLE + 1) * _MULTIPLE, (high - 1) // _MULTIPLE * _MULTIPLE
     return max(least, min(int(guess) // _MULTIPLE * _MULTIPLE, most))
 
@@ -195,22 +198,22 @@ _BYTES |= {"f64": 8, "s64": 8, "u64": 8}
 _RESULT = re.compile(r"^\s*(?:ROOT )?%?([\w.-]+) = (.*?) ([a-z][\w-]*)\(")
 _TENSOR = re.compile(r"(\w+)\[([\d,]*)\]\{([\d,]*)(?::T\(([\d,]+)\))?([^}]*)\}")
 _NAME = re.compile(r'op_name="([^"]*)"')
-# These make no tensor of their own.
+# Opcodes whose results use no memory of their own.
 _NO_MEMORY = frozenset({"tuple", "get-tuple-element", "bitcast", "constant", "copy-start", "copy-done"})
-_ELSEWHERE = "S("  # in another memory than the large one
+_ELSEWHERE = "S("  # marks a tensor in another memory space than HBM
 
 
 @dataclasses.dataclass(frozen=True)
 class Tensor:
-    """A tensor on the device.
+    """A tensor on the device, with its memory layout.
 
     Attributes:
-      kind: Its type, as HLO says it.
-      sizes: Of its axes, as the program says them.
-      minor_to_major: The axes, from the one that changes fastest.
-      tile: Of the axes that change fastest, the fastest last.
-      opcode: What makes it.
-      made_by: The TensorFlow op that it was.
+      kind: Element type as in HLO, e.g. "bf16".
+      sizes: Sizes of its axes, in logical order.
+      minor_to_major: The axes, starting with the minor-most, which changes fastest.
+      tile: Tile sizes of the minor-most axes, the minor-most last.
+      opcode: Opcode of the HLO instruction whose result it is.
+      made_by: Name of the TensorFlow op that the instruction was lowered from.
     """
 
     kind: str
@@ -222,12 +225,12 @@ class Tensor:
 
     @property
     def bytes(self) -> int:
-        """What its numbers take."""
+        """Size in bytes without padding."""
         return _BYTES.get(self.kind, 4) * math.prod(self.sizes)
 
     @property
     def padded_bytes(self) -> int:
-        """What it takes."""
+        """Size in bytes with padding to complete tiles."""
         fastest = [self.sizes[axis] for axis in self.minor_to_major]
         missing = [1] * (len(self.tile) - len(fastest))
         for place, tile in enumerate(reversed(self.tile)):
@@ -237,7 +240,7 @@ class Tensor:
         return _BYTES.get(self.kind, 4) * math.prod(fastest) * math.prod(missing)
 
     def order(self, axes: str) -> str:
-        """Returns `axes`, a letter each, as they lie in memory, the one that changes fastest last."""
+        """Returns the letters of `axes`, one per axis, in memory order: the axis that changes fastest last."""
         return "".join(axes[axis] for axis in reversed(self.minor_to_major))
 
     def __str__(self) -> str:
@@ -245,7 +248,7 @@ class Tensor:
 
 
 def tensors(text: str) -> Iterator[Tensor]:
-    """Yields what the main computation of a compiled HLO module keeps in a core's large memory."""
+    """Yields the tensors that the entry computation of a compiled HLO module keeps in a core's main memory (HBM)."""
     entry = text[text.index("\nENTRY ") :]
     for line in entry[: entry.index("\n}")].splitlines():
         result = _RESULT.match(line)

@@ -1,4 +1,4 @@
-"""libtpu's compiler, which runs in an environment of its own and is reached through files.
+"""Interface to libtpu's compiler, which runs in a separate Python environment and exchanges files with this process.
 
 HLO ──REQUEST.json──▶ libtpu_program.py ──RESULT.json──▶ Program, or TooLarge
 """
@@ -14,19 +14,19 @@ import tempfile
 
 from estimator_app.runtime.topologies import Topology
 
-DEFAULT_PYTHON = ".venv-preflight/bin/python"  # where `make preflight` makes it
+DEFAULT_PYTHON = ".venv-preflight/bin/python"  # created by `make preflight`
 _SCRIPT = pathlib.Path(__file__).with_name("libtpu_program.py")
 
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """A step as one core would run it.
+    """A compiled training step for one core.
 
     Attributes:
-      flops: Floating-point operations.
-      bytes_accessed: That go to and from memory.
-      memory: Bytes by use: argument, output, alias (in both), temp, generated_code.
-      text: Its HLO, with the layout of every tensor on the device.
+      flops: Floating-point operations of a step.
+      bytes_accessed: Bytes read from and written to memory in a step.
+      memory: Bytes by use: argument, output, alias (counted in both), temp, generated_code.
+      text: Optimized HLO, with the layout of every tensor on the device.
     """
 
     flops: float
@@ -36,22 +36,22 @@ class Program:
 
     @property
     def bytes(self) -> int:
-        """What it takes of a core's memory."""
+        """Bytes of a core's memory that the step uses."""
         return sum(self.memory.values()) - 2 * self.memory["alias"]
 
     @property
     def has_loops(self) -> bool:
-        """Whether it repeats something, as Keras' LSTM does: flops and bytes_accessed count that once."""
+        """Whether the step has loops, as Keras' LSTM has; flops and bytes_accessed count the body of a loop once."""
         return " while(" in self.text
 
 
 @dataclasses.dataclass(frozen=True)
 class TooLarge:
-    """A step that no program was made of.
+    """Result for a step that was not compiled because it needs too much memory.
 
     Attributes:
-      needs: Bytes.
-      has: Bytes of a core that there are for it.
+      needs: Bytes that the step needs.
+      has: Bytes of a core's memory that are available for it.
     """
 
     needs: float
@@ -60,10 +60,10 @@ class TooLarge:
 
 @dataclasses.dataclass(frozen=True)
 class Compiler:
-    """The compiler for a topology.
+    """Compiler for a topology; a callable.
 
     Attributes:
-      python: The interpreter of the environment that has it.
+      python: Path of the Python interpreter of the environment in which libtpu is installed.
       topology: The TPU.
     """
 
@@ -75,13 +75,13 @@ class Compiler:
             raise ValueError(f"--compiler {self.python!r} is no program; make it with: make preflight")
 
     def __call__(self, hlo: bytes) -> Program | TooLarge:
-        """Returns what a step becomes on one core.
+        """Returns the compiled program of a step for one core, or TooLarge if it needs too much memory.
 
         Args:
-          hlo: HloModuleProto.
+          hlo: Serialized HloModuleProto.
 
         Raises:
-          ValueError: The compiler refuses it for another reason than its size, or cannot run.
+          ValueError: The compiler rejects the step for another reason than its size, or cannot run.
         """
         with tempfile.TemporaryDirectory() as folder:
             request, result, module = (f"{folder}/{name}" for name in ("request.json", "result.json", "step.hlo"))

@@ -1,6 +1,6 @@
-"""Whether TPU VMs can feed what their cores take.
+"""Estimate of whether the CPUs of the TPU VMs can deliver images as fast as the TPU cores consume them.
 
-FLOPs and bytes of a step, peaks of the chip ──▶ least seconds a step ──▶ images/s ──▶ cores like this machine's
+FLOPs and bytes of a step, peaks of the chip ──▶ minimum seconds per step ──▶ images/s ──▶ CPU cores like this machine's
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from tpu_input.pipeline.decoding import PARALLEL_DECODES
 
 @dataclasses.dataclass(frozen=True)
 class Pace:
-    """How fast a step can be at the most.
+    """Upper bound of the training speed.
 
     Attributes:
-      compute_seconds: A step's arithmetic takes at the least.
-      memory_seconds: Its traffic with memory takes at the least.
-      images_per_second: That all cores take then.
+      compute_seconds: Minimum time of a step's arithmetic.
+      memory_seconds: Minimum time of a step's memory traffic.
+      images_per_second: Maximum number of images that all cores together consume per second.
     """
 
     compute_seconds: float
@@ -34,26 +34,26 @@ class Pace:
 
 
 def pace(flops: float, bytes_accessed: float, topology: Topology, train_batch_size: int) -> Pace:
-    """Returns how fast a step can be at the most, by the roofline model (Williams et al. 2009).
+    """Returns the upper bound of the training speed by the roofline model (Williams et al. 2009).
 
     Args:
-      flops: Of a core's step.
-      bytes_accessed: Of a core's step.
+      flops: Floating-point operations per step and core.
+      bytes_accessed: Bytes of memory traffic per step and core.
       topology: The TPU.
-      train_batch_size: Images of a step over all cores.
+      train_batch_size: Images per step over all cores.
     """
     compute, memory = flops / topology.flops, bytes_accessed / topology.bytes_per_second
     return Pace(compute, memory, train_batch_size / max(compute, memory))
 
 
 def check_feeding(found: Pace, topology: Topology, cost: Cost, single_threaded: float) -> list[Finding]:
-    """Returns what is to be said of the pace and of TPU VMs whose processors are like this machine's.
+    """Returns findings about the training speed, and about the input of TPU VMs with CPUs like this machine's.
 
     Args:
-      found: The pace.
+      found: Upper bound of the training speed.
       topology: The TPU.
-      cost: Of an image of training's input, on this machine.
-      single_threaded: Images a second at which one thread of this machine does its part of the input.
+      cost: Cost per image of the training input, measured on this machine.
+      single_threaded: Images per second of the slowest part of the input that runs in one thread, on this machine.
     """
     bound = "its arithmetic" if found.compute_seconds >= found.memory_seconds else "its memory"
     of_vm, per_core = found.images_per_second / topology.num_hosts, 1000 / cost.cpu_ms
@@ -65,7 +65,14 @@ def check_feeding(found: Pace, topology: Topology, cost: Cost, single_threaded: 
 
 
 def _feeding(of_vm: float, per_core: float, single_threaded: float, topology: Topology) -> Finding:
-    """Returns whether a TPU VM can deliver so many images a second."""
+    """Returns a finding about the CPU cores that a TPU VM needs to deliver `of_vm` images per second.
+
+    Args:
+      of_vm: Images per second that the cores of a TPU VM consume.
+      per_core: Images per second that a CPU core of this machine delivers.
+      single_threaded: See check_feeding().
+      topology: The TPU.
+    """
     cores, usable = math.ceil(of_vm / per_core), min(topology.vcpus, PARALLEL_DECODES)
     vms = topology.vms if topology.num_hosts == 1 else f"each of {topology.vms}"
     needs = f"needs {of_vm:,.0f} images/s on {vms}"

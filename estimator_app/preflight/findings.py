@@ -1,6 +1,6 @@
-"""What preflight found, a line each.
+"""Results of preflight, printed as one line per finding.
 
-[Finding] ──▶ Part ──str()──▶ text: ✓ what is right, ✗ what would fail, ! what costs, – what could not be looked at
+[Finding] ──▶ Part ──str()──▶ text: ✓ good, ✗ would fail, ! works but at a cost, – could not be checked
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ _MARKS = {GOOD: "✓", FAILS: "✗", COSTS: "!", UNKNOWN: "–"}
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """A line of the page.
+    """A result of one check, printed as one line.
 
     Attributes:
-      verdict: GOOD; FAILS: training on the TPU would not start, would stop, or would learn or count wrong; COSTS: it
-        would run, slower than it could, or learn less; UNKNOWN: this was not looked at.
-      seen: What is.
-      advice: What to do; "" where there is nothing to.
+      verdict: GOOD; FAILS: training on the TPU would not start, would stop, or would train or count incorrectly;
+        COSTS: it would run, but slower than possible, or learn less; UNKNOWN: this was not checked.
+      seen: What was found.
+      advice: What the user should do; "" if nothing is to be done.
     """
 
     verdict: str
@@ -34,12 +34,12 @@ class Finding:
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """One of preflight's parts.
+    """One group of preflight's checks.
 
     Attributes:
-      name: Its title.
-      findings: In order.
-      numbers: What was measured, by name, for programs to read.
+      name: Title of the group.
+      findings: Results, in the order in which they are printed.
+      numbers: Measured values by name, for use by other programs.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Part:
 
 
 def conclusion(parts: Iterable[Part]) -> str:
-    """Returns what the whole page comes to."""
+    """Returns a one-line summary of all parts."""
     verdicts = [finding.verdict for part in parts for finding in part.findings]
     if FAILS in verdicts:
         return f"{verdicts.count(FAILS)} to be fixed before this trains on a TPU"

@@ -1,9 +1,9 @@
-"""The graph that TPUEstimator would send to a TPU, built and read; nothing runs it.
+"""Checks of the graph that TPUEstimator would send to a TPU; the graph is built but not run.
 
-    estimator + topology ──build()──▶ Built graph ──▶ who feeds which core with what, sums over cores, ops no TPU runs
-                                └──▶ calls of input_fn, a host each ──▶ input.py
+    estimator + topology ──build()──▶ Built graph ──▶ feeds of each core, sums over cores, ops that no TPU supports
+                                └──▶ calls of input_fn, one per host ──▶ input.py
 
-TPUEstimator builds it, as it would for the TPU, and is stopped before it looks for one.
+TPUEstimator itself builds the graph, as it would for the TPU, and is stopped before it connects to one.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from estimator_app.runtime.tpu import Tpu
 v1 = tf.compat.v1
 SessionRunHook: Any = v1.train.SessionRunHook
 
-# An address that nobody dials; without one all hosts would be the same machine.
+# Address that is never connected to; without an address, all hosts would be the local machine.
 _NOWHERE = "grpc://10.0.0.2:8470"
 
 
 @dataclasses.dataclass(frozen=True)
 class Built:
-    """What TPUEstimator made.
+    """Result of build().
 
     Attributes:
-      graph: Its graph.
-      calls: (params, config) that it called input_fn with, in the order of the hosts.
-      spec: What the input_fn's elements are.
+      graph: The graph that TPUEstimator built.
+      calls: Arguments (params, config) of each call of input_fn, in the order of the hosts.
+      spec: Element spec of the input_fn's dataset.
     """
 
     graph: tf.Graph
@@ -51,7 +51,7 @@ class _GraphBuilt(Exception):
 
 
 class _Stop(SessionRunHook):  # type: ignore[misc]
-    """Ends TPUEstimator's work when the graph is there and no session yet."""
+    """Hook that stops TPUEstimator after it has built the graph and before it creates a session."""
 
     def begin(self) -> None:
         self.graph = v1.get_default_graph()
@@ -59,22 +59,22 @@ class _Stop(SessionRunHook):  # type: ignore[misc]
 
 
 def cluster() -> Any:
-    """Returns a TPUClusterResolver for a TPUEstimator that will meet no TPU."""
+    """Returns a TPUClusterResolver for a TPUEstimator that never connects to a TPU."""
     return Tpu(_NOWHERE).resolver()
 
 
 def build(estimator: Any, topology: Topology, mode: str, input_fn: Callable[..., tf.data.Dataset]) -> Built:
-    """Returns what a TPUEstimator makes for a TPU of that topology.
+    """Returns the graph that a TPUEstimator builds for a TPU of a topology, and its calls of the input_fn.
 
     Args:
-      estimator: Made with cluster().
+      estimator: TPUEstimator made with cluster().
       topology: The TPU.
       mode: "training" or "evaluation".
       input_fn: (params, config) -> Dataset.
 
     Raises:
       ValueError: The input's elements cannot be sent to a TPU.
-      Exception: Anything that the network, the input or TPUEstimator object with.
+      Exception: Any error that the network, the input or TPUEstimator raises.
     """
     stop, calls, specs = _Stop(), [], []
 
@@ -100,10 +100,10 @@ def build(estimator: Any, topology: Topology, mode: str, input_fn: Callable[...,
 def check_build(
     estimator: Any, topology: Topology, mode: str, input_fn: Callable[..., tf.data.Dataset]
 ) -> tuple[list[Finding], Built | None]:
-    """Returns what is to be said of the graph of a mode, and the graph; None when there is none."""
+    """Returns the findings about the graph of a mode, and the graph; None when it cannot be built."""
     try:
         built = build(estimator, topology, mode, input_fn)
-    except Exception as error:  # anybody's network may raise anything
+    except Exception as error:  # a user's network may raise any exception
         return [Finding(FAILS, f"{mode}: {_sentence(error)}")], None
     found = [_feeds(built, topology, mode)]
     if mode == "training" and topology.num_cores > 1:
@@ -112,12 +112,12 @@ def check_build(
 
 
 def fed(graph: tf.Graph) -> list[tuple[str, int]]:
-    """Returns (device of the host, core) of every feed of a core."""
+    """Returns (device of the host, ordinal of the core) of each infeed op."""
     return [(op.device, op.get_attr("device_ordinal")) for op in all_ops(graph) if op.type == "InfeedEnqueueTuple"]
 
 
 def all_ops(graph: tf.Graph) -> Iterator[tf.Operation]:
-    """Yields every op, those of functions too."""
+    """Yields all ops of a graph and of the functions that it calls."""
     seen: set[str] = set()
     ahead = [graph]
     while ahead:
@@ -127,7 +127,7 @@ def all_ops(graph: tf.Graph) -> Iterator[tf.Operation]:
 
 
 def tpu_graph_ops(graph: tf.Graph) -> Iterator[tf.Operation]:
-    """Yields every op that would run on the TPU, those of functions too."""
+    """Yields all ops that would run on the TPU, including those of functions."""
     seen: set[str] = set()
     ahead: list[Any] = [op for op in graph.get_operations() if "_tpu_replicate" in op.node_def.attr]
     while ahead:
@@ -139,13 +139,13 @@ def tpu_graph_ops(graph: tf.Graph) -> Iterator[tf.Operation]:
 
 
 def _own_ops(graph: tf.Graph) -> list[tf.Operation]:
-    """Returns the ops of a graph, but the placeholders that a function's arguments are."""
+    """Returns the ops of a graph, without the placeholders of a function's arguments."""
     arguments = {tensor.op.name for tensor in getattr(graph, "inputs", ())}
     return [op for op in graph.get_operations() if op.name not in arguments]
 
 
 def _called(op: tf.Operation, seen: set[str]) -> list[tf.Graph]:
-    """Returns the graphs of the functions that an op calls, but those seen before."""
+    """Returns the graphs of the functions that an op calls, except those in `seen`; adds their names to `seen`."""
     names = {
         function.name
         for attr in op.node_def.attr.values()
@@ -191,7 +191,8 @@ def _ops(graph: tf.Graph, mode: str) -> Iterator[Finding]:
         count += 1
         if op.type not in known:
             line = users_line(op.traceback)
-            at = op.type, "" if is_ours(line) else line  # Keras' layers are called by us
+            # Keras' layers are called by this package: such a line is not the user's and is left out.
+            at = op.type, "" if is_ours(line) else line
             wrong[at] = wrong.get(at, 0) + 1
     for (kind, line), times in sorted(wrong.items()):
         made = f", made at {line}" if line else ""
@@ -210,7 +211,7 @@ _ADVICE = (
 
 
 def op_advice(kind: str) -> str:
-    """Returns what to do about an op that no TPU runs."""
+    """Returns advice on how to replace an op that no TPU supports."""
     for pattern, advice in _ADVICE:
         if re.search(pattern, kind):
             return advice

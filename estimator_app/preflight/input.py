@@ -1,8 +1,10 @@
-"""Every host's input, run on this machine as the hosts of a TPU would run it.
+"""Checks of the input pipelines of all hosts of a TPU, run on this machine.
 
-    a Dataset of each host ──▶ batches of its cores ──▶ digest and weight of each example ──▶ who saw what, how often
+    a Dataset of each host ──▶ batches of its cores ──▶ digest and weight of each example ──▶ counts per host
 
-An example is known by its pixels, so the input must not change them at random: unaugmented().
+Hosts must not be fed the same training images, and an evaluation must count each example exactly once.
+
+An example is identified by a digest of its pixels, so the input must be without random augmentation: unaugmented().
 """
 
 from __future__ import annotations
@@ -19,19 +21,20 @@ import tensorflow as tf
 from estimator_app.preflight.findings import FAILS, GOOD, Finding
 from tpu_input import InputConfig
 
-TRAIN_STEPS = 3  # enough that hosts which read the same meet; each takes a batch's time to decode
-_BUFFERED = 1024  # records to shuffle among, which have to be read before the first step
-# Of the images of the smaller host: a dataset may hold an image twice, and hosts that read the same share nearly all.
+TRAIN_STEPS = 3  # enough to find hosts that read the same files; each step takes the time to decode a batch
+_BUFFERED = 1024  # maximum size of the shuffle buffer, which has to be filled before the first step
+# Accepted share of images that two hosts have in common, of the images of the host with fewer images: a dataset may
+# contain duplicates, whereas hosts that read the same files share nearly all images.
 _EQUAL_IMAGES = 0.01
 
 
 @dataclasses.dataclass(frozen=True)
 class Feed:
-    """What a host feeds.
+    """Input of one host.
 
     Attributes:
-      make: Returns its Dataset of (features, label), batches along axis 0.
-      batches_per_step: How many of its batches a step takes: one a core, or one in all.
+      make: Returns the host's Dataset of batches (features, label), with the examples along axis 0.
+      batches_per_step: Number of its batches that a step consumes: one per core, or one in total.
     """
 
     make: Callable[[], tf.data.Dataset]
@@ -43,7 +46,7 @@ class _RanDry(Exception):
 
 
 def unaugmented(config: InputConfig) -> InputConfig:
-    """Returns a config whose training images are the same whenever they come, and soon there."""
+    """Returns a config without random augmentation, cache and service, with a small shuffle buffer to start fast."""
     return dataclasses.replace(
         config,
         dtype="uint8",
@@ -60,7 +63,7 @@ def unaugmented(config: InputConfig) -> InputConfig:
 
 
 def check_training(feeds: Sequence[Feed], steps: int = TRAIN_STEPS) -> Finding:
-    """Runs the training input of every host for some steps.
+    """Returns a finding about images that hosts are fed in common, from some steps of the training input of every host.
 
     Raises:
       tf.errors.OpError: A record cannot be read.
@@ -89,13 +92,13 @@ def check_training(feeds: Sequence[Feed], steps: int = TRAIN_STEPS) -> Finding:
 def check_evaluation(
     feeds: Sequence[Feed], steps: int, num_examples: int, alone: Callable[[], tf.data.Dataset]
 ) -> Finding:
-    """Runs the whole evaluation on every host.
+    """Returns a finding about a complete evaluation on all hosts, which must count each example exactly once.
 
     Args:
-      feeds: Of each host.
-      steps: Of the evaluation.
-      num_examples: That there are to be seen.
-      alone: Returns what one host would see that is alone; asked only where equal images came.
+      feeds: Input of each host.
+      steps: Number of evaluation steps.
+      num_examples: Number of examples of the split.
+      alone: Returns the Dataset of a single host that evaluates alone; called only if an image occurs more than once.
 
     Raises:
       tf.errors.OpError: A record cannot be read.
@@ -134,7 +137,7 @@ def _once(dataset: tf.data.Dataset, num_examples: int) -> collections.Counter[by
 
 
 def _examples(host: int, feed: Feed, steps: int) -> Iterator[tuple[bytes, float]]:
-    """Yields (digest, weight) of each example that a host feeds in `steps`."""
+    """Yields (digest, weight) of each example that a host feeds in `steps` steps."""
     wanted, batches = steps * feed.batches_per_step, 0
     for element in feed.make().take(wanted).as_numpy_iterator():
         batches += 1

@@ -1,11 +1,11 @@
-"""Compiles a step for a TPU, without one; runs by itself, in the environment that `make preflight` makes.
+"""Program that compiles a step for a TPU, without a TPU; runs in the environment that `make preflight` creates.
 
     REQUEST.json {"topology", "hlo"} + the HloModuleProto it names ──libtpu──▶ RESULT.json
 
     python libtpu_program.py REQUEST.json RESULT.json
 
-It knows nothing of TensorFlow nor of this package, and nothing imports it: JAX needs another NumPy than TensorFlow
-2.15. Most of what it calls is private to jaxlib 0.10.2, and is called nowhere else.
+It imports neither TensorFlow nor this package, and no module imports it: JAX needs another version of NumPy than
+TensorFlow 2.15. Most functions that it calls are private to jaxlib 0.10.2, and are called nowhere else.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import re
 import sys
 from typing import Any
 
-# Read when libtpu is loaded: there is no TPU whose metadata to ask for, and several may compile at the same time.
+# Read when libtpu is loaded: without a TPU there is no metadata server, and several processes may compile in parallel.
 os.environ.update(JAX_PLATFORMS="cpu", TPU_SKIP_MDS_QUERY="1", ALLOW_MULTIPLE_LIBTPU_LOAD="1")
-# It writes its log where it stands, and says a lot.
+# libtpu writes a verbose log into the current directory; reduce it.
 os.environ.setdefault("TPU_STDERR_LOG_LEVEL", "3")
 os.environ.setdefault("TPU_MIN_LOG_LEVEL", "3")
 
 _UNITS = {"B": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-# What libtpu says of a program that is too large, before it places tensors and after.
+# Messages of libtpu about a program that is too large: before and after it has placed the tensors.
 _TOO_LARGE = (
     re.compile(r"\(([\d.]+)([BKMGT])\) exceeds available HBM \(([\d.]+)([BKMGT])\)"),
     re.compile(r"Used ([\d.]+)([BKMGT]) of ([\d.]+)([BKMGT]) hbm"),
@@ -31,7 +31,7 @@ _TOO_LARGE = (
 
 
 def main(request_path: str, result_path: str) -> None:
-    """Compiles what the request asks for, and writes what the compiler says."""
+    """Compiles the step of the request file, and writes the compiler's result to the result file."""
     with open(request_path, encoding="utf-8") as file:
         request = json.load(file)
     with open(request["hlo"], "rb") as file:
@@ -45,9 +45,9 @@ def main(request_path: str, result_path: str) -> None:
 
 
 def compiled(topology: str, hlo: bytes) -> dict[str, Any]:
-    """Returns what the compiler says of a step.
+    """Returns the compiler's statistics and output for a step.
 
-    "flops", "bytes_accessed"; "memory" in bytes by use; "text", the HLO as it will run on the TPU.
+    "flops", "bytes_accessed"; "memory", bytes by use; "text", the optimized HLO that would run on the TPU.
     """
     import numpy as np
     from jax._src.interpreters import mlir
@@ -75,7 +75,7 @@ def compiled(topology: str, hlo: bytes) -> dict[str, Any]:
 
 
 def refused(message: str) -> dict[str, Any]:
-    """Returns why there is no program: "error"; of one that is too large, "needs" and "has" in bytes."""
+    """Returns why the compilation failed: "error"; if the step is too large, also "needs" and "has" in bytes."""
     first = message.strip().splitlines()[0]
     sizes = next((match for match in (pattern.search(message) for pattern in _TOO_LARGE) if match), None)
     if "RESOURCE_EXHAUSTED" not in message or not sizes:
@@ -85,7 +85,7 @@ def refused(message: str) -> dict[str, Any]:
 
 
 def _drop_copies(operation: Any) -> None:
-    """Replaces every mhlo.copy by what it copies: libtpu has no such op, and its compiler copies where it has to."""
+    """Replaces every mhlo.copy by its operand: libtpu has no such op, and its compiler inserts copies where needed."""
     for region in operation.regions:
         for block in region.blocks:
             for inner in list(block.operations):

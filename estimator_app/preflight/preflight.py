@@ -1,7 +1,7 @@
-"""What a TPU would say of a training, without one: the parts in order, each after what it needs.
+"""Checks of a training run for a TPU, without a TPU: runs the parts in the order of their dependencies.
 
 manifest + TrainConfig + Topology
-    ──graph──▶ calls of input_fn ──input──▶ who sees what
+    ──graph──▶ calls of input_fn ──input──▶ which host sees which examples
     ──xla──▶ HLO ──compile──▶ FLOPs, bytes, memory ──feeding──▶ images/s that the VMs must deliver
 """
 
@@ -38,16 +38,17 @@ Calls = dict[str, Sequence[tuple[Any, Any]]]  # (params, config) of an input_fn 
 def preflight(
     manifest: Manifest, config: TrainConfig, topology: Topology, compiler: Compiler | None, search: bool = False
 ) -> Iterator[Part]:
-    """Yields what is to be said of a run on a TPU, part by part as it is found out.
+    """Yields the findings about a run on a TPU, each part as soon as it is complete.
 
     Args:
-      manifest: The dataset's.
-      config: The run.
+      manifest: Manifest of the dataset.
+      config: Options of the run.
       topology: The TPU.
-      compiler: For the topology; None leaves out what only it knows.
-      search: Look for the largest batch that fits even where the configured one does.
+      compiler: Compiler for the topology; None skips the checks that need it.
+      search: Whether to search for the largest batch size that fits even if the configured one fits.
     """
-    # Their memory and processors are those of the TPU's hosts and of a service's, and a core is fed the same without.
+    # Cache and service use memory and CPUs of the TPU's hosts and of the service's machines, not of this one; a core is
+    # fed the same elements without them.
     config = dataclasses.replace(config, input=dataclasses.replace(config.input, cache=None, service=None))
     undivided = list(_undivided(config, topology))
     if undivided:
@@ -93,7 +94,7 @@ def _undivided(config: TrainConfig, topology: Topology) -> Iterator[Finding]:
 def _by_estimator(
     manifest: Manifest, config: TrainConfig, topology: Topology, model_dir: str
 ) -> tuple[list[Finding], Calls]:
-    """Returns what is to be said of TPUEstimator's graphs, and how it calls the input_fns, by mode."""
+    """Returns the findings about TPUEstimator's graphs, and the arguments of its input_fn calls by mode."""
     from estimator_app.preflight.graph import check_build, cluster
     from estimator_app.trainers.tpu_estimator.model_fn import make_estimator
 
@@ -114,7 +115,7 @@ def _by_estimator(
 def _by_strategy(
     manifest: Manifest, config: TrainConfig, topology: Topology, model_dir: str
 ) -> tuple[list[Finding], Calls]:
-    """Returns the same of tf.distribute, whose graph is not made before there is a TPU."""
+    """Returns the same as _by_estimator() for tf.distribute, whose graph cannot be built without a TPU."""
     spec = _spec(manifest, config, config.train_batch_size // topology.num_cores)
     found = [Finding(FAILS, misfit) for misfit in misfits(spec)] or [
         Finding(GOOD, f"a core takes {described(spec)}"),
@@ -160,7 +161,7 @@ def _input(manifest: Manifest, config: TrainConfig, topology: Topology, calls: C
 
 @contextlib.contextmanager
 def _reading(manifest: Manifest, split: str) -> Iterator[list[Finding]]:
-    """Turns what goes wrong with reading a split into findings."""
+    """Context manager that turns errors of reading a split into findings; yields the list to which they are added."""
     found: list[Finding] = []
     try:
         with named(manifest, split):
@@ -170,12 +171,12 @@ def _reading(manifest: Manifest, split: str) -> Iterator[list[Finding]]:
 
 
 def _spec(manifest: Manifest, config: TrainConfig, batch_size: int) -> Any:
-    """Returns what training sends to a core that takes that many images."""
+    """Returns the element spec of the training input for a core with a given batch size."""
     return make_train_input_fn(manifest, config.input)({"batch_size": batch_size}).element_spec
 
 
 def make_step(config: TrainConfig, model_dir: str, spec: Any) -> Step:
-    """Returns the training step of a run's loop for a core that is fed `spec`."""
+    """Returns the training step of a run's loop for one core, whose input has the element spec `spec`."""
     if config.loop == "strategy":
         return strategy_step(config, model_dir, spec)
     from estimator_app.trainers.tpu_estimator.model_fn import make_estimator, make_model_fn
@@ -184,7 +185,7 @@ def make_step(config: TrainConfig, model_dir: str, spec: Any) -> Step:
 
 
 def lowered(config: TrainConfig, model_dir: str, spec: Any) -> bytes:
-    """Returns the same as an HloModuleProto."""
+    """Returns the HLO of the training step that make_step() returns, as a serialized HloModuleProto."""
     return lower(make_step(config, model_dir, spec)).serialized
 
 
@@ -219,5 +220,5 @@ def _feeding(program: Program | None, manifest: Manifest, config: TrainConfig, t
     return Part("feeding", tuple(check_feeding(found, topology, cost, single_threaded)), numbers | here)
 
 
-# As python -m tpu_input benchmark measures.
+# Same values as in python -m tpu_input benchmark.
 _IMAGES, _ROUNDS, _BATCH = 2000, 3, 64

@@ -1,4 +1,4 @@
-"""What an input sends to a core, in words, and what of it no core can take.
+"""Descriptions of the elements that an input sends to a core, and checks for dtypes and shapes that a TPU cannot take.
 
 ({"image": TensorSpec, "weight": TensorSpec}, TensorSpec) ──▶ "image [128, 224, 224, 3] uint8, weight …, label …"
 """
@@ -15,12 +15,12 @@ _INFEED = frozenset({"bool", "int32", "int64", "bfloat16", "float32", "complex64
 
 
 def described(spec: Any) -> str:
-    """Returns all parts of an element, in the order in which a core takes them."""
+    """Returns a description of all parts of an element, in the order in which they are sent to a core."""
     return ", ".join(f"{name} {_tensor(each)}" for name, each in named(spec))
 
 
 def named(spec: Any) -> Iterator[tuple[str, Any]]:
-    """Yields (name, spec) of the parts of an element: features by their names, or "features"; "label"."""
+    """Yields (name, spec) of the parts of an element: features by their names, or "features"; "label"; "weights"."""
     features, *others = spec if isinstance(spec, tuple) else (spec,)
     yield from _parts("features", features)
     for name, each in zip(["label", "weights"], others, strict=False):
@@ -28,7 +28,7 @@ def named(spec: Any) -> Iterator[tuple[str, Any]]:
 
 
 def misfits(spec: Any) -> Iterator[str]:
-    """Yields a sentence for every part of an element that cannot be sent to a TPU, and what to do."""
+    """Yields a message, with advice, for every part of an element that cannot be sent to a TPU."""
     for name, each in named(spec):
         if each.dtype.name not in _INFEED:
             change = "cast it to float32" if each.dtype.is_floating else "leave it out, or send its number instead"
@@ -40,7 +40,7 @@ def misfits(spec: Any) -> Iterator[str]:
 
 
 def int64_names(spec: Any) -> Iterator[str]:
-    """Yields the name of every part that is of 64 bits, which a TPU has not."""
+    """Yields the name of every part of dtype int64, which a TPU does not support natively."""
     for name, each in named(spec):
         if each.dtype == tf.int64:
             yield name
@@ -48,7 +48,7 @@ def int64_names(spec: Any) -> Iterator[str]:
 
 def _parts(name: str, spec: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(spec, dict):
-        for key in sorted(spec):  # the order of tf.nest
+        for key in sorted(spec):  # same order as in tf.nest
             yield from _parts(key, spec[key])
     elif isinstance(spec, (tuple, list)):
         for number, each in enumerate(spec):

@@ -1,4 +1,4 @@
-"""One core's training step as a function, of either loop.
+"""Training step of one core as a function, for either training loop.
 
 TrainConfig ──estimator_step() or strategy_step()──▶ Step: (features, label) -> loss, after the update of the variables
 """
@@ -21,9 +21,10 @@ class Step:
     """A training step of one core.
 
     Attributes:
-      run: (features, label) -> loss; its variables exist.
-      spec: Of (features, label), as the core takes them.
-      graph: Where its ops were made, whose names tell who made them; None where running it makes them.
+      run: (features, label) -> loss; its variables have been created.
+      spec: Spec of (features, label) for one core.
+      graph: Graph in which its ops were created, for finding the code that created an op by the op's name; None if the
+        ops are created by calling `run`.
     """
 
     run: Callable[..., tf.Tensor]
@@ -34,13 +35,13 @@ class Step:
 def estimator_step(model_fn: Callable[..., Any], run_config: Any, spec: Any) -> Step:
     """Returns the step of a model_fn(features, labels, mode, params, config) of TPUEstimator.
 
-    It is built in a graph like TPUEstimator's, and becomes a function whose variables are tf.Variables of zeros.
-    `use_tpu` is False: the sum over cores, which CrossShardOptimizer adds, has no meaning for one.
+    The step is built in a graph as TPUEstimator builds it, and converted to a function whose variables are tf.Variables
+    of zeros. `use_tpu` is False: the sum over cores, which CrossShardOptimizer adds, has no meaning for a single core.
 
     Args:
-      model_fn: It.
+      model_fn: The model_fn.
       run_config: The tpu.RunConfig.
-      spec: Of (features, label), as a core takes them.
+      spec: Spec of (features, label) for one core.
     """
     with tf.Graph().as_default() as graph:
         v1.train.create_global_step()
@@ -65,7 +66,7 @@ def estimator_step(model_fn: Callable[..., Any], run_config: Any, spec: Any) -> 
 
 
 def _without(nodes: Any, tensors: list[str]) -> Any:
-    """Returns a GraphDef without the ops that make `tensors`, which come from elsewhere, and without colocations."""
+    """Returns a GraphDef without the ops that produce `tensors`, which are passed in, and without colocations."""
     names = {name.partition(":")[0] for name in tensors}
     kept = [node for node in nodes.node if node.name not in names]
     for node in kept:
@@ -79,14 +80,14 @@ def _without(nodes: Any, tensors: list[str]) -> Any:
 
 
 def strategy_step(config: Any, model_dir: str, spec: Any) -> Step:
-    """Returns the step of a run by tf.distribute."""
+    """Returns the step of a run whose training loop uses tf.distribute."""
     from estimator_app.trainers.tf_distribute.trainer import make_trainer
 
     return Step(make_trainer(config, model_dir).step, spec)
 
 
 def _variables(graph: tf.Graph) -> dict[str, tf.Variable]:
-    """Returns a variable of zeros for every one of a graph, by the name of its handle."""
+    """Returns a new variable of zeros for every variable of a graph, by the name of its handle."""
     found = {}
     for op in graph.get_operations():
         if op.type == "VarHandleOp":

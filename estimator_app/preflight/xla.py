@@ -1,8 +1,8 @@
-"""A step as XLA sees it, from which a TPU's program is made; compiled for no device.
+"""Checks of the HLO of a training step, which XLA would compile for a TPU; here it is not compiled for a device.
 
-    (features, label) of a core ──step, traced──▶ HLO ──▶ sizes known too late, numbers of 64 bits, what XLA refuses
+    (features, label) of a core ──step, traced──▶ HLO ──▶ dynamic sizes, 64-bit numbers, ops that XLA does not support
 
-XLA for a processor is asked; what it cannot compile, a TPU cannot either.
+The HLO comes from XLA for CPUs; a step that it cannot compile cannot be compiled for a TPU either.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from estimator_app.runtime.tensorflow_startup import one_line
 # name = type[sizes]{layout} opcode(…), metadata={… op_name="…" …}
 _INSTRUCTION = re.compile(r"= \(?(\w+)\[([^\]]*)\]\S* ([\w-]+)\(")
 _OP_NAME = re.compile(r'op_name="([^"]+)"')
-_LISTED = 3  # of each kind
+_LISTED = 3  # maximum number of findings of each kind
 
 
 @dataclasses.dataclass(frozen=True)
 class Hlo:
-    """A step.
+    """HLO of a step.
 
     Attributes:
-      text: For people.
-      serialized: The same, an HloModuleProto.
+      text: Human-readable form.
+      serialized: The same as a serialized HloModuleProto.
     """
 
     text: str
@@ -43,19 +43,19 @@ class Hlo:
 
 
 def lower(step: Step) -> Hlo:
-    """Returns the HLO of a step; its variables are parameters of the HLO, after what it is fed."""
+    """Returns the HLO of a step, whose parameters are the parts of the input followed by the variables."""
     compiled = _function(step).experimental_get_compiler_ir(*tf.nest.flatten(step.spec))
     return Hlo(compiled(stage="hlo"), compiled(stage="hlo_serialized"))
 
 
 def check_hlo(make_step: Callable[[], Step]) -> tuple[list[Finding], Hlo | None]:
-    """Returns what is to be said of a step's HLO, and the HLO; None when there is none."""
+    """Returns the findings about a step's HLO, and the HLO; None when XLA rejects the step."""
     graph = None
     try:
         step = make_step()
         graph = step.graph or _function(step).get_concrete_function(*tf.nest.flatten(step.spec)).graph
         hlo = lower(step)
-    except Exception as error:  # anybody's network may raise anything
+    except Exception as error:  # a user's network may raise any exception
         return [Finding(FAILS, *_refused(error, graph))], None
     found = [*_wide_inputs(step.spec), *(list(_dynamic(hlo.text, graph)) or _wide(hlo.text, graph))]
     count = sum(1 for _ in _instructions(hlo.text))
@@ -90,7 +90,7 @@ def _dynamic(text: str, graph: tf.Graph) -> Iterator[Finding]:
 
 
 def _wide(text: str, graph: tf.Graph) -> Iterator[Finding]:
-    """Yields what is said of tensors of 64 bits, of which the step's number, a scalar, is none."""
+    """Yields findings about 64-bit tensors; scalars, such as the global step, are ignored."""
     for kind, name in (("f64", "float64"), ("s64", "int64")):
         for tensor, at in _by_line(
             text, graph, lambda of, sizes, kind=kind: of == kind and sizes and "<=" not in sizes
@@ -103,24 +103,25 @@ def _wide(text: str, graph: tf.Graph) -> Iterator[Finding]:
 
 
 def _by_line(text: str, graph: tf.Graph, wanted: Callable[..., Any]) -> list[tuple[str, str]]:
-    """Returns (tensor, who made it) for the first instruction of each line of code whose (type, sizes) is wanted."""
+    """Returns (tensor, origin) for the first instruction of each line of code for which wanted(type, sizes) is true."""
     found: dict[str, str] = {}
     for kind, sizes, opcode, name in _instructions(text):
         if opcode != "parameter" and wanted(kind, sizes):
             found.setdefault(_made_at(graph, name) or name or opcode, f"{kind}[{sizes}]")
-    # Gradients are made where they are asked for; who made what they are of comes first.
+    # Ops of gradients are created in this package, where the gradients are computed; lines of the user's code take
+    # precedence.
     theirs = {at: tensor for at, tensor in found.items() if not is_ours(at)}
     return [(tensor, at) for at, tensor in (theirs or found).items()][:_LISTED]
 
 
 def _made_at(graph: tf.Graph, name: str) -> str:
-    """Returns the line that made the op of that name, "" where it is not known."""
+    """Returns "file:line" of the code that created the op `name`, "" if it is not known."""
     op = _find(graph, name)
     return users_line(op.traceback or ()) if op is not None else ""
 
 
 def _find(graph: tf.Graph, name: str) -> tf.Operation | None:
-    """Returns the op of that name, in a graph or a function that it calls, where "CALL/" may be before the name."""
+    """Returns the op `name` of a graph or of a function that it calls, where "CALL/" may precede the name."""
     with contextlib.suppress(KeyError, ValueError):
         return graph.get_operation_by_name(name)
     for op in graph.get_operations():
@@ -133,7 +134,7 @@ def _find(graph: tf.Graph, name: str) -> tf.Operation | None:
 
 
 def _instructions(text: str) -> Iterator[tuple[str, str, str, str]]:
-    """Yields (type, sizes, opcode, name of the op that it was) of every instruction."""
+    """Yields (type, sizes, opcode, name of the original TensorFlow op) of every instruction."""
     for line in text.splitlines():
         match = _INSTRUCTION.search(line)
         if match:
@@ -146,7 +147,7 @@ _UNSUPPORTED = re.compile(r"Detected unsupported operations .*?: (\w+)", re.DOTA
 
 
 def _refused(error: Exception, graph: tf.Graph | None) -> tuple[str, str]:
-    """Returns what XLA objects to, and what to do."""
+    """Returns XLA's error in one line, and advice."""
     node = _NODE.search(str(error))
     line = _made_at(graph, node[1] or node[2]) if node and graph is not None else raised_at(error)
     at = f" ({line})" if line else ""

@@ -1,1 +1,1 @@
-"""The machine: files, TPUs, how TensorFlow is started and what it says."""
+"""Runtime environment: files, TPUs, and TensorFlow's startup, private API and error messages."""

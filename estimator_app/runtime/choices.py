@@ -1,4 +1,4 @@
-"""Words that a user chooses among, and what is said of any other."""
+"""Check of an option with a fixed set of choices, with a suggestion in the error message."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ def check_choice(name: str, value: str, known: Iterable[str]) -> None:
     """Checks that `value` is one of `known`.
 
     Raises:
-      ValueError: It is not; the message has all of them, and the one that was probably meant.
+      ValueError: It is not; the message lists all choices and suggests the most similar one.
     """
     known = tuple(known)
     if value not in known:

@@ -1,7 +1,7 @@
-"""Files of a run, each written whole or not at all:
+"""Reading and writing of the files of a run; writes are atomic:
 
-here         content ──▶ a new file beside PATH ──rename──▶ PATH
-in a bucket  content ──upload──▶ PATH, which is there when all of it is; a rename would copy it
+local        content ──▶ a new file in the folder of PATH ──rename──▶ PATH
+in a bucket  content ──upload──▶ PATH, which becomes visible when it is complete; a rename would copy it
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ import tensorflow as tf
 
 from tpu_input.pipeline.gcs_filesystem import in_words
 
-# Where a file appears when it is complete, and folders are but names.
+# Object stores: a file becomes visible only when it is complete, and folders are only name prefixes.
 _OBJECT_STORES = ("gs://", "s3://")
-_TEXT_BYTES = 1 << 26  # half a million evaluations in history.csv; a file with holes takes no disk, but memory
-# What may lie in a folder that is neither a file nor a folder: to open it may take forever, or give bytes without end.
+# Maximum size of a text file, enough for half a million evaluations in history.csv. A sparse file takes no disk space,
+# but would take memory when it is read.
+_TEXT_BYTES = 1 << 26
+# Entries of a folder that are neither files nor folders: opening one may block forever, or reading it may never end.
 _SPECIAL = {
     stat.S_IFIFO: "a named pipe",
     stat.S_IFSOCK: "a socket",
@@ -32,16 +34,16 @@ _SPECIAL = {
 
 
 def is_in_bucket(path: str) -> bool:
-    """Returns whether a path is an object store's."""
+    """Returns whether a path is a URI of an object store."""
     return path.startswith(_OBJECT_STORES)
 
 
 def read_text(path: str) -> str:
-    """Returns a file's text.
+    """Returns the content of a text file.
 
     Raises:
-      tf.errors.NotFoundError: There is none.
-      ValueError: It is larger than any text of a run.
+      tf.errors.NotFoundError: The file does not exist.
+      ValueError: It is larger than any text file of a run can be.
     """
     with tf.io.gfile.GFile(path) as file:
         if (num_bytes := file.size()) > _TEXT_BYTES:
@@ -50,10 +52,10 @@ def read_text(path: str) -> str:
 
 
 def parse_json(text: str) -> Any:
-    """Returns what a file of a run says, which may come from a stranger.
+    """Returns the parsed JSON of a file of a run, which may come from an untrusted source.
 
     Raises:
-      ValueError: It is no JSON, is nested without end, or has numbers that are none.
+      ValueError: It is not valid JSON, is nested too deeply, or contains NaN or Infinity.
     """
 
     def refuse(constant: str) -> NoReturn:
@@ -66,7 +68,7 @@ def parse_json(text: str) -> Any:
 
 
 def is_plain_path(path: object) -> bool:
-    """Returns whether `path` is absolute or a URI, and leads through no "." or ".."."""
+    """Returns whether `path` is printable, absolute or a URI, and has no "." or ".." and no empty component."""
     if not isinstance(path, str) or not path.isprintable():
         return False
     scheme, separator, rest = path.rpartition("://")
@@ -75,15 +77,16 @@ def is_plain_path(path: object) -> bool:
 
 
 def check_plain(folder: str, whole: bool = False, beginning: str = "") -> None:
-    """Checks that a folder of a stranger's holds nothing but files and folders, be they links to such.
+    """Checks that a folder from an untrusted source holds only files and folders, or links to files and folders.
 
-    Call it before anything of the folder is opened. A folder that is not local has nothing else, and a name that leads
-    nowhere cannot be opened: both pass.
+    Must be called before anything in the folder is opened. URIs pass, as they can hold nothing else, and so do broken
+    links, which cannot be opened.
 
     Args:
       folder: Path or URI.
-      whole: Look also at all that lies below; of a folder that is a link, at what it holds, and no further.
-      beginning: Look only at names that begin so.
+      whole: Whether to check subfolders recursively. The entries of a linked folder are checked too, but not its
+        subfolders.
+      beginning: Prefix of the names to check; "" for all.
 
     Raises:
       ValueError: It holds a named pipe, a device or a socket.
@@ -98,15 +101,15 @@ def check_plain(folder: str, whole: bool = False, beginning: str = "") -> None:
 
 
 def is_without_links(folder: str) -> bool:
-    """Returns whether all that lies below a folder is files and folders of its own: no link, nor anything else."""
+    """Returns whether everything below a folder is a regular file or folder: no symbolic links, no special files."""
     if "://" in folder:
         return True
     return all(stat.S_IFMT(os.lstat(path).st_mode) in (stat.S_IFREG, stat.S_IFDIR) for path in _below(folder, True))
 
 
 def _below(folder: str, whole: bool) -> Iterator[str]:
-    """Yields the paths of what a local folder holds; nothing when there is none."""
-    folders = [(folder, whole)]  # no recursion: there may be more folders in folders than Python allows calls
+    """Yields the paths of a local folder's entries, recursively if `whole`; nothing when there is no such folder."""
+    folders = [(folder, whole)]  # no recursive calls: folders may be nested deeper than Python's recursion limit
     while folders:
         folder, whole = folders.pop()
         with contextlib.suppress(OSError), os.scandir(folder) as entries:
@@ -117,13 +120,13 @@ def _below(folder: str, whole: bool) -> Iterator[str]:
 
 
 def write(path: str, content: str | bytes) -> None:
-    """Writes a whole file, of which nobody ever reads half.
+    """Writes a file atomically: readers see either the old content or all of the new content.
 
-    Here it is written under a name that nobody can know before: a file or link that waits at a known name would be
-    written over, wherever it leads. What a killed process leaves has a hidden name.
+    A local file is first written under an unpredictable temporary name: a file or link that was placed at a predictable
+    name would be overwritten, wherever it points. A process that is killed leaves a temporary file with a hidden name.
 
     Raises:
-      OSError: It cannot be written.
+      OSError: The file cannot be written.
     """
     name = path.rpartition("/")[2]
     written = path if is_in_bucket(path) else f"{path.removesuffix(name)}.{name}.{uuid.uuid4().hex}.tmp"
@@ -142,25 +145,26 @@ def write(path: str, content: str | bytes) -> None:
         raise OSError(f"cannot write {path!r}: {error.strerror}") from error
     finally:
         if "://" not in path:
-            with contextlib.suppress(OSError):  # it is there only if it could not be renamed
+            with contextlib.suppress(OSError):  # exists only if the rename failed
                 os.unlink(written)
 
 
 def _write_new(path: str, content: bytes) -> None:
-    """Writes a local file that must not be there yet, not even as a link (O_EXCL)."""
+    """Writes a local file that must not exist yet, not even as a broken link (O_EXCL)."""
     with open(path, "xb") as file:
         file.write(content)
 
 
 def make_folder(path: str) -> None:
-    """Makes a folder, unless it is there.
+    """Creates a folder, unless it exists.
 
     Raises:
-      OSError: It cannot be made.
+      OSError: It cannot be created.
     """
     try:
         if is_in_bucket(path):
-            # makedirs() asks for the bucket itself: it takes a permission more, and for a missing one has no end.
+            # makedirs() also requests the bucket itself, which needs one more permission and never ends if the bucket
+            # is missing.
             with contextlib.suppress(tf.errors.AlreadyExistsError):
                 tf.io.gfile.mkdir(path)
         else:
@@ -170,7 +174,9 @@ def make_folder(path: str) -> None:
 
 
 def copy_folder(folder: str, copy: str, last: str) -> None:
-    """Copies a folder, which appears whole; in a bucket its file `last` comes last: where that is, all others are.
+    """Copies a folder atomically, by renaming a temporary copy.
+
+    In a bucket, copies the file `last` after all others instead: if it exists, the copy is complete.
 
     Raises:
       tf.errors.OpError: A file cannot be written.
@@ -186,7 +192,7 @@ def copy_folder(folder: str, copy: str, last: str) -> None:
 
 
 def remove_folder(path: str) -> None:
-    """Removes a folder and all it holds; links within it are removed, what they lead to is not."""
+    """Removes a folder recursively; links in it are removed, but not their targets."""
     if "://" in path:
         tf.io.gfile.rmtree(path)
     else:
@@ -194,7 +200,7 @@ def remove_folder(path: str) -> None:
 
 
 def reason(error: tf.errors.OpError) -> str:
-    """Returns what an error of TensorFlow's says about a file, without the path that it begins with."""
+    """Returns the reason in the message of a TensorFlow error about a file, without the path at its beginning."""
     message = str(error.message)
     said = in_words(message)
     if said == message:
@@ -203,5 +209,5 @@ def reason(error: tf.errors.OpError) -> str:
 
 
 def names(path: str) -> list[str]:
-    """Returns what a folder holds, sorted; nothing when there is none."""
+    """Returns the sorted names of a folder's entries; [] when there is no such folder."""
     return sorted(name.rstrip("/") for name in tf.io.gfile.listdir(path)) if tf.io.gfile.isdir(path) else []

@@ -1,6 +1,6 @@
-"""Whether a batch fits into this machine's memory, asked before TensorFlow takes it all or aborts the process.
+"""Check that a batch fits into this machine's memory, before TensorFlow uses it up or aborts the process.
 
-batch size, image size ──▶ bytes that a step takes at the least ──compared with what is available──▶ an error, or none
+batch size, image size ──▶ minimum number of bytes of a step ──compared with the available memory──▶ an error, or none
 """
 
 from __future__ import annotations
@@ -8,22 +8,22 @@ from __future__ import annotations
 from tpu_input.pipeline.caching import available_bytes
 
 _PIXEL_BYTES = 3 * 4  # three channels of float32
-# Memory that a step takes, in that of its images as float32. Measured at evaluations by the smallest network, cnn: each
-# took from 7.8 times (100,000 images of 32 px) to 15 times as much (one of 3,000 px), and training takes more.
+# Minimum memory of a step, as a multiple of the size of its images in float32. Measured in evaluations with the
+# smallest network, cnn: 7.8 times (100,000 images of 32 px) to 15 times (one image of 3,000 px); training takes more.
 _STEP = 7
 
 
 def check_batch(flag: str, batch_size: int, image_size: int, available: int | None = None) -> None:
-    """Checks that a step fits into this machine's memory; the sizes may come from a stranger's config.json.
+    """Checks that a step fits into this machine's memory; the sizes may come from an untrusted config.json.
 
     Args:
       flag: The flag that gives the batch size.
-      batch_size: Images of a step.
-      image_size: Their height and width in pixels.
-      available: In bytes; None asks the system.
+      batch_size: Images per step.
+      image_size: Height and width of the images in pixels.
+      available: Available memory in bytes; None to ask the system.
 
     Raises:
-      ValueError: It does not.
+      ValueError: The step does not fit.
     """
     available = available_bytes() if available is None else available
     one = _STEP * _PIXEL_BYTES * image_size**2

@@ -1,4 +1,4 @@
-"""A record that TensorFlow cannot parse or decode: its own error names neither the record nor the split.
+"""Error messages for records that TensorFlow cannot parse or decode; its own errors name neither record nor split.
 
 tf.errors.InvalidArgumentError("Invalid JPEG data …") ──named()──▶ ValueError: which record of which shard
 """
@@ -16,10 +16,12 @@ from tpu_input import Manifest, find_undecodable
 
 @contextlib.contextmanager
 def named(manifest: Manifest, split: str) -> Iterator[None]:
-    """Lets all errors pass but those of a parser or decoder.
+    """Context manager that replaces errors of the parser or decoder by a ValueError that names the record.
+
+    All other errors pass through unchanged.
 
     Raises:
-      ValueError: A record of the split cannot be parsed, or its image not be decoded.
+      ValueError: A record of the split cannot be parsed, or its image cannot be decoded.
     """
     try:
         yield
@@ -28,7 +30,7 @@ def named(manifest: Manifest, split: str) -> Iterator[None]:
         place = find_undecodable(manifest, split, reason)
         if place is None:
             raise
-        said = reason.partition(", value: ")[0]  # what follows is the record itself
+        said = reason.partition(", value: ")[0]  # followed by the record itself, which is left out
         raise ValueError(
             f"{place} holds an image or a label that cannot be decoded ({said}); find all such with: "
             f"python -m beam_pipelines verify {manifest.path}"

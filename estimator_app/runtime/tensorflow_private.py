@@ -1,6 +1,6 @@
-"""All that is used of TensorFlow and is not public, in one place; seen with TensorFlow 2.15.1.
+"""Private API of TensorFlow that building and reading graphs needs, in one place; tested with TensorFlow 2.15.1.
 
-A newer TPUEstimator there will not be; what concerns tf.function was also seen with 2.21.0.
+There will be no newer TPUEstimator; the parts that concern tf.function were also tested with 2.21.0.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import tensorflow as tf
 
 from estimator_app.runtime.topologies import Topology
 
-# What runs on a TPU besides XLA's ops: feeds, sums over cores, TPUReplicate's own marks. The list of the TPU's ops is
-# in no wheel, that of XLA on a processor is.
+# Ops that run on a TPU besides XLA's: infeed and outfeed, sums over cores, TPUReplicate's own markers. No wheel
+# contains the list of the TPU's ops, but TensorFlow's contains that of XLA for CPUs.
 _TPU_OPS = frozenset(
     {"AllToAll", "CollectivePermute", "CrossReplicaSum", "InfeedDequeue", "InfeedDequeueTuple", "OutfeedEnqueue"}
     | {"OutfeedEnqueueTuple", "TPUCompilationResult", "TPUReplicateMetadata", "TPUReplicatedInput"}
@@ -28,7 +28,7 @@ class _Device(NamedTuple):
 
 
 def give_topology(estimator: Any, topology: Topology) -> None:
-    """Tells a TPUEstimator which TPU there is, which it would otherwise ask the TPU."""
+    """Sets the topology that a TPUEstimator would otherwise query from the TPU."""
     kinds = ["CPU:0", *(f"TPU:{core}" for core in range(topology.cores_per_host))]
     devices = [
         _Device(f"/job:worker/task:{host}/device:{kind}", kind[:3])
@@ -43,7 +43,7 @@ def give_topology(estimator: Any, topology: Topology) -> None:
 
 
 def tpu_ops() -> frozenset[str]:
-    """Returns the kinds of ops that a TPU runs, as far as can be known without one."""
+    """Returns the types of the ops that a TPU supports, as far as can be known without a TPU."""
     from tensorflow.python.util import pywrap_xla_ops
 
     return frozenset(pywrap_xla_ops.get_cpu_kernel_names()) | _TPU_OPS
@@ -51,10 +51,11 @@ def tpu_ops() -> frozenset[str]:
 
 @contextlib.contextmanager
 def built_for_xla() -> Iterator[None]:
-    """Inside, a graph is built as TPUEstimator builds it for a TPU: ops and layers see that XLA will compile it.
+    """Context manager in which graphs are built as TPUEstimator builds them for a TPU: for compilation by XLA.
 
-    Keras' LSTM, GRU and SimpleRNN, for example, then give their loops a largest number of iterations, without which XLA
-    cannot size what the gradient needs of each of them (keras/src/backend.py: rnn()).
+    Ops and layers can detect this. Keras' LSTM, GRU and SimpleRNN, for example, then set a maximum number of iterations
+    of their loops, without which XLA cannot size the values that the gradient needs of each iteration
+    (keras/src/backend.py: rnn()).
     """
     from tensorflow.python.ops.control_flow_ops import XLAControlFlowContext
 
@@ -67,13 +68,13 @@ def built_for_xla() -> Iterator[None]:
 
 
 def eagerly() -> Any:
-    """Returns a context in which nothing belongs to the graph that is being built; tf.init_scope() stays in that."""
+    """Returns a context of eager execution, outside the graph that is being built; tf.init_scope() stays in it."""
     from tensorflow.python.eager import context
 
     return context.eager_mode()
 
 
 def function_graph(graph: tf.Graph, name: str) -> tf.Graph | None:
-    """Returns the graph of a function that `graph` knows by name; None of one that TensorFlow made by itself."""
+    """Returns the graph of the function `name` of `graph`; None for a function that TensorFlow created by itself."""
     function = graph._get_function(name)
     return getattr(function, "graph", None)

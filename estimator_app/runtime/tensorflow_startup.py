@@ -1,4 +1,4 @@
-"""TensorFlow without its noise: a hundred lines of warnings where nothing is wrong, and tracebacks where a user is."""
+"""Quiet import of TensorFlow, without its hundred lines of harmless warnings, and one-line messages of its errors."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from tpu_input.pipeline import gcs_filesystem
 
 
 def has_estimator() -> bool:
-    """Returns whether an installed TensorFlow has TPUEstimator, without the second that importing it takes."""
+    """Returns whether the installed TensorFlow has TPUEstimator, without importing it, which takes a second."""
     return _version() < (2, 16)
 
 
 def require_estimator() -> None:
-    """Checks that an installed TensorFlow has TPUEstimator.
+    """Checks that the installed TensorFlow has TPUEstimator.
 
     Raises:
-      ImportError: It has not.
+      ImportError: It does not have it.
     """
     if not has_estimator():
         version = ".".join(map(str, _version()))
@@ -34,7 +34,7 @@ def require_estimator() -> None:
 
 
 def _version() -> tuple[int, ...]:
-    """Returns (major, minor) of the installed TensorFlow; of none, (0, 0)."""
+    """Returns (major, minor) of the installed TensorFlow; (0, 0) if it is not installed."""
     for name in ("tensorflow", "tensorflow-cpu"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             return tuple(map(int, importlib.metadata.version(name).split(".")[:2]))
@@ -45,10 +45,10 @@ def import_tensorflow(verbose: bool) -> None:
     """Imports TensorFlow for the first time in this process.
 
     Args:
-      verbose: Let it say what it likes.
+      verbose: Whether to show TensorFlow's log and warnings.
 
     Raises:
-      ImportError: There is none.
+      ImportError: TensorFlow is not installed.
     """
     if not verbose:
         os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"  # read once, when TensorFlow is imported
@@ -64,12 +64,12 @@ def import_tensorflow(verbose: bool) -> None:
 
         deprecation._PRINT_DEPRECATION_WARNINGS = False  # there is no public switch
         tf.get_logger().setLevel("CRITICAL")  # its errors are also raised
-        logging.getLogger("matplotlib").setLevel("ERROR")  # warns of a home directory that cannot be written
+        logging.getLogger("matplotlib").setLevel("ERROR")  # it warns if the home directory is not writable
 
 
 @contextlib.contextmanager
 def _no_stderr() -> Iterator[None]:
-    """Leaves out what C++ writes past Python: newer TensorFlow says things before it has read its log level."""
+    """Context manager that discards stderr, also of C++ code: newer TensorFlow logs before it reads its log level."""
     sys.stderr.flush()
     before, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
@@ -82,7 +82,7 @@ def _no_stderr() -> Iterator[None]:
 
 
 def user_error_types() -> tuple[type[Exception], ...]:
-    """Returns the exceptions that a user's mistake may raise; TensorFlow's own too, once it is imported."""
+    """Returns the exception types that a user's mistake may raise, including TensorFlow's if TensorFlow is imported."""
     tensorflow = sys.modules.get("tensorflow")
     return (ValueError, OSError, ImportError) + ((tensorflow.errors.OpError,) if tensorflow else ())
 
@@ -91,17 +91,17 @@ _FULL = ("No space left on device", "Disk quota exceeded", "File too large")
 
 
 def one_line(error: Exception) -> str:
-    """Returns what an exception has to say to a user, and where the disk is full what helps.
+    """Returns the message of an exception in one line, without TensorFlow's prefixes; with advice if the disk is full.
 
-    TensorFlow tells first where in Python a node was made, then, after "Node: 'name'" and a count of errors, why. Of a
-    node inside an input function it tells less, behind a title or the function's name.
+    TensorFlow's messages begin with the Python code that created a node; the reason follows after "Node: 'name'" and a
+    count of errors. Errors of a node inside an input function have only a title or the function's name as a prefix.
     """
     text = re.split(r"^Node: '.*'\n", str(error), flags=re.MULTILINE)[-1]
     text = re.sub(r"^(Graph execution error:\s*|\{\{function_node \S+\}\} )", "", text)
     text = re.sub(r"^\d+ root error\(s\) found\.\n\s*\(0\) [A-Z_]+: ", "", text)
-    text = re.sub(r"^Exception encountered when calling [^\n]*\n\n", "", text)  # Keras' title
-    text = re.sub(r"^in user code:\n\n.*?\n\n +", "", text, flags=re.DOTALL)  # autograph's, and its stack
-    text = re.sub(r" \[Op:\w+\]( name:.*)?$", "", text.strip(), flags=re.MULTILINE)  # what eager execution adds
+    text = re.sub(r"^Exception encountered when calling [^\n]*\n\n", "", text)  # prefix by Keras
+    text = re.sub(r"^in user code:\n\n.*?\n\n +", "", text, flags=re.DOTALL)  # autograph's prefix and stack trace
+    text = re.sub(r" \[Op:\w+\]( name:.*)?$", "", text.strip(), flags=re.MULTILINE)  # suffix by eager execution
     line = gcs_filesystem.in_words(text.strip() or repr(error)).splitlines()[0]
     if any(reason in line for reason in _FULL):
         line += "; make room, and the same command goes on from the last checkpoint"

@@ -1,13 +1,13 @@
-"""Which TPU VMs and cores a slice of TPUs has, and what a core can do; TensorFlow-free.
+"""TPU topologies: TPU VMs and cores of a slice, and the peak performance of a core; does not import TensorFlow.
 
 "v5e:4x4" ──find_topology()──▶ 4 TPU VMs × 4 cores of 197 TFLOP/s, 819 GB/s, on 2 hosts
 
-A core is what TensorFlow takes for a device and TPUEstimator for a replica: half a chip of v2 and v3, a chip of others,
+A core is a device of TensorFlow and a replica of TPUEstimator: half a chip of v2 and v3, one chip of other generations,
 whose two TensorCores (v4, v5p) work as one: https://cloud.google.com/tpu/docs/system-architecture-tpu-vm
 
-A TPU VM is what TensorFlow calls a host: a machine of its own, with a process of its own, that calls the input_fn and
-feeds its chips. Google's tables count hosts in hardware: a host of v5e and v6e has 8 chips, which a slice of one host
-may share in one VM, and which two VMs of 4 chips divide in every larger slice. So v5e:4x4 is 2 hosts and 4 TPU VMs.
+A TPU VM is what TensorFlow calls a host: a separate machine with its own process, which calls the input_fn and feeds
+its chips. Hosts in Google's tables are physical machines: a host of v5e and v6e has 8 chips. A slice of one host can
+have all of them in one VM; in every larger slice, two VMs of 4 chips share a host. So v5e:4x4 is 2 hosts and 4 TPU VMs.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ class Chip:
     """A generation of TPUs.
 
     Attributes:
-      cores: That TensorFlow sees of a chip.
-      flops: Most floating-point operations of a chip a second, in bfloat16.
-      bytes_per_second: Most that a chip's memory delivers.
-      vcpus: Of a TPU VM, by its chips: a slice of no more chips than a VM can have is one VM, larger ones are VMs of 4.
-      of_host: Chips of a host, as Google's tables count hosts.
-      slices: Sides in chips that there are, smallest first.
-      pod: Chips of the largest slice, of generations that also have slices whose sides are multiples of 4, in ascending
-        order.
+      cores: Cores per chip, as TensorFlow counts them.
+      flops: Peak floating-point operations per second of a chip, in bfloat16.
+      bytes_per_second: Peak memory bandwidth of a chip.
+      vcpus: vCPUs of a TPU VM by its number of chips. A slice that fits into one VM is one VM, larger ones consist of
+        VMs of 4 chips.
+      of_host: Chips per host, as Google's tables count hosts.
+      slices: Available slices, as sides in chips, smallest first.
+      pod: Chips of the largest slice, for generations that also have slices whose sides are multiples of 4 in ascending
+        order; 0 for others.
     """
 
     cores: int
@@ -45,20 +46,21 @@ class Chip:
 
     @property
     def dimensions(self) -> int:
-        """In which its chips are wired."""
+        """Number of dimensions of the interconnect of its chips."""
         return self.slices[0].count("x") + 1
 
     def has_slice(self, sides: tuple[int, ...]) -> bool:
-        """Returns whether there is a slice of those sides."""
+        """Returns whether there is a slice with these sides, in chips."""
         cubes = all(side % 4 == 0 for side in sides) and list(sides) == sorted(sides) and math.prod(sides) <= self.pod
         return "x".join(map(str, sides)) in self.slices or (len(sides) == self.dimensions and cubes)
 
 
-# Peaks, slices and hosts: https://cloud.google.com/tpu/docs/v3, v4, v5e, v5p and v6e, of which v6e's has a column for
-# hosts and one for VMs; VMs of v5e by slice: its types for training, v5litepod-16 to -256, are of ct5lp-hightpu-4t. v2:
-# Jouppi et al. 2020, "A Domain Specific Supercomputer for Training Deep Neural Networks". vCPUs: of the machine types
-# ct3-hightpu-4t (v2 has as many), ct4p-, ct5lp-, ct5p-hightpu-*t and ct6e-standard-*t, of a VM of 8 chips of v6e the
-# smaller of the two numbers that are published: https://cloud.google.com/kubernetes-engine/docs/concepts/plan-tpus
+# Sources of peaks, slices and hosts: https://cloud.google.com/tpu/docs/v3, v4, v5e, v5p and v6e; the page of v6e has a
+# column for hosts and one for VMs. VMs of v5e slices: the types for training, v5litepod-16 to -256, consist of
+# ct5lp-hightpu-4t VMs. v2: Jouppi et al. 2020, "A Domain Specific Supercomputer for Training Deep Neural Networks".
+# vCPUs: those of the machine types ct3-hightpu-4t (v2 has as many), ct4p-, ct5lp-, ct5p-hightpu-*t and
+# ct6e-standard-*t; for a VM of 8 chips of v6e, the smaller of the two numbers that are published:
+# https://cloud.google.com/kubernetes-engine/docs/concepts/plan-tpus
 _SMALL_CUBES = ("2x2x1", "2x2x2", "2x2x4", "2x4x4")
 _LITE = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
 CHIPS = {
@@ -69,7 +71,7 @@ CHIPS = {
     "v5p": Chip(1, 459e12, 2765e9, {4: 208}, 4, _SMALL_CUBES, pod=6144),
     "v6e": Chip(1, 918e12, 1638e9, {1: 44, 4: 180, 8: 180}, 8, _LITE),
 }
-_CHIPS_OF_VM = 4  # in a slice of several
+_CHIPS_OF_VM = 4  # in a slice of several VMs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,10 +79,10 @@ class Topology:
     """A slice of TPUs.
 
     Attributes:
-      name: As libtpu knows it, e.g. "v5e:2x2".
-      chip: Of which generation.
-      num_hosts: TPU VMs that feed it, which TensorFlow calls hosts.
-      cores_per_host: Replicas that each of them feeds.
+      name: Name that libtpu uses, e.g. "v5e:2x2".
+      chip: Generation of its chips.
+      num_hosts: Number of TPU VMs, which TensorFlow calls hosts.
+      cores_per_host: Cores (replicas) per TPU VM.
     """
 
     name: str
@@ -94,7 +96,7 @@ class Topology:
 
     @property
     def machines(self) -> fractions.Fraction:
-        """Hosts, as Google's tables count them."""
+        """Number of hosts, as Google's tables count them."""
         return fractions.Fraction(self.num_cores // self.chip.cores, self.chip.of_host)
 
     @property
@@ -104,17 +106,17 @@ class Topology:
 
     @property
     def vms(self) -> str:
-        """How many TPU VMs, in words."""
+        """Number of TPU VMs, as text."""
         return "1 TPU VM" if self.num_hosts == 1 else f"{self.num_hosts} TPU VMs"
 
     @property
     def flops(self) -> float:
-        """Most floating-point operations of a core a second, in bfloat16."""
+        """Peak floating-point operations per second of a core, in bfloat16."""
         return self.chip.flops / self.chip.cores
 
     @property
     def bytes_per_second(self) -> float:
-        """Most that memory delivers to a core."""
+        """Peak memory bandwidth of a core."""
         return self.chip.bytes_per_second / self.chip.cores
 
     def __str__(self) -> str:
@@ -125,10 +127,10 @@ class Topology:
 
 
 def find_topology(name: str) -> Topology:
-    """Returns the slice of that name: a generation, and its chips along each dimension, as in "v5e:2x2".
+    """Returns the slice of a name: a generation, and its number of chips along each dimension, as in "v5e:2x2".
 
     Raises:
-      ValueError: There is none.
+      ValueError: There is no such slice.
     """
     generation, _, sides = name.partition(":")
     check_choice("the topology's generation", generation, CHIPS)

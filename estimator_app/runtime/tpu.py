@@ -1,4 +1,4 @@
-"""Which TPU, if any; TensorFlow-free until it is asked."""
+"""Address of a Cloud TPU: finding it, checking that it answers, and checking the paths that its hosts open."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ import socket
 import urllib.parse
 from collections.abc import Mapping
 from typing import Any
-
-import tensorflow as tf
 
 LOCAL = "local"  # TPUClusterResolver's name for a TPU in this machine
 _CONNECT_SECONDS = 20.0
@@ -22,8 +20,8 @@ class Tpu:
     Attributes:
       name: Its name, or grpc://address:port, or "local"; None leaves it to the environment (TPU_NAME, TPU_CONFIG,
         KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS).
-      zone: E.g. "us-central1-b"; None is the zone of the machine that asks.
-      project: None is the project of the machine that asks.
+      zone: Zone, e.g. "us-central1-b"; None for the zone of this machine.
+      project: Google Cloud project; None for the project of this machine.
     """
 
     name: str | None = None
@@ -32,21 +30,23 @@ class Tpu:
 
     @property
     def is_remote(self) -> bool:
-        """Whether its hosts are other machines, which cannot open this one's files."""
+        """Whether its hosts are other machines, which cannot open local files of this one."""
         return (self.name or os.environ.get("TPU_NAME")) != LOCAL
 
     def resolver(self) -> Any:
-        """Returns the TPUClusterResolver, which has asked Google Cloud for the address.
+        """Returns a TPUClusterResolver that has resolved the TPU's address, by a query to Google Cloud if needed.
 
         Raises:
-          ValueError: Google Cloud knows no such TPU, or cannot be asked.
-          Unreachable: It is not ready.
+          ValueError: Google Cloud knows no such TPU, or cannot be queried.
+          Unreachable: The TPU is not ready.
         """
+        import tensorflow as tf
+
         try:
             resolver = tf.distribute.cluster_resolver.TPUClusterResolver(
                 self.name if self.is_remote else LOCAL, zone=self.zone, project=self.project
             )
-            resolver.master()  # asks Google Cloud, unless the name is an address
+            resolver.master()  # queries Google Cloud, unless the name is an address
         except (RuntimeError, OSError, ValueError) as error:
             reason = " ".join(str(error).split())
             if "is not yet ready" in reason:
@@ -57,11 +57,11 @@ class Tpu:
         return resolver
 
     def connect(self) -> Any:
-        """Returns the same, of a TPU that answers: TensorFlow itself would wait for one for a day.
+        """Returns the TPUClusterResolver of a TPU that accepts connections; TensorFlow would wait for a day for one.
 
         Raises:
-          ValueError: As above.
-          Unreachable: It is not ready, or its address is silent.
+          ValueError: See resolver().
+          Unreachable: The TPU is not ready, or does not accept a connection within 20 s.
         """
         resolver = self.resolver()
         address = urllib.parse.urlsplit(resolver.master())
@@ -74,13 +74,13 @@ class Tpu:
 
 
 def check_paths(paths: Mapping[str, str]) -> None:
-    """Checks what a TPU's hosts, which are other machines, will open.
+    """Checks the paths that a TPU's hosts, which are other machines, will open.
 
     Args:
-      paths: By what the message should call them.
+      paths: Paths by the names that error messages use for them.
 
     Raises:
-      ValueError: One is no gs:// URI.
+      ValueError: A path is not a gs:// URI.
     """
     for name, path in paths.items():
         if not path.startswith("gs://"):
@@ -90,4 +90,4 @@ def check_paths(paths: Mapping[str, str]) -> None:
 
 
 class Unreachable(ConnectionError):
-    """A TPU that is known but not there now."""
+    """Error of a TPU that exists but is not ready or does not answer."""

@@ -1,1 +1,1 @@
-"""Exports as clients use them: which one is meant, loading, what lies beside the graph."""
+"""Exported SavedModels: finding them, loading them as classifiers, and their extra files such as warm-up requests."""

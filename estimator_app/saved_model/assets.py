@@ -1,9 +1,10 @@
-"""Warm-up requests, which TensorFlow Serving sends itself before it answers anybody, so that no client waits for it.
+"""Warm-up requests, which TensorFlow Serving runs at startup, so that no client has to wait for the first inference.
 
     image files ──▶ PredictionLog{PredictLog{PredictRequest}} ──▶ TFRecords in assets.extra/tf_serving_warmup_requests
 
-https://www.tensorflow.org/tfx/serving/saved_model_warmup. Only tensorflow-serving-api has these messages; it would be a
-dependency that fixes TensorFlow's version, for five numbers, which stand below and which a test compares with it.
+https://www.tensorflow.org/tfx/serving/saved_model_warmup. Only tensorflow-serving-api contains these protobuf
+messages; it would be a dependency that pins TensorFlow's version, for five field numbers. These are defined below, and
+a test compares them with tensorflow-serving-api.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import tensorflow as tf
 
 WARMUP_NAME = "tf_serving_warmup_requests"
 
-# Numbers of the fields; tensorflow_serving/apis/prediction_log.proto, predict.proto and model.proto.
+# Field numbers of tensorflow_serving/apis/prediction_log.proto, predict.proto and model.proto.
 _PREDICTION_LOG_PREDICT_LOG = 6
 _PREDICT_LOG_REQUEST = 1
 _REQUEST_MODEL_SPEC, _REQUEST_INPUTS = 1, 2
@@ -30,7 +31,7 @@ def write_warmup(path: str, requests: Iterable[Sequence[bytes]]) -> None:
 
 
 def prediction_log(files: Sequence[bytes]) -> bytes:
-    """Returns the serialized PredictionLog of a request for serving_default."""
+    """Returns the serialized PredictionLog of a request to serving_default with a batch of image files."""
     tensor: bytes = tf.make_tensor_proto(files, tf.string, [len(files)]).SerializeToString()
     entry = _field(_MAP_KEY, b"image_bytes") + _field(_MAP_VALUE, tensor)
     model_spec = _field(_MODEL_SPEC_SIGNATURE_NAME, b"serving_default")
@@ -39,7 +40,10 @@ def prediction_log(files: Sequence[bytes]) -> bytes:
 
 
 def _field(number: int, payload: bytes) -> bytes:
-    """Returns a field of bytes, a string or a message: https://protobuf.dev/programming-guides/encoding/."""
+    """Returns an encoded protobuf field of type bytes, string or message.
+
+    Encoding: https://protobuf.dev/programming-guides/encoding/.
+    """
     return bytes([number << 3 | 2]) + _varint(len(payload)) + payload
 
 

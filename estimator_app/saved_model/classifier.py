@@ -1,6 +1,6 @@
-"""SavedModel → what it says about image files.
+"""Loading of an exported SavedModel and classification of image files with it.
 
-[N] files' bytes ──Classifier──▶ N arrays of probabilities, [num_classes] float32; or why there is none
+[N] files' bytes ──Classifier──▶ N results: probabilities, [num_classes] float32, or a ValueError
 """
 
 from __future__ import annotations
@@ -18,22 +18,23 @@ from estimator_app.saved_model.find import find_export
 
 Array = npt.NDArray[Any]
 
-LOGITS = "logits"  # a signature for evaluation, and its output: probabilities underflow to ties at 0
-CLASSES_NAME = "classes.txt"  # among the assets: the names, a line each, in label order
+# Name of a signature for evaluation, and of its output: probabilities underflow to 0, so that classes would be tied.
+LOGITS = "logits"
+CLASSES_NAME = "classes.txt"  # in the assets: class names, one per line, in label order
 
-# Their first bytes. TensorFlow's decoder knows others, but the models have seen none.
+# Magic bytes by format. TensorFlow's decoder supports other formats, but the models were not trained on them.
 _FORMATS = {"JPEG": b"\xff\xd8", "PNG": b"\x89PNG\r\n\x1a\n"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Classifier:
-    """A loaded SavedModel.
+    """A loaded SavedModel; a callable.
 
     Attributes:
-      path: Where it is.
-      classes: Their names, in label order.
-      signature: serving_default.
-      logits_signature: LOGITS; None for exports of earlier versions, which have none.
+      path: Path or URI of the SavedModel.
+      classes: Names of the classes, in label order.
+      signature: The signature serving_default.
+      logits_signature: The signature LOGITS; None for exports of earlier versions, which do not have it.
     """
 
     path: str
@@ -42,14 +43,14 @@ class Classifier:
     logits_signature: Any = None
 
     def __call__(self, files: Sequence[bytes]) -> list[Array | ValueError]:
-        """Returns the probabilities of each file's classes, in label order; or, for one that is no image, why not."""
+        """Returns the class probabilities of each file, in label order; a ValueError for a file that is no image."""
         return self._of_images(files, self._probabilities)
 
     def logits(self, files: Sequence[bytes]) -> list[Array | ValueError]:
-        """Returns the logits of each file's classes, in label order; or, for one that is no image, why not.
+        """Returns the class logits of each file, in label order; a ValueError for a file that is no image.
 
-        Of an export that has none, they are the logarithms of its probabilities, which have the same softmax. Classes
-        whose probability has underflowed to 0 are then tied.
+        For an export without the signature LOGITS, these are the logarithms of its probabilities, which have the same
+        softmax. Classes whose probability has underflowed to 0 are then tied.
         """
         return self._of_images(files, self._logits)
 
@@ -73,36 +74,38 @@ class Classifier:
         except tf.errors.InvalidArgumentError:
             if len(files) == 1:
                 return [ValueError(f"a damaged {_format(files[0])} file")]
-        return [result for encoded in files for result in self._each([encoded], run)]  # one of them: find out which
+        # One of the files is damaged: each is run alone to find out which.
+        return [result for encoded in files for result in self._each([encoded], run)]
 
 
 def load_classifier(path: str) -> Classifier:
     """Returns the classifier of a SavedModel.
 
     Args:
-      path: It, a folder of them named after numbers, of which the largest is taken, or a model_dir.
+      path: A SavedModel, a folder of SavedModels named by numbers, of which the largest is taken, or a model_dir.
 
     Raises:
-      ValueError: There is none, it is another program's, or it holds what is neither a file nor a folder.
+      ValueError: There is no SavedModel, it was exported by another program, or it holds something that is neither a
+        file nor a folder.
     """
     path = find_export(path)
     files.check_plain(path, whole=True)
     try:
         classes = tuple(files.read_text(f"{path}/assets/{CLASSES_NAME}").split("\n")[:-1])
-        # An export for TPUs has a second graph, which has one more tag.
+        # An export for TPUs has a second graph, with an additional tag.
         signatures = tf.saved_model.load(path, tags=["serve"]).signatures
         signature = signatures["serving_default"]
         outputs = signature.structured_outputs["probabilities"].shape[-1]
         if outputs not in (None, len(classes)):
             raise ValueError(f"{CLASSES_NAME} names {len(classes)} classes, its network knows {outputs}")
-    except Exception as error:  # of damaged files, TensorFlow and protobuf raise nearly anything
+    except Exception as error:  # for damaged files, TensorFlow and protobuf raise almost any type of exception
         reason = (str(error).splitlines() or [repr(error)])[0]
         raise ValueError(f"{path!r} is no complete export of this program: {reason}") from error
     return Classifier(path, classes, signature, signatures.get(LOGITS))
 
 
 def names_table(classes_file: str) -> tf.lookup.StaticHashTable:
-    """Returns the table from labels to names; its file goes into the SavedModel, which fills the table from there."""
+    """Returns a lookup table from labels to names; a SavedModel stores its file and initializes the table from it."""
     lines = tf.lookup.TextFileInitializer(
         classes_file,
         key_dtype=tf.int64,
@@ -114,7 +117,7 @@ def names_table(classes_file: str) -> tf.lookup.StaticHashTable:
 
 
 def _reason(encoded: bytes) -> str:
-    """Returns what is wrong with a file as far as its first bytes tell; "" when nothing is."""
+    """Returns the problem with an image file, judged by its magic bytes only; "" if there is none."""
     if _format(encoded):
         return ""
     return "not a JPEG or PNG file" if encoded else "the file is empty"

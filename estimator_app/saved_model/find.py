@@ -1,4 +1,4 @@
-"""Which checkpoint and which export is meant: the one that is named, or the newest.
+"""Lookup of a checkpoint or an export: the one that is given, or else the newest.
 
 MODEL_DIR, step or path ──find_checkpoint()──▶ MODEL_DIR/model.ckpt-5000
 MODEL_DIR or EXPORT_DIR ──find_export()──▶ EXPORT_DIR/1763596800
@@ -19,15 +19,16 @@ from tpu_input.dataset_format.records import MANIFEST_NAME
 
 
 def find_checkpoint(model_dir: str, step: int | None = None, path: str | None = None) -> str:
-    """Returns the path of a checkpoint, without the endings of its files.
+    """Returns the path of a checkpoint, without file extensions.
 
     Args:
-      model_dir: Of the run.
-      step: Of one of its checkpoints.
-      path: Of any checkpoint of the same network and classes; None for both is the run's last.
+      model_dir: Folder or URI of the run.
+      step: Global step of one of its checkpoints.
+      path: Path of any checkpoint of the same network and classes. If both are None, the run's latest is returned.
 
     Raises:
-      ValueError: There is none, it is damaged (the message names those that are whole), or it is another network's.
+      ValueError: There is no such checkpoint, it is damaged (the message lists the intact ones), or it is of another
+        network.
     """
     if step is not None:
         known = steps(model_dir)
@@ -53,13 +54,17 @@ def find_checkpoint(model_dir: str, step: int | None = None, path: str | None = 
 
 
 def _instead(model_dir: str, damaged: str | None = None) -> str:
-    """Returns what to do about a checkpoint that is damaged."""
+    """Returns advice for a damaged checkpoint: which other checkpoints are intact."""
     others = [f"--step={path.rpartition('-')[2]}" for path in whole(model_dir, besides=damaged)]
     return f"whole are {', '.join(others)}: give one of them" if others else "no other of the run is whole"
 
 
 def _like(path: str, model_dir: str) -> str:
-    """Returns `path`, a checkpoint of the same variables as the run's last."""
+    """Returns `path` after checking that the checkpoint has the same variables as the run's latest.
+
+    Raises:
+      ValueError: It has other variables, or the run has no checkpoint yet.
+    """
     other = latest_checkpoint(model_dir)
     if not other:
         raise ValueError(f"{model_dir!r} holds no checkpoint yet; train first")
@@ -70,14 +75,15 @@ def _like(path: str, model_dir: str) -> str:
 
 
 def find_export(path: str) -> str:
-    """Returns the SavedModel at `path`, or the newest below it.
+    """Returns the path of the SavedModel at `path`, or of the newest one below it.
 
     Args:
-      path: A SavedModel, a folder of them named after numbers, what train was given as export_dir, or a model_dir,
-        whose exports.json knows those that are elsewhere.
+      path: A SavedModel, a folder of SavedModels named by numbers, the export_dir of a training run, or a model_dir,
+        whose exports.json lists exports in other folders.
 
     Raises:
-      ValueError: There is none, exports.json is damaged, or the folder holds what is neither a file nor a folder.
+      ValueError: There is no SavedModel, exports.json is damaged, or the folder holds something that is neither a file
+        nor a folder.
     """
     if not tf.io.gfile.exists(path):
         raise ValueError(f"{path!r} does not exist; give a SavedModel, a folder of them, or a model_dir")
@@ -98,22 +104,22 @@ def find_export(path: str) -> str:
 
 
 def _newest(export_dir: str) -> str | None:
-    """Returns the SavedModel of the highest number, of the last steps and of the best."""
+    """Returns the path of the SavedModel with the highest number, among those of all kinds; None when there is none."""
     return _last(found for kind in KINDS for found in _numbered(folder(export_dir, kind)))
 
 
 def _listed(model_dir: str) -> str | None:
-    """Returns the same of those that a run made in another folder."""
+    """Returns the same among the exports that are listed in exports.json; None when there is none."""
     paths = [entry["path"] for entries in read_exports(model_dir).values() for entry in entries]
     return _last((int(path.rpartition("/")[2]), path) for path in paths)
 
 
 def _last(exports: Iterable[tuple[int, str]]) -> str | None:
-    """Returns the path of the highest number that is a SavedModel: the file is what an upload ends with."""
+    """Returns the path with the highest number that has a complete SavedModel: saved_model.pb is uploaded last."""
     paths = (path for _, path in sorted(exports, reverse=True))
     return next((path for path in paths if tf.io.gfile.exists(f"{path}/saved_model.pb")), None)
 
 
 def _numbered(parent: str) -> list[tuple[int, str]]:
-    """Returns (number, path) of the folders that have an export's name."""
+    """Returns (number, path) of the entries of a folder whose names are those of exports."""
     return [(int(name), f"{parent}/{name}") for name in files.names(parent) if NUMBER.fullmatch(name)]

@@ -1,1 +1,1 @@
-"""What trains: TPUEstimator and tf.distribute, with the same functions, and what both need."""
+"""The training loops, TPUEstimator and tf.distribute, with the same interface, and code that both share."""

@@ -1,4 +1,4 @@
-"""What both trainers check and need: a network's first weights, a dataset that fits, an evaluation that is complete.
+"""Code that both trainers share: initial weights, and checks of checkpoints, datasets and evaluations.
 
 TrainConfig ──make_weighted_model()──▶ keras.Model ──named_weights()──▶ {"0_kernel": …, "36_kernel": …}
 """
@@ -20,15 +20,15 @@ from tpu_input import Manifest
 
 
 def make_weighted_model(config: TrainConfig) -> Any:
-    """Returns the run's keras.Model with its first weights, the same as those of TPUEstimator's model_fn."""
+    """Returns the run's keras.Model with its initial weights, which are the same in both trainers."""
     tf.keras.utils.set_random_seed(config.input.seed)
     return make_model(find_network(config.network), config.input.image_size, len(config.classes), config.precision)
 
 
 def named_weights(model: Any) -> dict[str, tf.Variable]:
-    """Returns TensorFlow's variables of a keras.Model, by number and kind, as in "36_kernel".
+    """Returns the tf.Variables of a keras.Model, by number and kind, such as "36_kernel".
 
-    Layers' own names count how many there were before in the process.
+    Keras' own layer names are not stable: they count the layers made before in the same process.
     """
     variables = [*model.trainable_weights, *model.non_trainable_weights]
     kinds = [variable.name.rpartition("/")[2].partition(":")[0] for variable in variables]
@@ -39,17 +39,17 @@ def named_weights(model: Any) -> dict[str, tf.Variable]:
 
 
 def check_weights(path: str, weights: Mapping[str, tf.Variable], config: TrainConfig) -> None:
-    """Checks that a checkpoint has named_weights().
+    """Checks that a checkpoint has the variables of named_weights().
 
     Raises:
-      ValueError: It is of another network.
+      ValueError: The checkpoint is of another network.
     """
     needed = {f"weights/{name}{OF_OBJECT}": list(variable.shape) for name, variable in weights.items()}
     check_fits(path, needed, config.network, len(config.classes))
 
 
 def no_number(step: int, config: TrainConfig) -> ValueError:
-    """Returns what is said of a loss, of training or evaluation, that is NaN or infinite after `step`."""
+    """Returns the exception for a loss of training or evaluation that is NaN or infinite after `step`."""
     rate = config.schedule.learning_rate(step - 1.0)
     return ValueError(
         f"the loss is no number at step {step}, at a learning rate of {rate:.3g} (its peak is "
@@ -61,7 +61,7 @@ def check_evaluable(manifest: Manifest, config: TrainConfig) -> None:
     """Checks that a dataset has the model's classes, and examples in config.split.
 
     Raises:
-      ValueError: It has not.
+      ValueError: It has other classes, or no examples in that split.
     """
     if manifest.classes != config.classes:
         raise ValueError(f"{manifest.path!r} has classes {manifest.classes}, the model {config.classes}")
@@ -69,16 +69,16 @@ def check_evaluable(manifest: Manifest, config: TrainConfig) -> None:
 
 
 def counted(found: Mapping[str, Any], manifest: Manifest, config: TrainConfig) -> Metrics:
-    """Returns the metrics of an evaluation that has counted every example once.
+    """Returns the Metrics of an evaluation, after a check that it has counted every example once.
 
     Args:
-      found: By name, as metrics.results() has them, and "global_step".
+      found: Values by name, as from metrics.results(), and "global_step".
       manifest: Of the dataset.
-      config: For its split.
+      config: Config of the run; its split was evaluated.
 
     Raises:
-      ValueError: It has counted more or fewer, there are none, or the loss is no number: the last step before an
-        evaluation can ruin the weights, and no step after it has seen that.
+      ValueError: It has counted more or fewer examples, there are none, or the loss is NaN or infinite. The training
+        loss cannot show NaN weights that the last step before the evaluation has caused.
     """
     metrics, promised = Metrics.of(found, config.split), num_examples(manifest, config.split)
     if metrics.num_examples != promised:
@@ -92,10 +92,10 @@ def counted(found: Mapping[str, Any], manifest: Manifest, config: TrainConfig) -
 
 
 def num_examples(manifest: Manifest, split: str) -> int:
-    """Returns how many there are.
+    """Returns the number of examples of a split.
 
     Raises:
-      ValueError: None.
+      ValueError: The split has no examples.
     """
     if not manifest.split(split).num_examples:
         raise ValueError(f"split {split!r} of {manifest.path!r} has no examples")
@@ -103,5 +103,5 @@ def num_examples(manifest: Manifest, split: str) -> int:
 
 
 def class_weights(config: TrainConfig) -> tuple[float, ...]:
-    """Returns what an example of each class weighs in the loss; () where all weigh the same."""
+    """Returns the weight in the loss of an example of each class; () for equal weights."""
     return balanced(config.class_counts) if config.class_weights == "balanced" else ()

@@ -1,9 +1,9 @@
-"""Interruptions of a training: a TPU that is preempted or unreachable, SIGTERM and Ctrl-C.
+"""Handling of interruptions: a TPU that is preempted or unreachable, SIGTERM and Ctrl-C.
 
-    attempt() ──TPU lost──▶ wait 10 s, 20 s … 5 min, each less up to half of it ──▶ attempt() … for an hour
-    signal ──▶ Stop ──StopHook──▶ the trainer stops after this step and saves ──▶ Stopped
+    attempt() ──TPU lost──▶ wait 10 s, 20 s … 5 min, each randomly up to half shorter ──▶ attempt() … for an hour
+    signal ──▶ Stop ──StopHook──▶ the trainer stops after the current step and saves ──▶ Stopped
 
-Training goes on from the last checkpoint. After a signal, the step is finished, a checkpoint is written, and the
+Retries resume from the last checkpoint. After a signal, the current step is finished, a checkpoint is written, and the
 command ends with the signal's exit code.
 """
 
@@ -27,21 +27,21 @@ T = TypeVar("T")
 
 
 class Moved(Exception):
-    """A TPU that is back, but at another address: this process' TensorFlow would wait for the old one without end."""
+    """Raised when the TPU is back at another address; TensorFlow in this process would wait for the old one forever."""
 
 
-# What a session raises when the machine behind it is gone: preempted, restarted, silent.
+# Exceptions that a session raises when its machine was preempted or restarted, or does not respond.
 LOST = (Unreachable, tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.DeadlineExceededError)
 
 
 @dataclasses.dataclass(frozen=True)
 class Backoff:
-    """How long to wait between attempts.
+    """Exponential backoff with jitter: the waits between retries.
 
     Attributes:
-      first: Seconds before the second attempt; each later wait is twice as long.
-      most: Seconds at the most between two attempts.
-      total: Seconds of waiting without a step of progress, after which there is none.
+      first: Seconds to wait before the first retry; doubled for each later one.
+      most: Longest wait between two attempts, in seconds.
+      total: Total seconds of waiting without progress, after which there are no more retries.
     """
 
     first: float = 10.0
@@ -49,10 +49,10 @@ class Backoff:
     total: float = 3600.0
 
     def delays(self, draw: Callable[[], float] = random.random) -> Iterator[float]:
-        """Yields seconds, half of them drawn ("Equal Jitter": Brooker, AWS Architecture Blog, 2015).
+        """Yields waits in seconds, half of each random ("Equal Jitter": Brooker, AWS Architecture Blog, 2015).
 
         Args:
-          draw: Returns a number in [0, 1); many hosts that lost the same TPU must not come back at once.
+          draw: Returns a random number in [0, 1), so that hosts that lost the same TPU do not all retry at once.
         """
         delay, waited = self.first, 0.0
         while waited < self.total:
@@ -69,17 +69,17 @@ def retry_while_unavailable(
     report: Callable[[str], None],
     backoff: Backoff | None = None,
 ) -> T:
-    """Returns what `attempt` returns; when the TPU is lost, waits and attempts again.
+    """Returns what `attempt` returns; when the TPU is lost, waits and retries.
 
     Args:
-      attempt: What needs the TPU.
-      progress: Returns the step of the last checkpoint; one that has grown begins the waiting anew.
-      wait: Takes seconds.
-      report: Takes a line.
-      backoff: How long to wait.
+      attempt: Function that needs the TPU.
+      progress: Returns the step of the last checkpoint; when it has increased, the backoff starts from the beginning.
+      wait: Waits for the given number of seconds.
+      report: Called with one line per retry.
+      backoff: Waits between retries; None for the defaults of Backoff.
 
     Raises:
-      ValueError: No attempt has come a step further for backoff.total seconds.
+      ValueError: No attempt has made progress during backoff.total seconds of waiting.
     """
     backoff = backoff or Backoff()
     delays, seen = backoff.delays(), progress()
@@ -99,12 +99,12 @@ def retry_while_unavailable(
 
 @contextlib.contextmanager
 def no_recovery_in_place() -> Iterator[None]:
-    """Makes a lost TPU, or a bucket that fails, an error of TPUEstimator.train(), for as long as this lasts.
+    """Makes TPUEstimator.train() raise an error when a TPU is lost or a bucket fails, instead of retrying by itself.
 
-    TensorFlow would make a new session of the same graph, over and over and without end: it loads the last checkpoint,
-    but its data begin where the first session's did, and its address is that of a TPU that may be another by now.
+    TensorFlow would retry forever with a new session of the same graph. That loads the last checkpoint, but its input
+    would start at the first session's step again, and the TPU's address may have changed.
     """
-    # There is no public switch; TensorFlow 2.15, which has the last of both, will not change.
+    # There is no public option. Both private names are stable: TensorFlow 2.15 is the last release that has them.
     from tensorflow.python.training import monitored_session
     from tensorflow_estimator.python.estimator.tpu import error_handling
 
@@ -121,21 +121,21 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Stopped(Exception):
-    """The run was asked to stop, and has: what it has done is in its last checkpoint."""
+    """Raised when a run has stopped on request; its progress is in the last checkpoint."""
 
 
 class Stop(threading.Event):
     """An event that a signal sets.
 
     Attributes:
-      number: The signal's; None as long as there was none.
+      number: Number of the signal; None before one was received.
     """
 
     number: int | None = None
 
 
 class StopHook(SessionRunHook):  # type: ignore[misc]
-    """Ends a session after the step in which `stop` was set; Estimator's own hooks then write a checkpoint."""
+    """Ends a session after the step during which `stop` was set; Estimator's own hooks then write a checkpoint."""
 
     def __init__(self, stop: threading.Event) -> None:
         self._stop = stop
@@ -147,7 +147,7 @@ class StopHook(SessionRunHook):  # type: ignore[misc]
 
 @contextlib.contextmanager
 def on_signals() -> Iterator[Stop]:
-    """Gives an event that the first SIGTERM or Ctrl-C sets; after it, SIGTERM kills and Ctrl-C interrupts at once."""
+    """Yields an event that the first SIGTERM or Ctrl-C sets; after it, SIGTERM kills and Ctrl-C interrupts at once."""
     stop, before = Stop(), {number: signal.getsignal(number) for number in SIGNALS}
 
     def restore() -> None:

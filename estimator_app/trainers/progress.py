@@ -1,11 +1,11 @@
-"""How far training is, how fast, and how long it still takes, on this machine's clock; a bar on a terminal.
+"""Progress, speed and remaining time of training, by the clock of this machine; a progress bar on a terminal.
 
-    input_fn ──timed()──▶ batches with the moment at which each was ready ──Progress──▶ share of time spent waiting
-    ends of steps, of all stretches of the run ──TimeLeft──▶ seconds to the end of the run, evaluations included
+    input_fn ──timed()──▶ batches with the time at which each was ready ──Progress──▶ share of time spent waiting
+    end times of steps, of all stretches of the run ──TimeLeft──▶ seconds to the end of the run, with evaluations
 
-The wait is that of the step for its batch: from the moment a step begins to the moment its batch was there, which is 0
-when the input was ahead. A Cloud TPU's hosts feed it from a queue in threads of their own, whose wait nobody here
-sees: there the share is unknown.
+A step waits for its batch from the time at which the step begins to the time at which the batch is ready; the wait is 0
+if the batch was ready before. The hosts of a Cloud TPU feed it from a queue in separate threads, whose waits cannot be
+measured here: there the share is unknown.
 """
 
 from __future__ import annotations
@@ -27,35 +27,35 @@ v1 = tf.compat.v1
 SessionRunHook: Any = v1.train.SessionRunHook
 
 READY = "ready"  # the feature that timed() adds
-_FORMAT = "step {n_fmt}/{total_fmt} |{bar}| %s left{postfix}"  # the bar has what the columns leave
+_FORMAT = "step {n_fmt}/{total_fmt} |{bar}| %s left{postfix}"  # the bar fills the remaining columns
 _LEAST_BAR = 2
-_BAR = 10  # tqdm's own, where the columns are not known
+_BAR = 10  # tqdm's default width, if the number of columns is not known
 
 
-# Share of a training step that the same images take in evaluation: the backward pass has twice the operations of the
+# Time of evaluation relative to training on the same images: the backward pass has twice the operations of the
 # forward pass (Kaplan et al. 2020, "Scaling Laws for Neural Language Models", section 2.1).
 _FORWARD = 1 / 3
-_BEGINNING = 2  # looks at a stretch
-_ENOUGH = 3  # looks at a pace before it is told
+_BEGINNING = 2  # measurements that are the beginning of a stretch
+_ENOUGH = 3  # measurements of the pace before an estimate is given
 
 
 @dataclasses.dataclass
 class TimeLeft:
-    """Tells how long a run still takes, from what it has taken in this process; one for the whole run.
+    """Estimate of the remaining time of a run, from the times measured in this process; one object per run.
 
-    Training goes in stretches, from one evaluation to the next, and is looked at after each step, on a TPU after each
-    loop of steps. The first two looks at a stretch are its beginning and say nothing of the pace: before the first, the
-    graph is built and compiled and the shuffle buffer filled; TPUEstimator's second step makes an executor without the
-    summaries of its first, and took 9 times as long as those after it (cnn, 32 px, 2 cores). The pace is that of all
-    other looks at all stretches. Between two stretches lies an evaluation, with the export of what was the best. Until
-    the first has been seen, it is taken to be as long as the beginning of a stretch, in which a graph is built too, and
-    its images at a third of training's time. A run whose stretches are of two looks has no pace; their beginnings hold
-    everything.
+    Training consists of stretches, from one evaluation to the next. Time is measured after each step, on a TPU after
+    each loop of steps. The first two measurements of a stretch are its beginning and not part of the pace: before the
+    first, the graph is built and compiled and the shuffle buffer filled; TPUEstimator's second step makes an executor
+    without the summaries of its first, and took 9 times as long as those after it (cnn, 32 px, 2 cores). The pace is
+    the mean over all other measurements of all stretches. Between two stretches is an evaluation, with an export if it
+    was the best. Until one has been measured, its time is estimated as that of the beginning of a stretch, which builds
+    a graph too, plus a third of training's time per image. If all stretches have only two measurements, there is no
+    pace, and their beginnings hold all of the time.
 
     Attributes:
-      train_steps: Of the run.
+      train_steps: Steps of the whole run.
       steps_per_eval: Steps of a stretch.
-      eval_batches: Images of an evaluation, in training's batches.
+      eval_batches: Number of images of an evaluation, in units of the training batch size.
     """
 
     train_steps: int
@@ -63,28 +63,28 @@ class TimeLeft:
     eval_batches: float
 
     def __post_init__(self) -> None:
-        self._step, self._at = 0, math.nan  # of the last look
-        self._begun = (0, math.nan)  # the same of where the stretch began
-        self._ahead = 0  # looks to come that are its beginning
+        self._step, self._at = 0, math.nan  # at the last measurement
+        self._begun = (0, math.nan)  # step and time at which the stretch began
+        self._ahead = 0  # remaining measurements that are part of the beginning
         self._looks, self._steps, self._seconds = 0, 0, 0.0
-        self._beginnings: list[tuple[int, float]] = []  # steps and seconds
+        self._beginnings: list[tuple[int, float]] = []  # (steps, seconds) of each
         self._evaluations: list[float] = []  # seconds
 
     @classmethod
     def of(cls, config: TrainConfig, eval_examples: int) -> TimeLeft:
-        """Returns that of a run which evaluates so many examples each time."""
+        """Returns the TimeLeft of a run that evaluates `eval_examples` examples each time."""
         return cls(config.train_steps, config.steps_per_eval, eval_examples / config.train_batch_size)
 
     def begin(self, step: int, now: float) -> None:
-        """Begins a stretch at `step`; `now` in seconds."""
+        """Starts a stretch at `step`; `now` is the time in seconds."""
         if not math.isnan(self._at):
             self._evaluations.append(now - self._at)
-        if 0 < self._ahead < _BEGINNING:  # the stretch before had too few looks
+        if 0 < self._ahead < _BEGINNING:  # the previous stretch had too few measurements
             self._end_beginning()
         self._step, self._at, self._begun, self._ahead = step, now, (step, now), _BEGINNING
 
     def took(self, step: int, now: float) -> None:
-        """Looks at a stretch that has come to `step` by `now`."""
+        """Adds a measurement: the stretch has reached `step` at the time `now`, in seconds."""
         steps, seconds = step - self._step, now - self._at
         self._step, self._at = step, now
         if self._ahead:
@@ -99,7 +99,7 @@ class TimeLeft:
         self._beginnings.append((self._step - step, self._at - at))
 
     def seconds(self) -> float | None:
-        """Returns how long the run still takes after the last look; None as long as that is not known."""
+        """Returns the remaining seconds of the run after the last measurement; None while there is no estimate."""
         if not self._beginnings or (not self._evaluations and self._looks < _ENOUGH):
             return None
         pace = self._seconds / self._steps if self._steps else 0.0
@@ -111,38 +111,39 @@ class TimeLeft:
 
 
 def timed(input_fn: Callable[..., tf.data.Dataset]) -> Callable[..., tf.data.Dataset]:
-    """Returns input_fn with a feature more: the time, in seconds since 1970 as float64, at which a batch was ready."""
+    """Returns input_fn with an extra feature READY: the time at which a batch was ready, float64 seconds since 1970."""
 
     def timed_input_fn(params: Mapping[str, Any], config: Any = None) -> tf.data.Dataset:
         def stamp(features: dict[str, tf.Tensor], label: tf.Tensor) -> Any:
             return features | {READY: tf.timestamp()}, label
 
-        # Ahead of the step, which would otherwise wait for the stamp itself and have that taken for a slow input.
+        # Prefetches, so that the stamp is made before the step asks for the batch. Otherwise each step would wait for
+        # the stamp itself, which would be counted as slow input.
         return input_fn(params, config).map(tf.autograph.experimental.do_not_convert(stamp)).prefetch(1)
 
     return timed_input_fn
 
 
 class Progress(SessionRunHook):  # type: ignore[misc]
-    """Counts what training does from now to the next evaluation.
+    """Measures speed, loss and input wait of training up to the next evaluation, and shows the progress bar.
 
     Attributes:
       step: Global step.
-      loss: Of the last step.
+      loss: Loss of the last step.
     """
 
     def __init__(
         self, start: int, stop: int, train_steps: int, batch_size: int, left: TimeLeft, shown: bool | None = None
     ) -> None:
-        """Begins to count.
+        """Starts the measurement and the progress bar.
 
         Args:
-          start: Step that is done.
+          start: Number of steps done so far.
           stop: Step of the next evaluation.
-          train_steps: Of the whole run.
-          batch_size: Images of a step.
-          left: The run's.
-          shown: Whether there is a bar; None shows it where stderr is a terminal.
+          train_steps: Steps of the whole run.
+          batch_size: Images per step.
+          left: TimeLeft of the run.
+          shown: Whether to show the bar; None shows it if stderr is a terminal.
         """
         self.step, self.loss = start, math.nan
         self._left = left
@@ -172,19 +173,19 @@ class Progress(SessionRunHook):  # type: ignore[misc]
         self.took(step, float(results["loss"]), self._began, results.get("ready", math.nan))
 
     def took(self, step: int, loss: float, began: float, ready: float) -> None:
-        """Counts what has just been trained.
+        """Adds a measurement after a step, on a TPU after a loop of steps.
 
         Args:
-          step: Global step by now.
-          loss: Of the last step.
-          began: When it began, in seconds since 1970.
-          ready: When its batch was there; NaN when nobody knows.
+          step: Global step after it.
+          loss: Loss of the last step.
+          began: Time at which the step began, in seconds since 1970.
+          ready: Time at which its batch was ready, in seconds since 1970; NaN if unknown.
         """
         before, self.step, self.loss = self.step, step, loss
         self._losses += self.loss
         self._runs += 1
         self._last_end = time.time()
-        if self._runs == 1:  # has also filled the shuffle buffer
+        if self._runs == 1:  # includes the time to fill the shuffle buffer
             self._first_end, self._first_step = self._last_end, self.step
         else:
             self._waited += max(0.0, ready - began)
@@ -195,7 +196,7 @@ class Progress(SessionRunHook):  # type: ignore[misc]
         self._bar.update(self.step - before)
 
     def values(self) -> dict[str, float]:
-        """Returns history.csv's columns: of the steps so far, those of speed without the first."""
+        """Returns columns of history.csv for the steps so far; columns of speed exclude the first step."""
         if not self._runs:
             return {}
         values = {"train_loss": self._losses / self._runs}
@@ -220,7 +221,7 @@ class Progress(SessionRunHook):  # type: ignore[misc]
 
 
 def _fitted(ncols: int | None = None, postfix: str | None = None, **others: Any) -> str:
-    """Returns tqdm's line without the last parts that do not fit; tqdm would cut it, maybe within a number."""
+    """Returns tqdm's line without the last parts that do not fit; tqdm would cut it anywhere, even within a number."""
     parts = postfix.split(", ") if postfix else []
     while parts and ncols:
         whole = tqdm.format_meter(ncols=None, postfix=", ".join(parts), **others)

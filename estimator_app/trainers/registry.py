@@ -1,8 +1,8 @@
-"""Which loop: TPUEstimator, or tf.distribute, which newer TensorFlow has alone.
+"""Registry of the training loops: TPUEstimator, and tf.distribute, the only one in TensorFlow 2.16 and newer.
 
     "estimator" | "strategy" ──find_loop()──▶ make, train, evaluate, save
 
-train.py decides what is next; these do it.
+train.py decides what to do next; a loop does it.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Loop:
-    """What train.py and the commands need of a loop.
+    """The functions of a training loop, as called by train.py and the commands.
 
     Attributes:
-      make: (config, model_dir, cluster) -> what train and evaluate take first.
-      train: (made, manifest, config, step, last, stop, left) -> history.csv's columns; from the checkpoint of `step` to
-        that of `last`.
-      evaluate: (made, manifest, config, stop, checkpoint) -> metrics over every example of config.split.
+      make: (config, model_dir, cluster) -> the trainer, the first argument of train and evaluate.
+      train: (trainer, manifest, config, step, last, stop, left) -> columns of history.csv; trains from the checkpoint
+        of `step` to that of `last`.
+      evaluate: (trainer, manifest, config, stop, checkpoint) -> metrics over every example of config.split.
       save: (config, checkpoint, export_dir, classes_file, extra, export_to_tpu) -> path of a new SavedModel.
     """
 

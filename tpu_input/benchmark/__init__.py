@@ -1,1 +1,1 @@
-"""python -m tpu_input benchmark: what each stage of the input costs on this machine."""
+"""Implementation of python -m tpu_input benchmark, which measures each stage of the input on this machine."""

@@ -1,9 +1,10 @@
-"""python -m tpu_input benchmark: what each stage of training's input costs here, and what would make it cheaper.
+"""Measurements of python -m tpu_input benchmark: the cost of each stage of training's input, and of changed options.
 
-Every way (a stage with all before it, the whole, the whole with one thing changed) is run by itself, all in turn and
-several times; costs are medians. Nothing is modelled:
+Each variant (a stage with all stages before it, the complete input, the complete input with one option changed) is run
+by itself. Each round runs all variants in turn, and costs are medians over the rounds. Everything is measured, nothing
+is modelled:
 
-    read ▶ parse ▶ crop ▶ decode ▶ resize ▶ batch ▶ layout = the whole, as training calls it
+    read ▶ parse ▶ crop ▶ decode ▶ resize ▶ batch ▶ layout = the complete input, as training calls it
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from tpu_input.pipeline.reading import untuned
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """What an image costs.
+    """Cost of an image.
 
     Attributes:
-      images_per_second: On all cores of this machine; with echo, of crops.
-      cpu_ms: CPU milliseconds an image, over all threads.
+      images_per_second: Images per second on all cores of this machine; with echo, crops per second.
+      cpu_ms: CPU milliseconds per image, over all threads.
     """
 
     images_per_second: float
@@ -38,16 +39,16 @@ class Cost:
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """One benchmark.
+    """Result of one benchmark.
 
     Attributes:
-      stages: In order, each with all before it; the last is the whole.
-      decode_alone: Decoding all pixels of the same files from memory, nothing else: the decoder's limit.
-      changes: The whole with one thing changed, by what that is.
-      not_tried: Changes that could not be tried, each with why.
-      cores: That this process may use.
-      peak_bytes: Largest memory of the process with the shuffle buffer as configured.
-      start_bytes: What it had taken before the first image, mostly TensorFlow's own.
+      stages: Cost of each stage with all stages before it, in order; the last is the complete input.
+      decode_alone: Cost of only decoding all pixels of the same files from memory: the decoder's limit.
+      changes: Cost of the complete input with one option changed, by the change.
+      not_tried: Reasons of the changes that could not be tried, one per change.
+      cores: Number of cores that this process may use.
+      peak_bytes: Peak memory of the process with the shuffle buffer as configured.
+      start_bytes: Peak memory of the process before the first image, mostly TensorFlow's own.
     """
 
     stages: dict[str, Cost]
@@ -64,27 +65,27 @@ class Measured:
 
     @property
     def busy(self) -> float:
-        """Share of the cores' time that the whole keeps busy, in [0, 1]."""
+        """Share of the cores' time that the complete input uses, in [0, 1]."""
         return min(1.0, self.whole.cpu_ms / 1000 * self.whole.images_per_second / self.cores)
 
     def cores_for(self, need: float) -> float:
-        """Returns how many cores like these feed `need` images a second."""
+        """Returns how many cores of this kind are needed for `need` images per second."""
         return need * self.whole.cpu_ms / 1000
 
 
 def measure(
     manifest: Manifest, split: str, config: InputConfig, num_images: int, rounds: int, batch_size: int
 ) -> Measured:
-    """Returns what an image costs at each stage, and with what changed it would cost less.
+    """Returns the cost of an image at each stage, and with each option that could lower it changed.
 
     Args:
       manifest: The dataset.
-      split: Which examples.
-      config: The input to be measured; stages and changes run with a shuffle buffer of one batch, so that reading is
-        counted from the first image on. Peak memory is that of the buffer as configured.
-      num_images: To run each way with, in each round.
-      rounds: Of all ways in turn.
-      batch_size: Of the whole.
+      split: Name of the split.
+      config: The input to be measured. Stages and changes run with a shuffle buffer of one batch, so that reading is
+        counted from the first image on. Peak memory is measured with the buffer as configured.
+      num_images: Images to run each variant with, per round.
+      rounds: Number of rounds; each runs all variants in turn.
+      batch_size: Images per batch.
 
     Raises:
       ValueError: There is no such split, or too little memory for config.cache.
@@ -114,7 +115,7 @@ def measure(
 def whole_cost(
     manifest: Manifest, split: str, config: InputConfig, num_images: int, rounds: int, batch_size: int
 ) -> Cost:
-    """Returns what an image of the whole costs, as measure() has it; the arguments are the same.
+    """Returns the cost of an image of the complete input, as measure() computes it; the arguments are the same.
 
     Raises:
       ValueError: There is no such split, or too little memory for config.cache.
@@ -126,10 +127,10 @@ def whole_cost(
 def single_threaded_rate(
     manifest: Manifest, split: str, config: InputConfig, num_images: int, rounds: int, batch_size: int
 ) -> float:
-    """Returns the images a second that more cores do not raise: those of the slowest part that one thread does.
+    """Returns the images per second of the slowest single-threaded part, a limit that more cores do not raise.
 
-    It is what a thread's CPU time allows, the least of `rounds`, as other programs on this machine may hold it up. The
-    arguments are those of measure().
+    It is computed from the CPU time of that part, the least of `rounds` runs, because other programs on this machine
+    may slow it down. The arguments are those of measure().
 
     Raises:
       ValueError: There is no such split.
@@ -144,7 +145,7 @@ def _in_turn(ways: Mapping[str, Candidate], num_images: int, rounds: int) -> dic
 
 
 def _run(way: Candidate, num_images: int) -> tuple[float, float]:
-    """Returns (images a second, CPU milliseconds an image), after a first batch that is not counted."""
+    """Returns (images per second, CPU milliseconds per image); the first batch is not counted."""
     batches = -(-num_images // way.images)
     iterator = iter(untuned(way.make().take(batches + 1)))
     next(iterator)

@@ -1,4 +1,4 @@
-"""What a benchmark found, in words with its numbers."""
+"""Text report of a benchmark."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from tpu_input.benchmark.measure import Cost, Measured
 
-_BUSY = 0.8  # of the cores; below, something else than they is waited for
-_GAIN = 1.1  # of what costs half to three quarters of a millisecond, three rounds repeat within a few percent
+_BUSY = 0.8  # share of the cores' time; below it, the input waits for something other than the cores
+_GAIN = 1.1  # smallest gain that is reported: at 0.5 to 0.75 ms, three rounds repeat within a few percent
 
-_STAGES = {  # what bounds the input, what is done
+_STAGES = {  # by stage: (name in the line about the bottleneck, what the stage does)
     "read": ("Reading", "records of shards, checksums"),
     "parse": ("Parsing", "of the tf.train.Example"),
     "crop": ("Choosing windows", "a window of each image"),
@@ -21,11 +21,11 @@ _STAGES = {  # what bounds the input, what is done
 
 
 def describe(measured: Measured, need: float | None) -> Iterator[str]:
-    """Yields the lines of a report: a table of the stages, what bounds the input, and what changing something gains.
+    """Yields the lines of a report: a table of the stages, the bottleneck, and the gain of each change.
 
     Args:
       measured: The benchmark.
-      need: Images a second that the accelerator takes.
+      need: Images per second that the accelerator needs; None omits the line about the cores needed.
     """
     whole = measured.whole
     yield f"{'CPU ms an image':16}{'adds':>8}{'in all':>8}   images/s"
@@ -51,7 +51,7 @@ def describe(measured: Measured, need: float | None) -> Iterator[str]:
 
 
 def bottleneck(measured: Measured) -> str:
-    """Returns what bounds the input."""
+    """Returns a sentence that names the bottleneck of the input."""
     if measured.busy < _BUSY:
         first, cost = next(iter(measured.stages.items()))
         return (
@@ -64,7 +64,7 @@ def bottleneck(measured: Measured) -> str:
 
 
 def _added(measured: Measured) -> dict[str, tuple[float, Cost]]:
-    """Returns (CPU ms that the stage adds, cost with all before) by stage."""
+    """Returns by stage (CPU ms that the stage adds, cost of the stage with all stages before it)."""
     before, added = 0.0, {}
     for name, cost in measured.stages.items():
         added[name] = (cost.cpu_ms - before, cost)
@@ -86,5 +86,5 @@ def _changes(measured: Measured) -> Iterator[str]:
 
 
 def _gain(whole: Cost, changed: Cost, busy: bool) -> float:
-    """Returns how many times better: by CPU time where that bounds the input, as it repeats best."""
+    """Returns the factor of improvement: of CPU time, which repeats best, if the cores are busy; else of images/s."""
     return whole.cpu_ms / changed.cpu_ms if busy else changed.images_per_second / whole.images_per_second

@@ -1,4 +1,4 @@
-"""The input's stages as datasets of their own, for the benchmark: each is training's, cut off after that stage.
+"""Stages of the input as separate datasets for the benchmark; each is training's input, cut off after that stage.
 
 read ▶ parse ▶ crop: choose a window ▶ decode it ▶ resize, flip, dtype, augment ▶ batch, echo ▶ layout
 """
@@ -23,11 +23,11 @@ from tpu_input.train import crops_of_decoded, crops_of_records, make_train_input
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """Something to be timed.
+    """Dataset to be timed.
 
     Attributes:
       make: Returns a new endless dataset.
-      images: How many images one of its elements stands for.
+      images: Number of images that one element of the dataset stands for.
     """
 
     make: Callable[[], tf.data.Dataset]
@@ -35,21 +35,21 @@ class Candidate:
 
     @classmethod
     def of(cls, manifest: Manifest, config: InputConfig, split: str, batch_size: int) -> Candidate:
-        """Returns the whole, as training calls it."""
+        """Returns the complete input, as training calls it."""
         input_fn = make_train_input_fn(manifest, config, split)
         return cls(lambda: input_fn({"batch_size": batch_size}), batch_size)
 
 
 def single_threaded(manifest: Manifest, config: InputConfig, split: str, batch_size: int) -> dict[str, Candidate]:
-    """Returns a way for each part of training's input that one thread does, however many cores there are.
+    """Returns a candidate for each part of training's input that runs on one thread, regardless of the number of cores.
 
-    "read" is reading and shuffling records, of a dataset on this machine; "batch" is putting images into batches.
+    "read" reads and shuffles the records of a dataset on local disk; "batch" puts images into batches.
 
     Args:
       manifest: The dataset.
-      config: As training's; cache and service are not looked at.
-      split: Which examples.
-      batch_size: Of batches.
+      config: Options of training's input; cache and service are ignored.
+      split: Name of the split.
+      batch_size: Images per batch.
     """
 
     def read() -> tf.data.Dataset:
@@ -64,16 +64,16 @@ def single_threaded(manifest: Manifest, config: InputConfig, split: str, batch_s
 
 
 def stages(manifest: Manifest, config: InputConfig, split: str, batch_size: int) -> dict[str, Candidate]:
-    """Returns a way for each stage, in order, each with all before it; those that config.cache leaves out are left out.
+    """Returns a candidate for each stage with all stages before it, in order; without those that config.cache skips.
 
     Args:
       manifest: The dataset.
-      config: As training's.
-      split: Which examples.
-      batch_size: Of batches; until they are made, of numbers that stand for images.
+      config: Options of training's input.
+      split: Name of the split.
+      batch_size: Images per batch; in the stages before batching, placeholders per batch that stand for images.
     """
     crops = crops_of_decoded if config.cache == "decoded" else crops_of_records
-    # Of one pixel: decoding as ever, next to nothing after it.
+    # With an output of one pixel, decoding costs as much as usual, and what follows next to nothing.
     one_pixel = dataclasses.replace(config, image_size=1, dtype="uint8", augment=None)
     unlaid = dataclasses.replace(config, layout="NHWC")
 
@@ -101,13 +101,13 @@ def _until_decoding(manifest: Manifest, config: InputConfig, split: str, batch_s
         seed = tf.stack([tf.constant(0, tf.int64), tf.cast(tf.strings.length(encoded), tf.int64)])
         return random_window(tf.io.extract_jpeg_shape(encoded), seed, config)
 
-    # On several threads, as training's.
+    # Runs on several threads, as in training.
     at_once: dict[str, Any] = {"num_parallel_calls": PARALLEL_DECODES, "deterministic": config.deterministic}
     found = {
         "read": _counted(read, batch_size, config.echo),
         "parse": _counted(lambda: read().map(parsed, **at_once), batch_size, config.echo),
     }
-    if manifest.record.encoding == "jpeg":  # a PNG among them has no such window
+    if manifest.record.encoding == "jpeg":  # a PNG among them fails in extract_jpeg_shape(), hence ignore_errors()
         found["crop"] = _counted(
             lambda: read().map(plain(lambda *record: window(parsed(*record))), **at_once).ignore_errors(),
             batch_size,
@@ -117,6 +117,6 @@ def _until_decoding(manifest: Manifest, config: InputConfig, split: str, batch_s
 
 
 def _counted(make: Callable[[], tf.data.Dataset], batch_size: int, images: int) -> Candidate:
-    """Returns a way whose elements are dropped where they arise, so that no copy of them is timed."""
+    """Returns a candidate that replaces its elements with a constant at once, so that copying them is not timed."""
     one = plain(lambda *_: tf.constant(True))
     return Candidate(lambda: make().map(one).batch(batch_size, drop_remainder=True), batch_size * images)

@@ -1,6 +1,6 @@
-"""What could be changed in an input, as ways to be timed on the user's own images.
+"""Changes of an input's options, as candidates to be timed on the user's own images.
 
-a sample of the split ──▶ decoding alone, and stored smaller; the whole split ──▶ echo, dtype, layout, shards, cache
+a sample of the split ──▶ decoding alone, and stored smaller; the complete split ──▶ echo, dtype, layout, shards, cache
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from tpu_input.pipeline.hosts import Host
 from tpu_input.pipeline.images import decode_whole
 from tpu_input.pipeline.reading import plain, records
 
-# Enough for costs to repeat within a few percent, few enough to encode again in seconds and to lie in memory.
+# Enough images for costs to repeat within a few percent, few enough to re-encode in seconds and to keep in memory.
 _SAMPLE, _SAMPLE_BYTES = 256, 200_000_000
-_CACHE_BYTES = 1_000_000_000  # of a cache that is filled for a trial
-_QUALITY = 90  # conversion's own
+_CACHE_BYTES = 1_000_000_000  # largest cache that is filled for a trial
+_QUALITY = 90  # JPEG quality that a conversion uses by default
 
 
 def sampled(manifest: Manifest, config: InputConfig, split: str) -> list[bytes]:
-    """Returns the encoded images of some records."""
+    """Returns the encoded images of a sample of the records."""
     dataset = records(manifest, split, Host(), config, tf.range(len(manifest.split(split).shards)))
     parsed = dataset.map(plain(lambda *record: parse(record[2], manifest.first_label, manifest.record)))
     sample: list[bytes] = []
@@ -41,7 +41,7 @@ def sampled(manifest: Manifest, config: InputConfig, split: str) -> list[bytes]:
 
 
 def decode_alone(sample: Sequence[bytes], manifest: Manifest, batch_size: int) -> Candidate:
-    """Returns the decoding of all pixels of files in memory, and nothing else."""
+    """Returns a candidate that decodes all pixels of files in memory, and does nothing else."""
 
     @plain
     def height(encoded: tf.Tensor) -> tf.Tensor:
@@ -57,15 +57,15 @@ def decode_alone(sample: Sequence[bytes], manifest: Manifest, batch_size: int) -
 def changes(
     manifest: Manifest, config: InputConfig, split: str, batch_size: int, sample: Sequence[bytes], folder: str
 ) -> tuple[dict[str, Candidate], tuple[str, ...]]:
-    """Returns (the whole with one thing changed, by what that is; what cannot be tried, with why).
+    """Returns (candidates of the complete input with one option changed, by change; reasons why others were not tried).
 
     Args:
       manifest: The dataset.
-      config: What to change.
-      split: Which examples.
-      batch_size: Of the whole.
-      sample: Some encoded images.
-      folder: Where they may be stored smaller.
+      config: Options to change, one at a time.
+      split: Name of the split.
+      batch_size: Images per batch.
+      sample: Encoded images of some records.
+      folder: Folder where the sample may be stored at a smaller size.
     """
     found = {
         f"{name}={value!r}": Candidate.of(manifest, dataclasses.replace(config, **{name: value}), split, batch_size)
@@ -92,7 +92,7 @@ def changes(
 
 
 def _others(config: InputConfig, num_shards: int) -> dict[str, Any]:
-    """Returns the options worth a trial, and to what."""
+    """Returns the options that are worth changing, with their new values."""
     others: dict[str, Any] = {}
     if config.echo == 1:
         others["echo"] = 2
@@ -113,7 +113,7 @@ def _first_shard(manifest: Manifest, split: str) -> Manifest:
 
 
 def _stored_smaller(manifest: Manifest, split: str, sample: Sequence[bytes], side: int, folder: str) -> Manifest | None:
-    """Returns a dataset of the sample at another size, in `folder`; None where it is not larger."""
+    """Returns a dataset of the sample, resized to `side`, in `folder`; None unless half of the images are larger."""
     stored, larger = [], 0
     for encoded in sample:
         pixels = decode_whole(tf.constant(encoded), manifest.record)

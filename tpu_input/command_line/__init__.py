@@ -1,4 +1,4 @@
-"""What the three command lines share, without TensorFlow: the parser, the exit codes, and how signals end a command."""
+"""Shared code of the three command lines: the parser, the exit codes and the handling of signals; TensorFlow-free."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator, Sequence
 from types import FrameType
 from typing import Any, NoReturn, TextIO
 
-# What shells report of a process that a signal has ended: 128 and the signal's number.
+# Exit codes that shells report for a process that was ended by a signal: 128 + the signal's number.
 # https://pubs.opengroup.org/onlinepubs/9799919799/utilities/V3_chap02.html#tag_19_08_02
 INTERRUPTED = 128 + signal.SIGINT
 TERMINATED = 128 + signal.SIGTERM
@@ -30,14 +30,14 @@ exit codes:
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM has asked the command to end. It is handled as Ctrl-C is, but for the exit code."""
+    """Exception that SIGTERM raises. It is handled like Ctrl-C, except for the exit code."""
 
 
 def printable(text: str) -> str:
-    """Returns text as one line that a terminal only shows: what it would obey, or not show, is escaped as in Python.
+    """Returns text as one line with control characters, and all others that are not printable, escaped as in Python.
 
-    Names of files and classes, and what files say, may be a stranger's: they could move the cursor, change colors, or
-    look like lines of ours.
+    Names of files and classes, and text from files, may come from an untrusted source: in a terminal they could move
+    the cursor, change colors, or look like lines of this program.
     """
     if text.isprintable():
         return text
@@ -45,16 +45,16 @@ def printable(text: str) -> str:
 
 
 def to_json(value: Any) -> str:
-    """Returns a line of JSON that is printable() as it is, with all other letters as themselves."""
+    """Returns one line of JSON with unprintable characters escaped and all others, also non-ASCII ones, as they are."""
     line = json.dumps(value, ensure_ascii=False)
     return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in line)
 
 
 def print_line(text: str, file: TextIO | None = None) -> None:
-    """Prints printable(text), on stdout unless another file is given, at once.
+    """Prints printable(text) and flushes; on stdout unless another file is given.
 
     Raises:
-      Unread: Nobody reads it.
+      Unread: The reader has closed the pipe.
     """
     try:
         print(printable(text), file=file, flush=True)
@@ -63,38 +63,38 @@ def print_line(text: str, file: TextIO | None = None) -> None:
 
 
 def print_error(message: object) -> None:
-    """Prints what ends a command with exit code 2, on stderr as `error: …`; each of its lines as print_line()."""
+    """Prints an error that ends a command with exit code 2 to stderr, as `error: …`; each line as by print_line()."""
     for line in f"error: {message}".split("\n"):
         print_line(line, sys.stderr)
 
 
 class Unread(BrokenPipeError):
-    """Nobody reads any more what a command prints."""
+    """Error: the reader of the command's output has closed the pipe."""
 
 
 def unread() -> int:
-    """Returns the exit code of a command whose output nobody reads any more: who reads, e.g. head, has seen enough."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python would flush into the pipe at its end
+    """Returns the exit code of a command after Unread: 0, because the reader, e.g. head, has read all that it wants."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python flushes into the pipe at exit
     return 0
 
 
 def exit_code(interrupt: KeyboardInterrupt) -> int:
-    """Returns the exit code of a command that Ctrl-C or SIGTERM has ended."""
+    """Returns the exit code of a command that was ended by Ctrl-C or SIGTERM."""
     return TERMINATED if isinstance(interrupt, Terminated) else INTERRUPTED
 
 
 @contextlib.contextmanager
 def sigterm_raises() -> Iterator[None]:
-    """Makes the first SIGTERM raise Terminated in the main thread, so that temporary files and locks are given up.
+    """Context manager in which the first SIGTERM raises Terminated in the main thread.
 
-    A second one ends the process at once.
+    The exception lets a command delete temporary files and release locks. A second SIGTERM ends the process at once.
     """
 
     def terminate(number: int, frame: FrameType | None) -> None:
         signal.signal(number, signal.SIG_DFL)
         raise Terminated
 
-    if threading.current_thread() is not threading.main_thread():  # where Python sets no handlers
+    if threading.current_thread() is not threading.main_thread():  # Python sets handlers there only
         yield
         return
     before = signal.signal(signal.SIGTERM, terminate)
@@ -104,7 +104,7 @@ def sigterm_raises() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-# Flags of other programs, and what they are called here.
+# Flags of other programs, and the flags of this program that correspond to them.
 _MEANT = {
     "batch_size": ("--train_batch_size",),
     "data": ("--dataset", "--input"),
@@ -122,7 +122,7 @@ _MEANT = {
 
 
 def _in_snake_case(args: Sequence[str], known: Collection[str]) -> list[str]:
-    """Returns arguments with known flags that are written with hyphens, --train-steps, written as --train_steps."""
+    """Returns arguments with hyphens in known flags replaced by underscores: --train-steps becomes --train_steps."""
     taken = list(args)
     for number, word in enumerate(taken):
         if word == "--":
@@ -135,7 +135,7 @@ def _in_snake_case(args: Sequence[str], known: Collection[str]) -> list[str]:
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse, but a mistake is one line, a mistyped flag is told the nearest one, and help states the exit codes."""
+    """ArgumentParser with one-line errors, a suggestion for a mistyped flag, and the exit codes in the help."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"error: {message} (see {self.prog} --help)\n")
@@ -144,10 +144,10 @@ class Parser(argparse.ArgumentParser):
         return f"{super().format_help()}\n{EXIT_CODES}"
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        # Before argparse misses the required flag that was meant. At the top level the command is yet to be read, and
-        # what other runners take, Beam knows.
+        # Unknown flags are reported before argparse complains that the flag that was meant is missing. They are not
+        # checked at the top level, where the command is not parsed yet, or with --runner, as Beam checks its flags.
         known = [flag for action in self._actions for flag in action.option_strings]
-        args = _in_snake_case(args or (), known)
+        args = _in_snake_case(sys.argv[1:] if args is None else args, known)
         words = itertools.takewhile(lambda word: word != "--", args)
         given = [word.partition("=")[0] for word in words if word.startswith("--")]
         if self._subparsers is None and not ("--runner" in given and "--runner" in known):

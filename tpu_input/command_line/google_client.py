@@ -1,6 +1,6 @@
-"""Google's client for buckets, one a process, for both packages that use it; TensorFlow-free.
+"""Google Cloud Storage client, one per process, for both packages that use it; TensorFlow-free.
 
-client() ──▶ google.cloud.storage.Client, which the process's threads share
+client() ──▶ google.cloud.storage.Client, which all threads of the process share
 """
 
 from __future__ import annotations
@@ -10,20 +10,21 @@ import os
 import warnings
 from typing import Any
 
-# Kept open; requests keeps 10, and opens a new one, with a new handshake, for each thread above that.
+# Size of the pool of open connections. The default of requests is 10; each thread above that opens a new connection,
+# with a new handshake.
 _CONNECTIONS = 128
 
 
 def client() -> Any:
     """Returns this process's client.
 
-    Threads may share it (github.com/googleapis/google-cloud-python/issues/5685), with enough connections
-    (github.com/googleapis/python-storage/issues/253). A process that was forked, as PyTorch's loaders are, may not go
-    on with its parent's connections. Without credentials, public buckets can be read.
+    The client is thread-safe (github.com/googleapis/google-cloud-python/issues/5685), with enough connections
+    (github.com/googleapis/python-storage/issues/253). A forked process, such as a worker of PyTorch's DataLoader, must
+    not use its parent's connections and gets its own client. Without credentials, public buckets can be read.
 
     Raises:
       ImportError: google-cloud-storage is not installed.
-      google.auth.exceptions.DefaultCredentialsError: GOOGLE_APPLICATION_CREDENTIALS names none that are of use.
+      google.auth.exceptions.DefaultCredentialsError: GOOGLE_APPLICATION_CREDENTIALS names no usable credentials.
     """
     return _client_of(os.getpid())
 
@@ -36,11 +37,11 @@ def _client_of(process: int) -> Any:
 
     try:
         with warnings.catch_warnings():
-            # Of users whom gcloud has logged in without a project, which objects do not need.
+            # Shown to users who are logged in by gcloud without a project; access to objects needs no project.
             warnings.filterwarnings("ignore", "Your application has authenticated using end user credentials")
             made = storage.Client(project=None)
     except DefaultCredentialsError:
-        if os.environ.get("GOOGLE_APPLICATION_CREDENTIALS"):  # there are some, of no use
+        if os.environ.get("GOOGLE_APPLICATION_CREDENTIALS"):  # they are given, but not usable
             raise
         made = storage.Client.create_anonymous_client()
     for scheme in ("https://", "http://"):

@@ -1,4 +1,4 @@
-"""The command jpeg2tpu: every command of the three packages, each imported when it is run.
+"""Command jpeg2tpu, which runs the commands of all three packages and imports a package only to run its command.
 
 jpeg2tpu convert …  =  python -m beam_pipelines convert …
 """
@@ -17,11 +17,11 @@ from tpu_input.command_line import EXIT_CODES, INTERRUPTED, Parser, Unread, prin
 
 
 class Command(NamedTuple):
-    """A command.
+    """Command of one of the packages.
 
     Attributes:
       package: The package whose __main__ runs it.
-      summary: What it does, in a line.
+      summary: What it does, in one line.
     """
 
     package: str
@@ -31,30 +31,30 @@ class Command(NamedTuple):
 COMMANDS = {
     "sample": Command("beam_pipelines", "write 1,797 real handwritten digits as class folders of JPEGs"),
     "convert": Command("beam_pipelines", "convert images to sharded TFRecords"),
-    "verify": Command("beam_pipelines", "re-read everything that a dataset's manifest promises"),
-    "report": Command("beam_pipelines", "write DATASET/report.html: one page, to be looked at in a browser"),
-    "benchmark": Command("tpu_input", "images/s, where the time goes, what to change"),
+    "verify": Command("beam_pipelines", "re-read a dataset and check all that its manifest states"),
+    "report": Command("beam_pipelines", "write DATASET/report.html, one page to open in a browser"),
+    "benchmark": Command("tpu_input", "measure images/s, the cost of each stage, and the gain of changed options"),
     "idx": Command("tpu_input", "write DALI's index files, DATASET/index/*.idx"),
-    "dispatcher": Command("tpu_input", "hand out the work of training's input to workers (docs/input-service.md)"),
-    "worker": Command("tpu_input", "do a dispatcher's work, on as many machines as it takes"),
-    "train": Command("estimator_app", "train, evaluate and export; again: go on from the last checkpoint"),
+    "dispatcher": Command("tpu_input", "run the dispatcher that assigns input work to workers (docs/input-service.md)"),
+    "worker": Command("tpu_input", "run a worker that does a dispatcher's input work; any number of them"),
+    "train": Command("estimator_app", "train, evaluate and export; a rerun resumes from the last checkpoint"),
     "evaluate": Command("estimator_app", "evaluate a checkpoint or an export on every example of a split"),
     "export": Command("estimator_app", "write a checkpoint as a SavedModel"),
     "predict": Command("estimator_app", "classify image files with an exported model"),
     "preflight": Command(
-        "estimator_app", "say whether a training would run on a TPU, and how, without one; exit 1 when not"
+        "estimator_app", "check without a TPU whether and how a training would run on one; exit 1 if not"
     ),
 }
 
 
 def add_command(commands: Any, name: str, example: str = "", epilog: str = "") -> Parser:
-    """Adds a command to the subparsers of its package's parser, and returns the command's own.
+    """Adds a command to the subparsers of its package's parser, and returns the command's parser.
 
     Args:
       commands: From Parser.add_subparsers().
       name: One of COMMANDS.
-      example: Arguments of the example that its help ends with.
-      epilog: In place of an example.
+      example: Arguments of the example at the end of the help.
+      epilog: Text at the end of the help, instead of an example.
     """
     package, summary = COMMANDS[name]
     command: Parser = commands.add_parser(
@@ -106,7 +106,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     try:
         package = importlib.import_module(f"{COMMANDS[name].package}.__main__")
-    except KeyboardInterrupt:  # nothing has begun
+    except KeyboardInterrupt:  # the command has not started
         return INTERRUPTED
     return int(package.main(arguments))
 

@@ -1,1 +1,1 @@
-"""The dataset on disk, one place for writer and reader: records, manifest, index. No TensorFlow."""
+"""The dataset format, shared by writer and reader: records, manifest, index. Does not import TensorFlow."""

@@ -1,10 +1,10 @@
-"""ICC profiles: which images are stored in other colors than sRGB, and the same colors as sRGB.
+"""ICC color profiles: detects images whose colors are not sRGB, and converts them to sRGB.
 
-    image with a profile ──effect──▶ "" as good as sRGB, "converted", or "unusable"
-    its pixels           ──to_srgb──▶ the same picture in sRGB, RGB or greyscale
+    image with a profile ──effect──▶ "" (sRGB or close to it), "converted", or "unusable"
+    its pixels           ──to_srgb──▶ the same image in sRGB, RGB or greyscale
 
-Trainers and the models that they export know no profiles: they take every number for sRGB. LittleCMS, which comes with
-Pillow, does the arithmetic (PIL.ImageCms; rendering intent "perceptual", as for ImageCms.profileToProfile).
+Trainers and exported models ignore profiles: they interpret all pixel values as sRGB. The conversion uses LittleCMS,
+which is part of Pillow (PIL.ImageCms; rendering intent "perceptual", as for ImageCms.profileToProfile).
 TensorFlow-free.
 """
 
@@ -17,24 +17,25 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image, ImageCms
 
-# Levels of 255 by which a profile may change greys and _MOST colors and still be called sRGB. Cameras and editors embed
-# dozens of variants of it, shortened or rounded. Primaries that are off by 0.0001, as by rounding, change 95 % of the
-# colors by up to 1.4 levels, and by up to 4 those in which a channel is nearly 0; Display P3 changes half by over 15.
+# Levels, of 255, by which a profile may change any grey, and the share _MOST of colors, and still count as sRGB.
+# Cameras and editors embed dozens of variants of sRGB, shortened or rounded. Primaries that are off by 0.0001, as by
+# rounding, change 95 % of the colors by up to 1.4 levels, and colors in which a channel is nearly 0 by up to 4; Display
+# P3 changes half of the colors by over 15.
 TOLERANCE = 2
 _MOST = 0.95
-_STEPS = 9  # of each channel, to find out what a profile changes: 729 colors, and all 256 greys
+_STEPS = 9  # per channel, of the colors with which a profile is tested: 729 colors, and all 256 greys
 _GREY_MODES = ("L", "LA", "La")
-_MAX_PROFILE_BYTES = 4 << 20  # those of printing presses have 0.5 to 3 MB
+_MAX_PROFILE_BYTES = 4 << 20  # profiles of printing presses have 0.5 to 3 MB
 _DAMAGE = (ImageCms.PyCMSError, OSError, ValueError, TypeError)
 
 
 class _Conversion(NamedTuple):
-    """What becomes of colors.
+    """Conversion of colors to sRGB according to a profile.
 
     Attributes:
       effect: "", "converted" or "unusable".
-      table: For grey: the 256 levels in sRGB.
-      transform: For RGB and CMYK: what makes RGB of it.
+      table: For greyscale: lookup table from the 256 levels to sRGB; else empty.
+      transform: For RGB and CMYK with a usable profile: the transform to RGB in sRGB; else None.
     """
 
     effect: str
@@ -43,35 +44,39 @@ class _Conversion(NamedTuple):
 
 
 def effect(image: Image.Image) -> str:
-    """Returns what the color profile of an image asks for; the image need not be decoded.
+    """Returns the effect of the color profile of an image on its colors; the image need not be decoded.
 
     Returns:
-      "": nothing, as there is none, or it is sRGB's but for what TOLERANCE allows; "converted": to_srgb() changes them;
-      "unusable": it is damaged, or one for another kind of image, so that it is passed over, as viewers do.
+      "": none, as there is no profile, or it equals sRGB within TOLERANCE; "converted": to_srgb() converts the colors;
+      "unusable": the profile is damaged, or for another kind of image, and is ignored, as viewers do.
     """
     return _of(image).effect
 
 
 def to_srgb(pixels: Image.Image, image: Image.Image) -> Image.Image:
-    """Returns pixels in sRGB: "L" of "L", "RGB" of "RGB" and of "CMYK"; as they are if effect(image) is another.
+    """Returns pixels converted to sRGB: "L" for "L", "RGB" for "RGB" and "CMYK".
+
+    To be called if effect(image) is "converted". Pixels are returned unchanged if the profile is unusable or for
+    another color space.
 
     Args:
-      pixels: All or part of the image's, in any size; what is of its color space, "L", "RGB" or "CMYK".
-      image: What has the profile.
+      pixels: All or some of the pixels of the image, in any size, in its color space: "L", "RGB" or "CMYK".
+      image: The image that has the profile.
     """
     conversion = _of(image)
     if conversion.table:
         return pixels.point(conversion.table)
     if conversion.transform and pixels.mode == conversion.transform.input_mode:
         converted = ImageCms.applyTransform(pixels, conversion.transform)
-        assert converted  # None only where it works in place
+        assert converted  # it is None only with inPlace=True
         return converted
     return pixels
 
 
 def _of(image: Image.Image) -> _Conversion:
     profile = image.info.get("icc_profile")
-    if not profile or image.mode in ("1", "LAB"):  # black and white stay so; LAB says itself what its colors are
+    # Black and white ("1") do not change; LAB defines its colors without a profile.
+    if not profile or image.mode in ("1", "LAB"):
         return _Conversion("")
     if not isinstance(profile, bytes) or len(profile) > _MAX_PROFILE_BYTES:
         return _Conversion("unusable")
@@ -79,7 +84,7 @@ def _of(image: Image.Image) -> _Conversion:
     return _conversion(profile, "L" if is_grey else "CMYK" if image.mode == "CMYK" else "RGB")
 
 
-@functools.lru_cache(maxsize=16)  # most images of a dataset have one of a few, and each takes a millisecond to look at
+@functools.lru_cache(maxsize=16)  # a dataset has few different profiles; evaluating one takes 1 ms
 def _conversion(profile: bytes, mode: str) -> _Conversion:
     try:
         opened = ImageCms.ImageCmsProfile(io.BytesIO(profile))
@@ -95,7 +100,7 @@ def _conversion(profile: bytes, mode: str) -> _Conversion:
 
 
 def _of_greys(profile: ImageCms.ImageCmsProfile, space: str) -> _Conversion:
-    """Returns the conversion of a greyscale image, whose profile may be one of grey or, as often, of RGB."""
+    """Returns the conversion of a greyscale image; its profile may be for grey or, just as often, for RGB."""
     if space not in ("GRAY", "RGB"):
         return _Conversion("unusable")
     transform = ImageCms.buildTransform(profile, _srgb(), "L" if space == "GRAY" else "RGB", "RGB")

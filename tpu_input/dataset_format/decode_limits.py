@@ -1,7 +1,7 @@
-"""How much one image may cost: its pixels, which take memory, and a JPEG's scans over them, which take time.
+"""Limits on the cost of decoding an image: its pixels, which take memory, and a JPEG's scans, which take time.
 
-A file of a few hundred kilobytes can ask for gigabytes, or for minutes of a core. Conversion and `predict` refuse such
-an image before anything of it is decoded. TensorFlow-free.
+Decoding a file of a few hundred kilobytes can take gigabytes of memory, or minutes of CPU time. Conversion and
+`predict` reject such an image before decoding it. TensorFlow-free.
 """
 
 from __future__ import annotations
@@ -10,27 +10,28 @@ from PIL import Image
 
 from tpu_input.dataset_format.jpeg_markers import num_scans
 
-# So many pixels of an RGBA PNG, of a progressive JPEG that is turned, … take up to 600 MB beside the file itself
-# (tests/tpu_input/test_decode_limits.py measures it). 50 megapixels are what phones and most cameras have at most.
+# This many pixels of an RGBA PNG, of a progressive JPEG that is turned, … take up to 600 MB in addition to the file
+# (measured in tests/tpu_input/test_decode_limits.py). Phones and most cameras have at most 50 megapixels.
 MAX_PIXELS = 50_000_000
-PILLOW_MAX_PIXELS = 178_956_970  # above, Pillow refuses an image itself: Image.open(), DecompressionBombError
-# Of each pixel of max_pixels. Encoders make up to 20 scans; 40 over 50 megapixels take 2 to 4 s of a core.
+PILLOW_MAX_PIXELS = 178_956_970  # above this, Image.open() of Pillow raises DecompressionBombError
+# Scans allowed for an image of max_pixels; smaller images may have more. Encoders make up to 20 scans; 40 scans of 50
+# megapixels take 2 to 4 s on one core.
 MAX_SCANS = 40
-# Of a file; PILLOW_MAX_PIXELS of four 16-bit channels take 1.4 GB without compression.
+# Largest file; PILLOW_MAX_PIXELS with four 16-bit channels take 1.4 GB without compression.
 MAX_FILE_BYTES = 1 << 31
-_MIN_SCAN_BYTES = 11  # a scan's header of 10 bytes, and one of pixels
+_MIN_SCAN_BYTES = 11  # a scan has a header of 10 bytes, and at least one byte of pixels
 
 
 def too_many_bytes(num_bytes: int) -> str:
-    """Returns by how much a file is larger than any image that may be decoded; "" if it is not."""
+    """Returns a message if a file is larger than MAX_FILE_BYTES; else ""."""
     if num_bytes <= MAX_FILE_BYTES:
         return ""
     return f"the file has {num_bytes:,} bytes, at most {MAX_FILE_BYTES:,} are read"
 
 
 def too_large(image: Image.Image, max_pixels: int) -> str:
-    """Returns by how much an image, opened but not decoded, has too many pixels; "" if it has not."""
-    # WebP's decoder holds 16 bytes for each pixel, that of a CMYK JPEG 12; others 4 to 10.
+    """Returns a message if an image, opened but not decoded, has too many pixels; else ""."""
+    # The decoder of WebP takes 16 bytes of memory per pixel, that of CMYK JPEGs 12, others 4 to 10.
     is_double = image.format == "WEBP" or image.mode == "CMYK"
     allowed = max_pixels // 2 if is_double else max_pixels
     if image.width * image.height <= allowed:
@@ -44,7 +45,7 @@ def too_large(image: Image.Image, max_pixels: int) -> str:
 
 
 def too_slow(image: Image.Image, data: bytes, max_pixels: int) -> str:
-    """Returns how many scans a JPEG, opened but not decoded, has too many; "" if decoding it takes no undue time."""
+    """Returns a message if a JPEG, opened but not decoded, has too many scans to be decoded in due time; else ""."""
     pixels, allowed = image.width * image.height, MAX_SCANS * max_pixels
     if image.format not in ("JPEG", "MPO") or len(data) // _MIN_SCAN_BYTES * pixels <= allowed:
         return ""

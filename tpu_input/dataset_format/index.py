@@ -1,4 +1,4 @@
-"""DATASET/index/SHARD.parquet: a row a record, in the order of the shard."""
+"""The index of a shard, DATASET/index/SHARD.parquet: one row per record, in the order of the shard."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-_ROW_BYTES = 1 << 12  # of a text, on average; a path has no more, a SHA-256 has 64
+_ROW_BYTES = 1 << 12  # upper bound of the mean text size in a column; a path has no more, a SHA-256 has 64
 _ROOM = 1 << 20
 _MAX_ROWS = 100_000_000
 
 
 class IndexRow(NamedTuple):
-    """One line of a shard's index: where its record lies and what it holds.
+    """One row of a shard's index: position and content of one record.
 
     Attributes:
-      key: The example's.
-      uri: The source's.
+      key: Key of the example.
+      uri: URI of the source file.
       label: Class index, 0-based.
-      offset: Of the TFRecord in the shard, in bytes.
-      length: Of the TFRecord with its framing, in bytes.
-      height: Pixels.
-      width: Pixels.
+      offset: Offset of the TFRecord in the shard, in bytes.
+      length: Length of the TFRecord with its framing, in bytes.
+      height: Height in pixels.
+      width: Width in pixels.
       sha256: Hex digest of the stored JPEG.
       dhash: 64-bit perceptual hash as a signed integer; near-duplicates differ in a few bits.
     """
@@ -56,7 +56,7 @@ SCHEMA = pa.schema(
 
 
 def index_path(shard: str) -> str:
-    """Returns where, within the dataset, the index of a shard lies."""
+    """Returns the path of the index of a shard, relative to the dataset."""
     return f"index/{shard.removesuffix('.tfrecord')}.parquet"
 
 
@@ -72,22 +72,23 @@ def read_columns(
     """Returns one shard's index as columns.
 
     Args:
-      content: Of the index's file.
-      num_rows: That it must have, where that is known.
-      names: Of the columns, in this order; None for all.
-      most_rows: That it may have.
+      content: Bytes of the index file.
+      num_rows: Number of rows that it must have; None if unknown.
+      names: Names of the columns to return, in this order; None for all.
+      most_rows: Largest number of rows that it may have.
 
     Raises:
-      ValueError: It has another number of rows, or a column of more bytes than so many rows can have; both are known
-        before they take memory.
-      pyarrow.ArrowException: It is no such index.
+      ValueError: It has another number of rows, or a column has more bytes than that many rows can have; both are
+        checked before the memory is allocated.
+      pyarrow.ArrowException: The content is not a valid index.
     """
     wanted = SCHEMA if names is None else pa.schema([SCHEMA.field(name) for name in names])
     texts = [field.name for field in wanted if field.type == pa.string()]
     file = pa.BufferReader(content)
     schema = pq.ParquetFile(file).schema
-    paths = {schema.column(number).path for number in range(len(schema))}  # of a nested column, those of its parts
-    # Texts as numbers of the different ones: a long one that a file has once would else be in memory for each row.
+    # For a nested column, these are the paths of its leaves.
+    paths = {schema.column(number).path for number in range(len(schema))}
+    # Reads text columns dictionary-encoded: otherwise, a long text that the file stores once would take memory per row.
     parquet = pq.ParquetFile(file, read_dictionary=[name for name in texts if name in paths])
     rows = parquet.metadata.num_rows
     if num_rows not in (None, rows) or rows > most_rows:
@@ -105,14 +106,14 @@ def read_columns(
 
 
 def _check_room(rows: int, num_bytes: int) -> None:
-    """Refuses a column of more bytes than so many rows can have."""
+    """Raises ValueError if a column has more bytes than that many rows can have."""
     room = _ROOM + _ROW_BYTES * rows
     if num_bytes > room:
         raise ValueError(f"a column has {num_bytes:,} bytes, of which {rows:,} rows can have {room:,}")
 
 
 def _uncompressed_bytes(metadata: pq.FileMetaData) -> int:
-    """Returns the bytes of the largest column as it is encoded, before it is compressed."""
+    """Returns the size of the largest column in bytes, encoded but uncompressed."""
     sizes = [0] * metadata.num_columns
     for group in range(metadata.num_row_groups):
         for number in range(metadata.num_columns):
@@ -121,7 +122,7 @@ def _uncompressed_bytes(metadata: pq.FileMetaData) -> int:
 
 
 def _text_bytes(column: pa.ChunkedArray) -> int:
-    """Returns the bytes that a column of texts has with all of its rows; each of its chunks may hold a text once."""
+    """Returns the size in bytes of a text column once decoded: a dictionary stores a text once for many rows."""
     total = 0
     for chunk in column.chunks:
         if pa.types.is_dictionary(chunk.type):
@@ -131,6 +132,6 @@ def _text_bytes(column: pa.ChunkedArray) -> int:
 
 
 def read_index(content: bytes, num_rows: int | None = None) -> list[IndexRow]:
-    """Returns one shard's index; raises what read_columns() does."""
+    """Returns one shard's index as rows; raises the same exceptions as read_columns()."""
     table = read_columns(content, num_rows)
     return [IndexRow(*row) for row in zip(*(column.to_pylist() for column in table.columns), strict=True)]

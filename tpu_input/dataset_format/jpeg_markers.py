@@ -1,22 +1,22 @@
-"""What only a JPEG's markers tell, and Pillow decodes without a word.
+"""Properties of JPEG files that are visible only in their markers, and that Pillow does not report.
 
-bytes of a JPEG file ──is_decoded, has_end──▶ whether TensorFlow's decoder takes it, or it has to be encoded again
-                     ──misses_its_end──▶ whether a decoder says so when the last pixels are missing
-                     ──num_scans──▶ how often a decoder passes over the whole image
-                     ──bare──▶ the same coded pixels without what stands beside them
+bytes of a JPEG file ──is_decoded, has_end──▶ whether TensorFlow can decode it, or it has to be re-encoded
+                     ──misses_its_end──▶ whether libjpeg warns when the last pixels are missing
+                     ──num_scans──▶ number of scans that a decoder goes through
+                     ──bare──▶ the same coded pixels without metadata
 """
 
 from __future__ import annotations
 
 import re
 
-# Of the kinds of frames, those that TensorFlow decodes: baseline to progressive, Huffman or arithmetic coding.
+# Frame markers (SOF) that TensorFlow decodes: baseline to progressive, with Huffman or arithmetic coding.
 # https://www.w3.org/Graphics/JPEG/itu-t81.pdf, table B.1
 _DECODED_FRAMES = frozenset(b"\xc0\xc1\xc2\xc9\xca")
-_HUFFMAN_FRAMES = frozenset(b"\xc0\xc1")  # all coefficients at once
+_HUFFMAN_FRAMES = frozenset(b"\xc0\xc1")  # not progressive: all coefficients in one scan
 _PROGRESSIVE_FRAMES = frozenset(b"\xc2\xca")
-_FRAMES = frozenset(range(0xC0, 0xD0)) - frozenset(b"\xc4\xc8\xcc")  # which are tables and a reserved one
-_DECODING = _FRAMES | frozenset(b"\xc4\xcc\xdb\xdc\xdd")  # and tables, number of lines, restart interval
+_FRAMES = frozenset(range(0xC0, 0xD0)) - frozenset(b"\xc4\xc8\xcc")  # these three are tables and a reserved marker
+_DECODING = _FRAMES | frozenset(b"\xc4\xcc\xdb\xdc\xdd")  # frames, tables, number of lines, restart interval
 _WITHOUT_LENGTH = frozenset(range(0xD0, 0xDA)) | {0x01}
 _MARKER = re.compile(rb"\xff+([^\x00\xff])", re.DOTALL)
 _SCAN = re.compile(rb"\xff\xda")  # 3 times as fast as bytes.count()
@@ -25,28 +25,27 @@ END = b"\xff\xd9"
 
 
 def is_decoded(data: bytes) -> bool:
-    """Returns whether TensorFlow decodes JPEGs of this kind; Pillow decodes lossless ones too."""
+    """Returns whether TensorFlow can decode JPEGs of this kind; Pillow can also decode lossless ones."""
     return _frame(data)[0] in _DECODED_FRAMES
 
 
 def has_end(data: bytes) -> bool:
-    """Returns whether a JPEG has the marker that ends it; without, TensorFlow fails in the last rows.
+    """Returns whether a JPEG has its end-of-image marker; without it, TensorFlow fails in the last rows.
 
-    Coded pixels cannot contain it, previews before the frame do.
+    Coded pixels cannot contain this marker. Previews before the frame do, so the search starts after the frame marker.
     """
     return data.endswith(END) or end(data) >= 0
 
 
 def end(data: bytes) -> int:
-    """Returns where the marker stands that ends a JPEG's image, -1 if there is none; other images may follow it."""
+    """Returns the offset of the end-of-image marker, -1 if there is none; other images may follow it."""
     return data.find(END, _frame(data)[1])
 
 
 def num_scans(data: bytes) -> int:
-    """Returns how many scans a decoder goes through, at least 1.
+    """Returns the number of scans that a decoder goes through, at least 1.
 
-    A progressive JPEG sends its image in several, a usual one in 10. A baseline one whose first scan holds all
-    components has that one.
+    A progressive JPEG has several scans, usually 10. A baseline JPEG whose first scan has all components has one.
     """
     marker, start = _frame(data)
     first = data.find(b"\xff\xda", start)
@@ -60,19 +59,19 @@ def num_scans(data: bytes) -> int:
 
 
 def misses_its_end(data: bytes) -> bool:
-    """Returns whether libjpeg warns of a JPEG whose last coded pixels are missing.
+    """Returns whether libjpeg would warn if the last coded pixels of this JPEG were missing.
 
-    Of a scan that is missing as a whole it says nothing, nor of arithmetic codes, which go on with zeros.
+    It does not warn if a whole scan is missing, nor with arithmetic coding, which continues with zeros.
     """
     return _frame(data)[0] in _HUFFMAN_FRAMES and num_scans(data) == 1
 
 
 def bare(data: bytes) -> bytes:
-    """Returns a JPEG's coded pixels and what describes them alone, the parameters of a baseline scan mended.
+    """Returns a JPEG with only its coded pixels and the segments needed to decode them.
 
-    What libjpeg warns of in other places (an unknown revision of JFIF or Adobe's code, a damaged color profile, bytes
-    between segments, parameters of a baseline scan, which it ignores) changes no pixel, but hides what it would say of
-    the pixels.
+    The parameters of a baseline scan are corrected. libjpeg also warns of problems that do not change any pixel (an
+    unknown revision of JFIF or Adobe's code, a damaged color profile, bytes between segments, parameters of a baseline
+    scan, which it ignores). These warnings would hide those that concern the pixels.
     """
     kept, at = bytearray(data[:2]), 2
     while found := _MARKER.search(data, at):
@@ -90,12 +89,12 @@ def bare(data: bytes) -> bytes:
     kept += data[at:]
     if _frame(data)[0] in _DECODED_FRAMES - _PROGRESSIVE_FRAMES and len(kept) > scan + 2:
         parameters = scan + 3 + 2 * kept[scan + 2]
-        kept[parameters : parameters + 3] = b"\x00\x3f\x00"  # all coefficients at once: T.81, B.2.3
+        kept[parameters : parameters + 3] = b"\x00\x3f\x00"  # the values for all coefficients in one scan: T.81, B.2.3
     return bytes(kept)
 
 
 def _frame(data: bytes) -> tuple[int, int]:
-    """Returns the marker that says how a JPEG's pixels are coded, 0 if there is none, and what comes behind it."""
+    """Returns the frame marker, which tells how a JPEG is coded, and the offset after it; 0 and the size if none."""
     at = 2
     while found := _MARKER.search(data, at):
         marker, at = found[1][0], found.end()

@@ -1,8 +1,8 @@
-"""Checks of JSON that is read back: a file of ours may have been damaged, or written by somebody else.
+"""Validation of JSON read from files, which may be damaged or come from an untrusted source.
 
-text ──load()──▶ any JSON value ──text(), count(), …──▶ the same value, of the type and in the range that is needed
+text ──load()──▶ any JSON value ──text(), count(), …──▶ the same value, with its type and range checked
 
-Each check returns the value that it was given. It raises a ValueError that names the field and shows the value.
+Each check returns the value that it was given, or raises a ValueError that names the field and shows the value.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def load(content: str | bytes) -> Any:
     """Returns the value that JSON text or its UTF-8 bytes hold.
 
     Raises:
-      ValueError: It is no JSON, is nested too deeply, or holds NaN or Infinity, which JSON has no words for.
+      ValueError: It is not JSON, is nested too deeply, or holds NaN or Infinity, which JSON does not allow.
     """
     try:
         return json.loads(content, parse_constant=_refuse)
@@ -33,7 +33,7 @@ def _refuse(constant: str) -> None:
 
 
 def fields(value: Any, name: str, needed: Collection[str], optional: Collection[str] = ()) -> dict[str, Any]:
-    """Returns an object that has all the fields needed and, but for the optional ones, no others."""
+    """Returns an object after a check that it has all needed fields, and no others except optional ones."""
     found = mapping(value, name)
     if absent := [field for field in needed if field not in found]:
         raise ValueError(f"{name} lacks {', '.join(map(repr, absent))}")
@@ -43,7 +43,7 @@ def fields(value: Any, name: str, needed: Collection[str], optional: Collection[
 
 
 def mapping(value: Any, name: str) -> dict[str, Any]:
-    """Returns an object of any fields."""
+    """Returns an object with any fields."""
     if not isinstance(value, dict):
         raise ValueError(f"{name} must be an object, got {shown(value)}")
     return value
@@ -57,7 +57,7 @@ def array(value: Any, name: str, length: int | None = None) -> list[Any]:
 
 
 def text(value: Any, name: str, least: int = 0) -> str:
-    """Returns a string of at least so many characters, all of which UTF-8 can write."""
+    """Returns a string of at least `least` characters that can be encoded as UTF-8."""
     if not isinstance(value, str) or len(value) < least:
         raise ValueError(f"{name} must be text" + (" that is not empty" if least else "") + _got(value))
     try:
@@ -68,14 +68,14 @@ def text(value: Any, name: str, least: int = 0) -> str:
 
 
 def count(value: Any, name: str, least: int = 0, most: int = LARGEST) -> int:
-    """Returns a whole number in [least, most]; true and false are none."""
+    """Returns an integer in [least, most]; booleans are refused."""
     if type(value) is not int or not least <= value <= most:
         raise ValueError(f"{name} must be a whole number from {least} to {most}{_got(value)}")
     return value
 
 
 def counts(value: Any, name: str, least: int = 0) -> dict[str, int]:
-    """Returns an object whose fields are all whole numbers from `least` up."""
+    """Returns an object whose values are all integers of at least `least`."""
     for key, number in mapping(value, name).items():
         count(number, f"{name} of {shown(key)}", least)
         text(key, f"a name in {name}")
@@ -100,7 +100,7 @@ def sha256(value: Any, name: str) -> str:
 
 
 def shown(value: Any) -> str:
-    """Returns a value as a message shows it: in one line, and of a long one the beginning."""
+    """Returns a value as text for a message: one line of at most 80 characters."""
     seen = repr(value)
     return seen if len(seen) <= 80 else f"{seen[:77]}…"
 

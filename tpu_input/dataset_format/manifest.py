@@ -1,6 +1,6 @@
-"""What a dataset holds: DATASET/manifest.json, written last, so that its presence means a complete dataset.
+"""The manifest of a dataset, DATASET/manifest.json. It is written last, so its presence means a complete dataset.
 
-TensorFlow-free, and part of the contract that `tpu_input.dataset_format.records` names.
+TensorFlow-free; part of the record contract, see `tpu_input.dataset_format.records`.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ from tpu_input.dataset_format import json_fields
 from tpu_input.dataset_format.record_spec import RecordSpec
 from tpu_input.dataset_format.tfrecord import FRAME_BYTES
 
-_SPLIT_NAME = re.compile(r"[A-Za-z0-9_]{1,64}")  # a file's name, of 255 bytes at most, holds more
+_SPLIT_NAME = re.compile(r"[A-Za-z0-9_]{1,64}")  # short enough for a file name, which has at most 255 bytes
 _SHARD_NAME = re.compile(r"([A-Za-z0-9_]{1,64})-([0-9]{5,9})-of-([0-9]{5,9})\.tfrecord")
 
 
-# Larger files would only take memory: a million shards have 200 bytes each, the index of a shard some 200 a record.
+# Larger files are refused, as they would only exhaust memory. The manifest has 200 bytes per shard, for up to a million
+# shards; the index of a shard has some 200 bytes per record.
 MAX_MANIFEST_BYTES = 1 << 28
 MAX_INDEX_BYTES = 1 << 30
 
 
 def valid_split(name: str) -> bool:
-    """Returns whether a split may be called so: its name becomes part of file names."""
+    """Returns whether a name is valid for a split; it becomes part of file names."""
     return _SPLIT_NAME.fullmatch(name) is not None
 
 
@@ -35,7 +36,7 @@ def shard_name(split: str, index: int, num_shards: int) -> str:
 
 
 def parse_shard_name(name: str) -> tuple[str, int, int] | None:
-    """Returns (split, index, num_shards) of a name that shard_name() gives; None for any other name."""
+    """Returns (split, index, num_shards) of a name made by shard_name(); None for any other name."""
     match = _SHARD_NAME.fullmatch(name)
     if match is None:
         return None
@@ -49,8 +50,8 @@ class Shard:
 
     Attributes:
       name: File name within the dataset.
-      num_examples: Records in it.
-      num_bytes: Its size.
+      num_examples: Number of records in it.
+      num_bytes: Size of the file in bytes.
       sha256: Hex digest of its bytes.
     """
 
@@ -60,31 +61,31 @@ class Shard:
     sha256: str
 
     def is_filled_by(self, offsets: Any, lengths: Any) -> bool:
-        """Returns whether its records lie at these places: one after the other, from its beginning to its end.
+        """Returns whether records at these positions fill the file from beginning to end, without gaps or overlaps.
 
         Args:
           offsets: [records] NumPy array of int64, in bytes.
-          lengths: [records] of int64, with the framing, in bytes.
+          lengths: [records] NumPy array of int64, with the framing, in bytes.
         """
         if not len(lengths):
             return not self.num_bytes
-        ends = lengths.cumsum()  # which exceeds num_bytes, of at most 2**53, before it overflows
+        ends = lengths.cumsum()  # exceeds num_bytes, which is at most 2**53, before it overflows
         fits = lengths.min() >= FRAME_BYTES and lengths.max() <= self.num_bytes and (ends <= self.num_bytes).all()
         return bool(fits and ends[-1] == self.num_bytes and (offsets == ends - lengths).all())
 
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """What one split holds.
+    """Content and statistics of one split.
 
     Attributes:
-      shards: In order of their index.
-      class_counts: Examples of each class, in label order.
-      height: (smallest, mean, largest) in pixels.
-      width: (smallest, mean, largest) in pixels.
-      channel_mean: Red, green and blue, in [0, 255]; every image counts the same whatever its size, and of shards of
-        more than 1,000 inputs every sixteenth counts.
-      channel_std: The same pixels' standard deviation, in [0, 255].
+      shards: Shards in the order of their index.
+      class_counts: Number of examples of each class, in label order.
+      height: (smallest, mean, largest) height in pixels.
+      width: (smallest, mean, largest) width in pixels.
+      channel_mean: Mean of red, green and blue, in [0, 255]; every image has the same weight regardless of its size; in
+        shards of more than 1,000 inputs, only every sixteenth image is used.
+      channel_std: Standard deviation of the same pixels, in [0, 255].
     """
 
     shards: tuple[Shard, ...]
@@ -109,23 +110,23 @@ MANIFEST_NAME = "manifest.json"
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
-    """What a complete dataset holds, as in DATASET/manifest.json.
+    """Description of a complete dataset, the content of DATASET/manifest.json.
 
     Attributes:
-      path: The dataset's folder or URI; where the manifest was read, not part of the file.
-      classes: Names in label order.
+      path: Folder or URI from which the manifest was read, that of the dataset; not part of the file.
+      classes: Class names in label order.
       first_label: Label on disk of class 0: 0 or 1.
-      splits: By name.
-      num_inputs: Inputs listed; equals the records of all splits plus the rejected.
-      num_rejected: Inputs that are in no shard, by reason code.
-      options: What shaped the shards (seed, shard_bytes, splits, …), to repeat the conversion.
-      fingerprint: Hex digest of the options, and of each input's name, label, split and size: equal fingerprints
-        promise equal shards, unless a file was changed without a change of its size.
-      num_fixed: Images that were encoded again, by why.
-      num_noted: Images that carry a "GPS position" in the bytes that are stored, or had an "unusable color profile" or
-        an "ignored color profile"; what is not named does not occur, or was not yet counted when it was written.
-      sources: Where the inputs were, as options of the conversion.
-      record: What a record looks like; not part of the file, which always describes records of ours.
+      splits: Splits by name.
+      num_inputs: Number of inputs listed; equals the records of all splits plus the rejected inputs.
+      num_rejected: Number of inputs that are in no shard, by reason code.
+      options: Options of the conversion that determine the shards (seed, shard_bytes, splits, …), to repeat it.
+      fingerprint: Hex digest of the options, and of each input's name, label, split and size: datasets with equal
+        fingerprints have equal shards, unless a file was changed without a change of its size.
+      num_fixed: Number of re-encoded images, by reason.
+      num_noted: Number of images that have a "GPS position" in the stored bytes, or had an "unusable color profile" or
+        an "ignored color profile"; a missing name means none, or that the version that wrote the file did not count it.
+      sources: Locations of the inputs, as options of the conversion.
+      record: Format of the records; not part of the file, which always describes records written by this package.
     """
 
     path: str
@@ -152,20 +153,20 @@ class Manifest:
         return self.splits[name]
 
     def to_json(self) -> str:
-        """Returns the manifest's file."""
+        """Returns the content of manifest.json."""
         fields = {"format_version": FORMAT_VERSION} | dataclasses.asdict(self)
         del fields["path"], fields["record"]
         return json.dumps(fields, indent=1, ensure_ascii=False) + "\n"
 
     @classmethod
     def from_json(cls, text: str | bytes, path: str) -> Manifest:
-        """Returns the manifest of the dataset at `path`, whose manifest.json reads `text`.
+        """Returns the manifest in `text`, the content of manifest.json of the dataset at `path`.
 
-        A dataset may come from a stranger. Shards have the names that shard_name() gives, so that they lie in the
-        dataset's own folder, and all numbers are in range and add up.
+        A dataset may come from an untrusted source. It is checked that shards have names made by shard_name(), so that
+        they are in the dataset's own folder, and that all numbers are in range and add up.
 
         Raises:
-          ValueError: `text` is no manifest, or one of another format version.
+          ValueError: `text` is not a manifest, or has another format version.
         """
         try:
             return _manifest(json_fields.load(text), path)
@@ -176,7 +177,7 @@ class Manifest:
             ) from error
 
 
-_OPTIONAL = ("num_fixed", "num_noted", "sources")  # which the first datasets were without
+_OPTIONAL = ("num_fixed", "num_noted", "sources")  # missing in datasets written by the first versions
 
 
 def _manifest(value: Any, path: str) -> Manifest:
@@ -212,7 +213,7 @@ def _manifest(value: Any, path: str) -> Manifest:
 
 
 def _options(value: Any) -> dict[str, Any]:
-    """Returns the options, of which others than the converter, which knows the rest, use these two alone."""
+    """Returns the options after a check of the two that are used outside of the converter, which checks the others."""
     options = json_fields.mapping(value, "options")
     json_fields.count(options.get("shard_bytes", 1), "shard_bytes", 1)
     json_fields.counts(options.get("num_shards", {}), "num_shards", 1)
@@ -220,7 +221,7 @@ def _options(value: Any) -> dict[str, Any]:
 
 
 def _split(name: str, value: Any, num_classes: int) -> Split:
-    """Returns the split that manifest.json describes."""
+    """Returns the Split that manifest.json describes."""
     if not valid_split(name):
         raise ValueError(f"a split's name is 1 to 64 letters, digits and _, got {json_fields.shown(name)}")
     called = f"split {name!r}"

@@ -1,4 +1,4 @@
-"""An opened image → as a viewer shows it, RGB or greyscale: the same for what is converted and what is predicted."""
+"""Conversion of an opened image to upright RGB or greyscale in sRGB; shared by conversion and prediction."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from PIL import ExifTags, Image, TiffImagePlugin
 
 from tpu_input.dataset_format import color_profiles
 
-# What docs/conversion.md names, and none that starts other programs, as EPS does Ghostscript. JPEG includes MPO.
+# The formats in docs/conversion.md; none that starts other programs, as EPS starts Ghostscript. JPEG includes MPO.
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "PPM")
 KEPT_MODES = {"L": 1, "RGB": 3}  # mode: channels
 COLOR_PROFILES = ("convert", "ignore")
-_BAND_PIXELS = 1 << 20  # worked on at once, so that no step holds a copy of the whole image
+_BAND_PIXELS = 1 << 20  # pixels processed at a time, so that no step copies the complete image
 _BITS = 258  # TIFF's tag BitsPerSample
-_TURNS = {  # EXIF orientation: what makes it upright
+_TURNS = {  # EXIF orientation: the transpose that makes the image upright
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
     4: Image.Transpose.FLIP_TOP_BOTTOM,
@@ -28,34 +28,33 @@ _TURNS = {  # EXIF orientation: what makes it upright
 
 
 def has_unknown_range(image: Image.Image) -> bool:
-    """Returns whether nothing says which values of an image are black and white."""
-    # A 16-bit PNG or PNM opens as "I;16" or "I" with values up to 65,535. Those of a TIFF's "I" may be any.
+    """Returns whether it is unknown which pixel values of an image are black and white."""
+    # A 16-bit PNG or PNM opens as "I;16" or "I" with values up to 65,535. The "I" of a TIFF may have any range.
     if isinstance(image, TiffImagePlugin.TiffImageFile) and image.mode.startswith("I"):
         return image.mode == "I" or image.tag_v2.get(_BITS) != (16,)
     return image.mode == "F"
 
 
 def orientation_transpose(image: Image.Image) -> Image.Transpose | None:
-    """Returns what makes an image upright, None if it is; also where its EXIF cannot be read, as viewers do."""
+    """Returns the transpose that makes an image upright; None if it is upright, or if its EXIF is unreadable."""
     try:
         return _TURNS.get(image.getexif().get(ExifTags.Base.Orientation, 1))
     except MemoryError:
         raise
-    except Exception:  # whatever damaged EXIF provokes; it says nothing against the pixels
+    except Exception:  # any exception that damaged EXIF causes; viewers ignore it too, as the pixels may be fine
         return None
 
 
 def apply_orientation(image: Image.Image, profiles: str = "convert", pixels: Image.Image | None = None) -> Image.Image:
-    """Returns the image as a viewer shows it: turned, in sRGB, RGB or greyscale, on white where it is transparent.
+    """Returns the image as a viewer shows it: upright, RGB or greyscale in sRGB, on white where it is transparent.
 
     Args:
-      image: Opened by Pillow. It is closed unless it is what is returned, to give its memory back.
-      profiles: "convert": colors become sRGB as the image's ICC profile says; "ignore": their numbers stay.
-      pixels: The image's, where something else than Pillow has decoded them; perhaps smaller.
+      image: Opened by Pillow. It is closed unless it is the image that is returned, to free its memory.
+      profiles: "convert": colors are converted to sRGB by the image's ICC profile; "ignore": pixel values are kept.
+      pixels: Pixels of the image if they were not decoded by Pillow, perhaps downscaled; None to decode the image.
     """
-    change = orientation_transpose(
-        image
-    )  # ImageOps.exif_transpose() would also write the EXIF anew, and fail at odd tags
+    # Not ImageOps.exif_transpose(): that would also rewrite the EXIF data, and fail on unusual tags.
+    change = orientation_transpose(image)
     pixels = pixels or image
     pixels.load()
     profiled = image if profiles == "convert" and color_profiles.effect(image) == "converted" else None
@@ -68,7 +67,10 @@ def apply_orientation(image: Image.Image, profiles: str = "convert", pixels: Ima
 
 
 def _in_bands(image: Image.Image, mode: str, function: Callable[[Image.Image], Image.Image]) -> Image.Image:
-    """Returns function(image), which works on each pixel alone and gives `mode`, with the memory of some rows."""
+    """Returns function(image), computed in bands of rows to save memory.
+
+    The function must treat each pixel independently and return an image of `mode`.
+    """
     rows = max(_BAND_PIXELS // image.width, 1)
     if rows >= image.height:
         return function(image)
@@ -80,16 +82,16 @@ def _in_bands(image: Image.Image, mode: str, function: Callable[[Image.Image], I
 
 
 def _opaque(image: Image.Image, profiled: Image.Image | None) -> Image.Image:
-    """Returns an image, or some rows of one, on white, RGB or greyscale; in sRGB if `profiled` has another profile."""
+    """Returns an image, or some rows of one, on white, RGB or greyscale; in sRGB by `profiled`'s profile, if any."""
     if image.mode.startswith("I"):
         return _of_sixteen_bits(image, profiled)
     if not image.has_transparency_data:
-        if image.mode != "CMYK":  # whose profiles give RGB
+        if image.mode != "CMYK":  # profiles of CMYK convert to RGB
             image = image.convert("L" if image.mode in ("1", "L") else "RGB")
         image = color_profiles.to_srgb(image, profiled) if profiled else image
         return image.convert("RGB") if image.mode == "CMYK" else image
     layer = image.convert("RGBA")
-    if profiled:  # which says nothing of the alpha channel
+    if profiled:  # profiles do not apply to the alpha channel
         alpha = layer.getchannel("A")
         colors = image.getchannel(0) if image.mode in ("L", "LA") else layer.convert("RGB")
         layer = color_profiles.to_srgb(colors, profiled).convert("RGB")
@@ -98,7 +100,7 @@ def _opaque(image: Image.Image, profiled: Image.Image | None) -> Image.Image:
 
 
 def _of_sixteen_bits(image: Image.Image, profiled: Image.Image | None) -> Image.Image:
-    """Returns greys of 16 bits as "L", white where the one is that a PNG's tRNS calls transparent."""
+    """Returns a 16-bit greyscale image as "L", with white for the grey that a PNG's tRNS declares transparent."""
     values = np.asarray(image.convert("I"))
     grey = Image.fromarray((values.clip(0, 65535) >> 8).astype(np.uint8))
     grey = color_profiles.to_srgb(grey, profiled) if profiled else grey

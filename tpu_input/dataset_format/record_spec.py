@@ -1,4 +1,4 @@
-"""How others' TFRecords say what ours say: keys, encoding, first label. TensorFlow-free."""
+"""RecordSpec, the format of TFRecords written by other programs: keys, encoding, first label. TensorFlow-free."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ ENCODINGS = ("jpeg", "png", "raw")
 
 @dataclasses.dataclass(frozen=True)
 class RecordSpec:
-    """What a tf.train.Example of an image and its label looks like.
+    """The format of a tf.train.Example with an image and its label.
 
     Attributes:
       image_key: Feature that holds the image, one string.
       label_key: Feature that holds the label, one int64.
-      encoding: "jpeg" (a PNG among them is decoded too), "png", or "raw" for uint8 pixels.
+      encoding: "jpeg" (PNGs among them are decoded too), "png", or "raw" for uint8 pixels.
       raw_shape: Height, width and channels (1 or 3) of raw pixels; None for the other encodings.
       label_offset: Label on disk of class 0.
     """

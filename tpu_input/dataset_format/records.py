@@ -1,11 +1,11 @@
-"""The record contract: what a converter writes and an input pipeline reads.
+"""The record contract: the format that a converter writes and an input pipeline reads.
 
     Record ──encode()──▶ serialized tf.train.Example ──frame()──▶ TFRecord file
     TFRecord file ──read_frames()──▶ serialized ──decode()──▶ Record        (NumPy-free, TensorFlow-free)
                                                 └─parse()───▶ tf tensors   (inside a tf.data pipeline)
 
-Importing this module never imports TensorFlow: a Beam worker needs only the contract, and TensorFlow costs
-each worker 1.5 s and 300 MB.
+Importing this module never imports TensorFlow: a Beam worker needs only the contract, and importing TensorFlow would
+take 1.5 s and 300 MB per worker.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ __all__ = [
     "valid_split",
 ]
 
-# Keys, kinds and meanings of ImageNet-style records, as tensorflow/tpu's converters write them, plus `image/key`
-# and `image/key/sha256`. encode(), decode() and parse() all read this one table.
+# Keys, types and meanings of the features of ImageNet-style records, as tensorflow/tpu's converters write them, plus
+# `image/key` and `image/key/sha256`. decode() reads this table; encode() writes the same keys.
 FEATURES = {
-    "image/encoded": bytes,  # a whole JPEG file
+    "image/encoded": bytes,  # a complete JPEG file
     "image/format": bytes,  # b"JPEG"
     "image/colorspace": bytes,  # b"RGB" or b"Grayscale"
     "image/height": int,  # pixels
@@ -65,7 +65,7 @@ FEATURES = {
     "image/key": bytes,  # identifies the example within its dataset, UTF-8
     "image/key/sha256": bytes,  # hex digest of image/encoded
 }
-NO_LABEL = -(2**31)  # what parse() finds in a record without a label
+NO_LABEL = -(2**31)  # label that parse() returns for a record without a label
 COLORSPACES = {1: b"Grayscale", 3: b"RGB"}
 
 
@@ -74,12 +74,12 @@ class Record(NamedTuple):
 
     Attributes:
       key: Unique within the dataset; the source's path relative to the input.
-      encoded: A whole JPEG file, baseline or progressive, greyscale or RGB.
-      height: Pixels.
-      width: Pixels.
-      channels: 1 or 3.
-      label: Class index, 0-based whatever the convention on disk.
-      class_name: The class's name.
+      encoded: A complete JPEG file, baseline or progressive, greyscale or RGB.
+      height: Height in pixels.
+      width: Width in pixels.
+      channels: 1 (greyscale) or 3 (RGB).
+      label: Class index, always 0-based, also if first_label on disk is 1.
+      class_name: Name of the class.
       sha256: Hex digest of `encoded`.
     """
 
@@ -94,10 +94,10 @@ class Record(NamedTuple):
 
 
 def encode(record: Record, first_label: int = 0) -> bytes:
-    """Returns `record` as a serialized tf.train.Example, always the same bytes for the same record.
+    """Returns `record` as a serialized tf.train.Example; deterministic: equal records give equal bytes.
 
     Args:
-      record: What to write; `record.label` is 0-based.
+      record: Record to encode; `record.label` is 0-based.
       first_label: Label written for class 0: 0, or 1 for the convention of tensorflow/tpu's trainers.
     """
     values: dict[str, bytes | int] = {  # in the order of protobuf's deterministic serializer
@@ -120,11 +120,11 @@ def decode(serialized: bytes, first_label: int = 0) -> Record:
     """Returns the Record that encode() wrote.
 
     Raises:
-      ValueError: `serialized` is no tf.train.Example, or a feature is missing or of another kind.
+      ValueError: `serialized` is not a tf.train.Example, or a feature is missing or has another type.
     """
     try:
         features = Example.FromString(serialized).features.feature
-    except Exception as error:  # protobuf's DecodeError has no public home common to its versions
+    except Exception as error:  # the public location of protobuf's DecodeError differs between its versions
         raise ValueError(f"not a tf.train.Example: {error}") from error
     values: dict[str, Any] = {}
     for name, kind in FEATURES.items():
@@ -145,16 +145,16 @@ def decode(serialized: bytes, first_label: int = 0) -> Record:
 
 
 def parse(serialized: Any, first_label: int = 0, spec: RecordSpec | None = None) -> dict[str, Any]:
-    """Returns the tensors that an input pipeline needs of one record; for use inside `tf.data`.
+    """Returns the tensors of one record that an input pipeline needs; for use inside `tf.data`.
 
     Args:
       serialized: Scalar string tensor, a tf.train.Example.
-      first_label: The manifest's.
-      spec: Where image and label lie; None means as encode() wrote them.
+      first_label: Manifest.first_label.
+      spec: Keys of image and label; None for those that encode() writes.
 
     Returns:
-      {"encoded": scalar string, a JPEG file or what `spec` says, "" where there is none; "label": scalar int32,
-      0-based, NO_LABEL where there is none; the least or the largest int32 where the one on disk does not fit}.
+      {"encoded": scalar string, a JPEG file or the encoding of `spec`, "" if missing; "label": scalar int32, 0-based,
+      NO_LABEL if missing, saturated to the smallest or largest int32 if the one on disk is out of range}.
     """
     import tensorflow as tf
 
@@ -163,7 +163,7 @@ def parse(serialized: Any, first_label: int = 0, spec: RecordSpec | None = None)
 
 
 def parse_int64(serialized: Any, first_label: int = 0, spec: RecordSpec | None = None) -> dict[str, Any]:
-    """Returns what parse() does, with an int64 label as it is on disk: to check it before it is cast saves an op."""
+    """Returns the same as parse(), but with an int64 label, not saturated: checking it before a cast saves an op."""
     import tensorflow as tf
 
     spec = spec or RecordSpec()

@@ -1,4 +1,4 @@
-"""TensorFlow's file format without TensorFlow: the tf.train.Example message and TFRecord framing.
+"""TensorFlow's file format, implemented without TensorFlow: the tf.train.Example message and TFRecord framing.
 
 {feature: value} ──serialize()──▶ a tf.train.Example ──frame()──▶ one TFRecord of a shard
 one TFRecord of a shard ──read_frames()──▶ (offset, serialized Example) ──Example.FromString()──▶ features
@@ -17,7 +17,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 def _example_class() -> Any:
     """Returns the message class of tf.train.Example, declared as in tensorflow/core/example/{example,feature}.proto.
 
-    A descriptor pool of its own keeps it apart from TensorFlow's, where both live in one process.
+    A separate descriptor pool avoids a conflict with TensorFlow's own Example if both are loaded in one process.
     """
     proto = descriptor_pb2.FileDescriptorProto(name="example.proto", package="jpeg2tpu", syntax="proto3")
     field = descriptor_pb2.FieldDescriptorProto
@@ -54,10 +54,10 @@ Example = _example_class()
 
 
 def serialize(features: Mapping[str, bytes | int]) -> bytes:
-    """Returns a tf.train.Example with one value in each feature, which come in the order given.
+    """Returns a serialized tf.train.Example with one value per feature, in the given order of features.
 
-    Written out here (https://protobuf.dev/programming-guides/encoding), because protobuf takes more than twice as long
-    for a photograph, a twentieth of a conversion's time.
+    The encoding (https://protobuf.dev/programming-guides/encoding) is implemented here because protobuf takes more than
+    twice as long for a photograph, a twentieth of a conversion's time.
     """
     entries: list[bytes] = []
     for name, value in features.items():
@@ -70,12 +70,12 @@ def serialize(features: Mapping[str, bytes | int]) -> bytes:
 
 
 def _field(number: int, parts: list[bytes]) -> list[bytes]:
-    """Returns the parts of a length-delimited field: a message, a string, or a packed repeated number."""
+    """Returns the parts of a length-delimited field: a message, a string, or packed repeated integers."""
     return [_varint(number << 3 | 2) + _varint(sum(map(len, parts))), *parts]
 
 
 def _varint(value: int) -> bytes:
-    """Returns seven bits a byte, the lowest first, the top bit of all but the last byte set."""
+    """Returns a number as a varint: seven bits per byte, lowest first, the top bit set in all bytes but the last."""
     parts = bytearray()
     while value > 0x7F:
         parts.append(value & 0x7F | 0x80)
@@ -89,7 +89,7 @@ def _varint(value: int) -> bytes:
 _HEADER = struct.Struct("<QI")
 _FOOTER = struct.Struct("<I")
 FRAME_BYTES = _HEADER.size + _FOOTER.size
-_MAX_RECORD_BYTES = 2**31  # protobuf's own limit; a longer length means that the header is damaged
+_MAX_RECORD_BYTES = 2**31  # the limit of protobuf; a larger length means that the header is damaged
 
 
 def _masked_crc(data: bytes) -> int:
@@ -98,7 +98,7 @@ def _masked_crc(data: bytes) -> int:
 
 
 def frame(payload: bytes) -> bytes:
-    """Returns `payload` as one TFRecord, FRAME_BYTES longer."""
+    """Returns `payload` framed as one TFRecord, which is FRAME_BYTES longer."""
     length = struct.pack("<Q", len(payload))
     return b"".join((length, _FOOTER.pack(_masked_crc(length)), payload, _FOOTER.pack(_masked_crc(payload))))
 
@@ -107,7 +107,7 @@ def read_frames(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
     """Yields (offset of the record in bytes, payload) for every TFRecord of `file`.
 
     Raises:
-      ValueError: A checksum differs or the file ends inside a record; the message gives record and offset.
+      ValueError: A checksum differs or the file ends inside a record; the message gives the record's number and offset.
     """
     offset = 0
     for number in range(2**63):

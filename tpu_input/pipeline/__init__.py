@@ -1,1 +1,1 @@
-"""The stages of an input pipeline: order, reading, decoding, batches for the device; and what they take of a host."""
+"""Stages of an input pipeline: shuffling, reading, decoding, batches for the device; and their use of host memory."""

@@ -1,7 +1,8 @@
-"""Bytes of files for Python, from any thread or process: of a bucket by Google's own client, a request each time.
+"""Reading of byte ranges of files, thread-safe: of gs:// by Google's own client, with one request per call.
 
-TensorFlow's filesystem, which everything else here is read with, takes a whole block of a bucket's file
-(gcs_filesystem.py) where a record is wanted. It stays for other URIs, and where google-cloud-storage is not installed.
+TensorFlow's filesystem, which the rest of the package reads with, requests a complete block of a file in a bucket
+(gcs_filesystem.py) even if only one record is needed. It is used for other URIs, and where google-cloud-storage is not
+installed.
 
 path, start, num_bytes ──▶ read_bytes() ──▶ those bytes, fewer where the file ends
 """
@@ -18,18 +19,19 @@ from tpu_input.pipeline.gcs_filesystem import reason
 
 
 def check_file(path: str, most: int | None = None) -> None:
-    """Checks that what a local path leads to is a file, if anything: a pipe would be waited for without end.
+    """Checks that a local path, if it exists, is a regular file: reading from a pipe could block forever.
 
     Args:
-      path: Path; a URI passes.
-      most: Bytes that it may have, as it is read as a whole; a file with holes takes no disk, but memory.
+      path: Path; a URI is not checked.
+      most: Largest allowed size in bytes, for a file that is read completely: a sparse file takes no disk space, but
+        memory when it is read. None allows any size.
 
     Raises:
-      ValueError: It is something else, or has more bytes.
+      ValueError: It is not a regular file, or it is larger.
     """
     if "://" in path:
         return
-    with contextlib.suppress(OSError):  # which whoever reads it tells
+    with contextlib.suppress(OSError):  # reported when the file is read
         status = os.stat(path)
         if not stat.S_ISREG(status.st_mode):
             raise ValueError(f"{path!r} is no file; remove it, and copy the dataset again")
@@ -38,11 +40,11 @@ def check_file(path: str, most: int | None = None) -> None:
 
 
 def read_bytes(path: str, start: int = 0, num_bytes: int | None = None) -> bytes:
-    """Returns `num_bytes` of a file from byte `start` on; None is all of them.
+    """Returns `num_bytes` bytes of a file from byte `start` on, fewer at its end; None returns all.
 
     Raises:
-      ValueError: It is no file.
-      OSError: It cannot be read, or TensorFlow's own error for what TensorFlow reads.
+      ValueError: It is not a regular file.
+      OSError: It cannot be read. For a file that TensorFlow reads, TensorFlow's own error is raised instead.
     """
     if "://" not in path:
         check_file(path)
@@ -66,7 +68,7 @@ def _download(path: str, start: int, num_bytes: int | None) -> bytes:
 
     bucket, _, name = path.removeprefix("gs://").partition("/")
     last = None if num_bytes is None else start + num_bytes - 1
-    # The store knows the checksum of a whole object alone; records have their own.
+    # GCS has a checksum of the complete object only; TFRecords have their own checksums per record.
     checksum = "crc32c" if num_bytes is None else None
     try:
         found = client().bucket(bucket).blob(name)

@@ -1,8 +1,8 @@
-"""Small datasets in memory: what a cache will take, checked before it takes it; and epochs drawn from it.
+"""In-memory cache of small datasets: a check of its memory before it is filled, and shuffled epochs from it.
 
-    records (or decoded images), read once ──cache──▶ repeat ──▶ an epoch at a time ──▶ shuffled by the epoch's seed
+    records (or decoded images), read once ──cache──▶ repeat ──▶ one epoch at a time ──▶ shuffled by the epoch's seed
 
-What is cached comes before every random choice, so that augmentation never freezes.
+The cache comes before every random choice, so that each epoch draws new crops and augmentations.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tpu_input.dataset_format.records import Manifest
 from tpu_input.pipeline.hosts import Host
 from tpu_input.pipeline.reading import plain
 
-# Of what is available; the rest is for prefetched batches and the trainer.
+# Share of the available memory that a cache may take; the rest is for prefetched batches and the trainer.
 _SHARE = 0.8
 
 
@@ -25,7 +25,7 @@ def cache_bytes(manifest: Manifest, split: str, host: Host, config: InputConfig)
     """Returns the memory that config.cache will take on a host, in bytes.
 
     Raises:
-      ValueError: The sizes of the images, of which "decoded" makes up its memory, are not known.
+      ValueError: The sizes of the images, which the memory of "decoded" is computed from, are not known.
     """
     of = manifest.split(split)
     share = host.num_examples(of.shards)
@@ -38,7 +38,7 @@ def cache_bytes(manifest: Manifest, split: str, host: Host, config: InputConfig)
 
 
 def largest_image_bytes(manifest: Manifest, split: str) -> int:
-    """Returns the bytes of uint8 pixels that no image of a split exceeds; 0 where sizes are not known."""
+    """Returns the bytes of uint8 pixels of an image with the split's mean height and mean width; 0 if not known."""
     of = manifest.split(split)
     height, width = manifest.record.raw_shape[:2] if manifest.record.raw_shape else (of.height[1], of.width[1])
     return int(height * width * 3)
@@ -48,9 +48,9 @@ def check_memory(needed: int, config: InputConfig, available: int | None = None)
     """Raises ValueError unless a cache of `needed` bytes fits into the host's memory.
 
     Args:
-      needed: In bytes.
+      needed: Size of the cache in bytes.
       config: For the name of the cache.
-      available: In bytes; None asks the system.
+      available: Available memory in bytes; None reads it from the system.
     """
     available = available_bytes() if available is None else available
     if needed > _SHARE * available:
@@ -62,7 +62,7 @@ def check_memory(needed: int, config: InputConfig, available: int | None = None)
 
 
 def available_bytes() -> int:
-    """Returns memory that can still be taken here: of the machine, or of the container where that has less (Linux)."""
+    """Returns the available memory in bytes: of the machine, or of the container if that has less (Linux)."""
     found = [2**62]
     for line in _lines("/proc/meminfo"):
         if line.startswith("MemAvailable:"):
@@ -84,12 +84,12 @@ def _lines(path: str) -> list[str]:
 def cached_epochs(
     dataset: tf.data.Dataset, num_examples: int, first_epoch: int, seed_of: Callable[[tf.Tensor], tf.Tensor]
 ) -> tf.data.Dataset:
-    """Returns endless epochs of a dataset that is read once, each wholly shuffled.
+    """Returns endless epochs of a dataset that is read once and cached; each epoch is shuffled completely.
 
     Args:
-      dataset: Of num_examples elements.
-      num_examples: A pass.
-      first_epoch: Number of the first.
+      dataset: Dataset of num_examples elements.
+      num_examples: Elements per epoch.
+      first_epoch: Number of the first epoch.
       seed_of: Scalar int64 seed of an epoch's order, given its number.
     """
 

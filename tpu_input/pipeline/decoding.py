@@ -1,9 +1,10 @@
-"""Serialized records → images and labels, and what becomes of a record that does not hold them.
+"""Decoding of serialized records into images and labels, and the handling of corrupt records.
 
     (example number, (path, number in the shard, serialized)) ──▶ parse ──▶ crop ──▶ ({"image", "weight"}, label)
 
-A record that looks whole goes straight to the decoder. One that does not is tried in a dataset of its own, the only
-place in TensorFlow where an op's failure can be survived, so that the error can name shard and record.
+With on_corrupt="error", an image with the right magic bytes goes straight to the decoder. Any other image, and with
+"skip" every image, is decoded in a nested dataset, because in TensorFlow only a dataset can ignore the
+failure of an op (ignore_errors()). The error can then name shard and record.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from tpu_input.dataset_format.records import Manifest, parse_int64
 from tpu_input.pipeline.images import has_magic_bytes
 from tpu_input.pipeline.reading import plain
 
-# (encoded, number of the example on this host, whether has_magic_bytes() said yes) -> [image_size, image_size, 3], or a
-# tuple of them
+# (encoded, number of the example on this host, whether has_magic_bytes() returned True) -> [image_size, image_size, 3],
+# or a tuple of them
 Crop = Callable[[tf.Tensor, tf.Tensor, bool], Any]
-# Records that are decoded at the same time or wait for a core: so many cores at 0.8 ms an image feed any TPU of a host.
+# Records that are being decoded or wait for a core: that many cores at 0.8 ms per image can feed any TPU of a host.
 PARALLEL_DECODES = 64
 
 _Image = tuple[Any, tf.Tensor, tf.Tensor]  # (image, int64 label, whether it could be decoded)
@@ -36,17 +37,18 @@ def decode_records(
     epoch_examples: int,
     black: Any,
 ) -> tf.data.Dataset:
-    """Returns ({"image", "weight"}, label) of each record; in order, whatever is wrong with some.
+    """Returns a dataset of ({"image", "weight"}, label), one element per record, corrupt records included.
 
-    With on_corrupt="skip" the features also have "problem" and "epoch", for within_budget().
+    The order is that of the records if config.deterministic. With on_corrupt="skip", the features also have "problem"
+    and "epoch", for within_budget().
 
     Args:
       dataset: (example number on this host, (path of the shard, number in the shard, serialized)).
-      manifest: For its classes and what a record looks like.
-      config: For on_corrupt.
-      crop: Decodes and crops.
-      epoch_examples: Examples after which the count of corrupt records begins anew.
-      black: What stands for an image that cannot be decoded.
+      manifest: For its classes and the format of a record.
+      config: For on_corrupt, service and deterministic.
+      crop: Function that decodes and crops an image.
+      epoch_examples: Examples per epoch, after which the count of corrupt records restarts at 0.
+      black: Replacement for an image that cannot be decoded.
     """
     attempt = _attempt(manifest, config, crop, black)
 
@@ -60,15 +62,15 @@ def decode_records(
         if config.on_corrupt == "error":
             with tf.control_dependencies([tf.raw_ops.Assert(condition=fine, data=[problem])]):
                 return {"image": image, "weight": tf.constant(1.0)}, tf.cast(label, tf.int32)
-        # tf.where with a scalar condition takes 0.4 ms for an image of 224 px, tf.cond nothing.
+        # tf.where with a scalar condition takes 0.4 ms for an image of 224 px, tf.cond takes no time.
         image = tf.cond(fine, lambda: image, lambda: tf.nest.map_structure(tf.zeros_like, image))
         features = {"image": image, "weight": tf.cast(fine, tf.float32)}
         features |= {"problem": problem, "epoch": number // epoch_examples}
         return features, tf.cast(tf.where(fine, label, 0), tf.int32)
 
     calls = PARALLEL_DECODES
-    # With "skip", each of the calls that run at the beginning prepares a dataset's graph for itself, which takes 0.3 s.
-    # A service's dataset has to be the same on hosts with other numbers of cores.
+    # With "skip", each of the first parallel calls prepares the graph of its own nested dataset, which takes 0.3 s.
+    # With a service, the dataset must be identical on all hosts, even if they have different numbers of cores.
     if config.on_corrupt == "skip" and not config.service:
         calls = min(calls, 2 * len(os.sched_getaffinity(0)))
     return dataset.map(decode, num_parallel_calls=calls, deterministic=config.deterministic)
@@ -107,7 +109,7 @@ def _attempt(
 def _problem(
     manifest: Manifest, path: tf.Tensor, place: tf.Tensor, serialized: tf.Tensor, label: tf.Tensor, decoded: tf.Tensor
 ) -> tf.Tensor:
-    """Returns what is wrong with a record, for its reader."""
+    """Returns an error message about a record that names the record, the shard and the problem."""
     kind = manifest.record.encoding
     undecoded = f"holds no {kind} image that can be decoded, in feature {manifest.record.image_key}"
     on_disk = tf.strings.as_string(label + manifest.first_label)
@@ -120,7 +122,7 @@ def _problem(
 
 
 def unread(manifest: Manifest) -> str:
-    """Returns what is said of the first record of a shard that cannot be read, and what a user can do about it."""
+    """Returns the message about the first record of a shard that cannot be read, with what a user can do about it."""
     repair = f"make the shard again with: python -m beam_pipelines verify --repair {manifest.path}"
     others = "copy the shard again"  # TFRecords that another program wrote have no fingerprint
     return (
@@ -130,7 +132,7 @@ def unread(manifest: Manifest) -> str:
 
 
 def within_budget(batches: tf.data.Dataset, max_corrupt: int) -> tf.data.Dataset:
-    """Returns batches without "problem" and "epoch"; says each problem, and stops after too many in an epoch."""
+    """Returns batches without "problem" and "epoch"; prints problems; fails if an epoch has more than max_corrupt."""
 
     @plain
     def count(state: tuple[tf.Tensor, tf.Tensor], element: tuple[dict[str, tf.Tensor], tf.Tensor]) -> tuple[Any, Any]:
@@ -153,6 +155,6 @@ def within_budget(batches: tf.data.Dataset, max_corrupt: int) -> tf.data.Dataset
 
 def _say(problems: tf.Tensor, seen: tf.Tensor) -> tf.Tensor:
     line = tf.strings.join(["skipped, ", tf.strings.as_string(seen), " in this epoch: "])
-    problems, _ = tf.unique(problems)  # all records behind damage have the same
+    problems, _ = tf.unique(problems)  # all records after damage have the same message
     with tf.control_dependencies([tf.print(tf.strings.join([line, tf.strings.reduce_join(problems, separator="; ")]))]):
         return tf.constant(True)

@@ -1,4 +1,4 @@
-"""The border between host and device: layouts, and what the device does first.
+"""Transfer of batches from host to device: their layout, and the first operations on the device.
 
 host:   examples ──to_batches()──▶ N of them, image axes in the order of config.layout
 device: config.layout ──from_infeed()──▶ [N, H, W, C] float32, normalised
@@ -16,23 +16,23 @@ from tpu_input.pipeline.decoding import within_budget
 from tpu_input.pipeline.hosts import Host
 from tpu_input.pipeline.reading import plain, untuned
 
-# Batches ready on the host, in steps: one that the device takes, one behind it. tf.data's own choice of a number grows
-# with the memory it finds.
+# Prefetched batches on the host, in steps: one that the device takes, and the next one. tf.data's own choice (AUTOTUNE)
+# would grow with the available memory.
 PREFETCHED_STEPS = 2
-PARALLEL_LAYOUTS = 2  # batches; a layout takes a hundredth of what decoding takes
+PARALLEL_LAYOUTS = 2  # batches; a transpose takes a hundredth of the time of decoding
 
 
 def to_batches(
     dataset: tf.data.Dataset, batch_size: int, config: InputConfig, host: Host, skipped_batches: int = 0
 ) -> tf.data.Dataset:
-    """Returns full batches of `dataset`, prefetched, their images laid out for the device.
+    """Returns prefetched, full batches of `dataset`, with the images in the layout for the device.
 
     Args:
-      dataset: Elements ({"image": [H, W, C] or a tuple of config.echo such, …}, label), endless or a multiple of
-        batch_size long.
+      dataset: Elements ({"image": [H, W, C] or a tuple of config.echo such images, …}, label), either endless or a
+        multiple of batch_size.
       batch_size: Examples in a batch.
       config: For layout, echo and on_corrupt.
-      host: For how many cores share a batch, which "auto" goes by.
+      host: For the batches per step, and the number of cores that share a batch, which layout "auto" depends on.
       skipped_batches: Batches to leave out at the beginning.
     """
     dataset = dataset.batch(batch_size, drop_remainder=True)
@@ -53,23 +53,23 @@ def to_batches(
 
 @plain
 def _echoes(features: dict[str, Any], label: tf.Tensor) -> tf.data.Dataset:
-    """Returns a batch for each of the tuple "image", without a copy: an example comes once in each."""
+    """Returns one batch for each crop in the tuple "image", without copies; each batch has one crop per example."""
     first, *others = (tf.data.Dataset.from_tensors((features | {"image": crops}, label)) for crops in features["image"])
     return functools.reduce(tf.data.Dataset.concatenate, others, first)
 
 
 def from_infeed(images: tf.Tensor, config: InputConfig) -> tf.Tensor:
-    """Returns what a network takes, from what an input_fn sent; runs on the device, the first thing of a model_fn.
+    """Returns the images for a network from those of an input_fn; runs on the device, first in a model_fn.
 
     Args:
       images: 4-D, axes in the order of config.layout, config.dtype, in [0, 255].
-      config: The one that the input_fn was made with.
+      config: The config that the input_fn was made with.
 
     Returns:
       [N, H, W, 3] float32, (image - config.mean) / config.std.
     """
     layout = config.layout
-    if layout == "auto":  # the third axis is channels only in HWCN, whose batch is above _HWNC_UP_TO
+    if layout == "auto":  # the third axis has 3 channels in HWCN; a batch of 3 is HWNC
         layout = resolved_layout("auto", images.shape[3] if images.shape[2] == 3 else images.shape[2])
     if layout != "NHWC":
         images = tf.transpose(images, [layout.index(axis) for axis in "NHWC"])
@@ -81,7 +81,7 @@ _HWNC_UP_TO = 8  # MLPerf training v0.7, Google's resnet: transposed as HWCN if 
 
 
 def resolved_layout(layout: str, per_core_batch: int) -> str:
-    """Returns the order of a batch's axes: `layout`, or what "auto" is for that many examples a core."""
+    """Returns the order of a batch's axes: `layout`, or what "auto" means for that many examples per core."""
     if layout != "auto":
         return layout
     return "HWCN" if per_core_batch > _HWNC_UP_TO else "HWNC"

@@ -1,6 +1,6 @@
-"""TensorFlow's filesystem for gs://: what it is told before it is loaded, and what it says, in words; TensorFlow-free.
+"""Settings of TensorFlow's filesystem for gs://, and readable messages for its errors; TensorFlow-free.
 
-"… HTTP response code 403 with body '{…}' when reading gs://b/train-…" ──in_words()──▶ which object, why, what helps
+"… HTTP response code 403 with body '{…}' when reading gs://b/train-…" ──in_words()──▶ which object, why, and what helps
 """
 
 from __future__ import annotations
@@ -8,9 +8,10 @@ from __future__ import annotations
 import os
 import re
 
-# What TensorFlow reads of a bucket's file at once, and keeps of each that is open; its own default makes 3 GB for 48
-# shards open at a time. Google sets 8 in images for training (GoogleCloudPlatform/vertex-ai-samples,
-# tfvision/dockerfile). Shards are read in larger requests, which pass by this buffer (reading.py).
+# Block size: what TensorFlow reads of a file in a bucket at once, and caches of each open one. Its default takes 3 GB
+# for 48 shards that are open at the same time. Google sets 8 in container images for training
+# (GoogleCloudPlatform/vertex-ai-samples, tfvision/dockerfile). Shards are read in larger requests, which bypass this
+# cache (reading.py).
 _BLOCK_MB, _DEFAULT_BLOCK_MB = 4, 64
 _BLOCK_NAME = "GCS_READ_CACHE_BLOCK_SIZE_MB"
 
@@ -29,17 +30,20 @@ _REQUESTER_PAYS = (
 
 
 def set_up() -> None:
-    """Tells TensorFlow's filesystem, which reads its settings when TensorFlow is imported, what the user has not."""
+    """Sets the block size of TensorFlow's filesystem, unless the user has set it.
+
+    TensorFlow reads the setting when it is imported, so this must be called before.
+    """
     os.environ.setdefault(_BLOCK_NAME, str(_BLOCK_MB))
 
 
 def block_bytes() -> int:
-    """Returns what TensorFlow keeps of each open file of a bucket, in bytes."""
+    """Returns how much TensorFlow caches of each open file in a bucket, in bytes."""
     return int(os.environ.get(_BLOCK_NAME, _DEFAULT_BLOCK_MB)) << 20
 
 
 def in_words(message: str) -> str:
-    """Returns what TensorFlow says of a request that has failed, in one line; other messages as they are."""
+    """Returns TensorFlow's message about a failed request as one readable line; any other message unchanged."""
     if "Error executing an HTTP request" not in message:
         return message
     uris = _URI.findall(message)
@@ -54,7 +58,7 @@ def _reason(message: str) -> str:
 
 
 def reason(status: str, message: str) -> str:
-    """Returns why a bucket refuses a request, and what helps, by the status and the message of its answer."""
+    """Returns why a bucket refused a request, and what helps, by the HTTP status and message of the response."""
     if "UserProjectMissing" in message or "requester pays" in message:
         return _REQUESTER_PAYS
     again = ", again and again; try later" if status == "429" or status.startswith("5") else ""

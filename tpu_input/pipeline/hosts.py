@@ -1,4 +1,4 @@
-"""Which examples an input host reads: pure arithmetic over shards and hosts; TensorFlow-free."""
+"""Assignment of examples to input hosts, computed only from shards and hosts; TensorFlow-free."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tpu_input.dataset_format.records import Shard
 
 @dataclasses.dataclass(frozen=True)
 class Host:
-    """One input machine.
+    """Input host.
 
     Attributes:
-      index: 0-based.
-      num_hosts: How many there are.
-      batches_per_step: How many batches a training or evaluation step takes from this host.
-      cores_per_batch: Replicas that one batch is divided over.
+      index: Number of the host, from 0.
+      num_hosts: Number of input hosts.
+      batches_per_step: Number of batches that a training or evaluation step takes from this host.
+      cores_per_batch: Number of replicas that one batch is divided among.
     """
 
     index: int = 0
@@ -34,11 +34,11 @@ class Host:
         """Returns the host that an input_fn is called for.
 
         Args:
-          params: The input_fn's: "host" and "num_hosts" where the caller says so, with "batches_per_step" if it is not
-            1; or TPUEstimator's "context", which is there on a TPU alone; or neither, for the only host.
-          run_config: The tpu.RunConfig, which tells whether every replica takes a batch of its own (PER_HOST_V2), the
-            host's one batch is divided (PER_HOST_V1), or one host's goes to every replica whole (BROADCAST). None means
-            PER_HOST_V2.
+          params: The params of the input_fn: "host" and "num_hosts" if the caller sets them, with "batches_per_step" if
+            it is not 1; or TPUEstimator's "context", which exists only on a TPU; or neither, for a single host.
+          run_config: The tpu.RunConfig, which says whether every replica takes its own batch (PER_HOST_V2), one batch
+            per host is divided among the replicas (PER_HOST_V1), or one host's complete batch goes to every replica
+            (BROADCAST). None means PER_HOST_V2.
 
         Raises:
           ValueError: "host" comes without "num_hosts", or the RunConfig asks for PER_SHARD_V1.
@@ -55,15 +55,15 @@ class Host:
         return cls(index, num_hosts, batches, replicas if mode == _PER_HOST_V1 else 1)
 
     def shards(self, shards: Sequence[Shard]) -> list[Shard]:
-        """Returns the shards that this host opens: its own, or all where there are fewer shards than hosts."""
+        """Returns the shards that this host opens: its own, or all if there are fewer shards than hosts."""
         return list(shards) if self.reads_by_record(shards) else list(shards[self.index :: self.num_hosts])
 
     def reads_by_record(self, shards: Sequence[Shard]) -> bool:
-        """Returns whether this host takes every num_hosts-th record of all shards."""
+        """Returns whether this host takes every num_hosts-th record of all shards, instead of complete shards."""
         return len(shards) < self.num_hosts
 
     def num_examples(self, shards: Sequence[Shard]) -> int:
-        """Returns how many examples of `shards` are this host's."""
+        """Returns the number of examples of `shards` that this host reads."""
         total = sum(shard.num_examples for shard in self.shards(shards))
         if self.reads_by_record(shards):
             return (total - self.index + self.num_hosts - 1) // self.num_hosts
@@ -75,10 +75,10 @@ _PER_SHARD_V1, _PER_HOST_V1, _PER_HOST_V2, _BROADCAST = 1, 2, 3, 4
 
 
 def _mode(mode: int) -> int:
-    """Returns the InputPipelineConfig that TPUEstimator takes a setting for.
+    """Returns the InputPipelineConfig that TPUEstimator interprets a setting as.
 
     Args:
-      mode: TPUConfig.per_host_input_for_training, an InputPipelineConfig; or True or False, the older way to say it.
+      mode: TPUConfig.per_host_input_for_training, an InputPipelineConfig; or a bool, the older form.
 
     Raises:
       ValueError: It is PER_SHARD_V1.

@@ -1,11 +1,11 @@
-"""Image files → images of the configured size; the only place that decodes.
+"""Decoding of image files into images of the configured size; the only module that decodes images.
 
-    scalar string ──window──▶ fused decode of what it covers ──▶ bilinear resize ──▶ [image_size, image_size, 3]
+    scalar string ──window──▶ fused decode of the window ──▶ bilinear resize ──▶ [image_size, image_size, 3]
 
-A window is the part of an image that is looked at: random_window() draws training's, centre_window() gives
-evaluation's. JPEGs are decoded only inside the window; PNGs and raw pixels whole. Costs measured on 500 x 375 JPEGs at
-224 px: the fused decode saves a fifth of a full one; INTEGER_FAST and plain upscaling save 8 %, bilinear instead of
-bicubic 0.45 ms an image.
+A window is the part of an image that is used: random_window() draws it for training, centre_window() returns it for
+evaluation. JPEGs are decoded only inside the window, PNGs and raw pixels completely. Costs measured on 500 x 375 JPEGs
+at 224 px: the fused decode saves a fifth of a full one; INTEGER_FAST and plain upscaling save 8 %; bilinear instead of
+bicubic resizing saves 0.45 ms per image.
 """
 
 from __future__ import annotations
@@ -22,31 +22,32 @@ from tpu_input.dataset_format.records import RecordSpec
 from tpu_input.pipeline.seeds import seed_for
 
 TRIES = 10  # as torchvision
-_BELOW_HALF = float(np.nextafter(np.float32(0.5), np.float32(0)))  # times n + 1, rounded down, it is n // 2
+_BELOW_HALF = float(np.nextafter(np.float32(0.5), np.float32(0)))  # times n + 1 and rounded down, it is n // 2
 
 
 def random_window(shape: tf.Tensor, seed: tf.Tensor, config: InputConfig) -> tf.Tensor:
-    """Returns [4] int32 (y, x, height, width) of a random part of an image.
+    """Returns [4] int32 (y, x, height, width) of a random window of an image.
 
-    Its area is distributed evenly over config.crop_area, as in Szegedy et al. 2014, "Going deeper with convolutions",
-    section 6; the logarithm of width / height evenly over that of config.crop_aspect; its place evenly over those
-    within the image. What does not fit into the image is drawn again. After ten misses (a panorama, say) it is the
-    largest centred part with an allowed aspect. These are the rules of torchvision.transforms.RandomResizedCrop.
+    The window's area is uniformly distributed over config.crop_area, as in Szegedy et al. 2014, "Going deeper with
+    convolutions", section 6; the logarithm of width / height over that of config.crop_aspect; its position over all
+    positions within the image. A window that does not fit into the image is drawn again. If ten draws do not fit (e.g.
+    in a panorama), it is the largest centred window with an allowed aspect ratio. These are the rules of
+    torchvision.transforms.RandomResizedCrop.
 
     Args:
       shape: [3] int32, (height, width, channels) of the image.
-      seed: [2] int64, from which nothing else is drawn.
+      seed: [2] int64, used for nothing else.
       config: For crop_area and crop_aspect.
     """
     smallest, largest = config.crop_aspect
     ranges = np.array([config.crop_area, (math.log(smallest), math.log(largest)), (0, 1), (0, 1)], np.float32)
     low, high = np.repeat(ranges.T[:, :, None], TRIES, axis=2)
-    # (share, log aspect, y, x) of all tries at once, for what takes time is the number of ops.
+    # (share, log aspect, y, x) of all tries at once, because the time depends on the number of ops.
     tries = low + (high - low) * tf.random.stateless_uniform([4, TRIES], seed)
     shares, aspects, _, _ = tf.unstack(tries)
     sides = tf.cast(shape[:2], tf.float32)
     area = tf.reduce_prod(sides)
-    # height² = area / aspect and width² = area × aspect in one test; half a pixel more is rounded down.
+    # Tests height² = area / aspect and width² = area × aspect at once; up to half a pixel too much is rounded down.
     height, width = tf.unstack(sides + 0.5)
     fits = shares * tf.exp(tf.abs(aspects - tf.math.log(width / height))) <= width * height / area
     chosen = tf.argmax(tf.cast(fits, tf.int8))
@@ -60,7 +61,7 @@ def random_window(shape: tf.Tensor, seed: tf.Tensor, config: InputConfig) -> tf.
 
 
 def centre_window(shape: tf.Tensor, share: float) -> tf.Tensor:
-    """Returns [4] int32 (y, x, height, width) of the centred square with `share` of the shorter side."""
+    """Returns [4] int32 (y, x, height, width) of the centred square whose side is `share` of the shorter side."""
     side = tf.cast(tf.round(share * tf.cast(tf.reduce_min(shape[:2]), tf.float32)), tf.int32)
     side = tf.maximum(side, 1)
     return tf.concat([(shape[:2] - side) // 2, [side, side]], axis=0)
@@ -74,17 +75,17 @@ _PNG_BEGIN, _PNG_END = b"\x89PNG\r\n\x1a\n", b"IEND\xaeB`\x82"
 def decode_for_training(
     encoded: tf.Tensor, seed: tf.Tensor, config: InputConfig, record: RecordSpec = _OURS, magic_checked: bool = False
 ) -> Any:
-    """Returns a random crop, perhaps mirrored: [image_size, image_size, 3] of config.dtype in [0, 255].
+    """Returns a random crop, mirrored at random: [image_size, image_size, 3] of config.dtype in [0, 255].
 
-    With config.echo above 1 it returns a tuple of that many: stacked they would be copied twice more.
+    With config.echo above 1, it returns a tuple of that many crops; stacking them would cost two more copies.
 
     Args:
-      encoded: Scalar string, a JPEG or PNG file or what `record` says; or a whole image, [height, width, 3] uint8.
-      seed: [2] int64; the same seed gives the same crop. Window, flip and config.augment draw from seeds of their own
-        that are made of it, and so do the crops of config.echo.
+      encoded: Scalar string, a JPEG or PNG file or as `record` says; or a decoded image, [height, width, 3] uint8.
+      seed: [2] int64; the same seed gives the same crop. Window, flip, config.augment and each crop of config.echo use
+        separate seeds that are derived from it.
       config: For image_size, dtype, crop_area, crop_aspect, flip, augment and echo.
       record: How `encoded` is encoded.
-      magic_checked: Whether has_magic_bytes() said yes, so that the decoder need not look what it is.
+      magic_checked: Whether has_magic_bytes() returned True, so that the file type need not be checked again.
     """
     if config.echo == 1:
         seeds = [seed]
@@ -106,24 +107,27 @@ def decode_for_training(
 def decode_for_evaluation(
     encoded: tf.Tensor, config: InputConfig, record: RecordSpec = _OURS, magic_checked: bool = False
 ) -> tf.Tensor:
-    """Returns the centred square: [image_size, image_size, 3] of config.dtype in [0, 255]; also what serving sees.
+    """Returns the centred square: [image_size, image_size, 3] of config.dtype in [0, 255]; also used for serving.
 
     Args:
-      encoded: Scalar string, a JPEG or PNG file or what `record` says.
+      encoded: Scalar string, a JPEG or PNG file or as `record` says.
       config: For image_size, dtype and eval_crop.
       record: How `encoded` is encoded.
-      magic_checked: Whether has_magic_bytes() said yes, so that the decoder need not look what it is.
+      magic_checked: Whether has_magic_bytes() returned True, so that the file type need not be checked again.
     """
     (image,) = _crops(encoded, lambda shape: [centre_window(shape, config.eval_crop)], config, record, magic_checked)
     return image
 
 
 def has_magic_bytes(encoded: tf.Tensor, record: RecordSpec) -> tf.Tensor:
-    """Returns a scalar bool: whether a file begins and ends as its encoding does; costs nothing, proves nothing."""
+    """Returns a scalar bool: whether a file begins and ends with the magic bytes of its encoding.
+
+    The check is cheap and does not guarantee that the image decodes. For raw pixels, it compares the number of bytes.
+    """
     if record.raw_shape:
         return tf.equal(tf.strings.length(encoded), tf.reduce_prod(record.raw_shape))
     begin, end = (_JPEG_BEGIN, _JPEG_END) if record.encoding == "jpeg" else (_PNG_BEGIN, _PNG_END)
-    at = tf.minimum(len(end), tf.strings.length(encoded))  # substr fails where there is nothing
+    at = tf.minimum(len(end), tf.strings.length(encoded))  # substr fails outside of the string
     return tf.logical_and(_begins(encoded, begin), tf.equal(tf.strings.substr(encoded, -at, at), end))
 
 
@@ -160,7 +164,7 @@ def _crops(
     record: RecordSpec,
     magic_checked: bool,
 ) -> list[tf.Tensor]:
-    """Returns an image for each window that `choose`, given the shape [height, width, 3], asks for."""
+    """Returns one image for each window that `choose` returns for the shape [height, width, 3]."""
     encoded = tf.convert_to_tensor(encoded)
 
     def decoded(window: tf.Tensor) -> tf.Tensor:
@@ -192,8 +196,8 @@ def _cut(image: tf.Tensor, window: tf.Tensor, config: InputConfig) -> tf.Tensor:
     return _resized(tf.slice(image, tf.pad(window[:2], [[0, 1]]), tf.concat([window[2:], [3]], 0)), config)
 
 
-# The resize takes one channel of one pixel at a time from uint8, and uses vector instructions from float32. A cast pays
-# for up to so many times the pixels that are made; of more it would take memory in vain.
+# The resize reads uint8 one channel of one pixel at a time, but uses vector instructions for float32. Casting first is
+# faster for up to this many times the pixels of the output; for more, it would only take memory.
 CAST_UP_TO = 4
 
 

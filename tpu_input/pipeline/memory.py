@@ -1,6 +1,6 @@
-"""What training's input takes of a host's memory, at the most: a sum of buffers, none of which grows with the dataset.
+"""Largest host memory of training's input, estimated as a sum of buffers; only a cache grows with the dataset.
 
-shuffle buffer + readers of shards + images in decoding and in cropping + batches under way (+ what is cached)
+shuffle buffer + readers of shards + images being decoded and cropped + batches in progress (+ cache)
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from tpu_input.pipeline.images import CAST_UP_TO
 from tpu_input.pipeline.reading import read_buffer_bytes
 from tpu_input.pipeline.shuffling import buffer_records
 
-# tf.data's parallel interleave opens twice a cycle's shards ahead of the cycle, and keeps up to 3 records of each.
+# tf.data's parallel interleave opens twice cycle_length shards ahead of the cycle, and buffers up to 3 records of each.
 # tensorflow/core/kernels/data/parallel_interleave_dataset_op.cc: kDefaultCyclePrefetchFactor,
 # kDefaultPerIteratorPrefetchFactor
 _OPEN_PER_CYCLE, _RECORDS_AHEAD = 3, 3
 
 
 def input_bytes(manifest: Manifest, split: str, config: InputConfig, batch_size: int, host: Host) -> dict[str, int]:
-    """Returns the most bytes that each part of make_train_input_fn's dataset holds; TensorFlow itself comes on top.
+    """Returns the peak bytes of each part of make_train_input_fn's dataset, without TensorFlow's own memory.
 
     Args:
-      manifest: For the size of a mean record, and of the largest image where it is known.
+      manifest: For the mean size of a record, and the mean height and width of images if they are known.
       split: Name of the split.
       config: For shuffle_records, shuffle_bytes, parallel_shards, image_size, dtype, echo, layout and cache.
       batch_size: Examples in a batch of this host.
-      host: For its shards, and the batches of a step.
+      host: For its shards, and the batches per step.
     """
     of = manifest.split(split)
     record = of.num_bytes // max(1, of.num_examples)
@@ -42,7 +42,7 @@ def input_bytes(manifest: Manifest, split: str, config: InputConfig, batch_size:
     pixels = config.image_size**2 * 3
     image = pixels * tf.as_dtype(config.dtype).size
     whole = largest_image_bytes(manifest, split)
-    # One is being filled, one is on its way out; a layout's are there before and after.
+    # One is being filled, one is being taken. A layout other than NHWC holds its batches before and after transposing.
     batches = PREFETCHED_STEPS * host.batches_per_step + 2 + (0 if config.layout == "NHWC" else 2 * PARALLEL_LAYOUTS)
     shuffled = min(buffer_records(manifest, split, config), host.num_examples(of.shards))
     return {
@@ -56,6 +56,6 @@ def input_bytes(manifest: Manifest, split: str, config: InputConfig, batch_size:
 
 
 def _reader_bytes(path: str) -> int:
-    """Returns what reading a shard keeps of it: of a bucket's also TensorFlow's block, unless reads are larger."""
+    """Returns the bytes buffered to read a shard: in a bucket also TensorFlow's block, unless reads are larger."""
     buffer = read_buffer_bytes(path)
     return buffer + (block_bytes() if path.startswith("gs://") and block_bytes() >= buffer else 0)

@@ -1,9 +1,9 @@
-"""The order in which training sees its examples, endless:
+"""Shuffling: the endless order of training's examples.
 
-    epoch number ▶ shards in the epoch's order ▶ records of several shards in turn ▶ shuffle of serialized records
-    ▶ skip what an earlier run has seen ▶ (example number on this host, (path, number in the shard, serialized))
+    epoch number ▶ shards in the epoch's order ▶ records of several shards, interleaved ▶ shuffle of serialized records
+    ▶ skip what an earlier run has read ▶ (example number on this host, (path, number in the shard, serialized))
 
-An order depends on (seed, epoch) alone.
+The order of an epoch depends only on (seed, epoch).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tpu_input.pipeline.reading import plain, records
 
 
 def shuffled_records(manifest: Manifest, split: str, host: Host, config: InputConfig, start: int) -> tf.data.Dataset:
-    """Returns the host's endless (example number, (path, number in the shard, serialized)), from `start` on."""
+    """Returns the host's endless dataset of (example number, (path, number in the shard, serialized)), from `start`."""
     shards = manifest.split(split).shards
 
     @plain
@@ -33,14 +33,14 @@ def shuffled_records(manifest: Manifest, split: str, host: Host, config: InputCo
 
 
 def shuffled_kept(dataset: tf.data.Dataset, num_examples: int, config: InputConfig, start: int) -> tf.data.Dataset:
-    """Returns endless (example number on this host, element) of a dataset of num_examples that is kept in memory."""
+    """Returns endless (example number on this host, element) of a dataset of num_examples that is cached in memory."""
     first_epoch, seen = divmod(start, num_examples)
     epochs = cached_epochs(dataset, num_examples, first_epoch, lambda epoch: order_seed(epoch, config))
     return epochs.skip(seen).enumerate(start)
 
 
 def buffer_records(manifest: Manifest, split: str, config: InputConfig) -> int:
-    """Returns how many records the shuffle buffer holds: shuffle_records, or what fits into shuffle_bytes."""
+    """Returns the number of records in the shuffle buffer: shuffle_records, or fewer that fit into shuffle_bytes."""
     of = manifest.split(split)
     mean = max(1, of.num_bytes // max(1, of.num_examples))
     return max(1, min(config.shuffle_records, config.shuffle_bytes // mean))
@@ -52,14 +52,15 @@ def shard_order(epoch: tf.Tensor, num_shards: int, config: InputConfig) -> tf.Te
     return tf.random.experimental.stateless_shuffle(tf.range(num_shards), seed)
 
 
-_PROGRAM_SEED = 87654321  # what TensorFlow takes where a program has set none
+_PROGRAM_SEED = 87654321  # TensorFlow's own, if the program has set none
 
 
 def order_seed(epoch: tf.Tensor, config: InputConfig) -> tf.Tensor:
-    """Returns the seed of an epoch's shuffle: another one each, as a reshuffle has state that a resumed run has not.
+    """Returns the seed of an epoch's shuffle, different for each epoch.
 
-    To be called inside the function that shuffles. TensorFlow mixes the program's tf.random.set_seed() into every
-    shuffle, and under set_seed(0) fails at a seed that is a tensor; in the function's own graph, this one holds.
+    TensorFlow's own reshuffling per iteration has state that a resumed run does not have. This must be called inside
+    the function that shuffles: TensorFlow mixes the program's tf.random.set_seed() into every shuffle, and under
+    set_seed(0) fails for a seed that is a tensor. The seed that is set here is valid for the function's own graph.
     """
     tf.random.set_seed(_PROGRAM_SEED)
     seed = tf.stack([tf.constant(config.seed, tf.int64), epoch])

@@ -1,4 +1,4 @@
-"""Checkpoint of tf.distribute → SavedModel, the same to its users as that of TPUEstimator.
+"""Export of a checkpoint of tf.distribute as a SavedModel, with the same signatures as that of TPUEstimator.
 
 image_bytes ──tpu_input──▶ image ──network──▶ probabilities ──▶ label ──classes.txt──▶ class
 """
@@ -31,10 +31,10 @@ def save(
 ) -> str:
     """Returns the path of a new SavedModel, in a folder of `export_dir` named after the time.
 
-    Arguments and the signature are those of serving.save(), but for export_to_tpu, which cannot be asked for here.
+    Arguments and signatures are those of tpu_estimator.export.save(), except that export_to_tpu is not supported.
 
     Raises:
-      ValueError: The checkpoint is another network's, or a graph for TPUs is asked for.
+      ValueError: The checkpoint is of another network, or export_to_tpu is True.
     """
     if export_to_tpu:
         raise ValueError("--export_to_tpu needs a run of --loop=estimator: TensorFlow writes such a graph for no other")
@@ -61,7 +61,7 @@ def save(
 
 
 def _write(module: tf.Module, signatures: Mapping[str, Any], export_dir: str, extra: Mapping[str, str]) -> str:
-    """Writes a SavedModel, and gives it its name when all of it is there."""
+    """Writes a SavedModel under a temporary name and renames it when it is complete; returns its path."""
     taken = {
         int(name.removeprefix("temp-")) for name in files.names(export_dir) if name.removeprefix("temp-").isdigit()
     }

@@ -1,4 +1,4 @@
-"""One stretch of training, and one evaluation, by tf.distribute; both from the last checkpoint.
+"""One stretch of training, and one evaluation, with tf.distribute; both start from the last checkpoint.
 
 checkpoint of step N ──train()──▶ checkpoint of a later step ──evaluate()──▶ Metrics
 """
@@ -22,7 +22,7 @@ from estimator_app.trainers.progress import Progress, TimeLeft, timed
 from estimator_app.trainers.tf_distribute.trainer import Trainer
 from tpu_input import Manifest, eval_steps, make_eval_input_fn, make_train_input_fn
 
-SAVE_SECONDS = 60.0  # what a killed run loses at the most
+SAVE_SECONDS = 60.0  # upper bound of the training time that a killed run loses
 
 
 def train(
@@ -34,19 +34,19 @@ def train(
     stop: threading.Event,
     left: TimeLeft | None = None,
 ) -> dict[str, float]:
-    """Trains from the checkpoint of `step` to `last`; returns what history.csv says about it.
+    """Trains from the checkpoint of `step` to `last`; returns columns of history.csv.
 
-    `left` is the run's; None is one of this stretch alone.
+    `left` is the TimeLeft of the run; None makes one for this stretch only.
 
     Raises:
-      ValueError: The loss is no number, an image cannot be decoded, the checkpoint is of another network, or the batch
-        does not divide.
+      ValueError: The loss is NaN, an image cannot be decoded, the checkpoint is of another network, or the batch size
+        is not divisible by the number of replicas.
       Stopped: `stop` was set.
     """
     began = time.monotonic()
     input_fn = make_train_input_fn(manifest, config.input, start_step=step)
     batches = trainer.batches(input_fn if trainer.cluster else timed(input_fn), config.train_batch_size)
-    # Makes the optimizer's variables, which a checkpoint holds too.
+    # Tracing creates the optimizer's variables, which the checkpoint contains too.
     trainer.steps.get_concrete_function(batches, tf.constant(1))
     path = latest_checkpoint(trainer.model_dir)
     if path:
@@ -71,7 +71,7 @@ def _train_to(
     stop: threading.Event,
     save: Callable[..., None],
 ) -> None:
-    """Takes steps up to `last`, as many at a time as a TPU takes between two looks at the host; elsewhere one."""
+    """Trains up to `last`, in loops of iterations_per_loop steps on a TPU, elsewhere step by step."""
     at_once = trainer.config.iterations_per_loop if trainer.cluster else 1
     writer = tf.summary.create_file_writer(trainer.model_dir)
     with writer.as_default():
@@ -82,14 +82,17 @@ def _train_to(
             if math.isnan(progress.loss):
                 raise no_number(progress.step, trainer.config)
             _write_curves(trainer.config, before, progress)
-            stopping = stop.is_set()  # looked at once: set between two looks, it would end the run without saving
+            # Read once: if it were set between two reads, the run would end without saving.
+            stopping = stop.is_set()
             save(progress.step, progress.step == last or stopping)
             if stopping:
                 raise Stopped
 
 
 def _saver(trainer: Trainer, config: TrainConfig, saved: int) -> Callable[..., None]:
-    """Returns save(step, now=False), which saves at the first step, each minute, each save_steps and when told to."""
+    """Returns save(step, now=False), which writes a checkpoint at the first step, every minute, every save_steps, and
+    whenever `now` is True.
+    """
     manager, last, at = trainer.manager(), saved, time.monotonic()
 
     def save(step: int, now: bool = False) -> None:
@@ -103,7 +106,7 @@ def _saver(trainer: Trainer, config: TrainConfig, saved: int) -> Callable[..., N
 
 
 def _write_curves(config: TrainConfig, before: int, progress: Progress) -> None:
-    """Writes TensorBoard's points, whenever a multiple of summary_steps was passed."""
+    """Writes the summaries for TensorBoard if a multiple of summary_steps was reached since step `before`."""
     step = progress.step
     if step // config.summary_steps > before // config.summary_steps:
         tf.summary.scalar("train/loss", progress.loss, step)
@@ -121,10 +124,11 @@ def evaluate(
     stop: threading.Event | None = None,
     checkpoint: str | None = None,
 ) -> Metrics:
-    """Returns metrics over every example of config.split, exactly once, at a checkpoint; None is the last.
+    """Returns metrics over every example of config.split, exactly once, at a checkpoint; None for the last one.
 
     Raises:
-      ValueError: What rounds.evaluate() raises it for, or the batch does not divide.
+      ValueError: For the reasons of tpu_estimator.train.evaluate(), or the batch size is not divisible by the number of
+        replicas.
       Stopped: `stop` was set.
     """
     check_evaluable(manifest, config)

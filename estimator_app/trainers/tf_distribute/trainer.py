@@ -1,11 +1,11 @@
-"""A trainer on tf.distribute: a TPU's cores, all accelerators of this machine, or one device.
+"""Trainer that uses tf.distribute on a TPU's cores, all GPUs of this machine, or one device.
 
     TrainConfig + model_dir + cluster ──make_trainer()──▶ Trainer
 
-    {"image", "weight"}, label of every replica ──steps()──▶ mean loss; variables a step further
+    {"image", "weight"}, label of every replica ──steps()──▶ mean loss; updates the variables
                                                 └──sums()───▶ metrics.batch_sums() of all replicas together
 
-The network, loss, optimizer and sums are those of tpu_estimator/model_fn.py's model_fn, and their first values too.
+The network, loss, optimizer, sums and initial values are the same as those of tpu_estimator/model_fn.py.
 """
 
 from __future__ import annotations
@@ -28,24 +28,25 @@ from estimator_app.trainers.interruption import Moved
 from estimator_app.trainers.progress import READY
 from tpu_input import from_infeed, params_from_context
 
-MAX_TO_KEEP = 5  # checkpoints, as many as Estimator keeps
-_connected: set[str] = set()  # the address of this process' TPU, as TensorFlow keeps it for the process too
+MAX_TO_KEEP = 5  # number of checkpoints to keep, the same as Estimator's default
+_connected: set[str] = set()  # address of the TPU; global, as TensorFlow's connection is per process
 
 
 @dataclasses.dataclass(frozen=True)
 class Trainer:
-    """Variables of a run, and what moves and measures them.
+    """The variables of a run, and the functions that train and evaluate them.
 
     Attributes:
-      config: What to train.
-      model_dir: Where checkpoints and events are.
-      cluster: TPUClusterResolver; None is this machine.
+      config: Config of the run.
+      model_dir: Folder or URI of the checkpoints and event files.
+      cluster: TPUClusterResolver; None for this machine.
       strategy: The tf.distribute.Strategy.
-      global_step: int64, steps taken.
-      weights: The network's variables, by their place in it; what a checkpoint must fit.
-      checkpoint: global_step, weights and the optimizer's variables.
-      step: (features, label) of one replica -> its share of the loss, and the variables a step further.
-      steps: tf.function (iterator, number of steps) -> (loss of the last, when its batch was ready or NaN).
+      global_step: Variable of int64, the number of steps done.
+      weights: Variables of the network, from named_weights(); a checkpoint must match them.
+      checkpoint: tf.train.Checkpoint of global_step, weights and the optimizer's variables.
+      step: (features, label) of one replica -> its share of the loss; updates the variables.
+      steps: tf.function (iterator, number of steps) -> (loss of the last step, time at which its batch was ready
+        or NaN).
       sums: tf.function (batch) -> metrics.batch_sums() of all replicas together.
     """
 
@@ -62,18 +63,18 @@ class Trainer:
 
     @property
     def num_hosts(self) -> int:
-        """How many machines feed a step."""
+        """Number of machines that feed a step."""
         return self.cluster.get_tpu_system_metadata().num_hosts if self.cluster else 1
 
     def batches(self, input_fn: Callable[..., tf.data.Dataset], batch_size: int) -> Iterator[Any]:
-        """Returns what each replica is fed in every step.
+        """Returns an iterator over distributed batches, one part per replica in every step.
 
         Args:
           input_fn: From tpu_input.
-          batch_size: Examples of a step over all replicas.
+          batch_size: Examples per step over all replicas.
 
         Raises:
-          ValueError: It does not divide by the replicas.
+          ValueError: batch_size is not divisible by the number of replicas.
         """
         replicas = self.strategy.num_replicas_in_sync
         if batch_size % replicas:
@@ -87,27 +88,27 @@ class Trainer:
         return iterator
 
     def manager(self) -> tf.train.CheckpointManager:
-        """Returns what writes the run's checkpoints, and removes old ones."""
+        """Returns the CheckpointManager that writes the run's checkpoints and removes old ones."""
         return tf.train.CheckpointManager(self.checkpoint, self.model_dir, MAX_TO_KEEP, checkpoint_name=NAME)
 
     def restore(self, path: str) -> Any:
-        """Loads a checkpoint, and returns TensorFlow's status of it.
+        """Loads a checkpoint, and returns TensorFlow's load status object.
 
         Raises:
-          ValueError: It is of another network.
+          ValueError: The checkpoint is of another network.
         """
         check_weights(path, self.weights, self.config)
         return self.checkpoint.restore(path)
 
 
 def make_strategy(cluster: Any = None) -> Any:
-    """Returns the tf.distribute.Strategy for what there is.
+    """Returns the tf.distribute.Strategy for the available hardware.
 
     Args:
-      cluster: TPUClusterResolver; None takes this machine's accelerators, all of them, or its processor.
+      cluster: TPUClusterResolver; None for all GPUs of this machine, or its CPU if it has none.
 
     Raises:
-      Moved: This process has been connected to another address.
+      Moved: This process is already connected to a TPU at another address.
     """
     if cluster:
         _connect(cluster)
@@ -118,7 +119,10 @@ def make_strategy(cluster: Any = None) -> Any:
 
 
 def _connect(cluster: Any) -> None:
-    """Connects this process, also to a TPU that was lost and is back; TensorFlow never leaves an address again."""
+    """Connects this process to a TPU, also to one that was lost and is back at the same address.
+
+    TensorFlow cannot disconnect from an address within a process.
+    """
     if any(address != cluster.master() for address in _connected):
         raise Moved(f"the TPU is at another address now, {cluster.master()}")
     _connected.add(cluster.master())
@@ -126,13 +130,13 @@ def _connect(cluster: Any) -> None:
 
 
 def make_trainer(config: TrainConfig, model_dir: str, cluster: Any = None, strategy: Any = None) -> Trainer:
-    """Returns the trainer of a run, its variables as they are before the first step.
+    """Returns the trainer of a run, with the initial values of its variables.
 
     Args:
-      config: What to train.
-      model_dir: Where checkpoints are.
+      config: Config of the run.
+      model_dir: Folder or URI of the checkpoints.
       cluster: TPUClusterResolver; None runs on this machine.
-      strategy: None is make_strategy(cluster).
+      strategy: A tf.distribute.Strategy; None for make_strategy(cluster).
     """
 
     def rate() -> tf.Tensor:
@@ -160,7 +164,7 @@ def _make_step(model: Any, optimizer: Any, config: TrainConfig) -> Callable[...,
         share, gradients = loss_and_gradients(
             model, images, labels, weight, sums, config.label_smoothing, class_weights(config)
         )
-        optimizer.apply_gradients(zip(gradients, variables, strict=True))  # adds up those of the replicas
+        optimizer.apply_gradients(zip(gradients, variables, strict=True))  # also sums the gradients over the replicas
         return share
 
     return replica

@@ -1,9 +1,9 @@
-"""What a SavedModel of TPUEstimator computes: the run's own model_fn, and what clients want to know besides.
+"""Export with TPUEstimator: a SavedModel of the run's model_fn that also returns the label and the class name.
 
     image_bytes ──tpu_input's receiver──▶ image ──model_fn──▶ probabilities ──▶ label ──classes.txt──▶ class
-                                                 (on a TPU, if asked)
+                                                 (on a TPU with export_to_tpu)
 
-Files are decoded, and names looked up, by the host's processor: a TPU knows no strings.
+The host's CPU decodes the files and looks up the class names, as a TPU does not support strings.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ def save(
     """Returns the path of a new SavedModel, in a folder of `export_dir` named after the time.
 
     Args:
-      run: What was trained.
-      checkpoint: Its weights.
+      run: Config of the run.
+      checkpoint: Path of the checkpoint to export.
       export_dir: Folder or URI.
-      classes_file: The classes' names, a line each, in label order.
-      extra: Files for assets.extra/, by their names there.
+      classes_file: Path of the class names, one per line, in label order.
+      extra: Paths of files to copy into assets.extra/, by their names there.
       export_to_tpu: Add a second MetaGraph, for TPUs.
     """
     with tempfile.TemporaryDirectory() as scratch:
@@ -49,7 +49,7 @@ def save(
             config=tpu.RunConfig(model_dir=scratch),
             use_tpu=False,
             export_to_tpu=export_to_tpu,
-            export_saved_model_api_version=2,  # the model_fn says itself what runs on the TPU
+            export_saved_model_api_version=2,  # version 2: the model_fn itself places parts on the TPU
         )
         receiver = make_serving_input_receiver_fn(run.input)
         return os.fsdecode(estimator.export_saved_model(export_dir, receiver, dict(extra), checkpoint_path=checkpoint))
@@ -58,12 +58,12 @@ def save(
 def make_serving_model_fn(run: TrainConfig, classes_file: str) -> Callable[..., Any]:
     """Returns the model_fn(features, labels, mode, params, config) of an export, for TPUEstimator.
 
-    Its signature for clients, serving_default, gives "probabilities" [N, num_classes] float32, "label" [N] int64 and
-    "class" [N] string; another one, classifier.LOGITS, what the probabilities are the softmax of, for evaluation.
+    Its signature for clients, serving_default, returns "probabilities" [N, num_classes] float32, "label" [N] int64 and
+    "class" [N] string; a second one, classifier.LOGITS, returns the logits, the input of the softmax, for evaluation.
 
     Args:
-      run: What was trained.
-      classes_file: The classes' names, a line each, in label order; becomes an asset of the SavedModel.
+      run: Config of the run.
+      classes_file: Path of the class names, one per line, in label order; becomes an asset of the SavedModel.
     """
     model_fn = make_model_fn(run)
 
@@ -96,8 +96,8 @@ def _here(
 def _on_tpu(
     model_fn: Callable[..., Any], features: Mapping[str, tf.Tensor], params: Mapping[str, Any], config: Any
 ) -> Any:
-    """Returns the spec whose predictions one of the TPU's cores makes; which one, changes from call to call."""
-    # Not public, though TPUEstimator's documentation of export_saved_model_api_version sends its readers there.
+    """Returns the spec whose predictions are computed on one of the TPU's cores, which may differ from call to call."""
+    # A private API, although TPUEstimator's documentation of export_saved_model_api_version refers to it.
     from tensorflow_estimator.python.estimator.tpu.tpu_estimator import model_fn_inference_on_tpu
 
     return model_fn_inference_on_tpu(model_fn, features, config=config, params=params)

@@ -1,12 +1,12 @@
-"""A keras.Model inside TPUEstimator's graph, trained as Keras itself would train it.
+"""A keras.Model inside TPUEstimator's graph, trained as in Keras itself.
 
-    keras.Model, made eagerly ──its first values──▶ KerasInGraph's variables, which TPUEstimator trains and saves
+    keras.Model, made eagerly ──initial values──▶ KerasInGraph's variables, which TPUEstimator trains and saves
                       └──traced as a function of its variables──▶ called on the graph's tensors and those variables
 
-Keras has no single meaning in a graph: there, `load_weights()` and `set_weights()` write to a session of Keras' own,
-and an inner model's updates wait for an input that nobody feeds. So the model is made as it is made anywhere else,
-outside of the graph, and the graph gets what tf.function sees of it: one function, with all of its updates inside,
-whose variables are arguments. A TPU runs such functions wherever tf.distribute trains on it.
+Keras models do not work properly when made inside a graph: there, `load_weights()` and `set_weights()` write to a
+separate session of Keras, and the updates of a nested model depend on a placeholder that is never fed. Therefore the
+model is made eagerly, outside of the graph, and traced with tf.function. The graph calls the traced function, which
+contains all updates and takes the variables as arguments. TPUs support such functions: tf.distribute uses them too.
 """
 
 from __future__ import annotations
@@ -22,22 +22,23 @@ from estimator_app.trainers.checks import named_weights
 
 v1 = tf.compat.v1
 
-# Of first values in one run of a session: its message must stay below 2 GB, and each run prunes the whole graph anew.
+# Largest size in bytes of the initial values fed in one session run. The message of a run must stay below 2 GB; but
+# runs should be few, as each one prunes the whole graph again.
 _FED_BYTES = 2**28
 
 
 class KerasInGraph:
-    """The variables of a keras.Model in the graph that is being built, and functions of the model on its tensors.
+    """The variables of a keras.Model in the graph that is being built, and calls of the model on tensors of the graph.
 
     Attributes:
       trainable: The graph's variables for the model's trainable_weights, in their order.
     """
 
     def __init__(self, model: Any) -> None:
-        """Makes the variables, by the names that --loop=strategy gives them too.
+        """Creates the variables, with the same names as in --loop=strategy.
 
         Args:
-          model: A keras.Model that was made eagerly; it stays as it is.
+          model: A keras.Model that was made eagerly; it is not changed.
         """
         weights = named_weights(model)
         trainable = {id(weight) for weight in model.trainable_weights}
@@ -48,18 +49,19 @@ class KerasInGraph:
         self.trainable = [self._variables[name] for name, weight in weights.items() if id(weight) in trainable]
 
     def call(self, function: Callable[..., Any], *tensors: tf.Tensor) -> Any:
-        """Returns function(*tensors), in which the model's variables are those of the graph.
+        """Returns function(*tensors), with the model's variables replaced by those of the graph.
 
         Args:
-          function: Computes with the model; what it assigns to variables happens whenever its results are computed.
-          tensors: Of the graph.
+          function: Function that uses the model; its assignments to variables run whenever its results are computed.
+          tensors: Tensors of the graph.
         """
         specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in tensors]
         with eagerly():
             traced = tf.function(function, autograph=False).get_concrete_function(*specs)
             constants = {id(tensor): tensor.numpy() for tensor in traced.captured_inputs if tensor.dtype != tf.resource}
         by_handle = {id(original.handle): name for name, original in self._originals.items()}
-        for variable in traced.graph.variables:  # of layers that Keras does not track, such as a Lambda's own
+        # Adds variables that Keras does not track, such as those made in a Lambda layer.
+        for variable in traced.graph.variables:
             if id(variable.handle) not in by_handle:
                 by_handle[id(variable.handle)] = self._add(f"untracked_{len(self._variables)}", variable, False)
 
@@ -77,9 +79,10 @@ class KerasInGraph:
         return traced(*tensors)
 
     def scaffold(self) -> Any:
-        """Returns the Scaffold that begins with the model's own values where no checkpoint is restored.
+        """Returns the Scaffold that initializes the variables with the model's values if no checkpoint is restored.
 
-        The host feeds the values, so that the graph, which is sent as one message, holds none of them.
+        The values are fed by the host instead of being constants in the graph, which is sent as one message of limited
+        size.
         """
 
         def start(scaffold: Any, session: Any) -> None:
@@ -93,7 +96,7 @@ class KerasInGraph:
         return v1.train.Scaffold(init_fn=start)
 
     def _groups(self) -> list[list[str]]:
-        """Returns the names of all variables, in groups that can be fed together."""
+        """Returns the names of all variables, in groups that are small enough to be fed in one session run."""
         groups: list[list[str]] = [[]]
         fed = 0
         for name, variable in self._variables.items():
@@ -107,7 +110,8 @@ class KerasInGraph:
     def _add(self, name: str, original: tf.Variable, trainable: bool) -> str:
         self._originals[name] = original
         self._variables[name] = v1.Variable(
-            functools.partial(tf.zeros, original.shape, original.dtype),  # made within a TPU's loop, so a function
+            # A function, as on a TPU the variable is created inside a while loop.
+            functools.partial(tf.zeros, original.shape, original.dtype),
             trainable=trainable,
             constraint=original.constraint,
             use_resource=True,

@@ -3,15 +3,15 @@
     {"image", "weight"}, label ──from_infeed()──▶ [N, H, W, 3] ──network──▶ logits ──▶ weighted loss ──▶ train_op
                                                                               ├──▶ weighted metrics
                                                                               └──▶ probabilities
-    TrainConfig + model_dir + Tpu ──make_estimator()──▶ TPUEstimator, on a TPU or on this machine's processor
+    TrainConfig + model_dir + Tpu ──make_estimator()──▶ TPUEstimator, on a TPU or on this machine's CPU
 
-On a TPU the model_fn runs once for every replica, with the replica's part of the batch. The curves of training leave
-the device by a host_call:
+On a TPU the model_fn runs once per replica, with the replica's part of the batch. The values of the training curves are
+sent to the host by a host_call:
 
     step, loss, learning rate of every replica ──outfeed──▶ host_call ──every summary_steps──▶ model_dir's events
 
-Images a second cannot be known inside a graph; TPUEstimator's own hook measures them between steps and writes
-"examples/sec" beside these (RunConfig.log_step_count_steps).
+Images per second cannot be measured inside a graph; TPUEstimator's own hook measures them between steps and writes
+"examples/sec" to the same events (RunConfig.log_step_count_steps).
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _training(
     use_tpu: bool,
     config: Any,
 ) -> Any:
-    # Read once: the update waits for the rate and thus for this, so that all that is told is of the same step.
+    # Read once, so that all reported values are of the same step: the update depends on the rate, thus on this read.
     step = tf.identity(v1.train.get_or_create_global_step())
     rate = run.schedule.learning_rate(tf.cast(step, tf.float32), xp=tf)
     optimizer = make_optimizer(run.optimizer, rate, run.weight_decay)
@@ -80,11 +80,12 @@ def _training(
         *(images, labels, weight, sums),
     )
     if use_tpu:
-        # Adds up the cores' gradients, and is given dense ones because it makes them dense in a way that warns.
+        # Sums the gradients over the cores. They are made dense before, as its own conversion logs a warning.
         optimizer = v1.tpu.CrossShardOptimizer(optimizer)
         gradients = [dense(gradient, variable) for gradient, variable in zip(gradients, model.trainable, strict=True)]
     update = optimizer.apply_gradients(zip(gradients, model.trainable, strict=True), v1.train.get_global_step())
-    train_op = tf.group(update, share.op)  # the call as a whole: moving averages are assigned in it, and no gradient is
+    # share.op is the complete call, which also assigns the moving averages; the gradients do not depend on these.
+    train_op = tf.group(update, share.op)
     loss = _over_cores(share, use_tpu)
     host_call = make_host_call(step, loss, rate, run, config.model_dir)
     return v1.estimator.tpu.TPUEstimatorSpec(
@@ -93,21 +94,21 @@ def _training(
 
 
 def _over_cores(value: tf.Tensor, use_tpu: bool) -> tf.Tensor:
-    """Returns the sum over all cores of a TPU, the same on each; on a processor, which is one replica, the value."""
+    """Returns the sum over all cores of a TPU, the same on each; on a CPU, which is one replica, the value itself."""
     with tf.name_scope(OVER_CORES):
         return v1.tpu.cross_replica_sum(value) if use_tpu else value
 
 
 def _evaluation(logits: tf.Tensor, labels: tf.Tensor, weight: tf.Tensor) -> Any:
     losses = cross_entropy(logits, labels)
-    # TPUEstimator's own loss is the first replica's and knows no weights: the metrics are what counts.
+    # TPUEstimator's own loss is only that of the first replica and ignores weights: eval_metrics are used instead.
     return v1.estimator.tpu.TPUEstimatorSpec(
         ModeKeys.EVAL, loss=weighted_mean(losses, weight), eval_metrics=(streaming, [logits, labels, losses, weight])
     )
 
 
 def _prediction(logits: tf.Tensor) -> Any:
-    outputs = {"probabilities": tf.nn.softmax(logits), "logits": logits}  # export.py makes more of them
+    outputs = {"probabilities": tf.nn.softmax(logits), "logits": logits}  # tpu_estimator/export.py adds label and class
     return v1.estimator.tpu.TPUEstimatorSpec(
         ModeKeys.PREDICT,
         predictions=outputs,
@@ -118,20 +119,20 @@ def _prediction(logits: tf.Tensor) -> Any:
 def make_host_call(
     step: tf.Tensor, loss: tf.Tensor, rate: tf.Tensor, config: TrainConfig, model_dir: str
 ) -> tuple[Callable[..., Any], list[tf.Tensor]]:
-    """Returns a TPUEstimatorSpec's host_call: the function that runs on the host, and what it is sent.
+    """Returns the host_call of a TPUEstimatorSpec: the function that runs on the host, and the tensors sent to it.
 
     Args:
-      step: 0-based, of this step.
-      loss: Scalar of this replica; the curve is the mean over the replicas.
-      rate: Scalar.
-      config: For how often, and what an epoch is.
-      model_dir: Where the events go.
+      step: Global step of this step, 0-based.
+      loss: Scalar, of this replica; the curve is the mean over the replicas.
+      rate: Scalar, the learning rate.
+      config: Gives the steps between points, and the length of an epoch.
+      model_dir: Folder or URI to which the events are written.
     """
     epochs_per_step = config.train_batch_size / config.train_examples
 
     def host_call(step: tf.Tensor, loss: tf.Tensor, rate: tf.Tensor) -> list[tf.Operation]:
         done = step[0] + 1
-        # A loop's steps come in one go, and nothing is written before they are done.
+        # The values of all steps of a loop arrive together at its end, so the queue holds that many.
         writer = tf.summary.create_file_writer(model_dir, max_queue=config.iterations_per_loop)
         with writer.as_default(), tf.summary.record_if(tf.equal(done % config.summary_steps, 0)):
             tf.summary.scalar("train/loss", tf.reduce_mean(loss), done)
@@ -139,7 +140,7 @@ def make_host_call(
             tf.summary.scalar("train/epoch", tf.cast(done, tf.float32) * epochs_per_step, done)
         return list(tf.compat.v1.summary.all_v2_summary_ops())
 
-    # Every tensor gets an axis along which those of all replicas are put together.
+    # Each tensor gets an axis along which TPUEstimator concatenates those of all replicas.
     return host_call, [tf.reshape(tensor, [1]) for tensor in (step, loss, rate)]
 
 
@@ -150,9 +151,9 @@ def make_estimator(config: TrainConfig, model_dir: str, cluster: Any = None) -> 
     """Returns the TPUEstimator that trains, evaluates and exports the run in `model_dir`.
 
     Args:
-      config: What to train.
-      model_dir: Where checkpoints are.
-      cluster: TPUClusterResolver; None runs on this machine's processor.
+      config: Config of the run.
+      model_dir: Folder or URI of the checkpoints.
+      cluster: TPUClusterResolver; None runs on this machine's CPU.
     """
     tpu_config = tpu.TPUConfig(
         iterations_per_loop=config.iterations_per_loop,
@@ -163,8 +164,8 @@ def make_estimator(config: TrainConfig, model_dir: str, cluster: Any = None) -> 
         model_dir=model_dir,
         tf_random_seed=config.input.seed,
         tpu_config=tpu_config,
-        save_checkpoints_secs=60,  # what a killed run loses at the most
-        log_step_count_steps=config.summary_steps,  # "examples/sec", beside what the host_call writes
+        save_checkpoints_secs=60,  # upper bound of the training time that a killed run loses
+        log_step_count_steps=config.summary_steps,  # for "examples/sec", in addition to the values of the host_call
     )
     return tpu.TPUEstimator(
         make_model_fn(config),
@@ -172,5 +173,5 @@ def make_estimator(config: TrainConfig, model_dir: str, cluster: Any = None) -> 
         use_tpu=cluster is not None,
         train_batch_size=config.train_batch_size,
         eval_batch_size=config.eval_batch_size,
-        export_to_tpu=False,  # a second meta graph, and tf.saved_model.load asks which one
+        export_to_tpu=False,  # True would add a second MetaGraph, and tf.saved_model.load would need tags to choose one
     )

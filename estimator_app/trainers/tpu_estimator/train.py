@@ -1,4 +1,4 @@
-"""One stretch of training, and one evaluation, by TPUEstimator; both from the last checkpoint.
+"""One stretch of training, and one evaluation, with TPUEstimator; both start from the last checkpoint.
 
 checkpoint of step N ──train()──▶ checkpoint of a later step ──evaluate()──▶ Metrics
 """
@@ -33,14 +33,14 @@ def train(
     stop: threading.Event,
     left: TimeLeft | None = None,
 ) -> dict[str, float]:
-    """Trains from the checkpoint of `step` to `last`; returns what history.csv says about it.
+    """Trains from the checkpoint of `step` to `last`; returns columns of history.csv.
 
-    `left` is the run's; None is one of this stretch alone.
+    `left` is the TimeLeft of the run; None makes one for this stretch only.
 
     Raises:
-      ValueError: The loss is no number, an image cannot be decoded, or the checkpoint is of another network.
+      ValueError: The loss is NaN, an image cannot be decoded, or the checkpoint is of another network.
       Stopped: `stop` was set.
-      Unreachable: The session ended all the same.
+      Unreachable: The session ended before `last` although `stop` was not set.
     """
     began = time.monotonic()
     input_fn = make_train_input_fn(manifest, config.input, start_step=step)
@@ -68,11 +68,11 @@ def evaluate(
     stop: threading.Event | None = None,
     checkpoint: str | None = None,
 ) -> Metrics:
-    """Returns metrics over every example of config.split, exactly once, at a checkpoint; None is the last.
+    """Returns metrics over every example of config.split, exactly once, at a checkpoint; None for the last one.
 
     Raises:
-      ValueError: The dataset has other classes, the split another number of examples than its manifest promises or an
-        image that cannot be decoded, the loss is no number, or the checkpoint is of another network.
+      ValueError: The dataset has other classes, the split does not have as many examples as its manifest says, an image
+        cannot be decoded, the loss is NaN or infinite, or the checkpoint is of another network.
       Stopped: `stop` was set.
     """
     check_evaluable(manifest, config)
