@@ -106,8 +106,8 @@ def _config_flags(flag: Any) -> None:
         help="yield records as they arrive, in an order that varies",
     )
     for name, words in (
-        ("parallel_shards", "shards read at the same time"),
-        ("shuffle_records", "in the shuffle buffer, whose memory is measured"),
+        ("parallel_shards", "number of shards read at the same time"),
+        ("shuffle_records", "number of records in the shuffle buffer, whose memory is measured"),
     ):
         flag(f"--{name}", type=int, default=getattr(InputConfig, name), help=f"{words} (default: %(default)s)")
 
