@@ -55,7 +55,7 @@ def import_tensorflow(verbose: bool) -> None:
         warnings.simplefilter("ignore")
     gcs_filesystem.set_up()
     try:
-        with contextlib.nullcontext() if verbose else _no_stderr():
+        with contextlib.nullcontext() if verbose else no_stderr():
             import tensorflow as tf
     except ModuleNotFoundError:
         raise ImportError("TensorFlow is not installed; install it with: pip install 'jpeg2tpu[train]'") from None
@@ -68,8 +68,11 @@ def import_tensorflow(verbose: bool) -> None:
 
 
 @contextlib.contextmanager
-def _no_stderr() -> Iterator[None]:
-    """Context manager that discards stderr, also of C++ code: newer TensorFlow logs before it reads its log level."""
+def no_stderr() -> Iterator[None]:
+    """Context manager that discards stderr, including that of C and C++ code.
+
+    Newer TensorFlow logs before it reads its log level, and its JPEG decoder prints an error that is also raised.
+    """
     sys.stderr.flush()
     before, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)

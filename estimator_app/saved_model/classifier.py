@@ -14,6 +14,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from estimator_app.runtime import files
+from estimator_app.runtime.tensorflow_startup import no_stderr
 from estimator_app.saved_model.find import find_export
 
 Array = npt.NDArray[Any]
@@ -70,7 +71,8 @@ class Classifier:
 
     def _each(self, files: Sequence[bytes], run: Callable[[tf.Tensor], Array]) -> list[Array | ValueError]:
         try:
-            return list(run(tf.constant(files)))
+            with no_stderr():  # the JPEG decoder prints what it also raises
+                return list(run(tf.constant(files)))
         except tf.errors.InvalidArgumentError:
             if len(files) == 1:
                 return [ValueError(f"a damaged {_format(files[0])} file")]

@@ -52,7 +52,7 @@ def test_a_png_is_classified_as_the_jpeg_of_its_pixels(classifier, digits):
     np.testing.assert_allclose(ours, theirs, atol=0.02)  # Pillow's decoder rounds differently
 
 
-def test_what_is_no_image_is_named_and_the_rest_of_its_batch_is_done(classifier, digits, tmp_path):
+def test_what_is_no_image_is_named_and_the_rest_of_its_batch_is_done(classifier, digits, tmp_path, capfd):
     whole = min((digits / "3").iterdir()).read_bytes()
     contents = {
         "whole.jpg": (whole, ""),
@@ -60,6 +60,7 @@ def test_what_is_no_image_is_named_and_the_rest_of_its_batch_is_done(classifier,
         "text.jpg": (b"hello", "not a JPEG or PNG file"),
         "half.jpg": (whole[: len(whole) // 2], "a damaged JPEG file"),
         "header.jpg": (whole[:20], "a damaged JPEG file"),
+        "zeros.jpg": (whole[:100] + bytes(len(whole) - 100), "a damaged JPEG file"),
         "half.png": (a_png()[:30], "a damaged PNG file"),
         "whole.png": (a_png(), ""),
     }
@@ -73,6 +74,7 @@ def test_what_is_no_image_is_named_and_the_rest_of_its_batch_is_done(classifier,
     expected[f"{tmp_path}/pipe.jpg"] = "it is a pipe or a device; save it as a file"
     expected[f"{tmp_path}/holes.jpg"] = "the file has 3,221,225,472 bytes, at most 2,147,483,648 are read"
     results = list(predict(classifier, expected, 32, top=1))
+    assert "read error" not in capfd.readouterr().err  # which TensorFlow's JPEG decoder prints beside raising it
     assert {
         r.file if isinstance(r, Prediction) else r[0]: "" if isinstance(r, Prediction) else r[1] for r in results
     } == (expected)

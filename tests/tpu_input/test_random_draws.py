@@ -16,6 +16,7 @@ from scipy import stats
 
 from tpu_input import InputConfig, augment
 from tpu_input.pipeline.images import decode_for_training
+from tpu_input.rand_augment_ops import operations
 
 EXAMPLES = 41_000  # 0.03 in a quarter of 82,000 crops is 4.3 standard deviations from no correlation
 SIDE = 256
@@ -53,7 +54,7 @@ def everything(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     with pytest.MonkeyPatch.context() as patch:
         marks = [
             lambda pixels, sign, place, number=number: marked(pixels, (1 + number) * sign, place)
-            for number in range(len(augment.operations(9, 40, 100)))
+            for number in range(len(operations(9, 40, 100)))
         ]
         patch.setattr(augment, "operations", lambda *_: dict(enumerate(marks)))
         layers = augment.rand_augment(2, 9)(tf.zeros([1, 1, 5]), seed)[0, 0]
