@@ -175,6 +175,11 @@ def test_what_is_free_of_tensorflow_can_be_imported_where_there_is_none():
     assert done.returncode == 0, done.stderr
 
 
+def test_processes_that_write_shards_do_not_load_beam():
+    code = "import sys; import beam_pipelines.conversion.shard_writing; sys.exit('apache_beam' in sys.modules)"
+    assert subprocess.run([sys.executable, "-W", "ignore", "-c", code], cwd=ROOT).returncode == 0
+
+
 def test_every_public_name_of_tpu_input_is_there_and_pinned():
     assert tpu_input.__all__ == [
         "InputConfig",

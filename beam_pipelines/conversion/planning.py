@@ -20,9 +20,13 @@ import dataclasses
 import functools
 import hashlib
 import heapq
+import itertools
+import json
 import marshal
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import apache_beam as beam
 from apache_beam.coders.typecoders import registry
@@ -31,7 +35,7 @@ from apache_beam.pvalue import AsDict, AsSingleton, PCollection
 
 from beam_pipelines import storage
 from beam_pipelines.conversion.output import WORK_NAME
-from beam_pipelines.conversion.plan import Plan, PlanCombineFn, assign_shards, choose_split, in_order, key_by_bucket
+from beam_pipelines.conversion.plan import Plan, assign_shards, choose_split, in_order, key_by_bucket, row_bytes
 from beam_pipelines.conversion.working_folder import WorkingFolder
 from beam_pipelines.images.check import Rejected, stored_bytes
 from beam_pipelines.options import ConvertOptions
@@ -251,3 +255,80 @@ def _in_one_split(keyed: tuple[str, Iterable[Row]]) -> Iterator[Row]:
             yield row.reject("conflicting_split", f"group {group!r} is in {' and '.join(map(repr, splits))}")
         else:
             yield row._replace(split=splits[0]) if splits else row
+
+
+class PlanCombineFn(beam.CombineFn):
+    """CombineFn from all rows to the one Plan.
+
+    The accumulator is (set of (split that an input names, class), number of inputs, number of rejected rows by reason,
+    example by reason, sum of row hashes, size by (split, bucket)).
+    """
+
+    def __init__(self, options: ConvertOptions) -> None:
+        self._options = options
+
+    def create_accumulator(self) -> Any:
+        return set(), 0, Counter(), {}, 0, Counter()
+
+    def add_input(self, accumulator: Any, row: Row) -> Any:
+        classes, inputs, reasons, examples, hashes, costs = accumulator
+        if row.reason:
+            reasons[row.reason] += 1
+            _keep_smallest(examples, {row.reason: f"{row.key!r}: {row.detail}"})
+        else:
+            classes.add((row.split, row.label))
+        split = choose_split(row, self._options)
+        number, _ = key_by_bucket(row, self._options.seed)
+        costs[split, number] += row_bytes(row, split, self._options)
+        # A sum of hashes does not depend on the order of the rows. The hash leaves out the URI and the version, so that
+        # the same inputs have the same fingerprint in another folder, or when an object was rewritten.
+        what = repr(row._replace(uri="", version=0)).rsplit(", version=0, ", 1)
+        digest = hashlib.sha256(", ".join(what).encode()).digest()
+        return classes, inputs + 1, reasons, examples, hashes + int.from_bytes(digest, "big"), costs
+
+    def merge_accumulators(self, accumulators: Iterable[Any]) -> Any:
+        all_classes, all_inputs, all_reasons, all_examples, all_hashes, all_costs = self.create_accumulator()
+        for classes, inputs, reasons, examples, hashes, costs in accumulators:
+            all_classes |= classes
+            all_inputs += inputs
+            all_reasons.update(reasons)
+            _keep_smallest(all_examples, examples)
+            all_hashes += hashes
+            all_costs.update(costs)
+        return all_classes, all_inputs, all_reasons, all_examples, all_hashes, all_costs
+
+    def extract_output(self, accumulator: Any) -> Plan:
+        classes, inputs, reasons, examples, hashes, costs = accumulator
+        # Keys are not sorted, because the order of the splits determines which hashes belong to which split.
+        what = json.dumps([self._options.shaping(), inputs, hashes % 2**256])
+        buckets: dict[str, dict[int, int]] = {}
+        for (split, number), total in sorted(costs.items()):
+            buckets.setdefault(split, {})[number] = total
+        return Plan(
+            classes=self._options.labels or tuple(sorted({label for _, label in classes})),
+            num_inputs=inputs,
+            num_rejected=dict(sorted(reasons.items())),
+            examples=dict(sorted(examples.items())),
+            fingerprint=hashlib.sha256(what.encode()).hexdigest(),
+            buckets=buckets,
+            shard_bytes=self._options.shard_bytes,
+            num_shards=dict(self._options.num_shards),
+            strangers=tuple(_splits_without_common_class(classes)),
+            all_named=all(split for split, _ in classes),
+        )
+
+
+def _splits_without_common_class(classes: set[tuple[str, str]]) -> Iterator[tuple[str, str, str, str]]:
+    """Yields (split, split, first class of each) for the pairs of splits that have no class in common."""
+    by_split: dict[str, set[str]] = {}
+    for split, label in classes:
+        if split:  # not if chosen by hash: of few images, some classes may be missing by chance
+            by_split.setdefault(split, set()).add(label)
+    for (one, its), (other, others) in itertools.combinations(sorted(by_split.items()), 2):
+        if its.isdisjoint(others):
+            yield one, other, min(its), min(others)
+
+
+def _keep_smallest(kept: dict[str, str], others: dict[str, str]) -> None:
+    for reason, example in others.items():
+        kept[reason] = min(example, kept.get(reason, example))
