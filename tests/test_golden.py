@@ -81,6 +81,7 @@ def test_the_batches_of_training_and_evaluation(dataset):
     np.testing.assert_allclose(found, BATCHES, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.long
 def test_the_figures_of_a_training(dataset, tmp_path):
     flags = ("--image_size=32", "--train_batch_size=4", "--eval_batch_size=4", "--train_steps=8", "--steps_per_eval=4")
     argv = [

@@ -115,6 +115,7 @@ def is_whole(output: Path, expected: dict[str, str]) -> bool:
     return all(held[name] == digest for name, digest in expected.items())
 
 
+@pytest.mark.long
 def test_the_death_of_a_writer_is_said(killer, whole):
     done = killer.run(killer.folder / "said", "writer", 3)
     assert done.returncode == 2
@@ -123,6 +124,7 @@ def test_the_death_of_a_writer_is_said(killer, whole):
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.long
 def test_a_full_disk_is_said_and_the_next_run_goes_on(killer, whole):
     folder = killer.folder
     limited = (

@@ -188,6 +188,7 @@ def test_an_image_that_only_the_decoder_refuses_is_named(dataset_copy, tmp_path,
     assert any(f"{split}-00000" in problem for problem in verify(str(dataset_copy)).problems)
 
 
+@pytest.mark.long
 def test_the_last_step_s_export_is_the_best_s_copied_where_it_is_the_best(digits_dataset, tmp_path, monkeypatch):
     made = []
     monkeypatch.setattr(training, "export_model", lambda *args, **how: made.append(args) or export_model(*args, **how))

@@ -170,6 +170,7 @@ def test_where_no_checkpoint_is_whole_nothing_is_written(model_dir, digits_datas
     assert {path: path.read_bytes() for path in model_dir.iterdir() if path.is_file()} == before
 
 
+@pytest.mark.long
 def test_checkpoints_without_the_file_that_names_the_last_are_not_trained_over(model_dir, digits_dataset, capsys):
     command = ["train", f"--dataset={digits_dataset.path}", f"--model_dir={model_dir}", *FLAGS]
     (model_dir / "checkpoint").unlink()

@@ -76,6 +76,7 @@ def test_our_evaluation_sees_every_example_once(digits_dataset, evaluate):
     assert f"see each of {split} examples exactly once; the other " in finding.seen
 
 
+@pytest.mark.long
 def test_an_evaluation_that_drops_is_told(digits_dataset, evaluate):
     split = digits_dataset.split("validation").num_examples
 

@@ -113,6 +113,7 @@ def test_a_worker_that_waits_for_its_dispatcher_can_be_ended():
     assert worker.returncode in (-number, 128 + number)
 
 
+@pytest.mark.long
 def test_a_benchmark_ends_with_the_signals_code(digits_dataset):
     args = ("benchmark", digits_dataset.path, "--image_size=16")
     assert signalled("tpu_input.benchmark.measure:measure", signal.SIGTERM, "tpu_input", *args).returncode == 143

@@ -233,6 +233,7 @@ def test_a_graph_for_tpus_is_refused_where_there_is_none(digits_dataset, straigh
         find_loop("strategy").save(config, find_checkpoint(str(straight)), str(tmp_path), "", {}, True)
 
 
+@pytest.mark.long
 def test_sixty_steps_learn_most_digits(digits_dataset, tmp_path):
     options = {"train_steps": 60, "train_batch_size": 64, "learning_rate": 0.1, "eval_crop": 1.0, "steps_per_eval": 60}
     assert train(digits_dataset, tmp_path, **options, precision="bfloat16").metrics.accuracy > 0.8

@@ -99,6 +99,7 @@ def test_padding_is_never_decoded(digits_dataset, monkeypatch):
     assert len(decoded) == 333
 
 
+@pytest.mark.long
 def test_fewer_examples_than_hosts_or_than_a_batch_are_seen_once(few_digits, tmp_path):
     options = ConvertOptions(
         (Source(str(few_digits)),), str(tmp_path / "out"), splits=(("train", 0.9), ("validation", 0.1))

@@ -50,6 +50,7 @@ def test_each_example_comes_once_an_epoch_over_all_hosts(digits_dataset, dispatc
     assert set(labels) == set(range(10))
 
 
+@pytest.mark.long
 def test_a_start_begins_near_its_step(digits_dataset, dispatcher, request):
     total, config = digits_dataset.split("train").num_examples, configured(dispatcher, request)
     first = numbers(taken(digits_dataset, config, 0, 4, start_step=5 * total // 48 + 1))
@@ -85,6 +86,7 @@ def test_a_corrupt_record_is_named_to_the_host(dataset_copy, dispatcher, request
         taken(manifest, configured(dispatcher, request), 0, 200)
 
 
+@pytest.mark.long
 def test_skipping_goes_on_within_its_budget(dataset_copy, dispatcher, request):
     rewrite(dataset_copy, changed(label=77))
     config = configured(dispatcher, request, on_corrupt="skip", max_corrupt=1)

@@ -77,6 +77,7 @@ def test_a_dispatcher_that_is_started_again_goes_on_and_no_example_comes_twice(d
     assert max(seen) >= 4 * total
 
 
+@pytest.mark.long
 def test_after_a_worker_s_death_no_example_comes_twice_and_later_epochs_are_whole(digits_dataset, service):
     service.add_workers(2 - len(service.workers))
     total = digits_dataset.split("train").num_examples

@@ -62,6 +62,7 @@ def test_a_cache_that_does_not_fit_is_refused_with_its_size(digits_dataset):
         check_memory(9 * 10**9, config, available=10**10)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", [{"cache": "decoded"}, {"echo": 2}, {"cache": "records"}])
 def test_skipping_goes_with_caches_and_echoes(dataset_copy, options):
     for shard in ("train-00001-of-00009.tfrecord", "train-00002-of-00009.tfrecord"):
