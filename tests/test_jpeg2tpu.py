@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from importlib import import_module
@@ -42,9 +43,21 @@ def test_a_command_is_run_by_its_package(tmp_path, capsys):
 
 def test_a_mistyped_command_is_one_line(capsys):
     assert main(["convrt"]) == 2
-    assert capsys.readouterr().err == "error: unknown command 'convrt'; did you mean convert?\n"
+    assert capsys.readouterr().err == "error: unknown command 'convrt'; did you mean convert? (see jpeg2tpu --help)\n"
     assert main(["fly"]) == 2
-    assert capsys.readouterr().err == "error: unknown command 'fly'; see jpeg2tpu --help\n"
+    assert capsys.readouterr().err == "error: unknown command 'fly' (see jpeg2tpu --help)\n"
+
+
+@pytest.mark.parametrize(
+    ("package", "given", "meant"),
+    [("beam_pipelines", "convrt", "convert"), ("tpu_input", "bench", "benchmark"), ("estimator_app", "trian", "train")],
+)
+def test_each_package_suggests_the_command_that_was_meant(package, given, meant, capsys):
+    with pytest.raises(SystemExit) as ended:
+        importlib.import_module(f"{package}.__main__").main([given])
+    assert ended.value.code == 2
+    prog = f"python -m {package}"
+    assert capsys.readouterr().err == f"error: unknown command {given!r}; did you mean {meant}? (see {prog} --help)\n"
 
 
 def test_the_version_is_the_distribution_s(capsys):

@@ -134,11 +134,28 @@ def _in_snake_case(args: Sequence[str], known: Collection[str]) -> list[str]:
     return taken
 
 
+def suggestion(word: str, known: Collection[str]) -> str:
+    """Returns "; did you mean …?" with the known word that is the closest to a mistyped one; "" if none is close."""
+    close = difflib.get_close_matches(word, known, n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
 class Parser(argparse.ArgumentParser):
-    """ArgumentParser with one-line errors, a suggestion for a mistyped flag, and the exit codes in the help."""
+    """ArgumentParser with one-line errors, a suggestion for a mistyped command, flag or choice, and the exit codes in
+    the help.
+    """
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"error: {message} (see {self.prog} --help)\n")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is None or value in action.choices:
+            return
+        known = list(map(str, action.choices))
+        if isinstance(action, argparse._SubParsersAction):
+            self.error(f"unknown command {value!r}{suggestion(value, known)}")
+        choice = f"must be one of {', '.join(known)}, got {value!r}{suggestion(str(value), known)}"
+        raise argparse.ArgumentError(action, choice)
 
     def format_help(self) -> str:
         return f"{super().format_help()}\n{EXIT_CODES}"
@@ -154,6 +171,6 @@ class Parser(argparse.ArgumentParser):
             for flag in given:
                 if flag not in known:
                     meant = [other for other in _MEANT.get(flag.replace("-", "_").lstrip("_"), ()) if other in known]
-                    close = meant or difflib.get_close_matches(flag, known, n=1)
-                    self.error(f"unknown flag {flag}" + (f"; did you mean {close[0]}?" if close else ""))
+                    did_you_mean = f"; did you mean {meant[0]}?" if meant else suggestion(flag, known)
+                    self.error(f"unknown flag {flag}{did_you_mean}")
         return super().parse_known_args(args, namespace)

@@ -6,14 +6,13 @@ jpeg2tpu convert …  =  python -m beam_pipelines convert …
 from __future__ import annotations
 
 import argparse
-import difflib
 import importlib
 import importlib.metadata
 import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from tpu_input.command_line import EXIT_CODES, INTERRUPTED, Parser, Unread, print_error, print_line, unread
+from tpu_input.command_line import EXIT_CODES, INTERRUPTED, Parser, Unread, print_error, print_line, suggestion, unread
 
 
 class Command(NamedTuple):
@@ -101,8 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Unread:
         return unread()
     if name not in COMMANDS:
-        close = difflib.get_close_matches(name, COMMANDS, n=1)
-        print_error(f"unknown command {name!r}" + (f"; did you mean {close[0]}?" if close else "; see jpeg2tpu --help"))
+        print_error(f"unknown command {name!r}{suggestion(name, COMMANDS)} (see jpeg2tpu --help)")
         return 2
     try:
         package = importlib.import_module(f"{COMMANDS[name].package}.__main__")
