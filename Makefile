@@ -39,7 +39,7 @@ demo: $(VENV)/installed
 	$(VENV)/bin/python -m beam_pipelines verify $(DEMO)/dataset
 	$(VENV)/bin/python -m estimator_app train --dataset=$(DEMO)/dataset --model_dir=$(DEMO)/model --image_size=32 \
 		--train_batch_size=64 --train_steps=600 --steps_per_eval=200 --learning_rate=0.1 --crop_area=0.6,1 \
-		--no_flip --eval_crop=1 --seed=$(SEED) $(if $(LOOP),--loop=$(LOOP))
+		--no_flip --eval_crop=1 --seed=$(SEED) $(if $(TRAINER),--trainer=$(TRAINER))
 	$(VENV)/bin/python -m estimator_app predict --export_dir=$(DEMO)/model/export \
 		$(addprefix $(DEMO)/digits/,$(HELD_OUT))
 
@@ -55,7 +55,7 @@ lint: $(VENV)/installed
 	$(VENV)/bin/python -m ruff format --check .
 	$(VENV)/bin/python -m mypy
 
-# The same under the newest TensorFlow, which has no TPUEstimator: there training is --loop=strategy.
+# The same under the newest TensorFlow, which has no TPUEstimator: there training is --trainer=tf_distribute.
 test-newest: $(VENV_NEWEST)/installed
 	$(VENV_NEWEST)/bin/python -m pytest -n auto --dist worksteal
 

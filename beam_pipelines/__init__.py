@@ -1,1 +1,47 @@
-"""Beam pipelines that convert class folders or lists of JPEGs to TFRecord shards and a manifest."""
+"""Beam pipelines that convert class folders or lists of JPEGs to TFRecord shards and a manifest.
+
+    options = beam_pipelines.ConvertOptions((beam_pipelines.Source("flowers"),), "flowers_tfrecords")
+    manifest = beam_pipelines.convert(options).manifest
+
+The names below are imported on first use, so that importing the package does not import Beam.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tpu_input.command_line.public_names import publish
+
+if TYPE_CHECKING:
+    from beam_pipelines.convert import Converted, convert
+    from beam_pipelines.options import ConvertOptions, ImageOptions, Source
+    from beam_pipelines.repair import repair
+    from beam_pipelines.report.page import write_report
+    from beam_pipelines.verify import Findings, verify
+
+__all__ = [
+    "ConvertOptions",
+    "Converted",
+    "Findings",
+    "ImageOptions",
+    "Source",
+    "convert",
+    "repair",
+    "verify",
+    "write_report",
+]
+
+publish(
+    __name__,
+    {
+        "Converted": "beam_pipelines.convert",
+        "ConvertOptions": "beam_pipelines.options",
+        "Findings": "beam_pipelines.verify",
+        "ImageOptions": "beam_pipelines.options",
+        "Source": "beam_pipelines.options",
+        "convert": "beam_pipelines.convert",
+        "repair": "beam_pipelines.repair",
+        "verify": "beam_pipelines.verify",
+        "write_report": "beam_pipelines.report.page",
+    },
+)

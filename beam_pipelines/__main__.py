@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import logging
 import signal
 import sys
@@ -23,21 +24,18 @@ from apache_beam.options.pipeline_options import PipelineOptions  # noqa: E402
 from beam_pipelines import flag_values, storage  # noqa: E402
 from beam_pipelines.convert import convert  # noqa: E402
 from beam_pipelines.dry_run import dry_run  # noqa: E402
-from beam_pipelines.options import DEDUP, REENCODE, ConvertOptions, ImageOptions  # noqa: E402
+from beam_pipelines.options import ConvertOptions, ImageOptions  # noqa: E402
 from beam_pipelines.repair import repair  # noqa: E402
 from beam_pipelines.report.page import write_report  # noqa: E402
 from beam_pipelines.report.summary import print_summary  # noqa: E402
-from beam_pipelines.runners import launch_checks  # noqa: E402
+from beam_pipelines.runners import execution, launch_checks  # noqa: E402
 from beam_pipelines.sample_digits import write_sample  # noqa: E402
 from beam_pipelines.sources.read_ahead import num_cores  # noqa: E402
 from beam_pipelines.verify import verify  # noqa: E402
 from tpu_input.command_line import Parser, Unread, exit_code, print_error, print_line, sigterm_raises, unread  # noqa: E402
+from tpu_input.command_line.dataclass_options import Flag, add_flags  # noqa: E402
 from tpu_input.command_line.jpeg2tpu import add_command  # noqa: E402
-from tpu_input.dataset_format.decode_limits import MAX_PIXELS  # noqa: E402
-from tpu_input.dataset_format.orientation import COLOR_PROFILES  # noqa: E402
 from tpu_input.dataset_format.records import MANIFEST_NAME  # noqa: E402
-
-_LOCAL_RUNNER = "FnApiRunner"  # DirectRunner would first try to download another runner
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -101,52 +99,49 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_convert_flags(command: Parser) -> None:
     _input_flags(command.add_argument_group("inputs").add_argument)
-    _image_flags(command.add_argument_group("images").add_argument)
+    add_flags(command.add_argument_group("images").add_argument, ImageOptions, _IMAGE_FLAGS, **_IMAGE_METAVARS)
     _dataset_flags(command.add_argument_group("dataset").add_argument)
     command.add_argument("--runner", help="Beam runner (default: all cores of this machine)")
     command.add_argument("--dry_run", action="store_true", help=_HELP["dry_run"])
 
 
 def _input_flags(flag: Any) -> None:
-    source, percent = flag_values.source, flag_values.percent
-    flag("--input", required=True, action="append", type=source, metavar="[SPLIT=]PATH", help=_HELP["input"])
-    flag("--label_list", default=[], action="append", metavar="[SPLIT=]FILE", help=_HELP["label_list"])
-    flag("--labels", default=(), type=flag_values.names, metavar="FILE", help=_HELP["labels"])
-    flag("--dedup", default="none", choices=DEDUP, help=_HELP["dedup"])
-    flag("--max_rejected", default=0.01, type=percent, metavar="N%", help=_HELP["max_rejected"])
-
-
-def _image_flags(flag: Any) -> None:
-    flag("--resize_shorter", default=0, type=int, metavar="PIXELS", help=_HELP["resize_shorter"])
     flag(
-        "--quality",
-        default=90,
-        type=int,
-        metavar="1..100",
-        help="JPEG quality of re-encoded images, 1 to 100 (default: 90)",
+        "--input", required=True, action="append", type=flag_values.source, metavar="[SPLIT=]PATH", help=_HELP["input"]
     )
-    flag("--reencode", default="needed", choices=REENCODE, help=_HELP["reencode"])
-    flag("--min_side", default=1, type=int, metavar="PIXELS", help=_HELP["min_side"])
-    flag("--max_pixels", default=MAX_PIXELS, type=int, metavar="PIXELS", help=_HELP["max_pixels"])
-    flag("--color_profiles", default="convert", choices=COLOR_PROFILES, help=_HELP["color_profiles"])
+    flag("--label_list", default=[], action="append", metavar="[SPLIT=]FILE", help=_HELP["label_list"])
+    add_flags(
+        flag,
+        ConvertOptions,
+        ("labels", "dedup", "max_rejected"),
+        labels=Flag(parse=flag_values.names, metavar="FILE", help=_HELP["labels"], default="the classes found, sorted"),
+        max_rejected=Flag(parse=flag_values.percent, metavar="N%", default="1%"),
+    )
 
 
 def _dataset_flags(flag: Any) -> None:
-    flag(
-        "--output",
-        required=True,
-        help="folder or URI of the dataset: a new one, or one that this conversion has begun or completed",
+    add_flags(
+        flag,
+        ConvertOptions,
+        ("output", "overwrite", "splits", "shard_bytes", "num_shards", "first_label", "seed"),
+        output=Flag(required=True),
+        splits=Flag(parse=flag_values.splits, metavar="NAME=N%,…", default="train=90%,validation=10%", unset=True),
+        shard_bytes=Flag("shard_size", flag_values.num_bytes, "SIZE", _HELP["shard_size"], "100MB"),
+        num_shards=Flag(
+            parse=flag_values.counts, metavar="NAME=N,…", help=_HELP["num_shards"], default="by --shard_size"
+        ),
+        seed=Flag(metavar="N"),
     )
-    flag("--overwrite", action="store_true", help=_HELP["overwrite"])
-    flag("--splits", default=None, type=flag_values.splits, metavar="NAME=N%,…", help=_HELP["splits"])
-    flag("--shard_size", default="100MB", type=flag_values.num_bytes, metavar="SIZE", help=_HELP["shard_size"])
-    flag("--num_shards", default=(), type=flag_values.counts, metavar="NAME=N,…", help=_HELP["num_shards"])
-    flag("--first_label", default=0, type=int, metavar="0|1", help=_HELP["first_label"])
-    flag("--seed", default=0, type=int, metavar="N", help=_HELP["seed"])
 
 
-_IMAGE_FLAGS = ("reencode", "resize_shorter", "quality", "min_side", "max_pixels", "color_profiles")
-_SPLITS = "train=90%,validation=10%"
+_IMAGE_FLAGS = [field.name for field in dataclasses.fields(ImageOptions)]
+_PIXELS = Flag(metavar="PIXELS")
+_IMAGE_METAVARS = {
+    "resize_shorter": _PIXELS,
+    "quality": Flag(metavar="1..100"),
+    "min_side": _PIXELS,
+    "max_pixels": _PIXELS,
+}
 _HELP = {
     "repair": "re-create damaged shards from the sources that the manifest names; a shard is replaced only if the new "
     "one has the SHA-256 of the manifest",
@@ -157,30 +152,10 @@ _HELP = {
     "such as gs://bucket/images. May be repeated, with one split each: --input=train=T --input=validation=V",
     "label_list": "text file with one class name per line, in the order of the images' names, for an input without "
     "class folders, such as ImageNet's validation set",
-    "labels": "text file with one class name per line, in label order (default: the classes found, sorted)",
-    "dedup": "duplicate detection. exact: keep one of the images with the same bytes, or none if they occur under two "
-    "labels; reads every image twice (default: none)",
-    "max_rejected": "share of the inputs that may be rejected before the job fails (default: 1%%)",
-    "resize_shorter": "scale larger images down to a shorter side of this many pixels (default: 0, no resizing). This "
-    "makes training decode faster: a core decodes about 40 photographs of 12 megapixels per second, 1,100 if they are "
-    "stored at 512 pixels, 2,500 at 256",
-    "reencode": "images to re-encode. all: every image, so that only the pixels of untrusted files are stored; needed: "
-    "keep the bytes of JPEGs that trainers can read unchanged (default: needed)",
-    "min_side": "reject images with a shorter side below this many pixels (default: 1)",
-    "max_pixels": "reject images with more pixels than this, WebP and CMYK images with more than half as many, and "
-    "JPEGs whose scans together cover more than 40 times as many (default: 50,000,000, which need up to 600 MB of "
-    "memory)",
-    "color_profiles": "handling of ICC profiles. convert: store images with a profile other than sRGB as sRGB, which "
-    "trainers assume; ignore: keep the bytes of JPEGs, with their profile (default: convert)",
-    "overwrite": "replace another dataset or unfinished conversion in OUTPUT; only files that its manifest or plan "
-    "names are removed",
-    "splits": "share of each split, to which images are assigned by a hash of their group or key; an error if every "
-    "input names its split itself (default: train=90%%,validation=10%%)",
-    "shard_size": "bytes per shard, e.g. 500KB, 100MB, 1GB (default: %(default)s)",
+    "labels": "text file with one class name per line, in label order",
+    "shard_size": "bytes per shard, e.g. 500KB, 100MB, 1GB",
     "num_shards": "number of shards of the named splits, in place of a shard size, e.g. train=1024,validation=128",
-    "first_label": "label of the first class in the records; tensorflow/tpu's trainers expect 1 (default: 0)",
     "dry_run": "install, build, check and estimate everything, without submitting a job; needs --runner=DataflowRunner",
-    "seed": "seed of the order of examples and of the assignment to splits (default: 0)",
 }
 _CONVERT_EPILOG = """\
 examples:
@@ -211,12 +186,11 @@ def _sample(flags: argparse.Namespace, _: list[str]) -> int:
 
 
 def _convert(flags: argparse.Namespace, beam_flags: list[str]) -> int:
-    as_given = ("num_shards", "labels", "first_label", "seed", "dedup", "max_rejected", "overwrite")
+    as_given = ("shard_bytes", "num_shards", "labels", "first_label", "seed", "dedup", "max_rejected", "overwrite")
     options = ConvertOptions(
         sources=flag_values.with_label_lists(flags.input, flags.label_list),
-        output=storage.absolute(flags.output),
-        shard_bytes=flags.shard_size,
-        splits=flags.splits or flag_values.splits(_SPLITS),
+        output=flags.output,
+        splits=flags.splits or ConvertOptions.splits,
         splits_required=bool(flags.splits),
         images=ImageOptions(**{name: getattr(flags, name) for name in _IMAGE_FLAGS}),
         **{name: getattr(flags, name) for name in as_given},
@@ -228,9 +202,9 @@ def _convert(flags: argparse.Namespace, beam_flags: list[str]) -> int:
         if flags.dry_run:
             return _dry_run(options, beam_options)
         launch_checks.check_writable(beam_options)
-        manifest, written = convert(options, beam_options, 0 if flags.runner else num_cores(), _as_written(flags.argv))
+        manifest, is_new = convert(options, beam_options, 0 if flags.runner else num_cores(), _as_written(flags.argv))
     print_summary(manifest)
-    done = "complete" if written else "already complete, nothing to do"
+    done = "complete" if is_new else "already complete, nothing to do"
     print_line(f"{done}: {manifest.path}/{MANIFEST_NAME}")
     return 0
 
@@ -249,14 +223,14 @@ def _dry_run(options: ConvertOptions, beam_options: PipelineOptions) -> int:
 
 
 def _verify(flags: argparse.Namespace, _: list[str]) -> int:
-    findings = verify(storage.absolute(flags.dataset), decode_images=not flags.quick)
+    findings = verify(flags.dataset, decode_images=not flags.quick)
     path = findings.manifest.path
     for problem in findings.problems:
         print_line(problem)
     if flags.repair and findings.damaged:
         sources = ", ".join(repr(source["path"]) for source in findings.manifest.sources)
         print_line(f"{path}: reading again {sources}")
-        repaired = repair(findings, _beam_options(None, []))
+        repaired = repair(findings)
         print_line(f"{path}: made again from their source: {', '.join(repaired)}")
         findings = verify(path, decode_images=not flags.quick)
     if findings.problems:
@@ -269,7 +243,7 @@ def _verify(flags: argparse.Namespace, _: list[str]) -> int:
 
 
 def _report(flags: argparse.Namespace, _: list[str]) -> int:
-    print_line(write_report(storage.absolute(flags.dataset), list(map(storage.absolute, flags.sources))))
+    print_line(write_report(flags.dataset, flags.sources))
     return 0
 
 
@@ -279,7 +253,7 @@ def _beam_options(runner: str | None, beam_flags: list[str]) -> PipelineOptions:
             "Beam's local runner hangs for ever when one of its worker processes dies; leave out multi_processing: "
             "without --runner, a conversion uses processes of its own on all cores"
         )
-    return PipelineOptions([f"--runner={runner or _LOCAL_RUNNER}", *beam_flags])
+    return execution.options_of(runner, beam_flags)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ import shlex
 import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import apache_beam as beam
 import pyarrow as pa
@@ -55,22 +55,40 @@ from tpu_input.dataset_format.index import index_path, read_columns
 from tpu_input.dataset_format.records import MANIFEST_NAME, MAX_MANIFEST_BYTES, Manifest, decode, read_frames
 
 
+class Converted(NamedTuple):
+    """Result of convert().
+
+    Attributes:
+      manifest: Manifest of the dataset.
+      is_new: Whether this call had anything to write; False if the dataset was complete before.
+    """
+
+    manifest: Manifest
+    is_new: bool
+
+
 def convert(
-    options: ConvertOptions, beam_options: PipelineOptions, num_processes: int = 0, command: Sequence[str] = ()
-) -> tuple[Manifest, bool]:
-    """Converts; returns the manifest of the dataset at options.output, and whether this call had anything to write.
+    options: ConvertOptions,
+    beam_options: PipelineOptions | None = None,
+    num_processes: int | None = None,
+    command: Sequence[str] = (),
+) -> Converted:
+    """Converts images to the dataset at options.output; resumes a conversion that was interrupted.
 
     Args:
       options: Options of the conversion.
-      beam_options: The Beam runner and its options.
+      beam_options: The Beam runner and its options; None for this machine.
       num_processes: Maximum number of processes on this machine that write shards instead of the runner, if there are
-        several shards; 0 to use the runner. The processes import the program's main module, which must therefore have
-        no side effects when it is imported.
+        several shards; 0 to use the runner. None means all cores if there are no beam_options, else 0. The processes
+        import the program's main module: a script must call this function below `if __name__ == "__main__":`.
       command: Arguments after `convert`, stored while the conversion is unfinished, to be shown in messages about it.
 
     Raises:
       ValueError: The input cannot be converted to a dataset, or the output holds something else.
     """
+    if num_processes is None:
+        num_processes = 0 if beam_options else num_cores()
+    beam_options = beam_options or execution.options_of()
     for source in options.sources:
         listing.check_source(source)
         _check_apart(source.path, options.output)
@@ -81,7 +99,7 @@ def convert(
             still_locked = stack.enter_context(lock.locked(options.output))
         except OSError as error:
             if manifest := _complete_and_read_only(options, beam_options, error):
-                return manifest, False
+                return Converted(manifest, is_new=False)
             raise
         _remove_replaced(options.output)
         before = working_folder.unfinished(options.output)
@@ -100,7 +118,7 @@ def convert(
             folder.write_conversion(working_folder.Conversion(list(command), os.getcwd(), sources, options.shaping()))
         manifest = existing or _write_and_commit(options, plan, beam_options, num_processes, still_locked)
         working_folder.remove(options.output)
-        return manifest, not existing
+        return Converted(manifest, is_new=not existing)
 
 
 _READ_ONLY = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, Literal
 
+from beam_pipelines import storage
+from tpu_input.command_line.dataclass_options import check_types
 from tpu_input.dataset_format.decode_limits import MAX_PIXELS, PILLOW_MAX_PIXELS
-from tpu_input.dataset_format.orientation import COLOR_PROFILES
+from tpu_input.dataset_format.orientation import ColorProfiles
 from tpu_input.dataset_format.records import valid_split
 
 _MIN_SHARD_BYTES = 10_000
-DEDUP = ("none", "exact")
-REENCODE = ("needed", "all")
+Dedup = Literal["none", "exact"]
+Reencode = Literal["needed", "all"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,7 +21,9 @@ class Source:
     """One input.
 
     Attributes:
-      path: Folder of class folders, .tar of such a folder, or .csv or .jsonl list; local path or URI.
+      path: Folder of class folders (CLASS/IMAGE.jpg, optionally below train/, val/, test/), .tar of such a folder, or
+        .csv or .jsonl list of image,label[,split][,group] with paths relative to the list; a local path or a URI such
+        as gs://bucket/images.
       split: Split of all its images; "" to take it from folders, from a column of the list, or by hash.
       label_list: File with one class name per line, in the order of the images' names, for images that are not in
         class folders; "" if there is none.
@@ -30,6 +34,9 @@ class Source:
     label_list: str = ""
 
     def __post_init__(self) -> None:
+        check_types(self)
+        for name in ("path", "label_list"):
+            object.__setattr__(self, name, storage.absolute(getattr(self, name)) if getattr(self, name) else "")
         if self.label_list and self.is_list:
             raise ValueError(
                 f"the list {self.path!r} names a label in each line, so --label_list={self.label_list} must be left out"
@@ -45,27 +52,28 @@ class ImageOptions:
     """Checks and changes of images.
 
     Attributes:
-      reencode: "needed": a JPEG that needs no change is stored byte for byte; "all": every image is re-encoded, so
-        that only the pixels of an untrusted file are stored.
-      resize_shorter: Shorter side, in pixels, to which larger images are scaled down; 0 keeps their size.
+      resize_shorter: Scale larger images down to a shorter side of this many pixels; 0 keeps their size. This makes
+        training decode faster: a core decodes about 40 photographs of 12 megapixels per second, 1,100 if they are
+        stored at 512 pixels, 2,500 at 256.
       quality: JPEG quality of re-encoded images, 1 to 100.
-      min_side: Images with a shorter side below this many pixels are rejected.
-      max_pixels: Images with more pixels are rejected, as are WebP and CMYK images with more than half as many, and
-        JPEGs whose scans together cover more than 40 times as many pixels.
-      color_profiles: "convert": images with an ICC profile other than sRGB are stored as sRGB; "ignore": profiles have
-        no effect, and the bytes of a JPEG that needs no other change are stored with its profile.
+      reencode: Images to re-encode. all: every image, so that only the pixels of untrusted files are stored; needed:
+        only images that trainers cannot read unchanged, and the bytes of the other JPEGs are stored.
+      min_side: Reject images with a shorter side below this many pixels.
+      max_pixels: Reject images with more pixels than this, WebP and CMYK images with more than half as many, and JPEGs
+        whose scans together cover more than 40 times as many. Default: 50,000,000, which need up to 600 MB of memory.
+      color_profiles: Handling of ICC profiles. convert: store images with a profile other than sRGB as sRGB, which
+        trainers assume; ignore: profiles have no effect, and the bytes of a JPEG are stored with its profile.
     """
 
-    reencode: str = "needed"
     resize_shorter: int = 0
     quality: int = 90
+    reencode: Reencode = "needed"
     min_side: int = 1
     max_pixels: int = MAX_PIXELS
-    color_profiles: str = "convert"
+    color_profiles: ColorProfiles = "convert"
 
     def __post_init__(self) -> None:
-        if self.reencode not in REENCODE:
-            raise ValueError(f"reencode must be one of {', '.join(REENCODE)}, got {self.reencode!r}")
+        check_types(self)
         if self.resize_shorter < 0:
             raise ValueError(f"resize_shorter must be 0 or a number of pixels, got {self.resize_shorter}")
         if not 1 <= self.quality <= 100:
@@ -76,8 +84,6 @@ class ImageOptions:
             raise ValueError(
                 f"max_pixels must be 1 to {PILLOW_MAX_PIXELS}, the most that Pillow decodes, got {self.max_pixels}"
             )
-        if self.color_profiles not in COLOR_PROFILES:
-            raise ValueError(f"color_profiles must be one of {', '.join(COLOR_PROFILES)}, got {self.color_profiles!r}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,19 +91,23 @@ class ConvertOptions:
     """Options of one conversion.
 
     Attributes:
-      sources: Inputs.
-      output: Folder or URI of the dataset.
-      splits: Share of each split, in (0, 1], with a sum of 1; for inputs that do not name their split.
-      splits_required: Whether it is an error if all inputs name their split, so that `splits` has no effect.
-      shard_bytes: Size of every shard except the last of a split.
-      num_shards: (split, number of shards), for splits that are cut into shards of equally many inputs instead.
-      labels: Class names in label order; if empty, the class names found, sorted.
-      first_label: Label of class 0 in the records: 0 or 1.
+      sources: Inputs; if there are several, each needs a split of its own.
+      output: Folder or URI of the dataset: a new one, or one that this conversion has begun or completed.
+      splits: Share of each split, to which images are assigned by a hash of their group or key; for inputs that do not
+        name their split.
+      shard_bytes: Bytes per shard, except the last of a split.
+      num_shards: Number of shards of the named splits, which are cut into shards of equally many inputs instead of by
+        size, e.g. (("train", 1024), ("validation", 128)).
+      labels: Class names in label order. Default: the classes found, sorted.
+      first_label: Label of the first class in the records; tensorflow/tpu's trainers expect 1.
       seed: Seed of the order of examples and of the assignment to splits.
-      dedup: "exact" rejects images with the bytes of an earlier one, and all whose bytes occur under two labels.
-      max_rejected: Share of the inputs, in [0, 1], that may be rejected; duplicates and files that were not meant as
-        inputs, such as hidden ones, do not count.
-      overwrite: Whether another dataset, or another unfinished conversion, in the output is replaced.
+      dedup: Duplicate detection. exact: keep one of the images with the same bytes, or none if they occur under two
+        labels; reads every image twice.
+      max_rejected: Share of the inputs that may be rejected before the conversion fails; duplicates and files that were
+        not meant as inputs, such as hidden ones, do not count.
+      overwrite: Replace another dataset or unfinished conversion in the output; only files that its manifest or plan
+        names are removed.
+      splits_required: Whether it is an error if all inputs name their split, so that `splits` has no effect.
       images: Checks and changes of images.
     """
 
@@ -107,15 +117,17 @@ class ConvertOptions:
     shard_bytes: int = 100_000_000
     num_shards: tuple[tuple[str, int], ...] = ()
     labels: tuple[str, ...] = ()
-    first_label: int = 0
+    first_label: Literal[0, 1] = 0
     seed: int = 0
-    dedup: str = "none"
+    dedup: Dedup = "none"
     max_rejected: float = 0.01
     overwrite: bool = False
     splits_required: bool = False
     images: ImageOptions = ImageOptions()
 
     def __post_init__(self) -> None:
+        check_types(self)
+        object.__setattr__(self, "output", storage.absolute(self.output))
         self._check_sources()
         self._check_splits()
         if self.shard_bytes < _MIN_SHARD_BYTES:
@@ -127,10 +139,6 @@ class ConvertOptions:
             raise ValueError("labels must name each class once, without empty names")
         if len(self.labels) == 1:
             raise ValueError(f"labels names one class, {self.labels[0]!r}; a classifier needs at least 2")
-        if self.first_label not in (0, 1):
-            raise ValueError(f"first_label must be 0 or 1, got {self.first_label}")
-        if self.dedup not in DEDUP:
-            raise ValueError(f"dedup must be one of {', '.join(DEDUP)}, got {self.dedup!r}")
         if not 0 <= self.max_rejected <= 1:
             raise ValueError(f"max_rejected must be 0 % to 100 %, got {100 * self.max_rejected:.6g} %")
 

@@ -19,6 +19,7 @@ from beam_pipelines.conversion.planning import make_plan
 from beam_pipelines.conversion.shard_writing import write_shard
 from beam_pipelines.conversion.working_folder import WorkingFolder
 from beam_pipelines.options import ConvertOptions, ImageOptions, Source
+from beam_pipelines.runners import execution
 from beam_pipelines.sources.read_ahead import num_cores
 from beam_pipelines.verify import Findings
 from tpu_input.dataset_format import json_fields
@@ -26,11 +27,15 @@ from tpu_input.dataset_format.index import index_path
 from tpu_input.dataset_format.records import MANIFEST_NAME, Manifest
 
 
-def repair(findings: Findings, beam_options: PipelineOptions) -> list[str]:
+def repair(findings: Findings, beam_options: PipelineOptions | None = None) -> list[str]:
     """Re-creates the shards that verify found damaged, with their indexes; returns their names.
 
     The sources are those that the manifest names. Data from them is kept only if it is that of the dataset: a shard is
     moved into place only if it has the SHA-256 in the manifest.
+
+    Args:
+      findings: From verify().
+      beam_options: The Beam runner that lists the sources, and its options; None for this machine.
 
     Raises:
       ValueError: The sources have changed since the conversion, or do not match the manifest.
@@ -39,7 +44,7 @@ def repair(findings: Findings, beam_options: PipelineOptions) -> list[str]:
     options = options_of(manifest)
     with lock.locked(manifest.path):
         try:
-            plan = make_plan(options, beam_options)
+            plan = make_plan(options, beam_options or execution.options_of())
             if plan.fingerprint != manifest.fingerprint:
                 raise ValueError(
                     f"{[source.path for source in options.sources]} no longer hold what {manifest.path!r} was made "

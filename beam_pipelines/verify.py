@@ -60,7 +60,7 @@ def verify(dataset: str, decode_images: bool = True) -> Findings:
     Raises:
       ValueError: There is no valid manifest, so no complete dataset.
     """
-    manifest = complete_manifest(dataset)
+    manifest = complete_manifest(storage.absolute(dataset))
     findings = Findings(manifest, [*_check_files(manifest), *_check_rejected(manifest)])
     tasks = [(name, shard) for name, split in manifest.splits.items() for shard in split.shards]
     counts = {name: Counter[int]() for name in manifest.splits}

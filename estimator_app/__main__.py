@@ -17,8 +17,10 @@ from typing import Any
 
 from estimator_app import commands
 from estimator_app.commands import warn
+from estimator_app.config import TrainConfig
 from estimator_app.runtime.tensorflow_startup import import_tensorflow, one_line, user_error_types
 from tpu_input.command_line import Parser, exit_code, sigterm_raises, unread
+from tpu_input.command_line.dataclass_options import Flag, add_flags
 from tpu_input.command_line.jpeg2tpu import add_command
 from tpu_input.config import InputConfig
 
@@ -71,114 +73,44 @@ _COMPILER = "Python of the environment with libtpu (default: made by `make prefl
 
 
 def _train_flags(flag: Any) -> None:
-    flag("--dataset", type=_folder, required=True, help="folder or gs:// URI of shards with their manifest.json")
-    flag("--loop", help=_LOOP)
-    flag("--network", default="cnn", help=_NETWORK)
-    flag("--image_size", type=int, help=_IMAGE_SIZE)
-    flag("--train_batch_size", type=int, default=128, help="images per step, over all TPU cores (default: %(default)s)")
-    flag("--eval_batch_size", type=int, default=128, help="images per step of evaluation (default: %(default)s)")
-    flag(
-        "--train_steps",
-        type=int,
-        default=1000,
-        help="total training steps; may be changed when a run is resumed (default: %(default)s)",
+    add_flags(
+        flag,
+        TrainConfig,
+        (
+            *("dataset", "trainer", "network", "train_batch_size", "eval_batch_size", "train_steps", "steps_per_eval"),
+            *("save_steps", "keep_exports", "early_stop_metric", "early_stop_patience", "iterations_per_loop", "split"),
+        ),
+        dataset=Flag(parse=_folder, required=True),
     )
-    flag("--steps_per_eval", type=int, default=500, help="steps between evaluations (default: %(default)s)")
-    flag("--save_steps", type=int, default=0, help="steps between checkpoints, besides one per minute (default: none)")
-    flag(
-        "--keep_exports",
-        type=int,
-        default=2,
-        help="exports to keep, of the last step and of the best evaluation each (default: %(default)s)",
+    add_flags(
+        flag,
+        InputConfig,
+        (
+            *("image_size", "seed", "dtype", "layout", "crop_area", "flip", "eval_crop", "shuffle_records", "cache"),
+            "service",
+        ),
+        image_size=Flag(default="the run's, else the images' own, at most 224"),
+        crop_area=Flag(parse=_range, metavar="LOW,HIGH", default=_CROP_AREA, unset=True),
+        flip=Flag(help="do not mirror images at random, for images whose left and right differ, such as digits"),
+        service=Flag(metavar="grpc://ADDRESS:PORT", default="none, this machine; docs/input-service.md"),
     )
-    flag("--early_stop_metric", default="accuracy", help=_EARLY_STOP_METRIC)
-    flag("--early_stop_patience", type=int, default=0, help=_EARLY_STOP_PATIENCE)
-    flag(
-        "--iterations_per_loop",
-        type=int,
-        default=100,
-        help="steps per TPU loop, between two returns to the host (default: %(default)s)",
-    )
-    flag("--seed", type=int, default=0, help="seed of initial weights, shuffling and crops (default: %(default)s)")
-    flag("--dtype", default="uint8", help="dtype of the pixels fed: uint8, bfloat16 or float32 (default: %(default)s)")
-    flag("--layout", default="NHWC", help=_LAYOUT)
-    flag("--crop_area", type=_range, metavar="LOW,HIGH", help=_CROP_AREA)
-    flag(
-        "--no_flip",
-        dest="flip",
-        action="store_false",
-        help="disable random flips, for images whose left and right differ, such as digits",
-    )
-    flag("--eval_crop", type=float, default=0.875, help=_EVAL_CROP)
-    flag("--shuffle_records", type=int, default=InputConfig.shuffle_records, help=_SHUFFLE_RECORDS)
-    flag("--cache", choices=("records", "decoded"), help=_CACHE)
-    flag("--split", default="validation", help="split to evaluate on (default: %(default)s)")
-    flag("--service", metavar="grpc://ADDRESS:PORT", help=_SERVICE)
 
 
 def _training_flags(flag: Any) -> None:
-    flag(
-        "--optimizer",
-        default="momentum",
-        help="optimizer: momentum, lars (for batches of thousands) or adamw (default: momentum)",
+    add_flags(
+        flag,
+        TrainConfig,
+        (
+            *("optimizer", "learning_rate", "warmup_steps", "decay", "decay_steps", "weight_decay", "label_smoothing"),
+            *("class_weights", "precision", "summary_steps"),
+        ),
     )
-    flag("--learning_rate", type=float, help=_LEARNING_RATE)
-    flag("--warmup_steps", type=int, help=_WARMUP_STEPS)
-    flag("--decay", help=_DECAY)
-    flag(
-        "--decay_steps",
-        type=int,
-        help="step at which the decay of the learning rate ends (default: the --train_steps of the run's first start)",
-    )
-    flag(
-        "--weight_decay",
-        type=float,
-        help="weight decay applied to kernels (default: 0.0001; adamw: 0.05, decoupled from the gradient)",
-    )
-    flag("--label_smoothing", type=float, default=0.0, help="share of the target spread over all classes (default: 0)")
-    flag(
-        "--class_weights",
-        default="equal",
-        help="class weights in the loss: equal, or balanced for larger weights of rare classes (default: equal)",
-    )
-    flag(
-        "--precision",
-        default="float32",
-        help="precision of the network's arithmetic: float32 or bfloat16 (default: float32)",
-    )
-    flag("--summary_steps", type=int, default=100, help="steps between points of TensorBoard's curves (default: 100)")
 
 
-_LOOP = "training loop: estimator or strategy (tf.distribute) (default: the run's, else estimator if TensorFlow has it)"
-_NETWORK = "network: cnn, resnet18, resnet50, or your own as package.module:function (default: %(default)s)"
-_LEARNING_RATE = (
-    "peak learning rate (default: 0.1 per 256 images of the batch; adamw: 0.00025 per 256; lars: 25 for batches of up "
-    "to 16,384, 34 up to 32,768, 41 above)"
-)
-_WARMUP_STEPS = (
-    "step at which the learning rate reaches its peak (default: 1/18 of --decay_steps; lars: more for batches above "
-    "16,384)"
-)
-_DECAY = (
-    "decay of the learning rate: cosine, polynomial (quadratic), or steps (times 0.1 at 3/9, 6/9 and 8/9) (default: "
-    "the optimizer's)"
-)
-_LAYOUT = "layout of the batches sent to the TPU: NHWC, HWCN, HWNC or auto (default: %(default)s)"
-_EARLY_STOP_METRIC = (
-    "metric of the best evaluation: accuracy, loss, mean_recall or top_5_accuracy (default: %(default)s)"
-)
-_EARLY_STOP_PATIENCE = "number of evaluations without a new best after which training stops (default: 0, never)"
-_SHUFFLE_RECORDS = "size of the shuffle buffer in encoded images, all in memory (default: %(default)s)"
-_CACHE = (
-    "cache for small datasets, in memory after the first epoch: encoded (records) or decoded images (default: none)"
-)
-_SERVICE = "dispatcher of a tf.data service that runs training's input: docs/input-service.md (default: this machine)"
-_EVAL_CROP = "side of the centred crop in evaluation, as a fraction of the image's shorter side (default: %(default)s)"
-_IMAGE_SIZE = "height and width in pixels of the network's input (default: the run's, else the images' own, up to 224)"
 _CROP_AREA = (
-    "smallest and largest fraction of the image in a training crop (default: the run's, else 0.08,1; for images"
+    "the run's, else 0.08,1; for images smaller than 224 pixels the smallest crop has as many pixels as 0.08 of "
+    "224 x 224 has, at most 0.6"
 )
-_CROP_AREA += " smaller than 224 pixels the smallest crop has as many pixels as 0.08 of 224 x 224 has, at most 0.6)"
 
 
 def _evaluate_flags(flag: Any) -> None:

@@ -24,8 +24,7 @@ from estimator_app.runtime.tpu import Tpu, check_paths
 from tpu_input.command_line import print_line, to_json
 
 if TYPE_CHECKING:
-    from estimator_app.config import TrainConfig
-    from estimator_app.model.metrics import Metrics
+    pass
 
 
 def check(arguments: argparse.Namespace) -> None:
@@ -44,7 +43,7 @@ def check(arguments: argparse.Namespace) -> None:
         raise ValueError("--step and --checkpoint each name a checkpoint; give one of them")
     if arguments.command is preflight:
         _compiler(arguments)
-    if vars(arguments).get("loop") == "estimator":
+    if vars(arguments).get("trainer") == "tpu_estimator":
         require_estimator()
     if vars(arguments).get("use_tpu") and _tpu(arguments).is_remote:
         _check_paths(arguments)
@@ -52,33 +51,26 @@ def check(arguments: argparse.Namespace) -> None:
 
 def train(arguments: argparse.Namespace) -> int:
     """Trains to the end, evaluates and exports; resumes from the last checkpoint if there is one."""
-    from estimator_app.config import TrainConfig, chosen_input, surprises
     from estimator_app.model_dir.checkpoints import latest_step
-    from estimator_app.model_dir.run_files import begun
-    from estimator_app.train import run
+    from estimator_app.train import train
     from estimator_app.trainers.interruption import Moved, Stopped, on_signals
-    from tpu_input import read_manifest
 
-    manifest, model_dir = read_manifest(arguments.dataset), arguments.model_dir
-    options, earlier = _options(arguments), begun(model_dir)
-    config = TrainConfig.of(manifest, options, earlier)
-    chosen = "" if earlier else chosen_input(config, options, manifest)
-    of_input = [chosen] * bool(chosen) + [f"note: {surprise}" for surprise in surprises(config, manifest)]
-
-    def report(line: str) -> None:
-        """Prints a line; after the first one, which says that training begins, prints the notes on its input."""
-        say(line)
-        while of_input:
-            say(of_input.pop(0))
-
-    if config.train_steps > config.decay_steps:
-        say(f"note: the learning rate has fallen by step {config.decay_steps} (decay_steps), and stays there")
-    tpu, command = _tpu(arguments) if arguments.use_tpu else None, _command(arguments.argv)
+    model_dir, command = arguments.model_dir, _command(arguments.argv)
+    tpu = _tpu(arguments) if arguments.use_tpu else None
     with on_signals() as stop:
         try:
-            run(manifest, config, model_dir, _export_dir(arguments), tpu, report, stop, command)
+            train(
+                arguments.dataset,
+                model_dir,
+                arguments.export_dir,
+                tpu,
+                say,
+                stop,
+                command,
+                **_options(arguments),
+            )
         except Stopped:
-            say(f"stopped, and saved at step {latest_step(model_dir)}/{config.train_steps}; go on with: {command}")
+            say(f"stopped, and saved at step {latest_step(model_dir)}/{arguments.train_steps}; go on with: {command}")
             return 128 + (stop.number or 0)
         except Moved as moved:
             say(f"{moved}; going on in a new process")
@@ -87,16 +79,26 @@ def train(arguments: argparse.Namespace) -> int:
 
 
 def _options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Returns the options of training by name, with those that --service implies."""
+    """Returns the options of a training run by name, with those that --service implies."""
+    from estimator_app.config import of_fields
+
     # Only runs with the same job name share the batches of a service. It gives the next batch to whichever host asks
     # first, so the order is not deterministic.
     of_service = {"service_job": arguments.model_dir or "", "deterministic": False} if arguments.service else {}
-    return vars(arguments) | of_service
+    return of_fields(vars(arguments)) | of_service
 
 
 def evaluate(arguments: argparse.Namespace) -> int:
     """Prints the metrics of a checkpoint or an export."""
-    metrics, classes = _of_export(arguments) if arguments.export_dir else _of_checkpoint(arguments)
+    from estimator_app.evaluate import evaluate
+
+    names = ("dataset", "split", "eval_batch_size", "step", "checkpoint", "network")
+    metrics, classes = evaluate(
+        arguments.model_dir,
+        arguments.export_dir,
+        tpu=_tpu(arguments) if arguments.use_tpu else None,
+        **{name: getattr(arguments, name) for name in names},
+    )
     say(to_json(metrics.to_fields(classes)) if arguments.json else f"step {metrics.step}: {metrics}")
     return 0
 
@@ -111,73 +113,12 @@ def _check_evaluated(arguments: argparse.Namespace) -> None:
         raise ValueError(f"{of_model_dir[0]} goes with --model_dir, not with --export_dir")
 
 
-def _of_checkpoint(arguments: argparse.Namespace) -> tuple[Metrics, tuple[str, ...]]:
-    from estimator_app.evaluate import evaluate_checkpoint
-    from estimator_app.model_dir.run_files import read_trained
-    from estimator_app.saved_model.find import find_checkpoint
-    from tpu_input import read_manifest
-
-    config = _changed(_named(read_trained(arguments.model_dir), arguments), arguments)
-    checkpoint = find_checkpoint(arguments.model_dir, arguments.step, arguments.checkpoint)
-    cluster = _tpu(arguments).connect() if arguments.use_tpu else None
-    return evaluate_checkpoint(config, read_manifest(config.dataset), checkpoint, cluster), config.classes
-
-
-def _of_export(arguments: argparse.Namespace) -> tuple[Metrics, tuple[str, ...]]:
-    from estimator_app.evaluate import evaluate_export
-    from estimator_app.export import read_origin
-    from estimator_app.saved_model.classifier import load_classifier
-    from tpu_input import read_manifest
-
-    classifier = load_classifier(arguments.export_dir)
-    config = _changed(read_origin(classifier.path)[0], arguments)
-    manifest = read_manifest(config.dataset)
-    return evaluate_export(classifier, manifest, config.split, config.eval_batch_size), classifier.classes
-
-
-def _named(config: TrainConfig, arguments: argparse.Namespace) -> TrainConfig:
-    """Returns the run's config after a check that the module of its network may be imported.
-
-    That is the case for networks of this package, and for custom networks that the user has named with --network.
-
-    Raises:
-      ValueError: The network is a custom one and --network is missing, or --network names another one.
-    """
-    from estimator_app.model.networks import is_users
-
-    path = arguments.model_dir
-    if arguments.network not in (None, config.network):
-        raise ValueError(f"--network of the run in {path!r} is {config.network!r}, not {arguments.network!r}")
-    if is_users(config.network) and not arguments.network:
-        raise ValueError(
-            f"the run in {path!r} has a network of its own, whose code is imported only when you name it; if you trust "
-            f"it, add --network={config.network}"
-        )
-    return config
-
-
-def _changed(config: TrainConfig, arguments: argparse.Namespace) -> TrainConfig:
-    """Returns the run's config, with the fields replaced for which this command got flags."""
-    given = {name: getattr(arguments, name) for name in ("dataset", "split", "eval_batch_size")}
-    return dataclasses.replace(config, **{name: value for name, value in given.items() if value is not None})
-
-
 def export(arguments: argparse.Namespace) -> int:
     """Exports a checkpoint."""
-    from estimator_app.export import export_model
-    from estimator_app.model_dir.run_files import read_trained
-    from estimator_app.saved_model.find import find_checkpoint
+    from estimator_app.export import export
 
-    model_dir = arguments.model_dir
-    if not arguments.export_dir and os.path.islink(_export_dir(arguments)):
-        raise ValueError(
-            f"{model_dir!r} holds a link, 'export', through which the export would be written elsewhere; remove it, or "
-            "say with --export_dir where exports go"
-        )
-    config = _named(read_trained(model_dir), arguments)
-    checkpoint = find_checkpoint(model_dir, arguments.step, arguments.checkpoint)
-    path = export_model(config, model_dir, _export_dir(arguments), checkpoint, export_to_tpu=arguments.export_to_tpu)
-    say(f"export: {path}")
+    names = ("model_dir", "export_dir", "step", "checkpoint", "network", "export_to_tpu")
+    say(f"export: {export(**{name: getattr(arguments, name) for name in names})}")
     return 0
 
 
@@ -220,7 +161,7 @@ def preflight(arguments: argparse.Namespace) -> int:
         for line in text.split("\n") if not arguments.json else ():
             say(line)
 
-    tell(f"{config.network} by {config.loop} on {topology}, batches of {config.train_batch_size:,}")
+    tell(f"{config.network} by {config.trainer} on {topology}, batches of {config.train_batch_size:,}")
     if chosen:
         tell(chosen)
     looked = preflight(manifest, config, topology, _compiler(arguments), arguments.largest_batch)
@@ -247,10 +188,6 @@ def _check_paths(arguments: argparse.Namespace) -> None:
     """Raises ValueError for paths that a TPU's hosts cannot open."""
     given = {name: vars(arguments)[name] for name in ("dataset", "model_dir")}
     check_paths({f"--{name}": path for name, path in given.items() if path is not None})
-
-
-def _export_dir(arguments: argparse.Namespace) -> str:
-    return arguments.export_dir or f"{arguments.model_dir}/export"
 
 
 def _tpu(arguments: argparse.Namespace) -> Tpu:

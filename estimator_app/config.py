@@ -6,22 +6,27 @@ import dataclasses
 import json
 import math
 from collections.abc import Iterator, Mapping
-from types import UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args
 
-from estimator_app.model.metrics import watchable
-from estimator_app.model.networks import check_network, find_network
-from estimator_app.model.optimizers import DECAYS, OPTIMIZERS, Schedule
-from estimator_app.runtime.choices import check_choice
-from estimator_app.runtime.files import parse_json
+from estimator_app.model.schedule import RECIPES, Decay, Optimizer, Schedule
 from estimator_app.runtime.tensorflow_startup import has_estimator
+from tpu_input.command_line.dataclass_options import (
+    check_choice,
+    check_types,
+    checked,
+    field_types,
+    from_fields,
+    suggestion,
+)
 from tpu_input.config import InputConfig, fitting_input, image_side
+from tpu_input.dataset_format import json_fields
 from tpu_input.dataset_format.records import Manifest
 
-LOOPS = ("estimator", "strategy")
-FORMAT_VERSION = 3
-PRECISIONS = ("float32", "bfloat16")
-CLASS_WEIGHTS = ("equal", "balanced")
+TrainerName = Literal["tpu_estimator", "tf_distribute"]
+TRAINERS: tuple[TrainerName, ...] = get_args(TrainerName)
+Precision = Literal["float32", "bfloat16"]
+ClassWeights = Literal["equal", "balanced"]
+FORMAT_VERSION = 4
 # Options that may change when the run in a model_dir is resumed.
 _MAY_CHANGE = frozenset(
     {"dataset", "split", "eval_batch_size", "train_steps", "steps_per_eval", "iterations_per_loop", "summary_steps"}
@@ -30,13 +35,6 @@ _MAY_CHANGE = frozenset(
 )
 # Fields that are derived from the dataset; its fingerprint is compared in their place.
 _OF_DATASET = frozenset({"classes", "train_examples", "class_counts", "mean", "std"})
-_CHOICES = {
-    "loop": LOOPS,
-    "decay": DECAYS,
-    "optimizer": OPTIMIZERS,
-    "class_weights": CLASS_WEIGHTS,
-    "precision": PRECISIONS,
-}
 _POSITIVE = (
     "train_batch_size",
     "eval_batch_size",
@@ -51,39 +49,44 @@ _POSITIVE = (
 
 @dataclasses.dataclass(frozen=True)
 class TrainConfig:
-    """All options of a training run, except where it runs and where it writes.
+    """All options of a training run, except where it runs and where it writes; TrainConfig.of() makes one.
 
     Attributes:
-      dataset: Folder or URI of the shards.
+      dataset: Folder or gs:// URI of the shards and their manifest.json.
       fingerprint: Fingerprint of the dataset, which may be moved but not changed between runs.
       classes: Class names in label order.
       train_examples: Number of training examples, one epoch.
       class_counts: Number of training examples of each class, in label order; empty if the manifest has no counts.
-      network: A name in networks.NETWORKS, or "package.module:function".
       input: Size, dtype, layout, normalisation, augmentation and the run's seed.
-      split: Split that is evaluated.
-      train_batch_size: Examples per step, over all replicas.
-      eval_batch_size: Examples per evaluation step, over all replicas.
-      train_steps: Steps of the whole run.
+      learning_rate: Peak learning rate. Default: 0.1 per 256 images of the batch; adamw: 0.00025 per 256; lars: 25 for
+        batches of up to 16,384, 34 up to 32,768, 41 above.
+      warmup_steps: Step at which the learning rate reaches its peak. Default: 1/18 of --decay_steps; lars: more for
+        batches above 16,384.
+      decay_steps: Step at which the decay of the learning rate ends; the run may end before or after it. Default: the
+        --train_steps of the run's first start.
+      decay: Decay of the learning rate: half a cosine; a parabola (polynomial); or steps, times 0.1 at 3/9, 6/9 and
+        8/9. Default: polynomial for lars, else cosine.
+      weight_decay: Weight decay applied to kernels: share of a kernel that a step subtracts, times the learning rate.
+        Default: 0.0001; adamw: 0.05, decoupled from the gradient.
+      trainer: What trains: TPUEstimator or tf.distribute. It writes the checkpoints, which the other one cannot read.
+        Default: the run's, else tpu_estimator if TensorFlow has it.
+      network: Network: cnn, resnet18, resnet50, or your own as package.module:function.
+      split: Split to evaluate on.
+      train_batch_size: Images per step, over all TPU cores.
+      eval_batch_size: Images per step of evaluation, over all TPU cores.
+      train_steps: Total number of training steps; may be changed when a run is resumed.
       steps_per_eval: Steps between evaluations.
       iterations_per_loop: Steps that a TPU runs before control returns to the host.
-      learning_rate: Peak learning rate.
-      warmup_steps: Steps until the peak of the learning rate.
-      decay_steps: Step at which the decay of the learning rate ends; train_steps may be more or less.
-      decay: One of optimizers.DECAYS.
-      optimizer: One of optimizers.OPTIMIZERS.
-      weight_decay: Coefficient of weight decay, applied to kernels; a step subtracts this share of a kernel, times the
-        learning rate.
+      optimizer: Optimizer; lars is for batches of thousands.
       label_smoothing: Share of the target that is spread evenly over all classes.
-      class_weights: One of CLASS_WEIGHTS: how the loss of an example is weighted by its class.
-      precision: Precision of the network's arithmetic, one of PRECISIONS; variables, batch normalisation, logits and
-        loss are always float32.
-      summary_steps: Steps between two points of TensorBoard's curves.
+      class_weights: Class weights in the loss; balanced gives larger weights to rare classes.
+      precision: Precision of the network's arithmetic; variables, batch normalisation, logits and loss are always
+        float32.
+      summary_steps: Steps between points of TensorBoard's curves.
       save_steps: Steps between checkpoints, in addition to one per minute; 0 for only one per minute.
       keep_exports: Number of exports to keep, of the last step and of the best evaluation each.
-      early_stop_metric: Metric that decides which evaluation is the best: one of metrics.watchable().
+      early_stop_metric: Metric of the best evaluation: accuracy, loss, mean_recall or top_5_accuracy.
       early_stop_patience: Number of evaluations in a row without a new best after which training stops; 0 for never.
-      loop: One of LOOPS: the training loop. It writes the checkpoints, which the other loop cannot read.
     """
 
     dataset: str
@@ -91,34 +94,36 @@ class TrainConfig:
     classes: tuple[str, ...]
     train_examples: int
     class_counts: tuple[int, ...]
-    network: str
     input: InputConfig
-    split: str
-    train_batch_size: int
-    eval_batch_size: int
-    train_steps: int
-    steps_per_eval: int
-    iterations_per_loop: int
     learning_rate: float
     warmup_steps: int
     decay_steps: int
-    decay: str = "cosine"
-    optimizer: str = "momentum"
-    weight_decay: float = 0.0
+    decay: Decay
+    weight_decay: float
+    trainer: TrainerName
+    network: str = "cnn"
+    split: str = "validation"
+    train_batch_size: int = 128
+    eval_batch_size: int = 128
+    train_steps: int = 1000
+    steps_per_eval: int = 500
+    iterations_per_loop: int = 100
+    optimizer: Optimizer = "momentum"
     label_smoothing: float = 0.0
-    class_weights: str = "equal"
-    precision: str = "float32"
+    class_weights: ClassWeights = "equal"
+    precision: Precision = "float32"
     summary_steps: int = 100
     save_steps: int = 0
     keep_exports: int = 2
     early_stop_metric: str = "accuracy"
     early_stop_patience: int = 0
-    loop: str = "estimator"
 
     def __post_init__(self) -> None:
+        from estimator_app.model.metrics import watchable
+        from estimator_app.model.networks import check_network
+
+        check_types(self)
         check_network(self.network)
-        for name, known in _CHOICES.items():
-            check_choice(name, getattr(self, name), known)
         check_choice("early_stop_metric", self.early_stop_metric, watchable(len(self.classes)))
         for least, names in ((1, _POSITIVE), (0, ("save_steps", "early_stop_patience"))):
             for name in names:
@@ -129,7 +134,7 @@ class TrainConfig:
                 raise ValueError(f"{name} must be in [0, 1), got {getattr(self, name)!r}")
         if self.class_weights == "balanced" and not sum(self.class_counts):
             raise ValueError(
-                f"class_weights='balanced' needs the manifest's counts, and that of {self.dataset!r} has none"
+                f"class_weights='balanced' needs class counts, and the manifest of {self.dataset!r} has none"
             )
         _ = self.schedule  # checks its fields
 
@@ -139,25 +144,28 @@ class TrainConfig:
 
         Args:
           manifest: Of the dataset; the mean and std of its training pixels are used.
-          options: Fields of TrainConfig and InputConfig, by name; other names are ignored. The value None means the
-            default. Defaults of learning_rate, weight_decay, decay and warmup_steps: those of the optimizer's recipe,
-            optimizers.Kind; of decay_steps: that of `earlier`, else train_steps; of loop: that of `earlier`, else
-            default_loop(); of image_size and crop_area: those of `earlier`, else those that fit the images:
-            tpu_input.config.fitting_input().
+          options: Fields of TrainConfig and InputConfig, by name, except those that follow from the dataset. The value
+            None means the default. Defaults of learning_rate, weight_decay, decay and warmup_steps: those of the
+            optimizer's recipe, schedule.RECIPES; of decay_steps: that of `earlier`, else train_steps; of trainer: that
+            of `earlier`, else default_trainer(); of image_size and crop_area: those of `earlier`, else those that fit
+            the images: tpu_input.config.fitting_input(); of dataset: the manifest's path.
           earlier: Config of the run that is resumed; None for a new run.
 
         Raises:
-          ValueError: An option is invalid.
+          ValueError: An option is invalid, or there is none of that name.
         """
+        from estimator_app.model.networks import find_network
+
         train = manifest.split("train")
-        of_input, of_run = _fields(InputConfig, options), _fields(cls, options)
-        find_network(of_run["network"])  # imports its module, which is safe as the user has named it
+        given = _given(options)
+        of_input = {name: value for name, value in given.items() if name in field_types(InputConfig)}
+        of_run = {name: value for name, value in given.items() if name not in of_input}
+        find_network(of_run.get("network", cls.network))  # imports its module, which is safe as the user has named it
         fitting = fitting_input(train)
         for name in fitting:
-            if of_input.get(name) is None:
-                of_input[name] = getattr(earlier.input, name) if earlier else fitting[name]
+            of_input.setdefault(name, getattr(earlier.input, name) if earlier else fitting[name])
         return cls(
-            **_completed(of_run, earlier),
+            **{"dataset": manifest.path} | _completed(of_run, earlier),
             fingerprint=manifest.fingerprint,
             classes=manifest.classes,
             train_examples=train.num_examples,
@@ -208,7 +216,7 @@ class TrainConfig:
           ValueError: The file is not a config, has another format version, or a field has a wrong type or range.
         """
         try:
-            fields = parse_json(text)
+            fields = json_fields.load(text)
             version = fields.pop("format_version")
             if version != FORMAT_VERSION:
                 raise ValueError(
@@ -219,8 +227,8 @@ class TrainConfig:
                 raise TypeError("versions must be texts")
             if not isinstance(fields.pop("command", ""), str):
                 raise TypeError("command must be a text")
-            fields["input"] = _typed(InputConfig, _tupled(fields["input"]))
-            config: TrainConfig = _typed(cls, _tupled(fields))
+            fields["input"] = from_fields(InputConfig, fields["input"])
+            config = from_fields(cls, fields)
             if not config.classes or len(config.class_counts) not in (0, len(config.classes)):
                 raise ValueError(f"{len(config.class_counts)} class_counts of {len(config.classes)} classes")
             if min(config.train_examples, *config.class_counts, 0) < 0:
@@ -287,59 +295,39 @@ def _mean_size(manifest: Manifest) -> str:
     return f"{train.height[1]:.0f} x {train.width[1]:.0f}"
 
 
-def _fields(kind: type[Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns those of `options` that are fields of the dataclass `kind`."""
-    names = {field.name for field in dataclasses.fields(kind)}
-    return {name: value for name, value in options.items() if name in names}
+def of_fields(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns those options, e.g. of a command, that are fields of TrainConfig or InputConfig."""
+    return {name: value for name, value in options.items() if name in _TYPES and name not in _DERIVED}
 
 
-def _completed(options: Mapping[str, Any], earlier: TrainConfig | None) -> dict[str, Any]:
-    """Returns the options of a run with the defaults filled in for those that are None."""
-    given = {name: value for name, value in options.items() if value is not None}
-    optimizer = given.get("optimizer", "momentum")
-    check_choice("optimizer", optimizer, OPTIMIZERS)
-    start = OPTIMIZERS[optimizer]
-    decay_steps = given.get("decay_steps", earlier.decay_steps if earlier else given["train_steps"])
+# Fields that are not options: they follow from the dataset, or hold the options of the input.
+_DERIVED = _OF_DATASET | {"fingerprint", "input"}
+_TYPES = field_types(InputConfig) | field_types(TrainConfig)
+
+
+def _given(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the options that are not None, after a check of names and types."""
+    for name in options:
+        if name not in _TYPES or name in _DERIVED:
+            raise ValueError(f"there is no option {name!r}{suggestion(name, _TYPES.keys() - _DERIVED)}")
+    return {name: checked(value, _TYPES[name], name) for name, value in options.items() if value is not None}
+
+
+def _completed(given: Mapping[str, Any], earlier: TrainConfig | None) -> dict[str, Any]:
+    """Returns the options of a run with the defaults filled in that depend on other options."""
+    optimizer, batch_size = (given.get(name, getattr(TrainConfig, name)) for name in ("optimizer", "train_batch_size"))
+    check_choice("optimizer", optimizer, RECIPES)
+    recipe = RECIPES[optimizer]
+    train_steps = given.get("train_steps", TrainConfig.train_steps)
+    decay_steps = given.get("decay_steps", earlier.decay_steps if earlier else train_steps)
     return {
-        "learning_rate": start.rate(given["train_batch_size"]),
-        "weight_decay": start.weight_decay,
+        "learning_rate": recipe.rate(batch_size),
+        "weight_decay": recipe.weight_decay,
         "decay_steps": decay_steps,
-        "decay": start.decay,
-        "warmup_steps": int(decay_steps * start.warmup_share(given["train_batch_size"])),
-        "loop": earlier.loop if earlier else default_loop(),
-    } | given
-
-
-def _tupled(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields with lists converted to tuples, which JSON does not have."""
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
-
-
-def _typed(kind: type[Any], fields: Mapping[str, Any]) -> Any:
-    """Returns an instance of the dataclass `kind` made of fields from a file.
-
-    Raises:
-      TypeError: A field is missing or unknown, or does not have its declared type.
-    """
-    for name, declared in get_type_hints(kind).items():
-        if name in fields and not _is(fields[name], declared):
-            raise TypeError(f"{name} must be {getattr(declared, '__name__', declared)}, got {fields[name]!r}")
-    return kind(**fields)
-
-
-def _is(value: Any, declared: Any) -> bool:
-    """Returns whether a value has the declared type; covers the types that TrainConfig and InputConfig use."""
-    origin, of = get_origin(declared), get_args(declared)
-    if origin is tuple:
-        types = of[:1] * len(value) if of[-1] is ... and isinstance(value, tuple) else of
-        return isinstance(value, tuple) and len(value) == len(types) and all(map(_is, value, types))
-    if origin in (Union, UnionType):
-        return any(_is(value, one) for one in of)
-    if origin is not None:  # a function, which a file cannot contain
-        return False
-    if declared is float:
-        return type(value) in (int, float)
-    return type(value) is declared
+        "decay": recipe.decay,
+        "warmup_steps": int(decay_steps * recipe.warmup_share(batch_size)),
+        "trainer": earlier.trainer if earlier else default_trainer(),
+    } | dict(given)
 
 
 def _flag(name: str) -> str:
@@ -354,6 +342,6 @@ def _flat(config: TrainConfig) -> dict[str, Any]:
     return {name: fields[name] for name in fields if name not in _MAY_CHANGE | _OF_DATASET | {"fingerprint"}}
 
 
-def default_loop() -> str:
-    """Returns the default loop of a new run: "estimator" if TensorFlow has TPUEstimator, else "strategy"."""
-    return "estimator" if has_estimator() else "strategy"
+def default_trainer() -> TrainerName:
+    """Returns the default trainer of a new run: "tpu_estimator" if TensorFlow has it, else "tf_distribute"."""
+    return "tpu_estimator" if has_estimator() else "tf_distribute"

@@ -6,10 +6,11 @@ EXPORT_DIR/1763596800     + shards ──evaluate_export()──────▶ 
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import tempfile
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -18,15 +19,76 @@ from estimator_app.config import TrainConfig
 from estimator_app.export import read_origin
 from estimator_app.model.losses import cross_entropy
 from estimator_app.model.metrics import Metrics, batch_sums, results
+from estimator_app.model_dir.run_files import read_named
 from estimator_app.runtime.host_memory import check_batch
 from estimator_app.runtime.record_errors import named
-from estimator_app.saved_model.classifier import Array, Classifier
-from estimator_app.trainers.registry import find_loop
+from estimator_app.runtime.tpu import Tpu
+from estimator_app.saved_model.classifier import Array, Classifier, load_classifier
+from estimator_app.saved_model.find import find_checkpoint
+from estimator_app.trainers.registry import find_trainer
 from tpu_input import InputConfig, Manifest
 from tpu_input.dataset_format.records import parse
+from tpu_input.datasets import as_manifest
 from tpu_input.pipeline.decoding import unread
 from tpu_input.pipeline.hosts import Host
 from tpu_input.pipeline.reading import plain, records
+
+
+class Evaluation(NamedTuple):
+    """Result of evaluate().
+
+    Attributes:
+      metrics: Metrics over every example of the split.
+      classes: Class names in label order.
+    """
+
+    metrics: Metrics
+    classes: tuple[str, ...]
+
+
+def evaluate(
+    model_dir: str | None = None,
+    export_dir: str | None = None,
+    *,
+    dataset: Manifest | str | None = None,
+    split: str | None = None,
+    eval_batch_size: int | None = None,
+    step: int | None = None,
+    checkpoint: str | None = None,
+    network: str | None = None,
+    tpu: Tpu | None = None,
+) -> Evaluation:
+    """Returns the metrics of a checkpoint or an export over every example of a split, each exactly once.
+
+    Args:
+      model_dir: Folder or URI of the training run, of which a checkpoint is evaluated.
+      export_dir: SavedModel to evaluate instead, or a folder of them, of which the newest is taken.
+      dataset: Manifest, folder or URI of a dataset with the run's classes; None for that of the run.
+      split: Split to read; None for that of the run.
+      eval_batch_size: Images per step; None for that of the run.
+      step: Step of a checkpoint in model_dir; None for the last.
+      checkpoint: Path of any checkpoint of the same network, instead of a step.
+      network: "package.module:function" of a run with a custom network, which is imported only if it is named.
+      tpu: The TPU; None runs on this machine.
+
+    Raises:
+      ValueError: There is no such run, checkpoint or export, or it does not fit the dataset.
+    """
+    if (model_dir is None) == (export_dir is None):
+        raise ValueError(f"evaluate needs model_dir or export_dir, got {'neither' if model_dir is None else 'both'}")
+    classifier = None if export_dir is None else load_classifier(export_dir)
+    config = read_origin(classifier.path)[0] if classifier else read_named(str(model_dir), network)
+    config = dataclasses.replace(
+        config,
+        split=config.split if split is None else split,
+        eval_batch_size=config.eval_batch_size if eval_batch_size is None else eval_batch_size,
+    )
+    manifest = as_manifest(config.dataset if dataset is None else dataset)
+    if classifier:
+        metrics = evaluate_export(classifier, manifest, config.split, config.eval_batch_size)
+        return Evaluation(metrics, classifier.classes)
+    found = find_checkpoint(str(model_dir), step, checkpoint)
+    return Evaluation(evaluate_checkpoint(config, manifest, found, tpu and tpu.connect()), config.classes)
 
 
 def evaluate_checkpoint(config: TrainConfig, manifest: Manifest, checkpoint: str, cluster: Any = None) -> Metrics:
@@ -44,10 +106,10 @@ def evaluate_checkpoint(config: TrainConfig, manifest: Manifest, checkpoint: str
     """
     if cluster is None:  # a TPU's hosts use their own memory, not this machine's
         check_batch("--eval_batch_size", config.eval_batch_size, config.input.image_size)
-    loop = find_loop(config.loop)
-    # Both loops write an event file per evaluation. In the model_dir, it would appear in TensorBoard's curves.
+    trainer = find_trainer(config.trainer)
+    # Both trainers write an event file per evaluation. In the model_dir, it would appear in TensorBoard's curves.
     with tempfile.TemporaryDirectory() as scratch:
-        return loop.evaluate(loop.make(config, scratch, cluster), manifest, config, checkpoint=checkpoint)
+        return trainer.evaluate(trainer.make(config, scratch, cluster), manifest, config, checkpoint=checkpoint)
 
 
 def evaluate_export(classifier: Classifier, manifest: Manifest, split: str, batch_size: int) -> Metrics:

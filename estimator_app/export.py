@@ -14,6 +14,7 @@ that has this file is complete.
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 from collections.abc import Mapping
 from typing import Any
@@ -23,11 +24,45 @@ import tensorflow as tf
 from estimator_app.config import TrainConfig
 from estimator_app.model_dir.checkpoints import latest_checkpoint, step_of
 from estimator_app.model_dir.exports import NUMBER, check_no_links
-from estimator_app.model_dir.run_files import CONFIG_NAME, METRICS_NAME, read_config
+from estimator_app.model_dir.run_files import CONFIG_NAME, METRICS_NAME, read_config, read_named
 from estimator_app.runtime import files
 from estimator_app.saved_model.assets import WARMUP_NAME, write_warmup
 from estimator_app.saved_model.classifier import CLASSES_NAME
-from estimator_app.trainers.registry import find_loop
+from estimator_app.saved_model.find import find_checkpoint
+from estimator_app.trainers.registry import find_trainer
+from tpu_input.dataset_format import json_fields
+
+
+def export(
+    model_dir: str,
+    export_dir: str | None = None,
+    *,
+    step: int | None = None,
+    checkpoint: str | None = None,
+    network: str | None = None,
+    export_to_tpu: bool = False,
+) -> str:
+    """Exports a checkpoint of a run, and returns the path of the new SavedModel.
+
+    Args:
+      model_dir: Folder or URI of the training run.
+      export_dir: Folder or URI for SavedModels; None for MODEL_DIR/export.
+      step: Step of a checkpoint in model_dir; None for the last.
+      checkpoint: Path of any checkpoint of the same network, instead of a step.
+      network: "package.module:function" of a run with a custom network, which is imported only if it is named.
+      export_to_tpu: Add a graph for serving on a TPU, tagged "serve" and "tpu".
+
+    Raises:
+      ValueError: There is no such run or checkpoint, or the export would be written through a symbolic link.
+    """
+    if export_dir is None and os.path.islink(f"{model_dir}/export"):
+        raise ValueError(
+            f"{model_dir!r} holds a symbolic link, 'export', through which the export would be written elsewhere; "
+            "remove it, or name the folder for exports with --export_dir"
+        )
+    config = read_named(model_dir, network)
+    found = find_checkpoint(model_dir, step, checkpoint)
+    return export_model(config, model_dir, export_dir or f"{model_dir}/export", found, export_to_tpu=export_to_tpu)
 
 
 def export_model(
@@ -51,8 +86,8 @@ def export_model(
       export_to_tpu: Add a second MetaGraph, tagged "serve" and "tpu", whose network runs on a TPU.
 
     Raises:
-      ValueError: The checkpoint is of another network, the run's loop cannot export to a TPU, or `export_dir` holds a
-        link through which exports would be written elsewhere.
+      ValueError: The checkpoint is of another network, the run's trainer cannot export to a TPU, or `export_dir` holds
+        a link through which exports would be written elsewhere.
     """
     check_no_links(export_dir)
     checkpoint = checkpoint or latest_checkpoint(model_dir)
@@ -64,7 +99,7 @@ def export_model(
             METRICS_NAME: _write(scratch, METRICS_NAME, _origin(str(checkpoint), metrics)),
             WARMUP_NAME: f"{scratch}/{WARMUP_NAME}",
         }
-        save = find_loop(config.loop).save
+        save = find_trainer(config.trainer).save
         if not files.is_in_bucket(export_dir):
             return save(config, str(checkpoint), export_dir, classes_file, extra, export_to_tpu)
         made = save(config, str(checkpoint), f"{scratch}/export", classes_file, extra, export_to_tpu)
@@ -92,7 +127,7 @@ def read_origin(path: str) -> tuple[TrainConfig, int]:
     """
     files.check_plain(path, whole=True)
     try:
-        step = files.parse_json(files.read_text(f"{path}/assets.extra/{METRICS_NAME}"))["step"]
+        step = json_fields.load(files.read_text(f"{path}/assets.extra/{METRICS_NAME}"))["step"]
         if type(step) is not int or step < 0:
             raise ValueError(f"step {step!r} is no number of steps")
         return read_config(f"{path}/assets.extra"), step

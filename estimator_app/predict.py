@@ -27,7 +27,7 @@ import tensorflow as tf
 from PIL import Image
 
 from estimator_app.runtime.files import is_in_bucket, reason
-from estimator_app.saved_model.classifier import Array, Classifier
+from estimator_app.saved_model.classifier import Array, Classifier, load_classifier
 from tpu_input.command_line import to_json
 from tpu_input.dataset_format import color_profiles
 from tpu_input.dataset_format.decode_limits import MAX_PIXELS, too_large, too_many_bytes, too_slow
@@ -69,14 +69,14 @@ class Prediction:
 
 
 def predict(
-    classifier: Classifier, files: Iterable[str], batch_size: int, top: int
+    classifier: Classifier | str, files: Iterable[str], batch_size: int = 32, top: int = 1
 ) -> Iterator[Prediction | tuple[str, str]]:
     """Yields a Prediction for each file, in order; or (file, reason) for a file that is unreadable or not an image.
 
     Only one batch at a time is in memory.
 
     Args:
-      classifier: From load_classifier().
+      classifier: From load_classifier(), or the path that it takes.
       files: Paths or URIs.
       batch_size: Files per batch.
       top: Number of most likely classes to return per file.
@@ -87,6 +87,8 @@ def predict(
     for name, value in (("batch_size", batch_size), ("top", top)):
         if value < 1:
             raise ValueError(f"{name} must be at least 1, got {value!r}")
+    if isinstance(classifier, str):
+        classifier = load_classifier(classifier)
     paths = iter(files)
     with ThreadPoolExecutor(_READERS) as readers:
         while batch := list(itertools.islice(paths, batch_size)):

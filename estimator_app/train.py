@@ -19,7 +19,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from estimator_app.config import TrainConfig
+from estimator_app.config import TrainConfig, chosen_input, surprises
 from estimator_app.export import copy_export, export_model, read_origin
 from estimator_app.model.metrics import Metrics
 from estimator_app.model_dir.checkpoints import latest_step
@@ -35,15 +35,23 @@ from estimator_app.model_dir.exports import (
 from estimator_app.model_dir.history import Row, best, is_stale, read_history, with_row, write_history
 from estimator_app.model_dir.lock import claim_lock, locked
 from estimator_app.model_dir.plots import write_inputs, write_pictures
-from estimator_app.model_dir.run_files import Finished, check_free, read_finished, write_finished, write_run_config
+from estimator_app.model_dir.run_files import (
+    Finished,
+    begun,
+    check_free,
+    read_finished,
+    write_finished,
+    write_run_config,
+)
 from estimator_app.runtime import files
 from estimator_app.runtime.host_memory import check_batch
 from estimator_app.runtime.tpu import Tpu
 from estimator_app.trainers.checks import num_examples
 from estimator_app.trainers.interruption import Stopped, no_recovery_in_place, retry_while_unavailable
 from estimator_app.trainers.progress import TimeLeft
-from estimator_app.trainers.registry import Loop, find_loop
+from estimator_app.trainers.registry import Trainer, find_trainer
 from tpu_input import Manifest, read_manifest
+from tpu_input.datasets import as_manifest
 from tpu_input.pipeline.caching import cache_bytes, check_memory
 from tpu_input.pipeline.hosts import Host
 
@@ -58,7 +66,7 @@ _DRAW_SECONDS = 60.0
 class _Run:
     """The arguments of run(), and what is derived from them."""
 
-    loop: Loop
+    trainer: Trainer
     manifest: Manifest
     config: TrainConfig
     model_dir: str
@@ -101,6 +109,51 @@ class _Run:
         return [row for row in self.rows() if row.split == self.config.split]
 
 
+def train(
+    dataset: Manifest | str,
+    model_dir: str,
+    export_dir: str | None = None,
+    tpu: Tpu | None = None,
+    report: Report = print,
+    stop: threading.Event | None = None,
+    command: str = "",
+    **options: Any,
+) -> Finished:
+    """Trains, evaluates and exports, as the command `train` does; resumes the run if model_dir holds one.
+
+    Args:
+      dataset: Manifest of the dataset, or its folder or URI.
+      model_dir: Folder or URI for checkpoints and all files that model_dir/run_files.py lists.
+      export_dir: Folder or URI for SavedModels; None for MODEL_DIR/export.
+      tpu: The TPU; None runs on this machine.
+      report: Called with each line of progress.
+      stop: Event; when it is set, the run ends after the current step, with a checkpoint.
+      command: Command line of the user, stored in config.json.
+      options: Fields of TrainConfig and of tpu_input.InputConfig by name, as TrainConfig.of() takes them:
+        train_steps=5000, image_size=224.
+
+    Raises:
+      ValueError: An option is invalid, or as run().
+      OSError: A folder cannot be written.
+      Stopped: `stop` was set.
+      Moved: The TPU was lost and is back at another address; a new process can resume the run.
+    """
+    manifest, earlier = as_manifest(dataset), begun(model_dir)
+    config = TrainConfig.of(manifest, options, earlier)
+    if config.train_steps > config.decay_steps:
+        report(f"note: the learning rate has fallen by step {config.decay_steps} (decay_steps), and stays there")
+    chosen = "" if earlier else chosen_input(config, options, manifest)
+    notes = [chosen] * bool(chosen) + [f"note: {surprise}" for surprise in surprises(config, manifest)]
+
+    def report_with_notes(line: str) -> None:
+        """Reports a line; after the first one, which says that training begins, reports the notes on its input."""
+        report(line)
+        while notes:
+            report(notes.pop(0))
+
+    return run(manifest, config, model_dir, export_dir or f"{model_dir}/export", tpu, report_with_notes, stop, command)
+
+
 def run(
     manifest: Manifest,
     config: TrainConfig,
@@ -138,7 +191,7 @@ def run(
     if not tpu:
         check_batch("--train_batch_size", config.train_batch_size, config.input.image_size)
         check_batch("--eval_batch_size", config.eval_batch_size, config.input.image_size)
-    run = _Run(find_loop(config.loop), manifest, config, model_dir, export_dir, report, stop or threading.Event())
+    run = _Run(find_trainer(config.trainer), manifest, config, model_dir, export_dir, report, stop or threading.Event())
     check_free(model_dir)
     check_no_links(export_dir)
     files.make_folder(model_dir)
@@ -193,7 +246,7 @@ def _completed_run(run: _Run) -> Finished | None:
 
 def _wait_and_go_on(run: _Run, tpu: Tpu | None) -> Finished:
     """Completes the run; when the TPU is lost, retries from the last checkpoint."""
-    with no_recovery_in_place() if run.config.loop == "estimator" else contextlib.nullcontext():
+    with no_recovery_in_place() if run.config.trainer == "tpu_estimator" else contextlib.nullcontext():
         if tpu is None:
             return _train_to_end(run, None)
         return retry_while_unavailable(
@@ -209,7 +262,7 @@ def _train_to_end(run: _Run, tpu: Tpu | None) -> Finished:
     """
     if run.stop.is_set():
         raise Stopped
-    trainer, step = run.loop.make(run.config, run.model_dir, tpu and tpu.connect()), latest_step(run.model_dir)
+    state, step = run.trainer.make(run.config, run.model_dir, tpu and tpu.connect()), latest_step(run.model_dir)
     if not _is_over(step, run):
         _announce(run, step)
     trained: dict[str, float] = {}
@@ -218,13 +271,13 @@ def _train_to_end(run: _Run, tpu: Tpu | None) -> Finished:
     while not _is_over(step, run) or not _is_evaluated(step, run):
         run.check_alone()
         if step and not _is_evaluated(step, run) and (step % run.config.steps_per_eval == 0 or _is_over(step, run)):
-            _evaluate_and_keep(run, trainer, trained)
+            _evaluate_and_keep(run, state, trained)
             if time.monotonic() - drawn >= _DRAW_SECONDS:
                 _draw(run)
                 drawn = time.monotonic()
         else:
             next_step = next_stop(step, run.config.steps_per_eval, run.config.train_steps)
-            trained = run.loop.train(trainer, run.manifest, run.config, step, next_step, run.stop, left)
+            trained = run.trainer.train(state, run.manifest, run.config, step, next_step, run.stop, left)
             step = next_step
     run.check_alone()
     return _finish(run, step)
@@ -264,11 +317,11 @@ def next_stop(step: int, steps_per_eval: int, train_steps: int) -> int:
     return min((step // steps_per_eval + 1) * steps_per_eval, train_steps)
 
 
-def _evaluate_and_keep(run: _Run, trainer: Any, trained: dict[str, float]) -> None:
+def _evaluate_and_keep(run: _Run, state: Any, trained: dict[str, float]) -> None:
     """Evaluates the last checkpoint and exports it if it is the best; the row of history.csv is written after both."""
     config, began = run.config, time.monotonic()
     run.check_dataset()
-    metrics = run.loop.evaluate(trainer, run.manifest, config, run.stop)
+    metrics = run.trainer.evaluate(state, run.manifest, config, run.stop)
     run.check_dataset()  # checked again, so that no result of a changed dataset is written or exported
     rate = float(config.schedule.learning_rate(metrics.step - 1.0))
     more = {"learning_rate": rate, **trained, "eval_seconds": time.monotonic() - began}

@@ -1,13 +1,13 @@
 """Input pipelines for TPUs, which read shards and return batches of fixed shape.
 
-The names below are imported lazily, on first use (PEP 562), so that `import tpu_input.dataset_format.records` does not
-import TensorFlow.
+The names below are imported on first use, so that `import tpu_input.dataset_format.records` does not import TensorFlow.
 """
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from tpu_input.command_line.public_names import publish
 
 if TYPE_CHECKING:
     from tpu_input.config import InputConfig
@@ -19,24 +19,6 @@ if TYPE_CHECKING:
     from tpu_input.predict import make_predict_input_fn, make_serving_input_receiver_fn
     from tpu_input.record_source import RecordSource
     from tpu_input.train import make_train_input_fn
-
-_HOMES = {
-    "InputConfig": "tpu_input.config",
-    "Manifest": "tpu_input.dataset_format.records",
-    "RecordSource": "tpu_input.record_source",
-    "RecordSpec": "tpu_input.dataset_format.records",
-    "as_numpy": "tpu_input.interop",
-    "eval_steps": "tpu_input.evaluate",
-    "find_undecodable": "tpu_input.datasets",
-    "from_infeed": "tpu_input.pipeline.device",
-    "make_eval_input_fn": "tpu_input.evaluate",
-    "make_predict_input_fn": "tpu_input.predict",
-    "make_serving_input_receiver_fn": "tpu_input.predict",
-    "make_train_input_fn": "tpu_input.train",
-    "manifest_from_shards": "tpu_input.datasets",
-    "params_from_context": "tpu_input.interop",
-    "read_manifest": "tpu_input.datasets",
-}
 
 __all__ = [
     "InputConfig",
@@ -56,8 +38,23 @@ __all__ = [
     "read_manifest",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'tpu_input' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+publish(
+    __name__,
+    {
+        "InputConfig": "tpu_input.config",
+        "Manifest": "tpu_input.dataset_format.records",
+        "RecordSource": "tpu_input.record_source",
+        "RecordSpec": "tpu_input.dataset_format.records",
+        "as_numpy": "tpu_input.interop",
+        "eval_steps": "tpu_input.evaluate",
+        "find_undecodable": "tpu_input.datasets",
+        "from_infeed": "tpu_input.pipeline.device",
+        "make_eval_input_fn": "tpu_input.evaluate",
+        "make_predict_input_fn": "tpu_input.predict",
+        "make_serving_input_receiver_fn": "tpu_input.predict",
+        "make_train_input_fn": "tpu_input.train",
+        "manifest_from_shards": "tpu_input.datasets",
+        "params_from_context": "tpu_input.interop",
+        "read_manifest": "tpu_input.datasets",
+    },
+)

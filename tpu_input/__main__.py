@@ -15,8 +15,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from tpu_input.command_line import Parser, Unread, exit_code, print_error, print_line, sigterm_raises, to_json, unread
+from tpu_input.command_line.dataclass_options import Flag, add_flags
 from tpu_input.command_line.jpeg2tpu import add_command
-from tpu_input.config import CACHES, DTYPES, LAYOUTS, InputConfig, check_service, fitting_input
+from tpu_input.config import InputConfig, check_service, fitting_input
 from tpu_input.dataset_format.manifest import Split
 from tpu_input.pipeline import gcs_filesystem
 
@@ -88,28 +89,18 @@ def _service_commands(commands: Any) -> None:
 
 
 def _config_flags(flag: Any) -> None:
-    flag("--image_size", type=int, help="height and width in pixels (default: as train: the images' own, at most 224)")
-    flag("--dtype", choices=DTYPES, default="uint8", help="dtype of pixels sent to the TPU (default: %(default)s)")
-    flag("--layout", choices=(*LAYOUTS, "auto"), default="NHWC", help="axis order of batches (default: %(default)s)")
     flag("--augment", choices=_AUGMENTS, default="none", help="function of tpu_input.augment (default: %(default)s)")
-    flag("--echo", type=int, default=1, help="crops per decoded image, i.e. data echoing (default: %(default)s)")
-    flag(
-        "--cache",
-        choices=[name or "none" for name in CACHES],
-        default="none",
-        help="what to keep in memory (default: %(default)s)",
+    add_flags(
+        flag,
+        InputConfig,
+        ("image_size", *_AS_GIVEN),
+        image_size=Flag(default="as train: the images' own, at most 224"),
+        deterministic=Flag(help="yield records as they arrive, in an order that varies"),
     )
-    flag(
-        "--no_deterministic",
-        dest="deterministic",
-        action="store_false",
-        help="yield records as they arrive, in an order that varies",
-    )
-    for name, words in (
-        ("parallel_shards", "number of shards read at the same time"),
-        ("shuffle_records", "number of records in the shuffle buffer, whose memory is measured"),
-    ):
-        flag(f"--{name}", type=int, default=getattr(InputConfig, name), help=f"{words} (default: %(default)s)")
+
+
+# Fields of InputConfig whose flags have the same default.
+_AS_GIVEN = ("dtype", "layout", "echo", "cache", "deterministic", "parallel_shards", "shuffle_records")
 
 
 def _idx(flags: argparse.Namespace) -> int:
@@ -164,14 +155,12 @@ def _say(line: str) -> None:
 def _config(flags: argparse.Namespace, split: Split) -> InputConfig:
     from tpu_input import augment
 
-    as_given = ("dtype", "layout", "echo", "deterministic", "parallel_shards", "shuffle_records")
     fitting = fitting_input(split)
     return InputConfig(
         fitting["image_size"] if flags.image_size is None else flags.image_size,
         crop_area=fitting["crop_area"],
         augment=None if flags.augment == "none" else getattr(augment, flags.augment)(),
-        cache=None if flags.cache == "none" else flags.cache,
-        **{name: getattr(flags, name) for name in as_given},
+        **{name: getattr(flags, name) for name in _AS_GIVEN},
     )
 
 

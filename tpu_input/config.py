@@ -5,14 +5,16 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, get_args
 
+from tpu_input.command_line.dataclass_options import check_types
 from tpu_input.dataset_format.manifest import Split
 
-DTYPES = ("uint8", "bfloat16", "float32")
-LAYOUTS = ("NHWC", "HWCN", "HWNC")
-CACHES = (None, "records", "decoded")
-ON_CORRUPT = ("error", "skip")
+Dtype = Literal["uint8", "bfloat16", "float32"]
+Layout = Literal["NHWC", "HWCN", "HWNC", "auto"]
+Cache = Literal["records", "decoded"]
+OnCorrupt = Literal["error", "skip"]
+LAYOUTS = tuple(layout for layout in get_args(Layout) if layout != "auto")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,8 +62,8 @@ class InputConfig:
     """
 
     image_size: int
-    dtype: str = "uint8"
-    layout: str = "NHWC"
+    dtype: Dtype = "uint8"
+    layout: Layout = "NHWC"
     mean: tuple[float, float, float] = (123.675, 116.28, 103.53)
     std: tuple[float, float, float] = (58.395, 57.12, 57.375)
     crop_area: tuple[float, float] = (0.08, 1.0)
@@ -71,28 +73,21 @@ class InputConfig:
     shuffle_records: int = 16384
     parallel_shards: int = 16
     seed: int = 0
-    on_corrupt: str = "error"
+    on_corrupt: OnCorrupt = "error"
     max_corrupt: int = 100
     shuffle_bytes: int = 2_000_000_000
     deterministic: bool = True
     augment: Callable[[Any, Any], Any] | None = None
     echo: int = 1
-    cache: str | None = None
+    cache: Cache | None = None
     service: str | None = None
     service_job: str = "train"
 
     def __post_init__(self) -> None:
+        check_types(self)
         for name in ("image_size", "shuffle_records", "parallel_shards", "shuffle_bytes", "echo"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)!r}")
-        for name, known in (
-            ("dtype", DTYPES),
-            ("layout", (*LAYOUTS, "auto")),
-            ("on_corrupt", ON_CORRUPT),
-            ("cache", CACHES),
-        ):
-            if getattr(self, name) not in known:
-                raise ValueError(f"{name} must be one of {', '.join(map(str, known))}, got {getattr(self, name)!r}")
         if self.max_corrupt < 0:
             raise ValueError(f"max_corrupt must be non-negative, got {self.max_corrupt!r}")
         for name, largest in (("crop_area", 1.0), ("crop_aspect", 1000.0)):
@@ -117,6 +112,16 @@ class InputConfig:
             )
         if self.cache:
             raise ValueError(f"service has no cache, as its workers take other shards each epoch; got {self.cache!r}")
+
+
+def check_config(config: object) -> None:
+    """Checks the argument `config` of the factories of input_fns.
+
+    Raises:
+      ValueError: It is no InputConfig.
+    """
+    if not isinstance(config, InputConfig):
+        raise ValueError(f"config must be an InputConfig, e.g. InputConfig(image_size=224), got {config!r}")
 
 
 LARGEST_DEFAULT_SIZE = 224  # pixels; size in ImageNet's recipes, whose smallest crop covers 0.08 of an image

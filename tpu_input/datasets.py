@@ -46,6 +46,19 @@ _HEADER = struct.Struct("<QI")
 _THREADS = 16  # which mostly wait for storage
 
 
+def as_manifest(dataset: Manifest | str | os.PathLike[str]) -> Manifest:
+    """Returns a manifest as it is, and reads that of a dataset given by its folder or URI.
+
+    Raises:
+      ValueError: It is neither, or there is no dataset.
+    """
+    if isinstance(dataset, Manifest):
+        return dataset
+    if isinstance(dataset, (str, os.PathLike)):
+        return read_manifest(os.fspath(dataset))
+    raise ValueError(f"a dataset is a Manifest from read_manifest(), or a path or URI, got {dataset!r}")
+
+
 def manifest_from_shards(
     pattern: str | Mapping[str, str], record: RecordSpec | None = None, classes: int | Sequence[str] = 1000
 ) -> Manifest:
@@ -227,7 +240,7 @@ _SIZE = re.compile(r"size (\d+)")
 _MOST_OTHER_FEATURES = 1 << 16  # largest size of a record without its image, in bytes; this package's have some 500
 
 
-def find_undecodable(manifest: Manifest, split: str, message: str) -> str | None:
+def find_undecodable(dataset: Manifest | str, split: str, message: str) -> str | None:
     """Returns "record N of 'SHARD'" for the record that TensorFlow's parser or decoder rejected; None if none is found.
 
     For an error of the decoder, it reads the lengths of all records up to the rejected one, and decodes the few whose
@@ -235,13 +248,14 @@ def find_undecodable(manifest: Manifest, split: str, message: str) -> str | None
     records up to the rejected one.
 
     Args:
-      manifest: The dataset.
+      dataset: Manifest of the dataset, or its folder or URI.
       split: Name of the split to search.
       message: Message of the tf.errors.InvalidArgumentError that stopped a run.
 
     Raises:
       ValueError: There is no such split, or a shard is truncated.
     """
+    manifest = as_manifest(dataset)
     parsing = bool(_UNPARSED.search(message))
     if not parsing and not _UNDECODED.search(message):
         return None

@@ -15,38 +15,42 @@ from typing import Any
 
 import tensorflow as tf
 
-from tpu_input.config import InputConfig
+from tpu_input.config import InputConfig, check_config
 from tpu_input.dataset_format.records import Manifest
+from tpu_input.datasets import as_manifest
 from tpu_input.pipeline.decoding import decode_records
 from tpu_input.pipeline.device import to_batches
-from tpu_input.pipeline.hosts import Host
+from tpu_input.pipeline.hosts import Host, check_params
 from tpu_input.pipeline.images import decode_for_evaluation
 from tpu_input.pipeline.reading import records
 from tpu_input.train import InputFn
 
 
-def make_eval_input_fn(manifest: Manifest, config: InputConfig, split: str = "validation") -> InputFn:
+def make_eval_input_fn(dataset: Manifest | str, config: InputConfig, split: str = "validation") -> InputFn:
     """Returns input_fn(params) -> Dataset of ({"image", "weight"}, label), to be evaluated for eval_steps() steps.
 
     Shapes and dtypes are as in make_train_input_fn. "weight" is 1 for each of the split's examples, which come in the
     same order every time, and 0 for corrupt records that are skipped and for the endless padding at the end.
 
     Args:
-      manifest: The dataset.
+      dataset: Manifest of the dataset, or its folder or URI.
       config: Size, dtype, layout.
       split: Name of the split.
 
     Raises:
       ValueError: There is no such split.
     """
+    manifest = as_manifest(dataset)
+    check_config(config)
     manifest.split(split)
     input_config = dataclasses.replace(config, deterministic=True, echo=1, service=None)
 
     def input_fn(params: Mapping[str, Any], config: Any = None) -> tf.data.Dataset:
+        batch_size = check_params(params)
         host = Host.from_params(params, config)
         dataset = records(manifest, split, host, input_config, order=None).enumerate()
         dataset = decode_records(dataset, manifest, input_config, crop, 2**62, black())
-        return to_batches(dataset.concatenate(padding()), params["batch_size"], input_config, host)
+        return to_batches(dataset.concatenate(padding()), batch_size, input_config, host)
 
     def crop(encoded: tf.Tensor, _: tf.Tensor, looked: bool) -> tf.Tensor:
         return decode_for_evaluation(encoded, input_config, manifest.record, looked)
@@ -63,11 +67,11 @@ def make_eval_input_fn(manifest: Manifest, config: InputConfig, split: str = "va
     return input_fn
 
 
-def eval_steps(manifest: Manifest, split: str, eval_batch_size: int, num_hosts: int = 1) -> int:
+def eval_steps(dataset: Manifest | str, split: str, eval_batch_size: int, num_hosts: int = 1) -> int:
     """Returns the number of steps that evaluate every example of a split: as many as the host with most examples needs.
 
     Args:
-      manifest: The dataset.
+      dataset: Manifest of the dataset, or its folder or URI.
       split: Name of the split.
       eval_batch_size: Global batch size.
       num_hosts: Input hosts, each of which feeds an equal part of the batch.
@@ -77,6 +81,6 @@ def eval_steps(manifest: Manifest, split: str, eval_batch_size: int, num_hosts: 
     """
     if eval_batch_size < 1 or eval_batch_size % num_hosts:
         raise ValueError(f"eval_batch_size must be a positive multiple of {num_hosts} hosts, got {eval_batch_size}")
-    shards = manifest.split(split).shards
+    shards = as_manifest(dataset).split(split).shards
     most = max(Host(index, num_hosts).num_examples(shards) for index in range(num_hosts))
     return -(-most // (eval_batch_size // num_hosts))

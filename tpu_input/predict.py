@@ -12,7 +12,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tpu_input.config import InputConfig
+from tpu_input.config import InputConfig, check_config
+from tpu_input.pipeline.hosts import check_params
 from tpu_input.pipeline.images import decode_for_evaluation
 from tpu_input.pipeline.reading import plain
 from tpu_input.train import InputFn
@@ -32,6 +33,9 @@ def make_predict_input_fn(files: Sequence[str], config: InputConfig) -> InputFn:
     Raises:
       ValueError: There are no files.
     """
+    check_config(config)
+    if isinstance(files, str):
+        raise ValueError(f"files must be a sequence of paths, got the text {files!r}")
     if not files:
         raise ValueError("files is empty; give at least one image")
     input_config = config
@@ -52,9 +56,10 @@ def make_predict_input_fn(files: Sequence[str], config: InputConfig) -> InputFn:
         return decode_for_evaluation(encoded, input_config)
 
     def input_fn(params: Mapping[str, Any], config: Any = None) -> tf.data.Dataset:
+        batch_size = check_params(params)
         dataset = tf.data.Dataset.from_tensor_slices(list(map(str, files)))
         dataset = dataset.map(decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-        return dataset.batch(params["batch_size"]).prefetch(tf.data.AUTOTUNE)
+        return dataset.batch(batch_size).prefetch(tf.data.AUTOTUNE)
 
     return input_fn
 

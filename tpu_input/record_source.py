@@ -98,12 +98,22 @@ class RecordSource:
     per record) and, within a process, the connections to the bucket.
     """
 
-    def __init__(self, manifest: Manifest, split: str) -> None:
+    def __init__(self, dataset: Manifest | str, split: str) -> None:
         """Reads the index.
+
+        Args:
+          dataset: Manifest of the dataset; or its folder or URI, to read which TensorFlow is imported.
+          split: Name of the split.
 
         Raises:
           ValueError: There is no such split, or no index.
         """
+        if isinstance(dataset, Manifest):
+            manifest = dataset
+        else:
+            from tpu_input.datasets import as_manifest
+
+            manifest = as_manifest(dataset)
         shards = manifest.split(split).shards
         with ThreadPoolExecutor(_IN_FLIGHT) as pool:
             positions = list(pool.map(lambda shard: read_positions(manifest, shard), shards))

@@ -15,12 +15,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from tpu_input.config import InputConfig
+from tpu_input.config import InputConfig, check_config
 from tpu_input.dataset_format.records import Manifest
+from tpu_input.datasets import as_manifest
 from tpu_input.pipeline.caching import cache_bytes, check_memory
 from tpu_input.pipeline.decoding import PARALLEL_DECODES, decode_records
 from tpu_input.pipeline.device import PREFETCHED_STEPS, to_batches
-from tpu_input.pipeline.hosts import Host
+from tpu_input.pipeline.hosts import Host, check_params
 from tpu_input.pipeline.images import decode_for_training, decode_whole
 from tpu_input.pipeline.reading import plain, records
 from tpu_input.pipeline.shuffling import shuffled_kept, shuffled_records
@@ -29,7 +30,9 @@ from tpu_input.service import served, visited_records
 InputFn = Callable[..., tf.data.Dataset]
 
 
-def make_train_input_fn(manifest: Manifest, config: InputConfig, split: str = "train", start_step: int = 0) -> InputFn:
+def make_train_input_fn(
+    dataset: Manifest | str, config: InputConfig, split: str = "train", start_step: int = 0
+) -> InputFn:
     """Returns input_fn(params) -> endless Dataset of ({"image", "weight"}, label).
 
     "image" is [batch_size, image_size, image_size, 3] of config.dtype with its axes in the order of config.layout,
@@ -38,7 +41,7 @@ def make_train_input_fn(manifest: Manifest, config: InputConfig, split: str = "t
     share.
 
     Args:
-      manifest: The dataset.
+      dataset: Manifest of the dataset, or its folder or URI.
       config: Size, dtype, layout, augmentation, seed.
       split: Name of the split.
       start_step: Global step to begin at; the examples of earlier steps are skipped without decoding them.
@@ -46,12 +49,15 @@ def make_train_input_fn(manifest: Manifest, config: InputConfig, split: str = "t
     Raises:
       ValueError: There is no such split.
     """
+    manifest = as_manifest(dataset)
+    check_config(config)
     manifest.split(split)
 
     input_config = config
 
     def input_fn(params: Mapping[str, Any], config: Any = None) -> tf.data.Dataset:
-        host, batch_size = Host.from_params(params, config), params["batch_size"]
+        batch_size = check_params(params)
+        host = Host.from_params(params, config)
         first_batch = start_step * host.batches_per_step
         start, echoes = first_batch // input_config.echo * batch_size, first_batch % input_config.echo
         served_to = host

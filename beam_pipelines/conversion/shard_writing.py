@@ -182,7 +182,10 @@ def write_shards(shards: list[str], folder: WorkingFolder, options: ConvertOptio
             with progress.shown(num_inputs):
                 _wait(written, counts)
         except BrokenProcessPool:
-            raise OSError("a process that wrote shards was killed, for want of memory perhaps") from None
+            raise OSError(
+                "a process that writes shards has ended: it was killed, perhaps because memory ran out, or the script "
+                'that calls convert does not do so below `if __name__ == "__main__":`'
+            ) from None
         except KeyboardInterrupt:
             for (
                 process

@@ -21,6 +21,7 @@ from typing import NamedTuple
 import jinja2
 import numpy as np
 
+from beam_pipelines import storage
 from beam_pipelines.conversion.output import REPORT_NAME, complete_manifest, create
 from beam_pipelines.report import charts
 from beam_pipelines.report.examples import Example, read_examples
@@ -59,7 +60,8 @@ def write_report(dataset: str, sources: Sequence[str] = ()) -> str:
     Raises:
       ValueError: There is no complete dataset, or its index is damaged.
     """
-    manifest = complete_manifest(dataset)
+    manifest = complete_manifest(storage.absolute(dataset))
+    sources = list(map(storage.absolute, sources))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of Pillow, about odd metadata in rejected inputs
         page = render(manifest, sources)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
@@ -19,6 +19,19 @@ _MEANT_FOR_USERS = re.compile(
     r"^(?:\w+\.)*(ValueError|OSError|\w*IOError|PermissionError|FileExistsError|Unavailable|Changed|\w*DirectoryError|FileNotFoundError|RetryError|NotFound|"
     r"Forbidden|Unauthorized|\w*CredentialsError|RefreshError|TransportError|HttpError): (.*)$"
 )
+
+_LOCAL_RUNNER = "FnApiRunner"  # DirectRunner would first try to download another runner
+
+
+def options_of(runner: str | None = None, flags: Sequence[str] = ()) -> PipelineOptions:
+    """Returns the options of a Beam runner; None is Beam's local one.
+
+    Args:
+      runner: Name of the runner.
+      flags: Its other flags.
+    """
+    return PipelineOptions([f"--runner={runner or _LOCAL_RUNNER}", *flags])
+
 
 # Messages of runners that submit a job to an engine, for a failed job.
 _FAILED_JOB = re.compile(r"(?:failed in state \w+|pipeline failed\. State: \w+, Error):\s*(.*)")

@@ -23,7 +23,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from estimator_app.runtime.choices import check_choice
+from tpu_input.command_line.dataclass_options import check_choice
 
 layers = tf.keras.layers
 

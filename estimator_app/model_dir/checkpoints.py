@@ -3,7 +3,7 @@
     MODEL_DIR/checkpoint                            names the latest one: latest_checkpoint()
     MODEL_DIR/model.ckpt-STEP.index, .data-…        one checkpoint: damage(), newest_whole()
 
-Both training loops name their checkpoints model.ckpt-STEP. Checkpoints of Estimator store variables by their names in
+Both trainers name their checkpoints model.ckpt-STEP. Checkpoints of Estimator store variables by their names in
 the graph, those of tf.distribute by their path in the trainer's object graph. A model_dir may come from an untrusted
 source: TensorFlow would load, and later delete, whatever the file `checkpoint` names, so the file is validated first.
 """
@@ -85,7 +85,7 @@ def steps(model_dir: str) -> list[int]:
 
 
 def step_of(path: str) -> int:
-    """Returns the global step that is stored in a checkpoint of either training loop.
+    """Returns the global step that is stored in a checkpoint of either trainer.
 
     Raises:
       DamagedCheckpoint: It cannot be read.

@@ -16,6 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from estimator_app.runtime import files
+from tpu_input.dataset_format import json_fields
 
 EXPORTS_NAME = "exports.json"
 KINDS = ("last", "best")
@@ -105,7 +106,7 @@ def read_exports(model_dir: str) -> dict[str, list[dict[str, Any]]]:
     """
     path = f"{model_dir}/{EXPORTS_NAME}"
     try:
-        found = files.parse_json(files.read_text(path))
+        found = json_fields.load(files.read_text(path))
         if not isinstance(found, dict) or not found.keys() <= {*KINDS}:
             raise ValueError(f"it needs {' and '.join(map(repr, KINDS))}")
         return {kind: [_entry(fields) for fields in found[kind]] for kind in found}

@@ -1,4 +1,4 @@
-"""history.csv: one row per evaluation, from which the training loop makes all its decisions.
+"""history.csv: one row per evaluation, from which the trainer makes all its decisions.
 
     evaluation ──with_row(), write_history()──▶ MODEL_DIR/history.csv ──best(), is_stale()──▶ export? stop early?
 

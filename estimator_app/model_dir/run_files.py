@@ -21,9 +21,11 @@ import tensorflow as tf
 
 from estimator_app.config import TrainConfig
 from estimator_app.model.metrics import Metrics
+from estimator_app.model.networks import is_users
 from estimator_app.model_dir.checkpoints import check_unshared, has_checkpoint, name_last, newest_whole, step_of, steps
 from estimator_app.model_dir.exports import is_export_path
 from estimator_app.runtime import files
+from tpu_input.dataset_format import json_fields
 
 CONFIG_NAME = "config.json"
 METRICS_NAME = "metrics.json"
@@ -118,7 +120,7 @@ def read_config(model_dir: str) -> TrainConfig:
 
 def read_command(model_dir: str) -> str:
     """Returns the command line that started or last resumed the run, from config.json, as one printable line."""
-    command = str(files.parse_json(files.read_text(f"{model_dir}/{CONFIG_NAME}")).get("command", ""))
+    command = str(json_fields.load(files.read_text(f"{model_dir}/{CONFIG_NAME}")).get("command", ""))
     return command if command.isprintable() else repr(command)
 
 
@@ -147,6 +149,29 @@ def read_trained(model_dir: str) -> TrainConfig:
     return config
 
 
+def read_named(model_dir: str, network: str | None = None) -> TrainConfig:
+    """Returns the options of the run in `model_dir`, after a check that the module of its network may be imported.
+
+    That is the case for networks of this package, and for custom networks that the user has named.
+
+    Args:
+      model_dir: Folder or URI of a run with a checkpoint.
+      network: "package.module:function" as named by the user; None if no network was named.
+
+    Raises:
+      ValueError: As read_trained(); or the network is a custom one that was not named, or another one was named.
+    """
+    config = read_trained(model_dir)
+    if network not in (None, config.network):
+        raise ValueError(f"--network of the run in {model_dir!r} is {config.network!r}, not {network!r}")
+    if is_users(config.network) and not network:
+        raise ValueError(
+            f"the run in {model_dir!r} has a custom network, whose code is imported only if you name it; if you trust "
+            f"it, add --network={config.network}"
+        )
+    return config
+
+
 def write_finished(model_dir: str, finished: Finished, classes: tuple[str, ...]) -> None:
     """Writes the metrics and the export path of a run to metrics.json."""
     fields = finished.metrics.to_fields(classes) | {"export": finished.export}
@@ -156,7 +181,7 @@ def write_finished(model_dir: str, finished: Finished, classes: tuple[str, ...])
 def read_finished(model_dir: str) -> Finished | None:
     """Returns the content of metrics.json; None when the file is missing or cannot be parsed."""
     try:
-        fields = files.parse_json(files.read_text(f"{model_dir}/{METRICS_NAME}"))
+        fields = json_fields.load(files.read_text(f"{model_dir}/{METRICS_NAME}"))
         if fields["export"] != "" and not is_export_path(fields["export"]):
             raise ValueError(f"export {fields['export']!r} is no path of an export")
         return Finished(export=fields["export"], metrics=Metrics.from_fields(fields))

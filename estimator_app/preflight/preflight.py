@@ -55,7 +55,7 @@ def preflight(
         yield Part("graph", tuple(undivided))
         return
     with tempfile.TemporaryDirectory() as model_dir:
-        look = _by_estimator if config.loop == "estimator" else _by_strategy
+        look = _by_estimator if config.trainer == "tpu_estimator" else _by_strategy
         found, calls = look(manifest, config, topology, model_dir)
         yield Part("graph", tuple(found))
         yield Part("input", tuple(_input(manifest, config, topology, calls)))
@@ -177,7 +177,7 @@ def _spec(manifest: Manifest, config: TrainConfig, batch_size: int) -> Any:
 
 def make_step(config: TrainConfig, model_dir: str, spec: Any) -> Step:
     """Returns the training step of a run's loop for one core, whose input has the element spec `spec`."""
-    if config.loop == "strategy":
+    if config.trainer == "tf_distribute":
         return strategy_step(config, model_dir, spec)
     from estimator_app.trainers.tpu_estimator.model_fn import make_estimator, make_model_fn
 

@@ -1,4 +1,4 @@
-"""Training step of one core as a function, for either training loop.
+"""Training step of one core as a function, for either trainer.
 
 TrainConfig ──estimator_step() or strategy_step()──▶ Step: (features, label) -> loss, after the update of the variables
 """
@@ -80,10 +80,10 @@ def _without(nodes: Any, tensors: list[str]) -> Any:
 
 
 def strategy_step(config: Any, model_dir: str, spec: Any) -> Step:
-    """Returns the step of a run whose training loop uses tf.distribute."""
-    from estimator_app.trainers.tf_distribute.trainer import make_trainer
+    """Returns the step of a run whose trainer uses tf.distribute."""
+    from estimator_app.trainers.tf_distribute.state import make_state
 
-    return Step(make_trainer(config, model_dir).step, spec)
+    return Step(make_state(config, model_dir).step, spec)
 
 
 def _variables(graph: tf.Graph) -> dict[str, tf.Variable]:

@@ -7,13 +7,11 @@ in a bucket  content ──upload──▶ PATH, which becomes visible when it i
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import stat
 import uuid
 from collections.abc import Iterator
-from typing import Any, NoReturn
 
 import tensorflow as tf
 
@@ -49,22 +47,6 @@ def read_text(path: str) -> str:
         if (num_bytes := file.size()) > _TEXT_BYTES:
             raise ValueError(f"{path!r} has {num_bytes:,} bytes, which no file of a run has; remove it")
         return str(file.read())
-
-
-def parse_json(text: str) -> Any:
-    """Returns the parsed JSON of a file of a run, which may come from an untrusted source.
-
-    Raises:
-      ValueError: It is not valid JSON, is nested too deeply, or contains NaN or Infinity.
-    """
-
-    def refuse(constant: str) -> NoReturn:
-        raise ValueError(f"{constant} is no number")
-
-    try:
-        return json.loads(text, parse_constant=refuse)
-    except RecursionError:
-        raise ValueError("it is nested too deep") from None
 
 
 def is_plain_path(path: object) -> bool:

@@ -28,8 +28,8 @@ def require_estimator() -> None:
     if not has_estimator():
         version = ".".join(map(str, _version()))
         raise ImportError(
-            f"TPUEstimator ended with TensorFlow 2.15, this is {version}; use --loop=strategy in another --model_dir, "
-            "or Python 3.11 and tensorflow<2.16"
+            f"TPUEstimator ended with TensorFlow 2.15, this is {version}; use --trainer=tf_distribute in another "
+            "--model_dir, or Python 3.11 and tensorflow<2.16"
         )
 
 

@@ -17,7 +17,7 @@ import fractions
 import math
 import re
 
-from estimator_app.runtime.choices import check_choice
+from tpu_input.command_line.dataclass_options import check_choice
 
 
 @dataclasses.dataclass(frozen=True)

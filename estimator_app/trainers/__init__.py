@@ -1,1 +1,1 @@
-"""The training loops, TPUEstimator and tf.distribute, with the same interface, and code that both share."""
+"""The trainers, TPUEstimator and tf.distribute, with the same interface, and code that both share."""

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from estimator_app.config import default_loop
+from estimator_app.config import default_trainer
 from support.gs import FLAGS
 
 pytestmark = pytest.mark.cloud
@@ -22,7 +22,7 @@ def test_preflight_of_a_dataset_in_a_bucket_says_what_it_says_of_one_in_a_folder
     gs.proxy.requests.clear()
     assert said == gs.does(*preflight(gs), f"--dataset={digits_dataset.path}")
     assert gs.proxy.requests == []
-    assert said.startswith(f"cnn by {default_loop()} on v5e:2x2, 1 TPU VM × 4 cores")
+    assert said.startswith(f"cnn by {default_trainer()} on v5e:2x2, 1 TPU VM × 4 cores")
     assert said.endswith("nothing found that would fail on a TPU; – was not looked at\n")
 
 

@@ -6,12 +6,12 @@ import pytest
 import tensorflow as tf
 
 from estimator_app import train as training
-from estimator_app.config import default_loop
+from estimator_app.config import default_trainer
 from estimator_app.trainers.progress import Progress
 from support.app_fixtures import configured, keras_warns
 
 pytestmark = keras_warns
-KINDS = ["estimator", "strategy"] if default_loop() == "estimator" else ["strategy"]
+KINDS = ["tpu_estimator", "tf_distribute"] if default_trainer() == "tpu_estimator" else ["tf_distribute"]
 layers = tf.keras.layers
 
 
@@ -51,7 +51,7 @@ def test_what_a_network_adds_to_its_loss_is_minimised_too_and_is_no_part_of_eval
     monkeypatch.setattr(Progress, "took", tell)
     for name in ("plain", "regularized"):
         network = f"test_added_loss:{name}"
-        config = configured(digits_dataset, loop=kind, network=network, train_steps=3, precision="bfloat16")
+        config = configured(digits_dataset, trainer=kind, network=network, train_steps=3, precision="bfloat16")
         run = training.run(
             digits_dataset, config, str(tmp_path / name), f"{tmp_path}/{name}/export", report=lambda _: None
         )

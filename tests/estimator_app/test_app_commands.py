@@ -215,6 +215,6 @@ def test_the_flags_and_an_example_of_every_command_are_in_its_help(capsys):
 
 @pytest.mark.skipif(TENSORFLOW <= (2, 15), reason="TPUEstimator is there")
 def test_a_newer_tensorflow_is_told_apart(capsys, tmp_path):
-    message = refused(capsys, "train", f"--dataset={tmp_path}", f"--model_dir={tmp_path}", "--loop=estimator")
-    assert "use --loop=strategy" in message
+    message = refused(capsys, "train", f"--dataset={tmp_path}", f"--model_dir={tmp_path}", "--trainer=tpu_estimator")
+    assert "use --trainer=tf_distribute" in message
     assert "TPUEstimator ended with TensorFlow 2.15, this is 2." in message

@@ -95,23 +95,23 @@ def test_weights_that_the_last_step_before_an_evaluation_ruins_are_said_and_neve
     assert not list(tmp_path.glob("export/**/saved_model.pb"))
 
 
-LOOPS = pytest.mark.parametrize("kind", ["estimator", "strategy"])
+TRAINERS = pytest.mark.parametrize("kind", ["tpu_estimator", "tf_distribute"])
 
 
-@LOOPS
+@TRAINERS
 @pytest.mark.long
 def test_another_split_in_between_leaves_one_row_a_step_and_patience_alone(digits_dataset, tmp_path, kind):
-    options = {"loop": kind, "decay_steps": 20, "early_stop_patience": 2, "steps_per_eval": 2}
+    options = {"trainer": kind, "decay_steps": 20, "early_stop_patience": 2, "steps_per_eval": 2}
     for split in ("validation", "train", "validation", "train", "validation"):
         train(digits_dataset, tmp_path, train_steps=2, split=split, **options)
     assert [(row.step, row.split) for row in read_history(str(tmp_path))] == [(2, "train"), (2, "validation")]
     assert train(digits_dataset, tmp_path, train_steps=4, **options).metrics.step == 4
 
 
-@LOOPS
+@TRAINERS
 @pytest.mark.long
 def test_a_complete_run_is_exported_where_it_is_asked_for_and_earlier_exports_stay(digits_dataset, tmp_path, kind):
-    config = configured(digits_dataset, loop=kind, train_steps=1, keep_exports=1)
+    config = configured(digits_dataset, trainer=kind, train_steps=1, keep_exports=1)
     made = []
     for name in ("a", "b", "b", "a"):
         said: list[str] = []

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import pytest
 
-from estimator_app.config import default_loop
+from estimator_app.config import default_trainer
 
 pytestmark = pytest.mark.cloud
 SHARD = "train-00002-of-00009.tfrecord"
 
 
-needs_estimator = pytest.mark.skipif(default_loop() != "estimator", reason="TPUEstimator ends with TensorFlow 2.15")
+needs_estimator = pytest.mark.skipif(
+    default_trainer() != "tpu_estimator", reason="TPUEstimator ends with TensorFlow 2.15"
+)
 
 
 @pytest.mark.parametrize(
     ("loop", "fault", "why"),
     [
-        pytest.param("estimator", "503", "the storage answers 503, again and again", marks=needs_estimator),
-        pytest.param("estimator", "cut", "the bucket cannot be reached: ", marks=needs_estimator),
-        ("strategy", "503", "the storage answers 503, again and again"),
-        ("strategy", "403", "no permission; reading takes the bucket's role Storage Object Viewer"),
+        pytest.param("tpu_estimator", "503", "the storage answers 503, again and again", marks=needs_estimator),
+        pytest.param("tpu_estimator", "cut", "the bucket cannot be reached: ", marks=needs_estimator),
+        ("tf_distribute", "503", "the storage answers 503, again and again"),
+        ("tf_distribute", "403", "no permission; reading takes the bucket's role Storage Object Viewer"),
     ],
 )
 def test_a_shard_that_cannot_be_read_ends_training_with_its_name(gs, loop, fault, why):
@@ -27,7 +29,7 @@ def test_a_shard_that_cannot_be_read_ends_training_with_its_name(gs, loop, fault
         return fault if request in gs.proxy.reads(SHARD)[1:] else ""
 
     gs.proxy.fault = after_the_first
-    said = gs.refused(*gs.training(f"{gs.cloud.make_bucket()}/model", f"--loop={loop}"))
+    said = gs.refused(*gs.training(f"{gs.cloud.make_bucket()}/model", f"--trainer={loop}"))
     assert said.startswith(f"{gs.dataset}/{SHARD}: {why}")
 
 

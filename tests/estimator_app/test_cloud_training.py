@@ -10,19 +10,19 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from estimator_app.config import LOOPS, default_loop
+from estimator_app.config import TRAINERS, default_trainer
 from estimator_app.model_dir.history import read_history
 
 pytestmark = pytest.mark.cloud
 
 
-@pytest.fixture(scope="module", params=LOOPS)
+@pytest.fixture(scope="module", params=TRAINERS)
 def trained(gs_session, request) -> tuple[str, str]:
     """The URI of a whole run's model_dir by one of the loops, and what it said."""
-    if request.param == "estimator" != default_loop():
+    if request.param == "tpu_estimator" != default_trainer():
         pytest.skip("TPUEstimator ends with TensorFlow 2.15")
     model_dir = f"{gs_session.cloud.make_bucket()}/{request.param}"
-    return model_dir, gs_session.does(*gs_session.training(model_dir, f"--loop={request.param}"))
+    return model_dir, gs_session.does(*gs_session.training(model_dir, f"--trainer={request.param}"))
 
 
 def assert_same(gs, model_dir, expected, tmp_path) -> None:
@@ -90,7 +90,7 @@ DEADLY = (
 def test_a_run_killed_in_six_places_ends_with_the_same_weights_and_nothing_half(gs, trained, tmp_path):
     expected, _ = trained
     model_dir = f"{gs.cloud.make_bucket()}/model"
-    training = gs.training(model_dir, f"--loop={expected.rpartition('/')[2]}")
+    training = gs.training(model_dir, f"--trainer={expected.rpartition('/')[2]}")
     for deadly in DEADLY:
         process = gs.start("-m", "estimator_app", *training)
         gs.proxy.fault = killing(process.pid, deadly)
@@ -140,7 +140,7 @@ def test_a_run_whose_storage_fails_now_and_then_ends_with_the_same_weights(gs, t
     model_dir = f"{gs.cloud.make_bucket()}/model"
     seen: dict[str, int] = {}
     gs.proxy.fault = disturb(seen)
-    gs.does(*gs.training(model_dir, f"--loop={expected.rpartition('/')[2]}"))
+    gs.does(*gs.training(model_dir, f"--trainer={expected.rpartition('/')[2]}"))
     assert min(seen["read"], seen["POST"], seen["PUT"]) > 30  # all were disturbed
     bucket = model_dir.split("/")[2]
     assert f"/storage/v1/b/{bucket}" not in [request.target for request in gs.proxy.requests]  # takes a role more
@@ -157,5 +157,5 @@ def test_the_training_that_began_first_ends_when_another_begins_in_its_bucket(gs
         return None
 
     gs.proxy.fault = take_over
-    said = gs.refused(*gs.training(model_dir, f"--loop={expected.rpartition('/')[2]}"))
+    said = gs.refused(*gs.training(model_dir, f"--trainer={expected.rpartition('/')[2]}"))
     assert said.startswith(f"process 7 of elsewhere has begun to train in '{model_dir}', so this one, process ")

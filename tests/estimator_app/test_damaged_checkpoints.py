@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from estimator_app import train as training
 from estimator_app.__main__ import main
-from estimator_app.config import LOOPS, default_loop
+from estimator_app.config import TRAINERS, default_trainer
 from estimator_app.model_dir.checkpoints import damage, latest_checkpoint, newest_whole
 from estimator_app.model_dir.run_files import write_run_config
 from support.app_fixtures import configured, keras_warns
@@ -42,13 +42,13 @@ def tensors(path: str) -> dict[str, np.ndarray]:
     return {name: np.asarray(reader.get_tensor(name)) for name in sorted(reader.get_variable_to_shape_map())}
 
 
-@pytest.fixture(scope="module", params=LOOPS)
+@pytest.fixture(scope="module", params=TRAINERS)
 def trained(request, digits_dataset, tmp_path_factory) -> Path:
     """The model_dir of a run with checkpoints of steps 0, 2 and 4; not to be changed."""
-    if request.param == "estimator" and default_loop() != "estimator":
+    if request.param == "tpu_estimator" and default_trainer() != "tpu_estimator":
         pytest.skip("TPUEstimator ends with TensorFlow 2.15")
     folder = tmp_path_factory.mktemp(request.param)
-    train(digits_dataset, folder, loop=request.param)
+    train(digits_dataset, folder, trainer=request.param)
     return folder
 
 
@@ -58,8 +58,8 @@ def model_dir(trained, tmp_path) -> Path:
     return Path(shutil.copytree(trained, tmp_path / "model"))
 
 
-def loop_of(model_dir: Path) -> str:
-    return json.loads((model_dir / "config.json").read_text())["loop"]
+def trainer_of(model_dir: Path) -> str:
+    return json.loads((model_dir / "config.json").read_text())["trainer"]
 
 
 def cut(path: Path, share: float) -> None:
@@ -113,7 +113,7 @@ def test_a_run_goes_on_from_the_newest_whole_checkpoint(model_dir, digits_datase
     path, wrong = newest_whole(str(model_dir))
     assert path == f"{model_dir}/model.ckpt-{last}"
     assert f"{model_dir}/{name}".removesuffix("00000-of-00001") in wrong
-    config = configured(digits_dataset, **OPTIONS, loop=loop_of(model_dir))
+    config = configured(digits_dataset, **OPTIONS, trainer=trainer_of(model_dir))
     assert write_run_config(str(model_dir), config) == wrong
     assert latest_checkpoint(str(model_dir)) == tf.train.latest_checkpoint(str(model_dir)) == path
     assert newest_whole(str(model_dir)) == (path, "")
@@ -121,14 +121,14 @@ def test_a_run_goes_on_from_the_newest_whole_checkpoint(model_dir, digits_datase
 
 @pytest.mark.long
 def test_it_ends_with_the_weights_of_a_run_that_nothing_befell(model_dir, digits_dataset, tmp_path):
-    kind = loop_of(model_dir)
+    kind = trainer_of(model_dir)
     shutil.copytree(model_dir, tmp_path / "straight")
     cut(model_dir / DATA, 0.5)
-    said = train(digits_dataset, model_dir, train_steps=6, loop=kind)
+    said = train(digits_dataset, model_dir, train_steps=6, trainer=kind)
     assert said[0].startswith(f"'{model_dir}/{DATA}' of a checkpoint cannot be read (")
     assert said[0].endswith("; going on from step 2, the newest checkpoint that is whole")
     assert said[1].startswith(f"resuming {OPTIONS['network']} at step 2/6")
-    train(digits_dataset, tmp_path / "straight", train_steps=6, loop=kind)
+    train(digits_dataset, tmp_path / "straight", train_steps=6, trainer=kind)
     found, expected = (tensors(f"{folder}/model.ckpt-6") for folder in (model_dir, tmp_path / "straight"))
     assert found.keys() == expected.keys()
     for name, value in expected.items():

@@ -13,7 +13,7 @@ import pytest
 from beam_pipelines.convert import convert
 from beam_pipelines.options import ConvertOptions, Source
 from estimator_app.__main__ import main
-from estimator_app.config import LOOPS, default_loop
+from estimator_app.config import TRAINERS, default_trainer
 from support.app_fixtures import keras_warns
 from support.conversion import local
 
@@ -43,14 +43,14 @@ def converted(digits, output: Path, classes: tuple[str, ...]) -> None:
     convert(options, local())
 
 
-@pytest.mark.parametrize("kind", LOOPS)
+@pytest.mark.parametrize("kind", TRAINERS)
 @pytest.mark.long
 def test_a_training_whose_dataset_is_converted_anew_ends_in_a_line(digits, tmp_path, kind):
-    if kind == "estimator" and default_loop() != "estimator":
+    if kind == "tpu_estimator" and default_trainer() != "tpu_estimator":
         pytest.skip("TPUEstimator ends with TensorFlow 2.15")
     dataset, model_dir = tmp_path / "dataset", tmp_path / "model"
     converted(digits, dataset, CLASSES)
-    flags = ("--image_size=16", "--train_batch_size=16", "--train_steps=4", "--steps_per_eval=2", f"--loop={kind}")
+    flags = ("--image_size=16", "--train_batch_size=16", "--train_steps=4", "--steps_per_eval=2", f"--trainer={kind}")
     train = ("train", f"--dataset={dataset}", f"--model_dir={model_dir}", *flags)
     whole = [sys.executable, "-W", "ignore", "-c", RUNNER, *train]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TF_")}

@@ -12,7 +12,7 @@ import sklearn.metrics
 import tensorflow as tf
 
 from estimator_app import train as training
-from estimator_app.config import LOOPS
+from estimator_app.config import TRAINERS
 from estimator_app.evaluate import evaluate_checkpoint, evaluate_export
 from estimator_app.model.metrics import watchable
 from estimator_app.saved_model.classifier import load_classifier
@@ -95,15 +95,15 @@ def sure(images, num_classes, training):
     return 1e5 * tf.keras.layers.Dense(num_classes)(tf.keras.layers.GlobalAveragePooling2D()(images))
 
 
-@pytest.mark.parametrize("kind", LOOPS)
+@pytest.mark.parametrize("kind", TRAINERS)
 @pytest.mark.long
 def test_an_export_whose_probabilities_underflow_has_the_figures_that_scikit_learn_finds(
     digits_dataset, tmp_path, kind
 ):
-    if kind == "estimator":
+    if kind == "tpu_estimator":
         pytest.importorskip("tensorflow_estimator", reason="TPUEstimator ends with TensorFlow 2.15")
     model_dir = str(tmp_path)
-    config = configured(digits_dataset, loop=kind, network="test_evaluate:sure", train_steps=1, learning_rate=1e-9)
+    config = configured(digits_dataset, trainer=kind, network="test_evaluate:sure", train_steps=1, learning_rate=1e-9)
     exported = training.run(digits_dataset, config, model_dir, f"{model_dir}/export", report=lambda line: None).export
     classifier = load_classifier(exported)
     records = held_out_records(digits_dataset)

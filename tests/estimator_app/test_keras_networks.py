@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from estimator_app.config import default_loop
+from estimator_app.config import default_trainer
 from estimator_app.model_dir.checkpoints import OF_OBJECT
-from estimator_app.trainers.registry import find_loop
+from estimator_app.trainers.registry import find_trainer
 from support.app_fixtures import configured, keras_warns
 from tpu_input import make_train_input_fn
 
 pytestmark = keras_warns
-LOOPS = ["estimator", "strategy"] if default_loop() == "estimator" else ["strategy"]
+TRAINERS = ["tpu_estimator", "tf_distribute"] if default_trainer() == "tpu_estimator" else ["tf_distribute"]
 layers = tf.keras.layers
 
 # A rate that stays as it is, and no decay: what a plain Keras loop does.
@@ -29,9 +29,9 @@ def train(digits_dataset, tmp_path):
 
     def train(loop, network, steps, begun=0, model_dir=None, **options):
         name = f"{__name__}:{network.__name__}"
-        config = configured(digits_dataset, loop=loop, network=name, learning_rate=RATE, **PLAIN, **options)
+        config = configured(digits_dataset, trainer=loop, network=name, learning_rate=RATE, **PLAIN, **options)
         model_dir = str(model_dir or tmp_path / f"{loop}_{network.__name__}")
-        trainer = find_loop(loop)
+        trainer = find_trainer(loop)
         made = trainer.make(config, model_dir, None)
         trainer.train(made, digits_dataset, config, begun, steps, threading.Event())
         return saved(f"{model_dir}/model.ckpt-{steps}")
@@ -123,7 +123,7 @@ def weights_file(tmp_path):
 
 # Keras 3's own, when it saves weights under NumPy 2.
 @pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning")
-@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("loop", TRAINERS)
 @pytest.mark.long
 def test_a_network_begins_with_its_own_weights_keeps_the_frozen_and_goes_on_with_the_trained(
     train, tmp_path, weights_file, loop
@@ -177,7 +177,7 @@ def values(model, kind):
     return [weight.numpy() for weight in model.weights if weight.name.split("/")[-1].split(":")[0] == kind]
 
 
-@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("loop", TRAINERS)
 def test_inner_models_train_and_move_their_averages_as_in_a_loop_of_keras(train, digits_dataset, loop):
     found, model = train(loop, inner_models, 3), keras_loop(digits_dataset, inner_models, 3)
     assert len(found) == len(model.weights)
@@ -190,7 +190,7 @@ def test_inner_models_train_and_move_their_averages_as_in_a_loop_of_keras(train,
 
 @pytest.mark.long
 def test_a_network_of_keras_applications_moves_its_averages_as_a_call_of_keras_does(train, digits_dataset):
-    found = train(LOOPS[0], mobilenet, 1, image_size=32)
+    found = train(TRAINERS[0], mobilenet, 1, image_size=32)
     model = keras_loop(digits_dataset, mobilenet, 0, 32)
     images, _ = next(batches(digits_dataset, 32))
     model(tf.constant(images), training=True)
@@ -235,7 +235,7 @@ def multiplied(images, num_classes, training):
     return layers.Dense(num_classes)(layers.GlobalAveragePooling1D()(kernel(OneHot()(Levels()(images)))))
 
 
-@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("loop", TRAINERS)
 @pytest.mark.long
 def test_an_embedding_learns_as_the_product_with_one_hot_rows_that_it_is(train, loop):
     options = {"optimizer": "lars"}
@@ -257,7 +257,7 @@ def conditional(images, num_classes, training):
 
 
 @pytest.mark.skipif(tf.__version__ >= "2.16", reason="Keras 3 refuses such a layer by itself")
-@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("loop", TRAINERS)
 def test_an_if_over_tensors_inside_a_layer_is_understood_as_by_keras(train, digits_dataset, loop):
     found = train(loop, conditional, 1)
     expected = keras_loop(digits_dataset, conditional, 1)

@@ -15,7 +15,7 @@ import tensorflow as tf
 from estimator_app import commands
 from estimator_app import train as training
 from estimator_app.__main__ import main
-from estimator_app.config import LOOPS, default_loop
+from estimator_app.config import TRAINERS, default_trainer
 from estimator_app.model_dir.lock import LOCK_NAME
 from estimator_app.runtime.tensorflow_startup import one_line
 from estimator_app.trainers.interruption import Moved
@@ -27,9 +27,9 @@ TESTS = Path(__file__).parents[1]
 OPTIONS = {"train_steps": 6, "save_steps": 2, "steps_per_eval": 6}
 
 
-@pytest.fixture(scope="module", params=LOOPS)
+@pytest.fixture(scope="module", params=TRAINERS)
 def by(request) -> str:
-    if request.param == "estimator" != default_loop():
+    if request.param == "tpu_estimator" != default_trainer():
         pytest.skip("TPUEstimator ends with TensorFlow 2.15")
     return request.param
 
@@ -38,7 +38,7 @@ def by(request) -> str:
 def straight(by, digits_dataset, tmp_path_factory) -> Path:
     """The model_dir of a run that lost nothing; not to be changed."""
     model_dir = tmp_path_factory.mktemp("straight")
-    config = configured(digits_dataset, loop=by, **OPTIONS)
+    config = configured(digits_dataset, trainer=by, **OPTIONS)
     training.run(digits_dataset, config, str(model_dir), f"{model_dir}/export", report=lambda line: None)
     return model_dir
 
@@ -77,7 +77,7 @@ def test_a_lost_tpu_is_left_and_found_again_at_the_checkpoint(by, digits_dataset
         wait = staticmethod(waited.append)
 
     monkeypatch.setattr(Progress, "took", lose)
-    config = configured(digits_dataset, loop=by, **OPTIONS)
+    config = configured(digits_dataset, trainer=by, **OPTIONS)
     said: list[str] = []
     training.run(digits_dataset, config, str(tmp_path), f"{tmp_path}/export", Nothing(), said.append, Stop())
     assert len(waited) == 2
@@ -86,7 +86,7 @@ def test_a_lost_tpu_is_left_and_found_again_at_the_checkpoint(by, digits_dataset
     assert_same_weights(tmp_path, straight)
 
 
-@pytest.mark.parametrize("by", ["strategy"], indirect=True)
+@pytest.mark.parametrize("by", ["tf_distribute"], indirect=True)
 @pytest.mark.long
 def test_a_worker_that_is_killed_and_comes_back_here_or_elsewhere_is_found(by, digits_dataset, straight, tmp_path):
     command = [
@@ -107,7 +107,7 @@ def test_a_worker_that_is_killed_and_comes_back_here_or_elsewhere_is_found(by, d
         assert "[Op:" not in line
     assert said[2].startswith("resuming cnn at step 2/6")
     assert said[4].startswith("moved: the TPU is at another address now, grpc://127.0.0.1:")
-    config = configured(digits_dataset, loop=by, **OPTIONS | {"iterations_per_loop": 1})
+    config = configured(digits_dataset, trainer=by, **OPTIONS | {"iterations_per_loop": 1})
     training.run(digits_dataset, config, str(tmp_path), f"{tmp_path}/export", report=said.append)
     assert said[5].startswith("resuming cnn at step 4/6")
     assert_same_weights(tmp_path, straight)
@@ -128,6 +128,6 @@ def test_a_tpu_at_another_address_is_gone_on_with_by_the_same_command(digits_dat
 
 def test_a_model_dir_in_which_nothing_can_be_written_is_said_before_training(by, digits_dataset, tmp_path):
     (tmp_path / LOCK_NAME).mkdir()  # root, as which tests may run, may write anywhere else
-    config = configured(digits_dataset, loop=by)
+    config = configured(digits_dataset, trainer=by)
     with pytest.raises(OSError, match=f"cannot write to '{tmp_path}': Is a directory; give another --model_dir"):
         training.run(digits_dataset, config, str(tmp_path), f"{tmp_path}/export", report=lambda line: None)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from estimator_app.model.optimizers import OPTIMIZERS, make_optimizer
+from estimator_app.model.optimizers import make_optimizer
+from estimator_app.model.schedule import RECIPES
 
 v1 = tf.compat.v1
 STEPS, DECAY = 5, 0.01
@@ -60,7 +61,7 @@ def check(name, kernel, bias):
     np.testing.assert_allclose(bias, EXPECTED[name](BIAS, [pair[1] for pair in GRADIENTS], 0), rtol=2e-5)
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", RECIPES)
 def test_steps_in_a_graph_are_those_of_the_paper_and_biases_never_decay(name, tmp_path):
     with tf.Graph().as_default(), v1.Session() as session:
         kernel, bias = v1.Variable(KERNEL, use_resource=True), v1.Variable(BIAS, use_resource=True)
@@ -91,7 +92,7 @@ def ancestors(op) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", RECIPES)
 def test_a_graph_changes_no_variable_before_all_gradients_are_there(name):
     with tf.Graph().as_default() as graph:
         first, second = (v1.Variable(KERNEL, use_resource=True) for _ in range(2))
@@ -118,7 +119,7 @@ def in_slices(gradient):
     return tf.IndexedSlices(tf.constant(parts), tf.constant(rows), tf.constant(gradient.shape))
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", RECIPES)
 @pytest.mark.parametrize("graph", [True, False], ids=["graph", "tf.distribute"])
 def test_an_embedding_s_gradient_takes_the_steps_of_the_dense_one_rows_that_no_example_had_too(name, graph):
     kernel = np.random.default_rng(2).normal(size=[4, 4]).astype(np.float32)
@@ -153,7 +154,7 @@ def test_an_embedding_s_gradient_takes_the_steps_of_the_dense_one_rows_that_no_e
     np.testing.assert_allclose(found, expected, rtol=2e-5, atol=5e-6)
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", RECIPES)
 def test_steps_under_tf_distribute_are_the_same(name):
     strategy = tf.distribute.MirroredStrategy(["CPU:0"])
     with strategy.scope():

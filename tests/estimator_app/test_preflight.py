@@ -7,13 +7,13 @@ import json
 import pytest
 import tensorflow as tf
 
-from estimator_app.config import default_loop
+from estimator_app.config import default_trainer
 from estimator_app.model_dir.run_files import write_run_config
 from support.app_commands import FLAGS, refused, run
 from support.app_fixtures import configured, keras_warns
 
 pytestmark = keras_warns
-LOOP = default_loop()
+TRAINER = default_trainer()
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +29,7 @@ def test_a_good_run_is_a_page_of_what_is_right(capsys, digits_dataset):
     code, out, err = run(capsys, *asked(digits_dataset))
     assert (code, err) == (0, "")
     lines = out.splitlines()
-    assert lines[0] == f"cnn by {LOOP} on v5e:2x2, 1 TPU VM × 4 cores on 1/2 host, batches of 32"
+    assert lines[0] == f"cnn by {TRAINER} on v5e:2x2, 1 TPU VM × 4 cores on 1/2 host, batches of 32"
     assert [line for line in lines if line and line[0] != " "][1:-1] == ["graph", "input", "xla", "compile", "feeding"]
     assert lines[-1] == "nothing found that would fail on a TPU; – was not looked at"
     assert "✗" not in out
@@ -47,7 +47,7 @@ def test_a_bad_run_exits_1_with_what_to_do_and_so_does_its_json(capsys, digits_d
     assert (fields["topology"], fields["fails"]) == ("v5e:2x2", True)
     parts = {part["name"]: part["findings"] for part in fields["parts"]}
     failing = {name for name, found in parts.items() if any(finding["verdict"] == "fails" for finding in found)}
-    assert failing == ({"graph", "xla"} if LOOP == "estimator" else {"xla"})
+    assert failing == ({"graph", "xla"} if TRAINER == "tpu_estimator" else {"xla"})
     (finding,) = (finding for finding in parts["xla"] if finding["verdict"] == "fails")
     assert "AsString" in finding["seen"]
     assert finding["advice"] == "strings stay on the hosts; leave it out, or do it in the input"
@@ -63,7 +63,7 @@ def test_what_other_machines_are_for_is_not_asked_of_this_one(capsys, digits_dat
 
 
 def test_the_options_of_another_run_than_the_model_dir_s_are_told(capsys, digits_dataset, tmp_path):
-    write_run_config(str(tmp_path), configured(digits_dataset, image_size=28, loop=LOOP))
+    write_run_config(str(tmp_path), configured(digits_dataset, image_size=28, trainer=TRAINER))
     tf.train.Checkpoint(global_step=tf.Variable(7)).save(f"{tmp_path}/model.ckpt")
     code, out, _ = run(capsys, *asked(digits_dataset, f"--model_dir={tmp_path}", "--train_steps=6"))
     assert code == 1

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from estimator_app.config import TrainConfig, default_loop
+from estimator_app.config import TrainConfig, default_trainer
 from estimator_app.preflight.findings import COSTS, FAILS, GOOD
 from estimator_app.preflight.preflight import make_step
 from estimator_app.preflight.xla import check_hlo
@@ -15,8 +15,8 @@ from support.app_fixtures import configured, keras_warns
 from tpu_input import make_train_input_fn
 
 pytestmark = keras_warns
-HAS_ESTIMATOR = default_loop() == "estimator"
-LOOPS = ["estimator", "strategy"] if HAS_ESTIMATOR else ["strategy"]
+HAS_ESTIMATOR = default_trainer() == "tpu_estimator"
+TRAINERS = ["tpu_estimator", "tf_distribute"] if HAS_ESTIMATOR else ["tf_distribute"]
 
 
 def lowered(manifest, tmp_path, spec=None, **options):
@@ -25,10 +25,10 @@ def lowered(manifest, tmp_path, spec=None, **options):
     return check_hlo(lambda: make_step(config, str(tmp_path), spec))
 
 
-@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("loop", TRAINERS)
 @pytest.mark.parametrize("options", [{}, {"layout": "HWCN", "optimizer": "lars", "precision": "bfloat16"}], ids=str)
 def test_a_good_step_has_fixed_sizes_and_nothing_of_64_bits(digits_dataset, tmp_path, loop, options):
-    findings, hlo = lowered(digits_dataset, tmp_path, loop=loop, **options)
+    findings, hlo = lowered(digits_dataset, tmp_path, trainer=loop, **options)
     assert [finding.verdict for finding in findings] == [GOOD], findings
     assert "u8[16,16,3,16]" if options else "u8[16,16,16,3]" in hlo.text
     assert ("bf16[" in hlo.text) == bool(options)
@@ -53,13 +53,13 @@ def test_recurrent_layers_that_xla_trains_raise_no_alarm_in_either_loop(digits_d
     compiled = tf.function(gradients, jit_compile=True, autograph=False)()
     for ours, reference in zip(compiled, gradients(), strict=True):
         assert np.allclose(ours, reference, atol=1e-5)
-    for loop in LOOPS:
-        findings, hlo = lowered(digits_dataset, tmp_path, loop=loop, network=f"support.broken_networks:{network}")
+    for loop in TRAINERS:
+        findings, hlo = lowered(digits_dataset, tmp_path, trainer=loop, network=f"support.broken_networks:{network}")
         assert [finding.verdict for finding in findings] == [GOOD], (loop, findings)
         assert " while(" in hlo.text
 
 
-@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("loop", TRAINERS)
 @pytest.mark.parametrize(
     ("network", "verdict", "messages"),
     [
@@ -70,16 +70,16 @@ def test_recurrent_layers_that_xla_trains_raise_no_alarm_in_either_loop(digits_d
     ],
 )
 def test_what_xla_cannot_do_or_does_at_a_cost_is_told(digits_dataset, tmp_path, loop, network, verdict, messages):
-    findings, _ = lowered(digits_dataset, tmp_path, loop=loop, network=f"support.broken_networks:{network}")
+    findings, _ = lowered(digits_dataset, tmp_path, trainer=loop, network=f"support.broken_networks:{network}")
     assert {finding.verdict for finding in findings} == {verdict}
     assert all(any(message in str(finding) for finding in findings) for message in messages), findings
 
 
-@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("loop", TRAINERS)
 def test_a_label_of_64_bits_is_told_by_its_name(digits_dataset, tmp_path, loop):
     config = configured(digits_dataset)
     features, label = make_train_input_fn(digits_dataset, config.input)({"batch_size": 16}).element_spec
-    findings, _ = lowered(digits_dataset, tmp_path, (features, tf.TensorSpec(label.shape, tf.int64)), loop=loop)
+    findings, _ = lowered(digits_dataset, tmp_path, (features, tf.TensorSpec(label.shape, tf.int64)), trainer=loop)
     assert findings[0].verdict == COSTS
     assert str(findings[0]) == (
         "! the input's label is int64, of which a TPU makes two numbers of 32 bits: cast it to int32 in the input"

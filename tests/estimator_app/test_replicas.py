@@ -1,4 +1,4 @@
-"""Replicas of --loop=strategy: two train and count as one; and, as far as it can be seen here, those of a TPU."""
+"""Replicas of --trainer=tf_distribute: two give the result of one; a TPU's, as far as it can be seen here."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from estimator_app.trainers.tf_distribute.trainer import make_trainer
+from estimator_app.trainers.tf_distribute.state import make_state
 from support.app_fixtures import configured, keras_warns
 from support.linear_network import step
 
@@ -29,12 +29,12 @@ tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfigur
 sys.path.insert(0, "tests")
 from support.app_fixtures import configured
 from estimator_app.trainers.tf_distribute.train import evaluate, train
-from estimator_app.trainers.tf_distribute.trainer import make_trainer
+from estimator_app.trainers.tf_distribute.state import make_state
 from tpu_input import read_manifest
 manifest = read_manifest(sys.argv[1])
-config = configured(manifest, loop="strategy", network="flat:flat", eval_batch_size=50, train_batch_size=32)
+config = configured(manifest, trainer="tf_distribute", network="flat:flat", eval_batch_size=50, train_batch_size=32)
 for name, strategy in ("one", None), ("two", tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])):
-    trainer = make_trainer(config, f"{sys.argv[2]}/{name}", strategy=strategy)
+    trainer = make_state(config, f"{sys.argv[2]}/{name}", strategy=strategy)
     train(trainer, manifest, config, 0, 3, threading.Event())
     metrics = evaluate(trainer, manifest, config)
     print(metrics.num_examples, metrics.accuracy, metrics.loss)
@@ -66,11 +66,11 @@ import dataclasses, sys, numpy as np, tensorflow as tf
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
 from support import linear_network
 from support.app_fixtures import configured
-from estimator_app.trainers.tf_distribute.trainer import make_trainer
+from estimator_app.trainers.tf_distribute.state import make_state
 from tpu_input import read_manifest
-config = configured(read_manifest(sys.argv[1]), loop="strategy", **linear_network.OPTIONS)
+config = configured(read_manifest(sys.argv[1]), trainer="tf_distribute", **linear_network.OPTIONS)
 config = dataclasses.replace(config, classes=config.classes[:3])
-trainer = make_trainer(config, sys.argv[2], strategy=tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]))
+trainer = make_state(config, sys.argv[2], strategy=tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]))
 elements = {"image": linear_network.IMAGES, "weight": linear_network.WEIGHT}, linear_network.LABELS
 dataset = tf.data.Dataset.from_tensor_slices(elements)
 batches = trainer.batches(lambda params: dataset.batch(params["batch_size"], True).repeat(), 8)
@@ -94,8 +94,8 @@ def run_apart(code, *arguments):
 
 
 def test_the_step_and_the_sums_compile_with_xla_which_is_what_a_tpu_runs(digits_dataset, tmp_path):
-    config = configured(digits_dataset, loop="strategy")
-    trainer = make_trainer(config, str(tmp_path))
+    config = configured(digits_dataset, trainer="tf_distribute")
+    trainer = make_state(config, str(tmp_path))
     batches = trainer.batches(lambda params: _images(config, params["batch_size"]), config.train_batch_size)
     batch = next(batches)
     expected = trainer.sums(batch)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from estimator_app.model.optimizers import DECAYS, Schedule
+from estimator_app.model.schedule import Decay, Schedule
 from support.app_fixtures import configured
 
 
@@ -23,7 +25,7 @@ def published(peak, warmup_steps, decay_steps, decay, steps):
     return np.where(steps < warmup_steps, climbing, peak) * fall
 
 
-@pytest.mark.parametrize("decay", DECAYS)
+@pytest.mark.parametrize("decay", get_args(Decay))
 @pytest.mark.parametrize(
     ("peak", "warmup_steps", "decay_steps"),
     [(1.6, 1563, 28150), (25.0, 1955, 35190), (0.1, 0, 600), (0.1, 1, 2), (0.1, 16, 17)],
@@ -37,7 +39,7 @@ def test_rates_are_those_of_the_published_rules(decay, peak, warmup_steps, decay
     np.testing.assert_allclose(found, expected, atol=1e-5 * peak)
 
 
-@pytest.mark.parametrize("decay", DECAYS)
+@pytest.mark.parametrize("decay", get_args(Decay))
 @pytest.mark.parametrize("warmup_steps", [0, 1, 5, 16])
 def test_the_peak_is_at_warmup_steps_and_every_step_learns_something(decay, warmup_steps):
     rates = Schedule(0.1, warmup_steps, 100, decay).learning_rate(np.arange(100.0))

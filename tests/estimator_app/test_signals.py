@@ -43,7 +43,7 @@ if __name__ == "__main__":
 def trained(digits_dataset, tmp_path_factory) -> Path:
     """The model_dir of a run of one step, with its export; not to be changed."""
     model_dir = tmp_path_factory.mktemp("trained")
-    config = configured(digits_dataset, train_steps=1, loop="strategy")
+    config = configured(digits_dataset, train_steps=1, trainer="tf_distribute")
     training.run(digits_dataset, config, str(model_dir), f"{model_dir}/export", report=lambda line: None)
     return model_dir
 

@@ -32,7 +32,7 @@ pytestmark = keras_warns
 FLAGS = (
     *("--network=own_network:small", "--train_steps=4", "--steps_per_eval=2", "--image_size=16"),
     *("--train_batch_size=16", "--eval_batch_size=100", "--learning_rate=0.05", "--crop_area=0.6,1", "--no_flip"),
-    *("--loop=strategy", "--keep_exports=1"),
+    *("--trainer=tf_distribute", "--keep_exports=1"),
 )
 NETWORK = """
 import tensorflow as tf
@@ -53,7 +53,7 @@ def trained(digits_dataset, tmp_path_factory) -> Path:
     sys.path.insert(0, str(folder))
     try:
         flags = {"network": "own_network:small", "train_steps": 2, "steps_per_eval": 2, "keep_exports": 1}
-        config = configured(digits_dataset, loop="strategy", decay_steps=4, **flags)
+        config = configured(digits_dataset, trainer="tf_distribute", decay_steps=4, **flags)
         training.run(digits_dataset, config, f"{folder}/model", f"{folder}/model/export", report=lambda line: None)
     finally:
         sys.path.remove(str(folder))
@@ -468,7 +468,7 @@ def test_a_batch_of_training_or_of_an_export_that_does_not_fit_is_refused_or_mad
 ):
     for flag in ("--train_batch_size", "--eval_batch_size"):
         new = ["train", f"--dataset={digits_dataset.path}", f"--model_dir={tmp_path}/new", f"{flag}=1000000000"]
-        line = refused(capsys, *new, "--image_size=16", "--loop=strategy")
+        line = refused(capsys, *new, "--image_size=16", "--trainer=tf_distribute")
         assert f"{flag}=1000000000 images of 16 x 16 pixels would take at least" in line
         assert not (tmp_path / "new").exists()
     assert main(["evaluate", f"--export_dir={stranger}", "--eval_batch_size=1000000000"]) == 0

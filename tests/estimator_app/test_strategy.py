@@ -1,4 +1,4 @@
-"""--loop=strategy: what --loop=estimator does, on tf.distribute, under every TensorFlow 2."""
+"""--trainer=tf_distribute: what --trainer=tpu_estimator does, on tf.distribute, under every TensorFlow 2."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 from estimator_app import train as training
-from estimator_app.config import TrainConfig, default_loop
+from estimator_app.config import TrainConfig, default_trainer
 from estimator_app.evaluate import evaluate_checkpoint, evaluate_export
 from estimator_app.export import read_origin
 from estimator_app.model_dir.checkpoints import OF_OBJECT
@@ -22,17 +22,17 @@ from estimator_app.saved_model.classifier import load_classifier
 from estimator_app.saved_model.find import find_checkpoint
 from estimator_app.trainers.interruption import Stopped
 from estimator_app.trainers.progress import Progress
-from estimator_app.trainers.registry import find_loop
+from estimator_app.trainers.registry import find_trainer
 from estimator_app.trainers.tf_distribute import train as strategy_training
-from estimator_app.trainers.tf_distribute.trainer import make_trainer
+from estimator_app.trainers.tf_distribute.state import make_state
 from support.app_fixtures import OPTIONS, configured, happening, held_out_records, keras_warns
 
 pytestmark = keras_warns
-HAS_ESTIMATOR = default_loop() == "estimator"
+HAS_ESTIMATOR = default_trainer() == "tpu_estimator"
 
 
 def train(manifest, model_dir, said=None, **options):
-    config = configured(manifest, loop="strategy", **options)
+    config = configured(manifest, trainer="tf_distribute", **options)
     report = (said if said is not None else []).append
     return training.run(manifest, config, str(model_dir), f"{model_dir}/export", report=report)
 
@@ -77,14 +77,16 @@ def straight(digits_dataset, tmp_path_factory):
 def test_the_first_twenty_losses_of_both_loops_agree(digits_dataset, tmp_path, monkeypatch, optimizer):
     told = losses(monkeypatch)
     rate = 0.05 if optimizer == "momentum" else 0.001
-    for name in ("estimator", "strategy"):
-        config = configured(digits_dataset, loop=name, optimizer=optimizer, learning_rate=rate, weight_decay=0.01)
+    for name in ("tpu_estimator", "tf_distribute"):
+        config = configured(digits_dataset, trainer=name, optimizer=optimizer, learning_rate=rate, weight_decay=0.01)
         training.run(
             digits_dataset, config, str(tmp_path / name), f"{tmp_path}/{name}/export", report=lambda line: None
         )
     assert len(told) == 40
     np.testing.assert_allclose(told[:20], told[20:], atol=1e-3)
-    of_estimator, of_strategy = (read_history(str(tmp_path / name))[-1].values for name in ("estimator", "strategy"))
+    of_estimator, of_strategy = (
+        read_history(str(tmp_path / name))[-1].values for name in ("tpu_estimator", "tf_distribute")
+    )
     assert of_estimator.keys() == of_strategy.keys()
     assert of_strategy["loss"] == pytest.approx(of_estimator["loss"], abs=1e-3)
 
@@ -98,7 +100,7 @@ def test_a_run_that_is_killed_stopped_out_of_disk_and_extended_ends_with_the_sam
         f"--dataset={digits_dataset.path}",
         f"--model_dir={tmp_path}/model",
         "--train_steps=16",
-        "--loop=strategy",
+        "--trainer=tf_distribute",
     ]
     flags += ["--image_size=16", "--train_batch_size=16", "--crop_area=0.6,1", "--no_flip"]
     command = ["train", *flags]
@@ -123,7 +125,7 @@ def test_a_finished_run_holds_what_the_other_loop_leaves(digits_dataset, straigh
     names = {path.name for path in straight.iterdir()}
     assert {"config.json", "history.csv", "metrics.json", "exports.json", "curves.png", "confusion.png"} <= names
     assert {"checkpoint", "model.ckpt-0.index", "model.ckpt-20.index", "pictures", "export", "eval"} <= names
-    assert json.loads((straight / "config.json").read_text())["loop"] == "strategy"
+    assert json.loads((straight / "config.json").read_text())["trainer"] == "tf_distribute"
     rows = read_history(str(straight))
     assert [row.step for row in rows] == [10, 20]
     assert 0 <= rows[0].values["input_wait"] < 1
@@ -141,7 +143,7 @@ def test_a_finished_run_holds_what_the_other_loop_leaves(digits_dataset, straigh
 
 @pytest.mark.parametrize("batch_size", [7, 1000])
 def test_every_example_counts_once_whatever_the_batch(digits_dataset, straight, batch_size):
-    config = configured(digits_dataset, loop="strategy", layout="HWCN", eval_batch_size=batch_size)
+    config = configured(digits_dataset, trainer="tf_distribute", layout="HWCN", eval_batch_size=batch_size)
     found = evaluate_checkpoint(config, digits_dataset, find_checkpoint(str(straight)))
     (row,) = (row for row in read_history(str(straight)) if row.step == 20)
     assert (found.step, found.num_examples) == (20, digits_dataset.split("validation").num_examples)
@@ -152,7 +154,7 @@ def test_every_example_counts_once_whatever_the_batch(digits_dataset, straight, 
 def test_an_export_says_of_files_what_evaluation_says_of_records(digits_dataset, straight):
     classifier = load_classifier(f"{straight}/export")
     config, step = read_origin(classifier.path)
-    assert (config.loop, step, classifier.classes) == ("strategy", 20, digits_dataset.classes)
+    assert (config.trainer, step, classifier.classes) == ("tf_distribute", 20, digits_dataset.classes)
     assert (Path(classifier.path) / "assets.extra" / "tf_serving_warmup_requests").is_file()
     record = held_out_records(digits_dataset)[0]
     found = classifier.signature(image_bytes=tf.constant([record.encoded]))
@@ -191,8 +193,8 @@ def test_a_stop_that_comes_while_a_step_is_looked_at_loses_no_step(digits_datase
                 self.set()
             return super().is_set()
 
-    config = configured(digits_dataset, loop="strategy")
-    trainer, stop = make_trainer(config, str(tmp_path)), Late()
+    config = configured(digits_dataset, trainer="tf_distribute")
+    trainer, stop = make_state(config, str(tmp_path)), Late()
     with pytest.raises(Stopped):
         strategy_training.train(trainer, digits_dataset, config, 0, 5, stop)
     saved = max(int(path.stem.rpartition("-")[2]) for path in tmp_path.glob("*.index"))
@@ -200,37 +202,37 @@ def test_a_stop_that_comes_while_a_step_is_looked_at_loses_no_step(digits_datase
 
 
 def test_checkpoints_of_other_classes_and_of_the_other_loop_are_refused_in_a_line(digits_dataset, straight, tmp_path):
-    two = dataclasses.replace(configured(digits_dataset, loop="strategy", layout="HWCN"), classes=("a", "b"))
+    two = dataclasses.replace(configured(digits_dataset, trainer="tf_distribute", layout="HWCN"), classes=("a", "b"))
     with pytest.raises(
         ValueError, match=r"has weights/\d+_(bias|kernel)\S* as .*: it is not of network 'cnn' for 2 cl"
     ):
-        make_trainer(two, str(straight)).restore(find_checkpoint(str(straight)))
-    config = configured(digits_dataset, loop="strategy", layout="HWCN")
-    assert dataclasses.replace(config, loop="estimator").differences(config) == [
-        "--loop is 'estimator', not 'strategy'"
+        make_state(two, str(straight)).restore(find_checkpoint(str(straight)))
+    config = configured(digits_dataset, trainer="tf_distribute", layout="HWCN")
+    assert dataclasses.replace(config, trainer="tpu_estimator").differences(config) == [
+        "--trainer is 'tpu_estimator', not 'tf_distribute'"
     ]
 
 
 def test_a_run_goes_on_with_the_loop_that_it_began_with(digits_dataset):
-    begun = configured(digits_dataset, loop="strategy")
+    begun = configured(digits_dataset, trainer="tf_distribute")
     again = TrainConfig.of(digits_dataset, OPTIONS | {"dataset": digits_dataset.path}, earlier=begun)
-    assert again.loop == "strategy"
-    assert configured(digits_dataset).loop == default_loop()
+    assert again.trainer == "tf_distribute"
+    assert configured(digits_dataset).trainer == default_trainer()
 
 
 def test_a_batch_that_does_not_divide_by_the_replicas_is_refused(digits_dataset, tmp_path):
     class Two:
         num_replicas_in_sync = 2
 
-    trainer = make_trainer(configured(digits_dataset, loop="strategy"), str(tmp_path))
+    trainer = make_state(configured(digits_dataset, trainer="tf_distribute"), str(tmp_path))
     with pytest.raises(ValueError, match="a batch must divide by the 2 replicas, got 15"):
         dataclasses.replace(trainer, strategy=Two()).batches(lambda params: None, 15)
 
 
 def test_a_graph_for_tpus_is_refused_where_there_is_none(digits_dataset, straight, tmp_path):
-    config = configured(digits_dataset, loop="strategy")
-    with pytest.raises(ValueError, match="--export_to_tpu needs a run of --loop=estimator"):
-        find_loop("strategy").save(config, find_checkpoint(str(straight)), str(tmp_path), "", {}, True)
+    config = configured(digits_dataset, trainer="tf_distribute")
+    with pytest.raises(ValueError, match="--export_to_tpu needs a run of --trainer=tpu_estimator"):
+        find_trainer("tf_distribute").save(config, find_checkpoint(str(straight)), str(tmp_path), "", {}, True)
 
 
 @pytest.mark.long
@@ -240,6 +242,6 @@ def test_sixty_steps_learn_most_digits(digits_dataset, tmp_path):
 
 
 def test_a_loop_saves_at_once_each_save_steps_and_at_its_end(digits_dataset, tmp_path):
-    config = configured(digits_dataset, loop="strategy", save_steps=2)
-    strategy_training.train(make_trainer(config, str(tmp_path)), digits_dataset, config, 0, 5, threading.Event())
+    config = configured(digits_dataset, trainer="tf_distribute", save_steps=2)
+    strategy_training.train(make_state(config, str(tmp_path)), digits_dataset, config, 0, 5, threading.Event())
     assert sorted(path.stem for path in tmp_path.glob("*.index")) == [f"model.ckpt-{step}" for step in (0, 2, 4, 5)]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from estimator_app.config import default_loop
+from estimator_app.config import default_trainer
 from estimator_app.preflight.compile import check_compile
 from estimator_app.preflight.compiler import Compiler
 from estimator_app.preflight.findings import COSTS, FAILS, GOOD
@@ -29,7 +29,7 @@ def _is_there():
 
 def compiled(manifest, batch, search=False, **options):
     """Returns the part for a step of so many images a core, and the program."""
-    config = configured(manifest, loop=default_loop(), **options)
+    config = configured(manifest, trainer=default_trainer(), **options)
 
     def hlo(size):
         spec = make_train_input_fn(manifest, config.input)({"batch_size": size}).element_spec
@@ -70,7 +70,7 @@ def test_the_order_of_the_axes_is_held_against_the_device_s(digits_dataset, layo
 
 @pytest.mark.parametrize("topology", ["v2:2x2", "v3:2x2", "v4:2x2x1", "v5e:2x2", "v5p:2x2x1", "v6e:2x2"])
 def test_every_generation_compiles(digits_dataset, topology):
-    config = configured(digits_dataset, loop=default_loop(), network="support.broken_networks:fine")
+    config = configured(digits_dataset, trainer=default_trainer(), network="support.broken_networks:fine")
     spec = make_train_input_fn(digits_dataset, config.input)({"batch_size": 8}).element_spec
     program = Compiler(str(PYTHON), find_topology(topology))(lowered(config, "/nonexistent", spec))
     assert program.flops > 0
@@ -96,6 +96,6 @@ def test_the_whole_page_of_a_good_run(capsys, digits_dataset):
     )
     assert (code, err) == (0, "")
     assert "✗" not in out
-    assert "–" not in out or default_loop() == "strategy"
+    assert "–" not in out or default_trainer() == "tf_distribute"
     assert "images/s a core" in out
     assert "--train_batch_size=262144" in out  # the search ends somewhere

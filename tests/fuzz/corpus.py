@@ -4,7 +4,7 @@ work/src/CLASS/IMAGE          a class folder's images, of which one is cut off
 work/src.tar, src.csv, …      the same as archives and lists
 work/dataset, work/single     converted from src: two splits, one
 work/half                     a conversion that has written all shards, and stopped at its budget
-work/model, work/estimator    a run of each loop, with its exports
+work/model, work/tpu_estimator    a run of each trainer, with its exports
 precious, work/precious       what is nobody's business
 home, tmp
 """
@@ -86,7 +86,7 @@ def _train(loop: str, model: str, dataset: str = "dataset", steps: int = 2, step
         "train",
         f"--dataset={dataset}",
         f"--model_dir={model}",
-        f"--loop={loop}",
+        f"--trainer={loop}",
         "--image_size=8",
         "--train_batch_size=4",
         "--eval_batch_size=4",
@@ -231,9 +231,9 @@ def _kinds() -> dict[str, Kind]:
             2,
         ),
     }
-    kinds |= _of_runs("model", "strategy")
+    kinds |= _of_runs("model", "tf_distribute")
     if has_estimator():
-        kinds |= _of_runs("estimator", "estimator")
+        kinds |= _of_runs("tpu_estimator", "tpu_estimator")
     return kinds
 
 
@@ -247,9 +247,9 @@ def make(work: Path, run: Callable[[Command], None]) -> None:
     run(_convert("src", "single", _MOST))
     run(_convert("src", "half", "--max_rejected=0%"))  # ends at its budget, after all shards are written
     shutil.copy(work / "single" / "manifest.json", work / "half" / ".jpeg2tpu" / "replaced.json")
-    run(_train("strategy", "model"))
+    run(_train("tf_distribute", "model"))
     if has_estimator():
-        run(_train("estimator", "estimator"))
+        run(_train("tpu_estimator", "tpu_estimator"))
 
 
 def write_images(work: Path) -> None:

@@ -89,7 +89,9 @@ def main(dataset: str, model_dir: str) -> None:
     Progress.took = took_and_lost
     tf.tpu.experimental.initialize_tpu_system, tf.distribute.TPUStrategy = lambda cluster: None, on_worker
     manifest = read_manifest(dataset)
-    config = configured(manifest, loop="strategy", train_steps=6, save_steps=2, steps_per_eval=6, iterations_per_loop=1)
+    config = configured(
+        manifest, trainer="tf_distribute", train_steps=6, save_steps=2, steps_per_eval=6, iterations_per_loop=1
+    )
     try:
         training.run(manifest, config, model_dir, f"{model_dir}/export", worker, print, Stop())
     except Moved as moved:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -10,14 +11,14 @@ import tensorflow as tf
 from PIL import Image
 
 from tpu_input import InputConfig, from_infeed, make_eval_input_fn, make_train_input_fn
-from tpu_input.config import DTYPES, LAYOUTS
+from tpu_input.config import LAYOUTS, Dtype
 from tpu_input.pipeline.images import decode_for_evaluation, decode_for_training, decode_whole
 
 SHAPES = {"NHWC": (6, 8, 8, 3), "HWCN": (8, 8, 3, 6), "HWNC": (8, 8, 6, 3)}
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", get_args(Dtype))
 @pytest.mark.parametrize("make", [make_train_input_fn, make_eval_input_fn])
 def test_shapes_are_static_and_dtypes_as_configured(digits_dataset, make, layout, dtype):
     features, label = make(digits_dataset, InputConfig(8, dtype, layout))({"batch_size": 6}).element_spec
@@ -37,7 +38,7 @@ def plain(digits_dataset):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", get_args(Dtype))
 def test_from_infeed_undoes_layout_and_dtype_and_normalises(digits_dataset, plain, layout, dtype):
     images = normalised(digits_dataset, InputConfig(8, dtype, layout))
     assert images.dtype == tf.float32

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import difflib
 import itertools
 import json
 import os
@@ -14,6 +13,8 @@ import threading
 from collections.abc import Collection, Iterator, Sequence
 from types import FrameType
 from typing import Any, NoReturn, TextIO
+
+from tpu_input.command_line.dataclass_options import suggestion
 
 # Exit codes that shells report for a process that was ended by a signal: 128 + the signal's number.
 # https://pubs.opengroup.org/onlinepubs/9799919799/utilities/V3_chap02.html#tag_19_08_02
@@ -134,12 +135,6 @@ def _in_snake_case(args: Sequence[str], known: Collection[str]) -> list[str]:
     return taken
 
 
-def suggestion(word: str, known: Collection[str]) -> str:
-    """Returns "; did you mean …?" with the known word that is the closest to a mistyped one; "" if none is close."""
-    close = difflib.get_close_matches(word, known, n=1)
-    return f"; did you mean {close[0]}?" if close else ""
-
-
 class Parser(argparse.ArgumentParser):
     """ArgumentParser with one-line errors, a suggestion for a mistyped command, flag or choice, and the exit codes in
     the help.
@@ -151,7 +146,7 @@ class Parser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is None or value in action.choices:
             return
-        known = list(map(str, action.choices))
+        known = ["none" if choice is None else str(choice) for choice in action.choices]
         if isinstance(action, argparse._SubParsersAction):
             self.error(f"unknown command {value!r}{suggestion(value, known)}")
         choice = f"must be one of {', '.join(known)}, got {value!r}{suggestion(str(value), known)}"

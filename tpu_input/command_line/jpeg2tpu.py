@@ -12,7 +12,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from tpu_input.command_line import EXIT_CODES, INTERRUPTED, Parser, Unread, print_error, print_line, suggestion, unread
+from tpu_input.command_line import EXIT_CODES, INTERRUPTED, Parser, Unread, print_error, print_line, unread
+from tpu_input.command_line.dataclass_options import suggestion
 
 
 class Command(NamedTuple):

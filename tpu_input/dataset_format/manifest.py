@@ -142,6 +142,10 @@ class Manifest:
     sources: list[dict[str, str]] = dataclasses.field(default_factory=list)
     record: RecordSpec = dataclasses.field(default_factory=RecordSpec)
 
+    def __repr__(self) -> str:
+        splits = ", ".join(f"{name}: {split.num_examples:,}" for name, split in self.splits.items())
+        return f"Manifest({self.path!r}, {len(self.classes):,} classes, examples: {{{splits}}})"
+
     def split(self, name: str) -> Split:
         """Returns one split.
 

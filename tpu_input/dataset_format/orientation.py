@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import Literal
 
 import numpy as np
 from PIL import ExifTags, Image, TiffImagePlugin
@@ -13,7 +14,7 @@ from tpu_input.dataset_format import color_profiles
 # The formats in docs/conversion.md; none that starts other programs, as EPS starts Ghostscript. JPEG includes MPO.
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "PPM")
 KEPT_MODES = {"L": 1, "RGB": 3}  # mode: channels
-COLOR_PROFILES = ("convert", "ignore")
+ColorProfiles = Literal["convert", "ignore"]
 _BAND_PIXELS = 1 << 20  # pixels processed at a time, so that no step copies the complete image
 _BITS = 258  # TIFF's tag BitsPerSample
 _TURNS = {  # EXIF orientation: the transpose that makes the image upright

@@ -68,7 +68,7 @@ def from_infeed(images: tf.Tensor, config: InputConfig) -> tf.Tensor:
     Returns:
       [N, H, W, 3] float32, (image - config.mean) / config.std.
     """
-    layout = config.layout
+    layout: str = config.layout
     if layout == "auto":  # the third axis has 3 channels in HWCN; a batch of 3 is HWNC
         layout = resolved_layout("auto", images.shape[3] if images.shape[2] == 3 else images.shape[2])
     if layout != "NHWC":

@@ -6,7 +6,22 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tpu_input.command_line.dataclass_options import checked
 from tpu_input.dataset_format.records import Shard
+
+
+def check_params(params: Any) -> int:
+    """Returns the "batch_size" of the params that an input_fn is called with.
+
+    Raises:
+      ValueError: params is not a mapping with a positive integer "batch_size".
+    """
+    if not isinstance(params, Mapping) or "batch_size" not in params:
+        raise ValueError(f'params must be a mapping with "batch_size", e.g. {{"batch_size": 128}}, got {params!r}')
+    batch_size: int = checked(params["batch_size"], int, "batch_size")
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, got {batch_size!r}")
+    return batch_size
 
 
 @dataclasses.dataclass(frozen=True)

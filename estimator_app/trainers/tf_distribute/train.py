@@ -19,14 +19,14 @@ from estimator_app.runtime.record_errors import named
 from estimator_app.trainers.checks import check_evaluable, counted, no_number
 from estimator_app.trainers.interruption import Stopped
 from estimator_app.trainers.progress import Progress, TimeLeft, timed
-from estimator_app.trainers.tf_distribute.trainer import Trainer
+from estimator_app.trainers.tf_distribute.state import TrainState
 from tpu_input import Manifest, eval_steps, make_eval_input_fn, make_train_input_fn
 
 SAVE_SECONDS = 60.0  # upper bound of the training time that a killed run loses
 
 
 def train(
-    trainer: Trainer,
+    state: TrainState,
     manifest: Manifest,
     config: TrainConfig,
     step: int,
@@ -45,26 +45,26 @@ def train(
     """
     began = time.monotonic()
     input_fn = make_train_input_fn(manifest, config.input, start_step=step)
-    batches = trainer.batches(input_fn if trainer.cluster else timed(input_fn), config.train_batch_size)
+    batches = state.batches(input_fn if state.cluster else timed(input_fn), config.train_batch_size)
     # Tracing creates the optimizer's variables, which the checkpoint contains too.
-    trainer.steps.get_concrete_function(batches, tf.constant(1))
-    path = latest_checkpoint(trainer.model_dir)
+    state.steps.get_concrete_function(batches, tf.constant(1))
+    path = latest_checkpoint(state.model_dir)
     if path:
-        trainer.restore(path).assert_consumed()
-    save = _saver(trainer, config, saved=step if path else -1)
+        state.restore(path).assert_consumed()
+    save = _saver(state, config, saved=step if path else -1)
     save(step)
     left = left or TimeLeft.of(config, manifest.split(config.split).num_examples)
     progress = Progress(step, last, config.train_steps, config.train_batch_size, left)
     try:
         with named(manifest, "train"):
-            _train_to(trainer, batches, progress, last, stop, save)
+            _train_to(state, batches, progress, last, stop, save)
     finally:
         progress.close()
     return progress.values() | {"train_seconds": time.monotonic() - began}
 
 
 def _train_to(
-    trainer: Trainer,
+    state: TrainState,
     batches: object,
     progress: Progress,
     last: int,
@@ -72,16 +72,16 @@ def _train_to(
     save: Callable[..., None],
 ) -> None:
     """Trains up to `last`, in loops of iterations_per_loop steps on a TPU, elsewhere step by step."""
-    at_once = trainer.config.iterations_per_loop if trainer.cluster else 1
-    writer = tf.summary.create_file_writer(trainer.model_dir)
+    at_once = state.config.iterations_per_loop if state.cluster else 1
+    writer = tf.summary.create_file_writer(state.model_dir)
     with writer.as_default():
         while progress.step < last:
             began, before = time.time(), progress.step
-            loss, ready = trainer.steps(batches, tf.constant(min(at_once, last - before)))
-            progress.took(int(trainer.global_step.numpy()), float(loss), began, float(ready))
+            loss, ready = state.steps(batches, tf.constant(min(at_once, last - before)))
+            progress.took(int(state.global_step.numpy()), float(loss), began, float(ready))
             if math.isnan(progress.loss):
-                raise no_number(progress.step, trainer.config)
-            _write_curves(trainer.config, before, progress)
+                raise no_number(progress.step, state.config)
+            _write_curves(state.config, before, progress)
             # Read once: if it were set between two reads, the run would end without saving.
             stopping = stop.is_set()
             save(progress.step, progress.step == last or stopping)
@@ -89,11 +89,11 @@ def _train_to(
                 raise Stopped
 
 
-def _saver(trainer: Trainer, config: TrainConfig, saved: int) -> Callable[..., None]:
+def _saver(state: TrainState, config: TrainConfig, saved: int) -> Callable[..., None]:
     """Returns save(step, now=False), which writes a checkpoint at the first step, every minute, every save_steps, and
     whenever `now` is True.
     """
-    manager, last, at = trainer.manager(), saved, time.monotonic()
+    manager, last, at = state.manager(), saved, time.monotonic()
 
     def save(step: int, now: bool = False) -> None:
         nonlocal last, at
@@ -118,7 +118,7 @@ def _write_curves(config: TrainConfig, before: int, progress: Progress) -> None:
 
 
 def evaluate(
-    trainer: Trainer,
+    state: TrainState,
     manifest: Manifest,
     config: TrainConfig,
     stop: threading.Event | None = None,
@@ -132,18 +132,18 @@ def evaluate(
       Stopped: `stop` was set.
     """
     check_evaluable(manifest, config)
-    path = checkpoint or str(latest_checkpoint(trainer.model_dir))
-    trainer.restore(path).expect_partial()
-    batches = trainer.batches(make_eval_input_fn(manifest, config.input, config.split), config.eval_batch_size)
+    path = checkpoint or str(latest_checkpoint(state.model_dir))
+    state.restore(path).expect_partial()
+    batches = state.batches(make_eval_input_fn(manifest, config.input, config.split), config.eval_batch_size)
     totals: dict[str, tf.Tensor] = {}
     with named(manifest, config.split):
-        for _ in range(eval_steps(manifest, config.split, config.eval_batch_size, trainer.num_hosts)):
+        for _ in range(eval_steps(manifest, config.split, config.eval_batch_size, state.num_hosts)):
             if stop and stop.is_set():
                 raise Stopped
-            totals = {name: value + totals.get(name, 0) for name, value in trainer.sums(next(batches)).items()}
+            totals = {name: value + totals.get(name, 0) for name, value in state.sums(next(batches)).items()}
     found = {name: value.numpy() for name, value in results(totals).items()} | {"global_step": step_of(path)}
     metrics = counted(found, manifest, config)
-    with tf.summary.create_file_writer(f"{trainer.model_dir}/eval").as_default(metrics.step):
+    with tf.summary.create_file_writer(f"{state.model_dir}/eval").as_default(metrics.step):
         for name, number in metrics.scalars().items():
             tf.summary.scalar(name, number)
     return metrics

@@ -35,7 +35,7 @@ class KerasInGraph:
     """
 
     def __init__(self, model: Any) -> None:
-        """Creates the variables, with the same names as in --loop=strategy.
+        """Creates the variables, with the same names as in --trainer=tf_distribute.
 
         Args:
           model: A keras.Model that was made eagerly; it is not changed.
@@ -71,7 +71,7 @@ class KerasInGraph:
             if id(tensor) not in by_handle:
                 raise ValueError(
                     f"the network uses {tensor!r}, a resource that is no variable, which TPUEstimator's graph cannot "
-                    "hold; leave out lookup tables and the like, or train with --loop=strategy"
+                    "hold; leave out lookup tables and the like, or train with --trainer=tf_distribute"
                 )
             return self._variables[by_handle[id(tensor)]].handle
 

@@ -1,6 +1,6 @@
-"""Trainer that uses tf.distribute on a TPU's cores, all GPUs of this machine, or one device.
+"""State of a run under tf.distribute, on a TPU's cores, all GPUs of this machine, or one device.
 
-    TrainConfig + model_dir + cluster ──make_trainer()──▶ Trainer
+    TrainConfig + model_dir + cluster ──make_state()──▶ TrainState
 
     {"image", "weight"}, label of every replica ──steps()──▶ mean loss; updates the variables
                                                 └──sums()───▶ metrics.batch_sums() of all replicas together
@@ -33,7 +33,7 @@ _connected: set[str] = set()  # address of the TPU; global, as TensorFlow's conn
 
 
 @dataclasses.dataclass(frozen=True)
-class Trainer:
+class TrainState:
     """The variables of a run, and the functions that train and evaluate them.
 
     Attributes:
@@ -129,8 +129,8 @@ def _connect(cluster: Any) -> None:
     tf.config.experimental_connect_to_cluster(cluster)
 
 
-def make_trainer(config: TrainConfig, model_dir: str, cluster: Any = None, strategy: Any = None) -> Trainer:
-    """Returns the trainer of a run, with the initial values of its variables.
+def make_state(config: TrainConfig, model_dir: str, cluster: Any = None, strategy: Any = None) -> TrainState:
+    """Returns the state of a run, with the initial values of its variables.
 
     Args:
       config: Config of the run.
@@ -152,7 +152,7 @@ def make_trainer(config: TrainConfig, model_dir: str, cluster: Any = None, strat
     replica = _make_step(model, optimizer, config)
     steps = _make_steps(strategy, replica, step)
     sums = _make_sums(strategy, model, config)
-    return Trainer(config, model_dir, cluster, strategy, step, weights, checkpoint, replica, steps, sums)
+    return TrainState(config, model_dir, cluster, strategy, step, weights, checkpoint, replica, steps, sums)
 
 
 def _make_step(model: Any, optimizer: Any, config: TrainConfig) -> Callable[..., tf.Tensor]:

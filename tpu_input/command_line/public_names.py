@@ -1,0 +1,38 @@
+"""Public names of a package that are imported on first use (PEP 562), so that importing the package is cheap."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any
+
+
+def publish(package: str, homes: Mapping[str, str]) -> None:
+    """Makes names of other modules names of a package; called in the package's __init__.py.
+
+    A public function may have the name of the module that it is in: `beam_pipelines.convert` is the function. When a
+    module is imported, Python sets it as an attribute of its package; for these names, that is ignored.
+
+    Args:
+      package: __name__ of the package.
+      homes: Module of each name.
+    """
+
+    class Package(ModuleType):
+        def __getattr__(self, name: str) -> Any:
+            if name not in homes:
+                raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            value = getattr(importlib.import_module(homes[name]), name)
+            super().__setattr__(name, value)
+            return value
+
+        def __setattr__(self, name: str, value: object) -> None:
+            if not (name in homes and isinstance(value, ModuleType)):
+                super().__setattr__(name, value)
+
+        def __dir__(self) -> list[str]:
+            return sorted({*super().__dir__(), *homes})
+
+    sys.modules[package].__class__ = Package
