@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ast
 import collections
+import importlib
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
-
-import tpu_input
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("beam_pipelines", "tpu_input", "estimator_app")
@@ -180,8 +179,19 @@ def test_processes_that_write_shards_do_not_load_beam():
     assert subprocess.run([sys.executable, "-W", "ignore", "-c", code], cwd=ROOT).returncode == 0
 
 
-def test_every_public_name_of_tpu_input_is_there_and_pinned():
-    assert tpu_input.__all__ == [
+PUBLIC = {
+    "beam_pipelines": [
+        "ConvertOptions",
+        "Converted",
+        "Findings",
+        "ImageOptions",
+        "Source",
+        "convert",
+        "repair",
+        "verify",
+        "write_report",
+    ],
+    "tpu_input": [
         "InputConfig",
         "Manifest",
         "RecordSource",
@@ -197,7 +207,51 @@ def test_every_public_name_of_tpu_input_is_there_and_pinned():
         "manifest_from_shards",
         "params_from_context",
         "read_manifest",
-    ]
-    assert all(getattr(tpu_input, name) for name in tpu_input.__all__)
-    with pytest.raises(AttributeError, match="no attribute 'make_magic'"):
-        _ = tpu_input.make_magic
+    ],
+    "estimator_app": [
+        "Classifier",
+        "Evaluation",
+        "Finished",
+        "Metrics",
+        "Prediction",
+        "Tpu",
+        "TrainConfig",
+        "evaluate",
+        "export",
+        "load_classifier",
+        "predict",
+        "train",
+    ],
+}
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_the_public_names_of_a_package_are_pinned_listed_and_documented(package):
+    module = importlib.import_module(package)
+    assert module.__all__ == PUBLIC[package]
+    assert set(module.__all__) <= set(dir(module))
+    for name in module.__all__:
+        value = getattr(module, name)
+        assert value.__name__ == name
+        assert value.__doc__, name
+    with pytest.raises(AttributeError, match="has no attribute 'make_magic'"):
+        _ = module.make_magic
+
+
+def test_a_public_function_is_not_hidden_by_the_module_of_its_name():
+    code = """
+import beam_pipelines, estimator_app
+import beam_pipelines.convert, beam_pipelines.verify, estimator_app.train
+assert callable(beam_pipelines.convert) and callable(beam_pipelines.verify) and callable(estimator_app.train)
+from beam_pipelines.convert import Converted
+assert Converted is beam_pipelines.Converted
+"""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_importing_a_package_loads_nothing_heavy(package):
+    code = f"import sys, {package}; print({{'tensorflow', 'apache_beam', 'numpy', 'PIL'}} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stdout == "set()\n"

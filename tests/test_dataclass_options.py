@@ -1,0 +1,147 @@
+"""Options as dataclasses: values of wrong types are refused by name, and flags follow from the fields."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+
+from beam_pipelines import ConvertOptions, ImageOptions, Source
+from tpu_input import InputConfig
+from tpu_input.command_line import Parser
+from tpu_input.command_line.dataclass_options import Flag, add_flags, check_types, from_fields
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Options of a test.
+
+    Attributes:
+      steps: Number of steps,
+        at least 1. Default: as many as there are.
+      share: Share of 100% that
+        is used.
+      kind: Kind of thing.
+      cache: What to keep.
+      mirrored: Whether it is mirrored.
+      loud: Print more.
+      range: Lowest and highest.
+      change: Function of an image.
+    """
+
+    steps: int
+    share: float = 0.5
+    kind: Literal["plain", "fancy"] = "plain"
+    cache: Literal["records", "images"] | None = None
+    mirrored: bool = True
+    loud: bool = False
+    range: tuple[float, float] = (0.0, 1.0)
+    names: tuple[str, ...] = ()
+    change: Callable[[Any], Any] | None = None
+
+    def __post_init__(self) -> None:
+        check_types(self)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"steps": "28"}, "steps must be an integer, got '28'"),
+        ({"steps": 28.0}, "steps must be an integer, got 28.0"),
+        ({"steps": True}, "steps must be an integer, got True"),
+        ({"steps": None}, "steps must be an integer, got None"),
+        ({"steps": (2, 3)}, r"steps must be an integer, got \(2, 3\)"),
+        ({"share": "half"}, "share must be a number, got 'half'"),
+        ({"kind": "fncy"}, "kind must be one of plain, fancy, got 'fncy'; did you mean fancy\\?"),
+        ({"cache": "crops"}, "cache must be one of records, images, got 'crops'"),
+        ({"mirrored": 1}, "mirrored must be True or False, got 1"),
+        ({"range": 3}, "range must be a sequence, got 3"),
+        ({"range": (1, 2, 3)}, r"range must have 2 values, got \(1, 2, 3\)"),
+        ({"range": (1, "2")}, "each value of range must be a number, got '2'"),
+        ({"names": "ab"}, "names must be a sequence, got 'ab'"),
+        ({"change": "blur"}, "change must be a function, got 'blur'"),
+    ],
+)
+def test_a_value_of_another_type_is_refused_by_the_name_of_its_field(given, message):
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        Options(**{"steps": 1} | given)
+
+
+def test_numbers_of_numpy_and_lists_become_values_that_json_can_hold():
+    made = Options(np.int64(3), share=np.float32(0.25), range=np.array([1, 2]), names=["a"])
+    assert made == Options(3, share=0.25, range=(1, 2), names=("a",))
+    assert [type(value) for value in (made.steps, made.share, *made.range)] == [int, float, float, float]
+
+
+def test_fields_of_a_file_are_checked_for_their_names():
+    assert from_fields(Options, {"steps": 2, "range": [0, 1]}) == Options(2, range=(0, 1))
+    with pytest.raises(ValueError, match=r"^there is no option 'step'; did you mean steps\?$"):
+        from_fields(Options, {"step": 2})
+    with pytest.raises(ValueError, match="steps"):
+        from_fields(Options, {})
+
+
+def parser() -> Parser:
+    made = Parser(prog="test")
+    names = [field.name for field in dataclasses.fields(Options) if field.name not in ("names", "change")]
+    parse = {"range": Flag(parse=lambda text: tuple(map(float, text.split(","))), metavar="LOW,HIGH", unset=True)}
+    add_flags(made.add_argument, Options, names, **parse, kind=Flag("type"))
+    return made
+
+
+def test_flags_have_the_defaults_of_the_fields():
+    given = vars(parser().parse_args([]))
+    assert given == {name: getattr(Options(1), name) for name in given} | {"steps": None, "range": None}
+
+
+def test_flags_set_the_fields():
+    words = ["--steps=3", "--share=0.25", "--type=fancy", "--cache=images", "--no_mirrored", "--loud", "--range=1,2"]
+    assert vars(parser().parse_args(words)) == {
+        "steps": 3,
+        "share": 0.25,
+        "kind": "fancy",
+        "cache": "images",
+        "mirrored": False,
+        "loud": True,
+        "range": (1.0, 2.0),
+    }
+    assert parser().parse_args(["--cache=none"]).cache is None
+
+
+def test_the_help_has_the_descriptions_of_the_fields_and_their_defaults():
+    said = " ".join(parser().format_help().split())
+    assert "--steps STEPS number of steps, at least 1 (default: as many as there are)" in said
+    assert "--share SHARE share of 100% that is used (default: 0.5)" in said
+    assert "--type {plain,fancy} kind of thing (default: plain)" in said
+    assert "--cache {records,images,none} what to keep (default: none)" in said
+    assert "--no_mirrored whether it is mirrored" in said
+
+
+def test_a_choice_that_there_is_not_is_refused_in_one_line(capsys):
+    with pytest.raises(SystemExit) as ended:
+        parser().parse_args(["--type=fncy"])
+    assert ended.value.code == 2
+    said = "error: argument --type: must be one of plain, fancy, got 'fncy'; did you mean fancy? (see test --help)\n"
+    assert capsys.readouterr().err == said
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: InputConfig(image_size="28"), "image_size must be an integer, got '28'"),
+        (lambda: InputConfig(image_size=(224, 224)), r"image_size must be an integer, got \(224, 224\)"),
+        (lambda: InputConfig(0), "image_size must be at least 1, got 0"),
+        (lambda: InputConfig(28, dtype="unit8"), "dtype must be one of .*; did you mean uint8?"),
+        (lambda: ConvertOptions(("digits",), "out"), "each value of sources must be a Source, got 'digits'"),
+        (lambda: ConvertOptions((Source("d"),), "out", dedup="exat"), "dedup must be one of none, exact, got 'exat'"),
+        (lambda: ConvertOptions((Source("d"),), "out", shard_bytes="100MB"), "shard_bytes must be an integer"),
+        (lambda: ImageOptions(quality=90.5), "quality must be an integer, got 90.5"),
+        (lambda: Source(3), "path must be text, got 3"),
+    ],
+)
+def test_options_of_the_packages_are_refused_by_name(make, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        make()
