@@ -52,12 +52,12 @@ class ImageOptions:
     """Checks and changes of images.
 
     Attributes:
+      reencode: Images to re-encode. all: every image, so that only the pixels of untrusted files are stored; needed:
+        only images that trainers cannot read unchanged, and the bytes of the other JPEGs are stored.
       resize_shorter: Scale larger images down to a shorter side of this many pixels; 0 keeps their size. This makes
         training decode faster: a core decodes about 40 photographs of 12 megapixels per second, 1,100 if they are
         stored at 512 pixels, 2,500 at 256.
       quality: JPEG quality of re-encoded images, 1 to 100.
-      reencode: Images to re-encode. all: every image, so that only the pixels of untrusted files are stored; needed:
-        only images that trainers cannot read unchanged, and the bytes of the other JPEGs are stored.
       min_side: Reject images with a shorter side below this many pixels.
       max_pixels: Reject images with more pixels than this, WebP and CMYK images with more than half as many, and JPEGs
         whose scans together cover more than 40 times as many. Default: 50,000,000, which need up to 600 MB of memory.
@@ -65,9 +65,10 @@ class ImageOptions:
         trainers assume; ignore: profiles have no effect, and the bytes of a JPEG are stored with its profile.
     """
 
+    # The order of the fields is that of the options in manifest.json and in the fingerprint.
+    reencode: Reencode = "needed"
     resize_shorter: int = 0
     quality: int = 90
-    reencode: Reencode = "needed"
     min_side: int = 1
     max_pixels: int = MAX_PIXELS
     color_profiles: ColorProfiles = "convert"

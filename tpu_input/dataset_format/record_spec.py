@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Literal
 
-ENCODINGS = ("jpeg", "png", "raw")
+from tpu_input.command_line.dataclass_options import check_types
+
+Encoding = Literal["jpeg", "png", "raw"]
+IMAGE_KEY = "image/encoded"  # a complete JPEG file
+LABEL_KEY = "image/class/label"  # class index + the label on disk of class 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,15 +24,14 @@ class RecordSpec:
       label_offset: Label on disk of class 0.
     """
 
-    image_key: str = "image/encoded"
-    label_key: str = "image/class/label"
-    encoding: str = "jpeg"
+    image_key: str = IMAGE_KEY
+    label_key: str = LABEL_KEY
+    encoding: Encoding = "jpeg"
     raw_shape: tuple[int, int, int] | None = None
     label_offset: int = 0
 
     def __post_init__(self) -> None:
-        if self.encoding not in ENCODINGS:
-            raise ValueError(f"encoding must be one of {', '.join(ENCODINGS)}, got {self.encoding!r}")
+        check_types(self)
         if (self.encoding == "raw") != (self.raw_shape is not None):
             raise ValueError(f'raw_shape goes with encoding "raw" alone, got {self.raw_shape!r} with {self.encoding!r}')
         if self.raw_shape and (min(self.raw_shape) < 1 or self.raw_shape[2] not in (1, 3)):

@@ -10,6 +10,7 @@ take 1.5 s and 300 MB per worker.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from tpu_input.dataset_format.manifest import (
@@ -23,7 +24,7 @@ from tpu_input.dataset_format.manifest import (
     shard_name,
     valid_split,
 )
-from tpu_input.dataset_format.record_spec import IMAGENET, MNIST, RecordSpec
+from tpu_input.dataset_format.record_spec import IMAGE_KEY, IMAGENET, LABEL_KEY, MNIST, RecordSpec
 from tpu_input.dataset_format.tfrecord import FRAME_BYTES, Example, frame, read_frames, serialize
 
 __all__ = [
@@ -50,21 +51,6 @@ __all__ = [
     "valid_split",
 ]
 
-# Keys, types and meanings of the features of ImageNet-style records, as tensorflow/tpu's converters write them, plus
-# `image/key` and `image/key/sha256`. decode() reads this table; encode() writes the same keys.
-FEATURES = {
-    "image/encoded": bytes,  # a complete JPEG file
-    "image/format": bytes,  # b"JPEG"
-    "image/colorspace": bytes,  # b"RGB" or b"Grayscale"
-    "image/height": int,  # pixels
-    "image/width": int,  # pixels
-    "image/channels": int,  # 3 or 1
-    "image/filename": bytes,  # last part of the source's path
-    "image/class/label": int,  # class index + the manifest's first_label
-    "image/class/text": bytes,  # class name, UTF-8
-    "image/key": bytes,  # identifies the example within its dataset, UTF-8
-    "image/key/sha256": bytes,  # hex digest of image/encoded
-}
 NO_LABEL = -(2**31)  # label that parse() returns for a record without a label
 COLORSPACES = {1: b"Grayscale", 3: b"RGB"}
 
@@ -93,6 +79,36 @@ class Record(NamedTuple):
     sha256: str
 
 
+class Feature(NamedTuple):
+    """One feature of a serialized record.
+
+    Attributes:
+      kind: bytes or int: a bytes_list or an int64_list with one value.
+      value: Function (record, label on disk of class 0) -> the value.
+    """
+
+    kind: type[bytes] | type[int]
+    value: Callable[[Record, int], bytes | int]
+
+
+# The features of a record, those of ImageNet-style records as tensorflow/tpu's converters write them, plus `image/key`
+# and `image/key/sha256`. encode(), decode() and parse() follow this table. It is in the order of protobuf's
+# deterministic serializer, so that encode() writes the same bytes.
+FEATURES = {
+    "image/channels": Feature(int, lambda record, _: record.channels),
+    LABEL_KEY: Feature(int, lambda record, first_label: record.label + first_label),
+    "image/class/text": Feature(bytes, lambda record, _: record.class_name.encode()),
+    "image/colorspace": Feature(bytes, lambda record, _: COLORSPACES[record.channels]),
+    IMAGE_KEY: Feature(bytes, lambda record, _: record.encoded),
+    "image/filename": Feature(bytes, lambda record, _: record.key.rsplit("/", 1)[-1].encode()),
+    "image/format": Feature(bytes, lambda record, _: b"JPEG"),
+    "image/height": Feature(int, lambda record, _: record.height),
+    "image/key/sha256": Feature(bytes, lambda record, _: record.sha256.encode()),
+    "image/key": Feature(bytes, lambda record, _: record.key.encode()),
+    "image/width": Feature(int, lambda record, _: record.width),
+}
+
+
 def encode(record: Record, first_label: int = 0) -> bytes:
     """Returns `record` as a serialized tf.train.Example; deterministic: equal records give equal bytes.
 
@@ -100,20 +116,7 @@ def encode(record: Record, first_label: int = 0) -> bytes:
       record: Record to encode; `record.label` is 0-based.
       first_label: Label written for class 0: 0, or 1 for the convention of tensorflow/tpu's trainers.
     """
-    values: dict[str, bytes | int] = {  # in the order of protobuf's deterministic serializer
-        "image/channels": record.channels,
-        "image/class/label": record.label + first_label,
-        "image/class/text": record.class_name.encode(),
-        "image/colorspace": COLORSPACES[record.channels],
-        "image/encoded": record.encoded,
-        "image/filename": record.key.rsplit("/", 1)[-1].encode(),
-        "image/format": b"JPEG",
-        "image/height": record.height,
-        "image/key/sha256": record.sha256.encode(),
-        "image/key": record.key.encode(),
-        "image/width": record.width,
-    }
-    return serialize(values)
+    return serialize({name: feature.value(record, first_label) for name, feature in FEATURES.items()})
 
 
 def decode(serialized: bytes, first_label: int = 0) -> Record:
@@ -127,18 +130,18 @@ def decode(serialized: bytes, first_label: int = 0) -> Record:
     except Exception as error:  # the public location of protobuf's DecodeError differs between its versions
         raise ValueError(f"not a tf.train.Example: {error}") from error
     values: dict[str, Any] = {}
-    for name, kind in FEATURES.items():
+    for name, (kind, _) in FEATURES.items():
         value = features[name].bytes_list.value if kind is bytes else features[name].int64_list.value
         if len(value) != 1:
             raise ValueError(f"feature {name!r} has {len(value)} values of {kind.__name__}, needs 1")
         values[name] = value[0]
     return Record(
         key=values["image/key"].decode(),
-        encoded=values["image/encoded"],
+        encoded=values[IMAGE_KEY],
         height=values["image/height"],
         width=values["image/width"],
         channels=values["image/channels"],
-        label=values["image/class/label"] - first_label,
+        label=values[LABEL_KEY] - first_label,
         class_name=values["image/class/text"].decode(),
         sha256=values["image/key/sha256"].decode(),
     )
@@ -167,11 +170,13 @@ def parse_int64(serialized: Any, first_label: int = 0, spec: RecordSpec | None =
     import tensorflow as tf
 
     spec = spec or RecordSpec()
+    types = {bytes: tf.string, int: tf.int64}
+    image, label = (types[FEATURES[key].kind] for key in (IMAGE_KEY, LABEL_KEY))
     features = tf.io.parse_single_example(
         serialized,
         {
-            spec.image_key: tf.io.FixedLenFeature([], tf.string, ""),
-            spec.label_key: tf.io.FixedLenFeature([], tf.int64, NO_LABEL + first_label),
+            spec.image_key: tf.io.FixedLenFeature([], image, ""),
+            spec.label_key: tf.io.FixedLenFeature([], label, NO_LABEL + first_label),
         },
     )
     return {"encoded": features[spec.image_key], "label": features[spec.label_key] - first_label}

@@ -78,7 +78,7 @@ def test_a_damaged_file_names_the_record(damage, message):
 def test_what_is_no_example_of_ours_is_refused_by_name():
     other = tf.train.Example()
     other.features.feature["label"].int64_list.value.append(1)
-    with pytest.raises(ValueError, match="feature 'image/encoded' has 0 values of bytes, needs 1"):
+    with pytest.raises(ValueError, match="feature 'image/channels' has 0 values of int, needs 1"):
         record_format.decode(other.SerializeToString())
     with pytest.raises(ValueError, match=r"not a tf\.train\.Example"):
         record_format.decode(b"\xff\xff\xff")
