@@ -182,7 +182,7 @@ def write_shards(shards: list[str], folder: WorkingFolder, options: ConvertOptio
             with progress.shown(num_inputs):
                 _wait(written, counts)
         except BrokenProcessPool:
-            raise OSError("a process that wrote shards was killed, for want of memory perhaps") from None
+            raise OSError("a process that writes shards was killed, possibly because memory ran out") from None
         except KeyboardInterrupt:
             for (
                 process
