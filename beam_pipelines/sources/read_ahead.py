@@ -56,7 +56,7 @@ def map_images(
         except Rejected as rejected:
             return row, rejected
         except MemoryError as error:
-            raise _unavailable(row, "there is too little memory") from error
+            raise _unavailable(row, "there is not enough memory") from error
 
     def check_chunk(chunk: list[tuple[int, Row, bytes | Rejected]]) -> list[tuple[Row, _OUT | Rejected]]:
         return [check(*loaded) for loaded in chunk]
@@ -113,7 +113,7 @@ def _read(row: Row) -> Loaded:
     except storage.Unavailable:  # the storage failed, not the file; a retry may succeed
         raise
     except MemoryError as error:
-        raise _unavailable(row, "there is too little memory") from error
+        raise _unavailable(row, "there is not enough memory") from error
     except (OSError, ValueError) as error:
         return row, Rejected("unreadable", f"{type(error).__name__}: {error}")
     # Google's client decompresses an object with Content-Encoding: gzip, so its size may differ.

@@ -204,7 +204,7 @@ def test_overwrite_replaces_an_unfinished_conversion(few_digits, tmp_path):
 def test_stale_shards_are_refused_with_the_list(few_digits, tmp_path):
     convert(options(few_digits, tmp_path / "out"), local())
     (tmp_path / "out" / "train-00000-of-00099.tfrecord").write_bytes(b"")
-    with pytest.raises(ValueError, match=r"holds 'train-00000-of-00099\.tfrecord'"):
+    with pytest.raises(ValueError, match=r"this dataset: 'train-00000-of-00099\.tfrecord'"):
         convert(options(few_digits, tmp_path / "out"), local())
 
 

@@ -41,11 +41,11 @@ def test_want_of_memory_stops_the_run_and_rejects_nothing(monkeypatch, tmp_path)
     (tmp_path / "a.jpg").write_bytes(b"a")
     row = Row("a", str(tmp_path / "a.jpg"), num_bytes=1)
     with pytest.raises(
-        storage.Unavailable, match="there is too little memory; resolve this, the file is not the cause"
+        storage.Unavailable, match="there is not enough memory; resolve this, the file is not the cause"
     ):
         list(map_images([row], failing(MemoryError()), 1))
     monkeypatch.setattr(storage, "read_bytes", failing(MemoryError()))
-    with pytest.raises(storage.Unavailable, match="there is too little memory"):
+    with pytest.raises(storage.Unavailable, match="there is not enough memory"):
         list(read_rows([row]))
 
 

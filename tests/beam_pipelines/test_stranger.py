@@ -88,7 +88,7 @@ def test_no_command_follows_a_manifest_out_of_its_folder(command, strange, few_d
     places = {"DATASET": strange, "IMAGES": few_digits, "MODEL": tmp_path / "model"}
     words = [re.sub("DATASET|IMAGES|MODEL", lambda found: str(places[found[0]]), word) for word in words.split()]
     said = refused(capsys, main, *words)
-    assert f"{strange}/manifest.json is not a manifest: shards of split 'train' have names like" in said
+    assert f"{strange}/manifest.json is not a manifest: shards of split 'train' must have names like" in said
     assert f"'../victim/{SHARD}'" in said
     assert files(tmp_path) == before
 
