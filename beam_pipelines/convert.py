@@ -142,7 +142,7 @@ def _complete_and_read_only(options: ConvertOptions, beam_options: PipelineOptio
     if manifest.fingerprint != plan.fingerprint:
         raise ValueError(
             f"output {options.output!r} holds another dataset: {_difference(options, plan, _described(manifest))}; "
-            f"choose another output, as this one cannot be written: {why.strerror}"
+            f"choose another output, because this one cannot be written: {why.strerror}"
         )
     _check_files(options.output, plan, manifest, [])
     return manifest
@@ -192,7 +192,9 @@ def _write(shard: str, folder: WorkingFolder, options: ConvertOptions) -> None:
 def _check_apart(source: str, output: str) -> None:
     here, there = storage.real(source), storage.real(output)
     if f"{there}/".startswith(f"{here}/") or f"{here}/".startswith(f"{there}/"):
-        raise ValueError(f"input {source!r} and output {output!r} lie in each other; keep them apart")
+        raise ValueError(
+            f"input {source!r} and output {output!r} overlap: one contains the other; use separate folders"
+        )
 
 
 def _check_output(output: str) -> None:
@@ -200,7 +202,9 @@ def _check_output(output: str) -> None:
     files = [path for path, _ in list_dataset(output)]
     foreign = [path for path in files if not is_dataset_file(path) and not _is_working_file(path)]
     if foreign and not any(path == MANIFEST_NAME or _is_working_file(path) for path in files):
-        raise ValueError(f"output {output!r} holds no dataset but {_some(files)}; choose another output")
+        raise ValueError(
+            f"output {output!r} contains other files and no dataset: {_some(files)}; choose another output"
+        )
     _refuse_foreign(output, foreign)
 
 
@@ -211,8 +215,8 @@ def _is_working_file(path: str) -> bool:
 def _refuse_foreign(output: str, foreign: Collection[str]) -> None:
     if foreign:
         raise ValueError(
-            f"output {output!r} holds {_some(foreign)}, which are no part of this dataset; "
-            "move them away, or choose another output"
+            f"output {output!r} contains files that are not part of this dataset: {_some(foreign)}; move them away, "
+            "or choose another output"
         )
 
 
@@ -222,27 +226,27 @@ def _check_plan(options: ConvertOptions, plan: Plan) -> None:
         raise ValueError(f"input {where} is empty")
     if not any(plan.totals.values()):
         raise ValueError(
-            f"none of the {plan.num_inputs} inputs of {where} can be used, e.g. {min(plan.examples.values())}; "
-            "images lie in class folders, INPUT/CLASS/IMAGE.jpg, or are listed as image,label"
+            f"none of the {plan.num_inputs} inputs of {where} can be used, e.g. {min(plan.examples.values())}; put "
+            "images into class folders, INPUT/CLASS/IMAGE.jpg, or list them as image,label"
         )
     check_budget(options, plan.num_inputs, plan.num_rejected, plan.examples)
     if options.splits_required and plan.all_named:
         named = ", ".join(map(repr, plan.totals))
         given = ",".join(f"{name}={100 * share:g}%" for name, share in options.splits)
         raise ValueError(
-            f"every input of {where} names its split itself ({named}), so --splits={given} would do nothing; leave it "
-            "out, or name the folders as inputs of one split"
+            f"every input of {where} already specifies its split ({named}), so --splits={given} would have no effect; "
+            "leave it out, or specify the folders as inputs of one split"
         )
     if len(plan.classes) < 2:
         raise ValueError(
-            f"input {where} holds one class, {plan.classes[0]!r}; a classifier needs at least 2: "
-            "INPUT/CLASS/IMAGE.jpg, or a list of image,label"
+            f"input {where} has only one class, {plan.classes[0]!r}; a classifier needs at least 2; put images into "
+            "class folders, INPUT/CLASS/IMAGE.jpg, or list them as image,label"
         )
     for split, other, its_class, other_class in plan.strangers:
         raise ValueError(
-            f"the splits {split!r} and {other!r} of {where} share no class: {split!r} has {its_class!r}, {other!r} "
-            f"{other_class!r}, …; what is learnt from one cannot be tested on the other. Give both the same class "
-            "names (numbers of a ground-truth file have to become the names that the other split has)"
+            f"the splits {split!r} and {other!r} of {where} have no class in common: {split!r} has {its_class!r}, "
+            f"{other!r} has {other_class!r}, …; a model trained on one cannot be tested on the other. Use the same "
+            "class names in both (replace the numbers of a ground-truth file with the class names of the other split)"
         )
     for split, count in options.num_shards:
         if (total := plan.totals.get(split, 0)) < count:
@@ -289,7 +293,9 @@ def _check_leftover(options: ConvertOptions, plan: Plan) -> None:
     of_shard = {index_path(shard): shard for shard in planned} | {shard: shard for shard in planned}
     for path in found:
         if path not in of_shard or not _begins_as(f"{options.output}/{path}", folder, of_shard[path]):
-            raise ValueError(f"output {options.output!r} holds no dataset but {_some(found)}; choose another output")
+            raise ValueError(
+                f"output {options.output!r} contains other files and no dataset: {_some(found)}; choose another output"
+            )
 
 
 def _begins_as(path: str, folder: WorkingFolder, shard: str) -> bool:
@@ -327,8 +333,8 @@ def _check_files(output: str, plan: Plan, manifest: Manifest | None, left: list[
     _refuse_foreign(output, found - dataset_files(names) - optional_files(names))
     if manifest and manifest.fingerprint == plan.fingerprint and (missing := dataset_files(here) - found):
         raise ValueError(
-            f"output {output!r} holds this dataset without {_some(missing)}; "
-            f"make that again with: python -m beam_pipelines verify --repair {output}"
+            f"output {output!r} holds this dataset without {_some(missing)}; re-create what is missing with: python "
+            f"-m beam_pipelines verify --repair {output}"
         )
 
 
@@ -362,7 +368,10 @@ def _difference(options: ConvertOptions, plan: Plan, its: _Described) -> str:
     where = [source.path for source in options.sources]
     its_where = [source.get("path", "") for source in its.sources]
     moved = f" of {', '.join(map(repr, its_where))}" if its_where and its_where != where else ""
-    return f"it was made of {its.num_inputs} inputs{moved}, now there are {plan.num_inputs}, or others of name or size"
+    return (
+        f"it was made from {its.num_inputs} inputs{moved}, now there are {plan.num_inputs}, or their names or sizes "
+        "differ"
+    )
 
 
 def _flags(shaping: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -389,9 +398,9 @@ def _percent(share: Any) -> str:
 def _go_on(known: working_folder.Conversion | None) -> str:
     """Returns advice on how to continue an unfinished conversion."""
     if not known or not known.command:
-        return "repeat that one's command"
+        return "rerun its command to resume it"
     where = "" if known.folder == os.getcwd() else f", in {known.folder!r}"
-    return f"go on with it by: python -m beam_pipelines convert {shlex.join(known.command)}{where}"
+    return f"resume it with: python -m beam_pipelines convert {shlex.join(known.command)}{where}"
 
 
 def _remove_replaced(output: str) -> None:
@@ -412,7 +421,7 @@ def _read_replaced(path: str) -> Manifest:
     try:
         return Manifest.from_json(storage.read_bytes(path, most=MAX_MANIFEST_BYTES), path)
     except ValueError as error:
-        raise ValueError(f"{path!r} names what is to be removed, but is damaged; remove that file: {error}") from error
+        raise ValueError(f"{path!r}, which lists the files to remove, is damaged; remove it: {error}") from error
 
 
 def _remove_shards(output: str, names: list[str]) -> None:

@@ -81,7 +81,7 @@ def dry_run(options: ConvertOptions, beam_options: PipelineOptions) -> Iterator[
         graphs = {name: f"{folder}/{name}.pb" for name in ("plan", "write")}
         for number, (name, path) in enumerate(graphs.items(), start=1):
             yield f"job {number}     {_graph(name, options, beam_options, path)}"
-        yield "          the second starts when the first has ended; after it this command writes the manifest"
+        yield "          job 2 starts when job 1 has ended; then this command writes the manifest"
         yield _package(beam_options, folder, list(graphs.values()))
 
 
@@ -101,7 +101,9 @@ def _graph(name: str, options: ConvertOptions, beam_options: PipelineOptions, pa
     graph = job.proto_pipeline
     steps = sum(not transform.subtransforms for transform in graph.components.transforms.values())
     if graph.ByteSize() > _GRAPH_LIMIT:
-        raise ValueError(f"the graph of the job {name!r} has {graph.ByteSize()} bytes, Dataflow takes {_GRAPH_LIMIT}")
+        raise ValueError(
+            f"the graph of the job {name!r} has {graph.ByteSize()} bytes, but Dataflow accepts at most {_GRAPH_LIMIT}"
+        )
     return f"{name}: {steps} steps, a graph of {size(graph.ByteSize())}, a request of {size(len(request))}"
 
 
@@ -120,18 +122,23 @@ def _package(beam_options: PipelineOptions, folder: str, graphs: list[str]) -> s
     """Installs the package as workers do, and unpickles the graphs there; returns a description of the result."""
     wheel = beam_options.view_as(beam_flags.SetupOptions).extra_packages[-1]
     python = f"{folder}/worker/bin/python"
-    _run("cannot make an environment", sys.executable, "-m", "venv", f"{folder}/worker")
+    _run("cannot create a virtual environment", sys.executable, "-m", "venv", f"{folder}/worker")
     # The container image of the workers has the same version of Beam as the launching machine.
     install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    _run("the package does not install", *install, f"apache-beam=={beam.version.__version__}", wheel)
-    printed = _run("the steps do not unpickle there", python, "-W", "ignore", "-c", _WORKER, *graphs)
+    _run("the package cannot be installed", *install, f"apache-beam=={beam.version.__version__}", wheel)
+    printed = _run(
+        "the steps cannot be unpickled in the environment of a worker", python, "-W", "ignore", "-c", _WORKER, *graphs
+    )
     if printed != "False":
         raise ValueError("a worker would load TensorFlow")
-    installed = _run("pip cannot list", python, "-m", "pip", "list", "--format=freeze").splitlines()
+    installed = _run(
+        "pip cannot list the installed packages", python, "-m", "pip", "list", "--format=freeze"
+    ).splitlines()
     version = importlib.metadata.version(NAME)
     return (
-        f"package   {NAME} {version} as a wheel of {size(Path(wheel).stat().st_size)}; installed into an empty "
-        f"environment with what it needs, {len(installed)} packages without TensorFlow, where both jobs unpickle"
+        f"package   {NAME} {version} as a wheel of {size(Path(wheel).stat().st_size)}; installed with its "
+        f"dependencies into an empty environment, {len(installed)} packages without TensorFlow, in which both jobs "
+        "can be unpickled"
     )
 
 
@@ -161,16 +168,18 @@ def _work(options: ConvertOptions) -> Iterator[str]:
     if not num_inputs:
         raise ValueError(f"input {options.sources[0].path!r} is empty")
     num_bytes = num_bytes * num_inputs // max(num_sized, 1)
-    more = " or more, as the listing stopped there" if num_inputs == _MAX_LISTED else ""
-    yield f"input     {num_inputs:,} files{more}, {size(num_bytes)}" + ("" if num_sized == num_inputs else " or so")
+    more = " or more, because the listing stops there" if num_inputs == _MAX_LISTED else ""
+    yield f"input     {num_inputs:,} files{more}, {size(num_bytes)}" + (
+        "" if num_sized == num_inputs else " (estimated)"
+    )
     yield from (f"folders   {remark}" for remark in read_folders(folders, options).remarks)
     yield f"output    {_shards(options, num_bytes)}"
     minutes = max(num_inputs, num_bytes / IMAGE_BYTES) / IMAGES_A_SECOND / 60
     time = f"{minutes:.0f} minutes" if minutes < 120 else f"{minutes / 60:,.0f} hours"
     yield (
         f"work      {time if minutes > 1 else 'less than a minute'} of one vCPU, at {IMAGES_A_SECOND} photographs of "
-        f"{size(IMAGE_BYTES)} a second (python -m benchmarks.conversion on our machine; Dataflow we have not "
-        "measured), plus minutes to start workers"
+        f"{size(IMAGE_BYTES)} per second (measured by python -m benchmarks.conversion on our machine, not on "
+        "Dataflow), plus a few minutes to start workers"
     )
 
 
@@ -180,10 +189,10 @@ def _shards(options: ConvertOptions, num_bytes: int) -> str:
     count = sum((sizes | by_number).values())
     if count > _READABLE_SHARDS:
         raise ValueError(
-            f"the input makes about {count:,} shards of {size(options.shard_bytes)}, and every reader of the dataset "
-            f"reads a manifest of them all; keep to {_READABLE_SHARDS:,} with a larger --shard_size"
+            f"the dataset would have about {count:,} shards of {size(options.shard_bytes)}, and every reader of the "
+            f"dataset reads a manifest of all shards; have at most {_READABLE_SHARDS:,} by using a larger --shard_size"
         )
-    kept = "" if options.images.resize_shorter else ", if images keep their bytes"
+    kept = "" if options.images.resize_shorter else ", if images are stored unchanged"
     return f"about {count:,} shards of up to {size(options.shard_bytes)}{kept}"
 
 

@@ -47,15 +47,15 @@ def repair(findings: Findings, beam_options: PipelineOptions | None = None) -> l
             plan = make_plan(options, beam_options or execution.options_of())
             if plan.fingerprint != manifest.fingerprint:
                 raise ValueError(
-                    f"{[source.path for source in options.sources]} no longer hold what {manifest.path!r} was made "
-                    f"of: {manifest.num_inputs} inputs then, {plan.num_inputs} now, or others of name or size; nothing "
-                    "was changed"
+                    f"{[source.path for source in options.sources]} no longer contain the inputs that "
+                    f"{manifest.path!r} was made from: {manifest.num_inputs} inputs then, {plan.num_inputs} now, or "
+                    "their names or sizes differ; restore the inputs, or convert them again; nothing was changed"
                 )
             if plan.classes != manifest.classes:
                 raise ValueError(
-                    f"{manifest.path}/{MANIFEST_NAME} names other classes than its inputs have: "
-                    f"{list(manifest.classes)[:5]!r}, not {list(plan.classes)[:5]!r}; put back a copy of the manifest, "
-                    "or convert the images again; nothing was changed"
+                    f"{manifest.path}/{MANIFEST_NAME} has other classes than its inputs: "
+                    f"{list(manifest.classes)[:5]!r}, not {list(plan.classes)[:5]!r}; restore the manifest from a "
+                    "copy, or convert the images again; nothing was changed"
                 )
             aside = dataclasses.replace(options, output=f"{manifest.path}/{WORK_NAME}/{working_folder.REPAIR_NAME}")
             for name in findings.damaged:
@@ -88,7 +88,8 @@ def options_of(manifest: Manifest) -> ConvertOptions:
         )
     except ValueError as error:
         raise ValueError(
-            f"{manifest.path}/{MANIFEST_NAME} does not say how the dataset was made: {error}; convert its images again"
+            f"{manifest.path}/{MANIFEST_NAME} does not contain the options of a conversion: {error}; convert the "
+            "images again"
         ) from error
 
 
@@ -106,7 +107,7 @@ def _of_types(found: dict[str, Any], usual: dict[str, Any], name: str) -> dict[s
         elif isinstance(usual[key], dict):
             _of_types(json_fields.mapping(value, key), usual[key], key)
         elif type(value) is not type(usual[key]):
-            raise ValueError(f"{key} must be like {usual[key]!r}, got {json_fields.shown(value)}")
+            raise ValueError(f"{key} must have the type of {usual[key]!r}, got {json_fields.shown(value)}")
     return dict(found)
 
 
@@ -114,4 +115,7 @@ def _make_again(name: str, manifest: Manifest, aside: ConvertOptions, folder: Wo
     receipt = write_shard(name, folder.read_rows(name), folder.num_rows([name]), aside, manifest.classes, num_cores())
     promised = {shard.name: shard.sha256 for split in manifest.splits.values() for shard in split.shards}
     if receipt.sha256 != promised[name]:
-        raise ValueError(f"the images of {name} have changed at their source; nothing was changed")
+        raise ValueError(
+            f"the source images of {name} have changed since the conversion; restore them, or convert them again; "
+            "nothing was changed"
+        )

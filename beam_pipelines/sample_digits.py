@@ -34,7 +34,7 @@ def write_sample(output: str) -> tuple[int, int]:
     interrupted = [path for path in found - named.keys() if path.partition(".part-")[0] in named]
     storage.delete([f"{output}/{path}" for path in interrupted])
     if others := sorted(found - named.keys() - set(interrupted)):
-        raise ValueError(f"{output!r} holds {others[0]!r}, which is none of the sample's; choose another folder")
+        raise ValueError(f"{output!r} contains {others[0]!r}, which is not a file of the sample; choose another folder")
     storage.write_each((f"{output}/{path}", _jpeg(named[path])) for path in missing)
     return len(missing), len(named)
 

@@ -70,7 +70,9 @@ def verify(dataset: str, decode_images: bool = True) -> Findings:
         for (name, shard), (rows, problems) in zip(tasks, checked, strict=True):
             counts[name].update(row.label for row in rows)
             hashes = [hashlib.sha256(row.key.encode()).digest()[:16] for row in rows]
-            problems += [f"key {row.key!r} occurs before" for row, key in zip(rows, hashes, strict=True) if key in keys]
+            problems += [
+                f"key {row.key!r} occurs more than once" for row, key in zip(rows, hashes, strict=True) if key in keys
+            ]
             keys.update(hashes)
             findings.problems += [f"{shard.name}: {problem}" for problem in problems]
             findings.damaged += [shard.name] if problems else []
@@ -78,7 +80,7 @@ def verify(dataset: str, decode_images: bool = True) -> Findings:
         labels = tuple(counts[name][label] for label in range(len(manifest.classes)))
         if labels != split.class_counts:
             findings.problems.append(
-                f"split {name!r} has {labels} examples by class, the manifest says {split.class_counts}"
+                f"split {name!r} has {labels} examples by class, but the manifest has {split.class_counts}"
             )
     return findings
 
@@ -91,7 +93,7 @@ def _check_files(manifest: Manifest) -> Iterator[str]:
         if not path.endswith((".tfrecord", ".parquet")):  # reported with their shard
             yield f"{path} is missing"
     for path in sorted(found - promised - optional_files(shards)):
-        yield f"{path} is no part of the dataset"
+        yield f"{path} is not part of the dataset"
 
 
 def _check_rejected(manifest: Manifest) -> Iterator[str]:
@@ -103,7 +105,7 @@ def _check_rejected(manifest: Manifest) -> Iterator[str]:
         yield f"{REJECTED_NAME} cannot be read: {error}"
         return
     if reasons != manifest.num_rejected:
-        yield f"{REJECTED_NAME} lists {reasons}, the manifest says {manifest.num_rejected}"
+        yield f"{REJECTED_NAME} lists {reasons}, but the manifest has {manifest.num_rejected}"
 
 
 def _check_shard(manifest: Manifest, shard: Shard, decode_images: bool) -> tuple[list[IndexRow], list[str]]:
@@ -121,9 +123,9 @@ def _check_shard(manifest: Manifest, shard: Shard, decode_images: bool) -> tuple
     except ValueError as error:
         problems.append(str(error))
     if len(rows) != shard.num_examples:
-        problems.append(f"holds {len(rows)} readable records, the manifest says {shard.num_examples}")
+        problems.append(f"contains {len(rows)} readable records, but the manifest has {shard.num_examples}")
     elif digest.hexdigest() != shard.sha256:
-        problems.append("its sha256 differs from the manifest's")
+        problems.append("its SHA-256 differs from the one in the manifest")
     return rows, problems + _check_index(manifest, shard, rows)
 
 
@@ -143,11 +145,11 @@ def _check_record(manifest: Manifest, offset: int, payload: bytes, decode_image:
     )
     named = f"record {record.key!r}"
     if not 0 <= record.label < len(manifest.classes):
-        return row, f"{named} has label {record.label}, there are {len(manifest.classes)} classes"
+        return row, f"{named} has label {record.label}, but there are {len(manifest.classes)} classes"
     if record.class_name != manifest.classes[record.label]:
-        return row, f"{named} is called {record.class_name!r}, its label says {record.label}"
+        return row, f"{named} has the class name {record.class_name!r}, which contradicts its label {record.label}"
     if hashlib.sha256(record.encoded).hexdigest() != record.sha256:
-        return row, f"the image of {named} does not match its sha256"
+        return row, f"the image of {named} does not match its SHA-256"
     return row, _check_decoded(record, named) if decode_image else ""
 
 
@@ -155,9 +157,9 @@ def _check_decoded(record: Record, named: str) -> str:
     try:
         image = check_image(record.encoded, _AS_STORED)
     except Rejected as rejected:
-        return f"the image of {named} is {rejected.reason}: {rejected.detail}"
+        return f"the image of {named} is rejected as {rejected.reason}: {rejected.detail}"
     if image.fixed or (image.height, image.width) != (record.height, record.width):
-        return f"the image of {named} is not as the record describes it"
+        return f"the image of {named} differs from its description in the record"
     return ""
 
 
@@ -170,8 +172,8 @@ def _check_index(manifest: Manifest, shard: Shard, rows: list[IndexRow]) -> list
     except (OSError, ValueError, pa.ArrowException) as error:
         return [f"its index cannot be read: {error}"]
     if any(row.uri is None for row in index):
-        return ["its index has no column uri, which says where images came from"]
+        return ["its index has no column uri, which contains the URIs of the source images"]
     # Records have neither the URI of the source nor dhash, so these are not compared.
     if [row._replace(uri="", dhash=0) for row in index] != rows:
-        return ["its index does not agree with its records"]
+        return ["its index does not match its records"]
     return []

@@ -36,14 +36,14 @@ def commit(options: ConvertOptions, plan: Plan, receipts: dict[str, list[Receipt
     num_examples = sum(receipt.num_examples for receipt in every)
     if num_examples + len(rejected) != plan.num_inputs:
         raise ValueError(
-            f"{plan.num_inputs} inputs became {num_examples} records and {len(rejected)} rejected; "
-            f"the receipts in {options.output!r} are damaged, convert into another output"
+            f"{plan.num_inputs} inputs gave {num_examples} records and {len(rejected)} rejected inputs, which do not "
+            f"add up; the receipts in {options.output!r} are damaged; convert into another output"
         )
     with create(options.output, REJECTED_NAME) as file:
         file.writelines(json.dumps(line._asdict(), ensure_ascii=False).encode() + b"\n" for line in rejected)
     check_budget(options, plan.num_inputs, num_rejected, {"all": f"listed in {options.output}/{REJECTED_NAME}"})
     if not num_examples:
-        raise ValueError(f"none of {plan.num_inputs} inputs became a record: {num_rejected}")
+        raise ValueError(f"none of the {plan.num_inputs} inputs became a record: {num_rejected}")
     manifest = Manifest(
         path=options.output,
         classes=plan.classes,
@@ -85,10 +85,10 @@ def check_budget(
         count > options.max_rejected * num_inputs + 1e-6
     ):  # tolerance, as 0.29 * 100 is slightly below 29 in floating point
         raise ValueError(
-            f"{count} of {num_inputs} inputs are rejected ({100 * count / num_inputs:.3g} %), more than "
-            f"--max_rejected={100 * options.max_rejected:g}%: "
-            f"{_listed(counted)} ({'; '.join(examples.values())}); "
-            "allow more and run the command again, which goes on from here, or mend them and use --overwrite"
+            f"{count} of {num_inputs} inputs were rejected ({100 * count / num_inputs:.3g} %), more than "
+            f"--max_rejected={100 * options.max_rejected:g}%: {_listed(counted)} ({'; '.join(examples.values())}); "
+            "rerun the command with a larger --max_rejected to resume, or correct the inputs and rerun it with "
+            "--overwrite"
         )
 
 

@@ -82,7 +82,10 @@ def check_folders(dataset: str) -> None:
     """
     for folder in (WORK_NAME, "index"):
         if storage.is_link(path := f"{dataset}/{folder}"):
-            raise ValueError(f"{path!r} is a link, and a dataset lies in its own folder; put the folder itself there")
+            raise ValueError(
+                f"{path!r} is a symlink, but the folders of a dataset must not be symlinks; replace it with the "
+                "folder itself"
+            )
 
 
 def check_working_folders(dataset: str) -> None:
@@ -98,7 +101,9 @@ def check_working_folders(dataset: str) -> None:
     # list_dataset() yields links to folders with -1 bytes. Links to files are harmless: writing replaces the link.
     for path, num_bytes in () if storage.is_uri(dataset) else list_dataset(work):
         if num_bytes < 0 and storage.is_link(f"{work}/{path}"):
-            raise ValueError(f"{work}/{path} is a link, and a dataset lies in its own folder; remove it")
+            raise ValueError(
+                f"{work}/{path} is a symlink, but the folders of a dataset must not be symlinks; remove it"
+            )
 
 
 def index_content(path: str) -> bytes:
@@ -120,7 +125,10 @@ def complete_manifest(dataset: str) -> Manifest:
     storage.check(dataset)
     manifest = read_manifest(dataset)
     if manifest is None:
-        raise ValueError(f"{dataset!r} holds no {MANIFEST_NAME}, so no complete dataset; run convert first, or again")
+        raise ValueError(
+            f"{dataset!r} contains no {MANIFEST_NAME}, so it is not a complete dataset; run convert, or rerun the "
+            "same command to resume an interrupted conversion"
+        )
     return manifest
 
 
@@ -186,7 +194,9 @@ def _flocked(path: str) -> Iterator[Callable[[], None]]:
 
         def still_locked() -> None:
             if not _is_open_at(file, path):
-                raise OSError(f"the lock {path!r} is gone, so somebody has removed {os.path.dirname(path)!r}")
+                raise OSError(
+                    f"the lock {path!r} no longer exists: another process has removed {os.path.dirname(path)!r}"
+                )
 
         yield still_locked
 
@@ -205,10 +215,10 @@ def _opened(path: str) -> IO[bytes]:
     except OSError as error:
         if error.errno != errno.ENXIO:  # the error of a pipe without a reader
             raise
-        raise ValueError(f"{path!r} is no file; remove it") from error
+        raise ValueError(f"{path!r} is not a regular file; remove it") from error
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise ValueError(f"{path!r} is no file; remove it")
+        raise ValueError(f"{path!r} is not a regular file; remove it")
     return open(descriptor, "wb")
 
 

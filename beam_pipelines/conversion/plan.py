@@ -157,7 +157,9 @@ class Plan:
             all_named=fields["all_named"] is True,
         )
         if sum(plan.shard_of(split, total) + 1 for split, total in plan.totals.items()) > _MAX_SHARDS:
-            raise ValueError(f"it has more than {_MAX_SHARDS:,} shards; make them larger")
+            raise ValueError(
+                f"the plan has more than {_MAX_SHARDS:,} shards; use a larger --shard_size or a smaller --num_shards"
+            )
         return plan
 
 
@@ -170,7 +172,7 @@ def _strangers(value: Any) -> tuple[str, str, str, str]:
 
 def _valid_split(name: str) -> str:
     if not valid_split(name):
-        raise ValueError(f"a split's name is 1 to 64 letters, digits and _, got {json_fields.shown(name)}")
+        raise ValueError(f"a split name must be 1 to 64 letters, digits or _, got {json_fields.shown(name)}")
     return name
 
 
@@ -179,7 +181,7 @@ def _bucket_costs(value: Any) -> dict[int, int]:
     numbers = {str(number): number for number in range(1 << _BUCKET_BITS)}
     costs = json_fields.counts(value, "buckets")
     if unknown := costs.keys() - numbers.keys():
-        raise ValueError(f"there is no bucket {json_fields.shown(min(unknown))}")
+        raise ValueError(f"unknown bucket {json_fields.shown(min(unknown))}")
     return {numbers[bucket]: row_bytes for bucket, row_bytes in costs.items()}
 
 
@@ -199,7 +201,9 @@ def assign_shards(keyed: tuple[int, Iterable[Row]], plan: Plan, options: Convert
         name = plan.shards[split][plan.shard_of(split, ends[split])]
         if row.key == last_key and not row.reason:
             row = row.reject(
-                "duplicate_key", f"{row.key!r} is listed twice; the first line counts, or an archive's last"
+                "duplicate_key",
+                f"{row.key!r} is listed more than once; the first line of a list is used, or the last member of an "
+                "archive",
             )
         last_key = row.key
         yield name, row

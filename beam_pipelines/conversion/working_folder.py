@@ -125,11 +125,11 @@ class Receipt:
             json_fields.load(content), "a receipt", [field.name for field in dataclasses.fields(cls)]
         )
         if fields["name"] != shard:
-            raise ValueError(f"it is the receipt of {json_fields.shown(fields['name'])}")
+            raise ValueError(f"it is the receipt of another shard, {json_fields.shown(fields['name'])}")
         labels = {str(label): label for label in range(num_classes)}
         class_counts = json_fields.counts(fields["class_counts"], "class_counts", 1)
         if unknown := class_counts.keys() - labels.keys():
-            raise ValueError(f"there is no class {json_fields.shown(min(unknown))}")
+            raise ValueError(f"unknown class {json_fields.shown(min(unknown))}")
         num_examples = json_fields.count(fields["num_examples"], "num_examples")
         receipt = cls(
             name=shard,
@@ -154,13 +154,18 @@ class Receipt:
 
     def _check_sums(self) -> None:
         if sum(self.class_counts.values()) != self.num_examples or sum(self.fixed.values()) > self.num_examples:
-            raise ValueError(f"its classes or fixes do not add up to {self.num_examples} examples")
+            raise ValueError(
+                f"its class counts do not add up to {self.num_examples} examples, or its counts of re-encoded images "
+                "exceed them"
+            )
         for smallest, total, largest in (self.heights, self.widths) if self.num_examples else ():
             if not 1 <= smallest * self.num_examples <= total <= largest * self.num_examples:
-                raise ValueError(f"sizes {smallest} to {largest} of {total} pixels in all cannot be")
+                raise ValueError(
+                    f"image sizes from {smallest} to {largest} pixels contradict their sum, {total} pixels"
+                )
         brightest = 255 * self.num_measured * SAMPLE_SIDE**2
         if max(self.sums) > brightest or max(self.squares) > 255 * brightest:
-            raise ValueError("its sums of pixels are larger than pixels are")
+            raise ValueError("its sums of pixel values are larger than possible")
 
 
 def _whole_numbers(value: Any, name: str) -> list[int]:
@@ -298,8 +303,8 @@ class WorkingFolder:
             return read(content)
         except ValueError as error:
             raise ValueError(
-                f"{path!r} is damaged or not of this conversion: {error}; remove the folder {self.folder!r} and run "
-                "the command again"
+                f"{path!r} is damaged or belongs to another conversion: {error}; remove the folder {self.folder!r} "
+                "and rerun the same command"
             ) from error
 
 
@@ -328,10 +333,10 @@ class Conversion:
         """
         names = [field.name for field in dataclasses.fields(cls)]
         fields = json_fields.fields(json_fields.load(content), "a conversion", names)
-        command = [json_fields.text(word, "a word") for word in json_fields.array(fields["command"], "command")]
+        command = [json_fields.text(word, "an argument") for word in json_fields.array(fields["command"], "command")]
         folder = json_fields.text(fields["folder"], "folder")
         if unprintable := [word for word in (*command, folder) if not word.isprintable()]:
-            raise ValueError(f"its command has unprintable characters, {json_fields.shown(unprintable[0])}")
+            raise ValueError(f"its command contains unprintable characters: {json_fields.shown(unprintable[0])}")
         sources = [
             {name: json_fields.text(text, name) for name, text in json_fields.mapping(source, "a source").items()}
             for source in json_fields.array(fields["sources"], "sources")
@@ -367,7 +372,7 @@ def _read_plan(folder: WorkingFolder) -> Plan:
     def read(content: bytes) -> Plan:
         plan = Plan.from_json(content)
         if WorkingFolder.of(folder.output, plan) != folder:
-            raise ValueError(f"it is the plan {plan.fingerprint[:16]}")
+            raise ValueError(f"it is the plan of another conversion, {plan.fingerprint[:16]}")
         return plan
 
     return folder._checked(f"{folder.folder}/plan.json", read)

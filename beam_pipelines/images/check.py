@@ -190,11 +190,14 @@ def _open(data: bytes, options: ImageOptions) -> Image.Image:
     except Exception as error:  # UnidentifiedImageError, and any other that damaged headers cause
         raise _unopened(data) from error
     if why := too_large(image, options.max_pixels):
-        raise Rejected("too_large", f"{why}; --max_pixels={options.max_pixels} allows no more")
+        raise Rejected("too_large", f"{why}; the limit follows from --max_pixels={options.max_pixels}")
     if why := too_slow(image, data, options.max_pixels):
-        raise Rejected("too_slow", f"{why}; --max_pixels={options.max_pixels} allows no more")
+        raise Rejected("too_slow", f"{why}; the limit follows from --max_pixels={options.max_pixels}")
     if min(image.size) < options.min_side:
-        raise Rejected("too_small", f"{image.width} x {image.height} pixels, shorter side below {options.min_side}")
+        raise Rejected(
+            "too_small",
+            f"{image.width} x {image.height} pixels; the shorter side is below --min_side={options.min_side}",
+        )
     with _damage_of(image):
         _check_kind(image)
     return image
@@ -262,9 +265,9 @@ def _check_kind(image: Image.Image) -> None:
     if image.format in _JPEG:
         return
     if getattr(image, "is_animated", False):
-        raise Rejected("animated", f"{image.format} of {getattr(image, 'n_frames', 0)} frames")
+        raise Rejected("animated", f"{image.format} with {getattr(image, 'n_frames', 0)} frames")
     if has_unknown_range(image):
-        raise Rejected("unknown_range", f"{image.format} of mode {image.mode}")
+        raise Rejected("unknown_range", f"{image.format} with mode {image.mode}")
 
 
 def _fixes(image: Image.Image, data: bytes, options: ImageOptions) -> list[str]:
@@ -323,7 +326,7 @@ def _shrunk(image: Image.Image, shorter: int) -> Image.Image:
 def _encode(image: Image.Image, quality: int) -> tuple[Image.Image, bytes]:
     """Returns the image and its JPEG file, which contains pixels only, without metadata."""
     if max(image.size) > _MAX_SIDE:
-        raise Rejected("too_large", f"{image.width} x {image.height} pixels; a JPEG has at most {_MAX_SIDE} a side")
+        raise Rejected("too_large", f"{image.width} x {image.height} pixels; a JPEG has at most {_MAX_SIDE} per side")
     buffer = io.BytesIO()
     image.save(buffer, "JPEG", quality=quality, comment=b"")
     return image, buffer.getvalue()

@@ -86,8 +86,8 @@ def _check_places(manifest: Manifest, shard: Shard, table: pa.Table) -> None:
     offsets, lengths, labels = (table[name].to_numpy() for name in ("offset", "length", "label"))
     if not shard.is_filled_by(offsets, lengths) or not 0 <= labels.min() <= labels.max() < len(manifest.classes):
         raise ValueError(
-            f"the index of {shard.name!r} does not agree with its shard; "
-            f"run: python -m beam_pipelines verify --repair {manifest.path}"
+            f"the index of {shard.name!r} does not match its shard; run: python -m beam_pipelines verify --repair "
+            f"{manifest.path}"
         )
 
 

@@ -80,7 +80,7 @@ def read_all(manifest: Manifest) -> Columns:
         hashes, contents = np.empty((2, starts[-1]), np.uint64)
     except MemoryError as error:
         raise ValueError(
-            f"{manifest.path!r} promises {starts[-1]} records, which need more memory than there is"
+            f"the manifest of {manifest.path!r} lists {starts[-1]} records, which need more memory than is available"
         ) from error
     sides, shapes = np.zeros(_LONGEST_SIDE + 1, np.int64), np.zeros(3, np.int64)
     with ThreadPoolExecutor(4 * len(os.sched_getaffinity(0))) as pool:
@@ -105,7 +105,9 @@ def _read_part(manifest: Manifest, shard: Shard) -> _Part:
     table = read_rows(manifest.path, shard, ["label", "dhash", "height", "width", "sha256"])
     label, dhash, height, width = (column.to_numpy() for column in table.columns[:4])
     if len(label) and not 0 <= label.min() <= label.max() < len(manifest.classes):
-        raise ValueError(f"the index of {shard.name!r} has labels that are no class; {_advice(manifest.path)}")
+        raise ValueError(
+            f"the index of {shard.name!r} has labels that are not classes of the manifest; {_advice(manifest.path)}"
+        )
     shorter = np.clip(np.minimum(height, width), 0, _LONGEST_SIDE)
     aspect = width / np.maximum(height, 1)
     shape = np.digitize(aspect, [1 / 1.05, 1.05])  # 0: upright, 1: square, 2: wide
@@ -125,7 +127,7 @@ def _contents(manifest: Manifest, shard: Shard, digests: list[str]) -> npt.NDArr
     except ValueError:
         found = np.empty(0, ">u8")
     if len(found) != len(digests):
-        raise ValueError(f"the index of {shard.name!r} has a sha256 that is none; {_advice(manifest.path)}")
+        raise ValueError(f"the index of {shard.name!r} has an invalid SHA-256; {_advice(manifest.path)}")
     return found.astype(np.uint64)
 
 
@@ -143,7 +145,10 @@ def read_rows(dataset: str, shard: Shard, names: list[str]) -> pa.Table:
     except (OSError, ValueError, pa.ArrowException) as error:
         raise ValueError(f"{path!r} cannot be read: {error}; {_advice(dataset)}") from error
     if absent := [name for name in names if table[name].null_count]:
-        raise ValueError(f"{path!r} has no {', '.join(absent)}, as an earlier version's; convert the dataset again")
+        raise ValueError(
+            f"{path!r} has no column {', '.join(absent)}, because an earlier version wrote it; convert the dataset "
+            "again"
+        )
     return table
 
 

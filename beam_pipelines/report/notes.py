@@ -59,22 +59,24 @@ def share(part: int, whole: int) -> str:
 def _of_look_alikes(look_alikes: LookAlikes) -> Iterator[Note]:
     if count := look_alikes.all.across_splits:
         yield Note(
-            f"{_groups(count)} in more than one split: what is trained on would be tested on as well.",
+            f"{_groups(count)} in more than one split: the model would be tested on images that it was trained on.",
             "look-alikes",
             True,
         )
     if count := look_alikes.all.conflicting:
-        yield Note(f"{_groups(count)} under different labels, so at least one label is doubtful.", "look-alikes", True)
+        yield Note(
+            f"{_groups(count)} under different labels, so at least one label is probably wrong.", "look-alikes", True
+        )
     if look_alikes.all.groups and not look_alikes.all.across_splits + look_alikes.all.conflicting:
         yield Note(
-            f"{_groups(look_alikes.all.groups)} within a split and a class: these images count more than once.",
+            f"{_groups(look_alikes.all.groups)} within one split and one class: these images count more than once.",
             "look-alikes",
             False,
         )
     if count := look_alikes.num_near - look_alikes.num_compared:
         yield Note(
             f"{count:,} of {look_alikes.num_near:,} pairs of images that may look alike were not compared by their "
-            "pixels, so there may be more than was found.",
+            "pixels, so there may be more look-alikes than were found.",
             "look-alikes",
             False,
         )
@@ -86,15 +88,15 @@ def _of_look_alikes(look_alikes: LookAlikes) -> Iterator[Note]:
         )
     if count := look_alikes.num_common:
         yield Note(
-            f"{count:,} images have a great many that look like them: blank pages, or a placeholder for a picture that "
-            "was not there?",
+            f"{count:,} images each look like a great many others: check whether they are blank pages or placeholders "
+            "for missing pictures.",
             "look-alikes",
             False,
         )
 
 
 def _groups(count: int) -> str:
-    return "1 group of look-alikes stands" if count == 1 else f"{count:,} groups of look-alikes stand"
+    return "1 group of look-alikes is" if count == 1 else f"{count:,} groups of look-alikes are"
 
 
 def _of_classes(manifest: Manifest, splits: Mapping[str, Split]) -> Iterator[Note]:

@@ -8,9 +8,9 @@ from tpu_input.command_line import print_line
 from tpu_input.dataset_format.records import Manifest
 
 NOTED = {  # findings that are counted in addition to re-encoded images: the text after "N images"
-    GPS_POSITION: "carry one in the bytes that are stored; --reencode=all stores pixels alone",
-    UNUSABLE_PROFILE: "have one that is damaged or of another kind of image; their colors are taken for sRGB",
-    IGNORED_PROFILE: "are in other colors than sRGB and were left so, as --color_profiles=ignore says",
+    GPS_POSITION: "have one in their stored bytes; --reencode=all stores only the pixels",
+    UNUSABLE_PROFILE: "have one that is damaged or for another kind of image; their colors are treated as sRGB",
+    IGNORED_PROFILE: "have colors other than sRGB, which were not converted because of --color_profiles=ignore",
 }
 
 
@@ -21,7 +21,11 @@ def print_summary(manifest: Manifest) -> None:
         without = [manifest.classes[label] for label, count in enumerate(split.class_counts) if not count]
         print_line(
             f"{name}: {split.num_examples:,} examples of {len(manifest.classes)} classes"
-            + (f", none of {without[0]!r}" + f" and {len(without) - 1} more" * (len(without) > 1) if without else "")
+            + (
+                f", no examples of {without[0]!r}" + f" and {len(without) - 1} more" * (len(without) > 1)
+                if without
+                else ""
+            )
             + " in "
             + (
                 f"{len(sizes)} shards, {size(min(sizes))} to {size(max(sizes))} each"
@@ -38,7 +42,7 @@ def print_summary(manifest: Manifest) -> None:
     reasons = ", ".join(f"{reason} {count}" for reason, count in manifest.num_rejected.items())
     print_line(
         f"rejected: {rejected:,} of {manifest.num_inputs:,} inputs"
-        + (f" ({reasons}), each in {manifest.path}/{REJECTED_NAME}" if rejected else "")
+        + (f" ({reasons}), listed in {manifest.path}/{REJECTED_NAME}" if rejected else "")
     )
 
 

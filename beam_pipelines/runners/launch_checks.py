@@ -134,7 +134,9 @@ def _check_jar(options: PipelineOptions) -> None:
         return
     java = options.view_as(beam_flags.JobServerOptions).job_server_java_launcher
     if not shutil.which(java) and not _submits_jar(options):
-        raise ValueError(f"{engine}Runner starts a job server in Java, and there is no {java!r}; install a JRE")
+        raise ValueError(
+            f"{engine}Runner starts a job server, which needs Java, but {java!r} was not found; install a JRE"
+        )
     jar = _jar(options)
     if jar and "://" not in jar and not os.path.exists(jar):
         raise ValueError(f"--{engine.lower()}_job_server_jar={jar} does not exist (docs/clusters.md)")
@@ -143,8 +145,8 @@ def _check_jar(options: PipelineOptions) -> None:
         server.local_jar(server.path_to_jar())  # downloads the jar of a released Beam unless it is cached
     except (ValueError, RuntimeError, OSError) as error:
         raise ValueError(
-            f"{engine}Runner has no job server: {_line(error)}; download the one of this Beam from Maven Central and "
-            f"name it with --{engine.lower()}_job_server_jar=FILE (docs/clusters.md)"
+            f"{engine}Runner has no job server: {_line(error)}; download the job server of this version of Beam from "
+            f"Maven Central and specify it with --{engine.lower()}_job_server_jar=FILE (docs/clusters.md)"
         ) from error
     master = _master(options)
     if re.search(r":\d+", master):
@@ -203,8 +205,9 @@ def _check_paths(options: PipelineOptions, paths: Sequence[str]) -> None:
     local = [path for path in paths if not storage.is_uri(path)]
     if local and not _is_beside_the_files(options):
         raise ValueError(
-            f"{name_of(options).capitalize()}Runner's workers are containers on other machines, which cannot read or "
-            f"write {' and '.join(map(repr, local))} of this one; give URIs, gs://BUCKET/FOLDER, as input and as output"
+            f"{name_of(options).capitalize()}Runner's workers run in containers on other machines and cannot read or "
+            f"write {' and '.join(map(repr, local))} on this machine; use URIs, gs://BUCKET/FOLDER, for input and "
+            "output"
         )
 
 

@@ -32,7 +32,7 @@ def write_wheel(folder: str) -> str:
     try:
         installed = importlib.metadata.distribution(NAME)
     except importlib.metadata.PackageNotFoundError:
-        raise ValueError(f"{NAME} is not installed, so workers cannot be given it; run: pip install .") from None
+        raise ValueError(f"{NAME} is not installed, so workers cannot install it; run: pip install .") from None
     info = f"{NAME}-{installed.version}.dist-info"
     path = f"{folder}/{NAME}-{installed.version}-py3-none-any.whl"
     record = []

@@ -67,7 +67,7 @@ def members(archive: str) -> Iterator[Member]:
             for member in _members(archive, file, 0, end, 1):
                 yield member._replace(version=version)
     except tarfile.TarError as error:
-        raise ValueError(f"{archive!r} is no whole, uncompressed tar archive: {error}") from error
+        raise ValueError(f"{archive!r} is not a complete, uncompressed tar archive: {error}") from error
 
 
 def _members(archive: str, file: IO[bytes], start: int, end: int, depth: int) -> Iterator[Member]:
@@ -83,7 +83,7 @@ def _members(archive: str, file: IO[bytes], start: int, end: int, depth: int) ->
             yield _without_bytes(archive, name, member, first)
         elif name.endswith(".tar"):
             if depth == _MAX_DEPTH:
-                raise tarfile.ReadError(f"{name[-200:]!r} lies inside {depth} other archives; unpack some of them")
+                raise tarfile.ReadError(f"{name[-200:]!r} is nested inside {depth} other archives; unpack some of them")
             for inner in _members(archive, file, first, first + member.size, depth + 1):
                 yield inner._replace(path=f"{name[:-4]}/{inner.path}", fault=inner.fault or _fault(name))
         else:
@@ -123,7 +123,9 @@ def _name(member: tarfile.TarInfo) -> str:
 
 def _fault(name: str) -> str:
     out = name.startswith("/") or name.partition("/")[0] == ".."
-    return "its name leads out of the archive; pack it from the folder above the classes" if out else ""
+    return (
+        "its name points outside the archive; pack the archive again from the folder above the classes" if out else ""
+    )
 
 
 def _headers(file: IO[bytes], start: int, end: int) -> Iterator[tarfile.TarInfo]:
@@ -144,7 +146,8 @@ def _headers(file: IO[bytes], start: int, end: int) -> Iterator[tarfile.TarInfo]
                 if member.size < 0 or tar.offset <= before or behind > end - start:
                     left = end - start - member.offset_data
                     raise tarfile.ReadError(
-                        f"{member.name[-200:]!r} claims to have {member.size} bytes, {left} are left; copy it again"
+                        f"{member.name[-200:]!r} claims to have {member.size} bytes, but only {left} are left; copy "
+                        "the archive again"
                     )
                 before = tar.offset
                 yield member
@@ -161,7 +164,7 @@ class _Window:
         self.begin_member()
         file.seek(start)
         if kind := _compression(file.read(min(tarfile.BLOCKSIZE, end - start))):
-            raise tarfile.ReadError(f"it is compressed with {kind}; unpack that first")
+            raise tarfile.ReadError(f"it is compressed with {kind}; decompress it first")
 
     def begin_member(self) -> None:
         """Resets the limit on the bytes of headers for the next member."""
@@ -176,7 +179,7 @@ class _Window:
 
     def read(self, size: int) -> bytes:
         if not 0 <= size <= self._left or self._at < 0:
-            raise tarfile.ReadError(f"at byte {self._start + self._at} is a header that claims {size} bytes")
+            raise tarfile.ReadError(f"the header at byte {self._start + self._at} claims to have {size} bytes")
         self._left -= size
         available = min(size, self._num_bytes - self._at)
         if available <= 0:
@@ -184,7 +187,9 @@ class _Window:
         self._file.seek(self._start + self._at)
         data = self._file.read(available)
         if size > tarfile.BLOCKSIZE and _ENDLESS_NUMBER.search(data):
-            raise tarfile.ReadError(f"at byte {self._start + self._at} is a header with a number without end")
+            raise tarfile.ReadError(
+                f"the header at byte {self._start + self._at} contains a number with too many digits"
+            )
         self._at += len(data)
         return data
 
@@ -218,5 +223,6 @@ def _check_end(file: IO[bytes], at: int, end: int) -> None:
         whole = bool(rest) and rest == bytes(len(rest))
     if not whole:
         raise tarfile.ReadError(
-            f"at byte {at} is neither a member nor the end; copy it again, or pack the files anew if tars were joined"
+            f"byte {at} is neither the start of a member nor the end of the archive; copy the archive again, or pack "
+            "the files again if several tars were concatenated"
         )

@@ -188,11 +188,11 @@ def _question(tops: dict[str, Folder], unclear: dict[str, str], source: str, opt
     root = next(each.path for each in options.sources if each.split == source)
     by_split = {split: top for top, split in sorted(unclear.items(), reverse=True)}
     named = " ".join(f"--input={split}={root}/{top}" for split, top in by_split.items())
-    advice = f"pack an archive for each split, or unpack it and write: {named}" if root.endswith(".tar") else named
+    advice = f"pack an archive for each split, or unpack it and use {named}" if root.endswith(".tar") else named
     return (
-        f"it is not clear which folders of {root!r} are splits and which are classes: {seen}; "
-        f"name the folder above the class folders of each split, such as {advice}; "
-        "or, if all are classes, name them in --labels=FILE"
+        f"it is not clear which folders of {root!r} are splits and which are classes: {seen}; specify the folder "
+        f"above the class folders of each split, for example: {advice}; or, if all are classes, list them in "
+        "--labels=FILE"
     )
 
 
@@ -206,7 +206,7 @@ def _remarks(splits: frozenset[str], without_images: dict[str, Folder]) -> Itera
     if without_images:
         shown = [f"{name}/ with {_count(folder)}" for name, folder in sorted(without_images.items())]
         yield (
-            "no class, as it holds no image: "
+            "folders without images, which are not classes: "
             + ", ".join(shown[:_MAX_SHOWN])
             + (f" and {len(shown) - _MAX_SHOWN} more folders" if len(shown) > _MAX_SHOWN else "")
         )
@@ -220,9 +220,9 @@ def label_by_folder(row: Row, layout: Layout, options: ConvertOptions) -> Row:
     if not row.split and folders and folders[0] in layout.splits:
         row = row._replace(split=SPLIT_FOLDERS[folders.pop(0).lower()])
     if not folders:
-        return row.reject("no_label", "lies in no class folder")
+        return row.reject("no_label", "is not in a class folder")
     if is_hidden(folders[0]):
-        return row.reject("hidden", f"lies in the hidden folder {folders[0]!r}, which is no class")
+        return row.reject("hidden", f"is in the hidden folder {folders[0]!r}, which is not a class")
     if folders[0] in layout.without_images:
-        return row.reject("no_class", f"lies in {folders[0]!r}, which holds no image, so it is no class")
+        return row.reject("no_class", f"is in {folders[0]!r}, which contains no image and is therefore not a class")
     return row._replace(label=folders[0])

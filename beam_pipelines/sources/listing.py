@@ -31,8 +31,8 @@ def list_rows(source: Source, options: ConvertOptions) -> Iterator[Row]:
     for row in listed:
         if row.split not in ("", source.split):
             raise ValueError(
-                f"--input={source.split}={source.path} and the list's own split, {row.split!r} of {row.key!r}, differ; "
-                "leave out one of them"
+                f"--input={source.split}={source.path} contradicts the split in the list, {row.split!r} for "
+                f"{row.key!r}; leave out one of them"
             )
         yield row._replace(split=source.split, key=f"{source.split}/{row.key}" if several else row.key)
 
@@ -43,17 +43,21 @@ def check_source(source: Source) -> None:
     Raises:
       ValueError: It does not exist, cannot be reached, or is a list without the columns needed.
     """
-    needed = {"input": "a folder of class folders, a .tar, a .csv or a .jsonl", "label list": "a class name a line"}
+    needed = {
+        "input": "a folder of class folders, a .tar, a .csv or a .jsonl",
+        "label list": "a text file with one class name per line",
+    }
     for kind, path in zip(needed, (source.path, source.label_list), strict=True):
         if path:
             storage.check(path)
             if not storage.exists(path):
-                raise ValueError(f"{kind} {path!r} does not exist; it is {needed[kind]}")
+                raise ValueError(f"{kind} {path!r} does not exist; it must be {needed[kind]}")
     if source.path.endswith(".csv"):
         list_columns(source.path)
     elif not source.is_list and not source.path.endswith(".tar") and os.path.isfile(source.path):
         raise ValueError(
-            f"input {source.path!r} is a file; it is a folder of class folders, a .tar, a .csv or a .jsonl"
+            f"input {source.path!r} is a file of unknown type; it must be a folder of class folders, a .tar, a .csv "
+            "or a .jsonl"
         )
 
 
@@ -69,8 +73,8 @@ def _rows_of_files(source: Source) -> Iterator[Row]:
     images = [row for row in ordered if not (row.reason == "system_file" or is_hidden(row.key))]
     if len(labels) != len(images):
         raise ValueError(
-            f"{source.label_list!r} has {len(labels)} labels for the {len(images)} files of {source.path!r}; it needs "
-            "a class name a line, in the order of the files' names"
+            f"{source.label_list!r} has {len(labels)} labels for the {len(images)} files of {source.path!r}; it must "
+            "have one class name per line, in the order of the file names"
         )
     yield from unlabelled
     yield from (row._replace(label=label) for row, label in zip(images, labels, strict=True))
@@ -83,7 +87,7 @@ def _row_of_file(file: Member) -> Row:
         return Row(_shown(file.path), _shown(file.uri)).reject("bad_name", "its name is not UTF-8")
     row = Row(file.path, file.uri, num_bytes=file.num_bytes, version=file.version, number=file.number)
     if posixpath.basename(file.path) in _SYSTEM_FILES:
-        return row.reject("system_file", "made by the file manager of macOS or Windows")
+        return row.reject("system_file", "created by a file manager of macOS or Windows")
     return row.reject("bad_member", file.fault) if file.fault else row
 
 

@@ -41,7 +41,7 @@ def read_names(path: str) -> tuple[str, ...]:
         content = storage.read_bytes(path, most=_NAMES_BYTES).decode("utf-8-sig")
         return tuple(line.strip() for line in content.splitlines())
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path!r} is not UTF-8, save it as such: {error}") from error
+        raise ValueError(f"{path!r} is not UTF-8; save it as UTF-8: {error}") from error
 
 
 def list_columns(path: str) -> list[str]:
@@ -54,19 +54,19 @@ def list_columns(path: str) -> list[str]:
     with _open_text(path) as text:
         _, first = next(_csv_lines(path, text), (0, []))
     if not _is_text("".join(first)) or "\0" in "".join(first):
-        raise ValueError(f"{path!r} is not UTF-8 from its first line on; save it as such")
+        raise ValueError(f"{path!r} is not UTF-8, already in its first line; save it as UTF-8")
     if not _is_header(first) and len(first) == 2:
         return ["image", "label"]
     if not {"image", "label"} <= set(first):
-        raise ValueError(f"{path!r} begins with {','.join(first)!r}, needs the header {_USAGE}")
+        raise ValueError(f"{path!r} begins with {','.join(first)!r}, but must have the header {_USAGE}")
     counts = Counter(first)
     if twice := [name for name in counts if counts[name] > 1]:
-        raise ValueError(f"{path!r} has the column {twice[0]!r} {counts[twice[0]]} times; leave one of them")
+        raise ValueError(f"{path!r} has the column {twice[0]!r} {counts[twice[0]]} times; keep only one of them")
     if unknown := [name for name in first if name not in COLUMNS]:
         raise ValueError(
-            f"{path!r} has the column {unknown[0]!r}, of which nothing would be stored"
-            + (" (pandas writes its index so; to_csv(index=False) does not)" if unknown[0] == "" else "")
-            + f"; leave it out, a list is {_USAGE}"
+            f"{path!r} has the unknown column {unknown[0]!r}, which would not be stored"
+            + (" (pandas writes its index this way, unless to_csv(index=False) is used)" if unknown[0] == "" else "")
+            + f"; remove it, the columns of a list are {_USAGE}"
         )
     return first
 
@@ -98,7 +98,7 @@ def rows_of_list(path: str, classes: Collection[str] = ()) -> Iterator[Row]:
 def _row(number: int, fields: dict[str, str], path: str, classes: Collection[str]) -> Row:
     image, label = fields.get("image", ""), fields.get("label", "")
     if not image or not _is_text("".join(fields.values())):
-        seen = "is not UTF-8; save the list as such" if image else "names no image"
+        seen = "is not UTF-8; save the list as UTF-8" if image else "does not name an image"
         return Row(f"line {number}", path, number=number).reject("bad_line", f"line {number} {seen}")
     _check_label(number, label, path, classes)
     uri = image
@@ -106,7 +106,7 @@ def _row(number: int, fields: dict[str, str], path: str, classes: Collection[str
         image = posixpath.normpath(image)  # so that all spellings of a path give the same key
         uri = posixpath.join(posixpath.dirname(path), uri)
     row = Row(image, uri, label, fields.get("split", ""), fields.get("group", ""), number=number)
-    return row if label else row.reject("no_label", f"line {number} names no label")
+    return row if label else row.reject("no_label", f"line {number} has no label")
 
 
 def _check_label(number: int, label: str, path: str, classes: Collection[str]) -> None:
@@ -118,13 +118,13 @@ def _check_label(number: int, label: str, path: str, classes: Collection[str]) -
     if label in classes:
         return
     if _FRACTION.fullmatch(label):
-        seen = "is no whole number; a label is a class, written as a name or a whole number"
+        seen = "is not a whole number; a label must be a class, written as a name or a whole number"
     elif _SEVERAL.fullmatch(label):
-        seen = "looks like several classes; an image has one label"
+        seen = "looks like several classes; an image must have one label"
     else:
         return
     raise ValueError(
-        f"{path!r}, line {number}: the label {label!r} {seen}. If a class is called so, name it in --labels"
+        f"{path!r}, line {number}: the label {label!r} {seen}. If it is the name of a class, list it in --labels"
     )
 
 
@@ -152,7 +152,9 @@ def _lines(path: str, text: io.TextIOWrapper) -> Iterator[str]:
     while line := text.readline(_LINE_CHARACTERS):
         number += 1
         if len(line) == _LINE_CHARACTERS:
-            raise ValueError(f"{path!r}, line {number} has {_LINE_CHARACTERS:,} characters or more, so it is no list")
+            raise ValueError(
+                f"{path!r}, line {number} has {_LINE_CHARACTERS:,} characters or more, so the file is not a list"
+            )
         yield line
 
 
@@ -163,7 +165,10 @@ def _csv_fields(path: str, text: io.TextIOWrapper) -> Iterator[tuple[int, dict[s
         if not fields or (first == 0 and fields == columns):
             continue
         if any(fields[len(columns) :]):
-            yield number, f"has {len(fields)} fields for the columns {','.join(columns)}; quote a field with a comma"
+            yield (
+                number,
+                f"has {len(fields)} fields for the columns {','.join(columns)}; quote a field that contains a comma",
+            )
         else:
             yield number, dict(zip(columns, fields, strict=False))
 
@@ -182,7 +187,7 @@ def _csv_lines(path: str, text: io.TextIOWrapper) -> Iterator[tuple[int, list[st
             number = reader.line_num + 1
     except csv.Error as error:
         raise ValueError(
-            f"{path!r}, line {number}: {error}; close each quote that opens a field, and write one inside as two"
+            f"{path!r}, line {number}: {error}; close every quoted field, and double the quotes inside it"
         ) from error
 
 
@@ -202,7 +207,7 @@ def _json_lines(path: str, text: io.TextIOWrapper) -> Iterator[tuple[int, dict[s
         yield number, _json_fields(f"{path!r}, line {number}:", pairs) if isinstance(pairs, _Pairs) else _NO_OBJECT
 
 
-_NO_OBJECT = 'is no JSON object such as {"image": "1.jpg", "label": "cat"}'
+_NO_OBJECT = 'is not a JSON object such as {"image": "1.jpg", "label": "cat"}'
 
 
 class _Pairs(list[tuple[str, Any]]):
@@ -213,10 +218,11 @@ def _json_fields(where: str, pairs: _Pairs) -> dict[str, str]:
     fields = dict(pairs)
     if len(fields) < len(pairs):
         twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
-        raise ValueError(f"{where} the field {twice!r} stands there twice; leave one of them")
+        raise ValueError(f"{where} the field {twice!r} occurs more than once; keep only one of them")
     if unknown := [name for name in fields if name not in COLUMNS]:
         raise ValueError(
-            f"{where} nothing would be stored of the field {unknown[0]!r}; leave it out, a line has {_USAGE}"
+            f"{where} unknown field {unknown[0]!r}, which would not be stored; remove it, the fields of a line are "
+            f"{_USAGE}"
         )
     for name, value in fields.items():
         optional = value is None and name != "label"  # _row() reports a missing image
@@ -224,6 +230,6 @@ def _json_fields(where: str, pairs: _Pairs) -> dict[str, str]:
             shown = "null" if value is None else json.dumps(value)
             raise ValueError(
                 f"{where} the {name} is {shown[:80]}; write it as text or a whole number"
-                + ("" if value is not None else ", or leave the line out")
+                + ("" if value is not None else ", or remove the line")
             )
     return {name: str(value) for name, value in fields.items() if value is not None}

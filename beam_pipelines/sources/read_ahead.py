@@ -56,7 +56,7 @@ def map_images(
         except Rejected as rejected:
             return row, rejected
         except MemoryError as error:
-            raise _unavailable(row, "there is too little memory") from error
+            raise _unavailable(row, "there is not enough memory") from error
 
     def check_chunk(chunk: list[tuple[int, Row, bytes | Rejected]]) -> list[tuple[Row, _OUT | Rejected]]:
         return [check(*loaded) for loaded in chunk]
@@ -109,11 +109,11 @@ def _read(row: Row) -> Loaded:
     except storage.Changed as error:
         raise storage.Changed(_changed([str(error)])) from error
     except FileNotFoundError as error:  # it existed when listed, as otherwise the row has a reason
-        raise storage.Changed(_changed([f"{row.uri!r} is gone"])) from error
+        raise storage.Changed(_changed([f"{row.uri!r} no longer exists"])) from error
     except storage.Unavailable:  # the storage failed, not the file; a retry may succeed
         raise
     except MemoryError as error:
-        raise _unavailable(row, "there is too little memory") from error
+        raise _unavailable(row, "there is not enough memory") from error
     except (OSError, ValueError) as error:
         return row, Rejected("unreadable", f"{type(error).__name__}: {error}")
     # Google's client decompresses an object with Content-Encoding: gzip, so its size may differ.
@@ -128,10 +128,10 @@ def changes(rows: Iterable[Row]) -> str:
     def change(row: Row) -> str:
         num_bytes, version = (row.num_bytes, row.version) if row.reason else storage.look(row.uri)
         if num_bytes < 0:
-            return f"{row.uri!r} is gone"
+            return f"{row.uri!r} no longer exists"
         if num_bytes != row.num_bytes:
             return _resized(row, num_bytes)
-        return "" if version == row.version else f"{row.uri!r} was written again"
+        return "" if version == row.version else f"{row.uri!r} was modified"
 
     with ThreadPoolExecutor(_READS_IN_FLIGHT) as pool:
         seen = list(filter(None, pool.map(change, rows)))
@@ -139,23 +139,21 @@ def changes(rows: Iterable[Row]) -> str:
 
 
 def _resized(row: Row, num_bytes: int) -> str:
-    return f"{row.uri!r} has {num_bytes} bytes, had {row.num_bytes}"
+    return f"{row.uri!r} has {num_bytes} bytes, previously {row.num_bytes}"
 
 
 def _changed(seen: list[str]) -> str:
     counted = (
-        "an input is not what it was when it was"
-        if len(seen) == 1
-        else f"{len(seen)} inputs are not what they were when they were"
+        "an input has changed since it was" if len(seen) == 1 else f"{len(seen)} inputs have changed since they were"
     )
     return (
-        f"{counted} listed: {', '.join(seen[:5])}{f' and {len(seen) - 5} more' if seen[5:] else ''}; when nobody "
-        "changes the inputs any more, run the command again with --overwrite, which lists them anew"
+        f"{counted} listed: {', '.join(seen[:5])}{f' and {len(seen) - 5} more' if seen[5:] else ''}; when the inputs "
+        "no longer change, rerun the command with --overwrite, which lists them again"
     )
 
 
 def _unavailable(row: Row, why: str) -> storage.Unavailable:
-    return storage.Unavailable(f"{row.uri!r} cannot be read now: {why}; mend that, nothing is wrong with the file")
+    return storage.Unavailable(f"{row.uri!r} cannot be read now: {why}; resolve this, the file is not the cause")
 
 
 def _in_flight(

@@ -79,8 +79,8 @@ def find(row: Row) -> Row:
     if row.num_bytes >= 0:
         return row
     foreign = storage.is_uri(row.uri) and not row.uri.startswith("gs://")
-    detail = "no such file, or nothing installed reads such URIs" if foreign else "no such file"
-    detail = "no such file, or it has no such bytes" if "#bytes=" in row.uri else detail
+    detail = "no such file, or no installed library reads such URIs" if foreign else "no such file"
+    detail = "no such file, or it does not have these bytes" if "#bytes=" in row.uri else detail
     return row._replace(num_bytes=0).reject("missing", detail)
 
 
@@ -107,7 +107,11 @@ def check_names(row: Row, options: ConvertOptions) -> Row:
     if row.split and not valid_split(row.split):
         # Removed from a rejected input too, because its shard is named after the split.
         split, row = row.split, row._replace(split="")
-        row = row if row.reason else row.reject("bad_split", f"{split!r} is not 1 to 64 letters, digits and _")
+        row = (
+            row
+            if row.reason
+            else row.reject("bad_split", f"the split name {split!r} is not 1 to 64 letters, digits or _")
+        )
     if not row.reason and options.labels and row.label not in options.labels:
         row = row.reject("unknown_label", f"{row.label!r} is not in --labels")
     return row
@@ -140,7 +144,7 @@ def size_row(row: Row, ratios: Mapping[str, float], limit: int) -> Row:
     around = _bytes_around(len(row.key.encode()), len(posixpath.basename(row.key).encode()), row.label)
     size = around + round(row.num_bytes * ratios[kind(row)])
     if limit and size > limit:
-        return row.reject("too_large", f"about {size} bytes do not fit --shard_size")
+        return row.reject("too_large", f"about {size} bytes, more than --shard_size")
     return row._replace(record_bytes=size)
 
 

@@ -160,8 +160,8 @@ def _patiently(path: str, function: Callable[[], _Result]) -> _Result:
             if delay is None:
                 said = os.strerror(code) if code else str(error)
                 raise Unavailable(
-                    f"{path!r} cannot be read now, after {len(DELAYS) + 1} tries: {said}; "
-                    "mend the storage, or move the file away if it stays so"
+                    f"{path!r} cannot be read now, after {len(DELAYS) + 1} tries: {said}; fix the storage, or move "
+                    "the file away if the error persists"
                 ) from error
             time.sleep(delay)
     raise AssertionError("the last try returns or raises")
@@ -213,9 +213,11 @@ def read_bytes(path: str, version: int = 0, most: int | None = None) -> bytes:
     part = _part(path)
     whole, start, end = (part[1], int(part[2]), int(part[3])) if part else (path, 0, None)
     if version and not is_uri(whole) and local.changed_at(whole) != version:
-        raise Changed(f"{whole!r} was written again")
+        raise Changed(f"{whole!r} was modified")
     if most is not None and not is_uri(whole) and (num_bytes := local.look(whole)[0]) > most:
-        raise ValueError(f"{whole!r} has {num_bytes:,} bytes, which none of its kind has; remove it, or copy it again")
+        raise ValueError(
+            f"{whole!r} has {num_bytes:,} bytes, too many for a file of its kind; remove it, or copy it again"
+        )
     return _patiently(whole, lambda: _files(whole).read_bytes(whole, start, end, version))
 
 

@@ -111,7 +111,9 @@ def explained(path: str) -> Iterator[None]:
         raise Unavailable(f"{path!r}: {_said(error)}") from error
 
 
-_CREDENTIALS = "run: gcloud auth application-default login, or let GOOGLE_APPLICATION_CREDENTIALS name a key file"
+_CREDENTIALS = (
+    "run: gcloud auth application-default login, or set GOOGLE_APPLICATION_CREDENTIALS to the path of a key file"
+)
 
 
 def check(path: str) -> None:
@@ -122,7 +124,8 @@ def check(path: str) -> None:
             next(iter(listing), None)
     except FileNotFoundError as error:
         raise FileNotFoundError(
-            f"there is no bucket 'gs://{bucket}'; correct the name, or run: gcloud storage buckets create gs://{bucket}"
+            f"the bucket 'gs://{bucket}' does not exist; correct the name, or run: gcloud storage buckets create "
+            f"gs://{bucket}"
         ) from error
 
 
@@ -181,7 +184,7 @@ def read_bytes(path: str, start: int, end: int | None, version: int) -> bytes:
         except exceptions.NotFound as error:
             if not version:
                 raise
-            raise Changed(f"{path!r} was written again or deleted: there is no generation {version}") from error
+            raise Changed(f"{path!r} was overwritten or deleted: generation {version} does not exist") from error
 
 
 def _download(found: Any, start: int, end: int | None) -> bytes:
@@ -219,7 +222,7 @@ def _upload(path: str, file: IO[bytes], conditions: dict[str, int]) -> None:
         # An earlier try may have created the object, with the response lost; so compare the contents.
         file.seek(0)
         if target.download_as_bytes(retry=RETRY) != file.read():
-            raise FileExistsError(f"{path!r} was written by another process meanwhile") from error
+            raise FileExistsError(f"{path!r} was written by another process in the meantime") from error
 
 
 def move(source: str, target: str) -> None:
@@ -254,7 +257,7 @@ def _parts(path: str) -> tuple[str, str]:
     """
     bucket, _, name = path.removeprefix("gs://").partition("/")
     if not bucket:
-        raise ValueError(f"{path!r} names no bucket; a URI is gs://BUCKET/PATH")
+        raise ValueError(f"{path!r} does not name a bucket; a URI must be gs://BUCKET/PATH")
     return bucket, name
 
 

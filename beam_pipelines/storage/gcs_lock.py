@@ -95,7 +95,9 @@ def leased(path: str) -> Iterator[Callable[[], None]]:
 
     def still_held() -> None:
         if lost.is_set():
-            raise OSError(f"the lock {path!r} was lost while this process stood still or could not reach the bucket")
+            raise OSError(
+                f"the lock {path!r} was lost because this process was suspended or could not reach the bucket"
+            )
 
     try:
         yield still_held
@@ -114,7 +116,7 @@ def _abandoned(lock: _Lock) -> int:
     """
     if not (first := lock.now()):
         return 0
-    print_line(f"{lock.path} is held by {_holder(lock)}; waiting {LEASE:g} s for a sign of life", sys.stderr)
+    print_line(f"{lock.path} is held by {_holder(lock)}; waiting {LEASE:g} s for a heartbeat", sys.stderr)
     # Reads of the lock are counted rather than seconds: if this machine was suspended for the duration of a lease, the
     # holder may have been suspended too, and be alive.
     for _ in range(_BEATS):

@@ -77,7 +77,7 @@ def changed_at(path: str) -> int:
 
 def open_file(path: str) -> IO[bytes]:
     if not stat.S_ISREG(os.stat(path).st_mode):
-        raise OSError(f"{path!r} is no regular file")
+        raise OSError(f"{path!r} is not a regular file")
     return open(path, "rb")
 
 

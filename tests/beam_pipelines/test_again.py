@@ -75,7 +75,7 @@ def test_overwriting_a_folder_with_other_files_is_refused_before_anything_is_rem
     convert(options(few_digits, tmp_path / "out"), local())
     (tmp_path / "out" / "notes.txt").write_text("mine")
     before = files(tmp_path / "out")
-    with pytest.raises(ValueError, match=r"holds 'notes\.txt', which are no part of this dataset"):
+    with pytest.raises(ValueError, match=r"contains files that are not part of this dataset: 'notes\.txt'; move"):
         convert(options(few_digits, tmp_path / "out", seed=3, overwrite=True), local())
     assert files(tmp_path / "out") == before
 
@@ -85,7 +85,9 @@ def test_a_dataset_that_lacks_a_shard_is_not_called_complete(few_digits, tmp_pat
     before = files(tmp_path / "out")
     shard = manifest.split("train").shards[0].name
     (tmp_path / "out" / shard).unlink()
-    with pytest.raises(ValueError, match=f"holds this dataset without '{shard}'; make that again with: .* --repair"):
+    with pytest.raises(
+        ValueError, match=f"holds this dataset without '{shard}'; re-create what is missing with: .* --repair"
+    ):
         convert(options(few_digits, tmp_path / "out"), local())
     repair(verify(manifest.path), local())
     assert files(tmp_path / "out") == before
@@ -119,7 +121,7 @@ def test_a_share_that_is_met_exactly_is_not_exceeded(few_digits, tmp_path):
 
 def test_an_output_within_the_input_is_found_behind_a_link(few_digits, tmp_path):
     (tmp_path / "link").symlink_to(few_digits)
-    with pytest.raises(ValueError, match="lie in each other; keep them apart"):
+    with pytest.raises(ValueError, match="overlap: one contains the other; use separate folders"):
         convert(options(tmp_path / "link", few_digits / "out"), local())
     assert not (few_digits / "out").exists()
 
@@ -162,7 +164,9 @@ def test_a_sample_that_was_killed_is_made_whole(tmp_path, monkeypatch):
 def test_a_sample_is_not_mixed_with_other_images(few_digits):
     (few_digits / "0" / "cat.jpg").write_bytes(b"")
     before = files(few_digits)
-    with pytest.raises(ValueError, match=r"holds '0/cat\.jpg', which is none of the sample's; choose another folder"):
+    with pytest.raises(
+        ValueError, match=r"contains '0/cat\.jpg', which is not a file of the sample; choose another folder"
+    ):
         write_sample(str(few_digits))
     assert files(few_digits) == before
 
@@ -176,8 +180,8 @@ def test_a_class_without_examples_is_said(few_digits, tmp_path, capsys):
     manifest, _ = convert(options(few_digits / "list.csv", tmp_path / "out"), local())
     print_summary(manifest)
     shown = capsys.readouterr().out
-    assert "train: 23 examples of 3 classes, none of '2' in " in shown
-    assert "validation: 13 examples of 3 classes, none of '1' in " in shown
+    assert "train: 23 examples of 3 classes, no examples of '2' in " in shown
+    assert "validation: 13 examples of 3 classes, no examples of '1' in " in shown
 
 
 def said(capsys) -> str:
@@ -200,7 +204,7 @@ def test_the_command_of_an_unfinished_conversion_is_shown_and_goes_on(few_digits
     assert "its --resize_shorter is 16, not 0" in shown
     assert "its --num_shards is not given, not train=2" in shown
     assert "--min_side" not in shown
-    words = shlex.split(re.search(r"go on with it by: (python .*?), choose another output", shown)[1])
+    words = shlex.split(re.search(r"resume it with: (python .*?), choose another output", shown)[1])
     assert words == ["python", "-m", "beam_pipelines", *command, "--max_rejected=0%"]
     assert main([*words[3:-1], "--max_rejected=10%"]) == 0
 
@@ -209,7 +213,9 @@ def test_other_inputs_of_an_unfinished_conversion_are_named(few_digits, tmp_path
     interrupted(monkeypatch, options(few_digits, tmp_path / "out"))
     folder = few_digits.rename(tmp_path / "elsewhere")
     next((folder / "0").iterdir()).unlink()
-    with pytest.raises(ValueError, match=f"made of 36 inputs of '{few_digits}', now there are 35, or others of name"):
+    with pytest.raises(
+        ValueError, match=f"made from 36 inputs of '{few_digits}', now there are 35, or their names or sizes differ"
+    ):
         convert(options(folder, tmp_path / "out"), local())
 
 
@@ -306,7 +312,7 @@ def test_shards_that_a_removal_has_missed_are_this_conversion_s_or_kept(flags, f
         leave(tmp_path / "other", foreign)
         before = files(tmp_path / "out")
         assert main(command) == 2
-        assert "holds no dataset but " in said(capsys)
+        assert "contains other files and no dataset: " in said(capsys)
         assert files(tmp_path / "out") == before
         (tmp_path / "out" / foreign).unlink()
     leave(tmp_path / "new", second, f"index/{first[:-9]}.parquet")
@@ -320,6 +326,9 @@ def test_splits_that_nothing_would_follow_are_refused(few_digits, tmp_path, caps
     command = ["convert", f"--input={tmp_path}/in", f"--output={tmp_path}/out"]
     assert main([*command, "--splits=train=80%,test=20%"]) == 2
     _, shown = capsys.readouterr().err.splitlines()  # the first says that the folders are read as splits
-    assert "names its split itself ('train', 'validation'), so --splits=train=80%,test=20% would do nothing" in shown
+    assert (
+        "already specifies its split ('train', 'validation'), so --splits=train=80%,test=20% would have no effect"
+        in shown
+    )
     assert not (tmp_path / "out").exists()
     assert main(command) == 0

@@ -140,7 +140,7 @@ def test_objects_that_are_replaced_between_plan_and_writing_stop_the_conversion(
     after_planning(monkeypatch, lambda: cloud.put(name, cloud.get(name)))
     command = ("convert", f"--input={bucket}/{kind}", f"--output={bucket}/out", "--splits=all=100%")
     shown = refused(capsys, *command)
-    assert "not what" in shown
+    assert "changed since" in shown
     assert f"'{name}" in shown
     assert "manifest.json" not in cloud.files(f"{bucket}/out")
     assert run(capsys, *command)[0] == 0
@@ -151,7 +151,7 @@ def test_what_is_not_the_datasets_own_is_refused_and_never_deleted(capsys, cloud
     cloud.put(f"{bucket}/out/thesis.txt", b"mine")
     cloud.put(f"{bucket}/output/thesis.txt", b"mine")
     command = ("convert", f"--input={images}", f"--output={bucket}/out", "--shard_size=10KB", "--max_rejected=100%")
-    assert "holds no dataset but 'thesis.txt'" in refused(capsys, *command, "--overwrite")
+    assert "contains other files and no dataset: 'thesis.txt'" in refused(capsys, *command, "--overwrite")
     delete_all(f"{bucket}/out")
     assert run(capsys, *command)[0] == 0
     cloud.put(f"{bucket}/out/thesis.txt", b"mine")

@@ -102,7 +102,7 @@ def test_a_conversion_killed_at_any_request_leaves_whole_objects_alone_and_goes_
             if who == "all":
                 assert done.returncode == -signal.SIGKILL
             if who == "writer" and done.returncode:
-                assert done.stderr.startswith("error: a process that wrote shards was killed")
+                assert done.stderr.startswith("error: a process that writes shards was killed")
             done = conversion.run(f"{who}{seed}")
             assert done.returncode == 0, done.stderr
             assert cloud.files(f"{bucket}/{who}{seed}") == whole
@@ -124,7 +124,7 @@ def test_a_lock_whose_holder_was_killed_is_taken_over(cloud, few_digits, monkeyp
     bucket = cloud.make_bucket()
     cloud.put(f"{bucket}/out/.jpeg2tpu/lock", json.dumps({"host": "gone", "process": 7}).encode())
     convert(options(few_digits, f"{bucket}/out"), local())
-    assert "held by process 7 on 'gone'; waiting 0.5 s for a sign of life" in capsys.readouterr().err
+    assert "held by process 7 on 'gone'; waiting 0.5 s for a heartbeat" in capsys.readouterr().err
 
 
 def test_who_has_lost_the_lock_does_not_complete_the_dataset(cloud, few_digits, monkeypatch):
@@ -145,7 +145,7 @@ def test_who_has_lost_the_lock_does_not_complete_the_dataset(cloud, few_digits, 
     write_plan = WorkingFolder.write_plan
     monkeypatch.setattr(gcs_lock, "_renew", renew_and_say)
     monkeypatch.setattr(WorkingFolder, "write_plan", steal)
-    with pytest.raises(OSError, match="was lost while this process stood still"):
+    with pytest.raises(OSError, match="was lost because this process was suspended"):
         convert(options(few_digits, f"{bucket}/out"), local())
     found = cloud.files(f"{bucket}/out")
     assert "manifest.json" not in found

@@ -32,7 +32,9 @@ def commands(uri: str, local: Path) -> list[tuple[str, ...]]:
 def test_a_missing_bucket(capsys, cloud, few_digits):
     for command in commands("gs://no-such-bucket-here/images", few_digits):
         said = refused(capsys, *command)
-        assert said.startswith("error: there is no bucket 'gs://no-such-bucket-here'; correct the name, or run: gcloud")
+        assert said.startswith(
+            "error: the bucket 'gs://no-such-bucket-here' does not exist; correct the name, or run: gcloud"
+        )
 
 
 @pytest.mark.cloud
@@ -120,7 +122,7 @@ def test_a_key_file_that_is_not_there(capsys, cloud, proxy, monkeypatch):
 
 
 def test_a_uri_without_a_bucket(capsys, tmp_path):
-    assert "names no bucket" in refused(capsys, "convert", f"--input={tmp_path}", "--output=gs:///out")
+    assert "does not name a bucket" in refused(capsys, "convert", f"--input={tmp_path}", "--output=gs:///out")
 
 
 def test_a_missing_client_is_said_before_anything_is_launched(few_digits):

@@ -149,7 +149,7 @@ def test_an_output_that_holds_another_dataset_is_refused_and_kept(few_digits, tm
     difference = (
         "its --seed is 0, not 1"
         if change == "seed"
-        else "it was made of 36 inputs, now there are 37, or others of name or size"
+        else "it was made from 36 inputs, now there are 37, or their names or sizes differ"
     )
     with pytest.raises(ValueError, match=f"holds another dataset: {difference}; choose another output"):
         convert(options(few_digits, tmp_path / "out", seed=int(change == "seed")), local())
@@ -172,6 +172,6 @@ def test_an_output_with_an_unfinished_other_conversion_is_refused_and_kept(few_d
 def test_an_output_with_foreign_files_is_refused_and_kept(few_digits, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.txt").write_text("years of work")
-    with pytest.raises(ValueError, match=r"holds no dataset but 'thesis\.txt'; choose"):
+    with pytest.raises(ValueError, match=r"contains other files and no dataset: 'thesis\.txt'; choose"):
         convert(options(few_digits, tmp_path / "out"), local())
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["thesis.txt"]

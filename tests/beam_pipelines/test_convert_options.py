@@ -135,7 +135,7 @@ def test_without_dedup_every_copy_is_kept(few_digits, tmp_path):
 def test_more_rejected_than_the_budget_leaves_no_manifest_and_a_larger_budget_goes_on(few_digits, tmp_path):
     (few_digits / "0" / "page.jpg").write_text("<html>")
     with pytest.raises(
-        ValueError, match=r"1 of 37 inputs are rejected \(2\.7 %\), more than --max_rejected=1%: not_an"
+        ValueError, match=r"1 of 37 inputs were rejected \(2\.7 %\), more than --max_rejected=1%: not_an"
     ):
         convert(options(few_digits, tmp_path / "out", max_rejected=0.01), local())
     assert rejected(tmp_path / "out") == {"0/page.jpg": "not_an_image"}
@@ -163,7 +163,7 @@ def test_a_budget_that_the_list_alone_exceeds_is_said_before_an_image_is_read(fe
 
 def test_a_source_that_cannot_be_read_leaves_nothing_behind(few_digits, tmp_path):
     (tmp_path / "in.tar").write_bytes(b"no archive" * 1000)
-    with pytest.raises(ValueError, match="is no whole, uncompressed tar archive"):
+    with pytest.raises(ValueError, match="is not a complete, uncompressed tar archive"):
         convert(options(tmp_path / "in.tar", tmp_path / "out"), local())
     assert not (tmp_path / "out").exists()
 
@@ -184,7 +184,7 @@ def test_overwrite_replaces_a_dataset_and_touches_nothing_else(few_digits, tmp_p
     convert(options(few_digits, tmp_path / "out", shard_bytes=10_000), local())
     changed = options(few_digits, tmp_path / "out", shard_bytes=20_000, seed=3, overwrite=True)
     (tmp_path / "out" / "notes.txt").write_text("mine")
-    with pytest.raises(ValueError, match=r"holds 'notes\.txt', which are no part of this dataset"):
+    with pytest.raises(ValueError, match=r"contains files that are not part of this dataset: 'notes\.txt'"):
         convert(changed, local())
     assert (tmp_path / "out" / "notes.txt").read_text() == "mine"
     (tmp_path / "out" / "notes.txt").unlink()
@@ -204,7 +204,7 @@ def test_overwrite_replaces_an_unfinished_conversion(few_digits, tmp_path):
 def test_stale_shards_are_refused_with_the_list(few_digits, tmp_path):
     convert(options(few_digits, tmp_path / "out"), local())
     (tmp_path / "out" / "train-00000-of-00099.tfrecord").write_bytes(b"")
-    with pytest.raises(ValueError, match=r"holds 'train-00000-of-00099\.tfrecord'"):
+    with pytest.raises(ValueError, match=r"this dataset: 'train-00000-of-00099\.tfrecord'"):
         convert(options(few_digits, tmp_path / "out"), local())
 
 

@@ -97,7 +97,7 @@ def converted(folder: Path, *more: str) -> int:
 def test_the_summary_and_the_report_say_what_was_encoded_again_and_who_has_a_position(counted, capsys):
     lines = [
         "re-encoded: 6 of 12 images (format PNG 4, color profile 2)",
-        "GPS position: 3 of 12 images carry one in the bytes that are stored; --reencode=all stores pixels alone",
+        "GPS position: 3 of 12 images have one in their stored bytes; --reencode=all stores only the pixels",
     ]
     for _ in ("made", "found complete"):
         assert converted(counted) == 0
@@ -107,7 +107,7 @@ def test_the_summary_and_the_report_say_what_was_encoded_again_and_who_has_a_pos
     assert stored.count(b"Exif\0\0") == 3
     assert main(["report", str(counted / "out")]) == 0
     page = (counted / "out" / "report.html").read_text()
-    assert "GPS position: 3 images carry one in the bytes that are stored" in page
+    assert "GPS position: 3 images have one in their stored bytes" in page
     assert "color profile" in page
 
 
@@ -122,7 +122,7 @@ def test_profiles_can_be_left_alone_which_is_counted_and_verified(counted, capsy
     assert converted(counted, "--color_profiles=ignore") == 0
     said = capsys.readouterr().out
     assert "re-encoded: 4 of 12 images (format PNG 4)" in said
-    assert "ignored color profile: 2 of 12 images are in other colors than sRGB" in said
+    assert "ignored color profile: 2 of 12 images have colors other than sRGB" in said
     stored = [
         frame
         for path in (counted / "out").glob("*.tfrecord")

@@ -38,7 +38,9 @@ def test_a_dry_run_installs_unpickles_builds_checks_and_estimates_and_leaves_not
     lines = dict(re.split(r" {2,}", line, maxsplit=1) for line in page.splitlines() if not line.startswith(" "))
     assert "nothing is submitted" in lines["dataflow"]
     # What a worker is asked to install: Beam and what it needs are more than half of it.
-    packages = int(re.search(r"(\d+) packages without TensorFlow, where both jobs unpickle", lines["package"])[1])
+    packages = int(
+        re.search(r"(\d+) packages without TensorFlow, in which both jobs can be unpickled", lines["package"])[1]
+    )
     assert 30 < packages < 100
     for number, name in ((1, "plan"), (2, "write")):
         steps, size = re.match(
@@ -48,7 +50,7 @@ def test_a_dry_run_installs_unpickles_builds_checks_and_estimates_and_leaves_not
         assert float(size) < 500  # Dataflow takes 10 MB
     assert lines["bucket"] == f"{bucket}/temp can be written"
     assert lines["input"].startswith("36 files, ")
-    assert lines["output"] == "about 2 shards of up to 100 MB, if images keep their bytes"
+    assert lines["output"] == "about 2 shards of up to 100 MB, if images are stored unchanged"
     assert "less than a minute of one vCPU, at " in lines["work"]
     assert {path.split("/")[0] for path in cloud.files(bucket)} == {"digits"}
 
@@ -64,4 +66,4 @@ def test_a_temp_location_that_cannot_be_written_is_said_before_the_launch(bucket
 def test_more_shards_than_readers_can_take_are_refused_with_what_to_do(bucket):
     done = convert(bucket, "--dry_run", "--num_shards=train=200000,validation=1")
     assert done.returncode == 2
-    assert "keep to 100,000 with a larger --shard_size" in done.stderr
+    assert "have at most 100,000 by using a larger --shard_size" in done.stderr

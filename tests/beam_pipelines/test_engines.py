@@ -36,7 +36,7 @@ def checked(*flags: str, paths=URIS) -> None:
         (["--runner=PortableRunner", "--job_endpoint=127.0.0.1:1"], "nothing answers at --job_endpoint=127.0.0.1:1"),
         (["--runner=PortableRunner", "--job_endpoint=8099"], "--job_endpoint must be HOST:PORT, got '8099'"),
         (["--runner=FlinkRunner", "--job_endpoint=127.0.0.1:1"], "start its job server first"),
-        (["--runner=FlinkRunner", "--job_server_java_launcher=no-java"], "there is no 'no-java'; install a JRE"),
+        (["--runner=FlinkRunner", "--job_server_java_launcher=no-java"], "'no-java' was not found; install a JRE"),
         (["--runner=FlinkRunner", "--flink_job_server_jar=/no.jar"], "--flink_job_server_jar=/no.jar does not exist"),
         (["--runner=SparkRunner", "--spark_job_server_jar=/no.jar"], "--spark_job_server_jar=/no.jar does not exist"),
     ],
@@ -58,7 +58,7 @@ def test_a_cluster_that_does_not_answer_is_refused(tmp_path):
 @pytest.mark.parametrize("paths", [["/images", "gs://b/d"], ["gs://b/images", "/dataset"]], ids=["input", "output"])
 def test_a_local_path_is_refused_where_workers_are_containers(port, paths):
     flags = ["--runner=PortableRunner", f"--job_endpoint=127.0.0.1:{port}"]
-    with pytest.raises(ValueError, match=r"cannot read or write '/\w+' of this one; give URIs"):
+    with pytest.raises(ValueError, match=r"cannot read or write '/\w+' on this machine; use URIs"):
         checked(*flags, paths=paths)
     checked(*flags, "--environment_type=PROCESS", paths=paths)  # of machines that may share a file system
     checked(*flags)
@@ -80,7 +80,7 @@ def test_dataflow_without_what_it_needs_is_refused(flags, message):
 
 @needs_gcp
 def test_dataflow_with_local_input_is_refused():
-    with pytest.raises(ValueError, match=r"cannot read or write '/images' of this one; give URIs"):
+    with pytest.raises(ValueError, match=r"cannot read or write '/images' on this machine; use URIs"):
         checked("--runner=DataflowRunner", *DATAFLOW, paths=["/images", "gs://bucket/dataset"])
     checked("--runner=dataflow", *DATAFLOW)
 

@@ -152,4 +152,4 @@ def test_what_a_step_refuses_is_said_at_last_in_the_words_of_the_step(photograph
     assert done.returncode == 2
     # Above that, Beam's worker, which runs in this process, prints the traceback itself.
     said = done.stderr.splitlines()[-1]
-    assert said.startswith(f"error: '{tmp_path}/broken.tar' is no whole, uncompressed tar archive: ")
+    assert said.startswith(f"error: '{tmp_path}/broken.tar' is not a complete, uncompressed tar archive: ")

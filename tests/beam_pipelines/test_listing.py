@@ -106,9 +106,9 @@ def test_split_folders_may_be_written_in_capitals(tmp_path):
 def test_another_folder_beside_train_and_val_is_refused_rather_than_made_a_class(tmp_path):
     make(tmp_path, "train/cat/1.jpg", "Val/dog/2.jpg", "annotations/labels.txt")
     message = (
-        "it is not clear which folders of .* are splits and which are classes: "
-        "Val/ with 1 file such as 'Val/dog/2.jpg', train/ with .*, annotations/ with .*; "
-        f"name .*--input=train={tmp_path}/train --input=validation={tmp_path}/Val; "
+        "it is not clear which folders of .* are splits and which are classes: Val/ with 1 file such as "
+        f"'Val/dog/2.jpg', train/ with .*, annotations/ with .*; specify .*--input=train={tmp_path}/train "
+        f"--input=validation={tmp_path}/Val; "
     )
     with pytest.raises(ValueError, match=message):
         listed(tmp_path)
@@ -121,9 +121,12 @@ def test_a_class_called_test_among_other_classes_is_a_class(tmp_path):
 
 
 def test_a_source_that_is_missing_is_refused_in_the_driver(tmp_path):
-    with pytest.raises(ValueError, match="does not exist; it is a folder of class folders"):
+    with pytest.raises(ValueError, match="does not exist; it must be a folder of class folders"):
         check_source(Source(str(tmp_path / "nothing")))
-    with pytest.raises(ValueError, match=r"label list '.*labels\.txt' does not exist; it is a class name a line"):
+    with pytest.raises(
+        ValueError,
+        match=r"label list '.*labels\.txt' does not exist; it must be a text file with one class name per line",
+    ):
         check_source(Source(str(tmp_path), label_list=str(tmp_path / "labels.txt")))
 
 
@@ -216,7 +219,7 @@ def test_folders_without_images_and_hidden_ones_are_no_classes_of_the_dataset(fe
     code, out, err = convert_command(capsys, few_digits)
     assert (code, err) == (
         0,
-        "no class, as it holds no image: annotations/ with 2 files such as 'annotations/1.xml'\n",
+        "folders without images, which are not classes: annotations/ with 2 files such as 'annotations/1.xml'\n",
     )
     assert "rejected: 3 of 39 inputs (hidden 1, no_class 2)" in out
     manifest = json.loads((Path(f"{few_digits}-out") / "manifest.json").read_text())
@@ -245,7 +248,7 @@ def test_splits_that_share_no_class_are_refused_with_the_names_of_both(few_digit
     code, out, err = convert_command(capsys, few_digits / "list.csv")
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert err.startswith("error: the splits 'train' and 'validation' of ")
-    assert "share no class: 'train' has '0', 'validation' '636', …; " in err
+    assert "have no class in common: 'train' has '0', 'validation' has '636', …; " in err
     assert not Path(f"{few_digits}/list.csv-out").exists()
     (few_digits / "list.csv").write_text(text.replace(",636,", ",0,"))  # one class in common is enough
     assert convert_command(capsys, few_digits / "list.csv")[0] == 0
@@ -262,7 +265,7 @@ def test_one_of_three_splits_without_a_class_of_the_others_is_refused(few_digits
     code, _, err = convert_command(capsys, few_digits)
     assert code == 2
     assert "the splits 'test' and 'train' of " in err
-    assert "'test' has 'zero', 'train' 'one'" in err
+    assert "'test' has 'zero', 'train' has 'one'" in err
 
 
 def test_a_dry_run_reads_folders_as_the_conversion_does(tmp_path):

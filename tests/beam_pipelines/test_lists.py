@@ -79,8 +79,8 @@ def test_no_line_of_a_list_ends_a_conversion(tmp_path):
     (tmp_path / "list.jsonl").write_text("\n".join(lines))
     rows = sorted(listed(tmp_path / "list.jsonl"), key=lambda row: row.number)
     assert [row.reason for row in rows] == ["bad_line"] * 3 + ["missing"] * 3 + ["bad_split", "bad_line"]
-    assert rows[0].detail == "line 1 is not UTF-8; save the list as such"
-    assert rows[4].detail == "no such file, or nothing installed reads such URIs"
+    assert rows[0].detail == "line 1 is not UTF-8; save the list as UTF-8"
+    assert rows[4].detail == "no such file, or no installed library reads such URIs"
 
 
 def test_the_split_of_a_line_that_is_rejected_anyway_is_no_path(tmp_path):
@@ -92,7 +92,7 @@ def test_the_split_of_a_line_that_is_rejected_anyway_is_no_path(tmp_path):
 
 def test_a_csv_without_the_columns_needed_is_refused(tmp_path):
     (tmp_path / "list.csv").write_text("file,class,size\na,b,1\n")
-    with pytest.raises(ValueError, match="begins with 'file,class,size', needs the header image,label"):
+    with pytest.raises(ValueError, match="begins with 'file,class,size', but must have the header image,label"):
         list_columns(str(tmp_path / "list.csv"))
 
 
@@ -101,10 +101,10 @@ def test_a_csv_without_the_columns_needed_is_refused(tmp_path):
 )
 def test_a_csv_with_a_quote_that_is_not_closed_is_refused_by_its_line(tmp_path, line):
     (tmp_path / "list.csv").write_text(f'image,label\n"two\nlines.jpg",cat\n{line}\n')
-    with pytest.raises(ValueError, match=r"list\.csv', line 4: .*; close each quote"):
+    with pytest.raises(ValueError, match=r"list\.csv', line 4: .*; close every quoted field"):
         listed(tmp_path / "list.csv")
     (tmp_path / "list.csv").write_text(f"{line}\n")
-    with pytest.raises(ValueError, match=r"list\.csv', line 1: .*; close each quote"):
+    with pytest.raises(ValueError, match=r"list\.csv', line 1: .*; close every quoted field"):
         check_source(Source(str(tmp_path / "list.csv")))
 
 
@@ -112,7 +112,7 @@ def test_a_list_whose_own_split_is_another_than_the_input_s_is_refused(tmp_path)
     make(tmp_path, "1.jpg", "2.jpg")
     (tmp_path / "list.csv").write_text("image,label,split\n1.jpg,cat,train\n2.jpg,cat,\n")
     assert [row.split for row in listed(Source(f"{tmp_path}/list.csv", "train"))] == ["train"] * 2
-    message = r"--input=test=.*list\.csv and the list's own split, 'train' of '1\.jpg', differ; leave out one of them"
+    message = r"--input=test=.*list\.csv contradicts the split in the list, 'train' for '1\.jpg'; leave out one of them"
     with pytest.raises(ValueError, match=message):
         listed(Source(f"{tmp_path}/list.csv", "test"))
 
@@ -135,7 +135,7 @@ def test_a_label_list_is_a_class_name_a_line_for_images_alone(tmp_path):
         "Thumbs.db": ("", "system_file"),
     }
     (tmp_path / "classes.txt").write_bytes("chêne\nhêtre\n".encode("latin1"))
-    with pytest.raises(ValueError, match=r"classes\.txt' is not UTF-8, save it as such"):
+    with pytest.raises(ValueError, match=r"classes\.txt' is not UTF-8; save it as UTF-8"):
         listed(Source(str(tmp_path / "val"), label_list=str(tmp_path / "classes.txt")))
 
 
@@ -159,9 +159,9 @@ def test_a_line_that_is_not_utf8_makes_up_no_names(tmp_path):
     (tmp_path / "list.csv").write_bytes("\n".join(lines).encode("latin1"))
     rows = list(rows_of_list(str(tmp_path / "list.csv")))
     assert [row.reason for row in rows] == ["", *["bad_line"] * 3]
-    assert rows[1].detail == "line 3 is not UTF-8; save the list as such"
+    assert rows[1].detail == "line 3 is not UTF-8; save the list as UTF-8"
     (tmp_path / "list.csv").write_bytes("\n".join(lines).encode("utf-16"))
-    with pytest.raises(ValueError, match=r"list\.csv' is not UTF-8 from its first line on; save it as such"):
+    with pytest.raises(ValueError, match=r"list\.csv' is not UTF-8, already in its first line; save it as UTF-8"):
         list(rows_of_list(str(tmp_path / "list.csv")))
 
 
@@ -209,17 +209,20 @@ def test_every_pair_that_another_reader_finds_in_a_list_is_stored(few_digits, tm
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("file_name,label\n0.jpg,a\n1.jpg,b\n", "begins with 'file_name,label', needs the header image,label"),
-        ("filename,class\n0.jpg,a\n1.jpg,b\n", "begins with 'filename,class', needs the header image,label"),
-        ("Image,Label\n0.jpg,a\n1.jpg,b\n", "begins with 'Image,Label', needs the header image,label"),
-        ("image,label,label\n0.jpg,a,b\n1.jpg,b,a\n", "has the column 'label' 2 times; leave one of them"),
-        ("image,label,weight\n0.jpg,a,2\n1.jpg,b,3\n", "has the column 'weight', of which nothing would be stored"),
-        (",image,label\n0,0.jpg,a\n1,1.jpg,b\n", "has the column '', of which nothing would be stored (pandas writes"),
+        ("file_name,label\n0.jpg,a\n1.jpg,b\n", "begins with 'file_name,label', but must have the header image,label"),
+        ("filename,class\n0.jpg,a\n1.jpg,b\n", "begins with 'filename,class', but must have the header image,label"),
+        ("Image,Label\n0.jpg,a\n1.jpg,b\n", "begins with 'Image,Label', but must have the header image,label"),
+        ("image,label,label\n0.jpg,a,b\n1.jpg,b,a\n", "has the column 'label' 2 times; keep only one of them"),
+        ("image,label,weight\n0.jpg,a,2\n1.jpg,b,3\n", "has the unknown column 'weight', which would not be stored"),
+        (",image,label\n0,0.jpg,a\n1,1.jpg,b\n", "has the unknown column '', which would not be stored (pandas writes"),
         ("image,label\n0.jpg,3\n1.jpg,4;even\n", "line 3: the label '4;even' looks like several classes"),
-        ("image,label\n0.jpg,3\n1.jpg,\"['a', 'b']\"\n", "looks like several classes; an image has one label"),
-        ("image,label\n0.jpg,0.1\n1.jpg,0.2\n", "line 2: the label '0.1' is no whole number; a label is a class"),
-        ("0.jpg,3.0\n1.jpg,4.0\n", "line 1: the label '3.0' is no whole number"),
-        ("image,label\n0.jpg,1\n1.jpg,nan\n", "line 3: the label 'nan' is no whole number"),
+        ("image,label\n0.jpg,3\n1.jpg,\"['a', 'b']\"\n", "looks like several classes; an image must have one label"),
+        (
+            "image,label\n0.jpg,0.1\n1.jpg,0.2\n",
+            "line 2: the label '0.1' is not a whole number; a label must be a class",
+        ),
+        ("0.jpg,3.0\n1.jpg,4.0\n", "line 1: the label '3.0' is not a whole number"),
+        ("image,label\n0.jpg,1\n1.jpg,nan\n", "line 3: the label 'nan' is not a whole number"),
     ],
 )
 def test_a_csv_that_says_more_than_is_stored_is_refused(tmp_path, text, says):
@@ -232,17 +235,17 @@ def test_a_csv_that_says_more_than_is_stored_is_refused(tmp_path, text, says):
         ('{"image": "1.jpg", "label": true}', "line 2: the label is true; write it as text or a whole number"),
         (
             '{"image": "1.jpg", "label": null}',
-            "line 2: the label is null; write it as text or a whole number, or leave",
+            "line 2: the label is null; write it as text or a whole number, or remove",
         ),
         ('{"image": "1.jpg", "label": NaN}', "line 2: the label is NaN; write it as text or a whole number"),
         ('{"image": "1.jpg", "label": 0.5}', "line 2: the label is 0.5; write it as text or a whole number"),
         ('{"image": "1.jpg", "label": [4, "even"]}', 'line 2: the label is [4, "even"]; write it as text'),
         ('{"image": "1.jpg", "label": {"a": 1}}', "line 2: the label is"),
-        ('{"image": "1.jpg", "label": "0.5"}', "line 2: the label '0.5' is no whole number"),
+        ('{"image": "1.jpg", "label": "0.5"}', "line 2: the label '0.5' is not a whole number"),
         ('{"image": ["1.jpg"], "label": "b"}', 'line 2: the image is ["1.jpg"]; write it as text'),
         ('{"image": "1.jpg", "label": "b", "group": false}', "line 2: the group is false; write it as text"),
-        ('{"image": "1.jpg", "label": "b", "box": [1, 2]}', "line 2: nothing would be stored of the field 'box'"),
-        ('{"image": "1.jpg", "label": "b", "label": "a"}', "line 2: the field 'label' stands there twice"),
+        ('{"image": "1.jpg", "label": "b", "box": [1, 2]}', "line 2: unknown field 'box', which would not be stored"),
+        ('{"image": "1.jpg", "label": "b", "label": "a"}', "line 2: the field 'label' occurs more than once"),
     ],
 )
 def test_a_jsonl_that_says_more_than_is_stored_is_refused(tmp_path, line, says):
@@ -262,7 +265,7 @@ def check_refused(folder: Path, name: str, text: str, says: str) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [
-        ("list.csv", "image,label\n0.jpg,3\n1.jpg,0.5\n", "line 3: the label '0.5' is no whole number"),
+        ("list.csv", "image,label\n0.jpg,3\n1.jpg,0.5\n", "line 3: the label '0.5' is not a whole number"),
         ("list.jsonl", '{"image": "0.jpg", "label": null}\n', "line 1: the label is null; write it as text"),
     ],
 )
@@ -311,4 +314,4 @@ def test_a_part_of_a_file_that_is_not_there_is_missing_and_nothing_is_read(tmp_p
     assert [row.num_bytes for row in rows] == [5, 0, 0, 0, 0, 0]
     assert [row.reason for row in rows] == ["", "", *["missing"] * 4]
     assert storage.read_bytes(rows[0].uri) == b"1.bin"
-    assert rows[2].detail == "no such file, or it has no such bytes"
+    assert rows[2].detail == "no such file, or it does not have these bytes"

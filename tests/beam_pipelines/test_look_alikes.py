@@ -191,7 +191,7 @@ def test_identical_images_come_first_and_all_of_them_are_named(planted, referenc
     text = re.sub(r"<[^>]*>|\s+", " ", Path(write_report(str(planted[0]))).read_text())
     assert all(f"copy {number}." in text for number in range(60))
     images = sum(map(len, identical))
-    assert f"{images} images stand in {len(identical)} groups of the same bytes:" in re.sub(" +", " ", text)
+    assert f"{images} images are in {len(identical)} groups with the same bytes:" in re.sub(" +", " ", text)
 
 
 def test_what_is_not_read_is_counted_and_the_page_claims_no_more(planted, reference, monkeypatch):
@@ -205,7 +205,7 @@ def test_what_is_not_read_is_counted_and_the_page_claims_no_more(planted, refere
     assert (
         f"{left:,} of {found.num_near:,} pairs of images that may look alike were not compared by their pixels" in text
     )
-    assert f"{found.num_compared:,} of these were compared, {left:,} were not." in text
+    assert f"{found.num_compared:,} of these pairs were compared by their pixels, {left:,} were not." in text
 
 
 def test_copies_within_a_split_and_a_class_are_no_reason_to_say_that_nothing_stands_out(few_digits, tmp_path):
@@ -213,8 +213,8 @@ def test_copies_within_a_split_and_a_class_are_no_reason_to_say_that_nothing_sta
     options = ConvertOptions((Source(str(few_digits)),), str(tmp_path / "out"), splits=(("train", 1.0),))
     convert(options, local())
     page = Path(write_report(str(tmp_path / "out"))).read_text()
-    assert "Nothing stands out" not in page
-    assert "1 group of look-alikes stands within a split and a class" in page
+    assert "No problems found" not in page
+    assert "1 group of look-alikes is within one split and one class" in page
 
 
 def test_a_record_that_cannot_be_read_is_not_called_compared(planted, tmp_path, reference):

@@ -63,5 +63,5 @@ def test_a_source_tree_that_is_not_installed_is_told_to_be(tmp_path, monkeypatch
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(importlib.metadata, "distribution", missing)
-    with pytest.raises(ValueError, match=r"jpeg2tpu is not installed, so workers cannot be given it; run: pip install"):
+    with pytest.raises(ValueError, match=r"jpeg2tpu is not installed, so workers cannot install it; run: pip install"):
         wheel_building.write_wheel(str(tmp_path))

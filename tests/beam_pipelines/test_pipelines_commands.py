@@ -74,13 +74,13 @@ def test_a_mistyped_required_flag_is_recognised(capsys, tmp_path):
 
 def test_a_missing_input_says_what_an_input_is(capsys, tmp_path):
     message = refused(capsys, "convert", "--input=/no/such/folder", f"--output={tmp_path}/out")
-    assert "input '/no/such/folder' does not exist; it is a folder of class folders" in message
+    assert "input '/no/such/folder' does not exist; it must be a folder of class folders" in message
 
 
 def test_a_single_image_is_no_input(capsys, few_digits, tmp_path):
     image = next((few_digits / "0").iterdir())
     message = refused(capsys, "convert", f"--input={image}", f"--output={tmp_path}/out")
-    assert "is a file; it is a folder of class folders" in message
+    assert "is a file of unknown type; it must be a folder of class folders" in message
 
 
 def test_an_empty_folder_is_refused(capsys, tmp_path):
@@ -91,17 +91,17 @@ def test_an_empty_folder_is_refused(capsys, tmp_path):
 
 def test_a_folder_with_one_class_is_refused(capsys, few_digits, tmp_path):
     message = refused(capsys, "convert", f"--input={few_digits}/0/..", f"--output={few_digits}/out")
-    assert "lie in each other" in message
+    assert "overlap: one contains the other" in message
     (tmp_path / "in").mkdir()
     (few_digits / "0").rename(tmp_path / "in" / "zero")
     message = refused(capsys, "convert", f"--input={tmp_path}/in", f"--output={tmp_path}/out")
-    assert "holds one class, 'zero'; a classifier needs at least 2" in message
+    assert "has only one class, 'zero'; a classifier needs at least 2" in message
 
 
 def test_images_outside_class_folders_are_explained(capsys, few_digits, tmp_path):
     message = refused(capsys, "convert", f"--input={few_digits}/0", f"--output={tmp_path}/out")
     assert "none of the 12 inputs" in message
-    assert "lies in no class folder" in message
+    assert "is not in a class folder" in message
 
 
 def test_images_larger_than_a_shard_are_explained(capsys, tmp_path):
@@ -110,7 +110,7 @@ def test_images_larger_than_a_shard_are_explained(capsys, tmp_path):
         Image.effect_noise((200, 200), 90).save(tmp_path / "in" / label / "1.jpg", quality=95)
     message = refused(capsys, "convert", f"--input={tmp_path}/in", f"--output={tmp_path}/out", "--shard_size=10KB")
     assert "none of the 2 inputs" in message
-    assert "bytes do not fit --shard_size" in message
+    assert "bytes, more than --shard_size" in message
 
 
 def test_nothing_but_broken_images_is_refused_with_the_reasons(capsys, tmp_path):
@@ -118,18 +118,18 @@ def test_nothing_but_broken_images_is_refused_with_the_reasons(capsys, tmp_path)
         (tmp_path / "in" / label).mkdir(parents=True)
         (tmp_path / "in" / label / "1.jpg").write_text("no image")
     message = refused(capsys, "convert", f"--input={tmp_path}/in", f"--output={tmp_path}/out")
-    assert "2 of 2 inputs are rejected (100 %), more than --max_rejected=1%: not_an_image 2" in message
+    assert "2 of 2 inputs were rejected (100 %), more than --max_rejected=1%: not_an_image 2" in message
     assert f"listed in {tmp_path}/out/rejected.jsonl" in message
 
 
 def test_a_list_without_the_columns_is_refused(capsys, tmp_path):
     (tmp_path / "list.csv").write_text("a,b,c\n")
     message = refused(capsys, "convert", f"--input={tmp_path}/list.csv", f"--output={tmp_path}/out")
-    assert "begins with 'a,b,c', needs the header image,label[,split][,group]" in message
+    assert "begins with 'a,b,c', but must have the header image,label[,split][,group]" in message
 
 
 def test_verify_of_no_dataset_is_refused(capsys, tmp_path):
-    assert "holds no manifest.json, so no complete dataset" in refused(capsys, "verify", tmp_path)
+    assert "contains no manifest.json, so it is not a complete dataset" in refused(capsys, "verify", tmp_path)
 
 
 @pytest.mark.parametrize("command", ["sample", "convert", "verify", "report"])

@@ -32,7 +32,7 @@ def failing(error: Exception):
 def test_what_the_machine_lacks_stops_the_run_and_rejects_nothing(monkeypatch, code):
     monkeypatch.setattr(storage, "DELAYS", (0, 0))
     monkeypatch.setattr(local_files, "read_bytes", failing(OSError(code, os.strerror(code), "a.jpg")))
-    said = rf"^'a.jpg' cannot be read now, after 3 tries: {os.strerror(code)}; mend the storage"
+    said = rf"^'a.jpg' cannot be read now, after 3 tries: {os.strerror(code)}; fix the storage"
     with pytest.raises(storage.Unavailable, match=said):
         list(read_rows([Row("a", "a.jpg")]))
 
@@ -40,10 +40,12 @@ def test_what_the_machine_lacks_stops_the_run_and_rejects_nothing(monkeypatch, c
 def test_want_of_memory_stops_the_run_and_rejects_nothing(monkeypatch, tmp_path):
     (tmp_path / "a.jpg").write_bytes(b"a")
     row = Row("a", str(tmp_path / "a.jpg"), num_bytes=1)
-    with pytest.raises(storage.Unavailable, match="there is too little memory; mend that, nothing is wrong with"):
+    with pytest.raises(
+        storage.Unavailable, match="there is not enough memory; resolve this, the file is not the cause"
+    ):
         list(map_images([row], failing(MemoryError()), 1))
     monkeypatch.setattr(storage, "read_bytes", failing(MemoryError()))
-    with pytest.raises(storage.Unavailable, match="there is too little memory"):
+    with pytest.raises(storage.Unavailable, match="there is not enough memory"):
         list(read_rows([row]))
 
 
@@ -98,7 +100,7 @@ def test_an_error_of_the_disk_rejects_nothing_and_the_same_command_goes_on(
         after_planning(monkeypatch, lambda: mends.append(fail_to_read(path)))
     assert main(command) == 2
     err = capsys.readouterr().err
-    assert f"error: '{path}' cannot be read now, after 3 tries: Input/output error; mend the storage" in err
+    assert f"error: '{path}' cannot be read now, after 3 tries: Input/output error; fix the storage" in err
     assert err.endswith("what is written stays, the same command goes on from here\n")
     assert not (tmp_path / "out" / "manifest.json").exists()
     mends[0]()
@@ -142,10 +144,10 @@ def test_inputs_that_changed_after_they_were_listed_stop_the_conversion_by_name(
     assert main(command) == 2
     err = capsys.readouterr().err
     assert err.count("\n") == 1
-    assert "3 inputs are not what they were when they were listed: " in err
+    assert "3 inputs have changed since they were listed: " in err
     for path, size in sizes.items():
-        assert f"'{path}' has {size + 1000} bytes, had {size}" in err
-    assert f"'{gone}' is gone" in err
+        assert f"'{path}' has {size + 1000} bytes, previously {size}" in err
+    assert f"'{gone}' no longer exists" in err
     assert not (tmp_path / "out" / "manifest.json").exists()
     assert main([*command, "--overwrite"]) == 0
     assert "rejected: 0 of 35" in capsys.readouterr().out
@@ -169,7 +171,7 @@ def test_an_archive_that_changed_after_it_was_listed_stops_the_conversion(few_di
     err = capsys.readouterr().err
     assert err.count("\n") == 1
     assert f"'{path}" in err
-    assert "when they were listed" in err
+    assert "since they were listed" in err
     assert not (tmp_path / "out" / "manifest.json").exists()
 
 
@@ -177,5 +179,5 @@ def test_a_file_of_another_size_than_was_listed_is_no_input(tmp_path):
     path = tmp_path / "a.jpg"
     path.write_bytes(b"12345")
     assert [data for _, data in read_rows([Row("a", str(path), num_bytes=5)])] == [b"12345"]
-    with pytest.raises(storage.Changed, match=f"'{path}' has 5 bytes, had 4; when nobody changes the inputs"):
+    with pytest.raises(storage.Changed, match=f"'{path}' has 5 bytes, previously 4; when the inputs no longer change"):
         list(read_rows([Row("a", str(path), num_bytes=4)]))

@@ -88,7 +88,7 @@ def test_no_command_follows_a_manifest_out_of_its_folder(command, strange, few_d
     places = {"DATASET": strange, "IMAGES": few_digits, "MODEL": tmp_path / "model"}
     words = [re.sub("DATASET|IMAGES|MODEL", lambda found: str(places[found[0]]), word) for word in words.split()]
     said = refused(capsys, main, *words)
-    assert f"{strange}/manifest.json is not a manifest: shards of split 'train' have names like" in said
+    assert f"{strange}/manifest.json is not a manifest: shards of split 'train' must have names like" in said
     assert f"'../victim/{SHARD}'" in said
     assert files(tmp_path) == before
 
@@ -153,8 +153,8 @@ def test_a_linked_index_is_not_written_into(dataset_copy, victim, capsys):
     before = files(victim)
     assert "is a link" in refused(capsys, tpu_input_main, "idx", dataset_copy)
     assert beam_pipelines_main(["verify", str(dataset_copy)]) == 1
-    assert "index is no part of the dataset" in capsys.readouterr().out
-    assert "is a link" in refused(capsys, beam_pipelines_main, "report", dataset_copy)
+    assert "index is not part of the dataset" in capsys.readouterr().out
+    assert "is a symlink" in refused(capsys, beam_pipelines_main, "report", dataset_copy)
     assert files(victim) == before
 
 
@@ -175,7 +175,7 @@ def test_files_of_others_among_the_working_files_stay(few_digits, tmp_path, caps
         assert "'.jpeg2tpu/letters/plan.json'" in refused(capsys, beam_pipelines_main, *command)
         assert files(tmp_path / "other") == before
     assert beam_pipelines_main(["verify", str(tmp_path / "other")]) == 1
-    assert ".jpeg2tpu/thesis.txt is no part of the dataset" in capsys.readouterr().out
+    assert ".jpeg2tpu/thesis.txt is not part of the dataset" in capsys.readouterr().out
 
 
 def of_train(**changes):
@@ -272,7 +272,7 @@ def test_a_report_reads_nothing_outside_the_dataset_but_below_the_sources_that_a
     assert beam_pipelines_main([*report, f"--sources={tmp_path}/in"]) == 0
     assert pictures(dataset / "report.html") == 1  # stray.jpg
     for uri in secrets_of(tmp_path):
-        line = {"key": "stray.jpg", "uri": uri, "reason": "no_label", "detail": "lies in no class folder"}
+        line = {"key": "stray.jpg", "uri": uri, "reason": "no_label", "detail": "is not in a class folder"}
         (dataset / "rejected.jsonl").write_text(json.dumps(line) + "\n")
         edit(dataset / "manifest.json", lambda manifest: manifest.update(sources=[{"path": str(tmp_path)}]))
         for flags in ([], [f"--sources={tmp_path}/in"]):
@@ -311,7 +311,7 @@ def test_an_index_that_points_elsewhere_is_refused(dataset_copy, capsys):
         pq.write_table(table.set_column(place, column, pa.array(values, pa.int64())), path)
         with pytest.raises(ValueError, match=r"does not say where the \d+ records of"):
             RecordSource(read_manifest(dataset_copy), "train")
-        assert "does not agree with its shard" in refused(capsys, beam_pipelines_main, "report", dataset_copy)
+        assert "does not match its shard" in refused(capsys, beam_pipelines_main, "report", dataset_copy)
         assert "does not say where" in refused(capsys, tpu_input_main, "idx", dataset_copy)
 
 
@@ -336,7 +336,7 @@ def test_a_repair_writes_through_no_linked_folder(folder, victim, dataset_copy, 
     before = files(victim)
     capsys.readouterr()
     assert beam_pipelines_main(["verify", "--repair", str(dataset_copy)]) == 2
-    assert f"error: {work}/{name} is a link" in capsys.readouterr().err
+    assert f"error: {work}/{name} is a symlink" in capsys.readouterr().err
     assert files(victim) == before
 
 
@@ -345,9 +345,9 @@ def test_a_pipe_in_the_lock_s_place_is_not_waited_for(few_digits, tmp_path, caps
     lock.parent.mkdir(parents=True)
     os.mkfifo(lock)
     command = ("convert", f"--input={few_digits}", f"--output={tmp_path / 'out'}")
-    assert refused(capsys, beam_pipelines_main, *command) == f"error: '{lock}' is no file; remove it\n"
+    assert refused(capsys, beam_pipelines_main, *command) == f"error: '{lock}' is not a regular file; remove it\n"
     reader = os.open(lock, os.O_RDONLY | os.O_NONBLOCK)
-    assert refused(capsys, beam_pipelines_main, *command) == f"error: '{lock}' is no file; remove it\n"
+    assert refused(capsys, beam_pipelines_main, *command) == f"error: '{lock}' is not a regular file; remove it\n"
     os.close(reader)
 
 
@@ -370,7 +370,7 @@ def test_a_terminal_is_told_nothing_by_what_a_dataset_says(dataset_copy, few_dig
     assert beam_pipelines_main(["verify", str(dataset_copy)]) == 1
     out, _ = capsys.readouterr()
     stray = next(line for line in out.splitlines() if line.startswith("stray"))
-    assert stray == r"stray\x1b]0;owned\x07\x1b[31m\nall as the manifest says is no part of the dataset"
+    assert stray == r"stray\x1b]0;owned\x07\x1b[31m\nall as the manifest says is not part of the dataset"
     for path in dataset_copy.glob("stray*"):
         path.unlink()
 
@@ -395,7 +395,7 @@ def test_a_plan_of_more_shards_than_memory_has_names_for_is_refused(few_digits, 
     buckets = {f"split{number}": {0: 999_999} for number in range(60)}
     (folder / "plan.json").write_text(Plan(("a", "b"), 1, {}, {}, FINGERPRINT, buckets, 1, {}).to_json())
     command = ("convert", f"--input={few_digits}", f"--output={tmp_path / 'out'}", "--overwrite")
-    assert "it has more than 1,000,000 shards" in refused(capsys, beam_pipelines_main, *command)
+    assert "the plan has more than 1,000,000 shards" in refused(capsys, beam_pipelines_main, *command)
 
 
 def bomb(index: Path, column: str, mebibytes: int) -> None:
@@ -413,7 +413,7 @@ def test_an_index_s_texts_take_no_more_memory_than_its_rows_can(column, mebibyte
     bomb(dataset_copy / "index" / f"{SHARD[:-9]}.parquet", column, mebibytes)
     said = refused(capsys, beam_pipelines_main, "report", dataset_copy)
     assert re.search(
-        r"cannot be read: a column has [\d,]+ bytes, of which \d+ rows can have [\d,]+; run: .* --repair", said
+        r"cannot be read: a column has [\d,]+ bytes, but \d+ rows can have at most [\d,]+; run: .* --repair", said
     )
     assert beam_pipelines_main(["verify", str(dataset_copy)]) == 1
     assert f"{SHARD}: its index cannot be read: a column has" in capsys.readouterr().out
@@ -471,8 +471,8 @@ def test_a_file_with_holes_takes_no_memory(name, dataset_copy, capsys):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("list.csv", "line 1 has 1,000,000 characters or more, so it is no list"),
-        ("list.jsonl", "line 1 has 1,000,000 characters or more, so it is no list"),
+        ("list.csv", "line 1 has 1,000,000 characters or more, so the file is not a list"),
+        ("list.jsonl", "line 1 has 1,000,000 characters or more, so the file is not a list"),
         ("images.tar", "is empty"),
         ("labels.txt", "has 1,073,741,824 bytes"),
     ],

@@ -33,20 +33,20 @@ def test_a_sound_dataset_has_no_problems(dataset_copy):
 def test_a_flipped_bit_is_found_and_its_record_named(dataset_copy):
     edit(dataset_copy / f"{SHARD}.tfrecord", lambda data: flip(data, 100_000))
     assert any(
-        f"{SHARD}.tfrecord: record" in problem and "damaged payload" in problem for problem in problems(dataset_copy)
+        f"{SHARD}.tfrecord: record" in problem and "corrupt payload" in problem for problem in problems(dataset_copy)
     )
 
 
 def test_a_truncated_shard_is_found(dataset_copy):
     edit(dataset_copy / f"{SHARD}.tfrecord", lambda data: data[:-1])
-    assert any("is cut off" in problem for problem in problems(dataset_copy))
+    assert any("is truncated" in problem for problem in problems(dataset_copy))
 
 
 def test_a_shard_cut_between_two_records_is_found(dataset_copy):
     last = read_index((dataset_copy / "index" / f"{SHARD}.parquet").read_bytes())[-1]
     edit(dataset_copy / f"{SHARD}.tfrecord", lambda data: data[: last.offset])
     found = problems(dataset_copy)
-    assert any("holds 175 readable records, the manifest says 176" in problem for problem in found)
+    assert any("contains 175 readable records, but the manifest has 176" in problem for problem in found)
 
 
 def test_two_shards_exchanged_are_found(dataset_copy):
@@ -55,8 +55,8 @@ def test_two_shards_exchanged_are_found(dataset_copy):
     one.write_bytes(other.read_bytes())
     other.write_bytes(held)
     found = problems(dataset_copy)
-    assert sum("the manifest says" in problem for problem in found) == 2
-    assert f"{SHARD}.tfrecord: its index does not agree with its records" in found
+    assert sum("but the manifest has" in problem for problem in found) == 2
+    assert f"{SHARD}.tfrecord: its index does not match its records" in found
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_a_missing_file_is_found(dataset_copy, name, message):
 
 def test_a_file_too_many_is_found(dataset_copy):
     (dataset_copy / "train-00009-of-00009.tfrecord").write_bytes(b"")
-    assert problems(dataset_copy) == ["train-00009-of-00009.tfrecord is no part of the dataset"]
+    assert problems(dataset_copy) == ["train-00009-of-00009.tfrecord is not part of the dataset"]
 
 
 def test_a_report_and_dali_s_index_files_are_welcome(dataset_copy):
@@ -88,7 +88,7 @@ def test_a_wrong_index_is_found(dataset_copy):
     index = read_index(Path(path).read_bytes())
     with open(path, "wb") as file:
         write_index(file, [index[0]._replace(offset=1), *index[1:]])
-    assert problems(dataset_copy) == [f"{SHARD}.tfrecord: its index does not agree with its records"]
+    assert problems(dataset_copy) == [f"{SHARD}.tfrecord: its index does not match its records"]
 
 
 def test_an_unreadable_index_is_found(dataset_copy):
@@ -109,11 +109,11 @@ def _without_a_class(manifest):
             lambda manifest: manifest["splits"]["train"]["class_counts"].reverse(),
             "split 'train' has .* examples by class",
         ),
-        (lambda manifest: manifest["classes"].reverse(), "is called '.', its label says"),
-        (_without_a_class, "has label 9, there are 9 classes"),
+        (lambda manifest: manifest["classes"].reverse(), "has the class name '.', which contradicts its label"),
+        (_without_a_class, "has label 9, but there are 9 classes"),
         (
             lambda manifest: manifest.update(num_rejected={"empty": 1}, num_inputs=1798),
-            "lists {}, the manifest says {'empty': 1}",
+            "lists {}, but the manifest has {'empty': 1}",
         ),
     ],
 )
@@ -128,10 +128,10 @@ def test_a_manifest_that_does_not_hold_is_found(dataset_copy, change, message):
 
 def test_no_manifest_is_no_dataset(dataset_copy):
     (dataset_copy / "manifest.json").unlink()
-    with pytest.raises(ValueError, match=r"holds no manifest\.json, so no complete dataset"):
+    with pytest.raises(ValueError, match=r"contains no manifest\.json, so it is not a complete dataset"):
         problems(dataset_copy)
 
 
 def test_a_quick_look_finds_all_but_what_takes_a_decode(dataset_copy):
     edit(dataset_copy / f"{SHARD}.tfrecord", lambda data: flip(data, 100_000))
-    assert any("damaged payload" in problem for problem in verify(str(dataset_copy), decode_images=False).problems)
+    assert any("corrupt payload" in problem for problem in verify(str(dataset_copy), decode_images=False).problems)

@@ -72,7 +72,7 @@ def test_what_is_no_image_is_named_and_the_rest_of_its_batch_is_done(classifier,
     with (tmp_path / "holes.jpg").open("wb") as file:
         file.truncate(3 << 30)
     expected[f"{tmp_path}/pipe.jpg"] = "it is a pipe or a device; save it as a file"
-    expected[f"{tmp_path}/holes.jpg"] = "the file has 3,221,225,472 bytes, at most 2,147,483,648 are read"
+    expected[f"{tmp_path}/holes.jpg"] = "the file has 3,221,225,472 bytes, but at most 2,147,483,648 are read"
     results = list(predict(classifier, expected, 32, top=1))
     assert "read error" not in capfd.readouterr().err  # which TensorFlow's JPEG decoder prints beside raising it
     assert {

@@ -73,12 +73,12 @@ def test_a_small_file_of_many_pixels_is_refused_before_it_takes_memory(tmp_path)
     data = transparent_png(13_300)
     assert len(data) < 1_000_000
     before, peak, seen = measured(data, tmp_path)
-    assert seen.startswith("too_large: 13300 x 13300 are 176,890,000 pixels, at most 50,000,000 are decoded")
+    assert seen.startswith("too_large: 13300 x 13300 = 176,890,000 pixels, but at most 50,000,000 are decoded")
     assert "--max_pixels=50000000" in seen
     assert peak < before + 20_000_000
     answer = normalize_image(data)
     assert isinstance(answer, ValueError)
-    assert str(answer).startswith("13300 x 13300 are 176,890,000 pixels")
+    assert str(answer).startswith("13300 x 13300 = 176,890,000 pixels")
 
 
 def test_the_largest_transparent_png_stays_within_the_limit(tmp_path):
@@ -148,7 +148,7 @@ def test_a_jpeg_of_hundreds_of_scans_is_refused_with_the_numbers():
     with pytest.raises(Rejected) as caught:
         check_image(data, ImageOptions())
     assert caught.value.reason == "too_slow"
-    assert "510 scans over 7000 x 7000 pixels each are 24,990,000,000 pixels" in caught.value.detail
+    assert "510 scans of 7000 x 7000 pixels = 24,990,000,000 pixels" in caught.value.detail
     assert "at most 2,000,000,000" in caught.value.detail
     assert "--max_pixels=50000000" in caught.value.detail
     assert "510 scans" in str(normalize_image(data))

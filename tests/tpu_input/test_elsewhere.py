@@ -73,7 +73,7 @@ def test_a_damaged_record_of_a_source_is_named(dataset_copy):
     source = RecordSource(tpu_input.read_manifest(dataset_copy), "train")
     shard = dataset_copy / "train-00000-of-00009.tfrecord"
     shard.write_bytes(shard.read_bytes()[:40] + b"X" + shard.read_bytes()[41:])
-    with pytest.raises(ValueError, match=r"train-00000-of-00009.tfrecord', byte 0: record 0 .* damaged payload"):
+    with pytest.raises(ValueError, match=r"train-00000-of-00009.tfrecord', byte 0: record 0 .* corrupt payload"):
         source[0]
     shard.write_bytes(shard.read_bytes()[:100])
     with pytest.raises(ValueError, match=r"byte 0: the shard ends before the record's \d+ bytes do"):

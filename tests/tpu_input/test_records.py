@@ -64,10 +64,10 @@ def test_tensorflow_reads_the_frames_and_we_read_tensorflow_s(tmp_path):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda data: data[:-1], "record 1 at byte 20 is cut off"),
-        (lambda data: data[:25], "record 1 at byte 20 is cut off"),
-        (lambda data: data[:14] + b"X" + data[15:], "record 0 at byte 0 has a damaged payload"),
-        (lambda data: data[:20] + b"\xff" + data[21:], "record 1 at byte 20 has a damaged length"),
+        (lambda data: data[:-1], "record 1 at byte 20 is truncated"),
+        (lambda data: data[:25], "record 1 at byte 20 is truncated"),
+        (lambda data: data[:14] + b"X" + data[15:], "record 0 at byte 0 has a corrupt payload"),
+        (lambda data: data[:20] + b"\xff" + data[21:], "record 1 at byte 20 has a corrupt length"),
     ],
 )
 def test_a_damaged_file_names_the_record(damage, message):
@@ -78,7 +78,7 @@ def test_a_damaged_file_names_the_record(damage, message):
 def test_what_is_no_example_of_ours_is_refused_by_name():
     other = tf.train.Example()
     other.features.feature["label"].int64_list.value.append(1)
-    with pytest.raises(ValueError, match="feature 'image/channels' has 0 values of int, needs 1"):
+    with pytest.raises(ValueError, match="feature 'image/channels' has 0 values of int, but must have 1"):
         record_format.decode(other.SerializeToString())
     with pytest.raises(ValueError, match=r"not a tf\.train\.Example"):
         record_format.decode(b"\xff\xff\xff")

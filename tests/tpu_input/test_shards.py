@@ -157,8 +157,8 @@ def test_what_is_no_such_dataset_is_said(tmp_path):
     ("fields", "message"),
     [
         ({"encoding": "gif"}, "encoding must be one of jpeg, png, raw, got 'gif'"),
-        ({"encoding": "raw"}, 'raw_shape goes with encoding "raw" alone, got None'),
-        ({"raw_shape": (28, 28, 1)}, 'raw_shape goes with encoding "raw" alone'),
+        ({"encoding": "raw"}, 'raw_shape is only allowed with encoding "raw", got None'),
+        ({"raw_shape": (28, 28, 1)}, 'raw_shape is only allowed with encoding "raw"'),
         ({"encoding": "raw", "raw_shape": (28, 28, 4)}, r"raw_shape must be \(height, width, 1 or 3\)"),
     ],
 )

@@ -26,7 +26,7 @@ def too_many_bytes(num_bytes: int) -> str:
     """Returns a message if a file is larger than MAX_FILE_BYTES; else ""."""
     if num_bytes <= MAX_FILE_BYTES:
         return ""
-    return f"the file has {num_bytes:,} bytes, at most {MAX_FILE_BYTES:,} are read"
+    return f"the file has {num_bytes:,} bytes, but at most {MAX_FILE_BYTES:,} are read"
 
 
 def too_large(image: Image.Image, max_pixels: int) -> str:
@@ -38,7 +38,7 @@ def too_large(image: Image.Image, max_pixels: int) -> str:
         return ""
     kind = f"{'WebP' if image.format == 'WEBP' else 'CMYK'} images, which take twice the memory" if is_double else ""
     return (
-        f"{image.width} x {image.height} are {image.width * image.height:,} pixels, at most {allowed:,}"
+        f"{image.width} x {image.height} = {image.width * image.height:,} pixels, but at most {allowed:,}"
         + (f" of {kind}," if kind else "")
         + " are decoded"
     )
@@ -53,6 +53,6 @@ def too_slow(image: Image.Image, data: bytes, max_pixels: int) -> str:
     if scans * pixels <= allowed:
         return ""
     return (
-        f"{scans} scans over {image.width} x {image.height} pixels each are {scans * pixels:,} pixels to go through, "
-        f"at most {allowed:,} are ({MAX_SCANS} times {max_pixels:,})"
+        f"{scans} scans of {image.width} x {image.height} pixels = {scans * pixels:,} pixels, but at most {allowed:,} "
+        f"are decoded ({MAX_SCANS} x {max_pixels:,})"
     )

@@ -109,7 +109,7 @@ def _check_room(rows: int, num_bytes: int) -> None:
     """Raises ValueError if a column has more bytes than that many rows can have."""
     room = _ROOM + _ROW_BYTES * rows
     if num_bytes > room:
-        raise ValueError(f"a column has {num_bytes:,} bytes, of which {rows:,} rows can have {room:,}")
+        raise ValueError(f"a column has {num_bytes:,} bytes, but {rows:,} rows can have at most {room:,}")
 
 
 def _uncompressed_bytes(metadata: pq.FileMetaData) -> int:

@@ -29,7 +29,7 @@ def load(content: str | bytes) -> Any:
 
 
 def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is no JSON number")
+    raise ValueError(f"{constant} is not a JSON number")
 
 
 def fields(value: Any, name: str, needed: Collection[str], optional: Collection[str] = ()) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def text(value: Any, name: str, least: int = 0) -> str:
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise ValueError(f"{name} must be text that UTF-8 can write{_got(value)}") from None
+        raise ValueError(f"{name} must be text that can be encoded as UTF-8{_got(value)}") from None
     return value
 
 

@@ -211,7 +211,8 @@ def _manifest(value: Any, path: str) -> Manifest:
     num_rejected = sum(manifest.num_rejected.values())
     if num_records + num_rejected != manifest.num_inputs:
         raise ValueError(
-            f"{num_records} records and {num_rejected} rejected are not the {manifest.num_inputs} inputs that it says"
+            f"{num_records} records and {num_rejected} rejected inputs do not add up to num_inputs = "
+            f"{manifest.num_inputs}"
         )
     return manifest
 
@@ -227,7 +228,7 @@ def _options(value: Any) -> dict[str, Any]:
 def _split(name: str, value: Any, num_classes: int) -> Split:
     """Returns the Split that manifest.json describes."""
     if not valid_split(name):
-        raise ValueError(f"a split's name is 1 to 64 letters, digits and _, got {json_fields.shown(name)}")
+        raise ValueError(f"a split name must be 1 to 64 letters, digits or _, got {json_fields.shown(name)}")
     called = f"split {name!r}"
     fields = json_fields.fields(value, called, [field.name for field in dataclasses.fields(Split)])
     shards = tuple(_shard(name, shard) for shard in json_fields.array(fields["shards"], f"shards of {called}"))
@@ -235,7 +236,9 @@ def _split(name: str, value: Any, num_classes: int) -> Split:
     if not shards or any(
         first[1] >= second[1] or first[2] != second[2] for first, second in itertools.pairwise(places)
     ):
-        raise ValueError(f"{called} must have shards in the order of their names, all of one number of shards")
+        raise ValueError(
+            f"{called} must list its shards in the order of their names, all with the same total number of shards"
+        )
     class_counts = [
         json_fields.count(number, f"class_counts of {called}")
         for number in json_fields.array(fields["class_counts"], f"class_counts of {called}", num_classes)
@@ -249,7 +252,7 @@ def _split(name: str, value: Any, num_classes: int) -> Split:
         channel_std=_channels(fields["channel_std"], f"channel_std of {called}"),
     )
     if sum(class_counts) != split.num_examples:
-        raise ValueError(f"{called} has {sum(class_counts)} examples by class and {split.num_examples} by shard")
+        raise ValueError(f"{called} has {sum(class_counts)} examples by class, but {split.num_examples} by shard")
     return split
 
 
@@ -261,7 +264,7 @@ def _shard(split: str, value: Any) -> Shard:
     parsed = parse_shard_name(name) if isinstance(name, str) else None
     if parsed is None or parsed[0] != split:
         usual = shard_name(split, 0, 1)
-        raise ValueError(f"shards of split {split!r} have names like {usual!r}, not {json_fields.shown(name)}")
+        raise ValueError(f"shards of split {split!r} must have names like {usual!r}, got {json_fields.shown(name)}")
     num_examples = json_fields.count(fields["num_examples"], f"num_examples of {name}", 1)
     num_bytes = json_fields.count(fields["num_bytes"], f"num_bytes of {name}", num_examples * FRAME_BYTES)
     return Shard(name, num_examples, num_bytes, json_fields.sha256(fields["sha256"], f"sha256 of {name}"))

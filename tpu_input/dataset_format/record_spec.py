@@ -33,7 +33,9 @@ class RecordSpec:
     def __post_init__(self) -> None:
         check_types(self)
         if (self.encoding == "raw") != (self.raw_shape is not None):
-            raise ValueError(f'raw_shape goes with encoding "raw" alone, got {self.raw_shape!r} with {self.encoding!r}')
+            raise ValueError(
+                f'raw_shape is only allowed with encoding "raw", got {self.raw_shape!r} with {self.encoding!r}'
+            )
         if self.raw_shape and (min(self.raw_shape) < 1 or self.raw_shape[2] not in (1, 3)):
             raise ValueError(f"raw_shape must be (height, width, 1 or 3), got {self.raw_shape!r}")
 

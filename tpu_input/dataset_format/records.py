@@ -133,7 +133,7 @@ def decode(serialized: bytes, first_label: int = 0) -> Record:
     for name, (kind, _) in FEATURES.items():
         value = features[name].bytes_list.value if kind is bytes else features[name].int64_list.value
         if len(value) != 1:
-            raise ValueError(f"feature {name!r} has {len(value)} values of {kind.__name__}, needs 1")
+            raise ValueError(f"feature {name!r} has {len(value)} values of {kind.__name__}, but must have 1")
         values[name] = value[0]
     return Record(
         key=values["image/key"].decode(),

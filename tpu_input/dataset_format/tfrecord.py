@@ -116,14 +116,14 @@ def read_frames(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
             return
         where = f"record {number} at byte {offset}"
         if len(header) < _HEADER.size:
-            raise ValueError(f"{where} is cut off")
+            raise ValueError(f"{where} is truncated")
         length, length_crc = _HEADER.unpack(header)
         if _masked_crc(header[:8]) != length_crc or length > _MAX_RECORD_BYTES:
-            raise ValueError(f"{where} has a damaged length")
+            raise ValueError(f"{where} has a corrupt length")
         payload, footer = file.read(length), file.read(_FOOTER.size)
         if len(footer) < _FOOTER.size:
-            raise ValueError(f"{where} is cut off")
+            raise ValueError(f"{where} is truncated")
         if _masked_crc(payload) != _FOOTER.unpack(footer)[0]:
-            raise ValueError(f"{where} has a damaged payload")
+            raise ValueError(f"{where} has a corrupt payload")
         yield offset, payload
         offset += length + FRAME_BYTES
