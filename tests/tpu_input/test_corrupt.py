@@ -41,13 +41,13 @@ def epoch(folder: Path, make, config=CONFIG) -> tuple[float, list[int]]:
 
 
 DAMAGES = [
-    (changed(label=10), "has label 10 on disk; 10 classes need 0 to 9"),
-    (changed(label=2**32 + 1), "has label 4294967297 on disk; 10 classes need 0 to 9"),
-    (changed(label=-1), "has label -1 on disk; 10 classes need 0 to 9"),
+    (changed(label=10), "has label 10 on disk; labels of 10 classes must be from 0 to 9"),
+    (changed(label=2**32 + 1), "has label 4294967297 on disk; labels of 10 classes must be from 0 to 9"),
+    (changed(label=-1), "has label -1 on disk; labels of 10 classes must be from 0 to 9"),
     (changed(encoded=b""), "holds no jpeg image that can be decoded, in feature image/encoded"),
     (changed(encoded=b"\xff\xd8\xffnothing\xff"), "holds no jpeg image that can be decoded"),
     (changed(encoded=b"GIF89a"), "holds no jpeg image that can be decoded"),
-    (lambda payload: b"", "cannot be read; make the shard again with: "),
+    (lambda payload: b"", "cannot be read: the shard is truncated or damaged there"),
 ]
 
 
@@ -80,7 +80,7 @@ def damage(folder: Path, record: int, at: int) -> None:
 @pytest.mark.parametrize("at", [0, 9, 12 + 50], ids=["length", "checksum", "payload"])
 def test_the_first_damaged_record_of_a_shard_is_named_and_what_mends_it(dataset_copy, make, at):
     damage(dataset_copy, 10, at)
-    mend = f"make the shard again with: python -m beam_pipelines verify --repair {dataset_copy}"
+    mend = f"repair the shard with: python -m beam_pipelines verify --repair {dataset_copy}"
     with pytest.raises(tf.errors.InvalidArgumentError) as caught:
         epoch(dataset_copy, make)
     assert re.findall(r"record (\d+) of (\S+)", caught.value.message) == [("10", f"{dataset_copy}/{SHARD}")]
@@ -177,7 +177,9 @@ def test_a_manifest_s_smaller_classes_are_noticed(dataset_copy):
     for split in fields["splits"].values():
         split["class_counts"][8] += split["class_counts"].pop()
     path.write_text(json.dumps(fields))
-    with pytest.raises(tf.errors.InvalidArgumentError, match="has label 9 on disk; 9 classes need 0 to 8"):
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match="has label 9 on disk; labels of 9 classes must be from 0 to 8"
+    ):
         epoch(dataset_copy, make_train_input_fn)
 
 
@@ -187,7 +189,7 @@ def test_a_shard_with_more_records_than_promised_is_said(dataset_copy, make):
     path = dataset_copy / shard.name
     path.write_bytes(path.read_bytes() + record_format.frame(b"one more"))
     with pytest.raises(
-        tf.errors.InvalidArgumentError, match=f"{shard.name} holds more than the {shard.num_examples} records"
+        tf.errors.InvalidArgumentError, match=f"{shard.name} has more than the {shard.num_examples} records"
     ):
         epoch(dataset_copy, make)
 

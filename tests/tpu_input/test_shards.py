@@ -149,7 +149,7 @@ def test_what_is_no_such_dataset_is_said(tmp_path):
         manifest_from_shards(pattern, record=MNIST)
     size = os.path.getsize(tmp_path / "train-00001")
     os.truncate(tmp_path / "train-00001", size - 1)
-    with pytest.raises(ValueError, match=f"train-00001' ends within its record 1, at byte .* of {size - 1}"):
+    with pytest.raises(ValueError, match=f"train-00001' is truncated in record 1, at byte .* of {size - 1}"):
         manifest_from_shards(pattern, record=IMAGENET)
 
 
