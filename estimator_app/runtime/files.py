@@ -47,7 +47,7 @@ def read_text(path: str) -> str:
     """
     with tf.io.gfile.GFile(path) as file:
         if (num_bytes := file.size()) > _TEXT_BYTES:
-            raise ValueError(f"{path!r} has {num_bytes:,} bytes, which no file of a run has; remove it")
+            raise ValueError(f"{path!r} has {num_bytes:,} bytes, more than any file of a run can have; remove it")
         return str(file.read())
 
 
@@ -59,12 +59,12 @@ def parse_json(text: str) -> Any:
     """
 
     def refuse(constant: str) -> NoReturn:
-        raise ValueError(f"{constant} is no number")
+        raise ValueError(f"{constant} is not valid JSON")
 
     try:
         return json.loads(text, parse_constant=refuse)
     except RecursionError:
-        raise ValueError("it is nested too deep") from None
+        raise ValueError("it is nested too deeply") from None
 
 
 def is_plain_path(path: object) -> bool:

@@ -86,7 +86,9 @@ def test_an_export_of_weights_that_are_no_numbers_is_said(finished, digits_datas
         return {"probabilities": tf.fill([len(image_bytes), 10], math.nan)}
 
     classifier = dataclasses.replace(load_classifier(finished.export), signature=diverged, logits_signature=None)
-    with pytest.raises(ValueError, match=r"the loss of '.*' is no number on split 'validation': its training div"):
+    with pytest.raises(
+        ValueError, match=r"the loss of '.*' is NaN or infinite on split 'validation': its training div"
+    ):
         evaluate_export(classifier, digits_dataset, "validation", 32)
 
 

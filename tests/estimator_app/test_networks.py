@@ -195,8 +195,8 @@ def test_a_network_that_is_not_there_is_refused_and_the_known_are_named(own, nam
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("transposed", r"'transposed' returned logits of shape \(None, 4\), needs \(None, 3\)"),
-        ("nothing", r"'nothing' returned logits of None, needs \(None, 3\)"),
+        ("transposed", r"'transposed' must return logits of shape \(None, 3\), .*, got shape \(None, 4\)"),
+        ("nothing", r"'nothing' must return logits of shape \(None, 3\), .*, got None"),
     ],
 )
 def test_logits_of_another_shape_are_refused(own, name, message):

@@ -37,7 +37,9 @@ def save(
       ValueError: The checkpoint is of another network, or export_to_tpu is True.
     """
     if export_to_tpu:
-        raise ValueError("--export_to_tpu needs a run of --loop=estimator: TensorFlow writes such a graph for no other")
+        raise ValueError(
+            "--export_to_tpu needs a run with --loop=estimator: TensorFlow writes no TPU graph for other runs"
+        )
     model, module = make_weighted_model(run), tf.Module()
     module.weights, module.names = named_weights(model), names_table(classes_file)
     check_weights(checkpoint, module.weights, run)
