@@ -76,7 +76,7 @@ def eval_steps(manifest: Manifest, split: str, eval_batch_size: int, num_hosts: 
       ValueError: The batch is not a positive multiple of the hosts, or there is no such split.
     """
     if eval_batch_size < 1 or eval_batch_size % num_hosts:
-        raise ValueError(f"eval_batch_size must be a positive multiple of the {num_hosts} hosts, got {eval_batch_size}")
+        raise ValueError(f"eval_batch_size must be a positive multiple of {num_hosts} hosts, got {eval_batch_size}")
     shards = manifest.split(split).shards
     most = max(Host(index, num_hosts).num_examples(shards) for index in range(num_hosts))
     return -(-most // (eval_batch_size // num_hosts))

@@ -100,7 +100,7 @@ def test_a_checkpoint_and_an_export_of_it_are_evaluated_alike(capsys, model_dir,
         (("evaluate", "--export_dir=MODEL", "--step=40"), "--step goes with --model_dir, not with --export_dir"),
         (("evaluate", "--model_dir=MODEL", "--step=40", "--checkpoint=x"), "--step and --checkpoint each name a"),
         (("evaluate", "--model_dir=MODEL", "--step=7"), "holds no checkpoint of step 7; it has "),
-        (("evaluate", "--model_dir=MODEL", "--checkpoint=nowhere"), "there is no checkpoint '"),
+        (("evaluate", "--model_dir=MODEL", "--checkpoint=nowhere"), "nowhere' does not exist; give a path such as"),
         (("evaluate", "--model_dir=MODEL", "--split=test"), "has no split 'test'; it has 'train', 'validation'"),
         (("evaluate", "--export_dir=MODEL", "--eval_batch_size=0"), "eval_batch_size must be at least 1, got 0"),
         (

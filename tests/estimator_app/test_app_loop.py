@@ -154,7 +154,10 @@ def test_a_model_dir_holds_what_a_person_and_tensorboard_look_at(digits_dataset,
 
 
 def test_a_second_training_is_told_of_the_first(digits_dataset, tmp_path):
-    with locked(str(tmp_path)), pytest.raises(ValueError, match=f"another process is training in '{tmp_path}'; wait"):
+    with (
+        locked(str(tmp_path)),
+        pytest.raises(ValueError, match=f"another process is training in '{tmp_path}' and holds"),
+    ):
         train(digits_dataset, tmp_path)
     assert not (tmp_path / "config.json").exists()
 
@@ -164,7 +167,9 @@ def test_a_checkpoint_of_another_number_of_classes_is_said_before_tensorflow_fai
     train(digits_dataset, tmp_path, train_steps=1)
     two = dataclasses.replace(configured(digits_dataset, train_steps=2), classes=("a", "b"))
     estimator = make_estimator(two, str(tmp_path))  # as if one run's checkpoints had been copied to another's config
-    message = r"model.ckpt-1' has \d+_\w+ as \[(128, )?10\], not \[(128, )?2\]: it is not of network 'cnn' for 2 cl"
+    message = (
+        r"model.ckpt-1' has \d+_\w+ with shape \[(128, )?10\], not \[(128, )?2\]: it is not of network 'cnn' with 2"
+    )
     with pytest.raises(ValueError, match=message):
         estimator_training.train(estimator, digits_dataset, two, 1, 2, threading.Event())
     with pytest.raises(ValueError, match=message):

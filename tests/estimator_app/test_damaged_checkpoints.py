@@ -125,7 +125,7 @@ def test_it_ends_with_the_weights_of_a_run_that_nothing_befell(model_dir, digits
     shutil.copytree(model_dir, tmp_path / "straight")
     cut(model_dir / DATA, 0.5)
     said = train(digits_dataset, model_dir, train_steps=6, loop=kind)
-    assert said[0].startswith(f"'{model_dir}/{DATA}' of a checkpoint cannot be read (")
+    assert said[0].startswith(f"a checkpoint cannot be read: '{model_dir}/{DATA}' (")
     assert said[0].endswith("; resuming from step 2, the newest intact checkpoint")
     assert said[1].startswith(f"resuming {OPTIONS['network']} at step 2/6")
     train(digits_dataset, tmp_path / "straight", train_steps=6, loop=kind)
@@ -152,7 +152,7 @@ def test_evaluate_and_export_name_what_is_damaged_and_what_is_whole(model_dir, c
     for command in ("evaluate", "export"):
         for more in ((), ("--step=4",), (f"--checkpoint={model_dir}/{INDEX}",)):
             line = refused(capsys, command, f"--model_dir={model_dir}", network, *more)
-            assert f"'{model_dir}/{DATA}' of a checkpoint cannot be read (" in line
+            assert f"a checkpoint cannot be read: '{model_dir}/{DATA}' (" in line
             assert line.endswith("; use an intact one: --step=2, --step=0\n")
     (model_dir / "checkpoint").write_text("")
     line = refused(capsys, "evaluate", f"--model_dir={model_dir}", network)

@@ -32,7 +32,7 @@ def test_a_checkpoint_is_found_by_step_by_path_or_as_the_last(model_dir):
 def test_a_checkpoint_that_is_not_there_is_named_with_those_that_are(model_dir, tmp_path):
     with pytest.raises(ValueError, match="holds no checkpoint of step 7; it has 0, 5, 10"):
         find_checkpoint(model_dir, step=7)
-    with pytest.raises(ValueError, match="there is no checkpoint 'elsewhere'"):
+    with pytest.raises(ValueError, match="checkpoint 'elsewhere' does not exist"):
         find_checkpoint(model_dir, path="elsewhere")
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match="holds no checkpoint yet; train first"):

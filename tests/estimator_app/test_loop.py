@@ -185,7 +185,7 @@ def test_shards_that_hold_less_than_promised_are_no_result(digits_dataset, strai
     splits = digits_dataset.splits | {"validation": dataclasses.replace(split, shards=shards)}
     promising = dataclasses.replace(digits_dataset, splits=splits)
     config = configured(promising)
-    missing = f"record {split.shards[0].num_examples} of .*{split.shards[0].name} cannot be read; .* fewer records than"
+    missing = f"record {split.shards[0].num_examples} of .*{split.shards[0].name} cannot be read: .* fewer records than"
     with pytest.raises(tf.errors.InvalidArgumentError, match=missing):
         estimator_training.evaluate(make_estimator(config, str(straight)), promising, config)
 
@@ -193,7 +193,7 @@ def test_shards_that_hold_less_than_promised_are_no_result(digits_dataset, strai
 def test_classes_of_another_dataset_are_no_result(digits_dataset, straight):
     config = configured(digits_dataset)
     other = dataclasses.replace(digits_dataset, classes=("cat", "dog"))
-    with pytest.raises(ValueError, match=r"has classes \('cat', 'dog'\), the model \('0', '1'"):
+    with pytest.raises(ValueError, match=r"has classes \('cat', 'dog'\), but the model needs \('0', '1'"):
         estimator_training.evaluate(make_estimator(config, str(straight)), other, config)
 
 

@@ -76,17 +76,17 @@ def test_a_run_goes_on_with_options_that_leave_its_weights_alone(tmp_path, field
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"train_batch_size": 16}, "its --train_batch_size is 8, not 16; give"),
-        ({"learning_rate": 0.2}, "its --learning_rate is 0.1, not 0.2; give"),
+        ({"train_batch_size": 16}, "its --train_batch_size is 8, not 16; use"),
+        ({"learning_rate": 0.2}, "its --learning_rate is 0.1, not 0.2; use"),
         (
             {"input": InputConfig(16, seed=3)},
             r"its --crop_area is \(0.5, 1.0\), not \(0.08, 1.0\); its --seed is 0, not 3;",
         ),
-        ({"input": InputConfig(28, crop_area=(0.5, 1.0))}, "its --image_size is 16, not 28; give"),
-        ({"fingerprint": "f2"}, "its --dataset is '/data/digits' with other content than '/data/digits'; give"),
+        ({"input": InputConfig(28, crop_area=(0.5, 1.0))}, "its --image_size is 16, not 28; use"),
+        ({"fingerprint": "f2"}, "its --dataset is '/data/digits' with other content than '/data/digits'; use"),
         (
             {"dataset": "/data/cats", "fingerprint": "f2", "classes": ("a", "b", "c")},
-            "its --dataset is '/data/digits' with 2 classes, and '/data/cats' has 3; give",
+            "its --dataset is '/data/digits' with 2 classes, and '/data/cats' has 3; use",
         ),
     ],
 )

@@ -58,8 +58,8 @@ def test_what_is_no_single_image_is_told_apart():
     buffer = io.BytesIO()
     PICTURE.save(buffer, "GIF", save_all=True, append_images=[PICTURE.rotate(90)])
     assert str(normalize_image(buffer.getvalue())) == "GIF with 2 frames; save one of them as a file"
-    assert str(normalize_image(encoded(PICTURE, "PNG")[:-900])) == "a damaged PNG file"
-    assert str(normalize_image(encoded(PICTURE, "JPEG", 6)[:-900])) == "a damaged JPEG file"
+    assert str(normalize_image(encoded(PICTURE, "PNG")[:-900])) == "the PNG file is damaged"
+    assert str(normalize_image(encoded(PICTURE, "JPEG", 6)[:-900])) == "the JPEG file is damaged"
 
 
 @pytest.mark.long

@@ -208,7 +208,7 @@ def test_a_stop_that_comes_while_a_step_is_looked_at_loses_no_step(digits_datase
 def test_checkpoints_of_other_classes_and_of_the_other_loop_are_refused_in_a_line(digits_dataset, straight, tmp_path):
     two = dataclasses.replace(configured(digits_dataset, loop="strategy", layout="HWCN"), classes=("a", "b"))
     with pytest.raises(
-        ValueError, match=r"has weights/\d+_(bias|kernel)\S* as .*: it is not of network 'cnn' for 2 cl"
+        ValueError, match=r"has weights/\d+_(bias|kernel)\S* with shape .*: it is not of network 'cnn' with 2 cl"
     ):
         make_trainer(two, str(straight)).restore(find_checkpoint(str(straight)))
     config = configured(digits_dataset, loop="strategy", layout="HWCN")

@@ -23,7 +23,7 @@ def measured(**changed) -> Measured:
     in_all = zip(STAGES, (0.1, 0.2, 0.3, 0.8, 0.9, 0.95, 1.0), strict=True)
     costs = {name: Cost(1000 / cpu_ms, cpu_ms) for name, cpu_ms in in_all}
     others = {"echo=2": Cost(1600, 0.6), "deterministic=False": Cost(1010, 0.99)}
-    found = Measured(costs, Cost(1100, 0.8), others, ('cache="decoded" will take 9 GB',), 1, 900_000_000, 400_000_000)
+    found = Measured(costs, Cost(1100, 0.8), others, ('cache="decoded" needs 9 GB',), 1, 900_000_000, 400_000_000)
     return dataclasses.replace(found, **changed)
 
 
@@ -90,7 +90,7 @@ def test_the_report_says_what_a_need_takes_and_what_changes_gain():
     lines = {line.split()[0]: line for line in report.splitlines() if line.startswith("  ")}
     assert lines["echo=2"].endswith("1.67 times")
     assert lines["deterministic=False"].endswith("none")
-    assert 'cache="decoded" will take 9 GB' in report
+    assert 'cache="decoded" needs 9 GB' in report
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def test_a_source_has_every_record_by_number(digits_dataset):
     assert tuple(Counter(record.label for record in found)[label] for label in range(10)) == split.class_counts
     assert len({record.key for record in found}) == len(source)
     assert source[-1] == source[np.int64(len(source) - 1)] == found[-1]
-    with pytest.raises(IndexError, match="record 1464 of 1464"):
+    with pytest.raises(IndexError, match="record 1464 is out of range: there are 1464 records"):
         source[1464]
 
 

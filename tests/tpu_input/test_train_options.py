@@ -58,7 +58,7 @@ def test_a_cache_that_does_not_fit_is_refused_with_its_size(digits_dataset):
         split.num_bytes, rel=0.01
     )
     check_memory(8 * 10**9, config, available=10 * 10**9 + 1)
-    with pytest.raises(ValueError, match=r'"decoded" will take 9.0 GB .* 10.0 GB are .*; use cache=None or "rec'):
+    with pytest.raises(ValueError, match=r'"decoded" needs 9.0 GB .* 10.0 GB available; use cache=None or "rec'):
         check_memory(9 * 10**9, config, available=10**10)
 
 
