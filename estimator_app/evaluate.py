@@ -126,7 +126,7 @@ def evaluate_export(classifier: Classifier, manifest: Manifest, split: str, batc
         into memory, or the loss is NaN or infinite.
     """
     if manifest.classes != classifier.classes:
-        raise ValueError(f"{manifest.path!r} has classes {manifest.classes}, the export {classifier.classes}")
+        raise ValueError(f"{manifest.path!r} has classes {manifest.classes}, but the export needs {classifier.classes}")
     config, step = read_origin(classifier.path)
     batch_size = min(batch_size, max(1, manifest.split(split).num_examples))
     check_batch("--eval_batch_size", batch_size, config.input.image_size)
@@ -139,8 +139,8 @@ def evaluate_export(classifier: Classifier, manifest: Manifest, split: str, batc
     metrics = Metrics.of(found | {"global_step": step}, split)
     if not math.isfinite(metrics.loss):
         raise ValueError(
-            f"the loss of {classifier.path!r} is no number on split {split!r}: its training diverged; export "
-            "an earlier --step, or train with a smaller --learning_rate"
+            f"the loss of {classifier.path!r} is NaN or infinite on split {split!r}: its training diverged; "
+            "export an earlier --step, or train with a smaller --learning_rate"
         )
     return metrics
 
@@ -161,8 +161,8 @@ def _classified(
             for path, place, known, label, result in zip(paths, places, is_read, labels, results, strict=True):
                 valid = 0 <= label < len(manifest.classes)
                 if not known or isinstance(result, ValueError) or not valid:
-                    why = f"holds {result}" if valid else f"has label {label}"
-                    why += f"; look for the damage with: python -m beam_pipelines verify {manifest.path}"
+                    why = f"cannot be decoded: {result}" if valid else f"has label {label}, which is out of range"
+                    why += f"; find the damage with: python -m beam_pipelines verify {manifest.path}"
                     raise ValueError(f"record {place} of {path.decode()!r} {why if known else unread(manifest)}")
             yield np.stack([result for result in results if not isinstance(result, ValueError)]), labels
 

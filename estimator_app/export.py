@@ -129,11 +129,13 @@ def read_origin(path: str) -> tuple[TrainConfig, int]:
     try:
         step = json_fields.load(files.read_text(f"{path}/assets.extra/{METRICS_NAME}"))["step"]
         if type(step) is not int or step < 0:
-            raise ValueError(f"step {step!r} is no number of steps")
+            raise ValueError(f"step must be a non-negative integer, got {step!r}")
         return read_config(f"{path}/assets.extra"), step
     except (tf.errors.NotFoundError, ValueError, KeyError, TypeError) as error:
         reason = str(error).splitlines()[0]
-        raise ValueError(f"{path!r} does not say which run it comes from ({reason}); export it again") from error
+        raise ValueError(
+            f"{path!r} does not record which run it was exported from ({reason}); export it again"
+        ) from error
 
 
 def _write(folder: str, name: str, text: str) -> str:

@@ -239,7 +239,7 @@ def normalize_image(encoded: bytes) -> bytes | ValueError:
     if why := too_large(image, MAX_PIXELS):
         return ValueError(f"{why}; make the image smaller")
     if why := too_slow(image, encoded, MAX_PIXELS):
-        return ValueError(f"{why}; save it again as a baseline JPEG")
+        return ValueError(f"{why}; re-encode it as a baseline JPEG")
     is_srgb = color_profiles.effect(image) != "converted"
     if (
         image.format in ("JPEG", "MPO")
@@ -250,13 +250,14 @@ def normalize_image(encoded: bytes) -> bytes | ValueError:
         return encoded
     try:
         if image.format != "MPO" and getattr(image, "is_animated", False):  # MPO: the other frames are previews
-            return ValueError(f"{image.format} of {getattr(image, 'n_frames', 0)} frames; give one of them as a file")
+            return ValueError(f"{image.format} with {getattr(image, 'n_frames', 0)} frames; save one of them as a file")
         if has_unknown_range(image):
             return ValueError(
-                f"{image.format} of mode {image.mode}, whose black and white are unknown; scale it to 8 bits"
+                f"{image.format} of mode {image.mode}, whose values of black and white are unknown; "
+                "convert it to 8 bits"
             )
         buffer = io.BytesIO()
         apply_orientation(image).save(buffer, "JPEG", quality=_QUALITY, comment=b"")
         return buffer.getvalue()
     except Exception:  # Pillow's decoders raise OSError, SyntaxError, IndexError, struct.error, …
-        return ValueError(f"a damaged {image.format} file")
+        return ValueError(f"the {image.format} file is damaged")

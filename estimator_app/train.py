@@ -89,15 +89,15 @@ class _Run:
         if not self.manifest.fingerprint:  # TFRecords of other programs have no fingerprint
             return
         advice = (
-            f"so that this run ends: its steps since its last evaluation, {self.evaluated}, may have seen either; put "
-            "the dataset back and remove the checkpoints after that step, or train in another --model_dir"
+            f"so this run ends: its steps since the last evaluation, at step {self.evaluated}, may have used other "
+            "data; restore the dataset and remove the checkpoints after that step, or train in another --model_dir"
         )
         try:
             found = read_manifest(self.manifest.path)
         except ValueError as error:
-            raise ValueError(f"the dataset has gone while it was trained on ({error}), {advice}") from error
+            raise ValueError(f"the dataset was removed or damaged during training ({error}), {advice}") from error
         if _content(found) != _content(self.manifest):
-            raise ValueError(f"{self.manifest.path!r} was converted anew while it was trained on, {advice}")
+            raise ValueError(f"{self.manifest.path!r} was converted again during training, {advice}")
 
     @property
     def evaluated(self) -> int:
@@ -197,7 +197,7 @@ def run(
     files.make_folder(model_dir)
     with locked(model_dir):
         if wrong := write_run_config(model_dir, config, command):
-            report(f"{wrong}; going on from step {latest_step(model_dir)}, the newest checkpoint that is whole")
+            report(f"{wrong}; resuming from step {latest_step(model_dir)}, the newest intact checkpoint")
         files.make_folder(export_dir)  # checks the permission now, not after hours of training
         _check_exports(run)
         return _completed_run(run) or _wait_and_go_on(dataclasses.replace(run, check_alone=claim_lock(model_dir)), tpu)
@@ -227,8 +227,8 @@ def _check_exports(run: _Run) -> None:
             in_place = entry["path"].rpartition("/")[0] == folder(run.export_dir, kind)
             if in_place and not _is_of_run(run, entry["path"]):
                 raise ValueError(
-                    f"{run.model_dir}/{EXPORTS_NAME} names {entry['path']!r}, which is no export of this run; take it "
-                    "out of that file"
+                    f"{run.model_dir}/{EXPORTS_NAME} lists {entry['path']!r}, which is not an export of this run; "
+                    "remove it from that file"
                 )
 
 
@@ -307,8 +307,8 @@ def _is_evaluated(step: int, run: _Run) -> bool:
 def _why_early(run: _Run) -> str:
     metric, patience = run.config.early_stop_metric, run.config.early_stop_patience
     return (
-        f"stopped early: {patience} evaluations were no better in {metric} than the best before them; to go on, give "
-        "more --early_stop_patience, or 0"
+        f"stopped early: the last {patience} evaluations did not improve {metric}; to continue, rerun the command with "
+        "a larger --early_stop_patience, or 0"
     )
 
 
@@ -345,9 +345,9 @@ def _finish(run: _Run, step: int) -> Finished:
     metric = run.config.early_stop_metric
     if step < run.config.train_steps:
         run.report(_why_early(run))
-    run.report(f"{'curves and confusion' if len(pictures) > 1 else 'curves'}: {', '.join(pictures)}")
+    run.report(f"{'curves and confusion matrix' if len(pictures) > 1 else 'curves'}: {', '.join(pictures)}")
     for entry in read_exports(run.model_dir).get("best", [])[-1:]:
-        run.report(f"export of the best in {metric}, step {entry['step']}: {entry['path']}")
+        run.report(f"export with the best {metric}, step {entry['step']}: {entry['path']}")
     run.report(f"export: {finished.export}")
     return finished
 

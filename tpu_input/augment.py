@@ -67,7 +67,8 @@ def rand_augment(
     """
     if num_layers < 1 or not 0 <= magnitude <= MAX_MAGNITUDE:
         raise ValueError(
-            f"needs num_layers >= 1 and magnitude in [0, {MAX_MAGNITUDE}], got {num_layers!r} and {magnitude!r}"
+            f"rand_augment needs num_layers >= 1 and magnitude in [0, {MAX_MAGNITUDE}], "
+            f"got {num_layers!r} and {magnitude!r}"
         )
 
     def augment(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
@@ -141,12 +142,12 @@ def _batch(images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     if not images.dtype.is_floating or images.shape.rank != 4:
         raise ValueError(
             f"images must be floating point, [N, H, W, C], got {images.dtype.name} {images.shape}; "
-            "mix what from_infeed() returns"
+            "mix the images that from_infeed() returns"
         )
     if not labels.dtype.is_floating or labels.shape.rank != 2 or labels.shape[1] == 1:
         raise ValueError(
             f"labels must be floating point, [N, classes], got {labels.dtype.name} {labels.shape}; "
-            "class numbers cannot be mixed: give tf.one_hot(labels, classes)"
+            "integer labels cannot be mixed; use tf.one_hot(labels, classes)"
         )
     return images, labels
 

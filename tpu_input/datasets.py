@@ -80,7 +80,7 @@ def manifest_from_shards(
     found = {split: _match(pattern) for split, pattern in patterns.items()}
     folders = {os.path.dirname(path) for paths in found.values() for path in paths}
     if len(folders) != 1:
-        raise ValueError(f"the shards lie in {len(folders)} folders, {sorted(folders)}; they need to lie in one")
+        raise ValueError(f"the shards must be in one folder, got {len(folders)}: {sorted(folders)}")
     (folder,) = folders
     kept = _read_counts(folder)
     with ThreadPoolExecutor(_THREADS) as pool:
@@ -107,7 +107,7 @@ def _match(pattern: str) -> list[str]:
 
 def _require(found: Sequence[object], pattern: str) -> None:
     if not found:
-        raise ValueError(f"no file matches {pattern!r}; quote the pattern, and look with: ls {pattern}")
+        raise ValueError(f"no file matches {pattern!r}; quote the pattern, and check it with: ls {pattern}")
 
 
 def _split(shards: tuple[Shard, ...]) -> Split:
@@ -141,9 +141,9 @@ def _count_index(path: str, num_bytes: int) -> int:
     try:
         count = int(pq.read_metadata(pa.BufferReader(content)).num_rows)
     except (OSError, pa.ArrowException) as error:
-        raise ValueError(f"{path!r} is no index: {error}; remove it, and the records are counted") from error
+        raise ValueError(f"{path!r} is not an index: {error}; remove it to count the records instead") from error
     if count * FRAME_BYTES > num_bytes:
-        raise ValueError(f"{path!r} has {count} rows, more than the records of {num_bytes} bytes; remove it")
+        raise ValueError(f"{path!r} has {count} rows, more records than fit into {num_bytes} bytes; remove it")
     return count
 
 
@@ -165,7 +165,7 @@ def walk_lengths(path: str, num_bytes: int) -> Iterator[tuple[int, int]]:
             length = _HEADER.unpack(header)[0] if len(header) == _HEADER.size else num_bytes
             if offset + length + FRAME_BYTES > num_bytes:
                 raise ValueError(
-                    f"{path!r} ends within its record {number}, at byte {offset} of {num_bytes}, or is no TFRecord "
+                    f"{path!r} is truncated in record {number}, at byte {offset} of {num_bytes}, or is not a TFRecord "
                     "file; copy it again"
                 )
             yield offset + _HEADER.size, length
@@ -180,12 +180,12 @@ def _check_first(path: str, record: RecordSpec) -> None:
     try:
         features = Example.FromString(first).features.feature
     except Exception as error:  # protobuf's DecodeError has no public name that all its versions share
-        raise ValueError(f"record 0 of {path!r} is no tf.train.Example: {error}") from error
+        raise ValueError(f"record 0 of {path!r} is not a tf.train.Example: {error}") from error
     for key, values in ((record.image_key, "bytes_list"), (record.label_key, "int64_list")):
         if key not in features or not getattr(features[key], values).value:
             raise ValueError(
                 f"record 0 of {path!r} has no {values} feature {key!r}; it has {', '.join(sorted(features))}; "
-                "say which to read with record=RecordSpec(image_key=…, label_key=…)"
+                "choose the features with record=RecordSpec(image_key=…, label_key=…)"
             )
 
 
@@ -212,7 +212,7 @@ def _read_counts(folder: str) -> dict[str, list[int]]:
         return kept
     except ValueError as error:
         raise ValueError(
-            f"{path!r} holds no counts of records: {error}; remove it, and they are counted again"
+            f"{path!r} does not contain valid record counts: {error}; remove it to count the records again"
         ) from error
 
 
@@ -297,15 +297,15 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
             num_bytes = file.size()
             if num_bytes > MAX_MANIFEST_BYTES:
                 raise ValueError(
-                    f"{folder}/{MANIFEST_NAME} has {num_bytes:,} bytes, which no manifest has; copy it again"
+                    f"{folder}/{MANIFEST_NAME} has {num_bytes:,} bytes, more than a manifest can have; copy it again"
                 )
             text = file.read(num_bytes)
     except tf.errors.NotFoundError:
         if _is_no_bucket(folder):
-            raise ValueError(f"there is no bucket {folder.split('/')[2]!r}, of {folder!r}; look for its name") from None
+            raise ValueError(f"bucket {folder.split('/')[2]!r} of {folder!r} does not exist; check its name") from None
         raise ValueError(
-            f"{folder!r} holds no {MANIFEST_NAME}, so no complete dataset; "
-            "make one with: python -m beam_pipelines convert --input=IMAGES --output=" + folder
+            f"{folder!r} has no {MANIFEST_NAME}, so it is not a complete dataset; "
+            "create one with: python -m beam_pipelines convert --input=IMAGES --output=" + folder
         ) from None
     manifest = Manifest.from_json(text, folder)
     for split in manifest.splits.values():

@@ -48,7 +48,7 @@ def make_predict_input_fn(files: Sequence[str], config: InputConfig) -> InputFn:
         tried = tf.data.Dataset.from_tensors(encoded).map(plain(lambda data: (crop(data), True))).ignore_errors()
         failed = tf.data.Dataset.from_tensors((tf.zeros(shape, input_config.dtype), False))
         image, decoded = tried.concatenate(failed).take(1).get_single_element()
-        problem = tf.strings.join([path, " holds no JPEG or PNG image that can be decoded"])
+        problem = tf.strings.join([path, " is not a JPEG or PNG file that can be decoded"])
         with tf.control_dependencies([tf.raw_ops.Assert(condition=decoded, data=[problem])]):
             return {"image": tf.identity(image)}
 

@@ -42,11 +42,13 @@ def read_positions(manifest: Manifest, shard: Shard) -> np.ndarray[Any, Any]:
         table = file.read(names) if numbers and file.metadata.num_rows == shard.num_examples else None
         columns = [table[name].to_numpy() for name in names] if table else []
     except Exception as error:  # OSError, pyarrow's, or TensorFlow's for a URI
-        raise ValueError(f"no index at {path!r}: {error}; python -m beam_pipelines convert writes one") from error
+        raise ValueError(
+            f"cannot read the index {path!r}: {error}; python -m beam_pipelines convert writes it"
+        ) from error
     if not columns or any(of.dtype != np.int64 for of in columns) or not shard.is_filled_by(*columns):
         raise ValueError(
-            f"{path!r} does not say where the {shard.num_examples} records of {shard.name!r} lie in its "
-            f"{shard.num_bytes} bytes; run: python -m beam_pipelines verify --repair {manifest.path}"
+            f"{path!r} does not match shard {shard.name!r}, which has {shard.num_examples} records in "
+            f"{shard.num_bytes} bytes; repair it with: python -m beam_pipelines verify --repair {manifest.path}"
         )
     return np.stack(columns, axis=1)
 
@@ -63,7 +65,9 @@ def write_dali_index(manifest: Manifest) -> list[str]:
       ValueError: The dataset has no index, or its index folder is a symbolic link.
     """
     if os.path.islink(f"{manifest.path}/index"):
-        raise ValueError(f"'{manifest.path}/index' is a link, and files would be written where it leads")
+        raise ValueError(
+            f"'{manifest.path}/index' is a symlink, so files would be written elsewhere; replace it with a folder"
+        )
     written = []
     for split in manifest.splits.values():
         for shard in split.shards:
@@ -135,14 +139,14 @@ class RecordSource:
         """
         number = operator.index(number)
         if not -len(self) <= number < len(self):
-            raise IndexError(f"record {number} of {len(self)}")
+            raise IndexError(f"record {number} is out of range: there are {len(self)} records")
         number %= len(self)
         path = self._paths[int(np.searchsorted(self._ends, number, side="right"))]
         offset, length = map(int, self._positions[number])
         framed = read_bytes(path, offset, length)
         try:
             if len(framed) < length:
-                raise ValueError(f"the shard ends before the record's {length} bytes do")
+                raise ValueError(f"the shard ends before the end of the record of {length} bytes")
             ((_, payload),) = read_frames(io.BytesIO(framed))
             return decode(payload, self._first_label)
         except ValueError as error:

@@ -110,7 +110,7 @@ def run_dispatcher(port: int, work_dir: str | None, say: Callable[[str], None]) 
         try:
             probe.bind(("", port))
         except OSError as error:
-            raise ValueError(f"port {port} cannot be listened at: {error.strerror}; choose another --port") from error
+            raise ValueError(f"cannot listen on port {port}: {error.strerror}; use another --port") from error
     config = _service.DispatcherConfig(port=port, work_dir=work_dir, fault_tolerant_mode=work_dir is not None)
     server = _service.DispatchServer(config)
     at = server.target.rpartition(":")[2]
@@ -131,7 +131,7 @@ def run_worker(dispatcher: str, port: int, host: str | None, say: Callable[[str]
     config = _service.WorkerConfig(address, worker_address=f"{host or socket.gethostname()}:%port%", port=port)
     with _killable():
         server = _service.WorkerServer(config)
-    _stay(server, f"worker: at work for {dispatcher}", say)
+    _stay(server, f"worker: connected to {dispatcher}", say)
 
 
 @contextlib.contextmanager

@@ -177,11 +177,11 @@ class Metrics:
         )
         counts = (found.step, found.num_examples, *(count for row in found.confusion for count in row))
         if not isinstance(found.split, str) or not all(type(number) in (int, float) for number in numbers):
-            raise TypeError("a metric is no number")
+            raise TypeError("a metric is not a number")
         if not all(type(count) is int and count >= 0 for count in counts):
-            raise TypeError("a count is no number of examples")
+            raise TypeError("a count is not a non-negative integer")
         if any(len(row) != len(found.confusion) for row in found.confusion):
-            raise ValueError("the confusion is not square")
+            raise ValueError("the confusion matrix is not square")
         return found
 
     def to_fields(self, classes: tuple[str, ...]) -> dict[str, Any]:

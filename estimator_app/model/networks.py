@@ -146,7 +146,7 @@ def check_network(name: str) -> None:
     if not is_users(name):
         check_choice("network", name, [*NETWORKS, "package.module:function"])
     elif not re.fullmatch(r"\w[\w.-]*:\w+", name):
-        raise ValueError(f"network {name!r}: no function; write package.module:function")
+        raise ValueError(f"network {name!r} does not name a function; write package.module:function")
 
 
 def find_network(name: str) -> Network:
@@ -190,8 +190,8 @@ def make_model(network: Network, image_size: int, num_classes: int, precision: s
         if shape is None or tuple(shape) != (None, num_classes):
             found = f"shape {tuple(shape)}" if shape is not None else repr(logits)
             raise ValueError(
-                f"network {network.__name__!r} returned logits of {found}, needs {(None, num_classes)}: "
-                "a row an image, a column a class"
+                f"network {network.__name__!r} must return logits of shape {(None, num_classes)}, one row per image "
+                f"and one column per class, got {found}"
             )
         logits = layers.Activation("linear", dtype="float32")(logits)
     return tf.keras.Model(inputs, logits)

@@ -52,15 +52,15 @@ def latest_checkpoint(model_dir: str) -> str | None:
         if trained:
             listed = ", ".join(map(str, steps(model_dir)))
             raise ValueError(
-                f"{model_dir!r} holds checkpoints of steps {listed}, but no file {STATE_NAME!r}, which says which "
-                f"of them is the last; to go on from step {trained[-1]}, write this line into "
-                f'{model_dir}/{STATE_NAME}: model_checkpoint_path: "{NAME}-{trained[-1]}"; to begin anew, give another '
+                f"{model_dir!r} has checkpoints of steps {listed}, but not the file {STATE_NAME!r} that names the last "
+                f"one; to resume from step {trained[-1]}, write this line into "
+                f'{model_dir}/{STATE_NAME}: model_checkpoint_path: "{NAME}-{trained[-1]}"; to start over, use another '
                 "--model_dir"
             )
         return None
     path = f"{model_dir}/{named}"
     if not tf.io.gfile.exists(f"{path}.index"):
-        raise DamagedCheckpoint(f"{path + '.index'!r}, which the last checkpoint needs, is missing")
+        raise DamagedCheckpoint(f"{path + '.index'!r} of the last checkpoint is missing")
     return path
 
 
@@ -135,9 +135,7 @@ def newest_whole(model_dir: str) -> tuple[str | None, str]:
         return last, ""
     path = next(iter(whole(model_dir, besides=last)), None)
     if path is None:
-        raise ValueError(
-            f"{wrong}, and {model_dir!r} holds no other checkpoint that is whole; give another --model_dir"
-        )
+        raise ValueError(f"{wrong}, and {model_dir!r} has no other intact checkpoint; use another --model_dir")
     return path, wrong
 
 
@@ -164,8 +162,8 @@ def check_unshared(model_dir: str, step: int) -> None:
         path, found = f"{model_dir}/{name}", _FILE.fullmatch(name)
         if found and int(found[1]) > step and os.lstat(path).st_nlink > 1:
             raise ValueError(
-                f"{path!r} has another name too (a hard link), and training from step {max(0, step)} on would write "
-                "over both; remove it"
+                f"{path!r} has a second hard link, and training from step {max(0, step)} on would overwrite both; "
+                "remove it"
             )
 
 
@@ -199,8 +197,9 @@ def _named(model_dir: str) -> str | None:
     for _, name in named:
         if not re.fullmatch(re.escape(NAME) + "-[0-9]{1,18}", name):
             raise ValueError(
-                f"{path!r} names {name!r}, which is no checkpoint of its own folder; train never writes such a file: "
-                f"if you trust the folder, replace {name!r} by a name as in {NAME}-5000, else give another --model_dir"
+                f"{path!r} names {name!r}, which is not a checkpoint in the same folder; train never writes such a "
+                f"file: if you trust the folder, replace {name!r} with a name such as {NAME}-5000, else use another "
+                "--model_dir"
             )
     last = [name for key, name in named if key == "model_checkpoint_path"]
     if len(last) != 1:
@@ -213,12 +212,12 @@ def _said(path: str, error: Exception) -> str:
     folder, _, name = path.rpartition("/")
     data = [f"{folder}/{other}" for other in files.names(folder) if other.startswith(f"{name}.data-")]
     reason = (str(error).splitlines() or [repr(error)])[0]
-    which = ", ".join(map(repr, data)) if data else f"{path + '.data-…'!r}, which is missing,"
+    which = ", ".join(map(repr, data)) if data else f"{path + '.data-…'!r} is missing"
     try:
         tf.train.load_checkpoint(path)
     except _UNREADABLE:
         which = repr(f"{path}.index")
-    return f"{which} of a checkpoint cannot be read ({reason})"
+    return f"a checkpoint cannot be read: {which} ({reason})"
 
 
 def misfit(path: str, needed: Mapping[str, list[int]]) -> str:
@@ -233,7 +232,7 @@ def misfit(path: str, needed: Mapping[str, list[int]]) -> str:
         raise DamagedCheckpoint(_said(path, error)) from error
     for name in sorted(needed):
         if found.get(name) != needed[name]:
-            return f"has {name} as {found[name]}, not {needed[name]}" if name in found else f"has no {name}"
+            return f"has {name} with shape {found[name]}, not {needed[name]}" if name in found else f"has no {name}"
     return ""
 
 
@@ -246,8 +245,8 @@ def check_fits(path: str, needed: Mapping[str, list[int]], network: str, num_cla
     has = misfit(path, needed)
     if has:
         raise ValueError(
-            f"checkpoint {path!r} {has}: it is not of network {network!r} for {num_classes} classes but of another "
-            "network or of other classes; give another --model_dir"
+            f"checkpoint {path!r} {has}: it is not of network {network!r} with {num_classes} classes, but of another "
+            "network or of other classes; use another --model_dir"
         )
 
 

@@ -41,8 +41,8 @@ def check_no_links(export_dir: str) -> None:
         for name in os.listdir(parent) if os.path.isdir(parent) else ():
             if _WRITTEN.fullmatch(name) and os.path.islink(f"{parent}/{name}"):
                 raise ValueError(
-                    f"{parent!r} holds a link, {name!r}, through which exports would be written or removed elsewhere; "
-                    "remove it, or give another --export_dir"
+                    f"{parent!r} contains a symlink, {name!r}, through which exports would be written or removed "
+                    "elsewhere; remove it, or use another --export_dir"
                 )
 
 
@@ -82,8 +82,8 @@ def prune_exports(
     for entry in kept[:-num]:
         if not is_ours(entry["path"]):
             raise ValueError(
-                f"{model_dir}/{EXPORTS_NAME} names {entry['path']!r}, which is no export of this run; take it out of "
-                "that file"
+                f"{model_dir}/{EXPORTS_NAME} lists {entry['path']!r}, which is not an export of this run; remove it "
+                "from that file"
             )
         # Removed first: if the removal is interrupted, the rest of the folder is not taken for a SavedModel.
         tf.io.gfile.remove(f"{entry['path']}/saved_model.pb")
@@ -108,12 +108,12 @@ def read_exports(model_dir: str) -> dict[str, list[dict[str, Any]]]:
     try:
         found = json_fields.load(files.read_text(path))
         if not isinstance(found, dict) or not found.keys() <= {*KINDS}:
-            raise ValueError(f"it needs {' and '.join(map(repr, KINDS))}")
+            raise ValueError(f"its keys must be {' and '.join(map(repr, KINDS))}")
         return {kind: [_entry(fields) for fields in found[kind]] for kind in found}
     except tf.errors.NotFoundError:
         return {}
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path!r} is damaged ({error}); remove it, and then old exports by hand") from error
+        raise ValueError(f"{path!r} is damaged ({error}); remove it, then remove old exports by hand") from error
 
 
 def is_export_path(path: object) -> bool:
@@ -123,9 +123,9 @@ def is_export_path(path: object) -> bool:
 
 def _entry(fields: Any) -> dict[str, Any]:
     if type(fields["step"]) is not int or fields["step"] < 0:
-        raise ValueError(f"step {fields['step']!r} is no number of steps")
+        raise ValueError(f"step must be a non-negative integer, got {fields['step']!r}")
     if not is_export_path(fields["path"]):
-        raise ValueError(f"path {fields['path']!r} cannot be an export's, as in /exports/1763596800")
+        raise ValueError(f"path {fields['path']!r} is not the path of an export, such as /exports/1763596800")
     return {"step": fields["step"], "path": fields["path"]}
 
 

@@ -53,7 +53,7 @@ def read_history(model_dir: str) -> list[Row]:
     except tf.errors.NotFoundError:
         return []
     except (ValueError, KeyError, TypeError, csv.Error) as error:
-        raise ValueError(f"{path!r} is damaged ({error}); mend the line, or remove the file") from error
+        raise ValueError(f"{path!r} is damaged ({error}); repair the line, or remove the file") from error
 
 
 def write_history(model_dir: str, rows: Sequence[Row]) -> None:
@@ -110,9 +110,9 @@ def is_better_low(metric: str) -> bool:
 def _row(line: Mapping[str, str]) -> Row:
     for name, text in line.items():
         if name is None or text is None or not _COLUMN.fullmatch(name):
-            raise ValueError(f"column {name!r} has {text!r}: a line has other columns than the first one names")
+            raise ValueError(f"column {name!r} has {text!r}: a line does not have the columns of the header")
     values = {name: float(text) for name, text in line.items() if name not in _FIXED and text}
     step = int(line["step"])
     if step < 0 or not line["split"]:
-        raise ValueError(f"step {step}, split {line['split']!r} is no evaluation")
+        raise ValueError(f"step {step}, split {line['split']!r} is not an evaluation")
     return Row(step, line["split"], values)

@@ -43,7 +43,8 @@ def locked(model_dir: str) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ValueError(
-                f"another process is training in {model_dir!r}; wait for it, or give another --model_dir"
+                f"another process is training in {model_dir!r} and holds the lock; wait for it to end, or use "
+                "another --model_dir"
             ) from None
         yield
 
@@ -70,7 +71,7 @@ def claim_lock(model_dir: str) -> Callable[[], None]:
             if found != written:
                 named = _WRITTEN.fullmatch(found.rstrip())
                 other = named[1] if named else "another process"
-                raise ValueError(f"{other} has begun to train in {model_dir!r}, so this one, {this}, ends")
+                raise ValueError(f"{other} has started training in {model_dir!r}, so this one ({this}) ends")
 
     return check
 
@@ -79,4 +80,4 @@ def _opened(model_dir: str) -> TextIO:
     try:
         return open(f"{model_dir}/{LOCK_NAME}", "a")
     except OSError as error:
-        raise OSError(f"cannot write to {model_dir!r}: {error.strerror}; give another --model_dir") from error
+        raise OSError(f"cannot write to {model_dir!r}: {error.strerror}; use another --model_dir") from error

@@ -86,7 +86,7 @@ def draw_confusion(metrics: Metrics, classes: Sequence[str]) -> bytes:
     )
     figure.colorbar(image, bar, label="share of the true class")
     said = str(dataclasses.replace(metrics, split=_short(metrics.split)))
-    axes.set(xlabel="found", ylabel="true", title=said.replace(", loss", "\nloss") + f", step {metrics.step}")
+    axes.set(xlabel="predicted", ylabel="true", title=said.replace(", loss", "\nloss") + f", step {metrics.step}")
     if names:
         axes.set_xticks(range(len(names)), names, rotation=90)
         axes.set_yticks(range(len(names)), names)

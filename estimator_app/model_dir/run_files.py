@@ -52,8 +52,8 @@ def check_free(model_dir: str) -> None:
     links = [name for name in every if os.path.islink(f"{model_dir}/{name}")]
     if links:
         raise ValueError(
-            f"{model_dir!r} holds a link, {links[0]!r}, through which a training would write elsewhere; remove it "
-            "(--export_dir says where exports go)"
+            f"{model_dir!r} contains a symlink, {links[0]!r}, through which training would write elsewhere; remove it "
+            "(to write exports elsewhere, use --export_dir)"
         )
     files.check_plain(model_dir)
     found = [name for name in every if not name.startswith(".")]
@@ -63,8 +63,8 @@ def check_free(model_dir: str) -> None:
         if foreign:
             more = f" and {len(foreign) - _LISTED} more" if len(foreign) > _LISTED else ""
             raise ValueError(
-                f"{model_dir!r} holds no {CONFIG_NAME} but {', '.join(foreign[:_LISTED])}{more}, so it is something "
-                "else's; give another --model_dir"
+                f"{model_dir!r} has no {CONFIG_NAME} but contains {', '.join(foreign[:_LISTED])}{more}, so it is not a "
+                "training run; use another --model_dir"
             )
 
 
@@ -93,7 +93,7 @@ def write_run_config(model_dir: str, config: TrainConfig, command: str = "") -> 
         if found:
             first = read_command(model_dir)
             raise ValueError(
-                f"{model_dir!r} holds another run: its {'; its '.join(found)}; give another --model_dir, or repeat its "
+                f"{model_dir!r} holds another run: its {'; its '.join(found)}; use another --model_dir, or repeat its "
                 f"options{f': {first}' if first else ''}"
             )
     check_unshared(model_dir, step_of(last) if last else -1)
@@ -113,8 +113,8 @@ def read_config(model_dir: str) -> TrainConfig:
     """
     path = f"{model_dir}/{CONFIG_NAME}"
     if not tf.io.gfile.exists(path):
-        has = f"holds no {CONFIG_NAME}, so no training run" if tf.io.gfile.isdir(model_dir) else "does not exist"
-        raise ValueError(f"{model_dir!r} {has}; make one with: python -m estimator_app train")
+        has = f"has no {CONFIG_NAME}, so it is not a training run" if tf.io.gfile.isdir(model_dir) else "does not exist"
+        raise ValueError(f"{model_dir!r} {has}; create one with: python -m estimator_app train")
     return TrainConfig.from_json(files.read_text(path), path)
 
 
@@ -183,7 +183,7 @@ def read_finished(model_dir: str) -> Finished | None:
     try:
         fields = json_fields.load(files.read_text(f"{model_dir}/{METRICS_NAME}"))
         if fields["export"] != "" and not is_export_path(fields["export"]):
-            raise ValueError(f"export {fields['export']!r} is no path of an export")
+            raise ValueError(f"export {fields['export']!r} is not the path of an export")
         return Finished(export=fields["export"], metrics=Metrics.from_fields(fields))
     except (tf.errors.NotFoundError, ValueError, KeyError, TypeError, AttributeError):
         return None

@@ -67,18 +67,16 @@ def check_compile(
 
 
 def _fits(program: Program, batch: int, largest: int | None, topology: Topology) -> Finding:
-    most = f"; up to about {largest:,} fit, --train_batch_size={largest * topology.num_cores}" if largest else ""
-    return Finding(GOOD, f"a core's {batch:,} images take {program.bytes / _GB:.2f} GiB of its memory{most}")
+    most = f"; about {largest:,} images fit, with --train_batch_size={largest * topology.num_cores}" if largest else ""
+    return Finding(GOOD, f"a step with {batch:,} images per core takes {program.bytes / _GB:.2f} GiB of memory{most}")
 
 
 def _too_large(found: TooLarge, batch: int, largest: int, topology: Topology) -> Finding:
-    advice = (
-        f"give --train_batch_size={largest * topology.num_cores}" if largest else "give a smaller network or images"
-    )
+    advice = f"use --train_batch_size={largest * topology.num_cores}" if largest else "use a smaller network or images"
     return Finding(
         FAILS,
-        f"a core's {batch} images take {found.needs / _GB:.2f} GiB, {(found.needs - found.has) / _GB:.2f} GiB more "
-        f"than it has; {largest} fit",
+        f"a step with {batch} images per core takes {found.needs / _GB:.2f} GiB, "
+        f"{(found.needs - found.has) / _GB:.2f} GiB more than a core has; {largest} images fit",
         f"{advice}, or --precision=bfloat16",
     )
 
@@ -87,16 +85,16 @@ def _work(program: Program, topology: Topology) -> Finding:
     if program.has_loops:
         return Finding(
             UNKNOWN,
-            f"a step is more than {program.flops / 1e9:,.1f} GFLOP and moves more than "
-            f"{program.bytes_accessed / 1e9:,.2f} GB a core: it has loops, whose body the compiler counts once",
+            f"a step takes more than {program.flops / 1e9:,.1f} GFLOP and moves more than "
+            f"{program.bytes_accessed / 1e9:,.2f} GB per core: it has loops, whose bodies the compiler counts once",
         )
     intensity, balance = program.flops / program.bytes_accessed, topology.flops / topology.bytes_per_second
-    bound = "arithmetic" if intensity >= balance else "memory"
+    bound = "compute" if intensity >= balance else "memory"
     return Finding(
         GOOD,
-        f"a step is {program.flops / 1e9:,.1f} GFLOP and moves {program.bytes_accessed / 1e9:,.2f} GB a core: "
-        f"{intensity:,.0f} FLOP a byte, and {balance:,.0f} keep {topology.name.partition(':')[0]} busy, so that "
-        f"{bound} bounds it",
+        f"a step takes {program.flops / 1e9:,.1f} GFLOP and moves {program.bytes_accessed / 1e9:,.2f} GB per core: "
+        f"{intensity:,.0f} FLOP per byte; {topology.name.partition(':')[0]} needs {balance:,.0f} to be compute-bound, "
+        f"so the step is {bound}-bound",
     )
 
 
@@ -110,8 +108,8 @@ def _padding(kept: list[Tensor]) -> Finding:
     )
     return Finding(
         COSTS,
-        f"padding to whole tiles makes tensors {takes / need:.1f} times as large, most of it {told}",
-        "a core's batch, or the channels, in multiples of 128 fill them",
+        f"padding to whole tiles makes tensors {takes / need:.1f} times as large, mostly {told}",
+        "use a multiple of 128 for the batch per core or for the channels",
     )
 
 
@@ -120,15 +118,15 @@ def _layout(kept: list[Tensor], batch: int, layout: str) -> Iterator[Finding]:
     images = [each for each in kept if each.opcode == "parameter" and _is_images(each, batch, layout)]
     for each in images[:1]:
         wants = each.order(layout)
-        lie = f"images lie as {wants} on the device, and {layout} is sent"
+        lie = f"images are stored as {wants} on the device and sent as {layout}"
         better = _ENDING.get(wants[-1])
         if wants[-1] == layout[-1]:
-            yield Finding(GOOD, f"{lie}: the last axis stays the last")
+            yield Finding(GOOD, f"{lie}: the last axis is the same")
         elif better:
-            advice = f"give --layout={better}, which the hosts' input does in parallel"
-            yield Finding(COSTS, f"{lie}, which has to be transposed on the way", advice)
+            advice = f"use --layout={better}, with which the hosts transpose in parallel"
+            yield Finding(COSTS, f"{lie}, so they have to be transposed on the way", advice)
         else:
-            yield Finding(GOOD, f"{lie}; no --layout ends with {wants[-1]}, so that each is transposed on the way")
+            yield Finding(GOOD, f"{lie}; no --layout ends with {wants[-1]}, so they are transposed on the way")
 
 
 def _is_images(tensor: Tensor, batch: int, layout: str) -> bool:

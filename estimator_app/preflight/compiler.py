@@ -72,7 +72,7 @@ class Compiler:
 
     def __post_init__(self) -> None:
         if not os.access(self.python, os.X_OK):
-            raise ValueError(f"--compiler {self.python!r} is no program; make it with: make preflight")
+            raise ValueError(f"--compiler {self.python!r} is not an executable file; create it with: make preflight")
 
     def __call__(self, hlo: bytes) -> Program | TooLarge:
         """Returns the compiled program of a step for one core, or TooLarge if it needs too much memory.
@@ -91,11 +91,11 @@ class Compiler:
                 [self.python, str(_SCRIPT), request, result], capture_output=True, text=True, check=False, cwd=folder
             )
             if done.returncode:
-                last = (done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1]
-                raise ValueError(f"the TPU's compiler, run by {self.python!r}, says: {last}")
+                last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+                raise ValueError(f"the TPU compiler, run by {self.python!r}, failed: {last}")
             fields = json.loads(pathlib.Path(result).read_text())
         if "needs" in fields:
             return TooLarge(fields["needs"], fields["has"])
         if "error" in fields:
-            raise ValueError(f"the TPU's compiler says: {fields['error']}")
+            raise ValueError(f"the TPU compiler rejects the step: {fields['error']}")
         return Program(**fields)

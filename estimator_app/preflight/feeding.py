@@ -55,9 +55,9 @@ def check_feeding(found: Pace, topology: Topology, cost: Cost, single_threaded: 
       cost: Cost per image of the training input, measured on this machine.
       single_threaded: Images per second of the slowest part of the input that runs in one thread, on this machine.
     """
-    bound = "its arithmetic" if found.compute_seconds >= found.memory_seconds else "its memory"
+    bound = "arithmetic" if found.compute_seconds >= found.memory_seconds else "memory bandwidth"
     of_vm, per_core = found.images_per_second / topology.num_hosts, 1000 / cost.cpu_ms
-    steps = f"at most {1 / found.seconds:,.1f} steps/s, as {bound} allows no more"
+    steps = f"at most {1 / found.seconds:,.1f} steps/s, limited by {bound}"
     return [
         Finding(GOOD, f"{steps}: {found.images_per_second:,.0f} images/s"),
         _feeding(of_vm, per_core, single_threaded, topology),
@@ -75,16 +75,16 @@ def _feeding(of_vm: float, per_core: float, single_threaded: float, topology: To
     """
     cores, usable = math.ceil(of_vm / per_core), min(topology.vcpus, PARALLEL_DECODES)
     vms = topology.vms if topology.num_hosts == 1 else f"each of {topology.vms}"
-    needs = f"needs {of_vm:,.0f} images/s on {vms}"
-    takes = f"{cores:,} core{'s' * (cores != 1)} at your {per_core:,.0f} images/s a core"
-    less = "store smaller images (convert --resize_shorter), let other machines do the input (--service), or take a "
+    needs = f"the TPU needs {of_vm:,.0f} images/s from {vms}"
+    takes = f"{cores:,} core{'s' * (cores != 1)} at this machine's {per_core:,.0f} images/s per core"
+    less = "store smaller images (convert --resize_shorter), run the input on other machines (--service), or use a "
     less += "smaller slice"
     if cores > usable:
         has = f"a VM has {topology.vcpus} vCPUs"
-        has += f", of which {PARALLEL_DECODES} decode at the same time" * (topology.vcpus > PARALLEL_DECODES)
-        return Finding(COSTS, f"{needs}: that takes {takes}, and {has}", less)
+        has += f", of which {PARALLEL_DECODES} can decode at the same time" * (topology.vcpus > PARALLEL_DECODES)
+        return Finding(COSTS, f"{needs}: that takes {takes}, but {has}", less)
     if of_vm > single_threaded:
-        one = f"one thread reads and batches, here at most {single_threaded:,.0f} images/s"
-        return Finding(COSTS, f"{needs}: {takes} decode that, but {one}", less)
-    one = f"one thread here reads and batches up to {single_threaded:,.0f} images/s"
-    return Finding(GOOD, f"{needs}: {takes} are enough, of a VM's {topology.vcpus} vCPUs; {one}")
+        one = f"reading and batching run in one thread, at most {single_threaded:,.0f} images/s on this machine"
+        return Finding(COSTS, f"{needs}: {takes} can decode that, but {one}", less)
+    one = f"one thread reads and batches up to {single_threaded:,.0f} images/s on this machine"
+    return Finding(GOOD, f"{needs}: that takes {takes}, and a VM has {topology.vcpus} vCPUs; {one}")

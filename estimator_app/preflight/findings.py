@@ -58,6 +58,6 @@ def conclusion(parts: Iterable[Part]) -> str:
     """Returns a one-line summary of all parts."""
     verdicts = [finding.verdict for part in parts for finding in part.findings]
     if FAILS in verdicts:
-        return f"{verdicts.count(FAILS)} to be fixed before this trains on a TPU"
-    left = "; – was not looked at" if UNKNOWN in verdicts else ""
+        return f"problems to fix before training on a TPU: {verdicts.count(FAILS)}"
+    left = "; lines marked – were not checked" if UNKNOWN in verdicts else ""
     return f"nothing found that would fail on a TPU{left}"

@@ -94,7 +94,7 @@ def build(estimator: Any, topology: Topology, mode: str, input_fn: Callable[...,
             estimator.evaluate(recorded, 1, [stop], checkpoint_path="/nonexistent/checkpoint")
     except _GraphBuilt:
         return Built(stop.graph, tuple(calls), specs[0])
-    raise RuntimeError("TPUEstimator went on without a session, which it never did in TensorFlow 2.15")
+    raise RuntimeError("TPUEstimator continued without a session, which it never does in TensorFlow 2.15")
 
 
 def check_build(
@@ -165,7 +165,7 @@ def _feeds(built: Built, topology: Topology, mode: str) -> Finding:
         for core in range(topology.cores_per_host)
     }
     if len(found) == len(set(found)) and set(found) == expected:
-        return Finding(GOOD, f"{mode}: {topology}, all fed; a core takes {described(built.spec)}")
+        return Finding(GOOD, f"{mode}: {topology}, all cores fed; input per core: {described(built.spec)}")
     return Finding(
         FAILS,
         f"{mode}: {len(set(found) & expected)} of {len(expected)} cores are fed",
@@ -179,7 +179,7 @@ def _sums(graph: tf.Graph) -> Finding:
         return Finding(GOOD, f"training: {sums} gradients are summed over the cores")
     return Finding(
         FAILS,
-        "training: no gradient is summed over the cores, so that each would train a network of its own",
+        "training: no gradient is summed over the cores, so each core would train its own network",
         "wrap the optimizer in tf.compat.v1.tpu.CrossShardOptimizer",
     )
 
@@ -195,18 +195,20 @@ def _ops(graph: tf.Graph, mode: str) -> Iterator[Finding]:
             at = op.type, "" if is_ours(line) else line
             wrong[at] = wrong.get(at, 0) + 1
     for (kind, line), times in sorted(wrong.items()):
-        made = f", made at {line}" if line else ""
-        yield Finding(FAILS, f"{mode}: no TPU runs {kind}{f' ({times} times)' * (times > 1)}{made}", op_advice(kind))
+        made = f", created at {line}" if line else ""
+        yield Finding(
+            FAILS, f"{mode}: TPUs do not support {kind}{f' ({times} times)' * (times > 1)}{made}", op_advice(kind)
+        )
     if not wrong:
-        yield Finding(GOOD, f"{mode}: a TPU runs all {count:,} ops of a step")
+        yield Finding(GOOD, f"{mode}: TPUs support all {count:,} ops of a step")
 
 
 _ADVICE = (
-    ("Summary", "write curves in a TPUEstimatorSpec's host_call, as estimator_app's own are"),
-    ("PyFunc", "Python runs on hosts alone; write it in TensorFlow's ops, or do it in the input"),
-    ("String|Decode|AsString|Print", "strings stay on the hosts; leave it out, or do it in the input"),
-    ("Placeholder", "a TPU is fed by the input alone; make it part of the batch"),
-    ("Variable", "make it with use_resource=True"),
+    ("Summary", "write summaries in the host_call of the TPUEstimatorSpec, as estimator_app does"),
+    ("PyFunc", "Python code runs only on hosts; use TensorFlow ops instead, or move it into the input"),
+    ("String|Decode|AsString|Print", "strings are supported only on hosts; remove the op, or move it into the input"),
+    ("Placeholder", "a TPU gets data only from the input; make it part of the batch"),
+    ("Variable", "create it with use_resource=True"),
 )
 
 
@@ -215,7 +217,7 @@ def op_advice(kind: str) -> str:
     for pattern, advice in _ADVICE:
         if re.search(pattern, kind):
             return advice
-    return "use other ops, or do it in the input"
+    return "use other ops, or move it into the input"
 
 
 def _sentence(error: Exception) -> str:

@@ -71,8 +71,8 @@ def check_training(feeds: Sequence[Feed], steps: int = TRAIN_STEPS) -> Finding:
     try:
         seen = [{digest for digest, _ in _examples(host, feed, steps)} for host, feed in enumerate(feeds)]
     except _RanDry as dry:
-        return Finding(FAILS, f"training: {dry}", "a training input has to repeat() without end")
-    found = f"training: {steps} steps of {_hosts(feeds)} took {sum(map(len, seen)):,} different images"
+        return Finding(FAILS, f"training: {dry}", "a training input must repeat() forever")
+    found = f"training: {steps} steps of {_hosts(feeds)} read {sum(map(len, seen)):,} different images"
     if len(feeds) == 1:
         return Finding(GOOD, found)
     first, second = max(
@@ -82,11 +82,11 @@ def check_training(feeds: Sequence[Feed], steps: int = TRAIN_STEPS) -> Finding:
     if shared > _EQUAL_IMAGES * min(len(seen[first]), len(seen[second])):
         return Finding(
             FAILS,
-            f"training: TPU VMs {first} and {second} were fed {shared:,} images in common",
-            'give each VM its own files: params["context"].current_input_fn_deployment() says which one it is',
+            f"training: TPU VMs {first} and {second} both read the same {shared:,} images",
+            'read different files on each VM: params["context"].current_input_fn_deployment() returns its index',
         )
-    equal = f", but for {shared} that TPU VMs {first} and {second} both saw, as a dataset may hold one twice"
-    return Finding(GOOD, f"{found}, each on one VM{equal * bool(shared)}")
+    equal = f", except {shared} that TPU VMs {first} and {second} both read, as a dataset may contain an image twice"
+    return Finding(GOOD, f"{found}, each on only one VM{equal * bool(shared)}")
 
 
 def check_evaluation(
@@ -112,21 +112,22 @@ def check_evaluation(
             total, weights = total + 1, weights + weight
             seen[digest] += weight > 0
     except _RanDry as dry:
-        return Finding(FAILS, f"evaluation: {dry}", "pad it without end with examples of weight 0")
+        return Finding(FAILS, f"evaluation: {dry}", "pad it endlessly with examples of weight 0")
     if weights != num_examples:
         return Finding(
             FAILS,
-            f"evaluation: the weights of {steps} steps add up to {weights:,.0f}, there are {num_examples:,} examples",
-            "count each example once over all VMs, in as many steps as tpu_input.eval_steps() says",
+            f"evaluation: the weights of {steps} steps add up to {weights:,.0f}, but there are {num_examples:,} "
+            "examples",
+            "count each example once over all VMs, in the number of steps that tpu_input.eval_steps() returns",
         )
     if max(seen.values()) > 1 and +seen != _once(alone(), num_examples):
         return Finding(
             FAILS,
-            f"evaluation: {sum(times > 1 for times in seen.values()):,} images came more than once, others never",
-            "give each VM its own files",
+            f"evaluation: {sum(times > 1 for times in seen.values()):,} images were read more than once, others never",
+            "read different files on each VM",
         )
-    padding = f"; the other {total - num_examples:,} fed are padding of weight 0" if total > num_examples else ""
-    return Finding(GOOD, f"evaluation: {steps} steps see each of {num_examples:,} examples exactly once{padding}")
+    padding = f"; the other {total - num_examples:,} are padding of weight 0" if total > num_examples else ""
+    return Finding(GOOD, f"evaluation: {steps} steps read each of {num_examples:,} examples exactly once{padding}")
 
 
 def _once(dataset: tf.data.Dataset, num_examples: int) -> collections.Counter[bytes]:

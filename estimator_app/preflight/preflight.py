@@ -88,7 +88,7 @@ def _undivided(config: TrainConfig, topology: Topology) -> Iterator[Finding]:
         size, cores = getattr(config, name), topology.num_cores
         if size % cores:
             near = " or ".join(str(size // cores * cores + more) for more in (0, cores) if size // cores * cores + more)
-            yield Finding(FAILS, f"--{name}={size} cannot be shared by {cores} cores", f"give {near}")
+            yield Finding(FAILS, f"--{name}={size} cannot be divided evenly among {cores} cores", f"use {near}")
 
 
 def _by_estimator(
@@ -118,9 +118,10 @@ def _by_strategy(
     """Returns the same as _by_estimator() for tf.distribute, whose graph cannot be built without a TPU."""
     spec = _spec(manifest, config, config.train_batch_size // topology.num_cores)
     found = [Finding(FAILS, misfit) for misfit in misfits(spec)] or [
-        Finding(GOOD, f"a core takes {described(spec)}"),
+        Finding(GOOD, f"input per core: {described(spec)}"),
         Finding(
-            UNKNOWN, "tf.distribute makes its graph on the TPU; before there is one, TPUEstimator's alone can be seen"
+            UNKNOWN,
+            "tf.distribute builds its graph on the TPU, so only the graph of TPUEstimator can be checked without one",
         ),
     ]
     calls: Calls = {}
@@ -154,7 +155,7 @@ def _input(manifest: Manifest, config: TrainConfig, topology: Topology, calls: C
             )
     yield from failed
     if not all(calls.values()):
-        yield Finding(UNKNOWN, "nothing is fed as long as there is no graph")
+        yield Finding(UNKNOWN, "the input was not checked, as there is no graph that it could feed")
     for surprise in surprises(config, manifest):
         yield Finding(COSTS, *surprise.split("; ", 1))
 
@@ -192,7 +193,7 @@ def lowered(config: TrainConfig, model_dir: str, spec: Any) -> bytes:
 def _not_compiled(hlo: Hlo | None) -> Part:
     if hlo is None:
         return Part("compile", (Finding(UNKNOWN, "there is no step to compile"),))
-    return Part("compile", (Finding(UNKNOWN, "libtpu is not there", "make preflight"),))
+    return Part("compile", (Finding(UNKNOWN, "libtpu is not installed", "run make preflight"),))
 
 
 def _evaluation_memory(config: TrainConfig, topology: Topology) -> Iterator[Finding]:
@@ -200,17 +201,17 @@ def _evaluation_memory(config: TrainConfig, topology: Topology) -> Iterator[Find
     if evaluation > train:
         yield Finding(
             UNKNOWN,
-            f"a core takes {evaluation:,} images in evaluation and {train:,} in training, whose step is compiled: "
-            "evaluation may need more memory",
-            f"give --eval_batch_size={config.train_batch_size} or less",
+            "evaluation may need more memory than the compiled training step, as a core takes "
+            f"{evaluation:,} images in evaluation and {train:,} in training",
+            f"use --eval_batch_size={config.train_batch_size} or less",
         )
 
 
 def _feeding(program: Program | None, manifest: Manifest, config: TrainConfig, topology: Topology) -> Part:
     if program is None:
-        return Part("feeding", (Finding(UNKNOWN, "how fast a step can be, only the compiled one tells"),))
+        return Part("feeding", (Finding(UNKNOWN, "the speed of a step can be estimated only if it is compiled"),))
     if program.has_loops:
-        return Part("feeding", (Finding(UNKNOWN, "how fast a step with loops can be, the compiler does not tell"),))
+        return Part("feeding", (Finding(UNKNOWN, "the compiler cannot estimate the speed of a step with loops"),))
     found = pace(program.flops, program.bytes_accessed, topology, config.train_batch_size)
     cost = whole_cost(manifest, "train", config.input, _IMAGES, _ROUNDS, _BATCH)
     single_threaded = single_threaded_rate(manifest, "train", config.input, _IMAGES, _ROUNDS, _BATCH)

@@ -31,12 +31,12 @@ def misfits(spec: Any) -> Iterator[str]:
     """Yields a message, with advice, for every part of an element that cannot be sent to a TPU."""
     for name, each in named(spec):
         if each.dtype.name not in _INFEED:
-            change = "cast it to float32" if each.dtype.is_floating else "leave it out, or send its number instead"
-            yield f"the input's {name} is {_tensor(each)}, and no {each.dtype.name} can be sent to a TPU: {change}"
+            change = "cast it to float32" if each.dtype.is_floating else "leave it out, or send a number instead"
+            yield f"the input's {name} is {_tensor(each)}, and {each.dtype.name} cannot be sent to a TPU: {change}"
         elif not each.shape.is_fully_defined():
             sizes = each.shape.as_list() if each.shape.rank is not None else []
-            change = "batch(…, drop_remainder=True)" if sizes[:1] == [None] else "resize it, or set_shape"
-            yield f"the input's {name} is {_tensor(each)}, and a TPU needs every size fixed: {change}"
+            change = "use batch(…, drop_remainder=True)" if sizes[:1] == [None] else "resize it, or use set_shape"
+            yield f"the input's {name} is {_tensor(each)}, but a TPU needs static shapes: {change}"
 
 
 def int64_names(spec: Any) -> Iterator[str]:

@@ -59,7 +59,7 @@ def check_hlo(make_step: Callable[[], Step]) -> tuple[list[Finding], Hlo | None]
         return [Finding(FAILS, *_refused(error, graph))], None
     found = [*_wide_inputs(step.spec), *(list(_dynamic(hlo.text, graph)) or _wide(hlo.text, graph))]
     count = sum(1 for _ in _instructions(hlo.text))
-    good = f"XLA compiles the step: {count:,} instructions, all sizes fixed, nothing of 64 bits"
+    good = f"XLA compiles the step: {count:,} instructions, all shapes static, no 64-bit tensors"
     return found or [Finding(GOOD, good)], hlo
 
 
@@ -75,7 +75,7 @@ def _wide_inputs(spec: Any) -> Iterator[Finding]:
     for name in int64_names(spec):
         yield Finding(
             COSTS,
-            f"the input's {name} is int64, of which a TPU makes two numbers of 32 bits",
+            f"the input's {name} is int64, which a TPU emulates with two 32-bit numbers",
             "cast it to int32 in the input",
         )
 
@@ -84,8 +84,8 @@ def _dynamic(text: str, graph: tf.Graph) -> Iterator[Finding]:
     for tensor, at in _by_line(text, graph, lambda _, sizes: "<=" in sizes):
         yield Finding(
             COSTS,
-            f"{tensor} has a size that only data tell, and is computed at its bound whatever they say ({at})",
-            "keep every row, and give what does not count a weight of 0, instead of boolean_mask, where or unique",
+            f"{tensor} has a data-dependent size, so a TPU always computes it at its upper bound ({at})",
+            "keep every row and give unused rows a weight of 0, instead of using boolean_mask, where or unique",
         )
 
 
@@ -97,7 +97,7 @@ def _wide(text: str, graph: tf.Graph) -> Iterator[Finding]:
         ):
             yield Finding(
                 COSTS,
-                f"{tensor} is {name}, which a TPU computes in pieces of 32 bits ({at})",
+                f"{tensor} is {name}, which a TPU emulates with 32-bit operations ({at})",
                 f"use {name[:-2]}32",
             )
 
@@ -153,7 +153,7 @@ def _refused(error: Exception, graph: tf.Graph | None) -> tuple[str, str]:
     at = f" ({line})" if line else ""
     unsupported = _UNSUPPORTED.search(str(error))
     if unsupported:
-        return f"XLA has no {unsupported[1]}{at}", op_advice(unsupported[1])
+        return f"XLA does not support {unsupported[1]}{at}", op_advice(unsupported[1])
     if "must be a compile-time constant" in str(error):
-        return f"a size depends on data{at}", "compute it from shapes, or write it as a number"
-    return f"XLA does not compile the step{at}: {one_line(error)}", ""
+        return f"a size depends on the data{at}", "compute it from static shapes, or make it a constant"
+    return f"XLA cannot compile the step{at}: {one_line(error)}", ""

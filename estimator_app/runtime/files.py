@@ -45,7 +45,7 @@ def read_text(path: str) -> str:
     """
     with tf.io.gfile.GFile(path) as file:
         if (num_bytes := file.size()) > _TEXT_BYTES:
-            raise ValueError(f"{path!r} has {num_bytes:,} bytes, which no file of a run has; remove it")
+            raise ValueError(f"{path!r} has {num_bytes:,} bytes, more than any file of a run can have; remove it")
         return str(file.read())
 
 

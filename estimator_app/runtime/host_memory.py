@@ -29,8 +29,8 @@ def check_batch(flag: str, batch_size: int, image_size: int, available: int | No
     one = _STEP * _PIXEL_BYTES * image_size**2
     if batch_size * one > available:
         fitting = available // one
-        advice = f"give {flag}={fitting} or less" if fitting else "a smaller --image_size is another model's"
+        advice = f"use {flag}={fitting} or less" if fitting else "train another model with a smaller --image_size"
         raise ValueError(
-            f"{flag}={batch_size} images of {image_size} x {image_size} pixels would take at least "
-            f"{batch_size * one / 1e9:,.1f} GB of memory, of which {available / 1e9:,.1f} GB are available; {advice}"
+            f"{flag}={batch_size} with images of {image_size} x {image_size} pixels needs at least "
+            f"{batch_size * one / 1e9:,.1f} GB of memory, but only {available / 1e9:,.1f} GB are available; {advice}"
         )

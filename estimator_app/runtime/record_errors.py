@@ -32,6 +32,6 @@ def named(manifest: Manifest, split: str) -> Iterator[None]:
             raise
         said = reason.partition(", value: ")[0]  # followed by the record itself, which is left out
         raise ValueError(
-            f"{place} holds an image or a label that cannot be decoded ({said}); find all such with: "
+            f"{place} has an image or a label that cannot be decoded ({said}); find all such records with: "
             f"python -m beam_pipelines verify {manifest.path}"
         ) from error

@@ -28,8 +28,8 @@ def require_estimator() -> None:
     if not has_estimator():
         version = ".".join(map(str, _version()))
         raise ImportError(
-            f"TPUEstimator ended with TensorFlow 2.15, this is {version}; use --trainer=tf_distribute in another "
-            "--model_dir, or Python 3.11 and tensorflow<2.16"
+            f"TensorFlow {version} has no TPUEstimator, whose last version is TensorFlow 2.15; use --trainer=tf_distribute "
+            "with another --model_dir, or use Python 3.11 with tensorflow<2.16"
         )
 
 
@@ -107,5 +107,5 @@ def one_line(error: Exception) -> str:
     text = re.sub(r" \[Op:\w+\]( name:.*)?$", "", text.strip(), flags=re.MULTILINE)  # suffix by eager execution
     line = gcs_filesystem.in_words(text.strip() or repr(error)).splitlines()[0]
     if any(reason in line for reason in _FULL):
-        line += "; make room, and the same command goes on from the last checkpoint"
+        line += "; free some space, then rerun the same command to resume from the last checkpoint"
     return line

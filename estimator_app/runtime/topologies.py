@@ -137,7 +137,7 @@ def find_topology(name: str) -> Topology:
     chip = CHIPS[generation]
     example = f"{generation}:{'x'.join('221'[: chip.dimensions])}"
     if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*){%d}" % (chip.dimensions - 1), sides):  # noqa: UP031
-        raise ValueError(f"topology must have {chip.dimensions} sides in chips, as in {example!r}, got {name!r}")
+        raise ValueError(f"topology must have {chip.dimensions} dimensions in chips, as in {example!r}, got {name!r}")
     if not chip.has_slice(tuple(map(int, sides.split("x")))):
         cubes = f", or multiples of 4 in ascending order, up to {chip.pod:,} chips" if chip.pod else ""
         raise ValueError(f"there is no slice {name!r}; {generation} has {', '.join(chip.slices)}{cubes}")

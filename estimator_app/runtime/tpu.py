@@ -52,7 +52,9 @@ class Tpu:
             if "is not yet ready" in reason:
                 raise Unreachable(reason) from error
             if "Google API client" in reason:
-                reason = "its address is asked of Google Cloud, which takes: pip install 'jpeg2tpu[tpu]'"
+                reason = (
+                    "looking up its address needs the Google API client; install it with: pip install 'jpeg2tpu[tpu]'"
+                )
             raise ValueError(f"cannot find the TPU {self.name!r}: {reason}") from error
         return resolver
 
@@ -85,7 +87,7 @@ def check_paths(paths: Mapping[str, str]) -> None:
     for name, path in paths.items():
         if not path.startswith("gs://"):
             raise ValueError(
-                f"{name} is {path!r}, which a TPU's hosts cannot open; copy it to a bucket and give gs://BUCKET/…"
+                f"{name} is {path!r}, which a TPU's hosts cannot open; copy it to a bucket and use gs://BUCKET/…"
             )
 
 

@@ -75,7 +75,7 @@ class Classifier:
                 return list(run(tf.constant(files)))
         except tf.errors.InvalidArgumentError:
             if len(files) == 1:
-                return [ValueError(f"a damaged {_format(files[0])} file")]
+                return [ValueError(f"the {_format(files[0])} file is damaged")]
         # One of the files is damaged: each is run alone to find out which.
         return [result for encoded in files for result in self._each([encoded], run)]
 
@@ -99,10 +99,10 @@ def load_classifier(path: str) -> Classifier:
         signature = signatures["serving_default"]
         outputs = signature.structured_outputs["probabilities"].shape[-1]
         if outputs not in (None, len(classes)):
-            raise ValueError(f"{CLASSES_NAME} names {len(classes)} classes, its network knows {outputs}")
+            raise ValueError(f"{CLASSES_NAME} lists {len(classes)} classes, but the network has {outputs} outputs")
     except Exception as error:  # for damaged files, TensorFlow and protobuf raise almost any type of exception
         reason = (str(error).splitlines() or [repr(error)])[0]
-        raise ValueError(f"{path!r} is no complete export of this program: {reason}") from error
+        raise ValueError(f"{path!r} is not a complete export of this program: {reason}") from error
     return Classifier(path, classes, signature, signatures.get(LOGITS))
 
 

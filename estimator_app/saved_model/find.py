@@ -40,7 +40,7 @@ def find_checkpoint(model_dir: str, step: int | None = None, path: str | None = 
         folder_of, _, name = found.rpartition("/")
         files.check_plain(folder_of, beginning=f"{name}.")
         if not tf.io.gfile.exists(f"{found}.index"):
-            raise ValueError(f"there is no checkpoint {found!r}; name one as in MODEL_DIR/{NAME}-5000")
+            raise ValueError(f"checkpoint {found!r} does not exist; give a path such as MODEL_DIR/{NAME}-5000")
     else:
         try:
             found = latest_checkpoint(model_dir)
@@ -56,7 +56,7 @@ def find_checkpoint(model_dir: str, step: int | None = None, path: str | None = 
 def _instead(model_dir: str, damaged: str | None = None) -> str:
     """Returns advice for a damaged checkpoint: which other checkpoints are intact."""
     others = [f"--step={path.rpartition('-')[2]}" for path in whole(model_dir, besides=damaged)]
-    return f"whole are {', '.join(others)}: give one of them" if others else "no other of the run is whole"
+    return f"use an intact one: {', '.join(others)}" if others else "the run has no other intact checkpoint"
 
 
 def _like(path: str, model_dir: str) -> str:
@@ -70,7 +70,7 @@ def _like(path: str, model_dir: str) -> str:
         raise ValueError(f"{model_dir!r} holds no checkpoint yet; train first")
     has = misfit(path, tf.train.load_checkpoint(other).get_variable_to_shape_map())
     if has:
-        raise ValueError(f"{path!r} is of another network or of other classes than {other!r}: it {has}")
+        raise ValueError(f"{path!r} is of another network or has other classes than {other!r}: it {has}")
     return path
 
 
@@ -95,11 +95,11 @@ def find_export(path: str) -> str:
     if found:
         return found
     if CONFIG_NAME in inside:
-        hint = f"but a run without an export; make one with: python -m estimator_app export --model_dir={path}"
+        hint = f"but a run without an export; export it with: python -m estimator_app export --model_dir={path}"
     elif MANIFEST_NAME in inside:
-        hint = "but a dataset; give what export wrote"
+        hint = "but a dataset; use a folder that export has written"
     else:
-        hint = "; make one with: python -m estimator_app export"
+        hint = "; create one with: python -m estimator_app export"
     raise ValueError(f"{path!r} holds no SavedModel{'' if hint.startswith(';') else ' '}{hint}")
 
 

@@ -52,8 +52,8 @@ def no_number(step: int, config: TrainConfig) -> ValueError:
     """Returns the exception for a loss of training or evaluation that is NaN or infinite after `step`."""
     rate = config.schedule.learning_rate(step - 1.0)
     return ValueError(
-        f"the loss is no number at step {step}, at a learning rate of {rate:.3g} (its peak is "
-        f"{config.learning_rate:.3g}); try a smaller --learning_rate, in another --model_dir"
+        f"the loss is NaN or infinite at step {step}, with a learning rate of {rate:.3g} (its peak is "
+        f"{config.learning_rate:.3g}); use a smaller --learning_rate and another --model_dir"
     )
 
 
@@ -64,7 +64,7 @@ def check_evaluable(manifest: Manifest, config: TrainConfig) -> None:
       ValueError: It has other classes, or no examples in that split.
     """
     if manifest.classes != config.classes:
-        raise ValueError(f"{manifest.path!r} has classes {manifest.classes}, the model {config.classes}")
+        raise ValueError(f"{manifest.path!r} has classes {manifest.classes}, but the model needs {config.classes}")
     num_examples(manifest, config.split)
 
 
@@ -83,8 +83,8 @@ def counted(found: Mapping[str, Any], manifest: Manifest, config: TrainConfig) -
     metrics, promised = Metrics.of(found, config.split), num_examples(manifest, config.split)
     if metrics.num_examples != promised:
         raise ValueError(
-            f"evaluation counted {metrics.num_examples} examples of split {config.split!r}, its manifest promises "
-            f"{promised}; look for the damage with: python -m beam_pipelines verify {manifest.path}"
+            f"evaluation counted {metrics.num_examples} examples of split {config.split!r}, but the manifest states "
+            f"{promised}; find the damage with: python -m beam_pipelines verify {manifest.path}"
         )
     if not math.isfinite(metrics.loss):
         raise no_number(metrics.step, config)

@@ -92,8 +92,11 @@ def retry_while_unavailable(
             delays, seen = backoff.delays(), progress()
         delay = next(delays, None)
         if delay is None:
-            raise ValueError(f"no TPU for {backoff.total:.0f} s ({reason}); the same command goes on from step {seen}")
-        report(f"the TPU is away ({reason}); trying again from step {seen} in {delay:.0f} s")
+            raise ValueError(
+                f"TPU unavailable for {backoff.total:.0f} s ({reason}); rerun the same command to resume "
+                f"from step {seen}"
+            )
+        report(f"TPU unavailable ({reason}); retrying from step {seen} in {delay:.0f} s")
         wait(delay)
 
 

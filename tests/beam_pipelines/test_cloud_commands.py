@@ -23,14 +23,14 @@ def test_preflight_of_a_dataset_in_a_bucket_says_what_it_says_of_one_in_a_folder
     assert said == gs.does(*preflight(gs), f"--dataset={digits_dataset.path}")
     assert gs.proxy.requests == []
     assert said.startswith(f"cnn by {default_trainer()} on v5e:2x2, 1 TPU VM × 4 cores")
-    assert said.endswith("nothing found that would fail on a TPU; – was not looked at\n")
+    assert said.endswith("nothing found that would fail on a TPU; lines marked – were not checked\n")
 
 
 def test_preflight_names_a_shard_that_the_bucket_does_not_deliver(gs):
     gs.proxy.fault = lambda request: "403" if SHARD in request.target else None
     code, out, err = gs.run("-m", "estimator_app", *preflight(gs))
     assert (code, err) == (1, "")
-    assert f"  ✗ {gs.dataset}/{SHARD}: no permission; reading takes the bucket's role Storage Object Viewer" in out
+    assert f"  ✗ {gs.dataset}/{SHARD}: no permission; reading needs the role Storage Object Viewer" in out
 
 
 BENCHMARK = ("-m", "tpu_input", "benchmark")
@@ -50,7 +50,9 @@ def test_the_benchmark_says_what_a_bucket_refuses_in_one_line(gs):
     gs.proxy.fault = lambda request: "403" if SHARD in request.target else None
     code, out, err = gs.run(*BENCHMARK, gs.dataset, *SHORT)
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert err.startswith(f"error: {gs.dataset}/{SHARD}: no permission; reading takes the bucket's role")
+    assert err.startswith(f"error: {gs.dataset}/{SHARD}: no permission; reading needs the role")
     code, out, err = gs.run(*BENCHMARK, f"{gs.dataset}/none", *SHORT)
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert err.startswith(f"error: '{gs.dataset}/none' holds no manifest.json, so no complete dataset; make one with:")
+    assert err.startswith(
+        f"error: '{gs.dataset}/none' has no manifest.json, so it is not a complete dataset; create one with:"
+    )

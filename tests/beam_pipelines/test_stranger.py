@@ -309,16 +309,18 @@ def test_an_index_that_points_elsewhere_is_refused(dataset_copy, capsys):
         values[3] = value
         place = table.column_names.index(column)
         pq.write_table(table.set_column(place, column, pa.array(values, pa.int64())), path)
-        with pytest.raises(ValueError, match=r"does not say where the \d+ records of"):
+        with pytest.raises(ValueError, match=r"does not match shard '.*', which has \d+ records in"):
             RecordSource(read_manifest(dataset_copy), "train")
         assert "does not match its shard" in refused(capsys, beam_pipelines_main, "report", dataset_copy)
-        assert "does not say where" in refused(capsys, tpu_input_main, "idx", dataset_copy)
+        assert "does not match shard" in refused(capsys, tpu_input_main, "idx", dataset_copy)
 
 
 @pytest.mark.parametrize("content", ["[1]", "{", '{"a": 3}', '{"a": [1, -1]}', '{"a": [160, 11]}', '{"a": [NaN, 1]}'])
 def test_counts_that_cannot_be_are_refused(content, dataset_copy):
     (dataset_copy / ".tpu_input_counts.json").write_text(content)
-    with pytest.raises(ValueError, match=r"tpu_input_counts\.json' holds no counts of records: .*; remove it"):
+    with pytest.raises(
+        ValueError, match=r"tpu_input_counts\.json' does not contain valid record counts: .*; remove it"
+    ):
         manifest_from_shards(f"{dataset_copy}/train-*", classes=10)
 
 
@@ -442,7 +444,7 @@ def test_an_index_of_other_columns_is_told(name, how, dataset_copy, capsys):
 
 def test_numbers_of_an_index_that_are_texts_are_not_read(dataset_copy):
     bomb(dataset_copy / "index" / f"{SHARD[:-9]}.parquet", "offset", 40)
-    with pytest.raises(ValueError, match=r"does not say where the .* records"):
+    with pytest.raises(ValueError, match=r"does not match shard .* records"):
         RecordSource(read_manifest(dataset_copy), "train")
 
 

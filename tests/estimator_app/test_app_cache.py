@@ -16,11 +16,11 @@ def test_training_keeps_decoded_images_when_asked(capsys, digits_dataset, tmp_pa
     command = ("train", f"--dataset={digits_dataset.path}", f"--model_dir={tmp_path}", *FLAGS, "--train_steps=2")
     assert run(capsys, *command, "--cache=decoded")[0] == 0
     assert kept
-    assert "holds another run: its --cache is 'decoded', not None; give another" in refused(capsys, *command)
+    assert "holds another run: its --cache is 'decoded', not None; use another" in refused(capsys, *command)
 
 
 def test_a_cache_that_does_not_fit_is_refused_before_anything_is_written(capsys, digits_dataset, tmp_path, monkeypatch):
     monkeypatch.setattr("tpu_input.pipeline.caching.available_bytes", lambda: 1000)
     command = ("train", f"--dataset={digits_dataset.path}", f"--model_dir={tmp_path}/model", *FLAGS)
-    assert 'cache="decoded" will take' in refused(capsys, *command, "--cache=decoded")
+    assert 'cache="decoded" needs' in refused(capsys, *command, "--cache=decoded")
     assert not (tmp_path / "model").exists()

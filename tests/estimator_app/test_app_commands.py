@@ -46,11 +46,11 @@ def test_training_says_what_it_does_in_six_lines_and_tensorflow_says_nothing(mod
         f"step 40/40: accuracy {100 * metrics['accuracy']:.1f} % on {held_out} validation images, "
         f"loss {metrics['loss']:.3f}"
     )
-    assert lines[3] == f"curves and confusion: {model_dir}/curves.png, {model_dir}/confusion.png"
+    assert lines[3] == f"curves and confusion matrix: {model_dir}/curves.png, {model_dir}/confusion.png"
     assert all(
         path.read_bytes().startswith(b"\x89PNG") for path in (model_dir / "curves.png", model_dir / "confusion.png")
     )
-    assert lines[4].startswith("export of the best in accuracy, step ")
+    assert lines[4].startswith("export with the best accuracy, step ")
     assert lines[5:] == [f"export: {metrics['export']}"]
     assert (metrics["step"], metrics["num_examples"]) == (40, held_out)
     assert (Path(metrics["export"]) / "saved_model.pb").is_file()
@@ -100,10 +100,13 @@ def test_a_checkpoint_and_an_export_of_it_are_evaluated_alike(capsys, model_dir,
         (("evaluate", "--export_dir=MODEL", "--step=40"), "--step goes with --model_dir, not with --export_dir"),
         (("evaluate", "--model_dir=MODEL", "--step=40", "--checkpoint=x"), "--step and --checkpoint each name a"),
         (("evaluate", "--model_dir=MODEL", "--step=7"), "holds no checkpoint of step 7; it has "),
-        (("evaluate", "--model_dir=MODEL", "--checkpoint=nowhere"), "there is no checkpoint '"),
+        (("evaluate", "--model_dir=MODEL", "--checkpoint=nowhere"), "nowhere' does not exist; give a path such as"),
         (("evaluate", "--model_dir=MODEL", "--split=test"), "has no split 'test'; it has 'train', 'validation'"),
         (("evaluate", "--export_dir=MODEL", "--eval_batch_size=0"), "eval_batch_size must be at least 1, got 0"),
-        (("evaluate", "--export_dir=MODEL", "--dataset=nowhere"), "holds no manifest.json, so no complete dataset"),
+        (
+            ("evaluate", "--export_dir=MODEL", "--dataset=nowhere"),
+            "has no manifest.json, so it is not a complete dataset",
+        ),
         (("evaluate", "--modeldir=MODEL"), "unknown flag --modeldir; did you mean --model_dir?"),
         (("export", "--model_dir=MODEL", "--step=7"), "holds no checkpoint of step 7; it has "),
         (("export", "--model_dir=MODEL", "--export_dir=/dev/null/x"), "/dev/null"),
@@ -159,7 +162,7 @@ def test_files_that_cannot_be_classified_are_named_and_the_rest_is_done(capsys, 
         ("--summary_steps=0", "summary_steps must be at least 1, got 0"),
         ("--layout=CHWN", "layout must be one of NHWC, HWCN, HWNC, auto, got 'CHWN'"),
         ("--split=test", "has no split 'test'; it has 'train', 'validation'"),
-        ("--dataset=/nowhere", "'/nowhere' holds no manifest.json, so no complete dataset"),
+        ("--dataset=/nowhere", "'/nowhere' has no manifest.json, so it is not a complete dataset"),
         ("--model_dir=/dev/null/model", "/dev/null"),
         ("--seed=-1", "seed must be in [0, 2**31), got -1"),
         ("--cache=crops", "argument --cache: must be one of records, decoded, got 'crops'"),
@@ -177,15 +180,17 @@ def test_a_model_dir_of_another_run_is_refused_and_left_alone(capsys, model_dir,
     before = (model_dir / "config.json").read_text()
     train = ("train", f"--dataset={digits_dataset.path}", f"--model_dir={model_dir}", *FLAGS, "--train_steps=40")
     message = refused(capsys, *train, "--image_size=28", "--seed=1")
-    assert "holds another run: its --image_size is 16, not 28; its --seed is 0, not 1; give another" in message
+    assert "holds another run: its --image_size is 16, not 28; its --seed is 0, not 1; use another" in message
     assert "or repeat its options: python -m estimator_app train --dataset=" in message
     assert (model_dir / "config.json").read_text() == before
 
 
 @pytest.mark.parametrize("command", ["evaluate", "export"])
 def test_a_folder_without_a_run_is_refused(capsys, tmp_path, command):
-    assert "holds no config.json, so no training run; make one" in refused(capsys, command, f"--model_dir={tmp_path}")
-    assert "nowhere' does not exist; make one with" in refused(capsys, command, f"--model_dir={tmp_path}/nowhere")
+    assert "has no config.json, so it is not a training run; create one" in refused(
+        capsys, command, f"--model_dir={tmp_path}"
+    )
+    assert "nowhere' does not exist; create one with" in refused(capsys, command, f"--model_dir={tmp_path}/nowhere")
 
 
 @pytest.mark.parametrize("flag", ["--dataset=here", "--model_dir=there"])
@@ -217,4 +222,4 @@ def test_the_flags_and_an_example_of_every_command_are_in_its_help(capsys):
 def test_a_newer_tensorflow_is_told_apart(capsys, tmp_path):
     message = refused(capsys, "train", f"--dataset={tmp_path}", f"--model_dir={tmp_path}", "--trainer=tpu_estimator")
     assert "use --trainer=tf_distribute" in message
-    assert "TPUEstimator ended with TensorFlow 2.15, this is 2." in message
+    assert "TPUEstimator, whose last version is TensorFlow 2.15;" in message

@@ -18,10 +18,10 @@ needs_estimator = pytest.mark.skipif(
 @pytest.mark.parametrize(
     ("loop", "fault", "why"),
     [
-        pytest.param("tpu_estimator", "503", "the storage answers 503, again and again", marks=needs_estimator),
+        pytest.param("tpu_estimator", "503", "the storage answers 503 repeatedly", marks=needs_estimator),
         pytest.param("tpu_estimator", "cut", "the bucket cannot be reached: ", marks=needs_estimator),
-        ("tf_distribute", "503", "the storage answers 503, again and again"),
-        ("tf_distribute", "403", "no permission; reading takes the bucket's role Storage Object Viewer"),
+        ("tf_distribute", "503", "the storage answers 503 repeatedly"),
+        ("tf_distribute", "403", "no permission; reading needs the role Storage Object Viewer"),
     ],
 )
 def test_a_shard_that_cannot_be_read_ends_training_with_its_name(gs, loop, fault, why):
@@ -44,9 +44,9 @@ def test_a_missing_shard_is_named(gs, digits_dataset):
 @pytest.mark.parametrize(
     ("fault", "why"),
     [
-        ("403", "no permission; reading takes the bucket's role Storage Object Viewer"),
+        ("403", "no permission; reading needs the role Storage Object Viewer"),
         ("401", "no valid credentials; log in with: gcloud auth application-default login"),
-        ("400 <Code>UserProjectMissing</Code>", "who asks pays; say which project does"),
+        ("400 <Code>UserProjectMissing</Code>", "the bucket is requester pays; set the project to bill"),
     ],
 )
 def test_a_dataset_that_is_not_for_this_user_is_said_with_what_helps(gs, fault, why):
@@ -56,7 +56,7 @@ def test_a_dataset_that_is_not_for_this_user_is_said_with_what_helps(gs, fault, 
 
 def test_a_bucket_that_is_not_there_is_said(gs):
     said = gs.refused("train", "--dataset=gs://no-such-bucket/digits", "--model_dir=gs://no-such-bucket/model")
-    assert said == "there is no bucket 'no-such-bucket', of 'gs://no-such-bucket/digits'; look for its name"
+    assert said == "bucket 'no-such-bucket' of 'gs://no-such-bucket/digits' does not exist; check its name"
     said = gs.refused(*gs.training("gs://no-such-bucket/model"))
     assert said == "cannot write to 'gs://no-such-bucket/model': there is no such object or bucket"
 

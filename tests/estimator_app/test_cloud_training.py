@@ -158,4 +158,4 @@ def test_the_training_that_began_first_ends_when_another_begins_in_its_bucket(gs
 
     gs.proxy.fault = take_over
     said = gs.refused(*gs.training(model_dir, f"--trainer={expected.rpartition('/')[2]}"))
-    assert said.startswith(f"process 7 of elsewhere has begun to train in '{model_dir}', so this one, process ")
+    assert said.startswith(f"process 7 of elsewhere has started training in '{model_dir}', so this one (process ")

@@ -125,8 +125,8 @@ def test_it_ends_with_the_weights_of_a_run_that_nothing_befell(model_dir, digits
     shutil.copytree(model_dir, tmp_path / "straight")
     cut(model_dir / DATA, 0.5)
     said = train(digits_dataset, model_dir, train_steps=6, trainer=kind)
-    assert said[0].startswith(f"'{model_dir}/{DATA}' of a checkpoint cannot be read (")
-    assert said[0].endswith("; going on from step 2, the newest checkpoint that is whole")
+    assert said[0].startswith(f"a checkpoint cannot be read: '{model_dir}/{DATA}' (")
+    assert said[0].endswith("; resuming from step 2, the newest intact checkpoint")
     assert said[1].startswith(f"resuming {OPTIONS['network']} at step 2/6")
     train(digits_dataset, tmp_path / "straight", train_steps=6, trainer=kind)
     found, expected = (tensors(f"{folder}/model.ckpt-6") for folder in (model_dir, tmp_path / "straight"))
@@ -152,12 +152,12 @@ def test_evaluate_and_export_name_what_is_damaged_and_what_is_whole(model_dir, c
     for command in ("evaluate", "export"):
         for more in ((), ("--step=4",), (f"--checkpoint={model_dir}/{INDEX}",)):
             line = refused(capsys, command, f"--model_dir={model_dir}", network, *more)
-            assert f"'{model_dir}/{DATA}' of a checkpoint cannot be read (" in line
-            assert line.endswith("; whole are --step=2, --step=0: give one of them\n")
+            assert f"a checkpoint cannot be read: '{model_dir}/{DATA}' (" in line
+            assert line.endswith("; use an intact one: --step=2, --step=0\n")
     (model_dir / "checkpoint").write_text("")
     line = refused(capsys, "evaluate", f"--model_dir={model_dir}", network)
     assert line.startswith(f"error: '{model_dir}/checkpoint' is damaged")
-    assert line.endswith("; whole are --step=2, --step=0: give one of them\n")
+    assert line.endswith("; use an intact one: --step=2, --step=0\n")
     assert main(["evaluate", f"--model_dir={model_dir}", network, "--step=2"]) == 0
 
 
@@ -166,7 +166,7 @@ def test_where_no_checkpoint_is_whole_nothing_is_written(model_dir, digits_datas
         cut(path, 0.5)
     before = {path: path.read_bytes() for path in model_dir.iterdir() if path.is_file()}
     line = refused(capsys, "train", f"--dataset={digits_dataset.path}", f"--model_dir={model_dir}", *FLAGS)
-    assert "holds no other checkpoint that is whole; give another --model_dir" in line
+    assert "has no other intact checkpoint; use another --model_dir" in line
     assert {path: path.read_bytes() for path in model_dir.iterdir() if path.is_file()} == before
 
 
@@ -176,7 +176,7 @@ def test_checkpoints_without_the_file_that_names_the_last_are_not_trained_over(m
     (model_dir / "checkpoint").unlink()
     before = {path: path.read_bytes() for path in model_dir.iterdir() if path.is_file()}
     line = refused(capsys, *command)
-    assert f"{str(model_dir)!r} holds checkpoints of steps 0, 2, 4, but no file 'checkpoint'" in line
+    assert f"{str(model_dir)!r} has checkpoints of steps 0, 2, 4, but not the file 'checkpoint'" in line
     assert line in refused(capsys, "evaluate", f"--model_dir={model_dir}", FLAGS[0])
     assert {path: path.read_bytes() for path in model_dir.iterdir() if path.is_file()} == before
     path, _, text = line.partition("write this line into ")[2].partition("; to begin")[0].partition(": ")
@@ -206,5 +206,5 @@ def test_a_file_checkpoint_that_names_what_lies_elsewhere_is_refused(
     lines = state.read_text().splitlines()
     state.write_text("\n".join([elsewhere, *lines[1:]] if key.startswith("model") else [*lines, elsewhere]) + "\n")
     line = refused(capsys, "train", f"--dataset={digits_dataset.path}", f"--model_dir={model_dir}", *FLAGS)
-    assert f"'{state}' names {name.format(victim=victim)!r}, which is no checkpoint of its own folder" in line
+    assert f"'{state}' names {name.format(victim=victim)!r}, which is not a checkpoint in the same folder" in line
     assert sorted(path.name for path in victim.iterdir()) == before

@@ -60,7 +60,7 @@ def test_a_training_whose_dataset_is_converted_anew_ends_in_a_line(digits, tmp_p
         converted(digits, dataset, CLASSES[::-1])
         said, errors = training.communicate("go on\n")
     assert training.returncode == 2
-    assert errors.startswith(f"error: '{dataset}' was converted anew while it was trained on, so that this run ends: ")
+    assert errors.startswith(f"error: '{dataset}' was converted again during training, so this run ends: ")
     assert errors.count("\n") == 1
     assert "export" not in said
     # What was exported before is of the first dataset: its classes, in its order.

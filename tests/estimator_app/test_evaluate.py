@@ -64,11 +64,11 @@ def test_a_damaged_record_is_named_and_gives_no_number(finished, dataset_copy):
     image = record_format.decode(payloads[3]).encoded
     payloads[3] = payloads[3].replace(image, b"\xff\xd8" + bytes(len(image) - 2))
     shard.write_bytes(b"".join(map(record_format.frame, payloads)))
-    with pytest.raises(ValueError, match=rf"record 3 of '{shard}' holds a damaged JPEG file"):
+    with pytest.raises(ValueError, match=rf"record 3 of '{shard}' cannot be decoded: the JPEG file is damaged"):
         evaluate_export(classifier, manifest, "validation", 32)
     payloads[3] = b"no Example"
     shard.write_bytes(b"".join(map(record_format.frame, payloads)))
-    with pytest.raises(ValueError, match=rf"record 3 of '{shard}' holds .* \(Could not parse example input\); find"):
+    with pytest.raises(ValueError, match=rf"record 3 of '{shard}' has .* \(Could not parse example input\); find"):
         evaluate_export(classifier, manifest, "validation", 32)
     shard.write_bytes(shard.read_bytes()[:-10])
     with pytest.raises(ValueError, match="record 3 of"):
@@ -77,7 +77,7 @@ def test_a_damaged_record_is_named_and_gives_no_number(finished, dataset_copy):
 
 def test_classes_of_another_dataset_are_no_result(finished, digits_dataset):
     other = dataclasses.replace(digits_dataset, classes=("cat", "dog"))
-    with pytest.raises(ValueError, match=r"has classes \('cat', 'dog'\), the export \('0', '1'"):
+    with pytest.raises(ValueError, match=r"has classes \('cat', 'dog'\), but the export needs \('0', '1'"):
         evaluate_export(load_classifier(finished.export), other, "validation", 32)
 
 
@@ -86,7 +86,9 @@ def test_an_export_of_weights_that_are_no_numbers_is_said(finished, digits_datas
         return {"probabilities": tf.fill([len(image_bytes), 10], math.nan)}
 
     classifier = dataclasses.replace(load_classifier(finished.export), signature=diverged, logits_signature=None)
-    with pytest.raises(ValueError, match=r"the loss of '.*' is no number on split 'validation': its training div"):
+    with pytest.raises(
+        ValueError, match=r"the loss of '.*' is NaN or infinite on split 'validation': its training div"
+    ):
         evaluate_export(classifier, digits_dataset, "validation", 32)
 
 

@@ -163,8 +163,8 @@ def test_another_split_and_a_lost_export_are_made_good_without_training(digits_d
     assert finished.metrics.num_examples == digits_dataset.split("train").num_examples
     assert [line.partition(":")[0] for line in said] == [
         "step 1/1",
-        "curves and confusion",
-        "export of the best in accuracy, step 1",
+        "curves and confusion matrix",
+        "export with the best accuracy, step 1",
         "export",
     ]
 
@@ -185,7 +185,7 @@ def test_shards_that_hold_less_than_promised_are_no_result(digits_dataset, strai
     splits = digits_dataset.splits | {"validation": dataclasses.replace(split, shards=shards)}
     promising = dataclasses.replace(digits_dataset, splits=splits)
     config = configured(promising)
-    missing = f"record {split.shards[0].num_examples} of .*{split.shards[0].name} cannot be read; .* fewer records than"
+    missing = f"record {split.shards[0].num_examples} of .*{split.shards[0].name} cannot be read: .* fewer records than"
     with pytest.raises(tf.errors.InvalidArgumentError, match=missing):
         estimator_training.evaluate(make_estimator(config, str(straight)), promising, config)
 
@@ -193,7 +193,7 @@ def test_shards_that_hold_less_than_promised_are_no_result(digits_dataset, strai
 def test_classes_of_another_dataset_are_no_result(digits_dataset, straight):
     config = configured(digits_dataset)
     other = dataclasses.replace(digits_dataset, classes=("cat", "dog"))
-    with pytest.raises(ValueError, match=r"has classes \('cat', 'dog'\), the model \('0', '1'"):
+    with pytest.raises(ValueError, match=r"has classes \('cat', 'dog'\), but the model needs \('0', '1'"):
         estimator_training.evaluate(make_estimator(config, str(straight)), other, config)
 
 
@@ -207,7 +207,7 @@ def test_a_split_without_examples_is_refused_before_anything_is_written(digits_d
 
 def test_a_loss_that_is_no_number_says_where_and_at_what_rate(digits_dataset, tmp_path):
     with pytest.raises(
-        ValueError, match=r"is no number at step 3, at a learning rate of 9.93e\+29 \(its peak is 1e\+30\)"
+        ValueError, match=r"is NaN or infinite at step 3, with a learning rate of 9.93e\+29 \(its peak is 1e\+30\)"
     ):
         train(digits_dataset, tmp_path, learning_rate=1e30)
 

@@ -81,7 +81,7 @@ def test_a_lost_tpu_is_left_and_found_again_at_the_checkpoint(by, digits_dataset
     said: list[str] = []
     training.run(digits_dataset, config, str(tmp_path), f"{tmp_path}/export", Nothing(), said.append, Stop())
     assert len(waited) == 2
-    assert said[1].startswith("the TPU is away (lost at step 5); trying again from step 4 in ")
+    assert said[1].startswith("TPU unavailable (lost at step 5); retrying from step 4 in ")
     assert said[2].startswith("resuming cnn at step 4/6")
     assert_same_weights(tmp_path, straight)
 
@@ -102,11 +102,11 @@ def test_a_worker_that_is_killed_and_comes_back_here_or_elsewhere_is_found(by, d
     assert done.returncode == 0, done.stderr
     said = done.stdout.splitlines()
     for line, step in ((said[1], 2), (said[3], 4)):
-        assert line.startswith("the TPU is away (")
-        assert f"); trying again from step {step} in " in line
+        assert line.startswith("TPU unavailable (")
+        assert f"); retrying from step {step} in " in line
         assert "[Op:" not in line
     assert said[2].startswith("resuming cnn at step 2/6")
-    assert said[4].startswith("moved: the TPU is at another address now, grpc://127.0.0.1:")
+    assert said[4].startswith("moved: the address of the TPU has changed to grpc://127.0.0.1:")
     config = configured(digits_dataset, trainer=by, **OPTIONS | {"iterations_per_loop": 1})
     training.run(digits_dataset, config, str(tmp_path), f"{tmp_path}/export", report=said.append)
     assert said[5].startswith("resuming cnn at step 4/6")
@@ -115,7 +115,7 @@ def test_a_worker_that_is_killed_and_comes_back_here_or_elsewhere_is_found(by, d
 
 def test_a_tpu_at_another_address_is_gone_on_with_by_the_same_command(digits_dataset, tmp_path, monkeypatch, capsys):
     def moved(*args):
-        raise Moved("the TPU is at another address now, grpc://10.0.0.3:8470")
+        raise Moved("the address of the TPU has changed to grpc://10.0.0.3:8470")
 
     executed: list[list[str]] = []
     monkeypatch.setattr(training, "run", moved)
@@ -129,5 +129,5 @@ def test_a_tpu_at_another_address_is_gone_on_with_by_the_same_command(digits_dat
 def test_a_model_dir_in_which_nothing_can_be_written_is_said_before_training(by, digits_dataset, tmp_path):
     (tmp_path / LOCK_NAME).mkdir()  # root, as which tests may run, may write anywhere else
     config = configured(digits_dataset, trainer=by)
-    with pytest.raises(OSError, match=f"cannot write to '{tmp_path}': Is a directory; give another --model_dir"):
+    with pytest.raises(OSError, match=f"cannot write to '{tmp_path}': Is a directory; use another --model_dir"):
         training.run(digits_dataset, config, str(tmp_path), f"{tmp_path}/export", report=lambda line: None)

@@ -76,17 +76,17 @@ def test_a_run_goes_on_with_options_that_leave_its_weights_alone(tmp_path, field
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"train_batch_size": 16}, "its --train_batch_size is 8, not 16; give"),
-        ({"learning_rate": 0.2}, "its --learning_rate is 0.1, not 0.2; give"),
+        ({"train_batch_size": 16}, "its --train_batch_size is 8, not 16; use"),
+        ({"learning_rate": 0.2}, "its --learning_rate is 0.1, not 0.2; use"),
         (
             {"input": InputConfig(16, seed=3)},
             r"its --crop_area is \(0.5, 1.0\), not \(0.08, 1.0\); its --seed is 0, not 3;",
         ),
-        ({"input": InputConfig(28, crop_area=(0.5, 1.0))}, "its --image_size is 16, not 28; give"),
-        ({"fingerprint": "f2"}, "its --dataset is '/data/digits' with other content than '/data/digits'; give"),
+        ({"input": InputConfig(28, crop_area=(0.5, 1.0))}, "its --image_size is 16, not 28; use"),
+        ({"fingerprint": "f2"}, "its --dataset is '/data/digits' with other content than '/data/digits'; use"),
         (
             {"dataset": "/data/cats", "fingerprint": "f2", "classes": ("a", "b", "c")},
-            "its --dataset is '/data/digits' with 2 classes, and '/data/cats' has 3; give",
+            "its --dataset is '/data/digits' with 2 classes, and '/data/cats' has 3; use",
         ),
     ],
 )
@@ -102,7 +102,7 @@ def test_a_run_can_end_earlier_than_was_said_but_not_before_what_is_done(tmp_pat
     write_run_config(str(tmp_path), CONFIG)
     begin(tmp_path, step=7)
     write_run_config(str(tmp_path), changed(train_steps=7))
-    with pytest.raises(ValueError, match="its --train_steps cannot be 6, for step 7 is done; give another"):
+    with pytest.raises(ValueError, match="its --train_steps cannot be 6, for step 7 is done; use another"):
         write_run_config(str(tmp_path), changed(train_steps=6))
 
 
@@ -142,7 +142,7 @@ def test_classes_cannot_be_balanced_without_their_counts():
 def test_checkpoints_without_a_config_are_somebody_elses(tmp_path):
     begin(tmp_path)
     with pytest.raises(
-        ValueError, match=r"holds no config.json but checkpoint, model.ckpt-1.data-.*, so it is something"
+        ValueError, match=r"has no config.json but contains checkpoint, model.ckpt-1.data-.*, so it is not a"
     ):
         write_run_config(str(tmp_path), CONFIG)
     assert not (tmp_path / "config.json").exists()
@@ -152,7 +152,7 @@ def test_a_folder_of_foreign_files_is_refused_with_the_first_of_their_names(tmp_
     for name in "gecbadf":
         (tmp_path / f"{name}.jpg").touch()
     with pytest.raises(
-        ValueError, match=r"but a.jpg, b.jpg, c.jpg, d.jpg, e.jpg and 2 more, so it is something else's"
+        ValueError, match=r"but contains a.jpg, b.jpg, c.jpg, d.jpg, e.jpg and 2 more, so it is not a training run"
     ):
         write_run_config(str(tmp_path), CONFIG)
 

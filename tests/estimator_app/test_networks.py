@@ -183,8 +183,8 @@ def test_ones_own_function_is_a_network(own):
         ("own_networks:bad", "'own_networks:bad': module 'own_networks' has no attribute 'bad'"),
         ("own_networks:short", r"must take \(images, num_classes, training\): too many positional arguments"),
         ("own_networks:number", "must take .*: 3 is not a callable object"),
-        (":good", "':good': no function"),
-        ("own_networks:", "'own_networks:': no function"),
+        (":good", "':good' does not name a function"),
+        ("own_networks:", "'own_networks:' does not name a function"),
     ],
 )
 def test_a_network_that_is_not_there_is_refused_and_the_known_are_named(own, name, message):
@@ -195,8 +195,8 @@ def test_a_network_that_is_not_there_is_refused_and_the_known_are_named(own, nam
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("transposed", r"'transposed' returned logits of shape \(None, 4\), needs \(None, 3\)"),
-        ("nothing", r"'nothing' returned logits of None, needs \(None, 3\)"),
+        ("transposed", r"'transposed' must return logits of shape \(None, 3\), .*, got shape \(None, 4\)"),
+        ("nothing", r"'nothing' must return logits of shape \(None, 3\), .*, got None"),
     ],
 )
 def test_logits_of_another_shape_are_refused(own, name, message):

@@ -31,12 +31,12 @@ def test_a_good_run_is_a_page_of_what_is_right(capsys, digits_dataset):
     lines = out.splitlines()
     assert lines[0] == f"cnn by {TRAINER} on v5e:2x2, 1 TPU VM × 4 cores on 1/2 host, batches of 32"
     assert [line for line in lines if line and line[0] != " "][1:-1] == ["graph", "input", "xla", "compile", "feeding"]
-    assert lines[-1] == "nothing found that would fail on a TPU; – was not looked at"
+    assert lines[-1] == "nothing found that would fail on a TPU; lines marked – were not checked"
     assert "✗" not in out
     assert "image [8, 16, 16, 3] uint8, weight [8] float32, label [8] int32" in out
     split = digits_dataset.split("validation").num_examples
     assert f"each of {split} examples exactly once" in out
-    assert "  – libtpu is not there: make preflight" in lines
+    assert "  – libtpu is not installed: run make preflight" in lines
 
 
 def test_a_bad_run_exits_1_with_what_to_do_and_so_does_its_json(capsys, digits_dataset):
@@ -50,7 +50,7 @@ def test_a_bad_run_exits_1_with_what_to_do_and_so_does_its_json(capsys, digits_d
     assert failing == ({"graph", "xla"} if TRAINER == "tpu_estimator" else {"xla"})
     (finding,) = (finding for finding in parts["xla"] if finding["verdict"] == "fails")
     assert "AsString" in finding["seen"]
-    assert finding["advice"] == "strings stay on the hosts; leave it out, or do it in the input"
+    assert finding["advice"] == "strings are supported only on hosts; remove the op, or move it into the input"
 
 
 @pytest.mark.parametrize("flag", ["--service=grpc://nowhere.invalid:5050", "--cache=decoded"])
@@ -74,16 +74,19 @@ def test_the_options_of_another_run_than_the_model_dir_s_are_told(capsys, digits
 def test_a_batch_that_the_cores_cannot_share_is_told_before_anything_else(capsys, digits_dataset):
     code, out, _ = run(capsys, *asked(digits_dataset, "--train_batch_size=30", "--eval_batch_size=2"))
     assert code == 1
-    assert "✗ --train_batch_size=30 cannot be shared by 4 cores: give 28 or 32" in out
-    assert "✗ --eval_batch_size=2 cannot be shared by 4 cores: give 4" in out
-    assert out.endswith("\n2 to be fixed before this trains on a TPU\n")
+    assert "✗ --train_batch_size=30 cannot be divided evenly among 4 cores: use 28 or 32" in out
+    assert "✗ --eval_batch_size=2 cannot be divided evenly among 4 cores: use 4" in out
+    assert out.endswith("\nproblems to fix before training on a TPU: 2\n")
 
 
 @pytest.mark.parametrize(
     ("flag", "message"),
     [
         ("--topology=v9:2x2", "the topology's generation must be one of v2, v3, v4, v5e, v5p, v6e, got 'v9'"),
-        ("--compiler=/nowhere/python", "--compiler '/nowhere/python' is no program; make it with: make preflight"),
+        (
+            "--compiler=/nowhere/python",
+            "--compiler '/nowhere/python' is not an executable file; create it with: make preflight",
+        ),
         ("--tpu=mine", "unknown flag --tpu"),
     ],
 )

@@ -37,10 +37,11 @@ def fed(images_per_second, name="v5e:2x2", one_thread=ONE_THREAD_S):
 def test_the_cores_that_feed_it_are_counted_a_vm():
     found = pace(19.7e12, 1e9, V5E, train_batch_size=940)
     bound, feeding = check_feeding(found, V5E, ONE_CORE_S, ONE_THREAD_S)
-    assert bound.seen == "at most 10.0 steps/s, as its arithmetic allows no more: 9,400 images/s"
+    assert bound.seen == "at most 10.0 steps/s, limited by arithmetic: 9,400 images/s"
     assert str(feeding) == (
-        "✓ needs 9,400 images/s on 1 TPU VM: 8 cores at your 1,210 images/s a core are enough, of a VM's 112 vCPUs; "
-        "one thread here reads and batches up to 60,000 images/s"
+        "✓ the TPU needs 9,400 images/s from 1 TPU VM: that takes 8 cores at this machine's 1,210 images/s per core, "
+        "and a VM has 112 vCPUs; "
+        "one thread reads and batches up to 60,000 images/s on this machine"
     )
     feeding = fed(9400, "v5e:4x4")
     assert "needs 2,350 images/s on each of 4 TPU VMs: 2 cores" in str(feeding)
@@ -51,15 +52,20 @@ def test_the_cores_that_feed_it_are_counted_a_vm():
 @pytest.mark.parametrize(
     ("name", "cores", "verdict", "words"),
     [
-        ("v5e:2x2", 64, GOOD, "64 cores at your 1,210 images/s a core are enough, of a VM's 112 vCPUs"),
+        ("v5e:2x2", 64, GOOD, "64 cores at this machine's 1,210 images/s per core, and a VM has 112 vCPUs"),
         (
             "v5e:2x2",
             65,
             COSTS,
-            "takes 65 cores at your 1,210 images/s a core, and a VM has 112 vCPUs, of which 64 decode",
+            "takes 65 cores at this machine's 1,210 images/s per core, but a VM has 112 vCPUs, of which 64 can decode",
         ),
-        ("v5e:1x1", 24, GOOD, "24 cores at your 1,210 images/s a core are enough, of a VM's 24 vCPUs"),
-        ("v5e:1x1", 38, COSTS, "takes 38 cores at your 1,210 images/s a core, and a VM has 24 vCPUs: store smaller"),
+        ("v5e:1x1", 24, GOOD, "24 cores at this machine's 1,210 images/s per core, and a VM has 24 vCPUs"),
+        (
+            "v5e:1x1",
+            38,
+            COSTS,
+            "takes 38 cores at this machine's 1,210 images/s per core, but a VM has 24 vCPUs: store smaller",
+        ),
     ],
 )
 def test_more_cores_than_decode_at_the_same_time_are_not_enough(name, cores, verdict, words):
@@ -72,10 +78,10 @@ def test_what_one_thread_cannot_read_is_not_enough_however_many_cores_decode():
     feeding = fed(46_000, one_thread=45_000)
     assert feeding.verdict == COSTS
     assert (
-        "39 cores at your 1,210 images/s a core decode that, but one thread reads and batches, here at most 45,000"
-        in (str(feeding))
+        "39 cores at this machine's 1,210 images/s per core can decode that, but reading and batching run in one "
+        "thread, at most 45,000" in (str(feeding))
     )
-    assert "let other machines do the input (--service)" in feeding.advice
+    assert "run the input on other machines (--service)" in feeding.advice
     assert fed(46_000, one_thread=47_000).verdict == GOOD
 
 

@@ -49,8 +49,8 @@ def test_a_good_network_passes_on_one_host_and_on_four(digits_dataset, tmp_path,
     ("network", "op", "mark", "advice"),
     [
         ("summary", "ScalarSummary", "SUMMARY", "host_call"),
-        ("python", "PyFunc", "PYTHON", "do it in the input"),
-        ("text", "AsString", "TEXT", "strings stay on the hosts"),
+        ("python", "PyFunc", "PYTHON", "move it into the input"),
+        ("text", "AsString", "TEXT", "strings are supported only on hosts"),
     ],
 )
 def test_an_op_that_no_tpu_runs_is_named_with_the_line_that_made_it(
@@ -58,7 +58,7 @@ def test_an_op_that_no_tpu_runs_is_named_with_the_line_that_made_it(
 ):
     findings, _ = looked_at(digits_dataset, tmp_path, network=f"support.broken_networks:{network}")
     wrong = [str(finding) for finding in findings if finding.verdict == FAILS]
-    assert any(f"no TPU runs {op}, made at " in text and advice in text for text in wrong), wrong
+    assert any(f"TPUs do not support {op}, created at " in text and advice in text for text in wrong), wrong
     assert all(broken_networks.line_of(mark) in text for text in wrong)
 
 
@@ -70,17 +70,17 @@ def changed(manifest, change, params, config):
 BROKEN_INPUTS = {
     "dynamic batch": (
         lambda dataset: dataset.unbatch().batch(16),
-        "the input's image is [?, 16, 16, 3] uint8, and a TPU needs every size fixed: batch(…, drop_remainder=True)",
+        "the input's image is [?, 16, 16, 3] uint8, but a TPU needs static shapes: use batch(…, drop_remainder=True)",
     ),
     "string feature": (
         lambda dataset: dataset.map(lambda features, label: (features | {"key": tf.strings.as_string(label)}, label)),
-        "the input's key is [16] string, and no string can be sent to a TPU: leave it out, or send its number instead",
+        "the input's key is [16] string, and string cannot be sent to a TPU: leave it out, or send a number instead",
     ),
     "float64 weight": (
         lambda dataset: dataset.map(
             lambda features, label: (features | {"weight": tf.cast(features["weight"], tf.float64)}, label)
         ),
-        "the input's weight is [16] float64, and no float64 can be sent to a TPU: cast it to float32",
+        "the input's weight is [16] float64, and float64 cannot be sent to a TPU: cast it to float32",
     ),
 }
 
@@ -101,7 +101,7 @@ def test_gradients_that_no_core_shares_are_told(digits_dataset, tmp_path, monkey
     monkeypatch.setattr(v1.tpu, "CrossShardOptimizer", lambda optimizer: optimizer)
     findings, _ = looked_at(digits_dataset, tmp_path)
     (wrong,) = [str(finding) for finding in findings if finding.verdict == FAILS]
-    assert "each would train a network of its own: wrap the optimizer in tf.compat.v1.tpu.CrossShardOptimizer" in wrong
+    assert "each core would train its own network: wrap the optimizer in tf.compat.v1.tpu.CrossShardOptimizer" in wrong
 
 
 def test_what_a_network_raises_is_told_with_its_line(digits_dataset, tmp_path):

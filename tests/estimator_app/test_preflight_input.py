@@ -45,21 +45,21 @@ def test_our_hosts_train_on_images_of_their_own(train):
     finding = check_training(feeds(train), steps=5)
     assert (finding.verdict, finding.seen) == (
         GOOD,
-        f"training: 5 steps of 4 TPU VMs took {5 * HOSTS * CORES * BATCH} different images, each on one VM",
+        f"training: 5 steps of 4 TPU VMs read {5 * HOSTS * CORES * BATCH} different images, each on only one VM",
     )
 
 
 def test_hosts_that_train_on_the_same_images_are_told(train):
     finding = check_training(feeds(whatever_host(train)), steps=5)
     assert finding.verdict == FAILS
-    assert finding.seen == f"training: TPU VMs 0 and 1 were fed {5 * CORES * BATCH} images in common"
+    assert finding.seen == f"training: TPU VMs 0 and 1 both read the same {5 * CORES * BATCH} images"
     assert "current_input_fn_deployment()" in finding.advice
 
 
 def test_a_training_input_that_ends_is_told(train):
     finding = check_training(feeds(lambda params: train(params).take(7)), steps=5)
     assert str(finding) == (
-        "✗ training: the input of TPU VM 0 ended after 7 of 10 batches: a training input has to repeat() without end"
+        "✗ training: the input of TPU VM 0 ended after 7 of 10 batches: a training input must repeat() forever"
     )
 
 
@@ -73,7 +73,7 @@ def test_our_evaluation_sees_every_example_once(digits_dataset, evaluate):
     finding = evaluated(digits_dataset, evaluate)
     assert finding.verdict == GOOD
     split = digits_dataset.split("validation").num_examples
-    assert f"see each of {split} examples exactly once; the other " in finding.seen
+    assert f"read each of {split} examples exactly once; the other " in finding.seen
 
 
 @pytest.mark.long
@@ -93,7 +93,7 @@ def test_an_evaluation_that_drops_is_told(digits_dataset, evaluate):
     assert f"there are {split} examples" in finding.seen
     finding = evaluated(digits_dataset, lambda params: evaluate(params).take(3))
     assert str(finding).startswith("✗ evaluation: the input of TPU VM 0 ended after 3 of ")
-    assert "pad it without end with examples of weight 0" in finding.advice
+    assert "pad it endlessly with examples of weight 0" in finding.advice
 
 
 def test_an_evaluation_whose_hosts_overlap_is_told(digits_dataset, evaluate):
@@ -107,7 +107,7 @@ def test_an_evaluation_whose_hosts_overlap_is_told(digits_dataset, evaluate):
     own = digits_dataset.split("validation").num_examples
     shown = check_evaluation(feeds(overlapping), 1, HOSTS * CORES * BATCH, alone(overlapping))
     assert shown.verdict == FAILS
-    assert f"{CORES * BATCH} images came more than once, others never" in shown.seen
+    assert f"{CORES * BATCH} images were read more than once, others never" in shown.seen
     assert own > HOSTS * CORES * BATCH
 
 

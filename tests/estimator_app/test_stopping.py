@@ -58,7 +58,9 @@ def test_a_run_that_is_stopped_in_every_way_ends_with_the_same_weights(digits_da
         if what == "FULL":
             (line,) = done.stderr.splitlines()
             assert line.startswith(f"error: {model_dir}/model.ckpt-16")
-            assert line.endswith("File too large; make room, and the same command goes on from the last checkpoint")
+            assert line.endswith(
+                "File too large; free some space, then rerun the same command to resume from the last checkpoint"
+            )
     assert happening(args).stdout.startswith("resuming cnn at step 18/20")
     expected, found = weights(straight), weights(model_dir)
     assert expected.keys() == found.keys()

@@ -57,9 +57,9 @@ def test_what_is_no_single_image_is_told_apart():
     assert normalize_image(b"hello") == b"hello"
     buffer = io.BytesIO()
     PICTURE.save(buffer, "GIF", save_all=True, append_images=[PICTURE.rotate(90)])
-    assert str(normalize_image(buffer.getvalue())) == "GIF of 2 frames; give one of them as a file"
-    assert str(normalize_image(encoded(PICTURE, "PNG")[:-900])) == "a damaged PNG file"
-    assert str(normalize_image(encoded(PICTURE, "JPEG", 6)[:-900])) == "a damaged JPEG file"
+    assert str(normalize_image(buffer.getvalue())) == "GIF with 2 frames; save one of them as a file"
+    assert str(normalize_image(encoded(PICTURE, "PNG")[:-900])) == "the PNG file is damaged"
+    assert str(normalize_image(encoded(PICTURE, "JPEG", 6)[:-900])) == "the JPEG file is damaged"
 
 
 @pytest.mark.long
@@ -80,4 +80,6 @@ def test_odd_exif_and_unknown_ranges_are_taken_as_a_conversion_takes_them():
     assert normalize_image(odd) == check_image(odd, ImageOptions()).encoded != odd
     floats = io.BytesIO()
     PICTURE.convert("F").save(floats, "TIFF")
-    assert str(normalize_image(floats.getvalue())).startswith("TIFF of mode F, whose black and white are unknown")
+    assert str(normalize_image(floats.getvalue())).startswith(
+        "TIFF of mode F, whose values of black and white are unknown"
+    )

@@ -132,7 +132,7 @@ def test_exports_json_that_names_another_run_s_export_removes_nothing(stranger, 
     listed["last"].insert(0, {"step": 1, "path": str(other)})
     (stranger / "exports.json").write_text(json.dumps(listed))
     line = refused(capsys, "train", f"--dataset={digits_dataset.path}", f"--model_dir={stranger}", *FLAGS)
-    assert f"{stranger}/exports.json names '{other}', which is no export of this run" in line
+    assert f"{stranger}/exports.json lists '{other}', which is not an export of this run" in line
     assert (other / "saved_model.pb").exists()
 
 
@@ -157,7 +157,7 @@ def test_nothing_is_written_through_a_link_in_a_model_dir(stranger, digits_datas
     (stranger / name).unlink(missing_ok=True)
     (stranger / name).symlink_to(tmp_path / "victim")
     line = refused(capsys, "train", f"--dataset={digits_dataset.path}", f"--model_dir={stranger}", *FLAGS)
-    assert f"'{stranger}' holds a link, '{name}', through which a training would write elsewhere" in line
+    assert f"'{stranger}' contains a symlink, '{name}', through which training would write elsewhere" in line
     assert list((tmp_path / "victim").iterdir()) == []
 
 
@@ -229,19 +229,19 @@ def test_damaged_exports_are_said_in_a_line(stranger, digits, tmp_path, capsys):
         data = (export / name).read_bytes()
         for length in (0, len(data) // 2, len(data) - 5):
             (export / name).write_bytes(data[:length])
-            assert f"'{export}' is no complete export of this program" in refused(
+            assert f"'{export}' is not a complete export of this program" in refused(
                 capsys, "predict", f"--export_dir={export}", image
             )
         (export / name).write_bytes(data)
     classes = export / "assets" / "classes.txt"
     for data in (b"0\n1\n", b"\xff\n" * 10, b""):
         classes.write_bytes(data)
-        assert "is no complete export" in refused(capsys, "predict", f"--export_dir={export}", image)
+        assert "is not a complete export" in refused(capsys, "predict", f"--export_dir={export}", image)
     classes.write_text("".join(f"{label}\n" for label in range(10)))
     for step in ("null", '"x"', "-1", "1.5", "true"):
         (export / "assets.extra" / "metrics.json").write_text(f'{{"step": {step}}}')
         line = refused(capsys, "evaluate", f"--export_dir={export}")
-        assert f"'{export}' does not say which run it comes from (" in line
+        assert f"'{export}' does not record which run it was exported from (" in line
 
 
 def hashes(folder: Path) -> dict[str, str]:
@@ -290,7 +290,7 @@ def test_nothing_is_exported_through_a_link_in_a_folder_for_exports(stranger, di
     before = hashes(canary)
     for args in (train_args(digits_dataset, stranger), ["export", f"--model_dir={stranger}", NETWORK_FLAG]):
         line = refused(capsys, *args)
-        assert f"'{link.parent}' holds a link, '{link.name}', through which exports would be written" in line
+        assert f"'{link.parent}' contains a symlink, '{link.name}', through which exports would be written" in line
         assert hashes(canary) == before
 
 
@@ -347,7 +347,7 @@ def test_a_checkpoint_to_come_with_a_second_name_is_refused(stranger, digits_dat
     os.link(canary / "secret.txt", stranger / f"model.ckpt-4.{ending}")
     before = hashes(canary)
     line = refused(capsys, *train_args(digits_dataset, stranger))
-    assert f"'{stranger}/model.ckpt-4.{ending}' has another name too (a hard link)" in line
+    assert f"'{stranger}/model.ckpt-4.{ending}' has a second hard link" in line
     assert hashes(canary) == before
 
 
@@ -446,11 +446,11 @@ def test_a_pipe_and_a_device_behind_links_are_found_and_loops_of_links_end(tmp_p
     [
         (
             {"eval_batch_size": 10**9},
-            "--eval_batch_size=1000000000 images of 16 x 16 pixels would take at least 21,504",
+            "--eval_batch_size=1000000000 with images of 16 x 16 pixels needs at least 21,504",
         ),
-        ({"eval_batch_size": 2**62}, "--eval_batch_size=4611686018427387904 images of 16 x 16 pixels would take"),
-        ({"image_size": 20_000}, "--eval_batch_size=100 images of 20000 x 20000 pixels would take at least 3,360.0 GB"),
-        ({"image_size": 2**40}, "a smaller --image_size is another model's"),
+        ({"eval_batch_size": 2**62}, "--eval_batch_size=4611686018427387904 with images of 16 x 16 pixels needs"),
+        ({"image_size": 20_000}, "--eval_batch_size=100 with images of 20000 x 20000 pixels needs at least 3,360.0 GB"),
+        ({"image_size": 2**40}, "train another model with a smaller --image_size"),
     ],
 )
 def test_a_batch_that_does_not_fit_into_memory_is_refused(stranger, capsys, change, said):
@@ -469,7 +469,7 @@ def test_a_batch_of_training_or_of_an_export_that_does_not_fit_is_refused_or_mad
     for flag in ("--train_batch_size", "--eval_batch_size"):
         new = ["train", f"--dataset={digits_dataset.path}", f"--model_dir={tmp_path}/new", f"{flag}=1000000000"]
         line = refused(capsys, *new, "--image_size=16", "--trainer=tf_distribute")
-        assert f"{flag}=1000000000 images of 16 x 16 pixels would take at least" in line
+        assert f"{flag}=1000000000 with images of 16 x 16 pixels needs at least" in line
         assert not (tmp_path / "new").exists()
     assert main(["evaluate", f"--export_dir={stranger}", "--eval_batch_size=1000000000"]) == 0
     assert "validation images" in capsys.readouterr().out
@@ -477,7 +477,7 @@ def test_a_batch_of_training_or_of_an_export_that_does_not_fit_is_refused_or_mad
     config = json.loads((export / "assets.extra" / "config.json").read_text())
     config["input"]["image_size"] = 200_000
     (export / "assets.extra" / "config.json").write_text(json.dumps(config))
-    assert "images of 200000 x 200000 pixels would take" in refused(capsys, "evaluate", f"--export_dir={export}")
+    assert "images of 200000 x 200000 pixels needs" in refused(capsys, "evaluate", f"--export_dir={export}")
 
 
 SEQUENCE = "\x1b]0;PWN\x07\x9b31m\u202e\n"

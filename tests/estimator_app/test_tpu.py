@@ -123,7 +123,9 @@ def test_without_its_client_the_extra_is_named(monkeypatch):
     from tensorflow.python.tpu.client import client
 
     monkeypatch.setattr(client, "_GOOGLE_API_CLIENT_INSTALLED", False)
-    with pytest.raises(ValueError, match=r"which takes: pip install 'jpeg2tpu\[tpu\]'"):
+    with pytest.raises(
+        ValueError, match=r"needs the Google API client; install it with: pip install 'jpeg2tpu\[tpu\]'"
+    ):
         MINE.connect()
 
 
@@ -165,7 +167,7 @@ def test_a_lost_tpu_is_waited_for_and_progress_begins_the_waiting_anew():
     found = retry_while_unavailable(attempt, lambda: next(steps), waited.append, said.append, Backoff(10, 40, 1000))
     assert found == "done"
     assert [5 <= waited[0] <= 10, 5 <= waited[1] <= 10, 10 <= waited[2] <= 20] == [True] * 3
-    assert said[1].startswith("the TPU is away (Socket closed); trying again from step 100 in ")
+    assert said[1].startswith("TPU unavailable (Socket closed); retrying from step 100 in ")
 
 
 def test_waiting_ends_and_says_that_the_command_goes_on():
@@ -173,6 +175,8 @@ def test_waiting_ends_and_says_that_the_command_goes_on():
         raise tf.errors.AbortedError(None, None, "Session is gone")
 
     waited: list[float] = []
-    with pytest.raises(ValueError, match=r"no TPU for 100 s \(Session is gone\); the same command goes on from step 7"):
+    with pytest.raises(
+        ValueError, match=r"TPU unavailable for 100 s \(Session is gone\); rerun the same command to resume from step 7"
+    ):
         retry_while_unavailable(attempt, lambda: 7, waited.append, lambda line: None, Backoff(10, 40, 100))
     assert sum(waited) == pytest.approx(100)

@@ -44,7 +44,7 @@ def test_a_network_that_fits_is_counted(digits_dataset):
     # 3 times forward, which `python -m benchmarks.networks` counts as 0.0199 GFLOP an image.
     assert program.flops == pytest.approx(64 * 3 * 0.0199e9, rel=0.25)
     assert program.memory["argument"] > 2 * 4 * 288_746  # weights and momentum
-    assert "FLOP a byte" in str(part)
+    assert "FLOP per byte" in str(part)
 
 
 def test_a_network_that_is_too_large_is_told_by_how_much_and_what_fits(digits_dataset):
@@ -53,19 +53,19 @@ def test_a_network_that_is_too_large_is_told_by_how_much_and_what_fits(digits_da
     assert program is None
     (finding,) = part.findings
     assert finding.verdict == FAILS
-    assert "GiB more than it has" in finding.seen
+    assert "GiB more than a core has" in finding.seen
     largest = part.numbers["largest_batch_a_core"]
     assert 0 < largest < 4096
     assert f"{largest} fit" in finding.seen
-    assert f"give --train_batch_size={largest}, or --precision=bfloat16" in finding.advice
+    assert f"use --train_batch_size={largest}, or --precision=bfloat16" in finding.advice
 
 
 @pytest.mark.parametrize(("layout", "verdict"), [("NHWC", COSTS), ("HWCN", GOOD)])
 def test_the_order_of_the_axes_is_held_against_the_device_s(digits_dataset, layout, verdict):
     part, _ = compiled(digits_dataset, 128, network="support.broken_networks:fine", image_size=32, layout=layout)
-    (finding,) = [finding for finding in part.findings if "images lie as" in finding.seen]
+    (finding,) = [finding for finding in part.findings if "images are stored as" in finding.seen]
     assert finding.verdict == verdict, finding
-    assert verdict == GOOD or finding.advice.startswith("give --layout=HWCN")
+    assert verdict == GOOD or finding.advice.startswith("use --layout=HWCN")
 
 
 @pytest.mark.parametrize("topology", ["v2:2x2", "v3:2x2", "v4:2x2x1", "v5e:2x2", "v5p:2x2x1", "v6e:2x2"])
@@ -77,7 +77,7 @@ def test_every_generation_compiles(digits_dataset, topology):
 
 
 def test_what_is_no_step_is_refused_with_the_compiler_s_words(tmp_path):
-    with pytest.raises(ValueError, match="the TPU's compiler"):
+    with pytest.raises(ValueError, match="the TPU compiler"):
         Compiler(str(PYTHON), ONE)(b"no HLO")
 
 
@@ -97,5 +97,5 @@ def test_the_whole_page_of_a_good_run(capsys, digits_dataset):
     assert (code, err) == (0, "")
     assert "✗" not in out
     assert "–" not in out or default_trainer() == "tf_distribute"
-    assert "images/s a core" in out
+    assert "images/s per core" in out
     assert "--train_batch_size=262144" in out  # the search ends somewhere

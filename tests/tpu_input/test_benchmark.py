@@ -23,7 +23,7 @@ def measured(**changed) -> Measured:
     in_all = zip(STAGES, (0.1, 0.2, 0.3, 0.8, 0.9, 0.95, 1.0), strict=True)
     costs = {name: Cost(1000 / cpu_ms, cpu_ms) for name, cpu_ms in in_all}
     others = {"echo=2": Cost(1600, 0.6), "deterministic=False": Cost(1010, 0.99)}
-    found = Measured(costs, Cost(1100, 0.8), others, ('cache="decoded" will take 9 GB',), 1, 900_000_000, 400_000_000)
+    found = Measured(costs, Cost(1100, 0.8), others, ('cache="decoded" needs 9 GB',), 1, 900_000_000, 400_000_000)
     return dataclasses.replace(found, **changed)
 
 
@@ -74,23 +74,23 @@ def test_a_cache_that_would_not_fit_is_said_and_not_tried(digits_dataset, tmp_pa
 
 
 def test_the_verdict_names_the_stage_that_costs_most():
-    assert bottleneck(measured()) == "Decoding bounds it: 50% of the CPU time."
+    assert bottleneck(measured()) == "Decoding is the bottleneck: 50% of the CPU time."
 
 
 def test_the_verdict_names_waiting_where_the_cores_are_idle():
     idle = {name: dataclasses.replace(cost, images_per_second=300) for name, cost in measured().stages.items()}
-    assert "Waiting bounds it" in bottleneck(measured(stages=idle))
-    assert "read alone gives 300 images/s" in bottleneck(measured(stages=idle))
+    assert "Waiting is the bottleneck" in bottleneck(measured(stages=idle))
+    assert "read alone reaches 300 images/s" in bottleneck(measured(stages=idle))
 
 
 def test_the_report_says_what_a_need_takes_and_what_changes_gain():
     report = "\n".join(describe(measured(), need=3000))
-    assert "3,000 images/s take 3.0 cores like these" in report
-    assert "the decoder's limit, takes 0.80 ms; the whole 1.25 times that" in report
+    assert "3,000 images/s need 3.0 cores like these" in report
+    assert "the decoder's limit, takes 0.80 ms; the complete input takes 1.25 times as long" in report
     lines = {line.split()[0]: line for line in report.splitlines() if line.startswith("  ")}
     assert lines["echo=2"].endswith("1.67 times")
     assert lines["deterministic=False"].endswith("none")
-    assert 'cache="decoded" will take 9 GB' in report
+    assert 'cache="decoded" needs 9 GB' in report
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_the_report_says_what_a_need_takes_and_what_changes_gain():
         ),
         (["--images=0"], "error: --images must be at least 1, got 0"),
         (["--need=0"], "error: --need must be above 0, got 0"),
-        ([], "holds no manifest.json"),
+        ([], "has no manifest.json"),
     ],
 )
 def test_a_mistake_is_one_line(tmp_path, capsys, flags, message):

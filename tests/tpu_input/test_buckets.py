@@ -19,18 +19,19 @@ ANSWER = "Error executing an HTTP request: HTTP response code {} with body '{}'\
     [
         (
             ANSWER.format(403, '{\n "error": {\n  "code": 403,\n  "message": "me@x does not have storage.objects.get"'),
-            "no permission; reading takes the bucket's role Storage Object Viewer, writing Storage Object User",
+            "no permission; reading needs the role Storage Object Viewer on the bucket, writing Storage Object User",
         ),
         (ANSWER.format(401, "{}"), "no valid credentials; log in with: gcloud auth application-default login"),
         (ANSWER.format(404, "{}"), "there is no such object or bucket"),
         (
             ANSWER.format(400, "<Error><Code>UserProjectMissing</Code></Error>"),
-            "who asks pays; say which project does: GCS_ADDITIONAL_REQUEST_HEADER=x-goog-user-project:PROJECT, for "
+            "the bucket is requester pays; set the project to bill: "
+            "GCS_ADDITIONAL_REQUEST_HEADER=x-goog-user-project:PROJECT, for "
             "RecordSource GOOGLE_CLOUD_QUOTA_PROJECT=PROJECT",
         ),
         (
             "All 10 retry attempts failed. The last failure: " + ANSWER.format(503, "") + "\n\t [[{{node Next}}]]",
-            "the storage answers 503, again and again; try later",
+            "the storage answers 503 repeatedly; try again later",
         ),
         (
             "Error executing an HTTP request: libcurl code 6 meaning 'Could not resolve host', error details: Could "

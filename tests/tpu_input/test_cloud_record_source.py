@@ -62,7 +62,7 @@ def test_threads_and_forked_processes_read_a_bucket_that_fails_now_and_then(gs, 
 @pytest.mark.parametrize(
     ("fault", "why"),
     [
-        ("403", "no permission; reading takes the bucket's role Storage Object Viewer"),
+        ("403", "no permission; reading needs the role Storage Object Viewer"),
         ("404", "there is no such object or bucket"),
     ],
 )

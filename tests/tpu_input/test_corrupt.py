@@ -41,13 +41,13 @@ def epoch(folder: Path, make, config=CONFIG) -> tuple[float, list[int]]:
 
 
 DAMAGES = [
-    (changed(label=10), "has label 10 on disk; 10 classes need 0 to 9"),
-    (changed(label=2**32 + 1), "has label 4294967297 on disk; 10 classes need 0 to 9"),
-    (changed(label=-1), "has label -1 on disk; 10 classes need 0 to 9"),
-    (changed(encoded=b""), "holds no jpeg image that can be decoded, in feature image/encoded"),
-    (changed(encoded=b"\xff\xd8\xffnothing\xff"), "holds no jpeg image that can be decoded"),
-    (changed(encoded=b"GIF89a"), "holds no jpeg image that can be decoded"),
-    (lambda payload: b"", "cannot be read; make the shard again with: "),
+    (changed(label=10), "has label 10 on disk; labels of 10 classes must be from 0 to 9"),
+    (changed(label=2**32 + 1), "has label 4294967297 on disk; labels of 10 classes must be from 0 to 9"),
+    (changed(label=-1), "has label -1 on disk; labels of 10 classes must be from 0 to 9"),
+    (changed(encoded=b""), "has no jpeg image that can be decoded in feature image/encoded"),
+    (changed(encoded=b"\xff\xd8\xffnothing\xff"), "has no jpeg image that can be decoded"),
+    (changed(encoded=b"GIF89a"), "has no jpeg image that can be decoded"),
+    (lambda payload: b"", "cannot be read: the shard is truncated or damaged there"),
 ]
 
 
@@ -80,7 +80,7 @@ def damage(folder: Path, record: int, at: int) -> None:
 @pytest.mark.parametrize("at", [0, 9, 12 + 50], ids=["length", "checksum", "payload"])
 def test_the_first_damaged_record_of_a_shard_is_named_and_what_mends_it(dataset_copy, make, at):
     damage(dataset_copy, 10, at)
-    mend = f"make the shard again with: python -m beam_pipelines verify --repair {dataset_copy}"
+    mend = f"repair the shard with: python -m beam_pipelines verify --repair {dataset_copy}"
     with pytest.raises(tf.errors.InvalidArgumentError) as caught:
         epoch(dataset_copy, make)
     assert re.findall(r"record (\d+) of (\S+)", caught.value.message) == [("10", f"{dataset_copy}/{SHARD}")]
@@ -93,7 +93,7 @@ def test_skip_says_once_in_a_batch_from_which_record_on_a_shard_is_damaged(datas
     total = read_manifest(dataset_copy).split("train").num_examples
     weight, _ = epoch(dataset_copy, make_train_input_fn, InputConfig(8, on_corrupt="skip", max_corrupt=lost))
     assert weight == total - lost
-    said = [line for line in capfd.readouterr().err.splitlines() if line.startswith("skipped, ")]
+    said = [line for line in capfd.readouterr().err.splitlines() if line.startswith("skipped corrupt records, ")]
     assert {line.partition("epoch: ")[2].partition(" cannot")[0] for line in said} == {
         f"record 10 of {dataset_copy}/{SHARD}"
     }
@@ -144,7 +144,8 @@ def test_skip_leaves_one_place_empty_and_all_others_as_they_were(dataset_copy, u
 def test_skip_says_what_it_skipped_and_counts(dataset_copy, capfd):
     rewrite(dataset_copy, changed(label=10))
     epoch(dataset_copy, make_train_input_fn, InputConfig(8, on_corrupt="skip"))
-    assert f"skipped, 1 in this epoch: record 5 of {dataset_copy}/{SHARD} has label 10" in capfd.readouterr().err
+    said = f"skipped corrupt records, 1 in this epoch: record 5 of {dataset_copy}/{SHARD} has label 10"
+    assert said in capfd.readouterr().err
 
 
 def test_skip_does_not_change_the_order_of_the_others_nor_the_resume(dataset_copy):
@@ -177,7 +178,9 @@ def test_a_manifest_s_smaller_classes_are_noticed(dataset_copy):
     for split in fields["splits"].values():
         split["class_counts"][8] += split["class_counts"].pop()
     path.write_text(json.dumps(fields))
-    with pytest.raises(tf.errors.InvalidArgumentError, match="has label 9 on disk; 9 classes need 0 to 8"):
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match="has label 9 on disk; labels of 9 classes must be from 0 to 8"
+    ):
         epoch(dataset_copy, make_train_input_fn)
 
 
@@ -187,7 +190,7 @@ def test_a_shard_with_more_records_than_promised_is_said(dataset_copy, make):
     path = dataset_copy / shard.name
     path.write_bytes(path.read_bytes() + record_format.frame(b"one more"))
     with pytest.raises(
-        tf.errors.InvalidArgumentError, match=f"{shard.name} holds more than the {shard.num_examples} records"
+        tf.errors.InvalidArgumentError, match=f"{shard.name} has more than the {shard.num_examples} records"
     ):
         epoch(dataset_copy, make)
 

@@ -111,7 +111,7 @@ def test_what_a_service_cannot_do_is_refused(options, message):
 def test_a_second_dispatcher_at_a_port_is_refused(dispatcher, capsys):
     port = dispatcher.rpartition(":")[2]
     assert main(["dispatcher", f"--port={port}"]) == 2
-    assert f"error: port {port} cannot be listened at: Address already in use" in capsys.readouterr().err
+    assert f"error: cannot listen on port {port}: Address already in use" in capsys.readouterr().err
 
 
 def test_a_worker_of_no_dispatcher_s_address_is_refused(capsys):

@@ -38,7 +38,7 @@ class Service:
         new = [started(*command) for _ in range(count)]
         for worker in new:
             said = [worker.stdout.readline(), worker.stdout.readline()]
-            assert said == [f"worker: waiting for {self.address}\n", f"worker: at work for {self.address}\n"]
+            assert said == [f"worker: waiting for {self.address}\n", f"worker: connected to {self.address}\n"]
         self.workers += new
 
     def kill_worker(self) -> None:

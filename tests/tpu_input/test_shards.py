@@ -84,7 +84,7 @@ def test_pngs_are_decoded_also_among_jpegs(tmp_path, spec):
 def test_raw_pixels_of_another_size_are_an_error_that_names_the_record(tmp_path):
     files = [bytes(784), bytes(783)]
     manifest = manifest_from_shards(write(tmp_path, files, MNIST), record=MNIST, classes=10)
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"record 1 of .*train-00000 holds no raw image"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"record 1 of .*train-00000 has no raw image"):
         evaluated(manifest, 2)
 
 
@@ -149,7 +149,7 @@ def test_what_is_no_such_dataset_is_said(tmp_path):
         manifest_from_shards(pattern, record=MNIST)
     size = os.path.getsize(tmp_path / "train-00001")
     os.truncate(tmp_path / "train-00001", size - 1)
-    with pytest.raises(ValueError, match=f"train-00001' ends within its record 1, at byte .* of {size - 1}"):
+    with pytest.raises(ValueError, match=f"train-00001' is truncated in record 1, at byte .* of {size - 1}"):
         manifest_from_shards(pattern, record=IMAGENET)
 
 

@@ -10,13 +10,13 @@ _BUSY = 0.8  # share of the cores' time; below it, the input waits for something
 _GAIN = 1.1  # smallest gain that is reported: at 0.5 to 0.75 ms, three rounds repeat within a few percent
 
 _STAGES = {  # by stage: (name in the line about the bottleneck, what the stage does)
-    "read": ("Reading", "records of shards, checksums"),
-    "parse": ("Parsing", "of the tf.train.Example"),
-    "crop": ("Choosing windows", "a window of each image"),
-    "decode": ("Decoding", "what the window covers; shuffle and checks"),
-    "resize": ("Resizing", "with flip, dtype and augment"),
-    "batch": ("Batching", "with echo"),
-    "layout": ("The layout", "the whole"),
+    "read": ("Reading", "read the records and verify their checksums"),
+    "parse": ("Parsing", "parse the tf.train.Example"),
+    "crop": ("Choosing windows", "choose a window of each image"),
+    "decode": ("Decoding", "decode the window; shuffle, check labels"),
+    "resize": ("Resizing", "resize, flip, convert dtype, augment"),
+    "batch": ("Batching", "batch, repeat by echo"),
+    "layout": ("Transposing", "transpose to the layout: the complete input"),
 }
 
 
@@ -28,25 +28,25 @@ def describe(measured: Measured, need: float | None) -> Iterator[str]:
       need: Images per second that the accelerator needs; None omits the line about the cores needed.
     """
     whole = measured.whole
-    yield f"{'CPU ms an image':16}{'adds':>8}{'in all':>8}   images/s"
+    yield f"{'CPU ms per image':16}{'adds':>8}{'total':>8}   images/s"
     for name, (adds, cost) in _added(measured).items():
         figures = f"{adds:8.3f}{cost.cpu_ms:8.3f}{cost.images_per_second:11,.0f}"
         yield f"  {name:14}{figures}   {_STAGES[name][1]}"
     peak, start = measured.peak_bytes / 1e6, measured.start_bytes / 1e6
-    yield f"peak memory {peak:,.0f} MB, of which {start:,.0f} MB before the first image"
+    yield f"peak memory {peak:,.0f} MB, {start:,.0f} MB of it before the first image"
     yield ""
     yield (
-        f"{whole.images_per_second:,.0f} images/s here, {whole.cpu_ms:.2f} CPU ms an image; {measured.cores} cores are "
-        f"busy {measured.busy:.0%} of the time."
+        f"{whole.images_per_second:,.0f} images/s here, {whole.cpu_ms:.2f} CPU ms per image; {measured.cores} cores "
+        f"are busy {measured.busy:.0%} of the time."
     )
     yield bottleneck(measured)
     alone = measured.decode_alone.cpu_ms
     yield (
-        f"Decoding all pixels alone, the decoder's limit, takes {alone:.2f} ms; the whole {whole.cpu_ms / alone:.2f} "
-        "times that."
+        f"Only decoding all pixels, the decoder's limit, takes {alone:.2f} ms; the complete input takes "
+        f"{whole.cpu_ms / alone:.2f} times as long."
     )
     if need:
-        yield f"{need:,.0f} images/s take {measured.cores_for(need):.1f} cores like these."
+        yield f"{need:,.0f} images/s need {measured.cores_for(need):.1f} cores like these."
     yield from _changes(measured)
 
 
@@ -55,12 +55,12 @@ def bottleneck(measured: Measured) -> str:
     if measured.busy < _BUSY:
         first, cost = next(iter(measured.stages.items()))
         return (
-            "Waiting bounds it: for storage, a stage of one thread, or other programs on this machine; "
-            f"{first} alone gives {cost.images_per_second:,.0f} images/s."
+            "Waiting is the bottleneck: for storage, a single-threaded stage, or other programs on this machine; "
+            f"{first} alone reaches {cost.images_per_second:,.0f} images/s."
         )
     added = {name: adds for name, (adds, _) in _added(measured).items()}
     most = max(added, key=added.__getitem__)
-    return f"{_STAGES[most][0]} bounds it: {added[most] / measured.whole.cpu_ms:.0%} of the CPU time."
+    return f"{_STAGES[most][0]} is the bottleneck: {added[most] / measured.whole.cpu_ms:.0%} of the CPU time."
 
 
 def _added(measured: Measured) -> dict[str, tuple[float, Cost]]:
@@ -75,7 +75,7 @@ def _added(measured: Measured) -> dict[str, tuple[float, Cost]]:
 def _changes(measured: Measured) -> Iterator[str]:
     yield ""
     busy = measured.busy >= _BUSY
-    yield f"Changed, and measured on these images; the gain in {'CPU time' if busy else 'images/s'}:"
+    yield f"One option changed at a time, measured on these images; the gain in {'CPU time' if busy else 'images/s'}:"
     gains = {name: _gain(measured.whole, cost, busy) for name, cost in measured.changes.items()}
     for name in sorted(gains, key=gains.__getitem__, reverse=True):
         cost = measured.changes[name]

@@ -83,7 +83,9 @@ def changes(
             check_memory(cache_bytes(manifest, split, Host(), cached), cached)
             part = _first_shard(manifest, split)
             if cache_bytes(part, split, Host(), cached) > _CACHE_BYTES:
-                raise ValueError(f'cache="{cache}" was not tried: its first shard alone takes more than a trial may')
+                raise ValueError(
+                    f'cache="{cache}" was not tried: the first shard alone needs more memory than a trial may use'
+                )
         except ValueError as error:
             not_tried.append(str(error))
             continue

@@ -34,9 +34,11 @@ def check_file(path: str, most: int | None = None) -> None:
     with contextlib.suppress(OSError):  # reported when the file is read
         status = os.stat(path)
         if not stat.S_ISREG(status.st_mode):
-            raise ValueError(f"{path!r} is no file; remove it, and copy the dataset again")
+            raise ValueError(f"{path!r} is not a regular file; remove it, and copy the dataset again")
         if most is not None and status.st_size > most:
-            raise ValueError(f"{path!r} has {status.st_size:,} bytes, which none of its kind has; copy it again")
+            raise ValueError(
+                f"{path!r} has {status.st_size:,} bytes, more than a file of its kind can have; copy it again"
+            )
 
 
 def read_bytes(path: str, start: int = 0, num_bytes: int | None = None) -> bytes:

@@ -56,8 +56,8 @@ def check_memory(needed: int, config: InputConfig, available: int | None = None)
     if needed > _SHARE * available:
         other = ' or "records"' if config.cache == "decoded" else ""
         raise ValueError(
-            f'cache="{config.cache}" will take {needed / 1e9:.1f} GB of memory on each host, of which '
-            f"{available / 1e9:.1f} GB are available; use cache=None{other}, or more hosts"
+            f'cache="{config.cache}" needs {needed / 1e9:.1f} GB of memory on each host, too much for the '
+            f"{available / 1e9:.1f} GB available; use cache=None{other}, or more hosts"
         )
 
 

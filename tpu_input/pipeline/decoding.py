@@ -111,11 +111,15 @@ def _problem(
 ) -> tf.Tensor:
     """Returns an error message about a record that names the record, the shard and the problem."""
     kind = manifest.record.encoding
-    undecoded = f"holds no {kind} image that can be decoded, in feature {manifest.record.image_key}"
+    undecoded = f"has no {kind} image that can be decoded in feature {manifest.record.image_key}"
     on_disk = tf.strings.as_string(label + manifest.first_label)
     last = manifest.first_label + len(manifest.classes) - 1
     mislabelled = tf.strings.join(
-        ["has label ", on_disk, f" on disk; {len(manifest.classes)} classes need {manifest.first_label} to {last}"]
+        [
+            "has label ",
+            on_disk,
+            f" on disk; labels of {len(manifest.classes)} classes must be from {manifest.first_label} to {last}",
+        ]
     )
     what = tf.where(decoded, mislabelled, tf.where(tf.equal(serialized, ""), unread(manifest), undecoded))
     return tf.strings.join(["record ", tf.strings.as_string(place), " of ", path, " ", what])
@@ -123,11 +127,11 @@ def _problem(
 
 def unread(manifest: Manifest) -> str:
     """Returns the message about the first record of a shard that cannot be read, with what a user can do about it."""
-    repair = f"make the shard again with: python -m beam_pipelines verify --repair {manifest.path}"
+    repair = f"repair the shard with: python -m beam_pipelines verify --repair {manifest.path}"
     others = "copy the shard again"  # TFRecords that another program wrote have no fingerprint
     return (
-        f"cannot be read; {repair if manifest.fingerprint else others} "
-        "(it is cut off or damaged there, or holds fewer records than its manifest says)"
+        "cannot be read: the shard is truncated or damaged there, or has fewer records than the manifest states; "
+        f"{repair if manifest.fingerprint else others}"
     )
 
 
@@ -154,7 +158,7 @@ def within_budget(batches: tf.data.Dataset, max_corrupt: int) -> tf.data.Dataset
 
 
 def _say(problems: tf.Tensor, seen: tf.Tensor) -> tf.Tensor:
-    line = tf.strings.join(["skipped, ", tf.strings.as_string(seen), " in this epoch: "])
+    line = tf.strings.join(["skipped corrupt records, ", tf.strings.as_string(seen), " in this epoch: "])
     problems, _ = tf.unique(problems)  # all records after damage have the same message
     with tf.control_dependencies([tf.print(tf.strings.join([line, tf.strings.reduce_join(problems, separator="; ")]))]):
         return tf.constant(True)

@@ -20,11 +20,11 @@ _UNREACHED = re.compile(r"libcurl code \d+ meaning '(.+?)', error details")
 _URI = re.compile(r"gs://[^\s'\"]+")
 _REASONS = {
     "401": "no valid credentials; log in with: gcloud auth application-default login",
-    "403": "no permission; reading takes the bucket's role Storage Object Viewer, writing Storage Object User",
+    "403": "no permission; reading needs the role Storage Object Viewer on the bucket, writing Storage Object User",
     "404": "there is no such object or bucket",
 }
 _REQUESTER_PAYS = (
-    "who asks pays; say which project does: GCS_ADDITIONAL_REQUEST_HEADER=x-goog-user-project:PROJECT, "
+    "the bucket is requester pays; set the project to bill: GCS_ADDITIONAL_REQUEST_HEADER=x-goog-user-project:PROJECT, "
     "for RecordSource GOOGLE_CLOUD_QUOTA_PROJECT=PROJECT"
 )
 
@@ -61,5 +61,5 @@ def reason(status: str, message: str) -> str:
     """Returns why a bucket refused a request, and what helps, by the HTTP status and message of the response."""
     if "UserProjectMissing" in message or "requester pays" in message:
         return _REQUESTER_PAYS
-    again = ", again and again; try later" if status == "429" or status.startswith("5") else ""
+    again = " repeatedly; try again later" if status == "429" or status.startswith("5") else ""
     return _REASONS.get(status, f"the storage answers {status}{again}")

@@ -102,7 +102,7 @@ def _mode(mode: int) -> int:
         mode = _PER_HOST_V1 if mode else _PER_SHARD_V1
     if mode == _PER_SHARD_V1:
         raise ValueError(
-            "per_host_input_for_training is PER_SHARD_V1, which takes tensors and no tf.data.Dataset; "
+            "per_host_input_for_training is PER_SHARD_V1, which takes tensors, not a tf.data.Dataset; "
             "set it to tf.compat.v1.estimator.tpu.InputPipelineConfig.PER_HOST_V2"
         )
     return mode

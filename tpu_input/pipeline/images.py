@@ -147,8 +147,8 @@ def _augmented(image: tf.Tensor, seed: tf.Tensor, config: InputConfig) -> tf.Ten
     augmented = config.augment(image, seed) if config.augment else image
     if augmented.dtype != image.dtype or not image.shape.is_compatible_with(augmented.shape):
         raise ValueError(
-            f"augment made {augmented.dtype.name} {augmented.shape} of {image.dtype.name} {image.shape}; "
-            "it needs to keep shape and dtype"
+            f"augment must keep dtype and shape, got {augmented.dtype.name} {augmented.shape} for an image of "
+            f"{image.dtype.name} {image.shape}"
         )
     return tf.ensure_shape(augmented, image.shape)
 

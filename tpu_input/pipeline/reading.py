@@ -112,7 +112,9 @@ def shard_records(
     # and 2.21).
     excess = tf.data.FixedLengthRecordDataset(path, 1, footer_bytes=num_bytes, buffer_size=1).take(1)
     counts = tf.strings.as_string(num_examples), tf.strings.as_string(num_bytes)
-    promised = tf.strings.join([path, " holds more than the ", counts[0], " records, ", counts[1], " bytes, promised"])
+    promised = tf.strings.join(
+        [path, " has more than the ", counts[0], " records and ", counts[1], " bytes in the manifest"]
+    )
 
     @plain
     def refuse(byte: tf.Tensor) -> tuple[tf.Tensor, ...]:

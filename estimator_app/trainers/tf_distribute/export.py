@@ -38,7 +38,7 @@ def save(
     """
     if export_to_tpu:
         raise ValueError(
-            "--export_to_tpu needs a run of --trainer=tpu_estimator: only TPUEstimator writes a graph for TPU serving"
+            "--export_to_tpu needs a run with --trainer=tpu_estimator: TensorFlow writes no TPU graph for other runs"
         )
     model, module = make_weighted_model(run), tf.Module()
     module.weights, module.names = named_weights(model), names_table(classes_file)

@@ -78,9 +78,7 @@ class TrainState:
         """
         replicas = self.strategy.num_replicas_in_sync
         if batch_size % replicas:
-            raise ValueError(
-                f"a batch must divide by the {replicas} replicas, got {batch_size}; give another batch_size"
-            )
+            raise ValueError(f"batch_size must be a multiple of the number of replicas, {replicas}, got {batch_size}")
         distributed = self.strategy.distribute_datasets_from_function(
             lambda context: input_fn(params_from_context(context, batch_size))
         )
@@ -124,7 +122,7 @@ def _connect(cluster: Any) -> None:
     TensorFlow cannot disconnect from an address within a process.
     """
     if any(address != cluster.master() for address in _connected):
-        raise Moved(f"the TPU is at another address now, {cluster.master()}")
+        raise Moved(f"the address of the TPU has changed to {cluster.master()}")
     _connected.add(cluster.master())
     tf.config.experimental_connect_to_cluster(cluster)
 

@@ -70,8 +70,8 @@ class KerasInGraph:
                 return tf.constant(constants[id(tensor)])
             if id(tensor) not in by_handle:
                 raise ValueError(
-                    f"the network uses {tensor!r}, a resource that is no variable, which TPUEstimator's graph cannot "
-                    "hold; leave out lookup tables and the like, or train with --trainer=tf_distribute"
+                    f"the network uses {tensor!r}, a resource that is not a variable, which TPUEstimator does not "
+                    "support; remove lookup tables and similar resources, or train with --trainer=tf_distribute"
                 )
             return self._variables[by_handle[id(tensor)]].handle
 

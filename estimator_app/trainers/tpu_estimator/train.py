@@ -57,7 +57,7 @@ def train(
     finally:
         progress.close()
     if progress.step < last:
-        raise Stopped if stop.is_set() else Unreachable(f"training ended at step {progress.step}, before {last}")
+        raise Stopped if stop.is_set() else Unreachable(f"training ended at step {progress.step}, before step {last}")
     return progress.values() | {"train_seconds": time.monotonic() - began}
 
 
