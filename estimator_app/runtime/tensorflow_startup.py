@@ -28,8 +28,8 @@ def require_estimator() -> None:
     if not has_estimator():
         version = ".".join(map(str, _version()))
         raise ImportError(
-            f"TensorFlow {version} has no TPUEstimator, whose last version is TensorFlow 2.15; use --trainer=tf_distribute "
-            "with another --model_dir, or use Python 3.11 with tensorflow<2.16"
+            f"TensorFlow {version} has no TPUEstimator, whose last version is TensorFlow 2.15; use "
+            "--trainer=tf_distribute with another --model_dir, or use Python 3.11 with tensorflow<2.16"
         )
 
 

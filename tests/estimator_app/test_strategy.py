@@ -230,7 +230,7 @@ def test_a_batch_that_does_not_divide_by_the_replicas_is_refused(digits_dataset,
     class Two:
         num_replicas_in_sync = 2
 
-    trainer = make_trainer(configured(digits_dataset, trainer="tf_distribute"), str(tmp_path))
+    trainer = make_state(configured(digits_dataset, trainer="tf_distribute"), str(tmp_path))
     with pytest.raises(ValueError, match="batch_size must be a multiple of the number of replicas, 2, got 15"):
         dataclasses.replace(trainer, strategy=Two()).batches(lambda params: None, 15)
 
