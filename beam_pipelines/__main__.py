@@ -18,7 +18,6 @@ if __name__ == "__main__":
 warnings.simplefilter("ignore", FutureWarning)
 logging.basicConfig(level=logging.ERROR, format="%(levelname)s %(name)s: %(message)s")
 
-from apache_beam.io.filesystem import BeamIOError  # noqa: E402
 from apache_beam.options.pipeline_options import PipelineOptions  # noqa: E402
 
 from beam_pipelines import flag_values, storage  # noqa: E402
@@ -59,7 +58,7 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     except Unread:
         return unread()
-    except (OSError, BeamIOError) as error:
+    except OSError as error:
         print_error(f"{error}; what is written stays, the same command goes on from here")
         return 2
     except KeyboardInterrupt as interrupt:

@@ -152,8 +152,6 @@ LOCK_NAME = "lock"
 def locked(output: str) -> Iterator[Callable[[], None]]:
     """Holds the lock of `output` against other conversions; it is released, or expires, however the process ends.
 
-    There is no lock for URIs other than gs://.
-
     Yields:
       A function that raises OSError if the lock was lost in the meantime.
 
@@ -169,10 +167,7 @@ def locked(output: str) -> Iterator[Callable[[], None]]:
 
             yield stack.enter_context(leased(path))
             return
-        if not storage.is_uri(output):  # for other URIs, Beam has no lock that works with all stores
-            yield stack.enter_context(_flocked(path))
-            return
-        yield lambda: None
+        yield stack.enter_context(_flocked(path))
 
 
 @contextlib.contextmanager

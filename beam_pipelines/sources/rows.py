@@ -71,6 +71,8 @@ def find(row: Row) -> Row:
     """Returns `row` with its size, and with a reason if the file does not exist or is too large for an image."""
     if row.reason:
         return row
+    if not storage.is_supported(row.uri):
+        return row._replace(num_bytes=0).reject("missing", "the URI is not gs://; only local files and gs:// are read")
     if row.uri and not row.num_bytes:
         num_bytes, version = storage.look(row.uri)
         row = row._replace(num_bytes=num_bytes, version=version)
@@ -78,9 +80,7 @@ def find(row: Row) -> Row:
         return row.reject("too_large", why)
     if row.num_bytes >= 0:
         return row
-    foreign = storage.is_uri(row.uri) and not row.uri.startswith("gs://")
-    detail = "no such file, or no installed library reads such URIs" if foreign else "no such file"
-    detail = "no such file, or it does not have these bytes" if "#bytes=" in row.uri else detail
+    detail = "no such file, or it does not have these bytes" if "#bytes=" in row.uri else "no such file"
     return row._replace(num_bytes=0).reject("missing", detail)
 
 

@@ -1,6 +1,6 @@
 """File access, local and by URI. All files of inputs and datasets, except the lock, are opened through this package.
 
-path ──▶ local.py; gcs.py for gs://; beam.py for the other URIs that Beam's FileSystems support
+path ──▶ local.py; gcs.py for gs://; other URIs are refused, as they have neither a lock nor atomic writes
 """
 
 from __future__ import annotations
@@ -47,10 +47,8 @@ def _files(path: str) -> Files:
     """Returns the storage backend for `path`; imported on first use, as all but the local one are slow to import."""
     if not is_uri(path):
         return local
-    if not path.startswith("gs://"):
-        from beam_pipelines.storage import beam
-
-        return beam
+    if not is_supported(path):
+        raise ValueError(f"{path!r} is neither a local path nor a gs:// URI; mount other storage as a local folder")
     try:
         from beam_pipelines.storage import gcs
     except ImportError as error:
@@ -58,6 +56,11 @@ def _files(path: str) -> Files:
             f"{path!r} needs google-cloud-storage ({error}); run: pip install google-cloud-storage"
         ) from error
     return gcs
+
+
+def is_supported(path: str) -> bool:
+    """Returns whether `path` is local or a gs:// URI."""
+    return not is_uri(path) or path.startswith("gs://")
 
 
 def is_uri(path: str) -> bool:

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Sequence
 
 import tensorflow as tf
 
+from tpu_input.dataset_format.tfrecord import length_delimited
+
 WARMUP_NAME = "tf_serving_warmup_requests"
 
 # Field numbers of tensorflow_serving/apis/prediction_log.proto, predict.proto and model.proto.
@@ -33,20 +35,10 @@ def write_warmup(path: str, requests: Iterable[Sequence[bytes]]) -> None:
 def prediction_log(files: Sequence[bytes]) -> bytes:
     """Returns the serialized PredictionLog of a request to serving_default with a batch of image files."""
     tensor: bytes = tf.make_tensor_proto(files, tf.string, [len(files)]).SerializeToString()
-    entry = _field(_MAP_KEY, b"image_bytes") + _field(_MAP_VALUE, tensor)
-    model_spec = _field(_MODEL_SPEC_SIGNATURE_NAME, b"serving_default")
-    request = _field(_REQUEST_MODEL_SPEC, model_spec) + _field(_REQUEST_INPUTS, entry)
-    return _field(_PREDICTION_LOG_PREDICT_LOG, _field(_PREDICT_LOG_REQUEST, request))
+    model_spec = _field(_REQUEST_MODEL_SPEC, _field(_MODEL_SPEC_SIGNATURE_NAME, b"serving_default"))
+    inputs = _field(_REQUEST_INPUTS, _field(_MAP_KEY, b"image_bytes"), _field(_MAP_VALUE, tensor))
+    return _field(_PREDICTION_LOG_PREDICT_LOG, _field(_PREDICT_LOG_REQUEST, model_spec, inputs))
 
 
-def _field(number: int, payload: bytes) -> bytes:
-    """Returns an encoded protobuf field of type bytes, string or message.
-
-    Encoding: https://protobuf.dev/programming-guides/encoding/.
-    """
-    return bytes([number << 3 | 2]) + _varint(len(payload)) + payload
-
-
-def _varint(number: int) -> bytes:
-    low, rest = number & 0x7F, number >> 7
-    return bytes([low | 0x80]) + _varint(rest) if rest else bytes([low])
+def _field(number: int, *parts: bytes) -> bytes:
+    return b"".join(length_delimited(number, parts))

@@ -7,7 +7,7 @@ one TFRecord of a shard ──read_frames()──▶ (offset, serialized Example
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Any
 
 import google_crc32c
@@ -62,14 +62,14 @@ def serialize(features: Mapping[str, bytes | int]) -> bytes:
     entries: list[bytes] = []
     for name, value in features.items():
         if isinstance(value, bytes):
-            feature = _field(1, _field(1, [value]))
+            feature = length_delimited(1, length_delimited(1, [value]))
         else:
-            feature = _field(3, _field(1, [_varint(value & (1 << 64) - 1)]))
-        entries += _field(1, _field(1, [name.encode()]) + _field(2, feature))
-    return b"".join(_field(1, entries))
+            feature = length_delimited(3, length_delimited(1, [_varint(value & (1 << 64) - 1)]))
+        entries += length_delimited(1, length_delimited(1, [name.encode()]) + length_delimited(2, feature))
+    return b"".join(length_delimited(1, entries))
 
 
-def _field(number: int, parts: list[bytes]) -> list[bytes]:
+def length_delimited(number: int, parts: Sequence[bytes]) -> list[bytes]:
     """Returns the parts of a length-delimited field: a message, a string, or packed repeated integers."""
     return [_varint(number << 3 | 2) + _varint(sum(map(len, parts))), *parts]
 
