@@ -47,12 +47,12 @@ def beam_processes(folder: str, output: str) -> None:
     """The same in two of Beam's own worker processes."""
     from apache_beam.options.pipeline_options import PipelineOptions
 
-    from beam_pipelines import convert as conversion
+    from beam_pipelines.convert import convert as convert_by_beam
     from beam_pipelines.options import ConvertOptions, Source
 
     flags = ["--runner=FnApiRunner", "--direct_num_workers=2", "--direct_running_mode=multi_processing"]
     options = ConvertOptions((Source(folder),), output, shard_bytes=SHARD_BYTES)
-    conversion.convert(options, PipelineOptions(flags))
+    convert_by_beam(options, PipelineOptions(flags))
 
 
 def reference(folder: str, output: str) -> None:

@@ -37,11 +37,12 @@ print(json.dumps([counted["rows"], counted["bytes"]]))
 """
 # A whole conversion in one process: calls to storage, memory, and what stands in the working folder at the end.
 WHOLE = """
-import json, re, sys
+import importlib, json, re, sys
 from collections import Counter
 from pathlib import Path
 from apache_beam.options.pipeline_options import PipelineOptions
-from beam_pipelines import convert as convert_module, storage
+from beam_pipelines import storage
+convert_module = importlib.import_module("beam_pipelines.convert")
 from beam_pipelines.conversion import plan as plan_module
 from beam_pipelines.options import ConvertOptions, Source
 calls, seen = Counter(), {}

@@ -25,9 +25,8 @@ from estimator_app.runtime.tensorflow_startup import import_tensorflow
 
 import_tensorflow(verbose=False)
 
-
-from estimator_app import train as training  # noqa: E402
 from estimator_app.config import TrainConfig  # noqa: E402
+from estimator_app.train import run as run_training  # noqa: E402
 from estimator_app.trainers.tpu_estimator import train as estimator_training  # noqa: E402
 from estimator_app.trainers.tpu_estimator.model_fn import make_estimator, tpu  # noqa: E402
 from tpu_input import make_train_input_fn, read_manifest  # noqa: E402
@@ -121,7 +120,7 @@ def loop_part(flags) -> measure.Table:
     methods["export_saved_model"] = timed("exports", tpu.TPUEstimator.export_saved_model)
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder, mock.patch.multiple(tpu.TPUEstimator, **methods):
-        training.run(manifest, config, f"{folder}/model", f"{folder}/export", report=lambda line: None)
+        run_training(manifest, config, f"{folder}/model", f"{folder}/export", report=lambda line: None)
     whole = time.perf_counter() - began
     seconds["the rest"] = whole - sum(seconds.values())
     rows = [{"way": name, "seconds": value, "share": value / whole} for name, value in seconds.items()]

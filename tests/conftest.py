@@ -75,12 +75,12 @@ def few_digits(digits: Path, tmp_path: Path) -> Path:
 @pytest.fixture(scope="session")
 def finished(digits_dataset: Manifest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A run of estimator_app, its batches laid out for a TPU, and its export; not to be changed."""
-    from estimator_app import train as training
+    from estimator_app.train import run as run_training
     from support.app_fixtures import configured
 
     model_dir = str(tmp_path_factory.mktemp("finished"))
     config = configured(digits_dataset, layout="HWCN", train_steps=60, train_batch_size=64, learning_rate=0.1)
-    return training.run(digits_dataset, config, model_dir, f"{model_dir}/export")
+    return run_training(digits_dataset, config, model_dir, f"{model_dir}/export")
 
 
 class Context:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import re
@@ -15,7 +16,6 @@ from pathlib import Path
 import pytest
 
 from beam_pipelines import __main__ as main_module
-from beam_pipelines import convert as convert_module
 from beam_pipelines import storage
 from beam_pipelines.__main__ import main
 from beam_pipelines.conversion import shard_writing
@@ -27,6 +27,8 @@ from beam_pipelines.sample_digits import write_sample
 from beam_pipelines.storage import local as local_files
 from beam_pipelines.verify import verify
 from support.conversion import files, local, options
+
+convert_module = importlib.import_module("beam_pipelines.convert")
 
 ROOT = str(Path(__file__).parents[2])
 IN_ORDER = (("train", 0.5), ("validation", 0.5))

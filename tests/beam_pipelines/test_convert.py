@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import shutil
@@ -11,12 +12,13 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
-from beam_pipelines import convert as convert_module
 from beam_pipelines.convert import convert
 from beam_pipelines.verify import verify
 from support.conversion import files, local, options
 from tpu_input.dataset_format import records as record_format
 from tpu_input.dataset_format.index import index_path, read_index
+
+convert_module = importlib.import_module("beam_pipelines.convert")
 
 
 def test_every_digit_is_in_one_shard_with_its_own_bytes_and_label(digits, digits_dataset):

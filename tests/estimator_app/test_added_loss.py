@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from estimator_app import train as training
 from estimator_app.config import default_trainer
+from estimator_app.train import run as run_training
 from estimator_app.trainers.progress import Progress
 from support.app_fixtures import configured, keras_warns
 
@@ -52,7 +52,7 @@ def test_what_a_network_adds_to_its_loss_is_minimised_too_and_is_no_part_of_eval
     for name in ("plain", "regularized"):
         network = f"test_added_loss:{name}"
         config = configured(digits_dataset, trainer=kind, network=network, train_steps=3, precision="bfloat16")
-        run = training.run(
+        run = run_training(
             digits_dataset, config, str(tmp_path / name), f"{tmp_path}/{name}/export", report=lambda _: None
         )
         assert run.metrics.loss < 10

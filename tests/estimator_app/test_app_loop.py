@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
 import threading
 from pathlib import Path
@@ -13,7 +14,6 @@ import tensorflow as tf
 pytest.importorskip("tensorflow_estimator", reason="TPUEstimator ends with TensorFlow 2.15")
 
 from beam_pipelines.verify import verify
-from estimator_app import train as training
 from estimator_app.export import export_model
 from estimator_app.model_dir.exports import read_exports
 from estimator_app.model_dir.history import best, read_history
@@ -24,6 +24,8 @@ from estimator_app.trainers.tpu_estimator.model_fn import make_estimator
 from support.app_fixtures import configured, keras_warns
 from tpu_input import read_manifest
 from tpu_input.dataset_format import records as record_format
+
+training = importlib.import_module("estimator_app.train")
 
 pytestmark = keras_warns
 # Too small a rate to learn: soon no evaluation is better than those before it.

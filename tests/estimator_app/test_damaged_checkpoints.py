@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from estimator_app import train as training
 from estimator_app.__main__ import main
 from estimator_app.config import TRAINERS, default_trainer
 from estimator_app.model_dir.checkpoints import damage, latest_checkpoint, newest_whole
 from estimator_app.model_dir.run_files import write_run_config
+from estimator_app.train import run as run_training
 from support.app_fixtures import configured, keras_warns
 
 pytestmark = keras_warns
@@ -33,7 +33,7 @@ def small(images, num_classes, training):
 def train(manifest, model_dir, **options) -> list[str]:
     said: list[str] = []
     config = configured(manifest, **OPTIONS | options)
-    training.run(manifest, config, str(model_dir), f"{model_dir}/export", report=said.append)
+    run_training(manifest, config, str(model_dir), f"{model_dir}/export", report=said.append)
     return said
 
 

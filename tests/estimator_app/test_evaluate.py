@@ -11,12 +11,12 @@ import pytest
 import sklearn.metrics
 import tensorflow as tf
 
-from estimator_app import train as training
 from estimator_app.config import TRAINERS
 from estimator_app.evaluate import evaluate_checkpoint, evaluate_export
 from estimator_app.model.metrics import watchable
 from estimator_app.saved_model.classifier import load_classifier
 from estimator_app.saved_model.find import find_checkpoint
+from estimator_app.train import run as run_training
 from support.app_fixtures import configured, held_out_records, keras_warns
 from tpu_input import read_manifest
 from tpu_input.dataset_format import records as record_format
@@ -106,7 +106,7 @@ def test_an_export_whose_probabilities_underflow_has_the_figures_that_scikit_lea
         pytest.importorskip("tensorflow_estimator", reason="TPUEstimator ends with TensorFlow 2.15")
     model_dir = str(tmp_path)
     config = configured(digits_dataset, trainer=kind, network="test_evaluate:sure", train_steps=1, learning_rate=1e-9)
-    exported = training.run(digits_dataset, config, model_dir, f"{model_dir}/export", report=lambda line: None).export
+    exported = run_training(digits_dataset, config, model_dir, f"{model_dir}/export", report=lambda line: None).export
     classifier = load_classifier(exported)
     records = held_out_records(digits_dataset)
     files, labels = [record.encoded for record in records], np.array([record.label for record in records])

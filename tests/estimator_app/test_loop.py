@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 
 import numpy as np
 import pytest
@@ -10,12 +11,13 @@ import tensorflow as tf
 
 pytest.importorskip("tensorflow_estimator", reason="TPUEstimator ends with TensorFlow 2.15")
 
-from estimator_app import train as training
 from estimator_app.trainers.tpu_estimator import train as estimator_training
 from estimator_app.trainers.tpu_estimator.model_fn import make_estimator
 from support.app_fixtures import configured, keras_warns
 from tpu_input import make_eval_input_fn
 from tpu_input.dataset_format.records import Split
+
+training = importlib.import_module("estimator_app.train")
 
 pytestmark = keras_warns
 v1 = tf.compat.v1

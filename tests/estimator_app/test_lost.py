@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -13,7 +14,6 @@ import pytest
 import tensorflow as tf
 
 from estimator_app import commands
-from estimator_app import train as training
 from estimator_app.__main__ import main
 from estimator_app.config import TRAINERS, default_trainer
 from estimator_app.model_dir.lock import LOCK_NAME
@@ -21,6 +21,8 @@ from estimator_app.runtime.tensorflow_startup import one_line
 from estimator_app.trainers.interruption import Moved
 from estimator_app.trainers.progress import Progress
 from support.app_fixtures import configured, keras_warns
+
+training = importlib.import_module("estimator_app.train")
 
 pytestmark = keras_warns
 TESTS = Path(__file__).parents[1]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from estimator_app import train as training
+from estimator_app.train import run as run_training
 from support.app_fixtures import configured, keras_warns
 from support.service import started
 
@@ -44,7 +44,7 @@ def trained(digits_dataset, tmp_path_factory) -> Path:
     """The model_dir of a run of one step, with its export; not to be changed."""
     model_dir = tmp_path_factory.mktemp("trained")
     config = configured(digits_dataset, train_steps=1, trainer="tf_distribute")
-    training.run(digits_dataset, config, str(model_dir), f"{model_dir}/export", report=lambda line: None)
+    run_training(digits_dataset, config, str(model_dir), f"{model_dir}/export", report=lambda line: None)
     return model_dir
 
 

@@ -16,7 +16,6 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from estimator_app import train as training
 from estimator_app.__main__ import main
 from estimator_app.config import TrainConfig
 from estimator_app.model.metrics import Metrics
@@ -24,6 +23,7 @@ from estimator_app.model_dir.history import Row
 from estimator_app.model_dir.plots import draw_confusion, draw_curves
 from estimator_app.model_dir.run_files import check_free, read_config, read_finished
 from estimator_app.runtime import files
+from estimator_app.train import run as run_training
 from support.app_fixtures import configured, keras_warns
 from tpu_input import InputConfig
 from tpu_input.command_line import to_json
@@ -54,7 +54,7 @@ def trained(digits_dataset, tmp_path_factory) -> Path:
     try:
         flags = {"network": "own_network:small", "train_steps": 2, "steps_per_eval": 2, "keep_exports": 1}
         config = configured(digits_dataset, trainer="tf_distribute", decay_steps=4, **flags)
-        training.run(digits_dataset, config, f"{folder}/model", f"{folder}/model/export", report=lambda line: None)
+        run_training(digits_dataset, config, f"{folder}/model", f"{folder}/model/export", report=lambda line: None)
     finally:
         sys.path.remove(str(folder))
         sys.modules.pop("own_network", None)

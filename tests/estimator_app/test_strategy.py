@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
 import signal
 import threading
@@ -12,7 +13,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from estimator_app import train as training
 from estimator_app.config import TrainConfig, default_trainer
 from estimator_app.evaluate import evaluate_checkpoint, evaluate_export
 from estimator_app.export import read_origin
@@ -26,6 +26,8 @@ from estimator_app.trainers.registry import find_trainer
 from estimator_app.trainers.tf_distribute import train as strategy_training
 from estimator_app.trainers.tf_distribute.state import make_state
 from support.app_fixtures import OPTIONS, configured, happening, held_out_records, keras_warns
+
+training = importlib.import_module("estimator_app.train")
 
 pytestmark = keras_warns
 HAS_ESTIMATOR = default_trainer() == "tpu_estimator"

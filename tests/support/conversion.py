@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 from collections.abc import Callable
 from pathlib import Path
 
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from beam_pipelines import convert as convert_module
 from beam_pipelines.options import ConvertOptions, Source
+
+convert_module = importlib.import_module("beam_pipelines.convert")
 
 
 def options(source: Path, output: Path, **changes) -> ConvertOptions:

@@ -20,7 +20,7 @@ import_tensorflow(verbose=False)
 
 import tensorflow as tf  # noqa: E402
 
-from estimator_app import train as training  # noqa: E402
+from estimator_app.train import run as run_training  # noqa: E402
 from estimator_app.trainers.interruption import Moved  # noqa: E402
 from estimator_app.trainers.progress import Progress  # noqa: E402
 from support.app_fixtures import configured  # noqa: E402
@@ -93,7 +93,7 @@ def main(dataset: str, model_dir: str) -> None:
         manifest, trainer="tf_distribute", train_steps=6, save_steps=2, steps_per_eval=6, iterations_per_loop=1
     )
     try:
-        training.run(manifest, config, model_dir, f"{model_dir}/export", worker, print, Stop())
+        run_training(manifest, config, model_dir, f"{model_dir}/export", worker, print, Stop())
     except Moved as moved:
         print(f"moved: {moved}")
     finally:
