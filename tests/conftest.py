@@ -8,17 +8,11 @@ from typing import Any
 
 import pytest
 
-from beam_pipelines.convert import convert
 from beam_pipelines.options import ConvertOptions, ImageOptions, Source
 from beam_pipelines.sample_digits import write_sample
 from support.cloud import cloud, cloud_server, proxy  # noqa: F401
-from support.conversion import local
 from support.gs import gs, gs_session  # noqa: F401
-from support.nasty import write_nasty
-from support.signatures import remember_signatures
 from tpu_input.dataset_format.records import Manifest
-
-remember_signatures()
 
 
 @pytest.fixture(scope="session")
@@ -32,6 +26,9 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def digits_dataset(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Manifest:
     """The digits in 9 train and 2 validation shards; not to be changed."""
+    from beam_pipelines.convert import convert
+    from support.conversion import local
+
     output = tmp_path_factory.mktemp("dataset") / "digits"
     splits = (("train", 0.8), ("validation", 0.2))
     manifest, _ = convert(
@@ -43,6 +40,10 @@ def digits_dataset(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Ma
 @pytest.fixture(scope="session")
 def nasty(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The dataset made of nasty.py's files; nothing but report.html is to be changed in it."""
+    from beam_pipelines.convert import convert
+    from support.conversion import local
+    from support.nasty import write_nasty
+
     folder = tmp_path_factory.mktemp("nasty")
     write_nasty(folder / "in")
     images = ImageOptions(min_side=10)
@@ -81,13 +82,3 @@ def finished(digits_dataset: Manifest, tmp_path_factory: pytest.TempPathFactory)
     model_dir = str(tmp_path_factory.mktemp("finished"))
     config = configured(digits_dataset, layout="HWCN", train_steps=60, train_batch_size=64, learning_rate=0.1)
     return run_training(digits_dataset, config, model_dir, f"{model_dir}/export")
-
-
-class Context:
-    """What TPUEstimator hands an input_fn as params["context"], for one of several hosts (PER_HOST_V2)."""
-
-    def __init__(self, host: int, num_hosts: int, replicas_per_host: int = 1) -> None:
-        self._deployment = (f"/task:{host}/device:CPU:0", host, num_hosts, replicas_per_host)
-
-    def current_input_fn_deployment(self) -> tuple[str, int, int, int]:
-        return self._deployment

@@ -179,6 +179,17 @@ def test_processes_that_write_shards_do_not_load_beam():
     assert subprocess.run([sys.executable, "-W", "ignore", "-c", code], cwd=ROOT).returncode == 0
 
 
+def test_the_tests_of_tpu_input_need_no_beam():
+    code = """
+import sys
+sys.modules["apache_beam"] = None
+import pytest
+sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "tests/tpu_input", "-k", "test_records or of_an_input_fn"]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stdout
+
+
 PUBLIC = {
     "beam_pipelines": [
         "ConvertOptions",

@@ -26,7 +26,8 @@ from beam_pipelines.report.summary import print_summary
 from beam_pipelines.sample_digits import write_sample
 from beam_pipelines.storage import local as local_files
 from beam_pipelines.verify import verify
-from support.conversion import files, local, options
+from support.conversion import local, options
+from support.folders import files
 
 convert_module = importlib.import_module("beam_pipelines.convert")
 

@@ -12,8 +12,9 @@ from beam_pipelines import storage
 from beam_pipelines.conversion.output import read_manifest
 from beam_pipelines.convert import convert
 from beam_pipelines.verify import verify
-from support.conversion import after_planning, files, local, options
+from support.conversion import after_planning, local, options
 from support.fault_proxy import every
+from support.folders import files
 from support.pipelines_commands import refused, run
 
 pytestmark = pytest.mark.cloud

@@ -14,7 +14,8 @@ import tensorflow as tf
 
 from beam_pipelines.convert import convert
 from beam_pipelines.verify import verify
-from support.conversion import files, local, options
+from support.conversion import local, options
+from support.folders import files
 from tpu_input.dataset_format import records as record_format
 from tpu_input.dataset_format.index import index_path, read_index
 

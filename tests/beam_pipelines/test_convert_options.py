@@ -20,7 +20,8 @@ from beam_pipelines.conversion.working_folder import WorkingFolder
 from beam_pipelines.convert import build_writing, convert
 from beam_pipelines.options import ImageOptions
 from beam_pipelines.verify import verify
-from support.conversion import files, local, options
+from support.conversion import local, options
+from support.folders import files
 from tpu_input.dataset_format import records as record_format
 
 

@@ -23,7 +23,8 @@ from beam_pipelines.convert import build_writing, convert
 from beam_pipelines.options import ConvertOptions, Source
 from benchmarks.corpus import make_corpus
 from support.cloud import free_port
-from support.conversion import files, local
+from support.conversion import local
+from support.folders import files
 
 pytestmark = [
     pytest.mark.engines,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from support.conversion import files
+from support.folders import files
 
 ROOT = Path(__file__).parents[2]
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from beam_pipelines.convert import convert
-from support.conversion import files, local, options
+from support.conversion import local, options
+from support.folders import files
 
 
 def test_processes_give_the_same_bytes_as_beam(few_digits, tmp_path):

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import io
 import json
+import re
 
 import pytest
+import tensorflow as tf
 from PIL import Image
 
+import beam_pipelines.__main__
 from beam_pipelines.convert import convert
 from beam_pipelines.repair import repair
 from beam_pipelines.verify import verify
-from support.conversion import files, local, options
+from support.conversion import local, options
+from support.folders import files
+from tpu_input import InputConfig, eval_steps, make_eval_input_fn
 
 
 @pytest.mark.parametrize("damage", ["shard", "index", "both"])
@@ -27,6 +32,25 @@ def test_repair_makes_damaged_shards_again_from_their_source(few_digits, tmp_pat
     assert findings.damaged == [shard]
     assert repair(findings, local()) == [shard]
     assert files(tmp_path / "out") == before
+
+
+def test_the_command_that_the_error_of_training_input_names_repairs_the_shard(few_digits, tmp_path, capsys):
+    manifest, _ = convert(options(few_digits, tmp_path / "out"), local())
+    path = tmp_path / "out" / manifest.split("train").shards[0].name
+    data = bytearray(path.read_bytes())
+    data[-100] ^= 0xFF
+    path.write_bytes(data)
+
+    def total() -> float:
+        batches = make_eval_input_fn(manifest, InputConfig(8), "train")({"batch_size": 4})
+        steps = eval_steps(manifest, "train", 4)
+        return sum(float(features["weight"].sum()) for features, _ in batches.take(steps).as_numpy_iterator())
+
+    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+        total()
+    command = re.search(r"python -m beam_pipelines (verify \S+ \S+)", caught.value.message)[1].split()
+    assert beam_pipelines.__main__.main(command) == 0
+    assert total() == manifest.split("train").num_examples
 
 
 def test_repair_from_a_source_that_has_changed_is_refused_and_changes_nothing(few_digits, tmp_path):

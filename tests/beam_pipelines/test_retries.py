@@ -12,7 +12,8 @@ from beam_pipelines.conversion.shard_writing import write_planned
 from beam_pipelines.conversion.working_folder import WorkingFolder
 from beam_pipelines.convert import convert
 from beam_pipelines.verify import verify
-from support.conversion import files, local, options
+from support.conversion import local, options
+from support.folders import files
 
 
 @pytest.fixture

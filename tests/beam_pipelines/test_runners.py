@@ -16,7 +16,8 @@ from apache_beam.pipeline import Pipeline
 from beam_pipelines.conversion.planning import make_plan
 from beam_pipelines.conversion.working_folder import WorkingFolder
 from beam_pipelines.convert import build_writing, convert
-from support.conversion import files, local, options
+from support.conversion import local, options
+from support.folders import files
 from support.terminal import open_terminal, read_all
 
 ROOT = Path(__file__).parents[2]

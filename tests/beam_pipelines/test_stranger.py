@@ -20,7 +20,8 @@ from beam_pipelines.__main__ import main as beam_pipelines_main
 from beam_pipelines.conversion.plan import Plan
 from beam_pipelines.convert import convert
 from estimator_app.__main__ import main as estimator_app_main
-from support.conversion import files, local, options
+from support.conversion import local, options
+from support.folders import files
 from support.nasty import encoded
 from tpu_input import Manifest, RecordSource, manifest_from_shards, read_manifest
 from tpu_input.__main__ import main as tpu_input_main

@@ -7,10 +7,10 @@ import functools
 import pytest
 import tensorflow as tf
 
-from conftest import Context
 from estimator_app.preflight.findings import FAILS, GOOD
 from estimator_app.preflight.input import Feed, check_evaluation, check_training, unaugmented
 from support.app_fixtures import configured
+from support.training_input import Context
 from tpu_input import eval_steps, make_eval_input_fn, make_train_input_fn
 
 HOSTS, CORES, BATCH = 4, 2, 8  # of a core

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +9,9 @@ from pathlib import Path
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from beam_pipelines.options import ConvertOptions, Source
+from support.signatures import remember_signatures
 
+remember_signatures()
 convert_module = importlib.import_module("beam_pipelines.convert")
 
 
@@ -36,12 +37,3 @@ def after_planning(monkeypatch, function: Callable[[], object]) -> None:
 def local() -> PipelineOptions:
     # By its full name, as Beam 2.54 knows no short one; `make test-engines` runs that Beam too.
     return PipelineOptions(["--runner=apache_beam.runners.portability.fn_api_runner.FnApiRunner"])
-
-
-def files(folder: Path) -> dict[str, str]:
-    """Every file below `folder` with the hash of what it holds."""
-    return {
-        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }

@@ -26,3 +26,13 @@ def same(left, right) -> bool:
     return all(
         np.array_equal(a, b) for one, other in zip(left, right, strict=True) for a, b in zip(one, other, strict=True)
     )
+
+
+class Context:
+    """What TPUEstimator hands an input_fn as params["context"], for one of several hosts (PER_HOST_V2)."""
+
+    def __init__(self, host: int, num_hosts: int, replicas_per_host: int = 1) -> None:
+        self._deployment = (f"/task:{host}/device:CPU:0", host, num_hosts, replicas_per_host)
+
+    def current_input_fn_deployment(self) -> tuple[str, int, int, int]:
+        return self._deployment

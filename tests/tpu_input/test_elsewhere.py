@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 import tpu_input
-from support.conversion import files
+from support.folders import files
 from tpu_input import InputConfig, RecordSource, __main__, read_manifest
 from tpu_input.dataset_format import records as record_format
 from tpu_input.pipeline.images import decode_for_evaluation

@@ -8,10 +8,8 @@ from collections import Counter
 import pytest
 import tensorflow as tf
 
-from beam_pipelines.convert import convert
-from beam_pipelines.options import ConvertOptions, Source
-from conftest import Context
-from support.conversion import local
+from support.dataset_writer import write_dataset
+from support.training_input import Context
 from tpu_input import InputConfig, Manifest, RecordSpec, eval_steps, evaluate, make_eval_input_fn, manifest_from_shards
 
 CONFIG = InputConfig(image_size=8, eval_crop=1.0)
@@ -101,10 +99,7 @@ def test_padding_is_never_decoded(digits_dataset, monkeypatch):
 
 @pytest.mark.long
 def test_fewer_examples_than_hosts_or_than_a_batch_are_seen_once(few_digits, tmp_path):
-    options = ConvertOptions(
-        (Source(str(few_digits)),), str(tmp_path / "out"), splits=(("train", 0.9), ("validation", 0.1))
-    )
-    manifest, _ = convert(options, local())
+    manifest = write_dataset(few_digits, tmp_path / "out", {"train": (0.9, 1), "validation": (0.1, 1)})
     total = manifest.split("validation").num_examples
     assert 0 < total < 8
     assert sum(run(manifest, 8, 64)[0].values()) == total

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from conftest import Context
+from support.training_input import Context
 from tpu_input.dataset_format.records import Manifest, Shard, Split
 from tpu_input.evaluate import eval_steps
 from tpu_input.pipeline.hosts import Host

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from conftest import Context
-from support.training_input import AUGMENTED, WHOLE, batches, images, same
+from support.training_input import AUGMENTED, WHOLE, Context, batches, images, same
 from tpu_input import InputConfig, make_train_input_fn
 from tpu_input.pipeline.hosts import Host
 

@@ -129,9 +129,10 @@ def unread(manifest: Manifest) -> str:
     """Returns the message about the first record of a shard that cannot be read, with what a user can do about it."""
     repair = f"repair the shard with: python -m beam_pipelines verify --repair {manifest.path}"
     others = "copy the shard again"  # TFRecords that another program wrote have no fingerprint
+    # The command is not at the end, where TensorFlow adds a bracket, so that it can be copied.
     return (
-        "cannot be read: the shard is truncated or damaged there, or has fewer records than the manifest states; "
-        f"{repair if manifest.fingerprint else others}"
+        f"cannot be read; {repair if manifest.fingerprint else others} "
+        "(the shard is truncated or damaged there, or has fewer records than the manifest states)"
     )
 
 
