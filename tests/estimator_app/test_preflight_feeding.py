@@ -40,11 +40,10 @@ def test_the_cores_that_feed_it_are_counted_a_vm():
     assert bound.seen == "at most 10.0 steps/s, limited by arithmetic: 9,400 images/s"
     assert str(feeding) == (
         "✓ the TPU needs 9,400 images/s from 1 TPU VM: that takes 8 cores at this machine's 1,210 images/s per core, "
-        "and a VM has 112 vCPUs; "
-        "one thread reads and batches up to 60,000 images/s on this machine"
+        "and a VM has 112 vCPUs; one thread reads and batches up to 60,000 images/s on this machine"
     )
     feeding = fed(9400, "v5e:4x4")
-    assert "needs 2,350 images/s on each of 4 TPU VMs: 2 cores" in str(feeding)
+    assert "needs 2,350 images/s from each of 4 TPU VMs: that takes 2 cores" in str(feeding)
     assert feeding.verdict == GOOD
 
 
@@ -79,7 +78,7 @@ def test_what_one_thread_cannot_read_is_not_enough_however_many_cores_decode():
     assert feeding.verdict == COSTS
     assert (
         "39 cores at this machine's 1,210 images/s per core can decode that, but reading and batching run in one "
-        "thread, at most 45,000" in (str(feeding))
+        "thread, at most 45,000" in str(feeding)
     )
     assert "run the input on other machines (--service)" in feeding.advice
     assert fed(46_000, one_thread=47_000).verdict == GOOD
