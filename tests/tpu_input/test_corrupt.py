@@ -104,8 +104,9 @@ def test_what_a_damaged_shard_s_error_says_to_do_mends_it(dataset_copy, capsys):
     damage(dataset_copy, 10, 100)
     with pytest.raises(tf.errors.InvalidArgumentError) as caught:
         epoch(dataset_copy, make_eval_input_fn)
-    command = re.search(r"python -m beam_pipelines (verify \S+ \S+)", caught.value.message)[1].split()
-    assert beam_pipelines.__main__.main(command) == 0
+    command = re.search(r"python -m beam_pipelines (verify \S+ \S+)", caught.value.message)
+    assert command
+    assert beam_pipelines.__main__.main(command[1].split()) == 0
     weight, _ = epoch(dataset_copy, make_eval_input_fn)
     assert weight == read_manifest(dataset_copy).split("train").num_examples // 24 * 24
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 import tensorflow as tf
@@ -28,8 +29,8 @@ def dispatcher():
 
 
 def configured(dispatcher, request, **options):
-    options = {"augment": marked, "parallel_shards": 2, "shuffle_records": 64} | options
-    return InputConfig(8, deterministic=False, service=dispatcher, service_job=request.node.name, **options)
+    given: dict[str, Any] = {"augment": marked, "parallel_shards": 2, "shuffle_records": 64} | options
+    return InputConfig(8, deterministic=False, service=dispatcher, service_job=request.node.name, **given)
 
 
 def taken(manifest, config, host, num_batches, start_step=0):
