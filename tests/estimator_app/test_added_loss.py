@@ -15,7 +15,7 @@ KINDS = ["estimator", "strategy"] if default_loop() == "estimator" else ["strate
 layers = tf.keras.layers
 
 
-class Adding(layers.Layer):
+class Adding(tf.keras.layers.Layer):
     def call(self, inputs):
         self.add_loss(5 * tf.ones([]))
         return inputs

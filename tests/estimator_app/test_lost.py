@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from estimator_app import commands
 from estimator_app import train as training
 from estimator_app.__main__ import main
 from estimator_app.config import LOOPS, default_loop
 from estimator_app.model_dir.lock import LOCK_NAME
 from estimator_app.runtime.tensorflow_startup import one_line
+from estimator_app.runtime.tpu import Tpu
 from estimator_app.trainers.interruption import Moved
 from estimator_app.trainers.progress import Progress
 from support.app_fixtures import configured, keras_warns
@@ -62,19 +62,21 @@ def assert_same_weights(model_dir, other) -> None:
 @pytest.mark.long
 def test_a_lost_tpu_is_left_and_found_again_at_the_checkpoint(by, digits_dataset, straight, tmp_path, monkeypatch):
     """On this machine's processor: what is lost is a session, and what a Tpu connects to is nothing."""
-    took, lost, waited = Progress.took, [5, 5], []
+    took, lost, waited = Progress.took, [5, 5], list[float | None]()
 
     def lose(self, *args):
         took(self, *args)
         if lost and self.step == lost[0]:
             raise tf.errors.UnavailableError(None, None, f"lost at step {lost.pop()}")
 
-    class Nothing:
+    class Nothing(Tpu):
         def connect(self) -> None:
             return None
 
     class Stop(threading.Event):
-        wait = staticmethod(waited.append)
+        def wait(self, timeout: float | None = None) -> bool:
+            waited.append(timeout)
+            return False
 
     monkeypatch.setattr(Progress, "took", lose)
     config = configured(digits_dataset, loop=by, **OPTIONS)
@@ -119,7 +121,7 @@ def test_a_tpu_at_another_address_is_gone_on_with_by_the_same_command(digits_dat
 
     executed: list[list[str]] = []
     monkeypatch.setattr(training, "run", moved)
-    monkeypatch.setattr(commands.os, "execv", lambda path, command: executed.append(command))
+    monkeypatch.setattr(os, "execv", lambda path, command: executed.append(command))
     command = ["train", f"--dataset={digits_dataset.path}", f"--model_dir={tmp_path}/model"]
     assert main(command) == 0
     assert executed == [[sys.executable, "-m", "estimator_app", *command]]

@@ -97,6 +97,7 @@ def test_a_command_of_estimator_app_ends_with_the_signals_code(
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_dispatcher_ends_with_the_signals_code(number, code):
     dispatcher = started("tpu_input", "dispatcher", "--port=0")
+    assert dispatcher.stdout
     assert dispatcher.stdout.readline().startswith("dispatcher: grpc://")
     dispatcher.send_signal(number)
     dispatcher.communicate()
@@ -106,6 +107,7 @@ def test_a_dispatcher_ends_with_the_signals_code(number, code):
 def test_a_worker_that_waits_for_its_dispatcher_can_be_ended():
     number = signal.SIGTERM
     worker = started("tpu_input", "worker", "--dispatcher=grpc://localhost:1", "--host=localhost")
+    assert worker.stdout
     assert worker.stdout.readline().startswith("worker: waiting for ")
     worker.send_signal(number)
     worker.communicate()

@@ -71,6 +71,8 @@ def test_a_run_that_is_stopped_in_every_way_ends_with_the_same_weights(digits_da
 def test_a_training_whose_output_nobody_reads_any_more_is_no_success(digits_dataset, tmp_path):
     whole = [sys.executable, "-m", "estimator_app", *command(digits_dataset, tmp_path)]
     with subprocess.Popen(whole, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as training:
+        assert training.stdout
+        assert training.stderr
         assert training.stdout.readline().startswith("training cnn at step 0/20")
         training.stdout.close()
         line = training.stderr.read().splitlines()[-1]
