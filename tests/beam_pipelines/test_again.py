@@ -27,6 +27,7 @@ from beam_pipelines.sample_digits import write_sample
 from beam_pipelines.storage import local as local_files
 from beam_pipelines.verify import verify
 from support.conversion import files, local, options
+from tpu_input.dataset_format.index import write_index
 
 ROOT = str(Path(__file__).parents[2])
 IN_ORDER = (("train", 0.5), ("validation", 0.5))
@@ -53,7 +54,7 @@ def test_splits_in_another_order_are_another_dataset(few_digits, tmp_path, monke
 def test_an_overwriting_that_was_killed_goes_on(few_digits, tmp_path, monkeypatch):
     convert(options(few_digits, tmp_path / "out"), local())
     changed = options(few_digits, tmp_path / "out", shard_bytes=20_000, seed=3, overwrite=True)
-    delete, shards = storage.delete, []
+    delete, shards = storage.delete, list[str]()
 
     def delete_some(paths):
         shards.extend(path for path in paths if path.endswith(".tfrecord"))
@@ -200,7 +201,9 @@ def test_the_command_of_an_unfinished_conversion_is_shown_and_goes_on(few_digits
     assert "its --resize_shorter is 16, not 0" in shown
     assert "its --num_shards is not given, not train=2" in shown
     assert "--min_side" not in shown
-    words = shlex.split(re.search(r"go on with it by: (python .*?), choose another output", shown)[1])
+    found = re.search(r"go on with it by: (python .*?), choose another output", shown)
+    assert found
+    words = shlex.split(found[1])
     assert words == ["python", "-m", "beam_pipelines", *command, "--max_rejected=0%"]
     assert main([*words[3:-1], "--max_rejected=10%"]) == 0
 
@@ -270,7 +273,7 @@ def test_a_conversion_whose_output_is_removed_meanwhile_goes_on(few_digits, tmp_
     opts = options(few_digits, tmp_path / "new", shard_bytes=10_000)
     convert(opts, local())
     command = ["convert", f"--input={few_digits}", f"--output={tmp_path}/out", "--shard_size=10KB"]
-    written, write_index = [], shard_writing.write_index
+    written = []
 
     def remove_before_the_second(file, rows):
         written.append(rows)

@@ -102,6 +102,7 @@ def test_a_list_in_a_bucket_of_images_in_buckets_is_converted_as_one_on_disk(cap
         assert run(capsys, "convert", f"--input={folder}/list.{ending}", *flags)[0] == 0
     assert shards(cloud.files(f"{bucket}/out")) == shards(files(images.parent / "out"))
     manifest = read_manifest(f"{bucket}/out")
+    assert manifest
     assert (manifest.num_inputs, manifest.num_rejected) == (37, {"not_an_image": 1})
     assert {name: split.num_examples for name, split in manifest.splits.items()} == {"train": 28, "validation": 8}
 
@@ -159,7 +160,9 @@ def test_what_is_not_the_datasets_own_is_refused_and_never_deleted(capsys, cloud
     storage.delete([f"{bucket}/out/thesis.txt"])
     assert "holds another dataset: its --seed is 0, not 1" in refused(capsys, *command, "--seed=1")
     assert run(capsys, *command, "--seed=1", "--overwrite")[0] == 0
-    assert read_manifest(f"{bucket}/out").options["seed"] == 1
+    manifest = read_manifest(f"{bucket}/out")
+    assert manifest
+    assert manifest.options["seed"] == 1
     assert verify(f"{bucket}/out").problems == []
     assert cloud.get(f"{bucket}/output/thesis.txt") == b"mine"
 
@@ -203,7 +206,9 @@ def test_a_store_that_stays_away_ends_the_conversion_rejects_nothing_and_the_nex
     assert said.endswith("the same command goes on from here\n")
     proxy.calm()
     assert run(capsys, *command, "--max_rejected=100%")[0] == 0
-    assert read_manifest(str(tmp_path / "out")).num_rejected == {"not_an_image": 1}
+    manifest = read_manifest(str(tmp_path / "out"))
+    assert manifest
+    assert manifest.num_rejected == {"not_an_image": 1}
 
 
 class Interrupted(Exception):

@@ -78,7 +78,12 @@ def test_a_read_that_fails_is_tried_again(few_digits, monkeypatch):
     with pytest.raises(OSError, match="Input/output error"):
         path.read_bytes()
     slept = []
-    monkeypatch.setattr(storage.time, "sleep", lambda seconds: (slept.append(seconds), mend()))
+
+    def sleep(seconds):
+        slept.append(seconds)
+        mend()
+
+    monkeypatch.setattr("beam_pipelines.storage.time.sleep", sleep)
     assert list(read_rows([row := Row("a", str(path), num_bytes=len(data))])) == [(row, data)]
     assert len(slept) == 1
 
