@@ -8,7 +8,6 @@ import signal
 import sys
 import threading
 import warnings
-from typing import Any
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C during the imports (about 1 s) ends without a traceback
@@ -32,7 +31,7 @@ from beam_pipelines.sample_digits import write_sample  # noqa: E402
 from beam_pipelines.sources.read_ahead import num_cores  # noqa: E402
 from beam_pipelines.verify import verify  # noqa: E402
 from tpu_input.command_line import Parser, Unread, exit_code, print_error, print_line, sigterm_raises, unread  # noqa: E402
-from tpu_input.command_line.jpeg2tpu import add_command  # noqa: E402
+from tpu_input.command_line.jpeg2tpu import AddFlag, add_command  # noqa: E402
 from tpu_input.dataset_format.decode_limits import MAX_PIXELS  # noqa: E402
 from tpu_input.dataset_format.orientation import COLOR_PROFILES  # noqa: E402
 from tpu_input.dataset_format.records import MANIFEST_NAME  # noqa: E402
@@ -107,7 +106,7 @@ def _add_convert_flags(command: Parser) -> None:
     command.add_argument("--dry_run", action="store_true", help=_HELP["dry_run"])
 
 
-def _input_flags(flag: Any) -> None:
+def _input_flags(flag: AddFlag) -> None:
     source, percent = flag_values.source, flag_values.percent
     flag("--input", required=True, action="append", type=source, metavar="[SPLIT=]PATH", help=_HELP["input"])
     flag("--label_list", default=[], action="append", metavar="[SPLIT=]FILE", help=_HELP["label_list"])
@@ -116,7 +115,7 @@ def _input_flags(flag: Any) -> None:
     flag("--max_rejected", default=0.01, type=percent, metavar="N%", help=_HELP["max_rejected"])
 
 
-def _image_flags(flag: Any) -> None:
+def _image_flags(flag: AddFlag) -> None:
     flag("--resize_shorter", default=0, type=int, metavar="PIXELS", help=_HELP["resize_shorter"])
     flag(
         "--quality",
@@ -131,7 +130,7 @@ def _image_flags(flag: Any) -> None:
     flag("--color_profiles", default="convert", choices=COLOR_PROFILES, help=_HELP["color_profiles"])
 
 
-def _dataset_flags(flag: Any) -> None:
+def _dataset_flags(flag: AddFlag) -> None:
     flag(
         "--output",
         required=True,

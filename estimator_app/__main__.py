@@ -12,14 +12,13 @@ import argparse
 import contextlib
 import os
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from estimator_app import commands
 from estimator_app.commands import warn
 from estimator_app.runtime.tensorflow_startup import import_tensorflow, one_line, user_error_types
 from tpu_input.command_line import Parser, exit_code, sigterm_raises, unread
-from tpu_input.command_line.jpeg2tpu import add_command
+from tpu_input.command_line.jpeg2tpu import AddFlag, add_command
 from tpu_input.config import InputConfig
 
 EXAMPLES = {
@@ -36,7 +35,7 @@ def make_parser() -> Parser:
     parser = Parser(prog="python -m estimator_app", description="Trains and serves an image classifier.")
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=Parser)
 
-    def add(run: Any, *groups: Any) -> None:
+    def add(run: Callable[[argparse.Namespace], int], *groups: Callable[[AddFlag], None]) -> None:
         command = add_command(subparsers, run.__name__, EXAMPLES[run.__name__])
         command.set_defaults(command=run)
         for group in groups:
@@ -51,12 +50,12 @@ def make_parser() -> Parser:
     return parser
 
 
-def _model_dir_flags(flag: Any) -> None:
+def _model_dir_flags(flag: AddFlag) -> None:
     flag("--model_dir", type=_folder, required=True, help="folder or gs:// URI for checkpoints, config and metrics")
     flag("--export_dir", type=_folder, help="folder or gs:// URI for SavedModels (default: MODEL_DIR/export)")
 
 
-def _preflight_flags(flag: Any) -> None:
+def _preflight_flags(flag: AddFlag) -> None:
     flag("--topology", required=True, help="TPU generation and slice shape in chips: v2:2x2, v5e:4x4, v4:2x2x1, …")
     flag("--model_dir", type=_folder, help="model_dir of the run to resume (default: a new run)")
     flag("--compiler", metavar="PYTHON", help=_COMPILER)
@@ -70,7 +69,7 @@ _LARGEST_BATCH = (
 _COMPILER = "Python of the environment with libtpu (default: made by `make preflight`, .venv-preflight/bin/python)"
 
 
-def _train_flags(flag: Any) -> None:
+def _train_flags(flag: AddFlag) -> None:
     flag("--dataset", type=_folder, required=True, help="folder or gs:// URI of shards with their manifest.json")
     flag("--loop", help=_LOOP)
     flag("--network", default="cnn", help=_NETWORK)
@@ -116,7 +115,7 @@ def _train_flags(flag: Any) -> None:
     flag("--service", metavar="grpc://ADDRESS:PORT", help=_SERVICE)
 
 
-def _training_flags(flag: Any) -> None:
+def _training_flags(flag: AddFlag) -> None:
     flag(
         "--optimizer",
         default="momentum",
@@ -181,7 +180,7 @@ _CROP_AREA = (
 _CROP_AREA += " smaller than 224 pixels the smallest crop has as many pixels as 0.08 of 224 x 224 has, at most 0.6)"
 
 
-def _evaluate_flags(flag: Any) -> None:
+def _evaluate_flags(flag: AddFlag) -> None:
     flag("--model_dir", type=_folder, help="folder or gs:// URI of the training run")
     flag(
         "--export_dir",
@@ -195,14 +194,14 @@ def _evaluate_flags(flag: Any) -> None:
     _checkpoint_flags(flag)
 
 
-def _export_flags(flag: Any) -> None:
+def _export_flags(flag: AddFlag) -> None:
     flag("--model_dir", type=_folder, required=True, help="folder or gs:// URI of the training run")
     flag("--export_dir", type=_folder, help="folder or gs:// URI for SavedModels (default: MODEL_DIR/export)")
     flag("--export_to_tpu", action="store_true", help="add a graph for serving on a TPU, tagged serve and tpu")
     _checkpoint_flags(flag)
 
 
-def _checkpoint_flags(flag: Any) -> None:
+def _checkpoint_flags(flag: AddFlag) -> None:
     flag("--step", type=int, help="step of the checkpoint in MODEL_DIR (default: the last)")
     flag(
         "--checkpoint", type=_folder, help="path of any checkpoint of the same network, e.g. OTHER_DIR/model.ckpt-5000"
@@ -215,7 +214,7 @@ _OWN_NETWORK = (
 )
 
 
-def _predict_flags(flag: Any) -> None:
+def _predict_flags(flag: AddFlag) -> None:
     flag("--export_dir", type=_folder, required=True, help=_PREDICT_EXPORT_DIR)
     flag("--batch_size", type=int, default=32, help="images per batch (default: %(default)s)")
     flag("--top", type=int, default=1, help="number of most likely classes to print per image (default: %(default)s)")
@@ -230,7 +229,7 @@ def _predict_flags(flag: Any) -> None:
 _PREDICT_EXPORT_DIR = "SavedModel, or a folder of them, or a model_dir: the newest is taken"
 
 
-def _tpu_flags(flag: Any) -> None:
+def _tpu_flags(flag: AddFlag) -> None:
     flag("--use_tpu", action="store_true", help="run on a Cloud TPU; dataset and model_dir must be gs:// URIs")
     flag("--tpu", help="name or grpc:// address of the TPU (default: the environment's)")
     flag("--tpu_zone", help="zone of the TPU (default: this machine's)")

@@ -327,7 +327,7 @@ def _typed(kind: type[Any], fields: Mapping[str, Any]) -> Any:
     return kind(**fields)
 
 
-def _is(value: Any, declared: Any) -> bool:
+def _is(value: object, declared: Any) -> bool:
     """Returns whether a value has the declared type; covers the types that TrainConfig and InputConfig use."""
     origin, of = get_origin(declared), get_args(declared)
     if origin is tuple:

@@ -13,9 +13,10 @@ import operator
 import os
 import uuid
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, SupportsIndex
+from typing import SupportsIndex
 
 import numpy as np
+import numpy.typing as npt
 
 from tpu_input.dataset_format.records import MAX_INDEX_BYTES, Manifest, Record, Shard, decode, read_frames
 from tpu_input.pipeline.byte_ranges import check_file, read_bytes
@@ -23,7 +24,7 @@ from tpu_input.pipeline.byte_ranges import check_file, read_bytes
 _IN_FLIGHT = 32  # index files that are read at the same time, because an object store takes 30 ms for each
 
 
-def read_positions(manifest: Manifest, shard: Shard) -> np.ndarray[Any, Any]:
+def read_positions(manifest: Manifest, shard: Shard) -> npt.NDArray[np.int64]:
     """Returns [records, 2] int64: the offset, and the length with framing, of each record of a shard, in bytes.
 
     Raises:

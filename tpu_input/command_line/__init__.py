@@ -44,7 +44,7 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
-def to_json(value: Any) -> str:
+def to_json(value: object) -> str:
     """Returns one line of JSON with unprintable characters escaped and all others, also non-ASCII ones, as they are."""
     line = json.dumps(value, ensure_ascii=False)
     return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in line)

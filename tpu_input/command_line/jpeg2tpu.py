@@ -9,8 +9,8 @@ import argparse
 import importlib
 import importlib.metadata
 import sys
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from tpu_input.command_line import EXIT_CODES, INTERRUPTED, Parser, Unread, print_error, print_line, suggestion, unread
 
@@ -46,7 +46,10 @@ COMMANDS = {
 }
 
 
-def add_command(commands: Any, name: str, example: str = "", epilog: str = "") -> Parser:
+AddFlag = Callable[..., argparse.Action]  # Parser.add_argument
+
+
+def add_command(commands: argparse._SubParsersAction[Parser], name: str, example: str = "", epilog: str = "") -> Parser:
     """Adds a command to the subparsers of its package's parser, and returns the command's parser.
 
     Args:
@@ -56,7 +59,7 @@ def add_command(commands: Any, name: str, example: str = "", epilog: str = "") -
       epilog: Text at the end of the help, instead of an example.
     """
     package, summary = COMMANDS[name]
-    command: Parser = commands.add_parser(
+    command = commands.add_parser(
         name,
         help=summary,
         description=f"{summary[0].upper()}{summary[1:]}.",
