@@ -9,7 +9,6 @@ import signal
 import sys
 import threading
 import warnings
-from typing import Any
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C during the imports (about 1 s) ends without a traceback
@@ -33,7 +32,7 @@ from beam_pipelines.sources.read_ahead import num_cores  # noqa: E402
 from beam_pipelines.verify import verify  # noqa: E402
 from tpu_input.command_line import Parser, Unread, exit_code, print_error, print_line, sigterm_raises, unread  # noqa: E402
 from tpu_input.command_line.dataclass_options import Flag, add_flags  # noqa: E402
-from tpu_input.command_line.jpeg2tpu import add_command  # noqa: E402
+from tpu_input.command_line.jpeg2tpu import AddFlag, add_command  # noqa: E402
 from tpu_input.dataset_format.records import MANIFEST_NAME  # noqa: E402
 
 
@@ -59,10 +58,10 @@ def main(argv: list[str] | None = None) -> int:
     except Unread:
         return unread()
     except OSError as error:
-        print_error(f"{error}; what is written stays, the same command goes on from here")
+        print_error(f"{error}; written files are kept; rerun the same command to resume")
         return 2
     except KeyboardInterrupt as interrupt:
-        print("interrupted; the same command goes on from here", file=sys.stderr)
+        print("interrupted; rerun the same command to resume", file=sys.stderr)
         return exit_code(interrupt)
     except Exception as error:
         if not type(error).__module__.startswith("google."):
@@ -104,7 +103,7 @@ def _add_convert_flags(command: Parser) -> None:
     command.add_argument("--dry_run", action="store_true", help=_HELP["dry_run"])
 
 
-def _input_flags(flag: Any) -> None:
+def _input_flags(flag: AddFlag) -> None:
     flag(
         "--input", required=True, action="append", type=flag_values.source, metavar="[SPLIT=]PATH", help=_HELP["input"]
     )
@@ -118,7 +117,7 @@ def _input_flags(flag: Any) -> None:
     )
 
 
-def _dataset_flags(flag: Any) -> None:
+def _dataset_flags(flag: AddFlag) -> None:
     add_flags(
         flag,
         ConvertOptions,
@@ -215,7 +214,9 @@ def _as_written(argv: list[str]) -> list[str]:
 
 def _dry_run(options: ConvertOptions, beam_options: PipelineOptions) -> int:
     if launch_checks.name_of(beam_options) != "dataflow":
-        raise ValueError("--dry_run is for --runner=DataflowRunner; a conversion of a few images tries the others")
+        raise ValueError(
+            "--dry_run is only available with --runner=DataflowRunner; to test another runner, convert a few images"
+        )
     for line in dry_run(options, beam_options):
         print_line(line)
     return 0
@@ -228,16 +229,16 @@ def _verify(flags: argparse.Namespace, _: list[str]) -> int:
         print_line(problem)
     if flags.repair and findings.damaged:
         sources = ", ".join(repr(source["path"]) for source in findings.manifest.sources)
-        print_line(f"{path}: reading again {sources}")
+        print_line(f"{path}: re-reading {sources}")
         repaired = repair(findings)
-        print_line(f"{path}: made again from their source: {', '.join(repaired)}")
+        print_line(f"{path}: re-created from the sources: {', '.join(repaired)}")
         findings = verify(path, decode_images=not flags.quick)
     if findings.problems:
-        print_line(f"{path}: {len(findings.problems)} problems" + (" left" if flags.repair else ""))
+        print_line(f"{path}: {len(findings.problems)} problems" + (" remain" if flags.repair else ""))
         return 1
     print_summary(findings.manifest)
-    read = "every record read" + ("" if flags.quick else ", every image decoded")
-    print_line(f"{path}: all as the manifest says; {read}")
+    read = "every record was read" + ("" if flags.quick else ", every image was decoded")
+    print_line(f"{path}: no problems found; {read}")
     return 0
 
 
@@ -249,7 +250,7 @@ def _report(flags: argparse.Namespace, _: list[str]) -> int:
 def _beam_options(runner: str | None, beam_flags: list[str]) -> PipelineOptions:
     if any("multi_processing" in flag for flag in beam_flags):
         raise ValueError(
-            "Beam's local runner hangs for ever when one of its worker processes dies; leave out multi_processing: "
+            "Beam's local runner hangs forever if one of its worker processes dies; leave out multi_processing: "
             "without --runner, a conversion uses processes of its own on all cores"
         )
     return execution.options_of(runner, beam_flags)

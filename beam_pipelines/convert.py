@@ -390,7 +390,7 @@ def _flags(shaping: dict[str, Any]) -> Iterator[tuple[str, str]]:
             yield "--shard_size" if name == "shard_bytes" else f"--{name}", f"{value}"
 
 
-def _percent(share: Any) -> str:
+def _percent(share: object) -> str:
     """Returns a share as on a command line, e.g. "90%"; for a value from a file that is no number, the value."""
     return f"{100 * share:g}%" if isinstance(share, (int, float)) else json_fields.shown(share)
 

@@ -17,7 +17,7 @@ def num_bytes(text: str) -> int:
     """Returns the number of bytes in a text such as "500KB", "100MB" or "1GB"."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]?I?B?)", text.strip().upper())
     if not match or match[2] not in _UNITS:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size; write 500KB, 100MB or 1GB")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size; write 500KB, 100MB or 1GB")
     return int(float(match[1]) * _UNITS[match[2]])
 
 
@@ -25,7 +25,7 @@ def percent(text: str) -> float:
     """Returns a percentage such as "1%" as a share, 0.01."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*%", text.strip())
     if not match:
-        raise argparse.ArgumentTypeError(f"{text!r} is no percentage; write 1% or 0.5%")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a percentage; write 1% or 0.5%")
     return float(match[1]) / 100
 
 
@@ -33,7 +33,7 @@ def splits(text: str) -> tuple[tuple[str, float], ...]:
     """Returns (split, share) pairs from a text such as "train=90%,validation=10%"."""
     parts = [re.fullmatch(r"(\w+)=(.*%)", part.strip()) for part in text.split(",")]
     if not all(parts):
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of splits; write train=90%,validation=10%")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of splits; write train=90%,validation=10%")
     return tuple((part[1], percent(part[2])) for part in parts if part)
 
 
@@ -41,7 +41,7 @@ def counts(text: str) -> tuple[tuple[str, int], ...]:
     """Returns (split, number) pairs from a text such as "train=1024,validation=128"."""
     parts = [re.fullmatch(r"(\w+)=(\d+)", part.strip()) for part in text.split(",")]
     if not all(parts):
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of counts; write train=1024,validation=128")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of counts; write train=1024,validation=128")
     return tuple((part[1], int(part[2])) for part in parts if part)
 
 

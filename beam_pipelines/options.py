@@ -139,24 +139,24 @@ class ConvertOptions:
         if len(set(self.labels)) < len(self.labels) or "" in self.labels:
             raise ValueError("labels must name each class once, without empty names")
         if len(self.labels) == 1:
-            raise ValueError(f"labels names one class, {self.labels[0]!r}; a classifier needs at least 2")
+            raise ValueError(f"labels has only one class, {self.labels[0]!r}; a classifier needs at least 2")
         if not 0 <= self.max_rejected <= 1:
             raise ValueError(f"max_rejected must be 0 % to 100 %, got {100 * self.max_rejected:.6g} %")
 
     def _check_sources(self) -> None:
         names = [source.split for source in self.sources]
         if not names:
-            raise ValueError("there must be an input")
+            raise ValueError("at least one input is required")
         if len(names) > 1 and ("" in names or len(set(names)) < len(names)):
-            raise ValueError(f"several inputs need a split each, --input=SPLIT=PATH; got {names!r}")
+            raise ValueError(f"each of several inputs must have its own split, --input=SPLIT=PATH, got {names!r}")
         for name in filter(None, names):
             if not valid_split(name):
-                raise ValueError(f"a split's name is 1 to 64 letters, digits and _, got {name!r}")
+                raise ValueError(f"a split name must be 1 to 64 letters, digits or _, got {name!r}")
 
     def _check_splits(self) -> None:
         for name, share in self.splits:
             if not valid_split(name):
-                raise ValueError(f"a split's name is 1 to 64 letters, digits and _, got {name!r}")
+                raise ValueError(f"a split name must be 1 to 64 letters, digits or _, got {name!r}")
             if not 0 < share <= 1:
                 raise ValueError(f"split {name!r} must have a share above 0 % and at most 100 %, got {share:.6g}")
         names = [name for name, _ in self.splits]

@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 # About 100 MB of LARGE or SMALL photographs; a benchmark of few of them makes several shards all the same.
 SHARD_BYTES = int(os.environ.get("SHARD_BYTES", 100_000_000))
@@ -79,7 +81,7 @@ def reference(folder: str, output: str) -> None:
 
         feature = {"image/height": integer(height), "image/width": integer(width), "image/encoded": text(data)}
         feature |= {"image/class/label": integer(int(label) + 1), "image/filename": text(path.encode())}
-        return tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString()
+        return bytes(tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString())
 
     paths = sorted(Path(folder).rglob("*.jpg"))
     num_shards = -(-sum(path.stat().st_size for path in paths) // SHARD_BYTES)
@@ -106,7 +108,7 @@ def slow_convert(folder: str, output: str) -> None:
     convert(folder, output, "--runner=FnApiRunner")
 
 
-def slow_storage():
+def slow_storage() -> ModuleType:
     """Makes opening a file take 50 ms."""
     import time
 
@@ -115,7 +117,7 @@ def slow_storage():
 
     opened = local_files.open_file
 
-    def slow(path: str):
+    def slow(path: str) -> Any:
         time.sleep(0.05)
         return opened(path)
 

@@ -31,8 +31,7 @@ def tfds(folder: str, output: str) -> None:
     https://www.tensorflow.org/datasets/add_dataset; tfds.ImageFolder itself reads the files and writes nothing.
     """
     import tensorflow_datasets
-
-    core = tensorflow_datasets.core
+    from tensorflow_datasets import core
 
     class Photographs(core.GeneratorBasedBuilder):
         VERSION = core.Version("1.0.0")

@@ -70,7 +70,7 @@ class Whole:
 
 def run_whole(way: Way, corpus: Path, output: Path, count: int) -> Whole:
     shutil.rmtree(output, ignore_errors=True)
-    done = measure.check(way.run(corpus, output, **SHARD_BYTES), way.command(corpus, output))
+    done = measure.check(way.run(corpus, output, None, **SHARD_BYTES), way.command(corpus, output))
     if num_records(way, output) != count:
         raise RuntimeError(f"{way.name} wrote {num_records(way, output)} records of {count} images")
     return Whole(hashes_of(output), order_of(output), bytes_of(output), done.seconds)
@@ -89,7 +89,7 @@ def run_killed(way: Way, corpus: Path, output: Path, whole: Whole) -> str:
     ended = way.run(corpus, output, kill_when=lambda: bytes_of(output) > whole.num_bytes / 2, **SHARD_BYTES)
     if ended.exit_code == 0:
         return "ended before it could be killed"
-    again = way.run(corpus, output, **SHARD_BYTES)
+    again = way.run(corpus, output, None, **SHARD_BYTES)
     if again.exit_code:
         return f"refuses: {last_words(again, output)}"
     found = hashes_of(output)
@@ -102,7 +102,7 @@ def run_killed(way: Way, corpus: Path, output: Path, whole: Whole) -> str:
 def run_damaged(way: Way, folder: Path, output: Path, good: int) -> str:
     """Returns what becomes of two files that are no images among others."""
     shutil.rmtree(output, ignore_errors=True)
-    done = way.run(folder, output, **SHARD_BYTES)
+    done = way.run(folder, output, None, **SHARD_BYTES)
     if done.exit_code:
         return f"ends: {last_words(done, output)}"
     written = num_records(way, output)
@@ -151,7 +151,7 @@ def _records_of(path: Path) -> int:
         with tarfile.open(path) as shard:
             return sum(name.endswith(".jpg") for name in shard.getnames())
     if path.suffix == ".json":  # of MDS, or of litData
-        index = json.loads(path.read_text())
+        index: dict[str, list[dict[str, int]]] = json.loads(path.read_text())
         return sum(of["samples"] for of in index.get("shards", [])) + sum(
             of["chunk_size"] for of in index.get("chunks", [])
         )

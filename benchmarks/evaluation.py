@@ -112,7 +112,7 @@ def main() -> None:
     flags = parser.parse_args()
     print(measure.in_words(measure.machine()), "\n")
     data = make_data(flags.folder, flags.images)
-    ways = [(name, way, sys.executable) for name, way in OURS]
+    ways: list[tuple[str, str, Path | str]] = [(name, way, sys.executable) for name, way in OURS]
     ways += [(name, way, PEERS) for name, way in OTHER if PEERS.exists()]
     rows = []
     for name, way, python in ways:

@@ -10,8 +10,10 @@ import json
 import os
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 import tpu_input
@@ -21,7 +23,7 @@ IMAGE_SIZE = 32
 HOST, NUM_HOSTS = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
 
-def ours(jpegs: str, dataset: str, batch_size: int) -> Iterator[np.ndarray]:
+def ours(jpegs: str, dataset: str, batch_size: int) -> Iterator[npt.NDArray[Any]]:
     """As many batches as eval_steps says, of an input that pads for ever."""
     manifest = tpu_input.read_manifest(dataset)
     input_fn = tpu_input.make_eval_input_fn(manifest, tpu_input.InputConfig(IMAGE_SIZE))
@@ -31,7 +33,7 @@ def ours(jpegs: str, dataset: str, batch_size: int) -> Iterator[np.ndarray]:
         yield np.where(features["weight"] == 1, label, -1)
 
 
-def reference(jpegs: str, dataset: str, batch_size: int) -> Iterator[np.ndarray]:
+def reference(jpegs: str, dataset: str, batch_size: int) -> Iterator[npt.NDArray[Any]]:
     """The Cloud TPU tutorial's ResNet-50, as publicly described: a host's files, full batches, whole steps."""
     manifest = tpu_input.read_manifest(dataset)
     names = [f"{manifest.path}/{shard.name}" for shard in manifest.split("validation").shards]
@@ -41,7 +43,7 @@ def reference(jpegs: str, dataset: str, batch_size: int) -> Iterator[np.ndarray]
     yield from labels.batch(batch_size, drop_remainder=True).take(steps).as_numpy_iterator()
 
 
-def keras(jpegs: str, dataset: str, batch_size: int) -> Iterator[np.ndarray]:
+def keras(jpegs: str, dataset: str, batch_size: int) -> Iterator[npt.NDArray[Any]]:
     """Every n-th image of the folder for each host; Keras itself knows no hosts."""
     images = tf.keras.utils.image_dataset_from_directory(
         jpegs, image_size=(IMAGE_SIZE, IMAGE_SIZE), batch_size=None, shuffle=False

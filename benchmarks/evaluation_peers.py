@@ -14,15 +14,20 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
+import numpy.typing as npt
 
 HOST, NUM_HOSTS = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
 
-def image_of(encoded: bytes) -> np.ndarray:
-    return cv2.resize(cv2.imdecode(np.frombuffer(encoded, np.uint8), cv2.IMREAD_COLOR_RGB), (32, 32))
+def image_of(encoded: bytes) -> npt.NDArray[np.uint8]:
+    image: npt.NDArray[np.uint8] = cv2.resize(
+        cv2.imdecode(np.frombuffer(encoded, np.uint8), cv2.IMREAD_COLOR_RGB), (32, 32)
+    )
+    return image
 
 
 def dali(dataset: Path, tar: Path, batch_size: int) -> Iterator[list[int]]:
@@ -39,7 +44,7 @@ def dali(dataset: Path, tar: Path, batch_size: int) -> Iterator[list[int]]:
     }
 
     @pipeline_def(batch_size=batch_size, num_threads=1, device_id=None)
-    def pipeline() -> tuple:
+    def pipeline() -> tuple[Any, Any]:
         records = fn.readers.tfrecord(
             name="reader",
             path=shards,
@@ -67,7 +72,7 @@ def grain(dataset: Path, tar: Path, batch_size: int) -> Iterator[list[int]]:
     from tpu_input.record_source import RecordSource
 
     class Decode(loaders.MapTransform):
-        def map(self, element: Record) -> tuple[np.ndarray, int]:
+        def map(self, element: Record) -> tuple[npt.NDArray[np.uint8], int]:
             return image_of(element.encoded), element.label
 
     manifest = Manifest.from_json((dataset / "manifest.json").read_text(), str(dataset))

@@ -81,7 +81,7 @@ def bare(manifest: Manifest) -> tf.data.Dataset:
     def prepare(number: tf.Tensor, serialized: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         example = record_format.parse(serialized, manifest.first_label, manifest.record)
         seed = tf.stack([tf.constant(0, tf.int64), number])
-        return decode_for_training(example["encoded"], seed, CONFIG, looked=True), example["label"]
+        return decode_for_training(example["encoded"], seed, CONFIG, magic_checked=True), example["label"]
 
     names = [f"{manifest.path}/{shard.name}" for shard in manifest.split("train").shards]
     serialized = tf.data.TFRecordDataset(names, buffer_size=8 << 20).repeat()

@@ -16,14 +16,17 @@ import os
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from benchmarks.own_cost import cost_of
+
+Pixels = npt.NDArray[np.uint8]
 
 BATCH_SIZE = 64
 IMAGE_SIZE = 224
@@ -55,7 +58,7 @@ def dali(folder: Path, dataset: Path, count: int) -> tuple[Callable[[], int], st
     }
 
     @pipeline_def(batch_size=BATCH_SIZE, num_threads=THREADS, device_id=None, prefetch_queue_depth=2)
-    def pipeline() -> tuple:
+    def pipeline() -> tuple[Any, Any]:
         records = fn.readers.tfrecord(
             path=shards, index_path=indexes, features=features, random_shuffle=True, initial_fill=1024
         )
@@ -104,8 +107,8 @@ def webdataset(folder: Path, dataset: Path, count: int) -> tuple[Callable[[], in
     examples = WebDataset(shards, shardshuffle=len(shards), seed=0).shuffle(1024).repeat().to_tuple("jpg", "cls")
     pool, random = ThreadPoolExecutor(THREADS), np.random.default_rng(0)
 
-    def batches() -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        ahead: deque = deque()
+    def batches() -> Iterator[tuple[Pixels, npt.NDArray[np.int64]]]:
+        ahead: deque[tuple[Future[Pixels], int]] = deque()
         for encoded, label in examples:
             ahead.append((pool.submit(train_image, encoded, random.spawn(1)[0]), int(label)))
             if len(ahead) == 3 * BATCH_SIZE:  # one to give away, two at work
@@ -120,7 +123,7 @@ def take(batches: Iterator[Any], count: int) -> int:
     return sum(len(labels) for _, labels in itertools.islice(batches, count // BATCH_SIZE))
 
 
-def train_image(encoded: bytes, random: np.random.Generator) -> np.ndarray:
+def train_image(encoded: bytes, random: np.random.Generator) -> Pixels:
     """Returns what training sees of an image, uint8: a crop of 0.08 to 1 of it, bilinear, flipped half of the time.
 
     OpenCV decodes no part of a JPEG, so it decodes all of it. The crop is that of Szegedy et al. 2014, with ten tries.
@@ -128,7 +131,7 @@ def train_image(encoded: bytes, random: np.random.Generator) -> np.ndarray:
     import cv2
 
     cv2.setNumThreads(1)  # the threads are ours
-    image = cv2.imdecode(np.frombuffer(encoded, np.uint8), cv2.IMREAD_COLOR_RGB)
+    image: Pixels = cv2.imdecode(np.frombuffer(encoded, np.uint8), cv2.IMREAD_COLOR_RGB)
     height, width, _ = image.shape
     for _ in range(10):
         area = random.uniform(0.08, 1.0) * height * width

@@ -45,7 +45,8 @@ def start(folder: Path, count: int | None, repeats: int | None) -> Table:
         seconds = statistics.median(run_ours(of, "first_batch")["seconds"] for _ in range(repeats or 3))
         rows.append({"shards": shards, "seconds": seconds})
     of_shards = {f"{row['shards']:,} shards": row["seconds"] for row in rows}
-    return Table(rows, START_COLUMNS, measure.against([(*reversed(of_shards), 3)], of_shards, "first batch"))
+    few, many = of_shards
+    return Table(rows, START_COLUMNS, measure.against([(many, few, 3)], of_shards, "first batch"))
 
 
 def memory(folder: Path, count: int | None, repeats: int | None) -> Table:

@@ -36,7 +36,7 @@ def convert_folder(corpus: Path, output: Path, **options: Any) -> Manifest:
 def run_ours(dataset: Path, way: str, *of: Any, **environment: str) -> dict[str, Any]:
     """Returns what benchmarks/input_ours.py found of a way."""
     command = [sys.executable, "-W", "ignore", "-m", "benchmarks.input_ours", dataset, way, *of]
-    return measure.check(measure.run(command, **environment), command).found
+    return measure.check(measure.run(command, None, None, **environment), command).found
 
 
 def run_peer(jpegs: Path, dataset: Path, way: str, count: int) -> dict[str, Any]:

@@ -14,9 +14,11 @@ import argparse
 import io
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 from PIL import Image, ImageEnhance
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -44,7 +46,7 @@ def cropped(image: Image.Image) -> Image.Image:
     return image.crop((x, y, image.width - x, image.height - y))
 
 
-CHANGES = {
+CHANGES: dict[str, Callable[[Image.Image], bytes]] = {
     "as it was": lambda image: jpeg(image),
     "JPEG quality 60": lambda image: jpeg(image, 60),
     "2/3 size, quality 60": lambda image: jpeg(scaled(image, 2 / 3), 60),
@@ -56,12 +58,14 @@ CHANGES = {
 }
 
 
-def measure(data: bytes) -> tuple[int, np.ndarray]:
-    return check_image(data, ImageOptions()).dhash & (1 << 64) - 1, thumbnail(data).sample
+def measure(data: bytes) -> tuple[int, npt.NDArray[np.float32]]:
+    image = thumbnail(data)
+    assert image is not None
+    return check_image(data, ImageOptions()).dhash & (1 << 64) - 1, image.sample
 
 
 def read(path: Path) -> Image.Image:
-    image = Image.open(path)
+    image: Image.Image = Image.open(path)
     if image.has_transparency_data:
         image = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
@@ -70,10 +74,10 @@ def read(path: Path) -> Image.Image:
     return Image.open(io.BytesIO(jpeg(image)))
 
 
-def found(folder: Path) -> np.ndarray:
+def found(folder: Path) -> near_duplicates.Hashes:
     """Prints what is found of changed and of different pictures; returns the hashes of the unchanged."""
     paths = sorted(path for path in folder.rglob("*") if path.suffix in (".jpg", ".png", ".webp"))
-    measured: dict[str, list] = {name: [] for name in CHANGES}
+    measured: dict[str, list[tuple[int, npt.NDArray[np.float32]]]] = {name: [] for name in CHANGES}
     for path in paths:
         image = read(path)
         for name, change in CHANGES.items():
@@ -100,7 +104,7 @@ def found(folder: Path) -> np.ndarray:
     return hashes[~near_duplicates.is_plain(hashes)]
 
 
-def timed(hashes: np.ndarray, count: int) -> None:
+def timed(hashes: near_duplicates.Hashes, count: int) -> None:
     """Prints how long near_pairs takes for `count` hashes, each of the halves of two pictures' with 8 bits changed."""
     generator = np.random.default_rng(0)
     upper = np.uint64(0xFFFFFFFF00000000)

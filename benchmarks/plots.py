@@ -20,7 +20,7 @@ from benchmarks import measure
 Rows = Sequence[Mapping[str, Any]]
 _OURS, _OTHERS = "#0b6e99", "#9a9a9a"
 # The same bytes for the same results: no random ids, no date; text stays text.
-_STYLE = {"svg.hashsalt": "jpeg2tpu", "svg.fonttype": "none", "font.size": 9, "axes.spines.top": False}
+_STYLE: dict[Any, Any] = {"svg.hashsalt": "jpeg2tpu", "svg.fonttype": "none", "font.size": 9, "axes.spines.top": False}
 _STYLE |= {"axes.spines.right": False}
 
 

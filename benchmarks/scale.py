@@ -14,6 +14,7 @@ import dataclasses
 import math
 import shutil
 from pathlib import Path
+from typing import Any
 
 from beam_pipelines.dry_run import IMAGES_A_SECOND
 from benchmarks.corpus import make_corpus
@@ -100,7 +101,7 @@ def check(folder: Path, counts: list[int]) -> None:
         print(f"| {name} | " + " | ".join(column[name] for column in columns) + " |")
 
 
-def run(code: str, folder: Path, count: int) -> list | dict:
+def run(code: str, folder: Path, count: int) -> Any:
     output = folder / "scale_output"
     shutil.rmtree(output, ignore_errors=True)
     return child(code, folder / f"small{count}", output, SMALL_SHARD)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from typing import Any
 
 # What passes the shuffle while a conversion is planned: rows, and bytes as Beam encodes them.
 SHUFFLE = """
@@ -120,7 +121,7 @@ print(json.dumps([path.stat().st_size, time.monotonic() - start, peak() - before
 """
 
 
-def child(code: str, *args: object) -> list | dict:
+def child(code: str, *args: object) -> Any:
     command = [sys.executable, "-W", "ignore", "-c", code, *map(str, args)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:

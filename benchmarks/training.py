@@ -16,7 +16,9 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 from benchmarks import measure
@@ -29,7 +31,7 @@ from estimator_app.config import TrainConfig  # noqa: E402
 from estimator_app.train import run as run_training  # noqa: E402
 from estimator_app.trainers.tpu_estimator import train as estimator_training  # noqa: E402
 from estimator_app.trainers.tpu_estimator.model_fn import make_estimator, tpu  # noqa: E402
-from tpu_input import make_train_input_fn, read_manifest  # noqa: E402
+from tpu_input import InputConfig, Manifest, make_train_input_fn, read_manifest  # noqa: E402
 
 TURNS, STEPS = 3, 25  # of each input
 # (image_size, shorter side of what is stored or None for 375, --cache, train_batch_size)
@@ -54,7 +56,7 @@ LOOP_COLUMNS = {"where the time of a run goes": "way", "seconds": "seconds:.2f",
 INPUT_GOAL, LOOP_GOAL = 1.05, 0.02
 
 
-def dataset_of(folder: Path, resize_shorter: int | None):
+def dataset_of(folder: Path, resize_shorter: int | None) -> Manifest:
     """Returns the manifest of 1,000 photographs, a fifth of them held out."""
     make_corpus(folder / "jpegs", 1000)
     output = folder / f"dataset{resize_shorter or ''}"
@@ -64,14 +66,14 @@ def dataset_of(folder: Path, resize_shorter: int | None):
     return read_manifest(output)
 
 
-def one_batch(manifest, config, start_step=0):
+def one_batch(manifest: Manifest, config: InputConfig, start_step: int = 0) -> Callable[..., Any]:
     """Returns an input_fn whose first batch comes for ever: what training takes when its input takes nothing."""
     real = make_train_input_fn(manifest, config)
     return lambda params, config=None: real(params, config).take(1).cache().repeat()
 
 
-def input_part(flags) -> measure.Table:
-    rows = []
+def input_part(flags: argparse.Namespace) -> measure.Table:
+    rows: list[dict[str, Any]] = []
     for image_size, stored, cache, batch_size in SETTINGS:
         manifest, config = setting(flags, image_size, stored, cache, batch_size)
         row = {"image_size": image_size, "stored": stored or 375, "cache": cache or "none"}
@@ -85,9 +87,10 @@ def input_part(flags) -> measure.Table:
     return measure.Table(rows, INPUT_COLUMNS, (note,))
 
 
-def compare_input(manifest, config) -> dict:
+def compare_input(manifest: Manifest, config: TrainConfig) -> dict[str, float]:
     """Returns images/s of both inputs; they take turns, for the machine is not equally fast all the time."""
-    ways, found = {"one_batch": one_batch, "real": make_train_input_fn}, defaultdict(list)
+    ways: dict[str, Callable[..., Any]] = {"one_batch": one_batch, "real": make_train_input_fn}
+    found = defaultdict[str, list[float]](list)
     with tempfile.TemporaryDirectory() as folder:
         estimators = {name: make_estimator(config, f"{folder}/{name}") for name in ways}
         for step in range(0, TURNS * STEPS, STEPS):
@@ -101,13 +104,13 @@ def compare_input(manifest, config) -> dict:
     return {name: statistics.median(rates) for name, rates in found.items()} | {"ratio": ratio}
 
 
-def loop_part(flags) -> measure.Table:
+def loop_part(flags: argparse.Namespace) -> measure.Table:
     """Returns where the seconds of a whole run go."""
     manifest, config = setting(flags, 64, None, None, 128)
-    seconds = defaultdict(float)
+    seconds = defaultdict[str, float](float)
 
-    def timed(name, method):
-        def call(*args, **kwargs):
+    def timed(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
             began = time.perf_counter()
             try:
                 return method(*args, **kwargs)
@@ -116,21 +119,25 @@ def loop_part(flags) -> measure.Table:
 
         return call
 
-    methods = {name: timed(name, getattr(tpu.TPUEstimator, name)) for name in ("train", "evaluate")}
+    methods: dict[str, Any] = {name: timed(name, getattr(tpu.TPUEstimator, name)) for name in ("train", "evaluate")}
     methods["export_saved_model"] = timed("exports", tpu.TPUEstimator.export_saved_model)
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder, mock.patch.multiple(tpu.TPUEstimator, **methods):
         run_training(manifest, config, f"{folder}/model", f"{folder}/export", report=lambda line: None)
     whole = time.perf_counter() - began
     seconds["the rest"] = whole - sum(seconds.values())
-    rows = [{"way": name, "seconds": value, "share": value / whole} for name, value in seconds.items()]
+    rows: list[dict[str, Any]] = [
+        {"way": name, "seconds": value, "share": value / whole} for name, value in seconds.items()
+    ]
     outside = sum(row["share"] for row in rows if row["way"] not in ("train", "evaluate"))
     missed = "" if outside <= LOOP_GOAL else ": MISSED"
     note = f"{flags.steps} steps; {outside:.2%} outside training and evaluation, at most {LOOP_GOAL:.0%} wanted{missed}"
     return measure.Table(rows, LOOP_COLUMNS, (note,))
 
 
-def setting(flags, image_size, stored, cache, batch_size):
+def setting(
+    flags: argparse.Namespace, image_size: int, stored: int | None, cache: str | None, batch_size: int
+) -> tuple[Manifest, TrainConfig]:
     """Returns a manifest, and a config of training on it."""
     manifest = dataset_of(flags.folder, stored)
     options = vars(flags) | {"dataset": manifest.path, "split": "validation", "eval_batch_size": 100}

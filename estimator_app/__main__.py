@@ -12,8 +12,7 @@ import argparse
 import contextlib
 import os
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from estimator_app import commands
 from estimator_app.commands import warn
@@ -21,7 +20,7 @@ from estimator_app.config import TrainConfig
 from estimator_app.runtime.tensorflow_startup import import_tensorflow, one_line, user_error_types
 from tpu_input.command_line import Parser, exit_code, sigterm_raises, unread
 from tpu_input.command_line.dataclass_options import Flag, add_flags
-from tpu_input.command_line.jpeg2tpu import add_command
+from tpu_input.command_line.jpeg2tpu import AddFlag, add_command
 from tpu_input.config import InputConfig
 
 EXAMPLES = {
@@ -38,7 +37,7 @@ def make_parser() -> Parser:
     parser = Parser(prog="python -m estimator_app", description="Trains and serves an image classifier.")
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=Parser)
 
-    def add(run: Any, *groups: Any) -> None:
+    def add(run: Callable[[argparse.Namespace], int], *groups: Callable[[AddFlag], None]) -> None:
         command = add_command(subparsers, run.__name__, EXAMPLES[run.__name__])
         command.set_defaults(command=run)
         for group in groups:
@@ -53,12 +52,12 @@ def make_parser() -> Parser:
     return parser
 
 
-def _model_dir_flags(flag: Any) -> None:
+def _model_dir_flags(flag: AddFlag) -> None:
     flag("--model_dir", type=_folder, required=True, help="folder or gs:// URI for checkpoints, config and metrics")
     flag("--export_dir", type=_folder, help="folder or gs:// URI for SavedModels (default: MODEL_DIR/export)")
 
 
-def _preflight_flags(flag: Any) -> None:
+def _preflight_flags(flag: AddFlag) -> None:
     flag("--topology", required=True, help="TPU generation and slice shape in chips: v2:2x2, v5e:4x4, v4:2x2x1, …")
     flag("--model_dir", type=_folder, help="model_dir of the run to resume (default: a new run)")
     flag("--compiler", metavar="PYTHON", help=_COMPILER)
@@ -72,7 +71,7 @@ _LARGEST_BATCH = (
 _COMPILER = "Python of the environment with libtpu (default: made by `make preflight`, .venv-preflight/bin/python)"
 
 
-def _train_flags(flag: Any) -> None:
+def _train_flags(flag: AddFlag) -> None:
     add_flags(
         flag,
         TrainConfig,
@@ -96,7 +95,7 @@ def _train_flags(flag: Any) -> None:
     )
 
 
-def _training_flags(flag: Any) -> None:
+def _training_flags(flag: AddFlag) -> None:
     add_flags(
         flag,
         TrainConfig,
@@ -113,7 +112,7 @@ _CROP_AREA = (
 )
 
 
-def _evaluate_flags(flag: Any) -> None:
+def _evaluate_flags(flag: AddFlag) -> None:
     flag("--model_dir", type=_folder, help="folder or gs:// URI of the training run")
     flag(
         "--export_dir",
@@ -127,14 +126,14 @@ def _evaluate_flags(flag: Any) -> None:
     _checkpoint_flags(flag)
 
 
-def _export_flags(flag: Any) -> None:
+def _export_flags(flag: AddFlag) -> None:
     flag("--model_dir", type=_folder, required=True, help="folder or gs:// URI of the training run")
     flag("--export_dir", type=_folder, help="folder or gs:// URI for SavedModels (default: MODEL_DIR/export)")
     flag("--export_to_tpu", action="store_true", help="add a graph for serving on a TPU, tagged serve and tpu")
     _checkpoint_flags(flag)
 
 
-def _checkpoint_flags(flag: Any) -> None:
+def _checkpoint_flags(flag: AddFlag) -> None:
     flag("--step", type=int, help="step of the checkpoint in MODEL_DIR (default: the last)")
     flag(
         "--checkpoint", type=_folder, help="path of any checkpoint of the same network, e.g. OTHER_DIR/model.ckpt-5000"
@@ -147,7 +146,7 @@ _OWN_NETWORK = (
 )
 
 
-def _predict_flags(flag: Any) -> None:
+def _predict_flags(flag: AddFlag) -> None:
     flag("--export_dir", type=_folder, required=True, help=_PREDICT_EXPORT_DIR)
     flag("--batch_size", type=int, default=32, help="images per batch (default: %(default)s)")
     flag("--top", type=int, default=1, help="number of most likely classes to print per image (default: %(default)s)")
@@ -162,7 +161,7 @@ def _predict_flags(flag: Any) -> None:
 _PREDICT_EXPORT_DIR = "SavedModel, or a folder of them, or a model_dir: the newest is taken"
 
 
-def _tpu_flags(flag: Any) -> None:
+def _tpu_flags(flag: AddFlag) -> None:
     flag("--use_tpu", action="store_true", help="run on a Cloud TPU; dataset and model_dir must be gs:// URIs")
     flag("--tpu", help="name or grpc:// address of the TPU (default: the environment's)")
     flag("--tpu_zone", help="zone of the TPU (default: this machine's)")
@@ -178,7 +177,7 @@ def _range(text: str) -> tuple[float, float]:
     try:
         low, high = map(float, text.split(","))
     except ValueError:
-        raise argparse.ArgumentTypeError(f"needs two numbers, LOW,HIGH, got {text!r}") from None
+        raise argparse.ArgumentTypeError(f"must be two numbers, LOW,HIGH, got {text!r}") from None
     return low, high
 
 
@@ -193,7 +192,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return int(arguments.command(arguments))
     except KeyboardInterrupt as interrupt:
         warn(
-            "stopped" + ("; the same command goes on from the last checkpoint" * (arguments.command is commands.train))
+            "interrupted"
+            + ("; rerun the same command to resume from the last checkpoint" * (arguments.command is commands.train))
         )
         return exit_code(interrupt)
     except BrokenPipeError:
@@ -211,7 +211,10 @@ def _unread() -> int:
     the output is not the result.
     """
     with contextlib.suppress(BrokenPipeError):  # stderr may be the same closed pipe
-        warn("error: nobody reads the output any more, so training ended; the same command goes on; write to a file")
+        warn(
+            "error: stdout was closed, so training ended; rerun the same command to resume, and write its "
+            "output to a file"
+        )
     return 2
 
 

@@ -36,11 +36,11 @@ def check(arguments: argparse.Namespace) -> None:
     """
     of_tpu = [f"--{name}" for name in ("tpu", "tpu_zone", "gcp_project") if vars(arguments).get(name)]
     if of_tpu and not arguments.use_tpu:
-        raise ValueError(f"{of_tpu[0]} without --use_tpu would run on this machine; add --use_tpu, or leave it out")
+        raise ValueError(f"{of_tpu[0]} has no effect without --use_tpu; add --use_tpu, or leave out {of_tpu[0]}")
     if arguments.command is evaluate:
         _check_evaluated(arguments)
     if arguments.command in (evaluate, export) and arguments.step is not None and arguments.checkpoint:
-        raise ValueError("--step and --checkpoint each name a checkpoint; give one of them")
+        raise ValueError("--step and --checkpoint both select a checkpoint; use only one of them")
     if arguments.command is preflight:
         _compiler(arguments)
     if vars(arguments).get("trainer") == "tpu_estimator":
@@ -70,10 +70,10 @@ def train(arguments: argparse.Namespace) -> int:
                 **_options(arguments),
             )
         except Stopped:
-            say(f"stopped, and saved at step {latest_step(model_dir)}/{arguments.train_steps}; go on with: {command}")
+            say(f"stopped and saved at step {latest_step(model_dir)}/{arguments.train_steps}; resume with: {command}")
             return 128 + (stop.number or 0)
         except Moved as moved:
-            say(f"{moved}; going on in a new process")
+            say(f"{moved}; resuming in a new process")
             os.execv(sys.executable, [sys.executable, "-m", "estimator_app", *arguments.argv])
     return 0
 
@@ -110,7 +110,7 @@ def _check_evaluated(arguments: argparse.Namespace) -> None:
         raise ValueError(f"evaluate needs --model_dir or --export_dir, got {'both' if given else 'neither'}")
     of_model_dir = [f"--{name}" for name in ("step", "checkpoint", "network", "use_tpu") if vars(arguments)[name]]
     if arguments.export_dir and of_model_dir:
-        raise ValueError(f"{of_model_dir[0]} goes with --model_dir, not with --export_dir")
+        raise ValueError(f"{of_model_dir[0]} can be used only with --model_dir, not with --export_dir")
 
 
 def export(arguments: argparse.Namespace) -> int:
@@ -132,7 +132,7 @@ def predict(arguments: argparse.Namespace) -> int:
     results = predict(classifier, files, arguments.batch_size, arguments.top)
     classified, failed = write(results, classifier.classes, sys.stdout.isatty(), say, warn)
     if left_out:
-        warn("left out in folders: " + ", ".join(f"{count} named *{ending}" for ending, count in left_out.items()))
+        warn("skipped in folders: " + ", ".join(f"{count} named *{ending}" for ending, count in left_out.items()))
     if not classified and not failed:
         warn(f"no image files in {', '.join(arguments.files)}")
     return 0 if classified and not failed else 1
@@ -153,7 +153,7 @@ def preflight(arguments: argparse.Namespace) -> int:
     chosen = "" if earlier else chosen_input(config, options, manifest)
     trained = latest_step(arguments.model_dir) if earlier else 0
     differences = earlier.differences(config, trained) if earlier else []
-    advice = "give another --model_dir, or repeat its run's options"
+    advice = "use another --model_dir, or repeat the options of its run"
     of_run = [Part("model_dir", tuple(Finding(FAILS, f"its {found}", advice) for found in differences))]
     parts: list[Part] = []
 

@@ -134,7 +134,7 @@ class TrainConfig:
                 raise ValueError(f"{name} must be in [0, 1), got {getattr(self, name)!r}")
         if self.class_weights == "balanced" and not sum(self.class_counts):
             raise ValueError(
-                f"class_weights='balanced' needs class counts, and the manifest of {self.dataset!r} has none"
+                f"class_weights='balanced' needs class counts, but the manifest of {self.dataset!r} has none"
             )
         _ = self.schedule  # checks its fields
 
@@ -189,11 +189,13 @@ class TrainConfig:
             f"{_flag(name)} is {mine[name]!r}, not {others[name]!r}" for name in mine if mine[name] != others[name]
         ]
         if self.fingerprint != other.fingerprint:
-            counts = f"{len(self.classes)} classes, and {other.dataset!r} has {len(other.classes)}"
+            counts = f"{len(self.classes)} classes, but {other.dataset!r} has {len(other.classes)}"
             content = counts if self.classes != other.classes else f"other content than {other.dataset!r}"
             found.insert(0, f"--dataset is {self.dataset!r} with {content}")
         if trained > other.train_steps:
-            found.append(f"--train_steps cannot be {other.train_steps}, for step {trained} is done")
+            found.append(
+                f"--train_steps must be at least {trained}, the number of completed steps, got {other.train_steps}"
+            )
         return found
 
     def to_json(self, versions: dict[str, str], command: str = "") -> str:
@@ -220,17 +222,19 @@ class TrainConfig:
             version = fields.pop("format_version")
             if version != FORMAT_VERSION:
                 raise ValueError(
-                    f"format_version is {version!r}, this package reads {FORMAT_VERSION}; other builds have "
-                    "other networks and rates, so go on with the one that began it, or train in another --model_dir"
+                    f"format_version must be {FORMAT_VERSION}, got {version!r}; other versions have other networks "
+                    "and learning rates, so resume with the version that started the run, or use another --model_dir"
                 )
             if not all(isinstance(value, str) for value in fields.pop("versions").values()):
-                raise TypeError("versions must be texts")
+                raise TypeError("versions must be strings")
             if not isinstance(fields.pop("command", ""), str):
-                raise TypeError("command must be a text")
+                raise TypeError("command must be a string")
             fields["input"] = from_fields(InputConfig, fields["input"])
             config = from_fields(cls, fields)
             if not config.classes or len(config.class_counts) not in (0, len(config.classes)):
-                raise ValueError(f"{len(config.class_counts)} class_counts of {len(config.classes)} classes")
+                raise ValueError(
+                    f"class_counts must have one entry per class, {len(config.classes)}, got {len(config.class_counts)}"
+                )
             if min(config.train_examples, *config.class_counts, 0) < 0:
                 raise ValueError("a number of examples is negative")
             return config
@@ -252,7 +256,7 @@ def chosen_input(config: TrainConfig, options: Mapping[str, Any], manifest: Mani
     }
     chosen = [flag for name, flag in flags.items() if options.get(name) is None]
     train = manifest.split("train")
-    why = f"for images of {_mean_size(manifest)} pixels" if image_side(train) else "as the images' sizes are not known"
+    why = f"for images of {_mean_size(manifest)} pixels" if image_side(train) else "as the image sizes are not known"
     return f"input: {' '.join(chosen)}, {why}" if chosen else ""
 
 
@@ -272,20 +276,21 @@ def surprises(config: TrainConfig, manifest: Manifest) -> Iterator[str]:
     batch, images = config.train_batch_size, train.num_examples
     if batch > images:
         yield (
-            f"--train_batch_size={batch} is more than the {images:,} training images, so that a step holds some more "
-            f"than once; give {images} or less"
+            f"--train_batch_size={batch} is more than the {images:,} training images, so a step contains "
+            "some images more "
+            f"than once; use {images} or less"
         )
     if side and fed.image_size > _ENLARGED * side:
         yield (
             f"--image_size={fed.image_size} enlarges images of {size} pixels, which adds work and no detail; "
-            f"{fitting['image_size']} would fit them"
+            f"use {fitting['image_size']}"
         )
     crop = math.sqrt(fed.crop_area[0]) * side
     if side and crop < _SMALLEST_CROP and fed.crop_area[0] < fitting["crop_area"][0]:
         yield (
             "--crop_area={:g},{:g} ".format(*fed.crop_area)
-            + f"cuts crops of down to {crop:.0f} x {crop:.0f} pixels from "
-            f"images of {size}; {fitting['crop_area'][0]:g},1 would fit them"
+            + f"makes crops as small as {crop:.0f} x {crop:.0f} pixels from "
+            f"images of {size}; use --crop_area={fitting['crop_area'][0]:g},1"
         )
 
 
@@ -332,7 +337,7 @@ def _completed(given: Mapping[str, Any], earlier: TrainConfig | None) -> dict[st
 
 def _flag(name: str) -> str:
     """Returns the command-line flag of a field."""
-    return "--no_flip's opposite, flip," if name == "flip" else f"--{name}"
+    return "flip (disabled by --no_flip)" if name == "flip" else f"--{name}"
 
 
 def _flat(config: TrainConfig) -> dict[str, Any]:

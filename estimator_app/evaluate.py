@@ -28,7 +28,7 @@ from estimator_app.saved_model.find import find_checkpoint
 from estimator_app.trainers.registry import find_trainer
 from tpu_input import InputConfig, Manifest
 from tpu_input.dataset_format.records import parse
-from tpu_input.datasets import as_manifest
+from tpu_input.datasets import DatasetLike, as_manifest
 from tpu_input.pipeline.decoding import unread
 from tpu_input.pipeline.hosts import Host
 from tpu_input.pipeline.reading import plain, records
@@ -50,7 +50,7 @@ def evaluate(
     model_dir: str | None = None,
     export_dir: str | None = None,
     *,
-    dataset: Manifest | str | None = None,
+    dataset: DatasetLike | None = None,
     split: str | None = None,
     eval_batch_size: int | None = None,
     step: int | None = None,

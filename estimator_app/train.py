@@ -51,7 +51,7 @@ from estimator_app.trainers.interruption import Stopped, no_recovery_in_place, r
 from estimator_app.trainers.progress import TimeLeft
 from estimator_app.trainers.registry import Trainer, find_trainer
 from tpu_input import Manifest, read_manifest
-from tpu_input.datasets import as_manifest
+from tpu_input.datasets import DatasetLike, as_manifest
 from tpu_input.pipeline.caching import cache_bytes, check_memory
 from tpu_input.pipeline.hosts import Host
 
@@ -110,7 +110,7 @@ class _Run:
 
 
 def train(
-    dataset: Manifest | str,
+    dataset: DatasetLike,
     model_dir: str,
     export_dir: str | None = None,
     tpu: Tpu | None = None,
@@ -141,7 +141,10 @@ def train(
     manifest, earlier = as_manifest(dataset), begun(model_dir)
     config = TrainConfig.of(manifest, options, earlier)
     if config.train_steps > config.decay_steps:
-        report(f"note: the learning rate has fallen by step {config.decay_steps} (decay_steps), and stays there")
+        report(
+            f"note: the learning rate reaches its final value at step {config.decay_steps} (decay_steps) and "
+            "stays constant after it"
+        )
     chosen = "" if earlier else chosen_input(config, options, manifest)
     notes = [chosen] * bool(chosen) + [f"note: {surprise}" for surprise in surprises(config, manifest)]
 

@@ -8,6 +8,7 @@ import re
 import sys
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,7 +48,7 @@ def test_records_are_counted_in_every_format_that_is_compared(tmp_path):
     with tarfile.open(tmp_path / "train-000000.tar", "w") as shard:
         for name in ("0.jpg", "0.cls", "1.jpg", "1.cls"):
             shard.addfile(tarfile.TarInfo(name), io.BytesIO())
-    counts = {}
+    counts: dict[str, int] = {}
     for index in ({"shards": [{"samples": 2}, {"samples": 2}]}, {"chunks": [{"chunk_size": 5}]}):
         (tmp_path / "index.json").write_text(json.dumps(index))
         counts |= {way.function + next(iter(index)): num_records(way, tmp_path) for way in ALL}
@@ -77,7 +78,7 @@ def test_tables_come_between_their_marks_and_what_was_not_measured_stays(tmp_pat
     )
     monkeypatch.setattr(measure, "RESULTS", tmp_path)
     monkeypatch.setattr(sys, "argv", ["/somewhere/input.py", "--part=speed", "--folder=/of/mine"])
-    rows = [{"way": "ours", "s": 1234.5}, {"way": "theirs"}]
+    rows: list[dict[str, Any]] = [{"way": "ours", "s": 1234.5}, {"way": "theirs"}]
     goals = measure.against([("ours", "theirs", 1.1), ("ours", "absent", 1.0)], {"ours": 3, "theirs": 2}, "CPU time")
     measure.keep("measured", measure.Table(rows, {"way": "way", "seconds": "s:,.1f"}, goals))
     assert "| ours | 1,234.5 |" in capsys.readouterr().out

@@ -71,7 +71,8 @@ def test_a_value_of_another_type_is_refused_by_the_name_of_its_field(given, mess
 
 
 def test_numbers_of_numpy_and_lists_become_values_that_json_can_hold():
-    made = Options(np.int64(3), share=np.float32(0.25), range=np.array([1, 2]), names=["a"])
+    values = {"steps": np.int64(3), "share": np.float32(0.25), "range": np.array([1, 2]), "names": ["a"]}
+    made = from_fields(Options, values)
     assert made == Options(3, share=0.25, range=(1, 2), names=("a",))
     assert [type(value) for value in (made.steps, made.share, *made.range)] == [int, float, float, float]
 
@@ -128,20 +129,23 @@ def test_a_choice_that_there_is_not_is_refused_in_one_line(capsys):
     assert capsys.readouterr().err == said
 
 
+SOURCES = {"sources": (Source("d"),), "output": "out"}
+
+
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("kind", "given", "message"),
     [
-        (lambda: InputConfig(image_size="28"), "image_size must be an integer, got '28'"),
-        (lambda: InputConfig(image_size=(224, 224)), r"image_size must be an integer, got \(224, 224\)"),
-        (lambda: InputConfig(0), "image_size must be at least 1, got 0"),
-        (lambda: InputConfig(28, dtype="unit8"), "dtype must be one of .*; did you mean uint8?"),
-        (lambda: ConvertOptions(("digits",), "out"), "each value of sources must be a Source, got 'digits'"),
-        (lambda: ConvertOptions((Source("d"),), "out", dedup="exat"), "dedup must be one of none, exact, got 'exat'"),
-        (lambda: ConvertOptions((Source("d"),), "out", shard_bytes="100MB"), "shard_bytes must be an integer"),
-        (lambda: ImageOptions(quality=90.5), "quality must be an integer, got 90.5"),
-        (lambda: Source(3), "path must be text, got 3"),
+        (InputConfig, {"image_size": "28"}, "image_size must be an integer, got '28'"),
+        (InputConfig, {"image_size": (224, 224)}, r"image_size must be an integer, got \(224, 224\)"),
+        (InputConfig, {"image_size": 0}, "image_size must be at least 1, got 0"),
+        (InputConfig, {"image_size": 28, "dtype": "unit8"}, "dtype must be one of .*; did you mean uint8?"),
+        (ConvertOptions, SOURCES | {"sources": ("d",)}, "each value of sources must be a Source, got 'd'"),
+        (ConvertOptions, SOURCES | {"dedup": "exat"}, "dedup must be one of none, exact, got 'exat'"),
+        (ConvertOptions, SOURCES | {"shard_bytes": "100MB"}, "shard_bytes must be an integer, got '100MB'"),
+        (ImageOptions, {"quality": 90.5}, "quality must be an integer, got 90.5"),
+        (Source, {"path": 3}, "path must be text, got 3"),
     ],
 )
-def test_options_of_the_packages_are_refused_by_name(make, message):
+def test_options_of_the_packages_are_refused_by_name(kind, given, message):
     with pytest.raises(ValueError, match=f"^{message}"):
-        make()
+        kind(**given)

@@ -18,8 +18,8 @@ PARSERS = {"beam_pipelines": "_parser", "tpu_input": "_parser", "estimator_app":
 @pytest.mark.parametrize("package", PARSERS)
 def test_it_has_each_command_of_each_package(package):
     parser: Parser = getattr(import_module(f"{package}.__main__"), PARSERS[package])()
-    (commands,) = (action for action in parser._actions if action.choices)
-    assert set(commands.choices) == {name for name, command in COMMANDS.items() if command.package == package}
+    (commands,) = (action.choices for action in parser._actions if action.choices)
+    assert set(commands) == {name for name, command in COMMANDS.items() if command.package == package}
 
 
 def test_help_names_every_command_and_loads_no_package(capsys):

@@ -12,11 +12,10 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
-from typing import Any
 
 from tpu_input.command_line import Parser, Unread, exit_code, print_error, print_line, sigterm_raises, to_json, unread
 from tpu_input.command_line.dataclass_options import Flag, add_flags
-from tpu_input.command_line.jpeg2tpu import add_command
+from tpu_input.command_line.jpeg2tpu import AddFlag, add_command
 from tpu_input.config import InputConfig, check_service, fitting_input
 from tpu_input.dataset_format.manifest import Split
 from tpu_input.pipeline import gcs_filesystem
@@ -64,7 +63,7 @@ def _parser() -> Parser:
     return parser
 
 
-def _benchmark_flags(flag: Any) -> None:
+def _benchmark_flags(flag: AddFlag) -> None:
     flag("--split", default="train", help="name of the split to read (default: %(default)s)")
     flag("--images", type=int, default=2000, help="images to time each variant with, per round (default: %(default)s)")
     flag("--rounds", type=int, default=3, help="rounds of timing; reports medians (default: %(default)s)")
@@ -74,7 +73,7 @@ def _benchmark_flags(flag: Any) -> None:
     _config_flags(flag)
 
 
-def _service_commands(commands: Any) -> None:
+def _service_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     dispatcher = add_command(commands, "dispatcher", "--port=5050")
     dispatcher.set_defaults(run=_dispatcher)
     flag = dispatcher.add_argument
@@ -88,7 +87,7 @@ def _service_commands(commands: Any) -> None:
     flag("--host", help="name or address by which the training's hosts reach this machine (default: its host name)")
 
 
-def _config_flags(flag: Any) -> None:
+def _config_flags(flag: AddFlag) -> None:
     flag("--augment", choices=_AUGMENTS, default="none", help="function of tpu_input.augment (default: %(default)s)")
     add_flags(
         flag,

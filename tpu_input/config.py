@@ -93,7 +93,9 @@ class InputConfig:
         for name, largest in (("crop_area", 1.0), ("crop_aspect", 1000.0)):
             low, high = getattr(self, name)
             if not 0 < low <= high <= largest:
-                raise ValueError(f"{name} must be 0 < smallest <= largest <= {largest}, got {getattr(self, name)!r}")
+                raise ValueError(
+                    f"{name} must satisfy 0 < smallest <= largest <= {largest}, got {getattr(self, name)!r}"
+                )
         if not 0 < self.eval_crop <= 1:
             raise ValueError(f"eval_crop must be above 0 and at most 1, got {self.eval_crop!r}")
         if min(self.std) <= 0:
@@ -107,11 +109,13 @@ class InputConfig:
         check_service(self.service or "")
         if self.deterministic:
             raise ValueError(
-                "service gives batches to whichever host asks first, so that no two runs see the same; "
-                "set deterministic=False to accept that"
+                "a service sends each batch to whichever host asks first, so no two runs get the same batches; "
+                "set deterministic=False to accept this"
             )
         if self.cache:
-            raise ValueError(f"service has no cache, as its workers take other shards each epoch; got {self.cache!r}")
+            raise ValueError(
+                f"cache must be None with a service, as its workers read other shards in each epoch, got {self.cache!r}"
+            )
 
 
 def check_config(config: object) -> None:
@@ -162,4 +166,4 @@ def check_service(service: str) -> None:
     """
     address, _, port = service.removeprefix("grpc://").rpartition(":")
     if not service.startswith("grpc://") or not address or not port.isdigit():
-        raise ValueError(f'service must be "grpc://address:port" of a dispatcher, got {service!r}')
+        raise ValueError(f'service must be the address of a dispatcher, "grpc://address:port", got {service!r}')

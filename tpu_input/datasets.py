@@ -46,7 +46,10 @@ _HEADER = struct.Struct("<QI")
 _THREADS = 16  # which mostly wait for storage
 
 
-def as_manifest(dataset: Manifest | str | os.PathLike[str]) -> Manifest:
+DatasetLike = Manifest | str | os.PathLike[str]  # what as_manifest() takes
+
+
+def as_manifest(dataset: DatasetLike) -> Manifest:
     """Returns a manifest as it is, and reads that of a dataset given by its folder or URI.
 
     Raises:
@@ -240,7 +243,7 @@ _SIZE = re.compile(r"size (\d+)")
 _MOST_OTHER_FEATURES = 1 << 16  # largest size of a record without its image, in bytes; this package's have some 500
 
 
-def find_undecodable(dataset: Manifest | str, split: str, message: str) -> str | None:
+def find_undecodable(dataset: DatasetLike, split: str, message: str) -> str | None:
     """Returns "record N of 'SHARD'" for the record that TensorFlow's parser or decoder rejected; None if none is found.
 
     For an error of the decoder, it reads the lengths of all records up to the rejected one, and decodes the few whose

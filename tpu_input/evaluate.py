@@ -16,8 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from tpu_input.config import InputConfig, check_config
-from tpu_input.dataset_format.records import Manifest
-from tpu_input.datasets import as_manifest
+from tpu_input.datasets import DatasetLike, as_manifest
 from tpu_input.pipeline.decoding import decode_records
 from tpu_input.pipeline.device import to_batches
 from tpu_input.pipeline.hosts import Host, check_params
@@ -26,7 +25,7 @@ from tpu_input.pipeline.reading import records
 from tpu_input.train import InputFn
 
 
-def make_eval_input_fn(dataset: Manifest | str, config: InputConfig, split: str = "validation") -> InputFn:
+def make_eval_input_fn(dataset: DatasetLike, config: InputConfig, split: str = "validation") -> InputFn:
     """Returns input_fn(params) -> Dataset of ({"image", "weight"}, label), to be evaluated for eval_steps() steps.
 
     Shapes and dtypes are as in make_train_input_fn. "weight" is 1 for each of the split's examples, which come in the
@@ -67,7 +66,7 @@ def make_eval_input_fn(dataset: Manifest | str, config: InputConfig, split: str 
     return input_fn
 
 
-def eval_steps(dataset: Manifest | str, split: str, eval_batch_size: int, num_hosts: int = 1) -> int:
+def eval_steps(dataset: DatasetLike, split: str, eval_batch_size: int, num_hosts: int = 1) -> int:
     """Returns the number of steps that evaluate every example of a split: as many as the host with most examples needs.
 
     Args:

@@ -13,17 +13,21 @@ import operator
 import os
 import uuid
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, SupportsIndex
+from typing import TYPE_CHECKING, SupportsIndex
 
 import numpy as np
+import numpy.typing as npt
 
 from tpu_input.dataset_format.records import MAX_INDEX_BYTES, Manifest, Record, Shard, decode, read_frames
 from tpu_input.pipeline.byte_ranges import check_file, read_bytes
 
+if TYPE_CHECKING:
+    from tpu_input.datasets import DatasetLike
+
 _IN_FLIGHT = 32  # index files that are read at the same time, because an object store takes 30 ms for each
 
 
-def read_positions(manifest: Manifest, shard: Shard) -> np.ndarray[Any, Any]:
+def read_positions(manifest: Manifest, shard: Shard) -> npt.NDArray[np.int64]:
     """Returns [records, 2] int64: the offset, and the length with framing, of each record of a shard, in bytes.
 
     Raises:
@@ -102,7 +106,7 @@ class RecordSource:
     per record) and, within a process, the connections to the bucket.
     """
 
-    def __init__(self, dataset: Manifest | str, split: str) -> None:
+    def __init__(self, dataset: DatasetLike, split: str) -> None:
         """Reads the index.
 
         Args:

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from tpu_input.config import InputConfig, check_config
 from tpu_input.dataset_format.records import Manifest
-from tpu_input.datasets import as_manifest
+from tpu_input.datasets import DatasetLike, as_manifest
 from tpu_input.pipeline.caching import cache_bytes, check_memory
 from tpu_input.pipeline.decoding import PARALLEL_DECODES, decode_records
 from tpu_input.pipeline.device import PREFETCHED_STEPS, to_batches
@@ -31,7 +31,7 @@ InputFn = Callable[..., tf.data.Dataset]
 
 
 def make_train_input_fn(
-    dataset: Manifest | str, config: InputConfig, split: str = "train", start_step: int = 0
+    dataset: DatasetLike, config: InputConfig, split: str = "train", start_step: int = 0
 ) -> InputFn:
     """Returns input_fn(params) -> endless Dataset of ({"image", "weight"}, label).
 

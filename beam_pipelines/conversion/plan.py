@@ -16,7 +16,6 @@ import hashlib
 import itertools
 import json
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from beam_pipelines.options import ConvertOptions
 from beam_pipelines.sources.rows import Row
@@ -163,7 +162,7 @@ class Plan:
         return plan
 
 
-def _strangers(value: Any) -> tuple[str, str, str, str]:
+def _strangers(value: object) -> tuple[str, str, str, str]:
     split, other, its_class, others_class = (
         json_fields.text(name, "a name") for name in json_fields.array(value, "a pair", 4)
     )
@@ -176,7 +175,7 @@ def _valid_split(name: str) -> str:
     return name
 
 
-def _bucket_costs(value: Any) -> dict[int, int]:
+def _bucket_costs(value: object) -> dict[int, int]:
     """Returns the size by bucket; raises ValueError if it is no such mapping."""
     numbers = {str(number): number for number in range(1 << _BUCKET_BITS)}
     costs = json_fields.counts(value, "buckets")

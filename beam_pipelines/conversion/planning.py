@@ -281,8 +281,9 @@ class PlanCombineFn(beam.CombineFn):
         number, _ = key_by_bucket(row, self._options.seed)
         costs[split, number] += row_bytes(row, split, self._options)
         # A sum of hashes does not depend on the order of the rows. The hash leaves out the URI and the version, so that
-        # the same inputs have the same fingerprint in another folder, or when an object was rewritten.
-        what = repr(row._replace(uri="", version=0)).rsplit(", version=0, ", 1)
+        # the same inputs have the same fingerprint in another folder, or when an object was rewritten; and the detail
+        # of a rejection, which is a sentence that another version of this package may word differently.
+        what = repr(row._replace(uri="", version=0, detail="")).rsplit(", version=0, ", 1)
         digest = hashlib.sha256(", ".join(what).encode()).digest()
         return classes, inputs + 1, reasons, examples, hashes + int.from_bytes(digest, "big"), costs
 

@@ -23,7 +23,7 @@ import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from typing import IO, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, NamedTuple
 
 from beam_pipelines import storage
 from beam_pipelines.conversion.output import create
@@ -35,6 +35,9 @@ from beam_pipelines.sources.read_ahead import changes, map_images
 from beam_pipelines.sources.rows import Row
 from tpu_input.dataset_format.index import IndexRow, index_path, write_index
 from tpu_input.dataset_format.records import Record, encode, frame
+
+if TYPE_CHECKING:
+    from multiprocessing.sharedctypes import SynchronizedArray
 
 Progress = Callable[[int, bool], None]
 
@@ -161,7 +164,8 @@ def _index_row(row: Row, framed: _Framed, offset: int) -> IndexRow:
 
 
 _LOOK_EACH = 0.1  # seconds between two updates of the progress bar
-_counts: Any = None  # inputs, rejected, bytes: totals in memory shared by all writer processes
+# Inputs, rejected, bytes: totals in memory shared by all writer processes.
+_counts: SynchronizedArray[int] | None = None
 
 
 def write_shards(shards: list[str], folder: WorkingFolder, options: ConvertOptions, num_cores: int) -> None:
@@ -196,7 +200,7 @@ def write_shards(shards: list[str], folder: WorkingFolder, options: ConvertOptio
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _wait(written: list[Future[None]], counts: Any) -> None:
+def _wait(written: list[Future[None]], counts: SynchronizedArray[int] | None) -> None:
     """Waits until all shards are written; raises the first error of one of them at once."""
     left = set(written)
     while left:
@@ -207,7 +211,7 @@ def _wait(written: list[Future[None]], counts: Any) -> None:
             progress.show(*counts[:])
 
 
-def _begin(counts: Any) -> None:
+def _begin(counts: SynchronizedArray[int] | None) -> None:
     """Initializes a writer process: it exits when its parent exits, and silently on SIGINT."""
     global _counts
     _counts = counts

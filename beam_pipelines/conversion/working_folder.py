@@ -22,7 +22,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from beam_pipelines import storage
 from beam_pipelines.conversion.output import LOCK_NAME, WORK_NAME, is_dataset_file, list_dataset
@@ -168,7 +168,7 @@ class Receipt:
             raise ValueError("its sums of pixel values are larger than possible")
 
 
-def _whole_numbers(value: Any, name: str) -> list[int]:
+def _whole_numbers(value: object, name: str) -> list[int]:
     """Returns a list of three integers, 0 to 1 << 62, which is the initial value of the smallest size in Receipt()."""
     return [json_fields.count(each, name, most=1 << 62) for each in json_fields.array(value, name, 3)]
 

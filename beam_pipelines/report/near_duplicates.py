@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -219,7 +219,7 @@ def _equal(keys: Hashes, budget: int, crowded: Mask) -> Iterator[tuple[Rows, Row
 def _is_first_choice(different: Hashes, chosen: tuple[int, ...]) -> Mask:
     """Returns for which pairs `chosen` are the first of their equal bytes, so that every pair is counted once."""
     earlier = [block for block in range(chosen[-1]) if block not in chosen] if chosen else []
-    checks: list[Any] = [(different & _mask([block])) != 0 for block in earlier]
+    checks: list[Mask] = [(different & _mask([block])) != 0 for block in earlier]
     first: Mask = np.logical_and.reduce([np.ones(len(different), bool), *checks])
     return first
 

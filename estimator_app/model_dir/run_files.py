@@ -163,7 +163,7 @@ def read_named(model_dir: str, network: str | None = None) -> TrainConfig:
     """
     config = read_trained(model_dir)
     if network not in (None, config.network):
-        raise ValueError(f"--network of the run in {model_dir!r} is {config.network!r}, not {network!r}")
+        raise ValueError(f"the run in {model_dir!r} has --network={config.network}, got --network={network}")
     if is_users(config.network) and not network:
         raise ValueError(
             f"the run in {model_dir!r} has a custom network, whose code is imported only if you name it; if you trust "

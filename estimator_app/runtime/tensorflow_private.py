@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -67,11 +68,12 @@ def built_for_xla() -> Iterator[None]:
         context.Exit()
 
 
-def eagerly() -> Any:
+def eagerly() -> AbstractContextManager[None]:
     """Returns a context of eager execution, outside the graph that is being built; tf.init_scope() stays in it."""
     from tensorflow.python.eager import context
 
-    return context.eager_mode()
+    mode: AbstractContextManager[None] = context.eager_mode()
+    return mode
 
 
 def function_graph(graph: tf.Graph, name: str) -> tf.Graph | None:

@@ -28,6 +28,7 @@ from beam_pipelines.storage import local as local_files
 from beam_pipelines.verify import verify
 from support.conversion import local, options
 from support.folders import files
+from tpu_input.dataset_format.index import write_index
 
 convert_module = importlib.import_module("beam_pipelines.convert")
 
@@ -56,7 +57,7 @@ def test_splits_in_another_order_are_another_dataset(few_digits, tmp_path, monke
 def test_an_overwriting_that_was_killed_goes_on(few_digits, tmp_path, monkeypatch):
     convert(options(few_digits, tmp_path / "out"), local())
     changed = options(few_digits, tmp_path / "out", shard_bytes=20_000, seed=3, overwrite=True)
-    delete, shards = storage.delete, []
+    delete, shards = storage.delete, list[str]()
 
     def delete_some(paths):
         shards.extend(path for path in paths if path.endswith(".tfrecord"))
@@ -207,7 +208,9 @@ def test_the_command_of_an_unfinished_conversion_is_shown_and_goes_on(few_digits
     assert "its --resize_shorter is 16, not 0" in shown
     assert "its --num_shards is not given, not train=2" in shown
     assert "--min_side" not in shown
-    words = shlex.split(re.search(r"resume it with: (python .*?), choose another output", shown)[1])
+    found = re.search(r"resume it with: (python .*?), choose another output", shown)
+    assert found
+    words = shlex.split(found[1])
     assert words == ["python", "-m", "beam_pipelines", *command, "--max_rejected=0%"]
     assert main([*words[3:-1], "--max_rejected=10%"]) == 0
 
@@ -279,7 +282,7 @@ def test_a_conversion_whose_output_is_removed_meanwhile_goes_on(few_digits, tmp_
     opts = options(few_digits, tmp_path / "new", shard_bytes=10_000)
     convert(opts, local())
     command = ["convert", f"--input={few_digits}", f"--output={tmp_path}/out", "--shard_size=10KB"]
-    written, write_index = [], shard_writing.write_index
+    written = []
 
     def remove_before_the_second(file, rows):
         written.append(rows)
@@ -291,7 +294,7 @@ def test_a_conversion_whose_output_is_removed_meanwhile_goes_on(few_digits, tmp_
         removed.setattr(main_module, "num_cores", lambda: 0)  # shards are written in this process
         removed.setattr(shard_writing, "write_index", remove_before_the_second)
         assert main(command) == 2
-    assert said(capsys).endswith("the same command goes on from here\n")
+    assert said(capsys).endswith("rerun the same command to resume\n")
     assert main(command) == 0
     assert files(tmp_path / "out") == files(tmp_path / "new")
 

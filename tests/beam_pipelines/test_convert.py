@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
+from beam_pipelines.conversion.shard_writing import write_planned
 from beam_pipelines.convert import convert
 from beam_pipelines.verify import verify
 from support.conversion import local, options
@@ -23,7 +24,7 @@ convert_module = importlib.import_module("beam_pipelines.convert")
 
 
 def test_every_digit_is_in_one_shard_with_its_own_bytes_and_label(digits, digits_dataset):
-    keys = Counter()
+    keys = Counter[str]()
     for split in digits_dataset.splits.values():
         for shard in split.shards:
             for serialized in tf.data.TFRecordDataset(f"{digits_dataset.path}/{shard.name}"):
@@ -115,20 +116,25 @@ def test_one_based_labels_are_written_when_asked_for_and_read_back(few_digits, t
 
 def test_an_interrupted_conversion_goes_on_and_ends_with_the_same_files(few_digits, tmp_path, monkeypatch):
     convert(options(few_digits, tmp_path / "whole"), local())
-    write, written = convert_module.write_planned, []
+    written: list[str] = []
 
     def write_two(name, *args):
         if len(written) == 2:
             raise OSError("the disk is full")
         written.append(name)
-        return write(name, *args)
+        return write_planned(name, *args)
 
     monkeypatch.setattr(convert_module, "write_planned", write_two)
     with pytest.raises(OSError, match="the disk is full"):
         convert(options(few_digits, tmp_path / "out"), local())
     assert not (tmp_path / "out" / "manifest.json").exists()
     again = []
-    monkeypatch.setattr(convert_module, "write_planned", lambda name, *args: again.append(name) or write(name, *args))
+
+    def write_and_remember(name, *args):
+        again.append(name)
+        return write_planned(name, *args)
+
+    monkeypatch.setattr(convert_module, "write_planned", write_and_remember)
     convert(options(few_digits, tmp_path / "out"), local())
     assert not set(again) & set(written)
     assert files(tmp_path / "out") == files(tmp_path / "whole")

@@ -105,7 +105,7 @@ def test_a_mistyped_flag_of_a_runner_is_refused_and_not_dropped(capsys, few_digi
 
 def test_a_dry_run_is_dataflows(capsys, few_digits, tmp_path):
     flags = [f"--input={few_digits}", f"--output={tmp_path}/out", "--dry_run"]
-    assert "--dry_run is for --runner=DataflowRunner" in refused(capsys, "convert", *flags)
+    assert "--dry_run is only available with --runner=DataflowRunner" in refused(capsys, "convert", *flags)
 
 
 def extra_packages(*flags: str) -> list[str]:

@@ -30,7 +30,7 @@ def images(folder: Path) -> list[tuple[str, str]]:
 
 def splits_by_key(output: Path) -> dict[str, str]:
     """Returns the split of every record, as the indexes that lie on the disk have it."""
-    found = {}
+    found: dict[str, str] = {}
     for path in sorted((output / "index").glob("*.parquet")):
         found |= dict.fromkeys(pq.read_table(path)["key"].to_pylist(), path.name.partition("-")[0])
     return found

@@ -191,6 +191,10 @@ def test_a_camera_s_photograph_has_the_statistics_and_size_of_the_whole_though_i
     monkeypatch.setattr(check, "MEASURED_SIDE", 1801)
     whole = checked(data)
     assert quick.sums != whole.sums  # or else nothing was saved
+    assert quick.sums
+    assert whole.sums
+    assert quick.squares
+    assert whole.squares
     np.testing.assert_allclose(quick.sums, whole.sums, rtol=0.01)
     np.testing.assert_allclose(quick.squares, whole.squares, rtol=0.01)
 

@@ -120,7 +120,7 @@ def test_the_death_of_a_writer_is_said(killer, whole):
     done = killer.run(killer.folder / "said", "writer", 3)
     assert done.returncode == 2
     assert done.stderr.startswith("error: a process that writes shards was killed")
-    assert done.stderr.endswith("the same command goes on from here\n")
+    assert done.stderr.endswith("rerun the same command to resume\n")
     assert len(done.stderr.splitlines()) == 1
 
 

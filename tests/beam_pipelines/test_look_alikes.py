@@ -89,7 +89,7 @@ class Reference:
 
     def __init__(self, dataset: Path) -> None:
         names = sorted(map(str, dataset.glob("*.tfrecord")))
-        hashes = {}
+        hashes: dict[str, int] = {}
         for path in (dataset / "index").glob("*.parquet"):
             table = pq.read_table(path).to_pydict()
             hashes |= dict(zip(table["key"], table["dhash"], strict=True))

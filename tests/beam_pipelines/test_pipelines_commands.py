@@ -29,7 +29,7 @@ def test_sample_convert_and_verify_say_what_they_did(capsys, tmp_path):
     assert "already complete, nothing to do" in run(capsys, *convert)[1]
     code, out, err = run(capsys, "verify", dataset)
     assert (code, err) == (0, "")
-    assert "all as the manifest says" in out
+    assert "no problems found" in out
     (dataset / "rejected.jsonl").unlink()
     code, out, _ = run(capsys, "verify", dataset)
     assert (code, out) == (1, f"rejected.jsonl is missing\n{dataset}: 1 problems\n")
@@ -39,20 +39,20 @@ def test_sample_convert_and_verify_say_what_they_did(capsys, tmp_path):
     ("flag", "message"),
     [
         ("--shard_size=0", "shard_size must be at least 10000 bytes, got 0"),
-        ("--shard_size=-5MB", "'-5MB' is no size; write 500KB, 100MB or 1GB"),
+        ("--shard_size=-5MB", "'-5MB' is not a size; write 500KB, 100MB or 1GB"),
         ("--shard_size=big", "'big' is no size"),
         ("--splits=train=50%", "splits must name each split once and add up to 100 %"),
-        ("--splits=train", "'train' is no list of splits; write train=90%,validation=10%"),
+        ("--splits=train", "'train' is not a list of splits; write train=90%,validation=10%"),
         ("--splits=train=150%", "must have a share above 0 % and at most 100 %, got 1.5"),
         ("--labels=/nowhere.txt", "cannot read '/nowhere.txt'"),
         ("--first_label=7", "first_label must be 0 or 1, got 7"),
-        ("--num_shards=train=x", "'train=x' is no list of counts; write train=1024,validation=128"),
+        ("--num_shards=train=x", "'train=x' is not a list of counts; write train=1024,validation=128"),
         ("--num_shards=train=1000", "split 'train' has 35 images, too few for --num_shards=train=1000"),
-        ("--max_rejected=2", "'2' is no percentage; write 1% or 0.5%"),
+        ("--max_rejected=2", "'2' is not a percentage; write 1% or 0.5%"),
         ("--quality=0", "quality must be 1 to 100, got 0"),
         ("--resize_shorter=-1", "resize_shorter must be 0 or a number of pixels, got -1"),
         ("--label_list=x=/l.txt", "--label_list names the split 'x', but no --input does"),
-        ("--input=other=/tmp", "several inputs need a split each, --input=SPLIT=PATH"),
+        ("--input=other=/tmp", "each of several inputs must have its own split, --input=SPLIT=PATH"),
         ("--shard_sise=1MB", "unknown flag --shard_sise; did you mean --shard_size?"),
         ("stray", "unknown argument 'stray'"),
     ],

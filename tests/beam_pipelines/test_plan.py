@@ -7,9 +7,10 @@ import pickle
 from collections import Counter
 
 import pytest
+from apache_beam.coders.typecoders import registry
 
 from beam_pipelines.conversion.plan import Plan, assign_shards, choose_split, key_by_bucket
-from beam_pipelines.conversion.planning import PlanCombineFn, registry
+from beam_pipelines.conversion.planning import PlanCombineFn
 from beam_pipelines.options import ConvertOptions, Source
 from beam_pipelines.sources.rows import Row
 

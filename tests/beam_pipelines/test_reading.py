@@ -80,7 +80,12 @@ def test_a_read_that_fails_is_tried_again(few_digits, monkeypatch):
     with pytest.raises(OSError, match="Input/output error"):
         path.read_bytes()
     slept = []
-    monkeypatch.setattr(storage.time, "sleep", lambda seconds: (slept.append(seconds), mend()))
+
+    def sleep(seconds):
+        slept.append(seconds)
+        mend()
+
+    monkeypatch.setattr("beam_pipelines.storage.time.sleep", sleep)
     assert list(read_rows([row := Row("a", str(path), num_bytes=len(data))])) == [(row, data)]
     assert len(slept) == 1
 
@@ -101,7 +106,7 @@ def test_an_error_of_the_disk_rejects_nothing_and_the_same_command_goes_on(
     assert main(command) == 2
     err = capsys.readouterr().err
     assert f"error: '{path}' cannot be read now, after 3 tries: Input/output error; fix the storage" in err
-    assert err.endswith("what is written stays, the same command goes on from here\n")
+    assert err.endswith("what is written stays, rerun the same command to resume\n")
     assert not (tmp_path / "out" / "manifest.json").exists()
     mends[0]()
     assert main(command) == 0

@@ -48,8 +48,9 @@ def test_the_command_that_the_error_of_training_input_names_repairs_the_shard(fe
 
     with pytest.raises(tf.errors.InvalidArgumentError) as caught:
         total()
-    command = re.search(r"python -m beam_pipelines (verify \S+ \S+)", caught.value.message)[1].split()
-    assert beam_pipelines.__main__.main(command) == 0
+    command = re.search(r"python -m beam_pipelines (verify \S+ \S+)", caught.value.message)
+    assert command
+    assert beam_pipelines.__main__.main(command[1].split()) == 0
     assert total() == manifest.split("train").num_examples
 
 

@@ -76,6 +76,7 @@ def test_no_name_becomes_an_element_and_nothing_points_outside(page):
     assert "url(" not in page
     assert "@import" not in page
     policy = next(attributes["content"] for tag, attributes in elements if tag == "meta" and "http-equiv" in attributes)
+    assert policy
     assert policy.startswith("default-src 'none'; img-src data:;")
     assert "script-src" not in policy
 
@@ -145,7 +146,9 @@ def test_all_pictures_are_small_jpegs(page):
 
 def test_the_page_stays_below_five_megabytes_whatever_the_dataset():
     noise = Image.fromarray(np.random.default_rng(0).integers(0, 255, (500, 500, 3), np.uint8))
-    largest = len(thumbnail(encoded(noise, "PNG")).uri)
+    largest_shown = thumbnail(encoded(noise, "PNG"))
+    assert largest_shown
+    largest = len(largest_shown.uri)
     pictures = (
         look_alikes.MAX_GROUPS * look_alikes.MAX_MEMBERS
         + look_alikes.MAX_COMMON * look_alikes.MAX_SHOWN_OF_COMMON
@@ -202,6 +205,12 @@ def test_no_manifest_is_one_line_and_exit_code_2(tmp_path, capsys):
     assert f"error: '{tmp_path}' contains no manifest.json, so it is not a complete dataset" in err
 
 
+def give_wrong_labels(path: Path) -> None:
+    rows = [row._replace(label=10) for row in read_index(path.read_bytes())]
+    with path.open("wb") as file:
+        write_index(file, rows)
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -212,10 +221,7 @@ def test_no_manifest_is_one_line_and_exit_code_2(tmp_path, capsys):
             lambda path: pq.write_table(pq.read_table(path).drop_columns("dhash"), path),
             "has no column dhash, because an earlier",
         ),
-        (
-            lambda path: write_index(str(path), [row._replace(label=10) for row in read_index(path.read_bytes())]),
-            "has labels that are not classes",
-        ),
+        (give_wrong_labels, "has labels that are not classes"),
     ],
     ids=["missing", "unreadable", "of another shard", "of an earlier version", "with wrong labels"],
 )

@@ -14,7 +14,9 @@ from support.browser import browse, find_chromium
 @pytest.mark.skipif(find_chromium() is None, reason="needs Chromium: apt-get install chromium")
 def test_in_a_real_browser_charts_and_pictures_are_there_and_nothing_is_fetched(nasty, tmp_path):
     page = Path(write_report(str(nasty)))
-    with browse(find_chromium(), tmp_path / "profile") as browser:
+    chromium = find_chromium()
+    assert chromium
+    with browse(chromium, tmp_path / "profile") as browser:
         browser.resize(1200, 800)
         browser.open(page)
         assert browser.evaluate("document.title") == "out: 121 records"

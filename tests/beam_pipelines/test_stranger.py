@@ -46,7 +46,7 @@ def edit(path: Path, change) -> None:
     path.write_text(json.dumps(fields))
 
 
-def name_a_shard(name: str):
+def name_a_shard(name: object):
     def change(manifest: dict[str, Any]) -> None:
         manifest["splits"]["train"]["shards"][0]["name"] = name
 
@@ -85,9 +85,9 @@ COMMANDS = {
 @pytest.mark.parametrize("command", COMMANDS)
 def test_no_command_follows_a_manifest_out_of_its_folder(command, strange, few_digits, tmp_path, capsys):
     before = files(tmp_path)
-    main, words = COMMANDS[command]
+    main, line = COMMANDS[command]
     places = {"DATASET": strange, "IMAGES": few_digits, "MODEL": tmp_path / "model"}
-    words = [re.sub("DATASET|IMAGES|MODEL", lambda found: str(places[found[0]]), word) for word in words.split()]
+    words = [re.sub("DATASET|IMAGES|MODEL", lambda found: str(places[found[0]]), word) for word in line.split()]
     said = refused(capsys, main, *words)
     assert f"{strange}/manifest.json is not a manifest: shards of split 'train' must have names like" in said
     assert f"'../victim/{SHARD}'" in said
@@ -179,6 +179,10 @@ def test_files_of_others_among_the_working_files_stay(few_digits, tmp_path, caps
     assert ".jpeg2tpu/thesis.txt is not part of the dataset" in capsys.readouterr().out
 
 
+def each(*values: Any) -> tuple[Any, ...]:
+    return values
+
+
 def of_train(**changes):
     return lambda manifest: manifest["splits"]["train"].update(changes)
 
@@ -203,17 +207,17 @@ def exchanged(manifest):
         *(of_shard(num_bytes=value) for value in (-1, 0, None)),
         *(of_shard(sha256=value) for value in ("", "x" * 64, 64 * "0" + "\n")),
         of_shard(more=1),
-        *(of_train(shards=value) for value in ([], {}, None)),
+        *(of_train(shards=value) for value in each([], {}, None)),
         *(of_train(class_counts=value) for value in ([1], ["1"] * 10, [-1, 2] * 5, [0] * 10)),
         *(of_train(height=value) for value in ([32, float("nan"), 32], [33, 32, 32], [32, 40, 32], [0, 1, 2], [32])),
         *(of_train(channel_mean=value) for value in ([1, 2], [1, 2, 256], [1, 2, float("inf")], ["1", 2, 3])),
         *(lambda manifest, value=value: manifest.update(classes=value) for value in ([], "0123456789", ["0"] * 10)),
         *(lambda manifest, value=value: manifest.update(first_label=value) for value in (2, True, "0")),
         *(lambda manifest, value=value: manifest.update(num_inputs=value) for value in (1, 1798, 1797.0)),
-        *(lambda manifest, value=value: manifest.update(num_rejected=value) for value in ([], {"empty": 1})),
+        *(lambda manifest, value=value: manifest.update(num_rejected=value) for value in each([], {"empty": 1})),
         *(lambda manifest, value=value: manifest.update(fingerprint=value) for value in ("../..", "", 1)),
-        *(lambda manifest, value=value: manifest.update(options=value) for value in ([], {"shard_bytes": "1"})),
-        *(lambda manifest, value=value: manifest.update(sources=value) for value in ({}, ["x"], [{"path": 1}])),
+        *(lambda manifest, value=value: manifest.update(options=value) for value in each([], {"shard_bytes": "1"})),
+        *(lambda manifest, value=value: manifest.update(sources=value) for value in each({}, ["x"], [{"path": 1}])),
         lambda manifest: manifest.pop("options"),
         lambda manifest: manifest.update(more=1),
     ],
@@ -280,8 +284,8 @@ def test_a_report_reads_nothing_outside_the_dataset_but_below_the_sources_that_a
             assert beam_pipelines_main([*report, *flags]) == 0
             assert pictures(dataset / "report.html") == 0, uri
     capsys.readouterr()
-    for line in ("no JSON", '{"key": 1, "uri": "", "reason": "", "detail": ""}', '{"uri": "x"}', "[" * 100_000):
-        (dataset / "rejected.jsonl").write_text(line + "\n")
+    for bad in ("no JSON", '{"key": 1, "uri": "", "reason": "", "detail": ""}', '{"uri": "x"}', "[" * 100_000):
+        (dataset / "rejected.jsonl").write_text(bad + "\n")
         assert f"'{dataset}/rejected.jsonl', line 1: " in refused(capsys, beam_pipelines_main, *report)
         assert beam_pipelines_main(["verify", str(dataset)]) == 1
         assert "rejected.jsonl cannot be read" in capsys.readouterr().out
@@ -290,7 +294,9 @@ def test_a_report_reads_nothing_outside_the_dataset_but_below_the_sources_that_a
 def test_a_repair_by_options_that_no_conversion_has_is_refused(dataset_copy, capsys):
     (dataset_copy / SHARD).unlink()
     original = (dataset_copy / "manifest.json").read_text()
-    for change in ({"seed": "0"}, {"images": {}}, {"splits": {"train": float("nan")}}, {"labels": [1]}, {"more": 1}):
+    for change in each(
+        {"seed": "0"}, {"images": {}}, {"splits": {"train": float("nan")}}, {"labels": [1]}, {"more": 1}
+    ):
         (dataset_copy / "manifest.json").write_text(original)
         edit(dataset_copy / "manifest.json", lambda manifest, change=change: manifest["options"].update(change))
         code = beam_pipelines_main(["verify", "--quick", "--repair", str(dataset_copy)])
@@ -359,9 +365,9 @@ def test_a_pipe_in_the_lock_s_place_is_not_waited_for(few_digits, tmp_path, caps
 def test_a_pipe_in_a_file_s_place_is_not_waited_for(name, command, dataset_copy, tmp_path, capsys):
     (dataset_copy / name).unlink()
     os.mkfifo(dataset_copy / name)
-    main, words = COMMANDS[command]
+    main, line = COMMANDS[command]
     places = {"DATASET": dataset_copy, "MODEL": tmp_path / "model"}
-    words = [re.sub("DATASET|MODEL", lambda found: str(places[found[0]]), word) for word in words.split()]
+    words = [re.sub("DATASET|MODEL", lambda found: str(places[found[0]]), word) for word in line.split()]
     assert str(dataset_copy / name) in refused(capsys, main, *words)
 
 
@@ -369,11 +375,11 @@ ESCAPE = "\x1b]0;owned\x07\x1b[31m"
 
 
 def test_a_terminal_is_told_nothing_by_what_a_dataset_says(dataset_copy, few_digits, tmp_path, capsys):
-    (dataset_copy / f"stray{ESCAPE}\nall as the manifest says").write_text("")
+    (dataset_copy / f"stray{ESCAPE}\nno problems found").write_text("")
     assert beam_pipelines_main(["verify", str(dataset_copy)]) == 1
     out, _ = capsys.readouterr()
     stray = next(line for line in out.splitlines() if line.startswith("stray"))
-    assert stray == r"stray\x1b]0;owned\x07\x1b[31m\nall as the manifest says is not part of the dataset"
+    assert stray == r"stray\x1b]0;owned\x07\x1b[31m\nno problems found is not part of the dataset"
     for path in dataset_copy.glob("stray*"):
         path.unlink()
 

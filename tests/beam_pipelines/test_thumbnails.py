@@ -40,7 +40,9 @@ def test_of_many_rejected_a_few_are_shown_from_all_over_the_alphabet():
     ids=["large", "small", "cmyk", "gif", "webp", "16 bits", "truncated png", "a line"],
 )
 def test_whatever_pillow_can_decode_becomes_a_thumbnail(image, size):
-    assert (thumbnail(image).width, thumbnail(image).height) == size
+    shown = thumbnail(image)
+    assert shown
+    assert (shown.width, shown.height) == size
 
 
 @pytest.mark.parametrize(
@@ -71,6 +73,7 @@ def test_rejected_members_of_an_archive_are_shown(few_digits, tmp_path):
     assert manifest.num_rejected == {"empty": 1, "truncated": 1}
     shown = {each.code: each.examples for each in read_rejected(manifest, [str(tmp_path / "digits.tar")])}
     ((line, picture),) = shown["truncated"]
+    assert picture
     assert (line.key, picture.width, picture.height) == ("0/half.jpg", 32, 32)
     ((line, picture),) = shown["empty"]
     assert (line.key, picture) == ("0/empty.jpg", None)

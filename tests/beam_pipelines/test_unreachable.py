@@ -13,6 +13,7 @@ import pytest
 from beam_pipelines.__main__ import main
 from beam_pipelines.sources.rows import Row, find_each
 from beam_pipelines.storage import gcs
+from beam_pipelines.storage.errors import Unavailable
 from support.cloud import forget_client
 from support.inputs import make
 
@@ -73,7 +74,7 @@ def test_a_bucket_out_of_reach_is_waited_for_once_whatever_the_number_of_lines(m
         server.settimeout(0.2)
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{server.getsockname()[1]}")
         forget_client()
-        with pytest.raises(gcs.Unavailable, match=r"'gs://far/0\.jpg' cannot be reached: "):
+        with pytest.raises(Unavailable, match=r"'gs://far/0\.jpg' cannot be reached: "):
             list(find_each(rows))
         with contextlib.suppress(TimeoutError):
             while True:
@@ -115,8 +116,11 @@ def test_a_bucket_that_has_answered_is_waited_for_as_long_as_ever(monkeypatch):
 
     monkeypatch.setattr(gcs, "RETRY", counted)
     monkeypatch.setattr(gcs, "_answered", set())
-    handler = type("Handler", (_Busy,), {"asked": []})
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+
+    class Handler(_Busy):
+        asked: list[str] = []  # noqa: RUF012
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{server.server_port}")
         forget_client()
@@ -126,7 +130,7 @@ def test_a_bucket_that_has_answered_is_waited_for_as_long_as_ever(monkeypatch):
     forget_client()
     assert [(rows[uri].num_bytes, rows[uri].reason) for uri in uris] == [(123, ""), (123, ""), (0, "missing")]
     assert len(used) == 2
-    assert sorted(handler.asked) == ["1.jpg", "2.jpg", "2.jpg", "3.jpg"]
+    assert sorted(Handler.asked) == ["1.jpg", "2.jpg", "2.jpg", "3.jpg"]
 
 
 def test_a_list_without_buckets_asks_nobody(tmp_path, quick):

@@ -15,7 +15,7 @@ KINDS = ["tpu_estimator", "tf_distribute"] if default_trainer() == "tpu_estimato
 layers = tf.keras.layers
 
 
-class Adding(layers.Layer):
+class Adding(tf.keras.layers.Layer):
     def call(self, inputs):
         self.add_loss(5 * tf.ones([]))
         return inputs

@@ -12,7 +12,12 @@ def test_training_keeps_decoded_images_when_asked(capsys, digits_dataset, tmp_pa
     from tpu_input.train import crops_of_decoded
 
     kept = []
-    monkeypatch.setattr("tpu_input.train.crops_of_decoded", lambda *args: kept.append(args) or crops_of_decoded(*args))
+
+    def keep(*args):
+        kept.append(args)
+        return crops_of_decoded(*args)
+
+    monkeypatch.setattr("tpu_input.train.crops_of_decoded", keep)
     command = ("train", f"--dataset={digits_dataset.path}", f"--model_dir={tmp_path}", *FLAGS, "--train_steps=2")
     assert run(capsys, *command, "--cache=decoded")[0] == 0
     assert kept

@@ -97,7 +97,10 @@ def test_a_checkpoint_and_an_export_of_it_are_evaluated_alike(capsys, model_dir,
     [
         (("evaluate",), "evaluate needs --model_dir or --export_dir, got neither"),
         (("evaluate", "--model_dir=MODEL", "--export_dir=MODEL"), "--model_dir or --export_dir, got both"),
-        (("evaluate", "--export_dir=MODEL", "--step=40"), "--step goes with --model_dir, not with --export_dir"),
+        (
+            ("evaluate", "--export_dir=MODEL", "--step=40"),
+            "--step can be used only with --model_dir, not with --export_dir",
+        ),
         (("evaluate", "--model_dir=MODEL", "--step=40", "--checkpoint=x"), "--step and --checkpoint each name a"),
         (("evaluate", "--model_dir=MODEL", "--step=7"), "holds no checkpoint of step 7; it has "),
         (("evaluate", "--model_dir=MODEL", "--checkpoint=nowhere"), "nowhere' does not exist; give a path such as"),
@@ -126,7 +129,7 @@ def test_a_folder_without_images_is_no_success(capsys, model_dir, tmp_path):
     (tmp_path / "notes.txt").touch()
     code, out, err = run(capsys, "predict", f"--export_dir={model_dir}", tmp_path)
     assert (code, out) == (1, "")
-    assert err == f"left out in folders: 1 named *.txt\nno image files in {tmp_path}\n"
+    assert err == f"skipped in folders: 1 named *.txt\nno image files in {tmp_path}\n"
 
 
 def test_files_that_cannot_be_classified_are_named_and_the_rest_is_done(capsys, model_dir, digits, tmp_path):
@@ -146,8 +149,8 @@ def test_files_that_cannot_be_classified_are_named_and_the_rest_is_done(capsys, 
         ("--eval_batch_size=0", "eval_batch_size must be at least 1, got 0"),
         ("--train_steps=-1", "train_steps must be at least 1, got -1"),
         ("--learning_rate=0", "learning_rate must be positive and finite, got 0.0"),
-        ("--crop_area=0.5,2", "crop_area must be 0 < smallest <= largest <= 1.0, got (0.5, 2.0)"),
-        ("--crop_area=big", "argument --crop_area: needs two numbers, LOW,HIGH, got 'big'"),
+        ("--crop_area=0.5,2", "crop_area must satisfy 0 < smallest <= largest <= 1.0, got (0.5, 2.0)"),
+        ("--crop_area=big", "argument --crop_area: must be two numbers, LOW,HIGH, got 'big'"),
         ("--network=resnet9000", "got 'resnet9000'; did you mean resnet50?"),
         ("--network=nowhere:net", "network 'nowhere:net': no module 'nowhere' in the working directory or among"),
         ("--optimizer=adam", "optimizer must be one of momentum, lars, adamw, got 'adam'; did you mean adamw?"),
@@ -206,7 +209,7 @@ def test_a_tpu_and_a_local_folder_are_refused_before_anything_slow(capsys, flag)
 def test_a_tpu_that_is_named_but_not_used_is_refused_before_anything_slow(capsys, arguments):
     for flag in ("--tpu", "--tpu_zone", "--gcp_project"):
         message = refused(capsys, *arguments, "--model_dir=there", f"{flag}=mine")
-        assert f"{flag} without --use_tpu would run on this machine; add --use_tpu" in message
+        assert f"{flag} has no effect without --use_tpu; add --use_tpu" in message
 
 
 def test_the_flags_and_an_example_of_every_command_are_in_its_help(capsys):

@@ -16,7 +16,7 @@ pytest.importorskip("tensorflow_estimator", reason="TPUEstimator ends with Tenso
 from beam_pipelines.verify import verify
 from estimator_app.export import export_model
 from estimator_app.model_dir.exports import read_exports
-from estimator_app.model_dir.history import best, read_history
+from estimator_app.model_dir.history import best, read_history, write_history
 from estimator_app.model_dir.lock import locked
 from estimator_app.model_dir.run_files import read_finished
 from estimator_app.trainers.tpu_estimator import train as estimator_training
@@ -63,7 +63,9 @@ def test_a_run_that_gets_no_better_stops_early_and_a_killed_one_at_the_same_step
     assert said[1].startswith(early)
     exports = read_exports(str(killed))
     kept = {kind: [entry["step"] for entry in exports[kind]] for kind in exports}
-    assert kept == {"best": [best(read_history(str(killed)), "accuracy").step], "last": [step]}
+    highest = best(read_history(str(killed)), "accuracy")
+    assert highest
+    assert kept == {"best": [highest.step], "last": [step]}
     # More patience goes on, and the export of the step before, which was this run's, gives way.
     assert train(digits_dataset, killed, **STALE | {"early_stop_patience": 3}).metrics.step > step
     assert len([path for path in (killed / "export").iterdir() if path.name.isdigit()]) == 1
@@ -74,12 +76,13 @@ def test_a_run_killed_between_its_best_export_and_its_history_evaluates_again(di
     def kill(*args):
         raise KeyboardInterrupt
 
-    write = training.write_history
     monkeypatch.setattr(training, "write_history", kill)
     with pytest.raises(KeyboardInterrupt):
         train(digits_dataset, tmp_path, steps_per_eval=2, train_steps=4)
-    monkeypatch.setattr(training, "write_history", write)
-    assert (evaluated(tmp_path), read_finished(str(tmp_path)).export) == ([], "")
+    monkeypatch.setattr(training, "write_history", write_history)
+    finished = read_finished(str(tmp_path))
+    assert finished
+    assert (evaluated(tmp_path), finished.export) == ([], "")
     train(digits_dataset, tmp_path, steps_per_eval=2, train_steps=4)
     assert evaluated(tmp_path) == [2, 4]
     steps = [entry["step"] for entry in read_exports(str(tmp_path))["best"]]
@@ -198,7 +201,12 @@ def test_an_image_that_only_the_decoder_refuses_is_named(dataset_copy, tmp_path,
 @pytest.mark.long
 def test_the_last_step_s_export_is_the_best_s_copied_where_it_is_the_best(digits_dataset, tmp_path, monkeypatch):
     made = []
-    monkeypatch.setattr(training, "export_model", lambda *args, **how: made.append(args) or export_model(*args, **how))
+
+    def make(*args, **how):
+        made.append(args)
+        return export_model(*args, **how)
+
+    monkeypatch.setattr(training, "export_model", make)
     finished = train(digits_dataset, tmp_path)
     (best,) = (tmp_path / "export" / "best").iterdir()
     assert len(made) == 1

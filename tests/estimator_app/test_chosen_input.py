@@ -101,10 +101,11 @@ def test_flags_win_and_are_said_where_they_surprise(small):
     fed, line, notes = told(small, image_size=224, crop_area=(0.08, 1.0), train_batch_size=128)
     assert (fed.image_size, fed.crop_area, line) == (224, (0.08, 1.0), "")
     assert notes == [
-        "--train_batch_size=128 is more than the 15 training images, so that a step holds some more than once; give "
+        "--train_batch_size=128 is more than the 15 training images, so a step contains some images "
+        "more than once; use "
         "15 or less",
-        "--image_size=224 enlarges images of 28 x 28 pixels, which adds work and no detail; 28 would fit them",
-        "--crop_area=0.08,1 cuts crops of down to 8 x 8 pixels from images of 28 x 28; 0.6,1 would fit them",
+        "--image_size=224 enlarges images of 28 x 28 pixels, which adds work and no detail; use 28",
+        "--crop_area=0.08,1 makes crops as small as 8 x 8 pixels from images of 28 x 28; use --crop_area=0.6,1",
     ]
     fed, line, notes = told(small, image_size=32)
     assert (fed.image_size, fed.crop_area, notes) == (32, (0.6, 1.0), [])
@@ -115,7 +116,7 @@ def test_a_dataset_that_does_not_know_its_sizes_is_fed_at_224_and_that_is_said(s
     unknown = dataclasses.replace(small.split("train"), height=(0, 0.0, 0), width=(0, 0.0, 0))  # manifest_from_shards()
     fed, line, notes = told(dataclasses.replace(small, splits=small.splits | {"train": unknown}))
     assert (fed.image_size, fed.crop_area, notes) == (224, (0.08, 1.0), [])
-    assert line == "input: --image_size=224 --crop_area=0.08,1, as the images' sizes are not known"
+    assert line == "input: --image_size=224 --crop_area=0.08,1, as the image sizes are not known"
 
 
 @pytest.mark.long

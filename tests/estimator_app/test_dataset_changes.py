@@ -54,8 +54,11 @@ def test_a_training_whose_dataset_is_converted_anew_ends_in_a_line(digits, tmp_p
     train = ("train", f"--dataset={dataset}", f"--model_dir={model_dir}", *flags)
     whole = [sys.executable, "-W", "ignore", "-c", RUNNER, *train]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TF_")}
-    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    with subprocess.Popen(whole, cwd=ROOT, env=environment, text=True, **pipes) as training:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        whole, cwd=ROOT, env=environment, text=True, stdin=pipe, stdout=pipe, stderr=pipe
+    ) as training:
+        assert training.stdout
         assert "waiting\n" in iter(training.stdout.readline, "")
         converted(digits, dataset, CLASSES[::-1])
         said, errors = training.communicate("go on\n")

@@ -44,7 +44,9 @@ def test_a_damaged_history_is_refused(tmp_path, text):
     ],
 )
 def test_the_best_is_the_highest_accuracy_or_the_lowest_loss(metric, values, step):
-    assert best(rows(metric, *values), metric).step == step
+    found = best(rows(metric, *values), metric)
+    assert found
+    assert found.step == step
     assert best([], metric) is None
 
 

@@ -85,11 +85,12 @@ def keras_loop(manifest, network, steps, image_size=16):
 
 GIVEN = {
     "kernel": np.random.default_rng(0).normal(size=[3, 3, 3, 4]).astype("f"),
-    "gamma": np.float32([1, 2, 3, 4]),
-    "beta": np.float32([0, 1, 0, 1]),
-    "moving_mean": np.float32([4, 3, 2, 1]),
-    "moving_variance": np.float32([1, 2, 1, 2]),
+    "gamma": np.array([1, 2, 3, 4], np.float32),
+    "beta": np.array([0, 1, 0, 1], np.float32),
+    "moving_mean": np.array([4, 3, 2, 1], np.float32),
+    "moving_variance": np.array([1, 2, 1, 2], np.float32),
 }
+PRETRAINED: dict[str, str] = {}  # the path of its weights, in a test
 HEAD = np.random.default_rng(1).normal(size=[4, 10]).astype("f")
 
 
@@ -106,7 +107,7 @@ def body(batch_normalisation_momentum=0.5):
 def pretrained(images, num_classes, training):
     """A frozen body whose weights come from a file, as keras.applications' do, and a head that set_weights() fills."""
     frozen, head = body(), layers.Dense(num_classes, use_bias=False)
-    frozen.load_weights(pretrained.path)
+    frozen.load_weights(PRETRAINED["path"])
     frozen.trainable = False
     logits = head(layers.GlobalAveragePooling2D()(frozen(images, training=training)))
     head.set_weights([HEAD])
@@ -117,8 +118,8 @@ def pretrained(images, num_classes, training):
 def weights_file(tmp_path):
     model = body()
     model.set_weights(list(GIVEN.values()))
-    pretrained.path = str(tmp_path / "body.weights.h5")
-    model.save_weights(pretrained.path)
+    PRETRAINED["path"] = str(tmp_path / "body.weights.h5")
+    model.save_weights(PRETRAINED["path"])
 
 
 # Keras 3's own, when it saves weights under NumPy 2.
@@ -206,7 +207,7 @@ def test_a_network_of_keras_applications_moves_its_averages_as_a_call_of_keras_d
 TABLE = np.random.default_rng(2).normal(size=[32, 4]).astype("f")
 
 
-class Levels(layers.Layer):
+class Levels(tf.keras.layers.Layer):
     """Numbers of images' levels of grey, of which the brightest never comes: [N, 256] int32 in [0, 31)."""
 
     def call(self, images):
@@ -221,7 +222,7 @@ def looked_up(images, num_classes, training):
     return layers.Dense(num_classes)(layers.GlobalAveragePooling1D()(embedding(Levels()(images))))
 
 
-class OneHot(layers.Layer):
+class OneHot(tf.keras.layers.Layer):
     def call(self, levels):
         return tf.one_hot(levels, 32)
 
@@ -245,7 +246,7 @@ def test_an_embedding_learns_as_the_product_with_one_hot_rows_that_it_is(train, 
     assert np.abs(rows - TABLE).max() > 1e-5
 
 
-class Signed(layers.Layer):
+class Signed(tf.keras.layers.Layer):
     def call(self, images):
         if tf.reduce_sum(images) > 0:
             return images

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from estimator_app import commands
 from estimator_app.__main__ import main
 from estimator_app.config import TRAINERS, default_trainer
 from estimator_app.model_dir.lock import LOCK_NAME
 from estimator_app.runtime.tensorflow_startup import one_line
+from estimator_app.runtime.tpu import Tpu
 from estimator_app.trainers.interruption import Moved
 from estimator_app.trainers.progress import Progress
 from support.app_fixtures import configured, keras_warns
@@ -64,19 +64,21 @@ def assert_same_weights(model_dir, other) -> None:
 @pytest.mark.long
 def test_a_lost_tpu_is_left_and_found_again_at_the_checkpoint(by, digits_dataset, straight, tmp_path, monkeypatch):
     """On this machine's processor: what is lost is a session, and what a Tpu connects to is nothing."""
-    took, lost, waited = Progress.took, [5, 5], []
+    took, lost, waited = Progress.took, [5, 5], list[float | None]()
 
     def lose(self, *args):
         took(self, *args)
         if lost and self.step == lost[0]:
             raise tf.errors.UnavailableError(None, None, f"lost at step {lost.pop()}")
 
-    class Nothing:
+    class Nothing(Tpu):
         def connect(self) -> None:
             return None
 
     class Stop(threading.Event):
-        wait = staticmethod(waited.append)
+        def wait(self, timeout: float | None = None) -> bool:
+            waited.append(timeout)
+            return False
 
     monkeypatch.setattr(Progress, "took", lose)
     config = configured(digits_dataset, trainer=by, **OPTIONS)
@@ -121,11 +123,11 @@ def test_a_tpu_at_another_address_is_gone_on_with_by_the_same_command(digits_dat
 
     executed: list[list[str]] = []
     monkeypatch.setattr(training, "run", moved)
-    monkeypatch.setattr(commands.os, "execv", lambda path, command: executed.append(command))
+    monkeypatch.setattr(os, "execv", lambda path, command: executed.append(command))
     command = ["train", f"--dataset={digits_dataset.path}", f"--model_dir={tmp_path}/model"]
     assert main(command) == 0
     assert executed == [[sys.executable, "-m", "estimator_app", *command]]
-    assert capsys.readouterr().out.endswith("grpc://10.0.0.3:8470; going on in a new process\n")
+    assert capsys.readouterr().out.endswith("grpc://10.0.0.3:8470; resuming in a new process\n")
 
 
 def test_a_model_dir_in_which_nothing_can_be_written_is_said_before_training(by, digits_dataset, tmp_path):

@@ -82,7 +82,8 @@ def windows(images, size, stride, filler):
     """Returns [N, rows, columns, C, size, size]: what a window of `size` sees at each place of padded images."""
     pad = (size - 1) // 2
     padded = np.pad(images, [(0, 0), (pad, pad), (pad, pad), (0, 0)], constant_values=filler)
-    return np.lib.stride_tricks.sliding_window_view(padded, (size, size), (1, 2))[:, ::stride, ::stride]
+    view = np.lib.stride_tricks.sliding_window_view(padded, (size, size), (1, 2))  # type: ignore[call-overload]
+    return view[:, ::stride, ::stride]
 
 
 def made(model, kind):

@@ -12,7 +12,7 @@ from estimator_app.model.schedule import RECIPES
 v1 = tf.compat.v1
 STEPS, DECAY = 5, 0.01
 KERNEL = np.random.default_rng(0).normal(size=[3, 4]).astype(np.float32)
-BIAS = np.float32([1, -2, 3])
+BIAS = np.array([1, -2, 3], np.float32)
 RANDOM = np.random.default_rng(1)
 GRADIENTS = [(RANDOM.normal(size=[3, 4]).astype("f"), RANDOM.normal(size=[3]).astype("f")) for _ in range(STEPS)]
 

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 from collections import Counter
+from typing import cast
 
 import numpy as np
 import pytest
@@ -33,7 +34,7 @@ def a_png() -> bytes:
 
 def test_digits_are_told_apart_whatever_the_batch(classifier, digits):
     files = [path for label in "0123456789" for path in sorted((digits / label).iterdir())[:5]]
-    of_7, of_50 = (list(predict(classifier, map(str, files), size, top=3)) for size in (7, 50))
+    of_7, of_50 = (cast(list[Prediction], list(predict(classifier, map(str, files), size, top=3))) for size in (7, 50))
     assert [found.file for found in of_7] == [str(path) for path in files]
     right = [found.top[0][1] == path.parent.name for found, path in zip(of_7, files, strict=True)]
     assert sum(right) > 40
@@ -101,7 +102,7 @@ def test_folders_and_globs_give_the_images_below_and_count_what_they_leave_out(d
         shutil.copy(source, tmp_path / name)
 
     def found(*named: str) -> tuple[list[str], dict[str, int]]:
-        left_out = Counter()
+        left_out = Counter[str]()
         paths = list(image_files([f"{tmp_path}/{name}" for name in named], left_out))
         return [path.removeprefix(f"{tmp_path}/") for path in paths], dict(left_out)
 
@@ -116,7 +117,7 @@ def test_folders_and_globs_give_the_images_below_and_count_what_they_leave_out(d
 def test_a_pipe_in_a_folder_is_left_out_and_not_waited_for(digits, tmp_path):
     (tmp_path / "good.jpg").write_bytes((digits / "0" / "0000.jpg").read_bytes())
     os.mkfifo(tmp_path / "pipe.jpg")
-    left_out = Counter()
+    left_out = Counter[str]()
     assert list(image_files([str(tmp_path)], left_out)) == [f"{tmp_path}/good.jpg"]
     assert left_out == {".jpg": 1}
 
@@ -127,7 +128,7 @@ def test_a_name_that_is_not_utf_8_loses_no_other(digits, tmp_path):
         path = os.path.join(os.fsencode(tmp_path), name)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         shutil.copy(source, path)
-    left_out = Counter()
+    left_out = Counter[str]()
     wrong = [os.fsdecode(os.fsencode(tmp_path) + name) for name in (b"/caf\xe9.jpg", b"/caf\xe9/b.jpg")]
     found = list(image_files([str(tmp_path), f"{tmp_path}/*.jpg", wrong[0]], left_out))
     good = [f"{tmp_path}/a.jpg", f"{tmp_path}/z/c.jpg"]
@@ -138,12 +139,12 @@ def test_a_name_that_is_not_utf_8_loses_no_other(digits, tmp_path):
 
 
 def test_lines_are_json_for_programs_and_a_table_for_people():
-    results = [
+    results: list[Prediction | tuple[str, str]] = [
         Prediction("a.jpg", ((1, "daisy", 0.75), (0, "rose", 0.25))),
         ("b.jpg", "the file is empty"),
         Prediction("photos/c.jpg", ((0, "rose", 1.0), (1, "daisy", 0.0))),
     ]
-    said, warned = [], []
+    said, warned = list[str](), list[str]()
     assert write(results, ("rose", "daisy"), False, said.append, warned.append) == (2, 1)
     assert json.loads(said[0])["top"] == [
         {"label": 1, "class": "daisy", "probability": 0.75},

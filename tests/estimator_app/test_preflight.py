@@ -67,8 +67,11 @@ def test_the_options_of_another_run_than_the_model_dir_s_are_told(capsys, digits
     tf.train.Checkpoint(global_step=tf.Variable(7)).save(f"{tmp_path}/model.ckpt")
     code, out, _ = run(capsys, *asked(digits_dataset, f"--model_dir={tmp_path}", "--train_steps=6"))
     assert code == 1
-    for found in ("--image_size is 28, not 16", "--train_steps cannot be 6, for step 7 is done"):
-        assert f"✗ its {found}: give another --model_dir, or repeat its run's options" in out
+    for found in (
+        "--image_size is 28, not 16",
+        "--train_steps must be at least 7, the number of completed steps, got 6",
+    ):
+        assert f"✗ its {found}: use another --model_dir, or repeat the options of its run" in out
 
 
 def test_a_batch_that_the_cores_cannot_share_is_told_before_anything_else(capsys, digits_dataset):

@@ -73,7 +73,7 @@ def test_a_command_of_beam_pipelines_ends_with_the_signals_code(
     words = {"digits": digits, "dataset": digits_dataset.path, "new": tmp_path / "new"}
     # That this returns also means that no writer is left, which would hold its end of the pipe.
     done = signalled(place, number, "beam_pipelines", *(arg.format(**words) for arg in args))
-    assert (done.returncode, done.stderr) == (code, "interrupted; the same command goes on from here\n")
+    assert (done.returncode, done.stderr) == (code, "interrupted; rerun the same command to resume\n")
     assert not (tmp_path / "new" / "manifest.json").exists()
 
 
@@ -97,6 +97,7 @@ def test_a_command_of_estimator_app_ends_with_the_signals_code(
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_dispatcher_ends_with_the_signals_code(number, code):
     dispatcher = started("tpu_input", "dispatcher", "--port=0")
+    assert dispatcher.stdout
     assert dispatcher.stdout.readline().startswith("dispatcher: grpc://")
     dispatcher.send_signal(number)
     dispatcher.communicate()
@@ -106,6 +107,7 @@ def test_a_dispatcher_ends_with_the_signals_code(number, code):
 def test_a_worker_that_waits_for_its_dispatcher_can_be_ended():
     number = signal.SIGTERM
     worker = started("tpu_input", "worker", "--dispatcher=grpc://localhost:1", "--host=localhost")
+    assert worker.stdout
     assert worker.stdout.readline().startswith("worker: waiting for ")
     worker.send_signal(number)
     worker.communicate()

@@ -53,7 +53,7 @@ def test_a_run_that_is_stopped_in_every_way_ends_with_the_same_weights(digits_da
         assert weights(model_dir)["global_step"] == saved, what
         if what.startswith("SIG") and what != "SIGKILL":
             go_on = f"go on with: python -m estimator_app {' '.join(args)}"
-            assert done.stdout.splitlines()[-1] == f"stopped, and saved at step {saved}/20; {go_on}"
+            assert done.stdout.splitlines()[-1] == f"stopped and saved at step {saved}/20; {go_on}"
             assert done.stderr == ""
         if what == "FULL":
             (line,) = done.stderr.splitlines()
@@ -73,8 +73,10 @@ def test_a_run_that_is_stopped_in_every_way_ends_with_the_same_weights(digits_da
 def test_a_training_whose_output_nobody_reads_any_more_is_no_success(digits_dataset, tmp_path):
     whole = [sys.executable, "-m", "estimator_app", *command(digits_dataset, tmp_path)]
     with subprocess.Popen(whole, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as training:
+        assert training.stdout
+        assert training.stderr
         assert training.stdout.readline().startswith("training cnn at step 0/20")
         training.stdout.close()
         line = training.stderr.read().splitlines()[-1]
     assert training.returncode == 2
-    assert line.startswith("error: nobody reads the output any more, so training ended; the same command goes on")
+    assert line.startswith("error: stdout was closed, so training ended; rerun the same command to resume")

@@ -10,7 +10,7 @@ from PIL import Image
 
 from beam_pipelines.images.check import check_image
 from beam_pipelines.options import ImageOptions
-from estimator_app.predict import normalize_image, predict
+from estimator_app.predict import Prediction, normalize_image, predict
 from estimator_app.saved_model.classifier import load_classifier
 from support.app_fixtures import keras_warns
 from support.oriented import ORIENTED, directory, jpeg
@@ -70,8 +70,11 @@ def test_a_sideways_photograph_is_classified_as_its_record_is(finished, digits, 
     record = check_image((tmp_path / "sideways.jpg").read_bytes(), ImageOptions()).encoded
     (found,) = predict(classifier, [f"{tmp_path}/sideways.jpg"], 1, top=10)
     (expected,) = classifier([record])
+    assert isinstance(found, Prediction)
+    assert isinstance(expected, np.ndarray)
     assert [probability for _, _, probability in found.top] == sorted(map(float, expected), reverse=True)
     (unturned,) = classifier([(tmp_path / "sideways.jpg").read_bytes()])
+    assert isinstance(unturned, np.ndarray)
     assert np.abs(unturned - expected).max() > 0.01
 
 

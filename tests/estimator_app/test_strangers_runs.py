@@ -10,7 +10,9 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from matplotlib.figure import Figure
@@ -42,7 +44,7 @@ def small(images, num_classes, training):
     return tf.keras.layers.Dense(num_classes)(tf.keras.layers.GlobalAveragePooling2D()(images))
 """
 FIELDS = (*dataclasses.fields(TrainConfig), *dataclasses.fields(InputConfig))
-WRONG = [None, "x", "../x", -1, 1.5, True, [], [1, "x"], {}, float("nan")]
+WRONG: list[Any] = [None, "x", "../x", -1, 1.5, True, [], [1, "x"], {}, float("nan")]
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +64,7 @@ def trained(digits_dataset, tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def stranger(trained, tmp_path, monkeypatch) -> Path:
+def stranger(trained, tmp_path, monkeypatch) -> Iterator[Path]:
     """A copy of the model_dir, whose network's module, when it is imported, leaves a file beside it: "imported"."""
     model_dir = Path(shutil.copytree(trained / "model", tmp_path / "model"))
     exports = model_dir / "exports.json"
@@ -503,7 +505,7 @@ def test_no_name_of_a_stranger_s_is_a_command_to_the_terminal(stranger, digits, 
         assert all(line.isprintable() for line in (out + err).splitlines())
         assert err.splitlines() == [
             f"{pictures}/bad{ESCAPED}.jpg: not a JPEG or PNG file",
-            f"left out in folders: 1 named *.{ESCAPED}",
+            f"skipped in folders: 1 named *.{ESCAPED}",
         ]
         if is_terminal:
             assert out.count("\n") == 1

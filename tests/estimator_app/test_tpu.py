@@ -157,7 +157,7 @@ def test_waits_grow_to_a_limit_and_half_of_each_is_drawn():
 
 def test_a_lost_tpu_is_waited_for_and_progress_begins_the_waiting_anew():
     errors = [Unreachable("away"), tf.errors.UnavailableError(None, None, "Socket closed"), Unreachable("away")]
-    steps, waited, said = iter([0, 0, 100, 100, 100]), [], []
+    steps, waited, said = iter([0, 0, 100, 100, 100]), list[float](), list[str]()
 
     def attempt() -> str:
         if errors:

@@ -8,7 +8,7 @@ import pytest
 
 from estimator_app.config import default_trainer
 from estimator_app.preflight.compile import check_compile
-from estimator_app.preflight.compiler import Compiler
+from estimator_app.preflight.compiler import Compiler, Program
 from estimator_app.preflight.findings import COSTS, FAILS, GOOD
 from estimator_app.preflight.preflight import lowered
 from estimator_app.runtime.topologies import find_topology
@@ -73,6 +73,7 @@ def test_every_generation_compiles(digits_dataset, topology):
     config = configured(digits_dataset, trainer=default_trainer(), network="support.broken_networks:fine")
     spec = make_train_input_fn(digits_dataset, config.input)({"batch_size": 8}).element_spec
     program = Compiler(str(PYTHON), find_topology(topology))(lowered(config, "/nonexistent", spec))
+    assert isinstance(program, Program)
     assert program.flops > 0
 
 

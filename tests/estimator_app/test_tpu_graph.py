@@ -146,7 +146,12 @@ def test_cores_whose_examples_weigh_differently_take_the_step_of_one(digits_data
 def test_a_tpu_s_host_gives_variables_the_network_s_own_values(digits_dataset, tmp_path, monkeypatch):
     """On a server of TensorFlow's under the address of a TPU's host, by the ops that would run there."""
     scaffolds, make = [], KerasInGraph.scaffold
-    monkeypatch.setattr(KerasInGraph, "scaffold", lambda model: scaffolds.append(make(model)) or scaffolds[-1])
+
+    def remember(model):
+        scaffolds.append(make(model))
+        return scaffolds[-1]
+
+    monkeypatch.setattr(KerasInGraph, "scaffold", remember)
     config = configured(digits_dataset, **(linear_network.OPTIONS | {"train_batch_size": 32}))
     config = dataclasses.replace(config, classes=config.classes[:3])
     estimator = make_estimator(config, str(tmp_path), cluster())

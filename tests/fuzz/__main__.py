@@ -9,6 +9,7 @@ import re
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from fuzz.batches import Batch, Case, batches, in_processes, smallest
@@ -16,7 +17,7 @@ from fuzz.corpus import KINDS
 from fuzz.sandbox import Sandbox
 
 
-def _table(ended: collections.Counter[tuple[str, str]], seconds: collections.Counter[str]) -> str:
+def _table(ended: collections.Counter[tuple[str, str]], seconds: Mapping[str, float]) -> str:
     """Returns how many cases of each kind ended how, and the CPU seconds that one took."""
     columns = sorted({how for _, how in ended})
     rows = [["", *columns, "CPU s"]]
@@ -51,7 +52,7 @@ def main() -> int:
             return 0
         todo = batches(flags.cases, flags.seed, flags.kind or list(KINDS))[flags.begin :]
         ended = collections.Counter[tuple[str, str]]()
-        seconds = collections.Counter[str]()
+        seconds = collections.defaultdict[str, float](float)
         end = "\r" if sys.stderr.isatty() else "\n"
         failures = collections.Counter[tuple[str, ...]]()
         for number, done in enumerate(in_processes(todo, flags.processes, folder)):

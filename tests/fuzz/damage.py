@@ -151,7 +151,7 @@ class Entry:
             path.mkdir()
             (path / "somebody's").write_text("own")
         elif self.how != "gone":
-            targets = {
+            targets: dict[str, str | Path] = {
                 "dead link": "nowhere",
                 "link to itself": path.name,
                 "link to a file": case / "precious" / "photo.jpg",
@@ -405,7 +405,7 @@ column_damages = st.builds(
 class Members:
     """An archive of members that no honest program would write; those of {photo} hold an image."""
 
-    members: tuple[Any, ...]
+    members: tuple[tuple[str, bytes, int | None, str, bytes, bytes | None], ...]
 
     def __call__(self, path: Path) -> None:
         photo = (_case(path) / "precious" / "photo.jpg").read_bytes()

@@ -145,10 +145,10 @@ class Sandbox:
                 if path.exists() and path.stat().st_atime > _OLD + 1
             ]
         after = self._outside(command)
-        for path in sorted({*before, *after}):
-            if before.get(path) != after.get(path):
-                what = "made" if path not in before else "removed" if path not in after else "changed"
-                problems.append(f"{what} {path}")
+        for name in sorted({*before, *after}):
+            if before.get(name) != after.get(name):
+                what = "made" if name not in before else "removed" if name not in after else "changed"
+                problems.append(f"{what} {name}")
         return problems, ended
 
     def _precious(self) -> list[Path]:

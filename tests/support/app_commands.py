@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import pytest
+
 from estimator_app.__main__ import main
 
 FLAGS = ("--image_size=16", "--train_batch_size=32", "--learning_rate=0.1", "--crop_area=0.6,1", "--no_flip")
 
 
-def run(capsys, *args) -> tuple[int, str, str]:
+def run(capsys: pytest.CaptureFixture[str], *args: object) -> tuple[int | str | None, str, str]:
     try:
-        code = main([str(arg) for arg in args])
+        code: int | str | None = main([str(arg) for arg in args])
     except SystemExit as stop:
         code = stop.code
     out, err = capsys.readouterr()
     return code, out, err
 
 
-def refused(capsys, *args) -> str:
+def refused(capsys: pytest.CaptureFixture[str], *args: object) -> str:
     """Returns the one line that a mistake is answered with."""
     code, out, err = run(capsys, *args)
     assert (code, out) == (2, "")

@@ -95,7 +95,7 @@ class Page:
             answer = self._read()
             if answer.get("id") == self._number:
                 assert "result" in answer, answer
-                return answer["result"]
+                return dict(answer["result"])
 
     def _named(self, name: str) -> list[dict[str, Any]]:
         return [each for each in self._events if each.get("method") == name]

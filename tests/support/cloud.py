@@ -62,7 +62,7 @@ class Cloud:
 
     def get(self, uri: str) -> bytes:
         bucket, name = self._parts(uri)
-        return bucket.blob(name).download_as_bytes()
+        return bytes(bucket.blob(name).download_as_bytes())
 
     def files(self, uri: str) -> dict[str, str]:
         """Returns the SHA-256 of every object below a URI, by its path there."""
@@ -71,7 +71,7 @@ class Cloud:
         blobs = bucket.client.list_blobs(bucket, prefix=below)
         return {blob.name[len(below) :]: hashlib.sha256(blob.download_as_bytes()).hexdigest() for blob in blobs}
 
-    def _parts(self, uri: str):
+    def _parts(self, uri: str) -> tuple[google.cloud.storage.Bucket, str]:
         bucket, _, name = uri.removeprefix("gs://").partition("/")
         return self._client.bucket(bucket), name
 
@@ -124,7 +124,7 @@ def forget_client() -> None:
 def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+        return int(listener.getsockname()[1])
 
 
 @contextlib.contextmanager

@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from beam_pipelines.options import ConvertOptions, Source
@@ -15,17 +17,17 @@ remember_signatures()
 convert_module = importlib.import_module("beam_pipelines.convert")
 
 
-def options(source: Path, output: Path, **changes) -> ConvertOptions:
+def options(source: Path | str, output: Path | str, **changes: Any) -> ConvertOptions:
     return ConvertOptions(
         (Source(str(source)),), str(output), **{"shard_bytes": 10_000, "max_rejected": 1.0, **changes}
     )
 
 
-def after_planning(monkeypatch, function: Callable[[], object]) -> None:
+def after_planning(monkeypatch: pytest.MonkeyPatch, function: Callable[[], object]) -> None:
     """Calls a function between the plan of the next conversion and its writing."""
-    planned = convert_module.make_plan
+    planned = vars(convert_module)["make_plan"]
 
-    def make_plan(*args):
+    def make_plan(*args: Any) -> Any:
         plan = planned(*args)
         monkeypatch.setattr(convert_module, "make_plan", planned)
         function()

@@ -157,8 +157,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if fault == "stall":
             time.sleep(2)
         if re.match(r"\d{3}", fault):
-            status, _, message = fault.partition(" ")
-            return self._send(int(status), {"Content-Type": "text/plain"}, message.encode())
+            code, _, message = fault.partition(" ")
+            return self._send(int(code), {"Content-Type": "text/plain"}, message.encode())
         status, given, answer = self._how_far(request) or self._forward(headers, body)
         self.server.uploaded.add(request.target)
         if fault == "lost":

@@ -9,6 +9,7 @@ import os
 import ssl
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ import trustme
 
 from support.cloud import Cloud
 from support.fault_proxy import FaultProxy, fault_proxy
+from tpu_input.dataset_format.records import Manifest
 
 ROOT = Path(__file__).parents[2]
 FLAGS = (
@@ -91,7 +93,7 @@ class Gs:
 
 
 @pytest.fixture(scope="session")
-def gs_session(cloud_server, digits_dataset, tmp_path_factory):
+def gs_session(cloud_server: Cloud, digits_dataset: Manifest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gs]:
     bucket = cloud_server.make_bucket()
     cloud_server.upload(digits_dataset.path, f"{bucket}/digits")
     folder = tmp_path_factory.mktemp("gs")
@@ -104,7 +106,7 @@ def gs_session(cloud_server, digits_dataset, tmp_path_factory):
 
 
 @pytest.fixture
-def gs(gs_session):
+def gs(gs_session: Gs) -> Iterator[Gs]:
     """The digits' dataset in a bucket, and a proxy that has counted nothing and disturbs nobody."""
     gs_session.proxy.requests.clear()
     yield gs_session

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import tarfile
 from pathlib import Path
+from typing import Any
 
 from beam_pipelines.options import ConvertOptions, Source
-from beam_pipelines.sources.folders import FolderSurvey, label_by_folder, read_folders
+from beam_pipelines.sources.folders import Folder, FolderSurvey, Place, label_by_folder, read_folders
 from beam_pipelines.sources.listing import list_rows
 from beam_pipelines.sources.rows import Row, check_names, find, locate
 
 
-def listed(*sources, **changes) -> list[Row]:
+def listed(*sources: Source | Path | str, **changes: Any) -> list[Row]:
     """What the first steps of the pipeline make of the sources."""
-    sources = tuple(source if isinstance(source, Source) else Source(str(source)) for source in sources)
-    options = ConvertOptions(sources, "/out", **changes)
-    rows = [find(row) for source in sources for row in list_rows(source, options)]
-    survey, found = FolderSurvey(options), {}
+    given = tuple(source if isinstance(source, Source) else Source(str(source)) for source in sources)
+    options = ConvertOptions(given, "/out", **changes)
+    rows = [find(row) for source in given for row in list_rows(source, options)]
+    survey = FolderSurvey(options)
+    found: dict[Place, Folder] = {}
     for row in rows:
         found = survey.add_input(found, row)
     layout = read_folders(found, options)
@@ -33,7 +35,7 @@ def make(folder: Path, *paths: str) -> None:
         (folder / path).write_bytes(path.encode())
 
 
-def tar(path, folder, *names, format=tarfile.PAX_FORMAT) -> None:
+def tar(path: Path, folder: Path, *names: str, format: int = tarfile.PAX_FORMAT) -> None:
     with tarfile.open(path, "w", format=format) as archive:
         for name in names:
             archive.add(folder / name, name)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import tensorflow as tf
 
@@ -9,7 +12,7 @@ SIZE, CLASSES, RATE, L2 = 4, 3, 0.5, 0.01
 KERNEL = np.random.default_rng(0).normal(0, 0.1, [SIZE * SIZE * 3, CLASSES]).astype("f")
 
 
-def linear(images, num_classes, training):
+def linear(images: tf.Tensor, num_classes: int, training: bool) -> tf.Tensor:
     dense = tf.keras.layers.Dense(num_classes, kernel_regularizer=tf.keras.regularizers.L2(L2))
     logits = dense(tf.keras.layers.Flatten()(images))
     dense.set_weights([KERNEL, np.zeros(num_classes, "f")])
@@ -20,12 +23,12 @@ def linear(images, num_classes, training):
 RANDOM = np.random.default_rng(1)
 IMAGES = RANDOM.integers(0, 256, [8, SIZE, SIZE, 3], np.uint8)
 LABELS = RANDOM.integers(0, CLASSES, 8).astype(np.int32)
-WEIGHT = np.float32([1, 1, 1, 1, 1, 0, 0, 0])
+WEIGHT = np.array([1, 1, 1, 1, 1, 0, 0, 0], np.float32)
 
 
-def step(mean, std):
+def step(mean: Sequence[float], std: Sequence[float]) -> tuple[Any, Any, Any]:
     """Returns the loss of all eight, and kernel and bias after a step of Nesterov's momentum that starts at rest."""
-    rows = ((IMAGES.astype("f") - np.float32(mean)) / np.float32(std)).reshape(8, -1)
+    rows = ((IMAGES.astype("f") - np.array(mean, np.float32)) / np.array(std, np.float32)).reshape(8, -1)
     logits = rows @ KERNEL
     probabilities = np.exp(logits - logits.max(1, keepdims=True))
     probabilities /= probabilities.sum(1, keepdims=True)

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 from estimator_app.runtime.tensorflow_startup import import_tensorflow
 
@@ -20,6 +20,7 @@ import_tensorflow(verbose=False)
 
 import tensorflow as tf  # noqa: E402
 
+from estimator_app.runtime.tpu import Tpu  # noqa: E402
 from estimator_app.train import run as run_training  # noqa: E402
 from estimator_app.trainers.interruption import Moved  # noqa: E402
 from estimator_app.trainers.progress import Progress  # noqa: E402
@@ -37,7 +38,8 @@ class Worker:
 
     def __init__(self) -> None:
         here, elsewhere = free_port(), free_port()
-        self.ports, self.process = [here, here, elsewhere], None
+        self.ports = [here, here, elsewhere]
+        self.process: subprocess.Popen[bytes] | None = None
 
     def connect(self) -> Any:
         port = self.ports.pop(0)
@@ -56,6 +58,7 @@ class Worker:
         return cluster
 
     def kill(self) -> None:
+        assert self.process is not None
         self.process.kill()
         self.process.wait()
 
@@ -73,8 +76,8 @@ def answers(port: int) -> bool:
 def main(dataset: str, model_dir: str) -> None:
     worker, took, deadly = Worker(), Progress.took, [3, 5]
 
-    def took_and_lost(self: Progress, *args: Any) -> None:
-        took(self, *args)
+    def took_and_lost(self: Progress, step: int, loss: float, began: float, ready: float) -> None:
+        took(self, step, loss, began, ready)
         if self.step == deadly[0]:
             deadly.pop(0)
             worker.kill()
@@ -86,14 +89,14 @@ def main(dataset: str, model_dir: str) -> None:
         def wait(self, timeout: float | None = None) -> bool:
             return False
 
-    Progress.took = took_and_lost
+    Progress.took = took_and_lost  # type: ignore[method-assign]
     tf.tpu.experimental.initialize_tpu_system, tf.distribute.TPUStrategy = lambda cluster: None, on_worker
     manifest = read_manifest(dataset)
     config = configured(
         manifest, trainer="tf_distribute", train_steps=6, save_steps=2, steps_per_eval=6, iterations_per_loop=1
     )
     try:
-        run_training(manifest, config, model_dir, f"{model_dir}/export", worker, print, Stop())
+        run_training(manifest, config, model_dir, f"{model_dir}/export", cast(Tpu, worker), print, Stop())
     except Moved as moved:
         print(f"moved: {moved}")
     finally:

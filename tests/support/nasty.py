@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -13,7 +14,7 @@ SCRIPT = "<script>alert(1)</script>.jpg"  # a folder "<script>alert(1)<" with a 
 EVIL_CLASS = '"><img src=x onerror=alert(2)>'
 
 
-def encoded(image: Image.Image, kind: str = "JPEG", **options) -> bytes:
+def encoded(image: Image.Image, kind: str = "JPEG", **options: Any) -> bytes:
     buffer = io.BytesIO()
     image.save(buffer, kind, **options)
     return buffer.getvalue()

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable, Sequence
 
 import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Primaries = Sequence[tuple[float, float]]  # x and y of red, green and blue
 
 D65 = (0.3127, 0.3290)
 
@@ -25,19 +30,20 @@ D50 = np.array([0.9642, 1.0, 0.8249])
 GREEN, GREEN_IN_P3, GREEN_IN_ADOBE_RGB = (30, 150, 60), (72, 148, 71), (88, 149, 69)
 
 
-def linear(encoded: np.ndarray) -> np.ndarray:
+def linear(encoded: Floats) -> Floats:
     """sRGB's curve."""
     return np.where(encoded <= 0.04045, encoded / 12.92, ((encoded + 0.055) / 1.055) ** 2.4)
 
 
-def xyz(x: float, y: float) -> np.ndarray:
+def xyz(x: float, y: float) -> Floats:
     return np.array([x / y, 1, (1 - x - y) / y])
 
 
-def matrix(primaries) -> np.ndarray:
+def matrix(primaries: Primaries) -> Floats:
     """Linear RGB to XYZ relative to D65."""
     columns = np.stack([xyz(*each) for each in primaries], axis=1)
-    return columns * np.linalg.solve(columns, xyz(*D65))
+    scales: Floats = np.linalg.solve(columns, xyz(*D65))
+    return columns * scales
 
 
 def encode(space: bytes, kind: bytes, pcs: bytes, tags: dict[bytes, bytes]) -> bytes:
@@ -53,22 +59,22 @@ def encode(space: bytes, kind: bytes, pcs: bytes, tags: dict[bytes, bytes]) -> b
     return header + struct.pack(">I", len(tags)) + table + body
 
 
-def described(tags: dict[bytes, bytes], white: np.ndarray = D50) -> dict[bytes, bytes]:
+def described(tags: dict[bytes, bytes], white: Floats = D50) -> dict[bytes, bytes]:
     text = b"desc\0\0\0\0" + struct.pack(">I", 5) + b"test\0" + bytes(78)
     return {b"desc": text, b"cprt": b"text\0\0\0\0none\0", b"wtpt": position(white)} | tags
 
 
-def position(values) -> bytes:
+def position(values: Iterable[float]) -> bytes:
     return b"XYZ \0\0\0\0" + struct.pack(">3i", *(round(value * 65536) for value in values))
 
 
-def curve(values) -> bytes:
+def curve(values: float | Iterable[float]) -> bytes:
     """A table of values in [0, 1], or one exponent."""
     numbers = [round(values * 256)] if isinstance(values, float) else [round(value * 65535) for value in values]
     return b"curv\0\0\0\0" + struct.pack(f">I{len(numbers)}H", len(numbers), *numbers)
 
 
-def rgb_profile(primaries, tone) -> bytes:
+def rgb_profile(primaries: Primaries, tone: float | Iterable[float]) -> bytes:
     cones = BRADFORD @ xyz(*D65)
     adapted = np.linalg.inv(BRADFORD) @ np.diag(BRADFORD @ D50 / cones) @ BRADFORD @ matrix(primaries)
     tags = {name: position(adapted[:, number]) for number, name in enumerate((b"rXYZ", b"gXYZ", b"bXYZ"))}

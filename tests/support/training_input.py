@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 
 from tpu_input import InputConfig, make_train_input_fn
+from tpu_input.dataset_format.records import Manifest
+
+Batch = tuple[npt.NDArray[Any], npt.NDArray[np.int32]]
 
 WHOLE = InputConfig(image_size=8, crop_area=(1.0, 1.0), crop_aspect=(1.0, 1.0), flip=False)  # every crop the image
 
@@ -12,17 +19,17 @@ WHOLE = InputConfig(image_size=8, crop_area=(1.0, 1.0), crop_aspect=(1.0, 1.0), 
 AUGMENTED = InputConfig(image_size=8, shuffle_records=64, parallel_shards=4)
 
 
-def batches(manifest, config, count, start_step=0, **params):
+def batches(manifest: Manifest, config: InputConfig, count: int, start_step: int = 0, **params: Any) -> list[Batch]:
     params = {"batch_size": 48, **params}
     dataset = make_train_input_fn(manifest, config, start_step=start_step)(params)
     return [(features["image"], labels) for features, labels in dataset.take(count).as_numpy_iterator()]
 
 
-def images(taken) -> list[bytes]:
+def images(taken: Iterable[Batch]) -> list[bytes]:
     return [image.tobytes() for batch, _ in taken for image in batch]
 
 
-def same(left, right) -> bool:
+def same(left: Iterable[Batch], right: Iterable[Batch]) -> bool:
     return all(
         np.array_equal(a, b) for one, other in zip(left, right, strict=True) for a, b in zip(one, other, strict=True)
     )

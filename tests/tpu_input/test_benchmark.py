@@ -107,7 +107,7 @@ def test_the_report_says_what_a_need_takes_and_what_changes_gain():
 )
 def test_a_mistake_is_one_line(tmp_path, capsys, flags, message):
     try:
-        code = __main__.main(["benchmark", str(tmp_path), *flags])
+        code: int | str | None = __main__.main(["benchmark", str(tmp_path), *flags])
     except SystemExit as stopped:
         code = stopped.code
     assert code == 2

@@ -11,13 +11,14 @@ import tensorflow as tf
 from support.dataset_writer import write_dataset
 from support.training_input import Context
 from tpu_input import InputConfig, Manifest, RecordSpec, eval_steps, evaluate, make_eval_input_fn, manifest_from_shards
+from tpu_input.pipeline.images import decode_for_evaluation
 
 CONFIG = InputConfig(image_size=8, eval_crop=1.0)
 
 
 def run(manifest, num_hosts: int, global_batch: int, config: InputConfig = CONFIG, replicas: int = 1):
     """Returns (the real examples that all hosts see as (image, label) counts, weights fed) of one evaluation."""
-    seen, fed = Counter(), 0
+    seen, fed = Counter[tuple[str, int]](), 0
     steps = eval_steps(manifest, "validation", global_batch, num_hosts)
     for index in range(num_hosts):
         params = {"batch_size": global_batch // num_hosts // replicas, "context": Context(index, num_hosts, replicas)}
@@ -74,7 +75,7 @@ def keyed(folder, num_shards: int, total: int) -> Manifest:
 @pytest.mark.long
 def test_every_key_comes_once(tmp_path, num_shards, total, num_hosts, per_host):
     manifest = keyed(tmp_path, num_shards, total)
-    keys = Counter()
+    keys = Counter[int]()
     steps = eval_steps(manifest, "validation", num_hosts * per_host, num_hosts)
     for index in range(num_hosts):
         params = {"batch_size": per_host, "host": index, "num_hosts": num_hosts}
@@ -86,11 +87,14 @@ def test_every_key_comes_once(tmp_path, num_shards, total, num_hosts, per_host):
 def test_padding_is_never_decoded(digits_dataset, monkeypatch):
     decoded = []
 
-    def counted(encoded, *others):
-        count = tf.numpy_function(lambda data: decoded.append(len(data)) or data, [encoded], tf.string)
-        return decode(tf.ensure_shape(count, []), *others)
+    def count(data):
+        decoded.append(len(data))
+        return data
 
-    decode = evaluate.decode_for_evaluation
+    def counted(encoded, *others):
+        same = tf.numpy_function(count, [encoded], tf.string)
+        return decode_for_evaluation(tf.ensure_shape(same, []), *others)
+
     monkeypatch.setattr(evaluate, "decode_for_evaluation", counted)
     dataset = make_eval_input_fn(digits_dataset, CONFIG)({"batch_size": 100})
     assert sum(features["weight"].sum() for features, _ in dataset.take(9).as_numpy_iterator()) == 333

@@ -42,8 +42,11 @@ def reference():
     """The one file of tf-models-official that is needed: its packages' own imports would need forty others."""
     package = importlib.util.find_spec("official")
     assert package, "python -m pip install --no-deps --requirement constraints/references.txt, as make test does"
+    assert package.submodule_search_locations
     path = Path(package.submodule_search_locations[0]) / "vision" / "ops" / "augment.py"
     spec = importlib.util.spec_from_file_location("reference_augment", path)
+    assert spec
+    assert spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -119,7 +122,8 @@ def test_equalizing_is_pillow_s_too_and_leaves_one_colour_alone():
     pixels = photographs(64)[1]
     one = tf.fill([8, 8, 3], tf.constant(77, tf.uint8))
     equalize = operations(9, 40, 100)["equalize"]
-    np.testing.assert_array_equal(equalize(tf.constant(pixels), 1.0, None), ImageOps.equalize(Image.fromarray(pixels)))
+    expected = np.asarray(ImageOps.equalize(Image.fromarray(pixels)))
+    np.testing.assert_array_equal(equalize(tf.constant(pixels), 1.0, None), expected)
     np.testing.assert_array_equal(equalize(one, 1.0, None), one)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -105,7 +106,7 @@ def drawn() -> dict[str, np.ndarray]:
 
 def correlations(values: np.ndarray) -> np.ndarray:
     """Of [quantities, n]: [quantities, 5, quantities], of all, and in each quarter of the first."""
-    quarters = [np.array_split(order, 4) for order in np.argsort(values, axis=1, kind="stable")]
+    quarters: list[list[Any]] = [np.array_split(order, 4) for order in np.argsort(values, axis=1, kind="stable")]
     with np.errstate(invalid="ignore"):  # a quarter in which one does not vary
         found = [
             [np.corrcoef(values[:, part])[number] for part in (slice(None), *of)] for number, of in enumerate(quarters)

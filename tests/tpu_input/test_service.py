@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 import tensorflow as tf
@@ -28,8 +29,8 @@ def dispatcher():
 
 
 def configured(dispatcher, request, **options):
-    options = {"augment": marked, "parallel_shards": 2, "shuffle_records": 64} | options
-    return InputConfig(8, deterministic=False, service=dispatcher, service_job=request.node.name, **options)
+    given: dict[str, Any] = {"augment": marked, "parallel_shards": 2, "shuffle_records": 64} | options
+    return InputConfig(8, deterministic=False, service=dispatcher, service_job=request.node.name, **given)
 
 
 def taken(manifest, config, host, num_batches, start_step=0):
@@ -100,7 +101,7 @@ def test_skipping_goes_on_within_its_budget(dataset_copy, dispatcher, request):
         ({"service": "10.0.0.2:5000"}, "service must be \"grpc://address:port\" of a dispatcher, got '10.0.0.2:5000'"),
         ({"service": "grpc://10.0.0.2"}, "service must be"),
         ({"deterministic": True}, "whichever host asks first, .*; set deterministic=False to accept that"),
-        ({"cache": "records"}, "service has no cache"),
+        ({"cache": "records"}, "cache must be None with a service"),
     ],
 )
 def test_what_a_service_cannot_do_is_refused(options, message):

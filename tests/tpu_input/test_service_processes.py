@@ -6,6 +6,7 @@ import itertools
 import subprocess
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,6 +25,7 @@ class Service:
 
     def _start_dispatcher(self) -> None:
         self._dispatcher = started("tpu_input", "dispatcher", f"--port={self._port}", f"--work_dir={self._folder}")
+        assert self._dispatcher.stdout
         said = self._dispatcher.stdout.readline()
         assert said.startswith("dispatcher: grpc://")
         self._port = int(said.rpartition(":")[2])
@@ -37,6 +39,7 @@ class Service:
         command = ("tpu_input", "worker", f"--dispatcher={self.address}", "--host=localhost")
         new = [started(*command) for _ in range(count)]
         for worker in new:
+            assert worker.stdout
             said = [worker.stdout.readline(), worker.stdout.readline()]
             assert said == [f"worker: waiting for {self.address}\n", f"worker: connected to {self.address}\n"]
         self.workers += new
@@ -60,7 +63,7 @@ def service(tmp_path_factory):
 
 
 def batches_of(manifest, service, job):
-    options = {"augment": marked, "parallel_shards": 2, "shuffle_records": 64, "deterministic": False}
+    options: dict[str, Any] = {"augment": marked, "parallel_shards": 2, "shuffle_records": 64, "deterministic": False}
     config = InputConfig(8, service=service.address, service_job=job, **options)
     return make_train_input_fn(manifest, config)({"batch_size": 24}).as_numpy_iterator()
 
@@ -95,6 +98,7 @@ def test_training_goes_on_when_a_worker_is_killed_and_another_joins(digits_datas
     flags = ("--image_size=16", "--train_steps=600", "--steps_per_eval=100", "--crop_area=0.6,1", "--no_flip")
     paths = (f"--dataset={digits_dataset.path}", f"--model_dir={tmp_path}/model", f"--service={service.address}")
     training = started("estimator_app", "train", *paths, *flags, "--train_batch_size=32", "--learning_rate=0.1")
+    assert training.stdout
     said = [training.stdout.readline() for _ in range(2)]
     assert said[1].startswith("step 100/600: accuracy")
     service.kill_worker()

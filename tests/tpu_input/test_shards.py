@@ -102,7 +102,12 @@ def test_counts_are_kept_and_counted_again_for_what_has_changed(tmp_path, monkey
     pattern = write(tmp_path, [encoded(0, "JPEG")] * 12, IMAGENET)
     first = manifest_from_shards(pattern, record=IMAGENET)
     counted = []
-    monkeypatch.setattr(datasets, "_count", lambda path, num_bytes: counted.append(path) or 99)
+
+    def count(path, num_bytes):
+        counted.append(path)
+        return 99
+
+    monkeypatch.setattr(datasets, "_count", count)
     assert manifest_from_shards(pattern, record=IMAGENET) == first
     assert not counted
     with (tmp_path / "train-00001").open("ab") as file:

@@ -53,7 +53,7 @@ def quantities(windows: np.ndarray, shape: tuple[int, int]) -> dict[str, np.ndar
         ((100, 320), (0.08, 1.0), (3 / 4, 4 / 3)),  # a third of the first tries fit
     ],
 )
-def test_crops_have_the_published_distribution(shape, areas, aspects):
+def test_crops_have_the_published_distribution(shape: tuple[int, int], areas, aspects):
     number, random = 8000, np.random.default_rng(0)
     windows = ours(shape, number, crop_area=areas, crop_aspect=aspects)
     expected = np.array([published(*shape, areas, aspects, random) for _ in range(4 * number)])
@@ -72,10 +72,10 @@ def test_crops_have_the_published_distribution(shape, areas, aspects):
 
 @pytest.mark.parametrize("shape", [(20, 400), (401, 21), (1, 1), (1, 9), (30, 40), (33, 33)])
 @pytest.mark.parametrize("aspects", [(3 / 4, 4 / 3), (1.0, 1.0), (2.0, 3.0)])
-def test_what_cannot_fit_is_the_largest_centred_part_with_an_allowed_aspect(shape, aspects):
+def test_what_cannot_fit_is_the_largest_centred_part_with_an_allowed_aspect(shape: tuple[int, int], aspects):
     windows = ours(shape, 20, crop_area=(1.0, 1.0), crop_aspect=aspects)
     if aspects[0] <= shape[1] / shape[0] <= aspects[1]:
-        expected = [0, 0, *shape]  # fits, or the whole image is the largest part
+        expected = (0, 0, *shape)  # fits, or the whole image is the largest part
     else:
         expected = published(*shape, (2.0, 2.0), aspects, np.random.default_rng(0))
     assert (abs(windows - np.maximum(expected, [0, 0, 1, 1])) <= 1).all()

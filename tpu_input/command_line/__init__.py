@@ -23,8 +23,8 @@ TERMINATED = 128 + signal.SIGTERM
 EXIT_CODES = f"""\
 exit codes:
   0    done
-  1    found something: damage, a file that cannot be used, a training that would fail
-  2    a mistake in the command or its input, or storage that failed; a line on stderr says which
+  1    problems found: damage, a file that cannot be used, a training that would fail
+  2    an error in the command or its input, or a storage failure; one line on stderr describes it
   {INTERRUPTED}  ended by Ctrl-C (SIGINT)
   {TERMINATED}  ended by SIGTERM
 """
@@ -45,7 +45,7 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
-def to_json(value: Any) -> str:
+def to_json(value: object) -> str:
     """Returns one line of JSON with unprintable characters escaped and all others, also non-ASCII ones, as they are."""
     line = json.dumps(value, ensure_ascii=False)
     return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in line)

@@ -9,8 +9,8 @@ import argparse
 import importlib
 import importlib.metadata
 import sys
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from tpu_input.command_line import EXIT_CODES, INTERRUPTED, Parser, Unread, print_error, print_line, unread
 from tpu_input.command_line.dataclass_options import suggestion
@@ -47,7 +47,10 @@ COMMANDS = {
 }
 
 
-def add_command(commands: Any, name: str, example: str = "", epilog: str = "") -> Parser:
+AddFlag = Callable[..., argparse.Action]  # Parser.add_argument
+
+
+def add_command(commands: argparse._SubParsersAction[Parser], name: str, example: str = "", epilog: str = "") -> Parser:
     """Adds a command to the subparsers of its package's parser, and returns the command's parser.
 
     Args:
@@ -57,7 +60,7 @@ def add_command(commands: Any, name: str, example: str = "", epilog: str = "") -
       epilog: Text at the end of the help, instead of an example.
     """
     package, summary = COMMANDS[name]
-    command: Parser = commands.add_parser(
+    command = commands.add_parser(
         name,
         help=summary,
         description=f"{summary[0].upper()}{summary[1:]}.",
@@ -76,7 +79,7 @@ def _help() -> str:
             "usage: jpeg2tpu [--version] COMMAND …",
             "",
             "Images and labels to sharded TFRecords, to batches for an accelerator, to a trained classifier.",
-            "jpeg2tpu COMMAND --help says more.",
+            "Run jpeg2tpu COMMAND --help for details.",
             "",
             "commands:",
             *lines,

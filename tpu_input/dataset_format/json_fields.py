@@ -32,7 +32,7 @@ def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is not a JSON number")
 
 
-def fields(value: Any, name: str, needed: Collection[str], optional: Collection[str] = ()) -> dict[str, Any]:
+def fields(value: object, name: str, needed: Collection[str], optional: Collection[str] = ()) -> dict[str, Any]:
     """Returns an object after a check that it has all needed fields, and no others except optional ones."""
     found = mapping(value, name)
     if absent := [field for field in needed if field not in found]:
@@ -42,21 +42,21 @@ def fields(value: Any, name: str, needed: Collection[str], optional: Collection[
     return found
 
 
-def mapping(value: Any, name: str) -> dict[str, Any]:
+def mapping(value: object, name: str) -> dict[str, Any]:
     """Returns an object with any fields."""
     if not isinstance(value, dict):
         raise ValueError(f"{name} must be an object, got {shown(value)}")
     return value
 
 
-def array(value: Any, name: str, length: int | None = None) -> list[Any]:
+def array(value: object, name: str, length: int | None = None) -> list[Any]:
     """Returns a list, of `length` items if that is given."""
     if not isinstance(value, list) or length not in (None, len(value)):
         raise ValueError(f"{name} must be a list" + (f" of {length}" if length is not None else "") + _got(value))
     return value
 
 
-def text(value: Any, name: str, least: int = 0) -> str:
+def text(value: object, name: str, least: int = 0) -> str:
     """Returns a string of at least `least` characters that can be encoded as UTF-8."""
     if not isinstance(value, str) or len(value) < least:
         raise ValueError(f"{name} must be text" + (" that is not empty" if least else "") + _got(value))
@@ -67,19 +67,20 @@ def text(value: Any, name: str, least: int = 0) -> str:
     return value
 
 
-def count(value: Any, name: str, least: int = 0, most: int = LARGEST) -> int:
+def count(value: object, name: str, least: int = 0, most: int = LARGEST) -> int:
     """Returns an integer in [least, most]; booleans are refused."""
     if type(value) is not int or not least <= value <= most:
         raise ValueError(f"{name} must be a whole number from {least} to {most}{_got(value)}")
     return value
 
 
-def counts(value: Any, name: str, least: int = 0) -> dict[str, int]:
+def counts(value: object, name: str, least: int = 0) -> dict[str, int]:
     """Returns an object whose values are all integers of at least `least`."""
-    for key, number in mapping(value, name).items():
+    found = mapping(value, name)
+    for key, number in found.items():
         count(number, f"{name} of {shown(key)}", least)
         text(key, f"a name in {name}")
-    return dict(value)
+    return dict(found)
 
 
 def number(value: Any, name: str, least: float, most: float) -> float:
@@ -92,18 +93,18 @@ def number(value: Any, name: str, least: float, most: float) -> float:
 _HEX = re.compile(r"[0-9a-f]{64}")
 
 
-def sha256(value: Any, name: str) -> str:
+def sha256(value: object, name: str) -> str:
     """Returns a SHA-256 in hexadecimal digits."""
     if not isinstance(value, str) or not _HEX.fullmatch(value):
         raise ValueError(f"{name} must be 64 hexadecimal digits{_got(value)}")
     return value
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """Returns a value as text for a message: one line of at most 80 characters."""
     seen = repr(value)
     return seen if len(seen) <= 80 else f"{seen[:77]}…"
 
 
-def _got(value: Any) -> str:
+def _got(value: object) -> str:
     return f", got {shown(value)}"

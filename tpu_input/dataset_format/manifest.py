@@ -9,11 +9,17 @@ import dataclasses
 import itertools
 import json
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tpu_input.dataset_format import json_fields
 from tpu_input.dataset_format.record_spec import RecordSpec
 from tpu_input.dataset_format.tfrecord import FRAME_BYTES
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Positions = npt.NDArray[np.int64]
 
 _SPLIT_NAME = re.compile(r"[A-Za-z0-9_]{1,64}")  # short enough for a file name, which has at most 255 bytes
 _SHARD_NAME = re.compile(r"([A-Za-z0-9_]{1,64})-([0-9]{5,9})-of-([0-9]{5,9})\.tfrecord")
@@ -60,7 +66,7 @@ class Shard:
     num_bytes: int
     sha256: str
 
-    def is_filled_by(self, offsets: Any, lengths: Any) -> bool:
+    def is_filled_by(self, offsets: Positions, lengths: Positions) -> bool:
         """Returns whether records at these positions fill the file from beginning to end, without gaps or overlaps.
 
         Args:
@@ -184,7 +190,7 @@ class Manifest:
 _OPTIONAL = ("num_fixed", "num_noted", "sources")  # missing in datasets written by the first versions
 
 
-def _manifest(value: Any, path: str) -> Manifest:
+def _manifest(value: object, path: str) -> Manifest:
     version = json_fields.mapping(value, "it").pop("format_version", None)
     if version != FORMAT_VERSION:
         raise ValueError(f"format_version is {json_fields.shown(version)}, this package reads {FORMAT_VERSION}")
@@ -217,7 +223,7 @@ def _manifest(value: Any, path: str) -> Manifest:
     return manifest
 
 
-def _options(value: Any) -> dict[str, Any]:
+def _options(value: object) -> dict[str, Any]:
     """Returns the options after a check of the two that are used outside of the converter, which checks the others."""
     options = json_fields.mapping(value, "options")
     json_fields.count(options.get("shard_bytes", 1), "shard_bytes", 1)
@@ -225,7 +231,7 @@ def _options(value: Any) -> dict[str, Any]:
     return options
 
 
-def _split(name: str, value: Any, num_classes: int) -> Split:
+def _split(name: str, value: object, num_classes: int) -> Split:
     """Returns the Split that manifest.json describes."""
     if not valid_split(name):
         raise ValueError(f"a split name must be 1 to 64 letters, digits or _, got {json_fields.shown(name)}")
@@ -256,7 +262,7 @@ def _split(name: str, value: Any, num_classes: int) -> Split:
     return split
 
 
-def _shard(split: str, value: Any) -> Shard:
+def _shard(split: str, value: object) -> Shard:
     fields = json_fields.fields(
         value, f"a shard of split {split!r}", [field.name for field in dataclasses.fields(Shard)]
     )
@@ -270,18 +276,18 @@ def _shard(split: str, value: Any) -> Shard:
     return Shard(name, num_examples, num_bytes, json_fields.sha256(fields["sha256"], f"sha256 of {name}"))
 
 
-def _extent(value: Any, name: str) -> tuple[int, float, int]:
+def _extent(value: object, name: str) -> tuple[int, float, int]:
     smallest, mean, largest = json_fields.array(value, name, 3)
     json_fields.count(smallest, f"the smallest {name}", 1)
     json_fields.count(largest, f"the largest {name}", smallest)
     return smallest, json_fields.number(mean, f"the mean {name}", smallest - 0.1, largest + 0.1), largest
 
 
-def _channels(value: Any, name: str) -> tuple[float, float, float]:
+def _channels(value: object, name: str) -> tuple[float, float, float]:
     red, green, blue = (json_fields.number(each, name, 0, 255) for each in json_fields.array(value, name, 3))
     return red, green, blue
 
 
-def _source(value: Any) -> dict[str, str]:
+def _source(value: object) -> dict[str, str]:
     fields = {"split": "", "label_list": ""} | json_fields.fields(value, "a source", ("path",), ("split", "label_list"))
     return {key: json_fields.text(text, f"{key} of a source") for key, text in fields.items()}
