@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import sys
 from collections.abc import Callable, Sequence
 
 from estimator_app import commands
 from estimator_app.commands import warn
 from estimator_app.config import TrainConfig
+from estimator_app.runtime.paths import absolute
 from estimator_app.runtime.tensorflow_startup import import_tensorflow, one_line, user_error_types
 from tpu_input.command_line import Parser, exit_code, sigterm_raises, unread
 from tpu_input.command_line.dataclass_options import Flag, add_flags
@@ -53,13 +53,13 @@ def make_parser() -> Parser:
 
 
 def _model_dir_flags(flag: AddFlag) -> None:
-    flag("--model_dir", type=_folder, required=True, help="folder or gs:// URI for checkpoints, config and metrics")
-    flag("--export_dir", type=_folder, help="folder or gs:// URI for SavedModels (default: MODEL_DIR/export)")
+    flag("--model_dir", type=absolute, required=True, help="folder or gs:// URI for checkpoints, config and metrics")
+    flag("--export_dir", type=absolute, help="folder or gs:// URI for SavedModels (default: MODEL_DIR/export)")
 
 
 def _preflight_flags(flag: AddFlag) -> None:
     flag("--topology", required=True, help="TPU generation and slice shape in chips: v2:2x2, v5e:4x4, v4:2x2x1, …")
-    flag("--model_dir", type=_folder, help="model_dir of the run to resume (default: a new run)")
+    flag("--model_dir", type=absolute, help="model_dir of the run to resume (default: a new run)")
     flag("--compiler", metavar="PYTHON", help=_COMPILER)
     flag("--largest_batch", action="store_true", help=_LARGEST_BATCH)
     flag("--json", action="store_true", help="print JSON instead of text")
@@ -79,7 +79,7 @@ def _train_flags(flag: AddFlag) -> None:
             *("dataset", "trainer", "network", "train_batch_size", "eval_batch_size", "train_steps", "steps_per_eval"),
             *("save_steps", "keep_exports", "early_stop_metric", "early_stop_patience", "iterations_per_loop", "split"),
         ),
-        dataset=Flag(parse=_folder, required=True),
+        dataset=Flag(parse=absolute, required=True),
     )
     add_flags(
         flag,
@@ -113,13 +113,13 @@ _CROP_AREA = (
 
 
 def _evaluate_flags(flag: AddFlag) -> None:
-    flag("--model_dir", type=_folder, help="folder or gs:// URI of the training run")
+    flag("--model_dir", type=absolute, help="folder or gs:// URI of the training run")
     flag(
         "--export_dir",
-        type=_folder,
+        type=absolute,
         help="SavedModel to evaluate instead of a run, or a folder of them: the newest is taken",
     )
-    flag("--dataset", type=_folder, help="folder or gs:// URI of shards (default: the dataset of the training run)")
+    flag("--dataset", type=absolute, help="folder or gs:// URI of shards (default: the dataset of the training run)")
     flag("--split", help="split to evaluate on (default: that of the training run)")
     flag("--eval_batch_size", type=int, help="images per step (default: that of the training run)")
     flag("--json", action="store_true", help="print JSON instead of a sentence")
@@ -127,8 +127,8 @@ def _evaluate_flags(flag: AddFlag) -> None:
 
 
 def _export_flags(flag: AddFlag) -> None:
-    flag("--model_dir", type=_folder, required=True, help="folder or gs:// URI of the training run")
-    flag("--export_dir", type=_folder, help="folder or gs:// URI for SavedModels (default: MODEL_DIR/export)")
+    flag("--model_dir", type=absolute, required=True, help="folder or gs:// URI of the training run")
+    flag("--export_dir", type=absolute, help="folder or gs:// URI for SavedModels (default: MODEL_DIR/export)")
     flag("--export_to_tpu", action="store_true", help="add a graph for serving on a TPU, tagged serve and tpu")
     _checkpoint_flags(flag)
 
@@ -136,7 +136,7 @@ def _export_flags(flag: AddFlag) -> None:
 def _checkpoint_flags(flag: AddFlag) -> None:
     flag("--step", type=int, help="step of the checkpoint in MODEL_DIR (default: the last)")
     flag(
-        "--checkpoint", type=_folder, help="path of any checkpoint of the same network, e.g. OTHER_DIR/model.ckpt-5000"
+        "--checkpoint", type=absolute, help="path of any checkpoint of the same network, e.g. OTHER_DIR/model.ckpt-5000"
     )
     flag("--network", help=_OWN_NETWORK)
 
@@ -147,7 +147,7 @@ _OWN_NETWORK = (
 
 
 def _predict_flags(flag: AddFlag) -> None:
-    flag("--export_dir", type=_folder, required=True, help=_PREDICT_EXPORT_DIR)
+    flag("--export_dir", type=absolute, required=True, help=_PREDICT_EXPORT_DIR)
     flag("--batch_size", type=int, default=32, help="images per batch (default: %(default)s)")
     flag("--top", type=int, default=1, help="number of most likely classes to print per image (default: %(default)s)")
     flag(
@@ -166,11 +166,6 @@ def _tpu_flags(flag: AddFlag) -> None:
     flag("--tpu", help="name or grpc:// address of the TPU (default: the environment's)")
     flag("--tpu_zone", help="zone of the TPU (default: this machine's)")
     flag("--gcp_project", help="Google Cloud project of the TPU (default: this machine's)")
-
-
-def _folder(text: str) -> str:
-    """Returns the absolute path of a folder, so that commands in other directories find it; or a URI."""
-    return text.rstrip("/") if "://" in text else os.path.abspath(os.path.expanduser(text))
 
 
 def _range(text: str) -> tuple[float, float]:

@@ -21,6 +21,7 @@ from estimator_app.model.losses import cross_entropy
 from estimator_app.model.metrics import Metrics, batch_sums, results
 from estimator_app.model_dir.run_files import read_named
 from estimator_app.runtime.host_memory import check_batch
+from estimator_app.runtime.paths import absolute
 from estimator_app.runtime.record_errors import named
 from estimator_app.runtime.tpu import Tpu
 from estimator_app.saved_model.classifier import Array, Classifier, load_classifier
@@ -76,8 +77,9 @@ def evaluate(
     """
     if (model_dir is None) == (export_dir is None):
         raise ValueError(f"evaluate needs model_dir or export_dir, got {'neither' if model_dir is None else 'both'}")
-    classifier = None if export_dir is None else load_classifier(export_dir)
-    config = read_origin(classifier.path)[0] if classifier else read_named(str(model_dir), network)
+    model_dir = absolute(model_dir or "")
+    classifier = None if export_dir is None else load_classifier(absolute(export_dir))
+    config = read_origin(classifier.path)[0] if classifier else read_named(model_dir, network)
     config = dataclasses.replace(
         config,
         split=config.split if split is None else split,
@@ -87,7 +89,7 @@ def evaluate(
     if classifier:
         metrics = evaluate_export(classifier, manifest, config.split, config.eval_batch_size)
         return Evaluation(metrics, classifier.classes)
-    found = find_checkpoint(str(model_dir), step, checkpoint)
+    found = find_checkpoint(model_dir, step, checkpoint and absolute(checkpoint))
     return Evaluation(evaluate_checkpoint(config, manifest, found, tpu and tpu.connect()), config.classes)
 
 

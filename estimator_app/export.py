@@ -26,6 +26,7 @@ from estimator_app.model_dir.checkpoints import latest_checkpoint, step_of
 from estimator_app.model_dir.exports import NUMBER, check_no_links
 from estimator_app.model_dir.run_files import CONFIG_NAME, METRICS_NAME, read_config, read_named
 from estimator_app.runtime import files
+from estimator_app.runtime.paths import absolute
 from estimator_app.saved_model.assets import WARMUP_NAME, write_warmup
 from estimator_app.saved_model.classifier import CLASSES_NAME
 from estimator_app.saved_model.find import find_checkpoint
@@ -55,13 +56,14 @@ def export(
     Raises:
       ValueError: There is no such run or checkpoint, or the export would be written through a symbolic link.
     """
+    model_dir, export_dir = absolute(model_dir), export_dir and absolute(export_dir)
     if export_dir is None and os.path.islink(f"{model_dir}/export"):
         raise ValueError(
             f"{model_dir!r} holds a symbolic link, 'export', through which the export would be written elsewhere; "
             "remove it, or name the folder for exports with --export_dir"
         )
     config = read_named(model_dir, network)
-    found = find_checkpoint(model_dir, step, checkpoint)
+    found = find_checkpoint(model_dir, step, checkpoint and absolute(checkpoint))
     return export_model(config, model_dir, export_dir or f"{model_dir}/export", found, export_to_tpu=export_to_tpu)
 
 

@@ -45,6 +45,7 @@ from estimator_app.model_dir.run_files import (
 )
 from estimator_app.runtime import files
 from estimator_app.runtime.host_memory import check_batch
+from estimator_app.runtime.paths import absolute
 from estimator_app.runtime.tpu import Tpu
 from estimator_app.trainers.checks import num_examples
 from estimator_app.trainers.interruption import Stopped, no_recovery_in_place, retry_while_unavailable
@@ -138,7 +139,9 @@ def train(
       Stopped: `stop` was set.
       Moved: The TPU was lost and is back at another address; a new process can resume the run.
     """
-    manifest, earlier = as_manifest(dataset), begun(model_dir)
+    model_dir = absolute(model_dir)
+    export_dir = absolute(export_dir) if export_dir else f"{model_dir}/export"
+    manifest, earlier = as_manifest(dataset if isinstance(dataset, Manifest) else absolute(dataset)), begun(model_dir)
     config = TrainConfig.of(manifest, options, earlier)
     if config.train_steps > config.decay_steps:
         report(
@@ -154,7 +157,7 @@ def train(
         while notes:
             report(notes.pop(0))
 
-    return run(manifest, config, model_dir, export_dir or f"{model_dir}/export", tpu, report_with_notes, stop, command)
+    return run(manifest, config, model_dir, export_dir, tpu, report_with_notes, stop, command)
 
 
 def run(

@@ -1,0 +1,11 @@
+"""Paths as users write them; TensorFlow-free."""
+
+from __future__ import annotations
+
+import os
+
+
+def absolute(path: str | os.PathLike[str]) -> str:
+    """Returns the absolute path of a file or folder, so that processes in other directories find it; or a URI."""
+    text = os.fspath(path)
+    return text.rstrip("/") if "://" in text else os.path.abspath(os.path.expanduser(text))
