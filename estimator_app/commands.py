@@ -57,18 +57,11 @@ def train(arguments: argparse.Namespace) -> int:
 
     model_dir, command = arguments.model_dir, _command(arguments.argv)
     tpu = _tpu(arguments) if arguments.use_tpu else None
+    options = _options(arguments)
+    del options["dataset"]  # the first argument
     with on_signals() as stop:
         try:
-            train(
-                arguments.dataset,
-                model_dir,
-                arguments.export_dir,
-                tpu,
-                say,
-                stop,
-                command,
-                **_options(arguments),
-            )
+            train(arguments.dataset, model_dir, arguments.export_dir, tpu, say, stop, command, **options)
         except Stopped:
             say(f"stopped and saved at step {latest_step(model_dir)}/{arguments.train_steps}; resume with: {command}")
             return 128 + (stop.number or 0)

@@ -62,6 +62,7 @@ class Options:
         ({"range": (1, 2, 3)}, r"range must have 2 values, got \(1, 2, 3\)"),
         ({"range": (1, "2")}, "each value of range must be a number, got '2'"),
         ({"names": "ab"}, "names must be a sequence, got 'ab'"),
+        ({"names": {}}, "names must be a sequence, got {}"),
         ({"change": "blur"}, "change must be a function, got 'blur'"),
     ],
 )

@@ -106,7 +106,7 @@ def test_an_error_of_the_disk_rejects_nothing_and_the_same_command_goes_on(
     assert main(command) == 2
     err = capsys.readouterr().err
     assert f"error: '{path}' cannot be read now, after 3 tries: Input/output error; fix the storage" in err
-    assert err.endswith("what is written stays, rerun the same command to resume\n")
+    assert err.endswith("written files are kept; rerun the same command to resume\n")
     assert not (tmp_path / "out" / "manifest.json").exists()
     mends[0]()
     assert main(command) == 0

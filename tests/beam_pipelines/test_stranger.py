@@ -152,7 +152,7 @@ def test_a_linked_index_is_not_written_into(dataset_copy, victim, capsys):
     shutil.rmtree(dataset_copy / "index")
     (dataset_copy / "index").symlink_to(victim / "index")
     before = files(victim)
-    assert "is a link" in refused(capsys, tpu_input_main, "idx", dataset_copy)
+    assert "is a symlink" in refused(capsys, tpu_input_main, "idx", dataset_copy)
     assert beam_pipelines_main(["verify", str(dataset_copy)]) == 1
     assert "index is not part of the dataset" in capsys.readouterr().out
     assert "is a symlink" in refused(capsys, beam_pipelines_main, "report", dataset_copy)

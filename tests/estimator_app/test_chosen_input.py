@@ -149,7 +149,10 @@ def test_a_page_of_preflight_has_what_was_chosen_and_what_surprises(capsys, smal
     assert code == 0
     assert "\ninput: --image_size=28 --crop_area=0.6,1, for images of 28 x 28 pixels\n" in out
     assert "image [128, 28, 28, 3] uint8" in out
-    assert "  ! --train_batch_size=128 is more than the 15 training images, so that a step holds some more than " in out
+    assert (
+        "  ! --train_batch_size=128 is more than the 15 training images, so a step contains some images more than "
+        in out
+    )
 
 
 def test_without_a_manifest_the_crops_are_imagenet_s():

@@ -277,7 +277,7 @@ def test_export_does_not_write_through_a_link_that_the_user_has_not_named(strang
     (stranger / "export").symlink_to(canary)
     before = hashes(canary)
     line = refused(capsys, "export", f"--model_dir={stranger}", NETWORK_FLAG)
-    assert f"'{stranger}' holds a link, 'export', through which the export would be written elsewhere" in line
+    assert f"'{stranger}' holds a symbolic link, 'export', through which the export would be written elsewhere" in line
     assert hashes(canary) == before
     assert main(["export", f"--model_dir={stranger}", NETWORK_FLAG, f"--export_dir={stranger}/export"]) == 0
     assert [path for path in canary.iterdir() if path.name.isdigit()]

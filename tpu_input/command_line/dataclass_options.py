@@ -94,8 +94,8 @@ def _is_number(value: Any, kind: type) -> bool:
 
 
 def _checked_tuple(value: Any, types: tuple[Any, ...], name: str) -> tuple[Any, ...]:
-    """Returns a sequence as a tuple; types are those of tuple[X, ...] or of tuple[X, Y]."""
-    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+    """Returns a list, a tuple or an array as a tuple; types are those of tuple[X, ...] or of tuple[X, Y]."""
+    if not isinstance(value, (list, tuple)) and not hasattr(value, "__array__"):
         raise ValueError(f"{name} must be a sequence, got {value!r}")
     items = tuple(value)
     if types[-1] is ...:
