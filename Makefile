@@ -57,7 +57,7 @@ lint: $(VENV)/installed
 
 # The same under the newest TensorFlow, which has no TPUEstimator: there training is --trainer=tf_distribute.
 test-newest: $(VENV_NEWEST)/installed
-	$(VENV_NEWEST)/bin/python -m pytest -n auto --dist worksteal
+	$(VENV_NEWEST)/bin/python -m pytest -n auto --dist worksteal --cov --cov-report=term
 
 # Everything that touches gs://, with Google's own clients, against a server on this machine.
 test-cloud: $(VENV)/installed $(FAKE_GCS_SERVER)

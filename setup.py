@@ -42,6 +42,7 @@ DEV = [
     "mypy>=1.10",
     "psutil>=5.9",  # benchmarks: memory of a process and its children
     "pytest>=8",
+    "pytest-cov>=6",  # which lines the tests run: make test-newest
     "pytest-xdist>=3.6",
     "ruff>=0.6",
     "scikit-image>=0.22",  # benchmarks: more photographs than scikit-learn has

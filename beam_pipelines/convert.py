@@ -27,11 +27,11 @@ import pyarrow as pa
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from beam_pipelines import storage
-from beam_pipelines.conversion import output as lock
+from beam_pipelines.conversion import output_folder as lock
 from beam_pipelines.conversion import shard_writing as processes
 from beam_pipelines.conversion import working_folder
 from beam_pipelines.conversion.commit import check_budget, commit
-from beam_pipelines.conversion.output import (
+from beam_pipelines.conversion.output_folder import (
     WORK_NAME,
     dataset_files,
     index_content,

@@ -24,7 +24,7 @@ import apache_beam as beam
 from apache_beam.options import pipeline_options as beam_flags
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from beam_pipelines.conversion.output import WORK_NAME
+from beam_pipelines.conversion.output_folder import WORK_NAME
 from beam_pipelines.conversion.planning import build_planning
 from beam_pipelines.conversion.working_folder import WorkingFolder
 from beam_pipelines.convert import build_writing

@@ -12,9 +12,9 @@ from typing import Any
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from beam_pipelines import storage
-from beam_pipelines.conversion import output as lock
+from beam_pipelines.conversion import output_folder as lock
 from beam_pipelines.conversion import working_folder
-from beam_pipelines.conversion.output import WORK_NAME
+from beam_pipelines.conversion.output_folder import WORK_NAME
 from beam_pipelines.conversion.planning import make_plan
 from beam_pipelines.conversion.shard_writing import write_shard
 from beam_pipelines.conversion.working_folder import WorkingFolder

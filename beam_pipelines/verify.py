@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 
 from beam_pipelines import storage
-from beam_pipelines.conversion.output import (
+from beam_pipelines.conversion.output_folder import (
     REJECTED_NAME,
     complete_manifest,
     dataset_files,

@@ -10,7 +10,7 @@ import json
 import math
 from collections import Counter
 
-from beam_pipelines.conversion.output import REJECTED_NAME, create
+from beam_pipelines.conversion.output_folder import REJECTED_NAME, create
 from beam_pipelines.conversion.plan import Plan
 from beam_pipelines.conversion.working_folder import Receipt
 from beam_pipelines.images.check import SAMPLE_SIDE

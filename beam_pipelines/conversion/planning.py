@@ -34,7 +34,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.pvalue import AsDict, AsSingleton, PCollection
 
 from beam_pipelines import storage
-from beam_pipelines.conversion.output import WORK_NAME
+from beam_pipelines.conversion.output_folder import WORK_NAME
 from beam_pipelines.conversion.plan import Plan, assign_shards, choose_split, in_order, key_by_bucket, row_bytes
 from beam_pipelines.conversion.working_folder import WorkingFolder
 from beam_pipelines.images.check import Rejected, stored_bytes

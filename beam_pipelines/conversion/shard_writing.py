@@ -26,7 +26,7 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import IO, TYPE_CHECKING, NamedTuple
 
 from beam_pipelines import storage
-from beam_pipelines.conversion.output import create
+from beam_pipelines.conversion.output_folder import create
 from beam_pipelines.conversion.working_folder import Receipt, Rejection, WorkingFolder
 from beam_pipelines.images.check import CheckedImage, Rejected, check_image
 from beam_pipelines.options import ConvertOptions

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, TypeVar
 
 from beam_pipelines import storage
-from beam_pipelines.conversion.output import LOCK_NAME, WORK_NAME, is_dataset_file, list_dataset
+from beam_pipelines.conversion.output_folder import LOCK_NAME, WORK_NAME, is_dataset_file, list_dataset
 from beam_pipelines.conversion.plan import Plan
 from beam_pipelines.images.check import SAMPLE_SIDE, CheckedImage
 from beam_pipelines.sources.rows import Row

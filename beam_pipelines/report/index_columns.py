@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from beam_pipelines.conversion.output import index_content
+from beam_pipelines.conversion.output_folder import index_content
 from tpu_input.dataset_format.index import index_path, read_columns
 from tpu_input.dataset_format.records import Manifest, Shard
 

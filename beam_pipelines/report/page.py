@@ -22,7 +22,7 @@ import jinja2
 import numpy as np
 
 from beam_pipelines import storage
-from beam_pipelines.conversion.output import REPORT_NAME, complete_manifest, create
+from beam_pipelines.conversion.output_folder import REPORT_NAME, complete_manifest, create
 from beam_pipelines.report import charts
 from beam_pipelines.report.examples import Example, read_examples
 from beam_pipelines.report.index_columns import Columns, read_all

@@ -13,7 +13,7 @@ import posixpath
 from collections.abc import Iterable, Iterator, Sequence
 
 from beam_pipelines import storage
-from beam_pipelines.conversion.output import REJECTED_NAME
+from beam_pipelines.conversion.output_folder import REJECTED_NAME
 from beam_pipelines.conversion.working_folder import Rejection
 from beam_pipelines.images.rejection_reasons import REASONS, Reason
 from beam_pipelines.report.thumbnails import Thumbnail, of_sources

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from beam_pipelines.conversion.output import REJECTED_NAME
+from beam_pipelines.conversion.output_folder import REJECTED_NAME
 from beam_pipelines.images.check import GPS_POSITION, IGNORED_PROFILE, UNUSABLE_PROFILE
 from tpu_input.command_line import print_line
 from tpu_input.dataset_format.records import Manifest

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from beam_pipelines import storage
-from beam_pipelines.conversion.output import read_manifest
+from beam_pipelines.conversion.output_folder import read_manifest
 from beam_pipelines.convert import convert
 from beam_pipelines.verify import verify
 from support.conversion import after_planning, local, options

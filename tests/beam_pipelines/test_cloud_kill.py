@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from beam_pipelines import storage
-from beam_pipelines.conversion.output import locked
+from beam_pipelines.conversion.output_folder import locked
 from beam_pipelines.conversion.working_folder import WorkingFolder
 from beam_pipelines.convert import convert
 from beam_pipelines.storage import gcs_lock

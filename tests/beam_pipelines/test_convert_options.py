@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from beam_pipelines.conversion import output as lock
+from beam_pipelines.conversion import output_folder as lock
 from beam_pipelines.conversion.planning import build_planning
 from beam_pipelines.conversion.working_folder import WorkingFolder
 from beam_pipelines.convert import build_writing, convert

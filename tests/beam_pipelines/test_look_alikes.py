@@ -15,7 +15,7 @@ import tensorflow as tf
 from PIL import Image, ImageOps
 from sklearn.datasets import load_digits, load_sample_images
 
-from beam_pipelines.conversion.output import complete_manifest
+from beam_pipelines.conversion.output_folder import complete_manifest
 from beam_pipelines.convert import convert
 from beam_pipelines.options import ConvertOptions, Source
 from beam_pipelines.report import look_alikes, near_duplicates

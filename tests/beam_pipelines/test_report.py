@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from beam_pipelines.__main__ import main
-from beam_pipelines.conversion.output import complete_manifest
+from beam_pipelines.conversion.output_folder import complete_manifest
 from beam_pipelines.convert import convert
 from beam_pipelines.images.rejection_reasons import REASONS
 from beam_pipelines.options import ConvertOptions, Source

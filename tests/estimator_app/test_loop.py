@@ -187,7 +187,7 @@ def test_shards_that_hold_less_than_promised_are_no_result(digits_dataset, strai
     splits = digits_dataset.splits | {"validation": dataclasses.replace(split, shards=shards)}
     promising = dataclasses.replace(digits_dataset, splits=splits)
     config = configured(promising)
-    missing = f"record {split.shards[0].num_examples} of .*{split.shards[0].name} cannot be read: .* fewer records than"
+    missing = f"record {split.shards[0].num_examples} of .*{split.shards[0].name} cannot be read; .* fewer records than"
     with pytest.raises(tf.errors.InvalidArgumentError, match=missing):
         estimator_training.evaluate(make_estimator(config, str(straight)), promising, config)
 

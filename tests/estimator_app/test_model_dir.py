@@ -89,7 +89,7 @@ def test_a_run_goes_on_with_options_that_leave_its_weights_alone(tmp_path, field
         ({"fingerprint": "f2"}, "its --dataset is '/data/digits' with other content than '/data/digits'; use"),
         (
             {"dataset": "/data/cats", "fingerprint": "f2", "classes": ("a", "b", "c")},
-            "its --dataset is '/data/digits' with 2 classes, and '/data/cats' has 3; use",
+            "its --dataset is '/data/digits' with 2 classes, but '/data/cats' has 3; use",
         ),
     ],
 )

@@ -18,24 +18,23 @@ from tpu_input.dataset_format.manifest import MANIFEST_NAME, Manifest, Shard, Sp
 from tpu_input.dataset_format.records import Record, encode, frame
 
 
-def write_dataset(images: Path, folder: Path, splits: Mapping[str, tuple[float, int]], seed: int = 0) -> Manifest:
+def write_dataset(images: Path, folder: Path, splits: Mapping[str, tuple[int, int]], seed: int = 0) -> Manifest:
     """Writes the RGB or greyscale JPEGs below `images` as a dataset; returns its manifest.
 
     Args:
       images: Folder of class folders.
       folder: Folder of the dataset, which is made.
-      splits: (share of the images, number of shards) by split.
+      splits: (number of images, number of shards) by split.
       seed: Of the order of the images.
     """
     paths = sorted(images.glob("*/*.jpg"))
     random.Random(seed).shuffle(paths)
     classes = tuple(sorted(path.name for path in images.iterdir()))
     (folder / "index").mkdir(parents=True)
-    made, begin = {}, 0.0
-    for name, (share, num_shards) in splits.items():
-        chosen = paths[round(begin * len(paths)) : round((begin + share) * len(paths))]
+    made = {}
+    for name, (count, num_shards) in splits.items():
+        chosen, paths = paths[:count], paths[count:]
         made[name] = _write_split(chosen, images, folder, name, num_shards, classes)
-        begin += share
     fingerprint = hashlib.sha256("".join(shard.sha256 for split in made.values() for shard in split.shards).encode())
     manifest = Manifest(
         path=str(folder),

@@ -14,4 +14,4 @@ from tpu_input.dataset_format.records import Manifest
 def digits_dataset(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Manifest:
     """The digits in 9 train and 2 validation shards; not to be changed."""
     folder = tmp_path_factory.mktemp("written") / "digits"
-    return write_dataset(digits, folder, {"train": (0.8, 9), "validation": (0.2, 2)})
+    return write_dataset(digits, folder, {"train": (1464, 9), "validation": (333, 2)})

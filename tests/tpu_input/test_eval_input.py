@@ -103,7 +103,7 @@ def test_padding_is_never_decoded(digits_dataset, monkeypatch):
 
 @pytest.mark.long
 def test_fewer_examples_than_hosts_or_than_a_batch_are_seen_once(few_digits, tmp_path):
-    manifest = write_dataset(few_digits, tmp_path / "out", {"train": (0.9, 1), "validation": (0.1, 1)})
+    manifest = write_dataset(few_digits, tmp_path / "out", {"train": (32, 1), "validation": (4, 1)})
     total = manifest.split("validation").num_examples
     assert 0 < total < 8
     assert sum(run(manifest, 8, 64)[0].values()) == total

@@ -76,7 +76,7 @@ def test_a_step_takes_a_batch_a_replica_unless_the_host_s_batch_is_divided_or_se
 @pytest.mark.parametrize("mode", [1, False])
 def test_per_shard_v1_which_takes_no_dataset_is_refused_with_what_to_set(mode):
     run_config = SimpleNamespace(tpu_config=SimpleNamespace(per_host_input_for_training=mode))
-    with pytest.raises(ValueError, match=r"PER_SHARD_V1, which takes tensors .* set it to .*PER_HOST_V2"):
+    with pytest.raises(ValueError, match=r"PER_SHARD_V1, which takes tensors, .* set it to .*PER_HOST_V2"):
         Host.from_params({"context": Context(0, 1, 8)}, run_config)
 
 

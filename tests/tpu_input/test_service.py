@@ -98,9 +98,12 @@ def test_skipping_goes_on_within_its_budget(dataset_copy, dispatcher, request):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"service": "10.0.0.2:5000"}, "service must be \"grpc://address:port\" of a dispatcher, got '10.0.0.2:5000'"),
+        (
+            {"service": "10.0.0.2:5000"},
+            "service must be the address of a dispatcher, \"grpc://address:port\", got '10.0.0.2:5000'",
+        ),
         ({"service": "grpc://10.0.0.2"}, "service must be"),
-        ({"deterministic": True}, "whichever host asks first, .*; set deterministic=False to accept that"),
+        ({"deterministic": True}, "whichever host asks first, .*; set deterministic=False to accept this"),
         ({"cache": "records"}, "cache must be None with a service"),
     ],
 )
@@ -118,4 +121,4 @@ def test_a_second_dispatcher_at_a_port_is_refused(dispatcher, capsys):
 def test_a_worker_of_no_dispatcher_s_address_is_refused(capsys):
     assert main(["worker", "--dispatcher=10.0.0.2:5050"]) == 2
     said = capsys.readouterr().err
-    assert said == "error: service must be \"grpc://address:port\" of a dispatcher, got '10.0.0.2:5050'\n"
+    assert said == "error: service must be the address of a dispatcher, \"grpc://address:port\", got '10.0.0.2:5050'\n"

@@ -215,7 +215,7 @@ def test_mixing_weighs_labels_as_it_weighs_images(mix, compiled):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"cache": "crops"}, "cache must be one of None, records, decoded, got 'crops'"),
+        ({"cache": "crops"}, "cache must be one of records, decoded, got 'crops'"),
         ({"echo": 0}, "echo must be at least 1, got 0"),
         ({"shuffle_bytes": 0}, "shuffle_bytes must be at least 1, got 0"),
         ({"on_corrupt": "ignore"}, "on_corrupt must be one of error, skip, got 'ignore'"),
