@@ -1,6 +1,6 @@
 """DATASET/.jpeg2tpu: working files of an unfinished conversion, removed when it is complete.
 
-.jpeg2tpu/lock                                held by the process that converts into this dataset (output.py)
+.jpeg2tpu/lock                                held by the process that converts into this dataset (output_folder.py)
 .jpeg2tpu/replaced.json                       manifest of a dataset that --overwrite is removing
 .jpeg2tpu/FINGERPRINT/conversion.json         command, sources and options, shown while the conversion is unfinished
 .jpeg2tpu/FINGERPRINT/plan.json               plan of a conversion of these inputs and options

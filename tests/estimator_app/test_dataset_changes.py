@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,8 +16,12 @@ from beam_pipelines.convert import convert
 from beam_pipelines.options import ConvertOptions, Source
 from estimator_app.__main__ import main
 from estimator_app.config import TRAINERS, default_trainer
-from support.app_fixtures import keras_warns
+from estimator_app.model.metrics import Metrics
+from estimator_app.train import run
+from estimator_app.trainers.registry import find_trainer
+from support.app_fixtures import configured, keras_warns
 from support.conversion import local
+from tpu_input import read_manifest
 
 pytestmark = keras_warns
 ROOT = Path(__file__).parents[2]
@@ -70,6 +76,36 @@ def test_a_training_whose_dataset_is_converted_anew_ends_in_a_line(digits, tmp_p
     (export,) = (model_dir / "export").rglob("saved_model.pb")
     assert (export.parent / "assets" / "classes.txt").read_text().split() == list(CLASSES)
     assert json.loads((export.parent / "assets.extra" / "metrics.json").read_text())["step"] == 2
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("when", ["during the evaluation", "after the evaluation"])
+def test_results_of_a_dataset_that_changes_around_the_last_evaluation_are_not_exported(
+    few_digits, tmp_path, monkeypatch, when
+):
+    dataset, model_dir = tmp_path / "dataset", tmp_path / "model"
+    converted(few_digits, dataset, ("0", "1", "2"))
+    manifest = read_manifest(str(dataset))
+    trainer = find_trainer("tf_distribute")
+
+    def evaluate(*args: Any, **kwargs: Any) -> Metrics:
+        metrics = trainer.evaluate(*args, **kwargs)
+        if when == "during the evaluation":
+            converted(few_digits, dataset, ("2", "1", "0"))
+        return metrics
+
+    def report(line: str) -> None:
+        if line.startswith("step 1/1") and when == "after the evaluation":
+            converted(few_digits, dataset, ("2", "1", "0"))
+
+    changed = dataclasses.replace(trainer, evaluate=evaluate)
+    monkeypatch.setattr(sys.modules["estimator_app.train"], "find_trainer", lambda name: changed)
+    config = configured(manifest, trainer="tf_distribute", train_steps=1, train_batch_size=8, eval_batch_size=8)
+    with pytest.raises(ValueError, match="was converted again during training, so this run ends"):
+        run(manifest, config, str(model_dir), f"{model_dir}/export", report=report)
+    exports = list((model_dir / "export").rglob("saved_model.pb"))
+    assert len(exports) == (0 if when == "during the evaluation" else 1)  # that of the best, before the change
+    assert not list((model_dir / "export").glob("[0-9]*"))
 
 
 @pytest.mark.long
