@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from support.app_fixtures import keras_warns
+
 DOCS = Path(__file__).parents[1] / "docs"
 
 
@@ -27,6 +29,7 @@ def test_conversion_from_python(few_digits, tmp_path, monkeypatch, capsys):
     assert (tmp_path / "dataset" / "report.html").exists()
 
 
+@keras_warns
 @pytest.mark.long
 def test_training_from_python(digits_dataset, digits, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

@@ -119,7 +119,7 @@ def is_whole(output: Path, expected: dict[str, str]) -> bool:
 def test_the_death_of_a_writer_is_said(killer, whole):
     done = killer.run(killer.folder / "said", "writer", 3)
     assert done.returncode == 2
-    assert done.stderr.startswith("error: a process that writes shards was killed")
+    assert done.stderr.startswith("error: a process that writes shards has ended")
     assert done.stderr.endswith("rerun the same command to resume\n")
     assert len(done.stderr.splitlines()) == 1
 

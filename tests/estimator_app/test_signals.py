@@ -91,7 +91,7 @@ def test_a_command_of_estimator_app_ends_with_the_signals_code(
 ):
     words = {"digits": digits, "dataset": digits_dataset.path, "model": trained}
     done = signalled(place, number, "estimator_app", *(arg.format(**words) for arg in args))
-    assert (done.returncode, done.stderr) == (code, "stopped\n")
+    assert (done.returncode, done.stderr) == (code, "interrupted\n")
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])

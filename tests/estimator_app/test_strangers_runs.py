@@ -92,7 +92,7 @@ def test_the_code_that_a_config_names_is_imported_only_when_the_user_names_it(st
     dataset, image = f"--dataset={digits_dataset.path}", str(next((digits / "3").iterdir()))
     for command in (("evaluate",), ("export",), ("export", "--step=2")):
         line = refused(capsys, *command, f"--model_dir={stranger}")
-        assert line.endswith("imported only when you name it; if you trust it, add --network=own_network:small\n")
+        assert line.endswith("imported only if you name it; if you trust it, add --network=own_network:small\n")
     others = [flag for flag in FLAGS if "network" not in flag]
     line = refused(capsys, "train", f"--model_dir={stranger}", dataset, *others)
     assert "its --network is 'own_network:small', not 'cnn'" in line
