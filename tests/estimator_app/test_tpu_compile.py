@@ -56,7 +56,7 @@ def test_a_network_that_is_too_large_is_told_by_how_much_and_what_fits(digits_da
     assert "GiB more than a core has" in finding.seen
     largest = part.numbers["largest_batch_a_core"]
     assert 0 < largest < 4096
-    assert f"{largest} fit" in finding.seen
+    assert f"{largest} images fit" in finding.seen
     assert f"use --train_batch_size={largest}, or --precision=bfloat16" in finding.advice
 
 
