@@ -26,7 +26,6 @@ import marshal
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import apache_beam as beam
 from apache_beam.coders.typecoders import registry
@@ -257,20 +256,21 @@ def _in_one_split(keyed: tuple[str, Iterable[Row]]) -> Iterator[Row]:
             yield row._replace(split=splits[0]) if splits else row
 
 
-class PlanCombineFn(beam.CombineFn):
-    """CombineFn from all rows to the one Plan.
+# (set of (split that an input names, class), number of inputs, number of rejected rows by reason, example by reason,
+# sum of row hashes, size by (split, bucket))
+_Sums = tuple[set[tuple[str, str]], int, Counter[str], dict[str, str], int, Counter[tuple[str, int]]]
 
-    The accumulator is (set of (split that an input names, class), number of inputs, number of rejected rows by reason,
-    example by reason, sum of row hashes, size by (split, bucket)).
-    """
+
+class PlanCombineFn(beam.CombineFn):
+    """CombineFn from all rows to the one Plan."""
 
     def __init__(self, options: ConvertOptions) -> None:
         self._options = options
 
-    def create_accumulator(self) -> Any:
+    def create_accumulator(self) -> _Sums:
         return set(), 0, Counter(), {}, 0, Counter()
 
-    def add_input(self, accumulator: Any, row: Row) -> Any:
+    def add_input(self, accumulator: _Sums, row: Row) -> _Sums:
         classes, inputs, reasons, examples, hashes, costs = accumulator
         if row.reason:
             reasons[row.reason] += 1
@@ -287,7 +287,7 @@ class PlanCombineFn(beam.CombineFn):
         digest = hashlib.sha256(", ".join(what).encode()).digest()
         return classes, inputs + 1, reasons, examples, hashes + int.from_bytes(digest, "big"), costs
 
-    def merge_accumulators(self, accumulators: Iterable[Any]) -> Any:
+    def merge_accumulators(self, accumulators: Iterable[_Sums]) -> _Sums:
         all_classes, all_inputs, all_reasons, all_examples, all_hashes, all_costs = self.create_accumulator()
         for classes, inputs, reasons, examples, hashes, costs in accumulators:
             all_classes |= classes
@@ -298,7 +298,7 @@ class PlanCombineFn(beam.CombineFn):
             all_costs.update(costs)
         return all_classes, all_inputs, all_reasons, all_examples, all_hashes, all_costs
 
-    def extract_output(self, accumulator: Any) -> Plan:
+    def extract_output(self, accumulator: _Sums) -> Plan:
         classes, inputs, reasons, examples, hashes, costs = accumulator
         # Keys are not sorted, because the order of the splits determines which hashes belong to which split.
         what = json.dumps([self._options.shaping(), inputs, hashes % 2**256])

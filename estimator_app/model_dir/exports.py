@@ -11,7 +11,7 @@ import json
 import os
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypedDict
 
 import tensorflow as tf
 
@@ -22,6 +22,13 @@ EXPORTS_NAME = "exports.json"
 KINDS = ("last", "best")
 NUMBER = re.compile("[0-9]{1,18}")  # name of an export; str.isdigit() would also accept non-ASCII digits
 _WRITTEN = re.compile(f"best|(temp-)?{NUMBER.pattern}")  # names of folders that are written into an export folder
+
+
+class Entry(TypedDict):
+    """An export in exports.json: the step of its checkpoint, and its path."""
+
+    step: int
+    path: str
 
 
 def folder(export_dir: str, kind: str) -> str:
@@ -92,13 +99,13 @@ def prune_exports(
     return str(kept[-1]["path"])
 
 
-def read_kept(model_dir: str, kind: str) -> list[dict[str, Any]]:
+def read_kept(model_dir: str, kind: str) -> list[Entry]:
     """Returns the entries of read_exports() of a kind whose SavedModels still exist, oldest first."""
     known = read_exports(model_dir).get(kind, [])
     return [entry for entry in known if tf.io.gfile.exists(f"{entry['path']}/saved_model.pb")]
 
 
-def read_exports(model_dir: str) -> dict[str, list[dict[str, Any]]]:
+def read_exports(model_dir: str) -> dict[str, list[Entry]]:
     """Returns {"last": …, "best": …}, each a list of {"step", "path"}, oldest first; {} when there is no exports.json.
 
     Raises:
@@ -121,7 +128,7 @@ def is_export_path(path: object) -> bool:
     return files.is_plain_path(path) and bool(NUMBER.fullmatch(str(path).rpartition("/")[2]))
 
 
-def _entry(fields: Any) -> dict[str, Any]:
+def _entry(fields: dict[str, Any]) -> Entry:
     if type(fields["step"]) is not int or fields["step"] < 0:
         raise ValueError(f"step must be a non-negative integer, got {fields['step']!r}")
     if not is_export_path(fields["path"]):
@@ -129,5 +136,5 @@ def _entry(fields: Any) -> dict[str, Any]:
     return {"step": fields["step"], "path": fields["path"]}
 
 
-def _write(model_dir: str, kind: str, kept: list[dict[str, Any]]) -> None:
+def _write(model_dir: str, kind: str, kept: list[Entry]) -> None:
     files.write(f"{model_dir}/{EXPORTS_NAME}", json.dumps(read_exports(model_dir) | {kind: kept}, indent=1) + "\n")

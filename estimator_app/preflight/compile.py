@@ -17,7 +17,6 @@ import dataclasses
 import math
 import re
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from estimator_app.preflight.compiler import Program, TooLarge
 from estimator_app.preflight.findings import COSTS, FAILS, GOOD, UNKNOWN, Finding, Part
@@ -56,7 +55,7 @@ def check_compile(
             largest = largest_batch(lambda other: compiler(lowered(other)), batch, first)
     except ValueError as error:
         return Part("compile", (Finding(FAILS, str(error)),)), None
-    numbers: dict[str, Any] = {"largest_batch_a_core": largest}
+    numbers: dict[str, object] = {"largest_batch_a_core": largest}
     if isinstance(first, TooLarge):
         return Part("compile", (_too_large(first, batch, largest or 0, topology),), numbers), None
     found = [_fits(first, batch, largest, topology), _work(first, topology)]

@@ -6,8 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
 
 GOOD, FAILS, COSTS, UNKNOWN = "good", "fails", "costs", "unknown"
 _MARKS = {GOOD: "✓", FAILS: "✗", COSTS: "!", UNKNOWN: "–"}
@@ -44,7 +43,7 @@ class Part:
 
     name: str
     findings: tuple[Finding, ...]
-    numbers: dict[str, Any] = dataclasses.field(default_factory=dict)
+    numbers: Mapping[str, object] = dataclasses.field(default_factory=dict)
 
     @property
     def fails(self) -> bool:

@@ -9,18 +9,28 @@ import os
 import sysconfig
 import traceback
 from collections.abc import Iterable
-from typing import Any
+from typing import Protocol
 
 _LIBRARIES = ("absl", "keras", "tensorflow", "tensorflow_estimator", "tf_keras")
 _PACKAGE = os.path.dirname(os.path.dirname(__file__))
 _STDLIB = sysconfig.get_path("stdlib")
 
 
-def users_line(frames: Iterable[Any]) -> str:
+class Frame(Protocol):
+    """A frame of a stack trace: traceback.FrameSummary, or one of TensorFlow's."""
+
+    @property
+    def filename(self) -> str: ...
+
+    @property
+    def lineno(self) -> int | None: ...
+
+
+def users_line(frames: Iterable[Frame]) -> str:
     """Returns "file:line" of the innermost frame that is not in a library, "" if all frames are.
 
     Args:
-      frames: Objects like traceback.FrameSummary, outermost first.
+      frames: Frames of the trace, outermost first.
     """
     own = [frame for frame in frames if not _is_library(frame.filename)]
     return f"{os.path.relpath(own[-1].filename)}:{own[-1].lineno}" if own else ""
