@@ -1,0 +1,37 @@
+"""What is changed: the arithmetic that results rest on, each with the tests that have to fail when it is wrong."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Target(NamedTuple):
+    """A module and its tests.
+
+    Attributes:
+      tests: Arguments of pytest, relative to tests/; those that take a few seconds, in one process.
+      only: Top-level functions, classes and variables that are changed; empty for all.
+    """
+
+    tests: tuple[str, ...]
+    only: tuple[str, ...] = ()
+
+
+TARGETS = {
+    "tpu_input.dataset_format.records": Target(("tpu_input/test_records.py", "--deselect=digits_dataset")),
+    "tpu_input.dataset_format.manifest": Target(("tpu_input/test_manifest.py",)),
+    "beam_pipelines.conversion.plan": Target(("beam_pipelines/test_plan.py",)),
+    # Which images the statistics are of, and the positions of records. The rest starts and stops processes.
+    "beam_pipelines.conversion.shard_writing": Target(
+        ("beam_pipelines/test_shard_statistics.py",), ("write_shard", "_frame_image", "_record", "_index_row")
+    ),
+    "tpu_input.pipeline.hosts": Target(("tpu_input/test_hosts.py",)),
+    # The windows alone: the rest calls TensorFlow's decoders.
+    "tpu_input.pipeline.images": Target(
+        ("tpu_input/test_windows.py",), ("TRIES", "_BELOW_HALF", "random_window", "centre_window", "_crops", "_cut")
+    ),
+    "estimator_app.model.losses": Target(("estimator_app/test_losses.py",)),
+    "estimator_app.model.metrics": Target(("estimator_app/test_metrics.py",)),
+    "estimator_app.model.optimizers": Target(("estimator_app/test_optimizers.py",)),
+    "estimator_app.model.schedule": Target(("estimator_app/test_schedule.py",)),
+}
