@@ -83,7 +83,7 @@ def main() -> int:
                 if trial.passed or flags.verbose:
                     failed = [line for line in trial.output.splitlines() if line.startswith(("FAILED", "ERROR"))][:1]
                     print("survived" if trial.passed else "killed", f"{module}:{mutant.line}", *failed)
-                    print(f"  - {mutant.before.strip()}\n  + {mutant.after.strip()}", flush=True)
+                    print(mutant.diff, flush=True)
             rows.append(_row(module, killed, survived, time.monotonic() - start))
             print(rows[-1], flush=True)
             all_killed, all_survived = all_killed + killed, all_survived + survived

@@ -6,11 +6,14 @@ The operators are cosmic-ray's. Left out are mutants that no test can kill, and 
 - the messages of errors, `__repr__` and `__str__`, which are words
 - `is` instead of `==`, which does the same for CPython's small integers
 - bitwise operators instead of arithmetic ones, and others for the `|` of dictionaries, which raise TypeError
+- what is no Python, as `+` instead of `**` in {**fields}
 """
 
 from __future__ import annotations
 
 import ast
+import contextlib
+import difflib
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,16 +38,14 @@ class Mutant(NamedTuple):
     """A changed source.
 
     Attributes:
-      line: Number of the changed line, from 1.
-      before: That line in the file.
-      after: That line in the mutant.
       source: The complete source of the mutant.
+      line: Number of the line in the file that is changed, from 1.
+      diff: The lines that differ, as by diff.
     """
 
-    line: int
-    before: str
-    after: str
     source: str
+    line: int
+    diff: str
 
 
 def mutants(path: Path, only: tuple[str, ...] = ()) -> Iterator[Mutant]:
@@ -61,12 +62,21 @@ def mutants(path: Path, only: tuple[str, ...] = ()) -> Iterator[Mutant]:
         positions = (start for node in nodes for start, _ in operator.mutation_positions(node))
         for occurrence, start in enumerate(positions):
             if _is_within(start, wanted) and not _is_within(start, unwanted):
-                yield _mutant(source, mutate_code(source, operator, occurrence))
+                changed = mutate_code(source, operator, occurrence)
+                if _is_python(changed):
+                    yield Mutant(changed, start[0], _diff(source, changed))
 
 
-def _mutant(source: str, changed: str) -> Mutant:
-    lines = enumerate(zip(source.splitlines(), changed.splitlines(), strict=False), 1)
-    return next(Mutant(line, before, after, changed) for line, (before, after) in lines if before != after)
+def _is_python(source: str) -> bool:
+    with contextlib.suppress(SyntaxError):
+        ast.parse(source)
+        return True
+    return False
+
+
+def _diff(source: str, changed: str) -> str:
+    lines = difflib.ndiff(source.splitlines(), changed.splitlines())
+    return "\n".join(line for line in lines if line.startswith(("- ", "+ ")) and line[2:].strip())
 
 
 def _names(node: ast.stmt) -> set[str]:
