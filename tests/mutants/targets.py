@@ -23,7 +23,7 @@ TARGETS = {
     "beam_pipelines.conversion.plan": Target(("beam_pipelines/test_plan.py",)),
     # Which images the statistics are of, and the positions of records. The rest starts and stops processes.
     "beam_pipelines.conversion.shard_writing": Target(
-        ("beam_pipelines/test_shard_statistics.py",), ("write_shard", "_frame_image", "_record", "_index_row")
+        ("beam_pipelines/test_shard_writing.py",), ("write_shard", "_frame_image", "_record", "_index_row")
     ),
     "tpu_input.pipeline.hosts": Target(("tpu_input/test_hosts.py",)),
     # The windows alone: the rest calls TensorFlow's decoders.
