@@ -20,7 +20,6 @@ from mutants.trial import Trial, run_tests
 _LIBRARIES = (
     "apache_beam",
     "google.cloud.storage",
-    "hypothesis",
     "PIL.Image",
     "pyarrow.parquet",
     "pytest",

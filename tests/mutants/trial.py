@@ -10,6 +10,7 @@ import resource
 import signal
 import sys
 import tempfile
+import traceback
 import types
 import warnings
 from collections.abc import Sequence
@@ -68,6 +69,7 @@ def run_tests(tests: Sequence[str], module: str, path: Path, source: str, second
                 sys.meta_path.insert(0, _Finder(_Loader(module, path, source)))
                 code = _run_pytest(["-x", "-q", "-p", "no:cacheprovider", f"--basetemp={folder}/tests", *tests])
             except BaseException:
+                traceback.print_exc()
                 code = 1
             os._exit(code)
         _, status = os.waitpid(process, 0)
@@ -90,6 +92,7 @@ def _limit(output: Path, seconds: int) -> None:
 def _run_pytest(arguments: Sequence[str]) -> int:
     import pytest
 
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # these tests need none of the plugins that are installed
     code = pytest.main([*arguments])
     sys.stdout.flush()
     return int(code)
