@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 from pathlib import Path
+from typing import Literal
 
 import pyarrow.parquet
 import pytest
@@ -27,7 +28,7 @@ def shade(number: int) -> bytes:
     return buffer.getvalue()
 
 
-def write(folder: Path, files: list[bytes], num_rows: int = 33, first_label: int = 0, **more) -> Receipt:
+def write(folder: Path, files: list[bytes], num_rows: int = 33, first_label: Literal[0, 1] = 0, **more) -> Receipt:
     (folder / "in").mkdir()
     rows = []
     for number, data in enumerate(files):

@@ -77,15 +77,15 @@ def test_the_shares_of_replicas_are_those_of_the_mean_over_all_examples(smoothin
     assert sums.tolist() == [6, 2]
     options = {"label_smoothing": smoothing, "class_weights": class_weights} if smoothing else {}
     for rows in halves:
-        arrays = (tf.constant(array[rows]) for array in (IMAGES, LABELS, weight))
-        loss, (gradient,) = loss_and_gradients(network(), *arrays, tf.constant(sums), **options)
+        images, labels, weights = (tf.constant(array[rows]) for array in (IMAGES, LABELS, weight))
+        loss, gradients = loss_and_gradients(network(), images, labels, weights, tf.constant(sums), **options)
         expected = by_hand(rows, weight, 6, 2, smoothing, class_weights)
         np.testing.assert_allclose(loss, expected[0], rtol=1e-5)
-        np.testing.assert_allclose(gradient, expected[1], rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(tf.stack(gradients), [expected[1]], rtol=1e-4, atol=1e-6)
 
 
 def test_a_step_of_nothing_but_padding_has_the_network_s_own_losses_alone():
-    arrays = (tf.constant(IMAGES), tf.constant(LABELS), tf.zeros(8), tf.constant([0.0, 1.0]))
-    loss, (gradient,) = loss_and_gradients(network(), *arrays)
+    sums = tf.constant([0.0, 1.0])
+    loss, gradients = loss_and_gradients(network(), tf.constant(IMAGES), tf.constant(LABELS), tf.zeros(8), sums)
     np.testing.assert_allclose(loss, L2 * (KERNEL**2).sum(), rtol=1e-5)
-    np.testing.assert_allclose(gradient, 2 * L2 * KERNEL, rtol=1e-5)
+    np.testing.assert_allclose(tf.stack(gradients), [2 * L2 * KERNEL], rtol=1e-5)

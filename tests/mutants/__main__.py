@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import gc
 import importlib
 import math
 import multiprocessing
@@ -36,6 +37,7 @@ def _import_libraries() -> None:
         importlib.import_module(name)
     tensorflow = sys.modules["tensorflow"]
     _ = tensorflow.keras.layers, getattr(tensorflow.compat.v1, "estimator", None)  # which it imports when asked for
+    gc.freeze()  # a fork that collects garbage would else go through all of the libraries' objects, and copy them
 
 
 def _try(mutant: Mutant, module: str, seconds: int) -> tuple[Mutant, Trial]:

@@ -86,11 +86,9 @@ def _names(node: ast.stmt) -> set[str]:
     return {name.id for name in ast.walk(node) if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store)}
 
 
-def _no_arithmetic(tree: ast.Module) -> Iterator[ast.AST]:
+def _no_arithmetic(tree: ast.Module) -> Iterator[ast.stmt | ast.expr]:
     for node in ast.walk(tree):
-        if isinstance(node, ast.Raise):
-            yield node
-        elif isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+        if isinstance(node, ast.Raise) or (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"):
             yield node
         elif isinstance(node, ast.arg | ast.AnnAssign) and node.annotation:
             yield node.annotation
@@ -98,11 +96,12 @@ def _no_arithmetic(tree: ast.Module) -> Iterator[ast.AST]:
             yield from [node] if node.name in ("__repr__", "__str__") else [node.returns] if node.returns else []
 
 
-def _extent(node: ast.AST) -> tuple[Position, Position]:
+def _extent(node: ast.stmt | ast.expr) -> tuple[Position, Position]:
     """Returns the begin and the end of a node, of a definition with its decorators."""
-    begin = (node.lineno, node.col_offset)
-    begin = min([begin, *((of.lineno, 0) for of in getattr(node, "decorator_list", ()))])
-    return begin, (node.end_lineno, node.end_col_offset)
+    begin = min((of.lineno, 0) for of in [node, *getattr(node, "decorator_list", ())])
+    if isinstance(node, ast.expr):
+        begin = (node.lineno, node.col_offset)
+    return begin, (node.end_lineno or 0, node.end_col_offset or 0)
 
 
 def _is_within(position: Position, extents: list[tuple[Position, Position]]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -60,10 +61,10 @@ def changed(path: str, value: object) -> str:
     """Returns the manifest as JSON, in which the field at `path` has another value."""
     fields = copy.deepcopy(FIELDS)
     *parents, last = [int(part) if part.isdigit() else part for part in path.split("/")]
-    found = fields
+    found: Any = fields
     for part in parents:
-        found = found[part]  # type: ignore[index]
-    found[last] = value  # type: ignore[index]
+        found = found[part]
+    found[last] = value
     return json.dumps(fields)
 
 

@@ -46,7 +46,7 @@ def test_known_draws_give_the_crop_of_the_published_rule(shape: tuple[int, int],
     expected = [published_for(*shape, areas, aspects, draws) for draws in all_draws]
     config, found = InputConfig(8, crop_area=areas, crop_aspect=aspects), []
     for draws in all_draws:
-        monkeypatch.setattr(tf.random, "stateless_uniform", lambda size, _, draws=draws: tf.constant(draws[:, : size[1]]))
+        monkeypatch.setattr(tf.random, "stateless_uniform", lambda size, _, of=draws: tf.constant(of[:, : size[1]]))
         found.append(tuple(random_window(tf.constant([*shape, 3]), tf.constant([0, 0], tf.int64), config).numpy()))
     assert found == expected
 
