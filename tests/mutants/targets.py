@@ -25,6 +25,10 @@ TARGETS = {
     "beam_pipelines.conversion.shard_writing": Target(
         ("beam_pipelines/test_shard_writing.py",), ("write_shard", "_frame_image", "_record", "_index_row")
     ),
+    "beam_pipelines.conversion.working_folder": Target(
+        ("beam_pipelines/test_statistics.py",), ("Receipt", "_whole_numbers")
+    ),
+    "beam_pipelines.conversion.commit": Target(("beam_pipelines/test_statistics.py",)),
     "tpu_input.pipeline.hosts": Target(("tpu_input/test_hosts.py", "-k", "not 1281167-1024-1024")),
     # The crops' windows. The rest passes images to TensorFlow's decoders.
     "tpu_input.pipeline.images": Target(
