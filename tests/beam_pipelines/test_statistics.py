@@ -153,6 +153,17 @@ def test_a_split_without_a_measured_image_and_one_of_a_single_shade_have_no_devi
     assert (splits["validation"].channel_mean, splits["validation"].channel_std) == ((7, 7, 7), (0, 0, 0))
 
 
+def test_a_deviation_that_rounding_would_make_the_root_of_a_negative_number_is_0(tmp_path):
+    """A billion images of shade 200, of which one pixel has 201: the mean's square exceeds the mean of squares."""
+    pixels = 10**9 * SIDE**2
+    shade = Receipt("train-00000-of-00001.tfrecord", 10**9, 10**11, SHA256, num_measured=10**9)
+    shade.class_counts[0] = 10**9
+    shade.heights, shade.widths = [8, 8 * 10**9, 8], [8, 8 * 10**9, 8]
+    shade.sums, shade.squares = [200 * pixels + 1] * 3, [200**2 * pixels + 401] * 3
+    split = commit(options(tmp_path), planned(10**9), {"train": [shade]}).split("train")
+    assert (split.channel_mean, split.channel_std) == ((200, 200, 200), (0, 0, 0))
+
+
 def rejecting(count: int, reason: str = "corrupt") -> Receipt:
     """A receipt of two records and `count` rejected inputs."""
     made = receipt("train-00000-of-00001.tfrecord", [1, 2], [0, 1], measured=[1])
