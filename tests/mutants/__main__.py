@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import functools
 import gc
 import importlib
@@ -10,7 +11,6 @@ import math
 import multiprocessing
 import os
 import sys
-import time
 from pathlib import Path
 
 from mutants.mutation import Mutant, mutants
@@ -49,21 +49,41 @@ def _path(module: str) -> Path:
 
 
 def _seconds(module: str) -> int:
-    """Returns the time after which the tests of a module are stopped.
+    """Returns the CPU time after which the tests of a module are stopped.
 
     Raises:
       ValueError: They fail without a mutation.
     """
-    start = time.monotonic()
     trial = run_tests(TARGETS[module].tests, module, _path(module), _path(module).read_text(), 600)
     if not trial.passed:
         raise ValueError(f"the tests of {module} fail without a mutation:\n{trial.output}")
-    return math.ceil(20 + 5 * (time.monotonic() - start))
+    return math.ceil(10 + 5 * trial.seconds)
 
 
-def _row(name: str, killed: int, survived: int, seconds: float) -> str:
-    percent = 100 * killed / max(killed + survived, 1)
-    return f"{name:42}{killed + survived:>9,}{killed:>9,}{survived:>10,}{percent:>8.1f}{seconds:>8,.0f}"
+@dataclasses.dataclass
+class _Count:
+    """Number of mutants of a module, or of all, that were killed and that survived, and the CPU time of their tests."""
+
+    name: str
+    killed: int = 0
+    survived: int = 0
+    seconds: float = 0.0
+
+    def add(self, trial: Trial) -> None:
+        self.killed += not trial.passed
+        self.survived += trial.passed
+        self.seconds += trial.seconds
+
+    @property
+    def percent(self) -> float:
+        return 100 * self.killed / max(self.killed + self.survived, 1)
+
+    def __str__(self) -> str:
+        numbers = f"{self.killed + self.survived:9,}{self.killed:9,}{self.survived:10,}{self.percent:8.1f}"
+        return f"{self.name:42}{numbers}{self.seconds:9,.0f}"
+
+
+_HEAD = f"{'':42}  mutants   killed  survived       %    CPU s"
 
 
 def main() -> int:
@@ -74,23 +94,21 @@ def main() -> int:
     parser.add_argument("--verbose", action="store_true", help="print killed mutants too, and which test failed")
     flags = parser.parse_args()
     _import_libraries()
-    rows, all_killed, all_survived, begin = [], 0, 0, time.monotonic()
+    total, counts = _Count("all"), []
     with multiprocessing.get_context("fork").Pool(flags.processes) as pool:
         for module in flags.module or TARGETS:
-            start, killed, survived = time.monotonic(), 0, 0
-            try_mutant = functools.partial(_try, module=module, seconds=_seconds(module))
+            counts.append(_Count(module))
+            try_mutant = functools.partial(_try, module=module, seconds=pool.apply(_seconds, (module,)))
             for mutant, trial in pool.imap(try_mutant, mutants(_path(module), TARGETS[module].only)):
-                killed, survived = killed + (not trial.passed), survived + trial.passed
+                for count in (counts[-1], total):
+                    count.add(trial)
                 if trial.passed or flags.verbose:
                     failed = [line for line in trial.output.splitlines() if line.startswith(("FAILED", "ERROR"))][:1]
                     print("survived" if trial.passed else "killed", f"{module}:{mutant.line}", *failed)
                     print(mutant.diff, flush=True)
-            rows.append(_row(module, killed, survived, time.monotonic() - start))
-            print(rows[-1], flush=True)
-            all_killed, all_survived = all_killed + killed, all_survived + survived
-    print(f"\n{'':42}  mutants   killed  survived       %       s", *rows, sep="\n")
-    print(_row("all", all_killed, all_survived, time.monotonic() - begin))
-    return 1 if 100 * all_killed < flags.fail_under * (all_killed + all_survived) else 0
+            print(counts[-1], flush=True)
+    print("", _HEAD, *counts, total, sep="\n")
+    return 1 if total.percent < flags.fail_under else 0
 
 
 if __name__ == "__main__":

@@ -17,14 +17,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+_WALL_SECONDS = 1800  # after which tests hang, also on a machine that has much else to do
 _MORE_MEMORY = 8 << 30  # addresses beyond those of the libraries; a mutant must not take the machine's memory
 
 
 class Trial(NamedTuple):
-    """The result of tests: whether all passed, and what pytest printed."""
+    """The result of tests.
+
+    Attributes:
+      passed: Whether all passed.
+      output: What pytest printed.
+      seconds: CPU time that they took.
+    """
 
     passed: bool
     output: str
+    seconds: float
 
 
 class _Loader(importlib.machinery.SourceFileLoader):
@@ -56,7 +64,7 @@ def run_tests(tests: Sequence[str], module: str, path: Path, source: str, second
       module: Name of the module.
       path: Path of its file.
       source: Its source.
-      seconds: Time after which the tests are stopped and have not passed, as with a loop that never ends.
+      seconds: CPU time after which the tests are stopped and have not passed, as with a loop that never ends.
     """
     with tempfile.TemporaryDirectory(prefix="mutant") as folder:
         output = Path(folder, "output")
@@ -72,8 +80,8 @@ def run_tests(tests: Sequence[str], module: str, path: Path, source: str, second
                 traceback.print_exc()
                 code = 1
             os._exit(code)
-        _, status = os.waitpid(process, 0)
-        return Trial(status == 0, output.read_text(errors="replace"))
+        _, status, usage = os.wait4(process, 0)
+        return Trial(status == 0, output.read_text(errors="replace"), usage.ru_utime + usage.ru_stime)
 
 
 def _limit(output: Path, seconds: int) -> None:
@@ -82,7 +90,8 @@ def _limit(output: Path, seconds: int) -> None:
     os.dup2(opened, 1)
     os.dup2(opened, 2)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.alarm(seconds)
+    signal.alarm(_WALL_SECONDS)
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     with open("/proc/self/statm") as file:
         memory = int(file.read().split()[0]) * resource.getpagesize() + _MORE_MEMORY
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
