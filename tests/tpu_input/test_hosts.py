@@ -35,6 +35,7 @@ def test_hosts_open_shards_of_their_own_where_there_are_enough():
     opened = [Host(index, 3).shards(shards(100, 8)) for index in range(3)]
     assert [len(own) for own in opened] == [3, 3, 2]
     assert len({shard.name for own in opened for shard in own}) == 8
+    assert [Host(index, 3).shards(shards(9, 3)) for index in range(3)] == [[shard] for shard in shards(9, 3)]
 
 
 def test_hosts_share_all_shards_by_record_where_there_are_too_few():
