@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import json
 import pickle
 from collections import Counter
 
 import pytest
 from apache_beam.coders.typecoders import registry
 
-from beam_pipelines.conversion.plan import Plan, assign_shards, choose_split, key_by_bucket
+from beam_pipelines.conversion.plan import Plan, assign_shards, choose_split, hash_position, key_by_bucket
 from beam_pipelines.conversion.planning import PlanCombineFn
 from beam_pipelines.options import ConvertOptions, Source
 from beam_pipelines.sources.rows import Row
@@ -24,6 +26,15 @@ def test_a_record_lies_in_the_shard_its_last_byte_falls_in(end, shard):
     plan = Plan(("a", "b"), IMAGENET, {}, {}, "", {"train": {0: 110_000 * IMAGENET}}, 100_000_000, {})
     assert plan.shard_of("train", end) == shard
     assert len(plan.shards["train"]) == 1410
+
+
+def test_shards_may_be_as_small_as_a_byte_and_splits_empty():
+    plan = Plan(("a", "b"), 3, {}, {}, "", {"train": {0: 3}, "test": {}, "rest": {}}, 1, {"rest": 2})
+    assert [plan.shard_of("train", end) for end in (0, 1, 2, 3)] == [0, 0, 1, 2]
+    assert plan.totals == {"train": 3, "test": 0, "rest": 0}
+    assert plan.shards["train"] == [f"train-0000{n}-of-00003.tfrecord" for n in range(3)]
+    assert plan.shards["test"] == ["test-00000-of-00001.tfrecord"]
+    assert plan.shard_of("rest", 0) == 0
 
 
 @pytest.mark.parametrize(("total", "count"), [(IMAGENET, 1024), (50_000, 128), (7, 7), (9, 4), (5, 1)])
@@ -69,6 +80,39 @@ def test_every_shard_but_a_split_s_last_is_within_one_image_of_its_size():
         for name in names[:-1]:
             size = sum(row.record_bytes for row in shards[name])
             assert abs(size - 200_000) <= max(row.record_bytes for row in shards[name])
+
+
+def digest(text: str) -> int:
+    """Returns the first 64 bits of a SHA-256."""
+    return int(hashlib.sha256(text.encode()).hexdigest()[:16], 16)
+
+
+@pytest.mark.parametrize("num_shards", [(), (("train", 3), ("validation", 7))])
+@pytest.mark.parametrize("seed", [0, 5])
+def test_shards_are_cut_out_of_each_split_in_the_order_of_the_hashes(num_shards, seed):
+    """The plan's rule over the whole list at once, which the plan itself never has; shards end with a record."""
+    listed = [row._replace(record_bytes=1000) for row in rows(1000)]
+    opts = options(shard_bytes=20_000, num_shards=num_shards, seed=seed, splits=(("train", 0.6), ("validation", 0.4)))
+    expected: dict[str, Counter[Row]] = {}
+    chosen = {row.key: "train" if digest(f"{seed}/split/{row.key}") / 2**64 < 0.6 else "validation" for row in listed}
+    for split in ("train", "validation"):
+        ordered = sorted(
+            (row for row in listed if chosen[row.key] == split), key=lambda row: digest(f"{seed}/order/{row.key}")
+        )
+        count = dict(num_shards).get(split) or -(-len(ordered) // 20)
+        for number, row in enumerate(ordered):
+            shard = number * count // len(ordered) if num_shards else number // 20
+            expected.setdefault(f"{split}-{shard:05}-of-{count:05}.tfrecord", Counter())[row] += 1
+    plan, shards = planned(listed, opts)
+    assert {name: Counter(held) for name, held in shards.items()} == expected
+    assert sorted(itertools.chain(*plan.shards.values())) == sorted(expected)
+
+
+def test_the_order_has_4096_ranges_of_a_64_bit_hash():
+    assert hash_position(3, "a.jpg") == digest("3/order/a.jpg")
+    for row in rows(200):
+        number, same = key_by_bucket(row, 3)
+        assert (number, same) == (digest(f"3/order/{row.key}") // 2**52, row)
 
 
 def test_every_row_is_in_one_shard_whatever_the_order_in_which_rows_come():
@@ -137,6 +181,56 @@ def test_the_fingerprint_follows_rows_and_options_but_not_the_folder():
 def test_a_plan_comes_back_as_it_was_written():
     plan, _ = planned(rows(100), options())
     assert Plan.from_json(plan.to_json().encode()) == plan
+    assert not plan.all_named
+    named = [row._replace(split="train") for row in rows(9)]
+    other, _ = planned([*named, named[0]._replace(key="x", split="validation", label="another")], options())
+    assert other.all_named
+    assert Plan.from_json(other.to_json().encode()) == other
+    assert not Plan(("a", "b"), 0, {}, {}, "", {}, 1, {}).all_named
+
+
+PLAN = {
+    "classes": ["a", "b"],
+    "num_inputs": 3,
+    "num_rejected": {"missing": 1},
+    "examples": {"missing": "'x.jpg'"},
+    "fingerprint": "0a" * 32,
+    "buckets": {"train": {"0": 600_000, "4095": 200_000}, "test": {"7": 200_000}},
+    "shard_bytes": 1,
+    "num_shards": {"validation": 1},
+    "strangers": [["train", "test", "a", "b"]],
+    "remarks": ["a line"],
+    "all_named": True,
+}
+
+
+def test_a_plan_may_have_a_million_shards_and_any_of_4096_buckets():
+    plan = Plan.from_json(json.dumps(PLAN).encode())
+    assert plan.buckets == {"train": {0: 600_000, 4095: 200_000}, "test": {7: 200_000}}
+    assert plan.strangers == (("train", "test", "a", "b"),)
+    assert (plan.shard_bytes, plan.num_shards, plan.all_named) == (1, {"validation": 1}, True)
+    assert Plan.from_json(json.dumps(PLAN | {"all_named": False}).encode()).all_named is False
+    assert Plan.from_json(json.dumps(PLAN | {"buckets": {"train": {"0": 1}}}).encode()).totals == {"train": 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("buckets", {"train": {"0": 1_000_001}}, "the plan has more than 1,000,000 shards"),
+        ("buckets", {"train": {"0": 600_001}, "test": {"7": 400_000}}, "the plan has more than 1,000,000 shards"),
+        ("buckets", {"train": {"0": 2_000_000}}, "the plan has more than 1,000,000 shards"),
+        ("buckets", {"train": {"4096": 1}}, "unknown bucket '4096'"),
+        ("buckets", {"train": {"-1": 1}}, "unknown bucket '-1'"),
+        ("buckets", {"a-b": {}}, "a split name must be 1 to 64 letters, digits or _, got 'a-b'"),
+        ("shard_bytes", 0, "shard_bytes must be a whole number from 1"),
+        ("num_shards", {"train": 0}, "num_shards of 'train' must be a whole number from 1"),
+        ("strangers", [["train", "test", "a"]], "a pair must be a list of 4"),
+        ("strangers", [["train", "test", "a", "b", "c"]], "a pair must be a list of 4"),
+    ],
+)
+def test_a_plan_that_no_conversion_writes_is_refused(name, value, message):
+    with pytest.raises(ValueError, match=message):
+        Plan.from_json(json.dumps(PLAN | {name: value}).encode())
 
 
 def test_a_rejected_row_takes_no_place_and_is_told_by_example():

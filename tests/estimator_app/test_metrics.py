@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from estimator_app.model.metrics import batch_sums, results, streaming
+from estimator_app.model.metrics import Metrics, batch_sums, results, streaming, watchable
 
 v1 = tf.compat.v1
 
@@ -42,7 +42,7 @@ def by_hand(logits, labels, losses, weight):
     return expected
 
 
-@pytest.mark.parametrize("num_classes", [3, 12])
+@pytest.mark.parametrize("num_classes", [3, 5, 6, 12])
 @pytest.mark.parametrize("batch_size", [64, 16])
 def test_sums_of_batches_add_up_to_what_is_counted_by_hand(num_classes, batch_size):
     arrays = examples(num_classes)
@@ -94,8 +94,24 @@ def test_the_estimators_way_gives_the_same():
             )
         found = session.run({name: value for name, (value, _) in metrics.items()})
         assert not v1.global_variables()  # no checkpoint holds them
+        assert not v1.trainable_variables()
+        assert {variable.op.type for variable in v1.local_variables()} == {"VarHandleOp"}  # a TPU has no others
     for name, value in by_hand(*arrays).items():
         np.testing.assert_allclose(found[name], value, rtol=1e-5, err_msg=name)
+
+
+def test_a_class_of_a_single_example_counts_like_the_others():
+    logits = tf.eye(3)  # of classes 0, 1 and 2
+    labels = tf.constant([0, 0, 1])
+    found = results(batch_sums(logits, labels, losses=tf.zeros(3), weight=tf.ones(3)))
+    np.testing.assert_array_equal(found["recall"], [0.5, 0.0, np.nan])
+    assert found["mean_recall"].numpy() == 0.25
+
+
+def test_a_thousand_classes_have_a_confusion_matrix():
+    arrays = examples(num_classes=1000)
+    found = results(batch_sums(*map(tf.constant, arrays)))
+    np.testing.assert_array_equal(found["confusion_matrix"], by_hand(*arrays)["confusion_matrix"])
 
 
 def test_more_than_a_thousand_classes_have_recalls_but_no_confusion_matrix():
@@ -103,3 +119,82 @@ def test_more_than_a_thousand_classes_have_recalls_but_no_confusion_matrix():
     found = results(batch_sums(*map(tf.constant, arrays)))
     assert "confusion_matrix" not in found
     np.testing.assert_allclose(found["recall"], by_hand(*arrays)["recall"])
+
+
+# What Estimator.evaluate() returns: NumPy's scalars and arrays, its own unweighted loss among them.
+EVALUATED = {
+    "loss": np.float32(9),
+    "global_step": np.int64(600),
+    "num_examples": np.float64(7),
+    "accuracy": np.float64(0.5),
+    "cross_entropy": np.float64(1.25),
+    "mean_recall": np.float64(0.75),
+    "recall": np.array([1.0, 0.5, np.nan]),
+    "confusion_matrix": np.array([[3, 0, 0], [1, 1, 2], [0, 0, 0]]),
+}
+METRICS = Metrics(
+    step=600,
+    split="validation",
+    num_examples=7,
+    accuracy=0.5,
+    loss=1.25,
+    others={"mean_recall": 0.75},
+    recall=(1.0, 0.5, None),
+    confusion=((3, 0, 0), (1, 1, 2), (0, 0, 0)),
+)
+FIELDS = {
+    "step": 600,
+    "split": "validation",
+    "num_examples": 7,
+    "accuracy": 0.5,
+    "loss": 1.25,
+    "others": {"mean_recall": 0.75},
+    "recall": {"ant": 1.0, "bee": 0.5, "cat": None},
+    "confusion": [[3, 0, 0], [1, 1, 2], [0, 0, 0]],
+}
+
+
+def test_metrics_are_the_scalars_and_arrays_of_an_evaluation():
+    assert Metrics.of(EVALUATED, "validation") == METRICS
+    assert METRICS.scalars() == {"accuracy": 0.5, "loss": 1.25, "mean_recall": 0.75}
+    without = {name: value for name, value in EVALUATED.items() if name not in ("recall", "confusion_matrix")}
+    assert (Metrics.of(without, "test").recall, Metrics.of(without, "test").confusion) == ((), ())
+
+
+def test_metrics_are_written_by_class_name_and_come_back():
+    written = METRICS.to_fields(("ant", "bee", "cat"))
+    assert {name: written[name] for name in FIELDS if name != "confusion"} == {
+        name: value for name, value in FIELDS.items() if name != "confusion"
+    }
+    assert Metrics.from_fields(FIELDS) == METRICS
+    assert Metrics(1, "test", 0, 0.0, 0.0).to_fields(("ant", "bee"))["recall"] == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("others", [], "others must be a dict"),
+        ("recall", [1.0], "recall must be a dict"),
+        ("confusion", {}, "confusion must be a list"),
+        ("split", 3, "a metric is not a number"),
+        ("accuracy", "0.5", "a metric is not a number"),
+        ("loss", None, "a metric is not a number"),
+        ("others", {"mean_recall": True}, "a metric is not a number"),
+        ("recall", {"ant": "1"}, "a metric is not a number"),
+        ("step", -1, "a count is not a non-negative integer"),
+        ("num_examples", 7.0, "a count is not a non-negative integer"),
+        ("confusion", [[1, -1], [0, 0]], "a count is not a non-negative integer"),
+        ("confusion", [[1], [0]], "the confusion matrix is not square"),
+        ("confusion", [[1, 2]], "the confusion matrix is not square"),
+    ],
+)
+def test_damaged_metrics_are_refused(name, value, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        Metrics.from_fields(FIELDS | {name: value})
+
+
+@pytest.mark.parametrize("num_classes", [3, 5, 6, 12])
+def test_what_can_be_watched_is_what_an_evaluation_computes(num_classes):
+    found = results(batch_sums(*map(tf.constant, examples(num_classes))))
+    others = {name for name, value in found.items() if not value.shape.rank}
+    assert {*watchable(num_classes)} == others - {"num_examples", "cross_entropy"} | {"loss"}

@@ -110,6 +110,11 @@ def test_a_graph_changes_no_variable_before_all_gradients_are_there(name):
     assert len(changes) >= 2
     for op in changes:
         assert {gradient.op.name for gradient in gradients} <= ancestors(op), op.name
+    # A kernel decays before its step: both change it, and their order must not depend on threads.
+    decays = [op.name for op in changes if op.type == "AssignSubVariableOp"]
+    assert len(decays) == (2 if name == "adamw" else 0)
+    for op in changes:
+        assert op.name in decays or not decays or ancestors(op) & {*decays}, op.name
 
 
 def in_slices(gradient):
@@ -122,8 +127,8 @@ def in_slices(gradient):
 @pytest.mark.parametrize("name", RECIPES)
 @pytest.mark.parametrize("graph", [True, False], ids=["graph", "tf.distribute"])
 def test_an_embedding_s_gradient_takes_the_steps_of_the_dense_one_rows_that_no_example_had_too(name, graph):
-    kernel = np.random.default_rng(2).normal(size=[4, 4]).astype(np.float32)
-    gradients = [np.concatenate([pair[0], np.zeros([1, 4], "f")]) for pair in GRADIENTS]
+    kernel = np.random.default_rng(2).normal(size=[5, 4]).astype(np.float32)
+    gradients = [np.concatenate([pair[0], np.zeros([2, 4], "f")]) for pair in GRADIENTS]
     expected = EXPECTED[name](kernel, gradients, DECAY)
     sliced = [in_slices(gradient[:3]) for gradient in gradients]
     if graph:
@@ -178,3 +183,15 @@ def test_a_kernel_of_zeros_moves_under_lars():
         session.run(v1.global_variables_initializer())
         session.run(apply)
         np.testing.assert_allclose(session.run(kernel), -0.1)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_scalar_never_decays_and_what_has_no_gradient_stays(name):
+    with tf.Graph().as_default(), v1.Session() as session:
+        scalar, kernel = v1.Variable(2.0, use_resource=True), v1.Variable(KERNEL, use_resource=True)
+        pairs = [(tf.constant(0.0), scalar), (None, kernel)]
+        apply = make_optimizer(name, tf.constant(0.1), DECAY).apply_gradients(pairs)
+        session.run(v1.global_variables_initializer())
+        session.run(apply)
+        assert session.run(scalar) == 2
+        np.testing.assert_array_equal(session.run(kernel), KERNEL)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from estimator_app.model.schedule import Decay, Schedule
+from estimator_app.model.schedule import RECIPES, Decay, Schedule
 from support.app_fixtures import configured
 
 
@@ -72,9 +72,49 @@ def test_an_optimizer_begins_with_the_numbers_of_its_recipe(
 
 
 @pytest.mark.parametrize(
-    ("peak", "warmup_steps", "decay_steps"),
-    [(0.0, 1, 10), (-1.0, 1, 10), (float("nan"), 1, 10), (0.1, 10, 10), (0.1, -1, 10), (0.1, 0, 0)],
+    ("optimizer", "batch_size", "peak", "warmup_epochs"),
+    [
+        ("lars", 1, 25.0, 5),
+        ("lars", 16384, 25.0, 5),
+        ("lars", 16385, 34.0, 12),
+        ("lars", 32768, 34.0, 12),
+        ("lars", 32769, 41.0, 16),
+        ("momentum", 256, 0.1, 5),
+        ("momentum", 8192, 3.2, 5),
+        ("adamw", 512, 0.0005, 5),
+        ("adamw", 1024, 0.001, 5),
+    ],
 )
-def test_impossible_schedules_are_refused(peak, warmup_steps, decay_steps):
-    with pytest.raises(ValueError, match="must be"):
+def test_a_recipe_follows_the_batch_size(optimizer, batch_size, peak, warmup_epochs):
+    recipe = RECIPES[optimizer]
+    assert recipe.rate(batch_size) == pytest.approx(peak)
+    assert 90 * recipe.warmup_share(batch_size) == pytest.approx(warmup_epochs)
+    assert recipe.weight_decay == {"lars": 1e-4, "momentum": 1e-4, "adamw": 0.05}[optimizer]
+
+
+def test_the_rate_falls_to_a_tenth_after_30_60_and_80_of_90_epochs():
+    rates = Schedule(1.0, 0, 9000, "steps").learning_rate(np.arange(9100.0))
+    np.testing.assert_allclose(rates, np.repeat([1, 0.1, 0.01, 0.001], [3000, 3000, 2000, 1100]))
+
+
+@pytest.mark.parametrize(
+    ("peak", "warmup_steps", "decay_steps", "message"),
+    [
+        (0.0, 1, 10, "learning_rate must be positive and finite, got 0.0"),
+        (-1.0, 1, 10, "learning_rate must be positive and finite, got -1.0"),
+        (float("nan"), 1, 10, "learning_rate must be positive and finite, got nan"),
+        (float("inf"), 1, 10, "learning_rate must be positive and finite, got inf"),
+        (0.1, 10, 10, r"warmup_steps must be in \[0, decay_steps=10\), got 10"),
+        (0.1, 11, 10, r"warmup_steps must be in \[0, decay_steps=10\), got 11"),
+        (0.1, -1, 10, r"warmup_steps must be in \[0, decay_steps=10\), got -1"),
+        (0.1, 0, 0, "decay_steps must be at least 1, got 0"),
+        (0.1, 0, -1, "decay_steps must be at least 1, got -1"),
+    ],
+)
+def test_impossible_schedules_are_refused(peak, warmup_steps, decay_steps, message):
+    with pytest.raises(ValueError, match=message):
         Schedule(peak, warmup_steps, decay_steps)
+
+
+def test_a_schedule_may_be_one_step_long():
+    assert Schedule(0.5, 0, 1).learning_rate(0.0) == 0.5

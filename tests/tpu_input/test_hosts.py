@@ -9,7 +9,7 @@ import pytest
 from support.training_input import Context
 from tpu_input.dataset_format.records import Manifest, Shard, Split
 from tpu_input.evaluate import eval_steps
-from tpu_input.pipeline.hosts import Host
+from tpu_input.pipeline.hosts import Host, check_params
 
 IMAGENET_TRAIN, IMAGENET_VALIDATION = 1_281_167, 50_000
 
@@ -35,6 +35,7 @@ def test_hosts_open_shards_of_their_own_where_there_are_enough():
     opened = [Host(index, 3).shards(shards(100, 8)) for index in range(3)]
     assert [len(own) for own in opened] == [3, 3, 2]
     assert len({shard.name for own in opened for shard in own}) == 8
+    assert [Host(index, 3).shards(shards(9, 3)) for index in range(3)] == [[shard] for shard in shards(9, 3)]
 
 
 def test_hosts_share_all_shards_by_record_where_there_are_too_few():
@@ -73,6 +74,30 @@ def test_a_step_takes_a_batch_a_replica_unless_the_host_s_batch_is_divided_or_se
     assert Host.from_params({}) == Host(0, 1, 1)
 
 
+def test_one_host_and_a_batch_for_every_replica_are_assumed():
+    for host in (Host(), Host.from_params({"batch_size": 8})):
+        assert (host.index, host.num_hosts, host.batches_per_step, host.cores_per_batch) == (0, 1, 1, 1)
+    host = Host.from_params({"context": Context(2, 4, 8)})
+    assert (host.index, host.num_hosts, host.batches_per_step, host.cores_per_batch) == (2, 4, 8, 1)
+
+
+@pytest.mark.parametrize(("index", "num_hosts"), [(-1, 4), (4, 4), (5, 4), (0, 0)])
+def test_a_number_that_no_host_has_is_refused(index, num_hosts):
+    with pytest.raises(ValueError, match=f"at least 0 and below num_hosts {num_hosts}, got {index}"):
+        Host(index, num_hosts)
+
+
+def test_a_batch_has_at_least_one_example():
+    assert check_params({"batch_size": 1}) == 1
+    assert check_params({"batch_size": 1024, "host": 0}) == 1024
+    for size in (0, -1):
+        with pytest.raises(ValueError, match=f"batch_size must be at least 1, got {size}"):
+            check_params({"batch_size": size})
+    for params in (None, 128, ["batch_size"], {}, {"batch": 128}):
+        with pytest.raises(ValueError, match='params must be a mapping with "batch_size"'):
+            check_params(params)
+
+
 @pytest.mark.parametrize("mode", [1, False])
 def test_per_shard_v1_which_takes_no_dataset_is_refused_with_what_to_set(mode):
     run_config = SimpleNamespace(tpu_config=SimpleNamespace(per_host_input_for_training=mode))
@@ -91,5 +116,7 @@ def test_hosts_can_be_told_who_they_are():
     assert Host.from_params({"host": 3, "num_hosts": 4, "batches_per_step": 2}) == Host(3, 4, 2)
     with pytest.raises(ValueError, match='need both "host" and "num_hosts", or neither; got batch_size, host'):
         Host.from_params({"host": 3, "batch_size": 8})
+    with pytest.raises(ValueError, match='need both "host" and "num_hosts", or neither; got batch_size, num_hosts'):
+        Host.from_params({"num_hosts": 4, "batch_size": 8})
     with pytest.raises(ValueError, match="host must be at least 0 and below num_hosts 4, got 4"):
         Host.from_params({"host": 4, "num_hosts": 4})

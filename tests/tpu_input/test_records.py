@@ -1,4 +1,4 @@
-"""The record contract, its golden bytes, and TensorFlow's own opinion of them."""
+"""Records: their golden bytes, and what TensorFlow reads of them."""
 
 from __future__ import annotations
 
@@ -32,13 +32,33 @@ def test_tensorflow_reads_the_same_example():
     assert example.SerializeToString(deterministic=True) == record_format.encode(RECORD, first_label=1)
 
 
+@pytest.mark.parametrize(("key", "name"), [("1.jpg", "1.jpg"), ("daisy/1.jpg", "1.jpg"), ("a/b/c/1.jpg", "1.jpg")])
+@pytest.mark.parametrize(("channels", "colorspace"), [(1, b"Grayscale"), (3, b"RGB")])
+def test_file_name_and_colorspace_are_those_of_imagenet_s_records(key, name, channels, colorspace):
+    record = RECORD._replace(key=key, channels=channels)
+    features = tf.train.Example.FromString(record_format.encode(record)).features.feature
+    assert features["image/filename"].bytes_list.value == [name.encode()]
+    assert features["image/colorspace"].bytes_list.value == [colorspace]
+    assert features["image/channels"].int64_list.value == [channels]
+
+
 def test_parse_gives_the_jpeg_and_the_label_counted_from_zero():
     parsed = record_format.parse(tf.constant(record_format.encode(RECORD, first_label=1)), first_label=1)
     assert parsed["encoded"].numpy() == RECORD.encoded
     assert (parsed["label"].numpy(), parsed["label"].dtype) == (4, tf.int32)
+    assert record_format.parse(tf.constant(record_format.encode(RECORD)))["label"].numpy() == 4
 
 
-@pytest.mark.parametrize(("label", "parsed"), [(2**32 + 1, 2**31 - 1), (-(2**32) + 1, record_format.NO_LABEL)])
+@pytest.mark.parametrize("first_label", [0, 1])
+def test_a_missing_label_is_the_smallest_int32(first_label):
+    unlabeled = tf.constant(tf.train.Example().SerializeToString())
+    assert record_format.NO_LABEL == -2147483648
+    assert record_format.parse(unlabeled, first_label)["label"].numpy() == -2147483648
+    assert record_format.parse_int64(unlabeled, first_label)["label"].numpy() == -2147483648
+    assert record_format.parse(unlabeled, first_label)["encoded"].numpy() == b""
+
+
+@pytest.mark.parametrize(("label", "parsed"), [(2**32 + 1, 2**31 - 1), (-(2**32) + 1, -(2**31))])
 def test_a_label_beyond_int32_becomes_none_that_a_class_has(label, parsed):
     serialized = record_format.encode(RECORD._replace(label=label))
     assert record_format.parse(tf.constant(serialized))["label"].numpy() == parsed
@@ -82,26 +102,7 @@ def test_what_is_no_example_of_ours_is_refused_by_name():
         record_format.decode(other.SerializeToString())
     with pytest.raises(ValueError, match=r"not a tf\.train\.Example"):
         record_format.decode(b"\xff\xff\xff")
-
-
-def test_a_manifest_comes_back_as_it_was_written(digits_dataset):
-    assert record_format.Manifest.from_json(digits_dataset.to_json(), digits_dataset.path) == digits_dataset
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("{}", "is not a manifest"),
-        ("[1", "is not a manifest"),
-        ('{"format_version": 2}', "format_version is 2, this package reads 1"),
-        ('{"format_version": 1, "classes": []}', "is not a manifest"),
-    ],
-)
-def test_what_is_no_manifest_is_refused_with_its_path(text, message):
-    with pytest.raises(ValueError, match=f"somewhere/manifest.json .*{message}"):
-        record_format.Manifest.from_json(text, "somewhere")
-
-
-def test_an_unknown_split_is_answered_with_those_there_are(digits_dataset):
-    with pytest.raises(ValueError, match="has no split 'test'; it has 'train', 'validation'"):
-        digits_dataset.split("test")
+    twice = tf.train.Example.FromString(record_format.encode(RECORD))
+    twice.features.feature["image/height"].int64_list.value.append(375)
+    with pytest.raises(ValueError, match="feature 'image/height' has 2 values of int, but must have 1"):
+        record_format.decode(twice.SerializeToString())

@@ -1,0 +1,95 @@
+"""A shard as it is written: what its receipt, its records and its index say of the images that went in."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from pathlib import Path
+from typing import Literal
+
+import pyarrow.parquet
+import pytest
+from PIL import Image
+
+from beam_pipelines.conversion.shard_writing import Unwanted, write_shard
+from beam_pipelines.conversion.working_folder import Receipt
+from beam_pipelines.options import ConvertOptions, Source
+from beam_pipelines.sources.rows import Row
+from tpu_input.dataset_format.records import decode, read_frames
+
+SHARD = "train-00000-of-00001.tfrecord"
+SHADES = [3 + 7 * number for number in range(33)]  # of grey; no two sums of some of them are equal by chance
+
+
+def shade(number: int) -> bytes:
+    """An image of one shade of grey, as no rounding changes it, of a size of its own."""
+    buffer = io.BytesIO()
+    Image.new("L", (16 + number, 40 - number), SHADES[number]).save(buffer, "JPEG", quality=95)
+    return buffer.getvalue()
+
+
+def write(folder: Path, files: list[bytes], num_rows: int = 33, first_label: Literal[0, 1] = 0, **more) -> Receipt:
+    (folder / "in").mkdir()
+    rows = []
+    for number, data in enumerate(files):
+        (folder / "in" / f"{number}.jpg").write_bytes(data)
+        rows.append(Row(f"{number}.jpg", f"{folder}/in/{number}.jpg", "ab"[number % 2], num_bytes=len(data)))
+    options = ConvertOptions((Source(f"{folder}/in"),), f"{folder}/out", first_label=first_label)
+    return write_shard(SHARD, rows, num_rows, options, ("a", "b"), 1, **more)
+
+
+def statistics(shades: list[int]) -> tuple[int, list[int], list[int]]:
+    """Number of images, and over 64 x 64 pixels of each the sums of red, green and blue, and of their squares."""
+    sums, squares = 64 * 64 * sum(shades), 64 * 64 * sum(shade**2 for shade in shades)
+    return len(shades), [sums] * 3, [squares] * 3
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "each"),
+    [(33, 1), (999, 1), (1000, 1), (1001, 16), (5000, 16)],
+)
+def test_pixel_statistics_are_of_every_image_and_above_a_thousand_of_every_sixteenth(tmp_path, num_rows, each):
+    receipt = write(tmp_path, [shade(number) for number in range(33)], num_rows)
+    assert receipt.num_examples == 33
+    assert (receipt.num_measured, receipt.sums, receipt.squares) == statistics(SHADES[::each])
+
+
+def test_records_and_index_hold_what_went_in_and_the_receipt_adds_up(tmp_path):
+    files = [shade(number) for number in range(5)]
+    receipt = write(tmp_path, files, first_label=1)
+    written = (tmp_path / "out" / SHARD).read_bytes()
+    frames = list(read_frames(io.BytesIO(written)))
+    records = [decode(frame, first_label=1) for _, frame in frames]
+    assert [record.encoded for record in records] == files
+    assert [(record.width, record.height) for record in records] == [(16 + n, 40 - n) for n in range(5)]
+    assert [(record.label, record.class_name) for record in records] == [(n % 2, "ab"[n % 2]) for n in range(5)]
+    assert [record.sha256 for record in records] == [hashlib.sha256(data).hexdigest() for data in files]
+    (index,) = (tmp_path / "out").glob("index/*")
+    columns = pyarrow.parquet.read_table(index).to_pydict()
+    ends = [*(offset for offset, _ in frames[1:]), len(written)]
+    assert columns["offset"] == [offset for offset, _ in frames]
+    assert columns["length"] == [end - begin for end, (begin, _) in zip(ends, frames, strict=True)]
+    assert (receipt.num_bytes, receipt.sha256) == (len(written), hashlib.sha256(written).hexdigest())
+    assert receipt.class_counts == {0: 3, 1: 2}
+    assert (receipt.widths, receipt.heights) == ([16, 90, 20], [36, 190, 40])
+
+
+def test_what_is_no_image_is_rejected_and_counted_and_the_next_is_written(tmp_path):
+    told: list[tuple[int, bool]] = []
+    receipt = write(tmp_path, [shade(0), b"no image", shade(2)], progress=lambda *done: told.append(done))
+    assert [(rejection.key, rejection.reason) for rejection in receipt.rejected] == [("1.jpg", "not_an_image")]
+    assert receipt.num_examples == 2
+    assert [written for _, written in told] == [True, False, True]
+    assert (told[1][0], told[0][0] + told[2][0]) == (0, receipt.num_bytes)
+
+
+def test_without_an_image_no_file_is_written(tmp_path):
+    receipt = write(tmp_path, [b"no image"])
+    assert (receipt.num_examples, receipt.num_bytes, receipt.sha256) == (0, 0, "")
+    assert not list((tmp_path / "out").glob("**/*.*"))
+
+
+def test_a_shard_that_is_not_needed_any_more_is_not_written(tmp_path):
+    with pytest.raises(Unwanted):
+        write(tmp_path, [shade(0)], is_wanted=lambda: False)
+    assert not list((tmp_path / "out").glob("**/*.tfrecord"))

@@ -1,0 +1,42 @@
+"""What is changed: the arithmetic that results rest on, each with the tests that have to fail when it is wrong."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Target(NamedTuple):
+    """A module and its tests.
+
+    Attributes:
+      tests: Arguments of pytest, relative to tests/; those that take a few seconds, in one process.
+      only: Top-level functions, classes and variables that are changed; empty for all.
+    """
+
+    tests: tuple[str, ...]
+    only: tuple[str, ...] = ()
+
+
+TARGETS = {
+    "tpu_input.dataset_format.records": Target(("tpu_input/test_records.py",)),
+    "tpu_input.dataset_format.manifest": Target(("tpu_input/test_manifest.py",)),
+    "beam_pipelines.conversion.plan": Target(("beam_pipelines/test_plan.py", "-k", "not a_split_s_share")),
+    # Which images the statistics are of, and what is in records and index. The rest starts and stops processes.
+    "beam_pipelines.conversion.shard_writing": Target(
+        ("beam_pipelines/test_shard_writing.py",), ("write_shard", "_frame_image", "_record", "_index_row")
+    ),
+    "beam_pipelines.conversion.working_folder": Target(
+        ("beam_pipelines/test_statistics.py",), ("Receipt", "_whole_numbers")
+    ),
+    "beam_pipelines.conversion.commit": Target(("beam_pipelines/test_statistics.py",)),
+    "tpu_input.pipeline.hosts": Target(("tpu_input/test_hosts.py", "-k", "not 1281167-1024-1024")),
+    # The crops' windows. The rest passes images to TensorFlow's decoders.
+    "tpu_input.pipeline.images": Target(
+        ("tpu_input/test_windows.py", "-k", "not published_distribution"),
+        ("TRIES", "_BELOW_HALF", "random_window", "centre_window", "_crops", "_cut"),
+    ),
+    "estimator_app.model.losses": Target(("estimator_app/test_losses.py",)),
+    "estimator_app.model.metrics": Target(("estimator_app/test_metrics.py",)),
+    "estimator_app.model.optimizers": Target(("estimator_app/test_optimizers.py",)),
+    "estimator_app.model.schedule": Target(("estimator_app/test_schedule.py", "-k", "not begins_with_the_numbers")),
+}
