@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import itertools
 import json
@@ -187,6 +188,11 @@ def test_a_plan_comes_back_as_it_was_written():
     assert other.all_named
     assert Plan.from_json(other.to_json().encode()) == other
     assert not Plan(("a", "b"), 0, {}, {}, "", {}, 1, {}).all_named
+
+
+def test_a_plan_cannot_be_changed():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Plan(("a", "b"), 0, {}, {}, "", {}, 1, {}).shard_bytes = 2  # type: ignore[misc]
 
 
 PLAN = {

@@ -82,6 +82,9 @@ def test_a_receipt_may_be_of_the_smallest_and_the_brightest_images():
         "noted": {"GPS position": 1},
     }
     assert Receipt.from_json(json.dumps(fields).encode(), "a", 2).sums == [0, 0, 2 * brightest]
+    one = {"num_examples": 1, "class_counts": {"0": 1}, "heights": [1, 1, 1], "widths": [1, 1, 1], "num_measured": 1}
+    one |= {"sums": [0, 0, brightest], "squares": [0, 0, 255 * brightest], "fixed": {}}
+    assert Receipt.from_json(json.dumps(fields | one).encode(), "a", 2).num_examples == 1
     darkest = fields | {"num_measured": 0, "sums": [0, 0, 0], "squares": [0, 0, 0]}
     assert Receipt.from_json(json.dumps(darkest).encode(), "a", 2).num_measured == 0
 
@@ -105,6 +108,7 @@ def test_a_receipt_may_be_of_the_smallest_and_the_brightest_images():
         ({"heights": [0, 6, 6]}, "image sizes from 0 to 6 pixels contradict their sum, 6 pixels"),
         ({"heights": [3, 8, 4]}, "image sizes from 3 to 4 pixels contradict their sum, 8 pixels"),
         ({"heights": [3, 13, 4]}, "image sizes from 3 to 4 pixels contradict their sum, 13 pixels"),
+        ({"heights": [1, 2**62 + 1, 2**62]}, "heights must be a whole number from 0 to 4611686018427387904"),
         ({"widths": [3, 8, 4]}, "image sizes from 3 to 4 pixels contradict their sum, 8 pixels"),
         ({"sums": [0, 0, 2 * 255 * SIDE**2 + 1]}, "its sums of pixel values are larger than possible"),
         ({"squares": [0, 2 * 255**2 * SIDE**2 + 1, 0]}, "its sums of pixel values are larger than possible"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -159,6 +161,11 @@ def test_metrics_are_the_scalars_and_arrays_of_an_evaluation():
     assert METRICS.scalars() == {"accuracy": 0.5, "loss": 1.25, "mean_recall": 0.75}
     without = {name: value for name, value in EVALUATED.items() if name not in ("recall", "confusion_matrix")}
     assert (Metrics.of(without, "test").recall, Metrics.of(without, "test").confusion) == ((), ())
+
+
+def test_what_was_measured_cannot_be_changed():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        METRICS.accuracy = 1.0  # type: ignore[misc]
 
 
 def test_metrics_are_written_by_class_name_and_come_back():

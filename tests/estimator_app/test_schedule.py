@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import get_args
 
 import numpy as np
@@ -118,3 +119,10 @@ def test_impossible_schedules_are_refused(peak, warmup_steps, decay_steps, messa
 
 def test_a_schedule_may_be_one_step_long():
     assert Schedule(0.5, 0, 1).learning_rate(0.0) == 0.5
+
+
+def test_the_schedule_of_a_run_and_a_recipe_cannot_be_changed():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Schedule(0.1, 0, 10).peak = 0.2  # type: ignore[misc]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        RECIPES["lars"].weight_decay = 0.0  # type: ignore[misc]

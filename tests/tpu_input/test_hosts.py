@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from types import SimpleNamespace
 
 import pytest
@@ -79,6 +80,11 @@ def test_one_host_and_a_batch_for_every_replica_are_assumed():
         assert (host.index, host.num_hosts, host.batches_per_step, host.cores_per_batch) == (0, 1, 1, 1)
     host = Host.from_params({"context": Context(2, 4, 8)})
     assert (host.index, host.num_hosts, host.batches_per_step, host.cores_per_batch) == (2, 4, 8, 1)
+
+
+def test_a_host_keeps_its_number():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Host(0, 4).index = 1  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(("index", "num_hosts"), [(-1, 4), (4, 4), (5, 4), (0, 0)])

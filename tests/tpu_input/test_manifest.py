@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 import re
 from typing import Any
@@ -11,6 +12,8 @@ import numpy as np
 import pytest
 
 from tpu_input.dataset_format.manifest import (
+    MAX_INDEX_BYTES,
+    MAX_MANIFEST_BYTES,
     Manifest,
     Shard,
     parse_shard_name,
@@ -120,6 +123,7 @@ TRAIN = "splits/train/shards"
         (TRAIN, [], "split 'train' must list its shards in the order of their names"),
         (f"{TRAIN}/1", shard("train", 0, 3, 4, 900), "must list its shards in the order of their names"),
         (f"{TRAIN}/0", shard("train", 2, 3, 1, 16), "must list its shards in the order of their names"),
+        (f"{TRAIN}/0", shard("train", 0, 4, 1, 16), "all with the same total number of shards"),
         (f"{TRAIN}/1", shard("train", 1, 4, 4, 900), "all with the same total number of shards"),
         (f"{TRAIN}/2", shard("train", 2, 4, 2, 32), "all with the same total number of shards"),
         (f"{TRAIN}/1", shard("test", 1, 3, 4, 900), "names like 'train-00000-of-00001.tfrecord', got 'test-00001"),
@@ -168,6 +172,19 @@ def test_what_is_no_manifest_is_refused_with_its_path(text):
         Manifest.from_json(text, "somewhere")
 
 
+def test_a_manifest_cannot_be_changed_by_one_of_those_who_share_it():
+    manifest = Manifest.from_json(json.dumps(FIELDS), "somewhere")
+    split = manifest.split("train")
+    for shared, name in ((manifest, "path"), (split, "class_counts"), (split.shards[0], "name")):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(shared, name, "another")
+
+
+def test_files_are_refused_beyond_256_mib_and_1_gib():
+    assert (MAX_MANIFEST_BYTES, MAX_INDEX_BYTES) == (268_435_456, 1_073_741_824)
+    assert MAX_MANIFEST_BYTES > 200 * 1_000_000  # a million shards of 200 bytes each
+
+
 def test_an_unknown_split_is_answered_with_those_there_are():
     manifest = Manifest.from_json(json.dumps(FIELDS), "somewhere")
     with pytest.raises(ValueError, match="has no split 'test'; it has 'train', 'validation'"):
@@ -205,6 +222,7 @@ def test_a_split_name_fits_into_a_file_name(name, valid):
     ("offsets", "lengths", "num_bytes", "filled"),
     [
         ([0, 16, 46], [16, 30, 54], 100, True),
+        ([0, 60, 80], [60, 20, 20], 100, True),
         ([0], [100], 100, True),
         ([], [], 0, True),
         ([], [], 1, False),
