@@ -7,6 +7,9 @@ import pytest
 import tensorflow as tf
 
 from estimator_app.model.losses import balanced, cross_entropy, loss_and_gradients, weight_and_replicas, weighted_mean
+from support.app_fixtures import keras_warns
+
+pytestmark = keras_warns
 
 LOGITS = np.random.default_rng(0).normal(0, 3, [8, 5]).astype(np.float32)
 LABELS = np.arange(8, dtype=np.int32) % 5
