@@ -82,11 +82,13 @@ def _parser() -> argparse.ArgumentParser:
     command.set_defaults(run=_convert)
     _add_convert_flags(command)
 
-    command = add_command(commands, "verify", "digits")
-    command.set_defaults(run=_verify)
-    command.add_argument("dataset", metavar="DATASET", help="folder or URI of the dataset")
-    command.add_argument("--quick", action="store_true", help="skip decoding the images")
-    command.add_argument("--repair", action="store_true", help=_HELP["repair"])
+    for name in ("verify", "repair"):
+        command = add_command(commands, name, "digits")
+        command.set_defaults(run=_verify, repair=name == "repair")
+        command.add_argument("dataset", metavar="DATASET", help="folder or URI of the dataset")
+        command.add_argument("--quick", action="store_true", help="skip decoding the images")
+        if name == "verify":
+            command.add_argument("--repair", action="store_true", help=_HELP["repair"])
 
     command = add_command(commands, "report", "digits")
     command.set_defaults(run=_report)

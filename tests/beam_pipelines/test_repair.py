@@ -54,6 +54,17 @@ def test_the_command_that_the_error_of_training_input_names_repairs_the_shard(fe
     assert total() == manifest.split("train").num_examples
 
 
+def test_the_command_repair_finds_damage_and_mends_it_and_verify_only_finds_it(few_digits, tmp_path, capsys):
+    manifest, _ = convert(options(few_digits, tmp_path / "out"), local())
+    before, shard = files(tmp_path / "out"), manifest.split("train").shards[0].name
+    (tmp_path / "out" / shard).write_bytes(b"noise")
+    assert beam_pipelines.__main__.main(["verify", manifest.path]) == 1
+    assert (tmp_path / "out" / shard).read_bytes() == b"noise"
+    assert beam_pipelines.__main__.main(["repair", manifest.path]) == 0
+    assert files(tmp_path / "out") == before
+    assert f"re-created from the sources: {shard}" in capsys.readouterr().out
+
+
 def test_repair_from_a_source_that_has_changed_is_refused_and_changes_nothing(few_digits, tmp_path):
     manifest, _ = convert(options(few_digits, tmp_path / "out"), local())
     shard = manifest.split("train").shards[1].name

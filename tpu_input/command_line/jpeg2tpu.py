@@ -32,6 +32,7 @@ COMMANDS = {
     "sample": Command("beam_pipelines", "write 1,797 real handwritten digits as class folders of JPEGs"),
     "convert": Command("beam_pipelines", "convert images to sharded TFRecords"),
     "verify": Command("beam_pipelines", "re-read a dataset and check all that its manifest states"),
+    "repair": Command("beam_pipelines", "verify a dataset and re-create its damaged shards, as verify --repair"),
     "report": Command("beam_pipelines", "write DATASET/report.html, one page to open in a browser"),
     "benchmark": Command("tpu_input", "measure images/s, the cost of each stage, and the gain of changed options"),
     "idx": Command("tpu_input", "write DALI's index files, DATASET/index/*.idx"),
