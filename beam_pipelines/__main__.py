@@ -33,6 +33,7 @@ from beam_pipelines.verify import verify  # noqa: E402
 from tpu_input.command_line import Parser, Unread, exit_code, print_error, print_line, sigterm_raises, unread  # noqa: E402
 from tpu_input.command_line.dataclass_options import Flag, add_flags  # noqa: E402
 from tpu_input.command_line.jpeg2tpu import AddFlag, add_command  # noqa: E402
+from tpu_input.dataset_format.lengths import LENGTHS_NAME  # noqa: E402
 from tpu_input.dataset_format.records import MANIFEST_NAME  # noqa: E402
 
 
@@ -144,7 +145,7 @@ _IMAGE_METAVARS = {
 }
 _HELP = {
     "repair": "re-create damaged shards from the sources that the manifest names; a shard is replaced only if the new "
-    "one has the SHA-256 of the manifest",
+    "one has the SHA-256 of the manifest. lengths.parquet is written again from the index",
     "sources": "folder, .tar or URI of the dataset's inputs: the report shows thumbnails of rejected inputs below it. "
     "May be repeated. Files that rejected.jsonl names elsewhere are not read (default: no thumbnails)",
     "input": "folder of class folders (CLASS/IMAGE.jpg, optionally below train/, val/, test/), .tar of such a folder, "
@@ -229,11 +230,15 @@ def _verify(flags: argparse.Namespace, _: list[str]) -> int:
     path = findings.manifest.path
     for problem in findings.problems:
         print_line(problem)
-    if flags.repair and findings.damaged:
-        sources = ", ".join(repr(source["path"]) for source in findings.manifest.sources)
-        print_line(f"{path}: re-reading {sources}")
-        repaired = repair(findings)
-        print_line(f"{path}: re-created from the sources: {', '.join(repaired)}")
+    if flags.repair and (findings.damaged or findings.lengths_damaged):
+        if findings.damaged:
+            sources = ", ".join(repr(source["path"]) for source in findings.manifest.sources)
+            print_line(f"{path}: re-reading {sources}")
+        repair(findings)
+        if findings.damaged:
+            print_line(f"{path}: re-created from the sources: {', '.join(findings.damaged)}")
+        if findings.lengths_damaged:
+            print_line(f"{path}: re-created from the index: {LENGTHS_NAME}")
         findings = verify(path, decode_images=not flags.quick)
     if findings.problems:
         print_line(f"{path}: {len(findings.problems)} problems" + (" remain" if flags.repair else ""))

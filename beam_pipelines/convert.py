@@ -52,6 +52,7 @@ from beam_pipelines.sources.read_ahead import num_cores
 from tpu_input.command_line import print_line
 from tpu_input.dataset_format import json_fields
 from tpu_input.dataset_format.index import index_path, read_columns
+from tpu_input.dataset_format.lengths import LENGTHS_NAME
 from tpu_input.dataset_format.records import MANIFEST_NAME, MAX_MANIFEST_BYTES, Manifest, decode, read_frames
 
 
@@ -331,7 +332,9 @@ def _check_files(output: str, plan: Plan, manifest: Manifest | None, left: list[
     here = _shards(manifest) if manifest else []
     names = [*_names(plan), *here, *itertools.chain(*left)]
     _refuse_foreign(output, found - dataset_files(names) - optional_files(names))
-    if manifest and manifest.fingerprint == plan.fingerprint and (missing := dataset_files(here) - found):
+    # Datasets of earlier builds have no lengths.parquet, and are complete without it: training reads every index.
+    needed = dataset_files(here) - {LENGTHS_NAME}
+    if manifest and manifest.fingerprint == plan.fingerprint and (missing := needed - found):
         raise ValueError(
             f"output {output!r} holds this dataset without {_some(missing)}; re-create what is missing with: python "
             f"-m beam_pipelines verify --repair {output}"

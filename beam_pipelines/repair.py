@@ -1,7 +1,8 @@
-"""Repair: re-creates damaged shards of a complete dataset from their sources.
+"""Repair: re-creates damaged shards of a complete dataset from their sources, and lengths.parquet from the index.
 
 damaged shards ──plan from the manifest's options──▶ their rows ──write──▶ DATASET/.jpeg2tpu/repair
                ──if each sha256 is that of the manifest──▶ move into place
+every index    ──▶ DATASET/lengths.parquet
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from beam_pipelines import storage
 from beam_pipelines.conversion import output_folder as lock
 from beam_pipelines.conversion import working_folder
+from beam_pipelines.conversion.commit import write_lengths
 from beam_pipelines.conversion.output_folder import WORK_NAME
 from beam_pipelines.conversion.planning import make_plan
 from beam_pipelines.conversion.shard_writing import write_shard
@@ -24,14 +26,16 @@ from beam_pipelines.sources.read_ahead import num_cores
 from beam_pipelines.verify import Findings
 from tpu_input.dataset_format import json_fields
 from tpu_input.dataset_format.index import index_path
+from tpu_input.dataset_format.lengths import LENGTHS_NAME
 from tpu_input.dataset_format.records import MANIFEST_NAME, Manifest
 
 
 def repair(findings: Findings, beam_options: PipelineOptions | None = None) -> list[str]:
-    """Re-creates the shards that verify found damaged, with their indexes; returns their names.
+    """Re-creates the files that verify found damaged: shards with their indexes, and lengths.parquet; returns names.
 
-    The sources are those that the manifest names. Data from them is kept only if it is that of the dataset: a shard is
-    moved into place only if it has the SHA-256 in the manifest.
+    The sources of shards are those that the manifest names. Data from them is kept only if it is that of the dataset: a
+    shard is moved into place only if it has the SHA-256 in the manifest. lengths.parquet is computed from the indexes,
+    whatever it held before, so that no source is read for it.
 
     Args:
       findings: From verify().
@@ -41,30 +45,38 @@ def repair(findings: Findings, beam_options: PipelineOptions | None = None) -> l
       ValueError: The sources have changed since the conversion, or do not match the manifest.
     """
     manifest = findings.manifest
-    options = options_of(manifest)
+    options = options_of(manifest) if findings.damaged else None
     with lock.locked(manifest.path):
         try:
-            plan = make_plan(options, beam_options or execution.options_of())
-            if plan.fingerprint != manifest.fingerprint:
-                raise ValueError(
-                    f"{[source.path for source in options.sources]} no longer contain the inputs that "
-                    f"{manifest.path!r} was made from: {manifest.num_inputs} inputs then, {plan.num_inputs} now, or "
-                    "their names or sizes differ; restore the inputs, or convert them again; nothing was changed"
-                )
-            if plan.classes != manifest.classes:
-                raise ValueError(
-                    f"{manifest.path}/{MANIFEST_NAME} has other classes than its inputs: "
-                    f"{list(manifest.classes)[:5]!r}, not {list(plan.classes)[:5]!r}; restore the manifest from a "
-                    "copy, or convert the images again; nothing was changed"
-                )
-            aside = dataclasses.replace(options, output=f"{manifest.path}/{WORK_NAME}/{working_folder.REPAIR_NAME}")
-            for name in findings.damaged:
-                _make_again(name, manifest, aside, WorkingFolder.of(manifest.path, plan))
-            for path in (path for name in findings.damaged for path in (name, index_path(name))):
-                storage.move(f"{aside.output}/{path}", f"{manifest.path}/{path}")
+            if options:
+                _repair_shards(findings, options, beam_options or execution.options_of())
+            if findings.damaged or findings.lengths_damaged:
+                write_lengths(manifest)
         finally:
             working_folder.remove(manifest.path)
-    return findings.damaged
+    return [*findings.damaged, *([LENGTHS_NAME] if findings.lengths_damaged else [])]
+
+
+def _repair_shards(findings: Findings, options: ConvertOptions, beam_options: PipelineOptions) -> None:
+    manifest = findings.manifest
+    plan = make_plan(options, beam_options)
+    if plan.fingerprint != manifest.fingerprint:
+        raise ValueError(
+            f"{[source.path for source in options.sources]} no longer contain the inputs that "
+            f"{manifest.path!r} was made from: {manifest.num_inputs} inputs then, {plan.num_inputs} now, or "
+            "their names or sizes differ; restore the inputs, or convert them again; nothing was changed"
+        )
+    if plan.classes != manifest.classes:
+        raise ValueError(
+            f"{manifest.path}/{MANIFEST_NAME} has other classes than its inputs: "
+            f"{list(manifest.classes)[:5]!r}, not {list(plan.classes)[:5]!r}; restore the manifest from a "
+            "copy, or convert the images again; nothing was changed"
+        )
+    aside = dataclasses.replace(options, output=f"{manifest.path}/{WORK_NAME}/{working_folder.REPAIR_NAME}")
+    for name in findings.damaged:
+        _make_again(name, manifest, aside, WorkingFolder.of(manifest.path, plan))
+    for path in (path for name in findings.damaged for path in (name, index_path(name))):
+        storage.move(f"{aside.output}/{path}", f"{manifest.path}/{path}")
 
 
 def options_of(manifest: Manifest) -> ConvertOptions:

@@ -1,6 +1,7 @@
 """Verification of a dataset: re-reads all its files and compares them with the manifest.
 
 manifest.json ──▶ every shard, on all cores: size, sha256, record checksums, labels, index, a decode of each image
+              ──▶ lengths.parquet: the lengths of the records read
               ──▶ the sums: records + rejected = inputs; no missing files, no extra files
 """
 
@@ -10,9 +11,10 @@ import dataclasses
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pyarrow as pa
 
 from beam_pipelines import storage
@@ -29,6 +31,7 @@ from beam_pipelines.options import ImageOptions
 from beam_pipelines.report.rejections import read_lines
 from tpu_input.dataset_format.decode_limits import PILLOW_MAX_PIXELS
 from tpu_input.dataset_format.index import IndexRow, index_path, read_index
+from tpu_input.dataset_format.lengths import LENGTHS_NAME, Positions, max_bytes, parse_lengths
 from tpu_input.dataset_format.records import FRAME_BYTES, Manifest, Record, Shard, decode, frame, read_frames
 
 # Options of the conversion may have kept color profiles, and images above the default of max_pixels.
@@ -43,11 +46,14 @@ class Findings:
       manifest: Manifest of the dataset.
       problems: One line per problem; empty if there are none.
       damaged: Names of the shards with a problem in the shard or its index.
+      lengths_damaged: Whether lengths.parquet is damaged or missing. It is missing in datasets of earlier builds, too:
+        nothing tells these from others, training is slow to start without it, and a repair writes it from the index.
     """
 
     manifest: Manifest
     problems: list[str] = dataclasses.field(default_factory=list)
     damaged: list[str] = dataclasses.field(default_factory=list)
+    lengths_damaged: bool = False
 
 
 def verify(dataset: str, decode_images: bool = True) -> Findings:
@@ -65,6 +71,7 @@ def verify(dataset: str, decode_images: bool = True) -> Findings:
     tasks = [(name, shard) for name, split in manifest.splits.items() for shard in split.shards]
     counts = {name: Counter[int]() for name in manifest.splits}
     keys: set[bytes] = set()
+    lengths = dict[str, Positions]()  # by shard, of those without problems
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         checked = pool.map(lambda task: _check_shard(manifest, task[1], decode_images), tasks)
         for (name, shard), (rows, problems) in zip(tasks, checked, strict=True):
@@ -76,6 +83,11 @@ def verify(dataset: str, decode_images: bool = True) -> Findings:
             keys.update(hashes)
             findings.problems += [f"{shard.name}: {problem}" for problem in problems]
             findings.damaged += [shard.name] if problems else []
+            if not problems:
+                lengths[shard.name] = np.array([row.length for row in rows], np.int64)
+    if problem := _lengths_problem(manifest, lengths):
+        findings.problems.append(problem)
+        findings.lengths_damaged = True
     for name, split in manifest.splits.items():
         labels = tuple(counts[name][label] for label in range(len(manifest.classes)))
         if labels != split.class_counts:
@@ -90,10 +102,34 @@ def _check_files(manifest: Manifest) -> Iterator[str]:
     promised = dataset_files(shards)
     found = {path for path, _ in list_dataset(manifest.path)}
     for path in sorted(promised - found):
-        if not path.endswith((".tfrecord", ".parquet")):  # reported with their shard
+        if not path.endswith((".tfrecord", ".parquet")):  # reported by shard, or by _lengths_problem()
             yield f"{path} is missing"
     for path in sorted(found - promised - optional_files(shards)):
         yield f"{path} is not part of the dataset"
+
+
+def _lengths_problem(manifest: Manifest, lengths: Mapping[str, Positions]) -> str:
+    """Returns what is wrong with lengths.parquet, or "".
+
+    Args:
+      manifest: The manifest.
+      lengths: Lengths of the records of the shards without problems; only the sums of the others are compared.
+    """
+    shards = [shard for split in manifest.splits.values() for shard in split.shards]
+    num_rows = sum(shard.num_examples for shard in shards)
+    try:
+        content = storage.read_bytes(f"{manifest.path}/{LENGTHS_NAME}", most=max_bytes(num_rows))
+        listed = parse_lengths(content, num_rows)
+        listed.of_shards(shards)
+    except FileNotFoundError:
+        return f"{LENGTHS_NAME} is missing"
+    except (OSError, ValueError) as error:
+        return f"{LENGTHS_NAME} cannot be used: {error}"
+    if listed.names != [shard.name for shard in shards]:
+        return f"{LENGTHS_NAME} lists the shards in another order than the manifest"
+    found = listed.by_shard()
+    wrong = [name for name, of in lengths.items() if not np.array_equal(of, found[name])]
+    return f"{LENGTHS_NAME} does not match the records of {wrong[0]}" if wrong else ""
 
 
 def _check_rejected(manifest: Manifest) -> Iterator[str]:

@@ -28,7 +28,7 @@ from tpu_input.pipeline.reading import plain
 BATCH_SIZE = 64
 IMAGE_SIZE = 224
 SHUFFLE_RECORDS = 1024  # for all, DALI included
-CONFIG = tpu_input.InputConfig(IMAGE_SIZE, shuffle_records=SHUFFLE_RECORDS)
+CONFIG = tpu_input.InputConfig(IMAGE_SIZE)
 CONFIGS: dict[str, dict[str, Any]] = {
     "train": {},
     "bfloat16": {"dtype": "bfloat16"},
@@ -111,7 +111,7 @@ def make(manifest: Manifest, way: str, *of: str) -> tf.data.Dataset:
 
 
 def cost(manifest: Manifest, way: str, *of: str) -> dict[str, float]:
-    """An epoch, after another that is not counted, as with the peers: threads start, the shuffle buffer fills."""
+    """An epoch, after another that is not counted, as with the peers: threads start, lanes open."""
     num_batches = manifest.split("train").num_examples // BATCH_SIZE * CONFIGS.get(way, {}).get("echo", 1)
     uncounted = num_batches
     if way == "eval":  # what follows an epoch is padding
@@ -125,7 +125,7 @@ def cost(manifest: Manifest, way: str, *of: str) -> dict[str, float]:
 
 def first_batch(manifest: Manifest, host: str = "0", num_hosts: str = "1") -> dict[str, float]:
     """Seconds from the input_fn's call to its first batch, with a buffer of one batch: opening shards, not filling."""
-    config = tpu_input.InputConfig(IMAGE_SIZE, shuffle_records=BATCH_SIZE)
+    config = tpu_input.InputConfig(IMAGE_SIZE)
     params = {"batch_size": BATCH_SIZE, "host": int(host), "num_hosts": int(num_hosts)}
     next(iter(tpu_input.make_train_input_fn(manifest, config)(params)))  # TensorFlow's own start
     start = time.perf_counter()
@@ -138,7 +138,7 @@ def first_batch(manifest: Manifest, host: str = "0", num_hosts: str = "1") -> di
 
 def memory(manifest: Manifest) -> dict[str, float]:
     """Peak of an epoch of training, what TensorFlow takes for tiny batches, and what the buffers take at the most."""
-    tiny = tpu_input.InputConfig(8, shuffle_records=1, parallel_shards=1)
+    tiny = tpu_input.InputConfig(8)
     next(iter(tpu_input.make_train_input_fn(manifest, tiny)({"batch_size": 1})))
     start = peak_mb()
     buffers = sum(input_bytes(manifest, "train", CONFIG, BATCH_SIZE, Host()).values()) / 1e6

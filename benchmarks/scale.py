@@ -77,8 +77,8 @@ def formula(images: int, record_bytes: float, shard_bytes: float, unit: Unit = U
         working_bytes=images * unit.row_file + shards * unit.receipt + plan,
         manifest_bytes=unit.manifest + shards * unit.manifest_shard,
         index_bytes=images * unit.index_row + shards * unit.index_shard,
-        reads=images + 130 + 3 * shards,  # images, a sample of two kinds; a shard's rows, twice, and its receipt
-        writes=4 * shards + 4,  # rows, shard, index, receipt
+        reads=images + 130 + 4 * shards,  # images, a sample of two kinds; a shard's rows, twice, its receipt and index
+        writes=4 * shards + 5,  # rows, shard, index, receipt
         stats=shards + 1,  # whether the conversion is still under way
     )
 

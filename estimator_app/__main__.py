@@ -85,12 +85,13 @@ def _train_flags(flag: AddFlag) -> None:
         flag,
         InputConfig,
         (
-            *("image_size", "seed", "dtype", "layout", "crop_area", "flip", "eval_crop", "shuffle_records", "cache"),
-            "service",
+            *("image_size", "seed", "dtype", "layout", "crop_area", "flip", "eval_crop", "cache"),
+            *("service", "scaled_decode"),
         ),
         image_size=Flag(default="the run's, else the images' own, at most 224"),
         crop_area=Flag(parse=_range, metavar="LOW,HIGH", default=_CROP_AREA, unset=True),
         flip=Flag(help="do not mirror images at random, for images whose left and right differ, such as digits"),
+        scaled_decode=Flag(help="decode every JPEG at its own size, also where a crop is far larger than --image_size"),
         service=Flag(metavar="grpc://ADDRESS:PORT", default="none, this machine; docs/input-service.md"),
     )
 

@@ -26,7 +26,7 @@ TrainerName = Literal["tpu_estimator", "tf_distribute"]
 TRAINERS: tuple[TrainerName, ...] = get_args(TrainerName)
 Precision = Literal["float32", "bfloat16"]
 ClassWeights = Literal["equal", "balanced"]
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 # Options that may change when the run in a model_dir is resumed.
 _MAY_CHANGE = frozenset(
     {"dataset", "split", "eval_batch_size", "train_steps", "steps_per_eval", "iterations_per_loop", "summary_steps"}
@@ -337,7 +337,8 @@ def _completed(given: Mapping[str, Any], earlier: TrainConfig | None) -> dict[st
 
 def _flag(name: str) -> str:
     """Returns the command-line flag of a field."""
-    return "flip (disabled by --no_flip)" if name == "flip" else f"--{name}"
+    is_disabled = name in ("flip", "scaled_decode")
+    return f"{name} (disabled by --no_{name})" if is_disabled else f"--{name}"
 
 
 def _flat(config: TrainConfig) -> dict[str, Any]:

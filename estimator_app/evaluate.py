@@ -27,12 +27,11 @@ from estimator_app.runtime.tpu import Tpu
 from estimator_app.saved_model.classifier import Array, Classifier, load_classifier
 from estimator_app.saved_model.find import find_checkpoint
 from estimator_app.trainers.registry import find_trainer
-from tpu_input import InputConfig, Manifest
+from tpu_input import Manifest
 from tpu_input.dataset_format.records import parse
 from tpu_input.datasets import DatasetLike, as_manifest
 from tpu_input.pipeline.decoding import unread
-from tpu_input.pipeline.hosts import Host
-from tpu_input.pipeline.reading import plain, records
+from tpu_input.pipeline.reading import locate, plain, records
 
 
 class Evaluation(NamedTuple):
@@ -158,24 +157,26 @@ def _classified(
 ) -> Iterator[tuple[Array, Array]]:
     """Yields (logits [N, num_classes] float32, labels [N]) of each batch; the last batch may be smaller."""
     with named(manifest, split):
-        for paths, places, is_read, encoded, labels in _records(manifest, split, batch_size).as_numpy_iterator():
+        for numbers, is_read, encoded, labels in _records(manifest, split, batch_size).as_numpy_iterator():
             results = classifier.logits(list(encoded))
-            for path, place, known, label, result in zip(paths, places, is_read, labels, results, strict=True):
+            for number, known, label, result in zip(numbers, is_read, labels, results, strict=True):
                 valid = 0 <= label < len(manifest.classes)
                 if not known or isinstance(result, ValueError) or not valid:
+                    path, place = locate(manifest, split)(tf.constant(number))
                     why = f"cannot be decoded: {result}" if valid else f"has label {label}, which is out of range"
                     why += f"; find the damage with: python -m beam_pipelines verify {manifest.path}"
-                    raise ValueError(f"record {place} of {path.decode()!r} {why if known else unread(manifest)}")
+                    why = why if known else unread(manifest)
+                    raise ValueError(f"record {place.numpy()} of {path.numpy().decode()!r} {why}")
             yield np.stack([result for result in results if not isinstance(result, ValueError)]), labels
 
 
 def _records(manifest: Manifest, split: str, batch_size: int) -> tf.data.Dataset:
-    """Returns batches of (shard's path, number in the shard, whether it could be read, encoded image, label)."""
+    """Returns batches of (number in the split, whether it could be read, encoded image, label)."""
     manifest.split(split)
 
     @plain
-    def image_of(path: tf.Tensor, place: tf.Tensor, serialized: tf.Tensor) -> tuple[tf.Tensor, ...]:
+    def image_of(number: tf.Tensor, serialized: tf.Tensor) -> tuple[tf.Tensor, ...]:
         example = parse(serialized, manifest.first_label, manifest.record)
-        return path, place, tf.not_equal(serialized, ""), example["encoded"], example["label"]
+        return number, tf.not_equal(serialized, ""), example["encoded"], example["label"]
 
-    return records(manifest, split, Host(), InputConfig(image_size=1), order=None).map(image_of).batch(batch_size)
+    return records(manifest, split, by_number=False).map(image_of).batch(batch_size)

@@ -205,6 +205,7 @@ PUBLIC = {
     "tpu_input": [
         "InputConfig",
         "Manifest",
+        "Order",
         "RecordSource",
         "RecordSpec",
         "as_numpy",
@@ -218,6 +219,7 @@ PUBLIC = {
         "manifest_from_shards",
         "params_from_context",
         "read_manifest",
+        "training_order",
     ],
     "estimator_app": [
         "Classifier",

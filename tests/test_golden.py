@@ -24,14 +24,21 @@ SHARDS = {
     "validation-00000-of-00002.tfrecord": "affc1e5544725995",
     "validation-00001-of-00002.tfrecord": "7afe71ed49c029e6",
 }
+LENGTHS = "5ec37e157c54ee4b"
 INDEX, MANIFEST = "aa9806ca053097fd", "b22be14d67d6593a"
 BATCHES = [  # the mean of three batches of training and one of evaluation, then a number for each image and its place
-    [86.953037, 105996.93795, 620338.1869, 513656.8499, 761049.3041],
-    [110.480696, 142064.75866, 370376.01298, 508165.48588, 2034466.76365],
-    [123.480511, 169717.8877, 605059.44715, 518704.78637, 1595319.67017],
+    [100.36703, 270540.48923, 370376.01298, 518704.78637, 685960.19781],
+    [109.94459, 188745.76091, 359428.03216, 510681.08101, 1478835.86219],
+    [101.97097, 106917.2913, 306731.439, 1274105.84634, 1122654.89538],
     [111.256872, 180715.40683, 367342.57957, 1064896.38925, 850286.04246],
 ]
-FIGURES = [[4, 0.54066026, 0.44346052], [8, 0.054875, 0.405611]]  # step, loss of the evaluation, loss of training
+SCALED = [  # the same with crops decoded at 1/2, 1/4 or 1/8, as all of them are at least twice 32 pixels
+    [101.16153, 270904.72024, 375526.10495, 529604.58751, 692590.91097],
+    [111.01255, 189380.22753, 363955.8032, 516583.17611, 1506697.84711],
+    [102.5014, 108650.98244, 308849.57718, 1268933.95264, 1133760.92458],
+    [112.606542, 182419.194, 373417.67569, 1075396.60904, 864149.45108],
+]
+FIGURES = [[4, 0.003348, 0.237287], [8, 0.000119, 0.023797]]  # step, loss of the evaluation, loss of training
 
 
 def digest(data: bytes) -> str:
@@ -58,6 +65,7 @@ def test_the_bytes_of_a_dataset(dataset):
     assert shards == SHARDS
     rows = {path.stem: pq.read_table(path).drop(["uri"]).to_pylist() for path in (dataset / "index").glob("*.parquet")}
     assert digest(json.dumps(rows, sort_keys=True).encode()) == INDEX
+    assert digest(json.dumps(pq.read_table(dataset / "lengths.parquet").to_pydict()).encode()) == LENGTHS
     manifest = json.loads((dataset / "manifest.json").read_text())
     del manifest["sources"]
     assert digest(json.dumps(manifest, sort_keys=True).encode()) == MANIFEST
@@ -72,13 +80,14 @@ def sums(batch) -> list[float]:
     ]
 
 
-def test_the_batches_of_training_and_evaluation(dataset):
-    config = InputConfig(image_size=32, dtype="float32", layout="NHWC", seed=5)
+@pytest.mark.parametrize(("scaled_decode", "expected"), [(False, BATCHES), (True, SCALED)])
+def test_the_batches_of_training_and_evaluation(dataset, scaled_decode, expected):
+    config = InputConfig(image_size=32, dtype="float32", layout="NHWC", seed=5, scaled_decode=scaled_decode)
     manifest = read_manifest(dataset)
     training = iter(make_train_input_fn(manifest, config)({"batch_size": 4}).take(3))
     evaluation = iter(make_eval_input_fn(manifest, config)({"batch_size": 4}).take(1))
     found = [sums(features["image"].numpy()) for features, _ in [*training, *evaluation]]
-    np.testing.assert_allclose(found, BATCHES, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.long

@@ -16,13 +16,15 @@ if TYPE_CHECKING:
     from tpu_input.evaluate import eval_steps, make_eval_input_fn
     from tpu_input.interop import as_numpy, params_from_context
     from tpu_input.pipeline.device import from_infeed
+    from tpu_input.pipeline.order import Order
     from tpu_input.predict import make_predict_input_fn, make_serving_input_receiver_fn
-    from tpu_input.record_source import RecordSource
+    from tpu_input.record_source import RecordSource, training_order
     from tpu_input.train import make_train_input_fn
 
 __all__ = [
     "InputConfig",
     "Manifest",
+    "Order",
     "RecordSource",
     "RecordSpec",
     "as_numpy",
@@ -36,6 +38,7 @@ __all__ = [
     "manifest_from_shards",
     "params_from_context",
     "read_manifest",
+    "training_order",
 ]
 
 publish(
@@ -43,6 +46,7 @@ publish(
     {
         "InputConfig": "tpu_input.config",
         "Manifest": "tpu_input.dataset_format.records",
+        "Order": "tpu_input.pipeline.order",
         "RecordSource": "tpu_input.record_source",
         "RecordSpec": "tpu_input.dataset_format.records",
         "as_numpy": "tpu_input.interop",
@@ -56,5 +60,6 @@ publish(
         "manifest_from_shards": "tpu_input.datasets",
         "params_from_context": "tpu_input.interop",
         "read_manifest": "tpu_input.datasets",
+        "training_order": "tpu_input.record_source",
     },
 )

@@ -18,7 +18,7 @@ from tpu_input.command_line.dataclass_options import Flag, add_flags
 from tpu_input.command_line.jpeg2tpu import AddFlag, add_command
 from tpu_input.config import InputConfig, check_service, fitting_input
 from tpu_input.dataset_format.manifest import Split
-from tpu_input.pipeline import gcs_filesystem
+from tpu_input.storage import gcs_filesystem
 
 _AUGMENTS = ("none", "color_jitter", "rand_augment")
 
@@ -99,7 +99,7 @@ def _config_flags(flag: AddFlag) -> None:
 
 
 # Fields of InputConfig whose flags have the same default.
-_AS_GIVEN = ("dtype", "layout", "echo", "cache", "deterministic", "parallel_shards", "shuffle_records")
+_AS_GIVEN = ("dtype", "layout", "echo", "cache", "deterministic")
 
 
 def _idx(flags: argparse.Namespace) -> int:

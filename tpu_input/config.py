@@ -37,27 +37,26 @@ class InputConfig:
         digits.
       eval_crop: Side of the centred square that evaluation and serving use, as a share of the image's shorter side.
         Default: 224 / 256.
-      shuffle_records: Number of serialized records in training's shuffle buffer; its memory is this number times the
-        bytes of a record.
-      parallel_shards: Number of shards that a host reads at the same time.
-      seed: Seed of shuffling, cropping, flipping and augmentation.
+      seed: Seed of the order of examples, cropping, flipping and augmentation.
       on_corrupt: What to do with a record that cannot be read or decoded, or whose label is outside the classes:
         "error" stops and names shard and record; "skip" prints the problem to stderr and replaces the record with a
         black image of weight 0, so that every other example stays in its batch. "skip" takes an eighth more time.
-      shuffle_bytes: Largest size of the shuffle buffer in bytes, computed with the split's mean record; where records
-        are large, the buffer holds fewer than shuffle_records.
-      deterministic: Whether training yields the same batches in every run. With False, it yields records in the order
-        in which they arrive, and `start_step` is then approximate, not exact.
+      deterministic: Whether training yields the same batches in every run. With False, it yields images in the order
+        in which they are decoded, and `start_step` is then approximate, not exact; each example still comes once an
+        epoch.
       augment: Function (image, seed) -> image, applied to training's crops after the flip. The image is [image_size,
         image_size, 3] of `dtype` in [0, 255], and the result must be the same. The seed is [2] int64, different for
         every crop and used for nothing else. See tpu_input.augment.
-      echo: Number of crops that training takes of each decoded image; they are in consecutive batches (data echoing,
+      echo: Number of crops that training takes of each decoded image; they are in consecutive steps (data echoing,
         Choi et al. 2019, "Faster Neural Network Training with Data Echoing").
       cache: What training keeps in memory: None, "records", or "decoded" for complete images; crops are never cached.
       service: Address "grpc://address:port" of the dispatcher of a tf.data service that prepares training's batches.
         All hosts share it, and each example comes once per epoch over all of them. Needs deterministic=False and no
         cache.
       service_job: Job name that all hosts of a training run share, and that no other run at the same dispatcher uses.
+      scaled_decode: Whether a JPEG is decoded at 1/2, 1/4 or 1/8 of its size where the crop is at least that many times
+        as large as the image in the batch, in training, evaluation and serving. That takes less time, and the crop's
+        sides move by at most half a pixel of the image in the batch. With False, every JPEG is decoded at its own size.
       max_corrupt: Largest number of records that "skip" replaces in one epoch of a host; with more, it stops.
     """
 
@@ -70,22 +69,20 @@ class InputConfig:
     crop_aspect: tuple[float, float] = (3 / 4, 4 / 3)
     flip: bool = True
     eval_crop: float = 0.875
-    shuffle_records: int = 16384
-    parallel_shards: int = 16
     seed: int = 0
     on_corrupt: OnCorrupt = "error"
     max_corrupt: int = 100
-    shuffle_bytes: int = 2_000_000_000
     deterministic: bool = True
     augment: Callable[[Any, Any], Any] | None = None
     echo: int = 1
     cache: Cache | None = None
     service: str | None = None
     service_job: str = "train"
+    scaled_decode: bool = True
 
     def __post_init__(self) -> None:
         check_types(self)
-        for name in ("image_size", "shuffle_records", "parallel_shards", "shuffle_bytes", "echo"):
+        for name in ("image_size", "echo"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)!r}")
         if self.max_corrupt < 0:

@@ -3,9 +3,8 @@
     FOLDER/manifest.json ──read_manifest()──▶ Manifest
     pattern ──manifest_from_shards()──▶ Manifest
 
-TFRecords of other programs have no manifest. Their records are counted once, and the counts are cached beside them.
-Counts come from FOLDER/.tpu_input_counts.json, else from FOLDER/index/*.parquet, else from reading the length of every
-record (12 bytes of each; nothing is decoded).
+TFRecords of other programs have no manifest. Their records are counted by their lengths, which are read once and kept
+beside the shards (storage/positions.py); nothing is decoded.
 
 find_undecodable() finds the record that TensorFlow's parser or decoder rejected. It searches after the error, so that
 good records have no overhead: an error that contains a size leads to the records of about that length, which are
@@ -14,18 +13,14 @@ decoded one by one.
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import struct
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import tensorflow as tf
 
 from tpu_input.config import InputConfig
-from tpu_input.dataset_format import json_fields
 from tpu_input.dataset_format.record_spec import RecordSpec
 from tpu_input.dataset_format.records import (
     FRAME_BYTES,
@@ -38,11 +33,17 @@ from tpu_input.dataset_format.records import (
     parse,
 )
 from tpu_input.dataset_format.tfrecord import Example
-from tpu_input.pipeline.byte_ranges import check_file
 from tpu_input.pipeline.images import decode_whole
+from tpu_input.storage.byte_ranges import check_file, check_files
+from tpu_input.storage.positions import (
+    KEPT_NAME,
+    Positions,
+    keep_lengths,
+    kept_lengths,
+    read_lengths,
+    walk_lengths,
+)
 
-COUNTS_NAME = ".tpu_input_counts.json"
-_HEADER = struct.Struct("<QI")
 _THREADS = 16  # which mostly wait for storage
 
 
@@ -85,15 +86,14 @@ def manifest_from_shards(
     if len(folders) != 1:
         raise ValueError(f"the shards must be in one folder, got {len(folders)}: {sorted(folders)}")
     (folder,) = folders
-    kept = _read_counts(folder)
+    kept, lengths = kept_lengths(folder), dict[str, Positions]()
     with ThreadPoolExecutor(_THREADS) as pool:
-        counted = {split: pool.map(lambda path: _shard(path, kept), paths) for split, paths in found.items()}
+        counted = {split: pool.map(lambda path: _shard(path, kept, lengths), paths) for split, paths in found.items()}
         shards = {split: tuple(filter(None, of)) for split, of in counted.items()}
     for split, of in shards.items():
         _require(of, patterns[split])
-    if not tf.io.gfile.isdir(f"{folder}/index"):  # an index is as fast, and its dataset takes no foreign files
-        counts = {one.name: [one.num_bytes, one.num_examples] for of in shards.values() for one in of}
-        _write_counts(folder, kept | counts)
+    if any(kept.get(name) is not of for name, of in lengths.items()):
+        keep_lengths(folder, kept | lengths)
     for of in shards.values():
         _check_first(f"{folder}/{of[0].name}", record)
     splits = {split: _split(of) for split, of in shards.items()}
@@ -103,7 +103,7 @@ def manifest_from_shards(
 
 def _match(pattern: str) -> list[str]:
     """Returns the paths that match a pattern, except the counts that this module caches beside the shards."""
-    paths = sorted(path for path in tf.io.gfile.glob(pattern) if not os.path.basename(path).startswith(COUNTS_NAME))
+    paths = sorted(path for path in tf.io.gfile.glob(pattern) if not os.path.basename(path).startswith(KEPT_NAME))
     _require(paths, pattern)
     return paths
 
@@ -118,19 +118,27 @@ def _split(shards: tuple[Shard, ...]) -> Split:
     return Split(shards, (), (0, 0.0, 0), (0, 0.0, 0), InputConfig.mean, InputConfig.std)
 
 
-def _shard(path: str, kept: Mapping[str, list[int]]) -> Shard | None:
-    """Returns a shard with its number of records; None for a folder, which a glob can match too."""
+def _shard(path: str, kept: Mapping[str, Positions], found: dict[str, Positions]) -> Shard | None:
+    """Returns a shard with its number of records; None for a folder, which a glob can match too.
+
+    Args:
+      path: Path of the shard.
+      kept: Lengths of the records by shard, as kept beside the shards.
+      found: Lengths of the records by shard, to which those of this shard are added if it has no index.
+    """
     name, status = os.path.basename(path), tf.io.gfile.stat(path)
     num_bytes = status.length
     if status.is_directory:
         return None
     check_file(path)
-    if name in kept and kept[name][0] == num_bytes:
-        return Shard(name, kept[name][1], num_bytes, "")
     index = f"{os.path.dirname(path)}/index/{name.removesuffix('.tfrecord')}.parquet"
-    return Shard(
-        name, _count_index(index, num_bytes) if tf.io.gfile.exists(index) else _count(path, num_bytes), num_bytes, ""
-    )
+    if name in kept and kept[name].sum() == num_bytes:
+        found[name] = kept[name]
+    elif tf.io.gfile.exists(index):
+        return Shard(name, _count_index(index, num_bytes), num_bytes, "")
+    else:
+        found[name] = read_lengths(path, num_bytes)
+    return Shard(name, len(found[name]), num_bytes, "")
 
 
 def _count_index(path: str, num_bytes: int) -> int:
@@ -150,31 +158,6 @@ def _count_index(path: str, num_bytes: int) -> int:
     return count
 
 
-def _count(path: str, num_bytes: int) -> int:
-    return sum(1 for _ in walk_lengths(path, num_bytes))
-
-
-def walk_lengths(path: str, num_bytes: int) -> Iterator[tuple[int, int]]:
-    """Yields (offset, length) of the payload of each record of a shard, in bytes; reads only the lengths.
-
-    Raises:
-      ValueError: The file ends within a record, or is not a TFRecord file.
-    """
-    number = offset = 0
-    with tf.io.gfile.GFile(path, "rb") as file:
-        while offset < num_bytes:
-            file.seek(offset)
-            header = file.read(_HEADER.size)
-            length = _HEADER.unpack(header)[0] if len(header) == _HEADER.size else num_bytes
-            if offset + length + FRAME_BYTES > num_bytes:
-                raise ValueError(
-                    f"{path!r} is truncated in record {number}, at byte {offset} of {num_bytes}, or is not a TFRecord "
-                    "file; copy it again"
-                )
-            yield offset + _HEADER.size, length
-            number, offset = number + 1, offset + length + FRAME_BYTES
-
-
 def _check_first(path: str, record: RecordSpec) -> None:
     """Raises ValueError unless the first record of a shard has the features of `record`."""
     first = next(iter(tf.data.TFRecordDataset(path).take(1).as_numpy_iterator()), None)
@@ -190,46 +173,6 @@ def _check_first(path: str, record: RecordSpec) -> None:
                 f"record 0 of {path!r} has no {values} feature {key!r}; it has {', '.join(sorted(features))}; "
                 "choose the features with record=RecordSpec(image_key=…, label_key=…)"
             )
-
-
-def _read_counts(folder: str) -> dict[str, list[int]]:
-    """Returns {shard: [bytes, records]} as cached beside the shards; empty if there is no cache.
-
-    Raises:
-      ValueError: The file is damaged, or its numbers are impossible.
-    """
-    path = f"{folder}/{COUNTS_NAME}"
-    check_file(path, MAX_MANIFEST_BYTES)  # a manifest is larger, with more about each shard
-    try:
-        with tf.io.gfile.GFile(path, "rb") as file:
-            content = file.read()
-    except tf.errors.OpError:
-        return {}
-    try:
-        kept = json_fields.mapping(json_fields.load(content), "it")
-        for name, value in kept.items():
-            called = f"the count of {json_fields.shown(name)}"
-            num_bytes, count = json_fields.array(value, called, 2)
-            json_fields.count(num_bytes, called)
-            json_fields.count(count, called, 0, num_bytes // FRAME_BYTES)
-        return kept
-    except ValueError as error:
-        raise ValueError(
-            f"{path!r} does not contain valid record counts: {error}; remove it to count the records again"
-        ) from error
-
-
-def _write_counts(folder: str, counts: Mapping[str, list[int]]) -> None:
-    """Caches {shard: [bytes, records]} beside the shards, unless the folder cannot be written."""
-    if counts == _read_counts(folder):
-        return
-    temporary = f"{folder}/{COUNTS_NAME}.{uuid.uuid4().hex}"  # unique, as several hosts may count at the same time
-    try:
-        with tf.io.gfile.GFile(temporary, "w") as file:
-            file.write(json.dumps(counts))
-        tf.io.gfile.rename(temporary, f"{folder}/{COUNTS_NAME}", overwrite=True)
-    except tf.errors.OpError:
-        return
 
 
 # Messages of the decoders:
@@ -311,9 +254,7 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
             "create one with: python -m beam_pipelines convert --input=IMAGES --output=" + folder
         ) from None
     manifest = Manifest.from_json(text, folder)
-    for split in manifest.splits.values():
-        for shard in split.shards:
-            check_file(f"{folder}/{shard.name}")
+    check_files(folder, (shard.name for split in manifest.splits.values() for shard in split.shards))
     return manifest
 
 

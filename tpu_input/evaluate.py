@@ -1,6 +1,6 @@
 """Evaluation input: every example exactly once over all hosts, then endless padding of weight 0.
 
-    host's shards in order ▶ records ▶ fused decode and centre crop, weight 1 ▶ + endless black images, weight 0
+    host's share of the records, in order ▶ fused decode and centre crop, weight 1 ▶ + endless black images, weight 0
     ▶ batch ▶ layout ▶ prefetch
 
 The padding keeps every batch full and its shape static, and lets a host with fewer examples run as many steps as the
@@ -47,8 +47,9 @@ def make_eval_input_fn(dataset: DatasetLike, config: InputConfig, split: str = "
     def input_fn(params: Mapping[str, Any], config: Any = None) -> tf.data.Dataset:
         batch_size = check_params(params)
         host = Host.from_params(params, config)
-        dataset = records(manifest, split, host, input_config, order=None).enumerate()
-        dataset = decode_records(dataset, manifest, input_config, crop, 2**62, black())
+        share = own_share(manifest.split(split).num_examples, host)
+        dataset = records(manifest, split, [share], by_number=False)
+        dataset = decode_records(dataset, manifest, split, input_config, crop, black())
         return to_batches(dataset.concatenate(padding()), batch_size, input_config, host)
 
     def crop(encoded: tf.Tensor, _: tf.Tensor, looked: bool) -> tf.Tensor:
@@ -67,7 +68,7 @@ def make_eval_input_fn(dataset: DatasetLike, config: InputConfig, split: str = "
 
 
 def eval_steps(dataset: DatasetLike, split: str, eval_batch_size: int, num_hosts: int = 1) -> int:
-    """Returns the number of steps that evaluate every example of a split: as many as the host with most examples needs.
+    """Returns the number of steps that evaluate every example of a split: its examples by the batch, rounded up.
 
     Args:
       dataset: Manifest of the dataset, or its folder or URI.
@@ -80,6 +81,9 @@ def eval_steps(dataset: DatasetLike, split: str, eval_batch_size: int, num_hosts
     """
     if eval_batch_size < 1 or eval_batch_size % num_hosts:
         raise ValueError(f"eval_batch_size must be a positive multiple of {num_hosts} hosts, got {eval_batch_size}")
-    shards = as_manifest(dataset).split(split).shards
-    most = max(Host(index, num_hosts).num_examples(shards) for index in range(num_hosts))
-    return -(-most // (eval_batch_size // num_hosts))
+    return -(-as_manifest(dataset).split(split).num_examples // eval_batch_size)
+
+
+def own_share(num_examples: int, host: Host) -> range:
+    """Returns the numbers of the records that a host evaluates; those of two hosts differ by one record at most."""
+    return range(num_examples * host.index // host.num_hosts, num_examples * (host.index + 1) // host.num_hosts)

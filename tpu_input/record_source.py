@@ -1,8 +1,8 @@
-"""Random access to a dataset's records through its index, for grain, PyTorch and DALI.
+"""Random access to a dataset's records by their positions in the shards, for grain, PyTorch and DALI.
 
 Reading needs no TensorFlow for local files and, where google-cloud-storage is installed, for gs://.
 
-DATASET/index/SHARD.parquet ──▶ offsets and lengths ──▶ source[n] ──▶ Record (still encoded)
+DATASET/lengths.parquet, else the index ──▶ offsets and lengths ──▶ source[n] ──▶ Record (still encoded)
 """
 
 from __future__ import annotations
@@ -12,49 +12,17 @@ import io
 import operator
 import os
 import uuid
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, SupportsIndex
 
 import numpy as np
-import numpy.typing as npt
 
-from tpu_input.dataset_format.records import MAX_INDEX_BYTES, Manifest, Record, Shard, decode, read_frames
-from tpu_input.pipeline.byte_ranges import check_file, read_bytes
+from tpu_input.dataset_format.records import Manifest, Record, decode, read_frames
+from tpu_input.pipeline.order import Order
+from tpu_input.storage.byte_ranges import read_bytes
+from tpu_input.storage.positions import read_positions, split_positions
 
 if TYPE_CHECKING:
     from tpu_input.datasets import DatasetLike
-
-_IN_FLIGHT = 32  # index files that are read at the same time, because an object store takes 30 ms for each
-
-
-def read_positions(manifest: Manifest, shard: Shard) -> npt.NDArray[np.int64]:
-    """Returns [records, 2] int64: the offset, and the length with framing, of each record of a shard, in bytes.
-
-    Raises:
-      ValueError: The dataset has no index for the shard, or the index does not match the shard.
-    """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    path = f"{manifest.path}/index/{shard.name.removesuffix('.tfrecord')}.parquet"
-    try:
-        check_file(path, MAX_INDEX_BYTES)
-        content = pa.BufferReader(read_bytes(path))
-        file, names = pq.ParquetFile(content), ["offset", "length"]
-        # Types and number of rows are known before the rows are loaded into memory.
-        numbers = all(file.schema_arrow.field(name).type == pa.int64() for name in names)
-        table = file.read(names) if numbers and file.metadata.num_rows == shard.num_examples else None
-        columns = [table[name].to_numpy() for name in names] if table else []
-    except Exception as error:  # OSError, pyarrow's, or TensorFlow's for a URI
-        raise ValueError(
-            f"cannot read the index {path!r}: {error}; python -m beam_pipelines convert writes it"
-        ) from error
-    if not columns or any(of.dtype != np.int64 for of in columns) or not shard.is_filled_by(*columns):
-        raise ValueError(
-            f"{path!r} does not match shard {shard.name!r}, which has {shard.num_examples} records in "
-            f"{shard.num_bytes} bytes; repair it with: python -m beam_pipelines verify --repair {manifest.path}"
-        )
-    return np.stack(columns, axis=1)
 
 
 def write_dali_index(manifest: Manifest) -> list[str]:
@@ -75,7 +43,7 @@ def write_dali_index(manifest: Manifest) -> list[str]:
     written = []
     for split in manifest.splits.values():
         for shard in split.shards:
-            lines = [f"{offset} {length}\n" for offset, length in read_positions(manifest, shard)]
+            lines = [f"{offset} {length}\n" for offset, length in read_positions(manifest.path, shard)]
             written.append(f"{manifest.path}/index/{shard.name.removesuffix('.tfrecord')}.idx")
             _write(written[-1], "".join(lines))
     return written
@@ -102,36 +70,29 @@ def _write(path: str, text: str) -> None:
 class RecordSource:
     """Sequence of the records of a split: len(source), source[n]; thread-safe, and picklable for other processes.
 
-    Each access reads one record, from a bucket with one request. The only shared state is the index in memory (16 bytes
-    per record) and, within a process, the connections to the bucket.
+    Each access reads one record, from a bucket with one request. The only shared state is the positions in memory (16
+    bytes per record) and, within a process, the connections to the bucket.
     """
 
     def __init__(self, dataset: DatasetLike, split: str) -> None:
-        """Reads the index.
+        """Reads the lengths of all records.
 
         Args:
           dataset: Manifest of the dataset; or its folder or URI, to read which TensorFlow is imported.
           split: Name of the split.
 
         Raises:
-          ValueError: There is no such split, or no index.
+          ValueError: There is no such split, or neither lengths.parquet nor an index, or they do not match the shards.
         """
-        if isinstance(dataset, Manifest):
-            manifest = dataset
-        else:
-            from tpu_input.datasets import as_manifest
-
-            manifest = as_manifest(dataset)
+        manifest = _as_manifest(dataset)
         shards = manifest.split(split).shards
-        with ThreadPoolExecutor(_IN_FLIGHT) as pool:
-            positions = list(pool.map(lambda shard: read_positions(manifest, shard), shards))
+        self._offsets, self._lengths = split_positions(manifest, split)
         self._paths = [f"{manifest.path}/{shard.name}" for shard in shards]
         self._first_label = manifest.first_label
-        self._ends = np.cumsum([len(of) for of in positions])
-        self._positions = np.concatenate(positions) if positions else np.zeros([0, 2], np.int64)
+        self._ends = np.cumsum([shard.num_examples for shard in shards])
 
     def __len__(self) -> int:
-        return len(self._positions)
+        return len(self._offsets)
 
     def __getitem__(self, number: SupportsIndex) -> Record:
         """Returns one record.
@@ -146,7 +107,7 @@ class RecordSource:
             raise IndexError(f"record {number} is out of range: there are {len(self)} records")
         number %= len(self)
         path = self._paths[int(np.searchsorted(self._ends, number, side="right"))]
-        offset, length = map(int, self._positions[number])
+        offset, length = int(self._offsets[number]), int(self._lengths[number])
         framed = read_bytes(path, offset, length)
         try:
             if len(framed) < length:
@@ -155,3 +116,29 @@ class RecordSource:
             return decode(payload, self._first_label)
         except ValueError as error:
             raise ValueError(f"{path!r}, byte {offset}: {error}") from error
+
+
+def training_order(dataset: DatasetLike, batch_size: int, split: str = "train", seed: int = 0) -> Order:
+    """Returns the order in which make_train_input_fn takes the records of a split, to follow it with RecordSource.
+
+    With InputConfig.echo, step s takes the records of the order's step s // echo. With a cache or a service, and with
+    deterministic=False, training does not follow it.
+
+    Args:
+      dataset: Manifest of the dataset; or its folder or URI, to read which TensorFlow is imported.
+      batch_size: Number of examples that all hosts together take in a step.
+      split: Name of the split.
+      seed: InputConfig.seed.
+
+    Raises:
+      ValueError: There is no such split.
+    """
+    return Order.of(_as_manifest(dataset), split, batch_size, seed)
+
+
+def _as_manifest(dataset: DatasetLike) -> Manifest:
+    if isinstance(dataset, Manifest):
+        return dataset
+    from tpu_input.datasets import as_manifest
+
+    return as_manifest(dataset)

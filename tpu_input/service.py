@@ -1,12 +1,12 @@
 """Training's input prepared on other machines by tf.data service; a host takes any batch that is ready.
 
-    dispatcher: visit number (epoch x shards + position in the epoch's order) ──each to one worker──▶
-    worker:     records of several shards, interleaved ▶ shuffle ▶ decode, crop, batch, layout ──▶ host that asks first
+    dispatcher: visit number (epoch x blocks + place in the epoch's order) ──each to one worker──▶
+    worker:     records of as many blocks as a batch has examples ▶ decode, crop, batch, layout ──▶ host that asks first
 
 https://www.tensorflow.org/api_docs/python/tf/data/experimental/service. Each example comes once per epoch over all
-hosts. A visit is one shard in one epoch. Workers are assigned visits and not files, so that an endless dataset of
-epochs can be divided, and only the order depends on which worker does what. run_dispatcher() and run_worker() implement
-the commands python -m tpu_input dispatcher and worker.
+hosts. A visit is one block (pipeline/order.py) in one epoch. Workers are assigned visits and not files, so that an
+endless dataset of epochs can be divided, and only the order depends on which worker does what. run_dispatcher() and
+run_worker() implement the commands python -m tpu_input dispatcher and worker.
 """
 
 from __future__ import annotations
@@ -25,46 +25,34 @@ import tensorflow as tf
 
 from tpu_input.config import InputConfig
 from tpu_input.dataset_format.records import Manifest
-from tpu_input.pipeline.reading import plain, read_buffer_bytes, shard_records
-from tpu_input.pipeline.shuffling import buffer_records, shard_order
+from tpu_input.pipeline.lanes import Blocks
+from tpu_input.pipeline.order import Order
+from tpu_input.pipeline.reading import plain
 
 
-def visited_records(manifest: Manifest, split: str, config: InputConfig, start: int) -> tf.data.Dataset:
-    """Returns an endless dataset of (example number, (path, number in the shard, serialized)); a worker gets a part.
+def visited_records(manifest: Manifest, split: str, order: Order, start_step: int, batch_size: int) -> tf.data.Dataset:
+    """Returns an endless dataset of (number, (path, number in the shard, serialized)); a worker gets a part.
 
-    The number is epoch x examples + the record's position in the split. It does not depend on the worker, and so the
-    crops do not either.
+    "number" is epoch * records of the split + number of the record in the split. It does not depend on the worker, and
+    so the crops do not either.
 
     Args:
       manifest: The dataset.
       split: Name of the split.
-      config: For seed, parallel_shards and the shuffle buffer; each worker has its own buffer.
-      start: Number of examples that earlier steps took; the dataset begins with the visit that they had reached.
+      order: Order of the blocks.
+      start_step: Step to begin with; the dataset begins with the visit that it had reached.
+      batch_size: Number of blocks that a worker reads at the same time: a batch has few examples of the same block.
     """
-    shards = manifest.split(split).shards
-    counts = [shard.num_examples for shard in shards]
-    total = sum(counts)
-    paths = tf.constant([f"{manifest.path}/{shard.name}" for shard in shards])
-    sizes = tf.constant([[shard.num_examples, shard.num_bytes] for shard in shards], tf.int64)
-    firsts = tf.constant([sum(counts[:index]) for index in range(len(shards))], tf.int64)
+    blocks = Blocks(manifest, split, order, batch_size)
 
     @plain
     def records_of(visit: tf.Tensor) -> tf.data.Dataset:
-        epoch, place = visit // len(shards), visit % len(shards)
-        shard = shard_order(epoch, len(shards), config)[place]
-        first = epoch * total + firsts[shard]
-        buffer_bytes = read_buffer_bytes(manifest.path)
-        dataset = shard_records(paths[shard], sizes[shard, 0], sizes[shard, 1], buffer_bytes=buffer_bytes)
-        return dataset.map(plain(lambda path, number, serialized: (first + number, (path, number, serialized))))
+        epoch, first, count = (of[0] for of in order.blocks(tf.cast(visit, tf.uint64)[None], tf))
+        numbers = first + tf.cast(tf.range(tf.cast(count, tf.int64)), tf.uint64)
+        return blocks.read(tf.fill(tf.shape(numbers), epoch), numbers)
 
-    at_once = min(config.parallel_shards, len(shards))
-    dataset = tf.data.Dataset.range(start * len(shards) // total, 2**62).interleave(
-        records_of,
-        cycle_length=at_once,
-        num_parallel_calls=at_once,
-        deterministic=False,
-    )
-    return dataset.shuffle(buffer_records(manifest, split, config), config.seed)
+    visits = tf.data.Dataset.range(start_step * order.lanes * order.num_blocks // order.num_examples, 2**62)
+    return visits.interleave(records_of, cycle_length=batch_size, num_parallel_calls=batch_size, deterministic=False)
 
 
 def served(batches: tf.data.Dataset, config: InputConfig, *described_by: object) -> tf.data.Dataset:

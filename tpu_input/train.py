@@ -1,15 +1,18 @@
 """Endless training input:
 
-    shuffled records, from `start_step` on (pipeline/shuffling.py; with a tf.data service, service.py)
+    records in the training order, from `start_step` on (pipeline/order.py)
     ▶ fused decode and crop ▶ batch ▶ layout ▶ prefetch
 
-Every random choice depends only on (seed, epoch) or (seed, example number). With config.deterministic, two runs
-therefore give the same batches, and a run that starts at step N gives the same as an uninterrupted run from step N on.
+The records come from their places in the shards (pipeline/lanes.py), from memory (pipeline/caching.py), or from a
+tf.data service (service.py). Every random choice depends only on the seed, the epoch and the record. With
+config.deterministic, two runs therefore give the same batches, and a run that starts at step N gives the same as an
+uninterrupted run from step N on.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -18,22 +21,23 @@ import tensorflow as tf
 from tpu_input.config import InputConfig, check_config
 from tpu_input.dataset_format.records import Manifest
 from tpu_input.datasets import DatasetLike, as_manifest
-from tpu_input.pipeline.caching import cache_bytes, check_memory
-from tpu_input.pipeline.decoding import PARALLEL_DECODES, decode_records
+from tpu_input.pipeline.caching import Share, cache_bytes, check_memory, from_memory, shuffled
+from tpu_input.pipeline.decoding import Fetch, decode_records, parallel_decodes
 from tpu_input.pipeline.device import PREFETCHED_STEPS, to_batches
 from tpu_input.pipeline.hosts import Host, check_params
-from tpu_input.pipeline.images import decode_for_training, decode_whole
+from tpu_input.pipeline.images import Resize, decode_for_training, decode_whole
+from tpu_input.pipeline.lanes import lane_numbers, lane_records
+from tpu_input.pipeline.order import Order
 from tpu_input.pipeline.reading import plain, records
-from tpu_input.pipeline.shuffling import shuffled_kept, shuffled_records
 from tpu_input.service import served, visited_records
 
 InputFn = Callable[..., tf.data.Dataset]
 
 
 def make_train_input_fn(
-    dataset: DatasetLike, config: InputConfig, split: str = "train", start_step: int = 0
+    dataset: DatasetLike, config: InputConfig, split: str = "train", start_step: int = 0, end_step: int | None = None
 ) -> InputFn:
-    """Returns input_fn(params) -> endless Dataset of ({"image", "weight"}, label).
+    """Returns input_fn(params) -> Dataset of ({"image", "weight"}, label), endless unless there is an end_step.
 
     "image" is [batch_size, image_size, image_size, 3] of config.dtype with its axes in the order of config.layout,
     "weight" is [batch_size] float32, 1 except for skipped corrupt records (0), and label is [batch_size] int32 in
@@ -44,90 +48,153 @@ def make_train_input_fn(
       dataset: Manifest of the dataset, or its folder or URI.
       config: Size, dtype, layout, augmentation, seed.
       split: Name of the split.
-      start_step: Global step to begin at; the examples of earlier steps are skipped without decoding them.
+      start_step: Global step to begin at; the examples of earlier steps are not read.
+      end_step: Global step before which the dataset ends. Nothing is then read ahead for later steps, which a run that
+        goes on after an evaluation would read again. None is endless.
 
     Raises:
-      ValueError: There is no such split.
+      ValueError: There is no such split, it has no examples, start_step is negative, or end_step is not after it.
     """
     manifest = as_manifest(dataset)
     check_config(config)
-    manifest.split(split)
+    if not manifest.split(split).num_examples:
+        raise ValueError(
+            f"split {split!r} of {manifest.path!r} has no examples to train on; name shards that have some"
+        )
+    if start_step < 0 or (end_step is not None and end_step <= start_step):
+        raise ValueError(f"start_step must be at least 0 and end_step after it, got {start_step!r} and {end_step!r}")
 
     input_config = config
 
     def input_fn(params: Mapping[str, Any], config: Any = None) -> tf.data.Dataset:
         batch_size = check_params(params)
         host = Host.from_params(params, config)
-        first_batch = start_step * host.batches_per_step
-        start, echoes = first_batch // input_config.echo * batch_size, first_batch % input_config.echo
-        served_to = host
+        step, echoed = divmod(start_step, input_config.echo)
+        end = None if end_step is None else -(-end_step // input_config.echo)
+        num_steps = None if end_step is None else end_step - start_step
         if input_config.service:
-            start, echoes = start * host.num_hosts, 0
-            # Service workers are shared by all hosts, so the dataset must not depend on the host.
-            host = Host(cores_per_batch=host.cores_per_batch)
+            return _served(manifest, split, host, input_config, batch_size, step, num_steps)
         crops = crops_of_decoded if input_config.cache == "decoded" else crops_of_records
-        dataset = crops(manifest, split, host, input_config, start)
-        batches = to_batches(dataset, batch_size, input_config, host, echoes)
-        if input_config.service:
-            batches = served(batches, input_config, manifest.path, manifest.fingerprint, split, batch_size, host, start)
-            batches = batches.prefetch(PREFETCHED_STEPS * served_to.batches_per_step)
-        return batches
+        dataset = crops(manifest, split, host, input_config, batch_size, step, end)
+        return to_batches(dataset, batch_size, input_config, host, echoed, num_steps)
 
     return input_fn
 
 
-def crops_of_records(manifest: Manifest, split: str, host: Host, config: InputConfig, start: int) -> tf.data.Dataset:
-    """Returns the host's endless ({"image", "weight"}, label) from example `start` on; decodes each record anew."""
+def crops_of_records(
+    manifest: Manifest,
+    split: str,
+    host: Host,
+    config: InputConfig,
+    batch_size: int,
+    step: int,
+    end: int | None = None,
+    resize: Resize | None = None,
+) -> tf.data.Dataset:
+    """Returns the host's ({"image", "weight"}, label) of the steps from `step` to before `end`; decodes for each crop.
+
+    A split that is kept in memory is endless.
+    """
+    of, positions = manifest.split(split), host.positions(batch_size)
+    order = Order.of(manifest, split, host.lanes(batch_size), config.seed)
+    crops = functools.partial(_crops, manifest, split, config, resize)
+    if order.single:
+        kept, places = [range(of.num_examples)], lane_numbers(order, positions, step)
+    elif config.cache:
+        check_memory(cache_bytes(manifest, split, host, config), config)
+        share = Share(of.num_examples, host.index, host.num_hosts)
+        kept, places = [share.own, share.dealt], shuffled(share, config.seed, step * len(positions))
+    else:
+        return crops(lane_records(manifest, split, order, positions, step, end))
+    return from_memory(
+        records(manifest, split, kept),
+        sum(map(len, kept)),
+        lambda _, serialized: crops(places, lambda place: serialized[place]),
+    )
+
+
+def _crops(
+    manifest: Manifest,
+    split: str,
+    config: InputConfig,
+    resize: Resize | None,
+    dataset: tf.data.Dataset,
+    fetch: Fetch | None = None,
+) -> tf.data.Dataset:
+    """Returns ({"image", "weight"}, label) for each (number, what `fetch` returns the record of)."""
 
     def crop(encoded: tf.Tensor, number: tf.Tensor, looked: bool) -> tf.Tensor:
-        return decode_for_training(encoded, _seed(number, host, config), config, manifest.record, looked)
+        return decode_for_training(encoded, _seed(number, config), config, manifest.record, looked, resize)
 
     one = tf.zeros([config.image_size, config.image_size, 3], config.dtype)
     black = one if config.echo == 1 else (one,) * config.echo
-    num_examples = _num_examples(manifest, split, host)
-    if config.cache:
-        check_memory(cache_bytes(manifest, split, host, config), config)
-        dataset = shuffled_kept(records(manifest, split, host, config, order=None), num_examples, config, start)
-    elif config.service:
-        dataset = visited_records(manifest, split, config, start)
-    else:
-        dataset = shuffled_records(manifest, split, host, config, start)
-    return decode_records(dataset, manifest, config, crop, num_examples, black)
+    return decode_records(dataset, manifest, split, config, crop, black, fetch)
 
 
-def crops_of_decoded(manifest: Manifest, split: str, host: Host, config: InputConfig, start: int) -> tf.data.Dataset:
-    """Returns the same as crops_of_records, but from images that are decoded once and cached."""
+def crops_of_decoded(
+    manifest: Manifest,
+    split: str,
+    host: Host,
+    config: InputConfig,
+    batch_size: int,
+    step: int,
+    end: int | None = None,
+    resize: Resize | None = None,
+) -> tf.data.Dataset:
+    """Returns the same as crops_of_records, but from images that are decoded once and kept in memory."""
     check_memory(cache_bytes(manifest, split, host, config), config)
-    num_examples = _num_examples(manifest, split, host)
+    num_examples = manifest.split(split).num_examples
+    share = Share(num_examples, host.index, host.num_hosts)
+    kept = [share.own, share.dealt]
 
     def whole(encoded: tf.Tensor, number: tf.Tensor, looked: bool) -> tf.Tensor:
         return decode_whole(encoded, manifest.record)
 
     @plain
-    def crop(number: tf.Tensor, example: tuple[dict[str, tf.Tensor], tf.Tensor]) -> tuple[dict[str, tf.Tensor], Any]:
-        features, label = example
-        image = decode_for_training(features["image"], _seed(number, host, config), config, manifest.record)
-        if "epoch" in features:
-            features = features | {"epoch": number // num_examples}
-        return features | {"image": image}, label
+    def serialized(features: dict[str, tf.Tensor], label: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+        return features | {"image": tf.io.serialize_tensor(features["image"])}, label
 
-    dataset = records(manifest, split, host, config, order=None).enumerate()
+    def crops(features: dict[str, tf.Tensor], labels: tf.Tensor) -> tf.data.Dataset:
+        @plain
+        def crop(number: tf.Tensor, place: tf.Tensor) -> tuple[dict[str, Any], tf.Tensor]:
+            example: dict[str, Any] = {name: column[place] for name, column in features.items()}
+            image = tf.ensure_shape(tf.io.parse_tensor(example["image"], tf.uint8), [None, None, 3])
+            image = decode_for_training(image, _seed(number, config), config, manifest.record, resize=resize)
+            if "epoch" in example:
+                example["epoch"] = number // num_examples
+            return example | {"image": image}, labels[place]
+
+        places = shuffled(share, config.seed, step * len(host.positions(batch_size)))
+        return places.map(crop, num_parallel_calls=parallel_decodes(config.service), deterministic=config.deterministic)
+
+    dataset = records(manifest, split, kept)
     in_order = dataclasses.replace(config, deterministic=True)
-    dataset = decode_records(dataset, manifest, in_order, whole, num_examples, tf.zeros([1, 1, 3], tf.uint8))
-    dataset = shuffled_kept(dataset, num_examples, config, start)
-    return dataset.map(crop, num_parallel_calls=PARALLEL_DECODES, deterministic=config.deterministic)
+    dataset = decode_records(dataset, manifest, split, in_order, whole, tf.zeros([1, 1, 3], tf.uint8))
+    dataset = dataset.map(serialized, num_parallel_calls=parallel_decodes(config.service))
+    return from_memory(dataset, sum(map(len, kept)), crops)
 
 
-def _seed(number: tf.Tensor, host: Host, config: InputConfig) -> tf.Tensor:
-    """Returns the [2] int64 seed of an example, from its number over all hosts."""
-    return tf.stack([tf.constant(config.seed, tf.int64), number * host.num_hosts + host.index])
+def _served(
+    manifest: Manifest,
+    split: str,
+    host: Host,
+    config: InputConfig,
+    batch_size: int,
+    step: int,
+    num_steps: int | None,
+) -> tf.data.Dataset:
+    """Returns batches that the workers of a tf.data service make, each for whichever host asks first."""
+    # Service workers are shared by all hosts, so the dataset must not depend on the host.
+    any_host = Host(cores_per_batch=host.cores_per_batch)
+    order = Order.of(manifest, split, host.lanes(batch_size), config.seed)
+    visited = visited_records(manifest, split, order, step, batch_size)
+    dataset = _crops(manifest, split, config, None, visited)
+    batches = to_batches(dataset, batch_size, config, any_host)
+    batches = served(batches, config, manifest.path, manifest.fingerprint, split, batch_size, host.num_hosts, step)
+    batches = batches if num_steps is None else batches.take(num_steps * host.batches_per_step)
+    return batches.prefetch(PREFETCHED_STEPS * host.batches_per_step)
 
 
-def _num_examples(manifest: Manifest, split: str, host: Host) -> int:
-    num_examples = host.num_examples(manifest.split(split).shards)
-    if not num_examples:
-        raise ValueError(
-            f"split {split!r} of {manifest.path!r} has {manifest.split(split).num_examples} examples, "
-            f"too few for {host.num_hosts} hosts; use fewer hosts"
-        )
-    return num_examples
+def _seed(number: tf.Tensor, config: InputConfig) -> tf.Tensor:
+    """Returns the [2] int64 seed of an example, from its number over all epochs."""
+    return tf.stack([tf.constant(config.seed, tf.int64), number])

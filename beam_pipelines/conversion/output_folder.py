@@ -17,6 +17,7 @@ from typing import IO
 
 from beam_pipelines import storage
 from tpu_input.dataset_format.index import index_path
+from tpu_input.dataset_format.lengths import LENGTHS_NAME
 from tpu_input.dataset_format.records import (
     MANIFEST_NAME,
     MAX_INDEX_BYTES,
@@ -47,7 +48,7 @@ def create(dataset: str, path: str, new: bool = False) -> Iterator[IO[bytes]]:
 def dataset_files(shards: Iterable[str]) -> set[str]:
     """Returns the paths, within the dataset, of all files of a dataset with these shards."""
     shards = list(shards)
-    return {*shards, *(index_path(shard) for shard in shards), MANIFEST_NAME, REJECTED_NAME}
+    return {*shards, *(index_path(shard) for shard in shards), MANIFEST_NAME, LENGTHS_NAME, REJECTED_NAME}
 
 
 def optional_files(shards: Iterable[str]) -> set[str]:
@@ -57,7 +58,7 @@ def optional_files(shards: Iterable[str]) -> set[str]:
 
 def is_dataset_file(path: str) -> bool:
     """Returns whether a path, within the dataset, can be that of a file of a dataset of this package."""
-    if path in (MANIFEST_NAME, REJECTED_NAME, REPORT_NAME):
+    if path in (MANIFEST_NAME, LENGTHS_NAME, REJECTED_NAME, REPORT_NAME):
         return True
     folder, name = posixpath.split(path)
     stem, ending = posixpath.splitext(name)

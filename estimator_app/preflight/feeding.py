@@ -11,7 +11,6 @@ import math
 from estimator_app.preflight.findings import COSTS, GOOD, Finding
 from estimator_app.runtime.topologies import Topology
 from tpu_input.benchmark.measure import Cost
-from tpu_input.pipeline.decoding import PARALLEL_DECODES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,45 +45,43 @@ def pace(flops: float, bytes_accessed: float, topology: Topology, train_batch_si
     return Pace(compute, memory, train_batch_size / max(compute, memory))
 
 
-def check_feeding(found: Pace, topology: Topology, cost: Cost, single_threaded: float) -> list[Finding]:
+def check_feeding(found: Pace, topology: Topology, cost: Cost, batched: float) -> list[Finding]:
     """Returns findings about the training speed, and about the input of TPU VMs with CPUs like this machine's.
 
     Args:
       found: Upper bound of the training speed.
       topology: The TPU.
       cost: Cost per image of the training input, measured on this machine.
-      single_threaded: Images per second of the slowest part of the input that runs in one thread, on this machine.
+      batched: Images per second that one thread puts into batches on this machine; it is one for any number of cores.
     """
     bound = "arithmetic" if found.compute_seconds >= found.memory_seconds else "memory bandwidth"
     of_vm, per_core = found.images_per_second / topology.num_hosts, 1000 / cost.cpu_ms
     steps = f"at most {1 / found.seconds:,.1f} steps/s, limited by {bound}"
     return [
         Finding(GOOD, f"{steps}: {found.images_per_second:,.0f} images/s"),
-        _feeding(of_vm, per_core, single_threaded, topology),
+        _feeding(of_vm, per_core, batched, topology),
     ]
 
 
-def _feeding(of_vm: float, per_core: float, single_threaded: float, topology: Topology) -> Finding:
+def _feeding(of_vm: float, per_core: float, batched: float, topology: Topology) -> Finding:
     """Returns a finding about the CPU cores that a TPU VM needs to deliver `of_vm` images per second.
 
     Args:
       of_vm: Images per second that the cores of a TPU VM consume.
       per_core: Images per second that a CPU core of this machine delivers.
-      single_threaded: See check_feeding().
+      batched: See check_feeding().
       topology: The TPU.
     """
-    cores, usable = math.ceil(of_vm / per_core), min(topology.vcpus, PARALLEL_DECODES)
+    cores = math.ceil(of_vm / per_core)
     vms = topology.vms if topology.num_hosts == 1 else f"each of {topology.vms}"
     needs = f"the TPU needs {of_vm:,.0f} images/s from {vms}"
     takes = f"{cores:,} core{'s' * (cores != 1)} at this machine's {per_core:,.0f} images/s per core"
     less = "store smaller images (convert --resize_shorter), run the input on other machines (--service), or use a "
     less += "smaller slice"
-    if cores > usable:
-        has = f"a VM has {topology.vcpus} vCPUs"
-        has += f", of which {PARALLEL_DECODES} can decode at the same time" * (topology.vcpus > PARALLEL_DECODES)
-        return Finding(COSTS, f"{needs}: that takes {takes}, but {has}", less)
-    if of_vm > single_threaded:
-        one = f"reading and batching run in one thread, at most {single_threaded:,.0f} images/s on this machine"
+    if cores > topology.vcpus:
+        return Finding(COSTS, f"{needs}: that takes {takes}, but a VM has {topology.vcpus} vCPUs", less)
+    if of_vm > batched:
+        one = f"batches are put together in one thread, at most {batched:,.0f} images/s on this machine"
         return Finding(COSTS, f"{needs}: {takes} can decode that, but {one}", less)
-    one = f"one thread reads and batches up to {single_threaded:,.0f} images/s on this machine"
+    one = f"one thread puts up to {batched:,.0f} images/s into batches on this machine"
     return Finding(GOOD, f"{needs}: that takes {takes}, and a VM has {topology.vcpus} vCPUs; {one}")

@@ -2,7 +2,8 @@
 
     a Dataset of each host ──▶ batches of its cores ──▶ digest and weight of each example ──▶ counts per host
 
-Hosts must not be fed the same training images, and an evaluation must count each example exactly once.
+Training must not be fed one image more than once more often than another, neither by one host nor by several; an
+evaluation must count each example exactly once.
 
 An example is identified by a digest of its pixels, so the input must be without random augmentation: unaugmented().
 """
@@ -16,16 +17,17 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
-from estimator_app.preflight.findings import FAILS, GOOD, Finding
-from tpu_input import InputConfig
+from estimator_app.preflight.findings import FAILS, GOOD, UNKNOWN, Finding
+from tpu_input import InputConfig, Order
 
 TRAIN_STEPS = 3  # enough to find hosts that read the same files; each step takes the time to decode a batch
-_BUFFERED = 1024  # maximum size of the shuffle buffer, which has to be filled before the first step
-# Accepted share of images that two hosts have in common, of the images of the host with fewer images: a dataset may
-# contain duplicates, whereas hosts that read the same files share nearly all images.
+# Accepted share of images that are fed more often than they should be: a dataset may contain duplicates, whereas nearly
+# all are where hosts read the same files, or a host repeats a few images.
 _EQUAL_IMAGES = 0.01
+_MOST_FOLLOWED = 20_000_000  # examples of an epoch, which take 20 s and 20 MB
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +48,7 @@ class _RanDry(Exception):
 
 
 def unaugmented(config: InputConfig) -> InputConfig:
-    """Returns a config without random augmentation, cache and service, with a small shuffle buffer to start fast."""
+    """Returns a config without random augmentation, cache and service."""
     return dataclasses.replace(
         config,
         dtype="uint8",
@@ -58,35 +60,82 @@ def unaugmented(config: InputConfig) -> InputConfig:
         echo=1,
         cache=None,
         service=None,
-        shuffle_records=min(config.shuffle_records, _BUFFERED),
     )
 
 
-def check_training(feeds: Sequence[Feed], steps: int = TRAIN_STEPS) -> Finding:
-    """Returns a finding about images that hosts are fed in common, from some steps of the training input of every host.
+def check_training(feeds: Sequence[Feed], num_examples: int, steps: int = TRAIN_STEPS) -> Finding:
+    """Returns a finding about images that are fed too often, from some steps of the training input of every host.
+
+    Args:
+      feeds: Input of each host.
+      num_examples: Number of training examples, one epoch.
+      steps: Number of steps to take.
 
     Raises:
       tf.errors.OpError: A record cannot be read.
     """
     try:
-        seen = [{digest for digest, _ in _examples(host, feed, steps)} for host, feed in enumerate(feeds)]
+        seen = [
+            collections.Counter(digest for digest, _ in _examples(host, feed, steps)) for host, feed in enumerate(feeds)
+        ]
     except _RanDry as dry:
         return Finding(FAILS, f"training: {dry}", "a training input must repeat() forever")
-    found = f"training: {steps} steps of {_hosts(feeds)} read {sum(map(len, seen)):,} different images"
-    if len(feeds) == 1:
-        return Finding(GOOD, found)
-    first, second = max(
-        itertools.combinations(range(len(seen)), 2), key=lambda pair: len(seen[pair[0]] & seen[pair[1]])
-    )
-    shared = len(seen[first] & seen[second])
-    if shared > _EQUAL_IMAGES * min(len(seen[first]), len(seen[second])):
+    total = sum((counts for counts in seen), collections.Counter[bytes]())
+    fed = total.total()
+    allowed = -(-fed // num_examples)  # times that an image may be fed: once, unless more than an epoch is fed
+    of_one_host = sum(max(0, times - allowed) for counts in seen for times in counts.values())
+    if len(feeds) > 1 and allowed == 1 and of_one_host <= _EQUAL_IMAGES * fed:
+        first, second = max(
+            itertools.combinations(range(len(seen)), 2), key=lambda pair: len(seen[pair[0]] & seen[pair[1]])
+        )
+        shared = len(seen[first] & seen[second])
+        if shared > _EQUAL_IMAGES * min(len(seen[first]), len(seen[second])):
+            return Finding(
+                FAILS,
+                f"training: TPU VMs {first} and {second} both read the same {shared:,} images",
+                'read different files on each VM: params["context"].current_input_fn_deployment() returns its index',
+            )
+    excess = sum(max(0, times - allowed) for times in total.values())
+    if excess > _EQUAL_IMAGES * fed:
+        most, host = max((max(counts.values()), host) for host, counts in enumerate(seen))
         return Finding(
             FAILS,
-            f"training: TPU VMs {first} and {second} both read the same {shared:,} images",
-            'read different files on each VM: params["context"].current_input_fn_deployment() returns its index',
+            f"training: {steps} steps of {_hosts(feeds)} feed {fed:,} images, but only {len(total):,} different ones; "
+            f"TPU VM {host} feeds one of them {most} times",
+            "feed every example equally often: all VMs must take as many examples from each part of the dataset as it "
+            "has; tpu_input.make_train_input_fn() does",
         )
-    equal = f", except {shared} that TPU VMs {first} and {second} both read, as a dataset may contain an image twice"
-    return Finding(GOOD, f"{found}, each on only one VM{equal * bool(shared)}")
+    equal = f", except {excess} that are fed again, as a dataset may contain an image twice" * bool(excess)
+    each = "each only once" if allowed == 1 else f"each at most {allowed} times"
+    return Finding(
+        GOOD, f"training: {steps} steps of {_hosts(feeds)} read {len(total):,} different images, {each}{equal}"
+    )
+
+
+def check_order(order: Order, num_hosts: int) -> Finding:
+    """Returns a finding about the order of training over an epoch, which must hold each example once.
+
+    Nothing is read: the position of every example in every step is arithmetic.
+
+    Args:
+      order: Order of the training examples.
+      num_hosts: Number of TPU VMs; each feeds an equal part of a step.
+    """
+    of = f"the order of {order.num_examples:,} examples"
+    if order.num_examples > _MOST_FOLLOWED:
+        return Finding(UNKNOWN, f"{of} was not followed through an epoch; that is done for up to {_MOST_FOLLOWED:,}")
+    seen, fed = np.zeros(order.num_examples, np.uint8), np.zeros(num_hosts, np.int64)
+    for begin in range(0, order.num_examples, 1 << 20):
+        positions = np.arange(begin, min(begin + (1 << 20), order.num_examples), dtype=np.uint64)
+        _, numbers = order.records(positions)
+        np.add.at(seen, numbers.astype(np.int64), 1)
+        hosts = positions % np.uint64(order.lanes) * np.uint64(num_hosts) // np.uint64(order.lanes)
+        fed += np.bincount(hosts.astype(np.int64), minlength=num_hosts)
+    if seen.min() != 1 or seen.max() != 1:
+        return Finding(FAILS, f"{of}: in an epoch, one comes {seen.min()} times, another {seen.max()} times")
+    each = f"{fed.min():,}" if fed.min() == fed.max() else f"{fed.min():,} to {fed.max():,}"
+    vms = "1 TPU VM" if num_hosts == 1 else f"each of {num_hosts} TPU VMs"
+    return Finding(GOOD, f"{of}: each comes once in an epoch; {vms} feeds {each}")
 
 
 def check_evaluation(

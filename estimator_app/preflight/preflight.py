@@ -21,15 +21,15 @@ from estimator_app.preflight.compile import check_compile
 from estimator_app.preflight.compiler import Compiler, Program
 from estimator_app.preflight.feeding import check_feeding, pace
 from estimator_app.preflight.findings import COSTS, FAILS, GOOD, UNKNOWN, Finding, Part
-from estimator_app.preflight.input import Feed, check_evaluation, check_training, unaugmented
+from estimator_app.preflight.input import Feed, check_evaluation, check_order, check_training, unaugmented
 from estimator_app.preflight.specs import described, misfits
 from estimator_app.preflight.step import Step, estimator_step, strategy_step
 from estimator_app.preflight.xla import Hlo, check_hlo, lower
 from estimator_app.runtime.record_errors import named
 from estimator_app.runtime.tensorflow_startup import one_line
 from estimator_app.runtime.topologies import Topology
-from tpu_input import Manifest, eval_steps, make_eval_input_fn, make_train_input_fn, params_from_context
-from tpu_input.benchmark.measure import single_threaded_rate, whole_cost
+from tpu_input import Manifest, Order, eval_steps, make_eval_input_fn, make_train_input_fn, params_from_context
+from tpu_input.benchmark.measure import batching_rate, whole_cost
 from tpu_input.pipeline.device import resolved_layout
 
 Calls = dict[str, Sequence[tuple[Any, Any]]]  # (params, config) of an input_fn for each host, by mode
@@ -143,7 +143,10 @@ def _input(manifest: Manifest, config: TrainConfig, topology: Topology, calls: C
 
     with _reading(manifest, "train") as failed:
         if calls["training"]:
-            yield check_training(feeds("training", make_train_input_fn(manifest, plain)))
+            train = make_train_input_fn(manifest, plain)
+            yield check_training(feeds("training", train), manifest.split("train").num_examples)
+            order = Order.of(manifest, "train", config.train_batch_size, plain.seed)
+            yield check_order(order, topology.num_hosts)
     yield from failed
     with _reading(manifest, config.split) as failed:
         if calls["evaluation"]:
@@ -214,11 +217,11 @@ def _feeding(program: Program | None, manifest: Manifest, config: TrainConfig, t
         return Part("feeding", (Finding(UNKNOWN, "the compiler cannot estimate the speed of a step with loops"),))
     found = pace(program.flops, program.bytes_accessed, topology, config.train_batch_size)
     cost = whole_cost(manifest, "train", config.input, _IMAGES, _ROUNDS, _BATCH)
-    single_threaded = single_threaded_rate(manifest, "train", config.input, _IMAGES, _ROUNDS, _BATCH)
+    batched = batching_rate(config.input, _IMAGES, _ROUNDS, _BATCH)
     numbers = {"steps_per_second": 1 / found.seconds, "images_per_second": found.images_per_second}
     here = {"images_per_second_here": cost.images_per_second, "cpu_ms_an_image_here": cost.cpu_ms}
-    here |= {"images_per_second_of_one_thread_here": single_threaded}
-    return Part("feeding", tuple(check_feeding(found, topology, cost, single_threaded)), numbers | here)
+    here |= {"images_per_second_batched_here": batched}
+    return Part("feeding", tuple(check_feeding(found, topology, cost, batched)), numbers | here)
 
 
 # Same values as in python -m tpu_input benchmark.

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
-from tpu_input.pipeline.gcs_filesystem import in_words
+from tpu_input.storage.gcs_filesystem import in_words
 
 # Object stores: a file becomes visible only when it is complete, and folders are only name prefixes.
 _OBJECT_STORES = ("gs://", "s3://")

@@ -11,7 +11,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 
-from tpu_input.pipeline import gcs_filesystem
+from tpu_input.storage import gcs_filesystem
 
 
 def has_estimator() -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib
 import json
 import os
@@ -18,7 +19,8 @@ import pytest
 from beam_pipelines import __main__ as main_module
 from beam_pipelines import storage
 from beam_pipelines.__main__ import main
-from beam_pipelines.conversion import shard_writing
+from beam_pipelines.conversion import commit, shard_writing
+from beam_pipelines.conversion.commit import write_lengths
 from beam_pipelines.convert import convert
 from beam_pipelines.repair import repair
 from beam_pipelines.report.page import write_report
@@ -72,6 +74,39 @@ def test_an_overwriting_that_was_killed_goes_on(few_digits, tmp_path, monkeypatc
     assert len(shards) > 1
     convert(changed, local())
     convert(options(few_digits, tmp_path / "new", shard_bytes=20_000, seed=3), local())
+    assert files(tmp_path / "out") == files(tmp_path / "new")
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_conversion_killed_between_the_lengths_and_the_manifest_goes_on(few_digits, tmp_path, monkeypatch, overwrite):
+    opts = options(few_digits, tmp_path / "out")
+
+    def die(manifest):
+        write_lengths(manifest)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as killed:
+        killed.setattr(commit, "write_lengths", die)
+        with pytest.raises(KeyboardInterrupt):
+            convert(opts, local())
+    assert (tmp_path / "out" / "lengths.parquet").exists()
+    assert not (tmp_path / "out" / "manifest.json").exists()
+    if overwrite:  # by a dataset of other shards
+        opts = options(few_digits, tmp_path / "out", shard_bytes=20_000, seed=3, overwrite=True)
+    convert(opts, local())
+    convert(dataclasses.replace(opts, output=str(tmp_path / "new"), overwrite=False), local())
+    assert files(tmp_path / "out") == files(tmp_path / "new")
+
+
+def test_a_dataset_of_an_earlier_build_without_lengths_is_complete_and_can_be_replaced(few_digits, tmp_path):
+    convert(options(few_digits, tmp_path / "out"), local())
+    (tmp_path / "out" / "lengths.parquet").unlink()
+    before = files(tmp_path / "out")
+    assert not convert(options(few_digits, tmp_path / "out"), local()).is_new
+    assert files(tmp_path / "out") == before
+    changed = options(few_digits, tmp_path / "out", seed=3, overwrite=True)
+    assert convert(changed, local()).is_new
+    convert(dataclasses.replace(changed, output=str(tmp_path / "new")), local())
     assert files(tmp_path / "out") == files(tmp_path / "new")
 
 

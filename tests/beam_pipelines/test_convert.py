@@ -19,6 +19,7 @@ from support.conversion import local, options
 from support.folders import files
 from tpu_input.dataset_format import records as record_format
 from tpu_input.dataset_format.index import index_path, read_index
+from tpu_input.dataset_format.lengths import parse_lengths
 
 convert_module = importlib.import_module("beam_pipelines.convert")
 
@@ -34,6 +35,40 @@ def test_every_digit_is_in_one_shard_with_its_own_bytes_and_label(digits, digits
                 assert digits_dataset.classes[record.label] == record.class_name == record.key.split("/")[0]
     assert keys == Counter(str(path.relative_to(digits)) for path in digits.rglob("*.jpg"))
     assert digits_dataset.num_inputs == sum(keys.values()) == 1797
+
+
+def test_the_lengths_of_all_records_are_those_of_the_index(digits_dataset):
+    lengths = parse_lengths(Path(digits_dataset.path, "lengths.parquet").read_bytes()).by_shard()
+    shards = [shard.name for split in digits_dataset.splits.values() for shard in split.shards]
+    assert [*lengths] == shards
+    for shard in shards:
+        index = read_index(Path(digits_dataset.path, index_path(shard)).read_bytes())
+        assert lengths[shard].tolist() == [row.length for row in index]
+
+
+@pytest.mark.parametrize("damage", ["damaged", "of another shard"])
+def test_an_index_that_is_damaged_before_the_commit_stops_it_and_is_written_again(
+    few_digits, tmp_path, damage, monkeypatch
+):
+    manifest, _ = convert(options(few_digits, tmp_path / "whole"), local())
+    first, second = (index_path(shard.name) for shard in manifest.split("train").shards[:2])
+    commit = vars(convert_module)["commit"]
+
+    def after_damage(of, *args):
+        other = tmp_path / "out" / second
+        (tmp_path / "out" / first).write_bytes(b"noise" if damage == "damaged" else other.read_bytes())
+        return commit(of, *args)
+
+    monkeypatch.setattr(convert_module, "commit", after_damage)
+    with pytest.raises(
+        ValueError, match=r"train-00000.*parquet' (is damaged|does not match shard).*; remove it, and rerun"
+    ):
+        convert(options(few_digits, tmp_path / "out"), local())
+    assert not (tmp_path / "out" / "manifest.json").exists()
+    monkeypatch.undo()
+    (tmp_path / "out" / first).unlink()
+    convert(options(few_digits, tmp_path / "out"), local())
+    assert files(tmp_path / "out") == files(tmp_path / "whole")
 
 
 def test_the_index_finds_every_record(digits_dataset):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import shutil
 
 import pytest
 import tensorflow as tf
@@ -17,6 +18,7 @@ from beam_pipelines.verify import verify
 from support.conversion import local, options
 from support.folders import files
 from tpu_input import InputConfig, eval_steps, make_eval_input_fn
+from tpu_input.dataset_format.lengths import parse_lengths, write_lengths
 
 
 @pytest.mark.parametrize("damage", ["shard", "index", "both"])
@@ -30,6 +32,42 @@ def test_repair_makes_damaged_shards_again_from_their_source(few_digits, tmp_pat
         (tmp_path / "out" / "index" / shard.replace(".tfrecord", ".parquet")).unlink()
     findings = verify(manifest.path)
     assert findings.damaged == [shard]
+    assert repair(findings, local()) == [shard]
+    assert files(tmp_path / "out") == before
+
+
+@pytest.mark.parametrize("damage", ["missing", "damaged", "of other records", "with a shard"])
+def test_repair_writes_the_lengths_again_without_the_sources(few_digits, tmp_path, damage, capsys):
+    manifest, _ = convert(options(few_digits, tmp_path / "out"), local())
+    before, path = files(tmp_path / "out"), tmp_path / "out" / "lengths.parquet"
+    lengths = parse_lengths(path.read_bytes()).by_shard()
+    if damage == "missing":
+        path.unlink()
+    elif damage == "damaged":
+        path.write_bytes(b"noise")
+    else:  # numbers and sums are right, so the order of the lengths is only compared where the shard is whole
+        with path.open("wb") as file:
+            write_lengths(file, {name: of[::-1] for name, of in lengths.items()})
+    if damage == "with a shard":
+        (tmp_path / "out" / manifest.split("train").shards[0].name).write_bytes(b"noise")
+    else:
+        shutil.rmtree(few_digits)
+    assert beam_pipelines.__main__.main(["repair", manifest.path]) == 0
+    assert files(tmp_path / "out") == before
+    assert f"{manifest.path}: re-created from the index: lengths.parquet" in capsys.readouterr().out
+
+
+def test_a_repaired_shard_has_the_right_lengths_again(few_digits, tmp_path):
+    """The lengths of a damaged shard cannot be compared; they are written again with it."""
+    manifest, _ = convert(options(few_digits, tmp_path / "out"), local())
+    before, path = files(tmp_path / "out"), tmp_path / "out" / "lengths.parquet"
+    shard = manifest.split("train").shards[0].name
+    lengths = parse_lengths(path.read_bytes()).by_shard()
+    with path.open("wb") as file:
+        write_lengths(file, lengths | {shard: lengths[shard][::-1]})
+    (tmp_path / "out" / shard).write_bytes(b"noise")
+    findings = verify(manifest.path)
+    assert (findings.damaged, findings.lengths_damaged) == ([shard], False)
     assert repair(findings, local()) == [shard]
     assert files(tmp_path / "out") == before
 

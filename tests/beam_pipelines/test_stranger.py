@@ -309,6 +309,7 @@ def test_an_index_that_points_elsewhere_is_refused(dataset_copy, capsys):
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    (dataset_copy / "lengths.parquet").unlink()  # as in a dataset of an earlier build
     path = dataset_copy / "index" / f"{SHARD[:-9]}.parquet"
     table = pq.read_table(path)
     for column, value in (("offset", -5), ("length", 2**62), ("length", 1), ("offset", 2**40)):
@@ -322,11 +323,22 @@ def test_an_index_that_points_elsewhere_is_refused(dataset_copy, capsys):
         assert "does not match shard" in refused(capsys, tpu_input_main, "idx", dataset_copy)
 
 
-@pytest.mark.parametrize("content", ["[1]", "{", '{"a": 3}', '{"a": [1, -1]}', '{"a": [160, 11]}', '{"a": [NaN, 1]}'])
-def test_counts_that_cannot_be_are_refused(content, dataset_copy):
-    (dataset_copy / ".tpu_input_counts.json").write_text(content)
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"shard": ["a"]},
+        {"shard": ["a"], "length": [-1]},
+        {"shard": ["a"], "length": [15]},
+        {"shard": ["a"], "length": [40.0]},
+        {"shard": [7], "length": [40]},
+        {"shard": ["a", None], "length": [40, 40]},
+        {"shard": ["a", "a"], "length": [40, None]},
+    ],
+)
+def test_kept_lengths_that_cannot_be_are_refused(columns, dataset_copy):
+    pq.write_table(pa.table(columns), dataset_copy / ".tpu_input_records.parquet")
     with pytest.raises(
-        ValueError, match=r"tpu_input_counts\.json' does not contain valid record counts: .*; remove it"
+        ValueError, match=r"tpu_input_records\.parquet' does not contain valid lengths of records: .*; remove it"
     ):
         manifest_from_shards(f"{dataset_copy}/train-*", classes=10)
 
@@ -450,6 +462,7 @@ def test_an_index_of_other_columns_is_told(name, how, dataset_copy, capsys):
 
 
 def test_numbers_of_an_index_that_are_texts_are_not_read(dataset_copy):
+    (dataset_copy / "lengths.parquet").unlink()
     bomb(dataset_copy / "index" / f"{SHARD[:-9]}.parquet", "offset", 40)
     with pytest.raises(ValueError, match=r"does not match shard .* records"):
         RecordSource(read_manifest(dataset_copy), "train")
@@ -461,19 +474,23 @@ def peak_bytes() -> int:
         return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) << 10
 
 
-@pytest.mark.parametrize("name", ["manifest.json", "rejected.jsonl"])
+@pytest.mark.parametrize("name", ["manifest.json", "lengths.parquet", "rejected.jsonl"])
 def test_a_file_with_holes_takes_no_memory(name, dataset_copy, capsys):
     with (dataset_copy / name).open("wb") as file:
         file.truncate(3 << 30)
     before = peak_bytes()
-    said = refused(capsys, beam_pipelines_main, "report", dataset_copy)
-    assert str(dataset_copy / name) in said
+    if name == "lengths.parquet":
+        with pytest.raises(ValueError, match="has 3,221,225,472 bytes"):
+            RecordSource(read_manifest(dataset_copy), "train")
+    else:
+        said = refused(capsys, beam_pipelines_main, "report", dataset_copy)
+        assert str(dataset_copy / name) in said
     if name == "manifest.json":
         assert "has 3,221,225,472 bytes" in refused(capsys, beam_pipelines_main, "verify", dataset_copy)
         assert "has 3,221,225,472 bytes" in refused(capsys, tpu_input_main, "benchmark", dataset_copy)
     else:
         assert beam_pipelines_main(["verify", str(dataset_copy)]) == 1
-        assert "rejected.jsonl cannot be read: " in capsys.readouterr().out
+        assert re.search(f"{name} cannot be (read|used): ", capsys.readouterr().out)
     assert peak_bytes() - before < 1 << 30
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from beam_pipelines.verify import verify
 from tpu_input.dataset_format.index import read_index, write_index
+from tpu_input.dataset_format.lengths import parse_lengths, write_lengths
 
 SHARD = "train-00002-of-00009"
 
@@ -65,6 +66,7 @@ def test_two_shards_exchanged_are_found(dataset_copy):
         (f"{SHARD}.tfrecord", f"{SHARD}.tfrecord: is missing"),
         (f"index/{SHARD}.parquet", f"{SHARD}.tfrecord: its index is missing"),
         ("rejected.jsonl", "rejected.jsonl is missing"),
+        ("lengths.parquet", "lengths.parquet is missing"),
     ],
 )
 def test_a_missing_file_is_found(dataset_copy, name, message):
@@ -94,6 +96,37 @@ def test_a_wrong_index_is_found(dataset_copy):
 def test_an_unreadable_index_is_found(dataset_copy):
     (dataset_copy / "index" / f"{SHARD}.parquet").write_bytes(b"PAR1 not really")
     assert any(f"{SHARD}.tfrecord: its index cannot be read" in problem for problem in problems(dataset_copy))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda lengths: lengths | {name: of[::-1] for name, of in lengths.items()},
+            "does not match the records of train",
+        ),
+        (lambda lengths: dict(reversed(lengths.items())), "lists the shards in another order than the manifest"),
+        (lambda lengths: dict([*lengths.items()][1:]), r"cannot be used: it has \d+ rows for 1797 records"),
+        (
+            lambda lengths: {f"{name}x": of for name, of in lengths.items()},
+            "cannot be used: it lists 0 records in 0 bytes",
+        ),
+    ],
+)
+def test_wrong_lengths_are_found(dataset_copy, change, message):
+    path = dataset_copy / "lengths.parquet"
+    lengths = parse_lengths(path.read_bytes()).by_shard()
+    with path.open("wb") as file:
+        write_lengths(file, change(lengths))
+    findings = verify(str(dataset_copy), decode_images=False)
+    assert [bool(re.match(f"lengths.parquet {message}", problem)) for problem in findings.problems] == [True]
+    assert (findings.damaged, findings.lengths_damaged) == ([], True)
+
+
+def test_lengths_that_cannot_be_read_are_found(dataset_copy):
+    edit(dataset_copy / "lengths.parquet", lambda data: data[:-1])
+    (problem,) = problems(dataset_copy)
+    assert problem.startswith("lengths.parquet cannot be used: ")
 
 
 def _without_a_class(manifest):

@@ -8,7 +8,7 @@ from estimator_app.preflight.feeding import check_feeding, pace
 from estimator_app.preflight.findings import COSTS, GOOD
 from estimator_app.runtime.topologies import find_topology
 from tpu_input import InputConfig
-from tpu_input.benchmark.measure import Cost, single_threaded_rate, whole_cost
+from tpu_input.benchmark.measure import Cost, batching_rate, whole_cost
 
 V5E = find_topology("v5e:2x2")
 ONE_CORE_S = Cost(images_per_second=2420, cpu_ms=1000 / 1210)
@@ -40,23 +40,23 @@ def test_the_cores_that_feed_it_are_counted_a_vm():
     assert bound.seen == "at most 10.0 steps/s, limited by arithmetic: 9,400 images/s"
     assert str(feeding) == (
         "✓ the TPU needs 9,400 images/s from 1 TPU VM: that takes 8 cores at this machine's 1,210 images/s per core, "
-        "and a VM has 112 vCPUs; one thread reads and batches up to 60,000 images/s on this machine"
+        "and a VM has 112 vCPUs; one thread puts up to 60,000 images/s into batches on this machine"
     )
     feeding = fed(9400, "v5e:4x4")
     assert "needs 2,350 images/s from each of 4 TPU VMs: that takes 2 cores" in str(feeding)
     assert feeding.verdict == GOOD
 
 
-# 64 decode at the same time, whatever the VM has; of v5e:1x1 a VM has 24 vCPUs: ct5lp-hightpu-1t.
+# Of v5e:1x1 a VM has 24 vCPUs: ct5lp-hightpu-1t.
 @pytest.mark.parametrize(
     ("name", "cores", "verdict", "words"),
     [
-        ("v5e:2x2", 64, GOOD, "64 cores at this machine's 1,210 images/s per core, and a VM has 112 vCPUs"),
+        ("v5e:2x2", 112, GOOD, "112 cores at this machine's 1,210 images/s per core, and a VM has 112 vCPUs"),
         (
             "v5e:2x2",
-            65,
+            113,
             COSTS,
-            "takes 65 cores at this machine's 1,210 images/s per core, but a VM has 112 vCPUs, of which 64 can decode",
+            "takes 113 cores at this machine's 1,210 images/s per core, but a VM has 112 vCPUs: store smaller",
         ),
         ("v5e:1x1", 24, GOOD, "24 cores at this machine's 1,210 images/s per core, and a VM has 24 vCPUs"),
         (
@@ -67,17 +67,17 @@ def test_the_cores_that_feed_it_are_counted_a_vm():
         ),
     ],
 )
-def test_more_cores_than_decode_at_the_same_time_are_not_enough(name, cores, verdict, words):
+def test_more_cores_than_a_vm_has_are_not_enough(name, cores, verdict, words):
     feeding = fed(1210 * cores - 10, name, one_thread=1e6)
     assert feeding.verdict == verdict
     assert words in str(feeding)
 
 
-def test_what_one_thread_cannot_read_is_not_enough_however_many_cores_decode():
+def test_what_one_thread_cannot_batch_is_not_enough_however_many_cores_decode():
     feeding = fed(46_000, one_thread=45_000)
     assert feeding.verdict == COSTS
     assert (
-        "39 cores at this machine's 1,210 images/s per core can decode that, but reading and batching run in one "
+        "39 cores at this machine's 1,210 images/s per core can decode that, but batches are put together in one "
         "thread, at most 45,000" in str(feeding)
     )
     assert "run the input on other machines (--service)" in feeding.advice
@@ -85,6 +85,6 @@ def test_what_one_thread_cannot_read_is_not_enough_however_many_cores_decode():
 
 
 def test_one_thread_s_part_takes_less_than_the_whole(digits_dataset):
-    asked = (digits_dataset, "train", InputConfig(image_size=64), 640, 2, 64)
-    one_thread, whole = single_threaded_rate(*asked), whole_cost(*asked)
+    config = InputConfig(image_size=64)
+    one_thread, whole = batching_rate(config, 640, 2, 64), whole_cost(digits_dataset, "train", config, 640, 2, 64)
     assert 0 < 1000 / one_thread < whole.cpu_ms

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import functools
+import re
 
 import pytest
 import tensorflow as tf
 
 from estimator_app.preflight.findings import FAILS, GOOD
-from estimator_app.preflight.input import Feed, check_evaluation, check_training, unaugmented
+from estimator_app.preflight.input import Feed, check_evaluation, check_order, check_training, unaugmented
 from support.app_fixtures import configured
 from support.training_input import Context
-from tpu_input import eval_steps, make_eval_input_fn, make_train_input_fn
+from tpu_input import Order, eval_steps, make_eval_input_fn, make_train_input_fn
 
 HOSTS, CORES, BATCH = 4, 2, 8  # of a core
+EXAMPLES = 1464
 
 
 def feeds(input_fn):
@@ -42,22 +44,66 @@ def evaluate(digits_dataset):
 
 
 def test_our_hosts_train_on_images_of_their_own(train):
-    finding = check_training(feeds(train), steps=5)
+    finding = check_training(feeds(train), EXAMPLES, steps=5)
     assert (finding.verdict, finding.seen) == (
         GOOD,
-        f"training: 5 steps of 4 TPU VMs read {5 * HOSTS * CORES * BATCH} different images, each on only one VM",
+        f"training: 5 steps of 4 TPU VMs read {5 * HOSTS * CORES * BATCH} different images, each only once",
     )
 
 
 def test_hosts_that_train_on_the_same_images_are_told(train):
-    finding = check_training(feeds(whatever_host(train)), steps=5)
+    finding = check_training(feeds(whatever_host(train)), EXAMPLES, steps=5)
     assert finding.verdict == FAILS
     assert finding.seen == f"training: TPU VMs 0 and 1 both read the same {5 * CORES * BATCH} images"
     assert "current_input_fn_deployment()" in finding.advice
 
 
+def test_a_host_that_repeats_few_images_is_told(train):
+    """As an input that deals whole shards to hosts does, where one host has got a shard of ten images."""
+
+    def by_shard(params):
+        few = params["context"].current_input_fn_deployment()[1] == 1
+        host = {"batch_size": 5, "host": 0, "num_hosts": 1} if few else params
+        dataset = train(host).take(2).unbatch().repeat().batch(BATCH, drop_remainder=True) if few else train(host)
+        return dataset
+
+    finding = check_training(feeds(by_shard), EXAMPLES, steps=5)
+    assert finding.verdict == FAILS
+    fed, of_others = 5 * HOSTS * CORES * BATCH, 5 * (HOSTS - 1) * CORES * BATCH
+    ((told, different),) = re.findall(r"feed (\d+) images, but only (\d+) different ones", finding.seen)
+    assert int(told) == fed
+    assert of_others <= int(different) <= of_others + 10
+    assert "TPU VM 1 feeds one of them 8 times" in finding.seen
+
+
+def test_steps_of_more_than_an_epoch_may_repeat_images(digits_dataset):
+    train = make_train_input_fn(digits_dataset, unaugmented(configured(digits_dataset).input), split="validation")
+    finding = check_training(feeds(train), 333, steps=8)
+    assert str(finding).startswith("✓ training: 8 steps of 4 TPU VMs read 333 different images, each at most 2 times")
+
+
+@pytest.mark.parametrize(
+    ("num_hosts", "fed"),
+    [(1, "1 TPU VM feeds 1,281,167"), (4, "each of 4 TPU VMs feeds 320,256 to 320,399")],
+)
+def test_the_order_is_followed_through_an_epoch_on_all_hosts(num_hosts, fed):
+    finding = check_order(Order(1_281_167, 1024), num_hosts)
+    assert (finding.verdict, finding.seen) == (
+        GOOD,
+        f"the order of 1,281,167 examples: each comes once in an epoch; {fed}",
+    )
+
+
+def test_an_order_that_repeats_an_example_is_told(monkeypatch):
+    records = Order.records
+    monkeypatch.setattr(Order, "records", lambda order, positions: (positions, records(order, positions)[1] // 2))
+    finding = check_order(Order(1000, 10), 2)
+    assert finding.verdict == FAILS
+    assert finding.seen == "the order of 1,000 examples: in an epoch, one comes 0 times, another 2 times"
+
+
 def test_a_training_input_that_ends_is_told(train):
-    finding = check_training(feeds(lambda params: train(params).take(7)), steps=5)
+    finding = check_training(feeds(lambda params: train(params).take(7)), EXAMPLES, steps=5)
     assert str(finding) == (
         "✗ training: the input of TPU VM 0 ended after 7 of 10 batches: a training input must repeat() forever"
     )

@@ -31,11 +31,14 @@ TARGETS = {
         ("beam_pipelines/test_statistics.py",), ("Receipt", "_whole_numbers")
     ),
     "beam_pipelines.conversion.commit": Target(("beam_pipelines/test_statistics.py",)),
+    "tpu_input.pipeline.order": Target(
+        ("tpu_input/test_order.py", "-k", "splitmix64 or permuted_blocks or often_as or spread or visits")
+    ),
     "tpu_input.pipeline.hosts": Target(("tpu_input/test_hosts.py", "-k", "not 1281167-1024-1024")),
     # The crops' windows. The rest passes images to TensorFlow's decoders.
     "tpu_input.pipeline.images": Target(
         ("tpu_input/test_windows.py", "-k", "not published_distribution"),
-        ("TRIES", "_BELOW_HALF", "random_window", "centre_window", "_crops", "_cut"),
+        ("TRIES", "_BELOW_HALF", "random_window", "centre_window", "scaled_window", "_crops", "_part"),
     ),
     "estimator_app.model.losses": Target(("estimator_app/test_losses.py",)),
     "estimator_app.model.metrics": Target(("estimator_app/test_metrics.py",)),

@@ -1,6 +1,6 @@
 """A dataset written with the record contract alone, without Beam: what tests of tpu_input read.
 
-images in class folders ──write_dataset()──▶ FOLDER/manifest.json, SPLIT-….tfrecord, index/SPLIT-….parquet
+images in class folders ──write_dataset()──▶ manifest.json, lengths.parquet, SPLIT-….tfrecord, index/SPLIT-….parquet
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from tpu_input.dataset_format.index import IndexRow, index_path, write_index
+from tpu_input.dataset_format.index import IndexRow, index_path, read_positions, write_index
+from tpu_input.dataset_format.lengths import LENGTHS_NAME, write_lengths
 from tpu_input.dataset_format.manifest import MANIFEST_NAME, Manifest, Shard, Split, shard_name
 from tpu_input.dataset_format.records import Record, encode, frame
 
@@ -46,6 +47,12 @@ def write_dataset(images: Path, folder: Path, splits: Mapping[str, tuple[int, in
         options={},
         fingerprint=fingerprint.hexdigest(),
     )
+    with (folder / LENGTHS_NAME).open("wb") as file:
+        shards = [shard for split in made.values() for shard in split.shards]
+        positions = {
+            shard.name: read_positions((folder / index_path(shard.name)).read_bytes(), shard) for shard in shards
+        }
+        write_lengths(file, {name: of[:, 1] for name, of in positions.items() if of is not None})
     (folder / MANIFEST_NAME).write_text(manifest.to_json())
     return manifest
 

@@ -16,7 +16,7 @@ Batch = tuple[npt.NDArray[Any], npt.NDArray[np.int32]]
 WHOLE = InputConfig(image_size=8, crop_area=(1.0, 1.0), crop_aspect=(1.0, 1.0), flip=False)  # every crop the image
 
 
-AUGMENTED = InputConfig(image_size=8, shuffle_records=64, parallel_shards=4)
+AUGMENTED = InputConfig(image_size=8)
 
 
 def batches(manifest: Manifest, config: InputConfig, count: int, start_step: int = 0, **params: Any) -> list[Batch]:

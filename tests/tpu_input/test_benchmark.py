@@ -57,7 +57,7 @@ def test_what_a_cache_leaves_out_is_not_measured(digits_dataset):
 
 
 def test_stored_smaller_is_the_same_images_at_another_size(digits_dataset, tmp_path):
-    sample = sampled(digits_dataset, InputConfig(16), "train")
+    sample = sampled(digits_dataset, "train")
     found, not_tried = changes(digits_dataset, InputConfig(16), "train", 8, sample, str(tmp_path))
     assert not not_tried
     assert next(iter(found["stored smaller (convert --resize_shorter=18)"].make()))[0]["image"].shape == (8, 16, 16, 3)

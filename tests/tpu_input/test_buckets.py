@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tpu_input.pipeline.gcs_filesystem import in_words
+from tpu_input.storage.gcs_filesystem import in_words
 
 OBJECT = "gs://flowers/digits/train-00002-of-00009.tfrecord"
 ANSWER = "Error executing an HTTP request: HTTP response code {} with body '{}'\n\t when reading " + OBJECT

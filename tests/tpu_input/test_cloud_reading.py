@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
+from pathlib import Path
 
 import pytest
 
+from support.numbered_dataset import write_numbered
 from tpu_input.dataset_format import records as record_format
+from tpu_input.pipeline.order import Order
 
 pytestmark = pytest.mark.cloud
 
 # What a process with this package's settings reads of a split, once; prints how many records there were.
 READ = """
 import sys
-from tpu_input.pipeline import gcs_filesystem
+from tpu_input.storage import gcs_filesystem
 gcs_filesystem.set_up()
-from tpu_input import InputConfig, read_manifest
-from tpu_input.pipeline.hosts import Host
+from tpu_input import read_manifest
 from tpu_input.pipeline.reading import records
-dataset = records(read_manifest(sys.argv[1]), "train", Host(), InputConfig(8), order=None)
+dataset = records(read_manifest(sys.argv[1]), "train", by_number=False)
 print(sum(1 for _ in dataset))
 """
 MIB = 2**20
@@ -46,7 +49,7 @@ def large(gs_session, digits_dataset) -> str:
     return uri
 
 
-def test_a_shard_takes_a_request_for_its_size_and_one_for_each_8_mib(gs, large):
+def test_a_shard_that_is_read_in_order_takes_a_request_for_its_size_and_one_for_each_8_mib(gs, large):
     code, out, err = gs.run("-c", READ, large)
     assert (code, out.strip()) == (0, "25"), err
     reads = gs.proxy.reads(".tfrecord")
@@ -60,3 +63,45 @@ def test_a_manifest_takes_two_requests(gs):
     code, _, err = gs.run("-c", READ, gs.dataset)
     assert code == 0, err
     assert len([request for request in gs.proxy.requests if "manifest.json" in request.target]) <= 2
+
+
+# What lanes read of 20 steps from a step on; prints the numbers of the records.
+LANES = """
+import sys
+from tpu_input.storage import gcs_filesystem
+gcs_filesystem.set_up()
+from tpu_input.pipeline.lanes import lane_records
+from tpu_input.pipeline.order import Order
+from tpu_input import read_manifest
+manifest, start = read_manifest(sys.argv[1]), int(sys.argv[2])
+order = Order(manifest.split("train").num_examples, 8, 1)
+dataset = lane_records(manifest, "train", order, range(8), start, start + 20)
+print(*(int(record.split(b":")[0]) for _, record in dataset.as_numpy_iterator()))
+"""
+RECORD_BYTES = 30_000
+
+
+@pytest.fixture(scope="module")
+def numbered(gs_session, tmp_path_factory) -> str:
+    """The URI of a dataset of 800 records in 4 shards."""
+    manifest = write_numbered(tmp_path_factory.mktemp("numbered") / "dataset", (200,) * 4, RECORD_BYTES)
+    split = dataclasses.replace(manifest.split("train"), class_counts=(800, 0))
+    whole = dataclasses.replace(manifest, classes=("a", "b"), splits={"train": split})
+    (Path(manifest.path) / "manifest.json").write_text(whole.to_json())
+    uri = f"{gs_session.cloud.make_bucket()}/numbered"
+    gs_session.cloud.upload(manifest.path, uri)
+    return uri
+
+
+@pytest.mark.parametrize("start", [10, 1_000_000])
+def test_training_from_any_step_on_asks_for_the_records_of_its_steps_alone(gs, numbered, start):
+    code, out, err = gs.run("-c", LANES, numbered, str(start))
+    assert code == 0, err
+    assert list(map(int, out.split())) == Order(800, 8, 1).batches(start, 20).ravel().tolist()
+    reads = [request.headers["range"].removeprefix("bytes=").split("-") for request in gs.proxy.reads(".tfrecord")]
+    sizes = [int(last) - int(first) + 1 for first, last in reads]
+    seeks = [size for size in sizes if size == 64 << 10]  # what TensorFlow reads to seek a record
+    # A lane's 20 records are in up to 4 blocks of 11; where an epoch ends, it asks for the rest of one.
+    assert len(sizes) - len(seeks) <= 8 * 4
+    assert sum(sizes) - sum(seeks) <= 8 * (20 + 11) * (RECORD_BYTES + 100)
+    assert len(seeks) <= 8 * 4

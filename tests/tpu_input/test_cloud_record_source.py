@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tpu_input import RecordSource
 from tpu_input.dataset_format import records as record_format
-from tpu_input.record_source import read_positions
+from tpu_input.storage.positions import read_positions, split_positions
 
 pytestmark = pytest.mark.cloud
 
@@ -26,6 +28,15 @@ if "0" in sys.argv[3:]:
 print(*(record.key for record in pickle.loads(pickle.dumps(found))))
 """
 
+# Prints the lengths of all records.
+LENGTHS = """
+import sys
+sys.modules["tensorflow"] = None
+from tpu_input import Manifest
+from tpu_input.storage.positions import split_positions
+print(*split_positions(Manifest.from_json(open(sys.argv[1]).read(), sys.argv[2]), "train")[1])
+"""
+
 
 def read(gs, manifest, *numbers):
     return gs.run("-c", READ, f"{manifest.path}/manifest.json", gs.dataset, *map(str, numbers))
@@ -37,17 +48,27 @@ def test_a_record_of_a_bucket_is_one_request_for_its_own_bytes(gs, digits_datase
     code, out, err = read(gs, digits_dataset, *numbers)
     assert (code, out.split()) == (0, [local[number].key for number in numbers]), err
     shards = digits_dataset.split("train").shards
-    every = [position for shard in shards for position in read_positions(digits_dataset, shard)]
+    every = [position for shard in shards for position in read_positions(digits_dataset.path, shard)]
     wanted = [f"bytes={offset}-{offset + length - 1}" for offset, length in map(every.__getitem__, numbers)]
     assert sorted(request.headers["range"] for request in gs.proxy.reads(".tfrecord")) == sorted(wanted)
-    assert len(gs.proxy.reads(".parquet")) == len(shards)
-    assert len(gs.proxy.requests) == len(shards) + len(numbers)
+    assert len(gs.proxy.reads("lengths.parquet")) == 1
+    assert len(gs.proxy.requests) == 1 + len(numbers)
 
 
 def test_without_google_s_client_tensorflow_reads_the_record(gs, digits_dataset):
     without = READ.replace('["tensorflow"]', '["google.cloud.storage"]')
     code, out, err = gs.run("-c", without, f"{digits_dataset.path}/manifest.json", gs.dataset, "700")
     assert (code, out.strip()) == (0, RecordSource(digits_dataset, "train")[700].key), err
+
+
+@pytest.mark.parametrize("missing", ["tensorflow", "google.cloud.storage"])
+def test_a_bucket_without_lengths_is_read_by_its_indexes(gs, digits_dataset, missing):
+    uri = f"{gs.cloud.make_bucket()}/earlier"
+    gs.cloud.upload(Path(digits_dataset.path, "index"), f"{uri}/index")
+    without = LENGTHS.replace('["tensorflow"]', f'["{missing}"]')
+    code, out, err = gs.run("-c", without, f"{digits_dataset.path}/manifest.json", uri)
+    _, lengths = split_positions(digits_dataset, "train")
+    assert (code, out.split()) == (0, [str(length) for length in lengths]), err
 
 
 def test_threads_and_forked_processes_read_a_bucket_that_fails_now_and_then(gs, digits_dataset):
@@ -60,17 +81,17 @@ def test_threads_and_forked_processes_read_a_bucket_that_fails_now_and_then(gs, 
 
 
 @pytest.mark.parametrize(
-    ("fault", "why"),
+    ("fault", "error", "why"),
     [
-        ("403", "no permission; reading needs the role Storage Object Viewer"),
-        ("404", "there is no such object or bucket"),
+        ("403", "OSError", "no permission; reading needs the role Storage Object Viewer"),
+        ("404", "FileNotFoundError", "there is no such object or bucket"),
     ],
 )
-def test_a_shard_that_is_refused_is_named_with_what_helps(gs, digits_dataset, fault, why):
+def test_a_shard_that_is_refused_is_named_with_what_helps(gs, digits_dataset, fault, error, why):
     gs.proxy.fault = lambda request: fault if ".tfrecord" in request.target else None
     code, _, err = read(gs, digits_dataset, 1)
     assert code == 1
-    assert err.splitlines()[-1].startswith(f"OSError: {gs.dataset}/train-00000-of-00009.tfrecord: {why}")
+    assert err.splitlines()[-1].startswith(f"{error}: {gs.dataset}/train-00000-of-00009.tfrecord: {why}")
 
 
 def test_dali_s_index_is_written_beside_the_shards(gs, digits_dataset):

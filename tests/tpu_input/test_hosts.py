@@ -9,7 +9,7 @@ import pytest
 
 from support.training_input import Context
 from tpu_input.dataset_format.records import Manifest, Shard, Split
-from tpu_input.evaluate import eval_steps
+from tpu_input.evaluate import eval_steps, own_share
 from tpu_input.pipeline.hosts import Host, check_params
 
 IMAGENET_TRAIN, IMAGENET_VALIDATION = 1_281_167, 50_000
@@ -26,21 +26,17 @@ def manifest(total: int, count: int) -> Manifest:
 
 
 @pytest.mark.parametrize("num_hosts", [1, 2, 3, 8, 64, 1024])
-@pytest.mark.parametrize(("total", "count"), [(IMAGENET_TRAIN, 1024), (IMAGENET_VALIDATION, 128), (101, 1), (7, 3)])
-def test_the_hosts_shares_add_up_to_the_split(total, count, num_hosts):
-    hosts = [Host(index, num_hosts) for index in range(num_hosts)]
-    assert sum(host.num_examples(shards(total, count)) for host in hosts) == total
+@pytest.mark.parametrize("total", [IMAGENET_TRAIN, IMAGENET_VALIDATION, 101, 7])
+def test_hosts_evaluate_equal_shares_that_make_the_split(total, num_hosts):
+    shares = [own_share(total, Host(index, num_hosts)) for index in range(num_hosts)]
+    assert [number for share in shares for number in share] == list(range(total))
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
 
-def test_hosts_open_shards_of_their_own_where_there_are_enough():
-    opened = [Host(index, 3).shards(shards(100, 8)) for index in range(3)]
-    assert [len(own) for own in opened] == [3, 3, 2]
-    assert len({shard.name for own in opened for shard in own}) == 8
-    assert [Host(index, 3).shards(shards(9, 3)) for index in range(3)] == [[shard] for shard in shards(9, 3)]
-
-
-def test_hosts_share_all_shards_by_record_where_there_are_too_few():
-    assert [Host(index, 4).num_examples(shards(10, 3)) for index in range(4)] == [3, 3, 2, 2]
+def test_hosts_feed_neighbouring_positions_of_a_step():
+    hosts = [Host(index, 3, batches_per_step=2) for index in range(3)]
+    assert [host.positions(4) for host in hosts] == [range(8), range(8, 16), range(16, 24)]
+    assert {host.lanes(4) for host in hosts} == {24}
 
 
 @pytest.mark.parametrize(
@@ -50,13 +46,14 @@ def test_hosts_share_all_shards_by_record_where_there_are_too_few():
         (IMAGENET_VALIDATION, 128, 1024, 8, 49),
         (IMAGENET_VALIDATION, 128, 1024, 128, 49),
         (101, 1, 8, 4, 13),
-        (101, 3, 8, 2, 17),  # one host has two of the three shards
+        (101, 3, 8, 2, 13),
+        (50_000, 67, 1024, 64, 49),
         (3, 1, 64, 8, 1),
         (64, 1, 64, 1, 1),
         (65, 1, 64, 1, 2),
     ],
 )
-def test_eval_steps_are_what_the_fullest_host_needs(total, count, batch_size, num_hosts, steps):
+def test_eval_steps_are_the_examples_by_the_batch(total, count, batch_size, num_hosts, steps):
     assert eval_steps(manifest(total, count), "validation", batch_size, num_hosts) == steps
 
 

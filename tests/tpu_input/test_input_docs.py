@@ -10,8 +10,8 @@ from typing import Any
 def test_every_block_of_the_input_guide_runs(dataset_copy):
     text = (Path(__file__).parents[2] / "docs" / "input.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    assert len(blocks) == 13
+    assert len(blocks) == 15
     names: dict[str, Any] = {"DATASET": str(dataset_copy)}
     for block in blocks:
         exec(block, names)
-    names["worker"]._stop()  # before the dispatcher, for which it would wait
+    names.pop("worker")._stop()  # before the dispatcher, for whose answers it would wait

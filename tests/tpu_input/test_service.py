@@ -23,13 +23,13 @@ def dispatcher():
     address = server.target.removeprefix("grpc://")
     workers = [service.WorkerServer(service.WorkerConfig(address, heartbeat_interval_ms=100)) for _ in range(2)]
     yield server.target
-    for worker in workers:
-        worker._stop()  # it waits for a dispatcher that does not answer any more
+    while workers:  # a worker that is deleted later waits for answers of the dispatcher
+        workers.pop()._stop()
     server._stop()
 
 
 def configured(dispatcher, request, **options):
-    given: dict[str, Any] = {"augment": marked, "parallel_shards": 2, "shuffle_records": 64} | options
+    given: dict[str, Any] = {"augment": marked} | options
     return InputConfig(8, deterministic=False, service=dispatcher, service_job=request.node.name, **given)
 
 

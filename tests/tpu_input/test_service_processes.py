@@ -63,7 +63,7 @@ def service(tmp_path_factory):
 
 
 def batches_of(manifest, service, job):
-    options: dict[str, Any] = {"augment": marked, "parallel_shards": 2, "shuffle_records": 64, "deterministic": False}
+    options: dict[str, Any] = {"augment": marked, "deterministic": False}
     config = InputConfig(8, service=service.address, service_job=job, **options)
     return make_train_input_fn(manifest, config)({"batch_size": 24}).as_numpy_iterator()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from tpu_input import (
 )
 from tpu_input.dataset_format import records as record_format
 from tpu_input.dataset_format.records import IMAGENET, MNIST, RecordSpec
+from tpu_input.storage import positions
 
 WHOLE = InputConfig(image_size=28, crop_area=(1.0, 1.0), crop_aspect=(1.0, 1.0), flip=False, eval_crop=1.0)
 
@@ -98,31 +98,36 @@ def test_splits_are_named_by_pattern_and_evaluation_counts_them(tmp_path):
     assert eval_steps(manifest, "validation", 4) == 3
 
 
-def test_counts_are_kept_and_counted_again_for_what_has_changed(tmp_path, monkeypatch):
+def test_lengths_are_kept_and_read_again_for_what_has_changed(tmp_path, monkeypatch):
     pattern = write(tmp_path, [encoded(0, "JPEG")] * 12, IMAGENET)
     first = manifest_from_shards(pattern, record=IMAGENET)
-    counted = []
+    read, read_lengths = [], positions.read_lengths
 
-    def count(path, num_bytes):
-        counted.append(path)
-        return 99
+    def reading(path, num_bytes):
+        read.append(path)
+        return read_lengths(path, num_bytes)
 
-    monkeypatch.setattr(datasets, "_count", count)
+    monkeypatch.setattr(datasets, "read_lengths", reading)
     assert manifest_from_shards(pattern, record=IMAGENET) == first
-    assert not counted
+    assert not read
     with (tmp_path / "train-00001").open("ab") as file:
         file.write(record_format.frame(b""))
     changed = manifest_from_shards(pattern, record=IMAGENET).split("train").shards
-    assert [shard.num_examples for shard in changed] == [5, 99, 2]
-    assert json.loads((tmp_path / datasets.COUNTS_NAME).read_text())["train-00000"][1] == 5
+    assert read == [str(tmp_path / "train-00001")]
+    assert [shard.num_examples for shard in changed] == [5, 6, 2]
+    assert {name: len(of) for name, of in positions.kept_lengths(str(tmp_path)).items()} == {
+        "train-00000": 5,
+        "train-00001": 6,
+        "train-00002": 2,
+    }
 
 
-def test_a_star_that_matches_the_counts_and_a_folder_means_the_shards(tmp_path):
+def test_a_star_that_matches_the_lengths_and_a_folder_means_the_shards(tmp_path):
     write(tmp_path, [encoded(0, "JPEG")] * 7, IMAGENET)
     (tmp_path / "aside").mkdir()
-    (tmp_path / f"{datasets.COUNTS_NAME}.interrupted").touch()
+    (tmp_path / f"{positions.KEPT_NAME}.interrupted").touch()
     first = manifest_from_shards(f"{tmp_path}/*", record=IMAGENET)
-    assert (tmp_path / datasets.COUNTS_NAME).exists()
+    assert (tmp_path / positions.KEPT_NAME).exists()
     assert manifest_from_shards(f"{tmp_path}/*", record=IMAGENET) == first
     assert manifest_from_shards(f"{tmp_path}/*-*", record=IMAGENET) == first
     assert [shard.name for shard in first.split("train").shards] == ["train-00000", "train-00001"]
@@ -130,8 +135,16 @@ def test_a_star_that_matches_the_counts_and_a_folder_means_the_shards(tmp_path):
         manifest_from_shards(f"{tmp_path}/as*")
 
 
+@pytest.mark.parametrize("content", [b"not Parquet", b"", b"PAR1"])
+def test_damaged_lengths_are_said(tmp_path, content):
+    pattern = write(tmp_path, [encoded(0, "JPEG")] * 7, IMAGENET)
+    (tmp_path / positions.KEPT_NAME).write_bytes(content)
+    with pytest.raises(ValueError, match=r"does not contain valid lengths of records.*; remove it to read them again"):
+        manifest_from_shards(pattern, record=IMAGENET)
+
+
 def test_our_own_index_counts_without_reading_the_shards(dataset_copy, digits_dataset, monkeypatch):
-    monkeypatch.setattr(datasets, "_count", None)
+    monkeypatch.setattr(datasets, "read_lengths", None)
     manifest = manifest_from_shards(f"{dataset_copy}/train-*.tfrecord", classes=digits_dataset.classes)
     assert manifest.split("train").num_examples == digits_dataset.split("train").num_examples
 
@@ -170,3 +183,11 @@ def test_what_is_no_such_dataset_is_said(tmp_path):
 def test_a_record_spec_that_cannot_be_says_what_is_needed(fields, message):
     with pytest.raises(ValueError, match=message):
         RecordSpec(**fields)
+
+
+def test_a_split_without_examples_is_not_trained_on(tmp_path):
+    with tf.io.TFRecordWriter(str(tmp_path / "train-0")):
+        pass
+    manifest = manifest_from_shards(f"{tmp_path}/train-*")
+    with pytest.raises(ValueError, match=r"split 'train' of .* has no examples to train on"):
+        make_train_input_fn(manifest, InputConfig(8))

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from support.training_input import AUGMENTED, WHOLE, Context, batches, images, same
 from tpu_input import InputConfig, make_train_input_fn
-from tpu_input.pipeline.hosts import Host
+from tpu_input.pipeline import order
 
 
 def test_the_order_is_the_seed_of_the_config_whatever_seed_the_program_has(digits_dataset):
@@ -39,7 +39,7 @@ def test_hosts_see_disjoint_examples_that_make_the_whole_split(digits_dataset, n
     shares = []
     for index in range(num_hosts):
         dataset = make_train_input_fn(digits_dataset, WHOLE)({"batch_size": 1, "context": Context(index, num_hosts)})
-        epoch = dataset.take(Host(index, num_hosts).num_examples(split.shards)).as_numpy_iterator()
+        epoch = dataset.take(split.num_examples // num_hosts).as_numpy_iterator()
         shares.append({features["image"].tobytes() for features, _ in epoch})
     assert sum(map(len, shares)) == len(set().union(*shares)) == split.num_examples
 
@@ -47,7 +47,7 @@ def test_hosts_see_disjoint_examples_that_make_the_whole_split(digits_dataset, n
 def test_two_runs_give_the_same_batches_and_another_seed_others(digits_dataset):
     run = batches(digits_dataset, AUGMENTED, 5)
     assert same(run, batches(digits_dataset, AUGMENTED, 5))
-    assert not same(run, batches(digits_dataset, InputConfig(image_size=8, shuffle_records=64, seed=1), 5))
+    assert not same(run, batches(digits_dataset, InputConfig(image_size=8, seed=1), 5))
 
 
 @pytest.mark.parametrize("start_step", [1, 29, 30, 31, 62])
@@ -91,7 +91,39 @@ def test_labels_belong_to_their_images(digits, digits_dataset):
         assert [known[image.tobytes()] for image in batch] == labels.tolist()
 
 
-def test_too_few_examples_for_the_hosts_is_said(digits_dataset):
+def test_more_hosts_than_examples_are_fed_all_the_same(digits_dataset):
     input_fn = make_train_input_fn(digits_dataset, WHOLE, split="validation")
-    with pytest.raises(ValueError, match="has 333 examples, too few for 334 hosts; use fewer hosts"):
-        input_fn({"batch_size": 1, "context": Context(333, 334)})
+    dataset = input_fn({"batch_size": 1, "context": Context(333, 334)}).take(2)
+    assert sum(features["weight"].sum() for features, _ in dataset.as_numpy_iterator()) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "from_files"),
+    [
+        ({}, True),
+        ({"cache": "records"}, False),
+        pytest.param({}, False, marks=pytest.mark.long),
+        pytest.param({"augment": lambda image, seed: image}, False, marks=pytest.mark.long),
+        pytest.param({"augment": lambda image, seed: image}, True, marks=pytest.mark.long),
+    ],
+)
+def test_a_step_holds_the_same_images_on_any_number_of_hosts_also_when_it_changes(
+    digits_dataset, monkeypatch, options, from_files
+):
+    if from_files:
+        monkeypatch.setattr(order, "_IN_MEMORY_BYTES", 0)
+        options = {name: value for name, value in options.items() if name != "cache"}  # a cache keeps a share
+    config = dataclasses.replace(AUGMENTED, **options)
+
+    def steps(num_hosts, count, start_step=0):
+        hosts = [
+            batches(
+                digits_dataset, config, count, start_step, host=host, num_hosts=num_hosts, batch_size=48 // num_hosts
+            )
+            for host in range(num_hosts)
+        ]
+        return [np.concatenate([images for images, _ in step]) for step in zip(*hosts, strict=True)]
+
+    alone = steps(1, 40)
+    for found, expected in zip(steps(2, 25) + steps(4, 15, start_step=25), alone, strict=True):
+        assert np.array_equal(found, expected)

@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 
-from tpu_input.benchmark.stages import Candidate, single_threaded, stages
+from tpu_input.benchmark.stages import Candidate, batching, stages
 from tpu_input.benchmark.variations import changes, decode_alone, sampled
 from tpu_input.config import InputConfig
 from tpu_input.dataset_format.records import Manifest
@@ -47,7 +47,7 @@ class Measured:
       changes: Cost of the complete input with one option changed, by the change.
       not_tried: Reasons of the changes that could not be tried, one per change.
       cores: Number of cores that this process may use.
-      peak_bytes: Peak memory of the process with the shuffle buffer as configured.
+      peak_bytes: Peak memory of the process.
       start_bytes: Peak memory of the process before the first image, mostly TensorFlow's own.
     """
 
@@ -81,8 +81,7 @@ def measure(
     Args:
       manifest: The dataset.
       split: Name of the split.
-      config: The input to be measured. Stages and changes run with a shuffle buffer of one batch, so that reading is
-        counted from the first image on. Peak memory is measured with the buffer as configured.
+      config: The input to be measured.
       num_images: Images to run each variant with, per round.
       rounds: Number of rounds; each runs all variants in turn.
       batch_size: Images per batch.
@@ -93,11 +92,10 @@ def measure(
     start_bytes = _peak_bytes()
     _run(Candidate.of(manifest, config, split, batch_size), num_images)
     peak_bytes = _peak_bytes()
-    config = dataclasses.replace(config, shuffle_records=batch_size)
     ways = stages(manifest, config, split, batch_size)
     names = list(ways)
     with tempfile.TemporaryDirectory() as folder:
-        sample = sampled(manifest, config, split)
+        sample = sampled(manifest, split)
         ways["decode alone"] = decode_alone(sample, manifest, batch_size)
         tried, not_tried = changes(manifest, config, split, batch_size, sample, folder)
         costs = _in_turn(ways | tried, num_images, rounds)
@@ -120,23 +118,18 @@ def whole_cost(
     Raises:
       ValueError: There is no such split, or too little memory for config.cache.
     """
-    way = Candidate.of(manifest, dataclasses.replace(config, shuffle_records=batch_size), split, batch_size)
+    way = Candidate.of(manifest, config, split, batch_size)
     return _in_turn({"whole": way}, num_images, rounds)["whole"]
 
 
-def single_threaded_rate(
-    manifest: Manifest, split: str, config: InputConfig, num_images: int, rounds: int, batch_size: int
-) -> float:
-    """Returns the images per second of the slowest single-threaded part, a limit that more cores do not raise.
+def batching_rate(config: InputConfig, num_images: int, rounds: int, batch_size: int) -> float:
+    """Returns the images per second that can be put into batches, a limit that more cores do not raise.
 
-    It is computed from the CPU time of that part, the least of `rounds` runs, because other programs on this machine
-    may slow it down. The arguments are those of measure().
-
-    Raises:
-      ValueError: There is no such split.
+    It is computed from the CPU time, the least of `rounds` runs, because other programs on this machine may slow it
+    down. The arguments are those of measure().
     """
-    ways = single_threaded(manifest, dataclasses.replace(config, shuffle_records=batch_size), split, batch_size)
-    return 1000 / max(min(_run(way, num_images)[1] for _ in range(rounds)) for way in ways.values())
+    way = batching(config, batch_size)
+    return 1000 / min(_run(way, num_images)[1] for _ in range(rounds))
 
 
 def _in_turn(ways: Mapping[str, Candidate], num_images: int, rounds: int) -> dict[str, Cost]:

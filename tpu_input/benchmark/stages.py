@@ -13,11 +13,12 @@ import tensorflow as tf
 
 from tpu_input.config import InputConfig
 from tpu_input.dataset_format.records import Manifest, parse
-from tpu_input.pipeline.decoding import PARALLEL_DECODES
+from tpu_input.pipeline.decoding import parallel_decodes
 from tpu_input.pipeline.hosts import Host
-from tpu_input.pipeline.images import random_window
-from tpu_input.pipeline.reading import plain, records
-from tpu_input.pipeline.shuffling import shuffled_records
+from tpu_input.pipeline.images import Resize, random_window
+from tpu_input.pipeline.lanes import lane_records
+from tpu_input.pipeline.order import Order
+from tpu_input.pipeline.reading import plain
 from tpu_input.train import crops_of_decoded, crops_of_records, make_train_input_fn
 
 
@@ -40,27 +41,15 @@ class Candidate:
         return cls(lambda: input_fn({"batch_size": batch_size}), batch_size)
 
 
-def single_threaded(manifest: Manifest, config: InputConfig, split: str, batch_size: int) -> dict[str, Candidate]:
-    """Returns a candidate for each part of training's input that runs on one thread, regardless of the number of cores.
-
-    "read" reads and shuffles the records of a dataset on local disk; "batch" puts images into batches.
-
-    Args:
-      manifest: The dataset.
-      config: Options of training's input; cache and service are ignored.
-      split: Name of the split.
-      batch_size: Images per batch.
-    """
-
-    def read() -> tf.data.Dataset:
-        return shuffled_records(manifest, split, Host(), config, 0).batch(batch_size, drop_remainder=True)
+def batching(config: InputConfig, batch_size: int) -> Candidate:
+    """Returns a candidate that only puts images into batches, which runs on one thread for any number of cores."""
 
     def batch() -> tf.data.Dataset:
         black = tf.zeros([config.image_size, config.image_size, 3], config.dtype)
         example = {"image": black, "weight": tf.constant(1.0)}, tf.constant(0)
         return tf.data.Dataset.from_tensors(example).repeat().batch(batch_size, drop_remainder=True)
 
-    return {"read": Candidate(read, batch_size * config.echo), "batch": Candidate(batch, batch_size)}
+    return Candidate(batch, batch_size)
 
 
 def stages(manifest: Manifest, config: InputConfig, split: str, batch_size: int) -> dict[str, Candidate]:
@@ -73,27 +62,37 @@ def stages(manifest: Manifest, config: InputConfig, split: str, batch_size: int)
       batch_size: Images per batch; in the stages before batching, placeholders per batch that stand for images.
     """
     crops = crops_of_decoded if config.cache == "decoded" else crops_of_records
-    # With an output of one pixel, decoding costs as much as usual, and what follows next to nothing.
-    one_pixel = dataclasses.replace(config, image_size=1, dtype="uint8", augment=None)
+    unaugmented = dataclasses.replace(config, dtype="uint8", augment=None)
     unlaid = dataclasses.replace(config, layout="NHWC")
 
-    def counted(config: InputConfig) -> Candidate:
-        return _counted(lambda: crops(manifest, split, Host(), config, 0), batch_size, config.echo)
+    def counted(config: InputConfig, resize: Resize | None = None) -> Candidate:
+        return _counted(
+            lambda: crops(manifest, split, Host(), config, batch_size, 0, resize=resize), batch_size, config.echo
+        )
 
     found = {} if config.cache else _until_decoding(manifest, config, split, batch_size)
-    found |= {"decode": counted(one_pixel), "resize": counted(config)}
+    found |= {"decode": counted(unaugmented, _first_pixel), "resize": counted(config)}
     found["batch"] = Candidate.of(manifest, unlaid, split, batch_size)
     found["layout"] = Candidate.of(manifest, config, split, batch_size)
     return found
 
 
+def _first_pixel(image: tf.Tensor, _: InputConfig) -> tf.Tensor:
+    return tf.ensure_shape(image[:1, :1], [1, 1, 3])
+
+
+def _read(manifest: Manifest, config: InputConfig, split: str, batch_size: int) -> tf.data.Dataset:
+    """Returns the records from their places in the shards, as training reads a split that is not kept in memory."""
+    order = Order.of(manifest, split, batch_size, config.seed)
+    return lane_records(manifest, split, order, range(batch_size), 0)
+
+
 def _until_decoding(manifest: Manifest, config: InputConfig, split: str, batch_size: int) -> dict[str, Candidate]:
     def read() -> tf.data.Dataset:
-        order = tf.range(len(manifest.split(split).shards))
-        return records(manifest, split, Host(), config, order).repeat()
+        return _read(manifest, config, split, batch_size).map(plain(lambda _, serialized: serialized))
 
     @plain
-    def parsed(path: tf.Tensor, number: tf.Tensor, serialized: tf.Tensor) -> tf.Tensor:
+    def parsed(serialized: tf.Tensor) -> tf.Tensor:
         return parse(serialized, manifest.first_label, manifest.record)["encoded"]
 
     @plain
@@ -102,14 +101,17 @@ def _until_decoding(manifest: Manifest, config: InputConfig, split: str, batch_s
         return random_window(tf.io.extract_jpeg_shape(encoded), seed, config)
 
     # Runs on several threads, as in training.
-    at_once: dict[str, Any] = {"num_parallel_calls": PARALLEL_DECODES, "deterministic": config.deterministic}
+    at_once: dict[str, Any] = {
+        "num_parallel_calls": parallel_decodes(config.service),
+        "deterministic": config.deterministic,
+    }
     found = {
         "read": _counted(read, batch_size, config.echo),
         "parse": _counted(lambda: read().map(parsed, **at_once), batch_size, config.echo),
     }
     if manifest.record.encoding == "jpeg":  # a PNG among them fails in extract_jpeg_shape(), hence ignore_errors()
         found["crop"] = _counted(
-            lambda: read().map(plain(lambda *record: window(parsed(*record))), **at_once).ignore_errors(),
+            lambda: read().map(plain(lambda serialized: window(parsed(serialized))), **at_once).ignore_errors(),
             batch_size,
             config.echo,
         )

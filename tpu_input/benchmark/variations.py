@@ -17,7 +17,7 @@ from tpu_input.benchmark.stages import Candidate
 from tpu_input.config import InputConfig
 from tpu_input.dataset_format.records import Manifest, Record, RecordSpec, Shard, encode, frame, parse, shard_name
 from tpu_input.pipeline.caching import cache_bytes, check_memory
-from tpu_input.pipeline.decoding import PARALLEL_DECODES
+from tpu_input.pipeline.decoding import parallel_decodes
 from tpu_input.pipeline.hosts import Host
 from tpu_input.pipeline.images import decode_whole
 from tpu_input.pipeline.reading import plain, records
@@ -28,10 +28,10 @@ _CACHE_BYTES = 1_000_000_000  # largest cache that is filled for a trial
 _QUALITY = 90  # JPEG quality that a conversion uses by default
 
 
-def sampled(manifest: Manifest, config: InputConfig, split: str) -> list[bytes]:
+def sampled(manifest: Manifest, split: str) -> list[bytes]:
     """Returns the encoded images of a sample of the records."""
-    dataset = records(manifest, split, Host(), config, tf.range(len(manifest.split(split).shards)))
-    parsed = dataset.map(plain(lambda *record: parse(record[2], manifest.first_label, manifest.record)))
+    dataset = records(manifest, split)
+    parsed = dataset.map(plain(lambda _, serialized: parse(serialized, manifest.first_label, manifest.record)))
     sample: list[bytes] = []
     for record in itertools.islice(parsed.as_numpy_iterator(), _SAMPLE):
         sample.append(record["encoded"])
@@ -49,7 +49,7 @@ def decode_alone(sample: Sequence[bytes], manifest: Manifest, batch_size: int) -
 
     def make() -> tf.data.Dataset:
         encoded = tf.data.Dataset.from_tensor_slices(tf.constant(sample)).repeat()
-        return encoded.map(height, num_parallel_calls=PARALLEL_DECODES).batch(batch_size, drop_remainder=True)
+        return encoded.map(height, num_parallel_calls=parallel_decodes()).batch(batch_size, drop_remainder=True)
 
     return Candidate(make, batch_size)
 
@@ -69,7 +69,7 @@ def changes(
     """
     found = {
         f"{name}={value!r}": Candidate.of(manifest, dataclasses.replace(config, **{name: value}), split, batch_size)
-        for name, value in _others(config, len(manifest.split(split).shards)).items()
+        for name, value in _others(config).items()
     }
     side = round(config.image_size / config.eval_crop)
     smaller = _stored_smaller(manifest, split, sample, side, folder)
@@ -93,7 +93,7 @@ def changes(
     return found, tuple(not_tried)
 
 
-def _others(config: InputConfig, num_shards: int) -> dict[str, Any]:
+def _others(config: InputConfig) -> dict[str, Any]:
     """Returns the options that are worth changing, with their new values."""
     others: dict[str, Any] = {}
     if config.echo == 1:
@@ -104,8 +104,6 @@ def _others(config: InputConfig, num_shards: int) -> dict[str, Any]:
         others["layout"] = "NHWC"
     if config.deterministic:
         others["deterministic"] = False
-    if num_shards > config.parallel_shards and not config.cache:
-        others["parallel_shards"] = 4 * config.parallel_shards
     return others
 
 
@@ -126,7 +124,7 @@ def _stored_smaller(manifest: Manifest, split: str, sample: Sequence[bytes], sid
         smaller = tf.cast(tf.round(tf.image.resize(pixels, size, "area")), tf.uint8)
         data = tf.io.encode_jpeg(smaller, quality=_QUALITY).numpy()
         stored.append(Record("", data, *size, 3, 0, "", ""))
-    if larger < len(sample) / 2:
+    if not larger or larger < len(sample) / 2:
         return None
     name = shard_name(split, 0, 1)
     with open(os.path.join(folder, name), "wb") as file:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import IO, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+
+from tpu_input.dataset_format.manifest import Shard
 
 _ROW_BYTES = 1 << 12  # upper bound of the mean text size in a column; a path has no more, a SHA-256 has 64
 _ROOM = 1 << 20
@@ -93,26 +96,26 @@ def read_columns(
     rows = parquet.metadata.num_rows
     if num_rows not in (None, rows) or rows > most_rows:
         raise ValueError(f"it has {rows} rows for {most_rows if num_rows is None else num_rows} records")
-    _check_room(rows, _uncompressed_bytes(parquet.metadata))
+    check_room(rows, uncompressed_bytes(parquet.metadata))
     present = [name for name in wanted.names if name in parquet.schema_arrow.names]
     table = parquet.read(columns=present)
     if len(table) != rows or sorted(table.schema.names) != sorted(present):
         raise ValueError(f"it has {len(table)} rows of {table.schema.names}, not {rows} of {present}")
-    _check_room(rows, max((_text_bytes(table[name]) for name in texts if name in present), default=0))
+    check_room(rows, max((_text_bytes(table[name]) for name in texts if name in present), default=0))
     columns = [
         table[field.name].cast(field.type) if field.name in present else pa.nulls(rows, field.type) for field in wanted
     ]
     return pa.table(columns, schema=wanted)
 
 
-def _check_room(rows: int, num_bytes: int) -> None:
+def check_room(rows: int, num_bytes: int) -> None:
     """Raises ValueError if a column has more bytes than that many rows can have."""
     room = _ROOM + _ROW_BYTES * rows
     if num_bytes > room:
         raise ValueError(f"a column has {num_bytes:,} bytes, but {rows:,} rows can have at most {room:,}")
 
 
-def _uncompressed_bytes(metadata: pq.FileMetaData) -> int:
+def uncompressed_bytes(metadata: pq.FileMetaData) -> int:
     """Returns the size of the largest column in bytes, encoded but uncompressed."""
     sizes = [0] * metadata.num_columns
     for group in range(metadata.num_row_groups):
@@ -135,3 +138,26 @@ def read_index(content: bytes, num_rows: int | None = None) -> list[IndexRow]:
     """Returns one shard's index as rows; raises the same exceptions as read_columns()."""
     table = read_columns(content, num_rows)
     return [IndexRow(*row) for row in zip(*(column.to_pylist() for column in table.columns), strict=True)]
+
+
+def read_positions(content: bytes, shard: Shard) -> npt.NDArray[np.int64] | None:
+    """Returns [records, 2] int64: the offset, and the length with framing, of each record of a shard, from its index.
+
+    Returns None if the index does not match the shard. Types and number of rows are checked before rows are loaded into
+    memory.
+
+    Raises:
+      KeyError: It has no column of offsets or of lengths.
+      pyarrow.ArrowException: The content is not a valid index.
+    """
+    file, names = pq.ParquetFile(pa.BufferReader(content)), ["offset", "length"]
+    if any(file.schema_arrow.field(name).type != pa.int64() for name in names):
+        return None
+    if file.metadata.num_rows != shard.num_examples:
+        return None
+    table = file.read(names)
+    columns = [table[name].to_numpy() for name in names]
+    if any(column.dtype != np.int64 for column in columns) or not shard.is_filled_by(*columns):
+        return None
+    positions: npt.NDArray[np.int64] = np.stack(columns, axis=1)
+    return positions

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     Positions = npt.NDArray[np.int64]
 
 _SPLIT_NAME = re.compile(r"[A-Za-z0-9_]{1,64}")  # short enough for a file name, which has at most 255 bytes
-_SHARD_NAME = re.compile(r"([A-Za-z0-9_]{1,64})-([0-9]{5,9})-of-([0-9]{5,9})\.tfrecord")
+_NUMBER = "([0-9]{5}|[1-9][0-9]{5,8})"  # as shard_name() writes it
+_SHARD_NAME = re.compile(rf"([A-Za-z0-9_]{{1,64}})-{_NUMBER}-of-{_NUMBER}\.tfrecord")
 
 
 # Larger files are refused, as they would only exhaust memory. The manifest has 200 bytes per shard, for up to a million
@@ -47,7 +48,7 @@ def parse_shard_name(name: str) -> tuple[str, int, int] | None:
     if match is None:
         return None
     split, index, num_shards = match[1], int(match[2]), int(match[3])
-    return (split, index, num_shards) if index < num_shards and shard_name(split, index, num_shards) == name else None
+    return (split, index, num_shards) if index < num_shards else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -237,8 +238,8 @@ def _split(name: str, value: object, num_classes: int) -> Split:
         raise ValueError(f"a split name must be 1 to 64 letters, digits or _, got {json_fields.shown(name)}")
     called = f"split {name!r}"
     fields = json_fields.fields(value, called, [field.name for field in dataclasses.fields(Split)])
-    shards = tuple(_shard(name, shard) for shard in json_fields.array(fields["shards"], f"shards of {called}"))
-    places = [parse_shard_name(shard.name) or ("", 0, 0) for shard in shards]
+    found = [_shard(name, shard) for shard in json_fields.array(fields["shards"], f"shards of {called}")]
+    shards, places = tuple(shard for shard, _ in found), [place for _, place in found]
     if not shards or any(
         first[1] >= second[1] or first[2] != second[2] for first, second in itertools.pairwise(places)
     ):
@@ -262,18 +263,23 @@ def _split(name: str, value: object, num_classes: int) -> Split:
     return split
 
 
-def _shard(split: str, value: object) -> Shard:
-    fields = json_fields.fields(
-        value, f"a shard of split {split!r}", [field.name for field in dataclasses.fields(Shard)]
-    )
-    name = fields["name"]
-    parsed = parse_shard_name(name) if isinstance(name, str) else None
-    if parsed is None or parsed[0] != split:
+_SHARD_FIELDS = [field.name for field in dataclasses.fields(Shard)]
+
+
+def _shard(split: str, value: object) -> tuple[Shard, tuple[str, int, int]]:
+    """Returns (shard, what parse_shard_name() returns for it); fast, as a manifest may have a million."""
+    fields = json_fields.fields(value, "a shard", _SHARD_FIELDS)
+    name, num_examples, num_bytes = fields["name"], fields["num_examples"], fields["num_bytes"]
+    place = parse_shard_name(name) if isinstance(name, str) else None
+    if place is None or place[0] != split:
         usual = shard_name(split, 0, 1)
         raise ValueError(f"shards of split {split!r} must have names like {usual!r}, got {json_fields.shown(name)}")
-    num_examples = json_fields.count(fields["num_examples"], f"num_examples of {name}", 1)
-    num_bytes = json_fields.count(fields["num_bytes"], f"num_bytes of {name}", num_examples * FRAME_BYTES)
-    return Shard(name, num_examples, num_bytes, json_fields.sha256(fields["sha256"], f"sha256 of {name}"))
+    try:
+        json_fields.count(num_examples, "num_examples", 1)
+        json_fields.count(num_bytes, "num_bytes", num_examples * FRAME_BYTES)
+        return Shard(name, num_examples, num_bytes, json_fields.sha256(fields["sha256"], "sha256")), place
+    except ValueError as error:
+        raise ValueError(f"shard {name!r}: {error}") from error
 
 
 def _extent(value: object, name: str) -> tuple[int, float, int]:

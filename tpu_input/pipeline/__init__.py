@@ -1,1 +1,1 @@
-"""Stages of an input pipeline: shuffling, reading, decoding, batches for the device; and their use of host memory."""
+"""Stages of an input pipeline: the order of examples, reading, decoding, batches for the device; host memory."""

@@ -1,24 +1,100 @@
-"""In-memory cache of small datasets: a check of its memory before it is filled, and shuffled epochs from it.
+"""Records or decoded images of a host in memory: read once, then taken in a new random order in every epoch.
 
-    records (or decoded images), read once ──cache──▶ repeat ──▶ one epoch at a time ──▶ shuffled by the epoch's seed
+    records of the host's share (or decoded images), read once ──▶ one tensor of strings ──▶ element n of it, at random
 
-The cache comes before every random choice, so that each epoch draws new crops and augmentations.
+What is kept comes before every random choice, so that each epoch draws new crops and augmentations. Every host keeps a
+share of its own, of the same size up to one record: Share describes it.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
-from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tpu_input.config import InputConfig
 from tpu_input.dataset_format.records import Manifest
 from tpu_input.pipeline.hosts import Host
+from tpu_input.pipeline.order import epoch_key, mix, permutation
 from tpu_input.pipeline.reading import plain
 
 # Share of the available memory that a cache may take; the rest is for prefetched batches and the trainer.
 _SHARE = 0.8
+
+
+@dataclasses.dataclass(frozen=True)
+class Share:
+    """Records that a host keeps in memory, of a split that H hosts divide among them.
+
+    Of n records, every host has n // H to itself. The other n % H are kept by every host, and are dealt in turn: the
+    next H of them go to one host each, epoch after epoch. All hosts together therefore take each record exactly once an
+    epoch, and after any number of epochs, two hosts have taken the same number of records, or one of them one more.
+
+    Attributes:
+      num_examples: Number of records in the split.
+      host: Number of the host.
+      num_hosts: Number of hosts.
+    """
+
+    num_examples: int
+    host: int
+    num_hosts: int
+
+    @property
+    def own(self) -> range:
+        """Numbers of the records that only this host keeps."""
+        length = self.num_examples // self.num_hosts
+        return range(self.host * length, (self.host + 1) * length)
+
+    @property
+    def dealt(self) -> range:
+        """Numbers of the records that every host keeps."""
+        return range(self.num_examples - self.num_examples % self.num_hosts, self.num_examples)
+
+    def taken_before(self, epoch: int) -> int:
+        """Returns the number of records that the host takes in all epochs before `epoch`."""
+        return epoch * len(self.own) + (epoch * len(self.dealt) - self.host - 1) // self.num_hosts + 1
+
+    def epoch_of(self, taken: int) -> int:
+        """Returns the epoch of the record that the host takes after it has taken that many."""
+        epoch = max(0, taken * self.num_hosts // self.num_examples - 2)
+        while self.taken_before(epoch + 1) <= taken:
+            epoch += 1
+        return epoch
+
+    def epoch_records(self, epoch: tf.Tensor, seed: int) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns (places in memory, numbers in the split) of an epoch's records in its order, [records] int64."""
+        numbers = tf.constant(np.array([*self.own, *self.dealt], np.int64))
+        turn = (epoch * len(self.dealt) + numbers - self.dealt.start) % self.num_hosts
+        is_taken = tf.logical_or(numbers < self.dealt.start, tf.equal(turn, self.host))
+        # Each host has a key of its own: in equal orders, the same two records of two hosts would meet in every epoch.
+        key = mix(epoch_key(seed, tf.cast(epoch, tf.uint64)) + np.uint64(self.host))
+        size = len(self.own) + len(self.dealt)
+        places = permutation(tf.cast(tf.range(size), tf.uint64), size, key, tf)
+        places = tf.cast(places, tf.int64)
+        places = tf.boolean_mask(places, tf.gather(is_taken, places))
+        return places, tf.gather(numbers, places)
+
+
+def shuffled(share: Share, seed: int, start: int) -> tf.data.Dataset:
+    """Returns the endless (number of the example over all epochs, place in memory) of a share's records.
+
+    Args:
+      share: Records that the host keeps.
+      seed: Seed of the order.
+      start: Number of records that the host has already taken.
+    """
+    first_epoch = share.epoch_of(start)
+
+    @plain
+    def epoch_examples(epoch: tf.Tensor) -> tf.data.Dataset:
+        places, numbers = share.epoch_records(epoch, seed)
+        return tf.data.Dataset.from_tensor_slices((epoch * share.num_examples + numbers, places))
+
+    epochs = tf.data.Dataset.range(first_epoch, 2**62)
+    return epochs.flat_map(epoch_examples).skip(start - share.taken_before(first_epoch))
 
 
 def cache_bytes(manifest: Manifest, split: str, host: Host, config: InputConfig) -> int:
@@ -28,7 +104,7 @@ def cache_bytes(manifest: Manifest, split: str, host: Host, config: InputConfig)
       ValueError: The sizes of the images, which the memory of "decoded" is computed from, are not known.
     """
     of = manifest.split(split)
-    share = host.num_examples(of.shards)
+    share = -(-of.num_examples // host.num_hosts)
     if config.cache == "records":
         return share * of.num_bytes // max(1, of.num_examples)
     largest = largest_image_bytes(manifest, split)
@@ -81,22 +157,12 @@ def _lines(path: str) -> list[str]:
         return []
 
 
-def cached_epochs(
-    dataset: tf.data.Dataset, num_examples: int, first_epoch: int, seed_of: Callable[[tf.Tensor], tf.Tensor]
-) -> tf.data.Dataset:
-    """Returns endless epochs of a dataset that is read once and cached; each epoch is shuffled completely.
+def from_memory(dataset: tf.data.Dataset, count: int, examples: Callable[..., tf.data.Dataset]) -> tf.data.Dataset:
+    """Returns the dataset that `examples` makes of all elements of another one, which is read once, into memory.
 
     Args:
-      dataset: Dataset of num_examples elements.
-      num_examples: Elements per epoch.
-      first_epoch: Number of the first epoch.
-      seed_of: Scalar int64 seed of an epoch's order, given its number.
+      dataset: Dataset of `count` elements of scalars.
+      count: Number of its elements, at least 1.
+      examples: Function of the components of `dataset`, each a tensor [count], that returns a dataset.
     """
-
-    @plain
-    def shuffled(epoch: tf.Tensor, elements: Any) -> tf.data.Dataset:
-        whole = tf.data.Dataset.zip(elements)
-        return whole.shuffle(num_examples, seed_of(epoch), reshuffle_each_iteration=False)
-
-    passes = dataset.cache().repeat().window(num_examples)
-    return tf.data.Dataset.zip((tf.data.Dataset.range(first_epoch, 2**62), passes)).flat_map(shuffled)
+    return dataset.batch(count).flat_map(plain(examples))

@@ -1,6 +1,6 @@
 """Decoding of serialized records into images and labels, and the handling of corrupt records.
 
-    (example number, (path, number in the shard, serialized)) ──▶ parse ──▶ crop ──▶ ({"image", "weight"}, label)
+    (number, (path, number in the shard, serialized)) ──▶ parse ──▶ crop ──▶ ({"image", "weight"}, label)
 
 With on_corrupt="error", an image with the right magic bytes goes straight to the decoder. Any other image, and with
 "skip" every image, is decoded in a nested dataset, because in TensorFlow only a dataset can ignore the
@@ -18,24 +18,37 @@ import tensorflow as tf
 from tpu_input.config import InputConfig
 from tpu_input.dataset_format.records import Manifest, parse_int64
 from tpu_input.pipeline.images import has_magic_bytes
-from tpu_input.pipeline.reading import plain
+from tpu_input.pipeline.reading import locate, plain
 
-# (encoded, number of the example on this host, whether has_magic_bytes() returned True) -> [image_size, image_size, 3],
-# or a tuple of them
+# (encoded, number of the example over all epochs, whether has_magic_bytes() returned True)
+# -> [image_size, image_size, 3], or a tuple of them
 Crop = Callable[[tf.Tensor, tf.Tensor, bool], Any]
-# Records that are being decoded or wait for a core: that many cores at 0.8 ms per image can feed any TPU of a host.
-PARALLEL_DECODES = 64
+_DECODES_PER_CORE = 2  # records of very different sizes come in order: while a large one is decoded, others wait
+_SERVICE_DECODES = 64
+_TOLD = 3  # problems of a batch that are printed: a damaged shard has as many as records
+
+Fetch = Callable[[tf.Tensor], tf.Tensor]  # (place of a record in memory) -> serialized
 
 _Image = tuple[Any, tf.Tensor, tf.Tensor]  # (image, int64 label, whether it could be decoded)
+
+
+def parallel_decodes(service: str | None = None) -> int:
+    """Returns the number of records that are being decoded or wait for those before them.
+
+    It follows the cores that this process may use. With a tf.data service, InputConfig.service, the dataset must be
+    identical on all hosts, and the machines that decode are others.
+    """
+    return _SERVICE_DECODES if service else _DECODES_PER_CORE * len(os.sched_getaffinity(0))
 
 
 def decode_records(
     dataset: tf.data.Dataset,
     manifest: Manifest,
+    split: str,
     config: InputConfig,
     crop: Crop,
-    epoch_examples: int,
     black: Any,
+    fetch: Fetch | None = None,
 ) -> tf.data.Dataset:
     """Returns a dataset of ({"image", "weight"}, label), one element per record, corrupt records included.
 
@@ -43,37 +56,39 @@ def decode_records(
     and "epoch", for within_budget().
 
     Args:
-      dataset: (example number on this host, (path of the shard, number in the shard, serialized)).
+      dataset: (epoch * records of the split + number of the record in the split, serialized).
       manifest: For its classes and the format of a record.
+      split: Name of the split.
       config: For on_corrupt, service and deterministic.
       crop: Function that decodes and crops an image.
-      epoch_examples: Examples per epoch, after which the count of corrupt records restarts at 0.
       black: Replacement for an image that cannot be decoded.
+      fetch: Returns the serialized record for the second part of an element; None if that is the record.
     """
-    attempt = _attempt(manifest, config, crop, black)
+    attempt, place_of = _attempt(manifest, config, crop, black), locate(manifest, split)
+    num_examples = manifest.split(split).num_examples
 
     @plain
-    def decode(number: tf.Tensor, record: tuple[tf.Tensor, ...]) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        path, place, serialized = record
+    def decode(number: tf.Tensor, record: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+        serialized = fetch(record) if fetch else record
+
+        def problem_of() -> tf.Tensor:
+            path, place = place_of(number % num_examples)
+            return _problem(manifest, path, place, serialized, label, decoded)
+
         image, label, decoded = attempt(number, serialized)
         valid = tf.logical_and(label >= 0, label < len(manifest.classes))
         fine = tf.logical_and(decoded, valid)
-        problem = tf.cond(fine, lambda: "", lambda: _problem(manifest, path, place, serialized, label, decoded))
+        problem = tf.cond(fine, lambda: "", problem_of)
         if config.on_corrupt == "error":
             with tf.control_dependencies([tf.raw_ops.Assert(condition=fine, data=[problem])]):
                 return {"image": image, "weight": tf.constant(1.0)}, tf.cast(label, tf.int32)
         # tf.where with a scalar condition takes 0.4 ms for an image of 224 px, tf.cond takes no time.
         image = tf.cond(fine, lambda: image, lambda: tf.nest.map_structure(tf.zeros_like, image))
         features = {"image": image, "weight": tf.cast(fine, tf.float32)}
-        features |= {"problem": problem, "epoch": number // epoch_examples}
+        features |= {"problem": problem, "epoch": number // num_examples}
         return features, tf.cast(tf.where(fine, label, 0), tf.int32)
 
-    calls = PARALLEL_DECODES
-    # With "skip", each of the first parallel calls prepares the graph of its own nested dataset, which takes 0.3 s.
-    # With a service, the dataset must be identical on all hosts, even if they have different numbers of cores.
-    if config.on_corrupt == "skip" and not config.service:
-        calls = min(calls, 2 * len(os.sched_getaffinity(0)))
-    return dataset.map(decode, num_parallel_calls=calls, deterministic=config.deterministic)
+    return dataset.map(decode, num_parallel_calls=parallel_decodes(config.service), deterministic=config.deterministic)
 
 
 def _attempt(
@@ -132,7 +147,7 @@ def unread(manifest: Manifest) -> str:
     # The command is not at the end, where TensorFlow adds a bracket, so that it can be copied.
     return (
         f"cannot be read; {repair if manifest.fingerprint else others} "
-        "(the shard is truncated or damaged there, or has fewer records than the manifest states)"
+        "(the shard is truncated or damaged there or before, or has fewer records than the manifest states)"
     )
 
 
@@ -160,6 +175,9 @@ def within_budget(batches: tf.data.Dataset, max_corrupt: int) -> tf.data.Dataset
 
 def _say(problems: tf.Tensor, seen: tf.Tensor) -> tf.Tensor:
     line = tf.strings.join(["skipped corrupt records, ", tf.strings.as_string(seen), " in this epoch: "])
-    problems, _ = tf.unique(problems)  # all records after damage have the same message
-    with tf.control_dependencies([tf.print(tf.strings.join([line, tf.strings.reduce_join(problems, separator="; ")]))]):
+    told, others = problems[:_TOLD], tf.size(problems) - _TOLD
+    more = tf.where(others > 0, tf.strings.join(["; and ", tf.strings.as_string(others), " more"]), "")
+    with tf.control_dependencies(
+        [tf.print(tf.strings.join([line, tf.strings.reduce_join(told, separator="; "), more]))]
+    ):
         return tf.constant(True)

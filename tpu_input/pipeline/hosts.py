@@ -1,13 +1,12 @@
-"""Assignment of examples to input hosts, computed only from shards and hosts; TensorFlow-free."""
+"""Input hosts, and the positions of a step that each of them feeds; TensorFlow-free."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from tpu_input.command_line.dataclass_options import checked
-from tpu_input.dataset_format.records import Shard
 
 
 def check_params(params: Any) -> int:
@@ -69,20 +68,14 @@ class Host:
         batches = 1 if mode in (_PER_HOST_V1, _BROADCAST) else replicas
         return cls(index, num_hosts, batches, replicas if mode == _PER_HOST_V1 else 1)
 
-    def shards(self, shards: Sequence[Shard]) -> list[Shard]:
-        """Returns the shards that this host opens: its own, or all if there are fewer shards than hosts."""
-        return list(shards) if self.reads_by_record(shards) else list(shards[self.index :: self.num_hosts])
+    def lanes(self, batch_size: int) -> int:
+        """Returns the number of examples that all hosts together take in a step, with batches of this size."""
+        return self.num_hosts * self.batches_per_step * batch_size
 
-    def reads_by_record(self, shards: Sequence[Shard]) -> bool:
-        """Returns whether this host takes every num_hosts-th record of all shards, instead of complete shards."""
-        return len(shards) < self.num_hosts
-
-    def num_examples(self, shards: Sequence[Shard]) -> int:
-        """Returns the number of examples of `shards` that this host reads."""
-        total = sum(shard.num_examples for shard in self.shards(shards))
-        if self.reads_by_record(shards):
-            return (total - self.index + self.num_hosts - 1) // self.num_hosts
-        return total
+    def positions(self, batch_size: int) -> range:
+        """Returns the positions of a step's examples that this host feeds, of lanes()."""
+        own = self.batches_per_step * batch_size
+        return range(self.index * own, (self.index + 1) * own)
 
 
 # tf.compat.v1.estimator.tpu.InputPipelineConfig, whose values are plain integers.

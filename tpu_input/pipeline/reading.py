@@ -1,25 +1,26 @@
 """Reading of shards into serialized records, for one host.
 
-DATASET/manifest.json ──read_manifest()──▶ Manifest ──records()──▶ Dataset of (path, number in the shard, serialized)
+DATASET/manifest.json ──read_manifest()──▶ Manifest ──records()──▶ Dataset of (number in the split, serialized)
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
+import numpy as np
 import tensorflow as tf
 
-from tpu_input.config import InputConfig
 from tpu_input.dataset_format.records import Manifest
-from tpu_input.pipeline.hosts import Host
+from tpu_input.storage.positions import shard_offsets
 
 # Reads of a few MB hide the latency of object storage.
 # https://www.tensorflow.org/guide/data_performance_analysis, and the Cloud TPU performance guide's "at least 8 MB"
 _REMOTE_BUFFER_BYTES = 8 << 20
 # The operating system reads local files ahead: 256 KiB are as fast, and stay in the processor's cache.
 _LOCAL_BUFFER_BYTES = 256 << 10
+AT_ONCE = 16  # shards of a bucket that are read side by side
 
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -46,40 +47,50 @@ def untuned(dataset: tf.data.Dataset) -> tf.data.Dataset:
 
 
 def records(
-    manifest: Manifest, split: str, host: Host, config: InputConfig, order: tf.Tensor | None
+    manifest: Manifest, split: str, chosen: Sequence[range] | None = None, by_number: bool = True
 ) -> tf.data.Dataset:
-    """Returns one pass over the host's share of a split: (path of the shard, number in the shard, serialized record).
+    """Returns one pass over a split: (number of the record in the split, serialized record).
 
-    A shard always yields as many elements as its manifest says; a record that cannot be read is "".
+    Records have numbers from 0 in the order of the shards. There are as many elements as records; one that cannot be
+    read is "". Their order is the same every time.
 
     Args:
       manifest: The dataset.
       split: Name of the split.
-      host: Host whose share is read.
-      config: For `parallel_shards`.
-      order: int32 permutation of the host's shards; None reads them in their own order, one after the other.
+      chosen: Ranges of the numbers of the records to read; None reads all.
+      by_number: Whether records come in the order of their numbers. Otherwise, several shards of a bucket are read side
+        by side, because each read has latency.
     """
     shards = manifest.split(split).shards
-    mine = host.shards(shards)
-    paths = [f"{manifest.path}/{shard.name}" for shard in mine]
-    sizes = [tf.constant([getattr(shard, of) for shard in mine], tf.int64) for of in ("num_examples", "num_bytes")]
-    listed: Any = (tf.constant(paths, tf.string), *sizes)
-    if order is not None:
-        listed = tuple(tf.gather(column, order) for column in listed)
-    at_once = 1 if order is None else min(config.parallel_shards, len(paths))
-    # Shards in a bucket are read in parallel, as each read has latency. Local files are read ahead by the operating
-    # system, and a thread for each of them only takes time. Hosts that divide shards by record need to see the records
-    # in the same order.
-    ordered = order is None or config.deterministic or host.reads_by_record(shards)
-    in_parallel = {"num_parallel_calls": at_once, "deterministic": ordered}
-    dataset = tf.data.Dataset.from_tensor_slices(listed).interleave(
-        functools.partial(shard_records, buffer_bytes=read_buffer_bytes(manifest.path)),
-        cycle_length=at_once,
-        **(in_parallel if is_remote(manifest.path) else {}),
-    )
-    if host.reads_by_record(shards):
-        dataset = dataset.shard(host.num_hosts, host.index)
-    return dataset
+    segments = []
+    for numbers in chosen or [range(manifest.split(split).num_examples)]:
+        before = 0
+        for shard in shards:
+            place, end = max(0, numbers.start - before), min(shard.num_examples, numbers.stop - before)
+            if place < end:
+                offset = int(shard_offsets(manifest, shard)[place]) if place else 0
+                segments.append((f"{manifest.path}/{shard.name}", shard.num_bytes, offset, before + place, end - place))
+            before += shard.num_examples
+    paths, *others = zip(*segments, strict=True) if segments else ((), (), (), (), ())
+    columns = (tf.constant(paths, tf.string), *(tf.constant(column, tf.int64) for column in others))
+    read = functools.partial(segment_records, buffer_bytes=read_buffer_bytes(manifest.path))
+    dataset = tf.data.Dataset.from_tensor_slices(columns)
+    if by_number or not is_remote(manifest.path):
+        return dataset.flat_map(read)
+    return dataset.interleave(read, cycle_length=AT_ONCE, num_parallel_calls=AT_ONCE, deterministic=True)
+
+
+def locate(manifest: Manifest, split: str) -> Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
+    """Returns a function of the number of a record in the split -> (path of its shard, its number in the shard)."""
+    shards = manifest.split(split).shards
+    firsts = tf.constant(np.cumsum([0, *(shard.num_examples for shard in shards)]), tf.int64)
+    names = tf.constant([shard.name for shard in shards])
+
+    def place_of(number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        shard = tf.searchsorted(firsts, number[None], side="right")[0] - 1
+        return tf.strings.join([manifest.path, "/", names[shard]]), number - firsts[shard]
+
+    return place_of
 
 
 def read_buffer_bytes(path: str) -> int:
@@ -93,15 +104,30 @@ def is_remote(path: str) -> bool:
 
 
 @plain
-def shard_records(
-    path: tf.Tensor, num_examples: tf.Tensor, num_bytes: tf.Tensor, *, buffer_bytes: int
+def segment_records(
+    path: tf.Tensor,
+    num_bytes: tf.Tensor,
+    offset: tf.Tensor,
+    number: tf.Tensor,
+    count: tf.Tensor,
+    *,
+    buffer_bytes: int | tf.Tensor,
+    skipped: tf.Tensor | None = None,
 ) -> tf.data.Dataset:
-    """Returns a dataset of num_examples elements (path, number in the shard, serialized record).
+    """Returns `count` consecutive records of a shard: (number, number + 1, …; serialized record).
 
-    "serialized" is "" from the point on where the file is damaged or ends. TensorFlow's reader cannot find the next
-    record after damage, so all these elements have the number of the first record that cannot be read: whichever of
-    them comes out of the shuffle buffer first, the error names that record. No function is called per record, because
-    each call wakes a thread. A shard in a bucket takes one request for its size, and one for each `buffer_bytes`.
+    "serialized" is "" from the point on where the file is damaged or ends, because TensorFlow's reader cannot find the
+    next record after damage. No function is called per record, because each call wakes a thread. A segment in a bucket
+    takes one request for the size of the shard, and one for each `buffer_bytes`.
+
+    Args:
+      path: Path of the shard.
+      num_bytes: Size of the shard in the manifest.
+      offset: Byte at which reading begins.
+      number: Number of the first record that is returned.
+      count: Number of records that are returned.
+      buffer_bytes: Bytes that are read at once.
+      skipped: Number of records to leave out at the beginning; None means 0.
 
     Raises:
       tf.errors.OpError: Raised by the dataset: the file is missing, or its storage fails.
@@ -111,30 +137,27 @@ def shard_records(
     # first because it also fails for a missing file: TFRecordDataset(missing).ignore_errors() loops forever (TF 2.15
     # and 2.21).
     excess = tf.data.FixedLengthRecordDataset(path, 1, footer_bytes=num_bytes, buffer_size=1).take(1)
-    counts = tf.strings.as_string(num_examples), tf.strings.as_string(num_bytes)
-    promised = tf.strings.join(
-        [path, " has more than the ", counts[0], " records and ", counts[1], " bytes in the manifest"]
-    )
 
     @plain
-    def refuse(byte: tf.Tensor) -> tuple[tf.Tensor, ...]:
+    def refuse(byte: tf.Tensor) -> tf.Tensor:
+        promised = tf.strings.join(
+            [path, " has more than the ", tf.strings.as_string(num_bytes), " bytes in the manifest"]
+        )
         with tf.control_dependencies([tf.raw_ops.Assert(condition=False, data=[promised])]):
-            return path, num_examples, tf.identity(byte)
-
-    read = tf.data.TFRecordDataset(path, buffer_size=buffer_bytes).ignore_errors(log_warning=True)
-    # If reading ends too early, this reads a byte without ignoring errors: it fails if the cause was a failure of the
-    # storage, and not damage of the file.
-    storage = tf.data.FixedLengthRecordDataset(path, 1, buffer_size=1).take(1).skip(1)
-    numbers, paths = tf.data.Dataset.range(2**62), tf.data.Dataset.from_tensors(path).repeat()
-    found = tf.data.Dataset.zip((paths, numbers, read.concatenate(storage)))
+            return tf.identity(byte)
 
     @plain
-    def unread(path: tf.Tensor) -> tf.data.Dataset:
-        # Counted only when needed: a damaged shard is read a second time, up to the damage.
-        readable = tf.data.TFRecordDataset(path, buffer_size=buffer_bytes).ignore_errors()
-        first = readable.reduce(tf.constant(0, tf.int64), plain(lambda count, _: count + 1))
-        return tf.data.Dataset.from_tensors((path, first, "")).repeat()
+    def missing(path: tf.Tensor) -> tf.data.Dataset:
+        # Reads a byte without ignoring errors: it fails if reading ended too early because of a failure of the storage,
+        # and not because of damage to the file.
+        storage = tf.data.FixedLengthRecordDataset(path, 1, buffer_size=1).take(1).skip(1)
+        return storage.concatenate(tf.data.Dataset.from_tensors("").repeat())
 
-    missing = tf.data.Dataset.from_tensors(path).flat_map(unread)
-    # take() requests nothing after its last element, so that an intact shard is not read a second time.
-    return excess.map(refuse).concatenate(found.concatenate(missing).take(num_examples))
+    variant = tf.raw_ops.TFRecordDatasetV2(
+        filenames=[path], compression_type="", buffer_size=buffer_bytes, byte_offsets=[offset]
+    )
+    read = tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string))
+    found = (read if skipped is None else read.skip(skipped)).ignore_errors(log_warning=True)
+    # take() requests nothing after its last element, so that an intact shard is not read further.
+    wanted = found.concatenate(tf.data.Dataset.from_tensors(path).flat_map(missing)).take(count)
+    return tf.data.Dataset.zip((tf.data.Dataset.range(number, number + count), excess.map(refuse).concatenate(wanted)))

@@ -44,7 +44,7 @@ def train(
       Stopped: `stop` was set.
     """
     began = time.monotonic()
-    input_fn = make_train_input_fn(manifest, config.input, start_step=step)
+    input_fn = make_train_input_fn(manifest, config.input, start_step=step, end_step=last)
     batches = state.batches(input_fn if state.cluster else timed(input_fn), config.train_batch_size)
     # Tracing creates the optimizer's variables, which the checkpoint contains too.
     state.steps.get_concrete_function(batches, tf.constant(1))

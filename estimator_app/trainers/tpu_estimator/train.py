@@ -43,7 +43,7 @@ def train(
       Unreachable: The session ended before `last` although `stop` was not set.
     """
     began = time.monotonic()
-    input_fn = make_train_input_fn(manifest, config.input, start_step=step)
+    input_fn = make_train_input_fn(manifest, config.input, start_step=step, end_step=last)
     left = left or TimeLeft.of(config, manifest.split(config.split).num_examples)
     progress = Progress(step, last, config.train_steps, config.train_batch_size, left)
     hooks = [_check(latest_checkpoint(estimator.model_dir), config), StopHook(stop), progress]

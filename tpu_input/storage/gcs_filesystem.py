@@ -8,12 +8,12 @@ from __future__ import annotations
 import os
 import re
 
-# Block size: what TensorFlow reads of a file in a bucket at once, and caches of each open one. Its default takes 3 GB
-# for 48 shards that are open at the same time. Google sets 8 in container images for training
-# (GoogleCloudPlatform/vertex-ai-samples, tfvision/dockerfile). Shards are read in larger requests, which bypass this
-# cache (reading.py).
-_BLOCK_MB, _DEFAULT_BLOCK_MB = 4, 64
-_BLOCK_NAME = "GCS_READ_CACHE_BLOCK_SIZE_MB"
+# Block size: what TensorFlow reads of a file in a bucket at once, and caches of each open one. Its default takes 64 GB
+# for 1,024 shards that are open at the same time. Records are read in larger requests, which bypass this cache, but to
+# seek a record TensorFlow reads the byte before it, and so a block (RandomAccessInputStream::SkipNBytes). Of the two
+# variables, TensorFlow prefers the second, which users may have set.
+_BLOCK_BYTES, _DEFAULT_BLOCK_BYTES = 64 << 10, 64 << 20
+_BYTES_NAME, _MEGABYTES_NAME = "GCS_READAHEAD_BUFFER_SIZE_BYTES", "GCS_READ_CACHE_BLOCK_SIZE_MB"
 
 _STATUS = re.compile(r"HTTP response code (\d+)")
 _UNREACHED = re.compile(r"libcurl code \d+ meaning '(.+?)', error details")
@@ -34,12 +34,15 @@ def set_up() -> None:
 
     TensorFlow reads the setting when it is imported, so this must be called before.
     """
-    os.environ.setdefault(_BLOCK_NAME, str(_BLOCK_MB))
+    if _MEGABYTES_NAME not in os.environ:
+        os.environ.setdefault(_BYTES_NAME, str(_BLOCK_BYTES))
 
 
 def block_bytes() -> int:
     """Returns how much TensorFlow caches of each open file in a bucket, in bytes."""
-    return int(os.environ.get(_BLOCK_NAME, _DEFAULT_BLOCK_MB)) << 20
+    if _MEGABYTES_NAME in os.environ:
+        return int(os.environ[_MEGABYTES_NAME]) << 20
+    return int(os.environ.get(_BYTES_NAME, _DEFAULT_BLOCK_BYTES))
 
 
 def in_words(message: str) -> str:
