@@ -17,6 +17,9 @@ OnCorrupt = Literal["error", "skip"]
 LAYOUTS = tuple(layout for layout in get_args(Layout) if layout != "auto")
 
 
+MOST_BLOCK_RECORDS = 17  # in a block; opening one takes 0.3 ms of CPU time, a record of a photograph 0.8 ms
+
+
 @dataclasses.dataclass(frozen=True)
 class InputConfig:
     """Options of an input pipeline; one object is used for training, evaluation, the device and serving.
@@ -58,6 +61,9 @@ class InputConfig:
         as large as the image in the batch, in training, evaluation and serving. That takes less time, and the crop's
         sides move by at most half a pixel of the image in the batch. With False, every JPEG is decoded at its own size.
       max_corrupt: Largest number of records that "skip" replaces in one epoch of a host; with more, it stops.
+      block_records: Largest number of consecutive records of a shard that training takes as a block, which comes at one
+        place of the epoch's random order; 1 shuffles record by record. Large blocks are read faster, small ones mix
+        TFRecords that lie sorted by class better. A split of at most 64 MiB is always shuffled record by record.
     """
 
     image_size: int
@@ -79,10 +85,11 @@ class InputConfig:
     service: str | None = None
     service_job: str = "train"
     scaled_decode: bool = True
+    block_records: int = MOST_BLOCK_RECORDS
 
     def __post_init__(self) -> None:
         check_types(self)
-        for name in ("image_size", "echo"):
+        for name in ("image_size", "echo", "block_records"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)!r}")
         if self.max_corrupt < 0:

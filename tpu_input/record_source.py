@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, SupportsIndex
 
 import numpy as np
 
+from tpu_input.config import MOST_BLOCK_RECORDS
 from tpu_input.dataset_format.records import Manifest, Record, decode, read_frames
 from tpu_input.pipeline.order import Order
 from tpu_input.storage.byte_ranges import read_bytes
@@ -118,7 +119,13 @@ class RecordSource:
             raise ValueError(f"{path!r}, byte {offset}: {error}") from error
 
 
-def training_order(dataset: DatasetLike, batch_size: int, split: str = "train", seed: int = 0) -> Order:
+def training_order(
+    dataset: DatasetLike,
+    batch_size: int,
+    split: str = "train",
+    seed: int = 0,
+    block_records: int = MOST_BLOCK_RECORDS,
+) -> Order:
     """Returns the order in which make_train_input_fn takes the records of a split, to follow it with RecordSource.
 
     With InputConfig.echo, step s takes the records of the order's step s // echo. With a cache or a service, and with
@@ -129,11 +136,12 @@ def training_order(dataset: DatasetLike, batch_size: int, split: str = "train", 
       batch_size: Number of examples that all hosts together take in a step.
       split: Name of the split.
       seed: InputConfig.seed.
+      block_records: InputConfig.block_records.
 
     Raises:
       ValueError: There is no such split.
     """
-    return Order.of(_as_manifest(dataset), split, batch_size, seed)
+    return Order.of(_as_manifest(dataset), split, batch_size, seed, block_records)
 
 
 def _as_manifest(dataset: DatasetLike) -> Manifest:

@@ -27,7 +27,7 @@ from tpu_input.pipeline.device import PREFETCHED_STEPS, to_batches
 from tpu_input.pipeline.hosts import Host, check_params
 from tpu_input.pipeline.images import Resize, decode_for_training, decode_whole
 from tpu_input.pipeline.lanes import lane_numbers, lane_records
-from tpu_input.pipeline.order import Order
+from tpu_input.pipeline.order import Order, is_in_memory
 from tpu_input.pipeline.reading import plain, records
 from tpu_input.service import served, visited_records
 
@@ -96,9 +96,9 @@ def crops_of_records(
     A split that is kept in memory is endless.
     """
     of, positions = manifest.split(split), host.positions(batch_size)
-    order = Order.of(manifest, split, host.lanes(batch_size), config.seed)
+    order = Order.of(manifest, split, host.lanes(batch_size), config.seed, config.block_records)
     crops = functools.partial(_crops, manifest, split, config, resize)
-    if order.single:
+    if is_in_memory(manifest, split):
         kept, places = [range(of.num_examples)], lane_numbers(order, positions, step)
     elif config.cache:
         check_memory(cache_bytes(manifest, split, host, config), config)
@@ -186,7 +186,7 @@ def _served(
     """Returns batches that the workers of a tf.data service make, each for whichever host asks first."""
     # Service workers are shared by all hosts, so the dataset must not depend on the host.
     any_host = Host(cores_per_batch=host.cores_per_batch)
-    order = Order.of(manifest, split, host.lanes(batch_size), config.seed)
+    order = Order.of(manifest, split, host.lanes(batch_size), config.seed, config.block_records)
     visited = visited_records(manifest, split, order, step, batch_size)
     dataset = _crops(manifest, split, config, None, visited)
     batches = to_batches(dataset, batch_size, config, any_host)

@@ -35,9 +35,9 @@ def image(number: int, size: int, key: int) -> int:
         left, right = divmod(number, width)
         for round_ in range(8):
             if round_ % 2 == 0:
-                left = (left + hashed((key + hashed(right + (round_ << 32))) % 2**64) % height) % height
+                left = (left + hashed((key + (round_ << 32) + right) % 2**64) % height) % height
             else:
-                right = (right + hashed((key + hashed(left + (round_ << 32))) % 2**64) % width) % width
+                right = (right + hashed((key + (round_ << 32) + left) % 2**64) % width) % width
         number = left * width + right
         if number < size:
             return number
@@ -117,7 +117,7 @@ def test_at_every_step_no_record_has_come_more_than_once_more_often_than_another
 
 def test_records_in_memory_come_in_the_same_order_as_from_files(tmp_path):
     counts = (7, 1, 40)
-    manifest, order = write_numbered(tmp_path / "d", counts), Order(sum(counts), 8, seed=2, single=True)
+    manifest, order = write_numbered(tmp_path / "d", counts), Order(sum(counts), 8, seed=2, most=1)
     for positions, start in ((range(8), 0), (range(2, 6), 9)):
         from_files = lane_records(manifest, "train", order, positions, start).take(100)
         numbers = lane_numbers(order, positions, start).take(100)
@@ -193,6 +193,19 @@ def test_how_often_two_records_meet_is_spread_as_in_a_true_permutation():
     ours = pairs(epoch_records(order, epoch) for epoch in range(400))
     true = pairs(generator.permutation(4096) for _ in range(400))
     assert ours == pytest.approx(true, rel=0.15)
+
+
+@pytest.mark.parametrize(("block_records", "least", "most"), [(1, 0.9, 1.1), (3, 1.4, 1.9), (17, 2.5, 3.8)])
+def test_records_sorted_by_class_mix_as_well_as_their_blocks_are_small(block_records, least, most):
+    order, generator = Order(64_000, 64, seed=1, most=block_records), np.random.default_rng(0)
+
+    def spread(numbers):
+        """The standard deviation of the share of the first of ten classes in 16 consecutive batches."""
+        return np.std((numbers < 6400).reshape(-1, 16 * 64).mean(1))
+
+    ours = [spread(epoch_records(order, epoch)[: 62 * 1024]) for epoch in range(8)]
+    true = [spread(generator.permutation(64_000)[: 62 * 1024]) for _ in range(8)]
+    assert least < np.mean(ours) / np.mean(true) < most
 
 
 @pytest.mark.parametrize(("start", "end"), [(0, 7), (33, 34), (1_000_000, 1_000_600)])

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from support.training_input import AUGMENTED, WHOLE, Context, batches, images, same
-from tpu_input import InputConfig, make_train_input_fn
+from tpu_input import InputConfig, RecordSource, make_train_input_fn, training_order
 from tpu_input.pipeline import order
 
 
@@ -127,3 +127,15 @@ def test_a_step_holds_the_same_images_on_any_number_of_hosts_also_when_it_change
     alone = steps(1, 40)
     for found, expected in zip(steps(2, 25) + steps(4, 15, start_step=25), alone, strict=True):
         assert np.array_equal(found, expected)
+
+
+@pytest.mark.parametrize("block_records", [1, 3, 17])
+def test_a_loader_of_its_own_follows_training_by_the_numbers_of_the_order(digits_dataset, monkeypatch, block_records):
+    monkeypatch.setattr(order, "_IN_MEMORY_BYTES", 0)
+    config = dataclasses.replace(WHOLE, block_records=block_records)
+    follower = training_order(digits_dataset, batch_size=8, seed=config.seed, block_records=block_records)
+    assert follower.block_records == block_records
+    source = RecordSource(digits_dataset, "train")
+    training = batches(digits_dataset, config, 20, 300, batch_size=8)
+    for (_, labels), numbers in zip(training, follower.batches(300, 20), strict=True):
+        assert labels.tolist() == [source[int(number)].label for number in numbers]

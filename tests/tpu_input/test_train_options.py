@@ -225,6 +225,7 @@ def test_mixing_weighs_labels_as_it_weighs_images(mix, compiled):
     [
         ({"cache": "crops"}, "cache must be one of records, decoded, got 'crops'"),
         ({"echo": 0}, "echo must be at least 1, got 0"),
+        ({"block_records": 0}, "block_records must be at least 1, got 0"),
         ({"on_corrupt": "ignore"}, "on_corrupt must be one of error, skip, got 'ignore'"),
         ({"max_corrupt": -1}, "max_corrupt must be non-negative, got -1"),
     ],

@@ -83,7 +83,7 @@ def _first_pixel(image: tf.Tensor, _: InputConfig) -> tf.Tensor:
 
 def _read(manifest: Manifest, config: InputConfig, split: str, batch_size: int) -> tf.data.Dataset:
     """Returns the records from their places in the shards, as training reads a split that is not kept in memory."""
-    order = Order.of(manifest, split, batch_size, config.seed)
+    order = Order.of(manifest, split, batch_size, config.seed, config.block_records)
     return lane_records(manifest, split, order, range(batch_size), 0)
 
 

@@ -41,7 +41,8 @@ def input_bytes(manifest: Manifest, split: str, config: InputConfig, batch_size:
     record = of.num_bytes // max(1, of.num_examples)
     read = 0 if config.cache else of.num_bytes
     if not config.cache and not is_in_memory(manifest, split):
-        read = _lanes_bytes(manifest, split, len(host.positions(batch_size)), host.lanes(batch_size), record)
+        order = Order.of(manifest, split, host.lanes(batch_size), config.seed, config.block_records)
+        read = _lanes_bytes(manifest, split, order, len(host.positions(batch_size)), record)
     pixels = config.image_size**2 * 3
     image = pixels * tf.as_dtype(config.dtype).size
     whole = largest_image_bytes(manifest, split)
@@ -57,18 +58,18 @@ def input_bytes(manifest: Manifest, split: str, config: InputConfig, batch_size:
     }
 
 
-def _lanes_bytes(manifest: Manifest, split: str, lanes: int, of_all: int, record: int) -> int:
+def _lanes_bytes(manifest: Manifest, split: str, order: Order, lanes: int, record: int) -> int:
     """Returns the bytes that a host's lanes have read ahead, of records of so many bytes.
 
     Args:
       manifest: For its path.
       split: Name of the split.
+      order: Order of its records.
       lanes: Lanes of the host.
-      of_all: Lanes of all hosts.
       record: Mean size of a record in bytes.
     """
     buffer, ahead = buffer_bytes(manifest.path, lanes), 1
     if is_remote(manifest.path):
-        ahead = records_ahead(manifest, split, Order.of(manifest, split, of_all, 0), lanes) + _RECORDS_AHEAD
+        ahead = records_ahead(manifest, split, order, lanes) + _RECORDS_AHEAD
     block = block_bytes() if manifest.path.startswith("gs://") else 0  # TensorFlow's own
     return lanes * (buffer + block + ahead * record + _LANE_BYTES)

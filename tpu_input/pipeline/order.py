@@ -22,6 +22,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from tpu_input.config import MOST_BLOCK_RECORDS
 from tpu_input.dataset_format.manifest import Manifest
 
 # NumPy's arrays of uint64, or TensorFlow's tensors: both have the operators that this module uses. It shifts by
@@ -30,7 +31,7 @@ Numbers: TypeAlias = Any
 
 # Records of a block, tried in this order. To open a block takes 0.3 ms of CPU time, a record of a photograph 0.8 ms.
 # All are odd primes, so that one of them divides neither of two consecutive lengths of lanes.
-_BLOCK_RECORDS = (17, 13, 11, 7, 5, 3)
+_BLOCK_RECORDS = (MOST_BLOCK_RECORDS, 13, 11, 7, 5, 3)
 _BLOCKS_PER_LANE = 8  # at least, so that at most an eighth more blocks are opened because lanes cut them
 # Training keeps a split of at most this size in memory on every host, as its encoded records: to read so few and so
 # small records from their places in files would take longer than to decode them.
@@ -53,18 +54,18 @@ class Order:
       num_examples: Number of records in the split.
       lanes: Number of examples that all hosts together take in a step.
       seed: Seed of the order.
-      single: Whether every record is a block of its own, for records that are in memory.
+      most: Largest number of records in a block.
     """
 
     num_examples: int
     lanes: int
     seed: int = 0
-    single: bool = False
+    most: int = MOST_BLOCK_RECORDS
 
     @classmethod
-    def of(cls, manifest: Manifest, split: str, lanes: int, seed: int) -> Order:
+    def of(cls, manifest: Manifest, split: str, lanes: int, seed: int, most: int) -> Order:
         """Returns the order of a dataset's split; the arguments are as the attributes."""
-        return cls(manifest.split(split).num_examples, lanes, seed, single=is_in_memory(manifest, split))
+        return cls(manifest.split(split).num_examples, lanes, seed, 1 if is_in_memory(manifest, split) else most)
 
     @functools.cached_property
     def block_records(self) -> int:
@@ -74,10 +75,8 @@ class Order:
         same time, and two records would meet in a batch too often, or never.
         """
         length = self.num_examples // self.lanes
-        fitting = (
-            of for of in _BLOCK_RECORDS if of * _BLOCKS_PER_LANE <= length and math.gcd(length * (length + 1), of) == 1
-        )
-        return 1 if self.single else next(fitting, 1)
+        most = min(self.most, length // _BLOCKS_PER_LANE)
+        return next((of for of in _BLOCK_RECORDS if of <= most and math.gcd(length * (length + 1), of) == 1), 1)
 
     def records(self, positions: Numbers, ops: ModuleType = np) -> tuple[Numbers, Numbers]:
         """Returns (epoch, number of the record) at positions of the stream.
@@ -151,23 +150,30 @@ def permutation(numbers: Numbers, size: int, key: Numbers, ops: ModuleType) -> N
     height = math.isqrt(size - 1) + 1
     width = -(-size // height)
 
-    def shuffled(numbers: Numbers) -> Numbers:
+    def two_rounds(number: Numbers, numbers: Numbers) -> tuple[Numbers, Numbers]:
         left, right = numbers // _u(width), numbers % _u(width)
-        for number in range(0, _ROUNDS, 2):
-            left = (left + mix(key + mix(right + _u(number << 32))) % _u(height)) % _u(height)
-            right = (right + mix(key + mix(left + _u(number + 1 << 32))) % _u(width)) % _u(width)
-        return left * _u(width) + right
+        left = (left + mix(key + number + right) % _u(height)) % _u(height)
+        right = (right + mix(key + number + _u(1 << 32) + left) % _u(width)) % _u(width)
+        return number + _u(2 << 32), left * _u(width) + right
 
-    numbers = shuffled(numbers)
-    if ops is np:
-        while (numbers >= size).any():
-            numbers = np.where(numbers >= size, shuffled(numbers), numbers)
-    elif height * width > size:
-        again = functools.partial(ops.greater_equal, y=_u(size))
-        (numbers,) = ops.while_loop(
-            lambda x: ops.reduce_any(again(x)), lambda x: (ops.where(again(x), shuffled(x), x),), (numbers,)
-        )
-    return numbers
+    def permuted(numbers: Numbers, outside: Numbers) -> tuple[Numbers, Numbers]:
+        end = _u(_ROUNDS << 32)
+        _, images = _while(lambda number, _: number < end, two_rounds, (_u(0), numbers), ops)
+        images = ops.where(outside, images, numbers)
+        return images, images >= _u(size)
+
+    some = np.any if ops is np else ops.reduce_any
+    return _while(lambda _, outside: some(outside), permuted, (numbers, numbers >= _u(0)), ops)[0]
+
+
+def _while(condition: Any, body: Any, of: tuple[Numbers, ...], ops: ModuleType) -> tuple[Numbers, ...]:
+    """Applies `body` to the values `of` while `condition` holds of them; in TensorFlow, as a loop of the graph."""
+    if ops is not np:
+        last: tuple[Numbers, ...] = ops.while_loop(condition, body, of)
+        return last
+    while condition(*of):
+        of = body(*of)
+    return of
 
 
 def mix(x: Numbers) -> Numbers:

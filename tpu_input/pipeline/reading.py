@@ -146,12 +146,10 @@ def segment_records(
         with tf.control_dependencies([tf.raw_ops.Assert(condition=False, data=[promised])]):
             return tf.identity(byte)
 
-    @plain
-    def missing(path: tf.Tensor) -> tf.data.Dataset:
-        # Reads a byte without ignoring errors: it fails if reading ended too early because of a failure of the storage,
-        # and not because of damage to the file.
-        storage = tf.data.FixedLengthRecordDataset(path, 1, buffer_size=1).take(1).skip(1)
-        return storage.concatenate(tf.data.Dataset.from_tensors("").repeat())
+    # Reads a byte without ignoring errors: it fails if reading ended too early because of a failure of the storage, and
+    # not because of damage to the file. It is opened only then.
+    storage = tf.data.FixedLengthRecordDataset(path, 1, buffer_size=1).take(1).skip(1)
+    missing = storage.concatenate(tf.data.Dataset.from_tensors("").repeat())
 
     variant = tf.raw_ops.TFRecordDatasetV2(
         filenames=[path], compression_type="", buffer_size=buffer_bytes, byte_offsets=[offset]
@@ -159,5 +157,5 @@ def segment_records(
     read = tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string))
     found = (read if skipped is None else read.skip(skipped)).ignore_errors(log_warning=True)
     # take() requests nothing after its last element, so that an intact shard is not read further.
-    wanted = found.concatenate(tf.data.Dataset.from_tensors(path).flat_map(missing)).take(count)
+    wanted = found.concatenate(missing).take(count)
     return tf.data.Dataset.zip((tf.data.Dataset.range(number, number + count), excess.map(refuse).concatenate(wanted)))
