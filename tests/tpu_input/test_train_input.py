@@ -129,7 +129,7 @@ def test_a_step_holds_the_same_images_on_any_number_of_hosts_also_when_it_change
         assert np.array_equal(found, expected)
 
 
-@pytest.mark.parametrize("block_records", [1, 3, 17])
+@pytest.mark.parametrize("block_records", [1, 5, 17])
 def test_a_loader_of_its_own_follows_training_by_the_numbers_of_the_order(digits_dataset, monkeypatch, block_records):
     monkeypatch.setattr(order, "_IN_MEMORY_BYTES", 0)
     config = dataclasses.replace(WHOLE, block_records=block_records)
