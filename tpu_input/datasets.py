@@ -66,7 +66,7 @@ def as_manifest(dataset: DatasetLike) -> Manifest:
 def manifest_from_shards(
     pattern: str | Mapping[str, str], record: RecordSpec | None = None, classes: int | Sequence[str] = 1000
 ) -> Manifest:
-    """Returns a manifest of another program's TFRecords; counts them once and caches the counts beside them.
+    """Returns a manifest of another program's TFRecords; reads their lengths once and keeps these beside them.
 
     Args:
       pattern: Glob of the shards, e.g. "gs://bucket/imagenet/train-*", which become the split "train"; or a mapping
