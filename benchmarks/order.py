@@ -144,44 +144,42 @@ def exact(folder: Path, count: int | None, repeats: int | None) -> Table:
 
 def exact_row(way: Way, dataset: Path, shards: Sequence[int]) -> dict[str, Any]:
     """Returns what a way sees of a dataset with each number of hosts, and with a number that changes."""
-    num_examples, row = sum(shards), {"shards": " + ".join(map(str, shards))}
-    for hosts in HOSTS:
-        steps = -(-EXACT_EPOCHS * num_examples // BATCH_SIZE)
-        title, numbers, without = seen(way, dataset, [{"hosts": hosts, "first_hosts": hosts, "steps": steps}])
-        counts = np.bincount(numbers, minlength=num_examples)
-        row |= {"way": title, f"hosts{hosts}": in_words(counts, without)}
-    steps = -(-num_examples // BATCH_SIZE)
-    first = {"hosts": 2, "first_hosts": 2, "steps": steps // 2}
-    place = {"step": steps // 2} if way.keeps_place else {"seed": 1}
-    then = {"hosts": 4, "first_hosts": 2, "steps": steps - steps // 2} | place
-    _, numbers, without = seen(way, dataset, [first, then])
-    if without:
-        return row | {"never": in_words(numbers, without), "again": in_words(numbers, without)}
-    counts = np.bincount(numbers, minlength=num_examples)
-    return row | {"never": f"{(counts == 0).sum():,}", "again": f"{(counts > 1).sum():,}"}
+    num_examples = sum(shards)
+    steps, of_epoch = -(-EXACT_EPOCHS * num_examples // BATCH_SIZE), -(-num_examples // BATCH_SIZE)
+    runs = {f"hosts{hosts}": [{"hosts": hosts, "first_hosts": hosts, "steps": steps}] for hosts in HOSTS}
+    place = {"step": of_epoch // 2} if way.keeps_place else {"seed": 1}
+    first = {"hosts": 2, "first_hosts": 2, "steps": of_epoch // 2}
+    runs["changed"] = [first, {"hosts": 4, "first_hosts": 2, "steps": of_epoch - of_epoch // 2} | place]
+    found, numbers = seen(way, dataset, runs)
+    row = {"way": found["way"], "shards": " + ".join(map(str, shards))}
+    for name, without in found["without"].items():
+        counts = np.bincount(numbers[name], minlength=num_examples)
+        no_step = f"no step: {without} host{'s' * (without > 1)} without a shard"
+        if name == "changed":
+            row |= {"never": no_step if without else f"{(counts == 0).sum():,}"}
+            row |= {"again": "" if without else f"{(counts > 1).sum():,}"}
+        else:
+            row[name] = no_step if without else f"{counts.min():,} to {counts.max():,}"
+    return row
 
 
-def in_words(counts: Numbers, without: int) -> str:
-    if without:
-        return f"no step: {without} host{'s' * (without > 1)} without a shard"
-    return f"{counts.min():,} to {counts.max():,}"
-
-
-def seen(way: Way, dataset: Path, phases: Sequence[dict[str, int]]) -> tuple[str, Numbers, int]:
-    """Returns (title of the row, numbers of the records in the order of the steps, hosts that have none).
+def seen(way: Way, dataset: Path, runs: dict[str, list[dict[str, int]]]) -> tuple[dict[str, Any], dict[str, Numbers]]:
+    """Returns (what order_measures.seen() returns, numbers of the records in the order of the steps of each run).
 
     Raises:
       RuntimeError: Our own readers did not read what the arithmetic says.
     """
     with tempfile.TemporaryDirectory() as temporary:
-        output = f"{temporary}/numbers.npy"
-        found = way.run("seen", dataset, step_records=BATCH_SIZE, phases=phases, output=output)
-        numbers = np.empty(0, np.int64) if found["without"] else np.load(output)
+        output = f"{temporary}/numbers.npz"
+        found = way.run("seen", dataset, step_records=BATCH_SIZE, runs=runs, output=output)
+        with np.load(output) as saved:
+            numbers = dict(saved)
     if way.name == "ours":
         order = Order(read_manifest(dataset).split("train").num_examples, BATCH_SIZE)
-        if (numbers != order.batches(0, len(numbers) // BATCH_SIZE).reshape(-1)).any():
-            raise RuntimeError(f"{dataset}: the records are not those of the order")
-    return found["way"], numbers, found["without"]
+        for run, of_run in numbers.items():
+            if (of_run != order.batches(0, len(of_run) // BATCH_SIZE).reshape(-1)).any():
+                raise RuntimeError(f"{dataset}, {run}: the records are not those of the order")
+    return found, numbers
 
 
 def photographs(folder: Path, count: int | None) -> tuple[Path, int]:
@@ -241,8 +239,8 @@ def mixed(folder: Path, count: int | None, repeats: int | None) -> Table:
     dataset = make_records(folder, even_shards(count, SHARDS), TINY_BYTES)
     for way in ways_of("mixing"):
         if way.name != "ours":
-            title, numbers, _ = seen(way, dataset, [{"hosts": 1, "steps": steps}])
-            add(title, numbers)
+            found, numbers = seen(way, dataset, {"of": [{"hosts": 1, "steps": steps}]})
+            add(found["way"], numbers["of"])
     return Table(rows, MIXING_COLUMNS)
 
 

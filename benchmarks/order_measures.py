@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from benchmarks.own_cost import cost_of, peak_mb
 from tpu_input.dataset_format.manifest import MANIFEST_NAME, Manifest
@@ -63,33 +64,40 @@ Way = Callable[[Ask], Iterator[Sequence[Any]]]
 
 
 def seen(
-    way: Way, dataset: Path, step_records: int, phases: Sequence[Mapping[str, int]], output: str
+    way: Way, dataset: Path, step_records: int, runs: Mapping[str, Sequence[Mapping[str, int]]], output: str
 ) -> dict[str, Any]:
-    """Saves the numbers of the records that all hosts see, step after step, [steps * step_records] int64, as .npy.
+    """Saves the numbers of the records that all hosts of each run see, step after step, as int64 of an .npz.
 
     Args:
       way: Way of reading.
       dataset: Folder of the records.
       step_records: Number of records that all hosts together take in a step.
-      phases: Fields of Ask and "steps", of each part of a run; a run goes on with another number of hosts.
-      output: Path to save to.
+      runs: By name, the phases of a run, with fields of Ask and "steps"; it goes on with another number of hosts.
+      output: Path to save to: [steps * step_records] numbers by the name of the run.
 
     Returns:
-      {"without": number of hosts that got no batch}; nothing is saved if there is such a host.
+      {"without": {run: number of hosts that got no batch}}; of a run with such hosts no numbers are saved.
     """
-    parts = []
-    for phase in phases:
-        asked = {name: value for name, value in phase.items() if name != "steps"}
-        found = []
-        for host in range(phase["hosts"]):
-            batches = way(Ask(dataset, step_records // phase["hosts"], host, **asked))
-            found.append([[number_of(of) for of in batch] for batch in itertools.islice(batches, phase["steps"])])
-        without = sum(not of_host for of_host in found)
-        if without:
-            return {"without": without}
-        parts.append(np.concatenate([np.array(of_host, np.int64) for of_host in found], axis=1).reshape(-1))
-    np.save(output, np.concatenate(parts))
-    return {"without": 0}
+    saved, without = {}, {}
+    for name, phases in runs.items():
+        parts = [_phase(way, dataset, step_records, phase) for phase in phases]
+        without[name] = max(hosts for _, hosts in parts)
+        saved[name] = np.concatenate([numbers for numbers, _ in parts]) if not without[name] else np.empty(0, np.int64)
+    np.savez(output, **saved)
+    return {"without": without}
+
+
+def _phase(way: Way, dataset: Path, step_records: int, phase: Mapping[str, int]) -> tuple[npt.NDArray[np.int64], int]:
+    """Returns (numbers of the records of all hosts, number of hosts that got no batch)."""
+    asked = {name: value for name, value in phase.items() if name != "steps"}
+    found = []
+    for host in range(phase["hosts"]):
+        batches = way(Ask(dataset, step_records // phase["hosts"], host, **asked))
+        found.append([[number_of(of) for of in batch] for batch in itertools.islice(batches, phase["steps"])])
+    without = sum(not of_host for of_host in found)
+    if without:
+        return np.empty(0, np.int64), without
+    return np.concatenate([np.array(of_host, np.int64) for of_host in found], axis=1).reshape(-1), 0
 
 
 def resume(way: Way, dataset: Path, batch_size: int, step: int) -> dict[str, Any]:

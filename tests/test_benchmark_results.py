@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import conversion, measure, plots, tables
+from benchmarks import conversion, measure, order, plots, tables
 from benchmarks import input as benchmarked_input
 from benchmarks.conversion_promises import num_records
 from benchmarks.conversion_ways import ALL, PLAIN
@@ -98,7 +98,7 @@ def test_tables_come_between_their_marks_and_what_was_not_measured_stays(tmp_pat
 
 def test_each_part_of_the_pages_is_one_that_is_measured():
     parts = {f"conversion_{part}" for part in conversion.PARTS} | {f"input_{part}" for part in benchmarked_input.PARTS}
-    parts |= {"evaluation", "training_input", "training_loop"}
+    parts |= {f"order_{part}" for part in order.PARTS} | {"evaluation", "training_input", "training_loop"}
     marked = [re.findall("<!-- table (\\w+) -->", page.read_text()) for page in tables.PAGES]
     assert sorted(marked[0]) == sorted(parts)
     assert marked[1] == ["conversion_speed", "input_speed"]
