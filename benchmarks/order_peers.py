@@ -129,11 +129,9 @@ def mosaicml(ask: Ask) -> Iterator[Sequence[Any]]:
     Of several hosts, what streaming computes for each is taken, and no record is read: it cannot have several nodes on
     one machine. Batches that are not full are left out, as drop_last=True does.
     """
-    from streaming import StreamingDataLoader, StreamingDataset
+    from streaming import StreamingDataLoader
 
-    local = str(ask.dataset / "mds")
-    nodes = {"num_canonical_nodes": ask.first_hosts}
-    dataset = StreamingDataset(local=local, batch_size=ask.batch_size, shuffle=True, shuffle_seed=ask.seed, **nodes)
+    dataset = _streaming_dataset(ask.dataset, ask.batch_size, ask.seed, ask.first_hosts)
     if ask.hosts > 1:
         yield from _streaming_numbers(ask, dataset)
         return
@@ -141,9 +139,23 @@ def mosaicml(ask: Ask) -> Iterator[Sequence[Any]]:
     if ask.step:
         epoch, step = divmod(ask.step, dataset.size // ask.batch_size)
         state = {"epoch": epoch, "sample_in_epoch": step * ask.batch_size, "shuffle_seed": ask.seed}
-        loader.load_state_dict(state | nodes | {"initial_physical_nodes": ask.first_hosts})
+        nodes = {"num_canonical_nodes": ask.first_hosts, "initial_physical_nodes": ask.first_hosts}
+        loader.load_state_dict(state | nodes)
     while True:
         yield from loader
+
+
+@functools.cache  # one for all hosts
+def _streaming_dataset(dataset: Path, batch_size: int, seed: int, first_hosts: int) -> Any:
+    from streaming import StreamingDataset
+
+    return StreamingDataset(
+        local=str(dataset / "mds"),
+        batch_size=batch_size,
+        shuffle=True,
+        shuffle_seed=seed,
+        num_canonical_nodes=first_hosts,
+    )
 
 
 def _records(samples: Sequence[dict[str, bytes]]) -> list[bytes]:
