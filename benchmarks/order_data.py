@@ -10,6 +10,7 @@ A record has random bytes in the place of a JPEG, as nothing decodes it, and its
 from __future__ import annotations
 
 import hashlib
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -40,6 +41,7 @@ def make_records(folder: Path, shards: Sequence[int], mean_bytes: int) -> Path:
         write_tfrecords(output / "tfrecord", shards, mean_bytes)
     for name, python in FORMATS.items():
         if python.exists() and not (output / name / "complete").exists():
+            shutil.rmtree(output / name, ignore_errors=True)  # of a run that was interrupted
             command = [python, "-W", "ignore", "-m", "benchmarks.order_peers", "write", name, output]
             measure.check(measure.run(command), command)
             (output / name / "complete").touch()
