@@ -136,10 +136,12 @@ $(VENV_NEWEST)/installed: setup.py constraints/python3.13.txt constraints/refere
 
 # Everything that README's and docs/benchmarks.md's numbers come from, in parts meant to take under 10 minutes each on
 # two cores; for a machine that does nothing else. Results: benchmarks/results/; plots of them in docs/, tables of them in both.
-# `make .venv-peers-torch/installed benchmark` adds MosaicML's and litData's converters, whose packages take 6.3 GB.
+# `make .venv-peers-torch/installed benchmark` adds MosaicML's and litData's converters and
+# MosaicML's loader, whose packages take 6.3 GB.
 benchmark: $(VENV)/installed $(VENV_PEERS)/installed
 	$(BENCHMARK).conversion
 	$(BENCHMARK).input
+	$(BENCHMARK).order
 	$(BENCHMARK).evaluation
 	$(BENCHMARK).training
 	$(BENCHMARK).plots

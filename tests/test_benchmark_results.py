@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import conversion, measure, plots, tables
+from benchmarks import conversion, measure, order, plots, tables
 from benchmarks import input as benchmarked_input
 from benchmarks.conversion_promises import num_records
 from benchmarks.conversion_ways import ALL, PLAIN
 from benchmarks.corpus import photograph
 from benchmarks.evaluation import account
+from benchmarks.order_mixing import meetings, mixing
 from tpu_input.dataset_format.records import frame
 
 
@@ -35,6 +36,30 @@ from tpu_input.dataset_format.records import frame
 )
 def test_examples_are_counted_in_the_steps_that_all_hosts_can_take(hosts, expected):
     assert account(hosts, images=5, batch_size=2) == {"hosts": len(hosts)} | expected
+
+
+def test_meetings_are_counted_pair_by_pair():
+    random = np.random.default_rng(0)
+    batches = np.concatenate([random.permutation(60).reshape(15, 4) for _ in range(5)])
+    counts = np.zeros((60, 60), int)
+    for batch in batches:
+        for one in batch:
+            counts[one, batch] += 1
+    pairs, likely = counts[np.triu_indices(60, 1)], 3 / 59
+    found = meetings(batches, 60, 5)
+    others = (counts > 0).sum(1).mean() - 1  # without itself
+    assert found.mates == pytest.approx(others / (59 * (1 - (1 - likely) ** 5)))
+    assert found.variance == pytest.approx(pairs.var() / (5 * likely * (1 - likely)))
+    assert found.again == pytest.approx((pairs * (pairs - 1) // 2).sum() / (len(pairs) * 10 * likely**2))
+
+
+def test_a_true_permutation_is_mixed_as_expected_and_an_unshuffled_one_is_not():
+    random = np.random.default_rng(0)
+    row = mixing(np.concatenate([random.permutation(6400) for _ in range(4)]).reshape(-1, 64), 6400, 4)
+    assert all(0.9 < of < 1.1 for of in row.values()), row
+    row = mixing(np.tile(np.arange(6400), 4).reshape(-1, 64), 6400, 4)
+    assert row["sorted1"] > 5
+    assert row["again"] > 50
 
 
 def test_photographs_are_the_same_every_time_and_of_the_size_that_the_page_says():
@@ -98,7 +123,7 @@ def test_tables_come_between_their_marks_and_what_was_not_measured_stays(tmp_pat
 
 def test_each_part_of_the_pages_is_one_that_is_measured():
     parts = {f"conversion_{part}" for part in conversion.PARTS} | {f"input_{part}" for part in benchmarked_input.PARTS}
-    parts |= {"evaluation", "training_input", "training_loop"}
+    parts |= {f"order_{part}" for part in order.PARTS} | {"evaluation", "training_input", "training_loop"}
     marked = [re.findall("<!-- table (\\w+) -->", page.read_text()) for page in tables.PAGES]
     assert sorted(marked[0]) == sorted(parts)
     assert marked[1] == ["conversion_speed", "input_speed"]
