@@ -235,20 +235,13 @@ def mixed(folder: Path, count: int | None, repeats: int | None) -> Table:
     permutations = np.concatenate([random.permutation(count) for _ in range(MIXED_EPOCHS)])
     add("a true permutation, drawn once an epoch", permutations[: steps * BATCH_SIZE])
     for size in BLOCKS:
-        add(f"training order, blocks of {size}", with_blocks(count, size).batches(0, steps))
+        add(f"training order, blocks of {size}", Order(count, BATCH_SIZE, most=size).batches(0, steps))
     dataset = make_records(folder, even_shards(count, SHARDS), TINY_BYTES)
     for way in ways_of("mixing"):
         if way.name != "ours":
             found, numbers = seen(way, dataset, {"of": [{"hosts": 1, "steps": steps}]})
             add(found["way"], numbers["of"])
     return Table(rows, MIXING_COLUMNS)
-
-
-def with_blocks(count: int, size: int) -> Order:
-    """Returns an order with blocks of so many records, whichever size it would choose."""
-    order = Order(count, BATCH_SIZE)
-    vars(order)["block_records"] = size  # where its cached property keeps it
-    return order
 
 
 PARTS: dict[str, Callable[[Path, int | None, int | None], Table]] = {
