@@ -1,6 +1,6 @@
 """What a batch of training or evaluation costs, beside the decoder's limit, other loaders and the reference's steps.
 
-    make benchmark-input        or: python -m benchmarks.input [--part=speed|large|start|memory|hosts|sweep]
+    make benchmark-input        or: python -m benchmarks.input [--part=speed|large|start|plan|memory|hosts|sweep]
 
 Everything reads the same photographs, 224 pixels are made of them, and pages are warm. Each way is a process of its
 own, all of them run in turn and repeated; the tables have medians. CPU time is the kernel's count.
@@ -29,6 +29,7 @@ WAYS = (
     ("train, bfloat16", "bfloat16", "original"),
     ("train, echo=2", "echo2", "original"),
     ("train, deterministic=False", "any_order", "original"),
+    ("train, scaled_decode=False", "whole_decode", "original"),
     ("train, stored at 256", "train", "stored256"),
     ("TensorFlow's operations alone, in order", "bare", "original"),
     ("evaluation", "eval", "original"),
@@ -106,6 +107,7 @@ PARTS = {
     "speed": speed,
     "large": large,
     "start": input_scale.start,
+    "plan": input_scale.plan,
     "memory": input_scale.memory,
     "hosts": input_scale.hosts,
     "sweep": input_sweep.sweep,

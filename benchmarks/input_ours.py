@@ -3,6 +3,7 @@
 python -m benchmarks.input_ours DATASET WAY  ──▶  {"images/s": …, "cpu_ms": …, "peak_mb": …}
 python -m benchmarks.input_ours DATASET keras FOLDER_OF_JPEGS  ──▶  the same
 python -m benchmarks.input_ours DATASET first_batch [HOST NUM_HOSTS]  ──▶  {"seconds": …, "peak_mb": …}
+python -m benchmarks.input_ours DATASET plan  ──▶  {"seconds": …, "peak_mb": …}
 python -m benchmarks.input_ours DATASET memory  ──▶  {"start_mb": …, "peak_mb": …, "buffers_mb": …}
 """
 
@@ -22,18 +23,22 @@ from tpu_input.dataset_format import records as record_format
 from tpu_input.dataset_format.records import Manifest
 from tpu_input.pipeline.hosts import Host
 from tpu_input.pipeline.images import decode_for_training
+from tpu_input.pipeline.lanes import Blocks
 from tpu_input.pipeline.memory import input_bytes
+from tpu_input.pipeline.order import Order
 from tpu_input.pipeline.reading import plain
 
+_IMPORTED_MB = peak_mb()
 BATCH_SIZE = 64
 IMAGE_SIZE = 224
-SHUFFLE_RECORDS = 1024  # for all, DALI included
+SHUFFLE_RECORDS = 1024  # of those that have a buffer, DALI included
 CONFIG = tpu_input.InputConfig(IMAGE_SIZE)
 CONFIGS: dict[str, dict[str, Any]] = {
     "train": {},
     "bfloat16": {"dtype": "bfloat16"},
     "echo2": {"echo": 2},
     "any_order": {"deterministic": False},
+    "whole_decode": {"scaled_decode": False},
 }
 # ImageNet's, of pixels in [0, 255].
 _MEAN, _STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
@@ -124,16 +129,27 @@ def cost(manifest: Manifest, way: str, *of: str) -> dict[str, float]:
 
 
 def first_batch(manifest: Manifest, host: str = "0", num_hosts: str = "1") -> dict[str, float]:
-    """Seconds from the input_fn's call to its first batch, with a buffer of one batch: opening shards, not filling."""
-    config = tpu_input.InputConfig(IMAGE_SIZE)
+    """Seconds from the input_fn's call to its first batch."""
     params = {"batch_size": BATCH_SIZE, "host": int(host), "num_hosts": int(num_hosts)}
-    next(iter(tpu_input.make_train_input_fn(manifest, config)(params)))  # TensorFlow's own start
+    next(iter(tpu_input.make_train_input_fn(manifest, CONFIG)(params)))  # TensorFlow's own start
     start = time.perf_counter()
-    next(iter(tpu_input.make_train_input_fn(manifest, config)(params)))
+    next(iter(tpu_input.make_train_input_fn(manifest, CONFIG)(params)))
     seconds = time.perf_counter() - start
     for _ in tpu_input.make_train_input_fn(manifest, CONFIG)(params).take(4):  # buffers fill
         pass
     return {"seconds": seconds, "peak_mb": peak_mb()}
+
+
+def plan(manifest: Manifest) -> dict[str, float]:
+    """Seconds to read the manifest and the places of all records, and what that takes at the most, in MB.
+
+    It is called with the manifest that has been read before, which counts too.
+    """
+    start = time.perf_counter()
+    again = tpu_input.read_manifest(manifest.path)
+    order = Order.of(again, "train", BATCH_SIZE, CONFIG.seed, CONFIG.block_records)
+    Blocks(again, "train", order, BATCH_SIZE).ends(range(BATCH_SIZE), 0, None)
+    return {"seconds": time.perf_counter() - start, "peak_mb": peak_mb() - _IMPORTED_MB}
 
 
 def memory(manifest: Manifest) -> dict[str, float]:
@@ -147,5 +163,5 @@ def memory(manifest: Manifest) -> dict[str, float]:
 
 if __name__ == "__main__":
     read, chosen, rest = tpu_input.read_manifest(sys.argv[1]), sys.argv[2], sys.argv[3:]
-    by_name = {"first_batch": first_batch, "memory": memory}
+    by_name = {"first_batch": first_batch, "plan": plan, "memory": memory}
     print(json.dumps(by_name[chosen](read, *rest) if chosen in by_name else cost(read, chosen, *rest)))

@@ -10,9 +10,13 @@ import statistics
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
+
 from benchmarks import measure
 from benchmarks.input_start import make_dataset, run_ours
 from benchmarks.measure import Table
+from tpu_input.dataset_format.lengths import LENGTHS_NAME, write_lengths
+from tpu_input.dataset_format.manifest import MANIFEST_NAME, Manifest, Shard, Split, shard_name
 
 COUNT = 4000
 AT_A_TIME = 2  # hosts simulated at the same time: a core each
@@ -25,6 +29,13 @@ MEMORY_COLUMNS = {
     "buffers, at most": "buffers_mb:,.0f",
     "peak": "peak_mb:,.0f",
     "peak, one arena": "arena_mb:,.0f",
+}
+RECORDS_A_SHARD = 130
+PLAN_COLUMNS = {
+    "shards": "shards:,",
+    "examples": "examples:,",
+    "manifest and places read after, seconds": "seconds:.2f",
+    "MB": "peak_mb:,.0f",
 }
 START_COLUMNS = {"shards": "shards:,", "first batch after, seconds": "seconds:.2f"}
 HOSTS_COLUMNS = {
@@ -49,8 +60,39 @@ def start(folder: Path, count: int | None, repeats: int | None) -> Table:
     return Table(rows, START_COLUMNS, measure.against([(many, few, 3)], of_shards, "first batch"))
 
 
+def plan(folder: Path, count: int | None, repeats: int | None) -> Table:
+    """Reading the manifest and the places of all records, of 1,000, 10,000 and 100,000 shards of 130 records."""
+    rows = []
+    for shards in (10, 100) if count else (1_000, 10_000, 100_000):
+        dataset = make_listed(folder / "listed" / str(shards), shards)
+        found = measure.medians([run_ours(dataset, "plan") for _ in range(repeats or 3)])
+        rows.append({"shards": shards, "examples": shards * RECORDS_A_SHARD} | found)
+    return Table(rows, PLAN_COLUMNS)
+
+
+def make_listed(folder: Path, shards: int) -> Path:
+    """Writes a dataset's manifest and lengths, and shards that have their size but no content."""
+    if (folder / MANIFEST_NAME).exists():
+        return folder
+    folder.mkdir(parents=True, exist_ok=True)
+    lengths = np.random.default_rng(0).integers(700_000, 900_000, (shards, RECORDS_A_SHARD))
+    made = []
+    for number, of in enumerate(lengths):
+        made.append(Shard(shard_name("train", number, shards), RECORDS_A_SHARD, int(of.sum()), "0" * 64))
+        with (folder / made[-1].name).open("wb") as file:
+            file.truncate(made[-1].num_bytes)
+    sides, channels = (500, 500.0, 500), (120.0, 120.0, 120.0)
+    counts = (shards * RECORDS_A_SHARD // 2,) * 2
+    split = Split(tuple(made), counts, sides, sides, channels, channels)
+    manifest = Manifest(str(folder), ("a", "b"), 0, {"train": split}, sum(counts), {}, {}, "0" * 64)
+    with (folder / LENGTHS_NAME).open("wb") as file:
+        write_lengths(file, {shard.name: of for shard, of in zip(made, lengths, strict=True)})
+    (folder / MANIFEST_NAME).write_text(manifest.to_json())
+    return folder
+
+
 def memory(folder: Path, count: int | None, repeats: int | None) -> Table:
-    """Peak memory by size of the dataset, with a shuffle buffer of 1,024 records, beside pipeline/memory.py's sum.
+    """Peak memory by size of the dataset, beside pipeline/memory.py's sum.
 
     malloc keeps freed memory for the threads that took it; with a single arena all threads share it.
     """
