@@ -86,7 +86,7 @@ def settings(folder: Path, count: int) -> Iterator[Setting]:
         files = [as_kind(data, kind) for data in of[: count // 4]]
         yield Setting("kind of files", kind, dataset(folder / kind.replace(" ", "_"), files, 4))
     for block_records in (1, 3, 5, 7, 11, 13, 17):
-        yield Setting("block_records", str(block_records), plain, 8, {"block_records": block_records})
+        yield Setting("block_records", str(block_records), plain, 4, {"block_records": block_records})
     changes: tuple[dict[str, Any], ...] = (
         {},
         {"on_corrupt": "skip"},

@@ -1,6 +1,6 @@
 """The order of training beside tf.data's own shuffle, grain and MosaicML streaming: how exact, how mixed, at what cost.
 
-    make benchmark        or: python -m benchmarks.order [--part=exact|resume|waits|mixing|cost] [--count=N]
+    make benchmark        or: python -m benchmarks.order [--part=exact|resume|waits|mixing|cost|summary] [--count=N]
 
 All read the same serialized records, of 88 KB where time, bytes or memory are measured, and none decodes them. Each way
 is a process of its own, and pages are warm. grain and MosaicML streaming are left out where their environments are
@@ -100,6 +100,18 @@ WAITS_COLUMNS = {
     "longest wait, ms": "longest_ms:,.1f",
     "times": "times:,.0f",
     "MB before": "start_mb:,.0f",
+    "peak MB": "peak_mb:,.0f",
+}
+SUMMARIZED = ("ours", "repeat_shuffle", "grain", "mosaicml")
+SUMMARY_COLUMNS = {
+    "way": "way",
+    "rarest to commonest, 4 hosts": "hosts4",
+    "2, then 4 hosts: never seen": "never",
+    "read on resume, times what is used": "resumed:.2f",
+    "first batch, s": "seconds:.2f",
+    "longest wait, ms": "longest_ms:.0f",
+    "sorted by class, 16 batches": "sorted16:.2f",
+    "CPU ms a record": "cpu_ms:.2f",
     "peak MB": "peak_mb:,.0f",
 }
 MIXING_COLUMNS = {
@@ -244,12 +256,26 @@ def mixed(folder: Path, count: int | None, repeats: int | None) -> Table:
     return Table(rows, MIXING_COLUMNS)
 
 
+def summary(folder: Path, count: int | None, repeats: int | None) -> Table:
+    """The most telling columns of the other parts, as they were last measured."""
+    rows = []
+    for way in (way for way in WAYS if way.name in SUMMARIZED):
+        row: dict[str, Any] = {}
+        for part in way.parts:
+            result = json.loads((measure.RESULTS / f"order_{part}.json").read_text())
+            title = f"{way.title}, blocks of {BLOCKS[-1]}" if way.name == "ours" and part == "mixing" else way.title
+            row = next(of for of in result["rows"] if of["way"].startswith(title)) | row
+        rows.append(row | {"resumed": row["read_mb"] / row["used_mb"]})
+    return Table(rows, SUMMARY_COLUMNS)
+
+
 PARTS: dict[str, Callable[[Path, int | None, int | None], Table]] = {
     "exact": exact,
     "resume": resume,
     "waits": waits,
     "mixing": mixed,
     "cost": cost,
+    "summary": summary,
 }
 
 

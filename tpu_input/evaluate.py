@@ -20,7 +20,7 @@ from tpu_input.datasets import DatasetLike, as_manifest
 from tpu_input.pipeline.decoding import decode_records
 from tpu_input.pipeline.device import to_batches
 from tpu_input.pipeline.hosts import Host, check_params
-from tpu_input.pipeline.images import decode_for_evaluation
+from tpu_input.pipeline.images import decode_for_evaluation, for_images_of
 from tpu_input.pipeline.reading import records
 from tpu_input.train import InputFn
 
@@ -41,7 +41,7 @@ def make_eval_input_fn(dataset: DatasetLike, config: InputConfig, split: str = "
     """
     manifest = as_manifest(dataset)
     check_config(config)
-    manifest.split(split)
+    config = for_images_of(config, manifest.split(split))
     input_config = dataclasses.replace(config, deterministic=True, echo=1, service=None)
 
     def input_fn(params: Mapping[str, Any], config: Any = None) -> tf.data.Dataset:

@@ -25,7 +25,7 @@ from tpu_input.pipeline.caching import Share, cache_bytes, check_memory, from_me
 from tpu_input.pipeline.decoding import Fetch, decode_records, parallel_decodes
 from tpu_input.pipeline.device import PREFETCHED_STEPS, to_batches
 from tpu_input.pipeline.hosts import Host, check_params
-from tpu_input.pipeline.images import Resize, decode_for_training, decode_whole
+from tpu_input.pipeline.images import Resize, decode_for_training, decode_whole, for_images_of
 from tpu_input.pipeline.lanes import lane_numbers, lane_records
 from tpu_input.pipeline.order import Order, is_in_memory
 from tpu_input.pipeline.reading import plain, records
@@ -122,6 +122,7 @@ def _crops(
     fetch: Fetch | None = None,
 ) -> tf.data.Dataset:
     """Returns ({"image", "weight"}, label) for each (number, what `fetch` returns the record of)."""
+    config = for_images_of(config, manifest.split(split))
 
     def crop(encoded: tf.Tensor, number: tf.Tensor, looked: bool) -> tf.Tensor:
         return decode_for_training(encoded, _seed(number, config), config, manifest.record, looked, resize)

@@ -13,7 +13,13 @@ from PIL import Image
 from benchmarks.corpus import photograph
 from support.corrupting import changed, rewrite
 from tpu_input import InputConfig, make_eval_input_fn, make_train_input_fn, read_manifest
-from tpu_input.pipeline.images import decode_for_evaluation, decode_for_training, random_window, scaled_window
+from tpu_input.pipeline.images import (
+    decode_for_evaluation,
+    decode_for_training,
+    for_images_of,
+    random_window,
+    scaled_window,
+)
 from tpu_input.pipeline.seeds import seed_for
 from tpu_input.predict import decode_files
 
@@ -197,3 +203,14 @@ def test_a_large_record_among_small_ones_is_scaled_in_both_input_fns(dataset_cop
 
     assert deviation() < 20
     assert deviation(scaled_decode=False) > 40
+
+
+def test_a_split_without_images_of_twice_the_size_is_decoded_without_looking_at_each_window(digits_dataset):
+    split = digits_dataset.split("train")
+    sides = (split.height[2], split.width[2])
+    assert min(sides) == 32
+    for image_size, scaled in ((17, False), (16, True), (8, True)):
+        assert for_images_of(InputConfig(image_size), split).scaled_decode is scaled
+    unknown = dataclasses.replace(split, height=(0, 0.0, 0), width=(0, 0.0, 0))
+    assert for_images_of(InputConfig(500), unknown).scaled_decode
+    assert not for_images_of(InputConfig(8, scaled_decode=False), split).scaled_decode

@@ -11,6 +11,7 @@ resizing saves 0.45 ms per image.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable
@@ -20,6 +21,7 @@ import numpy as np
 import tensorflow as tf
 
 from tpu_input.config import InputConfig
+from tpu_input.dataset_format.manifest import Split
 from tpu_input.dataset_format.records import RecordSpec
 from tpu_input.pipeline.seeds import seed_for
 
@@ -226,6 +228,16 @@ def _crops(
     if magic_checked:
         return fused()
     return list(tf.cond(_begins(encoded, _JPEG_BEGIN), fused, full))
+
+
+def for_images_of(config: InputConfig, split: Split) -> InputConfig:
+    """Returns the config without scaled_decode if no window of the split's images can be twice as large as the result.
+
+    To look at each window takes 2 % of the time of a photograph of 500 x 375 pixels.
+    """
+    shorter = min(split.height[2], split.width[2])  # at most, in pixels; 0 is not known
+    large = not shorter or shorter >= _RATIOS[0] * config.image_size
+    return dataclasses.replace(config, scaled_decode=config.scaled_decode and large)
 
 
 def scaled_window(window: tf.Tensor, ratio: int) -> tf.Tensor:

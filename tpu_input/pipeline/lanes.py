@@ -22,7 +22,7 @@ from tpu_input.pipeline.order import Order
 from tpu_input.pipeline.reading import is_remote, plain, read_buffer_bytes, segment_records
 from tpu_input.storage.positions import split_offsets
 
-_READERS = 16  # threads that read local files: each reads some 17,000 photographs a second
+_READERS = 8  # threads that read local files: each reads some 17,000 photographs a second
 # By all lanes of a host together. In a bucket, they take as much again for records that are read ahead.
 _LOCAL_READ_BYTES, _REMOTE_READ_BYTES = 64 << 20, 256 << 20
 _LEAST_BUFFER_BYTES = 64 << 10
