@@ -140,15 +140,12 @@ def first_batch(manifest: Manifest, host: str = "0", num_hosts: str = "1") -> di
     return {"seconds": seconds, "peak_mb": peak_mb()}
 
 
-def plan(manifest: Manifest) -> dict[str, float]:
-    """Seconds to read the manifest and the places of all records, and what that takes at the most, in MB.
-
-    It is called with the manifest that has been read before, which counts too.
-    """
+def plan(path: str) -> dict[str, float]:
+    """Seconds to read the manifest and the places of all records, and what that takes at the most, in MB."""
     start = time.perf_counter()
-    again = tpu_input.read_manifest(manifest.path)
-    order = Order.of(again, "train", BATCH_SIZE, CONFIG.seed, CONFIG.block_records)
-    Blocks(again, "train", order, BATCH_SIZE).ends(range(BATCH_SIZE), 0, None)
+    manifest = tpu_input.read_manifest(path)
+    order = Order.of(manifest, "train", BATCH_SIZE, CONFIG.seed, CONFIG.block_records)
+    Blocks(manifest, "train", order, BATCH_SIZE).ends(range(BATCH_SIZE), 0, None)
     return {"seconds": time.perf_counter() - start, "peak_mb": peak_mb() - _IMPORTED_MB}
 
 
@@ -161,7 +158,13 @@ def memory(manifest: Manifest) -> dict[str, float]:
     return {"start_mb": start, "peak_mb": cost(manifest, "train")["peak_mb"], "buffers_mb": buffers}
 
 
+def main(path: str, way: str, *of: str) -> dict[str, float]:
+    if way == "plan":
+        return plan(path)
+    manifest = tpu_input.read_manifest(path)
+    by_name = {"first_batch": first_batch, "memory": memory}
+    return by_name[way](manifest, *of) if way in by_name else cost(manifest, way, *of)
+
+
 if __name__ == "__main__":
-    read, chosen, rest = tpu_input.read_manifest(sys.argv[1]), sys.argv[2], sys.argv[3:]
-    by_name = {"first_batch": first_batch, "plan": plan, "memory": memory}
-    print(json.dumps(by_name[chosen](read, *rest) if chosen in by_name else cost(read, chosen, *rest)))
+    print(json.dumps(main(*sys.argv[1:])))

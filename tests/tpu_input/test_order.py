@@ -83,7 +83,7 @@ def test_the_order_is_permuted_blocks_cut_into_lanes(counts, num_lanes):
     assert order.batches(0, steps).ravel().tolist() == expected[: steps * num_lanes]
 
 
-@pytest.mark.parametrize("counts", OF_FILES)
+@pytest.mark.parametrize("counts", [OF_FILES[0], *(pytest.param(of, marks=pytest.mark.long) for of in OF_FILES[1:])])
 def test_hosts_read_what_the_order_says_from_any_step_on(tmp_path, counts):
     manifest, order = write_numbered(tmp_path / "d", counts), Order(sum(counts), 24, seed=3)
     an_epoch = order.num_examples // 24

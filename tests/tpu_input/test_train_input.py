@@ -101,7 +101,7 @@ def test_more_hosts_than_examples_are_fed_all_the_same(digits_dataset):
     ("options", "from_files"),
     [
         ({}, True),
-        ({"cache": "records"}, False),
+        pytest.param({"cache": "records"}, False, marks=pytest.mark.long),
         pytest.param({}, False, marks=pytest.mark.long),
         pytest.param({"augment": lambda image, seed: image}, False, marks=pytest.mark.long),
         pytest.param({"augment": lambda image, seed: image}, True, marks=pytest.mark.long),
