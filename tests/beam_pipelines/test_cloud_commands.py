@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -43,7 +44,9 @@ def test_the_benchmark_reads_every_stage_from_a_bucket(gs):
     found = json.loads(out)
     assert list(found["stages"]) == ["read", "parse", "crop", "decode", "resize", "batch", "layout"]
     assert "cache='decoded'" in found["changes"]
-    assert {request.headers["range"] for request in gs.proxy.reads(".tfrecord")} == {"bytes=0-8388607"}
+    reads = [re.fullmatch(r"bytes=(\d+)-(\d+)", request.headers["range"]) for request in gs.proxy.reads(".tfrecord")]
+    assert reads
+    assert all(read and int(read[2]) - int(read[1]) < 8 << 20 for read in reads)
 
 
 def test_the_benchmark_says_what_a_bucket_refuses_in_one_line(gs):
