@@ -17,7 +17,7 @@ OnCorrupt = Literal["error", "skip"]
 LAYOUTS = tuple(layout for layout in get_args(Layout) if layout != "auto")
 
 
-MOST_BLOCK_RECORDS = 17  # in a block; opening one takes 0.3 ms of CPU time, a record of a photograph 0.8 ms
+MOST_BLOCK_RECORDS = 17  # in a block of the order of training; pipeline/order.py says why
 
 
 @dataclasses.dataclass(frozen=True)
