@@ -30,6 +30,9 @@ LENGTHS_NAME = "lengths.parquet"
 _MAX_BYTES = 1 << 32  # of the file: a record takes three bytes, and the name of a shard takes 30
 _MAX_ROWS = 1 << 30  # as many records as a million shards have, which is the most that a manifest can name
 _MAX_TOTAL_BYTES = 1 << 62  # so that no sum of lengths overflows an int64
+# Apache Beam 2.54 needs PyArrow 14, which neither writes nor compares checksums of pages. Damage that keeps the sum of
+# a shard's lengths is then found only when a record is read.
+_PAGE_CHECKSUMS = int(pa.__version__.split(".")[0]) >= 15
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -100,7 +103,7 @@ def write_lengths(file: IO[bytes], lengths: Mapping[str, Positions]) -> None:
         dictionary_pagesize_limit=1 << 28,
         column_encoding={"length": "DELTA_BINARY_PACKED"},
         write_statistics=False,
-        write_page_checksum=True,
+        **({"write_page_checksum": True} if _PAGE_CHECKSUMS else {}),
     )
 
 
@@ -122,7 +125,8 @@ def parse_lengths(content: bytes, num_rows: int | None = None) -> Lengths:
 
 
 def _parse(content: bytes, num_rows: int | None) -> Lengths:
-    file = pq.ParquetFile(pa.BufferReader(content), read_dictionary=["shard"], page_checksum_verification=True)
+    checksums = {"page_checksum_verification": True} if _PAGE_CHECKSUMS else {}
+    file = pq.ParquetFile(pa.BufferReader(content), read_dictionary=["shard"], **checksums)
     types, rows = file.schema_arrow, file.metadata.num_rows
     if types.names != ["shard", "length"] or types.field("length").type != pa.int64():
         raise ValueError(f"it has the columns {', '.join(f'{of.name} ({of.type})' for of in types)}")
