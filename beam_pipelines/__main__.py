@@ -33,7 +33,7 @@ from beam_pipelines.verify import verify  # noqa: E402
 from tpu_input.command_line import Parser, Unread, exit_code, print_error, print_line, sigterm_raises, unread  # noqa: E402
 from tpu_input.command_line.dataclass_options import Flag, add_flags  # noqa: E402
 from tpu_input.command_line.jpeg2tpu import AddFlag, add_command  # noqa: E402
-from tpu_input.dataset_format.lengths import LENGTHS_NAME  # noqa: E402
+from tpu_input.dataset_format.lengths import lengths_name  # noqa: E402
 from tpu_input.dataset_format.records import MANIFEST_NAME  # noqa: E402
 
 
@@ -238,7 +238,7 @@ def _verify(flags: argparse.Namespace, _: list[str]) -> int:
         if findings.damaged:
             print_line(f"{path}: re-created from the sources: {', '.join(findings.damaged)}")
         if findings.lengths_damaged:
-            print_line(f"{path}: re-created from the index: {LENGTHS_NAME}")
+            print_line(f"{path}: re-created from the index: {lengths_name(findings.manifest.edition)}")
         findings = verify(path, decode_images=not flags.quick)
     if findings.problems:
         print_line(f"{path}: {len(findings.problems)} problems" + (" remain" if flags.repair else ""))

@@ -32,6 +32,7 @@ from beam_pipelines.conversion import shard_writing as processes
 from beam_pipelines.conversion import working_folder
 from beam_pipelines.conversion.commit import check_budget, commit
 from beam_pipelines.conversion.output_folder import (
+    REPORT_NAME,
     WORK_NAME,
     dataset_files,
     index_content,
@@ -52,8 +53,8 @@ from beam_pipelines.sources.read_ahead import num_cores
 from tpu_input.command_line import print_line
 from tpu_input.dataset_format import json_fields
 from tpu_input.dataset_format.index import index_path, read_columns
-from tpu_input.dataset_format.lengths import LENGTHS_NAME
-from tpu_input.dataset_format.records import MANIFEST_NAME, MAX_MANIFEST_BYTES, Manifest, decode, read_frames
+from tpu_input.dataset_format.lengths import lengths_name
+from tpu_input.dataset_format.records import MANIFEST_NAME, Manifest, decode, read_frames
 
 
 class Converted(NamedTuple):
@@ -118,6 +119,7 @@ def convert(
             sources = [dataclasses.asdict(source) for source in options.sources]
             folder.write_conversion(working_folder.Conversion(list(command), os.getcwd(), sources, options.shaping()))
         manifest = existing or _write_and_commit(options, plan, beam_options, num_processes, still_locked)
+        _remove_replaced(options.output)
         working_folder.remove(options.output)
         return Converted(manifest, is_new=not existing)
 
@@ -159,6 +161,7 @@ def _write_and_commit(
     folder = WorkingFolder.of(options.output, plan)
     folder.write_plan(plan)
     unwritten = folder.unwritten()
+    folder.remove_receipts(unwritten)
     if num_processes and len(unwritten) > 1:
         processes.write_shards(unwritten, folder, options, num_processes)
     else:
@@ -257,8 +260,9 @@ def _check_plan(options: ConvertOptions, plan: Plan) -> None:
 def _existing(options: ConvertOptions, plan: Plan, begun: bool) -> Manifest | None:
     """Returns the manifest of this dataset if it is complete, else None.
 
-    With options.overwrite, the files that another dataset's manifest or another unfinished plan names are removed.
-    `begun` is whether there was a plan before this call; if not, files in the output must be those of this conversion.
+    With options.overwrite, the files that another unfinished plan names are removed. Another dataset stays as it is
+    until commit() has replaced its manifest. `begun` is whether there was a plan before this call; if not, files in the
+    output must be those of this conversion.
 
     Raises:
       ValueError: The output holds something else.
@@ -269,18 +273,12 @@ def _existing(options: ConvertOptions, plan: Plan, begun: bool) -> Manifest | No
     others = working_folder.unfinished(options.output) - {WorkingFolder.of(options.output, plan)}
     if not options.overwrite:
         _check_same(options, plan, manifest, others)
-    left = [_names(other.read_plan()) for other in others]
+    left = [other.shard_names() for other in others]
     _check_files(options.output, plan, manifest, left)
-    if manifest and manifest.fingerprint != plan.fingerprint:
-        storage.move(
-            f"{options.output}/{MANIFEST_NAME}", f"{options.output}/{WORK_NAME}/{working_folder.REPLACED_NAME}"
-        )
-        _remove_replaced(options.output)
-        manifest = None
     for other, names in zip(others, left, strict=True):
-        _remove_shards(options.output, names)
+        _remove_shards(options.output, names, manifest)
         working_folder.remove_one(other)
-    return manifest
+    return manifest if manifest and manifest.fingerprint == plan.fingerprint else None
 
 
 def _check_leftover(options: ConvertOptions, plan: Plan) -> None:
@@ -330,10 +328,10 @@ def _check_files(output: str, plan: Plan, manifest: Manifest | None, left: list[
     """Checks that all files belong to this plan, the manifest or `left`, and that a complete dataset has all files."""
     found = {path for path, _ in list_dataset(output) if not _is_working_file(path)}
     here = _shards(manifest) if manifest else []
-    names = [*_names(plan), *here, *itertools.chain(*left)]
+    names = [*WorkingFolder.of(output, plan).shard_names_of(plan), *here, *itertools.chain(*left)]
     _refuse_foreign(output, found - dataset_files(names) - optional_files(names))
     # Datasets of earlier builds have no lengths.parquet, and are complete without it: training reads every index.
-    needed = dataset_files(here) - {LENGTHS_NAME}
+    needed = dataset_files(here) - {lengths_name(manifest.edition if manifest else "")}
     if manifest and manifest.fingerprint == plan.fingerprint and (missing := needed - found):
         raise ValueError(
             f"output {output!r} holds this dataset without {_some(missing)}; re-create what is missing with: python "
@@ -407,28 +405,24 @@ def _go_on(known: working_folder.Conversion | None) -> str:
 
 
 def _remove_replaced(output: str) -> None:
-    """Removes the files of a dataset that --overwrite replaces, if its manifest was moved to REPLACED_NAME.
+    """Removes the files of a dataset whose manifest a commit has copied to REPLACED_NAME and then replaced.
 
-    The manifest is moved first: without it, the dataset is not complete any more, and it names the files to remove. If
-    the process is killed in between, the next call continues. A manifest can only name shards in its own folder: see
+    If the process is killed before the new manifest stands, the replaced dataset is complete, and nothing of it is
+    removed; if it is killed later, the next call continues. A manifest can only name shards in its own folder: see
     Manifest.from_json().
     """
-    aside = f"{output}/{WORK_NAME}/{working_folder.REPLACED_NAME}"
-    if storage.exists(aside):
-        if not storage.exists(f"{output}/{MANIFEST_NAME}"):  # in a bucket, a move is a copy and a deletion
-            _remove_shards(output, _shards(_read_replaced(aside)))
-        storage.delete([aside])
+    if replaced := working_folder.read_replaced(output):
+        manifest = read_manifest(output)
+        if not manifest or _shards(manifest) != _shards(replaced):
+            _remove_shards(output, _shards(replaced), manifest)
+            storage.delete([f"{output}/{REPORT_NAME}"])  # it describes the replaced dataset
+        storage.delete([f"{output}/{WORK_NAME}/{working_folder.REPLACED_NAME}"])
 
 
-def _read_replaced(path: str) -> Manifest:
-    try:
-        return Manifest.from_json(storage.read_bytes(path, most=MAX_MANIFEST_BYTES), path)
-    except ValueError as error:
-        raise ValueError(f"{path!r}, which lists the files to remove, is damaged; remove it: {error}") from error
-
-
-def _remove_shards(output: str, names: list[str]) -> None:
-    storage.delete([f"{output}/{path}" for path in dataset_files(names) | optional_files(names)])
+def _remove_shards(output: str, names: list[str], manifest: Manifest | None) -> None:
+    """Removes the files of a dataset with shards of these names, but none of the dataset of `manifest`."""
+    kept = dataset_files(_shards(manifest)) | optional_files(_shards(manifest)) if manifest else set()
+    storage.delete([f"{output}/{path}" for path in (dataset_files(names) | optional_files(names)) - kept])
 
 
 def _names(plan: Plan) -> list[str]:

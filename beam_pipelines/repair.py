@@ -26,8 +26,8 @@ from beam_pipelines.sources.read_ahead import num_cores
 from beam_pipelines.verify import Findings
 from tpu_input.dataset_format import json_fields
 from tpu_input.dataset_format.index import index_path
-from tpu_input.dataset_format.lengths import LENGTHS_NAME
-from tpu_input.dataset_format.records import MANIFEST_NAME, Manifest
+from tpu_input.dataset_format.lengths import lengths_name
+from tpu_input.dataset_format.records import MANIFEST_NAME, Manifest, parse_shard_name, shard_name
 
 
 def repair(findings: Findings, beam_options: PipelineOptions | None = None) -> list[str]:
@@ -54,7 +54,7 @@ def repair(findings: Findings, beam_options: PipelineOptions | None = None) -> l
                 write_lengths(manifest)
         finally:
             working_folder.remove(manifest.path)
-    return [*findings.damaged, *([LENGTHS_NAME] if findings.lengths_damaged else [])]
+    return [*findings.damaged, *([lengths_name(manifest.edition)] if findings.lengths_damaged else [])]
 
 
 def _repair_shards(findings: Findings, options: ConvertOptions, beam_options: PipelineOptions) -> None:
@@ -124,7 +124,10 @@ def _of_types(found: dict[str, Any], usual: dict[str, Any], name: str) -> dict[s
 
 
 def _make_again(name: str, manifest: Manifest, aside: ConvertOptions, folder: WorkingFolder) -> None:
-    receipt = write_shard(name, folder.read_rows(name), folder.num_rows([name]), aside, manifest.classes, num_cores())
+    parts = parse_shard_name(name)
+    planned = shard_name(parts.split, parts.number, parts.num_shards) if parts else name
+    rows, num_rows = folder.read_rows(planned), folder.num_rows([planned])
+    receipt = write_shard(name, name, index_path(name), rows, num_rows, aside, manifest.classes, num_cores())
     promised = {shard.name: shard.sha256 for split in manifest.splits.values() for shard in split.shards}
     if receipt.sha256 != promised[name]:
         raise ValueError(

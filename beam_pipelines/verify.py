@@ -18,20 +18,21 @@ import numpy as np
 import pyarrow as pa
 
 from beam_pipelines import storage
+from beam_pipelines.conversion import working_folder
 from beam_pipelines.conversion.output_folder import (
-    REJECTED_NAME,
     complete_manifest,
     dataset_files,
     index_content,
     list_dataset,
     optional_files,
+    rejected_name,
 )
 from beam_pipelines.images.check import Rejected, check_image
 from beam_pipelines.options import ImageOptions
 from beam_pipelines.report.rejections import read_lines
 from tpu_input.dataset_format.decode_limits import PILLOW_MAX_PIXELS
 from tpu_input.dataset_format.index import IndexRow, index_path, read_index
-from tpu_input.dataset_format.lengths import LENGTHS_NAME, Positions, max_bytes, parse_lengths
+from tpu_input.dataset_format.lengths import Positions, lengths_name, max_bytes, parse_lengths
 from tpu_input.dataset_format.records import FRAME_BYTES, Manifest, Record, Shard, decode, frame, read_frames
 
 # Options of the conversion may have kept color profiles, and images above the default of max_pixels.
@@ -104,8 +105,16 @@ def _check_files(manifest: Manifest) -> Iterator[str]:
     for path in sorted(promised - found):
         if not path.endswith((".tfrecord", ".parquet")):  # reported by shard, or by _lengths_problem()
             yield f"{path} is missing"
-    for path in sorted(found - promised - optional_files(shards)):
+    for path in sorted(found - promised - optional_files(shards) - _passing(manifest.path)):
         yield f"{path} is not part of the dataset"
+
+
+def _passing(dataset: str) -> set[str]:
+    """Returns the files of a conversion that is about to replace the dataset, and of one that it has replaced."""
+    try:
+        return working_folder.files_in_transit(dataset)
+    except ValueError:  # then the damaged file is told to be no part of the dataset
+        return set()
 
 
 def _lengths_problem(manifest: Manifest, lengths: Mapping[str, Positions]) -> str:
@@ -115,33 +124,35 @@ def _lengths_problem(manifest: Manifest, lengths: Mapping[str, Positions]) -> st
       manifest: The manifest.
       lengths: Lengths of the records of the shards without problems; only the sums of the others are compared.
     """
+    name = lengths_name(manifest.edition)
     shards = [shard for split in manifest.splits.values() for shard in split.shards]
     num_rows = sum(shard.num_examples for shard in shards)
     try:
-        content = storage.read_bytes(f"{manifest.path}/{LENGTHS_NAME}", most=max_bytes(num_rows))
+        content = storage.read_bytes(f"{manifest.path}/{name}", most=max_bytes(num_rows))
         listed = parse_lengths(content, num_rows)
         listed.of_shards(shards)
     except FileNotFoundError:
-        return f"{LENGTHS_NAME} is missing"
+        return f"{name} is missing"
     except (OSError, ValueError) as error:
-        return f"{LENGTHS_NAME} cannot be used: {error}"
+        return f"{name} cannot be used: {error}"
     if listed.names != [shard.name for shard in shards]:
-        return f"{LENGTHS_NAME} lists the shards in another order than the manifest"
+        return f"{name} lists the shards in another order than the manifest"
     found = listed.by_shard()
-    wrong = [name for name, of in lengths.items() if not np.array_equal(of, found[name])]
-    return f"{LENGTHS_NAME} does not match the records of {wrong[0]}" if wrong else ""
+    wrong = [shard for shard, of in lengths.items() if not np.array_equal(of, found[shard])]
+    return f"{name} does not match the records of {wrong[0]}" if wrong else ""
 
 
 def _check_rejected(manifest: Manifest) -> Iterator[str]:
-    if not storage.exists(f"{manifest.path}/{REJECTED_NAME}"):  # reported by _check_files()
+    name = rejected_name(manifest.edition)
+    if not storage.exists(f"{manifest.path}/{name}"):  # reported by _check_files()
         return
     try:
-        reasons = dict(sorted(Counter(rejection.reason for rejection in read_lines(manifest.path)).items()))
+        reasons = dict(sorted(Counter(rejection.reason for rejection in read_lines(manifest)).items()))
     except ValueError as error:
-        yield f"{REJECTED_NAME} cannot be read: {error}"
+        yield f"{name} cannot be read: {error}"
         return
     if reasons != manifest.num_rejected:
-        yield f"{REJECTED_NAME} lists {reasons}, but the manifest has {manifest.num_rejected}"
+        yield f"{name} lists {reasons}, but the manifest has {manifest.num_rejected}"
 
 
 def _check_shard(manifest: Manifest, shard: Shard, decode_images: bool) -> tuple[list[IndexRow], list[str]]:

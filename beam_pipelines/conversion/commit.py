@@ -1,6 +1,9 @@
-"""Commit of a conversion: receipts → DATASET/rejected.jsonl, lengths.parquet, then DATASET/manifest.json.
+"""Commit of a conversion: shards are moved into place, then rejected.jsonl and lengths.parquet, then manifest.json.
 
-The manifest is written last: a dataset with a manifest is complete.
+    receipts ──compared with the files──▶ shards and indexes at their names ──▶ lengths.parquet ──▶ manifest.json
+
+The manifest is written last: a dataset with a manifest is complete. A manifest that is replaced stands until that
+moment, and so do all files that it names, as none of the new files has the name of one of them (see edition_of()).
 """
 
 from __future__ import annotations
@@ -13,15 +16,16 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 
-from beam_pipelines.conversion.output_folder import REJECTED_NAME, create, index_content
+from beam_pipelines import storage
+from beam_pipelines.conversion.output_folder import WORK_NAME, create, index_content, read_manifest, rejected_name
 from beam_pipelines.conversion.plan import Plan
-from beam_pipelines.conversion.working_folder import Receipt
+from beam_pipelines.conversion.working_folder import REPLACED_NAME, Receipt, WorkingFolder
 from beam_pipelines.images.check import SAMPLE_SIDE
 from beam_pipelines.options import ConvertOptions
 from tpu_input.dataset_format import lengths as lengths_format
 from tpu_input.dataset_format.index import index_path, read_positions
-from tpu_input.dataset_format.lengths import LENGTHS_NAME, Positions
-from tpu_input.dataset_format.records import MANIFEST_NAME, Manifest, Shard, Split
+from tpu_input.dataset_format.lengths import Positions, lengths_name
+from tpu_input.dataset_format.records import MANIFEST_NAME, Manifest, Shard, Split, in_edition
 
 _IN_FLIGHT = 32  # index files that are read at the same time, because an object store takes 30 ms for each
 
@@ -47,16 +51,21 @@ def commit(options: ConvertOptions, plan: Plan, receipts: dict[str, list[Receipt
             f"{plan.num_inputs} inputs gave {num_examples} records and {len(rejected)} rejected inputs, which do not "
             f"add up; the receipts in {options.output!r} are damaged; convert into another output"
         )
-    with create(options.output, REJECTED_NAME) as file:
+    folder = WorkingFolder.of(options.output, plan)
+    edition, rejected_path = folder.edition, rejected_name(folder.edition)
+    with create(options.output, rejected_path) as file:
         file.writelines(json.dumps(line._asdict(), ensure_ascii=False).encode() + b"\n" for line in rejected)
-    check_budget(options, plan.num_inputs, num_rejected, {"all": f"listed in {options.output}/{REJECTED_NAME}"})
+    check_budget(options, plan.num_inputs, num_rejected, {"all": f"listed in {options.output}/{rejected_path}"})
     if not num_examples:
         raise ValueError(f"none of the {plan.num_inputs} inputs became a record: {num_rejected}")
+    replaced, version = read_manifest(options.output), storage.look(f"{options.output}/{MANIFEST_NAME}")[1]
     manifest = Manifest(
         path=options.output,
         classes=plan.classes,
         first_label=options.first_label,
-        splits={name: _split(split, len(plan.classes)) for name, split in sorted(receipts.items()) if _any(split)},
+        splits={
+            name: _split(split, len(plan.classes), edition) for name, split in sorted(receipts.items()) if _any(split)
+        },
         num_inputs=plan.num_inputs,
         num_rejected=num_rejected,
         num_fixed=dict(sorted(sum((receipt.fixed for receipt in every), Counter[str]()).items())),
@@ -65,14 +74,37 @@ def commit(options: ConvertOptions, plan: Plan, receipts: dict[str, list[Receipt
         options=options.shaping(),
         fingerprint=plan.fingerprint,
     )
+    if replaced:
+        with create(options.output, f"{WORK_NAME}/{REPLACED_NAME}") as file:
+            file.write(replaced.to_json().encode())
+    _publish(folder, every, edition)
     write_lengths(manifest)
-    with create(options.output, MANIFEST_NAME, new=True) as file:
+    with create(options.output, MANIFEST_NAME, new=not replaced, version=version) as file:
         file.write(manifest.to_json().encode())
     return manifest
 
 
+def _publish(folder: WorkingFolder, receipts: list[Receipt], edition: str) -> None:
+    """Moves the shards and indexes that receipts name into place, if each has the size and checksum of its receipt.
+
+    Raises:
+      ValueError: One is missing, or differs from its receipt.
+    """
+    found = folder.find_files()
+    places = [place for receipt in receipts for place in folder.places(receipt, edition, found)]
+    if lost := [receipt.name for receipt in receipts if None in folder.places(receipt, edition, found)]:
+        raise ValueError(
+            f"{lost[0]!r} or its index in {folder.folder!r} is missing or differs from its receipt; rerun the same "
+            "command, which writes it again"
+        )
+    moves = [place for place in places if place and place[0] != place[1]]
+    # No manifest names these: they are left by a commit that was interrupted.
+    storage.delete([f"{folder.output}/{target}" for _, target in moves if target in found])
+    storage.publish([(f"{folder.output}/{source}", f"{folder.output}/{target}") for source, target in moves])
+
+
 def write_lengths(manifest: Manifest) -> None:
-    """Writes DATASET/lengths.parquet from the index of each shard, several of which are read at the same time.
+    """Writes the dataset's lengths.parquet from the index of each shard, several of which are read at the same time.
 
     The receipts do not carry the lengths, so that they stay small. The index of a shard of 100 MB takes 1 ms to read,
     and the shard takes seconds to write.
@@ -84,7 +116,7 @@ def write_lengths(manifest: Manifest) -> None:
     with ThreadPoolExecutor(_IN_FLIGHT) as pool:
         read = pool.map(lambda shard: _index_lengths(manifest.path, shard), shards)
         lengths = {shard.name: of for shard, of in zip(shards, read, strict=True)}
-    with create(manifest.path, LENGTHS_NAME) as file:
+    with create(manifest.path, lengths_name(manifest.edition)) as file:
         lengths_format.write_lengths(file, lengths)
 
 
@@ -141,7 +173,7 @@ def _any(receipts: list[Receipt]) -> bool:
     return any(receipt.num_examples for receipt in receipts)
 
 
-def _split(receipts: list[Receipt], num_classes: int) -> Split:
+def _split(receipts: list[Receipt], num_classes: int, edition: str) -> Split:
     written = [receipt for receipt in receipts if receipt.num_examples]
     num_examples = sum(receipt.num_examples for receipt in written)
     num_pixels = max(sum(receipt.num_measured for receipt in written), 1) * SAMPLE_SIDE**2
@@ -153,7 +185,9 @@ def _split(receipts: list[Receipt], num_classes: int) -> Split:
         stds.append(round(math.sqrt(max(square - mean * mean, 0)), 3))
     counts = sum((receipt.class_counts for receipt in written), Counter[int]())
     return Split(
-        shards=tuple(Shard(each.name, each.num_examples, each.num_bytes, each.sha256) for each in written),
+        shards=tuple(
+            Shard(in_edition(each.name, edition), each.num_examples, each.num_bytes, each.sha256) for each in written
+        ),
         class_counts=tuple(counts[label] for label in range(num_classes)),
         height=_extent([receipt.heights for receipt in written], num_examples),
         width=_extent([receipt.widths for receipt in written], num_examples),

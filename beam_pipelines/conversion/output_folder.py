@@ -11,44 +11,69 @@ import errno
 import fcntl
 import os
 import posixpath
+import re
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from typing import IO
 
 from beam_pipelines import storage
 from tpu_input.dataset_format.index import index_path
-from tpu_input.dataset_format.lengths import LENGTHS_NAME
+from tpu_input.dataset_format.lengths import lengths_name
 from tpu_input.dataset_format.records import (
     MANIFEST_NAME,
     MAX_INDEX_BYTES,
     MAX_MANIFEST_BYTES,
     Manifest,
+    in_edition,
     parse_shard_name,
 )
 
 WORK_NAME = ".jpeg2tpu"  # folder of the working files of an unfinished conversion
-REJECTED_NAME = "rejected.jsonl"
+REJECTED_NAME = "rejected.jsonl"  # with the dataset's edition, if it has one: see rejected_name()
 REPORT_NAME = "report.html"  # written on demand, so it may be missing
+_BESIDE = re.compile(r"(lengths(-[0-9a-f]{8})?\.parquet|rejected(-[0-9a-f]{8})?\.jsonl)")
 
 
 @contextlib.contextmanager
-def create(dataset: str, path: str, new: bool = False) -> Iterator[IO[bytes]]:
+def create(dataset: str, path: str, new: bool = False, version: int = 0) -> Iterator[IO[bytes]]:
     """Opens a file of a dataset for an atomic write: it is a working file until it is complete.
 
-    With `new`, an existing object of that name is not replaced: see storage.create().
+    With `new`, a file of that name is not replaced, and with `version`, no other version of it: see storage.create().
 
     Raises:
       ValueError: See check_folders().
     """
     check_folders(dataset)
-    with storage.create(f"{dataset}/{path}", temporary_in=f"{dataset}/{WORK_NAME}", new=new) as file:
+    with storage.create(f"{dataset}/{path}", temporary_in=f"{dataset}/{WORK_NAME}", new=new, version=version) as file:
         yield file
+
+
+def rejected_name(edition: str) -> str:
+    """Returns the name of the list of rejected inputs of a dataset with this edition, "" for none."""
+    return in_edition(REJECTED_NAME, edition)
+
+
+def edition_of(output: str, fingerprint: str) -> str:
+    """Returns the edition of the dataset that a conversion will make in `output`: see shard_name().
+
+    It is "" if there is no dataset yet, and else begins the fingerprint, so that no file of the new dataset has the
+    name of one of the dataset that it replaces.
+
+    Raises:
+      ValueError: The manifest cannot be read.
+    """
+    standing = read_manifest(output)
+    if not standing:
+        return ""
+    return standing.edition if standing.fingerprint.startswith(fingerprint) else fingerprint[:8]
 
 
 def dataset_files(shards: Iterable[str]) -> set[str]:
     """Returns the paths, within the dataset, of all files of a dataset with these shards."""
     shards = list(shards)
-    return {*shards, *(index_path(shard) for shard in shards), MANIFEST_NAME, LENGTHS_NAME, REJECTED_NAME}
+    editions = {name.edition for shard in shards if (name := parse_shard_name(shard))} or {""}
+    beside = {name(edition) for edition in editions for name in (lengths_name, rejected_name)}
+    return {*shards, *(index_path(shard) for shard in shards), MANIFEST_NAME, *beside}
 
 
 def optional_files(shards: Iterable[str]) -> set[str]:
@@ -58,7 +83,7 @@ def optional_files(shards: Iterable[str]) -> set[str]:
 
 def is_dataset_file(path: str) -> bool:
     """Returns whether a path, within the dataset, can be that of a file of a dataset of this package."""
-    if path in (MANIFEST_NAME, LENGTHS_NAME, REJECTED_NAME, REPORT_NAME):
+    if path in (MANIFEST_NAME, REPORT_NAME) or _BESIDE.fullmatch(path):
         return True
     folder, name = posixpath.split(path)
     stem, ending = posixpath.splitext(name)

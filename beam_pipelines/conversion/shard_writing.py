@@ -1,4 +1,4 @@
-"""Writing of shards: rows → checked images → records and index in temporary files → renamed into place → receipt.
+"""Writing of shards: rows → checked images → records and index in files of this attempt → receipt, which names them.
 
     [Row] ──map_images──▶ (Row, framed record or Rejected) ──append──▶ shard, index, Receipt
 
@@ -12,18 +12,23 @@ because a fork of a process with threads may inherit a lock that is never releas
 
 from __future__ import annotations
 
+import base64
 import concurrent.futures
 import contextlib
 import functools
 import hashlib
+import io
 import multiprocessing
 import os
 import signal
 import threading
+import uuid
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import IO, TYPE_CHECKING, NamedTuple
+
+import google_crc32c
 
 from beam_pipelines import storage
 from beam_pipelines.conversion.output_folder import create
@@ -33,7 +38,7 @@ from beam_pipelines.options import ConvertOptions
 from beam_pipelines.runners import progress_bar as progress
 from beam_pipelines.sources.read_ahead import changes, map_images
 from beam_pipelines.sources.rows import Row
-from tpu_input.dataset_format.index import IndexRow, index_path, write_index
+from tpu_input.dataset_format.index import IndexRow, write_index
 from tpu_input.dataset_format.records import Record, encode, frame
 
 if TYPE_CHECKING:
@@ -48,6 +53,8 @@ class Unwanted(Exception):
 
 def write_shard(
     name: str,
+    data_path: str,
+    its_index_path: str,
     rows: Iterable[Row],
     num_rows: int,
     options: ConvertOptions,
@@ -56,19 +63,21 @@ def write_shard(
     progress: Progress = lambda num_bytes, written: None,
     is_wanted: Callable[[], bool] = lambda: True,
 ) -> Receipt:
-    """Writes OUTPUT/`name` and its index; returns the receipt, which the caller stores.
+    """Writes a shard and its index; returns the receipt, which the caller stores.
 
     No file is written if none of the rows becomes a record.
 
     Args:
-      name: File name of the shard.
+      name: Name of the shard in the plan, for the receipt.
+      data_path: Path of the shard within the output.
+      its_index_path: Path of its index.
       rows: Inputs, in the order of their records.
       num_rows: Number of rows; above 1,000, pixel statistics use only every sixteenth image.
       options: Options of the conversion, of which output, first_label and images are used.
       classes: Class names in label order.
       num_decoders: Number of threads that decode.
       progress: Called for every input with (bytes written, whether it became a record).
-      is_wanted: Called when all records are written, before the files are renamed into place.
+      is_wanted: Called when all records are written, before the files get their names.
 
     Raises:
       Unwanted: is_wanted() returned False; nothing is left.
@@ -76,7 +85,7 @@ def write_shard(
     labels = {class_name: label for label, class_name in enumerate(classes)}
     measured_each = 16 if num_rows > 1000 else 1  # statistics cost more than the check of an image
     frame_image = functools.partial(_frame_image, options=options, labels=labels, measured_each=measured_each)
-    receipt, index, digest = Receipt(name), list[IndexRow](), hashlib.sha256()
+    receipt, index, digest, crc = Receipt(name), list[IndexRow](), hashlib.sha256(), 0
     with contextlib.ExitStack() as stack:
         file: IO[bytes] | None = None
         framed_images = map_images(rows, frame_image, num_decoders)
@@ -85,19 +94,29 @@ def write_shard(
                 receipt.rejected.append(Rejection(row.key, row.uri, framed.reason, framed.detail))
                 progress(0, False)
                 continue
-            file = file or stack.enter_context(create(options.output, name))
+            file = file or stack.enter_context(create(options.output, data_path))
             file.write(framed.data)
             digest.update(framed.data)
+            crc = google_crc32c.extend(crc, framed.data)
             index.append(_index_row(row, framed, receipt.num_bytes))
             receipt.add(framed.image, framed.record.label, len(framed.data))
             progress(len(framed.data), True)
         if not is_wanted():
             raise Unwanted
         if index:
-            with create(options.output, index_path(name)) as index_file:
-                write_index(index_file, index)
-            receipt.sha256 = digest.hexdigest()
+            content = io.BytesIO()
+            write_index(content, index)
+            with create(options.output, its_index_path) as index_file:
+                index_file.write(content.getbuffer())
+            receipt.sha256, receipt.crc32c = digest.hexdigest(), _base64(crc)
+            receipt.index_bytes = content.tell()
+            receipt.index_crc32c = _base64(google_crc32c.value(content.getvalue()))
     return receipt
+
+
+def _base64(crc: int) -> str:
+    """Returns a CRC-32C as object stores give it: its four bytes, the most significant first, in base64."""
+    return base64.b64encode(crc.to_bytes(4, "big")).decode()
 
 
 def write_planned(
@@ -106,18 +125,21 @@ def write_planned(
     """Writes one shard of a plan, and its receipt last. Idempotent.
 
     Beam runners retry an element when its worker is lost, and may run it twice at the same time when a worker is slow.
-    All attempts write the same bytes. An attempt that ends after the dataset is complete, or was removed, leaves
-    nothing.
+    Each attempt writes files of its own, and the first that is complete stores its receipt. An attempt that ends after
+    another one, or after the dataset is complete or was removed, leaves nothing.
     """
+    attempt = uuid.uuid4().hex
+    paths = folder.attempt_paths(shard, attempt)
     rows, num_rows, classes = folder.read_rows(shard), folder.num_rows([shard]), folder.read_plan().classes
     try:
-        receipt = write_shard(shard, rows, num_rows, options, classes, num_decoders, progress, folder.is_open)
+        receipt = write_shard(shard, *paths, rows, num_rows, options, classes, num_decoders, progress, folder.is_open)
     except Unwanted:
         return
     except storage.Changed as error:
         raise storage.Changed(changes(folder.read_rows(shard)) or str(error)) from error
-    if folder.is_open():
-        folder.write_receipt(receipt)
+    receipt.attempt = attempt
+    if not (folder.is_open() and folder.write_receipt(receipt)):
+        folder.remove_attempt(shard, attempt)
 
 
 class _Framed(NamedTuple):

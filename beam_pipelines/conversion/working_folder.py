@@ -1,13 +1,19 @@
 """DATASET/.jpeg2tpu: working files of an unfinished conversion, removed when it is complete.
 
 .jpeg2tpu/lock                                held by the process that converts into this dataset (output_folder.py)
-.jpeg2tpu/replaced.json                       manifest of a dataset that --overwrite is removing
+.jpeg2tpu/replaced.json                       manifest of the dataset that --overwrite replaces, while it does
 .jpeg2tpu/FINGERPRINT/conversion.json         command, sources and options, shown while the conversion is unfinished
 .jpeg2tpu/FINGERPRINT/plan.json               plan of a conversion of these inputs and options
 .jpeg2tpu/FINGERPRINT/SHARD.tfrecord.rows     inputs of a shard, one file per shard
-.jpeg2tpu/FINGERPRINT/SHARD.tfrecord.receipt  receipt of a shard that is written and renamed into place
+.jpeg2tpu/FINGERPRINT/SHARD.tfrecord.data-ID  shard as one attempt wrote it; moved into place when all are written
+.jpeg2tpu/FINGERPRINT/SHARD.tfrecord.index-ID its index
+.jpeg2tpu/FINGERPRINT/SHARD.tfrecord.receipt  receipt of the first attempt that was complete, which it names
 .jpeg2tpu/repair/                             shards that verify --repair has re-created and not yet moved into place
 .jpeg2tpu/NAME.part-ID                        temporary file that is being written
+
+Several attempts at a shard may run at the same time, and a late one may end after the dataset is complete: an engine
+retries what is slow, and a process may be suspended. Each attempt writes files of its own, and a receipt is never
+replaced. Therefore nothing late can change what a receipt names, nor a shard that is in place.
 
 Files with other names do not belong to this package: they are never deleted, and a conversion refuses to start if
 there are any.
@@ -25,13 +31,21 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, TypeVar
 
 from beam_pipelines import storage
-from beam_pipelines.conversion.output_folder import LOCK_NAME, WORK_NAME, is_dataset_file, list_dataset
+from beam_pipelines.conversion.output_folder import (
+    LOCK_NAME,
+    WORK_NAME,
+    dataset_files,
+    edition_of,
+    is_dataset_file,
+    list_dataset,
+    optional_files,
+)
 from beam_pipelines.conversion.plan import Plan
 from beam_pipelines.images.check import SAMPLE_SIDE, CheckedImage
 from beam_pipelines.sources.rows import Row
 from tpu_input.dataset_format import json_fields
 from tpu_input.dataset_format.index import index_path
-from tpu_input.dataset_format.records import FRAME_BYTES
+from tpu_input.dataset_format.records import FRAME_BYTES, MAX_MANIFEST_BYTES, Manifest, in_edition
 
 
 class Rejection(NamedTuple):
@@ -71,6 +85,10 @@ class Receipt:
       num_examples: Number of records; with 0 no file is written.
       num_bytes: Size of the shard.
       sha256: SHA-256 of the shard, as a hex digest; "" without records.
+      crc32c: CRC-32C of the shard in base64, which is what a bucket keeps of each object; "" without records.
+      index_bytes: Size of the index.
+      index_crc32c: CRC-32C of the index.
+      attempt: Identifier of the attempt that wrote the files, which are named after it until they are in place.
       class_counts: Number of examples by label.
       heights: [smallest, sum, largest] in pixels.
       widths: [smallest, sum, largest] in pixels.
@@ -86,6 +104,10 @@ class Receipt:
     num_examples: int = 0
     num_bytes: int = 0
     sha256: str = ""
+    crc32c: str = ""
+    index_bytes: int = 0
+    index_crc32c: str = ""
+    attempt: str = ""
     class_counts: Counter[int] = dataclasses.field(default_factory=Counter)
     heights: list[int] = dataclasses.field(default_factory=lambda: [1 << 62, 0, 0])
     widths: list[int] = dataclasses.field(default_factory=lambda: [1 << 62, 0, 0])
@@ -136,6 +158,10 @@ class Receipt:
             num_examples=num_examples,
             num_bytes=json_fields.count(fields["num_bytes"], "num_bytes", FRAME_BYTES * num_examples),
             sha256=json_fields.sha256(fields["sha256"], "sha256") if num_examples else "",
+            crc32c=json_fields.text(fields["crc32c"], "crc32c"),
+            index_bytes=json_fields.count(fields["index_bytes"], "index_bytes"),
+            index_crc32c=json_fields.text(fields["index_crc32c"], "index_crc32c"),
+            attempt=_attempt(fields["attempt"]) if num_examples else "",
             class_counts=Counter({labels[label]: number for label, number in class_counts.items()}),
             heights=_whole_numbers(fields["heights"], "heights"),
             widths=_whole_numbers(fields["widths"], "widths"),
@@ -168,11 +194,18 @@ class Receipt:
             raise ValueError("its sums of pixel values are larger than possible")
 
 
+def _attempt(value: object) -> str:
+    if not _ATTEMPT.fullmatch(text := json_fields.text(value, "attempt")):
+        raise ValueError(f"attempt must be 32 hexadecimal digits, got {json_fields.shown(value)}")
+    return text
+
+
 def _whole_numbers(value: object, name: str) -> list[int]:
     """Returns a list of three integers, 0 to 1 << 62, which is the initial value of the smallest size in Receipt()."""
     return [json_fields.count(each, name, most=1 << 62) for each in json_fields.array(value, name, 3)]
 
 
+_ATTEMPT = re.compile("[0-9a-f]{32}")  # its name becomes part of a path
 REPLACED_NAME = "replaced.json"
 REPAIR_NAME = "repair"
 _FOLDER = re.compile(r"[0-9a-f]{16}")  # working folder of a plan
@@ -187,7 +220,8 @@ def is_working_file(path: str) -> bool:
     whole = _PART.sub("", path)
     folder, _, name = whole.rpartition("/")
     if whole != path and folder in ("", f"{REPAIR_NAME}/{WORK_NAME}"):
-        return is_dataset_file(name) or is_dataset_file(f"index/{name}") or bool(_NEW_PLAN.fullmatch(name))
+        of_dataset = is_dataset_file(name) or is_dataset_file(f"index/{name}") or _is_attempt(name)
+        return of_dataset or bool(_NEW_PLAN.fullmatch(name))
     if not folder:
         return name in (LOCK_NAME, REPLACED_NAME) or bool(_NEW_PLAN.fullmatch(name))
     if whole.startswith(f"{REPAIR_NAME}/"):
@@ -196,7 +230,15 @@ def is_working_file(path: str) -> bool:
         return False
     shard, _, kind = name.rpartition(".")
     of_shard = kind in ("rows", "receipt") and shard.endswith(".tfrecord") and is_dataset_file(shard)
-    return name in ("plan.json", "conversion.json") or of_shard
+    return name in ("plan.json", "conversion.json") or of_shard or _is_attempt(name)
+
+
+def _is_attempt(name: str) -> bool:
+    """Returns whether a file name is that of a shard or an index that an attempt has written."""
+    shard, _, kind = name.rpartition(".")
+    kind, _, attempt = kind.partition("-")
+    is_shard = shard.endswith(".tfrecord") and is_dataset_file(shard)
+    return kind in ("data", "index") and is_shard and bool(_ATTEMPT.fullmatch(attempt))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -219,6 +261,16 @@ class WorkingFolder:
     @property
     def folder(self) -> str:
         return f"{self.output}/{WORK_NAME}/{self.name}"
+
+    @property
+    def edition(self) -> str:
+        """Edition of the dataset that the conversion will make; it depends on the dataset that there is now."""
+        return edition_of(self.output, self.name)
+
+    def attempt_paths(self, shard: str, attempt: str) -> tuple[str, str]:
+        """Returns the paths, within the output, of the shard and of its index that an attempt writes."""
+        path = f"{WORK_NAME}/{self.name}/{shard}"
+        return f"{path}.data-{attempt}", f"{path}.index-{attempt}"
 
     def write_plan(self, plan: Plan) -> None:
         with storage.create(f"{self.folder}/plan.json") as file:
@@ -245,6 +297,19 @@ class WorkingFolder:
         """
         return _read_plan(self)
 
+    def shard_names(self) -> list[str]:
+        """Returns the names that the shards of its plan may have in the dataset, without and with an edition.
+
+        Raises:
+          ValueError: The plan is damaged.
+        """
+        return self.shard_names_of(self.read_plan())
+
+    def shard_names_of(self, plan: Plan) -> list[str]:
+        """Returns the names as shard_names() does, of a plan that is not stored yet."""
+        plain = [name for names in plan.shards.values() for name in names]
+        return [*plain, *(in_edition(name, self.name[:8]) for name in plain)]
+
     def write_rows(self, shard: str, rows: Iterable[Row]) -> None:
         with storage.create(f"{self.folder}/{shard}.rows") as file:
             # Without the last field, `number`, which is used only to choose among rows with the same key.
@@ -269,18 +334,59 @@ class WorkingFolder:
     def unwritten(self) -> list[str]:
         """Returns the names of the shards that have to be written.
 
-        These are shards without a receipt, shards whose files are missing or have another size than in the receipt,
-        and shards with an input that could not be read, which is retried.
+        These are shards without a receipt, shards whose files are missing or differ from the receipt, and shards with
+        an input that could not be read, which is retried.
         """
-        found = dict(list_dataset(self.output))
+        found, edition = self.find_files(), self.edition
         shards = [shard for names in self.read_plan().shards.values() for shard in names]
         begun = [shard for shard in shards if f"{WORK_NAME}/{self.name}/{shard}.receipt" in found]
-        written = {receipt.name for receipt in self.read_receipts(begun) if _stands(receipt, found)}
+        written = {
+            receipt.name
+            for receipt in self.read_receipts(begun)
+            if not any(rejection.reason == "unreadable" for rejection in receipt.rejected)
+            and None not in self.places(receipt, edition, found)
+        }
         return [shard for shard in shards if shard not in written]
 
-    def write_receipt(self, receipt: Receipt) -> None:
-        with storage.create(f"{self.folder}/{receipt.name}.receipt") as file:
-            file.write(receipt.to_json().encode())
+    def find_files(self) -> dict[str, tuple[int, str]]:
+        """Returns {path within the output: (bytes, checksum)} of every file, as storage.list_checksums() has them."""
+        return {path: (num_bytes, checksum) for path, num_bytes, checksum in storage.list_checksums(self.output)}
+
+    def places(self, receipt: Receipt, edition: str, found: dict[str, tuple[int, str]]) -> list[tuple[str, str] | None]:
+        """Returns (path now, path in the dataset) of the shard of a receipt and of its index, within the output.
+
+        It has None for a file that is at neither place with the size and the checksum of the receipt, and is empty if
+        the receipt has no records, and so no files.
+        """
+        if not receipt.num_examples:
+            return []
+        shard = in_edition(receipt.name, edition)
+        sizes = (receipt.num_bytes, receipt.crc32c), (receipt.index_bytes, receipt.index_crc32c)
+        places: list[tuple[str, str] | None] = []
+        for attempt, target, (num_bytes, checksum) in zip(
+            self.attempt_paths(receipt.name, receipt.attempt), (shard, index_path(shard)), sizes, strict=True
+        ):
+            same = [path for path in (attempt, target) if found.get(path) in ((num_bytes, checksum), (num_bytes, ""))]
+            places.append((same[0], target) if same else None)
+        return places
+
+    def write_receipt(self, receipt: Receipt) -> bool:
+        """Writes the receipt of an attempt; returns whether it is the first of its shard, else nothing is written."""
+        try:
+            with storage.create(f"{self.folder}/{receipt.name}.receipt", new=True) as file:
+                file.write(receipt.to_json().encode())
+        except FileExistsError:
+            return False
+        return True
+
+    def remove_receipts(self, shards: Iterable[str]) -> None:
+        """Removes the receipts of shards that are written again; a missing one is no error."""
+        storage.delete([f"{self.folder}/{shard}.receipt" for shard in shards])
+
+    def remove_attempt(self, shard: str, attempt: str) -> None:
+        """Removes the files of an attempt, and the folders that become empty."""
+        storage.delete([f"{self.output}/{path}" for path in self.attempt_paths(shard, attempt)])
+        storage.delete_empty([self.folder, f"{self.output}/{WORK_NAME}", self.output])
 
     def read_receipts(self, shards: Iterable[str]) -> Iterator[Receipt]:
         """Yields the receipts of `shards`, all of which must have one.
@@ -355,18 +461,6 @@ def _row(line: bytes) -> Row:
     return Row(*values)
 
 
-def _stands(receipt: Receipt, found: dict[str, int]) -> bool:
-    """Returns whether the shard of a receipt is complete: its files exist, and no input was unreadable.
-
-    The shard is compared by size only.
-    """
-    if any(rejection.reason == "unreadable" for rejection in receipt.rejected):
-        return False
-    return not receipt.num_examples or (
-        found.get(receipt.name) == receipt.num_bytes and index_path(receipt.name) in found
-    )
-
-
 @functools.lru_cache(maxsize=1)
 def _read_plan(folder: WorkingFolder) -> Plan:
     def read(content: bytes) -> Plan:
@@ -382,6 +476,37 @@ def unfinished(output: str) -> set[WorkingFolder]:
     """Returns the working folders that hold a plan."""
     parts = [path.split("/") for path in _working_files(output)]
     return {WorkingFolder(output, path[0]) for path in parts if len(path) == 2 and path[1] == "plan.json"}
+
+
+def files_in_transit(output: str) -> set[str]:
+    """Returns the paths of the files that belong to no complete dataset for now, within the output.
+
+    These are working files, those that an unfinished conversion has begun to move into place, and those of a replaced
+    dataset that are being removed.
+
+    Raises:
+      ValueError: A plan or the manifest of the replaced dataset is damaged.
+    """
+    names = [name for folder in unfinished(output) for name in folder.shard_names()]
+    if replaced := read_replaced(output):
+        names += [shard.name for split in replaced.splits.values() for shard in split.shards]
+    of_datasets = dataset_files(names) | optional_files(names) if names else set()
+    return {f"{WORK_NAME}/{path}" for path in _working_files(output)} | of_datasets
+
+
+def read_replaced(output: str) -> Manifest | None:
+    """Returns the manifest of the dataset that a conversion replaces, None if none is being replaced.
+
+    Raises:
+      ValueError: It is damaged.
+    """
+    path = f"{output}/{WORK_NAME}/{REPLACED_NAME}"
+    try:
+        return Manifest.from_json(storage.read_bytes(path, most=MAX_MANIFEST_BYTES), path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except ValueError as error:
+        raise ValueError(f"{path!r}, which lists the files to remove, is damaged; remove it: {error}") from error
 
 
 def remove(output: str) -> None:

@@ -13,7 +13,7 @@ import posixpath
 from collections.abc import Iterable, Iterator, Sequence
 
 from beam_pipelines import storage
-from beam_pipelines.conversion.output_folder import REJECTED_NAME
+from beam_pipelines.conversion.output_folder import rejected_name
 from beam_pipelines.conversion.working_folder import Rejection
 from beam_pipelines.images.rejection_reasons import REASONS, Reason
 from beam_pipelines.report.thumbnails import Thumbnail, of_sources
@@ -51,7 +51,7 @@ def read_rejected(manifest: Manifest, sources: Sequence[str] = ()) -> list[Rejec
     Raises:
       ValueError: A line of rejected.jsonl is invalid.
     """
-    shown = _spread(read_lines(manifest.path), manifest.num_rejected)
+    shown = _spread(read_lines(manifest), manifest.num_rejected)
     ordered = sorted(manifest.num_rejected.items(), key=lambda item: (-item[1], item[0]))
     return [
         Rejections(
@@ -67,14 +67,14 @@ def read_rejected(manifest: Manifest, sources: Sequence[str] = ()) -> list[Rejec
 _MAX_LINE_BYTES = 1 << 20  # paths have at most 4 KiB
 
 
-def read_lines(dataset: str) -> Iterator[Rejection]:
+def read_lines(manifest: Manifest) -> Iterator[Rejection]:
     """Yields the lines of a dataset's rejected.jsonl, nothing if there is no such file.
 
     Raises:
       ValueError: A line is invalid.
       OSError: The file cannot be read.
     """
-    path = f"{dataset}/{REJECTED_NAME}"
+    path = f"{manifest.path}/{rejected_name(manifest.edition)}"
     if not storage.exists(path):
         return
     with storage.open_file(path) as file:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from beam_pipelines.conversion.output_folder import REJECTED_NAME
+from beam_pipelines.conversion.output_folder import rejected_name
 from beam_pipelines.images.check import GPS_POSITION, IGNORED_PROFILE, UNUSABLE_PROFILE
 from tpu_input.command_line import print_line
 from tpu_input.dataset_format.records import Manifest
@@ -42,7 +42,7 @@ def print_summary(manifest: Manifest) -> None:
     reasons = ", ".join(f"{reason} {count}" for reason, count in manifest.num_rejected.items())
     print_line(
         f"rejected: {rejected:,} of {manifest.num_inputs:,} inputs"
-        + (f" ({reasons}), listed in {manifest.path}/{REJECTED_NAME}" if rejected else "")
+        + (f" ({reasons}), listed in {manifest.path}/{rejected_name(manifest.edition)}" if rejected else "")
     )
 
 

@@ -34,12 +34,13 @@ class Files(Protocol):
     def check(self, path: str) -> None: ...
     def exists(self, path: str) -> bool: ...
     def is_link(self, path: str) -> bool: ...
-    def list_files(self, root: str, follow: bool) -> Iterator[tuple[str, int, int]]: ...
+    def list_files(self, root: str, follow: bool) -> Iterator[tuple[str, int, int, str]]: ...
     def look(self, path: str) -> tuple[int, int]: ...
     def open_file(self, path: str) -> IO[bytes]: ...
     def read_bytes(self, path: str, start: int, end: int | None, version: int) -> bytes: ...
-    def create(self, path: str, temporary_in: str, new: bool) -> AbstractContextManager[IO[bytes]]: ...
+    def create(self, path: str, temporary_in: str, new: bool, version: int) -> AbstractContextManager[IO[bytes]]: ...
     def move(self, source: str, target: str) -> None: ...
+    def publish(self, files: list[tuple[str, str]]) -> None: ...
     def delete(self, paths: list[str]) -> None: ...
 
 
@@ -110,12 +111,20 @@ def list_files(root: str, follow: bool = True) -> Iterator[tuple[str, int]]:
     Raises:
       OSError: A folder cannot be listed.
     """
-    return ((path, num_bytes) for path, num_bytes, _ in _files(root).list_files(root, follow))
+    return ((path, num_bytes) for path, num_bytes, *_ in _files(root).list_files(root, follow))
 
 
 def list_versions(root: str) -> Iterator[tuple[str, int, int]]:
     """Yields (path relative to root, bytes, version) of every file, as list_files() does; on versions see look()."""
-    return _files(root).list_files(root, True)
+    return ((path, num_bytes, version) for path, num_bytes, version, _ in _files(root).list_files(root, True))
+
+
+def list_checksums(root: str) -> Iterator[tuple[str, int, str]]:
+    """Yields (path relative to root, bytes, checksum) of every file, as list_files() without `follow` does.
+
+    The checksum is the CRC-32C that a bucket keeps of each object, in base64; "" for local files, which have none.
+    """
+    return ((path, num_bytes, checksum) for path, num_bytes, _, checksum in _files(root).list_files(root, False))
 
 
 def file_bytes(path: str) -> int:
@@ -241,22 +250,33 @@ def write_each(files: Iterable[tuple[str, bytes]]) -> None:
         list(pool.map(write, files))
 
 
-def create(path: str, temporary_in: str = "", new: bool = False) -> AbstractContextManager[IO[bytes]]:
+def create(path: str, temporary_in: str = "", new: bool = False, version: int = 0) -> AbstractContextManager[IO[bytes]]:
     """Opens a file for an atomic write: it appears under its name when it is complete, or not at all.
 
     Args:
       path: The file.
       temporary_in: Folder on the same disk for the temporary file, which a killed process leaves there; default: the
         folder of `path`. Uploads to object stores are atomic without one.
-      new: Whether to raise FileExistsError if another file with that name exists by then. This works only for GCS
-        objects; a local folder is protected by the kernel's lock instead.
+      new: Whether to raise FileExistsError if another file with that name exists by then.
+      version: Version from look() that the replaced GCS object must still have by then, else FileExistsError is raised;
+        0 for any.
     """
-    return _files(path).create(path, temporary_in, new)
+    return _files(path).create(path, temporary_in, new, version)
 
 
 def move(source: str, target: str) -> None:
     """Moves a file; an existing file at `target` is replaced."""
     _files(target).move(source, target)
+
+
+def publish(files: list[tuple[str, str]]) -> None:
+    """Moves files, given as (source, target), to names at which there must be no file; several concurrently.
+
+    Raises:
+      FileExistsError: There is another file at a target.
+    """
+    if files:
+        _files(files[0][0]).publish(files)
 
 
 def delete(paths: list[str]) -> None:

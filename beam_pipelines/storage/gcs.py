@@ -138,13 +138,13 @@ def is_link(path: str) -> bool:
     return False
 
 
-def list_files(root: str, follow: bool) -> Iterator[tuple[str, int, int]]:
+def list_files(root: str, follow: bool) -> Iterator[tuple[str, int, int, str]]:
     skipped = len(_parts(root)[1]) + 1 if _parts(root)[1] else 0
     with explained(root):
         for found in _below(root):
             # The web console and TensorFlow create an empty object with a trailing slash for each folder.
             if not found.name.endswith("/"):
-                yield found.name[skipped:], found.size, found.generation or 0
+                yield found.name[skipped:], found.size, found.generation or 0, found.crc32c or ""
 
 
 # Buckets that have answered a request. One that has not is more likely misspelled or unreachable than temporarily
@@ -197,11 +197,12 @@ def _download(found: Any, start: int, end: int | None) -> bytes:
 
 
 @contextlib.contextmanager
-def create(path: str, temporary_in: str, new: bool) -> Iterator[IO[bytes]]:
+def create(path: str, temporary_in: str, new: bool, version: int) -> Iterator[IO[bytes]]:
     with tempfile.SpooledTemporaryFile(PIECE_BYTES) as file:
         yield cast(IO[bytes], file)
         with explained(path):
-            _upload(path, cast(IO[bytes], file), {"if_generation_match": 0} if new else {})
+            conditions = {"if_generation_match": 0 if new else version} if new or version else {}
+            _upload(path, cast(IO[bytes], file), conditions)
 
 
 def _upload(path: str, file: IO[bytes], conditions: dict[str, int]) -> None:
@@ -232,6 +233,24 @@ def move(source: str, target: str) -> None:
         moved.delete(retry=RETRY)
 
 
+def publish(files: list[tuple[str, str]]) -> None:
+    def publish_one(file: tuple[str, str]) -> None:
+        source, target = map(blob, file)
+        try:
+            source.bucket.copy_blob(source, target.bucket, target.name, if_generation_match=0, retry=RETRY)
+        except exceptions.PreconditionFailed as error:
+            # An earlier try may have made the copy, with the response lost; so compare the contents.
+            source.reload(retry=RETRY)
+            target.reload(retry=RETRY)
+            if (source.size, source.crc32c) != (target.size, target.crc32c):
+                raise FileExistsError(f"{file[1]!r} was written by another process in the meantime") from error
+        with contextlib.suppress(exceptions.NotFound):
+            source.delete(retry=RETRY)
+
+    with explained(files[0][0]), ThreadPoolExecutor(_IN_FLIGHT) as pool:
+        list(pool.map(publish_one, files))
+
+
 def delete(paths: list[str]) -> None:
     def delete_one(path: str) -> None:
         with contextlib.suppress(exceptions.NotFound):
@@ -244,7 +263,7 @@ def delete(paths: list[str]) -> None:
 def _below(path: str, limit: int | None = None) -> Iterator[Any]:
     """Yields the handles of the objects below a folder, at most `limit` of them if given."""
     bucket, name = _parts(path)
-    fields = "items(name,size,generation),nextPageToken"
+    fields = "items(name,size,generation,crc32c),nextPageToken"
     prefix = f"{name}/" if name else ""
     return iter(client().list_blobs(bucket, prefix=prefix, max_results=limit, fields=fields, retry=RETRY))
 

@@ -37,7 +37,7 @@ def is_link(path: str) -> bool:
     return os.path.islink(path)
 
 
-def list_files(root: str, follow: bool) -> Iterator[tuple[str, int, int]]:
+def list_files(root: str, follow: bool) -> Iterator[tuple[str, int, int, str]]:
     if not exists(root):
         return
     above: dict[str, tuple[str, ...]] = {root: ()}  # folder: real paths of the folders above it
@@ -48,10 +48,10 @@ def list_files(root: str, follow: bool) -> Iterator[tuple[str, int, int]]:
         above |= {f"{folder}/{name}": way for name in folders}
         below = folder[len(root) + 1 :]
         for name in names:
-            yield f"{below}/{name}" if below else name, *look(f"{folder}/{name}")
+            yield f"{below}/{name}" if below else name, *look(f"{folder}/{name}"), ""
         for name in folders if not follow else ():
             if is_link(f"{folder}/{name}"):
-                yield f"{below}/{name}" if below else name, -1, 0
+                yield f"{below}/{name}" if below else name, -1, 0, ""
 
 
 def _leads_back(folder: str, way: tuple[str, ...]) -> bool:
@@ -89,9 +89,8 @@ def read_bytes(path: str, start: int, end: int | None, version: int) -> bytes:
 
 
 @contextlib.contextmanager
-def create(path: str, temporary_in: str, new: bool) -> Iterator[IO[bytes]]:
+def create(path: str, temporary_in: str, new: bool, version: int) -> Iterator[IO[bytes]]:
     """Opens a temporary file, which is flushed to disk (fsync) and renamed to `path` at the end of the body."""
-    os.makedirs(os.path.dirname(path), exist_ok=True)
     temporary = f"{temporary_in or os.path.dirname(path)}/{os.path.basename(path)}.part-{uuid.uuid4().hex}"
     os.makedirs(os.path.dirname(temporary), exist_ok=True)
     try:
@@ -99,7 +98,8 @@ def create(path: str, temporary_in: str, new: bool) -> Iterator[IO[bytes]]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        _rename_new(temporary, path) if new else os.replace(temporary, path)
         if temporary_in:
             delete_empty(temporary_in)
         _sync_folder(os.path.dirname(path))
@@ -111,9 +111,33 @@ def create(path: str, temporary_in: str, new: bool) -> Iterator[IO[bytes]]:
         raise
 
 
+def _rename_new(source: str, target: str) -> None:
+    """Renames a file; raises FileExistsError if there is one at `target`."""
+    try:
+        os.link(source, target)  # unlike os.rename(), it never replaces a file
+    except FileExistsError:
+        raise
+    except OSError:  # a filesystem without hard links, on which two processes may pass this check at the same moment
+        if os.path.lexists(target):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target) from None
+        os.replace(source, target)
+        return
+    os.remove(source)
+
+
 def move(source: str, target: str) -> None:
     os.makedirs(os.path.dirname(target), exist_ok=True)
     os.replace(source, target)
+
+
+def publish(files: list[tuple[str, str]]) -> None:
+    folders = {os.path.dirname(target) for _, target in files}
+    for folder in folders:
+        os.makedirs(folder, exist_ok=True)
+    for source, target in files:
+        _rename_new(source, target)
+    for folder in folders:
+        _sync_folder(folder)
 
 
 def delete(paths: list[str]) -> None:

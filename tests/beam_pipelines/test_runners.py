@@ -50,7 +50,7 @@ def test_counters_say_what_was_written_and_rejected(few_digits, tmp_path):
     result = pipeline.run()
     result.wait_until_finish()
     counters = result.metrics().query(MetricsFilter().with_namespace("jpeg2tpu"))["counters"]
-    shards = sum(path.stat().st_size for path in (tmp_path / "out").glob("*.tfrecord"))
+    shards = sum(path.stat().st_size for path in (tmp_path / "out" / ".jpeg2tpu").glob("*/*.data-*"))
     assert {counter.key.metric.name: counter.committed for counter in counters} == {
         "records": 36,
         "rejected": 1,

@@ -15,6 +15,7 @@ from beam_pipelines.conversion.shard_writing import Unwanted, write_shard
 from beam_pipelines.conversion.working_folder import Receipt
 from beam_pipelines.options import ConvertOptions, Source
 from beam_pipelines.sources.rows import Row
+from tpu_input.dataset_format.index import index_path
 from tpu_input.dataset_format.records import decode, read_frames
 
 SHARD = "train-00000-of-00001.tfrecord"
@@ -35,7 +36,7 @@ def write(folder: Path, files: list[bytes], num_rows: int = 33, first_label: Lit
         (folder / "in" / f"{number}.jpg").write_bytes(data)
         rows.append(Row(f"{number}.jpg", f"{folder}/in/{number}.jpg", "ab"[number % 2], num_bytes=len(data)))
     options = ConvertOptions((Source(f"{folder}/in"),), f"{folder}/out", first_label=first_label)
-    return write_shard(SHARD, rows, num_rows, options, ("a", "b"), 1, **more)
+    return write_shard(SHARD, SHARD, index_path(SHARD), rows, num_rows, options, ("a", "b"), 1, **more)
 
 
 def statistics(shades: list[int]) -> tuple[int, list[int], list[int]]:

@@ -34,7 +34,7 @@ def image(number: int, measured: bool = True, fixed: str = "", noted: tuple[str,
 
 
 def receipt(name: str, numbers: Sequence[int], labels: Sequence[int], measured: Sequence[int]) -> Receipt:
-    made = Receipt(name, sha256=SHA256)
+    made = Receipt(name, sha256=SHA256, crc32c="AAAAAA==", index_bytes=9, attempt="0c" * 16)
     for number, label in zip(numbers, labels, strict=True):
         fixed, noted = ("format PNG", ()) if number % 3 == 1 else ("", ("GPS position",))
         made.add(image(number, number in measured, fixed, noted), label, 1000 + number)
@@ -72,6 +72,7 @@ def test_a_receipt_may_be_of_the_smallest_and_the_brightest_images():
         "num_examples": 2,
         "num_bytes": 32,
         "sha256": SHA256,
+        "attempt": "0c" * 16,
         "class_counts": {"0": 1, "1": 1},
         "heights": [1, 2, 1],
         "widths": [3, 6, 3],
@@ -96,6 +97,9 @@ def test_a_receipt_may_be_of_the_smallest_and_the_brightest_images():
         ({"name": "a"}, "it is the receipt of another shard, 'a'"),
         ({"num_bytes": 47}, "num_bytes must be a whole number from 48"),
         ({"sha256": ""}, "sha256 must be 64 hexadecimal digits"),
+        ({"attempt": "../../../../tmp/of-somebody-else/x"}, "attempt must be 32 hexadecimal digits, got '../"),
+        ({"index_bytes": -1}, "index_bytes must be a whole number from 0"),
+        ({"crc32c": 7}, "crc32c must be text"),
         ({"class_counts": {"0": 3, "1": 0}}, "class_counts of '1' must be a whole number from 1"),
         ({"class_counts": {"0": 1, "3": 2}}, "unknown class '3'"),
         ({"class_counts": {"0": 1, "2": 1}}, "its class counts do not add up to 3 examples"),
@@ -126,7 +130,8 @@ def planned(num_inputs: int) -> Plan:
 
 @pytest.fixture(autouse=True)
 def no_shards(monkeypatch):
-    """There are receipts here, but no shards with an index whose lengths could be written."""
+    """There are receipts here, but no shards that could be moved, with an index whose lengths could be written."""
+    monkeypatch.setattr("beam_pipelines.conversion.commit._publish", lambda *_: None)
     monkeypatch.setattr("beam_pipelines.conversion.commit.write_lengths", lambda manifest: None)
 
 

@@ -21,12 +21,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tpu_input.dataset_format.index import check_room, uncompressed_bytes
-from tpu_input.dataset_format.manifest import Shard
+from tpu_input.dataset_format.manifest import Shard, in_edition
 from tpu_input.dataset_format.tfrecord import FRAME_BYTES
 
 Positions = npt.NDArray[np.int64]
 
-LENGTHS_NAME = "lengths.parquet"
+LENGTHS_NAME = "lengths.parquet"  # with the dataset's edition, if it has one: see lengths_name()
 _MAX_BYTES = 1 << 32  # of the file: a record takes three bytes, and the name of a shard takes 30
 _MAX_ROWS = 1 << 30  # as many records as a million shards have, which is the most that a manifest can name
 _MAX_TOTAL_BYTES = 1 << 62  # so that no sum of lengths overflows an int64
@@ -76,6 +76,11 @@ class Lengths:
             return self.lengths[self.begins[numbers[0]] : self.begins[numbers[-1] + 1]]
         parts = [self.lengths[self.begins[number] : self.begins[number + 1]] for number in numbers]
         return np.concatenate([np.empty(0, np.int64), *parts])
+
+
+def lengths_name(edition: str) -> str:
+    """Returns the name of the file of lengths of a dataset with this edition, "" for none."""
+    return in_edition(LENGTHS_NAME, edition)
 
 
 def max_bytes(num_rows: int | None = None) -> int:

@@ -9,7 +9,7 @@ import dataclasses
 import itertools
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tpu_input.dataset_format import json_fields
 from tpu_input.dataset_format.record_spec import RecordSpec
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 _SPLIT_NAME = re.compile(r"[A-Za-z0-9_]{1,64}")  # short enough for a file name, which has at most 255 bytes
 _NUMBER = "([0-9]{5}|[1-9][0-9]{5,8})"  # as shard_name() writes it
-_SHARD_NAME = re.compile(rf"([A-Za-z0-9_]{{1,64}})-{_NUMBER}-of-{_NUMBER}\.tfrecord")
+_EDITION = "(?:-([0-9a-f]{8}))?"
+_SHARD_NAME = re.compile(rf"([A-Za-z0-9_]{{1,64}})-{_NUMBER}-of-{_NUMBER}{_EDITION}\.tfrecord")
 
 
 # Larger files are refused, as they would only exhaust memory. The manifest has 200 bytes per shard, for up to a million
@@ -37,18 +38,41 @@ def valid_split(name: str) -> bool:
     return _SPLIT_NAME.fullmatch(name) is not None
 
 
-def shard_name(split: str, index: int, num_shards: int) -> str:
-    """Returns the file name of shard `index` of `num_shards`, e.g. "train-00000-of-00042.tfrecord"."""
-    return f"{split}-{index:05d}-of-{num_shards:05d}.tfrecord"
+class ShardName(NamedTuple):
+    """Parts of a shard's file name: see shard_name()."""
+
+    split: str
+    number: int
+    num_shards: int
+    edition: str
 
 
-def parse_shard_name(name: str) -> tuple[str, int, int] | None:
-    """Returns (split, index, num_shards) of a name made by shard_name(); None for any other name."""
+def shard_name(split: str, index: int, num_shards: int, edition: str = "") -> str:
+    """Returns the file name of shard `index` of `num_shards`, e.g. "train-00000-of-00042.tfrecord".
+
+    Args:
+      split: Name of the split.
+      index: Number of the shard.
+      num_shards: Number of shards of the split.
+      edition: Eight hexadecimal digits that tell the files of a dataset that replaced another one in its folder from
+        those of that one: "train-00000-of-00042-3f9a2b1c.tfrecord"; "" for a dataset that replaced none.
+    """
+    return in_edition(f"{split}-{index:05d}-of-{num_shards:05d}.tfrecord", edition)
+
+
+def in_edition(name: str, edition: str) -> str:
+    """Returns a file name with an edition, "" for none, before its ending."""
+    stem, dot, ending = name.rpartition(".")
+    return f"{stem}-{edition}{dot}{ending}" if edition else name
+
+
+def parse_shard_name(name: str) -> ShardName | None:
+    """Returns the parts of a name made by shard_name(); None for any other name."""
     match = _SHARD_NAME.fullmatch(name)
     if match is None:
         return None
-    split, index, num_shards = match[1], int(match[2]), int(match[3])
-    return (split, index, num_shards) if index < num_shards else None
+    parts = ShardName(match[1], int(match[2]), int(match[3]), match[4] or "")
+    return parts if parts.number < parts.num_shards else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,6 +187,11 @@ class Manifest:
             raise ValueError(f"{self.path!r} has no split {name!r}; it has {', '.join(map(repr, self.splits))}")
         return self.splits[name]
 
+    @property
+    def edition(self) -> str:
+        """Edition in the names of the dataset's files: see shard_name()."""
+        return next(map(_edition, self.splits.values()), "")
+
     def to_json(self) -> str:
         """Returns the content of manifest.json."""
         fields = {"format_version": FORMAT_VERSION} | dataclasses.asdict(self)
@@ -214,6 +243,9 @@ def _manifest(value: object, path: str) -> Manifest:
         num_noted=json_fields.counts(fields.get("num_noted", {}), "num_noted", 1),
         sources=[_source(source) for source in json_fields.array(fields.get("sources", []), "sources")],
     )
+    editions = set(map(_edition, manifest.splits.values()))
+    if len(editions) > 1:
+        raise ValueError(f"its splits have shards of several editions: {', '.join(map(repr, sorted(editions)))}")
     num_records = sum(split.num_examples for split in manifest.splits.values())
     num_rejected = sum(manifest.num_rejected.values())
     if num_records + num_rejected != manifest.num_inputs:
@@ -222,6 +254,11 @@ def _manifest(value: object, path: str) -> Manifest:
             f"{manifest.num_inputs}"
         )
     return manifest
+
+
+def _edition(split: Split) -> str:
+    first = parse_shard_name(split.shards[0].name) if split.shards else None
+    return first.edition if first else ""
 
 
 def _options(value: object) -> dict[str, Any]:
@@ -241,10 +278,12 @@ def _split(name: str, value: object, num_classes: int) -> Split:
     found = [_shard(name, shard) for shard in json_fields.array(fields["shards"], f"shards of {called}")]
     shards, places = tuple(shard for shard, _ in found), [place for _, place in found]
     if not shards or any(
-        first[1] >= second[1] or first[2] != second[2] for first, second in itertools.pairwise(places)
+        first.number >= second.number or first._replace(number=second.number) != second
+        for first, second in itertools.pairwise(places)
     ):
         raise ValueError(
-            f"{called} must list its shards in the order of their names, all with the same total number of shards"
+            f"{called} must list its shards in the order of their names, all with the same total number of shards and "
+            "the same edition"
         )
     class_counts = [
         json_fields.count(number, f"class_counts of {called}")
@@ -266,12 +305,12 @@ def _split(name: str, value: object, num_classes: int) -> Split:
 _SHARD_FIELDS = [field.name for field in dataclasses.fields(Shard)]
 
 
-def _shard(split: str, value: object) -> tuple[Shard, tuple[str, int, int]]:
+def _shard(split: str, value: object) -> tuple[Shard, ShardName]:
     """Returns (shard, what parse_shard_name() returns for it); fast, as a manifest may have a million."""
     fields = json_fields.fields(value, "a shard", _SHARD_FIELDS)
     name, num_examples, num_bytes = fields["name"], fields["num_examples"], fields["num_bytes"]
     place = parse_shard_name(name) if isinstance(name, str) else None
-    if place is None or place[0] != split:
+    if place is None or place.split != split:
         usual = shard_name(split, 0, 1)
         raise ValueError(f"shards of split {split!r} must have names like {usual!r}, got {json_fields.shown(name)}")
     try:

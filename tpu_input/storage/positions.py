@@ -78,11 +78,11 @@ def _is_converted(manifest: Manifest) -> bool:
 
 def _listed_lengths(manifest: Manifest, shards: Sequence[Shard]) -> Positions | None:
     """Returns the lengths of the records of some shards, one after another; None if there is no lengths.parquet."""
-    from tpu_input.dataset_format.lengths import LENGTHS_NAME, max_bytes, parse_lengths
+    from tpu_input.dataset_format.lengths import lengths_name, max_bytes, parse_lengths
 
     if not _is_converted(manifest):
         return None
-    path = f"{manifest.path}/{LENGTHS_NAME}"
+    path = f"{manifest.path}/{lengths_name(manifest.edition)}"
     num_rows = sum(split.num_examples for split in manifest.splits.values())
     try:
         content = read_existing(path, max_bytes(num_rows))
