@@ -204,16 +204,12 @@ def _check_apart(source: str, output: str) -> None:
 def _check_output(output: str) -> None:
     """Checks, before any input is listed, that the output has only files that a conversion may have written."""
     files = [path for path, _ in list_dataset(output)]
-    foreign = [path for path in files if not is_dataset_file(path) and not _is_working_file(path)]
-    if foreign and not any(path == MANIFEST_NAME or _is_working_file(path) for path in files):
+    foreign = [path for path in files if not is_dataset_file(path) and not working_folder.is_in_working_folder(path)]
+    if foreign and not any(path == MANIFEST_NAME or working_folder.is_in_working_folder(path) for path in files):
         raise ValueError(
             f"output {output!r} contains other files and no dataset: {_some(files)}; choose another output"
         )
     _refuse_foreign(output, foreign)
-
-
-def _is_working_file(path: str) -> bool:
-    return path.startswith(f"{WORK_NAME}/") and working_folder.is_working_file(path.removeprefix(f"{WORK_NAME}/"))
 
 
 def _refuse_foreign(output: str, foreign: Collection[str]) -> None:
@@ -288,7 +284,7 @@ def _check_leftover(options: ConvertOptions, plan: Plan) -> None:
     are accepted if each has the name of a shard of this plan, and its first record is of an image of that shard.
     """
     folder, planned = WorkingFolder.of(options.output, plan), set(_names(plan))
-    found = sorted(path for path, _ in list_dataset(options.output) if not _is_working_file(path))
+    found = sorted(path for path, _ in list_dataset(options.output) if not working_folder.is_in_working_folder(path))
     of_shard = {index_path(shard): shard for shard in planned} | {shard: shard for shard in planned}
     for path in found:
         if path not in of_shard or not _begins_as(f"{options.output}/{path}", folder, of_shard[path]):
@@ -326,7 +322,7 @@ def _check_same(options: ConvertOptions, plan: Plan, manifest: Manifest | None, 
 
 def _check_files(output: str, plan: Plan, manifest: Manifest | None, left: list[list[str]]) -> None:
     """Checks that all files belong to this plan, the manifest or `left`, and that a complete dataset has all files."""
-    found = {path for path, _ in list_dataset(output) if not _is_working_file(path)}
+    found = {path for path, _ in list_dataset(output) if not working_folder.is_in_working_folder(path)}
     here = _shards(manifest) if manifest else []
     names = [*WorkingFolder.of(output, plan).shard_names_of(plan), *here, *itertools.chain(*left)]
     _refuse_foreign(output, found - dataset_files(names) - optional_files(names))

@@ -105,16 +105,13 @@ def _check_files(manifest: Manifest) -> Iterator[str]:
     for path in sorted(promised - found):
         if not path.endswith((".tfrecord", ".parquet")):  # reported by shard, or by _lengths_problem()
             yield f"{path} is missing"
-    for path in sorted(found - promised - optional_files(shards) - _passing(manifest.path)):
-        yield f"{path} is not part of the dataset"
-
-
-def _passing(dataset: str) -> set[str]:
-    """Returns the files of a conversion that is about to replace the dataset, and of one that it has replaced."""
     try:
-        return working_folder.files_in_transit(dataset)
-    except ValueError:  # then the damaged file is told to be no part of the dataset
-        return set()
+        promised |= working_folder.files_in_transit(manifest.path)
+    except ValueError as error:
+        yield str(error)
+    for path in sorted(found - promised - optional_files(shards)):
+        if not working_folder.is_in_working_folder(path):
+            yield f"{path} is not part of the dataset"
 
 
 def _lengths_problem(manifest: Manifest, lengths: Mapping[str, Positions]) -> str:

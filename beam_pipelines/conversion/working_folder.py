@@ -221,7 +221,7 @@ def is_working_file(path: str) -> bool:
     folder, _, name = whole.rpartition("/")
     if whole != path and folder in ("", f"{REPAIR_NAME}/{WORK_NAME}"):
         of_dataset = is_dataset_file(name) or is_dataset_file(f"index/{name}") or _is_attempt(name)
-        return of_dataset or bool(_NEW_PLAN.fullmatch(name))
+        return of_dataset or name == REPLACED_NAME or bool(_NEW_PLAN.fullmatch(name))
     if not folder:
         return name in (LOCK_NAME, REPLACED_NAME) or bool(_NEW_PLAN.fullmatch(name))
     if whole.startswith(f"{REPAIR_NAME}/"):
@@ -239,6 +239,11 @@ def _is_attempt(name: str) -> bool:
     kind, _, attempt = kind.partition("-")
     is_shard = shard.endswith(".tfrecord") and is_dataset_file(shard)
     return kind in ("data", "index") and is_shard and bool(_ATTEMPT.fullmatch(attempt))
+
+
+def is_in_working_folder(path: str) -> bool:
+    """Returns whether a path, within the dataset, is that of a working file."""
+    return path.startswith(f"{WORK_NAME}/") and is_working_file(path.removeprefix(f"{WORK_NAME}/"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -479,10 +484,10 @@ def unfinished(output: str) -> set[WorkingFolder]:
 
 
 def files_in_transit(output: str) -> set[str]:
-    """Returns the paths of the files that belong to no complete dataset for now, within the output.
+    """Returns the paths that files may have which belong to no complete dataset for now, within the output.
 
-    These are working files, those that an unfinished conversion has begun to move into place, and those of a replaced
-    dataset that are being removed.
+    These are files that an unfinished conversion has begun to move into place, and those of a replaced dataset that
+    are being removed.
 
     Raises:
       ValueError: A plan or the manifest of the replaced dataset is damaged.
@@ -490,8 +495,7 @@ def files_in_transit(output: str) -> set[str]:
     names = [name for folder in unfinished(output) for name in folder.shard_names()]
     if replaced := read_replaced(output):
         names += [shard.name for split in replaced.splits.values() for shard in split.shards]
-    of_datasets = dataset_files(names) | optional_files(names) if names else set()
-    return {f"{WORK_NAME}/{path}" for path in _working_files(output)} | of_datasets
+    return dataset_files(names) | optional_files(names) if names else set()
 
 
 def read_replaced(output: str) -> Manifest | None:

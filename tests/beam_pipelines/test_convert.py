@@ -59,7 +59,9 @@ def test_an_index_that_is_damaged_before_the_commit_stops_it_and_is_written_agai
         return commit(of, *args)
 
     monkeypatch.setattr(convert_module, "commit", after_damage)
-    with pytest.raises(ValueError, match=r"'train-00000.*' or its index in .* differs from its receipt; rerun the same"):
+    with pytest.raises(
+        ValueError, match=r"'train-00000.*' or its index in .* differs from its receipt; rerun the same"
+    ):
         convert(options(few_digits, tmp_path / "out"), local())
     assert not (tmp_path / "out" / "manifest.json").exists()
     monkeypatch.undo()

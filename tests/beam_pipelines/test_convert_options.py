@@ -21,7 +21,7 @@ from beam_pipelines.convert import build_writing, convert
 from beam_pipelines.options import ImageOptions
 from beam_pipelines.verify import verify
 from support.conversion import local, options
-from support.folders import files, without_edition
+from support.folders import without_edition
 from tpu_input.dataset_format import records as record_format
 
 

@@ -17,7 +17,7 @@ def files(folder: Path) -> dict[str, str]:
 
 
 def without_edition(folder: Path) -> dict[str, str]:
-    """files() of a dataset under the names of one that replaced none: all but its manifest and lengths, which name it."""
+    """files() of a dataset under names without edition, but its manifest and lengths, which contain these names."""
     own = ("manifest.json", "lengths")
     return {
         re.sub(r"-[0-9a-f]{8}(?=\.\w+$)", "", path): digest
