@@ -385,8 +385,9 @@ class WorkingFolder:
         return True
 
     def remove_receipts(self, shards: Iterable[str]) -> None:
-        """Removes the receipts of shards that are written again; a missing one is no error."""
-        storage.delete([f"{self.folder}/{shard}.receipt" for shard in shards])
+        """Removes the receipts, of those that there are, of shards that are written again."""
+        receipts = {f"{self.name}/{shard}.receipt" for shard in shards} & set(_working_files(self.output))
+        storage.delete([f"{self.output}/{WORK_NAME}/{path}" for path in sorted(receipts)])
 
     def remove_attempt(self, shard: str, attempt: str) -> None:
         """Removes the files of an attempt, and the folders that become empty."""
