@@ -28,9 +28,9 @@ from beam_pipelines.report.page import write_report  # noqa: E402
 from beam_pipelines.report.summary import print_summary  # noqa: E402
 from beam_pipelines.runners import execution, launch_checks  # noqa: E402
 from beam_pipelines.sample_digits import write_sample  # noqa: E402
-from beam_pipelines.sources.read_ahead import num_cores  # noqa: E402
 from beam_pipelines.verify import verify  # noqa: E402
 from tpu_input.command_line import Parser, Unread, exit_code, print_error, print_line, sigterm_raises, unread  # noqa: E402
+from tpu_input.command_line.cores import num_cores  # noqa: E402
 from tpu_input.command_line.dataclass_options import Flag, add_flags  # noqa: E402
 from tpu_input.command_line.jpeg2tpu import AddFlag, add_command  # noqa: E402
 from tpu_input.dataset_format.lengths import lengths_name  # noqa: E402

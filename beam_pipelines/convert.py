@@ -49,8 +49,8 @@ from beam_pipelines.options import ConvertOptions
 from beam_pipelines.runners import execution, launch_checks
 from beam_pipelines.runners import progress_bar as progress
 from beam_pipelines.sources import listing
-from beam_pipelines.sources.read_ahead import num_cores
 from tpu_input.command_line import print_line
+from tpu_input.command_line.cores import num_cores
 from tpu_input.dataset_format import json_fields
 from tpu_input.dataset_format.index import index_path, read_columns
 from tpu_input.dataset_format.lengths import lengths_name

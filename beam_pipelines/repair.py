@@ -22,8 +22,8 @@ from beam_pipelines.conversion.shard_writing import write_shard
 from beam_pipelines.conversion.working_folder import WorkingFolder
 from beam_pipelines.options import ConvertOptions, ImageOptions, Source
 from beam_pipelines.runners import execution
-from beam_pipelines.sources.read_ahead import num_cores
 from beam_pipelines.verify import Findings
+from tpu_input.command_line.cores import num_cores
 from tpu_input.dataset_format import json_fields
 from tpu_input.dataset_format.index import index_path
 from tpu_input.dataset_format.lengths import lengths_name

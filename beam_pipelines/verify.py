@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -30,6 +29,7 @@ from beam_pipelines.conversion.output_folder import (
 from beam_pipelines.images.check import Rejected, check_image
 from beam_pipelines.options import ImageOptions
 from beam_pipelines.report.rejections import read_lines
+from tpu_input.command_line.cores import num_cores
 from tpu_input.dataset_format.decode_limits import PILLOW_MAX_PIXELS
 from tpu_input.dataset_format.index import IndexRow, index_path, read_index
 from tpu_input.dataset_format.lengths import Positions, lengths_name, max_bytes, parse_lengths
@@ -73,7 +73,7 @@ def verify(dataset: str, decode_images: bool = True) -> Findings:
     counts = {name: Counter[int]() for name in manifest.splits}
     keys: set[bytes] = set()
     lengths = dict[str, Positions]()  # by shard, of those without problems
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+    with ThreadPoolExecutor(num_cores()) as pool:
         checked = pool.map(lambda task: _check_shard(manifest, task[1], decode_images), tasks)
         for (name, shard), (rows, problems) in zip(tasks, checked, strict=True):
             counts[name].update(row.label for row in rows)

@@ -174,6 +174,13 @@ def test_what_is_free_of_tensorflow_can_be_imported_where_there_is_none():
     assert done.returncode == 0, done.stderr
 
 
+def test_cores_are_counted_in_one_place():
+    """The affinity alone does not know the CPU quota of a container."""
+    assert [module for module, path in MODULES.items() if "sched_getaffinity" in path.read_text()] == [
+        "tpu_input.command_line.cores"
+    ]
+
+
 def test_processes_that_write_shards_do_not_load_beam():
     code = "import sys; import beam_pipelines.conversion.shard_writing; sys.exit('apache_beam' in sys.modules)"
     assert subprocess.run([sys.executable, "-W", "ignore", "-c", code], cwd=ROOT).returncode == 0

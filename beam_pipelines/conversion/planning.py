@@ -41,8 +41,9 @@ from beam_pipelines.options import ConvertOptions
 from beam_pipelines.runners import execution
 from beam_pipelines.sources.folders import FolderSurvey, Layout, label_by_folder, read_folders
 from beam_pipelines.sources.listing import list_rows
-from beam_pipelines.sources.read_ahead import map_images, num_cores, read_rows
+from beam_pipelines.sources.read_ahead import map_images, read_rows
 from beam_pipelines.sources.rows import Row, check_names, find, find_each, kind, locate, size_row
+from tpu_input.command_line.cores import num_cores
 from tpu_input.dataset_format.records import valid_split
 
 _SAMPLE = 64  # images read per kind to estimate the ratio of stored bytes to source bytes

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -18,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from beam_pipelines.conversion.output_folder import index_content
+from tpu_input.command_line.cores import num_cores
 from tpu_input.dataset_format.index import index_path, read_columns
 from tpu_input.dataset_format.records import Manifest, Shard
 
@@ -83,7 +83,7 @@ def read_all(manifest: Manifest) -> Columns:
             f"the manifest of {manifest.path!r} lists {starts[-1]} records, which need more memory than is available"
         ) from error
     sides, shapes = np.zeros(_LONGEST_SIDE + 1, np.int64), np.zeros(3, np.int64)
-    with ThreadPoolExecutor(4 * len(os.sched_getaffinity(0))) as pool:
+    with ThreadPoolExecutor(4 * num_cores()) as pool:
         parts = pool.map(functools.partial(_read_part, manifest), shards)
         for start, end, part in zip(starts, starts[1:], parts, strict=False):
             labels[start:end], hashes[start:end], contents[start:end] = part.labels, part.hashes, part.contents

@@ -11,7 +11,6 @@ reads in flight hide this latency.
 from __future__ import annotations
 
 import collections
-import os
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import TypeVar
@@ -28,11 +27,6 @@ _CHUNK_BYTES = 1 << 20
 _IN = TypeVar("_IN")
 _OUT = TypeVar("_OUT")
 Loaded = tuple[Row, bytes | Rejected]
-
-
-def num_cores() -> int:
-    """Returns the number of the machine's cores that this process may use."""
-    return len(os.sched_getaffinity(0))
 
 
 def map_images(

@@ -10,7 +10,6 @@ is modelled:
 from __future__ import annotations
 
 import dataclasses
-import os
 import resource
 import statistics
 import tempfile
@@ -19,6 +18,7 @@ from collections.abc import Mapping
 
 from tpu_input.benchmark.stages import Candidate, batching, stages
 from tpu_input.benchmark.variations import changes, decode_alone, sampled
+from tpu_input.command_line.cores import num_cores
 from tpu_input.config import InputConfig
 from tpu_input.dataset_format.records import Manifest
 from tpu_input.pipeline.reading import untuned
@@ -104,7 +104,7 @@ def measure(
         costs["decode alone"],
         {name: costs[name] for name in tried},
         not_tried,
-        len(os.sched_getaffinity(0)),
+        num_cores(),
         peak_bytes,
         start_bytes,
     )

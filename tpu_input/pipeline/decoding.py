@@ -9,12 +9,12 @@ failure of an op (ignore_errors()). The error can then name shard and record.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
+from tpu_input.command_line.cores import num_cores
 from tpu_input.config import InputConfig
 from tpu_input.dataset_format.records import Manifest, parse_int64
 from tpu_input.pipeline.images import has_magic_bytes
@@ -35,10 +35,10 @@ _Image = tuple[Any, tf.Tensor, tf.Tensor]  # (image, int64 label, whether it cou
 def parallel_decodes(service: str | None = None) -> int:
     """Returns the number of records that are being decoded or wait for those before them.
 
-    It follows the cores that this process may use. With a tf.data service, InputConfig.service, the dataset must be
-    identical on all hosts, and the machines that decode are others.
+    It follows the cores that this process may use, and the CPU quota of its container. With a tf.data service,
+    InputConfig.service, the dataset must be identical on all hosts, and the machines that decode are others.
     """
-    return _SERVICE_DECODES if service else _DECODES_PER_CORE * len(os.sched_getaffinity(0))
+    return _SERVICE_DECODES if service else _DECODES_PER_CORE * num_cores()
 
 
 def decode_records(
