@@ -88,6 +88,7 @@ def _parser() -> argparse.ArgumentParser:
         command.set_defaults(run=_verify, repair=name == "repair")
         command.add_argument("dataset", metavar="DATASET", help="folder or URI of the dataset")
         command.add_argument("--quick", action="store_true", help="skip decoding the images")
+        command.add_argument("--num_threads", type=flag_values.positive, metavar="N", help=_HELP["num_threads"])
         if name == "verify":
             command.add_argument("--repair", action="store_true", help=_HELP["repair"])
 
@@ -102,7 +103,8 @@ def _add_convert_flags(command: Parser) -> None:
     _input_flags(command.add_argument_group("inputs").add_argument)
     add_flags(command.add_argument_group("images").add_argument, ImageOptions, _IMAGE_FLAGS, **_IMAGE_METAVARS)
     _dataset_flags(command.add_argument_group("dataset").add_argument)
-    command.add_argument("--runner", help="Beam runner (default: all cores of this machine)")
+    command.add_argument("--runner", help="Beam runner (default: processes on this machine)")
+    command.add_argument("--num_processes", type=flag_values.positive, metavar="N", help=_HELP["num_processes"])
     command.add_argument("--dry_run", action="store_true", help=_HELP["dry_run"])
 
 
@@ -156,6 +158,10 @@ _HELP = {
     "labels": "text file with one class name per line, in label order",
     "shard_size": "bytes per shard, e.g. 500KB, 100MB, 1GB",
     "num_shards": "number of shards of the named splits, in place of a shard size, e.g. train=1024,validation=128",
+    "num_processes": "maximum number of processes on this machine that write shards, without --runner (default: all "
+    "cores, or the CPU quota of the container)",
+    "num_threads": "maximum number of shards that are read at the same time (default: all cores, or the CPU quota of "
+    "the container)",
     "dry_run": "install, build, check and estimate everything, without submitting a job; needs --runner=DataflowRunner",
 }
 _CONVERT_EPILOG = """\
@@ -187,6 +193,11 @@ def _sample(flags: argparse.Namespace, _: list[str]) -> int:
 
 
 def _convert(flags: argparse.Namespace, beam_flags: list[str]) -> int:
+    if flags.runner and flags.num_processes:
+        raise ValueError(
+            f"--num_processes={flags.num_processes} is for processes on this machine; leave it out, as "
+            f"--runner={flags.runner} has flags of its own for the number of workers, or leave out --runner"
+        )
     as_given = ("shard_bytes", "num_shards", "labels", "first_label", "seed", "dedup", "max_rejected", "overwrite")
     options = ConvertOptions(
         sources=flag_values.with_label_lists(flags.input, flags.label_list),
@@ -203,7 +214,8 @@ def _convert(flags: argparse.Namespace, beam_flags: list[str]) -> int:
         if flags.dry_run:
             return _dry_run(options, beam_options)
         launch_checks.check_writable(beam_options)
-        manifest, is_new = convert(options, beam_options, 0 if flags.runner else num_cores(), _as_written(flags.argv))
+        num_processes = 0 if flags.runner else flags.num_processes or num_cores()
+        manifest, is_new = convert(options, beam_options, num_processes, _as_written(flags.argv))
     print_summary(manifest)
     done = "complete" if is_new else "already complete, nothing to do"
     print_line(f"{done}: {manifest.path}/{MANIFEST_NAME}")
@@ -226,7 +238,7 @@ def _dry_run(options: ConvertOptions, beam_options: PipelineOptions) -> int:
 
 
 def _verify(flags: argparse.Namespace, _: list[str]) -> int:
-    findings = verify(flags.dataset, decode_images=not flags.quick)
+    findings = verify(flags.dataset, not flags.quick, flags.num_threads)
     path = findings.manifest.path
     for problem in findings.problems:
         print_line(problem)
@@ -234,12 +246,12 @@ def _verify(flags: argparse.Namespace, _: list[str]) -> int:
         if findings.damaged:
             sources = ", ".join(repr(source["path"]) for source in findings.manifest.sources)
             print_line(f"{path}: re-reading {sources}")
-        repair(findings)
+        repair(findings, num_threads=flags.num_threads)
         if findings.damaged:
             print_line(f"{path}: re-created from the sources: {', '.join(findings.damaged)}")
         if findings.lengths_damaged:
             print_line(f"{path}: re-created from the index: {lengths_name(findings.manifest.edition)}")
-        findings = verify(path, decode_images=not flags.quick)
+        findings = verify(path, not flags.quick, flags.num_threads)
     if findings.problems:
         print_line(f"{path}: {len(findings.problems)} problems" + (" remain" if flags.repair else ""))
         return 1

@@ -51,6 +51,7 @@ from beam_pipelines.runners import progress_bar as progress
 from beam_pipelines.sources import listing
 from tpu_input.command_line import print_line
 from tpu_input.command_line.cores import num_cores
+from tpu_input.command_line.dataclass_options import checked
 from tpu_input.dataset_format import json_fields
 from tpu_input.dataset_format.index import index_path, read_columns
 from tpu_input.dataset_format.lengths import lengths_name
@@ -81,8 +82,9 @@ def convert(
       options: Options of the conversion.
       beam_options: The Beam runner and its options; None for this machine.
       num_processes: Maximum number of processes on this machine that write shards instead of the runner, if there are
-        several shards; 0 to use the runner. None means all cores if there are no beam_options, else 0. The processes
-        import the program's main module: a script must call this function below `if __name__ == "__main__":`.
+        several shards, and of threads that decode if there is only one; 0 to use the runner. None means all cores if
+        there are no beam_options, else 0. The processes import the program's main module: a script must call this
+        function below `if __name__ == "__main__":`.
       command: Arguments after `convert`, stored while the conversion is unfinished, to be shown in messages about it.
 
     Raises:
@@ -90,6 +92,8 @@ def convert(
     """
     if num_processes is None:
         num_processes = 0 if beam_options else num_cores()
+    if checked(num_processes, int, "num_processes") < 0:
+        raise ValueError(f"num_processes must be at least 0, got {num_processes}")
     beam_options = beam_options or execution.options_of()
     for source in options.sources:
         listing.check_source(source)
@@ -165,32 +169,43 @@ def _write_and_commit(
     if num_processes and len(unwritten) > 1:
         processes.write_shards(unwritten, folder, options, num_processes)
     else:
-        _write_with_beam(options, folder, beam_options)
+        _write_with_beam(options, folder, beam_options, num_processes)
     receipts = {split: list(folder.read_receipts(names)) for split, names in plan.shards.items()}
     still_locked()
     return commit(options, plan, receipts)
 
 
-def _write_with_beam(options: ConvertOptions, folder: WorkingFolder, beam_options: PipelineOptions) -> None:
+def _write_with_beam(
+    options: ConvertOptions, folder: WorkingFolder, beam_options: PipelineOptions, num_decoders: int
+) -> None:
     is_here = not launch_checks.name_of(beam_options)  # progress of other machines cannot be shown here
     left = folder.num_rows(folder.unwritten()) if is_here and progress.is_wanted() else 0
     with progress.shown(left) if is_here else contextlib.nullcontext(), execution.pipeline(beam_options) as pipeline:
-        build_writing(pipeline, options, folder)
+        build_writing(pipeline, options, folder, num_decoders)
 
 
-def build_writing(pipeline: beam.Pipeline, options: ConvertOptions, folder: WorkingFolder) -> None:
-    """Adds the steps that write the shards of a plan which have no receipt yet."""
+def build_writing(
+    pipeline: beam.Pipeline, options: ConvertOptions, folder: WorkingFolder, num_decoders: int = 0
+) -> None:
+    """Adds the steps that write the shards of a plan which have no receipt yet.
+
+    Args:
+      pipeline: The pipeline.
+      options: Options of the conversion.
+      folder: Working folder with the plan.
+      num_decoders: Threads that decode the images of a shard; 0 for all cores of the machine that writes it.
+    """
     (
         pipeline
         | "Start" >> beam.Create([folder])
         | "Name shards" >> beam.FlatMap(WorkingFolder.unwritten)  # shard
         | "Spread shards" >> beam.Reshuffle()
-        | "Write shards" >> beam.Map(_write, folder, options)
+        | "Write shards" >> beam.Map(_write, folder, options, num_decoders)
     )
 
 
-def _write(shard: str, folder: WorkingFolder, options: ConvertOptions) -> None:
-    write_planned(shard, folder, options, num_cores(), progress.count)
+def _write(shard: str, folder: WorkingFolder, options: ConvertOptions, num_decoders: int) -> None:
+    write_planned(shard, folder, options, num_decoders or num_cores(), progress.count)
 
 
 def _check_apart(source: str, output: str) -> None:

@@ -21,6 +21,13 @@ def num_bytes(text: str) -> int:
     return int(float(match[1]) * _UNITS[match[2]])
 
 
+def positive(text: str) -> int:
+    """Returns a number of at least 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
+
+
 def percent(text: str) -> float:
     """Returns a percentage such as "1%" as a share, 0.01."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*%", text.strip())

@@ -30,7 +30,9 @@ from tpu_input.dataset_format.lengths import lengths_name
 from tpu_input.dataset_format.records import MANIFEST_NAME, Manifest, parse_shard_name, shard_name
 
 
-def repair(findings: Findings, beam_options: PipelineOptions | None = None) -> list[str]:
+def repair(
+    findings: Findings, beam_options: PipelineOptions | None = None, num_threads: int | None = None
+) -> list[str]:
     """Re-creates the files that verify found damaged: shards with their indexes, and lengths.parquet; returns names.
 
     The sources of shards are those that the manifest names. Data from them is kept only if it is that of the dataset: a
@@ -40,6 +42,7 @@ def repair(findings: Findings, beam_options: PipelineOptions | None = None) -> l
     Args:
       findings: From verify().
       beam_options: The Beam runner that lists the sources, and its options; None for this machine.
+      num_threads: Maximum number of threads that decode images; None for all cores.
 
     Raises:
       ValueError: The sources have changed since the conversion, or do not match the manifest.
@@ -49,7 +52,7 @@ def repair(findings: Findings, beam_options: PipelineOptions | None = None) -> l
     with lock.locked(manifest.path):
         try:
             if options:
-                _repair_shards(findings, options, beam_options or execution.options_of())
+                _repair_shards(findings, options, beam_options or execution.options_of(), num_threads or num_cores())
             if findings.damaged or findings.lengths_damaged:
                 write_lengths(manifest)
         finally:
@@ -57,7 +60,9 @@ def repair(findings: Findings, beam_options: PipelineOptions | None = None) -> l
     return [*findings.damaged, *([lengths_name(manifest.edition)] if findings.lengths_damaged else [])]
 
 
-def _repair_shards(findings: Findings, options: ConvertOptions, beam_options: PipelineOptions) -> None:
+def _repair_shards(
+    findings: Findings, options: ConvertOptions, beam_options: PipelineOptions, num_decoders: int
+) -> None:
     manifest = findings.manifest
     plan = make_plan(options, beam_options)
     if plan.fingerprint != manifest.fingerprint:
@@ -74,7 +79,7 @@ def _repair_shards(findings: Findings, options: ConvertOptions, beam_options: Pi
         )
     aside = dataclasses.replace(options, output=f"{manifest.path}/{WORK_NAME}/{working_folder.REPAIR_NAME}")
     for name in findings.damaged:
-        _make_again(name, manifest, aside, WorkingFolder.of(manifest.path, plan))
+        _make_again(name, manifest, aside, WorkingFolder.of(manifest.path, plan), num_decoders)
     for path in (path for name in findings.damaged for path in (name, index_path(name))):
         storage.move(f"{aside.output}/{path}", f"{manifest.path}/{path}")
 
@@ -123,11 +128,11 @@ def _of_types(found: dict[str, Any], usual: dict[str, Any], name: str) -> dict[s
     return dict(found)
 
 
-def _make_again(name: str, manifest: Manifest, aside: ConvertOptions, folder: WorkingFolder) -> None:
+def _make_again(name: str, manifest: Manifest, aside: ConvertOptions, folder: WorkingFolder, num_decoders: int) -> None:
     parts = parse_shard_name(name)
     planned = shard_name(parts.split, parts.number, parts.num_shards) if parts else name
     rows, num_rows = folder.read_rows(planned), folder.num_rows([planned])
-    receipt = write_shard(name, name, index_path(name), rows, num_rows, aside, manifest.classes, num_cores())
+    receipt = write_shard(name, name, index_path(name), rows, num_rows, aside, manifest.classes, num_decoders)
     promised = {shard.name: shard.sha256 for split in manifest.splits.values() for shard in split.shards}
     if receipt.sha256 != promised[name]:
         raise ValueError(

@@ -57,12 +57,13 @@ class Findings:
     lengths_damaged: bool = False
 
 
-def verify(dataset: str, decode_images: bool = True) -> Findings:
+def verify(dataset: str, decode_images: bool = True, num_threads: int | None = None) -> Findings:
     """Compares a dataset with its manifest; returns the problems found.
 
     Args:
       dataset: Folder or URI.
       decode_images: Whether to decode every image, which takes most of the time.
+      num_threads: Maximum number of shards that are read at the same time; None for all cores.
 
     Raises:
       ValueError: There is no valid manifest, so no complete dataset.
@@ -73,7 +74,7 @@ def verify(dataset: str, decode_images: bool = True) -> Findings:
     counts = {name: Counter[int]() for name in manifest.splits}
     keys: set[bytes] = set()
     lengths = dict[str, Positions]()  # by shard, of those without problems
-    with ThreadPoolExecutor(num_cores()) as pool:
+    with ThreadPoolExecutor(num_threads or num_cores()) as pool:
         checked = pool.map(lambda task: _check_shard(manifest, task[1], decode_images), tasks)
         for (name, shard), (rows, problems) in zip(tasks, checked, strict=True):
             counts[name].update(row.label for row in rows)

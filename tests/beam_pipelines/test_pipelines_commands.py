@@ -53,12 +53,25 @@ def test_sample_convert_and_verify_say_what_they_did(capsys, tmp_path):
         ("--resize_shorter=-1", "resize_shorter must be 0 or a number of pixels, got -1"),
         ("--label_list=x=/l.txt", "--label_list names the split 'x', but no --input does"),
         ("--input=other=/tmp", "each of several inputs must have its own split, --input=SPLIT=PATH"),
+        ("--num_processes=0", "argument --num_processes: '0' is not a whole number of at least 1"),
+        ("--num_processes=two", "argument --num_processes: 'two' is not a whole number of at least 1"),
         ("--shard_sise=1MB", "unknown flag --shard_sise; did you mean --shard_size?"),
         ("stray", "unknown argument 'stray'"),
     ],
 )
 def test_a_flag_that_cannot_work_says_what_is_needed(capsys, few_digits, tmp_path, flag, message):
     assert message in refused(capsys, "convert", f"--input={few_digits}", f"--output={tmp_path}/out", flag)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("runner", ["FnApiRunner", "FlinkRunner"])
+def test_processes_of_this_machine_are_not_the_workers_of_a_runner(capsys, few_digits, tmp_path, runner):
+    flags = [f"--runner={runner}", "--num_processes=2"]
+    message = refused(capsys, "convert", f"--input={few_digits}", f"--output={tmp_path}/out", *flags)
+    assert message == (
+        "error: --num_processes=2 is for processes on this machine; leave it out, as "
+        f"--runner={runner} has flags of its own for the number of workers, or leave out --runner\n"
+    )
     assert not (tmp_path / "out").exists()
 
 

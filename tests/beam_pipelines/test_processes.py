@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import threading
+
+import pytest
+
+from beam_pipelines.__main__ import main
+from beam_pipelines.conversion import shard_writing
 from beam_pipelines.convert import convert
-from support.conversion import local, options
+from beam_pipelines.repair import repair
+from beam_pipelines.verify import verify
+from support.conversion import convert_module, local, options
 from support.folders import files
 
 
@@ -12,3 +21,57 @@ def test_processes_give_the_same_bytes_as_beam(few_digits, tmp_path):
     convert(options(few_digits, tmp_path / "a"), local())
     convert(options(few_digits, tmp_path / "b"), local(), num_processes=3)
     assert files(tmp_path / "a") == files(tmp_path / "b")
+
+
+@pytest.mark.parametrize("num_processes", [1, 3])
+def test_no_more_processes_than_are_asked_for_write_shards(few_digits, tmp_path, num_processes):
+    convert(options(few_digits, tmp_path / "a"), local())
+    seen, done = set[int](), threading.Event()
+
+    def watch() -> None:
+        while not done.wait(0.01):
+            seen.add(len(multiprocessing.active_children()))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    flags = ["--shard_size=10KB", "--max_rejected=100%", f"--num_processes={num_processes}"]
+    try:
+        assert main(["convert", f"--input={few_digits}", f"--output={tmp_path}/b", *flags]) == 0
+    finally:
+        done.set()
+        watcher.join()
+    assert max(seen) == num_processes  # of 4 shards
+    assert files(tmp_path / "a") == files(tmp_path / "b")
+
+
+def test_a_single_shard_is_decoded_by_no_more_threads_than_are_asked_for(few_digits, tmp_path, monkeypatch):
+    written = []
+
+    def write_planned(shard, folder, options, num_decoders, progress):
+        written.append(num_decoders)
+        shard_writing.write_planned(shard, folder, options, num_decoders, progress)
+
+    monkeypatch.setattr(convert_module, "write_planned", write_planned)
+    flags = ["--splits=all=100%", "--num_processes=5"]
+    assert main(["convert", f"--input={few_digits}", f"--output={tmp_path}/out", *flags]) == 0
+    assert written == [5]
+
+
+@pytest.mark.parametrize("number", [-1, 1.5, "2", True])
+def test_a_number_of_processes_that_cannot_be_is_refused(few_digits, tmp_path, number):
+    with pytest.raises(ValueError, match="num_processes must be "):
+        convert(options(few_digits, tmp_path / "out"), num_processes=number)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_dataset_is_verified_and_repaired_by_one_thread_as_by_many(few_digits, tmp_path, capsys):
+    convert(options(few_digits, tmp_path / "out"), local())
+    before = files(tmp_path / "out")
+    shard = min((tmp_path / "out").glob("*.tfrecord"))
+    shard.write_bytes(shard.read_bytes()[:-1])
+    assert verify(str(tmp_path / "out"), num_threads=1) == verify(str(tmp_path / "out"))
+    assert main(["verify", f"{tmp_path}/out", "--num_threads=1"]) == 1
+    assert repair(verify(str(tmp_path / "out"), num_threads=1), num_threads=1) == [shard.name]
+    assert files(tmp_path / "out") == before
+    assert main(["verify", f"{tmp_path}/out", "--num-threads=1"]) == 0
+    assert main(["repair", f"{tmp_path}/out", "--num_threads=1"]) == 0
