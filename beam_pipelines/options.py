@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any, Literal
 
 from beam_pipelines import storage
@@ -163,6 +164,11 @@ class ConvertOptions:
         given = ", ".join(f"{name}={100 * share:g}%" for name, share in self.splits)
         if len(set(names)) < len(names) or abs(sum(share for _, share in self.splits) - 1) > 1e-9:
             raise ValueError(f"splits must name each split once and add up to 100 %, got {given}")
+
+    @functools.cached_property
+    def known_labels(self) -> frozenset[str]:
+        """The names in `labels` as a set, as a label is looked up for every input, and there may be 20,000 names."""
+        return frozenset(self.labels)
 
     def shaping(self) -> dict[str, Any]:
         """Returns the options that determine the content of the shards, for manifest and fingerprint."""

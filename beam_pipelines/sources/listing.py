@@ -22,8 +22,7 @@ def list_rows(source: Source, options: ConvertOptions) -> Iterator[Row]:
       ValueError: The source cannot be read as the kind that its name indicates, or a line of a list names another split
         than the source.
     """
-    classes = frozenset(options.labels)
-    listed = rows_of_list(source.path, classes) if source.is_list else _rows_of_files(source)
+    listed = rows_of_list(source.path, options.known_labels) if source.is_list else _rows_of_files(source)
     if not source.split:
         yield from listed
         return

@@ -112,7 +112,7 @@ def check_names(row: Row, options: ConvertOptions) -> Row:
             if row.reason
             else row.reject("bad_split", f"the split name {split!r} is not 1 to 64 letters, digits or _")
         )
-    if not row.reason and options.labels and row.label not in options.labels:
+    if not row.reason and options.labels and row.label not in options.known_labels:
         row = row.reject("unknown_label", f"{row.label!r} is not in --labels")
     return row
 

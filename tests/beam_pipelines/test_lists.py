@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import pickle
 import re
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from beam_pipelines.convert import convert
 from beam_pipelines.options import ConvertOptions, Source
 from beam_pipelines.sources.listing import check_source
 from beam_pipelines.sources.lists import list_columns, rows_of_list
-from beam_pipelines.sources.rows import Row
+from beam_pipelines.sources.rows import Row, check_names
 from support.conversion import local
 from support.inputs import listed, make, reasons
 
@@ -54,6 +55,28 @@ def test_every_bad_line_of_a_list_is_a_row_with_a_reason(tmp_path):
         "no_label",
         "unknown_label",
     ]
+
+
+class Counted(str):
+    """A class name that counts how often it is compared with another."""
+
+    compared = 0
+
+    def __eq__(self, other):
+        Counted.compared += 1
+        return super().__eq__(other)
+
+    __hash__ = str.__hash__
+
+
+def test_a_label_is_looked_up_and_not_compared_with_every_class():
+    labels = tuple(Counted(f"n{number:08d}") for number in range(21_841))
+    options = ConvertOptions((Source("/list.csv"),), "/out", labels=labels)
+    options = pickle.loads(pickle.dumps(options))  # as a Beam worker gets them
+    before = Counted.compared
+    assert check_names(Row("1.jpg", label="n00021840"), options).reason == ""
+    assert check_names(Row("1.jpg", label="n00021841"), options).reason == "unknown_label"
+    assert Counted.compared - before < 10
 
 
 def test_a_file_is_one_key_however_a_list_spells_it_and_is_found_as_it_is_spelled(tmp_path):
