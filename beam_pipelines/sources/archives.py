@@ -37,6 +37,7 @@ class Member(NamedTuple):
       number: Precedence among members with the same path: the smallest number counts, which is that of the last member.
       fault: Why it cannot be an input, or "".
       version: Version of the complete archive, or of the file, as returned by storage.look().
+      lost_target: What a hard link names, if that is no file before it in the archive; else "".
     """
 
     path: str
@@ -45,6 +46,7 @@ class Member(NamedTuple):
     number: int
     fault: str = ""
     version: int = 0
+    lost_target: str = ""
 
 
 def is_archive(uri: str) -> bool:
@@ -95,19 +97,25 @@ def _members(archive: str, file: IO[bytes], start: int, end: int, depth: int) ->
 def _linked(archive: str, file: IO[bytes], start: int, end: int, targets: set[str]) -> Iterator[Member]:
     """Yields the hard links of a tar, each with the bytes of its target, which is a member before it.
 
-    The headers are read a second time, so that only the targets of links are held in memory.
+    If the target is packed again after the link, the link keeps the bytes before it, as in what tar unpacks. The
+    headers are read a second time, so that only the targets of links are held in memory.
     """
     found: dict[str, tuple[int, int]] = {}  # name: (first byte, size)
     for member in _headers(file, start, end):
         name, at = _name(member), start + member.offset_data
+        bytes_of_name = (at, member.size) if member.isfile() and not member.issparse() else None
         if member.islnk():
-            first, size = found.get(posixpath.normpath(member.linkname), (at, -1))
-            uri = storage.slice_uri(archive, first, size) if size >= 0 else f"{archive}#{name} (a link)"
-            yield Member(name, uri, size, -at, _fault(name))
-            if name in targets and size >= 0:
-                found[name] = first, size
-        elif name in targets and member.isfile() and not member.issparse():
-            found[name] = at, member.size
+            bytes_of_name = found.get(posixpath.normpath(member.linkname))
+            if bytes_of_name:
+                first, size = bytes_of_name
+                yield Member(name, storage.slice_uri(archive, first, size), size, -at, _fault(name))
+            else:
+                uri = f"{archive}#{name} (a link)"
+                yield Member(name, uri, -1, -at, _fault(name), lost_target=member.linkname)
+        if name in targets and bytes_of_name:
+            found[name] = bytes_of_name
+        elif name in targets and not member.isdir():
+            found.pop(name, None)  # a symbolic link, a device, … in its place
 
 
 def _without_bytes(archive: str, name: str, member: tarfile.TarInfo, first: int) -> Member:

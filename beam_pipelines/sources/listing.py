@@ -87,7 +87,12 @@ def _row_of_file(file: Member) -> Row:
     row = Row(file.path, file.uri, num_bytes=file.num_bytes, version=file.version, number=file.number)
     if posixpath.basename(file.path) in _SYSTEM_FILES:
         return row.reject("system_file", "created by a file manager of macOS or Windows")
-    return row.reject("bad_member", file.fault) if file.fault else row
+    if file.fault:
+        return row.reject("bad_member", file.fault)
+    if file.lost_target:
+        lost = f"it is a hard link to {_shown(file.lost_target)!r}, which is no file before it in the archive"
+        return row._replace(num_bytes=0).reject("missing", lost)
+    return row
 
 
 _SYSTEM_FILES = {".DS_Store", "Thumbs.db", "desktop.ini"}

@@ -9,12 +9,16 @@ import shutil
 import subprocess
 import tarfile
 import tracemalloc
+from pathlib import Path
 
 import pytest
 
 from beam_pipelines import storage
 from beam_pipelines.__main__ import main
+from beam_pipelines.convert import convert
 from beam_pipelines.options import Source
+from support.conversion import local, options
+from support.folders import files
 from support.inputs import listed, make, reasons, tar
 
 
@@ -297,11 +301,113 @@ def test_hard_links_are_files_and_sparse_ones_are_rejected_as_gnu_tar_packs_them
         assert found == {key: unpacked[key].read_bytes() for key in rows}
 
 
-def test_a_hard_link_to_what_the_archive_does_not_hold_is_missing(tmp_path):
-    make(tmp_path, "cat/1.jpg")
-    with tarfile.open(tmp_path / "in.tar", "w") as archive:
-        archive.add(tmp_path / "cat/1.jpg", "cat/1.jpg")
-        info = tarfile.TarInfo("cat/2.jpg")
-        info.type, info.linkname = tarfile.LNKTYPE, "gone.jpg"
-        archive.addfile(info)
-    assert reasons(listed(tmp_path / "in.tar")) == {"cat/1.jpg": "", "cat/2.jpg": "missing"}
+Packed = tuple[str, str, bytes | str]  # type, name, bytes or what a link names
+
+
+def packed(path: Path, *members: Packed) -> Path:
+    """Packs members in an order in which no tar program packs them."""
+    with tarfile.open(path, "w") as archive:
+        for kind, name, content in members:
+            info = tarfile.TarInfo(name)
+            info.type = {"file": tarfile.REGTYPE, "hard": tarfile.LNKTYPE, "soft": tarfile.SYMTYPE}[kind]
+            if isinstance(content, bytes):
+                info.size = len(content)
+                archive.addfile(info, io.BytesIO(content))
+            else:
+                info.linkname = content
+                archive.addfile(info)
+    return path
+
+
+CHAIN: list[Packed] = [
+    ("file", "cat/1.jpg", b"one"),
+    ("hard", "cat/2.jpg", "./cat/1.jpg"),
+    ("hard", "./cat/3.jpg", "cat/2.jpg"),
+    ("hard", "dog/4.jpg", "cat/3.jpg"),
+    ("hard", "dog/5.jpg", "cat//1.jpg"),
+]
+PACKED_AGAIN: list[Packed] = [
+    ("file", "cat/1.jpg", b"one"),
+    ("hard", "dog/2.jpg", "cat/1.jpg"),
+    ("file", "cat/1.jpg", b"one, but longer"),
+    ("hard", "dog/3.jpg", "cat/1.jpg"),
+    ("hard", "dog/4.jpg", "dog/2.jpg"),
+]
+
+
+@pytest.mark.parametrize("members", [CHAIN, PACKED_AGAIN], ids=["chain", "packed_again"])
+def test_hard_links_to_hard_links_have_the_bytes_that_gnu_tar_unpacks(tmp_path, gnu_tar, members):
+    packed(tmp_path / "in.tar", *members)
+    (tmp_path / "unpacked").mkdir()
+    subprocess.run([gnu_tar, "-C", str(tmp_path / "unpacked"), "-xf", str(tmp_path / "in.tar")], check=True)
+    unpacked = {str(path.relative_to(tmp_path / "unpacked")): path for path in (tmp_path / "unpacked").rglob("*.jpg")}
+    rows = listed(tmp_path / "in.tar")
+    found = {row.key: storage.read_bytes(row.uri) for row in sorted(rows, key=lambda row: row.number, reverse=True)}
+    assert {row.reason for row in rows} == {""}
+    assert found == {key: path.read_bytes() for key, path in unpacked.items()}
+
+
+LOST: dict[str, tuple[list[Packed], str]] = {
+    "not in the archive": ([("file", "cat/1.jpg", b"1"), ("hard", "cat/2.jpg", "gone.jpg")], "gone.jpg"),
+    "behind the link": ([("hard", "cat/2.jpg", "cat/1.jpg"), ("file", "cat/1.jpg", b"1")], "cat/1.jpg"),
+    "the link itself": ([("file", "cat/1.jpg", b"1"), ("hard", "cat/2.jpg", "cat/2.jpg")], "cat/2.jpg"),
+    "a folder": ([("file", "cat/1.jpg", b"1"), ("hard", "cat/2.jpg", "cat")], "cat"),
+    "outside": ([("file", "cat/1.jpg", b"1"), ("hard", "cat/2.jpg", "/etc/passwd")], "/etc/passwd"),
+    "a symbolic link": (
+        [("file", "cat/1.jpg", b"1"), ("soft", "soft.jpg", "cat/1.jpg"), ("hard", "cat/2.jpg", "soft.jpg")],
+        "soft.jpg",
+    ),
+    "a file that a symbolic link has replaced": (
+        [
+            ("file", "cat/1.jpg", b"1"),
+            ("file", "x.jpg", b"2"),
+            ("soft", "x.jpg", "cat/1.jpg"),
+            ("hard", "cat/2.jpg", "x.jpg"),
+        ],
+        "x.jpg",
+    ),
+    "not UTF-8": ([("file", "cat/1.jpg", b"1"), ("hard", "cat/2.jpg", "caf\udce9.jpg")], "caf\\xe9.jpg"),
+}
+
+
+@pytest.mark.parametrize("case", LOST)
+def test_a_hard_link_to_no_file_before_it_is_missing(tmp_path, case):
+    members, target = LOST[case]
+    rows = {row.key: row for row in listed(packed(tmp_path / "in.tar", *members))}
+    assert rows["cat/1.jpg"].reason == ""
+    link = rows["cat/2.jpg"]
+    assert (link.reason, link.num_bytes) == ("missing", 0)
+    assert link.detail == f"it is a hard link to {target!r}, which is no file before it in the archive"
+
+
+def test_a_hard_link_whose_target_gnu_tar_has_removed_is_missing_until_it_is_added_again(tmp_path, gnu_tar):
+    make(tmp_path, "cat/1.jpg", "dog/3.jpg")
+    os.link(tmp_path / "cat" / "1.jpg", tmp_path / "dog" / "2.jpg")
+    archive = str(tmp_path / "in.tar")
+    subprocess.run([gnu_tar, "-C", str(tmp_path), "-cf", archive, "cat", "dog"], check=True)
+    assert reasons(listed(archive)) == {"cat/1.jpg": "", "dog/2.jpg": "", "dog/3.jpg": ""}
+    subprocess.run([gnu_tar, "--delete", "-f", archive, "cat/1.jpg"], check=True)
+    assert reasons(listed(archive)) == {"dog/2.jpg": "missing", "dog/3.jpg": ""}
+    subprocess.run([gnu_tar, "-C", str(tmp_path), "-rf", archive, "cat"], check=True)
+    assert reasons(listed(archive)) == {"cat/1.jpg": "", "dog/2.jpg": "missing", "dog/3.jpg": ""}
+    subprocess.run([gnu_tar, "-C", str(tmp_path), "-rf", archive, "cat", "dog"], check=True)
+    last = {row.key: row for row in sorted(listed(archive), key=lambda row: row.number, reverse=True)}
+    assert {key: storage.read_bytes(row.uri) for key, row in last.items()} == {
+        "cat/1.jpg": b"cat/1.jpg",
+        "dog/2.jpg": b"cat/1.jpg",
+        "dog/3.jpg": b"dog/3.jpg",
+    }
+
+
+def test_an_archive_of_hard_links_converts_to_the_same_bytes_as_the_folder(few_digits, tmp_path, gnu_tar):
+    for label, other in (("0", "3"), ("1", "4")):
+        (few_digits / other).mkdir()
+        for path in (few_digits / label).iterdir():
+            os.link(path, few_digits / other / path.name)
+            os.link(path, few_digits / other / f"again-{path.name}")
+    subprocess.run([gnu_tar, "-C", str(few_digits), "-cf", str(tmp_path / "in.tar"), "."], check=True)
+    convert(options(few_digits, tmp_path / "of_folder"), local())
+    manifest, _ = convert(options(tmp_path / "in.tar", tmp_path / "of_tar"), local())
+    assert (manifest.num_inputs, manifest.num_rejected) == (84, {})
+    shards = {name: digest for name, digest in files(tmp_path / "of_folder").items() if name.endswith(".tfrecord")}
+    assert shards.items() <= files(tmp_path / "of_tar").items()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tarfile
 from pathlib import Path
 
@@ -68,6 +69,7 @@ def test_the_sample_is_written_into_a_bucket_and_completed_there(capsys, cloud):
 
 def test_lists_and_archives_in_a_bucket_name_the_same_images(cloud, images, tmp_path):
     bucket = cloud.make_bucket()
+    os.link(images / "1" / "0001.jpg", images / "2" / "link.jpg")
     cloud.upload(images, f"{bucket}/images")
     names = sorted(str(path.relative_to(images)) for path in images.rglob("*.jpg"))
     lines = "".join(f"{bucket}/images/{name},{name[0]}\n" for name in [*names, "1/none.jpg"])
@@ -75,13 +77,14 @@ def test_lists_and_archives_in_a_bucket_name_the_same_images(cloud, images, tmp_
     cloud.put(f"{bucket}/lists/images.csv", f"image,label\n{lines}{odd}".encode())
     with tarfile.open(tmp_path / "images.tar", "w") as tar:
         tar.add(images, "images")
+        assert sum(member.islnk() for member in tar.getmembers()) == 1
     cloud.put(f"{bucket}/images.tar", (tmp_path / "images.tar").read_bytes())
     of_list, _ = convert(options(f"{bucket}/lists/images.csv", f"{bucket}/of_list"), local())
-    assert (of_list.num_inputs, of_list.num_rejected) == (41, {"missing": 4, "not_an_image": 1})
+    assert (of_list.num_inputs, of_list.num_rejected) == (42, {"missing": 4, "not_an_image": 1})
     of_tar, _ = convert(options(f"{bucket}/images.tar", f"{bucket}/of_tar"), local())
     convert(options(tmp_path / "images.tar", tmp_path / "out"), local())
     assert shards(cloud.files(f"{bucket}/of_tar")) == shards(files(tmp_path / "out"))
-    assert of_tar.num_inputs == 37
+    assert (of_tar.num_inputs, of_tar.num_rejected) == (38, {"not_an_image": 1})
 
 
 @pytest.mark.parametrize("ending", ["csv", "jsonl"])
