@@ -43,8 +43,8 @@ def main(argv: list[str] | None = None) -> int:
     logging.getLogger("apache_beam.runners.common").setLevel(logging.CRITICAL)
     # A job server may close the connection to workers, which are threads of this process, when their job is done.
     logging.getLogger("apache_beam.runners.worker.data_plane").setLevel(logging.CRITICAL)
-    for handler in logging.getLogger().handlers:
-        handler.addFilter(lambda record: record.module != "portable_runner")  # logs a failed job, which it raises too
+    for handler in logging.getLogger().handlers:  # both log a failed job, which Beam raises too
+        handler.addFilter(lambda record: record.module != "portable_runner" and record.name != "PrismRunner")
     argv = sys.argv[1:] if argv is None else argv
     flags, beam_flags = _parser().parse_known_args(argv)
     flags.argv = argv

@@ -1,4 +1,4 @@
-"""Checks before a launch on another engine (Dataflow, Flink, Spark, portable), and packaging for its workers.
+"""Checks before a launch on another engine (Dataflow, Flink, Spark, Prism, portable), and packaging for its workers.
 
     --runner and Beam's flags ──check──▶ PipelineOptions ──pack──▶ the same, with a wheel in extra_packages
 
@@ -21,11 +21,12 @@ from typing import Any
 
 from apache_beam.options import pipeline_options as beam_flags
 from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.version import __version__ as beam_version
 
 from beam_pipelines import storage
 from beam_pipelines.runners.wheel import write_wheel
 
-_ELSEWHERE = ("dataflow", "flink", "spark", "portable")
+_ELSEWHERE = ("dataflow", "flink", "spark", "prism", "portable")
 # Environment types of workers that run on the user's machines, and use the packages and files there. All other workers
 # are containers, which have neither this package nor the files of this machine.
 _BESIDE_THE_FILES = ("LOOPBACK", "PROCESS", "EXTERNAL")
@@ -33,7 +34,7 @@ _CONNECT_SECONDS = 5.0
 
 
 def name_of(options: PipelineOptions) -> str:
-    """Returns "dataflow", "flink", "spark" or "portable"; "" for a runner within this process."""
+    """Returns "dataflow", "flink", "spark", "prism" or "portable"; "" for a runner within this process."""
     runner = str(options.view_as(beam_flags.StandardOptions).runner or "").rpartition(".")[2].lower()
     name = runner.removesuffix("runner")
     return name if name in _ELSEWHERE else ""
@@ -50,10 +51,11 @@ def check(options: PipelineOptions, paths: Sequence[str]) -> None:
       ValueError: A flag is unknown or missing, the engine cannot be reached, or its workers cannot reach the files.
     """
     engine = name_of(options)
-    if engine in ("", "dataflow"):  # other job servers accept flags that Beam's Python does not know
+    if engine in ("", "dataflow", "prism"):  # other job servers accept flags that Beam's Python does not know
         _check_flags(options)
     if engine:
-        {"dataflow": _check_dataflow, "portable": _check_portable}.get(engine, _check_jar)(options)
+        checks = {"dataflow": _check_dataflow, "portable": _check_portable, "prism": _check_prism}
+        checks.get(engine, _check_jar)(options)
         _check_paths(options, paths)
 
 
@@ -126,6 +128,28 @@ def _check_portable(options: PipelineOptions) -> None:
         _check_answers("--job_endpoint", endpoint, "start its job server first (docs/clusters.md)")
 
 
+def _check_prism(options: PipelineOptions) -> None:
+    """Raises ValueError if there is no Prism, Beam's runner in Go, and Beam cannot download it either."""
+    if options.view_as(beam_flags.PortableOptions).job_endpoint:
+        _check_portable(options)
+        return
+    from apache_beam.runners.portability.prism_runner import PrismJobServer
+
+    location = options.view_as(beam_flags.PrismRunnerOptions).prism_location
+    try:
+        if location and "://" not in location and not os.path.isfile(location):
+            raise ValueError(f"--prism_location={location} is no file")
+        server = PrismJobServer(options)
+        server.local_bin(server.path_to_binary())  # downloads the Prism of a released Beam unless it is cached
+    except (AssertionError, KeyError, ValueError, RuntimeError, OSError) as error:
+        version = options.view_as(beam_flags.PrismRunnerOptions).prism_beam_version_override or f"v{beam_version}"
+        raise ValueError(
+            f"PrismRunner has no Prism: {_line(error)}; build it with Go, GOBIN=$PWD go install "
+            f"github.com/apache/beam/sdks/v2/go/cmd/prism@{version}, and specify it with --prism_location=./prism "
+            "(docs/clusters.md)"
+        ) from error
+
+
 def _check_jar(options: PipelineOptions) -> None:
     """Raises ValueError if the job server of a Flink or Spark runner neither runs nor can be started."""
     engine = name_of(options).capitalize()
@@ -196,6 +220,8 @@ def _submits_jar(options: PipelineOptions) -> bool:
 def _is_beside_the_files(options: PipelineOptions) -> bool:
     """Returns whether workers run on machines that have this package and may have mounted the local files."""
     portable = options.view_as(beam_flags.PortableOptions)
+    if name_of(options) == "prism" and not portable.environment_type:
+        return True  # Beam starts Prism on this machine, and the workers in the process that launches
     if name_of(options) in ("flink", "spark") and not portable.environment_type and not portable.job_endpoint:
         return _master(options).startswith(("[", "local"))  # Beam starts the engine and its workers on this machine
     return name_of(options) != "dataflow" and (portable.environment_type or "").upper() in _BESIDE_THE_FILES

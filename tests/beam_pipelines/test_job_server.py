@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,10 +19,9 @@ from apache_beam.pipeline import Pipeline
 from beam_pipelines.conversion.planning import make_plan
 from beam_pipelines.conversion.working_folder import WorkingFolder
 from beam_pipelines.convert import build_writing, convert
-from beam_pipelines.options import ConvertOptions, Source
-from benchmarks.corpus import make_corpus
 from support.cloud import free_port
 from support.conversion import local
+from support.engines import command, make_photographs, options
 from support.folders import files
 
 pytestmark = [
@@ -31,8 +29,6 @@ pytestmark = [
     # Beam's workers are threads of this process, whose streams the job server cuts at a job's end.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"),
 ]
-ROOT = Path(__file__).parents[2]
-SHARD_BYTES = 100_000
 
 # Every Python process of the conversion runs this at its start. The worker that is about to leave the third receipt
 # kills itself, once.
@@ -53,8 +49,7 @@ sys.addaudithook(hook)
 @pytest.fixture(scope="module")
 def photographs(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("photographs")
-    make_corpus(folder, 2_000, size=(48, 36))
-    (folder / "class3" / "page.jpg").write_text("<html>")
+    make_photographs(folder)
     return folder
 
 
@@ -90,22 +85,6 @@ def portable(tmp_path_factory) -> Iterator[list[str]]:
         endpoint = f"--job_endpoint=127.0.0.1:{port}"
         yield ["--runner=PortableRunner", endpoint, "--environment_type=LOOPBACK", "--parallelism=2"]
         process.terminate()
-
-
-def options(source: Path, output: Path) -> ConvertOptions:
-    return ConvertOptions((Source(str(source)),), str(output), shard_bytes=SHARD_BYTES)
-
-
-def command(source: Path, output: Path, *flags: str, **environment: str) -> subprocess.CompletedProcess:
-    args = [sys.executable, "-m", "beam_pipelines", "convert", f"--input={source}", f"--output={output}"]
-    python = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONWARNINGS": "ignore"}
-    return subprocess.run(
-        [*args, f"--shard_size={SHARD_BYTES}", *flags],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env=os.environ | python | environment,  # Beam starts a worker's process as `python`
-    )
 
 
 def test_the_command_gives_the_same_bytes_as_a_local_run(photographs, whole, portable, tmp_path):

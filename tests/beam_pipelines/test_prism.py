@@ -1,0 +1,147 @@
+"""Prism, Beam's runner in Go: same bytes, a worker's death, and what is said where there is no Prism.
+
+`make test-engines` builds it; PRISM names the program.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.runners.portability.prism_runner import PrismJobServer
+from apache_beam.version import __version__ as beam_version
+
+from beam_pipelines.convert import convert
+from beam_pipelines.runners import launch_checks
+from support.cloud import free_port
+from support.conversion import local
+from support.engines import command, make_photographs, options, started
+from support.folders import files
+from support.pipelines_commands import refused
+
+INSTALL = f"GOBIN=$PWD go install github.com/apache/beam/sdks/v2/go/cmd/prism@v{beam_version}"
+WORKER_PROCESS = "--experiments=use_loopback_process_worker=True"
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("photographs")
+    make_photographs(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def whole(photographs, tmp_path_factory) -> dict[str, str]:
+    """What a local conversion leaves."""
+    output = tmp_path_factory.mktemp("whole") / "out"
+    convert(options(photographs, output), local())
+    return files(output)
+
+
+@pytest.fixture(scope="module")
+def prism() -> list[str]:
+    if "PRISM" not in os.environ:
+        pytest.skip("PRISM does not name Prism's program")
+    return ["--runner=PrismRunner", f"--prism_location={os.environ['PRISM']}"]
+
+
+@pytest.mark.engines
+@pytest.mark.parametrize("flags", [[], [WORKER_PROCESS]], ids=["threads", "process"])
+def test_the_command_gives_the_same_bytes_as_a_local_run(photographs, whole, prism, tmp_path, flags):
+    done = command(photographs, tmp_path / "out", *prism, *flags)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert files(tmp_path / "out") == whole
+
+
+def kill_the_worker(process: subprocess.Popen[str], output: Path) -> None:
+    """Kills the process of Beam's worker when it has written two shards."""
+    while process.poll() is None:
+        if len(list(output.rglob("*.receipt"))) >= 2:
+            children = psutil.Process(process.pid).children(recursive=True)
+            (worker,) = (child for child in children if "SdkHarness" in " ".join(child.cmdline()))
+            worker.send_signal(signal.SIGKILL)
+            return
+        time.sleep(0.002)
+    raise AssertionError(f"the conversion ended first: {process.communicate()}")
+
+
+@pytest.mark.engines
+def test_a_worker_that_is_killed_ends_the_job_in_one_line_and_the_same_command_completes_it(
+    photographs, whole, prism, tmp_path
+):
+    output = tmp_path / "out"
+    with started(photographs, output, *prism, WORKER_PROCESS) as process:
+        kill_the_worker(process, output)
+        out, err = process.communicate(timeout=100)
+    assert (process.returncode, out) == (2, "")
+    assert re.fullmatch(
+        r"error: the engine's job failed: .*SDK worker disconnected.*; written files are kept; rerun the same command "
+        r"to resume\n",
+        err,
+    )
+    written = {path: path.stat().st_mtime_ns for path in output.glob("*.tfrecord")}
+    assert 2 <= len(written) < len([name for name in whole if name.endswith(".tfrecord")])
+    receipts = {path.name for path in output.rglob("*.receipt")}
+    done = command(photographs, output, *prism, WORKER_PROCESS)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert files(output) == whole
+    finished = {path for path in written if any(name.startswith(path.stem) for name in receipts)}
+    assert len(finished) >= 2
+    assert all(path.stat().st_mtime_ns == written[path] for path in finished)
+
+
+@pytest.mark.engines
+def test_what_a_step_refuses_is_said_at_last_in_the_words_of_the_step(prism, tmp_path):
+    (tmp_path / "broken.tar").write_bytes(b"no archive" * 100)
+    done = command(tmp_path / "broken.tar", tmp_path / "out", *prism)
+    assert done.returncode == 2
+    # Above that, Beam's worker, which runs in this process, prints the traceback itself.
+    said = done.stderr.splitlines()[-1]
+    assert said.startswith(f"error: '{tmp_path}/broken.tar' is not a complete, uncompressed tar archive: ")
+    assert "PrismRunner" not in done.stderr
+
+
+@pytest.fixture
+def no_network(monkeypatch, tmp_path):
+    """No Prism that was downloaded before, and no connection to where it is downloaded from."""
+    monkeypatch.setattr(PrismJobServer, "BIN_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{free_port()}")
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+
+
+@pytest.mark.usefixtures("no_network")
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ([], "PrismRunner has no Prism: Unable to fetch remote prism binary at https://github.com/apache/beam/"),
+        (["--prism_location=/no/prism"], "PrismRunner has no Prism: --prism_location=/no/prism is no file; build it"),
+        (["--prism_location=/tmp"], "PrismRunner has no Prism: --prism_location=/tmp is no file; build it"),
+        (["--prism_location=http://x.org/prism"], "is not an Apache Beam Github Release page URL or download URL"),
+        (["--job_endpoint=127.0.0.1:1"], "nothing answers at --job_endpoint=127.0.0.1:1"),
+        (["--prism_locatoin=prism"], "unknown flag --prism_locatoin; did you mean --prism_location?"),
+    ],
+)
+def test_without_prism_the_command_says_how_to_build_it(capsys, few_digits, tmp_path, flags, message):
+    args = [f"--input={few_digits}", f"--output={tmp_path}/out", "--runner=PrismRunner", *flags]
+    said = refused(capsys, "convert", *args)
+    assert message in said
+    assert said.count("\n") == 1
+    assert ("PrismRunner has no Prism" not in said) or f"; build it with Go, {INSTALL}, and specify it" in said
+    assert not (tmp_path / "out").exists()
+
+
+def test_workers_of_prism_read_local_files_unless_they_are_containers(tmp_path):
+    (tmp_path / "prism").touch()
+    flags = ["--runner=PrismRunner", f"--prism_location={tmp_path}/prism"]
+    for more in ([], ["--environment_type=LOOPBACK"], ["--environment_type=PROCESS"]):
+        launch_checks.check(PipelineOptions([*flags, *more]), ["/images", "/dataset"])
+    with pytest.raises(ValueError, match=r"^PrismRunner's workers run in containers .* cannot read or write '/images'"):
+        launch_checks.check(PipelineOptions([*flags, "--environment_type=DOCKER"]), ["/images", "gs://b/d"])
