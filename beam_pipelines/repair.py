@@ -17,6 +17,7 @@ from beam_pipelines.conversion import output_folder as lock
 from beam_pipelines.conversion import working_folder
 from beam_pipelines.conversion.commit import write_lengths
 from beam_pipelines.conversion.output_folder import WORK_NAME
+from beam_pipelines.conversion.plan import Plan
 from beam_pipelines.conversion.planning import make_plan
 from beam_pipelines.conversion.shard_writing import write_shard
 from beam_pipelines.conversion.working_folder import WorkingFolder
@@ -79,7 +80,7 @@ def _repair_shards(
         )
     aside = dataclasses.replace(options, output=f"{manifest.path}/{WORK_NAME}/{working_folder.REPAIR_NAME}")
     for name in findings.damaged:
-        _make_again(name, manifest, aside, WorkingFolder.of(manifest.path, plan), num_decoders)
+        _make_again(name, manifest, aside, plan, num_decoders)
     for path in (path for name in findings.damaged for path in (name, index_path(name))):
         storage.move(f"{aside.output}/{path}", f"{manifest.path}/{path}")
 
@@ -128,11 +129,11 @@ def _of_types(found: dict[str, Any], usual: dict[str, Any], name: str) -> dict[s
     return dict(found)
 
 
-def _make_again(name: str, manifest: Manifest, aside: ConvertOptions, folder: WorkingFolder, num_decoders: int) -> None:
+def _make_again(name: str, manifest: Manifest, aside: ConvertOptions, plan: Plan, num_decoders: int) -> None:
     parts = parse_shard_name(name)
     planned = shard_name(parts.split, parts.number, parts.num_shards) if parts else name
-    rows, num_rows = folder.read_rows(planned), folder.num_rows([planned])
-    receipt = write_shard(name, name, index_path(name), rows, num_rows, aside, manifest.classes, num_decoders)
+    rows, num_images = WorkingFolder.of(manifest.path, plan).read_rows(planned), plan.num_images_beside(planned)
+    receipt = write_shard(name, name, index_path(name), rows, num_images, aside, plan.classes, num_decoders)
     promised = {shard.name: shard.sha256 for split in manifest.splits.values() for shard in split.shards}
     if receipt.sha256 != promised[name]:
         raise ValueError(

@@ -9,6 +9,7 @@ moment, and so do all files that it names, as none of the new files has the name
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
 from collections import Counter
@@ -20,12 +21,12 @@ from beam_pipelines import storage
 from beam_pipelines.conversion.output_folder import WORK_NAME, create, index_content, read_manifest, rejected_name
 from beam_pipelines.conversion.plan import Plan
 from beam_pipelines.conversion.working_folder import REPLACED_NAME, Receipt, WorkingFolder
-from beam_pipelines.images.check import SAMPLE_SIDE
+from beam_pipelines.images.check import SAMPLE_SIDE, check_image
 from beam_pipelines.options import ConvertOptions
 from tpu_input.dataset_format import lengths as lengths_format
 from tpu_input.dataset_format.index import index_path, read_positions
 from tpu_input.dataset_format.lengths import Positions, lengths_name
-from tpu_input.dataset_format.records import MANIFEST_NAME, Manifest, Shard, Split, in_edition
+from tpu_input.dataset_format.records import MANIFEST_NAME, Manifest, Shard, Split, decode, in_edition, read_frames
 
 _IN_FLIGHT = 32  # index files that are read at the same time, because an object store takes 30 ms for each
 
@@ -58,13 +59,15 @@ def commit(options: ConvertOptions, plan: Plan, receipts: dict[str, list[Receipt
     check_budget(options, plan.num_inputs, num_rejected, {"all": f"listed in {options.output}/{rejected_path}"})
     if not num_examples:
         raise ValueError(f"none of the {plan.num_inputs} inputs became a record: {num_rejected}")
-    replaced, version = read_manifest(options.output), storage.look(f"{options.output}/{MANIFEST_NAME}")[1]
+    _publish(folder, every, edition)
     manifest = Manifest(
         path=options.output,
         classes=plan.classes,
         first_label=options.first_label,
         splits={
-            name: _split(split, len(plan.classes), edition) for name, split in sorted(receipts.items()) if _any(split)
+            name: _split(options, split, len(plan.classes), edition)
+            for name, split in sorted(receipts.items())
+            if _any(split)
         },
         num_inputs=plan.num_inputs,
         num_rejected=num_rejected,
@@ -74,11 +77,11 @@ def commit(options: ConvertOptions, plan: Plan, receipts: dict[str, list[Receipt
         options=options.shaping(),
         fingerprint=plan.fingerprint,
     )
-    if replaced:
+    write_lengths(manifest)
+    version = storage.look(f"{options.output}/{MANIFEST_NAME}")[1]
+    if replaced := read_manifest(options.output):
         with create(options.output, f"{WORK_NAME}/{REPLACED_NAME}") as file:
             file.write(replaced.to_json().encode())
-    _publish(folder, every, edition)
-    write_lengths(manifest)
     with create(options.output, MANIFEST_NAME, new=not replaced, version=version) as file:
         file.write(manifest.to_json().encode())
     return manifest
@@ -173,27 +176,48 @@ def _any(receipts: list[Receipt]) -> bool:
     return any(receipt.num_examples for receipt in receipts)
 
 
-def _split(receipts: list[Receipt], num_classes: int, edition: str) -> Split:
+def _split(options: ConvertOptions, receipts: list[Receipt], num_classes: int, edition: str) -> Split:
     written = [receipt for receipt in receipts if receipt.num_examples]
+    shards = tuple(
+        Shard(in_edition(each.name, edition), each.num_examples, each.num_bytes, each.sha256) for each in written
+    )
     num_examples = sum(receipt.num_examples for receipt in written)
-    num_pixels = max(sum(receipt.num_measured for receipt in written), 1) * SAMPLE_SIDE**2
+    measured = written if any(receipt.num_measured for receipt in written) else [_measure_stored(options, shards)]
+    num_pixels = sum(receipt.num_measured for receipt in measured) * SAMPLE_SIDE**2
     means, stds = [], []
     for channel in range(3):
-        mean = sum(receipt.sums[channel] for receipt in written) / num_pixels
-        square = sum(receipt.squares[channel] for receipt in written) / num_pixels
+        mean = sum(receipt.sums[channel] for receipt in measured) / num_pixels
+        square = sum(receipt.squares[channel] for receipt in measured) / num_pixels
         means.append(round(mean, 3))
         stds.append(round(math.sqrt(max(square - mean * mean, 0)), 3))
     counts = sum((receipt.class_counts for receipt in written), Counter[int]())
     return Split(
-        shards=tuple(
-            Shard(in_edition(each.name, edition), each.num_examples, each.num_bytes, each.sha256) for each in written
-        ),
+        shards=shards,
         class_counts=tuple(counts[label] for label in range(num_classes)),
         height=_extent([receipt.heights for receipt in written], num_examples),
         width=_extent([receipt.widths for receipt in written], num_examples),
         channel_mean=(means[0], means[1], means[2]),
         channel_std=(stds[0], stds[1], stds[2]),
     )
+
+
+_MEASURED_LATE = 1000  # images; they take a few seconds
+
+
+def _measure_stored(options: ConvertOptions, shards: tuple[Shard, ...]) -> Receipt:
+    """Returns the statistics of the first stored images of a split of which the whole sample was rejected.
+
+    This happens if nearly all inputs of a large split are rejected. The first images of a split are the same whatever
+    its shards.
+    """
+    measured = Receipt("")
+    # Stored images are not checked again; those that were made smaller may have a side below --min_side.
+    images = dataclasses.replace(options.images, reencode="needed", min_side=1)
+    for shard in shards:
+        with storage.open_file(f"{options.output}/{shard.name}") as file:
+            for _, payload in itertools.islice(read_frames(file), _MEASURED_LATE - measured.num_measured):
+                measured.add(check_image(decode(payload).encoded, images), 0, len(payload))
+    return measured
 
 
 def _extent(sizes: list[list[int]], num_examples: int) -> tuple[int, float, int]:

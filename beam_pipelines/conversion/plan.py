@@ -25,11 +25,28 @@ from tpu_input.dataset_format.records import shard_name, valid_split
 _BUCKET_BITS = 12  # 4,096 buckets: a plan under 200 kB, and under 3,000 rows per bucket for ten million rows
 _HASH_BITS = 64
 _MAX_SHARDS = 1_000_000  # their names are held in memory
+# Pixel statistics use all images of a split of up to this many, about this many of a larger split, and at least a
+# sixteenth: to measure a photograph of 500 x 375 pixels costs half as much as to check and store it.
+_MEASURED = 1000
+_LEAST_MEASURED = 1 / 16
 
 
 def hash_position(seed: int, key: str) -> int:
     """Returns the position of `key` in the order of the examples, in [0, 2**64)."""
     return int.from_bytes(hashlib.sha256(f"{seed}/order/{key}".encode()).digest()[:8], "big")
+
+
+def is_measured(key: str, seed: int, num_images: int) -> bool:
+    """Returns whether the pixel statistics of a split of `num_images` images include the one with this key.
+
+    The sample is drawn by a hash, so it depends neither on the shards nor on the order of the examples, and every shard
+    has the same share of it.
+    """
+    if num_images <= _MEASURED:
+        return True
+    digest = hashlib.sha256(f"{seed}/statistics/{key}".encode()).digest()
+    point: float = int.from_bytes(digest[:8], "big") / 2**_HASH_BITS
+    return point < max(_MEASURED / num_images, _LEAST_MEASURED)
 
 
 def choose_split(row: Row, options: ConvertOptions) -> str:
@@ -71,6 +88,7 @@ class Plan:
         and that have no class in common.
       remarks: Notes for the user on how the inputs were interpreted, one line each.
       all_named: Whether every row that is not rejected names its split, so that no split is chosen by hash.
+      num_images: Number of rows that are not rejected before they are read, by split.
     """
 
     classes: tuple[str, ...]
@@ -84,6 +102,7 @@ class Plan:
     strangers: tuple[tuple[str, str, str, str], ...] = ()
     remarks: tuple[str, ...] = ()
     all_named: bool = False
+    num_images: dict[str, int] = dataclasses.field(default_factory=dict)
 
     @functools.cached_property
     def starts(self) -> dict[str, dict[int, int]]:
@@ -108,6 +127,10 @@ class Plan:
             count = self.shard_of(split, total) + 1
             names[split] = [shard_name(split, index, count) for index in range(count)]
         return names
+
+    def num_images_beside(self, shard: str) -> int:
+        """Returns the number of images of the split to which a shard belongs."""
+        return self.num_images.get(shard.partition("-")[0], 0)
 
     def shard_of(self, split: str, end: int) -> int:
         """Returns the number of the shard of a row, given the size `end` of its split up to and with the row.
@@ -154,6 +177,7 @@ class Plan:
                 json_fields.text(line, "a remark") for line in json_fields.array(fields["remarks"], "remarks")
             ),
             all_named=fields["all_named"] is True,
+            num_images=json_fields.counts(fields["num_images"], "num_images"),
         )
         if sum(plan.shard_of(split, total) + 1 for split, total in plan.totals.items()) > _MAX_SHARDS:
             raise ValueError(

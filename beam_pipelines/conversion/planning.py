@@ -174,7 +174,7 @@ class _FirstInOrder(beam.CombineFn):
 def _ratio(of_kind: str, rows: list[Row], options: ConvertOptions) -> tuple[str, float]:
     """Returns (kind, ratio of stored bytes to source bytes); files that are no images count as 0 stored bytes."""
     located = [locate(row, options) for row in rows]
-    sizes = map_images(located, lambda _number, _row, data: stored_bytes(data, options.images), num_cores())
+    sizes = map_images(located, lambda _row, data: stored_bytes(data, options.images), num_cores())
     stored = [size for _, size in sizes if not isinstance(size, Rejected)]
     return of_kind, sum(stored) / max(sum(row.num_bytes for row in rows), 1)
 
@@ -258,8 +258,8 @@ def _in_one_split(keyed: tuple[str, Iterable[Row]]) -> Iterator[Row]:
 
 
 # (set of (split that an input names, class), number of inputs, number of rejected rows by reason, example by reason,
-# sum of row hashes, size by (split, bucket))
-_Sums = tuple[set[tuple[str, str]], int, Counter[str], dict[str, str], int, Counter[tuple[str, int]]]
+# sum of row hashes, size by (split, bucket), number of images by split)
+_Sums = tuple[set[tuple[str, str]], int, Counter[str], dict[str, str], int, Counter[tuple[str, int]], Counter[str]]
 
 
 class PlanCombineFn(beam.CombineFn):
@@ -269,16 +269,17 @@ class PlanCombineFn(beam.CombineFn):
         self._options = options
 
     def create_accumulator(self) -> _Sums:
-        return set(), 0, Counter(), {}, 0, Counter()
+        return set(), 0, Counter(), {}, 0, Counter(), Counter()
 
     def add_input(self, accumulator: _Sums, row: Row) -> _Sums:
-        classes, inputs, reasons, examples, hashes, costs = accumulator
+        classes, inputs, reasons, examples, hashes, costs, images = accumulator
+        split = choose_split(row, self._options)
         if row.reason:
             reasons[row.reason] += 1
             _keep_smallest(examples, {row.reason: f"{row.key!r}: {row.detail}"})
         else:
             classes.add((row.split, row.label))
-        split = choose_split(row, self._options)
+            images[split] += 1
         number, _ = key_by_bucket(row, self._options.seed)
         costs[split, number] += row_bytes(row, split, self._options)
         # A sum of hashes does not depend on the order of the rows. The hash leaves out the URI and the version, so that
@@ -286,21 +287,24 @@ class PlanCombineFn(beam.CombineFn):
         # of a rejection, which is a sentence that another version of this package may word differently.
         what = repr(row._replace(uri="", version=0, detail="")).rsplit(", version=0, ", 1)
         digest = hashlib.sha256(", ".join(what).encode()).digest()
-        return classes, inputs + 1, reasons, examples, hashes + int.from_bytes(digest, "big"), costs
+        return classes, inputs + 1, reasons, examples, hashes + int.from_bytes(digest, "big"), costs, images
 
     def merge_accumulators(self, accumulators: Iterable[_Sums]) -> _Sums:
-        all_classes, all_inputs, all_reasons, all_examples, all_hashes, all_costs = self.create_accumulator()
-        for classes, inputs, reasons, examples, hashes, costs in accumulators:
+        all_classes, all_inputs, all_reasons, all_examples, all_hashes, all_costs, all_images = (
+            self.create_accumulator()
+        )
+        for classes, inputs, reasons, examples, hashes, costs, images in accumulators:
             all_classes |= classes
             all_inputs += inputs
             all_reasons.update(reasons)
             _keep_smallest(all_examples, examples)
             all_hashes += hashes
             all_costs.update(costs)
-        return all_classes, all_inputs, all_reasons, all_examples, all_hashes, all_costs
+            all_images.update(images)
+        return all_classes, all_inputs, all_reasons, all_examples, all_hashes, all_costs, all_images
 
     def extract_output(self, accumulator: _Sums) -> Plan:
-        classes, inputs, reasons, examples, hashes, costs = accumulator
+        classes, inputs, reasons, examples, hashes, costs, images = accumulator
         # Keys are not sorted, because the order of the splits determines which hashes belong to which split.
         what = json.dumps([self._options.shaping(), inputs, hashes % 2**256])
         buckets: dict[str, dict[int, int]] = {}
@@ -317,6 +321,7 @@ class PlanCombineFn(beam.CombineFn):
             num_shards=dict(self._options.num_shards),
             strangers=tuple(_splits_without_common_class(classes)),
             all_named=all(split for split, _ in classes),
+            num_images=dict(sorted(images.items())),
         )
 
 

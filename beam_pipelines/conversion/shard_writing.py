@@ -32,6 +32,7 @@ import google_crc32c
 
 from beam_pipelines import storage
 from beam_pipelines.conversion.output_folder import create
+from beam_pipelines.conversion.plan import is_measured
 from beam_pipelines.conversion.working_folder import Receipt, Rejection, WorkingFolder
 from beam_pipelines.images.check import CheckedImage, Rejected, check_image
 from beam_pipelines.options import ConvertOptions
@@ -56,7 +57,7 @@ def write_shard(
     data_path: str,
     its_index_path: str,
     rows: Iterable[Row],
-    num_rows: int,
+    num_images: int,
     options: ConvertOptions,
     classes: tuple[str, ...],
     num_decoders: int,
@@ -72,7 +73,7 @@ def write_shard(
       data_path: Path of the shard within the output.
       its_index_path: Path of its index.
       rows: Inputs, in the order of their records.
-      num_rows: Number of rows; above 1,000, pixel statistics use only every sixteenth image.
+      num_images: Number of images of the split, from which it follows which of them the statistics include.
       options: Options of the conversion, of which output, first_label and images are used.
       classes: Class names in label order.
       num_decoders: Number of threads that decode.
@@ -83,8 +84,7 @@ def write_shard(
       Unwanted: is_wanted() returned False; nothing is left.
     """
     labels = {class_name: label for label, class_name in enumerate(classes)}
-    measured_each = 16 if num_rows > 1000 else 1  # statistics cost more than the check of an image
-    frame_image = functools.partial(_frame_image, options=options, labels=labels, measured_each=measured_each)
+    frame_image = functools.partial(_frame_image, options=options, labels=labels, num_images=num_images)
     receipt, index, digest, crc = Receipt(name), list[IndexRow](), hashlib.sha256(), 0
     with contextlib.ExitStack() as stack:
         file: IO[bytes] | None = None
@@ -130,9 +130,10 @@ def write_planned(
     """
     attempt = uuid.uuid4().hex
     paths = folder.attempt_paths(shard, attempt)
-    rows, num_rows, classes = folder.read_rows(shard), folder.num_rows([shard]), folder.read_plan().classes
+    rows, plan = folder.read_rows(shard), folder.read_plan()
+    num_images, classes = plan.num_images_beside(shard), plan.classes
     try:
-        receipt = write_shard(shard, *paths, rows, num_rows, options, classes, num_decoders, progress, folder.is_open)
+        receipt = write_shard(shard, *paths, rows, num_images, options, classes, num_decoders, progress, folder.is_open)
     except Unwanted:
         return
     except storage.Changed as error:
@@ -150,10 +151,8 @@ class _Framed(NamedTuple):
     data: bytes
 
 
-def _frame_image(
-    number: int, row: Row, data: bytes, options: ConvertOptions, labels: dict[str, int], measured_each: int
-) -> _Framed:
-    image = check_image(data, options.images, with_statistics=number % measured_each == 0)
+def _frame_image(row: Row, data: bytes, options: ConvertOptions, labels: dict[str, int], num_images: int) -> _Framed:
+    image = check_image(data, options.images, is_measured(row.key, options.seed, num_images))
     record = _record(row, image, labels[row.label])
     return _Framed(image, record, frame(encode(record, options.first_label)))
 

@@ -31,10 +31,10 @@ Loaded = tuple[Row, bytes | Rejected]
 
 def map_images(
     rows: Iterable[Row],
-    function: Callable[[int, Row, bytes], _OUT],
+    function: Callable[[Row, bytes], _OUT],
     num_decoders: int,
 ) -> Generator[tuple[Row, _OUT | Rejected], None, None]:
-    """Yields every row with function(its number, row, its bytes), or with the Rejected that explains why not, in order.
+    """Yields every row with function(row, its bytes), or with the Rejected that explains why not, in order.
 
     Args:
       rows: Rows to read.
@@ -42,17 +42,17 @@ def map_images(
       num_decoders: Number of threads that call `function`; with 1, the caller's thread calls it.
     """
 
-    def check(number: int, row: Row, data: bytes | Rejected) -> tuple[Row, _OUT | Rejected]:
+    def check(row: Row, data: bytes | Rejected) -> tuple[Row, _OUT | Rejected]:
         if isinstance(data, Rejected):
             return row, data
         try:
-            return row, function(number, row, data)
+            return row, function(row, data)
         except Rejected as rejected:
             return row, rejected
         except MemoryError as error:
             raise _unavailable(row, "there is not enough memory") from error
 
-    def check_chunk(chunk: list[tuple[int, Row, bytes | Rejected]]) -> list[tuple[Row, _OUT | Rejected]]:
+    def check_chunk(chunk: list[Loaded]) -> list[tuple[Row, _OUT | Rejected]]:
         return [check(*loaded) for loaded in chunk]
 
     if num_decoders == 1:
@@ -67,32 +67,31 @@ def map_images(
 def read_rows(rows: Iterable[Row]) -> Iterator[Loaded]:
     """Yields every row with its bytes, or with the Rejected that explains why there are none, in order."""
     for chunk in _loaded_chunks(rows):
-        yield from ((row, data) for _, row, data in chunk)
+        yield from chunk
 
 
-def _loaded_chunks(rows: Iterable[Row]) -> Iterator[list[tuple[int, Row, bytes | Rejected]]]:
-    """Yields chunks of (number, row, its bytes or Rejected)."""
+def _loaded_chunks(rows: Iterable[Row]) -> Iterator[list[Loaded]]:
     with ThreadPoolExecutor(_READS_IN_FLIGHT) as readers:
         yield from _in_flight(readers, _read_chunk, _chunks(rows), _READS_IN_FLIGHT, _chunk_bytes)
 
 
-def _chunks(rows: Iterable[Row]) -> Iterator[list[tuple[int, Row]]]:
-    chunk: list[tuple[int, Row]] = []
-    for numbered in enumerate(rows):
-        if len(chunk) == _CHUNK_ROWS or (chunk and _chunk_bytes([*chunk, numbered]) > _CHUNK_BYTES):
+def _chunks(rows: Iterable[Row]) -> Iterator[list[Row]]:
+    chunk: list[Row] = []
+    for row in rows:
+        if len(chunk) == _CHUNK_ROWS or (chunk and _chunk_bytes([*chunk, row]) > _CHUNK_BYTES):
             yield chunk
             chunk = []
-        chunk.append(numbered)
+        chunk.append(row)
     if chunk:
         yield chunk
 
 
-def _chunk_bytes(chunk: list[tuple[int, Row]]) -> int:
-    return sum(row.num_bytes for _, row in chunk)
+def _chunk_bytes(chunk: list[Row]) -> int:
+    return sum(row.num_bytes for row in chunk)
 
 
-def _read_chunk(chunk: list[tuple[int, Row]]) -> list[tuple[int, Row, bytes | Rejected]]:
-    return [(number, *_read(row)) for number, row in chunk]
+def _read_chunk(chunk: list[Row]) -> list[Loaded]:
+    return [_read(row) for row in chunk]
 
 
 def _read(row: Row) -> Loaded:

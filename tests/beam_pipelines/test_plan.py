@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import itertools
 import json
@@ -12,7 +13,7 @@ from collections import Counter
 import pytest
 from apache_beam.coders.typecoders import registry
 
-from beam_pipelines.conversion.plan import Plan, assign_shards, choose_split, hash_position, key_by_bucket
+from beam_pipelines.conversion.plan import Plan, assign_shards, choose_split, hash_position, is_measured, key_by_bucket
 from beam_pipelines.conversion.planning import PlanCombineFn
 from beam_pipelines.options import ConvertOptions, Source
 from beam_pipelines.sources.rows import Row
@@ -190,6 +191,34 @@ def test_a_plan_comes_back_as_it_was_written():
     assert not Plan(("a", "b"), 0, {}, {}, "", {}, 1, {}).all_named
 
 
+def test_a_plan_counts_the_images_of_each_split():
+    listed = [row._replace(split=["train", "test", "test"][n % 3]) for n, row in enumerate(rows(300))]
+    listed[:30] = [row.reject("missing", "no such file") for row in listed[:30]]
+    for opts in (options(), options(num_shards=(("test", 3),))):
+        assert planned(listed, opts)[0].num_images == {"train": 90, "test": 180}
+
+
+@pytest.mark.parametrize(
+    ("num_images", "share"),
+    [(1, 1), (1000, 1), (1001, 1000 / 1001), (4000, 1 / 4), (16_000, 1 / 16), (16_001, 1 / 16), (IMAGENET, 1 / 16)],
+)
+def test_as_many_images_are_measured_as_their_number_asks_for_in_every_part_of_the_order(num_images, share):
+    keys = sorted((f"{number}.jpg" for number in range(20_000)), key=functools.partial(hash_position, 3))
+    measured = [is_measured(key, 3, num_images) for key in keys]
+    for part in (measured, *(measured[begin : begin + 5000] for begin in range(0, 20_000, 5000))):
+        assert sum(part) == pytest.approx(share * len(part), abs=4 * (len(part) * share * (1 - share)) ** 0.5)
+
+
+def test_a_larger_split_measures_some_of_the_same_images_and_another_seed_measures_others():
+    keys = [f"{number}.jpg" for number in range(5000)]
+    few, many, others = (
+        {key for key in keys if is_measured(key, seed, num_images)}
+        for seed, num_images in ((0, 16_000), (0, 2000), (1, 2000))
+    )
+    assert few < many
+    assert len(many & others) == pytest.approx(len(many) * len(others) / len(keys), rel=0.1)
+
+
 def test_a_plan_cannot_be_changed():
     with pytest.raises(dataclasses.FrozenInstanceError):
         Plan(("a", "b"), 0, {}, {}, "", {}, 1, {}).shard_bytes = 2  # type: ignore[misc]
@@ -207,6 +236,7 @@ PLAN = {
     "strangers": [["train", "test", "a", "b"]],
     "remarks": ["a line"],
     "all_named": True,
+    "num_images": {"train": 7, "test": 2},
 }
 
 
@@ -215,6 +245,7 @@ def test_a_plan_may_have_a_million_shards_and_any_of_4096_buckets():
     assert plan.buckets == {"train": {0: 600_000, 4095: 200_000}, "test": {7: 200_000}}
     assert plan.strangers == (("train", "test", "a", "b"),)
     assert (plan.shard_bytes, plan.num_shards, plan.all_named) == (1, {"validation": 1}, True)
+    assert [plan.num_images_beside(f"{split}-00000-of-00001.tfrecord") for split in ("train", "test")] == [7, 2]
     assert Plan.from_json(json.dumps(PLAN | {"all_named": False}).encode()).all_named is False
     assert Plan.from_json(json.dumps(PLAN | {"buckets": {"train": {"0": 1}}}).encode()).totals == {"train": 1}
 
@@ -229,6 +260,7 @@ def test_a_plan_may_have_a_million_shards_and_any_of_4096_buckets():
         ("buckets", {"train": {"-1": 1}}, "unknown bucket '-1'"),
         ("buckets", {"a-b": {}}, "a split name must be 1 to 64 letters, digits or _, got 'a-b'"),
         ("shard_bytes", 0, "shard_bytes must be a whole number from 1"),
+        ("num_images", {"train": -1}, "num_images of 'train' must be a whole number from 0"),
         ("num_shards", {"train": 0}, "num_shards of 'train' must be a whole number from 1"),
         ("strangers", [["train", "test", "a"]], "a pair must be a list of 4"),
         ("strangers", [["train", "test", "a", "b", "c"]], "a pair must be a list of 4"),

@@ -11,6 +11,7 @@ import pyarrow.parquet
 import pytest
 from PIL import Image
 
+from beam_pipelines.conversion.plan import is_measured
 from beam_pipelines.conversion.shard_writing import Unwanted, write_shard
 from beam_pipelines.conversion.working_folder import Receipt
 from beam_pipelines.options import ConvertOptions, Source
@@ -29,14 +30,14 @@ def shade(number: int) -> bytes:
     return buffer.getvalue()
 
 
-def write(folder: Path, files: list[bytes], num_rows: int = 33, first_label: Literal[0, 1] = 0, **more) -> Receipt:
+def write(folder: Path, files: list[bytes], num_images: int = 33, first_label: Literal[0, 1] = 0, **more) -> Receipt:
     (folder / "in").mkdir()
     rows = []
     for number, data in enumerate(files):
         (folder / "in" / f"{number}.jpg").write_bytes(data)
         rows.append(Row(f"{number}.jpg", f"{folder}/in/{number}.jpg", "ab"[number % 2], num_bytes=len(data)))
     options = ConvertOptions((Source(f"{folder}/in"),), f"{folder}/out", first_label=first_label)
-    return write_shard(SHARD, SHARD, index_path(SHARD), rows, num_rows, options, ("a", "b"), 1, **more)
+    return write_shard(SHARD, SHARD, index_path(SHARD), rows, num_images, options, ("a", "b"), 1, **more)
 
 
 def statistics(shades: list[int]) -> tuple[int, list[int], list[int]]:
@@ -45,14 +46,14 @@ def statistics(shades: list[int]) -> tuple[int, list[int], list[int]]:
     return len(shades), [sums] * 3, [squares] * 3
 
 
-@pytest.mark.parametrize(
-    ("num_rows", "each"),
-    [(33, 1), (999, 1), (1000, 1), (1001, 16), (5000, 16)],
-)
-def test_pixel_statistics_are_of_every_image_and_above_a_thousand_of_every_sixteenth(tmp_path, num_rows, each):
-    receipt = write(tmp_path, [shade(number) for number in range(33)], num_rows)
+@pytest.mark.parametrize(("num_images", "most"), [(33, 33), (1000, 33), (2000, 26), (5000, 15)])
+def test_pixel_statistics_are_of_every_image_and_of_a_large_split_of_a_sample(tmp_path, num_images, most):
+    receipt = write(tmp_path, [shade(number) for number in range(33)], num_images)
+    sampled = [SHADES[number] for number in range(33) if is_measured(f"{number}.jpg", 0, num_images)]
     assert receipt.num_examples == 33
-    assert (receipt.num_measured, receipt.sums, receipt.squares) == statistics(SHADES[::each])
+    assert (receipt.num_measured, receipt.sums, receipt.squares) == statistics(sampled)
+    assert 0 < len(sampled) <= most
+    assert (len(sampled) == 33) == (num_images <= 1000)
 
 
 def test_records_and_index_hold_what_went_in_and_the_receipt_adds_up(tmp_path):

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import functools
+import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+from PIL import Image
 
 from beam_pipelines.conversion.commit import commit
 from beam_pipelines.conversion.plan import Plan
 from beam_pipelines.conversion.working_folder import Receipt, Rejection
 from beam_pipelines.images.check import CheckedImage
-from beam_pipelines.options import ConvertOptions, Source
-from tpu_input.dataset_format.records import Manifest
+from beam_pipelines.options import ConvertOptions, ImageOptions, Source
+from tpu_input.dataset_format.records import Manifest, Record, encode, frame
 
 SIDE = 64  # of the sample of each image, in pixels
 SHA256 = "0a" * 32
@@ -135,8 +139,8 @@ def no_shards(monkeypatch):
     monkeypatch.setattr("beam_pipelines.conversion.commit.write_lengths", lambda manifest: None)
 
 
-def options(folder: Path, max_rejected: float = 0.5) -> ConvertOptions:
-    return ConvertOptions((Source("/images"),), str(folder), max_rejected=max_rejected)
+def options(folder: Path, max_rejected: float = 0.5, **images: Any) -> ConvertOptions:
+    return ConvertOptions((Source("/images"),), str(folder), max_rejected=max_rejected, images=ImageOptions(**images))
 
 
 def test_the_statistics_of_a_split_are_those_of_the_measured_images_of_all_its_shards(tmp_path):
@@ -158,14 +162,36 @@ def test_the_statistics_of_a_split_are_those_of_the_measured_images_of_all_its_s
     assert Manifest.from_json((tmp_path / "manifest.json").read_bytes(), manifest.path) == manifest
 
 
-def test_a_split_without_a_measured_image_and_one_of_a_single_shade_have_no_deviation(tmp_path):
-    unmeasured = receipt("train-00000-of-00001.tfrecord", [1, 2, 4], [0, 0, 0], measured=[])
-    shade = Receipt("validation-00000-of-00001.tfrecord", sha256=SHA256)
+def test_a_split_of_a_single_shade_has_no_deviation(tmp_path):
+    shade = Receipt("train-00000-of-00001.tfrecord", sha256=SHA256)
     shade.add(CheckedImage(b"", 8, 8, 3, [7 * SIDE**2] * 3, [49 * SIDE**2] * 3, 0, ""), 1, 1000)
-    splits = commit(options(tmp_path), planned(4), {"train": [unmeasured], "validation": [shade]}).splits
-    assert (splits["train"].channel_mean, splits["train"].channel_std) == ((0, 0, 0), (0, 0, 0))
-    assert splits["train"].height == (72, 83.7, 93)
-    assert (splits["validation"].channel_mean, splits["validation"].channel_std) == ((7, 7, 7), (0, 0, 0))
+    split = commit(options(tmp_path), planned(1), {"train": [shade]}).split("train")
+    assert (split.channel_mean, split.channel_std) == ((7, 7, 7), (0, 0, 0))
+
+
+@pytest.mark.parametrize("sizes", [(1300,), (400, 500, 400), (999, 1, 300), (1, 1299)])
+def test_a_split_of_which_no_image_was_measured_has_the_statistics_of_its_first_thousand(tmp_path, sizes):
+    """As if all of the sample had been rejected: what is stored is measured then, whatever the shards."""
+    shades = [number % 97 for number in range(1300)]
+    receipts, number = [], 0
+    for index, size in enumerate(sizes):
+        unmeasured = receipt(f"train-{index:05d}-of-{len(sizes):05d}.tfrecord", range(size), [0] * size, measured=[])
+        receipts.append(unmeasured)
+        with (tmp_path / unmeasured.name).open("wb") as file:
+            for shade in shades[number : number + size]:
+                file.write(frame(encode(Record("a.jpg", grey(shade), 8, 8, 1, 0, "a", SHA256))))
+        number += size
+    split = commit(options(tmp_path, min_side=9, reencode="all"), planned(1300), {"train": receipts}).split("train")
+    assert split.channel_mean == (round(float(np.mean(shades[:1000])), 3),) * 3
+    assert split.channel_std == (round(float(np.std(shades[:1000])), 3),) * 3
+
+
+@functools.cache
+def grey(shade: int) -> bytes:
+    """A JPEG of one shade of grey, which no rounding changes."""
+    buffer = io.BytesIO()
+    Image.new("L", (8, 8), shade).save(buffer, "JPEG", quality=95)
+    return buffer.getvalue()
 
 
 def test_a_deviation_that_rounding_would_make_the_root_of_a_negative_number_is_0(tmp_path):
