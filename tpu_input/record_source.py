@@ -20,7 +20,7 @@ from tpu_input.config import MOST_BLOCK_RECORDS
 from tpu_input.dataset_format.records import Manifest, Record, decode, read_frames
 from tpu_input.pipeline.order import Order
 from tpu_input.storage.byte_ranges import read_bytes
-from tpu_input.storage.positions import read_positions, split_positions
+from tpu_input.storage.positions import check_stands, read_positions, split_positions
 
 if TYPE_CHECKING:
     from tpu_input.datasets import DatasetLike
@@ -88,7 +88,7 @@ class RecordSource:
         manifest = _as_manifest(dataset)
         shards = manifest.split(split).shards
         self._offsets, self._lengths = split_positions(manifest, split)
-        self._paths = [f"{manifest.path}/{shard.name}" for shard in shards]
+        self._path, self._shards = manifest.path, shards
         self._first_label = manifest.first_label
         self._ends = np.cumsum([shard.num_examples for shard in shards])
 
@@ -100,16 +100,21 @@ class RecordSource:
 
         Raises:
           IndexError: There is no such record.
-          ValueError: It is damaged; the message names shard and byte.
+          ValueError: It is damaged, or the dataset was replaced; the message names the shard, and the byte.
           OSError: The shard cannot be read.
         """
         number = operator.index(number)
         if not -len(self) <= number < len(self):
             raise IndexError(f"record {number} is out of range: there are {len(self)} records")
         number %= len(self)
-        path = self._paths[int(np.searchsorted(self._ends, number, side="right"))]
+        shard = self._shards[int(np.searchsorted(self._ends, number, side="right"))]
+        path = f"{self._path}/{shard.name}"
         offset, length = int(self._offsets[number]), int(self._lengths[number])
-        framed = read_bytes(path, offset, length)
+        try:
+            framed = read_bytes(path, offset, length)
+        except FileNotFoundError:
+            check_stands(self._path, shard)
+            raise
         try:
             if len(framed) < length:
                 raise ValueError(f"the shard ends before the end of the record of {length} bytes")

@@ -308,3 +308,14 @@ def test_a_shard_of_a_replacement_is_repaired_under_its_name(few_digits, tmp_pat
     (tmp_path / "out" / f"lengths-{manifest.edition}.parquet").unlink()
     assert main(["verify", "--repair", str(tmp_path / "out")]) == 0
     assert files(tmp_path / "out") == before
+
+
+def test_who_holds_the_manifest_of_a_replaced_dataset_is_told_to_read_it_again(few_digits, place):
+    old, _ = convert(options(few_digits, f"{place}/out"), local())
+    source = tpu_input.RecordSource(old, "train")
+    convert(options(few_digits, f"{place}/out", seed=5, overwrite=True), local())
+    told = r"train-00000-of-\d+\.tfrecord' does not exist: the dataset was replaced.*; read the manifest again"
+    with pytest.raises(ValueError, match=told):
+        source[0]
+    with pytest.raises(ValueError, match=told):
+        tpu_input.RecordSource(old, "train")

@@ -89,6 +89,7 @@ def _listed_lengths(manifest: Manifest, shards: Sequence[Shard]) -> Positions | 
     except OSError as error:
         raise ValueError(f"cannot read {path!r}: {error}") from error
     if content is None:
+        check_stands(manifest.path, shards[0])
         return None
     try:
         return parse_lengths(content, num_rows).of_shards(shards)
@@ -96,6 +97,22 @@ def _listed_lengths(manifest: Manifest, shards: Sequence[Shard]) -> Positions | 
         raise ValueError(
             f"{path!r} does not match {manifest.path!r}: {error}; repair it with: python -m beam_pipelines verify "
             f"--repair {manifest.path}"
+        ) from error
+
+
+def check_stands(dataset: str, shard: Shard) -> None:
+    """Checks that a shard that a manifest names exists.
+
+    Raises:
+      ValueError: It does not, for instance because another dataset has replaced that of the manifest.
+    """
+    path = f"{dataset}/{shard.name}"
+    try:
+        read_bytes(path, 0, 1)
+    except FileNotFoundError as error:
+        raise ValueError(
+            f"{path!r} does not exist: the dataset was replaced or moved after its manifest was read, or is not "
+            f"complete; read the manifest again, or check the dataset with: python -m beam_pipelines verify {dataset}"
         ) from error
 
 
