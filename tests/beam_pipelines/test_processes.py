@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import multiprocessing
 import threading
+import time
 
 import pytest
 
@@ -62,6 +64,22 @@ def test_a_number_of_processes_that_cannot_be_is_refused(few_digits, tmp_path, n
     with pytest.raises(ValueError, match="num_processes must be "):
         convert(options(few_digits, tmp_path / "out"), num_processes=number)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("num_threads", [1, 3])
+def test_no_more_threads_than_are_asked_for_verify(few_digits, tmp_path, monkeypatch, num_threads):
+    convert(options(few_digits, tmp_path / "out"), local())
+    verify_module = importlib.import_module("beam_pipelines.verify")
+    check_shard, threads = verify_module._check_shard, set()
+
+    def slowly(*args):
+        threads.add(threading.get_ident())
+        time.sleep(0.05)  # so that each of the 4 shards is given to a thread of its own, if there is one
+        return check_shard(*args)
+
+    monkeypatch.setattr(verify_module, "_check_shard", slowly)
+    assert not verify(str(tmp_path / "out"), num_threads=num_threads).problems
+    assert len(threads) == num_threads
 
 
 def test_a_dataset_is_verified_and_repaired_by_one_thread_as_by_many(few_digits, tmp_path, capsys):

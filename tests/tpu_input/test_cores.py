@@ -91,6 +91,19 @@ def test_a_container_of_version_1_has_its_group_mounted_under_another_path(tmp_p
 
 
 @pytest.mark.usefixtures("eight_cores")
+def test_a_group_within_the_container_is_found_below_the_mounted_one(tmp_path):
+    folder = "sys/fs/cgroup/cpu/inner"
+    files = {f"{folder}/cpu.cfs_quota_us": "350000", f"{folder}/cpu.cfs_period_us": "100000"}
+    assert cores_of(tmp_path, f"1:cpu:{DOCKER}/inner\n", [f"{DOCKER} /sys/fs/cgroup/cpu cgroup rw,cpu"], files) == 4
+
+
+@pytest.mark.usefixtures("eight_cores")
+def test_what_lies_beside_the_mounted_group_is_not_read(tmp_path):
+    files = {"sys/fs/other/cpu.max": "100000 100000", "sys/fs/cgroup/cpu.max": "300000 100000"}
+    assert cores_of(tmp_path, "0::/../other\n", [VERSION_2], files) == 3
+
+
+@pytest.mark.usefixtures("eight_cores")
 def test_groups_of_both_versions_count_and_other_controllers_do_not(tmp_path):
     mounts = [
         "/ /sys/fs/cgroup/cpu cgroup rw,cpu",

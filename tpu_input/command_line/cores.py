@@ -23,7 +23,7 @@ def num_cores(root: str = "/") -> int:
     """
     affinity = len(os.sched_getaffinity(0))
     quota = min(_quotas(Path(root)), default=math.inf)
-    return affinity if quota >= affinity else max(1, math.ceil(quota))
+    return affinity if quota >= affinity else math.ceil(quota)
 
 
 def _quotas(root: Path) -> Iterator[float]:
