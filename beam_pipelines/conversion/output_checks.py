@@ -1,0 +1,270 @@
+"""What a conversion checks before it writes: that the plan makes a dataset, and what the output holds already.
+
+plan, DATASET ──▶ manifest of a complete dataset, None if it has to be written, or an error about what is there
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+import shlex
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from beam_pipelines import storage
+from beam_pipelines.conversion import working_folder
+from beam_pipelines.conversion.commit import check_budget
+from beam_pipelines.conversion.output_folder import (
+    REPORT_NAME,
+    WORK_NAME,
+    dataset_files,
+    index_content,
+    is_dataset_file,
+    list_dataset,
+    optional_files,
+    read_manifest,
+)
+from beam_pipelines.conversion.plan import Plan
+from beam_pipelines.conversion.working_folder import WorkingFolder
+from beam_pipelines.options import ConvertOptions
+from tpu_input.dataset_format import json_fields
+from tpu_input.dataset_format.index import index_path, read_columns
+from tpu_input.dataset_format.lengths import lengths_name
+from tpu_input.dataset_format.records import MANIFEST_NAME, Manifest, decode, read_frames
+
+
+def check_output(output: str) -> None:
+    """Checks, before any input is listed, that the output has only files that a conversion may have written."""
+    files = [path for path, _ in list_dataset(output)]
+    foreign = [path for path in files if not is_dataset_file(path) and not working_folder.is_in_working_folder(path)]
+    if foreign and not any(path == MANIFEST_NAME or working_folder.is_in_working_folder(path) for path in files):
+        raise ValueError(
+            f"output {output!r} contains other files and no dataset: {_some(files)}; choose another output"
+        )
+    _refuse_foreign(output, foreign)
+
+
+def _refuse_foreign(output: str, foreign: Collection[str]) -> None:
+    if foreign:
+        raise ValueError(
+            f"output {output!r} contains files that are not part of this dataset: {_some(foreign)}; move them away, "
+            "or choose another output"
+        )
+
+
+def check_plan(options: ConvertOptions, plan: Plan) -> None:
+    where = ", ".join(repr(source.path) for source in options.sources)
+    if not plan.num_inputs:
+        raise ValueError(f"input {where} is empty")
+    if not any(plan.totals.values()):
+        raise ValueError(
+            f"none of the {plan.num_inputs} inputs of {where} can be used, e.g. {min(plan.examples.values())}; put "
+            "images into class folders, INPUT/CLASS/IMAGE.jpg, or list them as image,label"
+        )
+    check_budget(options, plan.num_inputs, plan.num_rejected, plan.examples)
+    if options.splits_required and plan.all_named:
+        named = ", ".join(map(repr, plan.totals))
+        given = ",".join(f"{name}={100 * share:g}%" for name, share in options.splits)
+        raise ValueError(
+            f"every input of {where} already specifies its split ({named}), so --splits={given} would have no effect; "
+            "leave it out, or specify the folders as inputs of one split"
+        )
+    if len(plan.classes) < 2:
+        raise ValueError(
+            f"input {where} has only one class, {plan.classes[0]!r}; a classifier needs at least 2; put images into "
+            "class folders, INPUT/CLASS/IMAGE.jpg, or list them as image,label"
+        )
+    for split, other, its_class, other_class in plan.strangers:
+        raise ValueError(
+            f"the splits {split!r} and {other!r} of {where} have no class in common: {split!r} has {its_class!r}, "
+            f"{other!r} has {other_class!r}, …; a model trained on one cannot be tested on the other. Use the same "
+            "class names in both (replace the numbers of a ground-truth file with the class names of the other split)"
+        )
+    for split, count in options.num_shards:
+        if (total := plan.totals.get(split, 0)) < count:
+            raise ValueError(f"split {split!r} has {total} images, too few for --num_shards={split}={count}")
+
+
+def existing(options: ConvertOptions, plan: Plan, begun: bool) -> Manifest | None:
+    """Returns the manifest of this dataset if it is complete, else None.
+
+    With options.overwrite, the files that another unfinished plan names are removed. Another dataset stays as it is
+    until commit() has replaced its manifest. `begun` is whether there was a plan before this call; if not, files in the
+    output must be those of this conversion.
+
+    Raises:
+      ValueError: The output holds something else.
+    """
+    manifest = read_manifest(options.output)
+    if not manifest and not begun:
+        _check_leftover(options, plan)
+    others = working_folder.unfinished(options.output) - {WorkingFolder.of(options.output, plan)}
+    if not options.overwrite:
+        _check_same(options, plan, manifest, others)
+    left = [other.shard_names() for other in others]
+    check_files(options.output, plan, manifest, left)
+    for other, names in zip(others, left, strict=True):
+        _remove_shards(options.output, names, manifest)
+        working_folder.remove_one(other)
+    return manifest if manifest and manifest.fingerprint == plan.fingerprint else None
+
+
+def _check_leftover(options: ConvertOptions, plan: Plan) -> None:
+    """Checks that shards without a manifest or a plan were written by an earlier run of this conversion.
+
+    Such shards are left when the output was removed during a conversion, and its workers wrote shards after that. They
+    are accepted if each has the name of a shard of this plan, and its first record is of an image of that shard.
+    """
+    folder, planned = WorkingFolder.of(options.output, plan), set(_names(plan))
+    found = sorted(path for path, _ in list_dataset(options.output) if not working_folder.is_in_working_folder(path))
+    of_shard = {index_path(shard): shard for shard in planned} | {shard: shard for shard in planned}
+    for path in found:
+        if path not in of_shard or not _begins_as(f"{options.output}/{path}", folder, of_shard[path]):
+            raise ValueError(
+                f"output {options.output!r} contains other files and no dataset: {_some(found)}; choose another output"
+            )
+
+
+def _begins_as(path: str, folder: WorkingFolder, shard: str) -> bool:
+    """Returns whether the first record of a shard, or of its index, is an image that the plan assigns to the shard."""
+    keys = {row.key for row in folder.read_rows(shard)}
+    try:
+        if path.endswith(".parquet"):
+            return read_columns(index_content(path), names=["key"], most_rows=len(keys))["key"][0].as_py() in keys
+        with storage.open_file(path) as file:
+            return decode(next(read_frames(file))[1]).key in keys
+    except (OSError, ValueError, IndexError, StopIteration, pa.ArrowException):
+        return False
+
+
+def _check_same(options: ConvertOptions, plan: Plan, manifest: Manifest | None, others: set[WorkingFolder]) -> None:
+    if manifest and manifest.fingerprint != plan.fingerprint:
+        raise ValueError(
+            f"output {options.output!r} holds another dataset: {difference(options, plan, described(manifest))}; "
+            "choose another output, or replace it with --overwrite"
+        )
+    for other in sorted(others, key=lambda other: other.name):
+        its_plan, known = other.read_plan(), other.read_conversion()
+        its = _Described(known.options if known else None, known.sources if known else [], its_plan.num_inputs)
+        raise ValueError(
+            f"output {options.output!r} holds an unfinished conversion of other inputs or options: "
+            f"{difference(options, plan, its)}; {_go_on(known)}, choose another output, or replace it with --overwrite"
+        )
+
+
+def check_files(output: str, plan: Plan, manifest: Manifest | None, left: list[list[str]]) -> None:
+    """Checks that all files belong to this plan, the manifest or `left`, and that a complete dataset has all files."""
+    found = {path for path, _ in list_dataset(output) if not working_folder.is_in_working_folder(path)}
+    here = _shards(manifest) if manifest else []
+    names = [*WorkingFolder.of(output, plan).shard_names_of(plan), *here, *itertools.chain(*left)]
+    _refuse_foreign(output, found - dataset_files(names) - optional_files(names))
+    # Datasets of earlier builds have no lengths.parquet, and are complete without it: training reads every index.
+    needed = dataset_files(here) - {lengths_name(manifest.edition if manifest else "")}
+    if manifest and manifest.fingerprint == plan.fingerprint and (missing := needed - found):
+        raise ValueError(
+            f"output {output!r} holds this dataset without {_some(missing)}; re-create what is missing with: python "
+            f"-m beam_pipelines verify --repair {output}"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Described:
+    """Options and inputs of the dataset or conversion in an output, as far as they are known.
+
+    Attributes:
+      options: Options as returned by ConvertOptions.shaping(); None if they are not known.
+      sources: Inputs, with the fields of options.Source.
+      num_inputs: Number of files or lines.
+    """
+
+    options: dict[str, Any] | None
+    sources: list[dict[str, str]]
+    num_inputs: int
+
+
+def described(manifest: Manifest) -> _Described:
+    return _Described(manifest.options, manifest.sources, manifest.num_inputs)
+
+
+def difference(options: ConvertOptions, plan: Plan, its: _Described) -> str:
+    """Returns a text on the options, by flag, that differ from this conversion; if none do, on the inputs."""
+    mine, found = dict(_flags(options.shaping())), dict(_flags(its.options or {}))
+    if its.options is not None:
+        names = [name for name in mine | found if found.get(name) != mine.get(name)]
+        differences = [f"its {name} is {found.get(name, 'unknown')}, not {mine.get(name, 'known')}" for name in names]
+        if differences:
+            return "; ".join(differences)
+    where = [source.path for source in options.sources]
+    its_where = [source.get("path", "") for source in its.sources]
+    moved = f" of {', '.join(map(repr, its_where))}" if its_where and its_where != where else ""
+    return (
+        f"it was made from {its.num_inputs} inputs{moved}, now there are {plan.num_inputs}, or their names or sizes "
+        "differ"
+    )
+
+
+def _flags(shaping: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yields (flag, value as on a command line) for every option that determines the content of the shards."""
+    for name, value in shaping.items():
+        if name == "images" and isinstance(value, dict):
+            yield from _flags(value)
+        elif name == "splits" and isinstance(value, dict):
+            yield "--splits", ",".join(f"{split}={_percent(share)}" for split, share in value.items())
+        elif isinstance(value, dict):
+            yield f"--{name}", ",".join(f"{split}={count}" for split, count in value.items()) or "not given"
+        elif isinstance(value, list):
+            shown = ", ".join(map(repr, value[:3])) + ", …" * (len(value) > 3)
+            yield f"--{name}", f"a list of {len(value)} ({shown})" if value else "not given"
+        else:
+            yield "--shard_size" if name == "shard_bytes" else f"--{name}", f"{value}"
+
+
+def _percent(share: object) -> str:
+    """Returns a share as on a command line, e.g. "90%"; for a value from a file that is no number, the value."""
+    return f"{100 * share:g}%" if isinstance(share, (int, float)) else json_fields.shown(share)
+
+
+def _go_on(known: working_folder.Conversion | None) -> str:
+    """Returns advice on how to continue an unfinished conversion."""
+    if not known or not known.command:
+        return "rerun its command to resume it"
+    where = "" if known.folder == os.getcwd() else f", in {known.folder!r}"
+    return f"resume it with: python -m beam_pipelines convert {shlex.join(known.command)}{where}"
+
+
+def remove_replaced(output: str) -> None:
+    """Removes the files of a dataset whose manifest a commit has copied to REPLACED_NAME and then replaced.
+
+    If the process is killed before the new manifest stands, the replaced dataset is complete, and nothing of it is
+    removed; if it is killed later, the next call continues. A manifest can only name shards in its own folder: see
+    Manifest.from_json().
+    """
+    if replaced := working_folder.read_replaced(output):
+        manifest = read_manifest(output)
+        if not manifest or _shards(manifest) != _shards(replaced):
+            _remove_shards(output, _shards(replaced), manifest)
+            storage.delete([f"{output}/{REPORT_NAME}"])  # it describes the replaced dataset
+        storage.delete([f"{output}/{WORK_NAME}/{working_folder.REPLACED_NAME}"])
+
+
+def _remove_shards(output: str, names: list[str], manifest: Manifest | None) -> None:
+    """Removes the files of a dataset with shards of these names, but none of the dataset of `manifest`."""
+    kept = dataset_files(_shards(manifest)) | optional_files(_shards(manifest)) if manifest else set()
+    storage.delete([f"{output}/{path}" for path in (dataset_files(names) | optional_files(names)) - kept])
+
+
+def _names(plan: Plan) -> list[str]:
+    return [name for shards in plan.shards.values() for name in shards]
+
+
+def _shards(manifest: Manifest) -> list[str]:
+    return [shard.name for split in manifest.splits.values() for shard in split.shards]
+
+
+def _some(paths: Collection[str]) -> str:
+    """Returns a text with the first five paths, and the number of the others."""
+    shown = ", ".join(map(repr, sorted(paths)[:5]))
+    return f"{shown} and {len(paths) - 5} more" if len(paths) > 5 else shown
