@@ -81,6 +81,8 @@ def convert(
         num_processes = 0 if beam_options else num_cores()
     if checked(num_processes, int, "num_processes") < 0:
         raise ValueError(f"num_processes must be at least 0, got {num_processes}")
+    if not options.sources:
+        raise ValueError("at least one input is required")
     beam_options = beam_options or execution.options_of()
     for source in options.sources:
         listing.check_source(source)
@@ -152,15 +154,13 @@ def _write_and_commit(
 ) -> Manifest:
     folder = WorkingFolder.of(options.output, plan)
     folder.write_plan(plan)
-    unwritten = folder.unwritten()
-    folder.remove_receipts(unwritten)
+    unwritten = folder.reopen()
     if num_processes and len(unwritten) > 1:
         processes.write_shards(unwritten, folder, options, num_processes)
     else:
         _write_with_beam(options, folder, beam_options, num_processes)
-    receipts = {split: list(folder.read_receipts(names)) for split, names in plan.shards.items()}
     still_locked()
-    return commit(options, plan, receipts)
+    return commit(options, plan, folder.receipts_of(plan))
 
 
 def _write_with_beam(

@@ -93,7 +93,8 @@ class ConvertOptions:
     """Options of one conversion.
 
     Attributes:
-      sources: Inputs; if there are several, each needs a split of its own.
+      sources: Inputs; if there are several, each needs a split of its own. None for a dataset of the images that a
+        pipeline makes (transforms.WriteDataset).
       output: Folder or URI of the dataset: a new one, or one that this conversion has begun or completed.
       splits: Share of each split, to which images are assigned by a hash of their group or key; for inputs that do not
         name their split.
@@ -146,8 +147,6 @@ class ConvertOptions:
 
     def _check_sources(self) -> None:
         names = [source.split for source in self.sources]
-        if not names:
-            raise ValueError("at least one input is required")
         if len(names) > 1 and ("" in names or len(set(names)) < len(names)):
             raise ValueError(f"each of several inputs must have its own split, --input=SPLIT=PATH, got {names!r}")
         for name in filter(None, names):

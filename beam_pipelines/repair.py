@@ -50,6 +50,11 @@ def repair(
     """
     manifest = findings.manifest
     options = options_of(manifest) if findings.damaged else None
+    if options and not options.sources:
+        raise ValueError(
+            f"{manifest.path!r} was written by a pipeline with WriteDataset, which alone can make its shards again; "
+            "run it again"
+        )
     with lock.locked(manifest.path):
         try:
             if options:

@@ -87,6 +87,23 @@ def commit(options: ConvertOptions, plan: Plan, receipts: dict[str, list[Receipt
     return manifest
 
 
+def commit_once(options: ConvertOptions, plan: Plan) -> Manifest:
+    """Commits what workers have written if nobody has, as a step of a pipeline that an engine may run twice.
+
+    Raises:
+      ValueError: As commit() does, or another conversion has written its dataset into the output in the meantime.
+    """
+    manifest = read_manifest(options.output)
+    if manifest and manifest.fingerprint == plan.fingerprint:
+        return manifest
+    if manifest and not options.overwrite:
+        raise ValueError(
+            f"another conversion has written its dataset into {options.output!r} in the meantime; choose another "
+            "output, or replace it with overwrite"
+        )
+    return commit(options, plan, WorkingFolder.of(options.output, plan).receipts_of(plan))
+
+
 def _publish(folder: WorkingFolder, receipts: list[Receipt], edition: str) -> None:
     """Moves the shards and indexes that receipts name into place, if each has the size and checksum of its receipt.
 

@@ -56,7 +56,7 @@ def _refuse_foreign(output: str, foreign: Collection[str]) -> None:
 
 
 def check_plan(options: ConvertOptions, plan: Plan) -> None:
-    where = ", ".join(repr(source.path) for source in options.sources)
+    where = ", ".join(repr(source.path) for source in options.sources) or "of the pipeline"
     if not plan.num_inputs:
         raise ValueError(f"input {where} is empty")
     if not any(plan.totals.values()):

@@ -87,17 +87,35 @@ def build_planning(pipeline: beam.Pipeline, options: ConvertOptions, plan_path: 
     listed = _listed(pipeline, options)
     layout = _layout(listed, options)
     rows = _labelled(listed, layout, options)
-    plan = rows | "Survey" >> beam.CombineGlobally(PlanCombineFn(options))  # Plan, one
+    plan, _ = assign(rows, options)
     plan | "Write plan" >> beam.Map(_write_plan, AsSingleton(layout), plan_path)
-    (
+
+
+def list_labelled(pipeline: beam.Pipeline, options: ConvertOptions) -> PCollection[Row]:
+    """Returns a row with label and split for every input of the sources, or with a reason; PCollection of Row."""
+    listed = _listed(pipeline, options)
+    label = beam.Map(label_by_folder, AsSingleton(_layout(listed, options)), options).with_output_types(Row)
+    labelled: PCollection[Row] = listed | "Label" >> label
+    return labelled
+
+
+def assign(rows: PCollection[Row], options: ConvertOptions) -> tuple[PCollection[Plan], PCollection[str]]:
+    """Plans a dataset of labelled and sized rows; writes the rows of every shard to the plan's working folder.
+
+    Returns:
+      The plan, and the names of the shards whose rows are written.
+    """
+    plan: PCollection[Plan] = rows | "Survey" >> beam.CombineGlobally(PlanCombineFn(options))  # Plan, one
+    shards: PCollection[str] = (
         rows
         | "Key by bucket" >> beam.Map(key_by_bucket, options.seed).with_output_types(tuple[int, Row])
         | "Group buckets" >> beam.GroupByKey()  # (bucket, [Row])
         | "Cut into shards"
         >> beam.FlatMap(assign_shards, AsSingleton(plan), options).with_output_types(tuple[str, Row])
         | "Group shards" >> beam.GroupByKey()  # (shard, [Row])
-        | "Write rows" >> beam.Map(_write_rows, AsSingleton(plan), options)
+        | "Write rows" >> beam.Map(_write_rows, AsSingleton(plan), options).with_output_types(str)  # shard
     )
+    return plan, shards
 
 
 def _listed(pipeline: beam.Pipeline, options: ConvertOptions) -> PCollection[Row]:
@@ -130,20 +148,36 @@ def _labelled(rows: PCollection[Row], layout: PCollection[Layout], options: Conv
 
     Sizes are estimated from the first images of each kind.
     """
-    ratios = (
+    label = beam.Map(_label, AsSingleton(layout), AsDict(_ratios(rows, options)), options).with_output_types(Row)
+    labelled: PCollection[Row] = rows | "Label" >> label
+    return labelled if options.dedup == "none" else reject_duplicates(labelled, options)
+
+
+def size_rows(rows: PCollection[Row], options: ConvertOptions) -> PCollection[Row]:
+    """Returns rows that have a label with their estimated record sizes, or with a reason for a wrong name or size."""
+    size = beam.Map(_size, AsDict(_ratios(rows, options)), options).with_output_types(Row)
+    sized: PCollection[Row] = rows | "Size" >> size
+    return sized
+
+
+def _ratios(rows: PCollection[Row], options: ConvertOptions) -> PCollection[tuple[str, float]]:
+    """Returns the ratio of stored bytes to source bytes of each kind of image, as measured on its first images."""
+    ratios: PCollection[tuple[str, float]] = (
         rows
         | "Usable" >> beam.Filter(lambda row: not row.reason)
         | "Key by kind" >> beam.WithKeys(kind).with_output_types(tuple[str, Row])
         | "Sample" >> beam.CombinePerKey(_FirstInOrder(options.seed))  # (kind, [Row])
         | "Measure" >> beam.MapTuple(functools.partial(_ratio, options=options))  # (kind, ratio)
     )
-    label = beam.Map(_label, AsSingleton(layout), AsDict(ratios), options).with_output_types(Row)
-    labelled: PCollection[Row] = rows | "Label" >> label
-    return labelled if options.dedup == "none" else reject_duplicates(labelled, options)
+    return ratios
 
 
 def _label(row: Row, layout: Layout, ratios: dict[str, float], options: ConvertOptions) -> Row:
-    row = check_names(label_by_folder(row, layout, options), options)
+    return _size(label_by_folder(row, layout, options), ratios, options)
+
+
+def _size(row: Row, ratios: dict[str, float], options: ConvertOptions) -> Row:
+    row = check_names(row, options)
     is_numbered = options.num_shards and choose_split(row, options) in dict(options.num_shards)
     return size_row(row, ratios, 0 if is_numbered else options.shard_bytes)
 
@@ -184,10 +218,11 @@ def _write_plan(plan: Plan, layout: Layout, path: str) -> None:
         file.write(dataclasses.replace(plan, remarks=layout.remarks).to_json().encode())
 
 
-def _write_rows(keyed: tuple[str, Iterable[Row]], plan: Plan, options: ConvertOptions) -> None:
+def _write_rows(keyed: tuple[str, Iterable[Row]], plan: Plan, options: ConvertOptions) -> str:
     shard, rows = keyed
     ordered = sorted(rows, key=functools.partial(in_order, seed=options.seed))
     WorkingFolder.of(options.output, plan).write_rows(shard, (locate(row, options) for row in ordered))
+    return shard
 
 
 _ROWS_A_BATCH = 1000  # rows that one call reads, with many reads in flight

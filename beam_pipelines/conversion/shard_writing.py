@@ -33,7 +33,7 @@ import google_crc32c
 from beam_pipelines import storage
 from beam_pipelines.conversion.output_folder import create
 from beam_pipelines.conversion.plan import is_measured
-from beam_pipelines.conversion.working_folder import Receipt, Rejection, WorkingFolder
+from beam_pipelines.conversion.working_folder import Receipt, Rejection, WorkingFolder, origin
 from beam_pipelines.images.check import CheckedImage, Rejected, check_image
 from beam_pipelines.options import ConvertOptions
 from beam_pipelines.runners import progress_bar as progress
@@ -91,14 +91,16 @@ def write_shard(
         framed_images = map_images(rows, frame_image, num_decoders)
         for row, framed in stack.enter_context(contextlib.closing(framed_images)):
             if isinstance(framed, Rejected):
-                receipt.rejected.append(Rejection(row.key, row.uri, framed.reason, framed.detail))
+                receipt.rejected.append(
+                    Rejection(row.key, origin(row.uri, options.output), framed.reason, framed.detail)
+                )
                 progress(0, False)
                 continue
             file = file or stack.enter_context(create(options.output, data_path))
             file.write(framed.data)
             digest.update(framed.data)
             crc = google_crc32c.extend(crc, framed.data)
-            index.append(_index_row(row, framed, receipt.num_bytes))
+            index.append(_index_row(row, origin(row.uri, options.output), framed, receipt.num_bytes))
             receipt.add(framed.image, framed.record.label, len(framed.data))
             progress(len(framed.data), True)
         if not is_wanted():
@@ -170,10 +172,10 @@ def _record(row: Row, image: CheckedImage, label: int) -> Record:
     )
 
 
-def _index_row(row: Row, framed: _Framed, offset: int) -> IndexRow:
+def _index_row(row: Row, uri: str, framed: _Framed, offset: int) -> IndexRow:
     return IndexRow(
         key=row.key,
-        uri=row.uri,
+        uri=uri,
         label=framed.record.label,
         offset=offset,
         length=len(framed.data),

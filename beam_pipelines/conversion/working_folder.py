@@ -9,6 +9,7 @@
 .jpeg2tpu/FINGERPRINT/SHARD.tfrecord.index-ID its index
 .jpeg2tpu/FINGERPRINT/SHARD.tfrecord.receipt  receipt of the first attempt that was complete, which it names
 .jpeg2tpu/repair/                             shards that verify --repair has re-created and not yet moved into place
+.jpeg2tpu/images-ID                           images that a pipeline of a user's own hands to WriteDataset
 .jpeg2tpu/NAME.part-ID                        temporary file that is being written
 
 Several attempts at a shard may run at the same time, and a late one may end after the dataset is complete: an engine
@@ -26,6 +27,7 @@ import functools
 import io
 import json
 import re
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, TypeVar
@@ -211,6 +213,7 @@ REPAIR_NAME = "repair"
 _FOLDER = re.compile(r"[0-9a-f]{16}")  # working folder of a plan
 _PART = re.compile(r"\.part-[0-9a-f]{32}$")  # see storage/local.py, create()
 _NEW_PLAN = re.compile(r"plan-[0-9a-f]{32}\.json")  # see planning.make_plan()
+_IMAGES = re.compile(r"images-[0-9a-f]{32}")
 _MAX_BYTES = 1 << 31  # limit of a working file: the rows of about seven million inputs, if all are in one shard
 _Read = TypeVar("_Read")
 
@@ -221,9 +224,9 @@ def is_working_file(path: str) -> bool:
     folder, _, name = whole.rpartition("/")
     if whole != path and folder in ("", f"{REPAIR_NAME}/{WORK_NAME}"):
         of_dataset = is_dataset_file(name) or is_dataset_file(f"index/{name}") or _is_attempt(name)
-        return of_dataset or name == REPLACED_NAME or bool(_NEW_PLAN.fullmatch(name))
+        return of_dataset or _is_on_top(name)
     if not folder:
-        return name in (LOCK_NAME, REPLACED_NAME) or bool(_NEW_PLAN.fullmatch(name))
+        return name == LOCK_NAME or _is_on_top(name)
     if whole.startswith(f"{REPAIR_NAME}/"):
         return is_dataset_file(whole.removeprefix(f"{REPAIR_NAME}/"))
     if not _FOLDER.fullmatch(folder):
@@ -231,6 +234,10 @@ def is_working_file(path: str) -> bool:
     shard, _, kind = name.rpartition(".")
     of_shard = kind in ("rows", "receipt") and shard.endswith(".tfrecord") and is_dataset_file(shard)
     return name in ("plan.json", "conversion.json") or of_shard or _is_attempt(name)
+
+
+def _is_on_top(name: str) -> bool:
+    return name == REPLACED_NAME or bool(_NEW_PLAN.fullmatch(name) or _IMAGES.fullmatch(name))
 
 
 def _is_attempt(name: str) -> bool:
@@ -384,10 +391,13 @@ class WorkingFolder:
             return False
         return True
 
-    def remove_receipts(self, shards: Iterable[str]) -> None:
-        """Removes the receipts, of those that there are, of shards that are written again."""
-        receipts = {f"{self.name}/{shard}.receipt" for shard in shards} & set(_working_files(self.output))
-        storage.delete([f"{self.output}/{WORK_NAME}/{path}" for path in sorted(receipts)])
+    def reopen(self) -> list[str]:
+        """Returns what unwritten() does, and removes the receipts of these shards, as a receipt is never replaced."""
+        begun = set(_working_files(self.output))
+        unwritten = self.unwritten()
+        stale = [shard for shard in unwritten if f"{self.name}/{shard}.receipt" in begun]
+        storage.delete([f"{self.folder}/{shard}.receipt" for shard in stale])
+        return unwritten
 
     def remove_attempt(self, shard: str, attempt: str) -> None:
         """Removes the files of an attempt, and the folders that become empty."""
@@ -405,6 +415,10 @@ class WorkingFolder:
         for shard, path, content in zip(shards, paths, storage.read_each(paths, _MAX_BYTES), strict=True):
             read = functools.partial(Receipt.from_json, shard=shard, num_classes=num_classes)
             yield self._explained(path, read, content)
+
+    def receipts_of(self, plan: Plan) -> dict[str, list[Receipt]]:
+        """Returns the receipts of all shards of its plan, by split; raises as read_receipts()."""
+        return {split: list(self.read_receipts(names)) for split, names in plan.shards.items()}
 
     def _checked(self, path: str, read: Callable[[bytes], _Read]) -> _Read:
         return self._explained(path, read, storage.read_bytes(path, most=_MAX_BYTES))
@@ -512,6 +526,16 @@ def read_replaced(output: str) -> Manifest | None:
         return None
     except ValueError as error:
         raise ValueError(f"{path!r}, which lists the files to remove, is damaged; remove it: {error}") from error
+
+
+def new_images_path(output: str) -> str:
+    """Returns the path of a new file for images that a pipeline hands over: see transforms.WriteDataset."""
+    return f"{output}/{WORK_NAME}/images-{uuid.uuid4().hex}"
+
+
+def origin(uri: str, output: str) -> str:
+    """Returns where an image comes from: its URI, or "" if the pipeline has handed it over in a working file."""
+    return "" if uri.startswith(f"{output}/{WORK_NAME}/images-") else uri
 
 
 def remove(output: str) -> None:

@@ -1,0 +1,364 @@
+"""Transforms for pipelines of one's own: list inputs, read and check images, write an exact dataset.
+
+    Source ──ListInputs──▶ InputFile ──ReadImages──▶ LabelledImage ──WriteDataset──▶ WrittenDataset
+                └──────────────────────┴──▶ RejectedInput, with a reason ──▶ DATASET/rejected.jsonl
+
+Elements are named tuples with a Beam schema, so that SqlTransform, RunInference or ReadFromParquet can stand before,
+between and after; rows of another type with the same fields are understood. WriteDataset is the conversion of
+convert(): the same plan, shards, receipts and commit, here as steps of one pipeline. Image bytes never pass through a
+shuffle: WriteDataset keeps them in files beside the dataset until the shards are written.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import tempfile
+from collections.abc import Iterable, Iterator
+from typing import IO, Any, NamedTuple
+
+import apache_beam as beam
+from apache_beam.coders import RowCoder
+from apache_beam.coders.typecoders import registry
+from apache_beam.metrics.metric import Metrics
+from apache_beam.pvalue import AsIter, AsSingleton, PBegin, PCollection
+from apache_beam.transforms.window import GlobalWindow
+from apache_beam.utils.windowed_value import WindowedValue
+
+from beam_pipelines import storage
+from beam_pipelines.conversion import output_checks, planning, working_folder
+from beam_pipelines.conversion.commit import commit_once
+from beam_pipelines.conversion.plan import Plan
+from beam_pipelines.conversion.shard_writing import write_planned
+from beam_pipelines.conversion.working_folder import WorkingFolder
+from beam_pipelines.images.check import CheckedImage, Rejected, check_image
+from beam_pipelines.options import ConvertOptions, ImageOptions, Source
+from beam_pipelines.runners import progress_bar
+from beam_pipelines.sources import listing
+from beam_pipelines.sources.read_ahead import map_images
+from beam_pipelines.sources.rows import Row, find, locate
+from tpu_input.command_line.cores import num_cores
+from tpu_input.dataset_format.decode_limits import too_many_bytes
+
+_BATCH = 256  # files that one call reads, many of them at the same time
+_HANDED_OVER_BYTES = 100_000_000  # of images in one file beside the dataset
+
+
+class InputFile(NamedTuple):
+    """A file that may be an image.
+
+    Attributes:
+      key: Path within the input, which names the example.
+      uri: Local path or gs:// URI; with "#bytes=BEGIN-END" for the member of an archive.
+      label: Class name.
+      split: Name of the split; "" to choose it by a hash of group or key.
+      group: Name of a group of inputs that share a split; "" for none.
+      num_bytes: Size of the file.
+      version: Version of the file when it was listed: see storage.look().
+    """
+
+    key: str
+    uri: str
+    label: str
+    split: str
+    group: str
+    num_bytes: int
+    version: int
+
+
+class LabelledImage(NamedTuple):
+    """An image with its label.
+
+    Attributes:
+      key: Name of the example, unique in the dataset; of two images with one key, one is rejected.
+      image: Bytes of a JPEG, or of another image file that WriteDataset re-encodes.
+      label: Class name.
+      split: Name of the split; "" to choose it by a hash of group or key.
+      group: Name of a group of images that share a split; "" for none.
+    """
+
+    key: str
+    image: bytes
+    label: str
+    split: str = ""
+    group: str = ""
+
+
+class RejectedInput(NamedTuple):
+    """An input that is in no shard.
+
+    Attributes:
+      key: Name of the example.
+      uri: Where it was read; "" for an image that was made in the pipeline.
+      reason: Reason code, as in rejected.jsonl.
+      detail: Description of the problem.
+    """
+
+    key: str
+    uri: str
+    reason: str
+    detail: str
+
+
+class WrittenDataset(NamedTuple):
+    """A dataset that is complete.
+
+    Attributes:
+      path: Folder or URI.
+      fingerprint: Fingerprint of its manifest.
+      num_examples: Number of records of all splits.
+      num_inputs: Number of inputs, with those that were rejected.
+      is_new: Whether this pipeline has written it; False if it was complete before.
+    """
+
+    path: str
+    fingerprint: str
+    num_examples: int
+    num_inputs: int
+    is_new: bool
+
+
+for _type in (InputFile, LabelledImage, RejectedInput, WrittenDataset):
+    registry.register_coder(_type, RowCoder)
+
+
+class ListInputs(beam.PTransform[PBegin, Any]):
+    """Lists class folders, archives and lists as the command line does: (InputFile, RejectedInput).
+
+    What is rejected here are files that cannot be images, such as .DS_Store, or lines of a list without a file.
+    """
+
+    def __init__(self, *sources: Source) -> None:
+        """Checks that the sources exist.
+
+        Args:
+          *sources: Inputs; if there are several, each needs a split of its own.
+
+        Raises:
+          ValueError: A source does not exist, or cannot be reached.
+        """
+        super().__init__()
+        for source in sources:
+            listing.check_source(source)
+        self._options = ConvertOptions(sources, "unused")
+
+    def expand(self, pipeline: PBegin) -> tuple[PCollection[InputFile], PCollection[RejectedInput]]:
+        rows = planning.list_labelled(pipeline.pipeline, self._options)
+        usable = rows | "Usable inputs" >> beam.Filter(lambda row: not row.reason)
+        rejected = rows | "Other inputs" >> beam.Filter(lambda row: bool(row.reason))
+        return (
+            usable | "To files" >> beam.Map(_file_of, self._options).with_output_types(InputFile),
+            rejected | "To rejected inputs" >> beam.Map(_rejected_of, self._options).with_output_types(RejectedInput),
+        )
+
+    def display_data(self) -> dict[str, Any]:
+        return {f"source_{number}": each.path for number, each in enumerate(self._options.sources)}
+
+
+def _file_of(row: Row, options: ConvertOptions) -> InputFile:
+    row = locate(row, options)
+    return InputFile(row.key, row.uri, row.label, row.split, row.group, row.num_bytes, row.version)
+
+
+def _rejected_of(row: Row, options: ConvertOptions) -> RejectedInput:
+    row = locate(row, options)
+    return RejectedInput(row.key, row.uri, row.reason, row.detail)
+
+
+class ReadImages(beam.PTransform[PCollection[InputFile], Any]):
+    """Reads files and checks each in one decode, as the command line does: (LabelledImage, RejectedInput).
+
+    The image is the file itself if trainers can read it as it is, else a JPEG made of it (orientation, PNG, CMYK, color
+    profile; a smaller one with ImageOptions.resize_shorter). A file that cannot be used is rejected with a reason.
+    """
+
+    def __init__(self, images: ImageOptions | None = None) -> None:
+        """Makes the transform.
+
+        Args:
+          images: Checks and changes of images; None for the defaults.
+        """
+        super().__init__()
+        self._images = images or ImageOptions()
+
+    def expand(self, files: PCollection[InputFile]) -> tuple[PCollection[LabelledImage], PCollection[RejectedInput]]:
+        batches = files | "Batch files" >> beam.BatchElements(_BATCH, _BATCH)
+        read = batches | "Read images" >> beam.FlatMap(_read, self._images).with_outputs("rejected", main="images")
+        return (
+            read.images | "Images" >> beam.Map(lambda image: image).with_output_types(LabelledImage),
+            read.rejected | "Rejected" >> beam.Map(lambda rejected: rejected).with_output_types(RejectedInput),
+        )
+
+    def display_data(self) -> dict[str, Any]:
+        return _displayed(dataclasses.asdict(self._images))
+
+
+def _read(files: list[Any], images: ImageOptions) -> Iterator[Any]:
+    rows = [
+        find(Row(file.key, file.uri, file.label, file.split, file.group, file.num_bytes, version=file.version))
+        for file in files
+    ]
+
+    def check(_: Row, data: bytes) -> CheckedImage:
+        return check_image(data, images, with_statistics=False)
+
+    for row, checked in map_images(rows, check, num_cores()):
+        if isinstance(checked, Rejected):
+            Metrics.counter("jpeg2tpu", f"rejected_{checked.reason}").inc()
+            yield beam.pvalue.TaggedOutput("rejected", RejectedInput(row.key, row.uri, checked.reason, checked.detail))
+        else:
+            Metrics.distribution("jpeg2tpu", "image_bytes").update(len(checked.encoded))
+            Metrics.distribution("jpeg2tpu", "image_pixels").update(checked.height * checked.width)
+            yield LabelledImage(row.key, checked.encoded, row.label, row.split, row.group)
+
+
+class WriteDataset(beam.PTransform[Any, PCollection[WrittenDataset]]):
+    """Writes images as a dataset: shards, index, lengths.parquet, rejected.jsonl and, last, manifest.json.
+
+    Its input is a PCollection of LabelledImage, or of rows with these fields; or a tuple of it and of PCollections of
+    RejectedInput, which are listed in rejected.jsonl and count against max_rejected. Its output is one WrittenDataset.
+
+    The dataset is a function of the images and options, whatever the runner and its retries. If the job fails or is
+    stopped, another run of the pipeline writes only the shards that are missing. A complete dataset is not written
+    again. Another one in the output is an error, unless `overwrite` is given; then it is replaced at the end, in one
+    moment.
+    """
+
+    def __init__(self, output: str, **options: Any) -> None:
+        """Checks the options and the output.
+
+        Args:
+          output: Folder or gs:// URI of the dataset.
+          **options: Fields of ConvertOptions, but `sources` and `dedup`.
+
+        Raises:
+          ValueError: An option is out of range, or the output holds something else.
+        """
+        super().__init__()
+        if refused := {"sources", "dedup"} & options.keys():
+            raise ValueError(f"WriteDataset has no option {min(refused)!r}: the images are those of the pipeline")
+        self._options = ConvertOptions((), output, **options)
+        storage.check(output)
+        output_checks.check_output(self._options.output)
+
+    def expand(self, inputs: Any) -> PCollection[WrittenDataset]:
+        images, *rejected = inputs if isinstance(inputs, (tuple, list)) else (inputs,)
+        rows = [images | "Hand over images" >> beam.ParDo(_HandOver(self._options.output)).with_output_types(Row)]
+        rows += [
+            each | f"Rejected inputs {number}" >> beam.Map(_row_of_rejected).with_output_types(Row)
+            for number, each in enumerate(rejected)
+        ]
+        every = planning.keep_groups_together(rows | "Every input" >> beam.Flatten())
+        written: PCollection[WrittenDataset] = planning.size_rows(every, self._options) | WriteRows(self._options)
+        return written
+
+    def display_data(self) -> dict[str, Any]:
+        return _displayed({"output": self._options.output} | self._options.shaping())
+
+
+def _row_of_rejected(rejected: Any) -> Row:
+    return Row(rejected.key, rejected.uri).reject(rejected.reason, rejected.detail)
+
+
+class _HandOver(beam.DoFn):
+    """Writes images to files beside the dataset, one after another, and yields their rows; LabelledImage → Row.
+
+    The writers of shards read them there. A retried bundle writes another file, and the rows of the first one are gone.
+    """
+
+    def __init__(self, output: str) -> None:
+        self._output = output
+
+    def start_bundle(self) -> None:
+        self._open()
+
+    def _open(self) -> None:
+        self._path, self._rows, self._num_bytes = working_folder.new_images_path(self._output), list[Row](), 0
+        self._file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
+
+    def process(self, image: Any) -> Iterator[Row]:
+        data, begin = image.image, self._num_bytes
+        self._file.write(data)
+        self._num_bytes += len(data)
+        split, group = (getattr(image, name, "") or "" for name in ("split", "group"))
+        # Of two images with one key, the one with the smaller hash is kept, whatever the order in which they come.
+        number = int.from_bytes(hashlib.sha256(data).digest()[:6], "big")
+        uri = storage.slice_uri(self._path, begin, len(data))
+        row = Row(image.key, uri, image.label, split, group, len(data), number=number)
+        why = too_many_bytes(len(data))
+        self._rows.append(row.reject("too_large", why) if why else row)
+        if self._num_bytes >= _HANDED_OVER_BYTES:
+            yield from self._close()
+            self._open()
+
+    def finish_bundle(self) -> Iterator[WindowedValue]:
+        window = GlobalWindow()
+        for row in self._close():
+            yield WindowedValue(row, window.max_timestamp(), (window,))
+
+    def _close(self) -> list[Row]:
+        if self._rows:
+            self._file.seek(0)
+            with storage.create(self._path) as file:
+                while piece := self._file.read(1 << 24):
+                    file.write(piece)
+        self._file.close()
+        return self._rows
+
+
+class WriteRows(beam.PTransform[PCollection[Row], PCollection[WrittenDataset]]):
+    """Plans, writes and commits a dataset of labelled and sized rows, in one pipeline.
+
+    rows ──assign──▶ plan, a file of rows a shard ──▶ names of shards ──write──▶ receipts ──commit──▶ manifest
+    """
+
+    def __init__(self, options: ConvertOptions) -> None:
+        super().__init__()
+        self._options = options
+
+    def expand(self, rows: PCollection[Row]) -> PCollection[WrittenDataset]:
+        plan, planned = planning.assign(rows, self._options)
+        shards = (
+            plan
+            # The side input makes this step wait until the rows of every shard are written.
+            | "Begin" >> beam.FlatMap(_begin, self._options, AsIter(planned)).with_output_types(str)  # shard
+            | "Spread shards" >> beam.Reshuffle()
+        )
+        written = shards | "Write shards" >> beam.Map(_write_shard, AsSingleton(plan), self._options)  # shard
+        committed: PCollection[WrittenDataset] = plan | "Commit" >> beam.Map(
+            _commit, self._options, AsIter(written)
+        ).with_output_types(WrittenDataset)
+        return committed
+
+
+def _begin(plan: Plan, options: ConvertOptions, planned: Iterable[str]) -> Iterator[str]:
+    """Yields the names of the shards that have to be written; raises ValueError if the dataset must not be written."""
+    for _ in planned:  # some runners fill a side input only when it is read
+        pass
+    output_checks.remove_replaced(options.output)
+    before = working_folder.unfinished(options.output)
+    output_checks.check_plan(options, plan)
+    if output_checks.existing(options, plan, begun=bool(before)):
+        return
+    folder = WorkingFolder.of(options.output, plan)
+    folder.write_plan(plan)
+    yield from folder.reopen()
+
+
+def _write_shard(shard: str, plan: Plan, options: ConvertOptions) -> str:
+    write_planned(shard, WorkingFolder.of(options.output, plan), options, num_cores(), progress_bar.count)
+    return shard
+
+
+def _commit(plan: Plan, options: ConvertOptions, written: Iterable[str]) -> WrittenDataset:
+    count = sum(1 for _ in written)
+    manifest = commit_once(options, plan)
+    output_checks.remove_replaced(options.output)
+    working_folder.remove(options.output)
+    num_examples = sum(split.num_examples for split in manifest.splits.values())
+    return WrittenDataset(manifest.path, manifest.fingerprint, num_examples, manifest.num_inputs, count > 0)
+
+
+def _displayed(fields: dict[str, Any]) -> dict[str, Any]:
+    """Returns display data of options: numbers and text as they are, everything else as text."""
+    return {name: value if isinstance(value, (str, int, float)) else str(value) for name, value in fields.items()}
