@@ -17,6 +17,15 @@ if TYPE_CHECKING:
     from beam_pipelines.options import ConvertOptions, ImageOptions, Source
     from beam_pipelines.repair import repair
     from beam_pipelines.report.page import write_report
+    from beam_pipelines.transforms import (
+        InputFile,
+        LabelledImage,
+        ListInputs,
+        ReadImages,
+        RejectedInput,
+        WriteDataset,
+        WrittenDataset,
+    )
     from beam_pipelines.verify import Findings, verify
 
 __all__ = [
@@ -24,7 +33,14 @@ __all__ = [
     "Converted",
     "Findings",
     "ImageOptions",
+    "InputFile",
+    "LabelledImage",
+    "ListInputs",
+    "ReadImages",
+    "RejectedInput",
     "Source",
+    "WriteDataset",
+    "WrittenDataset",
     "convert",
     "repair",
     "verify",
@@ -38,7 +54,14 @@ publish(
         "ConvertOptions": "beam_pipelines.options",
         "Findings": "beam_pipelines.verify",
         "ImageOptions": "beam_pipelines.options",
+        "InputFile": "beam_pipelines.transforms",
+        "LabelledImage": "beam_pipelines.transforms",
+        "ListInputs": "beam_pipelines.transforms",
+        "ReadImages": "beam_pipelines.transforms",
+        "RejectedInput": "beam_pipelines.transforms",
         "Source": "beam_pipelines.options",
+        "WriteDataset": "beam_pipelines.transforms",
+        "WrittenDataset": "beam_pipelines.transforms",
         "convert": "beam_pipelines.convert",
         "repair": "beam_pipelines.repair",
         "verify": "beam_pipelines.verify",

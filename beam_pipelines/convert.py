@@ -1,12 +1,15 @@
 """Conversion: list → plan → write → commit.
 
-    1. a pipeline lists the sources and assigns them to shards, with a file of rows for each (working_folder.py)
-    2. a pipeline with one element per shard writes each shard, then its receipt; on one machine, processes do this
-    3. the manifest is computed from the receipts, and the working files are removed
+    1. the sources are listed and assigned to shards, with a file of rows for each (working_folder.py)
+    2. each shard is written, then its receipt
+    3. the shards are moved into place, the manifest is computed from the receipts, and the working files are removed
+
+On an engine, this is one pipeline (transforms.WriteRows), which needs the command no more once it is submitted. On this
+machine, a pipeline plans, processes write the shards, and this process commits.
 
 Only rows pass through Beam's shuffle, never image bytes, which would need several times the size of the dataset in
-memory. A conversion is resumable: both pipelines may be rerun after any interruption, because the plan is a
-deterministic function of inputs, options and seed, and shards with a receipt are skipped.
+memory. A conversion is resumable: it may be rerun after any interruption, because the plan is a deterministic function
+of inputs, options and seed, and shards with a receipt are skipped.
 """
 
 from __future__ import annotations
@@ -24,11 +27,12 @@ import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from beam_pipelines import storage
-from beam_pipelines.conversion import output_checks, working_folder
+from beam_pipelines.conversion import output_checks, planning, working_folder
 from beam_pipelines.conversion import output_folder as lock
 from beam_pipelines.conversion import shard_writing as processes
 from beam_pipelines.conversion.commit import commit
 from beam_pipelines.conversion.output_folder import (
+    complete_manifest,
     read_manifest,
 )
 from beam_pipelines.conversion.plan import Plan
@@ -39,6 +43,7 @@ from beam_pipelines.options import ConvertOptions
 from beam_pipelines.runners import execution, launch_checks
 from beam_pipelines.runners import progress_bar as progress
 from beam_pipelines.sources import listing
+from beam_pipelines.transforms import WriteRows
 from tpu_input.command_line import print_line
 from tpu_input.command_line.cores import num_cores
 from tpu_input.command_line.dataclass_options import checked
@@ -96,6 +101,8 @@ def convert(
             if manifest := _complete_and_read_only(options, beam_options, error):
                 return Converted(manifest, is_new=False)
             raise
+        if launch_checks.name_of(beam_options):
+            return _convert_in_one_job(options, beam_options, command)
         output_checks.remove_replaced(options.output)
         before = working_folder.unfinished(options.output)
         try:
@@ -115,6 +122,24 @@ def convert(
         output_checks.remove_replaced(options.output)
         working_folder.remove(options.output)
         return Converted(manifest, is_new=not existing)
+
+
+def _convert_in_one_job(options: ConvertOptions, beam_options: PipelineOptions, command: Sequence[str]) -> Converted:
+    before = read_manifest(options.output)
+    try:
+        with execution.pipeline(beam_options) as pipeline:
+            build_conversion(pipeline, options, command)
+    except ValueError:
+        working_folder.tidy(options.output, keep=working_folder.unfinished(options.output))
+        raise
+    manifest = complete_manifest(options.output)
+    return Converted(manifest, is_new=not before or before.fingerprint != manifest.fingerprint)
+
+
+def build_conversion(pipeline: beam.Pipeline, options: ConvertOptions, command: Sequence[str] = ()) -> None:
+    """Adds the steps of a whole conversion: list, plan, write and commit; an engine needs nobody else for it."""
+    rows, layout = planning.plan_rows(pipeline, options)
+    rows | "Write dataset" >> WriteRows(options, command, layout)
 
 
 _READ_ONLY = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})

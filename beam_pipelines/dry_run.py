@@ -1,9 +1,9 @@
-"""Dry run of a conversion on Dataflow: all steps except the submission of jobs, with one line of output per check.
+"""Dry run of a conversion on Dataflow: all steps except the submission of the job, with one line of output per check.
 
 bucket    writes and deletes a small file
 input     lists the inputs, to estimate the number of shards, bytes and hours
-jobs      builds both graphs with the Dataflow runner, and measures the size of the requests
-package   installs the package into a new environment and unpickles the graphs' steps there, as a worker does
+job       builds the graph with the Dataflow runner, and measures the size of the request
+package   installs the package into a new environment and unpickles the graph's steps there, as a worker does
 """
 
 from __future__ import annotations
@@ -24,10 +24,7 @@ import apache_beam as beam
 from apache_beam.options import pipeline_options as beam_flags
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from beam_pipelines.conversion.output_folder import WORK_NAME
-from beam_pipelines.conversion.planning import build_planning
-from beam_pipelines.conversion.working_folder import WorkingFolder
-from beam_pipelines.convert import build_writing
+from beam_pipelines.convert import build_conversion
 from beam_pipelines.options import ConvertOptions
 from beam_pipelines.report.summary import size
 from beam_pipelines.runners import launch_checks
@@ -43,17 +40,16 @@ IMAGES_A_SECOND, IMAGE_BYTES = 912, 88_000
 _GRAPH_LIMIT = 10_000_000  # https://cloud.google.com/dataflow/quotas#limits
 _READABLE_SHARDS = 100_000  # docs/scale.md
 
-# Unpickles graphs as a worker does, in an environment with only the package and its dependencies; prints whether this
+# Unpickles a graph as a worker does, in an environment with only the package and its dependencies; prints whether this
 # imported TensorFlow.
 _WORKER = """
 import sys
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.pipeline import Pipeline
 from apache_beam.portability.api import beam_runner_api_pb2
-for path in sys.argv[1:]:
-    with open(path, "rb") as file:
-        graph = beam_runner_api_pb2.Pipeline.FromString(file.read())
-    Pipeline.from_runner_api(graph, "FnApiRunner", PipelineOptions([]))
+with open(sys.argv[1], "rb") as file:
+    graph = beam_runner_api_pb2.Pipeline.FromString(file.read())
+Pipeline.from_runner_api(graph, "FnApiRunner", PipelineOptions([]))
 import beam_pipelines.conversion.shard_writing
 print("tensorflow" in sys.modules)
 """
@@ -78,22 +74,17 @@ def dry_run(options: ConvertOptions, beam_options: PipelineOptions) -> Iterator[
         yield f"bucket    {place} can be written"
     yield from _work(options)
     with tempfile.TemporaryDirectory() as folder:
-        graphs = {name: f"{folder}/{name}.pb" for name in ("plan", "write")}
-        for number, (name, path) in enumerate(graphs.items(), start=1):
-            yield f"job {number}     {_graph(name, options, beam_options, path)}"
-        yield "          job 2 starts when job 1 has ended; then this command writes the manifest"
-        yield _package(beam_options, folder, list(graphs.values()))
+        graph = f"{folder}/conversion.pb"
+        yield f"job       {_graph(options, beam_options, graph)}"
+        yield _package(beam_options, folder, graph)
 
 
-def _graph(name: str, options: ConvertOptions, beam_options: PipelineOptions, path: str) -> str:
-    """Builds the graph of one job and writes it to `path`; returns a description with its size."""
+def _graph(options: ConvertOptions, beam_options: PipelineOptions, path: str) -> str:
+    """Builds the graph of the job and writes it to `path`; returns a description with its size."""
     beam_options.view_as(beam_flags.TestOptions).dry_run = True
     with _silent():
         pipeline = beam.Pipeline(options=beam_options)
-        if name == "plan":
-            build_planning(pipeline, options, f"{options.output}/{WORK_NAME}/plan.json")
-        else:
-            build_writing(pipeline, options, WorkingFolder(options.output, "dry_run"))
+        build_conversion(pipeline, options)
         Path(path).write_bytes(pipeline.to_runner_api().SerializeToString())
         result: Any = pipeline.run()  # in a dry run, Dataflow's runner returns a result with the attribute job
         job = result.job
@@ -102,9 +93,10 @@ def _graph(name: str, options: ConvertOptions, beam_options: PipelineOptions, pa
     steps = sum(not transform.subtransforms for transform in graph.components.transforms.values())
     if graph.ByteSize() > _GRAPH_LIMIT:
         raise ValueError(
-            f"the graph of the job {name!r} has {graph.ByteSize()} bytes, but Dataflow accepts at most {_GRAPH_LIMIT}"
+            f"the graph of the job has {graph.ByteSize()} bytes, but Dataflow accepts at most {_GRAPH_LIMIT}"
         )
-    return f"{name}: {steps} steps, a graph of {size(graph.ByteSize())}, a request of {size(len(request))}"
+    sizes = f"a graph of {size(graph.ByteSize())}, a request of {size(len(request))}"
+    return f"list, plan, write, commit: {steps} steps, {sizes}"
 
 
 def _request(job: Any) -> str:
@@ -118,8 +110,8 @@ def _request(job: Any) -> str:
     return str(job.json())
 
 
-def _package(beam_options: PipelineOptions, folder: str, graphs: list[str]) -> str:
-    """Installs the package as workers do, and unpickles the graphs there; returns a description of the result."""
+def _package(beam_options: PipelineOptions, folder: str, graph: str) -> str:
+    """Installs the package as workers do, and unpickles the graph there; returns a description of the result."""
     wheel = beam_options.view_as(beam_flags.SetupOptions).extra_packages[-1]
     python = f"{folder}/worker/bin/python"
     _run("cannot create a virtual environment", sys.executable, "-m", "venv", f"{folder}/worker")
@@ -127,7 +119,7 @@ def _package(beam_options: PipelineOptions, folder: str, graphs: list[str]) -> s
     install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     _run("the package cannot be installed", *install, f"apache-beam=={beam.version.__version__}", wheel)
     printed = _run(
-        "the steps cannot be unpickled in the environment of a worker", python, "-W", "ignore", "-c", _WORKER, *graphs
+        "the steps cannot be unpickled in the environment of a worker", python, "-W", "ignore", "-c", _WORKER, graph
     )
     if printed != "False":
         raise ValueError("a worker would load TensorFlow")
@@ -137,7 +129,7 @@ def _package(beam_options: PipelineOptions, folder: str, graphs: list[str]) -> s
     version = importlib.metadata.version(NAME)
     return (
         f"package   {NAME} {version} as a wheel of {size(Path(wheel).stat().st_size)}; installed with its "
-        f"dependencies into an empty environment, {len(installed)} packages without TensorFlow, in which both jobs "
+        f"dependencies into an empty environment, {len(installed)} packages without TensorFlow, in which the job "
         "can be unpickled"
     )
 

@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import os
+import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, Any, NamedTuple
 
 import apache_beam as beam
@@ -35,8 +37,10 @@ from beam_pipelines.images.check import CheckedImage, Rejected, check_image
 from beam_pipelines.options import ConvertOptions, ImageOptions, Source
 from beam_pipelines.runners import progress_bar
 from beam_pipelines.sources import listing
+from beam_pipelines.sources.folders import Layout
 from beam_pipelines.sources.read_ahead import map_images
 from beam_pipelines.sources.rows import Row, find, locate
+from tpu_input.command_line import print_line
 from tpu_input.command_line.cores import num_cores
 from tpu_input.dataset_format.decode_limits import too_many_bytes
 
@@ -312,16 +316,33 @@ class WriteRows(beam.PTransform[PCollection[Row], PCollection[WrittenDataset]]):
     rows ──assign──▶ plan, a file of rows a shard ──▶ names of shards ──write──▶ receipts ──commit──▶ manifest
     """
 
-    def __init__(self, options: ConvertOptions) -> None:
+    def __init__(
+        self,
+        options: ConvertOptions,
+        command: Sequence[str] = (),
+        layout: PCollection[Layout] | None = None,
+    ) -> None:
+        """Makes the transform.
+
+        Args:
+          options: Options of the conversion.
+          command: Arguments after `convert` on the command line, for messages while the conversion is unfinished.
+          layout: How the folders of the inputs were interpreted, of which workers print the remarks.
+        """
         super().__init__()
-        self._options = options
+        sources = [dataclasses.asdict(source) for source in options.sources]
+        self._options, self._layout = options, layout
+        self._conversion = working_folder.Conversion(list(command), os.getcwd(), sources, options.shaping())
 
     def expand(self, rows: PCollection[Row]) -> PCollection[WrittenDataset]:
         plan, planned = planning.assign(rows, self._options)
+        if self._layout:
+            plan = plan | "Add remarks" >> beam.Map(planning.add_remarks, AsSingleton(self._layout))
         shards = (
             plan
             # The side input makes this step wait until the rows of every shard are written.
-            | "Begin" >> beam.FlatMap(_begin, self._options, AsIter(planned)).with_output_types(str)  # shard
+            | "Begin"
+            >> beam.FlatMap(_begin, self._options, self._conversion, AsIter(planned)).with_output_types(str)  # shard
             | "Spread shards" >> beam.Reshuffle()
         )
         written = shards | "Write shards" >> beam.Map(_write_shard, AsSingleton(plan), self._options)  # shard
@@ -331,16 +352,21 @@ class WriteRows(beam.PTransform[PCollection[Row], PCollection[WrittenDataset]]):
         return committed
 
 
-def _begin(plan: Plan, options: ConvertOptions, planned: Iterable[str]) -> Iterator[str]:
+def _begin(
+    plan: Plan, options: ConvertOptions, conversion: working_folder.Conversion, planned: Iterable[str]
+) -> Iterator[str]:
     """Yields the names of the shards that have to be written; raises ValueError if the dataset must not be written."""
     for _ in planned:  # some runners fill a side input only when it is read
         pass
+    for remark in plan.remarks:
+        print_line(remark, sys.stderr)
     output_checks.remove_replaced(options.output)
     before = working_folder.unfinished(options.output)
     output_checks.check_plan(options, plan)
     if output_checks.existing(options, plan, begun=bool(before)):
         return
     folder = WorkingFolder.of(options.output, plan)
+    folder.write_conversion(conversion)
     folder.write_plan(plan)
     yield from folder.reopen()
 

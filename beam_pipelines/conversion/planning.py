@@ -84,11 +84,16 @@ def build_planning(pipeline: beam.Pipeline, options: ConvertOptions, plan_path: 
 
     Steps declare their output types so that Beam encodes rows with RowCoder rather than pickle.
     """
-    listed = _listed(pipeline, options)
-    layout = _layout(listed, options)
-    rows = _labelled(listed, layout, options)
+    rows, layout = plan_rows(pipeline, options)
     plan, _ = assign(rows, options)
     plan | "Write plan" >> beam.Map(_write_plan, AsSingleton(layout), plan_path)
+
+
+def plan_rows(pipeline: beam.Pipeline, options: ConvertOptions) -> tuple[PCollection[Row], PCollection[Layout]]:
+    """Returns a labelled and sized row for every input of the sources, and how their folders were interpreted."""
+    listed = _listed(pipeline, options)
+    layout = _layout(listed, options)
+    return _labelled(listed, layout, options), layout
 
 
 def list_labelled(pipeline: beam.Pipeline, options: ConvertOptions) -> PCollection[Row]:
@@ -215,7 +220,12 @@ def _ratio(of_kind: str, rows: list[Row], options: ConvertOptions) -> tuple[str,
 
 def _write_plan(plan: Plan, layout: Layout, path: str) -> None:
     with storage.create(path) as file:
-        file.write(dataclasses.replace(plan, remarks=layout.remarks).to_json().encode())
+        file.write(add_remarks(plan, layout).to_json().encode())
+
+
+def add_remarks(plan: Plan, layout: Layout) -> Plan:
+    """Returns the plan with the notes for the user on how the folders of the inputs were interpreted."""
+    return dataclasses.replace(plan, remarks=layout.remarks)
 
 
 def _write_rows(keyed: tuple[str, Iterable[Row]], plan: Plan, options: ConvertOptions) -> str:

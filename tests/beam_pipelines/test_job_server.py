@@ -16,9 +16,7 @@ from apache_beam.metrics.metric import MetricsFilter
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.pipeline import Pipeline
 
-from beam_pipelines.conversion.planning import make_plan
-from beam_pipelines.conversion.working_folder import WorkingFolder
-from beam_pipelines.convert import build_writing, convert
+from beam_pipelines.convert import build_conversion, convert
 from support.cloud import free_port
 from support.conversion import local
 from support.engines import command, make_photographs, options
@@ -35,7 +33,7 @@ pytestmark = [
 SITE = """
 import os, signal, sys
 def hook(event, args):
-    if event == "os.rename" and str(args[1]).endswith(".receipt") and "SdkHarness" in " ".join(sys.orig_argv):
+    if event == "os.link" and str(args[1]).endswith(".receipt") and "SdkHarness" in " ".join(sys.orig_argv):
         if sum(name.endswith(".receipt") for name in os.listdir(os.path.dirname(args[1]))) == 2:
             try:
                 os.close(os.open(os.environ["KILLED"], os.O_CREAT | os.O_EXCL))
@@ -96,11 +94,8 @@ def test_the_command_gives_the_same_bytes_as_a_local_run(photographs, whole, por
 def test_counters_of_the_job_say_what_was_written_and_rejected(photographs, whole, portable, tmp_path):
     beam_options = PipelineOptions(portable)
     opts = options(photographs, tmp_path / "out")
-    plan = make_plan(opts, beam_options)
-    folder = WorkingFolder.of(opts.output, plan)
-    folder.write_plan(plan)
     pipeline = Pipeline(options=beam_options)
-    build_writing(pipeline, opts, folder)
+    build_conversion(pipeline, opts)
     result = pipeline.run()
     result.wait_until_finish()
     counters = result.metrics().query(MetricsFilter().with_namespace("jpeg2tpu"))["counters"]
@@ -110,8 +105,8 @@ def test_counters_of_the_job_say_what_was_written_and_rejected(photographs, whol
         "rejected": 1,
         "bytes_written": shards,
     }
-    convert(opts, beam_options)
     assert files(tmp_path / "out") == whole
+    assert not convert(opts, beam_options).is_new
 
 
 def test_a_worker_that_is_killed_is_replaced_and_the_job_ends_as_if_none_had_been(

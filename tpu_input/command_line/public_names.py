@@ -32,6 +32,10 @@ def publish(package: str, homes: Mapping[str, str]) -> None:
             if not (name in homes and isinstance(value, ModuleType)):
                 super().__setattr__(name, value)
 
+        def __reduce__(self) -> tuple[Any, ...]:
+            # Beam pickles the globals of a user's function; cloudpickle knows modules, but none of a class of its own.
+            return importlib.import_module, (package,)
+
         def __dir__(self) -> list[str]:
             return sorted({*super().__dir__(), *homes})
 

@@ -1,0 +1,278 @@
+"""Transforms in pipelines of one's own: what is written, what is rejected, and what a second run does."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+import pytest
+from apache_beam.coders import RowCoder
+from apache_beam.coders.typecoders import registry
+from apache_beam.metrics.metric import MetricsFilter
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.pvalue import Row
+from apache_beam.transforms.display import DisplayData
+from PIL import Image
+
+import beam_pipelines as bp
+import tpu_input
+from beam_pipelines.conversion.shard_writing import write_planned
+from beam_pipelines.convert import convert
+from beam_pipelines.verify import verify
+from support.conversion import local, options
+from support.folders import files
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def written(dataset: Path) -> dict[str, bytes]:
+    """Every image of a dataset by its key, of all splits."""
+    manifest = tpu_input.read_manifest(str(dataset))
+    sources = [tpu_input.RecordSource(manifest, split) for split in manifest.splits]
+    return {source[number].key: source[number].encoded for source in sources for number in range(len(source))}
+
+
+def guide() -> str:
+    """The pipeline in the guide."""
+    found = re.search(r"```python\n(.*?)```", (DOCS / "pipelines.md").read_text(), re.DOTALL)
+    assert found
+    return found[1]
+
+
+def make_boxes(folder: Path) -> dict[str, tuple[int, int, int, int]]:
+    """Writes boxes.csv for the digits in a folder; every tenth box is too narrow."""
+    boxes = {}
+    for number, path in enumerate(sorted((folder / "digits").rglob("*.jpg"))):
+        boxes[str(path.relative_to(folder / "digits"))] = (1, 0, 7 if number % 10 else 3, 8)
+    with (folder / "boxes.csv").open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["key", "left", "top", "right", "bottom"])
+        rows.writerows([key, *box] for key, box in boxes.items())
+    return boxes
+
+
+def check_cropped(folder: Path, boxes: dict[str, tuple[int, int, int, int]]) -> None:
+    """Checks what the guide's pipeline has written against Pillow's crops."""
+    assert verify(str(folder / "cropped")).problems == []
+    found = written(folder / "cropped")
+    assert found.keys() == {key for key, box in boxes.items() if box[2] == 7}
+    for key, encoded in found.items():
+        Image.open(folder / "digits" / key).crop(boxes[key]).save(expected := io.BytesIO(), "JPEG", quality=95)
+        assert encoded == expected.getvalue()
+    rejected = [json.loads(line) for line in (folder / "cropped" / "rejected.jsonl").read_text().splitlines()]
+    assert [(line["key"], line["reason"]) for line in rejected] == [("0/page.jpg", "not_an_image")]
+
+
+def guided(few_digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *flags: str) -> None:
+    """Runs the guide's pipeline with the flags of a runner."""
+    few_digits.rename(tmp_path / "digits")
+    monkeypatch.chdir(tmp_path)
+    boxes = make_boxes(tmp_path)
+    (tmp_path / "digits" / "0" / "page.jpg").write_text("<html>")
+    code = guide().replace("shard_bytes=50_000", "shard_bytes=10_000, max_rejected=0.1")
+    assert "beam.Pipeline()" in code
+    exec(code.replace("beam.Pipeline()", f"beam.Pipeline(argv={[*flags]!r})"), {"__name__": "__main__"})
+    check_cropped(tmp_path, boxes)
+
+
+def test_the_pipeline_of_the_guide_writes_what_it_says(few_digits, tmp_path, monkeypatch, capsys):
+    # Without --runner, Beam looks for Prism, which it would download, and then takes this runner.
+    guided(few_digits, tmp_path, monkeypatch, "--runner=FnApiRunner")
+    assert "WrittenDataset(path=" in capsys.readouterr().out
+
+
+@pytest.mark.engines
+def test_the_pipeline_of_the_guide_runs_on_prism(few_digits, tmp_path, monkeypatch):
+    if "PRISM" not in os.environ:
+        pytest.skip("PRISM does not name Prism's program")
+    guided(few_digits, tmp_path, monkeypatch, "--runner=PrismRunner", f"--prism_location={os.environ['PRISM']}")
+
+
+def run(source: Path, output: Path, **changes: Any) -> list[bp.WrittenDataset]:
+    """Lists, reads and writes as the command line does; returns what WriteDataset gives."""
+    done = output.parent / "done.jsonl"
+    with beam.Pipeline(options=local()) as pipeline:
+        inputs, others = pipeline | bp.ListInputs(bp.Source(str(source)))
+        images, unreadable = inputs | bp.ReadImages()
+        named = {"shard_bytes": 10_000, "max_rejected": 1.0, **changes}
+        (
+            (images, others, unreadable)
+            | bp.WriteDataset(str(output), **named)
+            | beam.Map(lambda each: json.dumps(each._asdict()))
+            | beam.io.WriteToText(str(done), shard_name_template="")
+        )
+    return [bp.WrittenDataset(**json.loads(line)) for line in done.read_text().splitlines()]
+
+
+def test_images_that_pass_unchanged_give_the_shards_of_the_command(few_digits, tmp_path):
+    (few_digits / "0" / ".DS_Store").write_bytes(b"Bud1")
+    (few_digits / "1" / "page.jpg").write_text("<html>")
+    Image.open(next(few_digits.rglob("2/*.jpg"))).save(few_digits / "2" / "other.png")
+    (done,) = run(few_digits, tmp_path / "out")
+    manifest, _ = convert(options(few_digits, tmp_path / "whole"), local())
+    assert done == bp.WrittenDataset(str(tmp_path / "out"), done.fingerprint, 37, 39, is_new=True)
+    assert manifest.num_rejected == verify(str(tmp_path / "out")).manifest.num_rejected
+    assert written(tmp_path / "out") == written(tmp_path / "whole")
+    assert verify(str(tmp_path / "out")).problems == []
+    (again,) = run(few_digits, tmp_path / "out")
+    assert again == done._replace(is_new=False)
+
+
+def test_shards_are_those_of_the_command_byte_for_byte_where_all_are_jpegs(few_digits, tmp_path):
+    run(few_digits, tmp_path / "out")
+    convert(options(few_digits, tmp_path / "whole"), local())
+    shards = {name: digest for name, digest in files(tmp_path / "whole").items() if name.endswith(".tfrecord")}
+    assert len(shards) > 3
+    assert {name: each for name, each in files(tmp_path / "out").items() if name.endswith(".tfrecord")} == shards
+
+
+def noise(number: int) -> bytes:
+    pixels = np.random.default_rng(number).integers(0, 256, [16, 16, 3], np.uint8)
+    Image.fromarray(pixels).save(file := io.BytesIO(), "JPEG")
+    return file.getvalue()
+
+
+def write_rows(output: Path, rows: Sequence[object], **changes: Any) -> None:
+    with beam.Pipeline(options=local()) as pipeline:
+        made = pipeline | beam.Create(rows)
+        made | bp.WriteDataset(str(output), **{"shard_bytes": 10_000, "max_rejected": 1.0, **changes})
+
+
+def test_rows_of_a_schema_from_elsewhere_are_written(tmp_path):
+    images = {f"{number}": noise(number) for number in range(40)}
+    write_rows(tmp_path / "out", [Row(key=key, image=image, label="ab"[int(key) % 2]) for key, image in images.items()])
+    assert written(tmp_path / "out") == images
+    index = verify(str(tmp_path / "out"))
+    assert index.problems == []
+    assert index.manifest.sources == []
+
+
+def test_rows_of_a_parquet_file_are_written(tmp_path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    splits = ["train", "test"]
+    rows = [bp.LabelledImage(f"{n}", noise(n), "ab"[n % 2], splits[n % 3 == 0])._asdict() for n in range(40)]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "rows.parquet")
+    with beam.Pipeline(options=local()) as pipeline:
+        read = pipeline | beam.io.ReadFromParquet(str(tmp_path / "rows.parquet"))
+        read | beam.Map(lambda row: bp.LabelledImage(**row)) | bp.WriteDataset(str(tmp_path / "out"))
+    manifest = tpu_input.read_manifest(str(tmp_path / "out"))
+    assert {split: manifest.split(split).num_examples for split in manifest.splits} == {"test": 14, "train": 26}
+    assert written(tmp_path / "out") == {row["key"]: row["image"] for row in rows}
+
+
+def test_of_two_images_with_one_key_the_same_one_is_written_in_whatever_order_they_come(tmp_path):
+    rows = [bp.LabelledImage(f"{number // 2}", noise(number), "ab"[number % 4 // 2]) for number in range(40)]
+    write_rows(tmp_path / "out", rows)
+    write_rows(tmp_path / "other", rows[::-1])
+    assert len(written(tmp_path / "out")) == 20
+    assert files(tmp_path / "out") == files(tmp_path / "other")
+    assert verify(str(tmp_path / "out")).manifest.num_rejected == {"duplicate_key": 20}
+
+
+def test_what_is_no_image_is_rejected_without_the_name_of_a_working_file(tmp_path):
+    rows = [bp.LabelledImage(f"{number}", noise(number), "ab"[number % 2]) for number in range(20)]
+    write_rows(tmp_path / "out", [*rows, bp.LabelledImage("page", b"<html>", "a"), bp.LabelledImage("none", b"", "b")])
+    lines = [json.loads(line) for line in (tmp_path / "out" / "rejected.jsonl").read_text().splitlines()]
+    assert [(line["key"], line["uri"], line["reason"]) for line in lines] == [
+        ("none", "", "empty"),
+        ("page", "", "not_an_image"),
+    ]
+
+
+def refuse_once(image: bp.LabelledImage, path: str) -> Iterator[bp.LabelledImage]:
+    if image.key == "7" and not os.path.exists(path):
+        raise ValueError("not now")
+    yield image
+
+
+def test_a_run_that_failed_leaves_nothing_that_globs_match_and_another_completes_it(tmp_path, monkeypatch):
+    rows = [bp.LabelledImage(f"{number}", noise(number), "ab"[number % 2]) for number in range(60)]
+    begun = list[str]()
+    lost = 4
+
+    def write(shard: str, *args: Any) -> None:
+        begun.append(shard)
+        if len(begun) == lost:
+            raise ValueError("the machine is lost")
+        write_planned(shard, *args)
+
+    monkeypatch.setattr("beam_pipelines.transforms.write_planned", write)
+    with pytest.raises(Exception, match="the machine is lost"):
+        write_rows(tmp_path / "out", rows)
+    assert os.listdir(tmp_path / "out") == [".jpeg2tpu"]
+    lost = 0
+    first, begun[:] = begun[:3], []
+    write_rows(tmp_path / "out", rows)
+    assert first
+    assert not set(first) & set(begun)
+    write_rows(tmp_path / "whole", rows)
+    assert files(tmp_path / "out") == files(tmp_path / "whole")
+
+
+def test_another_dataset_is_refused_and_with_overwrite_replaced(few_digits, tmp_path):
+    convert(options(few_digits, tmp_path / "out"), local())
+    before = files(tmp_path / "out")
+    rows = [bp.LabelledImage(f"{number}", noise(number), "ab"[number % 2]) for number in range(40)]
+    with pytest.raises(Exception, match="holds another dataset"):
+        write_rows(tmp_path / "out", rows)
+    assert before.items() <= files(tmp_path / "out").items()
+    write_rows(tmp_path / "out", rows, overwrite=True)
+    assert written(tmp_path / "out") == {row.key: row.image for row in rows}
+    assert verify(str(tmp_path / "out")).problems == []
+    shutil.rmtree(tmp_path / "out")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "notes.txt").write_text("mine")
+    with pytest.raises(ValueError, match=r"contains other files and no dataset: 'notes\.txt'"):
+        bp.WriteDataset(str(tmp_path / "out"))
+
+
+def test_options_that_make_no_sense_are_refused_when_the_pipeline_is_built(tmp_path):
+    with pytest.raises(ValueError, match="WriteDataset has no option 'dedup'"):
+        bp.WriteDataset(str(tmp_path), dedup="exact")
+    with pytest.raises(ValueError, match="shard_size must be at least"):
+        bp.WriteDataset(str(tmp_path), shard_bytes=1)
+    with pytest.raises(ValueError, match=r"input '/no/images' does not exist"):
+        bp.ListInputs(bp.Source("/no/images"))
+
+
+def test_a_shard_of_such_a_dataset_cannot_be_repaired_and_this_is_said(tmp_path):
+    rows = [bp.LabelledImage(f"{number}", noise(number), "ab"[number % 2]) for number in range(40)]
+    write_rows(tmp_path / "out", rows)
+    next((tmp_path / "out").glob("train-*")).write_bytes(b"noise")
+    with pytest.raises(ValueError, match="was written by a pipeline with WriteDataset, which alone can make"):
+        bp.repair(verify(str(tmp_path / "out")))
+
+
+def test_elements_have_schemas_and_transforms_have_display_data(tmp_path):
+    for element in (bp.InputFile, bp.LabelledImage, bp.RejectedInput, bp.WrittenDataset):
+        assert isinstance(registry.get_coder(element), RowCoder)
+    shown = DisplayData.create_from(bp.WriteDataset(str(tmp_path / "out"), seed=7)).items
+    assert {"output", "seed", "shard_bytes"} <= {item.key for item in shown}
+    shown = DisplayData.create_from(bp.ReadImages(bp.ImageOptions(resize_shorter=64))).items
+    assert {item.key: item.value for item in shown}["resize_shorter"] == 64
+
+
+def test_counters_say_what_was_read_and_why_not(few_digits):
+    (few_digits / "0" / "page.jpg").write_text("<html>")
+    pipeline = beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"]))
+    inputs, _ = pipeline | bp.ListInputs(bp.Source(str(few_digits)))
+    inputs | bp.ReadImages()
+    result = pipeline.run()
+    result.wait_until_finish()
+    metrics = result.metrics().query(MetricsFilter().with_namespace("jpeg2tpu"))
+    assert {each.key.metric.name: each.committed for each in metrics["counters"]} == {"rejected_not_an_image": 1}
+    pixels = {each.key.metric.name: each.committed for each in metrics["distributions"]}
+    assert (pixels["image_pixels"].count, pixels["image_pixels"].sum) == (36, 36 * 32 * 32)
+    images = [path.stat().st_size for path in few_digits.rglob("[0-9]*.jpg")]
+    assert (pixels["image_bytes"].sum, pixels["image_bytes"].max) == (sum(images), max(images))
