@@ -6,6 +6,7 @@ one TFRecord of a shard ──read_frames()──▶ (offset, serialized Example
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Any
@@ -57,21 +58,50 @@ def serialize(features: Mapping[str, bytes | int]) -> bytes:
     """Returns a serialized tf.train.Example with one value per feature, in the given order of features.
 
     The encoding (https://protobuf.dev/programming-guides/encoding) is implemented here because protobuf takes more than
-    twice as long for a photograph, a twentieth of a conversion's time.
+    twice as long for a photograph. What is equal in many records is cached: without that, it would take a sixth of the
+    time of converting a small image.
     """
-    entries: list[bytes] = []
+    parts: list[bytes] = []
     for name, value in features.items():
         if isinstance(value, bytes):
-            feature = length_delimited(1, length_delimited(1, [value]))
+            parts += (_bytes_prefix(name, len(value)), value)
         else:
-            feature = length_delimited(3, length_delimited(1, [_varint(value & (1 << 64) - 1)]))
-        entries += length_delimited(1, length_delimited(1, [name.encode()]) + length_delimited(2, feature))
-    return b"".join(length_delimited(1, entries))
+            parts.append(_int_feature(name, value))
+    return b"".join(length_delimited(1, parts))
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _bytes_prefix(name: str, num_bytes: int) -> bytes:
+    """Returns all bytes of a feature before its value of `num_bytes` bytes."""
+    value = _prefix(1, num_bytes)
+    bytes_list = _prefix(1, len(value) + num_bytes) + value
+    return _feature_prefix(name, len(bytes_list) + num_bytes) + bytes_list
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _int_feature(name: str, value: int) -> bytes:
+    """Returns a feature with an integer, which may be negative."""
+    number = _varint(value & (1 << 64) - 1)
+    values = _prefix(1, len(number)) + number
+    int64_list = _prefix(3, len(values)) + values
+    return _feature_prefix(name, len(int64_list)) + int64_list
+
+
+def _feature_prefix(name: str, num_bytes: int) -> bytes:
+    """Returns the bytes of a feature's entry in the map of features before its value of `num_bytes` bytes."""
+    encoded = name.encode()
+    entry = _prefix(1, len(encoded)) + encoded + _prefix(2, num_bytes)
+    return _prefix(1, len(entry) + num_bytes) + entry
 
 
 def length_delimited(number: int, parts: Sequence[bytes]) -> list[bytes]:
     """Returns the parts of a length-delimited field: a message, a string, or packed repeated integers."""
-    return [_varint(number << 3 | 2) + _varint(sum(map(len, parts))), *parts]
+    return [_prefix(number, sum(map(len, parts))), *parts]
+
+
+def _prefix(number: int, num_bytes: int) -> bytes:
+    """Returns the tag and the length before the content of a length-delimited field."""
+    return _varint(number << 3 | 2) + _varint(num_bytes)
 
 
 def _varint(value: int) -> bytes:
