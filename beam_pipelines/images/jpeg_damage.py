@@ -37,6 +37,21 @@ class Damaged(ValueError):
     """Raised with the warning of libjpeg when a JPEG is damaged."""
 
 
+def decode_plain(data: bytes, header: jpeg_markers.PlainHeader, scale: int) -> Image.Image | None:
+    """Returns the pixels of a JPEG with a plain header at 1/scale of its size, as decode() does; None if that may fail.
+
+    Args:
+      data: The file, with its end marker.
+      header: From jpeg_markers.plain_header().
+      scale: 1, 2, 4 or 8; sizes are rounded up.
+    """
+    try:
+        pixels = _decode(data, header, scale)
+    except ValueError:
+        return None
+    return Image.fromarray(pixels[:, :, 0] if header.mode == "L" else pixels)
+
+
 def decode(data: bytes, image: Image.Image, scale: int) -> Image.Image | None:
     """Returns the pixels of a JPEG at 1/scale of its size, or None if Pillow has to decode it.
 
@@ -73,7 +88,7 @@ def decode(data: bytes, image: Image.Image, scale: int) -> Image.Image | None:
     return None
 
 
-def _decode(data: bytes, image: Image.Image, scale: int) -> npt.NDArray[np.uint8]:
+def _decode(data: bytes, image: Image.Image | jpeg_markers.PlainHeader, scale: int) -> npt.NDArray[np.uint8]:
     height, width = -(-image.height // scale), -(-image.width // scale)
     pixels: npt.NDArray[np.uint8] = simplejpeg.decode_jpeg(
         data, _COLOR_SPACES[image.mode], min_height=height, min_width=width, min_factor=scale, strict=True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+from typing import Any
 
 import numpy as np
 import pytest
@@ -150,10 +151,48 @@ def test_want_of_memory_is_not_the_image_s_fault(monkeypatch, place, kind, error
     def fail(*_, **__):
         raise error
 
-    data = encoded(picture(), kind)
+    data = encoded(picture(), kind, exif=b"Exif\0\0")  # a JPEG without would not be opened by Pillow
     monkeypatch.setattr(place, fail)
     with pytest.raises(MemoryError):
         checked(data)
+
+
+@pytest.mark.parametrize("options", [{}, {"resize_shorter": 20}, {"min_side": 31}, {"max_pixels": 1100}], ids=str)
+def test_a_plain_jpeg_damaged_or_not_is_found_the_same_as_when_pillow_reads_its_header(options, monkeypatch):
+    """Plain JPEGs take a shorter way; whatever bytes change, it finds the same image or reason, in the same words."""
+    colors, random = picture(), np.random.default_rng(len(str(options)))
+    whole = [
+        encoded(colors),
+        encoded(colors, progressive=True, comment=b"a comment"),
+        encoded(colors, subsampling=0, restart_marker_blocks=1),
+        encoded(picture("L")),
+        encoded(picture("CMYK")),
+        encoded(colors, exif=b"Exif\0\0", icc_profile=bytes(200)),
+    ]
+    plain, num_plain = check._check_plain, 0
+    for number in range(900):
+        data = bytearray(whole[number % len(whole)])
+        first = random.integers(0, 700)
+        if number % 4 == 1:  # a part is missing
+            del data[first : first + random.integers(1, 100)]
+        elif number % 4 == 2:  # a part is there twice
+            data[first:first] = data[first : first + random.integers(1, 100)]
+        for place in random.integers(2, min(len(data), 700), random.integers(0, 3)):
+            data[place] = random.integers(0, 256)
+        monkeypatch.setattr(check, "_check_plain", plain)
+        found = outcome(bytes(data), options)
+        num_plain += check._check_plain(bytes(data), ImageOptions(**options), True) is not None
+        monkeypatch.setattr(check, "_check_plain", lambda *_: None)
+        assert outcome(bytes(data), options) == found
+    assert (num_plain > 100) == (not options)
+
+
+def outcome(data: bytes, options: dict[str, Any]) -> tuple[CheckedImage | str, ...]:
+    """The image with and without statistics, or the reason for which it is rejected, and its words."""
+    try:
+        return tuple(check_image(data, ImageOptions(**options), with_statistics) for with_statistics in (True, False))
+    except Rejected as rejected:
+        return rejected.reason, rejected.detail
 
 
 def test_the_sums_give_the_mean_and_deviation_of_the_pixels():

@@ -12,7 +12,7 @@ from PIL import Image
 
 from beam_pipelines.images.check import check_image, stored_bytes
 from beam_pipelines.options import ImageOptions
-from tpu_input.dataset_format.jpeg_markers import has_end, is_decoded
+from tpu_input.dataset_format.jpeg_markers import PlainHeader, has_end, is_decoded, plain_header
 
 
 def jpeg(**options) -> bytes:
@@ -51,6 +51,46 @@ WITH_PREVIEW = jpeg()[:2] + segment(0xE1, b"Exif\0\0" + lossless()) + jpeg()[2:]
 )
 def test_what_kind_of_jpeg_it_is_is_told_by_the_frame_itself(data, expected):
     assert is_decoded(data) == expected
+
+
+@pytest.mark.parametrize(
+    ("data", "mode"),
+    [
+        (jpeg(), "RGB"),
+        (jpeg(progressive=True, comment=b"\xff\xd8\xff\xda"), "RGB"),
+        (jpeg(subsampling=0, restart_marker_blocks=3), "RGB"),
+        (jpeg()[:2] + segment(0xEE, b"Adobe" + bytes(7)) + jpeg()[2:], "RGB"),
+        (jpeg()[:20] + jpeg()[20:].replace(segment(0xC0, b"")[:2], segment(0xC1, b"")[:2]), "RGB"),  # extended
+        (WITH_PREVIEW, ""),
+        (jpeg(exif=b"Exif\0\0"), ""),
+        (jpeg(icc_profile=bytes(9)), ""),
+        (jpeg(xmp=b"x"), ""),
+        (jpeg()[:2] + segment(0xE0, b"JFIF\0" + bytes(10)) + jpeg()[20:], ""),  # JFIF, a byte too long
+        (jpeg()[:2] + segment(0xE0, b"JFIG\0" + bytes(9)) + jpeg()[20:], ""),
+        (jpeg()[:2] + segment(0xEE, b"Adobe" + bytes(8)) + jpeg()[2:], ""),
+        (jpeg()[:2] + segment(0xDB, bytes([0x10] + [1] * 128)) + jpeg()[2:], ""),  # a table of 16 bits
+        (jpeg()[:2] + segment(0xDB, bytes(64)) + jpeg()[2:], ""),  # an incomplete table
+        (jpeg()[:2] + segment(0xDB, bytes([4] + [1] * 64)) + jpeg()[2:], ""),
+        (jpeg()[:2] + b"\xff\xff\xff" + jpeg()[3:], ""),  # fill bytes
+        (jpeg()[:20] + b"\0" + jpeg()[20:], ""),
+        (jpeg()[:20] + b"\xff\xdd\0\1" + jpeg()[20:], ""),
+        (jpeg()[:300], ""),
+        (jpeg()[:20] + segment(0xC0, struct.pack(">BHHB", 8, 30, 40, 2) + bytes(6)) + jpeg()[20:], ""),
+        (jpeg()[:20] + segment(0xC0, struct.pack(">BHHB", 8, 30, 40, 1) + bytes(3)) + jpeg()[20:], ""),  # two frames
+        (jpeg()[:20] + segment(0xC0, b"") + jpeg()[20:], ""),
+        (b"\xff\xd8" + segment(0xC0, struct.pack(">BHHB", 12, 30, 40, 1) + bytes(3)) + segment(0xDA, b""), ""),
+        (b"\xff\xd8" + segment(0xC0, struct.pack(">BHHB", 8, 30, 40, 1) + bytes(3)) + segment(0xDA, b""), "L"),
+        (b"\xff\xd8" + segment(0xC9, struct.pack(">BHHB", 8, 30, 40, 1) + bytes(3)) + segment(0xDA, b""), ""),
+        (b"\xff\xd8" + segment(0xC0, struct.pack(">BHHB", 8, 30, 40, 1) + bytes(4)) + segment(0xDA, b""), ""),
+        (b"\xff\xd8" + segment(0xDA, b""), ""),
+        (lossless(), ""),
+        (b"\xff\xd8\xff\xd9", ""),
+        (b"\xff\xd8\xff", ""),
+        (b"", ""),
+    ],
+)
+def test_a_header_is_plain_if_nothing_but_pixels_and_what_they_need_follows(data, mode):
+    assert plain_header(data) == (PlainHeader(mode, 40, 30) if mode else None)
 
 
 @pytest.mark.parametrize(

@@ -44,10 +44,15 @@ def too_large(image: Image.Image, max_pixels: int) -> str:
     )
 
 
+def is_fast(num_pixels: int, data: bytes, max_pixels: int) -> bool:
+    """Returns whether a JPEG is so small that it can have as many scans as its file has room for."""
+    return len(data) // _MIN_SCAN_BYTES * num_pixels <= MAX_SCANS * max_pixels
+
+
 def too_slow(image: Image.Image, data: bytes, max_pixels: int) -> str:
     """Returns a message if a JPEG, opened but not decoded, has too many scans to be decoded in due time; else ""."""
     pixels, allowed = image.width * image.height, MAX_SCANS * max_pixels
-    if image.format not in ("JPEG", "MPO") or len(data) // _MIN_SCAN_BYTES * pixels <= allowed:
+    if image.format not in ("JPEG", "MPO") or is_fast(pixels, data, max_pixels):
         return ""
     scans = num_scans(data)
     if scans * pixels <= allowed:

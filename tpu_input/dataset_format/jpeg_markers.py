@@ -4,11 +4,13 @@ bytes of a JPEG file ──is_decoded, has_end──▶ whether TensorFlow can d
                      ──misses_its_end──▶ whether libjpeg warns when the last pixels are missing
                      ──num_scans──▶ number of scans that a decoder goes through
                      ──bare──▶ the same coded pixels without metadata
+                     ──plain_header──▶ mode and size of a JPEG without metadata
 """
 
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 # Frame markers (SOF) that TensorFlow decodes: baseline to progressive, with Huffman or arithmetic coding.
 # https://www.w3.org/Graphics/JPEG/itu-t81.pdf, table B.1
@@ -22,6 +24,23 @@ _MARKER = re.compile(rb"\xff+([^\x00\xff])", re.DOTALL)
 _SCAN = re.compile(rb"\xff\xda")  # 3 times as fast as bytes.count()
 _SCAN_MARKER = 0xDA
 END = b"\xff\xd9"
+_PLAIN_FRAMES = frozenset(b"\xc0\xc1\xc2")
+_SKIPPED = frozenset(b"\xc4\xdd\xfe")  # Huffman tables, restart interval, comment
+_MODES = {1: "L", 3: "RGB"}  # components of a frame: Pillow's mode
+
+
+class PlainHeader(NamedTuple):
+    """Mode and size of a JPEG that has no metadata but a comment.
+
+    Attributes:
+      mode: Pillow's mode, "L" or "RGB".
+      width: Pixels.
+      height: Pixels.
+    """
+
+    mode: str
+    width: int
+    height: int
 
 
 def is_decoded(data: bytes) -> bool:
@@ -91,6 +110,42 @@ def bare(data: bytes) -> bytes:
         parameters = scan + 3 + 2 * kept[scan + 2]
         kept[parameters : parameters + 3] = b"\x00\x3f\x00"  # the values for all coefficients in one scan: T.81, B.2.3
     return bytes(kept)
+
+
+def plain_header(data: bytes) -> PlainHeader | None:
+    """Returns the header of a JPEG that is as plain as most are; None for any other, which may be a good JPEG too.
+
+    It has one frame of 8 bits with Huffman coding, greyscale or of three components. Before its pixels, it has nothing
+    but the tables of these, JFIF's and Adobe's markers without a thumbnail, and comments: no EXIF, no color profile, no
+    second image, and no byte that is out of place. Reading it takes a fifth of the time of Image.open().
+    """
+    header, at, num_bytes = None, 2, len(data)
+    if not data.startswith(b"\xff\xd8\xff"):
+        return None
+    while at + 4 <= num_bytes and data[at] == 0xFF:
+        marker, start = data[at + 1], at + 4
+        if marker == _SCAN_MARKER:
+            return header
+        at += 2 + (data[at + 2] << 8 | data[at + 3])
+        if at < start or at > num_bytes:
+            return None
+        if marker in _SKIPPED:
+            continue
+        if marker == 0xDB:  # quantization tables: of 8 bits, and complete
+            if (at - start) % 65 or any(data[table] > 3 for table in range(start, at, 65)):
+                return None
+        elif marker in _PLAIN_FRAMES:
+            components = data[start + 5] if at >= start + 6 else 0
+            if header or components not in _MODES or at != start + 6 + 3 * components or data[start] != 8:
+                return None
+            height, width = data[start + 1] << 8 | data[start + 2], data[start + 3] << 8 | data[start + 4]
+            header = PlainHeader(_MODES[components], width, height)
+        elif not (
+            (marker == 0xE0 and at == start + 14 and data.startswith(b"JFIF\0", start))
+            or (marker == 0xEE and at == start + 12 and data.startswith(b"Adobe", start))
+        ):
+            return None
+    return None
 
 
 def _frame(data: bytes) -> tuple[int, int]:
