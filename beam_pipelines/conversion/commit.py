@@ -13,6 +13,7 @@ import itertools
 import json
 import math
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
@@ -230,11 +231,15 @@ def _measure_stored(options: ConvertOptions, shards: tuple[Shard, ...]) -> Recei
     measured = Receipt("")
     # Stored images are not checked again; those that were made smaller may have a side below --min_side.
     images = dataclasses.replace(options.images, reencode="needed", min_side=1)
+    for payload in itertools.islice(_stored_records(options, shards), _MEASURED_LATE):
+        measured.add(check_image(decode(payload).encoded, images), 0, len(payload))
+    return measured
+
+
+def _stored_records(options: ConvertOptions, shards: tuple[Shard, ...]) -> Iterator[bytes]:
     for shard in shards:
         with storage.open_file(f"{options.output}/{shard.name}") as file:
-            for _, payload in itertools.islice(read_frames(file), _MEASURED_LATE - measured.num_measured):
-                measured.add(check_image(decode(payload).encoded, images), 0, len(payload))
-    return measured
+            yield from (payload for _, payload in read_frames(file))
 
 
 def _extent(sizes: list[list[int]], num_examples: int) -> tuple[int, float, int]:

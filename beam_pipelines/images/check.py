@@ -109,8 +109,8 @@ def check_image(data: bytes, options: ImageOptions, with_statistics: bool = True
 def _check_plain(data: bytes, options: ImageOptions, with_statistics: bool) -> CheckedImage | None:
     """Returns a plain JPEG that is stored as it is; None for any other image, also for any that is to be rejected.
 
-    The result is that of _checked(), without Pillow's reading of the header, which takes a third of the time of a small
-    image. Nearly all JPEGs of most datasets are of this kind.
+    The result is that of _checked(). As Pillow does not read the header, the check of a JPEG of 48 x 36 pixels takes
+    half of the time.
     """
     header = plain_header(data) if options.reencode == "needed" and data.endswith(END) else None
     if not header:

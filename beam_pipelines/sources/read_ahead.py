@@ -26,7 +26,7 @@ _BYTES_IN_FLIGHT = 32 << 20  # of sources read ahead; a larger chunk is read alo
 # Passing an image between threads takes a tenth of the time of decoding it, so small images are passed in chunks.
 _CHUNK_ROWS = 8
 _CHUNK_BYTES = 1 << 20
-_CHUNKS_AHEAD = 16 * _READS_IN_FLIGHT  # local chunks that threads read after one for which this thread had to wait
+_CHUNKS_AHEAD = 4 * _READS_IN_FLIGHT  # local chunks that threads read after one for which this thread had to wait
 _IN = TypeVar("_IN")
 _OUT = TypeVar("_OUT")
 Loaded = tuple[Row, bytes | Rejected]
@@ -77,23 +77,31 @@ def _loaded_chunks(rows: Iterable[Row]) -> Iterator[list[Loaded]]:
     """Yields chunks of rows with their bytes, which threads read ahead where reading takes time.
 
     A thread that reads a file from the page cache and one that decodes take turns at holding the interpreter's lock,
-    which costs 60 µs per file: as much as checking a small image. So a chunk of local files is first read here, and
-    only if this had to wait for a disk, as the kernel's count of voluntary context switches shows, threads read the
-    next ones.
+    which costs 60 µs per file: as much as checking a small image. So local files are read here, until a read had to
+    wait for the disk, as the kernel's count of voluntary context switches shows; then threads read the next ones.
     """
     chunks = _chunks(rows)
     with ThreadPoolExecutor(_READS_IN_FLIGHT) as readers:
         for chunk in chunks:
-            ahead: Iterator[list[Row]] = itertools.chain([chunk], chunks)
+            ahead = itertools.chain([chunk], chunks)
             if not storage.is_uri(chunk[0].uri):
-                waits = _num_waits()
-                loaded = _read_chunk(chunk)
-                has_waited = _num_waits() > waits
+                loaded = _read_until_wait(chunk)
                 yield loaded
-                if not has_waited:
+                if len(loaded) == len(chunk):
                     continue
-                ahead = itertools.islice(chunks, _CHUNKS_AHEAD)
+                ahead = itertools.chain([chunk[len(loaded) :]], itertools.islice(chunks, _CHUNKS_AHEAD))
             yield from _in_flight(readers, _read_chunk, ahead, _READS_IN_FLIGHT, _chunk_bytes)
+
+
+def _read_until_wait(chunk: list[Row]) -> list[Loaded]:
+    """Returns the rows with their bytes, up to the first for which this thread had to wait."""
+    loaded: list[Loaded] = []
+    waits = _num_waits()
+    for row in chunk:
+        loaded.append(_read(row))
+        if _num_waits() > waits:
+            break
+    return loaded
 
 
 def _num_waits() -> int:

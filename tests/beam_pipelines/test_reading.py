@@ -6,6 +6,8 @@ import errno
 import os
 import shutil
 import tarfile
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from beam_pipelines import __main__ as main_module
 from beam_pipelines import storage
 from beam_pipelines.__main__ import main
 from beam_pipelines.images.check import Rejected
+from beam_pipelines.sources import read_ahead
 from beam_pipelines.sources.read_ahead import map_images, read_rows
 from beam_pipelines.sources.rows import Row, find
 from beam_pipelines.storage import local as local_files
@@ -47,6 +50,50 @@ def test_want_of_memory_stops_the_run_and_rejects_nothing(monkeypatch, tmp_path)
     monkeypatch.setattr(storage, "read_bytes", failing(MemoryError()))
     with pytest.raises(storage.Unavailable, match="there is not enough memory"):
         list(read_rows([row]))
+
+
+@pytest.mark.parametrize(("waits", "prefix"), [(False, ""), (True, ""), (False, "gs://bucket/")])
+def test_threads_read_what_takes_time_and_all_rows_come_in_order(monkeypatch, waits, prefix):
+    here, readers, in_flight, most = threading.get_ident(), list[bool](), 0, 0
+
+    def read(uri: str, version: int) -> bytes:
+        nonlocal in_flight, most
+        readers.append(threading.get_ident() == here)
+        in_flight += 1
+        most = max(most, in_flight)
+        if waits or prefix:
+            time.sleep(0.005)
+        in_flight -= 1
+        return uri[len(prefix) :].encode()
+
+    monkeypatch.setattr(storage, "read_bytes", read)
+    rows = [Row(f"{number:04d}", f"{prefix}{number:04d}", num_bytes=4) for number in range(500)]
+    with_file = [(row, row.key.encode()) for row in rows]
+    assert list(read_rows(rows)) == with_file
+    if waits or prefix:
+        assert readers.count(True) == (0 if prefix else 1)
+        assert most > 16
+    else:
+        assert readers.count(False) < 100  # but for a page fault that may have taken a moment
+        assert len(readers) == 500
+
+
+def test_local_files_are_read_here_again_when_they_no_longer_take_time(monkeypatch):
+    here, readers = threading.get_ident(), list[bool]()
+
+    def read(uri: str, version: int) -> bytes:
+        readers.append(threading.get_ident() == here)
+        if len(readers) == 1:
+            time.sleep(0.005)
+        return b""
+
+    monkeypatch.setattr(storage, "read_bytes", read)
+    monkeypatch.setattr(read_ahead, "_CHUNKS_AHEAD", 2)
+    rows = [Row(f"{number}", f"{number}") for number in range(1000)]
+    assert [row for row, _ in read_rows(rows)] == rows
+    assert readers[0]
+    assert not any(readers[1:8])
+    assert any(readers[8:])
 
 
 def test_a_file_that_may_not_be_read_is_rejected(monkeypatch):
