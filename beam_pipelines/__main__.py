@@ -20,7 +20,7 @@ logging.basicConfig(level=logging.ERROR, format="%(levelname)s %(name)s: %(messa
 from apache_beam.options.pipeline_options import PipelineOptions  # noqa: E402
 
 from beam_pipelines import flag_values, storage  # noqa: E402
-from beam_pipelines.convert import convert  # noqa: E402
+from beam_pipelines.convert import convert, submit  # noqa: E402
 from beam_pipelines.dry_run import dry_run  # noqa: E402
 from beam_pipelines.options import ConvertOptions, ImageOptions  # noqa: E402
 from beam_pipelines.repair import repair  # noqa: E402
@@ -106,6 +106,7 @@ def _add_convert_flags(command: Parser) -> None:
     command.add_argument("--runner", help="Beam runner (default: processes on this machine)")
     command.add_argument("--num_processes", type=flag_values.positive, metavar="N", help=_HELP["num_processes"])
     command.add_argument("--dry_run", action="store_true", help=_HELP["dry_run"])
+    command.add_argument("--no_wait", action="store_true", help=_HELP["no_wait"])
 
 
 def _input_flags(flag: AddFlag) -> None:
@@ -162,6 +163,7 @@ _HELP = {
     "cores, or the CPU quota of the container)",
     "num_threads": "maximum number of shards that are read at the same time (default: all cores, or the CPU quota of "
     "the container)",
+    "no_wait": "submit the job to the engine of --runner and end; without it, the command waits for the job",
     "dry_run": "install, build, check and estimate everything, without submitting a job; needs --runner=DataflowRunner",
 }
 _CONVERT_EPILOG = """\
@@ -213,6 +215,8 @@ def _convert(flags: argparse.Namespace, beam_flags: list[str]) -> int:
     with launch_checks.packed(beam_options):
         if flags.dry_run:
             return _dry_run(options, beam_options)
+        if flags.no_wait or launch_checks.template_of(beam_options):
+            return _submit(flags, options, beam_options)
         launch_checks.check_writable(beam_options)
         num_processes = 0 if flags.runner else flags.num_processes or num_cores()
         manifest, is_new = convert(options, beam_options, num_processes, _as_written(flags.argv))
@@ -225,6 +229,15 @@ def _convert(flags: argparse.Namespace, beam_flags: list[str]) -> int:
 def _as_written(argv: list[str]) -> list[str]:
     """Returns the arguments of `convert` without --overwrite, to be shown while the conversion is unfinished."""
     return [word for word in argv[argv.index("convert") + 1 :] if word != "--overwrite"]
+
+
+def _submit(flags: argparse.Namespace, options: ConvertOptions, beam_options: PipelineOptions) -> int:
+    job = submit(options, beam_options, _as_written(flags.argv))
+    if template := launch_checks.template_of(beam_options):
+        print_line(f"written: the template {template}; nothing was submitted")
+        return 0
+    print_line(f"submitted: job {job}; the dataset is complete when {options.output}/{MANIFEST_NAME} is there")
+    return 0
 
 
 def _dry_run(options: ConvertOptions, beam_options: PipelineOptions) -> int:

@@ -86,14 +86,8 @@ def convert(
         num_processes = 0 if beam_options else num_cores()
     if checked(num_processes, int, "num_processes") < 0:
         raise ValueError(f"num_processes must be at least 0, got {num_processes}")
-    if not options.sources:
-        raise ValueError("at least one input is required")
     beam_options = beam_options or execution.options_of()
-    for source in options.sources:
-        listing.check_source(source)
-        _check_apart(source.path, options.output)
-    storage.check(options.output)
-    output_checks.check_output(options.output)
+    _check(options)
     with contextlib.ExitStack() as stack:
         try:
             still_locked = stack.enter_context(lock.locked(options.output))
@@ -124,6 +118,17 @@ def convert(
         return Converted(manifest, is_new=not existing)
 
 
+def _check(options: ConvertOptions) -> None:
+    """Checks inputs and output before anything is listed or written; raises ValueError."""
+    if not options.sources:
+        raise ValueError("at least one input is required")
+    for source in options.sources:
+        listing.check_source(source)
+        _check_apart(source.path, options.output)
+    storage.check(options.output)
+    output_checks.check_output(options.output)
+
+
 def _convert_in_one_job(options: ConvertOptions, beam_options: PipelineOptions, command: Sequence[str]) -> Converted:
     before = read_manifest(options.output)
     try:
@@ -133,7 +138,30 @@ def _convert_in_one_job(options: ConvertOptions, beam_options: PipelineOptions, 
         working_folder.tidy(options.output, keep=working_folder.unfinished(options.output))
         raise
     manifest = complete_manifest(options.output)
+    working_folder.remove_lock(options.output)
     return Converted(manifest, is_new=not before or before.fingerprint != manifest.fingerprint)
+
+
+def submit(options: ConvertOptions, beam_options: PipelineOptions, command: Sequence[str] = ()) -> str:
+    """Submits a conversion to an engine, which needs this process no more; returns the name of the job.
+
+    The dataset is complete when its manifest is there. With Dataflow's template_location, a template is made instead of
+    a job, and "" is returned.
+
+    Args:
+      options: Options of the conversion.
+      beam_options: The Beam runner and its options.
+      command: As of convert().
+
+    Raises:
+      ValueError: As of convert(), or the job would end with this process.
+    """
+    launch_checks.check_outlives(beam_options)
+    _check(options)
+    with lock.locked(options.output):
+        job = execution.submit(beam_options, lambda pipeline: build_conversion(pipeline, options, command))
+        working_folder.remove_lock(options.output)
+    return job
 
 
 def build_conversion(pipeline: beam.Pipeline, options: ConvertOptions, command: Sequence[str] = ()) -> None:

@@ -380,7 +380,7 @@ def _commit(plan: Plan, options: ConvertOptions, written: Iterable[str]) -> Writ
     count = sum(1 for _ in written)
     manifest = commit_once(options, plan)
     output_checks.remove_replaced(options.output)
-    working_folder.remove(options.output)
+    working_folder.remove_but_lock(options.output)
     num_examples = sum(split.num_examples for split in manifest.splits.values())
     return WrittenDataset(manifest.path, manifest.fingerprint, num_examples, manifest.num_inputs, count > 0)
 

@@ -539,8 +539,18 @@ def origin(uri: str, output: str) -> str:
 
 
 def remove(output: str) -> None:
-    """Removes all working files."""
+    """Removes all working files, by the one who holds the lock, which is one of them."""
     _remove(output, lambda path: True)
+
+
+def remove_but_lock(output: str) -> None:
+    """Removes all working files but the lock, which a command may hold."""
+    _remove(output, lambda path: path != LOCK_NAME)
+
+
+def remove_lock(output: str) -> None:
+    """Removes the lock, by the one who holds it, and the folders that become empty."""
+    _remove(output, lambda path: path == LOCK_NAME)
 
 
 def remove_one(folder: WorkingFolder) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
@@ -59,6 +59,16 @@ def pipeline(options: PipelineOptions) -> Iterator[beam.Pipeline]:
             raise
         _raise_as_said(error)
         raise
+
+
+def submit(options: PipelineOptions, build: Callable[[beam.Pipeline], None]) -> str:
+    """Runs the pipeline that `build` makes, without waiting for it; returns the engine's name of the job, or ""."""
+    pipeline = beam.Pipeline(options=copy.deepcopy(options))
+    build(pipeline)
+    result = pipeline.run()
+    name = getattr(result, "job_id", None) or getattr(result, "_job_id", None)  # of Dataflow, of a job server
+    has_job = getattr(result, "has_job", True)  # False of Dataflow if only a template was made
+    return str(name() if callable(name) else name or "") if has_job else ""
 
 
 def _raise_as_said(error: Exception) -> None:

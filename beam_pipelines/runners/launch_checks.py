@@ -227,6 +227,32 @@ def _is_beside_the_files(options: PipelineOptions) -> bool:
     return name_of(options) != "dataflow" and (portable.environment_type or "").upper() in _BESIDE_THE_FILES
 
 
+def template_of(options: PipelineOptions) -> str:
+    """Returns where Dataflow's runner writes a template instead of submitting a job; "" if it submits one."""
+    is_dataflow = name_of(options) == "dataflow"
+    return str(options.view_as(beam_flags.GoogleCloudOptions).template_location or "") if is_dataflow else ""
+
+
+def check_outlives(options: PipelineOptions) -> None:
+    """Raises ValueError unless a job goes on when the command that has submitted it ends."""
+    engine = name_of(options)
+    portable = options.view_as(beam_flags.PortableOptions)
+    if engine == "dataflow":
+        return
+    if not engine:
+        raise ValueError("--no_wait needs --runner of an engine, as this machine works only while the command does")
+    if not portable.job_endpoint:
+        raise ValueError(
+            f"--no_wait needs a job server that goes on without the command; start {engine.capitalize()}'s, and "
+            "specify it with --job_endpoint=HOST:PORT"
+        )
+    if (portable.environment_type or ("LOOPBACK" if engine == "prism" else "")) == "LOOPBACK":
+        raise ValueError(
+            "--no_wait needs workers that go on without the command, but those of --environment_type=LOOPBACK are in "
+            "it; use containers, --environment_type=DOCKER, or a worker pool of Beam's, --environment_type=EXTERNAL"
+        )
+
+
 def _check_paths(options: PipelineOptions, paths: Sequence[str]) -> None:
     local = [path for path in paths if not storage.is_uri(path)]
     if local and not _is_beside_the_files(options):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from apache_beam.portability.api import beam_runner_api_pb2
 
 pytestmark = pytest.mark.engines
 ROOT = Path(__file__).parents[2]
@@ -65,3 +67,16 @@ def test_more_shards_than_readers_can_take_are_refused_with_what_to_do(bucket):
     done = convert(bucket, "--dry_run", "--num_shards=train=200000,validation=1")
     assert done.returncode == 2
     assert "have at most 100,000 by using a larger --shard_size" in done.stderr
+
+
+def test_a_template_holds_the_job_and_nothing_is_submitted(bucket, cloud):
+    done = convert(bucket, f"--template_location={bucket}/templates/convert")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"written: the template {bucket}/templates/convert; nothing was submitted\n"
+    template = json.loads(cloud.get(f"{bucket}/templates/convert"))
+    assert template["type"] == "JOB_TYPE_BATCH"
+    graph = next(path for path in cloud.files(bucket) if path.endswith("/pipeline.pb"))
+    steps = beam_runner_api_pb2.Pipeline.FromString(cloud.get(f"{bucket}/{graph}")).components.transforms.values()
+    names = {step.unique_name for step in steps}
+    assert {"List", "Write dataset/Write shards", "Write dataset/Commit"} <= names
+    assert "dataset" not in {path.split("/")[0] for path in cloud.files(bucket)}

@@ -132,3 +132,22 @@ def test_workers_in_containers_are_given_this_package(tmp_path, flags):
 )
 def test_workers_beside_the_installed_package_are_given_none(flags):
     assert extra_packages(*flags) == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ([], "--no_wait needs --runner of an engine"),
+        (
+            ["--runner=PortableRunner", "--environment_type=LOOPBACK"],
+            "but those of --environment_type=LOOPBACK are in it",
+        ),
+        (["--runner=PrismRunner"], "but those of --environment_type=LOOPBACK are in it; use containers"),
+    ],
+)
+def test_a_job_that_would_end_with_the_command_is_not_left_alone(capsys, few_digits, tmp_path, flags, message):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        endpoint = [f"--job_endpoint=127.0.0.1:{server.getsockname()[1]}"] if flags else []
+        args = [f"--input={few_digits}", f"--output={tmp_path}/out", "--no_wait", *flags, *endpoint]
+        assert message in refused(capsys, "convert", *args)
+    assert not (tmp_path / "out").exists()

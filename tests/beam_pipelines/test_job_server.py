@@ -6,7 +6,10 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +22,7 @@ from apache_beam.pipeline import Pipeline
 from beam_pipelines.convert import build_conversion, convert
 from support.cloud import free_port
 from support.conversion import local
-from support.engines import command, make_photographs, options
+from support.engines import ROOT, command, make_photographs, options
 from support.folders import files
 
 pytestmark = [
@@ -128,3 +131,33 @@ def test_what_a_step_refuses_is_said_at_last_in_the_words_of_the_step(photograph
     # Above that, Beam's worker, which runs in this process, prints the traceback itself.
     said = done.stderr.splitlines()[-1]
     assert said.startswith(f"error: '{tmp_path}/broken.tar' is not a complete, uncompressed tar archive: ")
+
+
+@pytest.fixture
+def worker_pool() -> Iterator[str]:
+    """Address of a worker pool of Beam's, a process of its own that starts workers for any job."""
+    port = free_port()
+    command = [sys.executable, "-W", "ignore", "-m", "apache_beam.runners.worker.worker_pool_main"]
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # it starts a worker's process as `python`
+    started = [*command, f"--service_port={port}"]
+    with subprocess.Popen(started, stderr=subprocess.DEVNULL, cwd=ROOT, env=os.environ | {"PATH": path}) as process:
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            grpc.channel_ready_future(channel).result(timeout=60)
+        yield f"127.0.0.1:{port}"
+        process.terminate()
+
+
+def test_with_no_wait_the_command_ends_and_the_job_completes_the_dataset(
+    photographs, whole, portable, worker_pool, tmp_path
+):
+    flags = [flag for flag in portable if not flag.startswith("--environment_type")]
+    pool = ["--environment_type=EXTERNAL", f"--environment_config={worker_pool}"]
+    done = command(photographs, tmp_path / "out", *flags, *pool, "--no_wait")
+    assert (done.returncode, done.stderr) == (0, "")
+    said = rf"submitted: job \S+; the dataset is complete when {tmp_path}/out/manifest.json is there\n"
+    assert re.fullmatch(said, done.stdout)
+    ends = time.monotonic() + 120
+    while not (tmp_path / "out" / "manifest.json").exists() or (tmp_path / "out" / ".jpeg2tpu").exists():
+        assert time.monotonic() < ends
+        time.sleep(0.05)
+    assert files(tmp_path / "out") == whole

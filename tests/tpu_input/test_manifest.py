@@ -198,9 +198,13 @@ def test_an_unknown_split_is_answered_with_those_there_are():
 @pytest.mark.parametrize(
     ("name", "parsed"),
     [
-        ("train-00000-of-00042.tfrecord", ("train", 0, 42)),
-        ("a_B9-00041-of-00042.tfrecord", ("a_B9", 41, 42)),
-        ("train-123456-of-200000.tfrecord", ("train", 123456, 200000)),
+        ("train-00000-of-00042.tfrecord", ("train", 0, 42, "")),
+        ("a_B9-00041-of-00042.tfrecord", ("a_B9", 41, 42, "")),
+        ("train-123456-of-200000.tfrecord", ("train", 123456, 200000, "")),
+        ("train-00000-of-00042-3f9a2b1c.tfrecord", ("train", 0, 42, "3f9a2b1c")),
+        ("train-00000-of-00042-3f9a2b1.tfrecord", None),
+        ("train-00000-of-00042-3F9A2B1C.tfrecord", None),
+        ("train-00000-of-00042-.tfrecord", None),
         ("train-00042-of-00042.tfrecord", None),  # shards are counted from 0
         ("train-00043-of-00042.tfrecord", None),
         ("train-000001-of-00042.tfrecord", None),  # another name for the same number
