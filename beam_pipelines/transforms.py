@@ -16,6 +16,7 @@ import hashlib
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, Any, NamedTuple
 
@@ -44,6 +45,7 @@ from tpu_input.command_line import print_line
 from tpu_input.command_line.cores import num_cores
 from tpu_input.dataset_format.decode_limits import too_many_bytes
 
+_OF_INPUTS = ("sources", "output", "dedup", "splits_required")  # options that WriteDataset does not have
 _BATCH = 256  # files that one call reads, many of them at the same time
 _HANDED_OVER_BYTES = 100_000_000  # of images in one file beside the dataset
 
@@ -142,6 +144,8 @@ class ListInputs(beam.PTransform[PBegin, Any]):
           ValueError: A source does not exist, or cannot be reached.
         """
         super().__init__()
+        if not sources:
+            raise ValueError("ListInputs needs at least one Source")
         for source in sources:
             listing.check_source(source)
         self._options = ConvertOptions(sources, "unused")
@@ -203,14 +207,17 @@ def _read(files: list[Any], images: ImageOptions) -> Iterator[Any]:
         for file in files
     ]
 
-    def check(_: Row, data: bytes) -> CheckedImage:
-        return check_image(data, images, with_statistics=False)
+    def check(_: Row, data: bytes) -> tuple[CheckedImage, float]:
+        begin = time.perf_counter()
+        return check_image(data, images, with_statistics=False), time.perf_counter() - begin
 
-    for row, checked in map_images(rows, check, num_cores()):
-        if isinstance(checked, Rejected):
-            Metrics.counter("jpeg2tpu", f"rejected_{checked.reason}").inc()
-            yield beam.pvalue.TaggedOutput("rejected", RejectedInput(row.key, row.uri, checked.reason, checked.detail))
+    for row, found in map_images(rows, check, num_cores()):
+        if isinstance(found, Rejected):
+            Metrics.counter("jpeg2tpu", f"rejected_{found.reason}").inc()
+            yield beam.pvalue.TaggedOutput("rejected", RejectedInput(row.key, row.uri, found.reason, found.detail))
         else:
+            checked, seconds = found
+            Metrics.distribution("jpeg2tpu", "image_milliseconds").update(round(1000 * seconds))
             Metrics.distribution("jpeg2tpu", "image_bytes").update(len(checked.encoded))
             Metrics.distribution("jpeg2tpu", "image_pixels").update(checked.height * checked.width)
             yield LabelledImage(row.key, checked.encoded, row.label, row.split, row.group)
@@ -233,14 +240,15 @@ class WriteDataset(beam.PTransform[Any, PCollection[WrittenDataset]]):
 
         Args:
           output: Folder or gs:// URI of the dataset.
-          **options: Fields of ConvertOptions, but `sources` and `dedup`.
+          **options: Fields of ConvertOptions, but those that are about inputs.
 
         Raises:
           ValueError: An option is out of range, or the output holds something else.
         """
         super().__init__()
-        if refused := {"sources", "dedup"} & options.keys():
-            raise ValueError(f"WriteDataset has no option {min(refused)!r}: the images are those of the pipeline")
+        known = [field.name for field in dataclasses.fields(ConvertOptions) if field.name not in _OF_INPUTS]
+        if unknown := sorted(options.keys() - set(known)):
+            raise ValueError(f"WriteDataset has no option {unknown[0]!r}; its options are {', '.join(known)}")
         self._options = ConvertOptions((), output, **options)
         storage.check(output)
         output_checks.check_output(self._options.output)

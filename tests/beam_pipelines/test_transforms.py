@@ -238,8 +238,13 @@ def test_another_dataset_is_refused_and_with_overwrite_replaced(few_digits, tmp_
 
 
 def test_options_that_make_no_sense_are_refused_when_the_pipeline_is_built(tmp_path):
-    with pytest.raises(ValueError, match="WriteDataset has no option 'dedup'"):
-        bp.WriteDataset(str(tmp_path), dedup="exact")
+    for option in ("dedup", "sources", "shard_size"):
+        with pytest.raises(
+            ValueError, match=f"has no option '{option}'; its options are splits, shard_bytes"
+        ):
+            bp.WriteDataset(str(tmp_path), **{option: "exact"})
+    with pytest.raises(ValueError, match="ListInputs needs at least one Source"):
+        bp.ListInputs()
     with pytest.raises(ValueError, match="shard_size must be at least"):
         bp.WriteDataset(str(tmp_path), shard_bytes=1)
     with pytest.raises(ValueError, match=r"input '/no/images' does not exist"):
@@ -274,5 +279,6 @@ def test_counters_say_what_was_read_and_why_not(few_digits):
     assert {each.key.metric.name: each.committed for each in metrics["counters"]} == {"rejected_not_an_image": 1}
     pixels = {each.key.metric.name: each.committed for each in metrics["distributions"]}
     assert (pixels["image_pixels"].count, pixels["image_pixels"].sum) == (36, 36 * 32 * 32)
+    assert pixels["image_milliseconds"].count == 36
     images = [path.stat().st_size for path in few_digits.rglob("[0-9]*.jpg")]
     assert (pixels["image_bytes"].sum, pixels["image_bytes"].max) == (sum(images), max(images))
