@@ -152,6 +152,7 @@ def test_of_two_attempts_the_first_counts_whatever_the_second_could_not_read(few
         assert go_on() == 0
         Path(last).write_bytes(image)
     assert list(folder.read_receipts(shards[:1])) == receipt
+    assert not set(shards) & set(folder.unwritten())  # the files that the receipts name are still there
     manifest, _ = convert(opts, local())
     assert manifest.num_rejected == {}
     assert verify(opts.output).problems == []
