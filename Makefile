@@ -93,7 +93,7 @@ environments: $(VENV)/installed $(VENV_NEWEST)/installed $(VENV_GCP)/installed $
 # Google Cloud clients are installed apart, without TensorFlow, as they would be by one who launches jobs. Flink's job
 # server is tried by the newest Beam, and by the Beam of its own version.
 test-engines: $(VENV)/installed $(VENV_BEAM_2_54)/installed $(VENV_GCP)/installed $(FAKE_GCS_SERVER) $(FLINK_JOB_SERVER) $(PRISM)
-	PRISM=$(abspath $(PRISM)) $(VENV)/bin/python -m pytest -m engines tests/beam_pipelines/test_prism.py
+	PRISM=$(abspath $(PRISM)) $(VENV)/bin/python -m pytest -m engines tests/beam_pipelines/test_prism.py tests/beam_pipelines/test_transforms.py
 	FLINK_JOB_SERVER=$(abspath $(FLINK_JOB_SERVER)) $(VENV)/bin/python -m pytest -m engines tests/beam_pipelines/test_job_server.py
 	FLINK_JOB_SERVER=$(abspath $(FLINK_JOB_SERVER)) $(VENV_BEAM_2_54)/bin/python -m pytest -m engines tests/beam_pipelines/test_job_server.py
 	FAKE_GCS_SERVER=$(abspath $(FAKE_GCS_SERVER)) $(VENV_GCP)/bin/python -m pytest -m 'engines or not cloud' \
