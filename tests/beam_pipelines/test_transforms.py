@@ -239,9 +239,7 @@ def test_another_dataset_is_refused_and_with_overwrite_replaced(few_digits, tmp_
 
 def test_options_that_make_no_sense_are_refused_when_the_pipeline_is_built(tmp_path):
     for option in ("dedup", "sources", "shard_size"):
-        with pytest.raises(
-            ValueError, match=f"has no option '{option}'; its options are splits, shard_bytes"
-        ):
+        with pytest.raises(ValueError, match=f"has no option '{option}'; its options are splits, shard_bytes"):
             bp.WriteDataset(str(tmp_path), **{option: "exact"})
     with pytest.raises(ValueError, match="ListInputs needs at least one Source"):
         bp.ListInputs()

@@ -35,8 +35,17 @@ class Gs:
       dataset: URI of the digits.
     """
 
-    def __init__(self, cloud: Cloud, proxy: FaultProxy, dataset: str, folder: Path) -> None:
-        self.cloud, self.proxy, self.dataset, self._folder = cloud, proxy, dataset, folder
+    def __init__(self, cloud: Cloud, proxy: FaultProxy, folder: Path) -> None:
+        self.cloud, self.proxy, self._folder = cloud, proxy, folder
+        self._uploaded = dict[str, str]()
+        self.dataset = ""
+
+    def take(self, dataset: str) -> None:
+        """Takes a local dataset as the one in the bucket; it is uploaded once."""
+        if dataset not in self._uploaded:
+            self._uploaded[dataset] = f"{self.cloud.make_bucket()}/digits"
+            self.cloud.upload(dataset, self._uploaded[dataset])
+        self.dataset = self._uploaded[dataset]
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("TF_", "GCS_"))}
         self._environment = kept | self._variables()
 
@@ -93,21 +102,20 @@ class Gs:
 
 
 @pytest.fixture(scope="session")
-def gs_session(cloud_server: Cloud, digits_dataset: Manifest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gs]:
-    bucket = cloud_server.make_bucket()
-    cloud_server.upload(digits_dataset.path, f"{bucket}/digits")
+def gs_session(cloud_server: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gs]:
     folder = tmp_path_factory.mktemp("gs")
     authority = trustme.CA()
     authority.cert_pem.write_to_path(str(folder / "ca.pem"))
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("*.googleapis.com").configure_cert(tls)
     with fault_proxy(cloud_server.url, tls) as proxy:
-        yield Gs(cloud_server, proxy, f"{bucket}/digits", folder)
+        yield Gs(cloud_server, proxy, folder)
 
 
 @pytest.fixture
-def gs(gs_session: Gs) -> Iterator[Gs]:
+def gs(gs_session: Gs, digits_dataset: Manifest) -> Iterator[Gs]:
     """The digits' dataset in a bucket, and a proxy that has counted nothing and disturbs nobody."""
+    gs_session.take(digits_dataset.path)  # tests of tpu_input have another one than the others
     gs_session.proxy.requests.clear()
     yield gs_session
     gs_session.proxy.calm()

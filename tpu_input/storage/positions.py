@@ -89,7 +89,6 @@ def _listed_lengths(manifest: Manifest, shards: Sequence[Shard]) -> Positions | 
     except OSError as error:
         raise ValueError(f"cannot read {path!r}: {error}") from error
     if content is None:
-        check_stands(manifest.path, shards[0])
         return None
     try:
         return parse_lengths(content, num_rows).of_shards(shards)
@@ -167,6 +166,8 @@ def read_positions(folder: str, shard: Shard) -> Positions:
         check_file(path, MAX_INDEX_BYTES)
         positions = index.read_positions(read_bytes(path), shard)
     except Exception as error:  # OSError, pyarrow's, or TensorFlow's for a URI
+        if isinstance(error, FileNotFoundError):
+            check_stands(folder, shard)
         raise ValueError(
             f"cannot read the index {path!r}: {error}; python -m beam_pipelines convert writes it"
         ) from error
