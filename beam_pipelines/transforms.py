@@ -289,16 +289,23 @@ class _HandOver(beam.DoFn):
         self._file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
 
     def process(self, image: Any) -> Iterator[Row]:
-        data, begin = image.image, self._num_bytes
+        try:
+            key, data, label, split, group = _fields(image)
+        except ValueError:
+            self._file.close()  # the bundle fails, and nobody ends it
+            raise
+        begin = self._num_bytes
         self._file.write(data)
         self._num_bytes += len(data)
-        split, group = (getattr(image, name, "") or "" for name in ("split", "group"))
         # Of two images with one key, the one with the smaller hash is kept, whatever the order in which they come.
         number = int.from_bytes(hashlib.sha256(data).digest()[:6], "big")
         uri = storage.slice_uri(self._path, begin, len(data))
-        row = Row(image.key, uri, image.label, split, group, len(data), number=number)
-        why = too_many_bytes(len(data))
-        self._rows.append(row.reject("too_large", why) if why else row)
+        row = Row(key, uri, label, split, group, len(data), number=number)
+        if not label:
+            row = row.reject("no_label", "its label is empty")
+        elif why := too_many_bytes(len(data)):
+            row = row.reject("too_large", why)
+        self._rows.append(row)
         if self._num_bytes >= _HANDED_OVER_BYTES:
             yield from self._close()
             self._open()
@@ -309,13 +316,33 @@ class _HandOver(beam.DoFn):
             yield WindowedValue(row, window.max_timestamp(), (window,))
 
     def _close(self) -> list[Row]:
-        if self._rows:
-            self._file.seek(0)
-            with storage.create(self._path) as file:
-                while piece := self._file.read(1 << 24):
-                    file.write(piece)
-        self._file.close()
+        with self._file:
+            if self._rows:
+                self._file.seek(0)
+                with storage.create(self._path) as file:
+                    while piece := self._file.read(1 << 24):
+                        file.write(piece)
         return self._rows
+
+
+def _fields(image: Any) -> tuple[str, bytes, str, str, str]:
+    """Returns key, image, label, split and group of an element.
+
+    Raises:
+      ValueError: It has no key, image or label, or a field of another type than LabelledImage.
+    """
+    values: list[Any] = [getattr(image, name, None) for name in LabelledImage._fields]
+    values[3:] = [value or "" for value in values[3:]]
+    for name, value in zip(LabelledImage._fields, values, strict=True):
+        wanted = bytes if name == "image" else str
+        if not isinstance(value, wanted):
+            found = type(value).__name__ if hasattr(image, name) else "none"
+            raise ValueError(
+                f"WriteDataset needs elements with the fields of LabelledImage, {name} as {wanted.__name__}; got "
+                f"{found} in the element of key {values[0]!r}"
+            )
+    key, data, label, split, group = values
+    return key, data, label, split, group
 
 
 class WriteRows(beam.PTransform[PCollection[Row], PCollection[WrittenDataset]]):

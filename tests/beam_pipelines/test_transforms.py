@@ -8,7 +8,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -190,10 +190,25 @@ def test_what_is_no_image_is_rejected_without_the_name_of_a_working_file(tmp_pat
     ]
 
 
-def refuse_once(image: bp.LabelledImage, path: str) -> Iterator[bp.LabelledImage]:
-    if image.key == "7" and not os.path.exists(path):
-        raise ValueError("not now")
-    yield image
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        (bp.LabelledImage("x", noise(3), None), "label as str; got NoneType in the element of key 'x'"),  # type: ignore[arg-type]
+        (bp.LabelledImage("x", "text", "a"), "image as bytes; got str in the element of key 'x'"),  # type: ignore[arg-type]
+        (bp.LabelledImage(7, noise(3), "a"), "key as str; got int in the element of key 7"),  # type: ignore[arg-type]
+        (Row(key="x", image=noise(3)), "label as str; got none in the element of key 'x'"),
+    ],
+)
+def test_an_element_that_is_no_labelled_image_is_named(tmp_path, row, told):
+    with pytest.raises(ValueError, match=f"WriteDataset needs elements with the fields of LabelledImage, {told}"):
+        write_rows(tmp_path / "out", [row])
+
+
+def test_an_image_without_a_label_or_of_a_wrong_split_is_rejected(tmp_path):
+    rows = [bp.LabelledImage(f"{number}", noise(number), "ab"[number % 2]) for number in range(20)]
+    others = [bp.LabelledImage("q", noise(30), ""), bp.LabelledImage("r", noise(31), "a", "../etc")]
+    write_rows(tmp_path / "out", [*rows, *others])
+    assert verify(str(tmp_path / "out")).manifest.num_rejected == {"bad_split": 1, "no_label": 1}
 
 
 def test_a_run_that_failed_leaves_nothing_that_globs_match_and_another_completes_it(tmp_path, monkeypatch):
