@@ -39,6 +39,8 @@ class Gs:
         self.cloud, self.proxy, self._folder = cloud, proxy, folder
         self._uploaded = dict[str, str]()
         self.dataset = ""
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("TF_", "GCS_"))}
+        self._environment = kept | self._variables()
 
     def take(self, dataset: str) -> None:
         """Takes a local dataset as the one in the bucket; it is uploaded once."""
@@ -46,8 +48,6 @@ class Gs:
             self._uploaded[dataset] = f"{self.cloud.make_bucket()}/digits"
             self.cloud.upload(dataset, self._uploaded[dataset])
         self.dataset = self._uploaded[dataset]
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("TF_", "GCS_"))}
-        self._environment = kept | self._variables()
 
     def _variables(self) -> dict[str, str]:
         """Returns what both clients need; TensorFlow tries again at once, for which it else waits 197 s.
