@@ -1,24 +1,26 @@
 """Transforms for pipelines of one's own: list inputs, read and check images, write an exact dataset.
 
     Source ──ListInputs──▶ InputFile ──ReadImages──▶ LabelledImage ──WriteDataset──▶ WrittenDataset
-                └──────────────────────┴──▶ RejectedInput, with a reason ──▶ DATASET/rejected.jsonl
+                │              └───────────┼───────────────────────────────┘
+                └──────────────────────────┴──▶ RejectedInput, with a reason ──▶ DATASET/rejected.jsonl
 
 Elements are named tuples with a Beam schema, so that SqlTransform, RunInference or ReadFromParquet can stand before,
 between and after; rows of another type with the same fields are understood. WriteDataset is the conversion of
 convert(): the same plan, shards, receipts and commit, here as steps of one pipeline. Image bytes never pass through a
-shuffle: WriteDataset keeps them in files beside the dataset until the shards are written.
+shuffle: WriteDataset keeps them in files beside the dataset until the shards are written; it reads files where they are.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import os
 import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, get_type_hints
 
 import apache_beam as beam
 from apache_beam.coders import RowCoder
@@ -59,17 +61,19 @@ class InputFile(NamedTuple):
       label: Class name.
       split: Name of the split; "" to choose it by a hash of group or key.
       group: Name of a group of inputs that share a split; "" for none.
-      num_bytes: Size of the file.
-      version: Version of the file when it was listed: see storage.look().
+      num_bytes: Size of the file; 0 to look it up when it is written.
+      version: Version of the file when it was listed: see storage.look(); 0 if unknown.
+      number: Precedence among files with the same key, of which the one with the smallest number is written.
     """
 
     key: str
     uri: str
     label: str
-    split: str
-    group: str
-    num_bytes: int
-    version: int
+    split: str = ""
+    group: str = ""
+    num_bytes: int = 0
+    version: int = 0
+    number: int = 0
 
 
 class LabelledImage(NamedTuple):
@@ -165,7 +169,7 @@ class ListInputs(beam.PTransform[PBegin, Any]):
 
 def _file_of(row: Row, options: ConvertOptions) -> InputFile:
     row = locate(row, options)
-    return InputFile(row.key, row.uri, row.label, row.split, row.group, row.num_bytes, row.version)
+    return InputFile(row.key, row.uri, row.label, row.split, row.group, row.num_bytes, row.version, row.number)
 
 
 def _rejected_of(row: Row, options: ConvertOptions) -> RejectedInput:
@@ -202,10 +206,7 @@ class ReadImages(beam.PTransform[PCollection[InputFile], Any]):
 
 
 def _read(files: list[Any], images: ImageOptions) -> Iterator[Any]:
-    rows = [
-        find(Row(file.key, file.uri, file.label, file.split, file.group, file.num_bytes, version=file.version))
-        for file in files
-    ]
+    rows = list(map(_row_of_file, files))
 
     def check(_: Row, data: bytes) -> tuple[CheckedImage, float]:
         begin = time.perf_counter()
@@ -228,6 +229,10 @@ class WriteDataset(beam.PTransform[Any, PCollection[WrittenDataset]]):
 
     Its input is a PCollection of LabelledImage, or of rows with these fields; or a tuple of it and of PCollections of
     RejectedInput, which are listed in rejected.jsonl and count against max_rejected. Its output is one WrittenDataset.
+
+    An InputFile, or a row with a `uri` in the place of an `image`, is read and checked when its shard is written, as by
+    the command line. So files that are chosen or labelled in the pipeline, but not changed, are neither read twice nor
+    copied.
 
     The dataset is a function of the images and options, whatever the runner and its retries. If the job fails or is
     stopped, another run of the pipeline writes only the shards that are missing. A complete dataset is not written
@@ -255,7 +260,7 @@ class WriteDataset(beam.PTransform[Any, PCollection[WrittenDataset]]):
 
     def expand(self, inputs: Any) -> PCollection[WrittenDataset]:
         images, *rejected = inputs if isinstance(inputs, (tuple, list)) else (inputs,)
-        rows = [images | "Hand over images" >> beam.ParDo(_HandOver(self._options.output)).with_output_types(Row)]
+        rows = [images | "Rows of images" >> beam.ParDo(_ToRows(self._options.output)).with_output_types(Row)]
         rows += [
             each | f"Rejected inputs {number}" >> beam.Map(_row_of_rejected).with_output_types(Row)
             for number, each in enumerate(rejected)
@@ -272,10 +277,11 @@ def _row_of_rejected(rejected: Any) -> Row:
     return Row(rejected.key, rejected.uri).reject(rejected.reason, rejected.detail)
 
 
-class _HandOver(beam.DoFn):
+class _ToRows(beam.DoFn):
     """Writes images to files beside the dataset, one after another, and yields their rows; LabelledImage → Row.
 
     The writers of shards read them there. A retried bundle writes another file, and the rows of the first one are gone.
+    An InputFile is a row already.
     """
 
     def __init__(self, output: str) -> None:
@@ -288,9 +294,12 @@ class _HandOver(beam.DoFn):
         self._path, self._rows, self._num_bytes = working_folder.new_images_path(self._output), list[Row](), 0
         self._file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
 
-    def process(self, image: Any) -> Iterator[Row]:
+    def process(self, element: Any) -> Iterator[Row]:
         try:
-            key, data, label, split, group = _fields(image)
+            if hasattr(element, "uri") and not hasattr(element, "image"):
+                yield _row_of_file(element)
+                return
+            key, data, label, split, group = _values(element, LabelledImage)
         except ValueError:
             self._file.close()  # the bundle fails, and nobody ends it
             raise
@@ -325,24 +334,34 @@ class _HandOver(beam.DoFn):
         return self._rows
 
 
-def _fields(image: Any) -> tuple[str, bytes, str, str, str]:
-    """Returns key, image, label, split and group of an element.
+def _row_of_file(file: Any) -> Row:
+    """Returns the row of an InputFile; raises as _values()."""
+    key, uri, label, split, group, num_bytes, version, number = _values(file, InputFile)
+    row = Row(key, storage.absolute(uri), label, split, group, num_bytes, version=version, number=number)
+    return find(row) if label else row.reject("no_label", "its label is empty")
+
+
+_hints = functools.cache(get_type_hints)
+
+
+def _values(element: Any, kind: Any) -> tuple[Any, ...]:
+    """Returns the fields of `kind`, a NamedTuple, of an element of any type; those that are missing are the defaults.
 
     Raises:
-      ValueError: It has no key, image or label, or a field of another type than LabelledImage.
+      ValueError: It has not the fields of `kind`, or one of another type.
     """
-    values: list[Any] = [getattr(image, name, None) for name in LabelledImage._fields]
-    values[3:] = [value or "" for value in values[3:]]
-    for name, value in zip(LabelledImage._fields, values, strict=True):
-        wanted = bytes if name == "image" else str
-        if not isinstance(value, wanted):
-            found = type(value).__name__ if hasattr(image, name) else "none"
+    values = []
+    for name in kind._fields:
+        value = getattr(element, name, None)
+        value = kind._field_defaults.get(name) if value is None else value
+        if not isinstance(value, wanted := _hints(kind)[name]):
+            found = type(value).__name__ if hasattr(element, name) else "none"
             raise ValueError(
-                f"WriteDataset needs elements with the fields of LabelledImage, {name} as {wanted.__name__}; got "
-                f"{found} in the element of key {values[0]!r}"
+                f"an element must have the fields of {kind.__name__}, {name} as {wanted.__name__}; got {found} in the "
+                f"element of key {getattr(element, 'key', None)!r}"
             )
-    key, data, label, split, group = values
-    return key, data, label, split, group
+        values.append(value)
+    return tuple(values)
 
 
 class WriteRows(beam.PTransform[PCollection[Row], PCollection[WrittenDataset]]):

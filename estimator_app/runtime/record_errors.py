@@ -1,6 +1,7 @@
-"""Error messages for records that TensorFlow cannot parse or decode; its own errors name neither record nor split.
+"""Error messages of a dataset that cannot be read further; TensorFlow's own name neither record nor cause.
 
 tf.errors.InvalidArgumentError("Invalid JPEG data …") ──named()──▶ ValueError: which record of which shard
+tf.errors.NotFoundError("…/train-00000-of-00042.tfrecord") ──named()──▶ ValueError: the dataset was replaced or moved
 """
 
 from __future__ import annotations
@@ -12,19 +13,25 @@ import tensorflow as tf
 
 from estimator_app.runtime.tensorflow_startup import one_line
 from tpu_input import Manifest, find_undecodable
+from tpu_input.storage.positions import check_stands
 
 
 @contextlib.contextmanager
 def named(manifest: Manifest, split: str) -> Iterator[None]:
     """Context manager that replaces errors of the parser or decoder by a ValueError that names the record.
 
-    All other errors pass through unchanged.
+    A shard that is not there any more is also a ValueError. All other errors pass through unchanged.
 
     Raises:
-      ValueError: A record of the split cannot be parsed, or its image cannot be decoded.
+      ValueError: A record of the split cannot be parsed, or its image cannot be decoded, or a shard is missing.
     """
     try:
         yield
+    except tf.errors.NotFoundError as error:
+        for shard in manifest.split(split).shards:
+            if shard.name in error.message:
+                check_stands(manifest.path, shard)
+        raise
     except tf.errors.InvalidArgumentError as error:
         reason = one_line(error)
         place = find_undecodable(manifest, split, reason)

@@ -135,6 +135,31 @@ def test_shards_are_those_of_the_command_byte_for_byte_where_all_are_jpegs(few_d
     assert {name: each for name, each in files(tmp_path / "out").items() if name.endswith(".tfrecord")} == shards
 
 
+def test_files_that_are_not_read_in_the_pipeline_give_the_dataset_of_the_command(few_digits, tmp_path):
+    with beam.Pipeline(options=local()) as pipeline:
+        inputs, _ = pipeline | bp.ListInputs(bp.Source(str(few_digits)))
+        inputs | bp.WriteDataset(str(tmp_path / "out"), shard_bytes=10_000)
+    convert(options(few_digits, tmp_path / "whole"), local())
+    manifests = [json.loads((tmp_path / name / "manifest.json").read_text()) for name in ("out", "whole")]
+    assert [len(manifest.pop("sources")) for manifest in manifests] == [0, 1]
+    assert manifests[0] == manifests[1]
+    found, whole = (files(tmp_path / name) for name in ("out", "whole"))
+    assert {name for name in whole if found[name] != whole[name]} == {"manifest.json"}
+
+
+def test_rows_of_files_are_looked_up_read_and_checked(few_digits, tmp_path):
+    Image.new("RGB", (20, 10)).save(tmp_path / "one.png")
+    (tmp_path / "page.jpg").write_text("<html>")
+    known = [Row(key=path.name, uri=str(path), label="ab"[n % 2]) for n, path in enumerate(few_digits.rglob("*.jpg"))]
+    names = ("one.png", "page.jpg", "none.jpg")
+    write_rows(tmp_path / "out", [*known, *(Row(key=name, uri=str(tmp_path / name), label="a") for name in names)])
+    found = verify(str(tmp_path / "out"))
+    assert found.problems == []
+    assert found.manifest.num_fixed == {"format PNG": 1}
+    assert found.manifest.num_rejected == {"missing": 1, "not_an_image": 1}
+    assert written(tmp_path / "out").keys() == {each.key for each in known} | {"one.png"}
+
+
 def noise(number: int) -> bytes:
     pixels = np.random.default_rng(number).integers(0, 256, [16, 16, 3], np.uint8)
     Image.fromarray(pixels).save(file := io.BytesIO(), "JPEG")
@@ -193,14 +218,15 @@ def test_what_is_no_image_is_rejected_without_the_name_of_a_working_file(tmp_pat
 @pytest.mark.parametrize(
     ("row", "told"),
     [
-        (bp.LabelledImage("x", noise(3), None), "label as str; got NoneType in the element of key 'x'"),  # type: ignore[arg-type]
-        (bp.LabelledImage("x", "text", "a"), "image as bytes; got str in the element of key 'x'"),  # type: ignore[arg-type]
-        (bp.LabelledImage(7, noise(3), "a"), "key as str; got int in the element of key 7"),  # type: ignore[arg-type]
-        (Row(key="x", image=noise(3)), "label as str; got none in the element of key 'x'"),
+        (bp.LabelledImage("x", noise(3), None), "LabelledImage, label as str; got NoneType in the element of key 'x'"),  # type: ignore[arg-type]
+        (bp.LabelledImage("x", "text", "a"), "LabelledImage, image as bytes; got str in the element of key 'x'"),  # type: ignore[arg-type]
+        (bp.LabelledImage(7, noise(3), "a"), "LabelledImage, key as str; got int in the element of key 7"),  # type: ignore[arg-type]
+        (Row(key="x", image=noise(3)), "LabelledImage, label as str; got none in the element of key 'x'"),
+        (Row(key="x", uri="x.jpg"), "InputFile, label as str; got none in the element of key 'x'"),
     ],
 )
 def test_an_element_that_is_no_labelled_image_is_named(tmp_path, row, told):
-    with pytest.raises(ValueError, match=f"WriteDataset needs elements with the fields of LabelledImage, {told}"):
+    with pytest.raises(ValueError, match=f"an element must have the fields of {told}"):
         write_rows(tmp_path / "out", [row])
 
 

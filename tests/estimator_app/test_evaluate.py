@@ -75,6 +75,17 @@ def test_a_damaged_record_is_named_and_gives_no_number(finished, dataset_copy):
         evaluate_export(classifier, manifest, "validation", 32)
 
 
+def test_a_shard_that_is_gone_is_told_as_such_and_not_as_an_error_of_tensorflow(finished, dataset_copy):
+    manifest = read_manifest(dataset_copy)
+    shard = dataset_copy / manifest.split("validation").shards[0].name
+    shard.unlink()
+    told = f"'{shard}' does not exist: the dataset was replaced or moved after its manifest was read"
+    with pytest.raises(ValueError, match=told):
+        evaluate_checkpoint(configured(manifest), manifest, find_checkpoint(str(Path(finished.export).parent.parent)))
+    with pytest.raises(ValueError, match=told):
+        evaluate_export(load_classifier(finished.export), manifest, "validation", 32)
+
+
 def test_classes_of_another_dataset_are_no_result(finished, digits_dataset):
     other = dataclasses.replace(digits_dataset, classes=("cat", "dog"))
     with pytest.raises(ValueError, match=r"has classes \('cat', 'dog'\), but the export needs \('0', '1'"):
