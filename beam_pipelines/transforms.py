@@ -7,7 +7,7 @@
 Elements are named tuples with a Beam schema, so that SqlTransform, RunInference or ReadFromParquet can stand before,
 between and after; rows of another type with the same fields are understood. WriteDataset is the conversion of
 convert(): the same plan, shards, receipts and commit, here as steps of one pipeline. Image bytes never pass through a
-shuffle: WriteDataset keeps them in files beside the dataset until the shards are written; it reads files where they are.
+shuffle: WriteDataset keeps them beside the dataset until the shards are written. Files are read where they are.
 """
 
 from __future__ import annotations

@@ -6,23 +6,25 @@ threads share, and a small object is read with one request. A large object is re
 each.
 
 Failed requests are retried if the error may be temporary; all requests are idempotent. Uploads are atomic: an object
-appears under its name when its upload is complete, and the upload starts when all data is in a temporary file. A writer
-that is killed, or raises an error, before that has uploaded nothing.
+appears under its name when its upload is complete. A large one is sent in pieces while it is written, the last of them
+when all is written: of a writer that is killed, or raises an error, before that, there is no object.
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import io
 import mimetypes
 import re
-import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import IO, Any, cast
 
+import google_crc32c
 from google.api_core import exceptions
 from google.auth.exceptions import GoogleAuthError
+from google.cloud.storage.fileio import BlobWriter
 from google.cloud.storage.retry import DEFAULT_RETRY
 
 from beam_pipelines.storage.errors import Changed, Unavailable
@@ -198,32 +200,84 @@ def _download(found: Any, start: int, end: int | None) -> bytes:
 
 @contextlib.contextmanager
 def create(path: str, temporary_in: str, new: bool, version: int) -> Iterator[IO[bytes]]:
-    with tempfile.SpooledTemporaryFile(PIECE_BYTES) as file:
-        yield cast(IO[bytes], file)
-        with explained(path):
-            conditions = {"if_generation_match": 0 if new else version} if new or version else {}
-            _upload(path, cast(IO[bytes], file), conditions)
+    upload = _Upload(path, {"if_generation_match": 0 if new else version} if new or version else {})
+    yield cast(IO[bytes], upload)
+    upload.complete()
 
 
-def _upload(path: str, file: IO[bytes], conditions: dict[str, int]) -> None:
-    target = blob(path)
-    target.chunk_size = PIECE_BYTES  # a multiple of 256 KiB
-    content_type = mimetypes.guess_type(path)[0] or "application/octet-stream"
+class _Writer(BlobWriter):  # type: ignore[misc]
+    """Google's upload in pieces, which the garbage collector does not complete: it calls close() of any open file."""
+
+    is_complete = False
+
+    def close(self) -> None:
+        if self.is_complete:
+            super().close()
+
+
+@contextlib.contextmanager
+def _usual_errors() -> Iterator[None]:
+    """Context manager: turns the error that an upload in pieces raises for any status into that of the status."""
     try:
-        target.upload_from_file(
-            file,
-            rewind=True,
-            size=file.seek(0, 2),
-            content_type=content_type,
-            checksum="crc32c",
-            retry=RETRY,
-            **conditions,
-        )
-    except exceptions.PreconditionFailed as error:
-        # An earlier try may have created the object, with the response lost; so compare the contents.
-        file.seek(0)
-        if target.download_as_bytes(retry=RETRY) != file.read():
-            raise FileExistsError(f"{path!r} was written by another process in the meantime") from error
+        yield
+    except Exception as error:
+        if type(error).__name__ != "InvalidResponse":  # its module depends on the version of the client
+            raise
+        raise cast(Any, exceptions).from_http_response(cast(Any, error).response) from error
+
+
+class _Upload(io.RawIOBase):
+    """File that is an object after complete(), and of which there is nothing without that.
+
+    It is sent with one request if it has at most PIECE_BYTES, else in pieces while it is written.
+    """
+
+    def __init__(self, path: str, conditions: dict[str, int]) -> None:
+        self._path, self._target = path, blob(path)
+        content_type = mimetypes.guess_type(path)[0] or "application/octet-stream"
+        self._arguments = {"content_type": content_type, "checksum": "crc32c", "retry": RETRY, **conditions}
+        self._begun, self._crc, self._num_bytes = io.BytesIO(), 0, 0
+        self._writer: _Writer | None = None
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._num_bytes
+
+    def write(self, data: Any) -> int:
+        self._crc = google_crc32c.extend(self._crc, bytes(data))
+        self._num_bytes += len(data)
+        if self._num_bytes <= PIECE_BYTES:
+            return self._begun.write(data)
+        with self._errors():
+            if not self._writer:
+                self._writer = _Writer(self._target, PIECE_BYTES, **self._arguments)
+                self._writer.write(self._begun.getvalue())
+                self._begun = io.BytesIO()
+            return cast(int, self._writer.write(data))
+
+    def complete(self) -> None:
+        """Sends what is not sent yet, upon which the object is there."""
+        with self._errors():
+            if self._writer:
+                self._writer.is_complete = True
+                self._writer.close()
+            else:
+                self._target.upload_from_file(self._begun, rewind=True, size=self._num_bytes, **self._arguments)
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        with explained(self._path):
+            try:
+                with _usual_errors():
+                    yield
+            except exceptions.PreconditionFailed as error:
+                # An earlier try may have made the object, with the response lost; so compare the contents.
+                self._target.reload(retry=RETRY)
+                checksum = base64.b64encode(self._crc.to_bytes(4, "big")).decode()
+                if (self._target.size, self._target.crc32c) != (self._num_bytes, checksum):
+                    raise FileExistsError(f"{self._path!r} was written by another process in the meantime") from error
 
 
 def move(source: str, target: str) -> None:

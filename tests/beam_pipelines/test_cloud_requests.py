@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import tarfile
@@ -40,6 +41,42 @@ def test_large_objects_are_sent_and_read_in_large_pieces_and_survive_a_reset_bet
     assert storage.read_bytes(f"{bucket}/shard") == data
     assert proxy.counts() == {"read": 1 + 3}
     assert storage.read_bytes(storage.slice_uri(f"{bucket}/shard", 5, 10)) == data[5:15]
+
+
+def write_half(path: str, data: bytes) -> None:
+    with storage.create(path) as file:
+        for _ in range(50):
+            file.write(data)
+        raise OSError("the disk is full")
+
+
+def test_a_large_object_is_sent_while_it_is_written_and_is_there_only_when_all_is_written(cloud, proxy):
+    bucket = cloud.make_bucket()
+    data = os.urandom(1 << 20)
+    with storage.create(f"{bucket}/shard") as file:
+        for _ in range(50):
+            file.write(data)
+        assert proxy.counts() == {"begin": 1, "chunk": 3}
+        assert cloud.files(bucket) == {}
+    assert cloud.get(f"{bucket}/shard") == 50 * data
+    proxy.requests.clear()
+    with pytest.raises(OSError, match="the disk is full"):
+        write_half(f"{bucket}/other", data)
+    gc.collect()
+    assert proxy.counts() == {"begin": 1, "chunk": 3}
+    assert cloud.files(bucket).keys() == {"shard"}
+
+
+@pytest.mark.parametrize("num_bytes", [100, 20 << 20])
+def test_an_answer_that_is_lost_is_no_error_and_an_object_of_another_is(cloud, proxy, num_bytes):
+    bucket = cloud.make_bucket()
+    proxy.fault = lambda request: "lost" if request.kind in ("upload", "chunk") and not proxy.faults["lost"] else ""
+    with storage.create(f"{bucket}/shard", new=True) as file:
+        file.write(bytes(num_bytes))
+    assert proxy.faults["lost"] == 1
+    with pytest.raises(FileExistsError), storage.create(f"{bucket}/shard", new=True) as file:
+        file.write(b"x" * num_bytes)
+    assert cloud.get(f"{bucket}/shard") == bytes(num_bytes)
 
 
 _ATTEMPT = re.compile(r"\.tfrecord\.(data|index)-[0-9a-f]{32}$")

@@ -150,14 +150,15 @@ def test_files_that_are_not_read_in_the_pipeline_give_the_dataset_of_the_command
 def test_rows_of_files_are_looked_up_read_and_checked(few_digits, tmp_path):
     Image.new("RGB", (20, 10)).save(tmp_path / "one.png")
     (tmp_path / "page.jpg").write_text("<html>")
-    known = [Row(key=path.name, uri=str(path), label="ab"[n % 2]) for n, path in enumerate(few_digits.rglob("*.jpg"))]
+    paths = list(few_digits.rglob("*.jpg"))
+    known = [Row(key=path.name, uri=str(path), label="ab"[n % 2]) for n, path in enumerate(paths)]
     names = ("one.png", "page.jpg", "none.jpg")
     write_rows(tmp_path / "out", [*known, *(Row(key=name, uri=str(tmp_path / name), label="a") for name in names)])
     found = verify(str(tmp_path / "out"))
     assert found.problems == []
     assert found.manifest.num_fixed == {"format PNG": 1}
     assert found.manifest.num_rejected == {"missing": 1, "not_an_image": 1}
-    assert written(tmp_path / "out").keys() == {each.key for each in known} | {"one.png"}
+    assert written(tmp_path / "out").keys() == {path.name for path in paths} | {"one.png"}
 
 
 def noise(number: int) -> bytes:

@@ -99,6 +99,7 @@ class FaultProxy(http.server.ThreadingHTTPServer):
         self.requests: list[Request] = []
         self.faults: Counter[Fault] = Counter()
         self.uploaded: set[str] = set()
+        self.pieces: dict[tuple[str, str], tuple[int, dict[str, str], bytes]] = {}  # answers, by target and range
         self.calm()
 
     def calm(self) -> None:
@@ -159,8 +160,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if re.match(r"\d{3}", fault):
             code, _, message = fault.partition(" ")
             return self._send(int(code), {"Content-Type": "text/plain"}, message.encode())
-        status, given, answer = self._how_far(request) or self._forward(headers, body)
+        status, given, answer = self._how_far(request) or self._again(request) or self._forward(headers, body)
         self.server.uploaded.add(request.target)
+        if request.kind == "chunk":
+            self.server.pieces[request.target, headers.get("content-range", "")] = status, given, answer
         if fault == "lost":
             return self._reset()
         self._send(status, given, answer, cut=fault == "cut")
@@ -181,6 +184,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if not self.ours or not request.headers.get("content-range", "").startswith("bytes */"):
             return None
         return 200 if request.target in self.server.uploaded else 308, {}, b""
+
+    def _again(self, request: Request) -> tuple[int, dict[str, str], bytes] | None:
+        """Returns the answer to a piece that was sent before: Google ignores bytes that it has, the emulator adds them.
+
+        See https://cloud.google.com/storage/docs/resumable-uploads.
+        """
+        return self.server.pieces.get((request.target, request.headers.get("content-range", "")))
 
     def _forward(self, headers: dict[str, str], body: bytes) -> tuple[int, dict[str, str], bytes]:
         upstream = http.client.HTTPConnection(self.server.upstream.removeprefix("http://"), timeout=60)
