@@ -43,7 +43,9 @@ def commit(options: ConvertOptions, plan: Plan, receipts: dict[str, list[Receipt
     Raises:
       ValueError: Too many inputs were rejected, no input became a record, or records and rejections do not add up to
         the number of inputs, or an index does not match its shard.
+      FileExistsError: Another conversion has written its manifest in the meantime.
     """
+    version = storage.replaceable(f"{options.output}/{MANIFEST_NAME}")
     every = [receipt for split in receipts.values() for receipt in split]
     rejected = sorted(rejection for receipt in every for rejection in receipt.rejected)
     num_rejected = dict(sorted(Counter(rejection.reason for rejection in rejected).items()))
@@ -79,11 +81,10 @@ def commit(options: ConvertOptions, plan: Plan, receipts: dict[str, list[Receipt
         fingerprint=plan.fingerprint,
     )
     write_lengths(manifest)
-    version = storage.look(f"{options.output}/{MANIFEST_NAME}")[1]
     if replaced := read_manifest(options.output):
         with create(options.output, f"{WORK_NAME}/{REPLACED_NAME}") as file:
             file.write(replaced.to_json().encode())
-    with create(options.output, MANIFEST_NAME, new=not replaced, version=version) as file:
+    with create(options.output, MANIFEST_NAME, new=not version, version=version) as file:
         file.write(manifest.to_json().encode())
     return manifest
 

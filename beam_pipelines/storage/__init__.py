@@ -39,6 +39,7 @@ class Files(Protocol):
     def open_file(self, path: str) -> IO[bytes]: ...
     def read_bytes(self, path: str, start: int, end: int | None, version: int) -> bytes: ...
     def create(self, path: str, temporary_in: str, new: bool, version: int) -> AbstractContextManager[IO[bytes]]: ...
+    def replaceable(self, path: str) -> int: ...
     def move(self, source: str, target: str) -> None: ...
     def publish(self, files: list[tuple[str, str]]) -> None: ...
     def delete(self, paths: list[str]) -> None: ...
@@ -258,10 +259,18 @@ def create(path: str, temporary_in: str = "", new: bool = False, version: int = 
       temporary_in: Folder on the same disk for the temporary file, which a killed process leaves there; default: the
         folder of `path`. Uploads to object stores are atomic without one.
       new: Whether to raise FileExistsError if another file with that name exists by then.
-      version: Version from look() that the replaced GCS object must still have by then, else FileExistsError is raised;
-        0 for any.
+      version: Version from replaceable() that the replaced file must still have by then, else FileExistsError is
+        raised; 0 for any.
     """
     return _files(path).create(path, temporary_in, new, version)
+
+
+def replaceable(path: str) -> int:
+    """Returns the version of a file that create() replaces: the object's generation, or the time of modification in ns.
+
+    It is 0 if there is no file.
+    """
+    return _files(path).replaceable(path)
 
 
 def move(source: str, target: str) -> None:

@@ -168,6 +168,10 @@ def look(path: str) -> tuple[int, int]:
     return int(found.size), int(found.generation)
 
 
+def replaceable(path: str) -> int:
+    return look(path)[1]
+
+
 def open_file(path: str) -> IO[bytes]:
     def fetch(start: int, end: int) -> bytes:
         with explained(path):

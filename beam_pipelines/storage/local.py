@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import stat
 import uuid
@@ -99,7 +100,12 @@ def create(path: str, temporary_in: str, new: bool, version: int) -> Iterator[IO
             file.flush()
             os.fsync(file.fileno())
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        _rename_new(temporary, path) if new else os.replace(temporary, path)
+        if new:
+            _rename_new(temporary, path)
+        elif version:
+            _replace_version(temporary, path, version)
+        else:
+            os.replace(temporary, path)
         if temporary_in:
             delete_empty(temporary_in)
         _sync_folder(os.path.dirname(path))
@@ -123,6 +129,25 @@ def _rename_new(source: str, target: str) -> None:
         os.replace(source, target)
         return
     os.remove(source)
+
+
+def _replace_version(source: str, target: str, version: int) -> None:
+    """Renames a file; raises FileExistsError if the one at `target` has not the version that replaceable() returned.
+
+    Of several processes, one at a time compares and renames: the folder is locked.
+    """
+    folder = os.open(os.path.dirname(target), os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        if replaceable(target) != version:
+            raise FileExistsError(f"{target!r} was written by another process in the meantime")
+        os.replace(source, target)
+    finally:
+        os.close(folder)
+
+
+def replaceable(path: str) -> int:
+    return changed_at(path) if exists(path) else 0
 
 
 def move(source: str, target: str) -> None:

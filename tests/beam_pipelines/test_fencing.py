@@ -20,6 +20,10 @@ import pytest
 import tpu_input
 from beam_pipelines import storage
 from beam_pipelines.__main__ import main
+from beam_pipelines.conversion import commit, output_checks
+from beam_pipelines.conversion.commit import commit_once, write_lengths
+from beam_pipelines.conversion.output_folder import complete_manifest
+from beam_pipelines.conversion.plan import Plan
 from beam_pipelines.conversion.planning import make_plan
 from beam_pipelines.conversion.shard_writing import write_planned
 from beam_pipelines.conversion.working_folder import WorkingFolder
@@ -28,6 +32,7 @@ from beam_pipelines.options import ConvertOptions
 from beam_pipelines.verify import verify
 from support.conversion import local, options
 from support.folders import files, without_edition
+from tpu_input import Manifest
 
 ROOT = Path(__file__).parents[2]
 # Writes one shard, and stops itself once, at a moment of which the name is given.
@@ -95,6 +100,16 @@ def begun(opts: ConvertOptions) -> tuple[WorkingFolder, list[str]]:
     folder = WorkingFolder.of(opts.output, plan)
     folder.write_plan(plan)
     return folder, plan.shards["train"]
+
+
+def written_plan(opts: ConvertOptions) -> Plan:
+    """Plans a conversion and writes its shards, without the commit."""
+    plan = make_plan(opts, local())
+    folder = WorkingFolder.of(opts.output, plan)
+    folder.write_plan(plan)
+    for shard in folder.reopen():
+        write_planned(shard, folder, opts, 1, lambda *_: None)
+    return plan
 
 
 def content(dataset: str) -> dict[str, bytes]:
@@ -299,6 +314,28 @@ def test_in_a_replaced_dataset_nobody_finds_new_bytes_under_old_names(few_digits
     assert not names[1] & {shard.name for split in again.splits.values() for shard in split.shards}
     assert again.fingerprint == old.fingerprint
     assert verify(again.path).problems == []
+
+
+def test_of_two_that_replace_a_dataset_at_the_same_time_one_is_refused(few_digits, place, monkeypatch):
+    """Neither holds the lock, as two pipelines with WriteDataset do not."""
+    convert(options(few_digits, f"{place}/out"), local())
+    first, second = (options(few_digits, f"{place}/out", seed=seed, overwrite=True) for seed in (5, 6))
+    plans = [written_plan(each) for each in (first, second)]
+
+    def meanwhile(manifest: Manifest) -> None:
+        monkeypatch.undo()
+        write_lengths(manifest)
+        commit_once(second, plans[1])
+
+    monkeypatch.setattr(commit, "write_lengths", meanwhile)
+    with pytest.raises(FileExistsError, match=r"manifest\.json' was written by another process in the meantime"):
+        commit_once(first, plans[0])
+    output_checks.remove_replaced(second.output)
+    assert complete_manifest(second.output).fingerprint == plans[1].fingerprint
+    # The next call removes what the refused one has left.
+    manifest, _ = convert(second, local())
+    assert seen_by_globs(second.output) == {shard.name for shard in manifest.split("train").shards}
+    assert verify(second.output).problems == []
 
 
 def test_a_shard_of_a_replacement_is_repaired_under_its_name(few_digits, tmp_path):
