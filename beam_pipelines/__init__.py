@@ -15,6 +15,7 @@ from tpu_input.command_line.public_names import publish
 if TYPE_CHECKING:
     from beam_pipelines.convert import Converted, convert
     from beam_pipelines.options import ConvertOptions, ImageOptions, Source
+    from beam_pipelines.pipeline_options import ConvertPipelineOptions
     from beam_pipelines.repair import repair
     from beam_pipelines.report.page import write_report
     from beam_pipelines.transforms import (
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ConvertOptions",
+    "ConvertPipelineOptions",
     "Converted",
     "Findings",
     "ImageOptions",
@@ -52,6 +54,7 @@ publish(
     {
         "Converted": "beam_pipelines.convert",
         "ConvertOptions": "beam_pipelines.options",
+        "ConvertPipelineOptions": "beam_pipelines.pipeline_options",
         "Findings": "beam_pipelines.verify",
         "ImageOptions": "beam_pipelines.options",
         "InputFile": "beam_pipelines.transforms",

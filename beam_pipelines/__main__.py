@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import logging
 import signal
 import sys
@@ -19,10 +18,11 @@ logging.basicConfig(level=logging.ERROR, format="%(levelname)s %(name)s: %(messa
 
 from apache_beam.options.pipeline_options import PipelineOptions  # noqa: E402
 
-from beam_pipelines import flag_values, storage  # noqa: E402
+from beam_pipelines import storage  # noqa: E402
+from beam_pipelines.conversion_flags import add_conversion_flags, conversion_options, positive  # noqa: E402
 from beam_pipelines.convert import convert, submit  # noqa: E402
 from beam_pipelines.dry_run import dry_run  # noqa: E402
-from beam_pipelines.options import ConvertOptions, ImageOptions  # noqa: E402
+from beam_pipelines.options import ConvertOptions  # noqa: E402
 from beam_pipelines.repair import repair  # noqa: E402
 from beam_pipelines.report.page import write_report  # noqa: E402
 from beam_pipelines.report.summary import print_summary  # noqa: E402
@@ -31,8 +31,7 @@ from beam_pipelines.sample_digits import write_sample  # noqa: E402
 from beam_pipelines.verify import verify  # noqa: E402
 from tpu_input.command_line import Parser, Unread, exit_code, print_error, print_line, sigterm_raises, unread  # noqa: E402
 from tpu_input.command_line.cores import num_cores  # noqa: E402
-from tpu_input.command_line.dataclass_options import Flag, add_flags  # noqa: E402
-from tpu_input.command_line.jpeg2tpu import AddFlag, add_command  # noqa: E402
+from tpu_input.command_line.jpeg2tpu import add_command  # noqa: E402
 from tpu_input.dataset_format.lengths import lengths_name  # noqa: E402
 from tpu_input.dataset_format.records import MANIFEST_NAME  # noqa: E402
 
@@ -88,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
         command.set_defaults(run=_verify, repair=name == "repair")
         command.add_argument("dataset", metavar="DATASET", help="folder or URI of the dataset")
         command.add_argument("--quick", action="store_true", help="skip decoding the images")
-        command.add_argument("--num_threads", type=flag_values.positive, metavar="N", help=_HELP["num_threads"])
+        command.add_argument("--num_threads", type=positive, metavar="N", help=_HELP["num_threads"])
         if name == "verify":
             command.add_argument("--repair", action="store_true", help=_HELP["repair"])
 
@@ -100,65 +99,18 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_convert_flags(command: Parser) -> None:
-    _input_flags(command.add_argument_group("inputs").add_argument)
-    add_flags(command.add_argument_group("images").add_argument, ImageOptions, _IMAGE_FLAGS, **_IMAGE_METAVARS)
-    _dataset_flags(command.add_argument_group("dataset").add_argument)
+    add_conversion_flags(lambda title: command.add_argument_group(title).add_argument)
     command.add_argument("--runner", help="Beam runner (default: processes on this machine)")
-    command.add_argument("--num_processes", type=flag_values.positive, metavar="N", help=_HELP["num_processes"])
+    command.add_argument("--num_processes", type=positive, metavar="N", help=_HELP["num_processes"])
     command.add_argument("--dry_run", action="store_true", help=_HELP["dry_run"])
     command.add_argument("--no_wait", action="store_true", help=_HELP["no_wait"])
 
 
-def _input_flags(flag: AddFlag) -> None:
-    flag(
-        "--input", required=True, action="append", type=flag_values.source, metavar="[SPLIT=]PATH", help=_HELP["input"]
-    )
-    flag("--label_list", default=[], action="append", metavar="[SPLIT=]FILE", help=_HELP["label_list"])
-    add_flags(
-        flag,
-        ConvertOptions,
-        ("labels", "dedup", "max_rejected"),
-        labels=Flag(parse=flag_values.names, metavar="FILE", help=_HELP["labels"], default="the classes found, sorted"),
-        max_rejected=Flag(parse=flag_values.percent, metavar="N%", default="1%"),
-    )
-
-
-def _dataset_flags(flag: AddFlag) -> None:
-    add_flags(
-        flag,
-        ConvertOptions,
-        ("output", "overwrite", "splits", "shard_bytes", "num_shards", "first_label", "seed"),
-        output=Flag(required=True),
-        splits=Flag(parse=flag_values.splits, metavar="NAME=N%,…", default="train=90%,validation=10%", unset=True),
-        shard_bytes=Flag("shard_size", flag_values.num_bytes, "SIZE", _HELP["shard_size"], "100MB"),
-        num_shards=Flag(
-            parse=flag_values.counts, metavar="NAME=N,…", help=_HELP["num_shards"], default="by --shard_size"
-        ),
-        seed=Flag(metavar="N"),
-    )
-
-
-_IMAGE_FLAGS = [field.name for field in dataclasses.fields(ImageOptions)]
-_PIXELS = Flag(metavar="PIXELS")
-_IMAGE_METAVARS = {
-    "resize_shorter": _PIXELS,
-    "quality": Flag(metavar="1..100"),
-    "min_side": _PIXELS,
-    "max_pixels": _PIXELS,
-}
 _HELP = {
     "repair": "re-create damaged shards from the sources that the manifest names; a shard is replaced only if the new "
     "one has the SHA-256 of the manifest. lengths.parquet is written again from the index",
     "sources": "folder, .tar or URI of the dataset's inputs: the report shows thumbnails of rejected inputs below it. "
     "May be repeated. Files that rejected.jsonl names elsewhere are not read (default: no thumbnails)",
-    "input": "folder of class folders (CLASS/IMAGE.jpg, optionally below train/, val/, test/), .tar of such a folder, "
-    "or .csv or .jsonl list of image,label[,split][,group] with paths relative to the list; a local path or a URI "
-    "such as gs://bucket/images. May be repeated, with one split each: --input=train=T --input=validation=V",
-    "label_list": "text file with one class name per line, in the order of the images' names, for an input without "
-    "class folders, such as ImageNet's validation set",
-    "labels": "text file with one class name per line, in label order",
-    "shard_size": "bytes per shard, e.g. 500KB, 100MB, 1GB",
-    "num_shards": "number of shards of the named splits, in place of a shard size, e.g. train=1024,validation=128",
     "num_processes": "maximum number of processes on this machine that write shards, without --runner (default: all "
     "cores, or the CPU quota of the container)",
     "num_threads": "maximum number of shards that are read at the same time (default: all cores, or the CPU quota of "
@@ -200,15 +152,7 @@ def _convert(flags: argparse.Namespace, beam_flags: list[str]) -> int:
             f"--num_processes={flags.num_processes} is for processes on this machine; leave it out, as "
             f"--runner={flags.runner} has flags of its own for the number of workers, or leave out --runner"
         )
-    as_given = ("shard_bytes", "num_shards", "labels", "first_label", "seed", "dedup", "max_rejected", "overwrite")
-    options = ConvertOptions(
-        sources=flag_values.with_label_lists(flags.input, flags.label_list),
-        output=flags.output,
-        splits=flags.splits or ConvertOptions.splits,
-        splits_required=bool(flags.splits),
-        images=ImageOptions(**{name: getattr(flags, name) for name in _IMAGE_FLAGS}),
-        **{name: getattr(flags, name) for name in as_given},
-    )
+    options = conversion_options(flags)
     beam_options = _beam_options(flags.runner, beam_flags)
     paths = [path for source in options.sources for path in (source.path, source.label_list) if path]
     launch_checks.check(beam_options, [*paths, options.output])

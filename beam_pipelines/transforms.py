@@ -47,7 +47,7 @@ from tpu_input.command_line import print_line
 from tpu_input.command_line.cores import num_cores
 from tpu_input.dataset_format.decode_limits import too_many_bytes
 
-_OF_INPUTS = ("sources", "output", "dedup", "splits_required")  # options that WriteDataset does not have
+_OF_INPUTS = ("sources", "output", "splits_required")  # options that WriteDataset does not have
 _BATCH = 256  # files that one call reads, many of them at the same time
 _HANDED_OVER_BYTES = 100_000_000  # of images in one file beside the dataset
 
@@ -240,11 +240,11 @@ class WriteDataset(beam.PTransform[Any, PCollection[WrittenDataset]]):
     moment.
     """
 
-    def __init__(self, output: str, **options: Any) -> None:
+    def __init__(self, output: str | ConvertOptions, **options: Any) -> None:
         """Checks the options and the output.
 
         Args:
-          output: Folder or gs:// URI of the dataset.
+          output: Folder or gs:// URI of the dataset; or all options of a conversion, of which the sources are ignored.
           **options: Fields of ConvertOptions, but those that are about inputs.
 
         Raises:
@@ -254,8 +254,11 @@ class WriteDataset(beam.PTransform[Any, PCollection[WrittenDataset]]):
         known = [field.name for field in dataclasses.fields(ConvertOptions) if field.name not in _OF_INPUTS]
         if unknown := sorted(options.keys() - set(known)):
             raise ValueError(f"WriteDataset has no option {unknown[0]!r}; its options are {', '.join(known)}")
-        self._options = ConvertOptions((), output, **options)
-        storage.check(output)
+        if isinstance(output, ConvertOptions):
+            self._options = dataclasses.replace(output, sources=(), splits_required=False, **options)
+        else:
+            self._options = ConvertOptions((), output, **options)
+        storage.check(self._options.output)
         output_checks.check_output(self._options.output)
 
     def expand(self, inputs: Any) -> PCollection[WrittenDataset]:
@@ -266,7 +269,10 @@ class WriteDataset(beam.PTransform[Any, PCollection[WrittenDataset]]):
             for number, each in enumerate(rejected)
         ]
         every = planning.keep_groups_together(rows | "Every input" >> beam.Flatten())
-        written: PCollection[WrittenDataset] = planning.size_rows(every, self._options) | WriteRows(self._options)
+        sized = planning.size_rows(every, self._options)
+        if self._options.dedup != "none":
+            sized = planning.reject_duplicates(sized, self._options)
+        written: PCollection[WrittenDataset] = sized | WriteRows(self._options)
         return written
 
     def display_data(self) -> dict[str, Any]:

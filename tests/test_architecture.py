@@ -200,6 +200,7 @@ sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "tests/tpu_input", "-k", "
 PUBLIC = {
     "beam_pipelines": [
         "ConvertOptions",
+        "ConvertPipelineOptions",
         "Converted",
         "Findings",
         "ImageOptions",

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
-from beam_pipelines import flag_values, storage
+from beam_pipelines import conversion_flags, storage
 from beam_pipelines.__main__ import main
 from beam_pipelines.convert import convert
 from beam_pipelines.options import ConvertOptions, Source
@@ -169,12 +169,12 @@ def test_a_label_list_for_a_list_is_refused():
 
 def test_class_names_saved_by_an_editor_of_windows_are_the_names(tmp_path):
     (tmp_path / "labels.txt").write_bytes(b"\xef\xbb\xbfcat\r\ndog\r\n")
-    assert flag_values.names(str(tmp_path / "labels.txt")) == ("cat", "dog")
+    assert conversion_flags.names(str(tmp_path / "labels.txt")) == ("cat", "dog")
 
 
 def test_a_second_label_list_for_one_split_is_refused_rather_than_taken_for_both():
     with pytest.raises(ValueError, match="each split needs a --label_list of its own, as SPLIT=FILE; got"):
-        flag_values.with_label_lists([Source("/in")], ["/a.txt", "/b.txt"])
+        conversion_flags.with_label_lists([Source("/in")], ["/a.txt", "/b.txt"])
 
 
 def test_a_line_that_is_not_utf8_makes_up_no_names(tmp_path):

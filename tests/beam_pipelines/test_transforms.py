@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,15 +19,17 @@ import pytest
 from apache_beam.coders import RowCoder
 from apache_beam.coders.typecoders import registry
 from apache_beam.metrics.metric import MetricsFilter
-from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions
 from apache_beam.pvalue import Row
 from apache_beam.transforms.display import DisplayData
 from PIL import Image
 
 import beam_pipelines as bp
 import tpu_input
+from beam_pipelines.__main__ import main
 from beam_pipelines.conversion.shard_writing import write_planned
 from beam_pipelines.convert import convert
+from beam_pipelines.options import ConvertOptions
 from beam_pipelines.verify import verify
 from support.conversion import local, options
 from support.folders import files
@@ -88,6 +91,19 @@ def test_the_pipeline_of_the_guide_writes_what_it_says(few_digits, tmp_path, mon
     # Without --runner, Beam looks for Prism, which it would download, and then takes this runner.
     guided(few_digits, tmp_path, monkeypatch, "--runner=FnApiRunner")
     assert "WrittenDataset(path=" in capsys.readouterr().out
+
+
+def test_the_program_with_flags_of_the_guide_writes_what_was_chosen(few_digits, tmp_path, monkeypatch):
+    few_digits.rename(tmp_path / "digits")
+    monkeypatch.chdir(tmp_path)
+    (found,) = re.findall(r"```python\n(  import sys\n.*?)```", (DOCS / "pipelines.md").read_text(), re.DOTALL)
+    flags = ["--input=digits", "--output=chosen", "--shard_size=50KB", "--runner=FnApiRunner"]
+    monkeypatch.setattr("sys.argv", ["program.py", *flags])
+    exec(textwrap.dedent(found), {"__name__": "__main__"})
+    assert set(tpu_input.read_manifest("chosen").classes) <= set("01234")
+    assert written(tmp_path / "chosen").keys() == {
+        str(path.relative_to("digits")) for path in Path("digits").rglob("[0-4]/*.jpg")
+    }
 
 
 @pytest.mark.engines
@@ -159,6 +175,75 @@ def test_rows_of_files_are_looked_up_read_and_checked(few_digits, tmp_path):
     assert found.manifest.num_fixed == {"format PNG": 1}
     assert found.manifest.num_rejected == {"missing": 1, "not_an_image": 1}
     assert written(tmp_path / "out").keys() == {path.name for path in paths} | {"one.png"}
+
+
+def test_flags_of_a_program_are_those_of_the_command(few_digits, tmp_path):
+    flags = [
+        f"--input=train={few_digits}",
+        "--shard_size=10KB",
+        "--num_shards=train=3",
+        "--seed=7",
+        "--resize_shorter=8",
+    ]
+    flags += [
+        "--resize_shorter=8",
+        "--max_rejected=5%",
+        "--splits=train=80%,test=20%",
+        "--overwrite",
+        "--first_label=1",
+        "--dedup=exact",
+    ]
+    (tmp_path / "names.txt").write_text("".join(f"{digit}\n" for digit in range(10)))
+    given = PipelineOptions([*flags, f"--class_names={tmp_path}/names.txt", f"--output={tmp_path}/out"])
+    assert given.view_as(bp.ConvertPipelineOptions).convert_options() == ConvertOptions(
+        (bp.Source(str(few_digits), "train"),),
+        str(tmp_path / "out"),
+        splits=(("train", 0.8), ("test", 0.2)),
+        splits_required=True,
+        shard_bytes=10_000,
+        num_shards=(("train", 3),),
+        labels=tuple("0123456789"),
+        first_label=1,
+        seed=7,
+        dedup="exact",
+        max_rejected=0.05,
+        overwrite=True,
+        images=bp.ImageOptions(resize_shorter=8),
+    )
+    # Beam sends the options to an engine as JSON, and with those of every other runner.
+    sent = json.loads(json.dumps(given.get_all_options(drop_default=True)))
+    assert sent["conversion_num_shards"] == "train=3"
+    assert given.view_as(GoogleCloudOptions).labels is None
+    few = PipelineOptions([f"--output={tmp_path}/out"]).view_as(bp.ConvertPipelineOptions)
+    assert few.convert_options() == ConvertOptions((), str(tmp_path / "out"))
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        ([], "the following arguments are required: --output"),
+        (["--output=out", "--shard_size=big"], "argument --shard_size: 'big' is not a size; write 500KB, 100MB or 1GB"),
+        (["--output=out", "--quality=101"], "quality must be 1 to 100, got 101"),
+    ],
+)
+def test_a_flag_of_a_program_that_is_wrong_is_a_value_error(flags, told):
+    with pytest.raises(ValueError, match=re.escape(told)):
+        PipelineOptions(flags).view_as(bp.ConvertPipelineOptions).convert_options()
+
+
+def test_a_program_with_the_flags_of_the_command_writes_its_dataset(few_digits, tmp_path):
+    first = next(few_digits.rglob("*.jpg"))
+    (first.parent / "again.jpg").write_bytes(first.read_bytes())
+    flags = [f"--input={few_digits}", "--shard_size=10KB", "--dedup=exact"]
+    given = PipelineOptions([*flags, f"--output={tmp_path}/out", "--runner=FnApiRunner"])
+    options = given.view_as(bp.ConvertPipelineOptions).convert_options()
+    with beam.Pipeline(options=given) as pipeline:
+        inputs, others = pipeline | bp.ListInputs(*options.sources)
+        (inputs, others) | bp.WriteDataset(options)
+    assert main(["convert", *flags, f"--output={tmp_path}/whole"]) == 0
+    found, whole = (files(tmp_path / name) for name in ("out", "whole"))
+    assert {name for name in whole if found[name] != whole[name]} == {"manifest.json"}  # which names the inputs
+    assert verify(str(tmp_path / "out")).manifest.num_rejected == {"duplicate": 1}
 
 
 def noise(number: int) -> bytes:
@@ -280,7 +365,7 @@ def test_another_dataset_is_refused_and_with_overwrite_replaced(few_digits, tmp_
 
 
 def test_options_that_make_no_sense_are_refused_when_the_pipeline_is_built(tmp_path):
-    for option in ("dedup", "sources", "shard_size"):
+    for option in ("splits_required", "sources", "shard_size"):
         with pytest.raises(ValueError, match=f"has no option '{option}'; its options are splits, shard_bytes"):
             bp.WriteDataset(str(tmp_path), **{option: "exact"})
     with pytest.raises(ValueError, match="ListInputs needs at least one Source"):

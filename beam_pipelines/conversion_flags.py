@@ -1,14 +1,87 @@
-"""Parsers of flag values: sizes, shares, counts and inputs as written on a command line."""
+"""The flags of a conversion and the parsers of their values, for `convert` and for programs with their own pipeline."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
 import re
+from collections.abc import Callable
 
 from beam_pipelines import storage
-from beam_pipelines.options import Source
+from beam_pipelines.options import ConvertOptions, ImageOptions, Source
 from beam_pipelines.sources.lists import read_names
+from tpu_input.command_line.dataclass_options import Flag, add_flags
+from tpu_input.command_line.jpeg2tpu import AddFlag
+
+
+def add_conversion_flags(group: Callable[[str], AddFlag]) -> None:
+    """Adds the flags from which conversion_options() makes ConvertOptions.
+
+    Args:
+      group: Function from the title of a group of flags to the function that adds a flag to it.
+    """
+    _input_flags(group("inputs"))
+    add_flags(group("images"), ImageOptions, _IMAGE_FLAGS, **_IMAGE_METAVARS)
+    _dataset_flags(group("dataset"))
+
+
+def conversion_options(flags: argparse.Namespace) -> ConvertOptions:
+    """Returns the options of a conversion from the parsed flags of add_conversion_flags()."""
+    as_given = ("shard_bytes", "num_shards", "labels", "first_label", "seed", "dedup", "max_rejected", "overwrite")
+    return ConvertOptions(
+        sources=with_label_lists(flags.input or [], flags.label_list),
+        output=flags.output,
+        splits=flags.splits or ConvertOptions.splits,
+        splits_required=bool(flags.splits),
+        images=ImageOptions(**{name: getattr(flags, name) for name in _IMAGE_FLAGS}),
+        **{name: getattr(flags, name) for name in as_given},
+    )
+
+
+def _input_flags(flag: AddFlag) -> None:
+    flag("--input", required=True, action="append", type=source, metavar="[SPLIT=]PATH", help=_HELP["input"])
+    flag("--label_list", default=[], action="append", metavar="[SPLIT=]FILE", help=_HELP["label_list"])
+    add_flags(
+        flag,
+        ConvertOptions,
+        ("labels", "dedup", "max_rejected"),
+        labels=Flag(parse=names, metavar="FILE", help=_HELP["labels"], default="the classes found, sorted"),
+        max_rejected=Flag(parse=percent, metavar="N%", default="1%"),
+    )
+
+
+def _dataset_flags(flag: AddFlag) -> None:
+    add_flags(
+        flag,
+        ConvertOptions,
+        ("output", "overwrite", "splits", "shard_bytes", "num_shards", "first_label", "seed"),
+        output=Flag(required=True),
+        splits=Flag(parse=splits, metavar="NAME=N%,…", default="train=90%,validation=10%", unset=True),
+        shard_bytes=Flag("shard_size", num_bytes, "SIZE", _HELP["shard_size"], "100MB"),
+        num_shards=Flag(parse=counts, metavar="NAME=N,…", help=_HELP["num_shards"], default="by --shard_size"),
+        seed=Flag(metavar="N"),
+    )
+
+
+_IMAGE_FLAGS = [field.name for field in dataclasses.fields(ImageOptions)]
+_PIXELS = Flag(metavar="PIXELS")
+_IMAGE_METAVARS = {
+    "resize_shorter": _PIXELS,
+    "quality": Flag(metavar="1..100"),
+    "min_side": _PIXELS,
+    "max_pixels": _PIXELS,
+}
+_HELP = {
+    "input": "folder of class folders (CLASS/IMAGE.jpg, optionally below train/, val/, test/), .tar of such a folder, "
+    "or .csv or .jsonl list of image,label[,split][,group] with paths relative to the list; a local path or a URI "
+    "such as gs://bucket/images. May be repeated, with one split each: --input=train=T --input=validation=V",
+    "label_list": "text file with one class name per line, in the order of the images' names, for an input without "
+    "class folders, such as ImageNet's validation set",
+    "labels": "text file with one class name per line, in label order",
+    "shard_size": "bytes per shard, e.g. 500KB, 100MB, 1GB",
+    "num_shards": "number of shards of the named splits, in place of a shard size, e.g. train=1024,validation=128",
+}
+
 
 _UNITS = {"": 1, "B": 1, "KB": 1000, "MB": 1000**2, "GB": 1000**3, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
 
