@@ -25,11 +25,20 @@ from beam_pipelines.dry_run import dry_run  # noqa: E402
 from beam_pipelines.options import ConvertOptions  # noqa: E402
 from beam_pipelines.repair import repair  # noqa: E402
 from beam_pipelines.report.page import write_report  # noqa: E402
-from beam_pipelines.report.summary import print_summary  # noqa: E402
-from beam_pipelines.runners import execution, launch_checks  # noqa: E402
+from beam_pipelines.report.summary import print_summary, summary  # noqa: E402
+from beam_pipelines.runners import execution, launch_checks, phases  # noqa: E402
 from beam_pipelines.sample_digits import write_sample  # noqa: E402
-from beam_pipelines.verify import verify  # noqa: E402
-from tpu_input.command_line import Parser, Unread, exit_code, print_error, print_line, sigterm_raises, unread  # noqa: E402
+from beam_pipelines.verify import Findings, verify  # noqa: E402
+from tpu_input.command_line import (  # noqa: E402
+    Parser,
+    Unread,
+    exit_code,
+    print_error,
+    print_line,
+    sigterm_raises,
+    to_json,
+    unread,
+)
 from tpu_input.command_line.cores import num_cores  # noqa: E402
 from tpu_input.command_line.jpeg2tpu import add_command  # noqa: E402
 from tpu_input.dataset_format.lengths import lengths_name  # noqa: E402
@@ -46,28 +55,46 @@ def main(argv: list[str] | None = None) -> int:
         handler.addFilter(lambda record: record.module != "portable_runner" and record.name != "PrismRunner")
     argv = sys.argv[1:] if argv is None else argv
     flags, beam_flags = _parser().parse_known_args(argv)
-    flags.argv = argv
+    flags.argv, flags.found = argv, {}
     try:
         if beam_flags and not getattr(flags, "runner", None):
             raise ValueError(f"unknown argument {beam_flags[0]!r}; see --help")
         with sigterm_raises():
-            return int(flags.run(flags, beam_flags))
+            code = int(flags.run(flags, beam_flags))
+        if _is_json(flags):
+            print_line(to_json(flags.found))
+        return code
     except ValueError as error:
-        print_error(error)
-        return 2
+        return _failed(flags, str(error))
     except Unread:
         return unread()
     except OSError as error:
-        print_error(f"{error}; written files are kept; rerun the same command to resume")
-        return 2
+        return _failed(flags, f"{error}; written files are kept; rerun the same command to resume")
     except KeyboardInterrupt as interrupt:
         print("interrupted; rerun the same command to resume", file=sys.stderr)
         return exit_code(interrupt)
     except Exception as error:
         if not type(error).__module__.startswith("google."):
             raise
-        print_error(" ".join(str(error).split()))
-        return 2
+        return _failed(flags, " ".join(str(error).split()))
+
+
+def _is_json(flags: argparse.Namespace) -> bool:
+    return getattr(flags, "json", False)
+
+
+def _failed(flags: argparse.Namespace, message: str) -> int:
+    """Prints an error, and with --json also the object; returns the exit code."""
+    print_error(message)
+    if _is_json(flags):
+        print_line(to_json({"error": message}))
+    return 2
+
+
+def _say(flags: argparse.Namespace, line: str) -> None:
+    """Prints a line of the result, unless it is asked for as JSON."""
+    if not _is_json(flags):
+        print_line(line)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -88,6 +115,7 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("dataset", metavar="DATASET", help="folder or URI of the dataset")
         command.add_argument("--quick", action="store_true", help="skip decoding the images")
         command.add_argument("--num_threads", type=positive, metavar="N", help=_HELP["num_threads"])
+        command.add_argument("--json", action="store_true", help=_HELP["json"])
         if name == "verify":
             command.add_argument("--repair", action="store_true", help=_HELP["repair"])
 
@@ -95,6 +123,7 @@ def _parser() -> argparse.ArgumentParser:
     command.set_defaults(run=_report)
     command.add_argument("dataset", metavar="DATASET", help="folder or URI of the dataset")
     command.add_argument("--sources", default=[], action="append", metavar="PATH", help=_HELP["sources"])
+    command.add_argument("--json", action="store_true", help=_HELP["json"])
     return parser
 
 
@@ -104,6 +133,7 @@ def _add_convert_flags(command: Parser) -> None:
     command.add_argument("--num_processes", type=positive, metavar="N", help=_HELP["num_processes"])
     command.add_argument("--dry_run", action="store_true", help=_HELP["dry_run"])
     command.add_argument("--no_wait", action="store_true", help=_HELP["no_wait"])
+    command.add_argument("--json", action="store_true", help=_HELP["json"])
 
 
 _HELP = {
@@ -115,6 +145,7 @@ _HELP = {
     "cores, or the CPU quota of the container)",
     "num_threads": "maximum number of shards that are read at the same time (default: all cores, or the CPU quota of "
     "the container)",
+    "json": "print one object of JSON on stdout at the end, in the place of lines of text",
     "no_wait": "submit the job to the engine of --runner and end; without it, the command waits for the job",
     "dry_run": "install, build, check and estimate everything, without submitting a job; needs --runner=DataflowRunner",
 }
@@ -158,13 +189,20 @@ def _convert(flags: argparse.Namespace, beam_flags: list[str]) -> int:
     launch_checks.check(beam_options, [*paths, options.output])
     with launch_checks.packed(beam_options):
         if flags.dry_run:
-            return _dry_run(options, beam_options)
+            return _dry_run(flags, options, beam_options)
         if flags.no_wait or launch_checks.template_of(beam_options):
             return _submit(flags, options, beam_options)
         launch_checks.check_writable(beam_options)
         num_processes = 0 if flags.runner else flags.num_processes or num_cores()
-        manifest, is_new = convert(options, beam_options, num_processes, _as_written(flags.argv))
+        with phases.shown():
+            manifest, is_new, num_resumed = convert(options, beam_options, num_processes, _as_written(flags.argv))
+    flags.found = {"is_new": is_new, "num_shards_resumed": num_resumed} | summary(manifest)
+    if _is_json(flags):
+        return 0
     print_summary(manifest)
+    if num_resumed:
+        num_shards = sum(len(split.shards) for split in manifest.splits.values())
+        print_line(f"resumed: {num_resumed:,} of {num_shards:,} shards were written by an earlier run")
     done = "complete" if is_new else "already complete, nothing to do"
     print_line(f"{done}: {manifest.path}/{MANIFEST_NAME}")
     return 0
@@ -178,48 +216,72 @@ def _as_written(argv: list[str]) -> list[str]:
 def _submit(flags: argparse.Namespace, options: ConvertOptions, beam_options: PipelineOptions) -> int:
     job = submit(options, beam_options, _as_written(flags.argv))
     if template := launch_checks.template_of(beam_options):
-        print_line(f"written: the template {template}; nothing was submitted")
+        flags.found = {"template": template}
+        _say(flags, f"written: the template {template}; nothing was submitted")
         return 0
-    print_line(f"submitted: job {job}; the dataset is complete when {options.output}/{MANIFEST_NAME} is there")
+    flags.found = {"job": job, "dataset": options.output}
+    _say(flags, f"submitted: job {job}; the dataset is complete when {options.output}/{MANIFEST_NAME} is there")
     return 0
 
 
-def _dry_run(options: ConvertOptions, beam_options: PipelineOptions) -> int:
+def _dry_run(flags: argparse.Namespace, options: ConvertOptions, beam_options: PipelineOptions) -> int:
     if launch_checks.name_of(beam_options) != "dataflow":
         raise ValueError(
             "--dry_run is only available with --runner=DataflowRunner; to test another runner, convert a few images"
         )
+    flags.found = {"dry_run": []}
     for line in dry_run(options, beam_options):
-        print_line(line)
+        flags.found["dry_run"].append(line)
+        _say(flags, line)
     return 0
 
 
 def _verify(flags: argparse.Namespace, _: list[str]) -> int:
-    findings = verify(flags.dataset, not flags.quick, flags.num_threads)
-    path = findings.manifest.path
+    with phases.shown():
+        findings = verify(flags.dataset, not flags.quick, flags.num_threads)
+    path, before = findings.manifest.path, findings
     for problem in findings.problems:
-        print_line(problem)
+        _say(flags, problem)
     if flags.repair and (findings.damaged or findings.lengths_damaged):
-        if findings.damaged:
-            sources = ", ".join(repr(source["path"]) for source in findings.manifest.sources)
-            print_line(f"{path}: re-reading {sources}")
-        repair(findings, num_threads=flags.num_threads)
-        if findings.damaged:
-            print_line(f"{path}: re-created from the sources: {', '.join(findings.damaged)}")
-        if findings.lengths_damaged:
-            print_line(f"{path}: re-created from the index: {lengths_name(findings.manifest.edition)}")
-        findings = verify(path, not flags.quick, flags.num_threads)
+        findings = _repair(flags, findings)
+    repaired = [*before.damaged, *[lengths_name(before.manifest.edition)] * before.lengths_damaged]
+    flags.found = {
+        "problems": findings.problems,
+        "damaged": findings.damaged,
+        "repaired": repaired if findings is not before else [],
+        "is_decoded": not flags.quick,
+    } | summary(findings.manifest)
     if findings.problems:
-        print_line(f"{path}: {len(findings.problems)} problems" + (" remain" if flags.repair else ""))
+        _say(flags, f"{path}: {len(findings.problems)} problems" + (" remain" if flags.repair else ""))
         return 1
+    if _is_json(flags):
+        return 0
     print_summary(findings.manifest)
     read = "every record was read" + ("" if flags.quick else ", every image was decoded")
     print_line(f"{path}: no problems found; {read}")
     return 0
 
 
+def _repair(flags: argparse.Namespace, findings: Findings) -> Findings:
+    """Re-creates what is damaged; returns what is found afterwards."""
+    path = findings.manifest.path
+    if findings.damaged:
+        sources = ", ".join(repr(source["path"]) for source in findings.manifest.sources)
+        _say(flags, f"{path}: re-reading {sources}")
+    repair(findings, num_threads=flags.num_threads)
+    if findings.damaged:
+        _say(flags, f"{path}: re-created from the sources: {', '.join(findings.damaged)}")
+    if findings.lengths_damaged:
+        _say(flags, f"{path}: re-created from the index: {lengths_name(findings.manifest.edition)}")
+    with phases.shown():
+        return verify(path, not flags.quick, flags.num_threads)
+
+
 def _report(flags: argparse.Namespace, _: list[str]) -> int:
-    print_line(write_report(flags.dataset, flags.sources))
+    with phases.shown():
+        path = write_report(flags.dataset, flags.sources)
+    flags.found = {"report": path}
+    _say(flags, path)
     return 0
 
 

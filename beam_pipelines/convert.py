@@ -40,8 +40,7 @@ from beam_pipelines.conversion.planning import make_plan
 from beam_pipelines.conversion.shard_writing import write_planned
 from beam_pipelines.conversion.working_folder import WorkingFolder
 from beam_pipelines.options import ConvertOptions
-from beam_pipelines.runners import execution, launch_checks
-from beam_pipelines.runners import progress_bar as progress
+from beam_pipelines.runners import execution, launch_checks, phases
 from beam_pipelines.sources import listing
 from beam_pipelines.transforms import WriteRows
 from tpu_input.command_line import print_line
@@ -56,10 +55,12 @@ class Converted(NamedTuple):
     Attributes:
       manifest: Manifest of the dataset.
       is_new: Whether this call had anything to write; False if the dataset was complete before.
+      num_resumed: Number of shards that an earlier run of the same conversion had written, which was interrupted.
     """
 
     manifest: Manifest
     is_new: bool
+    num_resumed: int = 0
 
 
 def convert(
@@ -100,7 +101,9 @@ def convert(
         output_checks.remove_replaced(options.output)
         before = working_folder.unfinished(options.output)
         try:
+            phases.begin("listing")
             plan = make_plan(options, beam_options)
+            phases.end()
             for remark in plan.remarks:
                 print_line(remark, sys.stderr)
             output_checks.check_plan(options, plan)
@@ -112,10 +115,13 @@ def convert(
         if not existing:
             sources = [dataclasses.asdict(source) for source in options.sources]
             folder.write_conversion(working_folder.Conversion(list(command), os.getcwd(), sources, options.shaping()))
-        manifest = existing or _write_and_commit(options, plan, beam_options, num_processes, still_locked)
+        if existing:
+            manifest, num_resumed = existing, 0
+        else:
+            manifest, num_resumed = _write_and_commit(options, plan, beam_options, num_processes, still_locked)
         output_checks.remove_replaced(options.output)
         working_folder.remove(options.output)
-        return Converted(manifest, is_new=not existing)
+        return Converted(manifest, not existing, num_resumed)
 
 
 def _check(options: ConvertOptions) -> None:
@@ -132,14 +138,16 @@ def _check(options: ConvertOptions) -> None:
 def _convert_in_one_job(options: ConvertOptions, beam_options: PipelineOptions, command: Sequence[str]) -> Converted:
     before = read_manifest(options.output)
     try:
-        with execution.pipeline(beam_options) as pipeline:
+        with phases.of_job() as watch, execution.pipeline(beam_options) as pipeline:
+            watch(pipeline)
             build_conversion(pipeline, options, command)
     except ValueError:
         working_folder.tidy(options.output, keep=working_folder.unfinished(options.output))
         raise
     manifest = complete_manifest(options.output)
     working_folder.remove_lock(options.output)
-    return Converted(manifest, is_new=not before or before.fingerprint != manifest.fingerprint)
+    is_new = not before or before.fingerprint != manifest.fingerprint
+    return Converted(manifest, is_new, phases.counters(pipeline).get("shards_resumed", 0))
 
 
 def submit(options: ConvertOptions, beam_options: PipelineOptions, command: Sequence[str] = ()) -> str:
@@ -204,24 +212,28 @@ def _write_and_commit(
     beam_options: PipelineOptions,
     num_processes: int,
     still_locked: Callable[[], None],
-) -> Manifest:
+) -> tuple[Manifest, int]:
+    """Returns the manifest, and the number of shards that an earlier run had written."""
     folder = WorkingFolder.of(options.output, plan)
     folder.write_plan(plan)
     unwritten = folder.reopen()
+    num_resumed = sum(map(len, plan.shards.values())) - len(unwritten)
     if num_processes and len(unwritten) > 1:
         processes.write_shards(unwritten, folder, options, num_processes)
     else:
         _write_with_beam(options, folder, beam_options, num_processes)
     still_locked()
-    return commit(options, plan, folder.receipts_of(plan))
+    manifest = commit(options, plan, folder.receipts_of(plan))
+    phases.end()
+    return manifest, num_resumed
 
 
 def _write_with_beam(
     options: ConvertOptions, folder: WorkingFolder, beam_options: PipelineOptions, num_decoders: int
 ) -> None:
-    is_here = not launch_checks.name_of(beam_options)  # progress of other machines cannot be shown here
-    left = folder.num_rows(folder.unwritten()) if is_here and progress.is_wanted() else 0
-    with progress.shown(left) if is_here else contextlib.nullcontext(), execution.pipeline(beam_options) as pipeline:
+    if phases.is_shown():
+        phases.begin("writing", folder.num_rows(folder.unwritten()))
+    with execution.pipeline(beam_options) as pipeline:
         build_writing(pipeline, options, folder, num_decoders)
 
 
@@ -246,7 +258,7 @@ def build_writing(
 
 
 def _write(shard: str, folder: WorkingFolder, options: ConvertOptions, num_decoders: int) -> None:
-    write_planned(shard, folder, options, num_decoders or num_cores(), progress.count)
+    write_planned(shard, folder, options, num_decoders or num_cores(), phases.count)
 
 
 def _check_apart(source: str, output: str) -> None:

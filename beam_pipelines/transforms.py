@@ -19,6 +19,7 @@ import os
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, Any, NamedTuple, get_type_hints
 
@@ -38,7 +39,7 @@ from beam_pipelines.conversion.shard_writing import write_planned
 from beam_pipelines.conversion.working_folder import WorkingFolder
 from beam_pipelines.images.check import CheckedImage, Rejected, check_image
 from beam_pipelines.options import ConvertOptions, ImageOptions, Source
-from beam_pipelines.runners import progress_bar
+from beam_pipelines.runners import phases
 from beam_pipelines.sources import listing
 from beam_pipelines.sources.folders import Layout
 from beam_pipelines.sources.read_ahead import map_images
@@ -428,11 +429,16 @@ def _begin(
     folder = WorkingFolder.of(options.output, plan)
     folder.write_conversion(conversion)
     folder.write_plan(plan)
-    yield from folder.reopen()
+    unwritten = folder.reopen()
+    phases.counter("shards_resumed").inc(sum(map(len, plan.shards.values())) - len(unwritten))
+    yield from unwritten
 
 
 def _write_shard(shard: str, plan: Plan, options: ConvertOptions) -> str:
-    write_planned(shard, WorkingFolder.of(options.output, plan), options, num_cores(), progress_bar.count)
+    folder = WorkingFolder.of(options.output, plan)
+    receipt = write_planned(shard, folder, options, num_cores(), phases.count)
+    for reason, count in Counter(each.reason for each in receipt.rejected).items() if receipt else ():
+        phases.counter(f"rejected_{reason}").inc(count)
     return shard
 
 

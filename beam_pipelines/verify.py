@@ -29,6 +29,7 @@ from beam_pipelines.conversion.output_folder import (
 from beam_pipelines.images.check import Rejected, check_image
 from beam_pipelines.options import ImageOptions
 from beam_pipelines.report.rejections import read_lines
+from beam_pipelines.runners import phases
 from tpu_input.command_line.cores import num_cores
 from tpu_input.dataset_format.decode_limits import PILLOW_MAX_PIXELS
 from tpu_input.dataset_format.index import IndexRow, index_path, read_index
@@ -76,7 +77,9 @@ def verify(dataset: str, decode_images: bool = True, num_threads: int | None = N
     lengths = dict[str, Positions]()  # by shard, of those without problems
     with ThreadPoolExecutor(num_threads or num_cores()) as pool:
         checked = pool.map(lambda task: _check_shard(manifest, task[1], decode_images), tasks)
+        phases.begin("verifying", len(tasks))
         for (name, shard), (rows, problems) in zip(tasks, checked, strict=True):
+            phases.advance("verifying")
             counts[name].update(row.label for row in rows)
             hashes = [hashlib.sha256(row.key.encode()).digest()[:16] for row in rows]
             problems += [

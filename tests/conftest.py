@@ -31,7 +31,7 @@ def digits_dataset(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Ma
 
     output = tmp_path_factory.mktemp("dataset") / "digits"
     splits = (("train", 0.8), ("validation", 0.2))
-    manifest, _ = convert(
+    manifest, *_ = convert(
         ConvertOptions((Source(str(digits)),), str(output), splits=splits, shard_bytes=200_000), local()
     )
     return manifest

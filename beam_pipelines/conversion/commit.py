@@ -24,6 +24,7 @@ from beam_pipelines.conversion.plan import Plan
 from beam_pipelines.conversion.working_folder import REPLACED_NAME, Receipt, WorkingFolder
 from beam_pipelines.images.check import SAMPLE_SIDE, check_image
 from beam_pipelines.options import ConvertOptions
+from beam_pipelines.runners import phases
 from tpu_input.dataset_format import lengths as lengths_format
 from tpu_input.dataset_format.index import index_path, read_positions
 from tpu_input.dataset_format.lengths import Positions, lengths_name
@@ -62,6 +63,7 @@ def commit(options: ConvertOptions, plan: Plan, receipts: dict[str, list[Receipt
     check_budget(options, plan.num_inputs, num_rejected, {"all": f"listed in {options.output}/{rejected_path}"})
     if not num_examples:
         raise ValueError(f"none of the {plan.num_inputs} inputs became a record: {num_rejected}")
+    phases.begin("committing", sum(bool(receipt.num_examples) for receipt in every))
     _publish(folder, every, edition)
     manifest = Manifest(
         path=options.output,
@@ -136,7 +138,7 @@ def write_lengths(manifest: Manifest) -> None:
     """
     shards = [shard for split in manifest.splits.values() for shard in split.shards]
     with ThreadPoolExecutor(_IN_FLIGHT) as pool:
-        read = pool.map(lambda shard: _index_lengths(manifest.path, shard), shards)
+        read = phases.counted("committing", pool.map(lambda shard: _index_lengths(manifest.path, shard), shards))
         lengths = {shard.name: of for shard, of in zip(shards, read, strict=True)}
     with create(manifest.path, lengths_name(manifest.edition)) as file:
         lengths_format.write_lengths(file, lengths)

@@ -37,8 +37,8 @@ from beam_pipelines.conversion.output_folder import WORK_NAME
 from beam_pipelines.conversion.plan import Plan, assign_shards, choose_split, in_order, key_by_bucket, row_bytes
 from beam_pipelines.conversion.working_folder import WorkingFolder
 from beam_pipelines.images.check import Rejected, stored_bytes
-from beam_pipelines.options import ConvertOptions
-from beam_pipelines.runners import execution
+from beam_pipelines.options import ConvertOptions, Source
+from beam_pipelines.runners import execution, phases
 from beam_pipelines.sources.folders import FolderSurvey, Layout, label_by_folder, read_folders
 from beam_pipelines.sources.listing import list_rows
 from beam_pipelines.sources.read_ahead import map_images, read_rows
@@ -115,12 +115,15 @@ def assign(rows: PCollection[Row], options: ConvertOptions) -> tuple[PCollection
         rows
         | "Key by bucket" >> beam.Map(key_by_bucket, options.seed).with_output_types(tuple[int, Row])
         | "Group buckets" >> beam.GroupByKey()  # (bucket, [Row])
-        | "Cut into shards"
-        >> beam.FlatMap(assign_shards, AsSingleton(plan), options).with_output_types(tuple[str, Row])
+        | "Cut into shards" >> beam.FlatMap(_cut, AsSingleton(plan), options).with_output_types(tuple[str, Row])
         | "Group shards" >> beam.GroupByKey()  # (shard, [Row])
         | "Write rows" >> beam.Map(_write_rows, AsSingleton(plan), options).with_output_types(str)  # shard
     )
     return plan, shards
+
+
+def _cut(keyed: tuple[int, Iterable[Row]], plan: Plan, options: ConvertOptions) -> Iterator[tuple[str, Row]]:
+    return phases.counted("planning", assign_shards(keyed, plan, options))
 
 
 def _listed(pipeline: beam.Pipeline, options: ConvertOptions) -> PCollection[Row]:
@@ -128,7 +131,7 @@ def _listed(pipeline: beam.Pipeline, options: ConvertOptions) -> PCollection[Row
     rows = (
         pipeline
         | "Sources" >> beam.Create(options.sources)  # Source
-        | "List" >> beam.FlatMap(list_rows, options).with_output_types(Row)
+        | "List" >> beam.FlatMap(_list, options).with_output_types(Row)
     )
     if not any(source.is_list for source in options.sources):
         found: PCollection[Row] = rows | "Find" >> beam.Map(find).with_output_types(Row)
@@ -139,6 +142,10 @@ def _listed(pipeline: beam.Pipeline, options: ConvertOptions) -> PCollection[Row
     batches = spread | "Batch lines" >> beam.BatchElements(min_batch_size=256, max_batch_size=256)  # [Row]
     found = batches | "Find each" >> beam.FlatMap(find_each).with_output_types(Row)
     return keep_groups_together(found)
+
+
+def _list(source: Source, options: ConvertOptions) -> Iterator[Row]:
+    return phases.counted("listing", list_rows(source, options))
 
 
 def _layout(rows: PCollection[Row], options: ConvertOptions) -> PCollection[Layout]:
@@ -212,6 +219,7 @@ class _FirstInOrder(beam.CombineFn):
 
 def _ratio(of_kind: str, rows: list[Row], options: ConvertOptions) -> tuple[str, float]:
     """Returns (kind, ratio of stored bytes to source bytes); files that are no images count as 0 stored bytes."""
+    phases.advance("planning", 0)  # all is listed
     located = [locate(row, options) for row in rows]
     sizes = map_images(located, lambda _row, data: stored_bytes(data, options.images), num_cores())
     stored = [size for _, size in sizes if not isinstance(size, Rejected)]

@@ -36,7 +36,7 @@ from beam_pipelines.conversion.plan import is_measured
 from beam_pipelines.conversion.working_folder import Receipt, Rejection, WorkingFolder, origin
 from beam_pipelines.images.check import CheckedImage, Rejected, check_image
 from beam_pipelines.options import ConvertOptions
-from beam_pipelines.runners import progress_bar as progress
+from beam_pipelines.runners import phases
 from beam_pipelines.sources.read_ahead import changes, map_images
 from beam_pipelines.sources.rows import Row
 from tpu_input.dataset_format.index import IndexRow, write_index
@@ -123,8 +123,8 @@ def _base64(crc: int) -> str:
 
 def write_planned(
     shard: str, folder: WorkingFolder, options: ConvertOptions, num_decoders: int, progress: Progress
-) -> None:
-    """Writes one shard of a plan, and its receipt last. Idempotent.
+) -> Receipt | None:
+    """Writes one shard of a plan, and its receipt last; returns the receipt, None if it is not wanted. Idempotent.
 
     Beam runners retry an element when its worker is lost, and may run it twice at the same time when a worker is slow.
     Each attempt writes files of its own, and the first that is complete stores its receipt. An attempt that ends after
@@ -137,12 +137,14 @@ def write_planned(
     try:
         receipt = write_shard(shard, *paths, rows, num_images, options, classes, num_decoders, progress, folder.is_open)
     except Unwanted:
-        return
+        return None
     except storage.Changed as error:
         raise storage.Changed(changes(folder.read_rows(shard)) or str(error)) from error
     receipt.attempt = attempt
     if not (folder.is_open() and folder.write_receipt(receipt)):
         folder.remove_attempt(shard, attempt)
+        return None
+    return receipt
 
 
 class _Framed(NamedTuple):
@@ -198,16 +200,16 @@ def write_shards(shards: list[str], folder: WorkingFolder, options: ConvertOptio
       OSError: A process was killed.
     """
     context = multiprocessing.get_context("spawn")
-    num_inputs = folder.num_rows(shards) if progress.is_wanted() else 0
-    counts = context.Array("q", 3) if progress.is_wanted() else None
+    counts = context.Array("q", 3) if phases.is_shown() else None
     num_processes = min(len(shards), num_cores)
     num_decoders = num_cores // num_processes
-    write = functools.partial(write_planned, folder=folder, options=options, num_decoders=num_decoders, progress=_count)
+    write = functools.partial(_write, folder=folder, options=options, num_decoders=num_decoders, progress=_count)
     with ProcessPoolExecutor(num_processes, context, _begin, (counts,)) as pool:
         written = [pool.submit(write, shard) for shard in shards]
         try:
-            with progress.shown(num_inputs):
-                _wait(written, counts)
+            if counts:
+                phases.begin("writing", folder.num_rows(shards))
+            _wait(written, counts)
         except BrokenProcessPool:
             raise OSError(
                 "a process that writes shards has ended: it was killed, perhaps because memory ran out, or the script "
@@ -223,6 +225,10 @@ def write_shards(shards: list[str], folder: WorkingFolder, options: ConvertOptio
             pool.shutdown(wait=False, cancel_futures=True)
 
 
+def _write(shard: str, folder: WorkingFolder, options: ConvertOptions, num_decoders: int, progress: Progress) -> None:
+    write_planned(shard, folder, options, num_decoders, progress)  # the receipt is not sent to the other process
+
+
 def _wait(written: list[Future[None]], counts: SynchronizedArray[int] | None) -> None:
     """Waits until all shards are written; raises the first error of one of them at once."""
     left = set(written)
@@ -231,7 +237,7 @@ def _wait(written: list[Future[None]], counts: SynchronizedArray[int] | None) ->
         for future in done:
             future.result()
         if counts:
-            progress.show(*counts[:])
+            phases.reach("writing", counts[0], num_bytes=counts[2], num_rejected=counts[1])
 
 
 def _begin(counts: SynchronizedArray[int] | None) -> None:

@@ -31,6 +31,7 @@ from beam_pipelines.report.near_duplicates import ALIKE, DISTANCE, MAX_SHARED
 from beam_pipelines.report.notes import notes, share, shortened
 from beam_pipelines.report.rejections import MAX_SHOWN, read_rejected
 from beam_pipelines.report.summary import NOTED, size
+from beam_pipelines.runners import phases
 from tpu_input.dataset_format.records import Manifest, Split
 
 MAX_CLASSES = 50  # classes in the chart; if the dataset has more, half are the largest and half the smallest
@@ -62,11 +63,13 @@ def write_report(dataset: str, sources: Sequence[str] = ()) -> str:
     """
     manifest = complete_manifest(storage.absolute(dataset))
     sources = list(map(storage.absolute, sources))
+    phases.begin("reporting", total=4)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of Pillow, about odd metadata in rejected inputs
         page = render(manifest, sources)
     with create(manifest.path, REPORT_NAME) as file:
         file.write(page.encode("utf-8", "replace"))
+    phases.end()
     return f"{manifest.path}/{REPORT_NAME}"
 
 
@@ -81,9 +84,15 @@ def render(manifest: Manifest, sources: Sequence[str] = ()) -> str:
         importlib.resources.files("beam_pipelines.report").joinpath(_TEMPLATE).read_text(encoding="utf-8")
     )
     columns = read_all(manifest)
+    phases.advance("reporting")
     shown = dict(sorted(manifest.splits.items(), key=lambda item: -item[1].num_examples)[:MAX_SPLITS])
     totals = np.sum([split.class_counts for split in manifest.splits.values()], axis=0).tolist()
     look_alikes = find_look_alikes(manifest, columns)
+    phases.advance("reporting")
+    rejected = read_rejected(manifest, sources)
+    phases.advance("reporting")
+    examples = _class_examples(manifest, columns, totals)
+    phases.advance("reporting")
     return template.render(
         manifest=manifest,
         name=manifest.path.rsplit("/", 1)[-1],
@@ -98,10 +107,10 @@ def render(manifest: Manifest, sources: Sequence[str] = ()) -> str:
         shapes=columns.shapes,
         fixed=sorted(manifest.num_fixed.items(), key=lambda item: (-item[1], item[0])),
         noted=NOTED,
-        rejected=read_rejected(manifest, sources),
+        rejected=rejected,
         has_sources=bool(sources),
         look_alikes=look_alikes,
-        examples=_class_examples(manifest, columns, totals),
+        examples=examples,
         charts=charts,
         limits=_LIMITS,
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from beam_pipelines.conversion.output_folder import rejected_name
 from beam_pipelines.images.check import GPS_POSITION, IGNORED_PROFILE, UNUSABLE_PROFILE
 from tpu_input.command_line import print_line
@@ -12,6 +14,26 @@ NOTED = {  # findings that are counted in addition to re-encoded images: the tex
     UNUSABLE_PROFILE: "have one that is damaged or for another kind of image; their colors are treated as sRGB",
     IGNORED_PROFILE: "have colors other than sRGB, which were not converted because of --color_profiles=ignore",
 }
+
+
+def summary(manifest: Manifest) -> dict[str, Any]:
+    """Returns what print_summary() prints as a value for JSON, with the manifest's names."""
+    return {
+        "dataset": manifest.path,
+        "fingerprint": manifest.fingerprint,
+        "num_inputs": manifest.num_inputs,
+        "splits": {
+            name: {
+                "num_examples": split.num_examples,
+                "num_shards": len(split.shards),
+                "num_bytes": sum(shard.num_bytes for shard in split.shards),
+            }
+            for name, split in manifest.splits.items()
+        },
+        "num_fixed": manifest.num_fixed,
+        "num_noted": manifest.num_noted,
+        "num_rejected": manifest.num_rejected,
+    }
 
 
 def print_summary(manifest: Manifest) -> None:

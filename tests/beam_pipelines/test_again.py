@@ -120,7 +120,7 @@ def test_overwriting_a_folder_with_other_files_is_refused_before_anything_is_rem
 
 
 def test_a_dataset_that_lacks_a_shard_is_not_called_complete(few_digits, tmp_path):
-    manifest, _ = convert(options(few_digits, tmp_path / "out"), local())
+    manifest, *_ = convert(options(few_digits, tmp_path / "out"), local())
     before = files(tmp_path / "out")
     shard = manifest.split("train").shards[0].name
     (tmp_path / "out" / shard).unlink()
@@ -144,7 +144,7 @@ def test_files_that_could_not_be_read_are_tried_again(few_digits, tmp_path, monk
         refused.setattr(local_files, "read_bytes", refuse)
         with pytest.raises(ValueError, match="unreadable 1"):
             convert(options(few_digits, tmp_path / "out", max_rejected=0.0), local())
-    manifest, _ = convert(options(few_digits, tmp_path / "out", max_rejected=0.0), local())
+    manifest, *_ = convert(options(few_digits, tmp_path / "out", max_rejected=0.0), local())
     assert manifest.num_rejected == {}
     assert verify(manifest.path).problems == []
 
@@ -154,7 +154,7 @@ def test_a_share_that_is_met_exactly_is_not_exceeded(few_digits, tmp_path):
         (path.parent / f"copy_{path.name}").write_bytes(path.read_bytes())
     for number in range(29):
         (few_digits / "0" / f"{number}.jpg").write_text("<html>")
-    manifest, _ = convert(options(few_digits, tmp_path / "out", max_rejected=0.29), local())  # 0.29 * 100 < 29
+    manifest, *_ = convert(options(few_digits, tmp_path / "out", max_rejected=0.29), local())  # 0.29 * 100 < 29
     assert (manifest.num_inputs, manifest.num_rejected) == (100, {"not_an_image": 29})
 
 
@@ -183,7 +183,7 @@ def killed_while_writing(monkeypatch, write):
 
 
 def test_a_report_that_was_killed_is_in_nobody_s_way(few_digits, tmp_path, monkeypatch):
-    manifest, _ = convert(options(few_digits, tmp_path / "out"), local())
+    manifest, *_ = convert(options(few_digits, tmp_path / "out"), local())
     killed_while_writing(monkeypatch, lambda: write_report(manifest.path))
     assert not convert(options(few_digits, tmp_path / "out"), local())[1]
     assert verify(manifest.path).problems == []
@@ -216,7 +216,7 @@ def test_a_class_without_examples_is_said(few_digits, tmp_path, capsys):
     of_validation = {lines[0], *(line for line in lines if line.endswith(",2"))}
     lines = [f"{line},{'validation' if line in of_validation else 'train'}" for line in lines]
     (few_digits / "list.csv").write_text("\n".join(["image,label,split", *lines]))
-    manifest, _ = convert(options(few_digits / "list.csv", tmp_path / "out"), local())
+    manifest, *_ = convert(options(few_digits / "list.csv", tmp_path / "out"), local())
     print_summary(manifest)
     shown = capsys.readouterr().out
     assert "train: 23 examples of 3 classes, no examples of '2' in " in shown
@@ -338,7 +338,7 @@ def test_a_conversion_whose_output_is_removed_meanwhile_goes_on(few_digits, tmp_
 @pytest.mark.long
 def test_shards_that_a_removal_has_missed_are_this_conversion_s_or_kept(flags, few_digits, tmp_path, capsys):
     opts = options(few_digits, tmp_path / "new", shard_bytes=10_000)
-    manifest, _ = convert(opts, local())
+    manifest, *_ = convert(opts, local())
     convert(options(few_digits, tmp_path / "other", shard_bytes=10_000, seed=3), local())
     first, second = (shard.name for shard in manifest.split("train").shards[:2])
     command = ["convert", f"--input={few_digits}", f"--output={tmp_path}/out", "--shard_size=10KB", *flags]

@@ -79,9 +79,9 @@ def test_lists_and_archives_in_a_bucket_name_the_same_images(cloud, images, tmp_
         tar.add(images, "images")
         assert sum(member.islnk() for member in tar.getmembers()) == 1
     cloud.put(f"{bucket}/images.tar", (tmp_path / "images.tar").read_bytes())
-    of_list, _ = convert(options(f"{bucket}/lists/images.csv", f"{bucket}/of_list"), local())
+    of_list, *_ = convert(options(f"{bucket}/lists/images.csv", f"{bucket}/of_list"), local())
     assert (of_list.num_inputs, of_list.num_rejected) == (42, {"missing": 4, "not_an_image": 1})
-    of_tar, _ = convert(options(f"{bucket}/images.tar", f"{bucket}/of_tar"), local())
+    of_tar, *_ = convert(options(f"{bucket}/images.tar", f"{bucket}/of_tar"), local())
     convert(options(tmp_path / "images.tar", tmp_path / "out"), local())
     assert shards(cloud.files(f"{bucket}/of_tar")) == shards(files(tmp_path / "out"))
     assert (of_tar.num_inputs, of_tar.num_rejected) == (38, {"not_an_image": 1})
@@ -120,7 +120,7 @@ def as_list(rows: list[dict[str, str]], ending: str) -> bytes:
 def test_damage_in_a_bucket_is_found_and_repaired(capsys, cloud, images):
     bucket = cloud.make_bucket()
     cloud.upload(images, f"{bucket}/images")
-    manifest, _ = convert(options(f"{bucket}/images", f"{bucket}/out"), local())
+    manifest, *_ = convert(options(f"{bucket}/images", f"{bucket}/out"), local())
     whole = cloud.files(f"{bucket}/out")
     first, second = (shard.name for shard in manifest.split("train").shards[:2])
     cloud.put(f"{bucket}/out/{first}", b"noise")
@@ -185,7 +185,7 @@ def test_a_conversion_through_a_network_that_fails_ends_with_the_same_bytes(clou
     cloud.upload(images, f"{bucket}/images")
     convert(options(images, tmp_path / "out"), local())
     proxy.fault = every(5, faults)
-    manifest, _ = convert(options(f"{bucket}/images", f"{bucket}/out"), local())
+    manifest, *_ = convert(options(f"{bucket}/images", f"{bucket}/out"), local())
     assert verify(f"{bucket}/out").problems == []
     assert proxy.faults.keys() == {"", *faults}
     assert shards(cloud.files(f"{bucket}/out")) == shards(files(tmp_path / "out"))

@@ -110,7 +110,7 @@ def test_what_is_no_image_is_in_rejected_jsonl_and_the_rest_is_converted(few_dig
     whole = next((few_digits / "2").iterdir()).read_bytes()
     (few_digits / "2" / "half.jpg").write_bytes(whole[: len(whole) // 2])
     (few_digits / "stray.txt").write_text("hello")
-    manifest, _ = convert(options(few_digits, tmp_path / "out"), local())
+    manifest, *_ = convert(options(few_digits, tmp_path / "out"), local())
     lines = [json.loads(line) for line in (tmp_path / "out" / "rejected.jsonl").read_text().splitlines()]
     assert {line["key"]: line["reason"] for line in lines} == {
         "0/page.jpg": "not_an_image",
@@ -128,7 +128,7 @@ def test_a_list_gives_labels_splits_and_rejected_rows(few_digits, tmp_path):
     lines += ["gone.jpg,0,test", "0/0000.jpg,seven,test"]
     (few_digits / "list.csv").write_text("\n".join(lines))
     labels = ("2", "1", "0")
-    manifest, _ = convert(options(few_digits / "list.csv", tmp_path / "out", labels=labels), local())
+    manifest, *_ = convert(options(few_digits / "list.csv", tmp_path / "out", labels=labels), local())
     assert manifest.classes == labels
     assert list(manifest.splits) == ["test"]
     assert manifest.split("test").class_counts == (12, 12, 12)
@@ -136,7 +136,7 @@ def test_a_list_gives_labels_splits_and_rejected_rows(few_digits, tmp_path):
 
 
 def test_one_based_labels_are_written_when_asked_for_and_read_back(few_digits, tmp_path):
-    manifest, _ = convert(options(few_digits, tmp_path / "out", first_label=1), local())
+    manifest, *_ = convert(options(few_digits, tmp_path / "out", first_label=1), local())
     raw = set()
     for shard in manifest.split("train").shards:
         for record in tf.data.TFRecordDataset(f"{manifest.path}/{shard.name}"):

@@ -51,7 +51,7 @@ def photos(tmp_path_factory) -> Path:
 @pytest.mark.parametrize("images", [ImageOptions(), ImageOptions(resize_shorter=64, quality=80)])
 def test_shards_are_of_their_size_also_when_images_are_resized(photos, tmp_path, images):
     size = 150_000 if images.resize_shorter else 800_000
-    manifest, _ = convert(options(photos, tmp_path / "out", shard_bytes=size, images=images), local())
+    manifest, *_ = convert(options(photos, tmp_path / "out", shard_bytes=size, images=images), local())
     shards = manifest.split("train").shards
     assert len(shards) > 5
     largest = max(len(record.encoded) for record in records(manifest, "train"))
@@ -60,7 +60,7 @@ def test_shards_are_of_their_size_also_when_images_are_resized(photos, tmp_path,
 
 
 def test_a_number_of_shards_is_met(photos, tmp_path):
-    manifest, _ = convert(options(photos, tmp_path / "out", num_shards=(("train", 16), ("validation", 4))), local())
+    manifest, *_ = convert(options(photos, tmp_path / "out", num_shards=(("train", 16), ("validation", 4))), local())
     assert {name: len(split.shards) for name, split in manifest.splits.items()} == {"train": 16, "validation": 4}
     counts = [shard.num_examples for shard in manifest.split("train").shards]
     assert max(counts) - min(counts) <= 1
@@ -73,7 +73,7 @@ def test_images_that_no_shard_holds_are_rejected_where_shards_are_cut_by_size(fe
         noise.save(few_digits / f"large{number}.jpg", quality=95)
         lines.append(f"large{number}.jpg,0,{('train', 'validation')[number % 2]}")
     (few_digits / "list.csv").write_text("\n".join(["image,label,split", *lines]))
-    manifest, _ = convert(options(few_digits / "list.csv", tmp_path / "out", num_shards=(("train", 2),)), local())
+    manifest, *_ = convert(options(few_digits / "list.csv", tmp_path / "out", num_shards=(("train", 2),)), local())
     assert rejected(tmp_path / "out") == {"large1.jpg": "too_large", "large3.jpg": "too_large"}
     assert manifest.split("train").num_examples == 38
 
@@ -81,7 +81,7 @@ def test_images_that_no_shard_holds_are_rejected_where_shards_are_cut_by_size(fe
 @pytest.mark.long
 def test_larger_images_are_stored_with_the_shorter_side_asked_for(photos, tmp_path):
     images = ImageOptions(resize_shorter=100)
-    manifest, _ = convert(options(photos, tmp_path / "out", images=images), local())
+    manifest, *_ = convert(options(photos, tmp_path / "out", images=images), local())
     for record in records(manifest, "train"):
         with Image.open(photos / record.key) as source:
             width, height = source.size
@@ -94,8 +94,8 @@ def test_reencoding_all_keeps_nothing_of_a_file_but_its_pixels(few_digits, tmp_p
     exif = Image.Exif()
     exif[0x010E] = "a secret"
     Image.new("L", (32, 32), 90).save(few_digits / "0" / "secret.jpg", exif=exif, comment=b"a secret")
-    kept, _ = convert(options(few_digits, tmp_path / "kept"), local())
-    clean, _ = convert(options(few_digits, tmp_path / "clean", images=ImageOptions(reencode="all")), local())
+    kept, *_ = convert(options(few_digits, tmp_path / "kept"), local())
+    clean, *_ = convert(options(few_digits, tmp_path / "clean", images=ImageOptions(reencode="all")), local())
 
     def secrets(manifest) -> int:
         return sum(b"a secret" in record.encoded for name in manifest.splits for record in records(manifest, name))
@@ -115,7 +115,7 @@ def test_of_identical_images_one_is_kept_and_none_under_two_labels(few_digits, t
     for number in range(5):
         shutil.copy(one, few_digits / "0" / f"copy{number}.jpg")
     shutil.copy(other, few_digits / "1" / "wrong.jpg")
-    manifest, _ = convert(options(few_digits, tmp_path / "out", dedup="exact", max_rejected=0.05), local())
+    manifest, *_ = convert(options(few_digits, tmp_path / "out", dedup="exact", max_rejected=0.05), local())
     assert manifest.num_rejected == {"conflicting_label": 2, "duplicate": 5}
     hashes = [record.sha256 for name in manifest.splits for record in records(manifest, name)]
     assert len(hashes) == len(set(hashes)) == 35
@@ -128,7 +128,7 @@ def test_of_identical_images_one_is_kept_and_none_under_two_labels(few_digits, t
 
 def test_without_dedup_every_copy_is_kept(few_digits, tmp_path):
     shutil.copy(next((few_digits / "0").iterdir()), few_digits / "0" / "copy.jpg")
-    manifest, _ = convert(options(few_digits, tmp_path / "out"), local())
+    manifest, *_ = convert(options(few_digits, tmp_path / "out"), local())
     assert manifest.num_inputs == 37
     assert manifest.num_rejected == {}
 
@@ -150,7 +150,7 @@ def test_more_rejected_than_the_budget_leaves_no_manifest_and_a_larger_budget_go
 def test_files_that_file_managers_leave_do_not_count_against_the_budget(few_digits, tmp_path):
     for label in "012":
         (few_digits / label / ".DS_Store").write_bytes(b"Bud1")
-    manifest, _ = convert(options(few_digits, tmp_path / "out", max_rejected=0.0), local())
+    manifest, *_ = convert(options(few_digits, tmp_path / "out", max_rejected=0.0), local())
     assert manifest.num_rejected == {"system_file": 3}
 
 
@@ -174,8 +174,8 @@ def test_split_folders_and_archives_convert_to_the_same_records(few_digits, tmp_
         shutil.copytree(few_digits, tmp_path / "in" / split)
     with tarfile.open(tmp_path / "in.tar", "w") as archive:
         archive.add(tmp_path / "in", "in")
-    folder, _ = convert(options(tmp_path / "in", tmp_path / "a"), local())
-    packed, _ = convert(options(tmp_path / "in.tar", tmp_path / "b"), local())
+    folder, *_ = convert(options(tmp_path / "in", tmp_path / "a"), local())
+    packed, *_ = convert(options(tmp_path / "in.tar", tmp_path / "b"), local())
     assert list(folder.splits) == ["train", "validation"]
     assert folder.splits == packed.splits
     assert folder.split("train").class_counts == folder.split("validation").class_counts == (12, 12, 12)
@@ -198,7 +198,7 @@ def test_overwrite_replaces_an_unfinished_conversion(few_digits, tmp_path):
     (few_digits / "0" / "page.jpg").write_text("<html>")
     with pytest.raises(ValueError, match="more than --max_rejected"):
         convert(options(few_digits, tmp_path / "out", max_rejected=0.0), local())
-    manifest, _ = convert(options(few_digits, tmp_path / "out", seed=1, overwrite=True), local())
+    manifest, *_ = convert(options(few_digits, tmp_path / "out", seed=1, overwrite=True), local())
     assert verify(manifest.path).problems == []
 
 

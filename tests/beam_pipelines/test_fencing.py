@@ -129,7 +129,7 @@ def test_a_late_writer_of_another_plan_changes_nothing_of_the_dataset_that_repla
     folder, shards = begun(late)
     with stopped_writer(shards[0], folder, late, moment) as go_on:
         opts = options(few_digits, late.output, seed=5, overwrite=True)
-        manifest, _ = convert(opts, local())
+        manifest, *_ = convert(opts, local())
         before = content(opts.output)
         go_on()
     assert content(opts.output) == before
@@ -168,7 +168,7 @@ def test_of_two_attempts_the_first_counts_whatever_the_second_could_not_read(few
         Path(last).write_bytes(image)
     assert list(folder.read_receipts(shards[:1])) == receipt
     assert not set(shards) & set(folder.unwritten())  # the files that the receipts name are still there
-    manifest, _ = convert(opts, local())
+    manifest, *_ = convert(opts, local())
     assert manifest.num_rejected == {}
     assert verify(opts.output).problems == []
 
@@ -253,7 +253,7 @@ def test_at_each_moment_of_a_replacement_the_old_or_the_new_dataset_verifies_and
 
     with monkeypatch.context() as patch:
         Moments(patch, look)
-        manifest, _ = convert(options(few_digits, tmp_path / "out", seed=5, overwrite=True), local())
+        manifest, *_ = convert(options(few_digits, tmp_path / "out", seed=5, overwrite=True), local())
     assert seeds.count(0) > 30  # moments before the new manifest stands
     assert seeds.count(5) > 10  # moments after it
     assert seeds == sorted(seeds)
@@ -306,11 +306,11 @@ def test_a_new_conversion_that_fails_leaves_the_old_dataset_as_it_is(few_digits,
 
 
 def test_in_a_replaced_dataset_nobody_finds_new_bytes_under_old_names(few_digits, place):
-    old, _ = convert(options(few_digits, f"{place}/out"), local())
-    new, _ = convert(options(few_digits, f"{place}/out", seed=5, overwrite=True), local())
+    old, *_ = convert(options(few_digits, f"{place}/out"), local())
+    new, *_ = convert(options(few_digits, f"{place}/out", seed=5, overwrite=True), local())
     names = [{shard.name for split in each.splits.values() for shard in split.shards} for each in (old, new)]
     assert not names[0] & names[1]
-    again, _ = convert(options(few_digits, f"{place}/out", overwrite=True), local())
+    again, *_ = convert(options(few_digits, f"{place}/out", overwrite=True), local())
     assert not names[1] & {shard.name for split in again.splits.values() for shard in split.shards}
     assert again.fingerprint == old.fingerprint
     assert verify(again.path).problems == []
@@ -333,14 +333,14 @@ def test_of_two_that_replace_a_dataset_at_the_same_time_one_is_refused(few_digit
     output_checks.remove_replaced(second.output)
     assert complete_manifest(second.output).fingerprint == plans[1].fingerprint
     # The next call removes what the refused one has left.
-    manifest, _ = convert(second, local())
+    manifest, *_ = convert(second, local())
     assert seen_by_globs(second.output) == {shard.name for shard in manifest.split("train").shards}
     assert verify(second.output).problems == []
 
 
 def test_a_shard_of_a_replacement_is_repaired_under_its_name(few_digits, tmp_path):
     convert(options(few_digits, tmp_path / "out"), local())
-    manifest, _ = convert(options(few_digits, tmp_path / "out", seed=5, overwrite=True), local())
+    manifest, *_ = convert(options(few_digits, tmp_path / "out", seed=5, overwrite=True), local())
     before = files(tmp_path / "out")
     (tmp_path / "out" / manifest.split("train").shards[0].name).write_bytes(b"noise")
     (tmp_path / "out" / f"lengths-{manifest.edition}.parquet").unlink()
@@ -349,7 +349,7 @@ def test_a_shard_of_a_replacement_is_repaired_under_its_name(few_digits, tmp_pat
 
 
 def test_who_holds_the_manifest_of_a_replaced_dataset_is_told_to_read_it_again(few_digits, place):
-    old, _ = convert(options(few_digits, f"{place}/out"), local())
+    old, *_ = convert(options(few_digits, f"{place}/out"), local())
     source = tpu_input.RecordSource(old, "train")
     convert(options(few_digits, f"{place}/out", seed=5, overwrite=True), local())
     told = r"train-00000-of-\d+\.tfrecord' does not exist: the dataset was replaced.*; read the manifest again"

@@ -50,7 +50,7 @@ def test_a_group_of_which_some_lines_name_a_split_lies_in_that_one(few_digits, t
         split = ["train", "validation", "test"][number % 3] if number < 6 else ""
         rows.append((image, label, split, group))
     path = write_list(few_digits / "list.csv", rows)
-    manifest, _ = convert(ConvertOptions((Source(str(path)),), str(tmp_path / "out"), splits=IN_HALVES), local())
+    manifest, *_ = convert(ConvertOptions((Source(str(path)),), str(tmp_path / "out"), splits=IN_HALVES), local())
     splits = splits_by_key(tmp_path / "out")
     assert len(splits) == manifest.num_inputs == 36
     of_group = {group: {splits[image] for image in groups if groups[image] == group} for group in groups.values()}
@@ -67,7 +67,7 @@ def test_a_group_that_names_two_splits_is_rejected_and_the_rest_stays(few_digits
         rows.append((image, label, split, f"patient {number % 9}"))
     path = write_list(few_digits / "list.csv", rows)
     options = ConvertOptions((Source(str(path)),), str(tmp_path / "out"), splits=IN_HALVES, max_rejected=0.2)
-    manifest, _ = convert(options, local())
+    manifest, *_ = convert(options, local())
     assert manifest.num_rejected == {"conflicting_split": 4}
     assert set(rejected(tmp_path / "out")) == {row[0] for row in rows if row[3] == "patient 0"}
     assert len(splits_by_key(tmp_path / "out")) == 32

@@ -23,7 +23,7 @@ from tpu_input.dataset_format.lengths import parse_lengths, write_lengths
 
 @pytest.mark.parametrize("damage", ["shard", "index", "both"])
 def test_repair_makes_damaged_shards_again_from_their_source(few_digits, tmp_path, damage):
-    manifest, _ = convert(options(few_digits, tmp_path / "out"), local())
+    manifest, *_ = convert(options(few_digits, tmp_path / "out"), local())
     before = files(tmp_path / "out")
     shard = manifest.split("train").shards[1].name
     if damage != "index":
@@ -38,7 +38,7 @@ def test_repair_makes_damaged_shards_again_from_their_source(few_digits, tmp_pat
 
 @pytest.mark.parametrize("damage", ["missing", "damaged", "of other records", "with a shard"])
 def test_repair_writes_the_lengths_again_without_the_sources(few_digits, tmp_path, damage, capsys):
-    manifest, _ = convert(options(few_digits, tmp_path / "out"), local())
+    manifest, *_ = convert(options(few_digits, tmp_path / "out"), local())
     before, path = files(tmp_path / "out"), tmp_path / "out" / "lengths.parquet"
     lengths = parse_lengths(path.read_bytes()).by_shard()
     if damage == "missing":
@@ -59,7 +59,7 @@ def test_repair_writes_the_lengths_again_without_the_sources(few_digits, tmp_pat
 
 def test_a_repaired_shard_has_the_right_lengths_again(few_digits, tmp_path):
     """The lengths of a damaged shard cannot be compared; they are written again with it."""
-    manifest, _ = convert(options(few_digits, tmp_path / "out"), local())
+    manifest, *_ = convert(options(few_digits, tmp_path / "out"), local())
     before, path = files(tmp_path / "out"), tmp_path / "out" / "lengths.parquet"
     shard = manifest.split("train").shards[0].name
     lengths = parse_lengths(path.read_bytes()).by_shard()
@@ -73,7 +73,7 @@ def test_a_repaired_shard_has_the_right_lengths_again(few_digits, tmp_path):
 
 
 def test_the_command_that_the_error_of_training_input_names_repairs_the_shard(few_digits, tmp_path, capsys):
-    manifest, _ = convert(options(few_digits, tmp_path / "out"), local())
+    manifest, *_ = convert(options(few_digits, tmp_path / "out"), local())
     path = tmp_path / "out" / manifest.split("train").shards[0].name
     data = bytearray(path.read_bytes())
     data[-100] ^= 0xFF
@@ -93,7 +93,7 @@ def test_the_command_that_the_error_of_training_input_names_repairs_the_shard(fe
 
 
 def test_the_command_repair_finds_damage_and_mends_it_and_verify_only_finds_it(few_digits, tmp_path, capsys):
-    manifest, _ = convert(options(few_digits, tmp_path / "out"), local())
+    manifest, *_ = convert(options(few_digits, tmp_path / "out"), local())
     before, shard = files(tmp_path / "out"), manifest.split("train").shards[0].name
     (tmp_path / "out" / shard).write_bytes(b"noise")
     assert beam_pipelines.__main__.main(["verify", manifest.path]) == 1
@@ -104,7 +104,7 @@ def test_the_command_repair_finds_damage_and_mends_it_and_verify_only_finds_it(f
 
 
 def test_repair_from_a_source_that_has_changed_is_refused_and_changes_nothing(few_digits, tmp_path):
-    manifest, _ = convert(options(few_digits, tmp_path / "out"), local())
+    manifest, *_ = convert(options(few_digits, tmp_path / "out"), local())
     shard = manifest.split("train").shards[1].name
     (tmp_path / "out" / shard).write_bytes(b"noise")
     before = files(tmp_path / "out")
@@ -117,7 +117,7 @@ def test_repair_from_a_source_that_has_changed_is_refused_and_changes_nothing(fe
 
 
 def test_a_manifest_with_other_classes_than_its_inputs_is_refused_and_nothing_changes(few_digits, tmp_path):
-    manifest, _ = convert(options(few_digits, tmp_path / "out"), local())
+    manifest, *_ = convert(options(few_digits, tmp_path / "out"), local())
     path = tmp_path / "out" / "manifest.json"
     fields = json.loads(path.read_text())
     fields["classes"][-1] = "somebody else's"

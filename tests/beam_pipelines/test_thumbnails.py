@@ -69,7 +69,7 @@ def test_rejected_members_of_an_archive_are_shown(few_digits, tmp_path):
     with tarfile.open(tmp_path / "digits.tar", "w") as archive:
         archive.add(few_digits, ".")
     options = ConvertOptions((Source(str(tmp_path / "digits.tar")),), str(tmp_path / "out"), max_rejected=1.0)
-    manifest, _ = convert(options, local())
+    manifest, *_ = convert(options, local())
     assert manifest.num_rejected == {"empty": 1, "truncated": 1}
     shown = {each.code: each.examples for each in read_rejected(manifest, [str(tmp_path / "digits.tar")])}
     ((line, picture),) = shown["truncated"]

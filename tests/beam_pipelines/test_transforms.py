@@ -134,7 +134,7 @@ def test_images_that_pass_unchanged_give_the_shards_of_the_command(few_digits, t
     (few_digits / "1" / "page.jpg").write_text("<html>")
     Image.open(next(few_digits.rglob("2/*.jpg"))).save(few_digits / "2" / "other.png")
     (done,) = run(few_digits, tmp_path / "out")
-    manifest, _ = convert(options(few_digits, tmp_path / "whole"), local())
+    manifest, *_ = convert(options(few_digits, tmp_path / "whole"), local())
     assert done == bp.WrittenDataset(str(tmp_path / "out"), done.fingerprint, 37, 39, is_new=True)
     assert manifest.num_rejected == verify(str(tmp_path / "out")).manifest.num_rejected
     assert written(tmp_path / "out") == written(tmp_path / "whole")

@@ -34,7 +34,7 @@ def make_dataset(folder, sizes, train=15):
             width, height = sizes[number % len(sizes)]
             coarse = Image.fromarray(random.integers(0, 256, [4, 4, 3], np.uint8))
             coarse.resize((width, height), Image.Resampling.BICUBIC).save(path, quality=90)
-    manifest, _ = convert(ConvertOptions((Source(str(folder / "images")),), str(folder / "dataset")), local())
+    manifest, *_ = convert(ConvertOptions((Source(str(folder / "images")),), str(folder / "dataset")), local())
     return manifest
 
 

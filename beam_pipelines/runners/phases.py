@@ -1,0 +1,229 @@
+"""Progress of a command by phase: a bar on a terminal, elsewhere a line every 30 seconds, both on stderr.
+
+    with shown():                        a command; without this, nothing is shown
+        begin("verifying", total=42)     a phase begins, and the one before it ends
+        advance("verifying")
+
+What workers do is counted where they can be asked: threads of this process call advance(), processes of this machine
+count in shared memory (shard_writing.py), and the workers of an engine in Beam's counters, which of_job() reads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar, cast
+
+from tqdm import tqdm
+
+from tpu_input.command_line import print_line
+
+EACH = 30.0  # seconds between two lines where there is no terminal
+_ASK_EACH = 2.0  # seconds between two questions to an engine
+_BATCH = 256  # items that are added to a counter of Beam at a time
+# What is counted in each phase, in the order of the phases of a conversion.
+UNITS = {
+    "listing": "inputs",
+    "planning": "inputs",
+    "writing": "images",
+    "committing": "shards",
+    "verifying": "shards",
+    "reporting": "parts",
+}
+_Item = TypeVar("_Item")
+
+
+class _Display:
+    """Shows one phase at a time; its methods may be called by several threads."""
+
+    def __init__(self, has_bars: bool) -> None:
+        self.is_of_job = False  # whether an engine is asked, so that what this process counts is not added
+        self._lock, self._ended = threading.RLock(), threading.Event()
+        self._has_bars = has_bars
+        self._bar: tqdm[Any] | None = None
+        self._phase, self._total, self._begun = "", cast("int | None", None), 0.0
+        self._count, self._num_bytes, self._num_rejected = 0, 0, 0
+        if not has_bars:
+            threading.Thread(target=self._print_lines, daemon=True).start()
+
+    def begin(self, phase: str, total: int | None) -> None:
+        with self._lock:
+            if phase == "planning" and self._phase == "listing":
+                total = self._count or None  # what was listed is planned
+            self.end()
+            self._phase, self._total, self._begun = phase, total, time.monotonic()
+            if self._has_bars:
+                is_large = (total or 0) >= 100_000  # shown as 100k
+                looks = {"unit": f" {UNITS[phase]}", "unit_scale": is_large, "dynamic_ncols": True, "leave": False}
+                self._bar = tqdm(desc=phase, total=total, file=sys.stderr, **looks)
+
+    def end(self) -> None:
+        with self._lock:
+            if self._bar is not None:
+                self._bar.close()
+            self._bar, self._phase, self._total = None, "", None
+            self._count, self._num_bytes, self._num_rejected = 0, 0, 0
+
+    def advance(self, phase: str, count: int, num_bytes: int, num_rejected: int) -> None:
+        with self._lock:
+            if phase != self._phase:
+                self.begin(phase, None)
+            self._count += count
+            self._num_bytes += num_bytes
+            self._num_rejected += num_rejected
+            if self._bar is not None and self._bar.update(count):  # True if the bar was redrawn
+                self._bar.set_postfix_str(self._details(), refresh=False)
+
+    def reach(self, phase: str, count: int, total: int | None, num_bytes: int = 0, num_rejected: int = 0) -> None:
+        """Advances to these totals; the phase begins if another one is shown."""
+        with self._lock:
+            if phase != self._phase:
+                self.begin(phase, total)
+            more = num_bytes - self._num_bytes, num_rejected - self._num_rejected
+            self.advance(phase, count - self._count, *more)
+
+    def close(self) -> None:
+        self._ended.set()
+        self.end()
+
+    def _details(self) -> str:
+        rate = self._num_bytes / 1e6 / max(time.monotonic() - self._begun, 1e-3)
+        details = [f"{rate:.0f} MB/s"] if self._num_bytes else []
+        return ", ".join(details + ([f"{self._num_rejected:,} rejected"] if self._num_rejected else []))
+
+    def _print_lines(self) -> None:
+        while not self._ended.wait(EACH):
+            with self._lock:
+                if self._phase:
+                    of = f" of {self._total:,}" if self._total else ""
+                    seconds = f"{time.monotonic() - self._begun:.0f} s"
+                    said = [f"{self._count:,}{of} {UNITS[self._phase]}", *filter(None, [self._details()]), seconds]
+                    print_line(f"{self._phase}: {', '.join(said)}", sys.stderr)
+
+
+_display: _Display | None = None  # that of the command; writers may run in processes without one
+
+
+@contextlib.contextmanager
+def shown() -> Iterator[None]:
+    """Context manager: shows the phases of a command during its body."""
+    global _display
+    _display = _Display(sys.stderr.isatty())
+    try:
+        yield
+    finally:
+        _display.close()
+        _display = None
+
+
+def is_shown() -> bool:
+    """Returns whether anything is shown, so that it is worth counting what there is to do."""
+    return _display is not None
+
+
+def begin(phase: str, total: int | None = None) -> None:
+    """Begins a phase, one of UNITS, and ends the one before it; `total` is the number of its units, if it is known."""
+    if _display:
+        _display.begin(phase, total)
+
+
+def end() -> None:
+    """Ends the phase, so that other text can be printed."""
+    if _display:
+        _display.end()
+
+
+def advance(phase: str, count: int = 1, num_bytes: int = 0, num_rejected: int = 0) -> None:
+    """Counts what was done in a phase, which begins with it if another one is shown."""
+    if _display and not _display.is_of_job:
+        _display.advance(phase, count, num_bytes, num_rejected)
+
+
+def reach(phase: str, count: int, num_bytes: int = 0, num_rejected: int = 0) -> None:
+    """Shows these totals of a phase."""
+    if _display:
+        _display.reach(phase, count, None, num_bytes, num_rejected)
+
+
+def counted(phase: str, items: Iterable[_Item]) -> Iterator[_Item]:
+    """Yields the items of a step of a pipeline, and counts them here and in Beam's counter of the phase."""
+    number = 0
+    for number, item in enumerate(items, 1):
+        yield item
+        advance(phase)
+        if number % _BATCH == 0:
+            counter(phase).inc(_BATCH)
+    counter(phase).inc(number % _BATCH)
+
+
+def count(num_bytes: int, written: bool) -> None:
+    """Counts one input of a Beam pipeline: the bytes written for it, and whether it became a record."""
+    counter("records" if written else "rejected").inc()
+    counter("bytes_written").inc(num_bytes)
+    advance("writing", 1, num_bytes, int(not written))
+
+
+@functools.cache
+def counter(name: str) -> Any:
+    """Returns Beam's counter of this name in the namespace jpeg2tpu."""
+    from apache_beam.metrics.metric import Metrics  # imported here, as processes that write shards do without Beam
+
+    return Metrics.counter("jpeg2tpu", name)
+
+
+@contextlib.contextmanager
+def of_job() -> Iterator[Callable[[Any], None]]:
+    """Context manager: shows the counters of a job on an engine that runs until the end of the body.
+
+    Yields:
+      A function to be called with the job's pipeline.
+    """
+    ended = threading.Event()
+
+    def watch(pipeline: Any) -> None:
+        if _display:
+            _display.is_of_job = True
+            threading.Thread(target=_ask, args=(_display, pipeline, ended), daemon=True).start()
+
+    try:
+        yield watch
+    finally:
+        ended.set()
+        if _display:
+            _display.is_of_job = False
+            _display.end()
+
+
+def _ask(display: _Display, pipeline: Any, ended: threading.Event) -> None:
+    display.begin("listing", None)
+    while not ended.wait(_ASK_EACH):
+        counts = counters(pipeline)
+        if not ended.is_set():
+            _show(display, counts)
+
+
+def counters(pipeline: Any) -> dict[str, int]:
+    """Returns the values of Beam's counters in the namespace jpeg2tpu, by name; none if the engine does not tell."""
+    from apache_beam.metrics.metric import MetricsFilter
+
+    counts: dict[str, int] = {}
+    # Not every engine can be asked while it works, and a question may fail: the job is not to end for that.
+    with contextlib.suppress(Exception):
+        for found in pipeline.result.metrics().query(MetricsFilter().with_namespace("jpeg2tpu"))["counters"]:
+            counts[found.key.metric.name] = max(found.committed or 0, found.attempted or 0)
+    return counts
+
+
+def _show(display: _Display, counts: dict[str, int]) -> None:
+    """Shows the last phase of which a job has counted something."""
+    listed, rejected = counts.get("listing", 0), counts.get("rejected", 0)
+    if written := counts.get("records", 0) + rejected:
+        display.reach("writing", written, listed, counts.get("bytes_written", 0), rejected)
+    elif planned := counts.get("planning", 0):
+        display.reach("planning", planned, listed)
+    else:
+        display.reach("listing", listed, None)

@@ -1,0 +1,180 @@
+"""What commands show while they work, and what they print for programs."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import pytest
+
+from beam_pipelines import storage
+from beam_pipelines.__main__ import main
+from beam_pipelines.conversion.shard_writing import write_planned
+from beam_pipelines.convert import build_conversion, convert
+from beam_pipelines.runners import phases
+from beam_pipelines.verify import verify
+from support.conversion import convert_module, local, options
+
+ROOT = Path(__file__).parents[2]
+
+
+def in_a_terminal(*command: str) -> tuple[int, list[str]]:
+    """Runs a command in a terminal of 120 columns; returns its exit code and the lines that it has drawn."""
+    controller, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+    whole = [sys.executable, "-W", "ignore", "-m", "beam_pipelines", *command]
+    with subprocess.Popen(whole, cwd=ROOT, stdin=terminal, stdout=terminal, stderr=terminal) as process:
+        os.close(terminal)
+        drawn = b""
+        try:
+            while piece := os.read(controller, 1 << 16):
+                drawn += piece
+        except OSError:  # Linux reports the end of the other side as an error
+            pass
+    os.close(controller)
+    return process.returncode, [line for line in re.split(r"[\r\n]+", drawn.decode()) if line.strip()]
+
+
+def drawn_phases(lines: list[str]) -> list[str]:
+    """The phases of which a bar was drawn, in the order in which they began."""
+    found = (line.partition(":")[0] for line in lines)
+    return list(dict.fromkeys(phase for phase in found if phase in phases.UNITS))
+
+
+def test_a_terminal_shows_a_bar_for_each_phase_and_then_the_result(few_digits, tmp_path):
+    code, lines = in_a_terminal("convert", f"--input={few_digits}", f"--output={tmp_path}/out", "--shard_size=10KB")
+    assert code == 0
+    assert drawn_phases(lines) == ["listing", "planning", "writing", "committing"]
+    assert any(re.match(r"writing: .* \d+/36 \[", line) for line in lines)
+    assert lines[-1] == f"complete: {tmp_path}/out/manifest.json"
+    code, lines = in_a_terminal("verify", f"{tmp_path}/out")
+    assert (code, drawn_phases(lines)) == (0, ["verifying"])
+    assert lines[-1].endswith("every record was read, every image was decoded")
+    code, lines = in_a_terminal("report", f"{tmp_path}/out")
+    assert (code, drawn_phases(lines)) == (0, ["reporting"])
+    assert lines[-1] == f"{tmp_path}/out/report.html"
+
+
+def test_elsewhere_a_phase_that_lasts_is_a_line_now_and_then(capsys, monkeypatch):
+    monkeypatch.setattr(phases, "EACH", 0.001)
+    said = ""
+    with phases.shown():
+        phases.begin("writing", 50_000)
+        phases.reach("writing", 12_000, num_bytes=10**9, num_rejected=3)
+        while said.count("\n") < 2:
+            said += capsys.readouterr().err
+    for line in said.splitlines():
+        assert re.fullmatch(r"writing: 12,000 of 50,000 images, [\d,]+ MB/s, 3 rejected, 0 s", line)
+
+
+def test_a_command_that_ends_soon_shows_nothing_elsewhere_and_a_function_never(few_digits, tmp_path, capsys):
+    assert main(["convert", f"--input={few_digits}", f"--output={tmp_path}/out"]) == 0
+    assert capsys.readouterr().err == ""
+    assert not phases.is_shown()
+    phases.begin("writing", 3)  # as convert() does when it is called from a program
+    phases.advance("writing")
+    assert capsys.readouterr().err == ""
+
+
+def test_a_phase_begins_with_what_it_counts(capsys, monkeypatch):
+    monkeypatch.setattr(phases, "EACH", 0.001)
+    said = ""
+    with phases.shown():
+        phases.begin("listing")
+        for _ in phases.counted("listing", range(700)):
+            pass
+        phases.advance("planning", 5)  # of as many as were listed
+        while "planning" not in said:
+            said += capsys.readouterr().err
+    assert "planning: 5 of 700 inputs, 0 s" in said
+
+
+def printed(capsys: pytest.CaptureFixture[str], *command: str) -> tuple[int, dict[str, Any]]:
+    """Runs a command with --json; returns its exit code and the object, which must be all of stdout."""
+    code = main([*command, "--json"])
+    (line,) = capsys.readouterr().out.splitlines()
+    return code, json.loads(line)
+
+
+def test_json_is_one_object_with_what_the_lines_say(few_digits, tmp_path, capsys):
+    (few_digits / "0" / "page.jpg").write_text("<html>")
+    flags = [f"--input={few_digits}", f"--output={tmp_path}/out", "--shard_size=10KB", "--max_rejected=10%"]
+    code, found = printed(capsys, "convert", *flags)
+    manifest = verify(f"{tmp_path}/out").manifest
+    assert (code, found["is_new"], found["num_shards_resumed"]) == (0, True, 0)
+    assert (found["dataset"], found["fingerprint"]) == (f"{tmp_path}/out", manifest.fingerprint)
+    assert (found["num_inputs"], found["num_rejected"]) == (37, {"not_an_image": 1})
+    assert {name: each["num_examples"] for name, each in found["splits"].items()} == {
+        name: split.num_examples for name, split in manifest.splits.items()
+    }
+    assert printed(capsys, "convert", *flags) == (0, found | {"is_new": False})
+    code, verified = printed(capsys, "verify", f"{tmp_path}/out")
+    assert (code, verified["problems"], verified["is_decoded"]) == (0, [], True)
+    assert {name: verified[name] for name in found if name in verified} == {
+        name: value for name, value in found.items() if name not in ("is_new", "num_shards_resumed")
+    }
+    assert printed(capsys, "report", f"{tmp_path}/out") == (0, {"report": f"{tmp_path}/out/report.html"})
+
+
+def test_json_names_what_is_damaged_and_what_was_repaired(few_digits, tmp_path, capsys):
+    assert main(["convert", f"--input={few_digits}", f"--output={tmp_path}/out", "--shard_size=10KB"]) == 0
+    capsys.readouterr()
+    shard = min((tmp_path / "out").glob("train-*"))
+    shard.write_bytes(b"noise")
+    code, found = printed(capsys, "verify", f"{tmp_path}/out")
+    assert (code, found["damaged"], found["repaired"]) == (1, [shard.name], [])
+    assert found["problems"][0].startswith(f"{shard.name}: ")
+    code, found = printed(capsys, "repair", f"{tmp_path}/out")
+    assert (code, found["problems"], found["damaged"], found["repaired"]) == (0, [], [], [shard.name])
+
+
+def test_json_of_a_failure_has_the_error_and_stderr_the_line(tmp_path, capsys):
+    assert main(["verify", f"{tmp_path}/none", "--json"]) == 2
+    out, err = capsys.readouterr()
+    assert err == f"error: {json.loads(out)['error']}\n"
+    assert "contains no manifest.json" in err
+
+
+def test_a_run_that_goes_on_says_what_it_found_done(few_digits, tmp_path, monkeypatch, capsys):
+    def fail(shard: str, *args: Any) -> Any:
+        if shard.startswith("validation"):
+            raise OSError("the disk is full")
+        return write_planned(shard, *args)
+
+    opts = options(few_digits, tmp_path / "out")
+    with monkeypatch.context() as failing:
+        failing.setattr(convert_module, "write_planned", fail)
+        with pytest.raises(OSError, match="the disk is full"):
+            convert(opts, local())
+    done = len([path for path, _ in storage.list_files(opts.output) if path.endswith(".receipt")])
+    assert done > 0
+    flags = ["convert", f"--input={few_digits}", f"--output={tmp_path}/out", "--shard_size=10KB", "--max_rejected=100%"]
+    assert main(flags) == 0
+    assert f"\nresumed: {done} of " in capsys.readouterr().out
+
+
+def test_counters_of_a_job_tell_how_far_each_phase_is(few_digits, tmp_path):
+    (few_digits / "0" / "page.jpg").write_text("<html>")
+    pipeline = beam.Pipeline(options=local())
+    build_conversion(pipeline, options(few_digits, tmp_path / "out"))
+    pipeline.result = pipeline.run()
+    pipeline.result.wait_until_finish()
+    found = phases.counters(pipeline)
+    assert (found["listing"], found["planning"], found["records"], found["rejected"]) == (37, 37, 36, 1)
+    assert found["rejected_not_an_image"] == 1
+    manifest = verify(f"{tmp_path}/out").manifest
+    assert found["committing"] == sum(len(split.shards) for split in manifest.splits.values())
+
+
+def test_an_engine_that_does_not_tell_is_no_error():
+    assert phases.counters(object()) == {}
