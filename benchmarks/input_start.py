@@ -29,7 +29,7 @@ def make_dataset(output: Path, count: int, size: tuple[int, int] = SMALL, **opti
 
 def convert_folder(corpus: Path, output: Path, **options: Any) -> Manifest:
     local = PipelineOptions(["--runner=FnApiRunner"])
-    manifest, _ = convert(ConvertOptions((Source(str(corpus)),), str(output), **options), local)
+    manifest, *_ = convert(ConvertOptions((Source(str(corpus)),), str(output), **options), local)
     return manifest
 
 

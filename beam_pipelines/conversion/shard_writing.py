@@ -199,8 +199,10 @@ def write_shards(shards: list[str], folder: WorkingFolder, options: ConvertOptio
     Raises:
       OSError: A process was killed.
     """
+    global _counts
     context = multiprocessing.get_context("spawn")
-    counts = context.Array("q", 3) if phases.is_shown() else None
+    # Kept until this process ends, for a process that has just been started when the others have written all shards.
+    counts = _counts = context.Array("q", 3) if phases.is_shown() else None
     num_processes = min(len(shards), num_cores)
     num_decoders = num_cores // num_processes
     write = functools.partial(_write, folder=folder, options=options, num_decoders=num_decoders, progress=_count)
