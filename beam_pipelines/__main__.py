@@ -30,6 +30,7 @@ from beam_pipelines.runners import execution, launch_checks, phases  # noqa: E40
 from beam_pipelines.sample_digits import write_sample  # noqa: E402
 from beam_pipelines.verify import Findings, verify  # noqa: E402
 from tpu_input.command_line import (  # noqa: E402
+    Misused,
     Parser,
     Unread,
     exit_code,
@@ -54,9 +55,9 @@ def main(argv: list[str] | None = None) -> int:
     for handler in logging.getLogger().handlers:  # both log a failed job, which Beam raises too
         handler.addFilter(lambda record: record.module != "portable_runner" and record.name != "PrismRunner")
     argv = sys.argv[1:] if argv is None else argv
-    flags, beam_flags = _parser().parse_known_args(argv)
-    flags.argv, flags.found = argv, {}
     try:
+        flags, beam_flags = _parser().parse_known_args(argv)
+        flags.argv, flags.found = argv, {}
         if beam_flags and not getattr(flags, "runner", None):
             raise ValueError(f"unknown argument {beam_flags[0]!r}; see --help")
         with sigterm_raises():
@@ -64,31 +65,43 @@ def main(argv: list[str] | None = None) -> int:
         if _is_json(flags):
             print_line(to_json(flags.found))
         return code
+    except Misused as error:
+        _print_failure(argv, error.message)
+        raise
     except ValueError as error:
-        return _failed(flags, str(error))
+        return _failed(argv, str(error))
     except Unread:
         return unread()
     except OSError as error:
-        return _failed(flags, f"{error}; written files are kept; rerun the same command to resume")
+        return _failed(argv, f"{error}; written files are kept; rerun the same command to resume")
     except KeyboardInterrupt as interrupt:
-        print("interrupted; rerun the same command to resume", file=sys.stderr)
+        print(_INTERRUPTED, file=sys.stderr)
+        _print_failure(argv, _INTERRUPTED)
         return exit_code(interrupt)
     except Exception as error:
         if not type(error).__module__.startswith("google."):
+            _print_failure(argv, f"{type(error).__name__}: {error}")
             raise
-        return _failed(flags, " ".join(str(error).split()))
+        return _failed(argv, " ".join(str(error).split()))
 
 
 def _is_json(flags: argparse.Namespace) -> bool:
     return getattr(flags, "json", False)
 
 
-def _failed(flags: argparse.Namespace, message: str) -> int:
+_INTERRUPTED = "interrupted; rerun the same command to resume"
+
+
+def _failed(argv: list[str], message: str) -> int:
     """Prints an error, and with --json also the object; returns the exit code."""
     print_error(message)
-    if _is_json(flags):
-        print_line(to_json({"error": message}))
+    _print_failure(argv, message)
     return 2
+
+
+def _print_failure(argv: list[str], message: str) -> None:
+    if "--json" in argv:
+        print_line(to_json({"error": message}))
 
 
 def _say(flags: argparse.Namespace, line: str) -> None:

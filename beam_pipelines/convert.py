@@ -55,12 +55,13 @@ class Converted(NamedTuple):
     Attributes:
       manifest: Manifest of the dataset.
       is_new: Whether this call had anything to write; False if the dataset was complete before.
-      num_resumed: Number of shards that an earlier run of the same conversion had written, which was interrupted.
+      num_resumed: Number of shards that an earlier run of the same conversion had written, which was interrupted; None
+        if the engine does not tell.
     """
 
     manifest: Manifest
     is_new: bool
-    num_resumed: int = 0
+    num_resumed: int | None = 0
 
 
 def convert(
@@ -147,7 +148,7 @@ def _convert_in_one_job(options: ConvertOptions, beam_options: PipelineOptions, 
     manifest = complete_manifest(options.output)
     working_folder.remove_lock(options.output)
     is_new = not before or before.fingerprint != manifest.fingerprint
-    return Converted(manifest, is_new, phases.counters(pipeline).get("shards_resumed", 0))
+    return Converted(manifest, is_new, phases.counters(pipeline).get("shards_resumed"))
 
 
 def submit(options: ConvertOptions, beam_options: PipelineOptions, command: Sequence[str] = ()) -> str:

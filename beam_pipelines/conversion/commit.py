@@ -30,6 +30,7 @@ from tpu_input.dataset_format.index import index_path, read_positions
 from tpu_input.dataset_format.lengths import Positions, lengths_name
 from tpu_input.dataset_format.records import MANIFEST_NAME, Manifest, Shard, Split, decode, in_edition, read_frames
 
+_MOVES = 256  # files that are moved between two updates of what is shown
 _IN_FLIGHT = 32  # index files that are read at the same time, because an object store takes 30 ms for each
 
 
@@ -63,7 +64,6 @@ def commit(options: ConvertOptions, plan: Plan, receipts: dict[str, list[Receipt
     check_budget(options, plan.num_inputs, num_rejected, {"all": f"listed in {options.output}/{rejected_path}"})
     if not num_examples:
         raise ValueError(f"none of the {plan.num_inputs} inputs became a record: {num_rejected}")
-    phases.begin("committing", sum(bool(receipt.num_examples) for receipt in every))
     _publish(folder, every, edition)
     manifest = Manifest(
         path=options.output,
@@ -124,7 +124,11 @@ def _publish(folder: WorkingFolder, receipts: list[Receipt], edition: str) -> No
     moves = [place for place in places if place and place[0] != place[1]]
     # No manifest names these: they are left by a commit that was interrupted.
     storage.delete([f"{folder.output}/{target}" for _, target in moves if target in found])
-    storage.publish([(f"{folder.output}/{source}", f"{folder.output}/{target}") for source, target in moves])
+    phases.begin("moving", len(moves))
+    for start in range(0, len(moves), _MOVES):
+        batch = moves[start : start + _MOVES]
+        storage.publish([(f"{folder.output}/{source}", f"{folder.output}/{target}") for source, target in batch])
+        phases.advance("moving", len(batch))
 
 
 def write_lengths(manifest: Manifest) -> None:
@@ -137,6 +141,7 @@ def write_lengths(manifest: Manifest) -> None:
       ValueError: An index cannot be read or does not match its shard.
     """
     shards = [shard for split in manifest.splits.values() for shard in split.shards]
+    phases.begin("committing", len(shards))
     with ThreadPoolExecutor(_IN_FLIGHT) as pool:
         read = phases.counted("committing", pool.map(lambda shard: _index_lengths(manifest.path, shard), shards))
         lengths = {shard.name: of for shard, of in zip(shards, read, strict=True)}

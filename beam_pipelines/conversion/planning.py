@@ -262,6 +262,7 @@ def _hash(rows: list[Row], options: ConvertOptions) -> Iterator[tuple[str, Row]]
     for row, data in read_rows([locate(row, options) for row in rows]):
         # An unreadable file is rejected later, when shards are written; its key serves as a hash of its own until then.
         yield row.key if isinstance(data, Rejected) else hashlib.sha256(data).hexdigest(), row
+    phases.advance("hashing", len(rows))
 
 
 def _keep_first(keyed: tuple[str, Iterable[Row]], seed: int) -> Iterator[Row]:

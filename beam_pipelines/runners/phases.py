@@ -23,13 +23,16 @@ from tqdm import tqdm
 from tpu_input.command_line import print_line
 
 EACH = 30.0  # seconds between two lines where there is no terminal
+_DRAW_EACH = 0.5  # seconds between two drawings of a bar, while nothing is counted too
 _ASK_EACH = 2.0  # seconds between two questions to an engine
 _BATCH = 256  # items that are added to a counter of Beam at a time
 # What is counted in each phase, in the order of the phases of a conversion.
 UNITS = {
     "listing": "inputs",
     "planning": "inputs",
+    "hashing": "inputs",
     "writing": "images",
+    "moving": "files",
     "committing": "shards",
     "verifying": "shards",
     "reporting": "parts",
@@ -46,9 +49,8 @@ class _Display:
         self._has_bars = has_bars
         self._bar: tqdm[Any] | None = None
         self._phase, self._total, self._begun = "", cast("int | None", None), 0.0
-        self._count, self._num_bytes, self._num_rejected = 0, 0, 0
-        if not has_bars:
-            threading.Thread(target=self._print_lines, daemon=True).start()
+        self._count, self._num_bytes, self._num_rejected, self._note = 0, 0, 0, ""
+        threading.Thread(target=self._draw if has_bars else self._print_lines, daemon=True).start()
 
     def begin(self, phase: str, total: int | None) -> None:
         with self._lock:
@@ -66,7 +68,12 @@ class _Display:
             if self._bar is not None:
                 self._bar.close()
             self._bar, self._phase, self._total = None, "", None
-            self._count, self._num_bytes, self._num_rejected = 0, 0, 0
+            self._count, self._num_bytes, self._num_rejected, self._note = 0, 0, 0, ""
+
+    def note(self, text: str) -> None:
+        """Shows a text after the counts of the phase."""
+        with self._lock:
+            self._note = text
 
     def advance(self, phase: str, count: int, num_bytes: int, num_rejected: int) -> None:
         with self._lock:
@@ -93,7 +100,14 @@ class _Display:
     def _details(self) -> str:
         rate = self._num_bytes / 1e6 / max(time.monotonic() - self._begun, 1e-3)
         details = [f"{rate:.0f} MB/s"] if self._num_bytes else []
-        return ", ".join(details + ([f"{self._num_rejected:,} rejected"] if self._num_rejected else []))
+        details += [f"{self._num_rejected:,} rejected"] if self._num_rejected else []
+        return ", ".join([*details, self._note] if self._note else details)
+
+    def _draw(self) -> None:
+        while not self._ended.wait(_DRAW_EACH):
+            with self._lock:
+                if self._bar is not None:
+                    self._bar.set_postfix_str(self._details())
 
     def _print_lines(self) -> None:
         while not self._ended.wait(EACH):
@@ -202,8 +216,11 @@ def _ask(display: _Display, pipeline: Any, ended: threading.Event) -> None:
     display.begin("listing", None)
     while not ended.wait(_ASK_EACH):
         counts = counters(pipeline)
-        if not ended.is_set():
+        if ended.is_set():
+            return
+        if counts:
             _show(display, counts)
+        display.note(f"the job is {state}" if (state := getattr(pipeline.result, "state", "")) else "")
 
 
 def counters(pipeline: Any) -> dict[str, int]:

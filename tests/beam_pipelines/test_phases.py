@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import pty
 import re
-import struct
 import subprocess
 import sys
-import termios
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,25 +21,20 @@ from beam_pipelines.convert import build_conversion, convert
 from beam_pipelines.runners import phases
 from beam_pipelines.verify import verify
 from support.conversion import convert_module, local, options
+from support.terminal import open_terminal, read_all
 
 ROOT = Path(__file__).parents[2]
 
 
 def in_a_terminal(*command: str) -> tuple[int, list[str]]:
     """Runs a command in a terminal of 120 columns; returns its exit code and the lines that it has drawn."""
-    controller, terminal = pty.openpty()
-    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+    leader, terminal = open_terminal(columns=120)
     whole = [sys.executable, "-W", "ignore", "-m", "beam_pipelines", *command]
-    with subprocess.Popen(whole, cwd=ROOT, stdin=terminal, stdout=terminal, stderr=terminal) as process:
+    with ThreadPoolExecutor() as pool:
+        drawn = pool.submit(read_all, leader)  # at the same time, as a terminal holds some 15 KB
+        done = subprocess.run(whole, cwd=ROOT, stdin=terminal, stdout=terminal, stderr=terminal)
         os.close(terminal)
-        drawn = b""
-        try:
-            while piece := os.read(controller, 1 << 16):
-                drawn += piece
-        except OSError:  # Linux reports the end of the other side as an error
-            pass
-    os.close(controller)
-    return process.returncode, [line for line in re.split(r"[\r\n]+", drawn.decode()) if line.strip()]
+    return done.returncode, [line for line in re.split(r"[\r\n]+", drawn.result()) if line.strip()]
 
 
 def drawn_phases(lines: list[str]) -> list[str]:
@@ -54,7 +46,7 @@ def drawn_phases(lines: list[str]) -> list[str]:
 def test_a_terminal_shows_a_bar_for_each_phase_and_then_the_result(few_digits, tmp_path):
     code, lines = in_a_terminal("convert", f"--input={few_digits}", f"--output={tmp_path}/out", "--shard_size=10KB")
     assert code == 0
-    assert drawn_phases(lines) == ["listing", "planning", "writing", "committing"]
+    assert drawn_phases(lines) == ["listing", "planning", "writing", "moving", "committing"]
     assert any(re.match(r"writing: .* \d+/36 \[", line) for line in lines)
     assert lines[-1] == f"complete: {tmp_path}/out/manifest.json"
     code, lines = in_a_terminal("verify", f"{tmp_path}/out")
@@ -138,6 +130,15 @@ def test_json_names_what_is_damaged_and_what_was_repaired(few_digits, tmp_path, 
     assert (code, found["problems"], found["damaged"], found["repaired"]) == (0, [], [], [shard.name])
 
 
+def test_json_of_a_mistyped_command_is_one_object_too(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["convert", "--output=x", "--json"])
+    assert ended.value.code == 2
+    out, err = capsys.readouterr()
+    assert err == f"error: {json.loads(out)['error']}\n"
+    assert "the following arguments are required: --input" in err
+
+
 def test_json_of_a_failure_has_the_error_and_stderr_the_line(tmp_path, capsys):
     assert main(["verify", f"{tmp_path}/none", "--json"]) == 2
     out, err = capsys.readouterr()
@@ -176,5 +177,26 @@ def test_counters_of_a_job_tell_how_far_each_phase_is(few_digits, tmp_path):
     assert found["committing"] == sum(len(split.shards) for split in manifest.splits.values())
 
 
-def test_an_engine_that_does_not_tell_is_no_error():
-    assert phases.counters(object()) == {}
+class Untold:
+    """A pipeline on an engine that tells no more than the state of its job."""
+
+    result: Any
+    state = "RUNNING"
+
+    def __init__(self) -> None:
+        self.result = self
+
+    def metrics(self) -> None:
+        raise NotImplementedError
+
+
+def test_of_an_engine_that_tells_no_counters_the_state_of_the_job_is_shown(capsys, monkeypatch):
+    monkeypatch.setattr(phases, "EACH", 0.001)
+    monkeypatch.setattr(phases, "_ASK_EACH", 0.001)
+    assert phases.counters(Untold()) == {}
+    said = ""
+    with phases.shown(), phases.of_job() as watch:
+        watch(Untold())
+        while "RUNNING" not in said:
+            said += capsys.readouterr().err
+    assert "listing: 0 inputs, the job is RUNNING, 0 s\n" in said

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -18,7 +14,6 @@ from beam_pipelines.conversion.working_folder import WorkingFolder
 from beam_pipelines.convert import build_writing, convert
 from support.conversion import local, options
 from support.folders import files
-from support.terminal import open_terminal, read_all
 
 ROOT = Path(__file__).parents[2]
 
@@ -56,18 +51,3 @@ def test_counters_say_what_was_written_and_rejected(few_digits, tmp_path):
         "rejected": 1,
         "bytes_written": shards,
     }
-
-
-@pytest.mark.long
-def test_a_terminal_gets_a_bar_that_is_gone_at_the_end_and_a_file_gets_none(digits, tmp_path):
-    command = [sys.executable, "-m", "beam_pipelines", "convert", f"--input={digits}"]
-    leader, terminal = open_terminal(columns=120)
-    with ThreadPoolExecutor() as pool:
-        drawn = pool.submit(read_all, leader)  # at the same time, as a terminal holds some 15 KB
-        shown = subprocess.run([*command, f"--output={tmp_path}/a"], stdout=subprocess.PIPE, stderr=terminal, cwd=ROOT)
-        os.close(terminal)
-    assert shown.returncode == 0
-    assert "images/s" in drawn.result()
-    assert "1.80k" in drawn.result()  # of so many
-    silent = subprocess.run([*command, f"--output={tmp_path}/b"], capture_output=True, cwd=ROOT)
-    assert (silent.returncode, silent.stderr) == (0, b"")

@@ -135,13 +135,23 @@ def _in_snake_case(args: Sequence[str], known: Collection[str]) -> list[str]:
     return taken
 
 
+class Misused(SystemExit):
+    """Error: the arguments of a command are wrong, which Parser has printed."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(2)
+        self.message = message
+
+
 class Parser(argparse.ArgumentParser):
     """ArgumentParser with one-line errors, a suggestion for a mistyped command, flag or choice, and the exit codes in
     the help.
     """
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"error: {message} (see {self.prog} --help)\n")
+        error = f"{message} (see {self.prog} --help)"
+        print(f"error: {error}", file=sys.stderr)
+        raise Misused(error)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is None or value in action.choices:
