@@ -19,8 +19,9 @@ FAKE_GCS_SERVER ?= .servers/fake-gcs-server-$(FAKE_GCS_VERSION)/fake-gcs-server
 # Prism, Beam's runner in Go, of the version of the installed Beam, for `make test-engines`; built by Go 1.26 or newer.
 BEAM_VERSION := $(shell sed -n 's/^apache-beam==//p' constraints/python3.11.txt)
 PRISM ?= .servers/prism-v$(BEAM_VERSION)/prism
-# Flink with a job server of Beam's, for `make test-engines`.
+# Flink, and Spark in local mode, with a job server of Beam's, for `make test-engines`.
 FLINK_JOB_SERVER ?= .servers/flink/flink-job-server.jar
+SPARK_JOB_SERVER ?= .servers/spark/spark-job-server.jar
 # Four digits that seed 0 puts into the validation split.
 HELD_OUT = 0/0072.jpg 4/0064.jpg 8/0148.jpg 9/0073.jpg
 
@@ -79,7 +80,7 @@ cloud-server: $(FAKE_GCS_SERVER)
 
 # All that the tests set up; make environments --jobs=4 sets it up side by side.
 environments: $(VENV)/installed $(VENV_NEWEST)/installed $(VENV_GCP)/installed $(VENV_BEAM_2_54)/installed \
-		$(VENV_PREFLIGHT)/installed $(FAKE_GCS_SERVER) $(FLINK_JOB_SERVER) $(PRISM)
+		$(VENV_PREFLIGHT)/installed $(FAKE_GCS_SERVER) $(FLINK_JOB_SERVER) $(SPARK_JOB_SERVER) $(PRISM)
 
 .servers/fake-gcs-server-$(FAKE_GCS_VERSION)/fake-gcs-server:
 	@command -v go >/dev/null || { echo 'error: no Go found, which builds fake-gcs-server; install it, or name a built one: make test-cloud FAKE_GCS_SERVER=/path/to/fake-gcs-server' >&2; exit 2; }
@@ -90,17 +91,21 @@ environments: $(VENV)/installed $(VENV_NEWEST)/installed $(VENV_GCP)/installed $
 	GOBIN=$(abspath $(@D)) GOFLAGS=-buildvcs=false go install github.com/apache/beam/sdks/v2/go/cmd/prism@v$(BEAM_VERSION)
 
 # Conversion on engines that are processes of their own, and all of one on Dataflow but the submission. For that, Beam's
-# Google Cloud clients are installed apart, without TensorFlow, as they would be by one who launches jobs. Flink's job
-# server is tried by the newest Beam, and by the Beam of its own version.
-test-engines: $(VENV)/installed $(VENV_BEAM_2_54)/installed $(VENV_GCP)/installed $(FAKE_GCS_SERVER) $(FLINK_JOB_SERVER) $(PRISM)
+# Google Cloud clients are installed apart, without TensorFlow, as they would be by one who launches jobs. The job servers
+# are tried by the newest Beam, and Flink's by the Beam of its own version too.
+test-engines: $(VENV)/installed $(VENV_BEAM_2_54)/installed $(VENV_GCP)/installed $(FAKE_GCS_SERVER) $(FLINK_JOB_SERVER) \
+		$(SPARK_JOB_SERVER) $(PRISM)
 	PRISM=$(abspath $(PRISM)) $(VENV)/bin/python -m pytest -m engines tests/beam_pipelines/test_prism.py tests/beam_pipelines/test_transforms.py
-	FLINK_JOB_SERVER=$(abspath $(FLINK_JOB_SERVER)) $(VENV)/bin/python -m pytest -m engines tests/beam_pipelines/test_job_server.py
+	FLINK_JOB_SERVER=$(abspath $(FLINK_JOB_SERVER)) SPARK_JOB_SERVER=$(abspath $(SPARK_JOB_SERVER)) \
+		$(VENV)/bin/python -m pytest -m engines tests/beam_pipelines/test_job_server.py
 	FLINK_JOB_SERVER=$(abspath $(FLINK_JOB_SERVER)) $(VENV_BEAM_2_54)/bin/python -m pytest -m engines tests/beam_pipelines/test_job_server.py
 	FAKE_GCS_SERVER=$(abspath $(FAKE_GCS_SERVER)) $(VENV_GCP)/bin/python -m pytest -m 'engines or not cloud' \
 		tests/beam_pipelines/test_engines.py tests/beam_pipelines/test_packing.py tests/beam_pipelines/test_dataflow.py
 
 .servers/flink/flink-job-server.jar: tests/flink/pom.xml
-	@command -v mvn >/dev/null && command -v java >/dev/null || { echo 'error: no Maven or no JRE found, which fetch and run Flink; install them: apt-get install maven' >&2; exit 2; }
+.servers/spark/spark-job-server.jar: tests/spark/pom.xml
+.servers/flink/flink-job-server.jar .servers/spark/spark-job-server.jar:
+	@command -v mvn >/dev/null && command -v java >/dev/null || { echo 'error: no Maven or no JRE found, which fetch and run Flink and Spark; install them: apt-get install maven' >&2; exit 2; }
 	mvn --quiet --batch-mode --file $< package -Doutput=$(abspath $(@D))
 
 $(VENV_GCP)/installed: setup.py constraints/python3.11-gcp.txt

@@ -1,6 +1,6 @@
-"""Flink's own cluster, reached through Beam's job API: same bytes, counters, a worker's death.
+"""Flink's own cluster and Spark in local mode, reached through Beam's job API: same bytes, counters, a worker's death.
 
-`make test-engines` lets Maven put Beam's job server together; FLINK_JOB_SERVER names its jar.
+`make test-engines` lets Maven put Beam's job servers together; FLINK_JOB_SERVER and SPARK_JOB_SERVER name their jars.
 """
 
 from __future__ import annotations
@@ -70,17 +70,20 @@ restart-strategy.fixed-delay.delay: 1 s
 """
 
 
-@pytest.fixture(scope="module")
-def portable(tmp_path_factory) -> Iterator[list[str]]:
+@pytest.fixture(scope="module", params=["flink", "spark"])
+def portable(request, tmp_path_factory) -> Iterator[list[str]]:
     """Beam's flags for a job server on this machine, with a cluster in it."""
-    if "FLINK_JOB_SERVER" not in os.environ:
-        pytest.skip("FLINK_JOB_SERVER does not name a job server's jar")
-    folder = tmp_path_factory.mktemp("flink")
+    variable = f"{request.param.upper()}_JOB_SERVER"
+    if variable not in os.environ:
+        pytest.skip(f"{variable} does not name a job server's jar")
+    folder = tmp_path_factory.mktemp(request.param)
     (folder / "flink-conf.yaml").write_text(AGAIN)
+    # Two threads, in each of which Spark may try a task four times.
+    own = {"flink": f"--flink-conf-dir={folder}", "spark": "--spark-master-url=local[2,4]"}[request.param]
     port = free_port()
-    ports = [f"--job-port={port}", "--artifact-port=0", "--expansion-port=0", f"--flink-conf-dir={folder}"]
-    command = ["java", "-jar", os.environ["FLINK_JOB_SERVER"], *ports]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+    ports = [f"--job-port={port}", "--artifact-port=0", "--expansion-port=0"]
+    command = ["java", "-jar", os.environ[variable], *ports, own]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=folder) as process:
         with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
             grpc.channel_ready_future(channel).result(timeout=60)
         endpoint = f"--job_endpoint=127.0.0.1:{port}"
