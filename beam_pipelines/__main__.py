@@ -6,7 +6,6 @@ import argparse
 import logging
 import signal
 import sys
-import threading
 import warnings
 
 if __name__ == "__main__":
@@ -26,7 +25,7 @@ from beam_pipelines.options import ConvertOptions  # noqa: E402
 from beam_pipelines.repair import repair  # noqa: E402
 from beam_pipelines.report.page import write_report  # noqa: E402
 from beam_pipelines.report.summary import print_summary, summary  # noqa: E402
-from beam_pipelines.runners import execution, launch_checks, phases  # noqa: E402
+from beam_pipelines.runners import execution, launch_checks, phases, worker_output  # noqa: E402
 from beam_pipelines.sample_digits import write_sample  # noqa: E402
 from beam_pipelines.verify import Findings, verify  # noqa: E402
 from tpu_input.command_line import (  # noqa: E402
@@ -52,8 +51,6 @@ def main(argv: list[str] | None = None) -> int:
     logging.getLogger("apache_beam.runners.common").setLevel(logging.CRITICAL)
     # A job server may close the connection to workers, which are threads of this process, when their job is done.
     logging.getLogger("apache_beam.runners.worker.data_plane").setLevel(logging.CRITICAL)
-    for handler in logging.getLogger().handlers:  # both log a failed job, which Beam raises too
-        handler.addFilter(lambda record: record.module != "portable_runner" and record.name != "PrismRunner")
     argv = sys.argv[1:] if argv is None else argv
     try:
         flags, beam_flags = _parser().parse_known_args(argv)
@@ -83,6 +80,8 @@ def main(argv: list[str] | None = None) -> int:
             _print_failure(argv, f"{type(error).__name__}: {error}")
             raise
         return _failed(argv, " ".join(str(error).split()))
+    finally:
+        worker_output.command_ends()
 
 
 def _is_json(flags: argparse.Namespace) -> bool:
@@ -176,13 +175,6 @@ examples:
 With --runner, all flags of that Beam runner may follow: docs/clusters.md."""
 
 
-def _unless_hung_up(args: threading.ExceptHookArgs) -> None:
-    """Reports the exception that ended a thread, unless a job server has closed the connection (gRPC CANCELLED)."""
-    code = getattr(args.exc_value, "code", None)  # a grpc.RpcError's
-    if not (callable(code) and getattr(code(), "name", "") == "CANCELLED"):
-        threading.__excepthook__(args)
-
-
 def _sample(flags: argparse.Namespace, _: list[str]) -> int:
     output = storage.absolute(flags.output)
     written, total = write_sample(output)
@@ -200,6 +192,8 @@ def _convert(flags: argparse.Namespace, beam_flags: list[str]) -> int:
     beam_options = _beam_options(flags.runner, beam_flags)
     paths = [path for source in options.sources for path in (source.path, source.label_list) if path]
     launch_checks.check(beam_options, [*paths, options.output])
+    if launch_checks.name_of(beam_options):
+        worker_output.show_errors_once()
     with launch_checks.packed(beam_options):
         if flags.dry_run:
             return _dry_run(flags, options, beam_options)
@@ -209,6 +203,7 @@ def _convert(flags: argparse.Namespace, beam_flags: list[str]) -> int:
         num_processes = 0 if flags.runner else flags.num_processes or num_cores()
         with phases.shown():
             manifest, is_new, num_resumed = convert(options, beam_options, num_processes, _as_written(flags.argv))
+    worker_output.show_retried()
     flags.found = {"is_new": is_new, "num_shards_resumed": num_resumed} | summary(manifest)
     if _is_json(flags):
         return 0
@@ -309,5 +304,4 @@ def _beam_options(runner: str | None, beam_flags: list[str]) -> PipelineOptions:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    threading.excepthook = _unless_hung_up
     sys.exit(main())

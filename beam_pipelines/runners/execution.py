@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 
 import apache_beam as beam
+import grpc
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from tpu_input.command_line import Terminated
@@ -43,7 +44,7 @@ def pipeline(options: PipelineOptions) -> Iterator[beam.Pipeline]:
 
     Raises:
       ValueError: A step raised ValueError, for an invalid input.
-      OSError: A step could not read or write, or the engine's job failed.
+      OSError: A step could not read or write, or the engine's job failed, or the engine is gone.
     """
     try:
         # A copy, because portable runners remove their name from the options. With an older Beam, the next pipeline
@@ -54,11 +55,18 @@ def pipeline(options: PipelineOptions) -> Iterator[beam.Pipeline]:
         raise ValueError(_STEP.sub("", str(error))) from error
     except OSError as error:
         raise OSError(_STEP.sub("", str(error))) from error
+    except grpc.RpcError as error:
+        raise OSError(f"the connection to the engine was lost: {_line(error)}") from error
     except Exception as error:
         if not isinstance(error, RuntimeError) and type(error).__name__ != "DataflowRuntimeException":
             raise
         _raise_as_said(error)
         raise
+
+
+def _line(error: grpc.RpcError) -> str:
+    details = error.details() if isinstance(error, grpc.Call) else error
+    return " ".join(str(details).split())
 
 
 def submit(options: PipelineOptions, build: Callable[[beam.Pipeline], None]) -> str:
@@ -69,6 +77,15 @@ def submit(options: PipelineOptions, build: Callable[[beam.Pipeline], None]) -> 
     name = getattr(result, "job_id", None) or getattr(result, "_job_id", None)  # of Dataflow, of a job server
     has_job = getattr(result, "has_job", True)  # False of Dataflow if only a template was made
     return str(name() if callable(name) else name or "") if has_job else ""
+
+
+def error_of_step(text: str) -> ValueError | OSError | None:
+    """Returns the error that the last matching line of a traceback names, if it is one that is meant for the user."""
+    lines = _STEP.sub("", text).strip().splitlines()
+    said = next(filter(None, map(_MEANT_FOR_USERS.match, reversed(lines))), None)
+    if not said:
+        return None
+    return (ValueError if said[1] in ("ValueError", "Changed") else OSError)(said[2])
 
 
 def _raise_as_said(error: Exception) -> None:
@@ -82,9 +99,7 @@ def _raise_as_said(error: Exception) -> None:
         raise KeyboardInterrupt from error
     if lines[-1] == f"{Terminated.__module__}.{Terminated.__qualname__}":  # the last line of a traceback
         raise Terminated from error
-    said = next(filter(None, map(_MEANT_FOR_USERS.match, reversed(lines))), None)
-    if said:
-        kind = ValueError if said[1] in ("ValueError", "Changed") else OSError
-        raise kind(said[2]) from error
+    if said := error_of_step(text):
+        raise said from error
     if failed := _FAILED_JOB.search(text):
         raise OSError(f"the engine's job failed: {failed[1]}") from error

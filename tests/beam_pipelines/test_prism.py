@@ -60,16 +60,17 @@ def test_the_command_gives_the_same_bytes_as_a_local_run(photographs, whole, pri
     assert files(tmp_path / "out") == whole
 
 
-def kill_the_worker(process: subprocess.Popen[str], output: Path) -> None:
-    """Kills the process of Beam's worker when it has written two shards."""
-    while process.poll() is None:
-        if len(list(output.rglob("*.receipt"))) >= 2:
-            children = psutil.Process(process.pid).children(recursive=True)
-            (worker,) = (child for child in children if "SdkHarness" in " ".join(child.cmdline()))
-            worker.send_signal(signal.SIGKILL)
-            return
+def wait_for_two_shards(process: subprocess.Popen[str], output: Path) -> None:
+    while len(list(output.rglob("*.receipt"))) < 2:
+        assert process.poll() is None, f"the conversion ended first: {process.communicate()}"
         time.sleep(0.002)
-    raise AssertionError(f"the conversion ended first: {process.communicate()}")
+
+
+def kill_child(process: subprocess.Popen[str], word: str) -> None:
+    """Kills the process below a conversion that has a word in its command line."""
+    children = psutil.Process(process.pid).children(recursive=True)
+    (child,) = (child for child in children if word in " ".join(child.cmdline()))
+    child.send_signal(signal.SIGKILL)
 
 
 @pytest.mark.engines
@@ -78,7 +79,8 @@ def test_a_worker_that_is_killed_ends_the_job_in_one_line_and_the_same_command_c
 ):
     output = tmp_path / "out"
     with started(photographs, output, *prism, WORKER_PROCESS) as process:
-        kill_the_worker(process, output)
+        wait_for_two_shards(process, output)
+        kill_child(process, "SdkHarness")
         out, err = process.communicate(timeout=100)
     assert (process.returncode, out) == (2, "")
     assert re.fullmatch(
@@ -99,10 +101,34 @@ def test_what_a_step_refuses_is_said_in_one_line_in_the_words_of_the_step(prism,
     (tmp_path / "broken.tar").write_bytes(b"no archive" * 100)
     done = command(tmp_path / "broken.tar", tmp_path / "out", *prism)
     assert done.returncode == 2
-    # Beam's worker, which runs in threads of this process, prints tracebacks of its own before and sometimes after it.
-    (said,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    assert said.startswith(f"error: '{tmp_path}/broken.tar' is not a complete, uncompressed tar archive: ")
-    assert "PrismRunner" not in done.stderr
+    assert done.stderr.startswith(f"error: '{tmp_path}/broken.tar' is not a complete, uncompressed tar archive: ")
+    assert done.stderr.count("\n") == 1, done.stderr
+
+
+@pytest.mark.engines
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_conversion_ends_with_one_line(photographs, whole, prism, tmp_path, number):
+    with started(photographs, tmp_path / "out", *prism) as process:
+        wait_for_two_shards(process, tmp_path / "out")
+        process.send_signal(number)
+        said = process.communicate(timeout=100)
+    assert said == ("", "interrupted; rerun the same command to resume\n")
+    assert process.returncode == 128 + number
+    assert command(photographs, tmp_path / "out", *prism).returncode == 0
+    assert files(tmp_path / "out") == whole
+
+
+@pytest.mark.engines
+def test_an_engine_that_is_killed_is_said_in_one_line(photographs, prism, tmp_path):
+    with started(photographs, tmp_path / "out", *prism) as process:
+        wait_for_two_shards(process, tmp_path / "out")
+        kill_child(process, "--job_port")
+        out, err = process.communicate(timeout=100)
+    assert (process.returncode, out) == (2, "")
+    said = (
+        r"error: the connection to the engine was lost: .*; written files are kept; rerun the same command to resume\n"
+    )
+    assert re.fullmatch(said, err)
 
 
 @pytest.fixture

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import sys
+import traceback
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,7 @@ from apache_beam.pipeline import Pipeline
 from beam_pipelines.conversion.planning import make_plan
 from beam_pipelines.conversion.working_folder import WorkingFolder
 from beam_pipelines.convert import build_writing, convert
+from beam_pipelines.runners import worker_output
 from support.conversion import local, options
 from support.folders import files
 
@@ -51,3 +55,35 @@ def test_counters_say_what_was_written_and_rejected(few_digits, tmp_path):
         "rejected": 1,
         "bytes_written": shards,
     }
+
+
+def printed(monkeypatch, error: Exception) -> tuple[io.StringIO, str]:
+    """Returns stderr after a worker's thread has printed the traceback of an error, and the traceback."""
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setattr("threading.excepthook", lambda args: None)
+    monkeypatch.setattr("logging.root.handlers", [])
+    worker_output.show_errors_once()
+    try:
+        raise error
+    except type(error):
+        text = traceback.format_exc()
+    print(text, file=sys.stderr)  # as Beam's worker does
+    return stream, text
+
+
+def test_the_traceback_of_an_error_that_the_command_reports_is_not_printed(monkeypatch):
+    stream, _ = printed(monkeypatch, ValueError("'a.tar' is no archive [while running 'List']"))
+    print("a remark", file=sys.stderr)
+    assert stream.getvalue() == "a remark\n"
+
+
+def test_the_traceback_of_any_other_error_is_printed_as_it_is(monkeypatch):
+    stream, text = printed(monkeypatch, TypeError("'NoneType' object is not callable"))
+    assert stream.getvalue() == f"{text}\n"
+
+
+def test_a_step_that_failed_in_a_job_that_succeeded_is_said(monkeypatch):
+    stream, _ = printed(monkeypatch, OSError("gs://b/a.jpg: connection reset"))
+    worker_output.show_retried()
+    assert stream.getvalue() == "a step failed and was run again: gs://b/a.jpg: connection reset\n"
