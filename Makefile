@@ -13,6 +13,8 @@ DEMO ?= demo
 SEED ?= 0
 # How many hostile files `make fuzz` tries.
 CASES ?= 500
+# In how many moments `make kills` kills conversions, at each of three places.
+MOMENTS ?= 100
 # A Google Cloud Storage on loopback, for `make test-cloud`; built by Go 1.26 or newer.
 FAKE_GCS_VERSION = v1.56.1
 FAKE_GCS_SERVER ?= .servers/fake-gcs-server-$(FAKE_GCS_VERSION)/fake-gcs-server
@@ -33,7 +35,7 @@ PYTHON ?= $(call find_python,3.11)
 PYTHON_NEWEST ?= $(call find_python,3.13)
 BENCHMARK = $(VENV)/bin/python -W ignore -m benchmarks
 
-.PHONY: demo environments test test-long test-newest test-cloud test-engines test-preflight lint fuzz mutants cloud-server preflight benchmark benchmark-input clean
+.PHONY: demo environments test test-long test-newest test-cloud test-engines test-preflight lint fuzz kills mutants cloud-server preflight benchmark benchmark-input clean
 
 # Real handwritten digits → shards → classifier → predictions; run again, it goes on from what is there.
 demo: $(VENV)/installed
@@ -70,6 +72,12 @@ test-cloud: $(VENV)/installed $(FAKE_GCS_SERVER)
 # Damaged and hostile files by seed, each given to the command that reads it; 20,000 take an hour on two cores.
 fuzz: $(VENV)/installed
 	cd tests && PYTHONPATH=..:. $(abspath $(VENV))/bin/python -W ignore -m fuzz --cases=$(CASES) --seed=$(SEED)
+
+# Conversions into local files, into a bucket and on Prism that are killed (SIGKILL), completed by the same command and
+# compared with undisturbed ones; a moment takes some 10 s on two cores. PLACES= names some of local, gs and prism.
+kills: $(VENV)/installed $(FAKE_GCS_SERVER) $(PRISM)
+	cd tests && PYTHONPATH=..:. PRISM=$(abspath $(PRISM)) FAKE_GCS_SERVER=$(abspath $(FAKE_GCS_SERVER)) \
+		$(abspath $(VENV))/bin/python -W ignore -m kills --moments=$(MOMENTS) --seed=$(SEED) $(addprefix --place=,$(PLACES))
 
 # Whether the tests notice a changed operator or number in the arithmetic of tests/mutants/targets.py: at least 90 % of
 # some 1,760 changes; it prints those that no test notices. 20 minutes on two cores; MODULES= names some of the modules.

@@ -76,13 +76,11 @@ class Cloud:
         return self._client.bucket(bucket), name
 
 
-@pytest.fixture(scope="session")
-def cloud_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
-    """The server, for the whole session; nothing in this process's environment points to it."""
-    if not (program := os.environ.get("FAKE_GCS_SERVER")):
-        pytest.skip("no fake-gcs-server: FAKE_GCS_SERVER is not set; run: make test-cloud")
+@contextlib.contextmanager
+def running_cloud(program: str, folder: Path) -> Iterator[Cloud]:
+    """Context manager: a server, with the key of an account in a folder."""
     with _token_server() as token_url, _running(program) as url:
-        key = tmp_path_factory.mktemp("cloud") / "service-account.json"
+        key = folder / "service-account.json"
         key.write_text(json.dumps(_service_account(token_url)))
         environment = {
             "STORAGE_EMULATOR_HOST": url,
@@ -94,6 +92,15 @@ def cloud_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
         client = google.cloud.storage.Client("tests", AnonymousCredentials(), client_options={"api_endpoint": url})
         yield Cloud(url, environment, client)
         client.close()
+
+
+@pytest.fixture(scope="session")
+def cloud_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
+    """The server, for the whole session; nothing in this process's environment points to it."""
+    if not (program := os.environ.get("FAKE_GCS_SERVER")):
+        pytest.skip("no fake-gcs-server: FAKE_GCS_SERVER is not set; run: make test-cloud")
+    with running_cloud(program, tmp_path_factory.mktemp("cloud")) as cloud:
+        yield cloud
 
 
 @pytest.fixture

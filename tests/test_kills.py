@@ -1,0 +1,46 @@
+"""`make kills`: which moments are tried, and that a dataset which a kill has damaged is noticed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kills import places
+from kills.moment import VICTIMS, Conversions, Moment, Outcome
+
+
+def test_moments_are_spread_over_the_run_for_each_kind_and_are_the_same_each_time():
+    moments = [Moment.of(number, seed=0) for number in range(120)]
+    assert moments == [Moment.of(number, seed=0) for number in range(120)]
+    assert moments != [Moment.of(number, seed=1) for number in range(120)]
+    for victim in VICTIMS:
+        for overwrite in (False, True):
+            shares = sorted(each.share for each in moments if (each.victim, each.overwrite) == (victim, overwrite))
+            assert len(shares) == 20
+            gaps = [after - before for before, after in zip([0.0, *shares], [*shares, 1.0], strict=True)]
+            assert max(gaps) < 0.13  # evenly, it would be 0.05
+
+
+class OneByteOff(places.Local):
+    """A place where the completed dataset holds one wrong byte and a file too many."""
+
+    spoils = False
+
+    def files(self, output: str) -> places.Files:
+        files = super().files(output)
+        if self.spoils and "manifest.json" in files:
+            name = next(path for path in files if path.startswith("rejected"))
+            files |= {name: b"?" + files[name][1:], "more": b"1234"}
+        return files
+
+
+@pytest.mark.long
+def test_what_a_kill_leaves_is_compared_and_verified(tmp_path: Path):
+    place = OneByteOff(tmp_path)
+    conversions = Conversions(place)
+    moment = Moment(0, "all", overwrite=True, share=0.6)
+    assert conversions.try_moment(moment) == Outcome(killed=True, stood="old")
+    assert not conversions.try_moment(Moment(1, "worker", overwrite=False, share=2.0)).killed
+    place.spoils = True
+    assert conversions.try_moment(moment).differing == 5
