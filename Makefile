@@ -116,10 +116,10 @@ test-engines: $(VENV)/installed $(VENV_BEAM_2_54)/installed $(VENV_GCP)/installe
 	@command -v mvn >/dev/null && command -v java >/dev/null || { echo 'error: no Maven or no JRE found, which fetch and run Flink and Spark; install them: apt-get install maven' >&2; exit 2; }
 	mvn --quiet --batch-mode --file $< package -Doutput=$(abspath $(@D))
 
-$(VENV_GCP)/installed: setup.py constraints/python3.11-gcp.txt
+$(VENV_GCP)/installed: setup.py constraints/python3.11-dataflow.txt
 	"$(PYTHON)" -m venv $(VENV_GCP)
 	$(VENV_GCP)/bin/python -m pip install --quiet --upgrade pip
-	PYTHONWARNINGS=ignore $(VENV_GCP)/bin/python -m pip install --quiet --constraint constraints/python3.11-gcp.txt --editable '.[gcp]' pytest scikit-learn trustme
+	PYTHONWARNINGS=ignore $(VENV_GCP)/bin/python -m pip install --quiet --constraint constraints/python3.11-dataflow.txt --editable '.[gcp]' pytest scikit-learn trustme
 	@touch $@
 
 # Older than setup.py asks for, as all else is tested with newer ones; hence this package without what it requires.
