@@ -25,7 +25,7 @@ from beam_pipelines.options import ConvertOptions  # noqa: E402
 from beam_pipelines.repair import repair  # noqa: E402
 from beam_pipelines.report.page import write_report  # noqa: E402
 from beam_pipelines.report.summary import print_summary, summary  # noqa: E402
-from beam_pipelines.runners import execution, launch_checks, phases, worker_output  # noqa: E402
+from beam_pipelines.runners import execution, launch_checks, phases, worker_output, workers  # noqa: E402
 from beam_pipelines.sample_digits import write_sample  # noqa: E402
 from beam_pipelines.verify import Findings, verify  # noqa: E402
 from tpu_input.command_line import (  # noqa: E402
@@ -193,6 +193,7 @@ def _convert(flags: argparse.Namespace, beam_flags: list[str]) -> int:
     paths = [path for source in options.sources for path in (source.path, source.label_list) if path]
     launch_checks.check(beam_options, [*paths, options.output])
     if launch_checks.name_of(beam_options):
+        workers.set_up(beam_options)
         worker_output.show_errors_once()
     with launch_checks.packed(beam_options):
         if flags.dry_run:

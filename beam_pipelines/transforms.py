@@ -39,7 +39,8 @@ from beam_pipelines.conversion.shard_writing import write_planned
 from beam_pipelines.conversion.working_folder import WorkingFolder
 from beam_pipelines.images.check import CheckedImage, Rejected, check_image
 from beam_pipelines.options import ConvertOptions, ImageOptions, Source
-from beam_pipelines.runners import phases
+from beam_pipelines.runners import phases, workers
+from beam_pipelines.runners.wheel import versions
 from beam_pipelines.sources import listing
 from beam_pipelines.sources.folders import Layout
 from beam_pipelines.sources.read_ahead import map_images
@@ -196,7 +197,9 @@ class ReadImages(beam.PTransform[PCollection[InputFile], Any]):
 
     def expand(self, files: PCollection[InputFile]) -> tuple[PCollection[LabelledImage], PCollection[RejectedInput]]:
         batches = files | "Batch files" >> beam.BatchElements(_BATCH, _BATCH)
-        read = batches | "Read images" >> beam.FlatMap(_read, self._images).with_outputs("rejected", main="images")
+        read = batches | "Read images" >> beam.FlatMap(_read, self._images, versions()).with_outputs(
+            "rejected", main="images"
+        )
         return (
             read.images | "Images" >> beam.Map(lambda image: image).with_output_types(LabelledImage),
             read.rejected | "Rejected" >> beam.Map(lambda rejected: rejected).with_output_types(RejectedInput),
@@ -206,7 +209,8 @@ class ReadImages(beam.PTransform[PCollection[InputFile], Any]):
         return _displayed(dataclasses.asdict(self._images))
 
 
-def _read(files: list[Any], images: ImageOptions) -> Iterator[Any]:
+def _read(files: list[Any], images: ImageOptions, launched_with: dict[str, str]) -> Iterator[Any]:
+    workers.check_versions(launched_with)
     rows = list(map(_row_of_file, files))
 
     def check(_: Row, data: bytes) -> tuple[CheckedImage, float]:
@@ -406,7 +410,10 @@ class WriteRows(beam.PTransform[PCollection[Row], PCollection[WrittenDataset]]):
             >> beam.FlatMap(_begin, self._options, self._conversion, AsIter(planned)).with_output_types(str)  # shard
             | "Spread shards" >> beam.Reshuffle()
         )
-        written = shards | "Write shards" >> beam.Map(_write_shard, AsSingleton(plan), self._options)  # shard
+        num_decoders = workers.num_decoders(rows.pipeline.options)
+        written = shards | "Write shards" >> beam.Map(  # shard
+            _write_shard, AsSingleton(plan), self._options, num_decoders, versions()
+        )
         committed: PCollection[WrittenDataset] = plan | "Commit" >> beam.Map(
             _commit, self._options, AsIter(written)
         ).with_output_types(WrittenDataset)
@@ -434,9 +441,12 @@ def _begin(
     yield from unwritten
 
 
-def _write_shard(shard: str, plan: Plan, options: ConvertOptions) -> str:
+def _write_shard(
+    shard: str, plan: Plan, options: ConvertOptions, num_decoders: int, launched_with: dict[str, str]
+) -> str:
+    workers.check_versions(launched_with)
     folder = WorkingFolder.of(options.output, plan)
-    receipt = write_planned(shard, folder, options, num_cores(), phases.count)
+    receipt = write_planned(shard, folder, options, num_decoders or num_cores(), phases.count)
     for reason, count in Counter(each.reason for each in receipt.rejected).items() if receipt else ():
         phases.counter(f"rejected_{reason}").inc(count)
     return shard

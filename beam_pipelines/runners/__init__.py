@@ -1,1 +1,1 @@
-"""Execution of the pipelines: checks before a launch, the wheel for workers, errors and progress."""
+"""Execution of the pipelines: checks before a launch, the wheel and options for workers, errors and progress."""

@@ -3,6 +3,7 @@
     installed jpeg2tpu (from a wheel, an sdist, or editable) ──▶ FOLDER/jpeg2tpu-VERSION-py3-none-any.whl
 
 Beam would build an sdist from setup.py, which an installed package does not have, and each worker would build it again.
+It requires the installed versions of the packages that the bytes of a dataset depend on, so that workers have them too.
 A wheel is an archive of the modules and their metadata, all of which are installed
 (https://packaging.python.org/en/latest/specifications/binary-distribution-format/), and is installed by unpacking it.
 """
@@ -13,12 +14,20 @@ import base64
 import hashlib
 import importlib.metadata
 import importlib.util
+import re
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 NAME = "jpeg2tpu"
+# Packages of which another version may write other bytes: re-encoded images, statistics, Parquet files.
+_BYTES_DEPEND_ON = ("numpy", "pillow", "pyarrow", "simplejpeg")
 _WHEEL = "Wheel-Version: 1.0\nGenerator: jpeg2tpu\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+
+
+def versions() -> dict[str, str]:
+    """Returns the installed version of each package that the bytes of a dataset depend on, by its name."""
+    return {package: importlib.metadata.version(package) for package in _BYTES_DEPEND_ON}
 
 
 def write_wheel(folder: str) -> str:
@@ -60,8 +69,16 @@ def _metadata(installed: importlib.metadata.Distribution, info: str) -> Iterator
         "PKG-INFO"
     )  # PKG-INFO: name of the file in the egg-info of a source tree
     for name, text in (
-        ("METADATA", metadata),
+        ("METADATA", _pinned(metadata or "")),
         ("top_level.txt", installed.read_text("top_level.txt")),
         ("WHEEL", _WHEEL),
     ):
         yield f"{info}/{name}", (text or "").encode()
+
+
+def _pinned(metadata: str) -> str:
+    """Returns the metadata with requirements of exactly the installed versions() instead of ranges."""
+    for package, version in versions().items():
+        line = re.compile(rf"^Requires-Dist: {package}\b[^;\n]*$", re.MULTILINE)
+        metadata = line.sub(f"Requires-Dist: {package}=={version}", metadata)
+    return metadata

@@ -75,6 +75,7 @@ def test_a_template_holds_the_job_and_nothing_is_submitted(bucket, cloud):
     assert done.stdout == f"written: the template {bucket}/templates/convert; nothing was submitted\n"
     template = json.loads(cloud.get(f"{bucket}/templates/convert"))
     assert template["type"] == "JOB_TYPE_BATCH"
+    assert template["environment"]["workerPools"][0]["numThreadsPerWorker"] == 1
     graph = next(path for path in cloud.files(bucket) if path.endswith("/pipeline.pb"))
     steps = beam_runner_api_pb2.Pipeline.FromString(cloud.get(f"{bucket}/{graph}")).components.transforms.values()
     names = {step.unique_name for step in steps}

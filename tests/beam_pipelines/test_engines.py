@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import importlib.util
 import socket
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from apache_beam.options.pipeline_options import PipelineOptions, SetupOptions
+from apache_beam.options.pipeline_options import DebugOptions, PipelineOptions, SetupOptions
 
-from beam_pipelines.runners import launch_checks
+from beam_pipelines.convert import build_conversion
+from beam_pipelines.runners import execution, launch_checks, workers
+from beam_pipelines.runners.wheel import versions
+from support.conversion import local
+from support.conversion import options as convert_options
 from support.pipelines_commands import refused
 
 DATAFLOW = ["--project=my-project", "--region=us-central1", "--temp_location=gs://bucket/temp"]
@@ -106,6 +111,37 @@ def test_a_mistyped_flag_of_a_runner_is_refused_and_not_dropped(capsys, few_digi
 def test_a_dry_run_is_dataflows(capsys, few_digits, tmp_path):
     flags = [f"--input={few_digits}", f"--output={tmp_path}/out", "--dry_run"]
     assert "--dry_run is only available with --runner=DataflowRunner" in refused(capsys, "convert", *flags)
+
+
+@pytest.mark.parametrize(
+    ("flags", "threads", "decoders"),
+    [
+        (["--runner=DataflowRunner"], 1, 1),
+        (["--runner=DataflowRunner", "--number_of_worker_harness_threads=3"], 3, 1),
+        (["--runner=DataflowRunner", "--experiments=no_use_multiple_sdk_containers"], 1, 0),
+        (["--runner=PortableRunner", "--job_endpoint=localhost:8099"], None, 0),
+    ],
+)
+def test_threads_of_workers_are_set_unless_a_flag_says_how_many(flags, threads, decoders):
+    options = PipelineOptions(flags)
+    workers.set_up(options)
+    assert options.view_as(DebugOptions).number_of_worker_harness_threads == threads
+    assert workers.num_decoders(options) == decoders
+
+
+def test_a_worker_with_other_versions_of_what_bytes_depend_on_writes_nothing(few_digits, tmp_path, monkeypatch):
+    opts = convert_options(few_digits, tmp_path / "out")
+    with monkeypatch.context() as patch:
+        patch.setattr("beam_pipelines.transforms.versions", lambda: versions() | {"pillow": "10.0"})  # of the launcher
+        with (
+            pytest.raises(ValueError, match=rf"the worker on .* has pillow {version('pillow')} \(not 10.0\), and may"),
+            execution.pipeline(local()) as pipeline,
+        ):
+            build_conversion(pipeline, opts)
+    assert not list((tmp_path / "out").rglob("*.receipt"))
+    with execution.pipeline(local()) as pipeline:
+        build_conversion(pipeline, opts)
+    assert (tmp_path / "out" / "manifest.json").exists()
 
 
 def extra_packages(*flags: str) -> list[str]:

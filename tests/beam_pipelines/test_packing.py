@@ -34,6 +34,15 @@ def test_pip_installs_every_file_of_the_packages_from_the_wheel(installed):
             assert (installed / path.relative_to(ROOT)).read_bytes() == path.read_bytes()
 
 
+def test_workers_install_the_versions_that_bytes_depend_on(installed):
+    (wheel,) = importlib.metadata.distributions(name="jpeg2tpu", path=[str(installed)])
+    required = [line for line in wheel.requires or [] if "extra ==" not in line]
+    for package in ("numpy", "pillow", "pyarrow", "simplejpeg"):
+        versions = [line for line in required if line.startswith(package)]
+        assert versions == [f"{package}=={importlib.metadata.version(package)}"]
+    assert any(line.startswith("apache-beam<") for line in required)  # whose version is the workers' image's
+
+
 def test_the_wheel_of_an_installed_wheel_is_the_same(installed, tmp_path):
     """Without setup.py or source tree, as after pip install jpeg2tpu."""
     code = "import sys; from beam_pipelines.runners.wheel import write_wheel; print(write_wheel(sys.argv[1]))"
