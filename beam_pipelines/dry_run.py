@@ -37,6 +37,8 @@ _MAX_LISTED = 1_000_000  # inputs; listing a bucket yields about 5,000 per secon
 _SIZED = 64  # number of lines of a list for which the size of the file is requested
 # Measured on one core of a 2-core machine, Pillow 12.3: `python -m benchmarks.conversion --part=speed`.
 IMAGES_A_SECOND, IMAGE_BYTES = 912, 88_000
+# Measured: `python -m benchmarks.worker_memory`, whose PNGs take the most for each pixel.
+_PROCESS_BYTES, _BYTES_PER_PIXEL = 260_000_000, 12
 _GRAPH_LIMIT = 10_000_000  # https://cloud.google.com/dataflow/quotas#limits
 _READABLE_SHARDS = 100_000  # docs/scale.md
 
@@ -172,6 +174,12 @@ def _work(options: ConvertOptions) -> Iterator[str]:
         f"work      {time if minutes > 1 else 'less than a minute'} of one vCPU, at {IMAGES_A_SECOND} photographs of "
         f"{size(IMAGE_BYTES)} per second (measured by python -m benchmarks.conversion on our machine, not on "
         "Dataflow), plus a few minutes to start workers"
+    )
+    largest = options.images.max_pixels
+    yield (
+        f"memory    at most {size(_PROCESS_BYTES + _BYTES_PER_PIXEL * largest)} for each vCPU, whose process takes "
+        f"{size(_PROCESS_BYTES)} and {_BYTES_PER_PIXEL} bytes for each pixel of its largest image, up to "
+        f"--max_pixels={largest}"
     )
 
 

@@ -52,6 +52,7 @@ def test_a_dry_run_installs_unpickles_builds_checks_and_estimates_and_leaves_not
     assert lines["input"].startswith("36 files, ")
     assert lines["output"] == "about 2 shards of up to 100 MB, if images are stored unchanged"
     assert "less than a minute of one vCPU, at " in lines["work"]
+    assert lines["memory"].startswith("at most 860 MB for each vCPU")
     assert {path.split("/")[0] for path in cloud.files(bucket)} == {"digits"}
 
 
