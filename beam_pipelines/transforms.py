@@ -197,7 +197,8 @@ class ReadImages(beam.PTransform[PCollection[InputFile], Any]):
 
     def expand(self, files: PCollection[InputFile]) -> tuple[PCollection[LabelledImage], PCollection[RejectedInput]]:
         batches = files | "Batch files" >> beam.BatchElements(_BATCH, _BATCH)
-        read = batches | "Read images" >> beam.FlatMap(_read, self._images, versions()).with_outputs(
+        num_decoders = workers.num_decoders(files.pipeline.options)
+        read = batches | "Read images" >> beam.FlatMap(_read, self._images, num_decoders, versions()).with_outputs(
             "rejected", main="images"
         )
         return (
@@ -209,7 +210,7 @@ class ReadImages(beam.PTransform[PCollection[InputFile], Any]):
         return _displayed(dataclasses.asdict(self._images))
 
 
-def _read(files: list[Any], images: ImageOptions, launched_with: dict[str, str]) -> Iterator[Any]:
+def _read(files: list[Any], images: ImageOptions, num_decoders: int, launched_with: dict[str, str]) -> Iterator[Any]:
     workers.check_versions(launched_with)
     rows = list(map(_row_of_file, files))
 
@@ -217,7 +218,7 @@ def _read(files: list[Any], images: ImageOptions, launched_with: dict[str, str])
         begin = time.perf_counter()
         return check_image(data, images, with_statistics=False), time.perf_counter() - begin
 
-    for row, found in map_images(rows, check, num_cores()):
+    for row, found in map_images(rows, check, num_decoders or num_cores()):
         if isinstance(found, Rejected):
             Metrics.counter("jpeg2tpu", f"rejected_{found.reason}").inc()
             yield beam.pvalue.TaggedOutput("rejected", RejectedInput(row.key, row.uri, found.reason, found.detail))
