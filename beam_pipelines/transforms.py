@@ -131,6 +131,8 @@ class WrittenDataset(NamedTuple):
 
 
 for _type in (InputFile, LabelledImage, RejectedInput, WrittenDataset):
+    # Beam takes the types of a schema's fields from here, and understands no names of types, as __future__ leaves.
+    _type.__annotations__ = get_type_hints(_type)
     registry.register_coder(_type, RowCoder)
 
 

@@ -22,6 +22,7 @@ from apache_beam.metrics.metric import MetricsFilter
 from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions
 from apache_beam.pvalue import Row
 from apache_beam.transforms.display import DisplayData
+from apache_beam.typehints.schemas import typing_to_runner_api
 from PIL import Image
 
 import beam_pipelines as bp
@@ -304,9 +305,9 @@ def test_what_is_no_image_is_rejected_without_the_name_of_a_working_file(tmp_pat
 @pytest.mark.parametrize(
     ("row", "told"),
     [
-        (bp.LabelledImage("x", noise(3), None), "LabelledImage, label as str; got NoneType in the element of key 'x'"),  # type: ignore[arg-type]
-        (bp.LabelledImage("x", "text", "a"), "LabelledImage, image as bytes; got str in the element of key 'x'"),  # type: ignore[arg-type]
-        (bp.LabelledImage(7, noise(3), "a"), "LabelledImage, key as str; got int in the element of key 7"),  # type: ignore[arg-type]
+        (Row(key="x", image=noise(3), label=5), "LabelledImage, label as str; got int in the element of key 'x'"),
+        (Row(key="x", image="text", label="a"), "LabelledImage, image as bytes; got str in the element of key 'x'"),
+        (Row(key=7, image=noise(3), label="a"), "LabelledImage, key as str; got int in the element of key 7"),
         (Row(key="x", image=noise(3)), "LabelledImage, label as str; got none in the element of key 'x'"),
         (Row(key="x", uri="x.jpg"), "InputFile, label as str; got none in the element of key 'x'"),
     ],
@@ -387,6 +388,8 @@ def test_a_shard_of_such_a_dataset_cannot_be_repaired_and_this_is_said(tmp_path)
 def test_elements_have_schemas_and_transforms_have_display_data(tmp_path):
     for element in (bp.InputFile, bp.LabelledImage, bp.RejectedInput, bp.WrittenDataset):
         assert isinstance(registry.get_coder(element), RowCoder)
+        fields = typing_to_runner_api(element).row_type.schema.fields
+        assert [field.name for field in fields if field.type.WhichOneof("type_info") != "atomic_type"] == []
     shown = DisplayData.create_from(bp.WriteDataset(str(tmp_path / "out"), seed=7)).items
     assert {"output", "seed", "shard_bytes"} <= {item.key for item in shown}
     shown = DisplayData.create_from(bp.ReadImages(bp.ImageOptions(resize_shorter=64))).items
