@@ -404,7 +404,8 @@ def test_counters_say_what_was_read_and_why_not(few_digits):
     result = pipeline.run()
     result.wait_until_finish()
     metrics = result.metrics().query(MetricsFilter().with_namespace("jpeg2tpu"))
-    assert {each.key.metric.name: each.committed for each in metrics["counters"]} == {"rejected_not_an_image": 1}
+    counts = {each.key.metric.name: each.committed for each in metrics["counters"]}
+    assert counts == {"listing": 37, "rejected_not_an_image": 1}
     pixels = {each.key.metric.name: each.committed for each in metrics["distributions"]}
     assert (pixels["image_pixels"].count, pixels["image_pixels"].sum) == (36, 36 * 32 * 32)
     assert pixels["image_milliseconds"].count == 36
