@@ -24,6 +24,7 @@ import itertools
 import json
 import marshal
 import uuid
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
@@ -33,13 +34,14 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.pvalue import AsDict, AsSingleton, PCollection
 
 from beam_pipelines import storage
+from beam_pipelines.conversion.combining import CombineInParts
 from beam_pipelines.conversion.output_folder import WORK_NAME
 from beam_pipelines.conversion.plan import Plan, assign_shards, choose_split, in_order, key_by_bucket, row_bytes
 from beam_pipelines.conversion.working_folder import WorkingFolder
 from beam_pipelines.images.check import Rejected, stored_bytes
 from beam_pipelines.options import ConvertOptions, Source
 from beam_pipelines.runners import execution, phases
-from beam_pipelines.sources.folders import FolderSurvey, Layout, label_by_folder, read_folders
+from beam_pipelines.sources.folders import Folder, FolderSurvey, Layout, Place, label_by_folder, read_folders
 from beam_pipelines.sources.listing import list_rows
 from beam_pipelines.sources.read_ahead import map_images, read_rows
 from beam_pipelines.sources.rows import Row, check_names, find, find_each, kind, locate, size_row
@@ -110,7 +112,7 @@ def assign(rows: PCollection[Row], options: ConvertOptions) -> tuple[PCollection
     Returns:
       The plan, and the names of the shards whose rows are written.
     """
-    plan: PCollection[Plan] = rows | "Survey" >> beam.CombineGlobally(PlanCombineFn(options))  # Plan, one
+    plan: PCollection[Plan] = rows | "Survey" >> CombineInParts(PlanCombineFn(options), _split_sums)  # Plan, one
     shards: PCollection[str] = (
         rows
         | "Key by bucket" >> beam.Map(key_by_bucket, options.seed).with_output_types(tuple[int, Row])
@@ -150,7 +152,8 @@ def _list(source: Source, options: ConvertOptions) -> Iterator[Row]:
 
 def _layout(rows: PCollection[Row], options: ConvertOptions) -> PCollection[Layout]:
     """Returns the interpretation of the folders, which depends on all rows; PCollection of one Layout."""
-    found = rows | "Survey folders" >> beam.CombineGlobally(FolderSurvey(options))  # {Place: Folder}, one
+    survey = CombineInParts(FolderSurvey(options), _split_folders)
+    found = rows | "Survey folders" >> survey  # {Place: Folder}, one
     layout: PCollection[Layout] = found | "Read folders" >> beam.Map(read_folders, options)
     return layout
 
@@ -377,6 +380,28 @@ class PlanCombineFn(beam.CombineFn):
             all_named=all(split for split, _ in classes),
             num_images=dict(sorted(images.items())),
         )
+
+
+def _split_sums(sums: _Sums, num_parts: int) -> list[_Sums]:
+    """Returns the parts of an accumulator of PlanCombineFn: some classes in each, and all else in the first."""
+    classes = sums[0]
+    parts: list[_Sums] = [(set(), 0, Counter(), {}, 0, Counter(), Counter()) for _ in range(num_parts)]
+    parts[0] = (set(), *sums[1:])
+    for split, label in classes:
+        parts[_part(label, num_parts)][0].add((split, label))
+    return parts
+
+
+def _split_folders(folders: dict[Place, Folder], num_parts: int) -> list[dict[Place, Folder]]:
+    """Returns the parts of an accumulator of FolderSurvey."""
+    parts: list[dict[Place, Folder]] = [{} for _ in range(num_parts)]
+    for place, folder in folders.items():
+        parts[_part("/".join(place), num_parts)][place] = folder
+    return parts
+
+
+def _part(name: str, num_parts: int) -> int:
+    return zlib.crc32(name.encode(errors="replace")) % num_parts  # unlike hash(), the same in every process
 
 
 def _splits_without_common_class(classes: set[tuple[str, str]]) -> Iterator[tuple[str, str, str, str]]:

@@ -10,13 +10,18 @@ import json
 import pickle
 from collections import Counter
 
+import apache_beam as beam
 import pytest
 from apache_beam.coders.typecoders import registry
+from apache_beam.testing.util import assert_that, equal_to
 
+from beam_pipelines.conversion.combining import CombineInParts
 from beam_pipelines.conversion.plan import Plan, assign_shards, choose_split, hash_position, is_measured, key_by_bucket
-from beam_pipelines.conversion.planning import PlanCombineFn
+from beam_pipelines.conversion.planning import PlanCombineFn, _split_folders, _split_sums
 from beam_pipelines.options import ConvertOptions, Source
+from beam_pipelines.sources.folders import FolderSurvey
 from beam_pipelines.sources.rows import Row
+from support.conversion import local
 
 IMAGENET = 1_281_167
 
@@ -286,3 +291,34 @@ def test_rows_pass_between_steps_without_pickling():
     assert coder.decode(coder.encode(row)) == row
     assert coder.decode(coder.encode(row._replace(number=7))) == row._replace(number=7)
     assert len(coder.encode(row)) < 0.8 * len(pickle.dumps(row))
+
+
+def many_classes(count: int) -> list[Row]:
+    return [Row(f"class{n:07}/{n}.jpg", label=f"class{n:07}" * (n % 2), record_bytes=9_000) for n in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("combine_fn", "split"),
+    [(PlanCombineFn(options()), _split_sums), (FolderSurvey(options()), _split_folders)],
+    ids=["plan", "folders"],
+)
+def test_many_classes_are_combined_in_parts_none_of_which_is_large(combine_fn, split):
+    listed = [*many_classes(20_000), Row("x", "/x").reject("empty", "0 bytes")]
+    accumulator = combine_fn.create_accumulator()
+    for row in listed:
+        accumulator = combine_fn.add_input(accumulator, row)
+    parts = split(accumulator, 64)
+    # 20,000 classes take 0.2 MB and more, and the sizes of buckets, of which there are never more, 0.06 MB.
+    assert max(len(pickle.dumps(part)) for part in parts[1:]) < len(pickle.dumps(accumulator)) / 40
+    whole = combine_fn.extract_output(accumulator)
+    assert combine_fn.extract_output(combine_fn.merge_accumulators(parts)) == whole
+    with beam.Pipeline(options=local()) as pipeline:
+        rows = pipeline | beam.Create(listed) | beam.Reshuffle(num_buckets=3)
+        assert_that(rows | CombineInParts(combine_fn, split), equal_to([whole]))
+
+
+def test_no_rows_at_all_make_a_plan_too():
+    with beam.Pipeline(options=local()) as pipeline:
+        rows = pipeline | beam.Create([]).with_output_types(Row)
+        empty = PlanCombineFn(options()).extract_output(PlanCombineFn(options()).create_accumulator())
+        assert_that(rows | CombineInParts(PlanCombineFn(options()), _split_sums), equal_to([empty]))
