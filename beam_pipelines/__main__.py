@@ -127,6 +127,8 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("dataset", metavar="DATASET", help="folder or URI of the dataset")
         command.add_argument("--quick", action="store_true", help="skip decoding the images")
         command.add_argument("--num_threads", type=positive, metavar="N", help=_HELP["num_threads"])
+        command.add_argument("--runner", help=_HELP["runner"])
+        command.add_argument("--shard", default=[], action="append", metavar="NAME", help=_HELP["shard"])
         command.add_argument("--json", action="store_true", help=_HELP["json"])
         if name == "verify":
             command.add_argument("--repair", action="store_true", help=_HELP["repair"])
@@ -155,8 +157,12 @@ _HELP = {
     "May be repeated. Files that rejected.jsonl names elsewhere are not read (default: no thumbnails)",
     "num_processes": "maximum number of processes on this machine that write shards, without --runner (default: all "
     "cores, or the CPU quota of the container)",
-    "num_threads": "maximum number of shards that are read at the same time (default: all cores, or the CPU quota of "
-    "the container)",
+    "num_threads": "maximum number of shards that are read at the same time on this machine, without --runner "
+    "(default: all cores, or the CPU quota of the container)",
+    "runner": "Beam runner whose workers read the shards; its own flags may follow: docs/clusters.md (default: threads "
+    "on this machine)",
+    "shard": "file name of a shard: only this one is read, with its index and lengths. May be repeated (default: all "
+    "shards, and the sums and files of the dataset)",
     "json": "print one object of JSON on stdout at the end, in the place of lines of text",
     "no_wait": "submit the job to the engine of --runner and end; without it, the command waits for the job",
     "dry_run": "install, build, check and estimate everything, without submitting a job; needs --runner=DataflowRunner",
@@ -245,14 +251,29 @@ def _dry_run(flags: argparse.Namespace, options: ConvertOptions, beam_options: P
     return 0
 
 
-def _verify(flags: argparse.Namespace, _: list[str]) -> int:
+def _verify(flags: argparse.Namespace, beam_flags: list[str]) -> int:
+    if not flags.runner:
+        return _verify_or_repair(flags, None)
+    if flags.num_threads:
+        raise ValueError(
+            f"--num_threads={flags.num_threads} is for threads on this machine; leave it out, as "
+            f"--runner={flags.runner} has flags of its own for the number of workers, or leave out --runner"
+        )
+    beam_options = _beam_options(flags.runner, beam_flags)
+    launch_checks.check(beam_options, [flags.dataset])
+    with launch_checks.packed(beam_options):
+        launch_checks.check_writable(beam_options)
+        return _verify_or_repair(flags, beam_options)
+
+
+def _verify_or_repair(flags: argparse.Namespace, beam_options: PipelineOptions | None) -> int:
     with phases.shown():
-        findings = verify(flags.dataset, not flags.quick, flags.num_threads)
+        findings = verify(flags.dataset, not flags.quick, flags.num_threads, beam_options, flags.shard)
     path, before = findings.manifest.path, findings
     for problem in findings.problems:
         _say(flags, problem)
     if flags.repair and (findings.damaged or findings.lengths_damaged):
-        findings = _repair(flags, findings)
+        findings = _repair(flags, findings, beam_options)
     repaired = [*before.damaged, *[lengths_name(before.manifest.edition)] * before.lengths_damaged]
     flags.found = {
         "problems": findings.problems,
@@ -265,25 +286,27 @@ def _verify(flags: argparse.Namespace, _: list[str]) -> int:
         return 1
     if _is_json(flags):
         return 0
-    print_summary(findings.manifest)
+    if not flags.shard:
+        print_summary(findings.manifest)
+    where = f" in {', '.join(flags.shard)}" if flags.shard else ""
     read = "every record was read" + ("" if flags.quick else ", every image was decoded")
-    print_line(f"{path}: no problems found; {read}")
+    print_line(f"{path}: no problems found{where}; {read}")
     return 0
 
 
-def _repair(flags: argparse.Namespace, findings: Findings) -> Findings:
+def _repair(flags: argparse.Namespace, findings: Findings, beam_options: PipelineOptions | None) -> Findings:
     """Re-creates what is damaged; returns what is found afterwards."""
     path = findings.manifest.path
     if findings.damaged:
         sources = ", ".join(repr(source["path"]) for source in findings.manifest.sources)
         _say(flags, f"{path}: re-reading {sources}")
-    repair(findings, num_threads=flags.num_threads)
+    repair(findings, beam_options, flags.num_threads)
     if findings.damaged:
         _say(flags, f"{path}: re-created from the sources: {', '.join(findings.damaged)}")
     if findings.lengths_damaged:
         _say(flags, f"{path}: re-created from the index: {lengths_name(findings.manifest.edition)}")
     with phases.shown():
-        return verify(path, not flags.quick, flags.num_threads)
+        return verify(path, not flags.quick, flags.num_threads, beam_options, flags.shard)
 
 
 def _report(flags: argparse.Namespace, _: list[str]) -> int:

@@ -1,34 +1,61 @@
 """Repair: re-creates damaged shards of a complete dataset from their sources, and lengths.parquet from the index.
 
-damaged shards ──plan from the manifest's options──▶ their rows ──write──▶ DATASET/.jpeg2tpu/repair
-               ──if each sha256 is that of the manifest──▶ move into place
-every index    ──▶ DATASET/lengths.parquet
+index of a damaged shard ──▶ its inputs ──write──▶ DATASET/.jpeg2tpu/FINGERPRINT, with a receipt
+                                        ──if the sha256 is that of the manifest──▶ move into place
+every index              ──▶ DATASET/lengths.parquet, if that is damaged
+
+A shard is written again on this machine or by a worker, from its own inputs: nothing else is listed or read. If the
+index is damaged, the inputs are the keys of the records in the folders of the sources. Only if that does not name them
+either, all sources are listed and planned again.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import hashlib
+import posixpath
+import uuid
 from typing import Any
 
+import apache_beam as beam
+import pyarrow as pa
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from beam_pipelines import storage
-from beam_pipelines.conversion import output_folder as lock
-from beam_pipelines.conversion import working_folder
-from beam_pipelines.conversion.commit import write_lengths
-from beam_pipelines.conversion.output_folder import WORK_NAME
-from beam_pipelines.conversion.plan import Plan
+from beam_pipelines.conversion import output_folder, working_folder
+from beam_pipelines.conversion.commit import index_lengths, write_lengths
+from beam_pipelines.conversion.output_folder import (
+    LOCK_NAME,
+    WORK_NAME,
+    create,
+    index_content,
+    manifest_digest,
+    unchanged_manifest,
+)
 from beam_pipelines.conversion.planning import make_plan
-from beam_pipelines.conversion.shard_writing import write_shard
+from beam_pipelines.conversion.shard_writing import Unwanted, write_shard
 from beam_pipelines.conversion.working_folder import WorkingFolder
 from beam_pipelines.options import ConvertOptions, ImageOptions, Source
-from beam_pipelines.runners import execution
+from beam_pipelines.runners import execution, launch_checks
+from beam_pipelines.sources.lists import rows_of_list
+from beam_pipelines.sources.rows import Row, find_each, locate
 from beam_pipelines.verify import Findings
 from tpu_input.command_line.cores import num_cores
 from tpu_input.dataset_format import json_fields
-from tpu_input.dataset_format.index import index_path
+from tpu_input.dataset_format import lengths as lengths_format
+from tpu_input.dataset_format.index import IndexRow, index_path, read_index
 from tpu_input.dataset_format.lengths import lengths_name
-from tpu_input.dataset_format.records import MANIFEST_NAME, Manifest, parse_shard_name, shard_name
+from tpu_input.dataset_format.records import (
+    MANIFEST_NAME,
+    Manifest,
+    Shard,
+    decode,
+    frame,
+    parse_shard_name,
+    read_frames,
+    shard_name,
+)
+
+_MAX_NAMED = 5  # inputs in a message
 
 
 def repair(
@@ -36,17 +63,17 @@ def repair(
 ) -> list[str]:
     """Re-creates the files that verify found damaged: shards with their indexes, and lengths.parquet; returns names.
 
-    The sources of shards are those that the manifest names. Data from them is kept only if it is that of the dataset: a
-    shard is moved into place only if it has the SHA-256 in the manifest. lengths.parquet is computed from the indexes,
-    whatever it held before, so that no source is read for it.
+    The inputs of a shard are those that its index names, in the sources that the manifest names. Data from them is kept
+    only if it is that of the dataset: a shard is moved into place only if it has the SHA-256 in the manifest.
+    lengths.parquet is computed from the indexes, whatever it held before, so that no source is read for it.
 
     Args:
       findings: From verify().
-      beam_options: The Beam runner that lists the sources, and its options; None for this machine.
-      num_threads: Maximum number of threads that decode images; None for all cores.
+      beam_options: The Beam runner whose workers write the shards, and its options; None for this machine.
+      num_threads: Maximum number of threads of this machine that decode images; None for all cores.
 
     Raises:
-      ValueError: The sources have changed since the conversion, or do not match the manifest.
+      ValueError: The inputs of a shard have changed since the conversion, or do not match the manifest.
     """
     manifest = findings.manifest
     options = options_of(manifest) if findings.damaged else None
@@ -55,39 +82,151 @@ def repair(
             f"{manifest.path!r} was written by a pipeline with WriteDataset, which alone can make its shards again; "
             "run it again"
         )
-    with lock.locked(manifest.path):
+    if options and beam_options:
+        launch_checks.check(beam_options, [source.path for source in options.sources])
+    with output_folder.locked(manifest.path):
         try:
             if options:
-                _repair_shards(findings, options, beam_options or execution.options_of(), num_threads or num_cores())
-            if findings.damaged or findings.lengths_damaged:
+                _repair_shards(manifest, findings.damaged, options, beam_options, num_threads or num_cores())
+            if findings.lengths_damaged:
                 write_lengths(manifest)
+            else:
+                _correct_lengths(manifest, findings.damaged)
         finally:
             working_folder.remove(manifest.path)
     return [*findings.damaged, *([lengths_name(manifest.edition)] if findings.lengths_damaged else [])]
 
 
 def _repair_shards(
-    findings: Findings, options: ConvertOptions, beam_options: PipelineOptions, num_decoders: int
+    manifest: Manifest,
+    names: list[str],
+    options: ConvertOptions,
+    beam_options: PipelineOptions | None,
+    num_decoders: int,
 ) -> None:
-    manifest = findings.manifest
-    plan = make_plan(options, beam_options)
-    if plan.fingerprint != manifest.fingerprint:
-        raise ValueError(
-            f"{[source.path for source in options.sources]} no longer contain the inputs that "
-            f"{manifest.path!r} was made from: {manifest.num_inputs} inputs then, {plan.num_inputs} now, or "
-            "their names or sizes differ; restore the inputs, or convert them again; nothing was changed"
+    folder = _folder(manifest)
+    working_folder.remove_one(folder)  # a receipt from before may name a file that is in its place already, damaged
+    _write_again(manifest, names, False, beam_options, num_decoders)
+    if left := [name for name in names if not storage.exists(f"{folder.folder}/{name}.receipt")]:
+        plan = make_plan(options, beam_options or execution.options_of())
+        if plan.fingerprint != manifest.fingerprint:
+            raise ValueError(
+                f"{[source.path for source in options.sources]} no longer contain the inputs that "
+                f"{manifest.path!r} was made from: {manifest.num_inputs} inputs then, {plan.num_inputs} now, or "
+                "their names or sizes differ; restore the inputs, or convert them again; nothing was changed"
+            )
+        if plan.classes != manifest.classes:
+            raise ValueError(
+                f"{manifest.path}/{MANIFEST_NAME} has other classes than its inputs: "
+                f"{list(manifest.classes)[:5]!r}, not {list(plan.classes)[:5]!r}; restore the manifest from a "
+                "copy, or convert the images again; nothing was changed"
+            )
+        _write_again(manifest, left, True, beam_options, num_decoders)
+    _replace(folder, names, len(manifest.classes))
+
+
+def _folder(manifest: Manifest) -> WorkingFolder:
+    return WorkingFolder(manifest.path, manifest.fingerprint[:16])
+
+
+def _write_again(
+    manifest: Manifest, names: list[str], planned: bool, beam_options: PipelineOptions | None, num_decoders: int
+) -> None:
+    """Writes shards again, on this machine or on workers; see _make_again()."""
+    if not beam_options:
+        for name in names:
+            _make_again(name, manifest, planned, num_decoders)
+        return
+    with execution.pipeline(beam_options) as pipeline:
+        (
+            pipeline
+            | "Damaged shards" >> beam.Create(names)
+            | "Spread shards" >> beam.Reshuffle()
+            | "Write shards" >> beam.Map(_make_again_on_worker, manifest.path, manifest_digest(manifest), planned)
         )
-    if plan.classes != manifest.classes:
-        raise ValueError(
-            f"{manifest.path}/{MANIFEST_NAME} has other classes than its inputs: "
-            f"{list(manifest.classes)[:5]!r}, not {list(plan.classes)[:5]!r}; restore the manifest from a "
-            "copy, or convert the images again; nothing was changed"
+
+
+def _make_again_on_worker(name: str, dataset: str, digest: str, planned: bool) -> None:
+    _make_again(name, unchanged_manifest(dataset, digest), planned, num_cores())
+
+
+def _make_again(name: str, manifest: Manifest, planned: bool, num_decoders: int) -> None:
+    """Writes a shard in files of this attempt, and its receipt last; nothing if its inputs are not known.
+
+    Args:
+      name: Name of the shard.
+      manifest: Manifest of the dataset.
+      planned: Whether the sources were planned again, so that the working folder names the inputs.
+      num_decoders: Number of threads that decode.
+
+    Raises:
+      ValueError: Its inputs do not give the shard that the manifest promises.
+    """
+    folder, options = _folder(manifest), options_of(manifest)
+    split, shard = next(
+        (split, each) for split in manifest.splits.values() for each in split.shards if each.name == name
+    )
+    if planned:
+        parts = parse_shard_name(name)
+        own = shard_name(parts.split, parts.number, parts.num_shards) if parts else name
+        rows: list[Row] | None = list(folder.read_rows(own))
+    else:
+        rows = _known_rows(manifest, shard, options)
+    if rows is None:
+        return
+    attempt = uuid.uuid4().hex
+    paths = folder.attempt_paths(name, attempt)
+    try:
+        receipt = write_shard(
+            name,
+            *paths,
+            rows,
+            split.num_examples,
+            options,
+            manifest.classes,
+            num_decoders,
+            # A worker that comes late, after the repair, leaves nothing.
+            is_wanted=lambda: storage.exists(f"{manifest.path}/{WORK_NAME}/{LOCK_NAME}"),
         )
-    aside = dataclasses.replace(options, output=f"{manifest.path}/{WORK_NAME}/{working_folder.REPAIR_NAME}")
-    for name in findings.damaged:
-        _make_again(name, manifest, aside, plan, num_decoders)
-    for path in (path for name in findings.damaged for path in (name, index_path(name))):
-        storage.move(f"{aside.output}/{path}", f"{manifest.path}/{path}")
+    except Unwanted:
+        return
+    if receipt.sha256 != shard.sha256:
+        why = _difference(manifest, shard, paths[1])
+        folder.remove_attempt(name, attempt)
+        raise ValueError(why)
+    receipt.attempt = attempt
+    if not folder.write_receipt(receipt):
+        folder.remove_attempt(name, attempt)
+
+
+def _replace(folder: WorkingFolder, names: list[str], num_classes: int) -> None:
+    """Moves shards and indexes to their names, if each has the size and the checksum of its receipt."""
+    found = {
+        f"{WORK_NAME}/{folder.name}/{path}": (num_bytes, checksum)
+        for path, num_bytes, checksum in storage.list_checksums(folder.folder)
+    }
+    places = [
+        place for receipt in folder.read_receipts(names, num_classes) for place in folder.places(receipt, "", found)
+    ]
+    moves = [place for place in places if place]
+    if len(moves) != len(places):
+        raise OSError(f"files in {folder.folder!r} have disappeared or differ from their receipts; nothing was changed")
+    for source, target in moves:
+        storage.move(f"{folder.output}/{source}", f"{folder.output}/{target}")
+
+
+def _correct_lengths(manifest: Manifest, names: list[str]) -> None:
+    """Writes lengths.parquet again if it has other lengths for these shards than their indexes.
+
+    verify cannot tell: it knows the lengths of the records of a damaged shard only by their sum.
+    """
+    path = lengths_name(manifest.edition)
+    listed = lengths_format.parse_lengths(storage.read_bytes(f"{manifest.path}/{path}")).by_shard()
+    shards = [shard for split in manifest.splits.values() for shard in split.shards if shard.name in set(names)]
+    right = {shard.name: index_lengths(manifest.path, shard) for shard in shards}
+    if any(list(listed[name]) != list(lengths) for name, lengths in right.items()):
+        with create(manifest.path, path) as file:
+            lengths_format.write_lengths(file, listed | right)
 
 
 def options_of(manifest: Manifest) -> ConvertOptions:
@@ -134,14 +273,101 @@ def _of_types(found: dict[str, Any], usual: dict[str, Any], name: str) -> dict[s
     return dict(found)
 
 
-def _make_again(name: str, manifest: Manifest, aside: ConvertOptions, plan: Plan, num_decoders: int) -> None:
-    parts = parse_shard_name(name)
-    planned = shard_name(parts.split, parts.number, parts.num_shards) if parts else name
-    rows, num_images = WorkingFolder.of(manifest.path, plan).read_rows(planned), plan.num_images_beside(planned)
-    receipt = write_shard(name, name, index_path(name), rows, num_images, aside, plan.classes, num_decoders)
-    promised = {shard.name: shard.sha256 for split in manifest.splits.values() for shard in split.shards}
-    if receipt.sha256 != promised[name]:
+def _known_rows(manifest: Manifest, shard: Shard, options: ConvertOptions) -> list[Row] | None:
+    """Returns the inputs of the records of a shard, with sizes; None if neither index nor records name them.
+
+    Raises:
+      ValueError: Inputs that the index names are missing, or are not in the sources.
+    """
+    index, records = _index_rows(manifest, shard), _records(manifest, shard)
+    from_index = index and (records is None or records == [(row.key, row.label) for row in index])
+    if from_index:
+        named = [(row.key, row.label, row.uri) for row in index or []]
+    elif records and not any(source.is_list or source.path.endswith(".tar") for source in options.sources):
+        named = [(key, label, "") for key, label in records]
+    else:
+        return None
+    if not all(0 <= label < len(manifest.classes) for _, label, _ in named):
+        return None
+    rows = [locate(Row(key, uri, manifest.classes[label]), options) for key, label, uri in named]
+    if strange := _not_in_sources(rows, options):
         raise ValueError(
-            f"the source images of {name} have changed since the conversion; restore them, or convert them again; "
-            "nothing was changed"
+            f"the index of {shard.name} names the input {strange[0]!r}, which is not in the sources of the dataset; "
+            + _restore(shard)
         )
+    by_key = {row.key: row for row in find_each(rows)}
+    found = [by_key[row.key] for row in rows]
+    missing = [f"{row.uri!r} ({row.detail})" for row in found if row.reason]
+    if missing and not from_index:  # perhaps members of an archive in the folder
+        return None
+    if missing:
+        raise ValueError(f"inputs of {shard.name} are missing: {_some(missing)}; {_restore(shard)}")
+    return found
+
+
+def _index_rows(manifest: Manifest, shard: Shard) -> list[IndexRow] | None:
+    """Returns the rows of the index of a shard, None if it cannot be used."""
+    try:
+        content = index_content(f"{manifest.path}/{index_path(shard.name)}")
+    except (FileNotFoundError, ValueError):
+        return None
+    try:
+        rows = read_index(content, shard.num_examples)
+    except (OSError, ValueError, pa.ArrowException):
+        return None
+    return None if any(row.uri is None for row in rows) else rows
+
+
+def _records(manifest: Manifest, shard: Shard) -> list[tuple[str, int]] | None:
+    """Returns (key, label) of every record of a shard, None if it is damaged."""
+    records, digest = list[tuple[str, int]](), hashlib.sha256()
+    try:
+        with storage.open_file(f"{manifest.path}/{shard.name}") as file:
+            for _, payload in read_frames(file):
+                digest.update(frame(payload))
+                record = decode(payload, manifest.first_label)
+                records.append((record.key, record.label))
+    except (FileNotFoundError, ValueError):
+        return None
+    return records if digest.hexdigest() == shard.sha256 else None
+
+
+def _not_in_sources(rows: list[Row], options: ConvertOptions) -> list[str]:
+    """Returns the URIs that are in none of the sources. An index may come from somebody else, and is not followed."""
+    places = []
+    for source in options.sources:
+        folder = posixpath.dirname(source.path) if source.is_list else source.path
+        places.append(f"{folder}#bytes=" if folder.endswith(".tar") else f"{folder}/")
+    strange = [row.uri for row in rows if not row.uri.startswith(tuple(places)) or ".." in row.uri.split("/")]
+    for source in options.sources if strange else ():
+        if source.is_list:  # which may name any file
+            listed = {row.uri for row in rows_of_list(source.path, options.known_labels)}
+            strange = [uri for uri in strange if uri not in listed]
+    return strange
+
+
+def _difference(manifest: Manifest, shard: Shard, new_index: str) -> str:
+    """Returns why a shard that was written again is not that of the manifest, naming the inputs that have changed."""
+    try:
+        new = {row.key: row.sha256 for row in read_index(index_content(f"{manifest.path}/{new_index}"))}
+    except FileNotFoundError:  # none of the inputs became a record
+        new = {}
+    changed = [repr(row.key) for row in _index_rows(manifest, shard) or [] if new.get(row.key) != row.sha256]
+    if changed:
+        return f"inputs of {shard.name} have changed since the conversion: {_some(changed)}; {_restore(shard)}"
+    return (
+        f"the inputs of {shard.name} no longer give the records that {MANIFEST_NAME} promises: they have changed, or "
+        f"{MANIFEST_NAME} has other classes or options than the conversion, or the index other labels; "
+        + _restore(shard)
+    )
+
+
+def _restore(shard: Shard) -> str:
+    return (
+        "restore what has changed, or convert all inputs again; if only the index is damaged, remove "
+        f"{index_path(shard.name)} and run the command again, which then lists all inputs; nothing was changed"
+    )
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:_MAX_NAMED]) + (f" and {len(names) - _MAX_NAMED} more" if names[_MAX_NAMED:] else "")

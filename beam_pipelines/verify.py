@@ -1,43 +1,47 @@
 """Verification of a dataset: re-reads all its files and compares them with the manifest.
 
-manifest.json ──▶ every shard, on all cores: size, sha256, record checksums, labels, index, a decode of each image
+manifest.json ──▶ every shard: size, sha256, record checksums, labels, index, a decode of each image
+              ──▶ hashes of the keys: none occurs more than once
               ──▶ lengths.parquet: the lengths of the records read
               ──▶ the sums: records + rejected = inputs; no missing files, no extra files
+
+The shards are checked by threads of this machine or as elements of a pipeline, by the same functions. A pipeline hands
+over its results in a file of the working folder, with a line per shard, and per class that occurs in a split.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-from collections import Counter
-from collections.abc import Iterator, Mapping
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
+import apache_beam as beam
 import numpy as np
-import pyarrow as pa
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.pvalue import AsIter, PCollection, TaggedOutput
 
 from beam_pipelines import storage
-from beam_pipelines.conversion import working_folder
+from beam_pipelines.conversion import duplicate_keys, working_folder
+from beam_pipelines.conversion.duplicate_keys import Hashes
 from beam_pipelines.conversion.output_folder import (
     complete_manifest,
+    create,
     dataset_files,
-    index_content,
     list_dataset,
+    manifest_digest,
     optional_files,
     rejected_name,
+    unchanged_manifest,
 )
-from beam_pipelines.images.check import Rejected, check_image
-from beam_pipelines.options import ImageOptions
+from beam_pipelines.conversion.shard_checking import check_shard, keys_with, lengths_digest
 from beam_pipelines.report.rejections import read_lines
-from beam_pipelines.runners import phases
+from beam_pipelines.runners import execution, phases
 from tpu_input.command_line.cores import num_cores
-from tpu_input.dataset_format.decode_limits import PILLOW_MAX_PIXELS
-from tpu_input.dataset_format.index import IndexRow, index_path, read_index
-from tpu_input.dataset_format.lengths import Positions, lengths_name, max_bytes, parse_lengths
-from tpu_input.dataset_format.records import FRAME_BYTES, Manifest, Record, Shard, decode, frame, read_frames
-
-# Options of the conversion may have kept color profiles, and images above the default of max_pixels.
-_AS_STORED = ImageOptions(max_pixels=PILLOW_MAX_PIXELS, color_profiles="ignore")
+from tpu_input.dataset_format.lengths import lengths_name, max_bytes, parse_lengths
+from tpu_input.dataset_format.records import Manifest, Shard
 
 
 @dataclasses.dataclass
@@ -58,48 +62,230 @@ class Findings:
     lengths_damaged: bool = False
 
 
-def verify(dataset: str, decode_images: bool = True, num_threads: int | None = None) -> Findings:
+def verify(
+    dataset: str,
+    decode_images: bool = True,
+    num_threads: int | None = None,
+    beam_options: PipelineOptions | None = None,
+    shards: Sequence[str] = (),
+) -> Findings:
     """Compares a dataset with its manifest; returns the problems found.
 
     Args:
       dataset: Folder or URI.
       decode_images: Whether to decode every image, which takes most of the time.
-      num_threads: Maximum number of shards that are read at the same time; None for all cores.
+      num_threads: Maximum number of shards that are read at the same time on this machine; None for all cores.
+      beam_options: The Beam runner whose workers read the shards, and its options; None for this machine. Its workers
+        write a file into the working folder of the dataset, which is removed at the end.
+      shards: Names of the shards to check, with their indexes and lengths, and nothing else; () for the whole dataset.
 
     Raises:
-      ValueError: There is no valid manifest, so no complete dataset.
+      ValueError: There is no valid manifest, so no complete dataset, or it has no such shards, or it was replaced in
+        the meantime.
     """
     manifest = complete_manifest(storage.absolute(dataset))
-    findings = Findings(manifest, [*_check_files(manifest), *_check_rejected(manifest)])
-    tasks = [(name, shard) for name, split in manifest.splits.items() for shard in split.shards]
-    counts = {name: Counter[int]() for name in manifest.splits}
-    keys: set[bytes] = set()
-    lengths = dict[str, Positions]()  # by shard, of those without problems
-    with ThreadPoolExecutor(num_threads or num_cores()) as pool:
-        checked = pool.map(lambda task: _check_shard(manifest, task[1], decode_images), tasks)
-        phases.begin("verifying", len(tasks))
-        for (name, shard), (rows, problems) in zip(tasks, checked, strict=True):
-            phases.advance("verifying")
-            counts[name].update(row.label for row in rows)
-            hashes = [hashlib.sha256(row.key.encode()).digest()[:16] for row in rows]
-            problems += [
-                f"key {row.key!r} occurs more than once" for row, key in zip(rows, hashes, strict=True) if key in keys
-            ]
-            keys.update(hashes)
-            findings.problems += [f"{shard.name}: {problem}" for problem in problems]
-            findings.damaged += [shard.name] if problems else []
-            if not problems:
-                lengths[shard.name] = np.array([row.length for row in rows], np.int64)
-    if problem := _lengths_problem(manifest, lengths):
+    findings = Findings(manifest, [] if shards else [*_check_files(manifest), *_check_rejected(manifest)])
+    numbers = _numbers(manifest, shards)
+    if beam_options:
+        checks = _check_with_beam(manifest, numbers, decode_images, beam_options)
+    else:
+        checks = _check_here(manifest, numbers, decode_images, num_threads or num_cores())
+    every = _shards(manifest)
+    for number in numbers:
+        shard, problems = every[number][1], checks.problems[number]
+        problems += [f"key {key!r} occurs more than once" for key in sorted(checks.surplus_keys[number])]
+        findings.problems += [f"{shard.name}: {problem}" for problem in problems]
+        findings.damaged += [shard.name] if problems else []
+    digests = {every[number][1].name: digest for number, digest in sorted(checks.lengths_digests.items())}
+    if problem := _lengths_problem(manifest, digests):
         findings.problems.append(problem)
         findings.lengths_damaged = True
-    for name, split in manifest.splits.items():
-        labels = tuple(counts[name][label] for label in range(len(manifest.classes)))
+    for name, split in () if shards else manifest.splits.items():
+        labels = tuple(checks.class_counts[name, label] for label in range(len(manifest.classes)))
         if labels != split.class_counts:
             findings.problems.append(
                 f"split {name!r} has {labels} examples by class, but the manifest has {split.class_counts}"
             )
     return findings
+
+
+@dataclasses.dataclass
+class _Checks:
+    """Results of the checks of all shards, which are numbered as by _shards().
+
+    Attributes:
+      problems: Problems by shard.
+      lengths_digests: lengths_digest() of the records of each shard without problems.
+      class_counts: Number of records by (split, label).
+      surplus_keys: Keys by shard that occur in it although they occur before, once per occurrence.
+    """
+
+    problems: dict[int, list[str]] = dataclasses.field(default_factory=dict)
+    lengths_digests: dict[int, str] = dataclasses.field(default_factory=dict)
+    class_counts: Counter[tuple[str, int]] = dataclasses.field(default_factory=Counter)
+    surplus_keys: defaultdict[int, list[str]] = dataclasses.field(default_factory=lambda: defaultdict(list))
+
+    def add_shard(self, number: int, problems: list[str], digest: str) -> None:
+        self.problems[number] = problems
+        if digest:
+            self.lengths_digests[number] = digest
+
+
+def _shards(manifest: Manifest) -> list[tuple[str, Shard]]:
+    """Returns (split, shard) of every shard of a dataset; its position is its number here."""
+    return [(name, shard) for name, split in manifest.splits.items() for shard in split.shards]
+
+
+def _numbers(manifest: Manifest, names: Sequence[str]) -> Sequence[int]:
+    """Returns the numbers of the shards with these names, or of all if there are none; raises ValueError."""
+    every = _shards(manifest)
+    if not names:
+        return range(len(every))
+    by_name = {shard.name: number for number, (_, shard) in enumerate(every)}
+    if unknown := [name for name in names if name not in by_name]:
+        raise ValueError(
+            f"{manifest.path!r} has no shard {unknown[0]!r}; its shards are {every[0][1].name!r} to "
+            f"{every[-1][1].name!r}"
+        )
+    return sorted({by_name[name] for name in names})
+
+
+def _num_bands(manifest: Manifest) -> int:
+    return duplicate_keys.num_bands(sum(split.num_examples for split in manifest.splits.values()))
+
+
+def _check_here(manifest: Manifest, numbers: Sequence[int], decode_images: bool, num_threads: int) -> _Checks:
+    checks, shards, key_hashes = _Checks(), _shards(manifest), list[Hashes]()
+    with ThreadPoolExecutor(num_threads) as pool:
+        checked = pool.map(lambda number: check_shard(manifest, shards[number][1], decode_images), numbers)
+        phases.begin("verifying", len(numbers))
+        for number, shard in zip(numbers, checked, strict=True):
+            phases.advance("verifying")
+            split = shards[number][0]
+            checks.add_shard(number, shard.problems, shard.lengths_digest)
+            checks.class_counts.update({(split, label): count for label, count in shard.class_counts.items()})
+            key_hashes.append(shard.key_hashes)
+    by_shard: defaultdict[int, list[int]] = defaultdict(list)
+    bands = _num_bands(manifest)
+    for band in range(bands):
+        parts = (
+            (number, duplicate_keys.in_band(of, band, bands)) for number, of in zip(numbers, key_hashes, strict=True)
+        )
+        for number, key_hash in duplicate_keys.repeated(parts):
+            by_shard[number].append(key_hash)
+    occurrences: defaultdict[str, list[int]] = defaultdict(list)
+    for number, hashes in sorted(by_shard.items()):
+        for key in keys_with(manifest, shards[number][1], hashes):
+            occurrences[key].append(number)
+    for key, numbers in occurrences.items():
+        for number in duplicate_keys.surplus(numbers):
+            checks.surplus_keys[number].append(key)
+    return checks
+
+
+def _check_with_beam(
+    manifest: Manifest, numbers: Sequence[int], decode_images: bool, beam_options: PipelineOptions
+) -> _Checks:
+    path = working_folder.new_checks_path()
+    try:
+        with execution.pipeline(beam_options) as pipeline:
+            build_checks(pipeline, manifest, numbers, decode_images, path)
+        return _read_checks(f"{manifest.path}/{path}", len(numbers))
+    finally:
+        working_folder.remove_checks(manifest.path, path)
+
+
+def build_checks(
+    pipeline: beam.Pipeline, manifest: Manifest, numbers: Sequence[int], decode_images: bool, path: str
+) -> None:
+    """Adds the steps that check shards and write what they find into a file.
+
+    Args:
+      pipeline: The pipeline.
+      manifest: Manifest of the dataset.
+      numbers: Numbers of the shards, as by _shards().
+      decode_images: Whether to decode every image.
+      path: Path of the file within the dataset; it gets lines of JSON, which _read_checks() reads.
+    """
+    dataset, digest = manifest.path, manifest_digest(manifest)
+    checked = (
+        pipeline
+        # A range of numbers is as small in the job graph for a million shards as for one.
+        | "Numbers" >> beam.Create([numbers])
+        | "Each shard" >> beam.FlatMap(lambda of_shards: of_shards).with_output_types(int)
+        | "Spread shards" >> beam.Reshuffle()
+        | "Check shards"
+        >> beam.FlatMap(_check_numbered, dataset, digest, decode_images).with_outputs("counts", "hashes", main="found")
+    )
+    counts = checked.counts | "Count labels" >> beam.CombinePerKey(sum)  # ((split, label), number of records)
+    surplus = (
+        checked.hashes  # (band, (shard, hashes))
+        | "Group bands" >> beam.GroupByKey()
+        | "Find repeated" >> beam.FlatMap(_repeated).with_output_types(tuple[int, int])  # (shard, hash)
+        | "Group repeated" >> beam.GroupByKey()
+        | "Read their keys"
+        >> beam.FlatMap(_keys_of, dataset, digest).with_output_types(tuple[str, int])  # (key, shard)
+        | "Group keys" >> beam.GroupByKey()
+        | "All but the first" >> beam.FlatMapTuple(_surplus)  # (shard, key)
+    )
+    lines: PCollection[str] = (
+        checked.found | "Lines of shards" >> beam.Map(_line, "shard"),
+        counts | "Lines of counts" >> beam.Map(_line, "count"),
+        surplus | "Lines of keys" >> beam.Map(_line, "surplus key"),
+    ) | "All lines" >> beam.Flatten()
+    pipeline | "Path" >> beam.Create([path]) | "Write" >> beam.Map(_write_checks, dataset, AsIter(lines))
+
+
+def _check_numbered(number: int, dataset: str, digest: str, decode_images: bool) -> Iterator[Any]:
+    manifest = unchanged_manifest(dataset, digest)
+    split, shard = _shards(manifest)[number]
+    checked = check_shard(manifest, shard, decode_images)
+    yield number, checked.problems, checked.lengths_digest
+    for label, count in checked.class_counts.items():
+        yield TaggedOutput("counts", ((split, label), count))
+    bands = _num_bands(manifest)
+    for band in range(bands):
+        if len(hashes := duplicate_keys.in_band(checked.key_hashes, band, bands)):
+            yield TaggedOutput("hashes", (band, (number, hashes.tobytes())))
+
+
+def _repeated(band: tuple[int, Iterable[tuple[int, bytes]]]) -> Iterable[tuple[int, int]]:
+    return duplicate_keys.repeated((number, np.frombuffer(hashes, np.int64)) for number, hashes in band[1])
+
+
+def _keys_of(shard: tuple[int, Iterable[int]], dataset: str, digest: str) -> Iterator[tuple[str, int]]:
+    number, hashes = shard
+    manifest = unchanged_manifest(dataset, digest)
+    yield from ((key, number) for key in keys_with(manifest, _shards(manifest)[number][1], hashes))
+
+
+def _surplus(key: str, shards: Iterable[int]) -> Iterator[tuple[int, str]]:
+    yield from ((number, key) for number in duplicate_keys.surplus(shards))
+
+
+def _line(found: tuple[Any, ...], kind: str) -> str:
+    return json.dumps([kind, *found])
+
+
+def _write_checks(path: str, dataset: str, lines: Iterable[str]) -> None:
+    with create(dataset, path) as file:
+        file.writelines(line.encode() + b"\n" for line in lines)
+
+
+def _read_checks(path: str, num_shards: int) -> _Checks:
+    checks = _Checks()
+    with storage.open_file(path) as file:
+        for line in file:
+            kind, of, *values = json.loads(line)
+            if kind == "shard":
+                checks.add_shard(of, *values)
+            elif kind == "count":
+                checks.class_counts[of[0], of[1]] = values[0]
+            else:
+                checks.surplus_keys[of].append(values[0])
+    if len(checks.problems) != num_shards:
+        raise OSError(f"the job has checked {len(checks.problems)} of {num_shards} shards")
+    return checks
 
 
 def _check_files(manifest: Manifest) -> Iterator[str]:
@@ -118,12 +304,12 @@ def _check_files(manifest: Manifest) -> Iterator[str]:
             yield f"{path} is not part of the dataset"
 
 
-def _lengths_problem(manifest: Manifest, lengths: Mapping[str, Positions]) -> str:
+def _lengths_problem(manifest: Manifest, digests: Mapping[str, str]) -> str:
     """Returns what is wrong with lengths.parquet, or "".
 
     Args:
       manifest: The manifest.
-      lengths: Lengths of the records of the shards without problems; only the sums of the others are compared.
+      digests: lengths_digest() of the shards without problems; only the sums of the others are compared.
     """
     name = lengths_name(manifest.edition)
     shards = [shard for split in manifest.splits.values() for shard in split.shards]
@@ -139,7 +325,7 @@ def _lengths_problem(manifest: Manifest, lengths: Mapping[str, Positions]) -> st
     if listed.names != [shard.name for shard in shards]:
         return f"{name} lists the shards in another order than the manifest"
     found = listed.by_shard()
-    wrong = [shard for shard, of in lengths.items() if not np.array_equal(of, found[shard])]
+    wrong = [shard for shard, digest in digests.items() if digest != lengths_digest(found[shard])]
     return f"{name} does not match the records of {wrong[0]}" if wrong else ""
 
 
@@ -154,74 +340,3 @@ def _check_rejected(manifest: Manifest) -> Iterator[str]:
         return
     if reasons != manifest.num_rejected:
         yield f"{name} lists {reasons}, but the manifest has {manifest.num_rejected}"
-
-
-def _check_shard(manifest: Manifest, shard: Shard, decode_images: bool) -> tuple[list[IndexRow], list[str]]:
-    """Returns (index rows of the readable records of a shard, problems with the shard)."""
-    rows, problems, digest = list[IndexRow](), list[str](), hashlib.sha256()
-    try:
-        with storage.open_file(f"{manifest.path}/{shard.name}") as file:
-            for offset, payload in read_frames(file):
-                digest.update(frame(payload))
-                row, problem = _check_record(manifest, offset, payload, decode_images)
-                rows.append(row)
-                problems += [problem] if problem else []
-    except FileNotFoundError:
-        return rows, ["is missing"]
-    except ValueError as error:
-        problems.append(str(error))
-    if len(rows) != shard.num_examples:
-        problems.append(f"contains {len(rows)} readable records, but the manifest has {shard.num_examples}")
-    elif digest.hexdigest() != shard.sha256:
-        problems.append("its SHA-256 differs from the one in the manifest")
-    return rows, problems + _check_index(manifest, shard, rows)
-
-
-def _check_record(manifest: Manifest, offset: int, payload: bytes, decode_image: bool) -> tuple[IndexRow, str]:
-    """Returns (index row of one record, the problem with the record or "")."""
-    record = decode(payload, manifest.first_label)
-    row = IndexRow(
-        key=record.key,
-        uri="",
-        label=record.label,
-        offset=offset,
-        length=len(payload) + FRAME_BYTES,
-        height=record.height,
-        width=record.width,
-        sha256=record.sha256,
-        dhash=0,
-    )
-    named = f"record {record.key!r}"
-    if not 0 <= record.label < len(manifest.classes):
-        return row, f"{named} has label {record.label}, but there are {len(manifest.classes)} classes"
-    if record.class_name != manifest.classes[record.label]:
-        return row, f"{named} has the class name {record.class_name!r}, which contradicts its label {record.label}"
-    if hashlib.sha256(record.encoded).hexdigest() != record.sha256:
-        return row, f"the image of {named} does not match its SHA-256"
-    return row, _check_decoded(record, named) if decode_image else ""
-
-
-def _check_decoded(record: Record, named: str) -> str:
-    try:
-        image = check_image(record.encoded, _AS_STORED)
-    except Rejected as rejected:
-        return f"the image of {named} is rejected as {rejected.reason}: {rejected.detail}"
-    if image.fixed or (image.height, image.width) != (record.height, record.width):
-        return f"the image of {named} differs from its description in the record"
-    return ""
-
-
-def _check_index(manifest: Manifest, shard: Shard, rows: list[IndexRow]) -> list[str]:
-    path = f"{manifest.path}/{index_path(shard.name)}"
-    try:
-        index = read_index(index_content(path), shard.num_examples)
-    except FileNotFoundError:
-        return ["its index is missing"]
-    except (OSError, ValueError, pa.ArrowException) as error:
-        return [f"its index cannot be read: {error}"]
-    if any(row.uri is None for row in index):
-        return ["its index has no column uri, which contains the URIs of the source images"]
-    # Records have neither the URI of the source nor dhash, so these are not compared.
-    if [row._replace(uri="", dhash=0) for row in index] != rows:
-        return ["its index does not match its records"]
-    return []

@@ -143,13 +143,13 @@ def write_lengths(manifest: Manifest) -> None:
     shards = [shard for split in manifest.splits.values() for shard in split.shards]
     phases.begin("committing", len(shards))
     with ThreadPoolExecutor(_IN_FLIGHT) as pool:
-        read = phases.counted("committing", pool.map(lambda shard: _index_lengths(manifest.path, shard), shards))
+        read = phases.counted("committing", pool.map(lambda shard: index_lengths(manifest.path, shard), shards))
         lengths = {shard.name: of for shard, of in zip(shards, read, strict=True)}
     with create(manifest.path, lengths_name(manifest.edition)) as file:
         lengths_format.write_lengths(file, lengths)
 
 
-def _index_lengths(dataset: str, shard: Shard) -> Positions:
+def index_lengths(dataset: str, shard: Shard) -> Positions:
     """Returns the length of each record of a shard with its framing, [records] int64, from its index."""
     path = f"{dataset}/{index_path(shard.name)}"
     try:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import functools
+import hashlib
 import os
 import posixpath
 import re
@@ -169,6 +171,24 @@ def read_manifest(dataset: str) -> Manifest | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     return Manifest.from_json(content, dataset)
+
+
+def manifest_digest(manifest: Manifest) -> str:
+    """Returns a hash of a manifest's content, as unchanged_manifest() takes it."""
+    return hashlib.sha256(manifest.to_json().encode()).hexdigest()
+
+
+@functools.lru_cache(maxsize=1)
+def unchanged_manifest(dataset: str, digest: str) -> Manifest:
+    """Returns the manifest of a dataset to a worker that was given only its digest; the last one is cached.
+
+    Raises:
+      ValueError: It is another one by now.
+    """
+    manifest = complete_manifest(dataset)
+    if manifest_digest(manifest) != digest:
+        raise ValueError(f"{dataset!r} was replaced in the meantime; run the command again")
+    return manifest
 
 
 LOCK_NAME = "lock"

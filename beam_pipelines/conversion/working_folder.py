@@ -8,8 +8,8 @@
 .jpeg2tpu/FINGERPRINT/SHARD.tfrecord.data-ID  shard as one attempt wrote it; moved into place when all are written
 .jpeg2tpu/FINGERPRINT/SHARD.tfrecord.index-ID its index
 .jpeg2tpu/FINGERPRINT/SHARD.tfrecord.receipt  receipt of the first attempt that was complete, which it names
-.jpeg2tpu/repair/                             shards that verify --repair has re-created and not yet moved into place
 .jpeg2tpu/images-ID                           images that a pipeline of a user's own hands to WriteDataset
+.jpeg2tpu/checks-ID.jsonl                     what workers of verify have found
 .jpeg2tpu/NAME.part-ID                        temporary file that is being written
 
 Several attempts at a shard may run at the same time, and a late one may end after the dataset is complete: an engine
@@ -209,11 +209,11 @@ def _whole_numbers(value: object, name: str) -> list[int]:
 
 _ATTEMPT = re.compile("[0-9a-f]{32}")  # its name becomes part of a path
 REPLACED_NAME = "replaced.json"
-REPAIR_NAME = "repair"
 _FOLDER = re.compile(r"[0-9a-f]{16}")  # working folder of a plan
 _PART = re.compile(r"\.part-[0-9a-f]{32}$")  # see storage/local.py, create()
 _NEW_PLAN = re.compile(r"plan-[0-9a-f]{32}\.json")  # see planning.make_plan()
 _IMAGES = re.compile(r"images-[0-9a-f]{32}")
+_CHECKS = re.compile(r"checks-[0-9a-f]{32}\.jsonl")
 _MAX_BYTES = 1 << 31  # limit of a working file: the rows of about seven million inputs, if all are in one shard
 _Read = TypeVar("_Read")
 
@@ -222,13 +222,11 @@ def is_working_file(path: str) -> bool:
     """Returns whether a path, within .jpeg2tpu, has a name that a conversion or a repair uses."""
     whole = _PART.sub("", path)
     folder, _, name = whole.rpartition("/")
-    if whole != path and folder in ("", f"{REPAIR_NAME}/{WORK_NAME}"):
+    if whole != path and not folder:
         of_dataset = is_dataset_file(name) or is_dataset_file(f"index/{name}") or _is_attempt(name)
         return of_dataset or _is_on_top(name)
     if not folder:
         return name == LOCK_NAME or _is_on_top(name)
-    if whole.startswith(f"{REPAIR_NAME}/"):
-        return is_dataset_file(whole.removeprefix(f"{REPAIR_NAME}/"))
     if not _FOLDER.fullmatch(folder):
         return False
     shard, _, kind = name.rpartition(".")
@@ -237,7 +235,7 @@ def is_working_file(path: str) -> bool:
 
 
 def _is_on_top(name: str) -> bool:
-    return name == REPLACED_NAME or bool(_NEW_PLAN.fullmatch(name) or _IMAGES.fullmatch(name))
+    return name == REPLACED_NAME or any(kind.fullmatch(name) for kind in (_NEW_PLAN, _IMAGES, _CHECKS))
 
 
 def _is_attempt(name: str) -> bool:
@@ -404,13 +402,18 @@ class WorkingFolder:
         storage.delete([f"{self.output}/{path}" for path in self.attempt_paths(shard, attempt)])
         storage.delete_empty([self.folder, f"{self.output}/{WORK_NAME}", self.output])
 
-    def read_receipts(self, shards: Iterable[str]) -> Iterator[Receipt]:
+    def read_receipts(self, shards: Iterable[str], num_classes: int | None = None) -> Iterator[Receipt]:
         """Yields the receipts of `shards`, all of which must have one.
+
+        Args:
+          shards: Names of shards.
+          num_classes: Number of classes of the dataset; None for that of its plan.
 
         Raises:
           ValueError: One is damaged, or that of another shard or conversion.
         """
-        shards, num_classes = list(shards), len(self.read_plan().classes)
+        shards = list(shards)
+        num_classes = len(self.read_plan().classes) if num_classes is None else num_classes
         paths = [f"{self.folder}/{shard}.receipt" for shard in shards]
         for shard, path, content in zip(shards, paths, storage.read_each(paths, _MAX_BYTES), strict=True):
             read = functools.partial(Receipt.from_json, shard=shard, num_classes=num_classes)
@@ -533,6 +536,17 @@ def new_images_path(output: str) -> str:
     return f"{output}/{WORK_NAME}/images-{uuid.uuid4().hex}"
 
 
+def new_checks_path() -> str:
+    """Returns the path, within a dataset, of a new file for what workers of verify find."""
+    return f"{WORK_NAME}/checks-{uuid.uuid4().hex}.jsonl"
+
+
+def remove_checks(dataset: str, path: str) -> None:
+    """Removes a file from new_checks_path(), and the working folder if it becomes empty."""
+    storage.delete([f"{dataset}/{path}"])
+    storage.delete_empty([f"{dataset}/{WORK_NAME}"])
+
+
 def origin(uri: str, output: str) -> str:
     """Returns where an image comes from: its URI, or "" if the pipeline has handed it over in a working file."""
     return "" if uri.startswith(f"{output}/{WORK_NAME}/images-") else uri
@@ -569,7 +583,6 @@ def _remove(output: str, is_chosen: Callable[[str], bool]) -> None:
     chosen = list(filter(is_chosen, _working_files(output)))
     storage.delete([f"{root}/{path}" for path in chosen])
     folders = {path.rpartition("/")[0] for path in chosen}
-    folders |= {REPAIR_NAME, f"{REPAIR_NAME}/index", f"{REPAIR_NAME}/{WORK_NAME}"}  # a repair has moved their files
     storage.delete_empty([f"{root}/{folder}" for folder in sorted(folders - {""}, reverse=True)])
     storage.delete_empty([root])
 

@@ -17,6 +17,7 @@ from support.conversion import after_planning, local, options
 from support.fault_proxy import every
 from support.folders import files
 from support.pipelines_commands import refused, run
+from tpu_input.dataset_format.index import read_index
 
 pytestmark = pytest.mark.cloud
 
@@ -57,6 +58,24 @@ def test_every_command_does_on_a_bucket_what_it_does_on_disk(capsys, cloud, imag
     assert cloud.files(f"{bucket}/out").items() - found.items() == {
         ("report.html", cloud.files(f"{bucket}/out")["report.html"])
     }
+
+
+@pytest.mark.parametrize("flags", [[], ["--runner=apache_beam.runners.portability.fn_api_runner.FnApiRunner"]])
+def test_a_damaged_shard_in_a_bucket_is_repaired_from_its_own_inputs(capsys, cloud, images, flags):
+    bucket = cloud.make_bucket()
+    cloud.upload(images, f"{bucket}/images")
+    manifest, *_ = convert(options(f"{bucket}/images", f"{bucket}/out"), local())
+    before, shard = cloud.files(f"{bucket}/out"), manifest.split("train").shards[1].name
+    index = cloud.get(f"{bucket}/out/index/{shard.replace('.tfrecord', '.parquet')}")
+    cloud.put(f"{bucket}/out/{shard}", b"noise")
+    own = {row.uri for row in read_index(index)}
+    storage.delete(
+        [uri for path, _ in storage.list_files(f"{bucket}/images") if (uri := f"{bucket}/images/{path}") not in own]
+    )
+    code, out, _ = run(capsys, "repair", f"{bucket}/out", *flags)
+    assert code == 0, out
+    assert f"re-created from the sources: {shard}" in out
+    assert cloud.files(f"{bucket}/out") == before
 
 
 def test_the_sample_is_written_into_a_bucket_and_completed_there(capsys, cloud):

@@ -22,9 +22,10 @@ from beam_pipelines.convert import convert
 from beam_pipelines.runners import launch_checks
 from support.cloud import free_port
 from support.conversion import local
+from support.damage import damage_in_many_ways
 from support.engines import command, make_photographs, options, started
 from support.folders import files
-from support.pipelines_commands import refused
+from support.pipelines_commands import refused, run
 
 INSTALL = f"GOBIN=$PWD go install github.com/apache/beam/sdks/v2/go/cmd/prism@v{beam_version}"
 WORKER_PROCESS = "--experiments=use_loopback_process_worker=True"
@@ -129,6 +130,23 @@ def test_an_engine_that_is_killed_is_said_in_one_line(photographs, prism, tmp_pa
         r"error: the connection to the engine was lost: .*; written files are kept; rerun the same command to resume\n"
     )
     assert re.fullmatch(said, err)
+
+
+@pytest.mark.engines
+def test_workers_of_prism_find_what_threads_find_and_say_the_same(dataset_copy, capsys, prism):
+    damage_in_many_ways(dataset_copy)
+    here = run(capsys, "verify", dataset_copy)
+    assert here[0] == 1
+    assert run(capsys, "verify", dataset_copy, *prism) == here
+    assert not (dataset_copy / ".jpeg2tpu").exists()
+
+
+@pytest.mark.engines
+def test_workers_of_prism_repair_a_shard(dataset_copy, capsys, prism):
+    before, shard = files(dataset_copy), "train-00003-of-00009.tfrecord"
+    (dataset_copy / shard).write_bytes(b"noise")
+    assert run(capsys, "repair", dataset_copy, f"--shard={shard}", *prism)[0] == 0
+    assert files(dataset_copy) == before
 
 
 @pytest.fixture

@@ -70,14 +70,14 @@ def test_a_number_of_processes_that_cannot_be_is_refused(few_digits, tmp_path, n
 def test_no_more_threads_than_are_asked_for_verify(few_digits, tmp_path, monkeypatch, num_threads):
     convert(options(few_digits, tmp_path / "out"), local())
     verify_module = importlib.import_module("beam_pipelines.verify")
-    check_shard, threads = verify_module._check_shard, set()
+    check_shard, threads = verify_module.check_shard, set()
 
     def slowly(*args):
         threads.add(threading.get_ident())
         time.sleep(0.05)  # so that each of the 4 shards is given to a thread of its own, if there is one
         return check_shard(*args)
 
-    monkeypatch.setattr(verify_module, "_check_shard", slowly)
+    monkeypatch.setattr(verify_module, "check_shard", slowly)
     assert not verify(str(tmp_path / "out"), num_threads=num_threads).problems
     assert len(threads) == num_threads
 

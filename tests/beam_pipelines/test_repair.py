@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-import io
 import json
+import posixpath
 import re
 import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
 
 import pytest
 import tensorflow as tf
 from PIL import Image
 
 import beam_pipelines.__main__
+from beam_pipelines.conversion.working_folder import Receipt, WorkingFolder
 from beam_pipelines.convert import convert
 from beam_pipelines.repair import repair
 from beam_pipelines.verify import verify
 from support.conversion import local, options
 from support.folders import files
+from support.pipelines_commands import run
 from tpu_input import InputConfig, eval_steps, make_eval_input_fn
+from tpu_input.dataset_format.index import IndexRow, read_index, write_index
 from tpu_input.dataset_format.lengths import parse_lengths, write_lengths
 
 
@@ -103,16 +110,160 @@ def test_the_command_repair_finds_damage_and_mends_it_and_verify_only_finds_it(f
     assert f"re-created from the sources: {shard}" in capsys.readouterr().out
 
 
-def test_repair_from_a_source_that_has_changed_is_refused_and_changes_nothing(few_digits, tmp_path):
+def rows_of(dataset: Path, shard: str) -> list[IndexRow]:
+    return read_index((dataset / "index" / shard.replace(".tfrecord", ".parquet")).read_bytes())
+
+
+def write_other_image(path: str) -> None:
+    Image.new("L", (32, 32)).save(path, "JPEG")
+
+
+RUNNERS = pytest.mark.parametrize("beam_options", [None, local()], ids=["here", "workers"])
+
+
+@RUNNERS
+@pytest.mark.parametrize("damage", ["shard", "index"])
+def test_a_shard_is_repaired_without_other_inputs_and_other_shards(few_digits, tmp_path, damage, beam_options):
+    manifest, *_ = convert(options(few_digits, tmp_path / "out"), local())
+    before, shard = files(tmp_path / "out"), manifest.split("train").shards[1].name
+    kept = {row.uri for row in rows_of(tmp_path / "out", shard)}
+    index = shard.replace(".tfrecord", ".parquet")
+    (tmp_path / "out" / (shard if damage == "shard" else f"index/{index}")).write_bytes(b"noise")
+    findings = verify(manifest.path)
+    for path in few_digits.rglob("*.*"):
+        if str(path) not in kept:
+            path.unlink()
+    for path in [*(tmp_path / "out").glob("*.tfrecord"), *(tmp_path / "out").glob("*/*.parquet")]:
+        if path.name not in (shard, index):
+            path.unlink()
+    assert repair(findings, beam_options) == [shard]
+    after = files(tmp_path / "out")
+    assert (after[shard], after[f"index/{index}"]) == (before[shard], before[f"index/{index}"])
+    assert not (tmp_path / "out" / ".jpeg2tpu").exists()
+
+
+def test_the_command_repairs_one_shard_and_opens_no_file_of_another(few_digits, tmp_path):
+    manifest, *_ = convert(options(few_digits, tmp_path / "out"), local())
+    before, shard = files(tmp_path / "out"), manifest.split("train").shards[1].name
+    own = {row.uri for row in rows_of(tmp_path / "out", shard)}
+    (tmp_path / "out" / shard).write_bytes(b"noise")
+    code = f"""
+import sys
+import beam_pipelines.__main__ as command
+sys.addaudithook(lambda event, args: print("OPENED", args[0], file=sys.stderr) if event == "open" else None)
+sys.exit(command.main(["repair", {manifest.path!r}, "--shard={shard}"]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert f"no problems found in {shard}; every record was read" in done.stdout
+    opened = {line.removeprefix("OPENED ") for line in done.stderr.splitlines() if line.startswith("OPENED ")}
+    assert {path for path in opened if path.startswith(f"{few_digits}/")} == own
+    shards = {Path(path).name for path in opened if re.search(r"-of-\d+\.(tfrecord|parquet)$", path)}
+    assert shards == {shard, shard.replace(".tfrecord", ".parquet")}
+    assert files(tmp_path / "out") == before
+
+
+@pytest.mark.parametrize("kind", ["tar", "list"])
+def test_a_shard_of_an_archive_or_a_list_is_repaired_from_what_its_index_names(few_digits, tmp_path, kind):
+    if kind == "tar":
+        source = tmp_path / "few.tar"
+        with tarfile.open(source, "w") as tar:
+            tar.add(few_digits, "few")
+    else:  # with images that are not in the folder of the list
+        (tmp_path / "lists").mkdir()
+        source = tmp_path / "lists" / "few.csv"
+        lines = [f"../few/{path.relative_to(few_digits)},{path.parent.name}" for path in few_digits.rglob("*.*")]
+        source.write_text("image,label\n" + "\n".join(lines) + "\n")
+    manifest, *_ = convert(options(source, tmp_path / "out"), local())
+    before, shard = files(tmp_path / "out"), manifest.split("train").shards[1].name
+    (tmp_path / "out" / shard).unlink()
+    findings = verify(manifest.path)
+    if kind == "list":
+        kept = {posixpath.normpath(row.uri) for row in rows_of(tmp_path / "out", shard)}
+        for path in few_digits.rglob("*.*"):
+            if str(path) not in kept:
+                path.unlink()
+    assert repair(findings) == [shard]
+    assert files(tmp_path / "out") == before
+
+
+@RUNNERS
+@pytest.mark.parametrize("change", ["changed", "missing"])
+def test_inputs_of_a_damaged_shard_that_have_changed_are_named_and_nothing_is_changed(
+    few_digits, tmp_path, change, beam_options
+):
+    manifest, *_ = convert(options(few_digits, tmp_path / "out"), local())
+    shard = manifest.split("train").shards[1].name
+    row = rows_of(tmp_path / "out", shard)[0]
+    (tmp_path / "out" / shard).write_bytes(b"noise")
+    before = files(tmp_path / "out")
+    if change == "changed":
+        write_other_image(row.uri)
+        message = f"inputs of {shard} have changed since the conversion: {row.key!r}; restore"
+    else:
+        Path(row.uri).unlink()
+        message = f"inputs of {shard} are missing: {row.uri!r} (no such file); restore"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        repair(verify(manifest.path), beam_options)
+    assert files(tmp_path / "out") == before
+    assert not (tmp_path / "out" / ".jpeg2tpu").exists()
+
+
+def test_a_changed_input_of_another_shard_is_no_matter(few_digits, tmp_path):
+    manifest, *_ = convert(options(few_digits, tmp_path / "out"), local())
+    one, other = (shard.name for shard in manifest.split("train").shards[:2])
+    before = files(tmp_path / "out")
+    write_other_image(rows_of(tmp_path / "out", other)[0].uri)
+    (tmp_path / "out" / one).write_bytes(b"noise")
+    assert repair(verify(manifest.path)) == [one]
+    assert files(tmp_path / "out") == before
+
+
+def test_repair_of_sources_that_have_changed_is_refused_if_the_index_is_lost_too(few_digits, tmp_path):
     manifest, *_ = convert(options(few_digits, tmp_path / "out"), local())
     shard = manifest.split("train").shards[1].name
     (tmp_path / "out" / shard).write_bytes(b"noise")
+    (tmp_path / "out" / "index" / shard.replace(".tfrecord", ".parquet")).unlink()
     before = files(tmp_path / "out")
-    buffer = io.BytesIO()
-    Image.new("L", (32, 32)).save(buffer, "JPEG")
-    next((few_digits / "0").iterdir()).write_bytes(buffer.getvalue())
+    write_other_image(str(next((few_digits / "0").iterdir())))
     with pytest.raises(ValueError, match="no longer contain the inputs that"):
         repair(verify(manifest.path), local())
+    assert files(tmp_path / "out") == before
+
+
+def test_an_index_that_names_a_file_outside_the_sources_is_not_followed(few_digits, tmp_path, capsys):
+    manifest, *_ = convert(options(few_digits, tmp_path / "out"), local())
+    shard = manifest.split("train").shards[1].name
+    rows = rows_of(tmp_path / "out", shard)
+    (tmp_path / "out" / shard).write_bytes(b"noise")
+    for uri in ("/etc/hostname", f"{few_digits}/../out/manifest.json"):
+        with (tmp_path / "out" / "index" / shard.replace(".tfrecord", ".parquet")).open("wb") as file:
+            write_index(file, [rows[0]._replace(uri=uri), *rows[1:]])
+        code, _, err = run(capsys, "repair", manifest.path)
+        assert (code, err.count("\n")) == (2, 1)
+        assert f"the index of {shard} names the input {uri!r}, which is not in the sources of the dataset; " in err
+
+
+def test_what_a_repair_that_was_killed_has_left_is_not_taken_for_the_shard(few_digits, tmp_path):
+    """A receipt of a shard that is in its place, where it was damaged since."""
+    manifest, *_ = convert(options(few_digits, tmp_path / "out"), local())
+    before, shard = files(tmp_path / "out"), manifest.split("train").shards[1]
+    folder = WorkingFolder(manifest.path, manifest.fingerprint[:16])
+    folder.write_receipt(Receipt(shard.name, shard.num_examples, shard.num_bytes, shard.sha256, attempt=32 * "0"))
+    (tmp_path / "out" / shard.name).write_bytes(bytes(shard.num_bytes))
+    assert repair(verify(manifest.path)) == [shard.name]
+    assert files(tmp_path / "out") == before
+
+
+def test_the_command_repairs_on_workers_too(few_digits, tmp_path, capsys):
+    manifest, *_ = convert(options(few_digits, tmp_path / "out"), local())
+    before, shard = files(tmp_path / "out"), manifest.split("train").shards[1].name
+    (tmp_path / "out" / shard).write_bytes(b"noise")
+    code, out, _ = run(
+        capsys, "repair", manifest.path, "--runner=apache_beam.runners.portability.fn_api_runner.FnApiRunner"
+    )
+    assert code == 0
+    assert f"re-created from the sources: {shard}" in out
     assert files(tmp_path / "out") == before
 
 
@@ -124,6 +275,6 @@ def test_a_manifest_with_other_classes_than_its_inputs_is_refused_and_nothing_ch
     path.write_text(json.dumps(fields))
     (tmp_path / "out" / manifest.split("train").shards[1].name).write_bytes(b"noise")
     before = files(tmp_path / "out")
-    with pytest.raises(ValueError, match="has other classes than its inputs"):
+    with pytest.raises(ValueError, match=r"or manifest\.json has other classes or options than the conversion"):
         repair(verify(manifest.path), local())
     assert files(tmp_path / "out") == before

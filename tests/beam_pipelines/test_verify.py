@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+import tracemalloc
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from beam_pipelines.conversion import duplicate_keys
 from beam_pipelines.verify import verify
+from support.conversion import local
+from support.damage import damage_in_many_ways
+from support.pipelines_commands import refused, run
 from tpu_input.dataset_format.index import read_index, write_index
 from tpu_input.dataset_format.lengths import parse_lengths, write_lengths
 
@@ -168,3 +174,108 @@ def test_no_manifest_is_no_dataset(dataset_copy):
 def test_a_quick_look_finds_all_but_what_takes_a_decode(dataset_copy):
     edit(dataset_copy / f"{SHARD}.tfrecord", lambda data: flip(data, 100_000))
     assert any("corrupt payload" in problem for problem in verify(str(dataset_copy), decode_images=False).problems)
+
+
+# Beam's own runner in this process, by its full name, as Beam 2.54 knows no short one.
+RUNNER = "--runner=apache_beam.runners.portability.fn_api_runner.FnApiRunner"
+
+
+def test_workers_of_a_runner_find_what_threads_find_and_say_the_same(dataset_copy, capsys):
+    assert run(capsys, "verify", dataset_copy, RUNNER) == run(capsys, "verify", dataset_copy)
+    damage_in_many_ways(dataset_copy)
+    here, there = verify(str(dataset_copy)), verify(str(dataset_copy), beam_options=local())
+    assert here == there
+    for part in (
+        "corrupt payload",
+        "is missing",
+        "its index is missing",
+        "its index does not match its records",
+        "occurs more than once",
+        "is not part of the dataset",
+        "lengths.parquet",
+        "examples by class",
+    ):
+        assert any(part in problem for problem in here.problems), part
+    code, out, err = run(capsys, "verify", dataset_copy)
+    assert (code, err) == (1, "")
+    assert run(capsys, "verify", dataset_copy, RUNNER) == (code, out, err)
+    assert not (dataset_copy / ".jpeg2tpu").exists()
+
+
+def test_verify_on_workers_refuses_what_belongs_to_threads_and_unknown_flags(dataset_copy, capsys):
+    assert "--num_threads=2 is for threads on this machine" in refused(
+        capsys, "verify", dataset_copy, RUNNER, "--num_threads=2"
+    )
+    assert "unknown flag --worker_zome" in refused(capsys, "repair", dataset_copy, RUNNER, "--worker_zome=a")
+
+
+@pytest.mark.parametrize("beam_options", [None, local()], ids=["threads", "workers"])
+def test_keys_that_occur_twice_are_named_in_one_shard_and_across_shards(dataset_copy, beam_options):
+    index = read_index((dataset_copy / "index" / f"{SHARD}.parquet").read_bytes())
+    first, second, last = index[0], index[1], index[-1]
+    data = (dataset_copy / f"{SHARD}.tfrecord").read_bytes()
+    one, other = (data[row.offset : row.offset + row.length] for row in (first, second))
+    edit(dataset_copy / f"{SHARD}.tfrecord", lambda data: data[: last.offset] + one)
+    edit(dataset_copy / "train-00004-of-00009.tfrecord", lambda data: data + other + other)
+    found = verify(str(dataset_copy), decode_images=False, beam_options=beam_options).problems
+    assert sorted(problem for problem in found if "more than once" in problem) == sorted(
+        [
+            f"{SHARD}.tfrecord: key {first.key!r} occurs more than once",
+            *2 * [f"train-00004-of-00009.tfrecord: key {second.key!r} occurs more than once"],
+        ]
+    )
+
+
+@pytest.mark.parametrize("beam_options", [None, local()], ids=["threads", "workers"])
+def test_other_keys_with_the_same_hash_are_not_the_same_key(dataset_copy, monkeypatch, beam_options):
+    whole = duplicate_keys.hash_keys
+    monkeypatch.setattr(
+        "beam_pipelines.conversion.shard_checking.hash_keys", lambda keys: np.sort(whole(keys) >> np.int64(56))
+    )
+    assert verify(str(dataset_copy), decode_images=False, beam_options=beam_options).problems == []
+
+
+def test_duplicate_keys_are_found_band_by_band_in_little_more_than_eight_bytes_a_key():
+    num_shards, num_keys = 100, 20_000
+    bands = duplicate_keys.num_bands(num_shards * num_keys)
+    random = np.random.default_rng(5)
+    tracemalloc.start()
+    shards = [np.sort(random.integers(1 << 62, size=num_keys)) for _ in range(num_shards)]
+    shards[3][7] = shards[90][11] = 5
+    shards[90].sort()
+    shards[3].sort()
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.reset_peak()
+    found = [
+        duplicate_keys.repeated(
+            (number, duplicate_keys.in_band(of, band, 8 * bands)) for number, of in enumerate(shards)
+        )
+        for band in range(8 * bands)
+    ]
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert set().union(*found) == {(3, 5), (90, 5)}
+    assert held < 8.1 * num_shards * num_keys
+    assert peak < 16 * num_shards * num_keys
+
+
+@pytest.mark.parametrize("flags", [[], [RUNNER]], ids=["threads", "workers"])
+def test_of_one_shard_nothing_else_is_read(dataset_copy, capsys, flags):
+    name = f"{SHARD}.tfrecord"
+    for path in [*dataset_copy.glob("*.tfrecord"), *dataset_copy.glob("index/*"), dataset_copy / "rejected.jsonl"]:
+        if path.stem != SHARD:
+            path.unlink()
+    code, out, err = run(capsys, "verify", dataset_copy, f"--shard={name}", *flags)
+    said = f"{dataset_copy}: no problems found in {name}; every record was read, every image was decoded\n"
+    assert (code, out, err) == (0, said, "")
+    edit(dataset_copy / name, lambda data: data[:-1])
+    code, out, _ = run(capsys, "verify", dataset_copy, f"--shard={name}", *flags)
+    assert code == 1
+    assert "is truncated" in out
+    assert all(line.startswith((name, str(dataset_copy))) for line in out.splitlines())
+
+
+def test_a_shard_that_the_dataset_does_not_have_is_refused(dataset_copy, capsys):
+    assert "has no shard 'train-0'; its shards are 'train-00000-of-00009.tfrecord' to '" in refused(
+        capsys, "verify", dataset_copy, "--shard=train-0"
+    )
