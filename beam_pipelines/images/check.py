@@ -391,5 +391,6 @@ def _dhash(image: Image.Image) -> int:
     """
     scale = _hash_scale(*image.size)
     small = (image.reduce(scale) if scale > 1 else image).convert("L")
-    grey = np.asarray(small.resize((9, 8), Image.Resampling.BOX))
+    # tobytes() takes half of the time of np.asarray(), which is a twentieth of that of checking a small image.
+    grey = np.frombuffer(small.resize((9, 8), Image.Resampling.BOX).tobytes(), np.uint8).reshape(8, 9)
     return int.from_bytes(np.packbits(grey[:, 1:] > grey[:, :-1]).tobytes(), "big", signed=True)
