@@ -115,13 +115,13 @@ def slow_storage() -> ModuleType:
     from beam_pipelines import storage
     from beam_pipelines.storage import local as local_files
 
-    opened = local_files.open_file
+    read = local_files.read_bytes
 
-    def slow(path: str) -> Any:
+    def slow(path: str, start: int, end: int | None, version: int) -> bytes:
         time.sleep(0.05)
-        return opened(path)
+        return read(path, start, end, version)
 
-    local_files.open_file = slow
+    local_files.read_bytes = slow
     return storage
 
 

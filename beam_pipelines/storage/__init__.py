@@ -195,7 +195,7 @@ def _part(path: str) -> re.Match[str] | None:
 
     None for other paths, and for an existing local file with such a name.
     """
-    part = _SLICE.fullmatch(path)
+    part = _SLICE.fullmatch(path) if "#bytes=" in path else None  # the search alone takes 1/20 of the time
     return None if part and not is_uri(path) and local.exists(path) else part
 
 

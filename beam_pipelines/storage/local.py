@@ -83,10 +83,24 @@ def open_file(path: str) -> IO[bytes]:
 
 
 def read_bytes(path: str, start: int, end: int | None, version: int) -> bytes:
-    with open_file(path) as file:
-        file.seek(start)
-        # Never more than the size of the file, because read() allocates a buffer of the requested size.
-        return file.read(-1 if end is None else max(min(end, os.fstat(file.fileno()).st_size) - start, 0))
+    # Four system calls where open_file() and read() make ten, which is a tenth of the time of checking a small image.
+    # O_NONBLOCK: opening a pipe would wait until somebody writes to it; it has no effect on regular files.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(f"{path!r} is not a regular file")
+        if end is None and not found.st_size:  # empty, or of a size that is not known, as in /proc
+            with open(descriptor, "rb", closefd=False) as file:
+                return file.read()
+        # Never more than the size of the file, because a buffer of the requested size is allocated.
+        num_bytes = max((found.st_size if end is None else min(end, found.st_size)) - start, 0)
+        data = os.pread(descriptor, num_bytes, start)
+        while len(data) < num_bytes and (more := os.pread(descriptor, num_bytes - len(data), start + len(data))):
+            data += more  # Linux reads at most 2 GB at once
+        return data
+    finally:
+        os.close(descriptor)
 
 
 @contextlib.contextmanager
