@@ -39,13 +39,14 @@ from beam_pipelines.options import ConvertOptions
 from beam_pipelines.runners import phases
 from beam_pipelines.sources.read_ahead import changes, map_images
 from beam_pipelines.sources.rows import Row
-from tpu_input.dataset_format.index import IndexRow, write_index
+from tpu_input.dataset_format.index import IndexRow, IndexWriter
 from tpu_input.dataset_format.records import Record, encode, frame
 
 if TYPE_CHECKING:
     from multiprocessing.sharedctypes import SynchronizedArray
 
 Progress = Callable[[int, bool], None]
+_FLUSHED_BYTES = 1 << 20
 
 
 class Unwanted(Exception):
@@ -85,35 +86,55 @@ def write_shard(
     """
     labels = {class_name: label for label, class_name in enumerate(classes)}
     frame_image = functools.partial(_frame_image, options=options, labels=labels, num_images=num_images)
-    receipt, index, digest, crc = Receipt(name), list[IndexRow](), hashlib.sha256(), 0
+    receipt, index, content = Receipt(name), IndexWriter(), io.BytesIO()
     with contextlib.ExitStack() as stack:
-        file: IO[bytes] | None = None
+        records: _Records | None = None
         framed_images = map_images(rows, frame_image, num_decoders)
         for row, framed in stack.enter_context(contextlib.closing(framed_images)):
+            uri = origin(row.uri, options.output)
             if isinstance(framed, Rejected):
-                receipt.rejected.append(
-                    Rejection(row.key, origin(row.uri, options.output), framed.reason, framed.detail)
-                )
+                receipt.rejected.append(Rejection(row.key, uri, framed.reason, framed.detail))
                 progress(0, False)
                 continue
-            file = file or stack.enter_context(create(options.output, data_path))
-            file.write(framed.data)
-            digest.update(framed.data)
-            crc = google_crc32c.extend(crc, framed.data)
-            index.append(_index_row(row, origin(row.uri, options.output), framed, receipt.num_bytes))
-            receipt.add(framed.image, framed.record.label, len(framed.data))
+            records = records or _Records(stack.enter_context(create(options.output, data_path)))
+            records.add(framed.data)
+            index.add(_index_row(row, uri, framed, receipt.num_bytes))
+            receipt.add(framed.image, framed.label, len(framed.data))
             progress(len(framed.data), True)
+        if records:
+            records.flush()
         if not is_wanted():
             raise Unwanted
-        if index:
-            content = io.BytesIO()
-            write_index(content, index)
+        if records:
+            index.write(content)
             with create(options.output, its_index_path) as index_file:
                 index_file.write(content.getbuffer())
-            receipt.sha256, receipt.crc32c = digest.hexdigest(), _base64(crc)
+            receipt.sha256, receipt.crc32c = records.sha256.hexdigest(), _base64(records.crc32c)
             receipt.index_bytes = content.tell()
             receipt.index_crc32c = _base64(google_crc32c.value(content.getvalue()))
     return receipt
+
+
+class _Records:
+    """Records of a shard, which are written to its file and hashed a megabyte at a time."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.sha256, self.crc32c = hashlib.sha256(), 0
+        self._file, self._parts, self._num_bytes = file, list[bytes](), 0
+
+    def add(self, data: bytes) -> None:
+        self._parts.append(data)
+        self._num_bytes += len(data)
+        if self._num_bytes >= _FLUSHED_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Writes what add() has kept."""
+        data = b"".join(self._parts)
+        self._parts, self._num_bytes = [], 0
+        self._file.write(data)
+        self.sha256.update(data)
+        self.crc32c = google_crc32c.extend(self.crc32c, data)
 
 
 def _base64(crc: int) -> str:
@@ -148,43 +169,25 @@ def write_planned(
 
 
 class _Framed(NamedTuple):
-    """An image with its record and the bytes of its TFRecord frame."""
+    """An image with its label, the SHA-256 of its file, and the bytes of its TFRecord with the frame."""
 
     image: CheckedImage
-    record: Record
+    label: int
+    sha256: str
     data: bytes
 
 
 def _frame_image(row: Row, data: bytes, options: ConvertOptions, labels: dict[str, int], num_images: int) -> _Framed:
     image = check_image(data, options.images, is_measured(row.key, options.seed, num_images))
-    record = _record(row, image, labels[row.label])
-    return _Framed(image, record, frame(encode(record, options.first_label)))
-
-
-def _record(row: Row, image: CheckedImage, label: int) -> Record:
-    return Record(
-        key=row.key,
-        encoded=image.encoded,
-        height=image.height,
-        width=image.width,
-        channels=image.channels,
-        label=label,
-        class_name=row.label,
-        sha256=hashlib.sha256(image.encoded).hexdigest(),
-    )
+    label, sha256 = labels[row.label], hashlib.sha256(image.encoded).hexdigest()
+    record = Record(row.key, image.encoded, image.height, image.width, image.channels, label, row.label, sha256)
+    return _Framed(image, label, sha256, frame(encode(record, options.first_label)))
 
 
 def _index_row(row: Row, uri: str, framed: _Framed, offset: int) -> IndexRow:
+    image = framed.image
     return IndexRow(
-        key=row.key,
-        uri=uri,
-        label=framed.record.label,
-        offset=offset,
-        length=len(framed.data),
-        height=framed.image.height,
-        width=framed.image.width,
-        sha256=framed.record.sha256,
-        dhash=framed.image.dhash,
+        row.key, uri, framed.label, offset, len(framed.data), image.height, image.width, framed.sha256, image.dhash
     )
 
 

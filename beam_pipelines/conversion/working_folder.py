@@ -126,14 +126,19 @@ class Receipt:
         self.num_bytes += num_bytes
         self.class_counts[label] += 1
         for sizes, size in ((self.heights, image.height), (self.widths, image.width)):
-            sizes[:] = min(sizes[0], size), sizes[1] + size, max(sizes[2], size)
+            sizes[1] += size
+            if size < sizes[0]:
+                sizes[0] = size
+            if size > sizes[2]:
+                sizes[2] = size
         if image.sums and image.squares:
             self.num_measured += 1
             self.sums = [total + value for total, value in zip(self.sums, image.sums, strict=True)]
             self.squares = [total + value for total, value in zip(self.squares, image.squares, strict=True)]
         if image.fixed:
             self.fixed[image.fixed] += 1
-        self.noted.update(image.noted)
+        for finding in image.noted:
+            self.noted[finding] += 1
 
     def to_json(self) -> str:
         return json.dumps(vars(self))

@@ -94,9 +94,7 @@ def decode(data: bytes, image: Image.Image, scale: int) -> Image.Image | None:
     return None
 
 
-def _decode(
-    data: bytes, image: Image.Image | jpeg_markers.PlainHeader, scale: int, mode: str
-) -> npt.NDArray[np.uint8]:
+def _decode(data: bytes, image: Image.Image | jpeg_markers.PlainHeader, scale: int, mode: str) -> npt.NDArray[np.uint8]:
     height, width = -(-image.height // scale), -(-image.width // scale)
     pixels: npt.NDArray[np.uint8] = simplejpeg.decode_jpeg(
         data, _COLOR_SPACES[mode], min_height=height, min_width=width, min_factor=scale, strict=True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import IO, NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ from tpu_input.dataset_format.manifest import Shard
 _ROW_BYTES = 1 << 12  # upper bound of the mean text size in a column; a path has no more, a SHA-256 has 64
 _ROOM = 1 << 20
 _MAX_ROWS = 100_000_000
+_BATCH_ROWS = 4096
 
 
 class IndexRow(NamedTuple):
@@ -63,10 +65,43 @@ def index_path(shard: str) -> str:
     return f"index/{shard.removesuffix('.tfrecord')}.parquet"
 
 
-def write_index(file: IO[bytes], rows: list[IndexRow]) -> None:
+class IndexWriter:
+    """Collects the rows of one shard's index in columns, which take a third of the memory of rows, and writes them."""
+
+    def __init__(self) -> None:
+        self._rows: list[IndexRow] = []
+        self._batches: list[pa.RecordBatch] = []
+
+    def __len__(self) -> int:
+        return len(self._rows) + sum(map(len, self._batches))
+
+    def add(self, row: IndexRow) -> None:
+        """Adds the row of the next record."""
+        self._rows.append(row)
+        if len(self._rows) == _BATCH_ROWS:
+            self._end_batch()
+
+    def write(self, file: IO[bytes]) -> None:
+        """Writes the index of the rows so far."""
+        self._end_batch()
+        # In one piece: the bytes of the file must not depend on _BATCH_ROWS.
+        pq.write_table(pa.Table.from_batches(self._batches, SCHEMA).combine_chunks(), file)
+
+    def _end_batch(self) -> None:
+        if self._rows:
+            columns = zip(zip(*self._rows, strict=True), SCHEMA, strict=True)
+            self._batches.append(
+                pa.record_batch([pa.array(column, field.type) for column, field in columns], schema=SCHEMA)
+            )
+            self._rows = []
+
+
+def write_index(file: IO[bytes], rows: Iterable[IndexRow]) -> None:
     """Writes one shard's index."""
-    columns = [pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), SCHEMA, strict=True)]
-    pq.write_table(pa.table(columns, schema=SCHEMA), file)
+    writer = IndexWriter()
+    for row in rows:
+        writer.add(row)
+    writer.write(file)
 
 
 def read_columns(
