@@ -39,6 +39,7 @@ _SIZED = 64  # number of lines of a list for which the size of the file is reque
 IMAGES_A_SECOND, IMAGE_BYTES = 912, 88_000
 # Measured: `python -m benchmarks.worker_memory`, whose PNGs take the most for each pixel.
 _PROCESS_BYTES, _BYTES_PER_PIXEL = 260_000_000, 12
+HEADERS_A_SECOND = 1800  # with --check=header
 _GRAPH_LIMIT = 10_000_000  # https://cloud.google.com/dataflow/quotas#limits
 _READABLE_SHARDS = 100_000  # docs/scale.md
 
@@ -168,10 +169,11 @@ def _work(options: ConvertOptions) -> Iterator[str]:
     )
     yield from (f"folders   {remark}" for remark in read_folders(folders, options).remarks)
     yield f"output    {_shards(options, num_bytes)}"
-    minutes = max(num_inputs, num_bytes / IMAGE_BYTES) / IMAGES_A_SECOND / 60
+    rate = HEADERS_A_SECOND if options.images.check == "header" else IMAGES_A_SECOND
+    minutes = max(num_inputs, num_bytes / IMAGE_BYTES) / rate / 60
     time = f"{minutes:.0f} minutes" if minutes < 120 else f"{minutes / 60:,.0f} hours"
     yield (
-        f"work      {time if minutes > 1 else 'less than a minute'} of one vCPU, at {IMAGES_A_SECOND} photographs of "
+        f"work      {time if minutes > 1 else 'less than a minute'} of one vCPU, at {rate} photographs of "
         f"{size(IMAGE_BYTES)} per second (measured by python -m benchmarks.conversion on our machine, not on "
         "Dataflow), plus a few minutes to start workers"
     )

@@ -238,7 +238,9 @@ def options_of(manifest: Manifest) -> ConvertOptions:
     sources = tuple(Source(**source) for source in manifest.sources)
     try:
         usual = ConvertOptions(sources, manifest.path).shaping()
-        fields = _of_types(manifest.options, usual, "options")
+        usual["images"] = dataclasses.asdict(ImageOptions())
+        images = json_fields.mapping(manifest.options.get("images"), "images")
+        fields = _of_types(manifest.options | {"images": {"check": ImageOptions.check} | images}, usual, "options")
         return ConvertOptions(
             sources=sources,
             output=manifest.path,

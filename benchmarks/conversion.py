@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import conversion_promises, measure
-from benchmarks.conversion_ways import ALL, CONVERT, CONVERT_1, CONVERT_512, PLAIN, PROCESSES, SLOW, Way
+from benchmarks.conversion_ways import ALL, CONVERT, CONVERT_1, CONVERT_512, CONVERT_HEADER, PLAIN, PROCESSES, SLOW, Way
 from benchmarks.corpus import LARGE, SMALL, describe, make_corpus
 from benchmarks.measure import Table
 
@@ -72,7 +72,7 @@ def speed(folder: Path, count: int | None, repeats: int | None) -> Table:
 
 
 def peers(folder: Path, count: int | None, repeats: int | None) -> Table:
-    return beside_plain(compare(ALL, folder, count or 10_000, SMALL, repeats or 3))
+    return beside_plain(compare((*ALL, CONVERT_HEADER), folder, count or 10_000, SMALL, repeats or 3))
 
 
 def large(folder: Path, count: int | None, repeats: int | None) -> Table:

@@ -11,7 +11,6 @@ import os
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 # About 100 MB of LARGE or SMALL photographs; a benchmark of few of them makes several shards all the same.
 SHARD_BYTES = int(os.environ.get("SHARD_BYTES", 100_000_000))

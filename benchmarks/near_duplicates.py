@@ -61,7 +61,9 @@ CHANGES: dict[str, Callable[[Image.Image], bytes]] = {
 def measure(data: bytes) -> tuple[int, npt.NDArray[np.float32]]:
     image = thumbnail(data)
     assert image is not None
-    return check_image(data, ImageOptions()).dhash & (1 << 64) - 1, image.sample
+    dhash = check_image(data, ImageOptions()).dhash
+    assert dhash is not None
+    return dhash & (1 << 64) - 1, image.sample
 
 
 def read(path: Path) -> Image.Image:

@@ -42,6 +42,7 @@ _large_images = threading.Lock()
 GPS_POSITION = "GPS position"
 UNUSABLE_PROFILE = "unusable color profile"
 IGNORED_PROFILE = "ignored color profile"
+NOT_DECODED = "not decoded"
 _POWERS = np.stack([np.arange(256), np.arange(256) ** 2], axis=1)  # values and their squares
 
 
@@ -69,9 +70,10 @@ class CheckedImage(NamedTuple):
       sums: Sums of red, green and blue over SAMPLE_SIDE x SAMPLE_SIDE of its pixels, each in [0, 255]; None if no
         statistics were requested.
       squares: Sums of their squares over the same pixels; None likewise.
-      dhash: 64-bit perceptual hash as a signed integer; near-duplicates differ in a few bits.
+      dhash: 64-bit perceptual hash as a signed integer; near-duplicates differ in a few bits. None if the image was not
+        decoded.
       fixed: Why it was re-encoded, e.g. "format PNG"; "" if it is stored byte for byte.
-      noted: Other findings that are counted: GPS_POSITION, UNUSABLE_PROFILE or IGNORED_PROFILE.
+      noted: Other findings that are counted: GPS_POSITION, UNUSABLE_PROFILE, IGNORED_PROFILE or NOT_DECODED.
     """
 
     encoded: bytes
@@ -80,7 +82,7 @@ class CheckedImage(NamedTuple):
     channels: int
     sums: list[int] | None
     squares: list[int] | None
-    dhash: int
+    dhash: int | None
     fixed: str
     noted: tuple[str, ...] = ()
 
@@ -93,6 +95,9 @@ def check_image(data: bytes, options: ImageOptions, with_statistics: bool = True
     byte for byte is decoded at the scale that the perceptual hash needs, which is a fifth cheaper, or, for statistics,
     at the size at which trainers see it. An image that is made smaller is decoded at least at twice its final size, if
     it is that large.
+
+    With check="header" and without statistics, a JPEG that is stored byte for byte is not decoded: its header is read,
+    and its last bytes must be the end marker.
 
     Raises:
       Rejected: "empty", "not_an_image", "too_large", "too_slow", "too_small", "animated", "unknown_range", "truncated"
@@ -121,6 +126,8 @@ def _check_plain(data: bytes, options: ImageOptions, with_statistics: bool) -> C
         return None
     if _PLAIN_BYTES * num_pixels > _LARGE_BYTES or not is_fast(num_pixels, data, options.max_pixels):
         return None
+    if options.check == "header" and not with_statistics:
+        return CheckedImage(data, height, width, KEPT_MODES[mode], None, None, None, "", (NOT_DECODED,))
     scale = (_moments_scale if with_statistics else _hash_scale)(width, height)
     pixels = decode_plain(data, header, scale)
     if not pixels:
@@ -137,6 +144,9 @@ def _checked(image: Image.Image, data: bytes, options: ImageOptions, with_statis
     shrink = _is_larger(image, options)
     scale = _scale(image, options, with_statistics, is_kept=not fixed)
     width, height = image.size
+    if options.check == "header" and not with_statistics and not fixed and not shrink and data.endswith(END):
+        channels = KEPT_MODES[image.mode]
+        return CheckedImage(data, height, width, channels, None, None, None, "", (*noted, NOT_DECODED))
     with _one_large_at_a_time(_peak_bytes(image, data, scale)):
         pixels = _decode(image, data, scale)
         if fixed or shrink:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -17,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from beam_pipelines.conversion.output_folder import index_content
+from beam_pipelines.images.check import NOT_DECODED
 from tpu_input.command_line.cores import num_cores
 from tpu_input.dataset_format.index import index_path, read_columns
 from tpu_input.dataset_format.records import Manifest, Shard
@@ -34,7 +36,7 @@ class Columns:
       starts: [shards + 1] number of the first record of each shard; the last entry is the number of records.
       splits: [shards] position of the shard's split among the manifest's splits.
       labels: [records] class index, int32.
-      hashes: [records] perceptual hash, uint64.
+      hashes: [records] perceptual hash, uint64; of an image that was not decoded (--check=header) as `contents`.
       contents: [records] the first 64 bits of the SHA-256 of the stored image, uint64.
       shorter_sides: [65536] number of records by the length of the shorter side in pixels.
       shapes: Numbers of records that are (upright, square, wide); square means to within 5 %.
@@ -102,8 +104,9 @@ def read_all(manifest: Manifest) -> Columns:
 
 
 def _read_part(manifest: Manifest, shard: Shard) -> _Part:
-    table = read_rows(manifest.path, shard, ["label", "dhash", "height", "width", "sha256"])
-    label, dhash, height, width = (column.to_numpy() for column in table.columns[:4])
+    nullable = ["dhash"] if NOT_DECODED in manifest.num_noted else []
+    table = read_rows(manifest.path, shard, ["label", "height", "width", "sha256", "dhash"], nullable)
+    label, height, width = (column.to_numpy() for column in table.columns[:3])
     if len(label) and not 0 <= label.min() <= label.max() < len(manifest.classes):
         raise ValueError(
             f"the index of {shard.name!r} has labels that are not classes of the manifest; {_advice(manifest.path)}"
@@ -111,13 +114,24 @@ def _read_part(manifest: Manifest, shard: Shard) -> _Part:
     shorter = np.clip(np.minimum(height, width), 0, _LONGEST_SIDE)
     aspect = width / np.maximum(height, 1)
     shape = np.digitize(aspect, [1 / 1.05, 1.05])  # 0: upright, 1: square, 2: wide
+    contents = _contents(manifest, shard, table["sha256"].to_pylist())
     return _Part(
         labels=label,
-        hashes=dhash.view(np.uint64),
-        contents=_contents(manifest, shard, table["sha256"].to_pylist()),
+        hashes=_hashes(table["dhash"], contents),
+        contents=contents,
         shorter_sides=np.bincount(shorter),
         shapes=np.bincount(shape, minlength=3),
     )
+
+
+def _hashes(dhash: pa.ChunkedArray, contents: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Returns the perceptual hashes; that of an image which was not decoded is its content's hash.
+
+    That is equal for images with the same bytes, and as far from any other hash as a random number.
+    """
+    if not dhash.null_count:
+        return np.asarray(dhash.to_numpy()).view(np.uint64)
+    return np.where(dhash.is_null().to_numpy(), contents, dhash.fill_null(0).to_numpy().view(np.uint64))
 
 
 def _contents(manifest: Manifest, shard: Shard, digests: list[str]) -> npt.NDArray[np.uint64]:
@@ -131,8 +145,8 @@ def _contents(manifest: Manifest, shard: Shard, digests: list[str]) -> npt.NDArr
     return found.astype(np.uint64)
 
 
-def read_rows(dataset: str, shard: Shard, names: list[str]) -> pa.Table:
-    """Returns columns of one shard's index.
+def read_rows(dataset: str, shard: Shard, names: list[str], nullable: Collection[str] = ()) -> pa.Table:
+    """Returns columns of one shard's index, of which those in `nullable` may have rows without a value.
 
     Raises:
       ValueError: It is missing, cannot be read, or does not have one row for each record.
@@ -144,7 +158,7 @@ def read_rows(dataset: str, shard: Shard, names: list[str]) -> pa.Table:
         raise ValueError(f"{path!r} is missing; {_advice(dataset)}") from error
     except (OSError, ValueError, pa.ArrowException) as error:
         raise ValueError(f"{path!r} cannot be read: {error}; {_advice(dataset)}") from error
-    if absent := [name for name in names if table[name].null_count]:
+    if absent := [name for name in names if table[name].null_count and name not in nullable]:
         raise ValueError(
             f"{path!r} has no column {', '.join(absent)}, because an earlier version wrote it; convert the dataset "
             "again"

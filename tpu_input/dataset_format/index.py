@@ -31,7 +31,8 @@ class IndexRow(NamedTuple):
       height: Height in pixels.
       width: Width in pixels.
       sha256: Hex digest of the stored JPEG.
-      dhash: 64-bit perceptual hash as a signed integer; near-duplicates differ in a few bits.
+      dhash: 64-bit perceptual hash as a signed integer; near-duplicates differ in a few bits. None if the image was not
+        decoded when it was stored.
     """
 
     key: str
@@ -42,7 +43,7 @@ class IndexRow(NamedTuple):
     height: int
     width: int
     sha256: str
-    dhash: int
+    dhash: int | None
 
 
 SCHEMA = pa.schema(
