@@ -37,16 +37,18 @@ _BESIDE = re.compile(r"(lengths(-[0-9a-f]{8})?\.parquet|rejected(-[0-9a-f]{8})?\
 
 
 @contextlib.contextmanager
-def create(dataset: str, path: str, new: bool = False, version: int = 0) -> Iterator[IO[bytes]]:
+def create(dataset: str, path: str, new: bool = False, version: int = 0, sync_name: bool = True) -> Iterator[IO[bytes]]:
     """Opens a file of a dataset for an atomic write: it is a working file until it is complete.
 
-    With `new`, a file of that name is not replaced, and with `version`, no other version of it: see storage.create().
+    With `new`, a file of that name is not replaced, and with `version`, no other version of it; without `sync_name`,
+    its name may be lost in a power failure: see storage.create().
 
     Raises:
       ValueError: See check_folders().
     """
     check_folders(dataset)
-    with storage.create(f"{dataset}/{path}", temporary_in=f"{dataset}/{WORK_NAME}", new=new, version=version) as file:
+    work = f"{dataset}/{WORK_NAME}"
+    with storage.create(f"{dataset}/{path}", work, new, version, sync_name) as file:
         yield file
 
 

@@ -67,7 +67,9 @@ def write_shard(
 ) -> Receipt:
     """Writes a shard and its index; returns the receipt, which the caller stores.
 
-    No file is written if none of the rows becomes a record.
+    No file is written if none of the rows becomes a record. The names of the files are not flushed to disk: the
+    receipt, which is written into the same folder later, does so for all three. If a power failure leaves a receipt
+    without its files, a rerun finds them missing and writes the shard again.
 
     Args:
       name: Name of the shard in the plan, for the receipt.
@@ -96,7 +98,7 @@ def write_shard(
                 receipt.rejected.append(Rejection(row.key, uri, framed.reason, framed.detail))
                 progress(0, False)
                 continue
-            records = records or _Records(stack.enter_context(create(options.output, data_path)))
+            records = records or _Records(stack.enter_context(create(options.output, data_path, sync_name=False)))
             records.add(framed.data)
             index.add(_index_row(row, uri, framed, receipt.num_bytes))
             receipt.add(framed.image, framed.label, len(framed.data))
@@ -107,7 +109,7 @@ def write_shard(
             raise Unwanted
         if records:
             index.write(content)
-            with create(options.output, its_index_path) as index_file:
+            with create(options.output, its_index_path, sync_name=False) as index_file:
                 index_file.write(content.getbuffer())
             receipt.sha256, receipt.crc32c = records.sha256.hexdigest(), _base64(records.crc32c)
             receipt.index_bytes = content.tell()

@@ -38,7 +38,9 @@ class Files(Protocol):
     def look(self, path: str) -> tuple[int, int]: ...
     def open_file(self, path: str) -> IO[bytes]: ...
     def read_bytes(self, path: str, start: int, end: int | None, version: int) -> bytes: ...
-    def create(self, path: str, temporary_in: str, new: bool, version: int) -> AbstractContextManager[IO[bytes]]: ...
+    def create(
+        self, path: str, temporary_in: str, new: bool, version: int, sync_name: bool
+    ) -> AbstractContextManager[IO[bytes]]: ...
     def replaceable(self, path: str) -> int: ...
     def move(self, source: str, target: str) -> None: ...
     def publish(self, files: list[tuple[str, str]]) -> None: ...
@@ -251,7 +253,9 @@ def write_each(files: Iterable[tuple[str, bytes]]) -> None:
         list(pool.map(write, files))
 
 
-def create(path: str, temporary_in: str = "", new: bool = False, version: int = 0) -> AbstractContextManager[IO[bytes]]:
+def create(
+    path: str, temporary_in: str = "", new: bool = False, version: int = 0, sync_name: bool = True
+) -> AbstractContextManager[IO[bytes]]:
     """Opens a file for an atomic write: it appears under its name when it is complete, or not at all.
 
     Args:
@@ -261,8 +265,10 @@ def create(path: str, temporary_in: str = "", new: bool = False, version: int = 
       new: Whether to raise FileExistsError if another file with that name exists by then.
       version: Version from replaceable() that the replaced file must still have by then, else FileExistsError is
         raised; 0 for any.
+      sync_name: Whether a local file has its name after a power failure, too. Its content is flushed to disk in any
+        case, before it gets the name; the next file with this option in the same folder makes all names there durable.
     """
-    return _files(path).create(path, temporary_in, new, version)
+    return _files(path).create(path, temporary_in, new, version, sync_name)
 
 
 def replaceable(path: str) -> int:

@@ -203,7 +203,7 @@ def _download(found: Any, start: int, end: int | None) -> bytes:
 
 
 @contextlib.contextmanager
-def create(path: str, temporary_in: str, new: bool, version: int) -> Iterator[IO[bytes]]:
+def create(path: str, temporary_in: str, new: bool, version: int, sync_name: bool) -> Iterator[IO[bytes]]:
     upload = _Upload(path, {"if_generation_match": 0 if new else version} if new or version else {})
     yield cast(IO[bytes], upload)
     upload.complete()

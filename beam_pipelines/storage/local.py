@@ -104,7 +104,7 @@ def read_bytes(path: str, start: int, end: int | None, version: int) -> bytes:
 
 
 @contextlib.contextmanager
-def create(path: str, temporary_in: str, new: bool, version: int) -> Iterator[IO[bytes]]:
+def create(path: str, temporary_in: str, new: bool, version: int, sync_name: bool) -> Iterator[IO[bytes]]:
     """Opens a temporary file, which is flushed to disk (fsync) and renamed to `path` at the end of the body."""
     temporary = f"{temporary_in or os.path.dirname(path)}/{os.path.basename(path)}.part-{uuid.uuid4().hex}"
     os.makedirs(os.path.dirname(temporary), exist_ok=True)
@@ -122,7 +122,8 @@ def create(path: str, temporary_in: str, new: bool, version: int) -> Iterator[IO
             os.replace(temporary, path)
         if temporary_in:
             delete_empty(temporary_in)
-        _sync_folder(os.path.dirname(path))
+        if sync_name:
+            _sync_folder(os.path.dirname(path))
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
             os.remove(temporary)

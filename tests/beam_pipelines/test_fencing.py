@@ -154,6 +154,23 @@ def test_a_late_writer_whose_sources_are_gone_changes_nothing_of_the_complete_da
     assert verify(opts.output).problems == []
 
 
+def test_a_receipt_is_on_the_disk_after_the_files_that_it_names(few_digits, tmp_path, monkeypatch):
+    opts = options(few_digits, tmp_path / "out")
+    folder, shards = begun(opts)
+    flushed: list[str] = []
+    fsync = os.fsync
+
+    def noted(descriptor: int) -> None:
+        flushed.append(os.readlink(f"/proc/self/fd/{descriptor}").removeprefix(f"{opts.output}/.jpeg2tpu"))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    write_planned(shards[0], folder, opts, 1, lambda *_: None)
+    kinds = [path.rpartition(".tfrecord.")[2].partition("-")[0].partition(".")[0] for path in flushed]
+    assert sorted(kinds[:2]) == ["data", "index"]
+    assert kinds[2:] == ["receipt", f"/{folder.name}"]  # the folder last, for the names of all three
+
+
 def test_of_two_attempts_the_first_counts_whatever_the_second_could_not_read(few_digits, place):
     opts = options(few_digits, f"{place}/out")
     folder, shards = begun(opts)

@@ -11,11 +11,13 @@ import pyarrow.parquet
 import pytest
 from PIL import Image
 
+from beam_pipelines.conversion import shard_writing
 from beam_pipelines.conversion.plan import is_measured
 from beam_pipelines.conversion.shard_writing import Unwanted, write_shard
 from beam_pipelines.conversion.working_folder import Receipt
 from beam_pipelines.options import ConvertOptions, Source
 from beam_pipelines.sources.rows import Row
+from tpu_input.dataset_format import index as index_format
 from tpu_input.dataset_format.index import index_path
 from tpu_input.dataset_format.records import decode, read_frames
 
@@ -74,6 +76,20 @@ def test_records_and_index_hold_what_went_in_and_the_receipt_adds_up(tmp_path):
     assert (receipt.num_bytes, receipt.sha256) == (len(written), hashlib.sha256(written).hexdigest())
     assert receipt.class_counts == {0: 3, 1: 2}
     assert (receipt.widths, receipt.heights) == ([16, 90, 20], [36, 190, 40])
+
+
+def test_the_bytes_do_not_depend_on_how_many_records_are_written_at_once(tmp_path, monkeypatch):
+    written = []
+    for name, flushed, rows in (("all", 1 << 20, 4096), ("few", 2000, 3), ("each", 1, 1)):
+        monkeypatch.setattr(shard_writing, "_FLUSHED_BYTES", flushed)
+        monkeypatch.setattr(index_format, "_BATCH_ROWS", rows)
+        (tmp_path / name).mkdir()
+        receipt = write(tmp_path / name, [shade(number) for number in range(10)])
+        file = (tmp_path / name / "out" / SHARD).read_bytes()
+        index = pyarrow.parquet.ParquetFile(tmp_path / name / "out" / index_path(SHARD))
+        written.append((receipt.sha256, receipt.crc32c, file, index.read().drop_columns("uri")))
+        assert (index.num_row_groups, index.metadata.num_rows) == (1, 10)
+    assert written[0] == written[1] == written[2]
 
 
 def test_what_is_no_image_is_rejected_and_counted_and_the_next_is_written(tmp_path):
