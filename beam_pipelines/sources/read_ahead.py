@@ -26,7 +26,9 @@ _BYTES_IN_FLIGHT = 32 << 20  # of sources read ahead; a larger chunk is read alo
 # Passing an image between threads takes a tenth of the time of decoding it, so small images are passed in chunks.
 _CHUNK_ROWS = 8
 _CHUNK_BYTES = 1 << 20
-_CHUNKS_AHEAD = 4 * _READS_IN_FLIGHT  # local chunks that threads read after one for which this thread had to wait
+# Local chunks that threads read after one for which this thread had to wait: few after a single wait, and twice as many
+# each time that the next read has to wait again.
+_LEAST_AHEAD, _MOST_AHEAD = _READS_IN_FLIGHT, 16 * _READS_IN_FLIGHT
 _IN = TypeVar("_IN")
 _OUT = TypeVar("_OUT")
 Loaded = tuple[Row, bytes | Rejected]
@@ -80,7 +82,7 @@ def _loaded_chunks(rows: Iterable[Row]) -> Iterator[list[Loaded]]:
     which costs 60 µs per file: as much as checking a small image. So local files are read here, until a read had to
     wait for the disk, as the kernel's count of voluntary context switches shows; then threads read the next ones.
     """
-    chunks = _chunks(rows)
+    chunks, num_ahead = _chunks(rows), _LEAST_AHEAD
     with ThreadPoolExecutor(_READS_IN_FLIGHT) as readers:
         for chunk in chunks:
             ahead = itertools.chain([chunk], chunks)
@@ -88,8 +90,10 @@ def _loaded_chunks(rows: Iterable[Row]) -> Iterator[list[Loaded]]:
                 loaded = _read_until_wait(chunk)
                 yield loaded
                 if len(loaded) == len(chunk):
+                    num_ahead = _LEAST_AHEAD
                     continue
-                ahead = itertools.chain([chunk[len(loaded) :]], itertools.islice(chunks, _CHUNKS_AHEAD))
+                ahead = itertools.chain([chunk[len(loaded) :]], itertools.islice(chunks, num_ahead))
+                num_ahead = min(2 * num_ahead, _MOST_AHEAD)
             yield from _in_flight(readers, _read_chunk, ahead, _READS_IN_FLIGHT, _chunk_bytes)
 
 
@@ -110,11 +114,12 @@ def _num_waits() -> int:
 
 
 def _chunks(rows: Iterable[Row]) -> Iterator[list[Row]]:
-    chunk: list[Row] = []
+    chunk, num_bytes = list[Row](), 0
     for row in rows:
-        if len(chunk) == _CHUNK_ROWS or (chunk and _chunk_bytes([*chunk, row]) > _CHUNK_BYTES):
+        num_bytes += row.num_bytes
+        if len(chunk) == _CHUNK_ROWS or (chunk and num_bytes > _CHUNK_BYTES):
             yield chunk
-            chunk = []
+            chunk, num_bytes = [], row.num_bytes
         chunk.append(row)
     if chunk:
         yield chunk

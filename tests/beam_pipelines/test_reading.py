@@ -88,12 +88,27 @@ def test_local_files_are_read_here_again_when_they_no_longer_take_time(monkeypat
         return b""
 
     monkeypatch.setattr(storage, "read_bytes", read)
-    monkeypatch.setattr(read_ahead, "_CHUNKS_AHEAD", 2)
+    monkeypatch.setattr(read_ahead, "_LEAST_AHEAD", 2)
     rows = [Row(f"{number}", f"{number}") for number in range(1000)]
     assert [row for row, _ in read_rows(rows)] == rows
     assert readers[0]
     assert not any(readers[1:8])
     assert any(readers[8:])
+
+
+def test_the_longer_reads_take_time_the_more_are_ahead(monkeypatch):
+    here, readers = threading.get_ident(), list[bool]()
+
+    def read(uri: str, version: int) -> bytes:
+        readers.append(threading.get_ident() == here)
+        time.sleep(0.001)
+        return b""
+
+    monkeypatch.setattr(storage, "read_bytes", read)
+    monkeypatch.setattr(read_ahead, "_LEAST_AHEAD", 1)
+    rows = [Row(f"{number}", f"{number}") for number in range(8 * (3 + 5 + 9 + 17))]  # 1 + 2, 1 + 4, … chunks
+    assert [row for row, _ in read_rows(rows)] == rows
+    assert readers.count(True) <= 6  # one of each time
 
 
 def test_a_file_that_may_not_be_read_is_rejected(monkeypatch):
