@@ -6,6 +6,8 @@ An archive may come from an untrusted source, and tarfile does not validate the 
 over, as many bytes as a header claims. This module therefore never reads beyond the end of a tar, limits the size of
 headers, and treats a member that claims more bytes than the archive has as an error of the archive, because the members
 after it cannot be found.
+
+Of the bytes of members nothing is read, but where small members lie between the headers that one request reads.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ class Member(NamedTuple):
 
 def is_archive(uri: str) -> bool:
     """Returns whether a file is a tar, complete or not, or a compressed file, for which members() raises an error."""
-    with storage.open_file(uri) as file:
+    with storage.open_headers(uri) as file:
         block = file.read(tarfile.BLOCKSIZE)
     return _is_header(block) or bool(_compression(block))
 
@@ -63,7 +65,7 @@ def members(archive: str) -> Iterator[Member]:
       ValueError: It is no complete tar, or is compressed.
     """
     try:
-        with storage.open_file(archive) as file:
+        with storage.open_headers(archive) as file:
             end = file.seek(0, 2)
             _, version = storage.look(storage.slice_uri(archive, 0, 0))
             for member in _members(archive, file, 0, end, 1):
@@ -159,6 +161,7 @@ def _headers(file: IO[bytes], start: int, end: int) -> Iterator[tarfile.TarInfo]
                     )
                 before = tar.offset
                 yield member
+                window.seek(tar.offset)  # or else tarfile reads a byte of the member to see that it is there
             _check_end(file, start + tar.offset, end)
     except (ValueError, ArithmeticError, LookupError, RecursionError) as error:  # e.g. from a field that is no number
         raise tarfile.ReadError(f"the headers at byte {start + window.tell()} cannot be read: {error}") from error

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import marshal
 import os
 import posixpath
+import tempfile
 from collections.abc import Iterator
+from typing import IO
 
 from beam_pipelines import storage
 from beam_pipelines.options import ConvertOptions, Source
@@ -107,11 +111,7 @@ def _files(source: Source) -> Iterator[Member]:
     """Yields every file of a folder or an archive, including the members of archives inside it."""
     root = source.path
     if root.endswith(".tar"):
-        shared = _shared_folder(root)
-        if not source.split and is_split(shared.rstrip("/")):
-            shared = ""  # it names a split, so it is kept in the path
-        for member in archives.members(root):
-            yield member._replace(path=member.path[len(shared) :])
+        yield from _without_shared_folder(archives.members(root), keep_split=not source.split)
         return
     for path, size, version in storage.list_versions(root):
         uri = f"{root}/{path}"
@@ -122,11 +122,32 @@ def _files(source: Source) -> Iterator[Member]:
             yield Member(path, "", size, 0, version=version)  # locate() sets the URI
 
 
-def _shared_folder(archive: str) -> str:
-    """Returns the one folder above all class folders of an archive, as `tar cf flowers.tar flowers` adds it, or ""."""
-    tops = set()
-    for member in archives.members(archive):
-        tops.add(member.path.partition("/")[0])
-        if member.fault or member.path.count("/") < 2 or len(tops) > 1:  # no need to read on
-            return ""
-    return tops.pop() + "/" if tops else ""
+def _without_shared_folder(members: Iterator[Member], keep_split: bool) -> Iterator[Member]:
+    """Yields members without the one folder above all class folders, as `tar cf flowers.tar flowers` adds it.
+
+    While all of them lie in one folder, they are kept in a temporary file, so that headers are read only once.
+
+    Args:
+      members: All members of an archive.
+      keep_split: Whether a folder stays that has the name of a split.
+    """
+    top = None
+    with tempfile.TemporaryFile() as held:
+        for member in members:
+            folder = member.path.partition("/")[0]
+            top = folder if top is None else top
+            if member.fault or member.path.count("/") < 2 or folder != top:
+                yield from _held(held)
+                yield member
+                yield from members
+                return
+            marshal.dump(tuple(member), held)
+        cut = 0 if top is None or (keep_split and is_split(top)) else len(top) + 1
+        yield from (member._replace(path=member.path[cut:]) for member in _held(held))
+
+
+def _held(file: IO[bytes]) -> Iterator[Member]:
+    file.seek(0)
+    with contextlib.suppress(EOFError):
+        while True:
+            yield Member(*marshal.load(file))

@@ -37,6 +37,7 @@ class Files(Protocol):
     def list_files(self, root: str, follow: bool) -> Iterator[tuple[str, int, int, str]]: ...
     def look(self, path: str) -> tuple[int, int]: ...
     def open_file(self, path: str) -> IO[bytes]: ...
+    def open_headers(self, path: str) -> IO[bytes]: ...
     def read_bytes(self, path: str, start: int, end: int | None, version: int) -> bytes: ...
     def create(
         self, path: str, temporary_in: str, new: bool, version: int, sync_name: bool
@@ -208,6 +209,18 @@ def open_file(path: str) -> IO[bytes]:
       OSError: It cannot be opened, or is no regular file: opening a pipe, for example, would block.
     """
     return _files(path).open_file(path)
+
+
+def open_headers(path: str) -> IO[bytes]:
+    """Returns a file opened for reading a few bytes here and there, of which little else is read.
+
+    It has no buffer on a local disk. Of an object, what follows the bytes is read with them, but at most 4 KiB if they
+    are 64 KiB or more behind those that were read last.
+
+    Raises:
+      OSError: As open_file().
+    """
+    return _files(path).open_headers(path)
 
 
 def read_bytes(path: str, version: int = 0, most: int | None = None) -> bytes:

@@ -72,6 +72,54 @@ def in_pieces(num_bytes: int, fetch: Callable[[int, int], bytes]) -> IO[bytes]:
     return cast(IO[bytes], io.BufferedReader(_Pieces(num_bytes, fetch), _BUFFER_BYTES))
 
 
+_HEADER_BYTES, _NEAR_BYTES, _DENSE_BYTES = 4 << 10, 64 << 10, 8 << 10
+
+
+class _Headers(io.RawIOBase):
+    """File for reads of a few bytes each, from front to back, such as the headers of an archive.
+
+    One request takes 4 KiB where 64 KiB or more were skipped, else 64 KiB; and twice as many as the one before, up to
+    PIECE_BYTES, while there is a header at least every 8 KiB. So large members of an archive are skipped, and small
+    ones do not take a request each.
+    """
+
+    def __init__(self, num_bytes: int, fetch: Callable[[int, int], bytes]) -> None:
+        self._num_bytes, self._fetch = num_bytes, fetch
+        self._at, self._start, self._piece = 0, 0, b""
+        self._ahead, self._num_places, self._end = _HEADER_BYTES, 0, -1
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = (0, self._at, self._num_bytes)[whence] + offset
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        end = self._num_bytes if size < 0 else min(self._at + size, self._num_bytes)
+        if self._at >= end:
+            return b""
+        if self._at < self._start or end > self._start + len(self._piece):
+            self._choose_ahead()
+            self._start, self._num_places = self._at, 0
+            self._piece = self._fetch(self._at, min(max(self._at + self._ahead, end), self._num_bytes))
+        data = self._piece[self._at - self._start : end - self._start]
+        self._num_places += self._at != self._end  # a header that goes on is in one place
+        self._at = self._end = end
+        return data
+
+    def _choose_ahead(self) -> None:
+        is_near = self._piece and 0 <= self._at - self._start < len(self._piece) + _NEAR_BYTES
+        is_dense = len(self._piece) <= _DENSE_BYTES * self._num_places
+        if is_near and is_dense and self._ahead > _HEADER_BYTES:
+            self._ahead = min(2 * self._ahead, PIECE_BYTES)
+        else:
+            self._ahead = _NEAR_BYTES if is_near else _HEADER_BYTES
+
+
 # Google's default retries start after a delay of one second, which is long if the store is available again at once.
 RETRY = DEFAULT_RETRY.with_delay(initial=0.25, maximum=30.0, multiplier=2.0).with_timeout(300.0)
 QUICK = RETRY.with_timeout(10.0)  # for checks of which a user waits for the result
@@ -173,6 +221,16 @@ def replaceable(path: str) -> int:
 
 
 def open_file(path: str) -> IO[bytes]:
+    return in_pieces(*_ranged(path))
+
+
+def open_headers(path: str) -> IO[bytes]:
+    return cast(IO[bytes], _Headers(*_ranged(path)))
+
+
+def _ranged(path: str) -> tuple[int, Callable[[int, int], bytes]]:
+    """Returns the size of an object, and a function of (start, end) that returns these bytes of it."""
+
     def fetch(start: int, end: int) -> bytes:
         with explained(path):
             return _download(found, start, end)
@@ -180,7 +238,7 @@ def open_file(path: str) -> IO[bytes]:
     found = blob(path)
     with explained(path):
         found.reload(retry=RETRY)
-    return in_pieces(int(found.size), fetch)
+    return int(found.size), fetch
 
 
 def read_bytes(path: str, start: int, end: int | None, version: int) -> bytes:

@@ -9,7 +9,7 @@ import os
 import stat
 import uuid
 from collections.abc import Iterator
-from typing import IO
+from typing import IO, cast
 
 # Errors caused by the path or the file, for which a retry does not help; other errors are caused by the storage.
 OF_THE_FILE = frozenset(
@@ -77,9 +77,18 @@ def changed_at(path: str) -> int:
 
 
 def open_file(path: str) -> IO[bytes]:
+    _check_regular(path)
+    return open(path, "rb")
+
+
+def open_headers(path: str) -> IO[bytes]:
+    _check_regular(path)
+    return cast(IO[bytes], open(path, "rb", buffering=0))
+
+
+def _check_regular(path: str) -> None:
     if not stat.S_ISREG(os.stat(path).st_mode):
         raise OSError(f"{path!r} is not a regular file")
-    return open(path, "rb")
 
 
 def read_bytes(path: str, start: int, end: int | None, version: int) -> bytes:

@@ -411,3 +411,29 @@ def test_an_archive_of_hard_links_converts_to_the_same_bytes_as_the_folder(few_d
     assert (manifest.num_inputs, manifest.num_rejected) == (84, {})
     shards = {name: digest for name, digest in files(tmp_path / "of_folder").items() if name.endswith(".tfrecord")}
     assert shards.items() <= files(tmp_path / "of_tar").items()
+
+
+def bytes_read() -> int:
+    """Returns the bytes that this process has read so far, from files and other sources."""
+    return int(Path("/proc/self/io").read_text().split()[1])
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["alone", "in_an_archive"])
+@pytest.mark.parametrize("name", ["cat/1.jpg", "cat/" + "x" * 200 + ".jpg"], ids=["short_name", "long_name"])
+@pytest.mark.parametrize("num_bytes", [1500, 100_000])
+def test_an_archive_is_listed_by_its_headers_alone(tmp_path, inside, name, num_bytes):
+    with tarfile.open(tmp_path / "in.tar", "w") as archive:
+        for number in range(50):
+            info = tarfile.TarInfo(f"{number % 2}/{name}")
+            info.size = num_bytes
+            archive.addfile(info, io.BytesIO(os.urandom(num_bytes)))
+        blocks = archive.offset - 50 * -(-num_bytes // 512) * 512  # headers
+    rest = (tmp_path / "in.tar").stat().st_size - archive.offset  # zeros at the end
+    if inside:
+        tar(tmp_path / "outer.tar", tmp_path, "in.tar")
+    path = tmp_path / ("outer.tar" if inside else "in.tar")
+    before = bytes_read()
+    assert len(listed(path)) == 50
+    measuring = -bytes_read() + bytes_read()
+    # An inner archive has 10,240 bytes of another around it, and its members are kept in a file until they are counted.
+    assert bytes_read() - before - 2 * measuring <= blocks + rest + 40_000
