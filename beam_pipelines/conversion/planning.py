@@ -27,6 +27,7 @@ import uuid
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import apache_beam as beam
 from apache_beam.coders.typecoders import registry
@@ -39,15 +40,16 @@ from beam_pipelines.conversion.output_folder import WORK_NAME
 from beam_pipelines.conversion.plan import Plan, assign_shards, choose_split, in_order, key_by_bucket, row_bytes
 from beam_pipelines.conversion.working_folder import WorkingFolder
 from beam_pipelines.images.check import Rejected, stored_bytes
-from beam_pipelines.options import ConvertOptions, Source
+from beam_pipelines.options import ConvertOptions
 from beam_pipelines.runners import execution, phases
 from beam_pipelines.sources.folders import Folder, FolderSurvey, Layout, Place, label_by_folder, read_folders
-from beam_pipelines.sources.listing import list_rows
+from beam_pipelines.sources.listing import Part, list_below, list_part
 from beam_pipelines.sources.read_ahead import map_images, read_rows
 from beam_pipelines.sources.rows import Row, check_names, find, find_each, kind, locate, size_row
 from tpu_input.command_line.cores import num_cores
 from tpu_input.dataset_format.records import valid_split
 
+_LEVELS = ("sources", "folders", "class folders")  # that are opened one after another, each by all workers
 _SAMPLE = 64  # images read per kind to estimate the ratio of stored bytes to source bytes
 
 
@@ -130,14 +132,20 @@ def _cut(keyed: tuple[int, Iterable[Row]], plan: Plan, options: ConvertOptions) 
 
 def _listed(pipeline: beam.Pipeline, options: ConvertOptions) -> PCollection[Row]:
     """Returns a row for every input, with size and version from storage, or rejected; PCollection of Row."""
-    rows = (
-        pipeline
-        | "Sources" >> beam.Create(options.sources)  # Source
-        | "List" >> beam.FlatMap(_list, options).with_output_types(Row)
-    )
-    if not any(source.is_list for source in options.sources):
-        found: PCollection[Row] = rows | "Find" >> beam.Map(find).with_output_types(Row)
-        return found
+    is_list = any(source.is_list for source in options.sources)
+    parts = pipeline | "Sources" >> beam.Create([Part(source) for source in options.sources])
+    levels = []
+    for name in _LEVELS:
+        opened = parts | f"Open {name}" >> beam.FlatMap(_open, options).with_outputs("parts", main="rows")
+        levels.append(
+            opened.rows | f"Rows of {name}" >> beam.Map(_as_it_is if is_list else find).with_output_types(Row)
+        )
+        parts = opened.parts | f"Spread parts of {name}" >> beam.Reshuffle()
+    below = parts | "List archives" >> beam.FlatMap(_list_below, options).with_output_types(Row)
+    levels.append(below | "Rows of archives" >> beam.Map(_as_it_is if is_list else find).with_output_types(Row))
+    rows: PCollection[Row] = levels | "Rows of all" >> beam.Flatten()
+    if not is_list:
+        return rows
     # The listing of a folder includes sizes. Each line of a list needs a request of its own, so these are distributed
     # to all workers, and sent concurrently in batches.
     spread = rows | "Spread lines" >> beam.Reshuffle(num_buckets=1024)
@@ -146,8 +154,17 @@ def _listed(pipeline: beam.Pipeline, options: ConvertOptions) -> PCollection[Row
     return keep_groups_together(found)
 
 
-def _list(source: Source, options: ConvertOptions) -> Iterator[Row]:
-    return phases.counted("listing", list_rows(source, options))
+def _open(part: Part, options: ConvertOptions) -> Iterator[Any]:
+    for found in phases.counted("listing", list_part(part, options), lambda found: not isinstance(found, Part)):
+        yield beam.pvalue.TaggedOutput("parts", found) if isinstance(found, Part) else found
+
+
+def _list_below(part: Part, options: ConvertOptions) -> Iterator[Row]:
+    return phases.counted("listing", list_below(part, options))
+
+
+def _as_it_is(row: Row) -> Row:
+    return row
 
 
 def _layout(rows: PCollection[Row], options: ConvertOptions) -> PCollection[Layout]:
@@ -253,6 +270,7 @@ def reject_duplicates(rows: PCollection[Row], options: ConvertOptions) -> PColle
     """Returns `rows`, with those rejected whose bytes occur in an earlier row or under two labels; Row → Row."""
     kept: PCollection[Row] = (
         rows
+        | "Spread content" >> beam.Reshuffle()  # or else those who list a folder read it, too
         | "Batch to hash" >> beam.BatchElements(_ROWS_A_BATCH, _ROWS_A_BATCH)  # [Row]
         | "Hash content" >> beam.FlatMap(_hash, options).with_output_types(tuple[str, Row])  # (sha256, Row)
         | "Group by content" >> beam.GroupByKey()  # (sha256, [Row])

@@ -163,14 +163,18 @@ def reach(phase: str, count: int, num_bytes: int = 0, num_rejected: int = 0) -> 
         _display.reach(phase, count, None, num_bytes, num_rejected)
 
 
-def counted(phase: str, items: Iterable[_Item]) -> Iterator[_Item]:
-    """Yields the items of a step of a pipeline, and counts them here and in Beam's counter of the phase."""
+def counted(
+    phase: str, items: Iterable[_Item], is_unit: Callable[[_Item], bool] = lambda item: True
+) -> Iterator[_Item]:
+    """Yields the items of a step of a pipeline, and counts the units of the phase here and in Beam's counter."""
     number = 0
-    for number, item in enumerate(items, 1):
+    for item in items:
         yield item
-        advance(phase)
-        if number % _BATCH == 0:
-            counter(phase).inc(_BATCH)
+        if is_unit(item):
+            number += 1
+            advance(phase)
+            if number % _BATCH == 0:
+                counter(phase).inc(_BATCH)
     counter(phase).inc(number % _BATCH)
 
 

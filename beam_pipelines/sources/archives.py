@@ -15,7 +15,7 @@ from __future__ import annotations
 import posixpath
 import re
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import IO, NamedTuple, cast
 
 from beam_pipelines import storage
@@ -40,6 +40,7 @@ class Member(NamedTuple):
       fault: Why it cannot be an input, or "".
       version: Version of the complete archive, or of the file, as returned by storage.look().
       lost_target: What a hard link names, if that is no file before it in the archive; else "".
+      is_archive: Whether it is, or may be, an archive whose members are still to be listed.
     """
 
     path: str
@@ -49,6 +50,7 @@ class Member(NamedTuple):
     fault: str = ""
     version: int = 0
     lost_target: str = ""
+    is_archive: bool = False
 
 
 def is_archive(uri: str) -> bool:
@@ -58,23 +60,36 @@ def is_archive(uri: str) -> bool:
     return _is_header(block) or bool(_compression(block))
 
 
-def members(archive: str) -> Iterator[Member]:
+def members(uri: str, is_apart: Callable[[str], bool] = lambda name: False) -> Iterator[Member]:
     """Yields every file of a .tar.
+
+    Args:
+      uri: The archive, or one that lies in another, as its member.
+      is_apart: Whether an archive in it, of this name, is yielded as it is, in the place of its files.
 
     Raises:
       ValueError: It is no complete tar, or is compressed.
     """
+    inside = storage.byte_range(uri)
+    archive, start, end = inside or (uri, 0, -1)
     try:
         with storage.open_headers(archive) as file:
-            end = file.seek(0, 2)
+            end = end if inside else file.seek(0, 2)
             _, version = storage.look(storage.slice_uri(archive, 0, 0))
-            for member in _members(archive, file, 0, end, 1):
+            for member in _members(archive, file, start, end, 2 if inside else 1, is_apart):
                 yield member._replace(version=version)
     except tarfile.TarError as error:
         raise ValueError(f"{archive!r} is not a complete, uncompressed tar archive: {error}") from error
 
 
-def _members(archive: str, file: IO[bytes], start: int, end: int, depth: int) -> Iterator[Member]:
+def _members(
+    archive: str,
+    file: IO[bytes],
+    start: int,
+    end: int,
+    depth: int,
+    is_apart: Callable[[str], bool] = lambda name: False,
+) -> Iterator[Member]:
     """Yields the members of the tar in the bytes `start` to `end` of the archive."""
     links: set[str] = set()  # targets of hard links
     for member in _headers(file, start, end):
@@ -85,6 +100,9 @@ def _members(archive: str, file: IO[bytes], start: int, end: int, depth: int) ->
             pass
         elif not member.isfile() or member.issparse():
             yield _without_bytes(archive, name, member, first)
+        elif name.endswith(".tar") and is_apart(name):
+            uri = storage.slice_uri(archive, first, member.size)
+            yield Member(name, uri, member.size, -first, _fault(name), is_archive=True)
         elif name.endswith(".tar"):
             if depth == _MAX_DEPTH:
                 raise tarfile.ReadError(f"{name[-200:]!r} is nested inside {depth} other archives; unpack some of them")

@@ -1,4 +1,8 @@
-"""Rows of sources: class folders and .tar archives of them. lists.py reads lists, archives.py the members of a tar."""
+"""Rows of sources: class folders and .tar archives of them. lists.py reads lists, archives.py the members of a tar.
+
+A source is opened as its parts, which workers list side by side: class folders, archives in folders or in an archive.
+A list, and files whose labels are in a list, are one part, as labels follow the order of names.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ import os
 import posixpath
 import tempfile
 from collections.abc import Iterator
-from typing import IO
+from typing import IO, NamedTuple
 
 from beam_pipelines import storage
 from beam_pipelines.options import ConvertOptions, Source
@@ -19,25 +23,63 @@ from beam_pipelines.sources.lists import list_columns, read_names, rows_of_list
 from beam_pipelines.sources.rows import Row
 
 
+class Part(NamedTuple):
+    """Part of a source, which one worker lists.
+
+    Attributes:
+      source: The source.
+      folder: Folder within it, which ends with a slash; "" for the source, or with `archive`.
+      archive: What may be an archive within it.
+    """
+
+    source: Source
+    folder: str = ""
+    archive: Member | None = None
+
+
 def list_rows(source: Source, options: ConvertOptions) -> Iterator[Row]:
-    """Yields a Row for every file or member of the source, or for every line of a list.
+    """Yields a Row for every file or member of the source, or for every line of a list; raises as list_part()."""
+    return list_below(Part(source), options)
+
+
+def list_below(part: Part, options: ConvertOptions) -> Iterator[Row]:
+    """Yields a Row for every file, member or line of a part of a source; raises as list_part()."""
+    for found in list_part(part, options):
+        if isinstance(found, Part):
+            yield from list_below(found, options)
+        else:
+            yield found
+
+
+def list_part(part: Part, options: ConvertOptions) -> Iterator[Row | Part]:
+    """Yields a Row for every file, member or line of a part of a source, or the parts of which it consists.
 
     Raises:
       ValueError: The source cannot be read as the kind that its name indicates, or a line of a list names another split
         than the source.
     """
-    listed = rows_of_list(source.path, options.known_labels) if source.is_list else _rows_of_files(source)
-    if not source.split:
-        yield from listed
-        return
+    source = part.source
     several = len(options.sources) > 1
-    for row in listed:
+    for row in _rows(part, options):
+        if isinstance(row, Part) or not source.split:
+            yield row
+            continue
         if row.split not in ("", source.split):
             raise ValueError(
                 f"--input={source.split}={source.path} contradicts the split in the list, {row.split!r} for "
                 f"{row.key!r}; leave out one of them"
             )
         yield row._replace(split=source.split, key=f"{source.split}/{row.key}" if several else row.key)
+
+
+def _rows(part: Part, options: ConvertOptions) -> Iterator[Row | Part]:
+    if part.source.is_list:
+        yield from rows_of_list(part.source.path, options.known_labels)
+    elif part.source.label_list:
+        yield from _rows_with_labels(part.source)
+    else:
+        for file in _files(part):
+            yield file if isinstance(file, Part) else _row_of_file(file)
 
 
 def check_source(source: Source) -> None:
@@ -64,13 +106,10 @@ def check_source(source: Source) -> None:
         )
 
 
-def _rows_of_files(source: Source) -> Iterator[Row]:
-    files = _files(source)
-    if not source.label_list:
-        yield from map(_row_of_file, files)
-        return
+def _rows_with_labels(source: Source) -> Iterator[Row]:
+    """Yields the rows of the files of a source whose labels are in a list, in the order of the files' names."""
     labels = list(filter(None, read_names(source.label_list)))
-    ordered = [_row_of_file(file) for file in sorted(files)]
+    ordered = [_row_of_file(file) for file in sorted(_files_below(Part(source)))]
     # System files and hidden files were not there when the labels were listed, so they take no label.
     unlabelled = [row for row in ordered if row.reason == "system_file" or is_hidden(row.key)]
     images = [row for row in ordered if not (row.reason == "system_file" or is_hidden(row.key))]
@@ -107,42 +146,69 @@ def _shown(name: str) -> str:
     return name.encode(errors="surrogateescape").decode(errors="backslashreplace")
 
 
-def _files(source: Source) -> Iterator[Member]:
-    """Yields every file of a folder or an archive, including the members of archives inside it."""
-    root = source.path
-    if root.endswith(".tar"):
-        yield from _without_shared_folder(archives.members(root), keep_split=not source.split)
-        return
-    for path, size, version in storage.list_versions(root):
-        uri = f"{root}/{path}"
-        if path.endswith(".tar") and archives.is_archive(uri):
-            for member in archives.members(uri):
-                yield member._replace(path=f"{path[:-4]}/{member.path}")
+def _files_below(part: Part) -> Iterator[Member]:
+    """Yields every file of a part of a source, including the members of archives inside it."""
+    for found in _files(part):
+        if isinstance(found, Part):
+            yield from _files_below(found)
         else:
-            yield Member(path, "", size, 0, version=version)  # locate() sets the URI
+            yield found
 
 
-def _without_shared_folder(members: Iterator[Member], keep_split: bool) -> Iterator[Member]:
-    """Yields members without the one folder above all class folders, as `tar cf flowers.tar flowers` adds it.
+def _files(part: Part) -> Iterator[Member | Part]:
+    """Yields the files of a part of a source, or the parts of which it consists.
 
-    While all of them lie in one folder, they are kept in a temporary file, so that headers are read only once.
-
-    Args:
-      members: All members of an archive.
-      keep_split: Whether a folder stays that has the name of a split.
+    A source is opened as its folders, and a folder with the name of a split as those in it; other folders are listed
+    with all that is below them.
     """
-    top = None
+    source, folder = part.source, part.folder
+    if part.archive or (not folder and source.path.endswith(".tar")):
+        for member in _members(part.archive, source.path) if part.archive else _members_of_source(source):
+            yield Part(source, archive=member) if member.is_archive else member
+        return
+    has_classes = not folder or (folder.count("/") == 1 and is_split(folder[:-1]))
+    listing = storage.list_level(source.path, folder) if has_classes else storage.list_versions(source.path, folder)
+    for path, size, version in listing:
+        file = Member(path, "", size, 0, version=version)  # locate() sets the URI
+        if path.endswith("/"):
+            yield Part(source, path)
+        elif path.endswith(".tar"):
+            yield Part(source, archive=file)
+        else:
+            yield file
+
+
+def _members(archive: Member, root: str) -> Iterator[Member]:
+    """Yields every file of what may be an archive within a source; a file that is none itself."""
+    uri = archive.uri or f"{root}/{archive.path}"
+    if not archive.uri and not archives.is_archive(uri):
+        yield archive
+        return
+    for member in archives.members(uri):
+        yield member._replace(path=f"{archive.path[:-4]}/{member.path}", fault=member.fault or archive.fault)
+
+
+def _members_of_source(source: Source) -> Iterator[Member]:
+    """Yields the files of an archive without the folder above all class folders, as `tar cf flowers.tar flowers` adds.
+
+    Archives in it are yielded as they are, unless it depends on their files whether there is such a folder. While all
+    files lie in one folder, they are kept in a temporary file, so that headers are read only once.
+    """
+    is_known, top = False, None
+    members = archives.members(source.path, lambda name: is_known or "/" in name)
     with tempfile.TemporaryFile() as held:
         for member in members:
-            folder = member.path.partition("/")[0]
+            folder, depth = member.path.partition("/")[0], member.path.count("/") + member.is_archive
             top = folder if top is None else top
-            if member.fault or member.path.count("/") < 2 or folder != top:
+            if member.fault or depth < 2 or folder != top:
+                is_known = True
                 yield from _held(held)
                 yield member
                 yield from members
                 return
             marshal.dump(tuple(member), held)
-        cut = 0 if top is None or (keep_split and is_split(top)) else len(top) + 1
+        is_kept = not top or (not source.split and is_split(top))  # a split's name is not that of a class
+        cut = 0 if is_kept else len(top or "") + 1
         yield from (member._replace(path=member.path[cut:]) for member in _held(held))
 
 

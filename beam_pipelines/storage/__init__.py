@@ -34,7 +34,8 @@ class Files(Protocol):
     def check(self, path: str) -> None: ...
     def exists(self, path: str) -> bool: ...
     def is_link(self, path: str) -> bool: ...
-    def list_files(self, root: str, follow: bool) -> Iterator[tuple[str, int, int, str]]: ...
+    def list_files(self, root: str, follow: bool, folder: str = "") -> Iterator[tuple[str, int, int, str]]: ...
+    def list_level(self, root: str, folder: str) -> Iterator[tuple[str, int, int]]: ...
     def look(self, path: str) -> tuple[int, int]: ...
     def open_file(self, path: str) -> IO[bytes]: ...
     def open_headers(self, path: str) -> IO[bytes]: ...
@@ -118,9 +119,22 @@ def list_files(root: str, follow: bool = True) -> Iterator[tuple[str, int]]:
     return ((path, num_bytes) for path, num_bytes, *_ in _files(root).list_files(root, follow))
 
 
-def list_versions(root: str) -> Iterator[tuple[str, int, int]]:
-    """Yields (path relative to root, bytes, version) of every file, as list_files() does; on versions see look()."""
-    return ((path, num_bytes, version) for path, num_bytes, version, _ in _files(root).list_files(root, True))
+def list_versions(root: str, folder: str = "") -> Iterator[tuple[str, int, int]]:
+    """Yields (path relative to root, bytes, version) of every file, as list_files() does; on versions see look().
+
+    With `folder`, as from list_level(), only those below it.
+    """
+    return ((path, num_bytes, version) for path, num_bytes, version, _ in _files(root).list_files(root, True, folder))
+
+
+def list_level(root: str, folder: str = "") -> Iterator[tuple[str, int, int]]:
+    """Yields what lies in a folder, but not in the folders of it: files as list_versions() does, and folders.
+
+    Args:
+      root: Where listing began; links that lead back to it, or to a folder between, are left out.
+      folder: Path relative to root, which ends with a slash; "" for root. So do the paths of folders in the result.
+    """
+    return _files(root).list_level(root, folder)
 
 
 def list_checksums(root: str) -> Iterator[tuple[str, int, str]]:
@@ -186,6 +200,11 @@ def _patiently(path: str, function: Callable[[], _Result]) -> _Result:
 def slice_uri(path: str, start: int, num_bytes: int) -> str:
     """Returns the URI of a part of a file, for read_bytes()."""
     return f"{path}#bytes={start}-{start + num_bytes}"
+
+
+def byte_range(path: str) -> tuple[str, int, int] | None:
+    """Returns (file, start, end) of a path from slice_uri(); None for others."""
+    return (part[1], int(part[2]), int(part[3])) if (part := _part(path)) else None
 
 
 def whole(path: str) -> str:

@@ -181,20 +181,33 @@ def check(path: str) -> None:
 
 def exists(path: str) -> bool:
     with explained(path):
-        return bool(_parts(path)[1] and blob(path).exists(retry=RETRY)) or any(True for _ in _below(path, 1))
+        return bool(_parts(path)[1] and blob(path).exists(retry=RETRY)) or any(
+            True for _ in _listing(path, max_results=1)
+        )
 
 
 def is_link(path: str) -> bool:
     return False
 
 
-def list_files(root: str, follow: bool) -> Iterator[tuple[str, int, int, str]]:
-    skipped = len(_parts(root)[1]) + 1 if _parts(root)[1] else 0
+def list_files(root: str, follow: bool, folder: str = "") -> Iterator[tuple[str, int, int, str]]:
+    skipped = len(_prefix(root))
     with explained(root):
-        for found in _below(root):
+        for found in _listing(root, folder):
             # The web console and TensorFlow create an empty object with a trailing slash for each folder.
             if not found.name.endswith("/"):
                 yield found.name[skipped:], found.size, found.generation or 0, found.crc32c or ""
+
+
+def list_level(root: str, folder: str) -> Iterator[tuple[str, int, int]]:
+    skipped = len(_prefix(root))
+    with explained(root):
+        listing = _listing(root, folder, delimiter="/")
+        for found in listing:
+            if not found.name.endswith("/"):
+                yield found.name[skipped:], found.size, found.generation or 0
+        for name in sorted(listing.prefixes):
+            yield name[skipped:], 0, 0
 
 
 # Buckets that have answered a request. One that has not is more likely misspelled or unreachable than temporarily
@@ -376,12 +389,17 @@ def delete(paths: list[str]) -> None:
         list(pool.map(delete_one, paths))
 
 
-def _below(path: str, limit: int | None = None) -> Iterator[Any]:
-    """Yields the handles of the objects below a folder, at most `limit` of them if given."""
-    bucket, name = _parts(path)
-    fields = "items(name,size,generation,crc32c),nextPageToken"
-    prefix = f"{name}/" if name else ""
-    return iter(client().list_blobs(bucket, prefix=prefix, max_results=limit, fields=fields, retry=RETRY))
+def _listing(root: str, folder: str = "", **arguments: Any) -> Any:
+    """Returns the client's iterator of the objects below a folder of root; `folder` ends with a slash, or is ""."""
+    fields = "items(name,size,generation,crc32c),prefixes,nextPageToken"
+    prefix = _prefix(root) + folder
+    return client().list_blobs(_parts(root)[0], prefix=prefix, fields=fields, retry=RETRY, **arguments)
+
+
+def _prefix(root: str) -> str:
+    """Returns what the names of all objects below a folder begin with."""
+    name = _parts(root)[1]
+    return f"{name}/" if name else ""
 
 
 def _parts(path: str) -> tuple[str, str]:

@@ -38,21 +38,46 @@ def is_link(path: str) -> bool:
     return os.path.islink(path)
 
 
-def list_files(root: str, follow: bool) -> Iterator[tuple[str, int, int, str]]:
-    if not exists(root):
+def list_files(root: str, follow: bool, folder: str = "") -> Iterator[tuple[str, int, int, str]]:
+    start = _joined(root, folder)
+    if not exists(start):
         return
-    above: dict[str, tuple[str, ...]] = {root: ()}  # folder: real paths of the folders above it
-    for folder, folders, names in os.walk(root, onerror=_raise, followlinks=follow):
+    above = {start: _above(root, folder)}  # folder: real paths of the folders above it
+    for inside, folders, names in os.walk(start, onerror=_raise, followlinks=follow):
         # Links to folders are followed, except those to a folder that contains them, which would be an endless loop.
-        way = (*above.pop(folder), os.path.realpath(folder))
-        folders[:] = [name for name in folders if not _leads_back(f"{folder}/{name}", way)]
-        above |= {f"{folder}/{name}": way for name in folders}
-        below = folder[len(root) + 1 :]
+        way = (*above.pop(inside), os.path.realpath(inside))
+        folders[:] = [name for name in folders if not _leads_back(f"{inside}/{name}", way)]
+        above |= {f"{inside}/{name}": way for name in folders}
+        below = inside[len(root) + 1 :]
         for name in names:
-            yield f"{below}/{name}" if below else name, *look(f"{folder}/{name}"), ""
+            yield f"{below}/{name}" if below else name, *look(f"{inside}/{name}"), ""
         for name in folders if not follow else ():
-            if is_link(f"{folder}/{name}"):
+            if is_link(f"{inside}/{name}"):
                 yield f"{below}/{name}" if below else name, -1, 0, ""
+
+
+def list_level(root: str, folder: str) -> Iterator[tuple[str, int, int]]:
+    start = _joined(root, folder)
+    if not exists(start):
+        return
+    way = (*_above(root, folder), os.path.realpath(start))
+    with os.scandir(start) as entries:
+        for entry in entries:
+            path = f"{root}/{folder}{entry.name}"
+            if not entry.is_dir():
+                yield folder + entry.name, *look(path)
+            elif not _leads_back(path, way):
+                yield f"{folder}{entry.name}/", 0, 0
+
+
+def _joined(root: str, folder: str) -> str:
+    return f"{root}/{folder[:-1]}" if folder else root
+
+
+def _above(root: str, folder: str) -> tuple[str, ...]:
+    """Returns the real paths of the folders from root to the one above `folder`."""
+    names = folder.split("/")[:-1]
+    return tuple(os.path.realpath("/".join([root, *names[:number]])) for number in range(len(names)))
 
 
 def _leads_back(folder: str, way: tuple[str, ...]) -> bool:

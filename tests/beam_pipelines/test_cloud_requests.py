@@ -164,3 +164,27 @@ def test_images_are_read_many_at_a_time(cloud, proxy, digits):
     proxy.fault = hold
     assert all(isinstance(data, bytes) for _, data in read_rows(rows))
     assert len(arrived) == len(rows) == 359
+
+
+def test_each_class_folder_of_a_bucket_is_listed_with_a_request_of_its_own(cloud, proxy):
+    bucket = cloud.make_bucket()
+    names = [
+        "loose.jpg",
+        "cat/1.jpg",
+        "cat/deep/2.jpg",
+        "dog/3.jpg",
+        "train/cat/4.jpg",
+        "train/5.jpg",
+        "a//6.jpg",
+        "/7.jpg",
+    ]
+    for name in (*names, "empty/", "cat/"):
+        cloud.put(f"{bucket}/in/{name}", name.encode())
+    proxy.requests.clear()
+    opts = options(f"{bucket}/in", f"{bucket}/out")
+    rows = list(list_rows(opts.sources[0], opts))
+    assert sorted(row.key for row in rows) == sorted(names)
+    assert all(row.version and row.num_bytes == len(row.key) for row in rows)
+    assert Counter(request.name for request in proxy.requests if request.kind == "list") == dict.fromkeys(
+        (f"in/{folder}" for folder in ("", "cat/", "dog/", "train/", "train/cat/", "a/", "/", "empty/")), 1
+    )

@@ -6,18 +6,21 @@ import json
 import os
 import shutil
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
+import apache_beam as beam
 import pytest
 import tensorflow as tf
 
 from beam_pipelines import storage
 from beam_pipelines.__main__ import main
+from beam_pipelines.conversion import planning
 from beam_pipelines.dry_run import _work
 from beam_pipelines.options import ConvertOptions, Source
-from beam_pipelines.sources.listing import check_source
+from beam_pipelines.sources.listing import Part, check_source, list_below, list_part
 from beam_pipelines.sources.rows import Row, kind, size_row
-from support.inputs import listed, make, reasons
+from support.inputs import listed, make, reasons, tar
 from tpu_input.dataset_format.records import Record, encode, frame
 
 
@@ -274,3 +277,68 @@ def test_a_dry_run_reads_folders_as_the_conversion_does(tmp_path):
     assert "folders   read as splits: train/ as train, val/ as validation" in lines
     with pytest.raises(ValueError, match=r"it is not clear which folders of .* are splits and which are classes"):
         list(_work(ConvertOptions((Source(f"{tmp_path}/bad"),), "/out")))
+
+
+def parts(found: Iterable[Row | Part]) -> dict[str, Part]:
+    return {part.archive.path if part.archive else part.folder: part for part in found if isinstance(part, Part)}
+
+
+def test_each_class_folder_and_each_archive_is_a_part_that_a_worker_of_its_own_can_list(tmp_path):
+    make(tmp_path / "in", "train/cat/1.jpg", "train/dog/deep/2.jpg", "validation/cat/3.jpg", "loose.jpg")
+    tar(tmp_path / "in" / "validation" / "dog.tar", tmp_path / "in" / "train" / "dog", "deep")
+    opts = ConvertOptions((Source(f"{tmp_path}/in"),), "/out")
+    top = list(list_part(Part(opts.sources[0]), opts))
+    assert parts(top).keys() == {"train/", "validation/"}
+    assert [row.key for row in top if isinstance(row, Row)] == ["loose.jpg"]
+    train, validation = (list(list_part(parts(top)[name], opts)) for name in ("train/", "validation/"))
+    assert parts(train).keys() == {"train/cat/", "train/dog/"}
+    assert parts(validation).keys() == {"validation/cat/", "validation/dog.tar"}
+    assert [row.key for row in list_below(parts(train)["train/dog/"], opts)] == ["train/dog/deep/2.jpg"]
+    assert [row.key for row in list_below(parts(validation)["validation/dog.tar"], opts)] == [
+        "validation/dog/deep/2.jpg"
+    ]
+
+
+@pytest.mark.parametrize("above", ["", "flowers/"], ids=["side_by_side", "in_one_folder"])
+def test_archives_of_an_archive_are_parts_once_it_is_known_whether_a_folder_is_around_all(tmp_path, above):
+    make(tmp_path, "1.jpg", "2.jpg")
+    for label in ("daisy", "rose", "tulip"):
+        (tmp_path / above).mkdir(exist_ok=True)
+        tar(tmp_path / above / f"{label}.tar", tmp_path, "1.jpg", "2.jpg")
+    tar(tmp_path / "in.tar", tmp_path, *(f"{above}{label}.tar" for label in ("daisy", "rose", "tulip")))
+    opts = ConvertOptions((Source(f"{tmp_path}/in.tar"),), "/out")
+    found = list(list_part(Part(opts.sources[0]), opts))
+    assert parts(found).keys() == {"rose.tar", "tulip.tar"} | ({"daisy.tar"} if above else set())
+    rows = list(list_below(parts(found)["rose.tar"], opts))
+    assert [storage.read_bytes(row.uri, row.version) for row in rows] == [b"1.jpg", b"2.jpg"]
+    assert {row.key for row in listed(tmp_path / "in.tar")} == {
+        f"{label}/{number}.jpg" for label in ("daisy", "rose", "tulip") for number in (1, 2)
+    }
+
+
+def test_a_link_in_a_linked_class_folder_that_leads_back_above_it_is_not_followed(tmp_path):
+    make(tmp_path, "real/1.jpg", "in/dog/2.jpg")
+    os.symlink(tmp_path / "real", tmp_path / "in" / "train")
+    make(tmp_path, "real/cat/3.jpg")
+    os.symlink(tmp_path / "in", tmp_path / "real" / "cat" / "up")
+    assert [row.key for row in listed(tmp_path / "in")] == ["dog/2.jpg", "train/1.jpg", "train/cat/3.jpg"]
+
+
+def test_parts_are_listed_and_contents_hashed_by_all_workers(tmp_path):
+    """Runners keep a step on the worker of the step before it, unless a shuffle lies between them."""
+    make(tmp_path, "cat/1.jpg")
+    opts = ConvertOptions((Source(str(tmp_path)),), "/out", dedup="exact")
+    pipeline = beam.Pipeline()
+    planning.plan_rows(pipeline, opts)
+    graph = pipeline.to_runner_api().components.transforms
+    maker = {output: each.unique_name for each in graph.values() for output in each.outputs.values()}
+    inputs = {each.unique_name: [maker[name] for name in each.inputs.values()] for each in graph.values()}
+    spread = {
+        name: inputs[name][0] for name in ("Open folders", "Open class folders", "List archives", "Batch to hash")
+    }
+    assert [name.partition("/")[0] for name in spread.values()] == [
+        "Spread parts of sources",
+        "Spread parts of folders",
+        "Spread parts of class folders",
+        "Spread content",
+    ]
