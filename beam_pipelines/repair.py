@@ -11,6 +11,7 @@ either, all sources are listed and planned again.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import posixpath
 import uuid
