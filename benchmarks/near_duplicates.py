@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from beam_pipelines.images.check import check_image
 from beam_pipelines.options import ImageOptions
 from beam_pipelines.report import near_duplicates
-from beam_pipelines.report.thumbnails import thumbnail
+from beam_pipelines.report.thumbnails import grey_sample
 
 LEVELS = range(3, 8)
 
@@ -59,11 +59,11 @@ CHANGES: dict[str, Callable[[Image.Image], bytes]] = {
 
 
 def measure(data: bytes) -> tuple[int, npt.NDArray[np.float32]]:
-    image = thumbnail(data)
-    assert image is not None
+    sample = grey_sample(data)
+    assert sample is not None
     dhash = check_image(data, ImageOptions()).dhash
     assert dhash is not None
-    return dhash & (1 << 64) - 1, image.sample
+    return dhash & (1 << 64) - 1, sample
 
 
 def read(path: Path) -> Image.Image:

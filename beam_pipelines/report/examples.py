@@ -1,6 +1,6 @@
 """Reads of single records by number: the shard's index gives the offset, so no shard is read completely.
 
-numbers ──index──▶ (shard, offset, length) ──read that part of the shard──▶ Example with its thumbnail
+numbers ──index──▶ (shard, offset, length) ──read that part of the shard──▶ Example with its thumbnail, or grey values
 """
 
 from __future__ import annotations
@@ -8,19 +8,21 @@ from __future__ import annotations
 import functools
 import io
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from beam_pipelines import storage
 from beam_pipelines.report.index_columns import Columns, read_rows
-from beam_pipelines.report.thumbnails import READS_IN_FLIGHT, Thumbnail, thumbnail
+from beam_pipelines.report.thumbnails import READS_IN_FLIGHT, Thumbnail, grey_sample, thumbnail
 from tpu_input.dataset_format.records import Manifest, Shard, decode, read_frames
 
 _NAMES = ["key", "label", "offset", "length", "height", "width", "sha256"]
+T = TypeVar("T")
 
 
 class Example(NamedTuple):
@@ -61,15 +63,36 @@ def read_examples(
     Raises:
       ValueError: An index cannot be read.
     """
+    with ThreadPoolExecutor(READS_IN_FLIGHT) as pool:
+        examples = _listed(pool, manifest, columns, numbers)
+        if pictures:
+            seen = pool.map(functools.partial(_of_image, manifest, thumbnail), examples.values())
+            return {
+                number: examples[number]._replace(thumbnail=each) for number, each in zip(examples, seen, strict=True)
+            }
+        return examples
+
+
+def read_samples(manifest: Manifest, columns: Columns, numbers: Iterable[int]) -> dict[int, npt.NDArray[np.float32]]:
+    """Returns {number: [1024] grey values, see thumbnails.grey_sample()} of the records that can be read.
+
+    Raises:
+      ValueError: An index cannot be read.
+    """
+    with ThreadPoolExecutor(READS_IN_FLIGHT) as pool:
+        examples = _listed(pool, manifest, columns, numbers)
+        samples = pool.map(functools.partial(_of_image, manifest, grey_sample), examples.values())
+        return {number: each for number, each in zip(examples, samples, strict=True) if each is not None}
+
+
+def _listed(
+    pool: ThreadPoolExecutor, manifest: Manifest, columns: Columns, numbers: Iterable[int]
+) -> dict[int, Example]:
+    """Returns {number: record} as the indexes have it, in ascending order."""
     wanted = sorted(set(numbers))
     by_shard = [(int(shard), list(group)) for shard, group in itertools.groupby(wanted, columns.shard_of)]
-    with ThreadPoolExecutor(READS_IN_FLIGHT) as pool:
-        listed = pool.map(functools.partial(_examples_of_shard, manifest, columns), by_shard)
-        examples = list(itertools.chain.from_iterable(listed))
-        if pictures:
-            seen = pool.map(functools.partial(_picture, manifest), examples)
-            examples = [example._replace(thumbnail=each) for example, each in zip(examples, seen, strict=True)]
-        return dict(zip(wanted, examples, strict=True))
+    listed = pool.map(functools.partial(_examples_of_shard, manifest, columns), by_shard)
+    return dict(zip(wanted, itertools.chain.from_iterable(listed), strict=True))
 
 
 def _examples_of_shard(manifest: Manifest, columns: Columns, wanted: tuple[int, list[int]]) -> list[Example]:
@@ -96,11 +119,11 @@ def _rows(table: pa.Table, shard: Shard, split: str, classes: tuple[str, ...]) -
         yield Example._make([*row, shard.name, split, classes[row[1]], None])
 
 
-def _picture(manifest: Manifest, example: Example) -> Thumbnail | None:
-    """Returns a picture of a record, or None if the record is damaged; the command `verify` reports damage."""
+def _of_image(manifest: Manifest, function: Callable[[bytes], T | None], example: Example) -> T | None:
+    """Returns function(file of a record's image), or None if the record is damaged; `verify` reports damage."""
     path = storage.slice_uri(f"{manifest.path}/{example.shard}", example.offset, example.length)
     try:
         payloads = [payload for _, payload in read_frames(io.BytesIO(storage.read_bytes(path)))]
-        return thumbnail(decode(payloads[0], manifest.first_label).encoded)
+        return function(decode(payloads[0], manifest.first_label).encoded)
     except (OSError, ValueError, IndexError):
         return None

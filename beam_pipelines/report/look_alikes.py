@@ -10,18 +10,20 @@ most MAX_READ are read, and the pairs that are not compared for that reason are 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from beam_pipelines.report import near_duplicates
-from beam_pipelines.report.examples import Example, read_examples
+from beam_pipelines.report.examples import Example, read_examples, read_samples
 from beam_pipelines.report.index_columns import Columns
 from beam_pipelines.report.near_duplicates import Mask, NearPairs, Rows
 from beam_pipelines.report.thumbnails import SAMPLE_SIDE
 from tpu_input.dataset_format.records import Manifest
 
-MAX_READ = 4000  # images whose pixels are compared; at 1 to 2 ms each, some seconds
+MAX_READ = 4000  # images whose pixels are compared; at some 1 ms each, some seconds
 MAX_GROUPS = 40  # groups shown with pictures
 MAX_MEMBERS = 6  # images shown per group
 MAX_LISTED = 400  # further groups of identical images that are listed by name, without pictures
@@ -148,9 +150,9 @@ def find_look_alikes(manifest: Manifest, columns: Columns) -> LookAlikes:
     common = near_duplicates.common_hashes(columns.hashes[contents.firsts])
     near, numbers = _near_pairs(columns.hashes[contents.firsts], contents.firsts)
     pairs = _first_pairs(numbers[near.pairs], near, columns)
-    examples = read_examples(manifest, columns, pairs.ravel().tolist())
-    pairs = pairs[np.array([all(examples[number].thumbnail for number in pair) for pair in pairs.tolist()], bool)]
-    near_sets = [contents.set_of(np.array(each)) for each in near_duplicates.group(_alike(pairs, examples, columns))]
+    samples = read_samples(manifest, columns, pairs.ravel().tolist())
+    pairs = pairs[np.isin(pairs, list(samples)).all(axis=1)]
+    near_sets = [contents.set_of(np.array(each)) for each in near_duplicates.group(_alike(pairs, samples, columns))]
     repeated = np.flatnonzero(contents.sizes > 1)
     alone = np.setdiff1d(repeated, np.concatenate([repeated[:0], *near_sets]))
     near_groups = [_found(sets, contents, columns) for sets in near_sets]
@@ -159,8 +161,8 @@ def find_look_alikes(manifest: Manifest, columns: Columns) -> LookAlikes:
     shown = found[:MAX_GROUPS]
     listed = [group for group in found[MAX_GROUPS:] if group.num_identical][:MAX_LISTED]
     return LookAlikes(
-        groups=_groups(shown, MAX_MEMBERS, manifest, columns, examples),
-        listed=_groups(listed, MAX_LISTED_MEMBERS, manifest, columns, None),
+        groups=_groups(shown, MAX_MEMBERS, manifest, columns),
+        listed=_groups(listed, MAX_LISTED_MEMBERS, manifest, columns, pictures=False),
         all=_counts(near_groups).plus(_counts_of_sets(alone, contents, columns)),
         identical=_counts_of_sets(repeated, contents, columns),
         num_near=sum(near.counts) + sum(count * (count - 1) // 2 for _, count in common),
@@ -199,16 +201,12 @@ def _first_pairs(pairs: Rows, near: NearPairs, columns: Columns) -> Rows:
     return np.asarray(pairs[np.isin(pairs, first).all(axis=1)])
 
 
-def _alike(pairs: Rows, examples: dict[int, Example], columns: Columns) -> list[tuple[int, int]]:
+def _alike(pairs: Rows, samples: dict[int, npt.NDArray[np.float32]], columns: Columns) -> list[tuple[int, int]]:
     """Returns the pairs whose pixels are alike; see near_duplicates.alike()."""
     numbers = np.unique(pairs)
-    samples = np.zeros((len(numbers), SAMPLE_SIDE**2), np.float32)
-    for row, number in enumerate(numbers.tolist()):
-        picture = examples[number].thumbnail
-        assert picture is not None  # find_look_alikes() has removed the pairs of images that cannot be read
-        samples[row] = picture.sample
+    pixels = np.array([samples[number] for number in numbers.tolist()], np.float32).reshape(-1, SAMPLE_SIDE**2)
     plain = near_duplicates.is_plain(columns.hashes[pairs.ravel()]).reshape(-1, 2).any(axis=1)
-    kept = pairs[near_duplicates.alike(samples, np.searchsorted(numbers, pairs), plain)]
+    kept = pairs[near_duplicates.alike(pixels, np.searchsorted(numbers, pairs), plain)]
     return [(first, second) for first, second in kept.tolist()]
 
 
@@ -253,7 +251,7 @@ def _counts_of_sets(sets: Rows, contents: Contents, columns: Columns) -> Counts:
 
 
 def _groups(
-    found: list[_Found], limit: int, manifest: Manifest, columns: Columns, pictured: dict[int, Example] | None
+    found: list[_Found], limit: int, manifest: Manifest, columns: Columns, pictures: bool = True
 ) -> list[Group]:
     """Returns the groups with up to `limit` examples of each.
 
@@ -262,12 +260,10 @@ def _groups(
       limit: Maximum number of examples per group.
       manifest: Manifest of the dataset.
       columns: Columns of the dataset's indexes.
-      pictured: Examples that have already been read, by record number; None for examples without pictures.
+      pictures: Whether the examples have thumbnails.
     """
     chosen = [_varied(group.records, columns)[:limit].tolist() for group in found]
-    known = pictured or {}
-    missing = {number for numbers in chosen for number in numbers} - known.keys()
-    examples = known | read_examples(manifest, columns, missing, pictures=pictured is not None)
+    examples = read_examples(manifest, columns, itertools.chain.from_iterable(chosen), pictures)
     names = list(manifest.splits)
     return [
         Group(

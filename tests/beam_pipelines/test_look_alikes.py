@@ -18,7 +18,7 @@ from sklearn.datasets import load_digits, load_sample_images
 from beam_pipelines.conversion.output_folder import complete_manifest
 from beam_pipelines.convert import convert
 from beam_pipelines.options import ConvertOptions, Source
-from beam_pipelines.report import look_alikes, near_duplicates
+from beam_pipelines.report import examples, look_alikes, near_duplicates, thumbnails
 from beam_pipelines.report.index_columns import read_all
 from beam_pipelines.report.look_alikes import find_look_alikes
 from beam_pipelines.report.page import write_report
@@ -169,6 +169,20 @@ def test_all_groups_are_those_that_comparing_all_with_all_finds(planted, referen
     assert (found.num_near, found.num_compared, found.num_crowded) == (reference.num_near, reference.num_near, 0)
     keys = {frozenset(example.key for example in group.examples) for group in found.groups}
     assert keys == {frozenset(reference.keys[member] for member in group) for group in expected}
+
+
+def test_pictures_are_made_only_of_the_images_that_are_shown(planted, monkeypatch):
+    monkeypatch.setattr(look_alikes, "MAX_GROUPS", 2)
+    made = []
+
+    def thumbnail(data: bytes):
+        made.append(data)
+        return thumbnails.thumbnail(data)
+
+    monkeypatch.setattr(examples, "thumbnail", thumbnail)
+    found = found_of(planted[0])
+    assert found.num_compared > 5
+    assert len(made) == sum(len(group.examples) for group in [*found.groups, *found.common])
 
 
 def test_every_planted_copy_is_in_a_group_and_what_only_resembles_it_is_not(planted, monkeypatch):

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import tarfile
 
+import numpy as np
 import pytest
 from PIL import Image
+from sklearn.datasets import load_sample_images
 
 from beam_pipelines.conversion.working_folder import Rejection
 from beam_pipelines.convert import convert
 from beam_pipelines.options import ConvertOptions, Source
 from beam_pipelines.report import thumbnails
 from beam_pipelines.report.rejections import _spread, read_rejected
-from beam_pipelines.report.thumbnails import thumbnail
+from beam_pipelines.report.thumbnails import grey_sample, thumbnail
 from support.conversion import local
 from support.nasty import encoded
 
@@ -45,12 +47,32 @@ def test_whatever_pillow_can_decode_becomes_a_thumbnail(image, size):
     assert (shown.width, shown.height) == size
 
 
+def turned(image: Image.Image) -> bytes:
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned by 90 degrees clockwise
+    return encoded(image.transpose(Image.Transpose.ROTATE_90), exif=exif, quality=95)
+
+
+@pytest.mark.parametrize("size", [(500, 375), (1300, 900), (160, 120)])
+def test_grey_values_are_those_of_the_whole_upright_picture(size):
+    picture = Image.fromarray(load_sample_images().images[0]).resize(size)
+    whole = np.asarray(picture.convert("L").resize((32, 32), Image.Resampling.BOX), float)
+    for data in (encoded(picture, quality=95), encoded(picture, quality=95, progressive=True), turned(picture)):
+        sample = grey_sample(data)
+        assert sample is not None
+        assert np.corrcoef(sample, whole.ravel())[0, 1] > 0.999
+    cut = grey_sample(encoded(picture, quality=95)[:-1000])
+    assert cut is not None
+    assert np.corrcoef(cut[:512], whole.ravel()[:512])[0, 1] > 0.99
+
+
 @pytest.mark.parametrize(
     "data",
     [b"", b"<html>", encoded(Image.new("RGB", (40, 30)), "PNG")[:30], encoded(Image.new("1", (9000, 9000)), "PNG")],
 )
 def test_what_cannot_be_decoded_or_is_too_much_becomes_none(data):
     assert thumbnail(data) is None
+    assert grey_sample(data) is None
 
 
 def test_huge_and_special_sources_are_not_read(tmp_path, monkeypatch):
