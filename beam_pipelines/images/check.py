@@ -13,13 +13,14 @@ import tempfile
 import threading
 import warnings
 from collections.abc import Iterator
+from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
 from PIL import ExifTags, Image, ImageFile
 
 from beam_pipelines.images import jpeg_damage
-from beam_pipelines.images.jpeg_damage import decode_plain
+from beam_pipelines.images.jpeg_damage import Scale, decode_plain
 from beam_pipelines.options import ImageOptions
 from tpu_input.dataset_format import color_profiles
 from tpu_input.dataset_format.decode_limits import is_fast, too_large, too_slow
@@ -38,6 +39,8 @@ _MAX_SIDE = 65_500  # pixels; libjpeg's JPEG_MAX_DIMENSION
 _JPEG = ("JPEG", "MPO")  # MPO: a JPEG followed by a camera's preview
 _PLAIN_BYTES = 14  # the most memory per pixel of a plain JPEG: the _peak_bytes() of a progressive one at full size
 _LARGE_BYTES = 300_000_000  # memory for one image; a 37-megapixel photograph that is rotated takes as much
+# Parts of the size at which a JPEG is decoded that is made smaller. Not 7/8, which takes longer than the full size.
+_PARTS = tuple(Fraction(eighths, 8) for eighths in (1, 2, 3, 4, 5, 6))
 _large_images = threading.Lock()
 GPS_POSITION = "GPS position"
 UNUSABLE_PROFILE = "unusable color profile"
@@ -90,11 +93,11 @@ class CheckedImage(NamedTuple):
 def check_image(data: bytes, options: ImageOptions, with_statistics: bool = True) -> CheckedImage:
     """Returns the image in `data`, decoded once and completely, re-encoded and resized as needed.
 
-    JPEGs are decoded at a reduced scale where possible: libjpeg can skip the last step of decoding and return 1/2, 1/4
-    or 1/8 of the size. It still reads the complete file, so damage is detected as at full size. An image that is stored
-    byte for byte is decoded at the scale that the perceptual hash needs, which is a fifth cheaper, or, for statistics,
-    at the size at which trainers see it. An image that is made smaller is decoded at least at twice its final size, if
-    it is that large.
+    JPEGs are decoded at a reduced scale where possible: libjpeg can skip the last step of decoding and return eighths
+    of the size. It still reads the complete file, so damage is detected as at full size. An image that is stored byte
+    for byte is decoded at the scale that the perceptual hash needs, which is a fifth cheaper, or, for statistics, at
+    the size at which trainers see it. An image that is made smaller is decoded at least at one and a half times its
+    final size, if it is that large.
 
     With check="header" and without statistics, a JPEG that is stored byte for byte is not decoded: its header is read,
     and its last bytes must be the end marker.
@@ -150,6 +153,8 @@ def _checked(image: Image.Image, data: bytes, options: ImageOptions, with_statis
     with _one_large_at_a_time(_peak_bytes(image, data, scale)):
         pixels = _decode(image, data, scale)
         if fixed or shrink:
+            if scale > 1:
+                pixels = _shrunk(pixels, options.resize_shorter, (width, height))
             pixels = apply_orientation(image, options.color_profiles, pixels)
             pixels, data = _encode(_shrunk(pixels, options.resize_shorter), options.quality)
             width, height = pixels.size
@@ -159,19 +164,25 @@ def _checked(image: Image.Image, data: bytes, options: ImageOptions, with_statis
     return CheckedImage(data, height, width, KEPT_MODES[pixels.mode], sums, squares, dhash, reason, noted)
 
 
-def _scale(image: Image.Image, options: ImageOptions, with_statistics: bool, is_kept: bool) -> int:
-    """Returns the factor by which a JPEG is reduced while it is decoded: 1, 2, 4 or 8."""
+def _scale(image: Image.Image, options: ImageOptions, with_statistics: bool, is_kept: bool) -> Scale:
+    """Returns the factor by which a JPEG is reduced while decoded; when it is made smaller, 1 / one of _PARTS.
+
+    What is left has at least one and a half times the final size. Measured on seven photographs without noise, with 14
+    targets each: the pixels differ from those of a full decode, resized with the same filter, by 0.5 to 0.8 of 255
+    levels on average (PSNR 40 dB at least, 46 to 49 on average), those of the JPEG that is then stored in quality 90 by
+    2.5 to 5 (30 to 36 dB). With a scale that leaves at least the final size itself, it is 1.1 to 1.4 levels (33 dB).
+    """
     if image.format not in _JPEG:
         return 1
     if _is_larger(image, options):
-        times = min(image.size) // (2 * options.resize_shorter)
-        return next((scale for scale in (8, 4, 2) if times >= scale), 1)
+        needed = Fraction(3 * options.resize_shorter, 2 * min(image.size))
+        return next((1 / part for part in _PARTS if part >= needed), Fraction(1))
     if not is_kept:
         return 1
     return (_moments_scale if with_statistics else _hash_scale)(*image.size)
 
 
-def _decode(image: Image.Image, data: bytes, scale: int) -> Image.Image:
+def _decode(image: Image.Image, data: bytes, scale: Scale) -> Image.Image:
     """Returns an image's pixels, those of a JPEG at 1/scale of its size.
 
     Raises:
@@ -190,7 +201,7 @@ def _decode(image: Image.Image, data: bytes, scale: int) -> Image.Image:
             raise Rejected(reason, f"{image.format}: libjpeg warns: {damage}") from damage
     if not pixels:
         if scale > 1:
-            image.draft(None, (image.width // scale, image.height // scale))
+            image.draft(None, (int(image.width // scale), int(image.height // scale)))  # the next of 1, 2, 4 and 8
         if isinstance(image, ImageFile.ImageFile):
             # Reads the file as one block: of several, Pillow would copy the bytes that each leaves unused.
             image.decodermaxblock = len(data)
@@ -288,13 +299,13 @@ def _one_large_at_a_time(num_bytes: int) -> Iterator[None]:
         yield
 
 
-def _peak_bytes(image: Image.Image, data: bytes, scale: int) -> int:
+def _peak_bytes(image: Image.Image, data: bytes, scale: Scale) -> int:
     """Returns the approximate memory in bytes for decoding an image, in addition to its file."""
     pixels = image.width * image.height
     if image.format not in _JPEG:
         return pixels * (16 if image.format == "WEBP" else 10)
     coefficients = 2 * len(image.getbands()) if num_scans(data) > 1 else 0  # held until the last scan
-    return pixels * coefficients + 8 * pixels // scale**2
+    return pixels * coefficients + int(8 * pixels // scale**2)
 
 
 def _check_kind(image: Image.Image) -> None:
@@ -351,13 +362,23 @@ def _is_larger(image: Image.Image, options: ImageOptions) -> bool:
     return bool(options.resize_shorter) and min(image.size) > options.resize_shorter
 
 
-def _shrunk(image: Image.Image, shorter: int) -> Image.Image:
-    """Returns the image, resized to a shorter side of `shorter` pixels if it is larger; unchanged if `shorter` is 0."""
-    scale = shorter / min(image.size)
+def _shrunk(image: Image.Image, shorter: int, full_size: tuple[int, int] | None = None) -> Image.Image:
+    """Returns the image, resized to a shorter side of `shorter` pixels if it is larger; unchanged if `shorter` is 0.
+
+    Args:
+      image: The pixels.
+      shorter: Pixels of the shorter side.
+      full_size: Width and height of the JPEG, if its pixels were decoded at some eighths of them. libjpeg rounds sizes
+        up, so that a part of the last pixels lies outside the picture. Without regard to that, the picture would be
+        shifted by up to a pixel of `image`, which changes the pixels more than decoding at a reduced scale does.
+    """
+    full_size = full_size or image.size
+    scale = shorter / min(full_size)
     if not 0 < scale < 1:
         return image
-    size = (max(round(image.width * scale), 1), max(round(image.height * scale), 1))
-    return image.resize(size, Image.Resampling.BICUBIC)
+    size = (max(round(full_size[0] * scale), 1), max(round(full_size[1] * scale), 1))
+    inside = [full * (8 * side // full) / 8 for full, side in zip(full_size, image.size, strict=True)]
+    return image.resize(size, Image.Resampling.BICUBIC, box=(0, 0, inside[0], inside[1]))
 
 
 def _encode(image: Image.Image, quality: int) -> tuple[Image.Image, bytes]:

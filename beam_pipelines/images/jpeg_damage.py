@@ -6,12 +6,13 @@ libjpeg continues after a damaged part of a file: it decodes zeros or noise as c
 pixels that follow are shifted, gray or of other colors. It reports damage only as warnings (JWRN_… in jerror.h), and
 often the only warning is the number of bytes that were left over after all pixels were decoded. libjpeg-turbo can stop
 at the first warning, and simplejpeg's `strict` sets that option. The pixels are equal to those that Pillow decodes, bit
-for bit, at any scale.
+for bit, at 1/2, 1/4 and 1/8 of the size too; Pillow has no other eighths.
 """
 
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,7 @@ from PIL import Image
 
 from tpu_input.dataset_format import jpeg_markers
 
+Scale = int | Fraction  # the factor by which both sides of an image are reduced while it is decoded
 # Pillow's mode: simplejpeg's name
 _COLOR_SPACES = {"L": "GRAY", "RGB": "RGB", "RGBX": "RGBX", "CMYK": "CMYK"}
 _SHARED_MODES = {"L": "L", "RGB": "RGBX"}  # mode of a JPEG: one with the same pixels that Image.frombuffer() shares
@@ -39,7 +41,7 @@ class Damaged(ValueError):
     """Raised with the warning of libjpeg when a JPEG is damaged."""
 
 
-def decode_plain(data: bytes, header: jpeg_markers.PlainHeader, scale: int) -> Image.Image | None:
+def decode_plain(data: bytes, header: jpeg_markers.PlainHeader, scale: Scale) -> Image.Image | None:
     """Returns the pixels of a JPEG with a plain header at 1/scale of its size; None if that may fail.
 
     They are those of decode(), in mode "RGBX" where it has "RGB": Pillow shares the memory of four bytes per pixel,
@@ -58,13 +60,13 @@ def decode_plain(data: bytes, header: jpeg_markers.PlainHeader, scale: int) -> I
     return Image.frombuffer(mode, (width, height), pixels, "raw", mode, 0, 1)
 
 
-def decode(data: bytes, image: Image.Image, scale: int) -> Image.Image | None:
+def decode(data: bytes, image: Image.Image, scale: Scale) -> Image.Image | None:
     """Returns the pixels of a JPEG at 1/scale of its size, or None if Pillow has to decode it.
 
     Args:
       data: The file; if it lacks the end marker, the marker is added.
       image: The same file, opened by Pillow.
-      scale: 1, 2, 4 or 8; sizes are rounded up.
+      scale: 8 divided by 1 to 8; sizes are rounded up.
 
     Raises:
       Damaged: libjpeg warns about something that changes pixels.
@@ -94,8 +96,10 @@ def decode(data: bytes, image: Image.Image, scale: int) -> Image.Image | None:
     return None
 
 
-def _decode(data: bytes, image: Image.Image | jpeg_markers.PlainHeader, scale: int, mode: str) -> npt.NDArray[np.uint8]:
-    height, width = -(-image.height // scale), -(-image.width // scale)
+def _decode(
+    data: bytes, image: Image.Image | jpeg_markers.PlainHeader, scale: Scale, mode: str
+) -> npt.NDArray[np.uint8]:
+    height, width = int(-(-image.height // scale)), int(-(-image.width // scale))
     pixels: npt.NDArray[np.uint8] = simplejpeg.decode_jpeg(
         data, _COLOR_SPACES[mode], min_height=height, min_width=width, min_factor=scale, strict=True
     )

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from PIL import Image
+from PIL import Image, ImageOps
+from sklearn.datasets import load_sample_images
 
 from beam_pipelines.images import check
 from beam_pipelines.images.check import CheckedImage, Rejected, check_image, stored_bytes
@@ -303,3 +304,27 @@ def test_a_large_image_is_put_on_white_in_bands_as_a_small_one_is(monkeypatch):
     expected = Image.alpha_composite(Image.new("RGBA", pixels.size, "white"), pixels).convert("RGB")
     monkeypatch.setattr("tpu_input.dataset_format.orientation._BAND_PIXELS", 7 * 50)
     np.testing.assert_array_equal(np.asarray(apply_orientation(pixels.copy())), np.asarray(expected))
+
+
+@pytest.mark.parametrize("shorter", [40, 59, 60, 90, 120, 150, 180, 230, 290, 340, 460, 500, 690])
+@pytest.mark.parametrize("kind", ["upright", "turned", "progressive", "cmyk", "grey"])
+def test_a_photograph_made_smaller_has_the_pixels_of_one_decoded_in_full(kind, shorter):
+    picture = Image.fromarray(load_sample_images().images[0]).resize((1043, 697))  # no multiples of 8
+    data = encoded(picture, quality=95)
+    if kind == "turned":
+        exif = Image.Exif()
+        exif[0x0112] = 3  # upside down
+        data = encoded(picture.transpose(Image.Transpose.ROTATE_180), quality=95, exif=exif)
+    elif kind == "progressive":
+        data = encoded(picture, quality=95, progressive=True)
+    elif kind != "upright":
+        data = encoded(picture.convert({"cmyk": "CMYK", "grey": "L"}[kind]), quality=95)
+    smaller = checked(data, resize_shorter=shorter, quality=100)
+    width = round(1043 * shorter / 697)
+    assert (smaller.height, smaller.width) == (shorter, width)
+    whole = ImageOps.exif_transpose(Image.open(io.BytesIO(data))).convert("RGB")
+    expected = whole.resize((width, shorter), Image.Resampling.BICUBIC).convert("L")
+    stored = Image.open(io.BytesIO(smaller.encoded)).convert("L")  # a JPEG stores colors at half the size
+    difference = np.asarray(stored, float) - np.asarray(expected, float)
+    assert np.abs(difference).mean() < 1.2
+    assert 10 * np.log10(255**2 / (difference**2).mean()) > 43
