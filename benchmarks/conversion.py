@@ -1,6 +1,6 @@
 """What conversion costs: time, CPU and memory beside a plain loop and other tools, with growth and with slow storage.
 
-    make benchmark        or: python -m benchmarks.conversion [--part=speed|peers|large|growth|latency|promises]
+    make benchmark        or: python -m benchmarks.conversion [--part=speed|peers|large|growth|latency|promises|sweep]
 
 Every way reads the same files, whose pages are warm, and writes shards of 100 MB. Each run is a process of its own, all
 in turn and repeated; tables have medians. Peers: benchmarks/requirements-peers.txt and requirements-peers-torch.txt.
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import conversion_promises, measure
+from benchmarks import conversion_promises, conversion_sweep, measure
 from benchmarks.conversion_ways import ALL, CONVERT, CONVERT_1, CONVERT_512, CONVERT_HEADER, PLAIN, PROCESSES, SLOW, Way
 from benchmarks.corpus import LARGE, SMALL, describe, make_corpus
 from benchmarks.measure import Table
@@ -101,7 +101,7 @@ def promises(folder: Path, count: int | None, repeats: int | None) -> Table:
     return conversion_promises.check_all(ALL, folder, count or 3_000)
 
 
-PARTS = {part.__name__: part for part in (speed, peers, large, growth, latency, promises)}
+PARTS = {part.__name__: part for part in (speed, peers, large, growth, latency, promises, conversion_sweep.sweep)}
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import re
 import sys
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import conversion, measure, order, plots, tables
+from benchmarks import conversion, conversion_sweep, measure, order, plots, tables
 from benchmarks import input as benchmarked_input
 from benchmarks.conversion_promises import num_records
 from benchmarks.conversion_ways import ALL, PLAIN
@@ -36,6 +37,25 @@ from tpu_input.dataset_format.records import frame
 )
 def test_examples_are_counted_in_the_steps_that_all_hosts_can_take(hosts, expected):
     assert account(hosts, images=5, batch_size=2) == {"hosts": len(hosts)} | expected
+
+
+def test_jumps_of_more_than_a_fifth_between_neighbours_of_one_axis_are_listed():
+    costs = [("a", 1.0), ("a", 1.19), ("a", 1.45), ("b", 9.0), ("b", 8.0), ("b", 5.0)]
+    rows = [{"axis": axis, "setting": str(n), "cpu_ms": cpu_ms} for n, (axis, cpu_ms) in enumerate(costs)]
+    assert conversion_sweep.marked(rows) == ["a: 1 → 2: 1.22 times", "b: 4 → 5: 0.62 times"]
+    assert [row.get("mark") for row in rows] == [None, None, "jump", None, None, "jump"]
+    assert ["jump" in row for row in rows] == [False, True, True, False, True, True]
+
+
+def test_settings_of_a_conversion_run_and_neighbours_follow_each_other(tmp_path):
+    tried = list(conversion_sweep.settings(tmp_path, 20))
+    axes = [axis for axis, _ in itertools.groupby(tried, key=lambda of: of.axis)]
+    assert len(axes) == len(set(axes)) >= 8
+    report = next(of for of in tried if of.is_report)
+    row = conversion_sweep.cost(report, tmp_path / "output")
+    assert row["images"] == 20
+    assert row["cpu_seconds"] > 0
+    assert not (tmp_path / "output").exists()
 
 
 def test_meetings_are_counted_pair_by_pair():
