@@ -21,7 +21,7 @@ from PIL import ExifTags, Image, ImageFile
 
 from beam_pipelines.images import jpeg_damage
 from beam_pipelines.images.jpeg_damage import Scale, decode_plain
-from beam_pipelines.options import ImageOptions
+from beam_pipelines.options import MOST_LARGER, ImageOptions
 from tpu_input.dataset_format import color_profiles
 from tpu_input.dataset_format.decode_limits import is_fast, too_large, too_slow
 from tpu_input.dataset_format.jpeg_markers import END, has_end, is_decoded, misses_its_end, num_scans, plain_header
@@ -46,6 +46,7 @@ GPS_POSITION = "GPS position"
 UNUSABLE_PROFILE = "unusable color profile"
 IGNORED_PROFILE = "ignored color profile"
 NOT_DECODED = "not decoded"
+SLIGHTLY_LARGER = "slightly larger than --resize_shorter"
 _POWERS = np.stack([np.arange(256), np.arange(256) ** 2], axis=1)  # values and their squares
 
 
@@ -76,7 +77,8 @@ class CheckedImage(NamedTuple):
       dhash: 64-bit perceptual hash as a signed integer; near-duplicates differ in a few bits. None if the image was not
         decoded.
       fixed: Why it was re-encoded, e.g. "format PNG"; "" if it is stored byte for byte.
-      noted: Other findings that are counted: GPS_POSITION, UNUSABLE_PROFILE, IGNORED_PROFILE or NOT_DECODED.
+      noted: Other findings that are counted: GPS_POSITION, UNUSABLE_PROFILE, IGNORED_PROFILE, NOT_DECODED or
+        SLIGHTLY_LARGER.
     """
 
     encoded: bytes
@@ -125,7 +127,7 @@ def _check_plain(data: bytes, options: ImageOptions, with_statistics: bool) -> C
         return None
     mode, width, height = header
     shorter, num_pixels = min(width, height), width * height
-    if shorter < options.min_side or 0 < options.resize_shorter < shorter or num_pixels > options.max_pixels:
+    if shorter < options.min_side or _is_larger(shorter, options) or num_pixels > options.max_pixels:
         return None
     if _PLAIN_BYTES * num_pixels > _LARGE_BYTES or not is_fast(num_pixels, data, options.max_pixels):
         return None
@@ -136,7 +138,9 @@ def _check_plain(data: bytes, options: ImageOptions, with_statistics: bool) -> C
     if not pixels:
         return None
     sums, squares = _moments(pixels) if with_statistics else (None, None)
-    return CheckedImage(data, height, width, KEPT_MODES[mode], sums, squares, _dhash(pixels), "")
+    return CheckedImage(
+        data, height, width, KEPT_MODES[mode], sums, squares, _dhash(pixels), "", _size_notes(shorter, options)
+    )
 
 
 def _checked(image: Image.Image, data: bytes, options: ImageOptions, with_statistics: bool) -> CheckedImage:
@@ -144,7 +148,7 @@ def _checked(image: Image.Image, data: bytes, options: ImageOptions, with_statis
     if not fixed and image.format in _JPEG and not has_end(data):
         fixed = ["JPEG without its end"]
     noted = _notes(image, options, is_kept=not fixed)
-    shrink = _is_larger(image, options)
+    shrink = _is_larger(min(image.size), options, is_kept=not fixed)
     scale = _scale(image, options, with_statistics, is_kept=not fixed)
     width, height = image.size
     if options.check == "header" and not with_statistics and not fixed and not shrink and data.endswith(END):
@@ -174,7 +178,7 @@ def _scale(image: Image.Image, options: ImageOptions, with_statistics: bool, is_
     """
     if image.format not in _JPEG:
         return 1
-    if _is_larger(image, options):
+    if _is_larger(min(image.size), options, is_kept):
         needed = Fraction(3 * options.resize_shorter, 2 * min(image.size))
         return next((1 / part for part in _PARTS if part >= needed), Fraction(1))
     if not is_kept:
@@ -219,7 +223,7 @@ def stored_bytes(data: bytes, options: ImageOptions) -> int:
       Rejected: As check_image() does.
     """
     image = _open(data, options)
-    if _fixes(image, data, options) or _is_larger(image, options):
+    if _fixes(image, data, options) or _is_larger(min(image.size), options):
         return len(check_image(data, options, with_statistics=False).encoded)
     return len(data)
 
@@ -338,10 +342,12 @@ def _fixes(image: Image.Image, data: bytes, options: ImageOptions) -> list[str]:
 def _notes(image: Image.Image, options: ImageOptions, is_kept: bool) -> tuple[str, ...]:
     """Returns the findings about an image that are counted in addition to the reasons for re-encoding it."""
     effect = color_profiles.effect(image)
+    is_kept = is_kept and not _is_larger(min(image.size), options)
     return (
-        *([GPS_POSITION] if is_kept and not _is_larger(image, options) and _has_position(image) else []),
+        *([GPS_POSITION] if is_kept and _has_position(image) else []),
         *([UNUSABLE_PROFILE] if effect == "unusable" else []),
         *([IGNORED_PROFILE] if effect == "converted" and options.color_profiles == "ignore" else []),
+        *(_size_notes(min(image.size), options) if is_kept else ()),
     )
 
 
@@ -358,8 +364,20 @@ def _has_position(image: Image.Image) -> bool:
         return False
 
 
-def _is_larger(image: Image.Image, options: ImageOptions) -> bool:
-    return bool(options.resize_shorter) and min(image.size) > options.resize_shorter
+def _is_larger(shorter: int, options: ImageOptions, is_kept: bool = True) -> bool:
+    """Returns whether an image is made smaller.
+
+    Args:
+      shorter: Pixels of its shorter side.
+      options: The options.
+      is_kept: Whether its bytes can be stored otherwise; an image that is encoded anyway gets the exact size.
+    """
+    return 0 < options.resize_shorter * (MOST_LARGER if is_kept else 1) < shorter
+
+
+def _size_notes(shorter: int, options: ImageOptions) -> tuple[str, ...]:
+    """Returns SLIGHTLY_LARGER if an image whose bytes are stored has a side of more than --resize_shorter pixels."""
+    return (SLIGHTLY_LARGER,) if 0 < options.resize_shorter < shorter else ()
 
 
 def _shrunk(image: Image.Image, shorter: int, full_size: tuple[int, int] | None = None) -> Image.Image:

@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from beam_pipelines.conversion.output_folder import rejected_name
-from beam_pipelines.images.check import GPS_POSITION, IGNORED_PROFILE, NOT_DECODED, UNUSABLE_PROFILE
+from beam_pipelines.images.check import (
+    GPS_POSITION,
+    IGNORED_PROFILE,
+    NOT_DECODED,
+    SLIGHTLY_LARGER,
+    UNUSABLE_PROFILE,
+)
 from tpu_input.command_line import print_line
 from tpu_input.dataset_format.records import Manifest
 
@@ -15,6 +21,7 @@ NOTED = {  # findings that are counted in addition to re-encoded images: the tex
     IGNORED_PROFILE: "have colors other than sRGB, which were not converted because of --color_profiles=ignore",
     NOT_DECODED: "were stored after a check of their headers alone, because of --check=header; the conversion looked "
     "neither for damage in their pixels nor for images that look alike",
+    SLIGHTLY_LARGER: "are at most 1.1 times as large, and stored unchanged",
 }
 
 

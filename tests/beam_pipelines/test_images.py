@@ -158,7 +158,9 @@ def test_want_of_memory_is_not_the_image_s_fault(monkeypatch, place, kind, error
         checked(data)
 
 
-@pytest.mark.parametrize("options", [{}, {"resize_shorter": 20}, {"min_side": 31}, {"max_pixels": 1100}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"resize_shorter": 20}, {"resize_shorter": 28}, {"min_side": 31}, {"max_pixels": 1100}], ids=str
+)
 def test_a_plain_jpeg_damaged_or_not_is_found_the_same_as_when_pillow_reads_its_header(options, monkeypatch):
     """Plain JPEGs take a shorter way; whatever bytes change, it finds the same image or reason, in the same words."""
     colors, random = picture(), np.random.default_rng(len(str(options)))
@@ -185,7 +187,7 @@ def test_a_plain_jpeg_damaged_or_not_is_found_the_same_as_when_pillow_reads_its_
         num_plain += check._check_plain(bytes(data), ImageOptions(**options), True) is not None
         monkeypatch.setattr(check, "_check_plain", lambda *_: None)
         assert outcome(bytes(data), options) == found
-    assert (num_plain > 100) == (not options)
+    assert (num_plain > 100) == (options in ({}, {"resize_shorter": 28}))
 
 
 def outcome(data: bytes, options: dict[str, Any]) -> tuple[CheckedImage | str, ...]:
@@ -306,7 +308,7 @@ def test_a_large_image_is_put_on_white_in_bands_as_a_small_one_is(monkeypatch):
     np.testing.assert_array_equal(np.asarray(apply_orientation(pixels.copy())), np.asarray(expected))
 
 
-@pytest.mark.parametrize("shorter", [40, 59, 60, 90, 120, 150, 180, 230, 290, 340, 460, 500, 690])
+@pytest.mark.parametrize("shorter", [40, 59, 60, 90, 120, 150, 180, 230, 290, 340, 460, 500, 630])
 @pytest.mark.parametrize("kind", ["upright", "turned", "progressive", "cmyk", "grey"])
 def test_a_photograph_made_smaller_has_the_pixels_of_one_decoded_in_full(kind, shorter):
     picture = Image.fromarray(load_sample_images().images[0]).resize((1043, 697))  # no multiples of 8
@@ -328,3 +330,19 @@ def test_a_photograph_made_smaller_has_the_pixels_of_one_decoded_in_full(kind, s
     difference = np.asarray(stored, float) - np.asarray(expected, float)
     assert np.abs(difference).mean() < 1.2
     assert 10 * np.log10(255**2 / (difference**2).mean()) > 43
+
+
+def test_a_jpeg_at_most_a_tenth_larger_than_asked_for_is_kept_and_counted():
+    data = encoded(picture(size=(150, 110)))
+    kept = checked(data, resize_shorter=100)
+    assert kept.encoded is data
+    assert (kept.height, kept.fixed, kept.noted) == (110, "", ("slightly larger than --resize_shorter",))
+    assert stored_bytes(data, ImageOptions(resize_shorter=100)) == len(data)
+    larger = checked(encoded(picture(size=(150, 111))), resize_shorter=100)
+    assert (larger.height, larger.fixed, larger.noted) == (100, "larger than --resize_shorter", ())
+    assert checked(data, resize_shorter=110).noted == checked(data).noted == ()
+
+
+def test_an_image_that_is_encoded_anyway_gets_the_exact_size():
+    png = checked(encoded(picture(size=(150, 110)), "PNG"), resize_shorter=100)
+    assert (png.height, png.fixed, png.noted) == (100, "format PNG, larger than --resize_shorter", ())

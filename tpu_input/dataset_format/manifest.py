@@ -154,8 +154,9 @@ class Manifest:
       fingerprint: Hex digest of the options, and of each input's name, label, split and size: datasets with equal
         fingerprints have equal shards, unless a file was changed without a change of its size.
       num_fixed: Number of re-encoded images, by reason.
-      num_noted: Number of images that have a "GPS position" in the stored bytes, or had an "unusable color profile" or
-        an "ignored color profile", or were "not decoded" when they were stored; a missing name means none, or that the
+      num_noted: Number of images that have a "GPS position" in the stored bytes, had an "unusable color profile" or an
+        "ignored color profile", were "not decoded" when they were stored, or are "slightly larger than
+        --resize_shorter"; a missing name means none, or that the
         version that wrote the file did not count it.
       sources: Locations of the inputs, as options of the conversion.
       record: Format of the records; not part of the file, which always describes records written by this package.
