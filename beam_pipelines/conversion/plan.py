@@ -31,6 +31,7 @@ _MEASURED = 1000
 _LEAST_MEASURED = 1 / 16
 
 
+@functools.lru_cache(maxsize=256)  # as the steps that look at a row follow one another
 def hash_position(seed: int, key: str) -> int:
     """Returns the position of `key` in the order of the examples, in [0, 2**64)."""
     return int.from_bytes(hashlib.sha256(f"{seed}/order/{key}".encode()).digest()[:8], "big")

@@ -360,8 +360,13 @@ class PlanCombineFn(beam.CombineFn):
         # A sum of hashes does not depend on the order of the rows. The hash leaves out the URI and the version, so that
         # the same inputs have the same fingerprint in another folder, or when an object was rewritten; and the detail
         # of a rejection, which is a sentence that another version of this package may word differently.
-        what = repr(row._replace(uri="", version=0, detail="")).rsplit(", version=0, ", 1)
-        digest = hashlib.sha256(", ".join(what).encode()).digest()
+        # It is that of repr() of a row that has no version; to write it takes a fifth of the time of row._replace().
+        what = (
+            f"Row(key={row.key!r}, uri='', label={row.label!r}, split={row.split!r}, group={row.group!r}, "
+            f"num_bytes={row.num_bytes}, record_bytes={row.record_bytes}, reason={row.reason!r}, detail='', "
+            f"number={row.number})"
+        )
+        digest = hashlib.sha256(what.encode()).digest()
         return classes, inputs + 1, reasons, examples, hashes + int.from_bytes(digest, "big"), costs, images
 
     def merge_accumulators(self, accumulators: Iterable[_Sums]) -> _Sums:

@@ -59,9 +59,12 @@ def list_part(part: Part, options: ConvertOptions) -> Iterator[Row | Part]:
         than the source.
     """
     source = part.source
+    if not source.split:
+        yield from _rows(part, options)
+        return
     several = len(options.sources) > 1
     for row in _rows(part, options):
-        if isinstance(row, Part) or not source.split:
+        if isinstance(row, Part):
             yield row
             continue
         if row.split not in ("", source.split):
