@@ -132,7 +132,8 @@ def _check_plain(data: bytes, options: ImageOptions, with_statistics: bool) -> C
     if _PLAIN_BYTES * num_pixels > _LARGE_BYTES or not is_fast(num_pixels, data, options.max_pixels):
         return None
     if options.check == "header" and not with_statistics:
-        return CheckedImage(data, height, width, KEPT_MODES[mode], None, None, None, "", (NOT_DECODED,))
+        notes = (*_size_notes(shorter, options), NOT_DECODED)
+        return CheckedImage(data, height, width, KEPT_MODES[mode], None, None, None, "", notes)
     scale = (_moments_scale if with_statistics else _hash_scale)(width, height)
     pixels = decode_plain(data, header, scale)
     if not pixels:
