@@ -115,7 +115,7 @@ def test_an_image_takes_one_request_and_a_shard_thirteen(cloud, proxy, digits):
 
 @pytest.mark.parametrize(
     ("num_members", "num_bytes", "most_requests", "most_read"),
-    [(100, 200_000, 110, 0.03), (100, 30_000, 55, 1.05), (4000, 700, 10, 1.01)],
+    [(30, 2_000_000, 40, 0.003), (300, 110_000, 15, 1.05), (4000, 700, 10, 1.01)],
     ids=["large", "middle", "small"],
 )
 def test_listing_an_archive_skips_large_members_and_reads_small_ones_in_large_pieces(
