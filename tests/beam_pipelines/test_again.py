@@ -19,7 +19,7 @@ import pytest
 from beam_pipelines import __main__ as main_module
 from beam_pipelines import storage
 from beam_pipelines.__main__ import main
-from beam_pipelines.conversion import commit, shard_writing
+from beam_pipelines.conversion import commit
 from beam_pipelines.conversion.commit import write_lengths
 from beam_pipelines.convert import convert
 from beam_pipelines.repair import repair
@@ -30,7 +30,7 @@ from beam_pipelines.storage import local as local_files
 from beam_pipelines.verify import verify
 from support.conversion import local, options
 from support.folders import files, without_edition
-from tpu_input.dataset_format.index import write_index
+from tpu_input.dataset_format.index import IndexWriter
 
 convert_module = importlib.import_module("beam_pipelines.convert")
 
@@ -317,17 +317,17 @@ def test_a_conversion_whose_output_is_removed_meanwhile_goes_on(few_digits, tmp_
     opts = options(few_digits, tmp_path / "new", shard_bytes=10_000)
     convert(opts, local())
     command = ["convert", f"--input={few_digits}", f"--output={tmp_path}/out", "--shard_size=10KB"]
-    written = []
+    write, written = IndexWriter.write, []
 
-    def remove_before_the_second(file, rows):
-        written.append(rows)
+    def remove_before_the_second(index, file):
+        written.append(index)
         if len(written) == 2:
             shutil.rmtree(tmp_path / "out")
-        write_index(file, rows)
+        write(index, file)
 
     with monkeypatch.context() as removed:
         removed.setattr(main_module, "num_cores", lambda: 0)  # shards are written in this process
-        removed.setattr(shard_writing, "write_index", remove_before_the_second)
+        removed.setattr(IndexWriter, "write", remove_before_the_second)
         assert main(command) == 2
     assert said(capsys).endswith("rerun the same command to resume\n")
     assert main(command) == 0

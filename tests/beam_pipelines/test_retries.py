@@ -46,7 +46,7 @@ def test_a_shard_that_two_workers_write_record_by_record_at_the_same_time_is_who
                 workers.submit(write_planned, shard, folder, opts, 1, lambda *_, both=both: both.wait())
                 for _ in range(2)
             ]
-        assert [each.result() for each in tries] == [None, None]
+        assert [each.result() is None for each in tries].count(True) == 1  # the other's receipt counts
     convert(opts, local())
     assert files(tmp_path / "out") == expected
 
