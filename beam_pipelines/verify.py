@@ -160,7 +160,7 @@ def _check_here(manifest: Manifest, numbers: Sequence[int], decode_images: bool,
         checked = pool.map(lambda number: check_shard(manifest, shards[number][1], decode_images), numbers)
         phases.begin("verifying", len(numbers))
         for number, shard in zip(numbers, checked, strict=True):
-            phases.advance("verifying")
+            phases.advance("verifying", 1, shards[number][1].num_bytes)
             split = shards[number][0]
             checks.add_shard(number, shard.problems, shard.lengths_digest)
             checks.class_counts.update({(split, label): count for label, count in shard.class_counts.items()})
@@ -188,7 +188,8 @@ def _check_with_beam(
 ) -> _Checks:
     path = working_folder.new_checks_path()
     try:
-        with execution.pipeline(beam_options) as pipeline:
+        with phases.of_job("verifying", len(numbers)) as watch, execution.pipeline(beam_options) as pipeline:
+            watch(pipeline)
             build_checks(pipeline, manifest, numbers, decode_images, path)
         return _read_checks(f"{manifest.path}/{path}", len(numbers))
     finally:
@@ -240,6 +241,7 @@ def _check_numbered(number: int, dataset: str, digest: str, decode_images: bool)
     manifest = unchanged_manifest(dataset, digest)
     split, shard = _shards(manifest)[number]
     checked = check_shard(manifest, shard, decode_images)
+    phases.counter("verifying").inc()
     yield number, checked.problems, checked.lengths_digest
     for label, count in checked.class_counts.items():
         yield TaggedOutput("counts", ((split, label), count))

@@ -194,8 +194,12 @@ def counter(name: str) -> Any:
 
 
 @contextlib.contextmanager
-def of_job() -> Iterator[Callable[[Any], None]]:
+def of_job(phase: str = "listing", total: int | None = None) -> Iterator[Callable[[Any], None]]:
     """Context manager: shows the counters of a job on an engine that runs until the end of the body.
+
+    Args:
+      phase: The first phase of the job.
+      total: Number of its units, if it is known.
 
     Yields:
       A function to be called with the job's pipeline.
@@ -205,6 +209,7 @@ def of_job() -> Iterator[Callable[[Any], None]]:
     def watch(pipeline: Any) -> None:
         if _display:
             _display.is_of_job = True
+            _display.begin(phase, total)
             threading.Thread(target=_ask, args=(_display, pipeline, ended), daemon=True).start()
 
     try:
@@ -217,14 +222,15 @@ def of_job() -> Iterator[Callable[[Any], None]]:
 
 
 def _ask(display: _Display, pipeline: Any, ended: threading.Event) -> None:
-    display.begin("listing", None)
     while not ended.wait(_ASK_EACH):
         counts = counters(pipeline)
         if ended.is_set():
             return
         if counts:
             _show(display, counts)
-        display.note(f"the job is {state}" if (state := getattr(pipeline.result, "state", "")) else "")
+        result = getattr(pipeline, "result", None)  # there is none before the job is submitted
+        state = getattr(result, "state", "")
+        display.note(f"the job is {state}" if state else "")
 
 
 def counters(pipeline: Any) -> dict[str, int]:
@@ -242,7 +248,9 @@ def counters(pipeline: Any) -> dict[str, int]:
 def _show(display: _Display, counts: dict[str, int]) -> None:
     """Shows the last phase of which a job has counted something."""
     listed, rejected = counts.get("listing", 0), counts.get("rejected", 0)
-    if written := counts.get("records", 0) + rejected:
+    if verified := counts.get("verifying", 0):
+        display.reach("verifying", verified, None)
+    elif written := counts.get("records", 0) + rejected:
         display.reach("writing", written, listed, counts.get("bytes_written", 0), rejected)
     elif planned := counts.get("planning", 0):
         display.reach("planning", planned, listed)

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -57,14 +58,21 @@ def test_a_terminal_shows_a_bar_for_each_phase_and_then_the_result(few_digits, t
     assert lines[-1] == f"{tmp_path}/out/report.html"
 
 
+def err_with(capsys: pytest.CaptureFixture[str], *texts: str) -> str:
+    """Waits until lines with these texts, one after another, were printed on stderr; returns all of it."""
+    err, deadline = "", time.monotonic() + 60
+    while not re.search("".join(f"(.*\n)*.*{text}.*\n" for text in texts), err):
+        assert time.monotonic() < deadline, err
+        err += capsys.readouterr().err
+    return err
+
+
 def test_elsewhere_a_phase_that_lasts_is_a_line_now_and_then(capsys, monkeypatch):
     monkeypatch.setattr(phases, "EACH", 0.001)
-    said = ""
     with phases.shown():
         phases.begin("writing", 50_000)
         phases.reach("writing", 12_000, num_bytes=10**9, num_rejected=3)
-        while said.count("\n") < 2:
-            said += capsys.readouterr().err
+        said = err_with(capsys, "writing", "writing")
     for line in said.splitlines():
         assert re.fullmatch(r"writing: 12,000 of 50,000 images, [\d,]+ MB/s, 3 rejected, 0 s", line)
 
@@ -80,14 +88,12 @@ def test_a_command_that_ends_soon_shows_nothing_elsewhere_and_a_function_never(f
 
 def test_a_phase_begins_with_what_it_counts(capsys, monkeypatch):
     monkeypatch.setattr(phases, "EACH", 0.001)
-    said = ""
     with phases.shown():
         phases.begin("listing")
         for _ in phases.counted("listing", range(700)):
             pass
         phases.advance("planning", 5)  # of as many as were listed
-        while "planning" not in said:
-            said += capsys.readouterr().err
+        said = err_with(capsys, "planning")
     assert "planning: 5 of 700 inputs, 0 s" in said
 
 
@@ -183,9 +189,6 @@ class Untold:
     result: Any
     state = "RUNNING"
 
-    def __init__(self) -> None:
-        self.result = self
-
     def metrics(self) -> None:
         raise NotImplementedError
 
@@ -193,10 +196,11 @@ class Untold:
 def test_of_an_engine_that_tells_no_counters_the_state_of_the_job_is_shown(capsys, monkeypatch):
     monkeypatch.setattr(phases, "EACH", 0.001)
     monkeypatch.setattr(phases, "_ASK_EACH", 0.001)
-    assert phases.counters(Untold()) == {}
-    said = ""
+    pipeline = Untold()
+    assert phases.counters(pipeline) == {}
     with phases.shown(), phases.of_job() as watch:
-        watch(Untold())
-        while "RUNNING" not in said:
-            said += capsys.readouterr().err
+        watch(pipeline)
+        err_with(capsys, "listing")  # before the job is submitted, there is no result
+        pipeline.result = pipeline
+        said = err_with(capsys, "RUNNING")
     assert "listing: 0 inputs, the job is RUNNING, 0 s\n" in said
