@@ -223,13 +223,14 @@ def of_job(phase: str = "listing", total: int | None = None) -> Iterator[Callabl
 
 def _ask(display: _Display, pipeline: Any, ended: threading.Event) -> None:
     while not ended.wait(_ASK_EACH):
-        counts = counters(pipeline)
+        counts, state = counters(pipeline), ""
+        # As in counters(): there is no result before the job is submitted, and an engine may have gone.
+        with contextlib.suppress(Exception):
+            state = pipeline.result.state
         if ended.is_set():
             return
         if counts:
             _show(display, counts)
-        result = getattr(pipeline, "result", None)  # there is none before the job is submitted
-        state = getattr(result, "state", "")
         display.note(f"the job is {state}" if state else "")
 
 
