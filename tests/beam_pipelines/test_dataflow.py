@@ -80,5 +80,5 @@ def test_a_template_holds_the_job_and_nothing_is_submitted(bucket, cloud):
     graph = next(path for path in cloud.files(bucket) if path.endswith("/pipeline.pb"))
     steps = beam_runner_api_pb2.Pipeline.FromString(cloud.get(f"{bucket}/{graph}")).components.transforms.values()
     names = {step.unique_name for step in steps}
-    assert {"List", "Write dataset/Write shards", "Write dataset/Commit"} <= names
+    assert {"List archives", "Write dataset/Write shards", "Write dataset/Commit"} <= names
     assert "dataset" not in {path.split("/")[0] for path in cloud.files(bucket)}

@@ -106,9 +106,11 @@ def test_counters_of_the_job_say_what_was_written_and_rejected(photographs, whol
     result.wait_until_finish()
     counters = result.metrics().query(MetricsFilter().with_namespace("jpeg2tpu"))["counters"]
     shards = sum(path.stat().st_size for path in (tmp_path / "out").glob("*.tfrecord"))
-    assert {counter.key.metric.name: counter.result for counter in counters} == {
+    found = {counter.key.metric.name: counter.result for counter in counters}
+    assert {name: found.get(name) for name in ("records", "rejected", "rejected_not_an_image", "bytes_written")} == {
         "records": 2_000,
         "rejected": 1,
+        "rejected_not_an_image": 1,
         "bytes_written": shards,
     }
     assert files(tmp_path / "out") == whole
