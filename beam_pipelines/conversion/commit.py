@@ -47,7 +47,8 @@ def commit(options: ConvertOptions, plan: Plan, receipts: dict[str, list[Receipt
         the number of inputs, or an index does not match its shard.
       FileExistsError: Another conversion has written its manifest in the meantime.
     """
-    version = storage.replaceable(f"{options.output}/{MANIFEST_NAME}")
+    # Both before anything is moved: who replaces the same dataset in the meantime changes the version.
+    version, replaced = storage.replaceable(f"{options.output}/{MANIFEST_NAME}"), read_manifest(options.output)
     every = [receipt for split in receipts.values() for receipt in split]
     rejected = sorted(rejection for receipt in every for rejection in receipt.rejected)
     num_rejected = dict(sorted(Counter(rejection.reason for rejection in rejected).items()))
@@ -65,7 +66,26 @@ def commit(options: ConvertOptions, plan: Plan, receipts: dict[str, list[Receipt
     if not num_examples:
         raise ValueError(f"none of the {plan.num_inputs} inputs became a record: {num_rejected}")
     _publish(folder, every, edition)
-    manifest = Manifest(
+    manifest = _manifest(options, plan, receipts, num_rejected, edition)
+    write_lengths(manifest)
+    if replaced:
+        with create(options.output, f"{WORK_NAME}/{REPLACED_NAME}") as file:
+            file.write(replaced.to_json().encode())
+    with create(options.output, MANIFEST_NAME, new=not version, version=version) as file:
+        file.write(manifest.to_json().encode())
+    return manifest
+
+
+def _manifest(
+    options: ConvertOptions,
+    plan: Plan,
+    receipts: dict[str, list[Receipt]],
+    num_rejected: dict[str, int],
+    edition: str,
+) -> Manifest:
+    """Returns the manifest of a dataset whose shards are in place."""
+    every = [receipt for split in receipts.values() for receipt in split]
+    return Manifest(
         path=options.output,
         classes=plan.classes,
         first_label=options.first_label,
@@ -82,13 +102,6 @@ def commit(options: ConvertOptions, plan: Plan, receipts: dict[str, list[Receipt
         options=options.shaping(),
         fingerprint=plan.fingerprint,
     )
-    write_lengths(manifest)
-    if replaced := read_manifest(options.output):
-        with create(options.output, f"{WORK_NAME}/{REPLACED_NAME}") as file:
-            file.write(replaced.to_json().encode())
-    with create(options.output, MANIFEST_NAME, new=not version, version=version) as file:
-        file.write(manifest.to_json().encode())
-    return manifest
 
 
 def commit_once(options: ConvertOptions, plan: Plan) -> Manifest:

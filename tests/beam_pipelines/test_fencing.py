@@ -336,7 +336,11 @@ def test_in_a_replaced_dataset_nobody_finds_new_bytes_under_old_names(few_digits
 def test_of_two_that_replace_a_dataset_at_the_same_time_one_is_refused(few_digits, place, monkeypatch):
     """Neither holds the lock, as two pipelines with WriteDataset do not."""
     convert(options(few_digits, f"{place}/out"), local())
-    first, second = (options(few_digits, f"{place}/out", seed=seed, overwrite=True) for seed in (5, 6))
+    # Of other numbers of shards: no name of their plans is that of a file of the replaced dataset.
+    sizes = {5: 14_000, 6: 20_000}
+    first, second = (
+        options(few_digits, f"{place}/out", seed=seed, shard_bytes=size, overwrite=True) for seed, size in sizes.items()
+    )
     plans = [written_plan(each) for each in (first, second)]
 
     def meanwhile(manifest: Manifest) -> None:
