@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import signal
 import sys
 import warnings
+from collections.abc import Iterator
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C during the imports (about 1 s) ends without a traceback
@@ -59,7 +61,7 @@ def main(argv: list[str] | None = None) -> int:
             raise ValueError(f"unknown argument {beam_flags[0]!r}; see --help")
         with sigterm_raises():
             code = int(flags.run(flags, beam_flags))
-        if _is_json(flags):
+        if _is_json(argv):
             print_line(to_json(flags.found))
         return code
     except Misused as error:
@@ -84,8 +86,8 @@ def main(argv: list[str] | None = None) -> int:
         worker_output.command_ends()
 
 
-def _is_json(flags: argparse.Namespace) -> bool:
-    return getattr(flags, "json", False)
+def _is_json(argv: list[str]) -> bool:
+    return "--json" in argv  # known also where the flags cannot be parsed
 
 
 _INTERRUPTED = "interrupted; rerun the same command to resume"
@@ -99,13 +101,13 @@ def _failed(argv: list[str], message: str) -> int:
 
 
 def _print_failure(argv: list[str], message: str) -> None:
-    if "--json" in argv:
+    if _is_json(argv):
         print_line(to_json({"error": message}))
 
 
 def _say(flags: argparse.Namespace, line: str) -> None:
     """Prints a line of the result, unless it is asked for as JSON."""
-    if not _is_json(flags):
+    if not _is_json(flags.argv):
         print_line(line)
 
 
@@ -197,11 +199,7 @@ def _convert(flags: argparse.Namespace, beam_flags: list[str]) -> int:
     options = conversion_options(flags)
     beam_options = _beam_options(flags.runner, beam_flags)
     paths = [path for source in options.sources for path in (source.path, source.label_list) if path]
-    launch_checks.check(beam_options, [*paths, options.output])
-    if launch_checks.name_of(beam_options):
-        workers.set_up(beam_options)
-        worker_output.show_errors_once()
-    with launch_checks.packed(beam_options):
+    with _on_workers(beam_options, [*paths, options.output]):
         if flags.dry_run:
             return _dry_run(flags, options, beam_options)
         if flags.no_wait or launch_checks.template_of(beam_options):
@@ -212,7 +210,7 @@ def _convert(flags: argparse.Namespace, beam_flags: list[str]) -> int:
             manifest, is_new, num_resumed = convert(options, beam_options, num_processes, _as_written(flags.argv))
     worker_output.show_retried()
     flags.found = {"is_new": is_new, "num_shards_resumed": num_resumed} | summary(manifest)
-    if _is_json(flags):
+    if _is_json(flags.argv):
         return 0
     print_summary(manifest)
     if num_resumed:
@@ -221,6 +219,17 @@ def _convert(flags: argparse.Namespace, beam_flags: list[str]) -> int:
     done = "complete" if is_new else "already complete, nothing to do"
     print_line(f"{done}: {manifest.path}/{MANIFEST_NAME}")
     return 0
+
+
+@contextlib.contextmanager
+def _on_workers(beam_options: PipelineOptions, paths: list[str]) -> Iterator[None]:
+    """Context manager: checks an engine, and that it reaches these paths, and sets its workers up for the body."""
+    launch_checks.check(beam_options, paths)
+    if launch_checks.name_of(beam_options):
+        workers.set_up(beam_options)
+        worker_output.show_errors_once()
+    with launch_checks.packed(beam_options):
+        yield
 
 
 def _as_written(argv: list[str]) -> list[str]:
@@ -260,10 +269,11 @@ def _verify(flags: argparse.Namespace, beam_flags: list[str]) -> int:
             f"--runner={flags.runner} has flags of its own for the number of workers, or leave out --runner"
         )
     beam_options = _beam_options(flags.runner, beam_flags)
-    launch_checks.check(beam_options, [flags.dataset])
-    with launch_checks.packed(beam_options):
+    with _on_workers(beam_options, [flags.dataset]):
         launch_checks.check_writable(beam_options)
-        return _verify_or_repair(flags, beam_options)
+        code = _verify_or_repair(flags, beam_options)
+    worker_output.show_retried()
+    return code
 
 
 def _verify_or_repair(flags: argparse.Namespace, beam_options: PipelineOptions | None) -> int:
@@ -284,7 +294,7 @@ def _verify_or_repair(flags: argparse.Namespace, beam_options: PipelineOptions |
     if findings.problems:
         _say(flags, f"{path}: {len(findings.problems)} problems" + (" remain" if flags.repair else ""))
         return 1
-    if _is_json(flags):
+    if _is_json(flags.argv):
         return 0
     if not flags.shard:
         print_summary(findings.manifest)

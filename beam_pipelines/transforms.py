@@ -13,7 +13,6 @@ shuffle: WriteDataset keeps them beside the dataset until the shards are written
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
 import os
 import sys
@@ -355,9 +354,6 @@ def _row_of_file(file: Any) -> Row:
     return find(row) if label else row.reject("no_label", "its label is empty")
 
 
-_hints = functools.cache(get_type_hints)
-
-
 def _values(element: Any, kind: Any) -> tuple[Any, ...]:
     """Returns the fields of `kind`, a NamedTuple, of an element of any type; those that are missing are the defaults.
 
@@ -368,7 +364,7 @@ def _values(element: Any, kind: Any) -> tuple[Any, ...]:
     for name in kind._fields:
         value = getattr(element, name, None)
         value = kind._field_defaults.get(name) if value is None else value
-        if not isinstance(value, wanted := _hints(kind)[name]):
+        if not isinstance(value, wanted := kind.__annotations__[name]):
             found = type(value).__name__ if hasattr(element, name) else "none"
             raise ValueError(
                 f"an element must have the fields of {kind.__name__}, {name} as {wanted.__name__}; got {found} in the "

@@ -177,8 +177,8 @@ def _check_here(manifest: Manifest, numbers: Sequence[int], decode_images: bool,
     for number, hashes in sorted(by_shard.items()):
         for key in keys_with(manifest, shards[number][1], hashes):
             occurrences[key].append(number)
-    for key, numbers in occurrences.items():
-        for number in duplicate_keys.surplus(numbers):
+    for key, in_shards in occurrences.items():
+        for number in duplicate_keys.surplus(in_shards):
             checks.surplus_keys[number].append(key)
     return checks
 

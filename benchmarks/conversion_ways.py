@@ -71,7 +71,7 @@ PLAIN = Way("plain loop: read, decode in full, encode, write", "plain", "decoded
 CONVERT_1 = Way("convert, 1 core", "convert", _HASHES, "*.tfrecord", cores=1)
 CONVERT = Way("convert", "convert", _HASHES, "*.tfrecord")
 CONVERT_512 = Way("convert --resize_shorter=512", "convert", _HASHES, "*.tfrecord", flags=("--resize_shorter=512",))
-_HEADERS = "headers, a sixteenth decoded; SHA-256 of image and shard"
+_HEADERS = "headers, a sample decoded; SHA-256 of image and shard"
 CONVERT_HEADER = Way("convert --check=header", "convert", _HEADERS, "*.tfrecord", flags=("--check=header",))
 PROCESSES = Way("convert in two of Beam's worker processes", "beam_processes", _HASHES, "*.tfrecord")
 OTHERS = (

@@ -234,7 +234,7 @@ def open_headers(path: str) -> IO[bytes]:
     """Returns a file opened for reading a few bytes here and there, of which little else is read.
 
     It has no buffer on a local disk. Of an object, what follows the bytes is read with them, but at most 4 KiB if they
-    are 64 KiB or more behind those that were read last.
+    are 1 MiB or more behind those that were read last.
 
     Raises:
       OSError: As open_file().

@@ -34,8 +34,8 @@ PIECE_BYTES = 16 << 20
 _BUFFER_BYTES = 1 << 16  # buffer for reads of lines and headers, so that few of them call _Pieces.readinto()
 
 
-class _Pieces(io.RawIOBase):
-    """Raw file that holds one piece in memory; never requests bytes beyond its end, which would be an error."""
+class _Ranged(io.RawIOBase):
+    """Raw file that holds one piece in memory, from `_start`; its position is `_at`."""
 
     def __init__(self, num_bytes: int, fetch: Callable[[int, int], bytes]) -> None:
         self._num_bytes, self._fetch = num_bytes, fetch
@@ -50,6 +50,10 @@ class _Pieces(io.RawIOBase):
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         self._at = (0, self._at, self._num_bytes)[whence] + offset
         return self._at
+
+
+class _Pieces(_Ranged):
+    """File that is read in pieces of PIECE_BYTES; never requests bytes beyond its end, which would be an error."""
 
     def readinto(self, buffer: Any) -> int:
         if not self._start <= self._at < self._start + len(self._piece) and self._at < self._num_bytes:
@@ -77,7 +81,7 @@ def in_pieces(num_bytes: int, fetch: Callable[[int, int], bytes]) -> IO[bytes]:
 _HEADER_BYTES, _FIRST_BYTES, _NEAR_BYTES = 4 << 10, 64 << 10, 1 << 20
 
 
-class _Headers(io.RawIOBase):
+class _Headers(_Ranged):
     """File for reads of a few bytes each, from front to back, such as the headers of an archive.
 
     One request takes 4 KiB where 1 MiB or more was skipped, else 64 KiB; and twice as many as the one before, up to
@@ -86,19 +90,8 @@ class _Headers(io.RawIOBase):
     """
 
     def __init__(self, num_bytes: int, fetch: Callable[[int, int], bytes]) -> None:
-        self._num_bytes, self._fetch = num_bytes, fetch
-        self._at, self._start, self._piece = 0, 0, b""
+        super().__init__(num_bytes, fetch)
         self._ahead, self._num_places, self._end = _HEADER_BYTES, 0, -1
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = (0, self._at, self._num_bytes)[whence] + offset
-        return self._at
 
     def read(self, size: int = -1) -> bytes:
         end = self._num_bytes if size < 0 else min(self._at + size, self._num_bytes)

@@ -117,8 +117,10 @@ def _check_regular(path: str) -> None:
 
 
 def read_bytes(path: str, start: int, end: int | None, version: int) -> bytes:
-    # Four system calls where open_file() and read() make ten, which is a tenth of the time of checking a small image.
-    # O_NONBLOCK: opening a pipe would wait until somebody writes to it; it has no effect on regular files.
+    # Five system calls where open_file() and read() make ten, which is a tenth of the time of checking a small image.
+    # It is looked at before it is opened: opening a device may do something, and a pipe would wait for a writer, for
+    # which there is O_NONBLOCK if the file is replaced in between; that has no effect on regular files.
+    _check_regular(path)
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         found = os.fstat(descriptor)
