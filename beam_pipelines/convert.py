@@ -100,29 +100,37 @@ def convert(
         if launch_checks.name_of(beam_options):
             return _convert_in_one_job(options, beam_options, command)
         output_checks.remove_replaced(options.output)
-        before = working_folder.unfinished(options.output)
-        try:
-            phases.begin("listing")
-            plan = make_plan(options, beam_options)
-            phases.end()
-            for remark in plan.remarks:
-                print_line(remark, sys.stderr)
-            output_checks.check_plan(options, plan)
-            existing = output_checks.existing(options, plan, begun=bool(before))
-        except ValueError:
-            working_folder.tidy(options.output, keep=before)
-            raise
-        folder = WorkingFolder.of(options.output, plan)
-        if not existing:
-            sources = [dataclasses.asdict(source) for source in options.sources]
-            folder.write_conversion(working_folder.Conversion(list(command), os.getcwd(), sources, options.shaping()))
+        plan, existing = _plan(options, beam_options)
         if existing:
             manifest, num_resumed = existing, 0
         else:
+            sources = [dataclasses.asdict(source) for source in options.sources]
+            conversion = working_folder.Conversion(list(command), os.getcwd(), sources, options.shaping())
+            WorkingFolder.of(options.output, plan).write_conversion(conversion)
             manifest, num_resumed = _write_and_commit(options, plan, beam_options, num_processes, still_locked)
         output_checks.remove_replaced(options.output)
         working_folder.remove(options.output)
         return Converted(manifest, not existing, num_resumed)
+
+
+def _plan(options: ConvertOptions, beam_options: PipelineOptions) -> tuple[Plan, Manifest | None]:
+    """Returns the plan, and the manifest of its dataset if that is complete; prints how the inputs were interpreted.
+
+    Raises:
+      ValueError: The inputs cannot be converted, or the output holds something else; nothing is left then.
+    """
+    before = working_folder.unfinished(options.output)
+    try:
+        phases.begin("listing")
+        plan = make_plan(options, beam_options)
+        phases.end()
+        for remark in plan.remarks:
+            print_line(remark, sys.stderr)
+        output_checks.check_plan(options, plan)
+        return plan, output_checks.existing(options, plan, begun=bool(before))
+    except ValueError:
+        working_folder.tidy(options.output, keep=before)
+        raise
 
 
 def _check(options: ConvertOptions) -> None:

@@ -94,8 +94,17 @@ def repair(
             else:
                 _correct_lengths(manifest, findings.damaged)
         finally:
-            working_folder.remove(manifest.path)
+            _remove_working_files(manifest)
     return [*findings.damaged, *([lengths_name(manifest.edition)] if findings.lengths_damaged else [])]
+
+
+def _remove_working_files(manifest: Manifest) -> None:
+    """Removes all working files, but those of an unfinished conversion that is to replace the dataset."""
+    if working_folder.unfinished(manifest.path) - {_folder(manifest)}:
+        working_folder.remove_one(_folder(manifest))
+        working_folder.remove_lock(manifest.path)
+    else:
+        working_folder.remove(manifest.path)
 
 
 def _repair_shards(

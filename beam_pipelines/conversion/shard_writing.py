@@ -88,7 +88,7 @@ def write_shard(
     """
     labels = {class_name: label for label, class_name in enumerate(classes)}
     frame_image = functools.partial(_frame_image, options=options, labels=labels, num_images=num_images)
-    receipt, index, content = Receipt(name), IndexWriter(), io.BytesIO()
+    receipt, index = Receipt(name), IndexWriter()
     with contextlib.ExitStack() as stack:
         records: _Records | None = None
         framed_images = map_images(rows, frame_image, num_decoders)
@@ -108,13 +108,17 @@ def write_shard(
         if not is_wanted():
             raise Unwanted
         if records:
-            index.write(content)
-            with create(options.output, its_index_path, sync_name=False) as index_file:
-                index_file.write(content.getbuffer())
             receipt.sha256, receipt.crc32c = records.sha256.hexdigest(), _base64(records.crc32c)
-            receipt.index_bytes = content.tell()
-            receipt.index_crc32c = _base64(google_crc32c.value(content.getvalue()))
+            _write_index(options.output, its_index_path, index, receipt)
     return receipt
+
+
+def _write_index(output: str, path: str, index: IndexWriter, receipt: Receipt) -> None:
+    content = io.BytesIO()
+    index.write(content)
+    with create(output, path, sync_name=False) as file:
+        file.write(content.getbuffer())
+    receipt.index_bytes, receipt.index_crc32c = content.tell(), _base64(google_crc32c.value(content.getvalue()))
 
 
 class _Records:

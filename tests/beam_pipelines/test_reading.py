@@ -248,3 +248,14 @@ def test_a_file_of_another_size_than_was_listed_is_no_input(tmp_path):
     assert [data for _, data in read_rows([Row("a", str(path), num_bytes=5)])] == [b"12345"]
     with pytest.raises(storage.Changed, match=f"'{path}' has 5 bytes, previously 4; when the inputs no longer change"):
         list(read_rows([Row("a", str(path), num_bytes=4)]))
+
+
+def test_a_device_or_a_pipe_is_refused_without_being_opened(tmp_path, monkeypatch):
+    os.mkfifo(tmp_path / "pipe")
+    opened = list[str]()
+    open_file = os.open
+    monkeypatch.setattr(os, "open", lambda path, *args, **named: opened.append(path) or open_file(path, *args, **named))
+    for path in (f"{tmp_path}/pipe", "/dev/zero"):
+        with pytest.raises(OSError, match="is not a regular file"):
+            storage.read_bytes(path)
+    assert opened == []

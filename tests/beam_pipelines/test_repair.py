@@ -20,7 +20,7 @@ from beam_pipelines.conversion.working_folder import Receipt, WorkingFolder
 from beam_pipelines.convert import convert
 from beam_pipelines.repair import repair
 from beam_pipelines.verify import verify
-from support.conversion import local, options
+from support.conversion import convert_module, local, options
 from support.folders import files
 from support.pipelines_commands import run
 from tpu_input import InputConfig, eval_steps, make_eval_input_fn
@@ -278,3 +278,23 @@ def test_a_manifest_with_other_classes_than_its_inputs_is_refused_and_nothing_ch
     with pytest.raises(ValueError, match=r"or manifest\.json has other classes or options than the conversion"):
         repair(verify(manifest.path), local())
     assert files(tmp_path / "out") == before
+
+
+def test_a_repair_leaves_what_an_unfinished_replacement_has_written(few_digits, tmp_path, monkeypatch):
+    manifest, *_ = convert(options(few_digits, tmp_path / "out"), local())
+
+    def fail(*_: object) -> None:
+        raise OSError("the disk is full")
+
+    replacement = options(few_digits, tmp_path / "out", seed=5, overwrite=True)
+    with monkeypatch.context() as failing:
+        failing.setattr(convert_module, "commit", fail)
+        with pytest.raises(OSError, match="the disk is full"):
+            convert(replacement, local())
+    (tmp_path / "out" / manifest.split("train").shards[0].name).write_bytes(b"noise")
+    repair(verify(str(tmp_path / "out")))
+    assert verify(str(tmp_path / "out")).problems == []
+    replaced, is_new, num_resumed = convert(replacement, local())
+    assert is_new
+    assert num_resumed == sum(len(split.shards) for split in replaced.splits.values())
+    assert not (tmp_path / "out" / ".jpeg2tpu").exists()
