@@ -252,9 +252,13 @@ def test_a_file_of_another_size_than_was_listed_is_no_input(tmp_path):
 
 def test_a_device_or_a_pipe_is_refused_without_being_opened(tmp_path, monkeypatch):
     os.mkfifo(tmp_path / "pipe")
-    opened = list[str]()
-    open_file = os.open
-    monkeypatch.setattr(os, "open", lambda path, *args, **named: opened.append(path) or open_file(path, *args, **named))
+    opened, open_file = list[str](), os.open
+
+    def watched(path: str, flags: int) -> int:
+        opened.append(path)
+        return open_file(path, flags)
+
+    monkeypatch.setattr(os, "open", watched)
     for path in (f"{tmp_path}/pipe", "/dev/zero"):
         with pytest.raises(OSError, match="is not a regular file"):
             storage.read_bytes(path)
