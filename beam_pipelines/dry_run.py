@@ -37,7 +37,7 @@ _MAX_LISTED = 1_000_000  # inputs; listing a bucket yields about 5,000 per secon
 _SIZED = 64  # number of lines of a list for which the size of the file is requested
 # Measured on one core of a 2-core machine, Pillow 12.3: `python -m benchmarks.conversion --part=speed`.
 IMAGES_A_SECOND, IMAGE_BYTES = 912, 88_000
-HEADERS_A_SECOND = 1800  # with --check=header
+HEADERS_A_SECOND = 1280  # with --check=header, the start included: `--part=peers`
 # Measured: `python -m benchmarks.worker_memory`, whose PNGs take the most for each pixel.
 _PROCESS_BYTES, _BYTES_PER_PIXEL = 260_000_000, 12
 _GRAPH_LIMIT = 10_000_000  # https://cloud.google.com/dataflow/quotas#limits
