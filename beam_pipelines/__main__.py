@@ -208,7 +208,6 @@ def _convert(flags: argparse.Namespace, beam_flags: list[str]) -> int:
         num_processes = 0 if flags.runner else flags.num_processes or num_cores()
         with phases.shown():
             manifest, is_new, num_resumed = convert(options, beam_options, num_processes, _as_written(flags.argv))
-    worker_output.show_retried()
     flags.found = {"is_new": is_new, "num_shards_resumed": num_resumed} | summary(manifest)
     if _is_json(flags.argv):
         return 0
@@ -223,13 +222,18 @@ def _convert(flags: argparse.Namespace, beam_flags: list[str]) -> int:
 
 @contextlib.contextmanager
 def _on_workers(beam_options: PipelineOptions, paths: list[str]) -> Iterator[None]:
-    """Context manager: checks an engine, and that it reaches these paths, and sets its workers up for the body."""
+    """Context manager: checks an engine, and that it reaches these paths, and sets its workers up for the body.
+
+    After a body that did not raise, it prints the steps that failed and were run again.
+    """
     launch_checks.check(beam_options, paths)
-    if launch_checks.name_of(beam_options):
+    if is_engine := bool(launch_checks.name_of(beam_options)):
         workers.set_up(beam_options)
         worker_output.show_errors_once()
     with launch_checks.packed(beam_options):
         yield
+    if is_engine:
+        worker_output.show_retried()
 
 
 def _as_written(argv: list[str]) -> list[str]:
@@ -271,9 +275,7 @@ def _verify(flags: argparse.Namespace, beam_flags: list[str]) -> int:
     beam_options = _beam_options(flags.runner, beam_flags)
     with _on_workers(beam_options, [flags.dataset]):
         launch_checks.check_writable(beam_options)
-        code = _verify_or_repair(flags, beam_options)
-    worker_output.show_retried()
-    return code
+        return _verify_or_repair(flags, beam_options)
 
 
 def _verify_or_repair(flags: argparse.Namespace, beam_options: PipelineOptions | None) -> int:
