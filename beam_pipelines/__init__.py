@@ -14,10 +14,12 @@ from tpu_input.command_line.public_names import publish
 
 if TYPE_CHECKING:
     from beam_pipelines.convert import Converted, convert
+    from beam_pipelines.diff import Differences, diff
     from beam_pipelines.options import ConvertOptions, ImageOptions, Source
     from beam_pipelines.pipeline_options import ConvertPipelineOptions
     from beam_pipelines.repair import repair
     from beam_pipelines.report.page import write_report
+    from beam_pipelines.rewrite import rewriting
     from beam_pipelines.transforms import (
         InputFile,
         LabelledImage,
@@ -33,6 +35,7 @@ __all__ = [
     "ConvertOptions",
     "ConvertPipelineOptions",
     "Converted",
+    "Differences",
     "Findings",
     "ImageOptions",
     "InputFile",
@@ -44,7 +47,9 @@ __all__ = [
     "WriteDataset",
     "WrittenDataset",
     "convert",
+    "diff",
     "repair",
+    "rewriting",
     "verify",
     "write_report",
 ]
@@ -55,6 +60,7 @@ publish(
         "Converted": "beam_pipelines.convert",
         "ConvertOptions": "beam_pipelines.options",
         "ConvertPipelineOptions": "beam_pipelines.pipeline_options",
+        "Differences": "beam_pipelines.diff",
         "Findings": "beam_pipelines.verify",
         "ImageOptions": "beam_pipelines.options",
         "InputFile": "beam_pipelines.transforms",
@@ -66,7 +72,9 @@ publish(
         "WriteDataset": "beam_pipelines.transforms",
         "WrittenDataset": "beam_pipelines.transforms",
         "convert": "beam_pipelines.convert",
+        "diff": "beam_pipelines.diff",
         "repair": "beam_pipelines.repair",
+        "rewriting": "beam_pipelines.rewrite",
         "verify": "beam_pipelines.verify",
         "write_report": "beam_pipelines.report.page",
     },

@@ -20,13 +20,21 @@ logging.basicConfig(level=logging.ERROR, format="%(levelname)s %(name)s: %(messa
 from apache_beam.options.pipeline_options import PipelineOptions  # noqa: E402
 
 from beam_pipelines import storage  # noqa: E402
-from beam_pipelines.conversion_flags import add_conversion_flags, conversion_options, positive  # noqa: E402
+from beam_pipelines.conversion_flags import (  # noqa: E402
+    add_conversion_flags,
+    add_rewriting_flags,
+    conversion_options,
+    named_datasets,
+    positive,
+)
 from beam_pipelines.convert import convert, submit  # noqa: E402
+from beam_pipelines.diff import diff  # noqa: E402
 from beam_pipelines.dry_run import dry_run  # noqa: E402
-from beam_pipelines.options import ConvertOptions  # noqa: E402
+from beam_pipelines.options import ConvertOptions, Source  # noqa: E402
 from beam_pipelines.repair import repair  # noqa: E402
 from beam_pipelines.report.page import write_report  # noqa: E402
 from beam_pipelines.report.summary import print_summary, summary  # noqa: E402
+from beam_pipelines.rewrite import rewriting  # noqa: E402
 from beam_pipelines.runners import execution, launch_checks, phases, worker_output, workers  # noqa: E402
 from beam_pipelines.sample_digits import write_sample  # noqa: E402
 from beam_pipelines.verify import Findings, verify  # noqa: E402
@@ -135,6 +143,17 @@ def _parser() -> argparse.ArgumentParser:
         if name == "verify":
             command.add_argument("--repair", action="store_true", help=_HELP["repair"])
 
+    for name, example in _REWRITING.items():
+        command = add_command(commands, name, example)
+        command.set_defaults(run=_rewrite, command=name)
+        _add_rewriting_flags(name, command)
+
+    command = add_command(commands, "diff", "flowers flowers_relabelled")
+    command.set_defaults(run=_diff)
+    command.add_argument("before", metavar="A", help="folder or URI of a dataset")
+    command.add_argument("after", metavar="B", help="folder or URI of another dataset")
+    command.add_argument("--json", action="store_true", help=_HELP["json"])
+
     command = add_command(commands, "report", "digits")
     command.set_defaults(run=_report)
     command.add_argument("dataset", metavar="DATASET", help="folder or URI of the dataset")
@@ -145,11 +164,39 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_convert_flags(command: Parser) -> None:
     add_conversion_flags(lambda title: command.add_argument_group(title).add_argument)
+    _add_running_flags(command)
+
+
+def _add_running_flags(command: Parser) -> None:
     command.add_argument("--runner", help="Beam runner (default: processes on this machine)")
     command.add_argument("--num_processes", type=positive, metavar="N", help=_HELP["num_processes"])
     command.add_argument("--dry_run", action="store_true", help=_HELP["dry_run"])
     command.add_argument("--no_wait", action="store_true", help=_HELP["no_wait"])
     command.add_argument("--json", action="store_true", help=_HELP["json"])
+
+
+# Arguments of an example of each command that makes a dataset of datasets.
+_REWRITING = {
+    "relabel": "flowers --labels=corrected.csv --output=flowers_corrected",
+    "merge": "old=flowers new=more_flowers --output=all_flowers --dedup=exact",
+    "filter": "flowers --without_keys=blurred.txt --output=sharp_flowers",
+    "split": "flowers --splits=train=80%,validation=10%,test=10% --output=flowers_again",
+    "reshard": "flowers --shard_size=500MB --output=flowers_large",
+}
+
+
+def _add_rewriting_flags(name: str, command: Parser) -> None:
+    if name == "merge":
+        command.add_argument("datasets", nargs="+", metavar="[NAME=]DATASET", help=_HELP["datasets"])
+    else:
+        command.add_argument("datasets", nargs=1, metavar="DATASET", help="folder or URI of the dataset")
+    if name == "relabel":
+        command.add_argument("--labels", dest="new_labels", required=True, metavar="FILE", help=_HELP["new_labels"])
+        command.add_argument("--add_classes", action="store_true", help=_HELP["add_classes"])
+    for flag in _CHANGES[1:] if name == "filter" else ():
+        command.add_argument(f"--{flag}", default="", metavar="FILE", help=_HELP[flag])
+    add_rewriting_flags(command.add_argument, name)
+    _add_running_flags(command)
 
 
 _HELP = {
@@ -165,6 +212,13 @@ _HELP = {
     "on this machine)",
     "shard": "file name of a shard: only this one is read, with its index and lengths. May be repeated (default: all "
     "shards, and the sums and files of the dataset)",
+    "datasets": "folder or URI of a dataset; its examples get the keys NAME/KEY (default: the name of its folder)",
+    "new_labels": ".csv with the header key,label: the class of each of these examples; all others keep theirs",
+    "add_classes": "accept labels that are the name of no class yet, and add them after the others in sorted order",
+    "only_keys": "file with one key per line: keep only these examples (default: all)",
+    "without_keys": "file with one key per line: leave these examples out (default: none)",
+    "only_classes": "file with one class name per line: keep only examples of these classes (default: all)",
+    "without_classes": "file with one class name per line: leave out examples of these classes (default: none)",
     "json": "print one object of JSON on stdout at the end, in the place of lines of text",
     "no_wait": "submit the job to the engine of --runner and end; without it, the command waits for the job",
     "dry_run": "install, build, check and estimate everything, without submitting a job; needs --runner=DataflowRunner",
@@ -191,14 +245,40 @@ def _sample(flags: argparse.Namespace, _: list[str]) -> int:
 
 
 def _convert(flags: argparse.Namespace, beam_flags: list[str]) -> int:
+    return _run_conversion(flags, conversion_options(flags), beam_flags)
+
+
+def _rewrite(flags: argparse.Namespace, beam_flags: list[str]) -> int:
+    changes = {name: value for name in _CHANGES if (value := getattr(flags, name, ""))}
+    if flags.command == "filter" and not changes:
+        raise ValueError(f"filter needs at least one of {', '.join(f'--{name}' for name in _CHANGES[1:])}")
+    if flags.command == "merge" and len(flags.datasets) < 2:
+        raise ValueError(f"merge needs at least two datasets, got {flags.datasets!r}")
+    sources = [
+        Source(path, name=name, splits="again" if flags.command == "split" else "kept", **changes)
+        for name, path in named_datasets(flags.datasets)
+    ]
+    changed = {name: value for name in _CHANGED_OPTIONS if (value := getattr(flags, name, None)) is not None}
+    if "shard_bytes" in changed:
+        changed = {"num_shards": ()} | changed
+    if flags.command == "merge":
+        changed = {"dedup": "exact"} | changed
+    options = rewriting(sources, flags.output, getattr(flags, "add_classes", False), flags.check, **changed)
+    return _run_conversion(flags, options, beam_flags)
+
+
+_CHANGES = ("new_labels", "only_keys", "without_keys", "only_classes", "without_classes")  # fields of Source
+_CHANGED_OPTIONS = ("splits", "seed", "dedup", "shard_bytes", "num_shards", "max_rejected", "overwrite")
+
+
+def _run_conversion(flags: argparse.Namespace, options: ConvertOptions, beam_flags: list[str]) -> int:
     if flags.runner and flags.num_processes:
         raise ValueError(
             f"--num_processes={flags.num_processes} is for processes on this machine; leave it out, as "
             f"--runner={flags.runner} has flags of its own for the number of workers, or leave out --runner"
         )
-    options = conversion_options(flags)
     beam_options = _beam_options(flags.runner, beam_flags)
-    paths = [path for source in options.sources for path in (source.path, source.label_list) if path]
+    paths = [path for source in options.sources for path in (source.path, *source.files)]
     with _on_workers(beam_options, [*paths, options.output]):
         if flags.dry_run:
             return _dry_run(flags, options, beam_options)
@@ -237,8 +317,8 @@ def _on_workers(beam_options: PipelineOptions, paths: list[str]) -> Iterator[Non
 
 
 def _as_written(argv: list[str]) -> list[str]:
-    """Returns the arguments of `convert` without --overwrite, to be shown while the conversion is unfinished."""
-    return [word for word in argv[argv.index("convert") + 1 :] if word != "--overwrite"]
+    """Returns the command and its arguments without --overwrite, to be shown while the conversion is unfinished."""
+    return [word for word in argv if word != "--overwrite"]
 
 
 def _submit(flags: argparse.Namespace, options: ConvertOptions, beam_options: PipelineOptions) -> int:
@@ -319,6 +399,15 @@ def _repair(flags: argparse.Namespace, findings: Findings, beam_options: Pipelin
         _say(flags, f"{path}: re-created from the index: {lengths_name(findings.manifest.edition)}")
     with phases.shown():
         return verify(path, not flags.quick, flags.num_threads, beam_options, flags.shard)
+
+
+def _diff(flags: argparse.Namespace, _: list[str]) -> int:
+    with phases.shown():
+        found = diff(storage.absolute(flags.before), storage.absolute(flags.after))
+    flags.found = found.to_json()
+    for line in found.lines():
+        _say(flags, line)
+    return 0
 
 
 def _report(flags: argparse.Namespace, _: list[str]) -> int:

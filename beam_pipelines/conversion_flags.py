@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import posixpath
 import re
 from collections.abc import Callable
+from typing import get_args
 
 from beam_pipelines import storage
-from beam_pipelines.options import ConvertOptions, ImageOptions, Source
+from beam_pipelines.options import Check, ConvertOptions, ImageOptions, Source
 from beam_pipelines.sources.lists import read_names
 from tpu_input.command_line.dataclass_options import Flag, add_flags
 from tpu_input.command_line.jpeg2tpu import AddFlag
@@ -36,6 +38,51 @@ def conversion_options(flags: argparse.Namespace) -> ConvertOptions:
         images=ImageOptions(**{name: getattr(flags, name) for name in _IMAGE_FLAGS}),
         **{name: getattr(flags, name) for name in as_given},
     )
+
+
+def add_rewriting_flags(flag: AddFlag, command: str) -> None:
+    """Adds the flags of a command that makes a dataset of datasets; those that are not given are None.
+
+    Args:
+      flag: Function that adds a flag.
+      command: Name of the command.
+    """
+    of_command = {"split": ("splits", "seed"), "merge": ("dedup",)}.get(command, ())
+    add_flags(
+        flag,
+        ConvertOptions,
+        ("output", "overwrite", *of_command, "shard_bytes", "num_shards", "max_rejected"),
+        output=Flag(required=True),
+        splits=Flag(
+            parse=splits,
+            metavar="NAME=N%,…",
+            required=True,
+            help="share of each split, assigned by a hash of the key, whatever split an example was in",
+        ),
+        seed=Flag(metavar="N", default="that of the dataset", unset=True),
+        dedup=Flag(default="exact", unset=True),
+        shard_bytes=Flag("shard_size", num_bytes, "SIZE", _HELP["shard_size"], "that of the dataset", unset=True),
+        num_shards=Flag(
+            parse=counts, metavar="NAME=N,…", help=_HELP["num_shards"], default="that of the dataset", unset=True
+        ),
+        max_rejected=Flag(parse=percent, metavar="N%", default="1%"),
+    )
+    flag("--check", choices=get_args(Check), default="header", help=_HELP["check"])
+
+
+def named_datasets(texts: list[str]) -> list[tuple[str, str]]:
+    """Returns (name, path) of datasets given as "DATASET" or "NAME=DATASET"; the name of a single one is "".
+
+    Raises:
+      ValueError: Two of several datasets have the same name.
+    """
+    given = list(map(_split_and_path, texts))
+    if len(given) == 1:
+        return given
+    named = [(name or re.sub(r"\W", "_", posixpath.basename(path), flags=re.ASCII), path) for name, path in given]
+    if len({name for name, _ in named}) < len(named):
+        raise ValueError(f"each dataset needs a name of its own, as NAME=DATASET; got {texts!r}")
+    return named
 
 
 def _input_flags(flag: AddFlag) -> None:
@@ -78,6 +125,8 @@ _HELP = {
     "label_list": "text file with one class name per line, in the order of the images' names, for an input without "
     "class folders, such as ImageNet's validation set",
     "labels": "text file with one class name per line, in label order",
+    "check": "header: read only the headers of the images, which were checked when the dataset was made, and decode "
+    "those that the statistics include; decode: decode each (default: header)",
     "shard_size": "bytes per shard, e.g. 500KB, 100MB, 1GB",
     "num_shards": "number of shards of the named splits, in place of a shard size, e.g. train=1024,validation=128",
 }

@@ -79,7 +79,7 @@ def convert(
         several shards, and of threads that decode if there is only one; 0 to use the runner. None means all cores if
         there are no beam_options, else 0. The processes import the program's main module: a script must call this
         function below `if __name__ == "__main__":`.
-      command: Arguments after `convert`, stored while the conversion is unfinished, to be shown in messages about it.
+      command: Command and its arguments, stored while the conversion is unfinished, to be shown in messages about it.
 
     Raises:
       ValueError: The input cannot be converted to a dataset, or the output holds something else.
@@ -104,7 +104,7 @@ def convert(
         if existing:
             manifest, num_resumed = existing, 0
         else:
-            sources = [dataclasses.asdict(source) for source in options.sources]
+            sources = [source.fields() for source in options.sources]
             conversion = working_folder.Conversion(list(command), os.getcwd(), sources, options.shaping())
             WorkingFolder.of(options.output, plan).write_conversion(conversion)
             manifest, num_resumed = _write_and_commit(options, plan, beam_options, num_processes, still_locked)

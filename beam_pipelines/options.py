@@ -23,21 +23,37 @@ class Source:
     """One input.
 
     Attributes:
-      path: Folder of class folders (CLASS/IMAGE.jpg, optionally below train/, val/, test/), .tar of such a folder, or
-        .csv or .jsonl list of image,label[,split][,group] with paths relative to the list; a local path or a URI such
-        as gs://bucket/images.
+      path: Folder of class folders (CLASS/IMAGE.jpg, optionally below train/, val/, test/), .tar of such a folder,
+        .csv or .jsonl list of image,label[,split][,group] with paths relative to the list, or folder of a dataset of
+        this package; a local path or a URI such as gs://bucket/images.
       split: Split of all its images; "" to take it from folders, from a column of the list, or by hash.
       label_list: File with one class name per line, in the order of the images' names, for images that are not in
         class folders; "" if there is none.
+      name: Folder to put before the keys of a dataset's examples, where several datasets become one; "" for none.
+      new_labels: .csv with the header key,label: classes of these examples of a dataset, in the place of their own.
+      only_keys: File with one key per line: all other examples of a dataset are left out.
+      without_keys: File with one key per line: these examples of a dataset are left out.
+      only_classes: File with one class name per line: examples of all other classes of a dataset are left out.
+      without_classes: File with one class name per line: examples of these classes of a dataset are left out.
+      splits: Splits of a dataset's examples: "kept", or "again" to assign them by hash.
     """
 
     path: str
     split: str = ""
     label_list: str = ""
+    name: str = ""
+    new_labels: str = ""
+    only_keys: str = ""
+    without_keys: str = ""
+    only_classes: str = ""
+    without_classes: str = ""
+    splits: Literal["kept", "again"] = "kept"
 
     def __post_init__(self) -> None:
         check_types(self)
-        for name in ("path", "label_list"):
+        if self.name and not valid_split(self.name):
+            raise ValueError(f"the name of a dataset must be 1 to 64 letters, digits or _, got {self.name!r}")
+        for name in ("path", *_FILES_OF_SOURCE):
             object.__setattr__(self, name, storage.absolute(getattr(self, name)) if getattr(self, name) else "")
         if self.label_list and self.is_list:
             raise ValueError(
@@ -47,6 +63,21 @@ class Source:
     @property
     def is_list(self) -> bool:
         return self.path.endswith((".csv", ".jsonl"))
+
+    @property
+    def files(self) -> list[str]:
+        """Files that are read beside the input."""
+        return [path for name in _FILES_OF_SOURCE if (path := getattr(self, name))]
+
+    def fields(self) -> dict[str, str]:
+        """Returns the fields for the manifest: the first three, and the others where they are not the defaults."""
+        usual = Source(self.path)
+        found = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        always = ("path", "split", "label_list")
+        return {name: value for name, value in found.items() if name in always or value != getattr(usual, name)}
+
+
+_FILES_OF_SOURCE = ("label_list", "new_labels", "only_keys", "without_keys", "only_classes", "without_classes")
 
 
 # Encoding an image again takes more than twice the CPU time of storing its bytes, and loses some detail.
@@ -107,8 +138,8 @@ class ConvertOptions:
     """Options of one conversion.
 
     Attributes:
-      sources: Inputs; if there are several, each needs a split of its own. None for a dataset of the images that a
-        pipeline makes (transforms.WriteDataset).
+      sources: Inputs; if there are several, each needs a split or a name of its own. None for a dataset of the images
+        that a pipeline makes (transforms.WriteDataset).
       output: Folder or URI of the dataset: a new one, or one that this conversion has begun or completed.
       splits: Share of each split, to which images are assigned by a hash of their group or key; for inputs that do not
         name their split.
@@ -161,6 +192,8 @@ class ConvertOptions:
 
     def _check_sources(self) -> None:
         names = [source.split for source in self.sources]
+        if len({source.name for source in self.sources} - {""}) == len(self.sources):
+            return
         if len(names) > 1 and ("" in names or len(set(names)) < len(names)):
             raise ValueError(f"each of several inputs must have its own split, --input=SPLIT=PATH, got {names!r}")
         for name in filter(None, names):

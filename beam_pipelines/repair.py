@@ -37,10 +37,12 @@ from beam_pipelines.conversion.shard_writing import Unwanted, write_shard
 from beam_pipelines.conversion.working_folder import WorkingFolder
 from beam_pipelines.options import ConvertOptions, ImageOptions, Source
 from beam_pipelines.runners import execution, launch_checks
+from beam_pipelines.sources.dataset_examples import read_dataset
 from beam_pipelines.sources.lists import rows_of_list
 from beam_pipelines.sources.rows import Row, find_each, locate
 from beam_pipelines.verify import Findings
 from tpu_input.command_line.cores import num_cores
+from tpu_input.command_line.dataclass_options import from_fields
 from tpu_input.dataset_format import json_fields
 from tpu_input.dataset_format import lengths as lengths_format
 from tpu_input.dataset_format.index import IndexRow, index_path, read_index
@@ -245,8 +247,8 @@ def options_of(manifest: Manifest) -> ConvertOptions:
     Raises:
       ValueError: The manifest has invalid options.
     """
-    sources = tuple(Source(**source) for source in manifest.sources)
     try:
+        sources = tuple(from_fields(Source, source) for source in manifest.sources)
         usual = ConvertOptions(sources, manifest.path).shaping()
         usual["images"] = dataclasses.asdict(ImageOptions())
         images = json_fields.mapping(manifest.options.get("images"), "images")
@@ -295,7 +297,9 @@ def _known_rows(manifest: Manifest, shard: Shard, options: ConvertOptions) -> li
     from_index = index and (records is None or records == [(row.key, row.label) for row in index])
     if from_index:
         named = [(row.key, row.label, row.uri) for row in index or []]
-    elif records and not any(source.is_list or source.path.endswith(".tar") for source in options.sources):
+    elif records and not any(
+        source.is_list or source.path.endswith(".tar") or read_dataset(source.path) for source in options.sources
+    ):
         named = [(key, label, "") for key, label in records]
     else:
         return None

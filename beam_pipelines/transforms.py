@@ -390,11 +390,11 @@ class WriteRows(beam.PTransform[PCollection[Row], PCollection[WrittenDataset]]):
 
         Args:
           options: Options of the conversion.
-          command: Arguments after `convert` on the command line, for messages while the conversion is unfinished.
+          command: Command and its arguments on the command line, for messages while the conversion is unfinished.
           layout: How the folders of the inputs were interpreted, of which workers print the remarks.
         """
         super().__init__()
-        sources = [dataclasses.asdict(source) for source in options.sources]
+        sources = [source.fields() for source in options.sources]
         self._options, self._layout = options, layout
         self._conversion = working_folder.Conversion(list(command), os.getcwd(), sources, options.shaping())
 

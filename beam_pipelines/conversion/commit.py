@@ -98,7 +98,7 @@ def _manifest(
         num_rejected=num_rejected,
         num_fixed=dict(sorted(sum((receipt.fixed for receipt in every), Counter[str]()).items())),
         num_noted=dict(sorted(sum((receipt.noted for receipt in every), Counter[str]()).items())),
-        sources=[dataclasses.asdict(source) for source in options.sources],
+        sources=[source.fields() for source in options.sources],
         options=options.shaping(),
         fingerprint=plan.fingerprint,
     )
@@ -182,6 +182,7 @@ _HARMLESS = {
     "system_file",
     "hidden",
     "no_class",
+    "left_out",
 }  # what --dedup removes on request, and files that were not meant as inputs
 
 

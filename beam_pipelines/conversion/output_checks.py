@@ -232,7 +232,7 @@ def _go_on(known: working_folder.Conversion | None) -> str:
     if not known or not known.command:
         return "rerun its command to resume it"
     where = "" if known.folder == os.getcwd() else f", in {known.folder!r}"
-    return f"resume it with: python -m beam_pipelines convert {shlex.join(known.command)}{where}"
+    return f"resume it with: python -m beam_pipelines {shlex.join(known.command)}{where}"
 
 
 def remove_replaced(output: str) -> None:

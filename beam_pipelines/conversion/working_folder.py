@@ -447,7 +447,7 @@ class Conversion:
     """Command and options of an unfinished conversion, for messages.
 
     Attributes:
-      command: Arguments after `convert` on the command line; empty if it was called from Python.
+      command: Command and its arguments on the command line; empty if it was called from Python.
       folder: Working directory of the command.
       sources: Inputs, with the fields of options.Source.
       options: Options that determine the content of the shards, as returned by ConvertOptions.shaping().

@@ -107,6 +107,11 @@ REASONS = {
         "values of black and white are not known.",
         "Scale its values to 8 or 16 bits and save it again.",
     ),
+    "left_out": Reason(
+        "The command that made the dataset of another one left out its key or its class; it does not count against "
+        "--max_rejected.",
+        "No action is needed.",
+    ),
     "duplicate": Reason(
         "Another input has the same bytes and the same label; --dedup=exact keeps one of them.",
         "No action is needed: --dedup=exact removes duplicates; they do not count against --max_rejected.",

@@ -18,6 +18,7 @@ from beam_pipelines import storage
 from beam_pipelines.options import ConvertOptions, Source
 from beam_pipelines.sources import archives
 from beam_pipelines.sources.archives import Member
+from beam_pipelines.sources.dataset_examples import check_changes, rows_of_shard, shards_of
 from beam_pipelines.sources.folders import is_hidden, is_split
 from beam_pipelines.sources.lists import list_columns, read_names, rows_of_list
 from beam_pipelines.sources.rows import Row
@@ -30,11 +31,13 @@ class Part(NamedTuple):
       source: The source.
       folder: Folder within it, which ends with a slash; "" for the source, or with `archive`.
       archive: What may be an archive within it.
+      shard: Name of a shard, if the source is a dataset.
     """
 
     source: Source
     folder: str = ""
     archive: Member | None = None
+    shard: str = ""
 
 
 def list_rows(source: Source, options: ConvertOptions) -> Iterator[Row]:
@@ -80,6 +83,10 @@ def _rows(part: Part, options: ConvertOptions) -> Iterator[Row | Part]:
         yield from rows_of_list(part.source.path, options.known_labels)
     elif part.source.label_list:
         yield from _rows_with_labels(part.source)
+    elif part.shard:
+        yield from rows_of_shard(part.source, part.shard)
+    elif not part.folder and not part.archive and (shards := shards_of(part.source.path)):
+        yield from (Part(part.source, shard=shard) for shard in shards)
     else:
         for file in _files(part):
             yield file if isinstance(file, Part) else _row_of_file(file)
@@ -92,14 +99,18 @@ def check_source(source: Source) -> None:
       ValueError: It does not exist, cannot be reached, or is a list without the columns needed.
     """
     needed = {
-        "input": "a folder of class folders, a .tar, a .csv or a .jsonl",
+        "input": "a folder of class folders, a .tar, a .csv, a .jsonl or a dataset",
         "label list": "a text file with one class name per line",
+        "list of labels": "a .csv with the header key,label",
     }
-    for kind, path in zip(needed, (source.path, source.label_list), strict=True):
+    for kind, path in zip(needed, (source.path, source.label_list, source.new_labels), strict=True):
         if path:
             storage.check(path)
             if not storage.exists(path):
                 raise ValueError(f"{kind} {path!r} does not exist; it must be {needed[kind]}")
+    for path in source.files:
+        if not storage.exists(path):
+            raise ValueError(f"{path!r} does not exist; it must be a text file with one name per line")
     if source.path.endswith(".csv"):
         list_columns(source.path)
     elif not source.is_list and not source.path.endswith(".tar") and os.path.isfile(source.path):
@@ -107,6 +118,7 @@ def check_source(source: Source) -> None:
             f"input {source.path!r} is a file of unknown type; it must be a folder of class folders, a .tar, a .csv "
             "or a .jsonl"
         )
+    check_changes(source)
 
 
 def _rows_with_labels(source: Source) -> Iterator[Row]:

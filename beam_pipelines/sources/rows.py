@@ -80,7 +80,7 @@ def find(row: Row) -> Row:
         return row.reject("too_large", why)
     if row.num_bytes >= 0:
         return row
-    detail = "no such file, or it does not have these bytes" if "#bytes=" in row.uri else "no such file"
+    detail = "no such file, or it does not have these bytes" if storage.byte_range(row.uri) else "no such file"
     return row._replace(num_bytes=0).reject("missing", detail)
 
 

@@ -17,8 +17,9 @@ from typing import IO, Protocol, TypeVar
 from beam_pipelines.storage import local
 from beam_pipelines.storage.errors import Changed as Changed
 from beam_pipelines.storage.errors import Unavailable as Unavailable
+from tpu_input.dataset_format.records import image_of
 
-_SLICE = re.compile(r"(.*)#bytes=(\d{1,19})-(\d{1,19})", re.DOTALL)
+_SLICE = re.compile(r"(.*)#(bytes|record)=(\d{1,19})-(\d{1,19})", re.DOTALL)
 _IN_FLIGHT = 32  # small files that are read or written concurrently, as an object store needs 30 ms for each
 
 
@@ -166,7 +167,7 @@ def look(path: str) -> tuple[int, int]:
     num_bytes, version = _patiently(file, lambda: _files(file).look(file))
     if not part:
         return num_bytes, version
-    start, end = int(part[2]), int(part[3])
+    start, end = int(part[3]), int(part[4])
     if not start <= end <= num_bytes:
         return -1, version
     return end - start, version if is_uri(file) else local.changed_at(file)
@@ -202,22 +203,34 @@ def slice_uri(path: str, start: int, num_bytes: int) -> str:
     return f"{path}#bytes={start}-{start + num_bytes}"
 
 
+def record_uri(path: str, start: int, num_bytes: int) -> str:
+    """Returns the URI of the image in a TFRecord of a shard, for read_bytes(), given the bytes of the record."""
+    return f"{path}#record={start}-{start + num_bytes}"
+
+
 def byte_range(path: str) -> tuple[str, int, int] | None:
-    """Returns (file, start, end) of a path from slice_uri(); None for others."""
-    return (part[1], int(part[2]), int(part[3])) if (part := _part(path)) else None
+    """Returns (file, start, end) of a path from slice_uri() or record_uri(); None for others."""
+    return (part[1], int(part[3]), int(part[4])) if (part := _part(path)) else None
+
+
+def is_record(path: str) -> bool:
+    """Returns whether a path is from record_uri(), so that what is read of it is smaller than the range of bytes."""
+    part = _part(path)
+    return part is not None and part[2] == "record"
 
 
 def whole(path: str) -> str:
-    """Returns the file of which `path` names a part, as from slice_uri(); else `path`."""
+    """Returns the file of which `path` names a part, as from slice_uri() or record_uri(); else `path`."""
     return part[1] if (part := _part(path)) else path
 
 
 def _part(path: str) -> re.Match[str] | None:
-    """Returns (file, start, end) as groups of a match if `path` is from slice_uri().
+    """Returns (file, kind, start, end) as groups of a match if `path` is from slice_uri() or record_uri().
 
     None for other paths, and for an existing local file with such a name.
     """
-    part = _SLICE.fullmatch(path) if "#bytes=" in path else None  # the search alone takes 1/20 of the time
+    # The search alone takes 1/20 of the time.
+    part = _SLICE.fullmatch(path) if "#bytes=" in path or "#record=" in path else None
     return None if part and not is_uri(path) and local.exists(path) else part
 
 
@@ -243,7 +256,7 @@ def open_headers(path: str) -> IO[bytes]:
 
 
 def read_bytes(path: str, version: int = 0, most: int | None = None) -> bytes:
-    """Returns the content of a file, or of the part of a file that slice_uri() names.
+    """Returns the content of a file, or of the part of a file that slice_uri() names, or the image of record_uri().
 
     Args:
       path: The file.
@@ -252,20 +265,21 @@ def read_bytes(path: str, version: int = 0, most: int | None = None) -> bytes:
         memory at its full size.
 
     Raises:
-      ValueError: The file is larger than `most`.
+      ValueError: The file is larger than `most`, or what record_uri() names is no undamaged record with an image.
       Changed: The file has another version.
       FileNotFoundError: There is no such file.
       OSError: It cannot be read; Unavailable if the storage, not the file, is the cause, also after retries.
     """
     part = _part(path)
-    whole, start, end = (part[1], int(part[2]), int(part[3])) if part else (path, 0, None)
+    whole, start, end = (part[1], int(part[3]), int(part[4])) if part else (path, 0, None)
     if version and not is_uri(whole) and local.changed_at(whole) != version:
         raise Changed(f"{whole!r} was modified")
     if most is not None and not is_uri(whole) and (num_bytes := local.look(whole)[0]) > most:
         raise ValueError(
             f"{whole!r} has {num_bytes:,} bytes, too many for a file of its kind; remove it, or copy it again"
         )
-    return _patiently(whole, lambda: _files(whole).read_bytes(whole, start, end, version))
+    data = _patiently(whole, lambda: _files(whole).read_bytes(whole, start, end, version))
+    return image_of(data) if part and part[2] == "record" else data
 
 
 def read_each(paths: Iterable[str], most: int | None = None) -> Iterator[bytes]:

@@ -336,5 +336,6 @@ def _channels(value: object, name: str) -> tuple[float, float, float]:
 
 
 def _source(value: object) -> dict[str, str]:
-    fields = {"split": "", "label_list": ""} | json_fields.fields(value, "a source", ("path",), ("split", "label_list"))
+    found = json_fields.mapping(value, "a source")
+    fields = {"split": "", "label_list": ""} | json_fields.fields(found, "a source", ("path",), tuple(found))
     return {key: json_fields.text(text, f"{key} of a source") for key, text in fields.items()}

@@ -1,0 +1,142 @@
+"""Differences between two datasets, by the keys of their examples; only manifests and indexes are read."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from beam_pipelines.conversion.output_folder import complete_manifest, index_content
+from beam_pipelines.runners import phases
+from tpu_input.dataset_format.index import index_path, read_columns
+
+_SHOWN = 10  # keys of each kind in the text
+_COLUMNS = ["key", "label", "sha256"]
+
+
+class Example(NamedTuple):
+    """What is compared of one example: its split, the name of its class, and the SHA-256 of its image."""
+
+    split: str
+    class_name: str
+    sha256: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Differences:
+    """What differs between two datasets, A and B.
+
+    Attributes:
+      paths: Folders of A and B.
+      num_same: Number of keys with the same split, class and image in both.
+      added: Examples of B whose keys A has not, by key.
+      removed: Examples of A whose keys B has not, by key.
+      relabelled: (class in A, class in B) by key.
+      reencoded: Keys of which the bytes of the image differ.
+      moved: (split in A, split in B) by key.
+      classes: (classes of A that B has not, classes of B that A has not).
+    """
+
+    paths: tuple[str, str]
+    num_same: int
+    added: dict[str, Example]
+    removed: dict[str, Example]
+    relabelled: dict[str, tuple[str, str]]
+    reencoded: tuple[str, ...]
+    moved: dict[str, tuple[str, str]]
+    classes: tuple[tuple[str, ...], tuple[str, ...]]
+
+    def lines(self) -> Iterator[str]:
+        """Yields the text for a terminal: a line for each kind of difference, with counts by class and some keys."""
+        yield f"{self.num_same:,} examples are the same in {self.paths[0]!r} and {self.paths[1]!r}"
+        for name, examples in (("added", self.added), ("removed", self.removed)):
+            yield from _lines(name, {key: f"{each.split}/{each.class_name}" for key, each in examples.items()})
+        yield from _lines("relabelled", {key: f"{a!r} to {b!r}" for key, (a, b) in self.relabelled.items()})
+        yield from _lines("moved", {key: f"{a} to {b}" for key, (a, b) in self.moved.items()})
+        yield from _lines("other bytes", dict.fromkeys(self.reencoded, ""))
+        for path, names in zip(self.paths, self.classes, strict=True):
+            if names:
+                yield f"classes only of {path!r}: {', '.join(names[:_SHOWN])}{_and_more(len(names))}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns everything, as one object for JSON."""
+
+        def by_key(examples: dict[str, Example]) -> dict[str, dict[str, str]]:
+            return {key: {"split": each.split, "class": each.class_name} for key, each in examples.items()}
+
+        return {
+            "a": self.paths[0],
+            "b": self.paths[1],
+            "num_same": self.num_same,
+            "added": by_key(self.added),
+            "removed": by_key(self.removed),
+            "relabelled": {key: {"from": a, "to": b} for key, (a, b) in self.relabelled.items()},
+            "moved": {key: {"from": a, "to": b} for key, (a, b) in self.moved.items()},
+            "other_bytes": list(self.reencoded),
+            "classes_only_of_a": list(self.classes[0]),
+            "classes_only_of_b": list(self.classes[1]),
+        }
+
+
+def diff(before: str, after: str) -> Differences:
+    """Returns the differences between two datasets.
+
+    Args:
+      before: Folder or URI of the first dataset, A.
+      after: Folder or URI of the second one, B.
+
+    Raises:
+      ValueError: One of them is no complete dataset, or an index cannot be read.
+    """
+    a, b = _examples(before), _examples(after)
+    classes_a, classes_b = (complete_manifest(path).classes for path in (before, after))
+    both = [key for key in a if key in b]
+    return Differences(
+        paths=(before, after),
+        num_same=sum(a[key] == b[key] for key in both),
+        added={key: example for key, example in b.items() if key not in a},
+        removed={key: example for key, example in a.items() if key not in b},
+        relabelled={k: (a[k].class_name, b[k].class_name) for k in both if a[k].class_name != b[k].class_name},
+        reencoded=tuple(key for key in both if a[key].sha256 != b[key].sha256),
+        moved={key: (a[key].split, b[key].split) for key in both if a[key].split != b[key].split},
+        classes=(
+            tuple(name for name in classes_a if name not in set(classes_b)),
+            tuple(name for name in classes_b if name not in set(classes_a)),
+        ),
+    )
+
+
+def _examples(dataset: str) -> dict[str, Example]:
+    """Returns the examples of a dataset by key, in the order of keys."""
+    manifest, found = complete_manifest(dataset), dict[str, Example]()
+    phases.begin("listing")
+    for name, split in manifest.splits.items():
+        for shard in split.shards:
+            path = f"{dataset}/{index_path(shard.name)}"
+            try:
+                index = read_columns(index_content(path), shard.num_examples, _COLUMNS)
+                rows = zip(*(index[column].to_pylist() for column in _COLUMNS), strict=True)
+                found |= {key: Example(name, manifest.classes[label], sha256) for key, label, sha256 in rows}
+            except (OSError, ValueError, IndexError, TypeError, pa.ArrowException) as error:
+                raise ValueError(
+                    f"{path!r} cannot be read: {error}; repair the dataset with: python -m beam_pipelines verify "
+                    f"--repair {dataset}"
+                ) from error
+            phases.advance("listing", shard.num_examples)
+    return dict(sorted(found.items()))
+
+
+def _lines(name: str, details: dict[str, str]) -> Iterator[str]:
+    if not details:
+        return
+    counts = Counter(details.values())
+    kinds = ", ".join(f"{count:,} {kind}" for kind, count in counts.most_common(_SHOWN) if kind)
+    of_kinds = f" ({kinds}{_and_more(len(counts))})" if kinds else ""
+    yield f"{name}: {len(details):,}{of_kinds}, such as {', '.join(map(repr, list(details)[:3]))}"
+
+
+def _and_more(count: int) -> str:
+    return f" and {count - _SHOWN:,} more" if count > _SHOWN else ""

@@ -1,0 +1,84 @@
+"""Datasets made of datasets: relabel, merge, filter, split and reshard, each a conversion of the examples of others.
+
+    datasets ──index──▶ rows, changed ──plan, write, commit──▶ another dataset
+
+The bytes of the images stay as they are. Only the headers of JPEGs are read, and the images that the statistics of a
+split include are decoded. Like any conversion, it can be interrupted and resumed, and run by a Beam runner.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from beam_pipelines.conversion.output_folder import complete_manifest
+from beam_pipelines.options import Check, ConvertOptions, ImageOptions, Source
+from beam_pipelines.repair import options_of
+from beam_pipelines.sources.dataset_examples import labels_of
+from beam_pipelines.sources.lists import read_names
+from tpu_input.dataset_format.records import Manifest
+
+
+def rewriting(
+    sources: Sequence[Source], output: str, add_classes: bool = False, check: Check = "header", **changed: Any
+) -> ConvertOptions:
+    """Returns the options of the conversion that makes one dataset of the examples of others.
+
+    Classes are those of the first dataset in their order, then the new ones of the next. Everything else is as in the
+    first dataset: seed, size and number of shards, first label. Pass them to convert().
+
+    Args:
+      sources: The datasets, with changes; if there are several, each has a name of its own.
+      output: Folder or URI of the new dataset.
+      add_classes: Whether new_labels of a source may name classes that no dataset has; they are added in sorted order.
+      check: As of ImageOptions.
+      **changed: Fields of ConvertOptions that differ from those of the first dataset.
+
+    Raises:
+      ValueError: There is no dataset, it cannot be read, or a new label is the name of no class.
+    """
+    manifests = [complete_manifest(source.path) for source in sources]
+    usual = options_of(manifests[0])
+    classes = dict.fromkeys(name for manifest in manifests for name in manifest.classes)
+    new = {label for source in sources if source.new_labels for label in labels_of(source.new_labels).values()}
+    if unknown := sorted(new - set(classes)):
+        if not add_classes:
+            raise ValueError(
+                f"{unknown[0]!r} is none of the {len(classes):,} classes of {sources[0].path!r}; correct the label, or "
+                "use --add_classes if it is a new class"
+            )
+        classes |= dict.fromkeys(unknown)
+    kept = [name for name in classes if all(_is_kept(name, source) for source in sources)]
+    options = dataclasses.replace(
+        usual,
+        sources=tuple(sources),
+        output=output,
+        labels=tuple(kept),
+        dedup="none",
+        overwrite=False,
+        images=_as_stored([options_of(manifest).images for manifest in manifests], check),
+        num_shards=() if len(manifests) > 1 else _of_splits(usual, manifests[0]),
+    )
+    return dataclasses.replace(options, **changed)
+
+
+def _is_kept(class_name: str, source: Source) -> bool:
+    if source.only_classes and class_name not in read_names(source.only_classes):
+        return False
+    return not source.without_classes or class_name not in read_names(source.without_classes)
+
+
+def _as_stored(options: list[ImageOptions], check: Check) -> ImageOptions:
+    """Returns the options with which images that were converted with any of these are stored again unchanged."""
+    ignored = any(each.color_profiles == "ignore" for each in options)
+    return ImageOptions(
+        quality=options[0].quality,
+        max_pixels=max(each.max_pixels for each in options),
+        color_profiles="ignore" if ignored else "convert",
+        check=check,
+    )
+
+
+def _of_splits(options: ConvertOptions, manifest: Manifest) -> tuple[tuple[str, int], ...]:
+    return tuple((name, count) for name, count in options.num_shards if name in manifest.splits)

@@ -1,0 +1,214 @@
+"""Examples of a dataset as rows of another conversion, from its indexes: no record is read to list them.
+
+    manifest.json ──▶ a part for each shard ──index──▶ Row(key, SHARD#record=BEGIN-END, label, split) ──changes──▶ Row
+
+relabel, merge, filter, split and reshard are conversions of such rows. The image of a record is read when its new
+record is written. The checksum of the record is verified then, and the bytes of the image stay the same.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+import io
+from collections import Counter
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from beam_pipelines import storage
+from beam_pipelines.options import Source
+from beam_pipelines.sources.lists import read_names
+from beam_pipelines.sources.rows import Row
+from tpu_input.dataset_format.index import index_path, read_columns
+from tpu_input.dataset_format.records import MANIFEST_NAME, MAX_INDEX_BYTES, MAX_MANIFEST_BYTES, Manifest
+
+_COLUMNS = ["key", "label", "offset", "length"]
+_MAX_SHOWN = 5  # names in a message
+
+
+def read_dataset(path: str) -> Manifest | None:
+    """Returns the manifest of the dataset in a folder; None if there is none, or another kind of manifest.json."""
+    try:
+        content = storage.read_bytes(f"{path}/{MANIFEST_NAME}", most=MAX_MANIFEST_BYTES)
+        return Manifest.from_json(content, path)
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return None
+
+
+def shards_of(path: str) -> list[str]:
+    """Returns the names of the shards of the dataset in a folder; none if there is no dataset."""
+    manifest = read_dataset(path)
+    return [shard.name for split in manifest.splits.values() for shard in split.shards] if manifest else []
+
+
+def rows_of_shard(source: Source, name: str) -> Iterator[Row]:
+    """Yields a row for each record of a shard of a dataset, with the changes that the source describes.
+
+    Raises:
+      ValueError: There is no such shard any more, or its index is damaged.
+    """
+    manifest = read_dataset(source.path)
+    found = [
+        (split, shard)
+        for split, each in (manifest.splits.items() if manifest else ())
+        for shard in each.shards
+        if shard.name == name
+    ]
+    if not manifest or not found:
+        raise ValueError(f"{source.path!r} was replaced while it was listed; run the command again")
+    (split, shard), path = found[0], f"{source.path}/{name}"
+    index = _index(source.path, name, shard.num_examples)
+    columns = [index[column].to_pylist() for column in _COLUMNS]
+    if not shard.is_filled_by(index["offset"].to_numpy(), index["length"].to_numpy()) or not all(
+        key and label is not None and 0 <= label < len(manifest.classes)
+        for key, label in zip(columns[0], columns[1], strict=True)
+    ):
+        raise _damaged(source.path, name, f"it does not match shard {name!r} and the manifest")
+    _, version = storage.look(storage.record_uri(path, 0, 0))
+    changes = _changes(source)
+    for key, label, offset, length in zip(*columns, strict=True):
+        row = Row(key, storage.record_uri(path, offset, length), manifest.classes[label], split, "", length)
+        yield _changed(row._replace(version=version), source, changes)
+
+
+def check_changes(source: Source) -> None:
+    """Checks the files of a source that change the examples of a dataset.
+
+    Raises:
+      ValueError: They cannot be read, name keys or classes that the dataset has not, or the source is no dataset.
+    """
+    if source == Source(source.path, source.split, source.label_list):
+        return
+    manifest = read_dataset(source.path)
+    if not manifest:
+        raise ValueError(
+            f"{source.path!r} contains no {MANIFEST_NAME} of a dataset; name the folder of a dataset that is complete"
+        )
+    changes = _changes(source)
+    for path, names in ((source.only_classes, changes.only_classes), (source.without_classes, changes.without_classes)):
+        if unknown := sorted((names or set()) - set(manifest.classes)):
+            raise ValueError(
+                f"{path!r} names {_some(unknown)}, not among the classes of {source.path!r}; correct the names"
+            )
+    named = {
+        source.new_labels: set(changes.new_labels),
+        source.only_keys: changes.only_keys,
+        source.without_keys: changes.without_keys,
+    }
+    if not any(named.values()):
+        return
+    known: set[str] = set()
+    for split in manifest.splits.values():
+        for shard in split.shards:
+            known.update(_index(source.path, shard.name, shard.num_examples)["key"].to_pylist())
+    for path, keys in named.items():
+        if unknown := sorted((keys or set()) - known):
+            raise ValueError(
+                f"{path!r} has {len(unknown):,} keys that {source.path!r} does not have: {_some(unknown)}; correct "
+                "them, or remove their lines"
+            )
+
+
+def labels_of(path: str) -> dict[str, str]:
+    """Returns {key: class name} of a .csv with the header key,label.
+
+    Raises:
+      ValueError: It has another header, a line has not two fields, a key is named twice, or a label is empty.
+    """
+    lines = csv.reader(io.StringIO("\n".join(read_names(path))), strict=True)
+    labels: dict[str, str] = {}
+    try:
+        if (header := next(lines, [])) != ["key", "label"]:
+            raise ValueError(f"{path!r} begins with {','.join(header)!r}, but must have the header key,label")
+        for fields in filter(None, lines):
+            if len(fields) != 2 or not all(fields):
+                raise ValueError(f"{path!r}, line {lines.line_num}: {','.join(fields)!r} must be a key and a label")
+            if fields[0] in labels:
+                raise ValueError(f"{path!r}, line {lines.line_num}: {fields[0]!r} has a label already; name it once")
+            labels[fields[0]] = fields[1]
+    except csv.Error as error:
+        raise ValueError(f"{path!r} is no .csv: line {lines.line_num}: {error}") from error
+    return labels
+
+
+class _Changes(NamedTuple):
+    """Content of the files of a source that change the examples of a dataset; None where there is no file."""
+
+    new_labels: dict[str, str]
+    only_keys: frozenset[str] | None
+    without_keys: frozenset[str] | None
+    only_classes: frozenset[str] | None
+    without_classes: frozenset[str] | None
+
+
+def _changes(source: Source) -> _Changes:
+    """Returns the changes of a source; read once in a process, unless the files change."""
+    files = (source.new_labels, source.only_keys, source.without_keys, source.only_classes, source.without_classes)
+    return _read_changes(*files, tuple(storage.replaceable(path) if path else 0 for path in files))
+
+
+@functools.lru_cache(maxsize=8)
+def _read_changes(
+    new_labels: str,
+    only_keys: str,
+    without_keys: str,
+    only_classes: str,
+    without_classes: str,
+    _versions: tuple[int, ...],
+) -> _Changes:
+    def names(path: str) -> frozenset[str] | None:
+        return _unique_names(path) if path else None
+
+    return _Changes(
+        labels_of(new_labels) if new_labels else {},
+        names(only_keys),
+        names(without_keys),
+        names(only_classes),
+        names(without_classes),
+    )
+
+
+def _unique_names(path: str) -> frozenset[str]:
+    counts = Counter(filter(None, read_names(path)))
+    if not counts:
+        raise ValueError(f"{path!r} is empty; it must have one name per line")
+    return frozenset(counts)
+
+
+def _changed(row: Row, source: Source, changes: _Changes) -> Row:
+    key, label = row.key, row.label
+    if source.splits == "again":
+        row = row._replace(split="")
+    if source.name:
+        row = row._replace(key=f"{source.name}/{key}")
+    if (changes.only_keys is not None and key not in changes.only_keys) or (
+        changes.without_keys is not None and key in changes.without_keys
+    ):
+        return row.reject("left_out", "its key was left out on request")
+    if (changes.only_classes is not None and label not in changes.only_classes) or (
+        changes.without_classes is not None and label in changes.without_classes
+    ):
+        return row.reject("left_out", f"its class {label!r} was left out on request")
+    return row._replace(label=changes.new_labels.get(key, label))
+
+
+def _index(dataset: str, name: str, num_rows: int) -> pa.Table:
+    try:
+        content = storage.read_bytes(f"{dataset}/{index_path(name)}", most=MAX_INDEX_BYTES)
+        return read_columns(content, num_rows, _COLUMNS)
+    except (FileNotFoundError, ValueError, pa.ArrowException) as error:
+        raise _damaged(dataset, name, str(error)) from error
+
+
+def _damaged(dataset: str, name: str, why: str) -> ValueError:
+    return ValueError(
+        f"the index of {name!r} in {dataset!r} cannot be used: {why}; repair the dataset with: python -m "
+        f"beam_pipelines verify --repair {dataset}"
+    )
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - _MAX_SHOWN:,} more" if len(names) > _MAX_SHOWN else ""
+    return ", ".join(map(repr, names[:_MAX_SHOWN])) + more

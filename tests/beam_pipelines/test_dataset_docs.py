@@ -1,0 +1,28 @@
+"""docs/datasets.md: its commands run one after another, in the folder where the page has them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from support.pipelines_commands import run
+
+PAGE = Path(__file__).parents[2] / "docs" / "datasets.md"
+
+
+def test_the_commands_of_the_page_run_as_they_stand(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "corrected.csv").write_text("key,label\n3/0003.jpg,5\n")
+    (tmp_path / "blurred.txt").write_text("4/0004.jpg\n")
+    commands = [
+        line.split()[3:] for line in PAGE.read_text().splitlines() if line.startswith("    python -m beam_pipelines ")
+    ]
+    assert [command[0] for command in commands][2:] == ["relabel", "filter", "split", "reshard", "merge", "diff"]
+    assert run(capsys, *commands[0])[0] == 0
+    assert run(capsys, "convert", "--input=digits", "--output=more", "--seed=1")[0] == 0
+    found = {}
+    for command in commands[1:]:
+        code, found[command[0]], err = run(capsys, *command)
+        assert (code, err) == (0, ""), command
+    assert "(left_out 1)" in found["filter"]
+    assert "(duplicate 1796)" in found["merge"]
+    assert "relabelled: 1 (1 '3' to '5'), such as '3/0003.jpg'" in found["diff"]
