@@ -24,5 +24,6 @@ def test_the_commands_of_the_page_run_as_they_stand(capsys, tmp_path, monkeypatc
         code, found[command[0]], err = run(capsys, *command)
         assert (code, err) == (0, ""), command
     assert "(left_out 1)" in found["filter"]
-    assert "(duplicate 1796)" in found["merge"]
+    assert "duplicate 1795" in found["merge"]
+    assert "conflicting_label 2" in found["merge"]  # the relabelled image has another label in the other dataset
     assert "relabelled: 1 (1 '3' to '5'), such as '3/0003.jpg'" in found["diff"]

@@ -264,7 +264,7 @@ def test_a_killed_command_goes_on_and_ends_with_the_same_bytes(dataset, tmp_path
 
 
 def test_what_is_unfinished_is_named_with_its_command(capsys, dataset, tmp_path, monkeypatch):
-    monkeypatch.setattr(convert_module, "_write_and_commit", lambda *args: 1 / 0)
+    monkeypatch.setattr(convert_module, "commit", lambda *args: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         run(capsys, "reshard", dataset, "--shard_size=50KB", f"--output={tmp_path}/out")
     monkeypatch.undo()
