@@ -31,7 +31,10 @@ def conversion_options(flags: argparse.Namespace) -> ConvertOptions:
     """Returns the options of a conversion from the parsed flags of add_conversion_flags()."""
     as_given = ("shard_bytes", "num_shards", "labels", "first_label", "seed", "dedup", "max_rejected", "overwrite")
     return ConvertOptions(
-        sources=with_label_lists(flags.input or [], flags.label_list),
+        sources=tuple(
+            dataclasses.replace(each, record=flags.record)
+            for each in with_label_lists(flags.input or [], flags.label_list)
+        ),
         output=flags.output,
         splits=flags.splits or ConvertOptions.splits,
         splits_required=bool(flags.splits),
@@ -88,6 +91,7 @@ def named_datasets(texts: list[str]) -> list[tuple[str, str]]:
 def _input_flags(flag: AddFlag) -> None:
     flag("--input", required=True, action="append", type=source, metavar="[SPLIT=]PATH", help=_HELP["input"])
     flag("--label_list", default=[], action="append", metavar="[SPLIT=]FILE", help=_HELP["label_list"])
+    flag("--record", default="", metavar="FORMAT", help=_HELP["record"])
     add_flags(
         flag,
         ConvertOptions,
@@ -124,6 +128,9 @@ _HELP = {
     "such as gs://bucket/images. May be repeated, with one split each: --input=train=T --input=validation=V",
     "label_list": "text file with one class name per line, in the order of the images' names, for an input without "
     "class folders, such as ImageNet's validation set",
+    "record": "format of TFRecords of other programs; the inputs are then their folders, or patterns such as "
+    "'gs://bucket/train-*'. imagenet, tfds, flowers, or the names of the features: "
+    "image=FEATURE,label=FEATURE[,first_label=N][,name=FEATURE][,key=FEATURE] (default: inputs are no TFRecords)",
     "labels": "text file with one class name per line, in label order",
     "check": "header: read only the headers of the images, which were checked when the dataset was made, and decode "
     "those that the statistics include; decode: decode each (default: header)",

@@ -138,8 +138,8 @@ def _check(options: ConvertOptions) -> None:
     if not options.sources:
         raise ValueError("at least one input is required")
     for source in options.sources:
-        listing.check_source(source)
-        _check_apart(source.path, options.output)
+        listing.check_source(source, options.labels)
+        _check_apart(source.folder if source.record else source.path, options.output)
     storage.check(options.output)
     output_checks.check_output(options.output)
 

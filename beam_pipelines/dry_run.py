@@ -147,7 +147,7 @@ def _run(failing: str, *command: str) -> str:
 
 def _work(options: ConvertOptions) -> Iterator[str]:
     for source in options.sources:
-        check_source(source)
+        check_source(source, options.labels)
     rows = itertools.chain.from_iterable(list_rows(source, options) for source in options.sources)
     num_inputs = num_bytes = num_sized = 0
     survey = FolderSurvey(options)

@@ -4,18 +4,69 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import posixpath
 from typing import Any, Literal
 
 from beam_pipelines import storage
 from tpu_input.command_line.dataclass_options import check_types
 from tpu_input.dataset_format.decode_limits import MAX_PIXELS, PILLOW_MAX_PIXELS
 from tpu_input.dataset_format.orientation import ColorProfiles
+from tpu_input.dataset_format.record_spec import IMAGE_KEY, LABEL_KEY
 from tpu_input.dataset_format.records import valid_split
 
 _MIN_SHARD_BYTES = 10_000
 Dedup = Literal["none", "exact"]
 Reencode = Literal["needed", "all"]
 Check = Literal["decode", "header"]
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordFormat:
+    """Features of the tf.train.Examples in TFRecords of other programs.
+
+    Attributes:
+      image: Feature with the file of the image.
+      label: Feature with the label: a number, or the name of the class.
+      first_label: Number of the first class.
+      name: Feature with the name of the class; "" if the label is it, or is a number for which --labels has the name.
+      key: Feature with the name of the image's file, for the key; "" for the number of the record in its file.
+    """
+
+    image: str = IMAGE_KEY
+    label: str = LABEL_KEY
+    first_label: int = 0
+    name: str = ""
+    key: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> RecordFormat:
+        """Returns a format given as a name in FORMATS, or as "image=FEATURE,label=FEATURE,first_label=1".
+
+        Raises:
+          ValueError: It is neither.
+        """
+        if text in FORMATS:
+            return FORMATS[text]
+        pairs = [part.partition("=") for part in text.split(",")]
+        fields: dict[str, Any] = {name.strip(): value.strip() for name, _, value in pairs}
+        known = [field.name for field in dataclasses.fields(cls)]
+        if not all(equals and value.strip() for _, equals, value in pairs) or fields.keys() - set(known):
+            raise ValueError(
+                f"record format {text!r} is unknown; it must be {', '.join(FORMATS)}, or pairs such as "
+                f"image=FEATURE,label=FEATURE of {', '.join(known)}"
+            )
+        if not (first := fields.pop("first_label", "0")).isdecimal():
+            raise ValueError(f"first_label of a record format must be a number, got {first!r}")
+        return cls(**fields, first_label=int(first))
+
+
+# imagenet: as tensorflow/tpu's imagenet_to_gcs.py and TensorFlow's models write ImageNet; tfds: as TensorFlow Datasets
+# writes image classification; flowers: as TF-Slim's download_and_convert_flowers.py.
+FORMATS = {
+    "imagenet": RecordFormat(first_label=1, name="image/class/synset", key="image/filename"),
+    "tfds": RecordFormat("image", "label"),
+    "flowers": RecordFormat(),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +87,8 @@ class Source:
       only_classes: File with one class name per line: examples of all other classes of a dataset are left out.
       without_classes: File with one class name per line: examples of these classes of a dataset are left out.
       splits: Splits of a dataset's examples: "kept", or "again" to assign them by hash.
+      record: Format of TFRecords of other programs, as RecordFormat.parse() takes it; the path is then their folder, or
+        a pattern such as gs://bucket/imagenet/train-*. "" for all other inputs.
     """
 
     path: str
@@ -48,6 +101,7 @@ class Source:
     only_classes: str = ""
     without_classes: str = ""
     splits: Literal["kept", "again"] = "kept"
+    record: str = ""
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -55,6 +109,8 @@ class Source:
             raise ValueError(f"the name of a dataset must be 1 to 64 letters, digits or _, got {self.name!r}")
         for name in ("path", *_FILES_OF_SOURCE):
             object.__setattr__(self, name, storage.absolute(getattr(self, name)) if getattr(self, name) else "")
+        if self.record:
+            RecordFormat.parse(self.record)
         if self.label_list and self.is_list:
             raise ValueError(
                 f"the list {self.path!r} names a label in each line, so --label_list={self.label_list} must be left out"
@@ -63,6 +119,16 @@ class Source:
     @property
     def is_list(self) -> bool:
         return self.path.endswith((".csv", ".jsonl"))
+
+    @property
+    def is_pattern(self) -> bool:
+        """Whether the path is a pattern of names of TFRecords."""
+        return bool(self.record) and "*" in posixpath.basename(self.path)
+
+    @property
+    def folder(self) -> str:
+        """Folder of the files of the input."""
+        return posixpath.dirname(self.path) if self.is_list or self.is_pattern else self.path
 
     @property
     def files(self) -> list[str]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import posixpath
 import uuid
 from typing import Any
 
@@ -297,9 +296,7 @@ def _known_rows(manifest: Manifest, shard: Shard, options: ConvertOptions) -> li
     from_index = index and (records is None or records == [(row.key, row.label) for row in index])
     if from_index:
         named = [(row.key, row.label, row.uri) for row in index or []]
-    elif records and not any(
-        source.is_list or source.path.endswith(".tar") or read_dataset(source.path) for source in options.sources
-    ):
+    elif records and all(_is_folder_of_images(source) for source in options.sources):
         named = [(key, label, "") for key, label in records]
     else:
         return None
@@ -319,6 +316,11 @@ def _known_rows(manifest: Manifest, shard: Shard, options: ConvertOptions) -> li
     if missing:
         raise ValueError(f"inputs of {shard.name} are missing: {_some(missing)}; {_restore(shard)}")
     return found
+
+
+def _is_folder_of_images(source: Source) -> bool:
+    """Returns whether keys are the paths of files, so that records name their inputs."""
+    return not (source.is_list or source.record or source.path.endswith(".tar") or read_dataset(source.path))
 
 
 def _index_rows(manifest: Manifest, shard: Shard) -> list[IndexRow] | None:
@@ -352,7 +354,7 @@ def _not_in_sources(rows: list[Row], options: ConvertOptions) -> list[str]:
     """Returns the URIs that are in none of the sources. An index may come from somebody else, and is not followed."""
     places = []
     for source in options.sources:
-        folder = posixpath.dirname(source.path) if source.is_list else source.path
+        folder = source.folder
         places.append(f"{folder}#bytes=" if folder.endswith(".tar") else f"{folder}/")
     strange = [row.uri for row in rows if not row.uri.startswith(tuple(places)) or ".." in row.uri.split("/")]
     for source in options.sources if strange else ():

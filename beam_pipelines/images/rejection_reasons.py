@@ -58,6 +58,11 @@ REASONS = {
         "file: it is a sparse file, a device or a pipe.",
         "Pack it again as a plain file, from the folder above the class folders.",
     ),
+    "bad_record": Reason(
+        "A record of a TFRecord file is no tf.train.Example, has no image in the feature that --record names, or has a "
+        "text that is not UTF-8.",
+        "Correct --record; or write the records again.",
+    ),
     "system_file": Reason(
         "It was created by a file manager of macOS or Windows; it does not count against --max_rejected.",
         "No action is needed.",

@@ -22,6 +22,7 @@ from beam_pipelines.sources.dataset_examples import check_changes, rows_of_shard
 from beam_pipelines.sources.folders import is_hidden, is_split
 from beam_pipelines.sources.lists import list_columns, read_names, rows_of_list
 from beam_pipelines.sources.rows import Row
+from beam_pipelines.sources.tfrecord_files import check_files, list_tfrecords, rows_of_tfrecords
 
 
 class Part(NamedTuple):
@@ -31,7 +32,7 @@ class Part(NamedTuple):
       source: The source.
       folder: Folder within it, which ends with a slash; "" for the source, or with `archive`.
       archive: What may be an archive within it.
-      shard: Name of a shard, if the source is a dataset.
+      shard: Name of a shard, if the source is a dataset or TFRecords.
     """
 
     source: Source
@@ -83,6 +84,10 @@ def _rows(part: Part, options: ConvertOptions) -> Iterator[Row | Part]:
         yield from rows_of_list(part.source.path, options.known_labels)
     elif part.source.label_list:
         yield from _rows_with_labels(part.source)
+    elif part.source.record and part.shard:
+        yield from rows_of_tfrecords(part.source, part.shard, options)
+    elif part.source.record:
+        yield from (Part(part.source, shard=name) for name in list_tfrecords(part.source))
     elif part.shard:
         yield from rows_of_shard(part.source, part.shard)
     elif not part.folder and not part.archive and (shards := shards_of(part.source.path)):
@@ -92,12 +97,19 @@ def _rows(part: Part, options: ConvertOptions) -> Iterator[Row | Part]:
             yield file if isinstance(file, Part) else _row_of_file(file)
 
 
-def check_source(source: Source) -> None:
+def check_source(source: Source, classes: tuple[str, ...] | None = None) -> None:
     """Checks a source in the driver, before the pipeline runs.
+
+    Args:
+      source: The source.
+      classes: Class names in label order, which may be none; None if it is not known whether they are given.
 
     Raises:
       ValueError: It does not exist, cannot be reached, or is a list without the columns needed.
     """
+    if source.record:
+        check_files(source, classes)
+        return
     needed = {
         "input": "a folder of class folders, a .tar, a .csv, a .jsonl or a dataset",
         "label list": "a text file with one class name per line",

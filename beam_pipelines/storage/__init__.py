@@ -17,9 +17,9 @@ from typing import IO, Protocol, TypeVar
 from beam_pipelines.storage import local
 from beam_pipelines.storage.errors import Changed as Changed
 from beam_pipelines.storage.errors import Unavailable as Unavailable
-from tpu_input.dataset_format.records import image_of
+from tpu_input.dataset_format.records import IMAGE_KEY, image_of
 
-_SLICE = re.compile(r"(.*)#(bytes|record)=(\d{1,19})-(\d{1,19})", re.DOTALL)
+_SLICE = re.compile(r"(.*)#(bytes|record)=(\d{1,19})-(\d{1,19})(?:(?<=\d):(.+))?", re.DOTALL)
 _IN_FLIGHT = 32  # small files that are read or written concurrently, as an object store needs 30 ms for each
 
 
@@ -203,9 +203,16 @@ def slice_uri(path: str, start: int, num_bytes: int) -> str:
     return f"{path}#bytes={start}-{start + num_bytes}"
 
 
-def record_uri(path: str, start: int, num_bytes: int) -> str:
-    """Returns the URI of the image in a TFRecord of a shard, for read_bytes(), given the bytes of the record."""
-    return f"{path}#record={start}-{start + num_bytes}"
+def record_uri(path: str, start: int, num_bytes: int, feature: str = IMAGE_KEY) -> str:
+    """Returns the URI of the image in a TFRecord, for read_bytes(), given the bytes of the record.
+
+    Args:
+      path: File with the record.
+      start: Its first byte.
+      num_bytes: Size of the record with its frame.
+      feature: Feature with the image.
+    """
+    return f"{path}#record={start}-{start + num_bytes}" + (f":{feature}" if feature != IMAGE_KEY else "")
 
 
 def byte_range(path: str) -> tuple[str, int, int] | None:
@@ -279,7 +286,7 @@ def read_bytes(path: str, version: int = 0, most: int | None = None) -> bytes:
             f"{whole!r} has {num_bytes:,} bytes, too many for a file of its kind; remove it, or copy it again"
         )
     data = _patiently(whole, lambda: _files(whole).read_bytes(whole, start, end, version))
-    return image_of(data) if part and part[2] == "record" else data
+    return image_of(data, part[5] or IMAGE_KEY) if part and part[2] == "record" else data
 
 
 def read_each(paths: Iterable[str], most: int | None = None) -> Iterator[bytes]:

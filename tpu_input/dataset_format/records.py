@@ -33,6 +33,7 @@ __all__ = [
     "FEATURES",
     "FRAME_BYTES",
     "IMAGENET",
+    "IMAGE_KEY",
     "MANIFEST_NAME",
     "MAX_INDEX_BYTES",
     "MAX_MANIFEST_BYTES",
@@ -151,11 +152,12 @@ def decode(serialized: bytes, first_label: int = 0) -> Record:
     )
 
 
-def image_of(framed: bytes) -> bytes:
+def image_of(framed: bytes, feature: str = IMAGE_KEY) -> bytes:
     """Returns the image in one TFRecord.
 
     Args:
       framed: The record as it lies in the file, with its frame.
+      feature: Feature with the image.
 
     Raises:
       ValueError: It is no complete, undamaged record, or has no image.
@@ -164,11 +166,11 @@ def image_of(framed: bytes) -> bytes:
     if len(frames) != 1:
         raise ValueError(f"{len(frames)} records in the bytes of one")
     try:
-        value = Example.FromString(frames[0][1]).features.feature[IMAGE_KEY].bytes_list.value
+        value = Example.FromString(frames[0][1]).features.feature[feature].bytes_list.value
     except Exception as error:  # the public location of protobuf's DecodeError differs between its versions
         raise ValueError(f"not a tf.train.Example: {error}") from error
     if len(value) != 1:
-        raise ValueError(f"feature {IMAGE_KEY!r} has {len(value)} values, but must have 1")
+        raise ValueError(f"feature {feature!r} has {len(value)} values, but must have 1")
     image: bytes = value[0]
     return image
 

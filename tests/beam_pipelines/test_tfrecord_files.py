@@ -1,0 +1,217 @@
+"""TFRecords of other programs as inputs: written by TensorFlow in the layouts of their publishers, made small."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from support.folders import files
+from support.pipelines_commands import refused, run
+from tpu_input.dataset_format.records import Record, decode, frame, read_frames
+
+tf = pytest.importorskip("tensorflow")
+
+Value = bytes | int | list[int]
+
+
+def feature(value: Value) -> object:
+    if isinstance(value, bytes):
+        return tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
+    values = value if isinstance(value, list) else [value]
+    return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
+
+
+def write(path: Path, *examples: Mapping[str, Value]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for example in examples:
+            features = tf.train.Features(feature={name: feature(value) for name, value in example.items()})
+            writer.write(tf.train.Example(features=features).SerializeToString())
+
+
+def images(digits: Path, count: int) -> Iterator[tuple[int, str, bytes]]:
+    """Yields (label, name, JPEG) of that many digits of each class."""
+    for label in range(10):
+        for path in sorted((digits / str(label)).iterdir())[:count]:
+            yield label, path.name, path.read_bytes()
+
+
+def imagenet(label: int, name: str, data: bytes) -> dict[str, Value]:
+    """An example as tensorflow/tpu's imagenet_to_gcs.py writes it, whose labels begin with 1."""
+    return {
+        "image/height": 32,
+        "image/width": 32,
+        "image/colorspace": b"RGB",
+        "image/channels": 3,
+        "image/class/label": label + 1,
+        "image/class/synset": f"n{label:08d}".encode(),
+        "image/format": b"JPEG",
+        "image/filename": name.encode(),
+        "image/encoded": data,
+    }
+
+
+def tfds(label: int, _: str, data: bytes) -> dict[str, Value]:
+    """An example as TensorFlow Datasets writes it."""
+    return {"image": data, "label": label}
+
+
+def records(path: Path) -> dict[str, tuple[str, Record]]:
+    """(split, record) by key."""
+    found = {}
+    for shard in sorted(path.glob("*.tfrecord")):
+        with open(shard, "rb") as file:
+            for _, payload in read_frames(file):
+                record = decode(payload)
+                found[record.key] = shard.name.partition("-")[0], record
+    return found
+
+
+def converted(capsys, tmp_path, *args: object) -> dict[str, tuple[str, Record]]:
+    code, _, err = run(capsys, "convert", *args, f"--output={tmp_path}/out", "--shard_size=20KB")
+    assert (code, err) == (0, "")
+    return records(tmp_path / "out")
+
+
+def test_imagenet_as_the_tpu_converter_writes_it(capsys, digits, tmp_path):
+    source, every = tmp_path / "in", list(images(digits, 12))
+    for number in range(2):
+        write(source / f"train-{number:05d}-of-00002", *(imagenet(*each) for each in every[number:100:2]))
+    write(source / "validation-00000-of-00001", *(imagenet(*each) for each in every[100:]))
+    found = converted(capsys, tmp_path, f"--input={source}", "--record=imagenet")
+    assert {(split, r.class_name, r.key.rpartition("/")[2], r.encoded) for split, r in found.values()} == {
+        ("train" if at < 100 else "validation", f"n{label:08d}", name, data)
+        for at, (label, name, data) in enumerate(every)
+    }
+    assert len(found) == len(every)
+    assert all(record.label == int(record.class_name[1:]) for _, record in found.values())  # as synsets are sorted
+    assert next(iter(sorted(found))).startswith("train-00000-of-00002/")
+    code, out, _ = run(capsys, "verify", tmp_path / "out")
+    assert (code, "no problems found" in out) == (0, True)
+
+
+def test_tensorflow_datasets(capsys, digits, tmp_path):
+    """Its records have a label that is a number; names are in label.labels.txt beside the files."""
+    source = tmp_path / "digits" / "1.0.0"
+    every = list(images(digits, 3))
+    write(source / "digits-train.tfrecord-00000-of-00001", *(tfds(*each) for each in every[::2]))
+    write(source / "digits-test.tfrecord-00000-of-00001", *(tfds(*each) for each in every[1::2]))
+    (source / "label.labels.txt").write_text("".join(f"digit {9 - label}\n" for label in range(10)))
+    (source / "dataset_info.json").write_text("{}")
+    args = (f"--input={source}", "--record=tfds")
+    said = refused(capsys, "convert", *args, f"--output={tmp_path}/out")
+    assert "are numbers; name the classes with --labels=FILE" in said
+    found = converted(capsys, tmp_path, *args, f"--labels={source}/label.labels.txt")
+    assert sorted((split, r.label, r.class_name, r.encoded) for split, r in found.values()) == sorted(
+        ("train" if at % 2 == 0 else "test", label, f"digit {9 - label}", data)
+        for at, (label, _, data) in enumerate(every)
+    )
+
+
+def test_a_pattern_and_features_by_name(capsys, digits, tmp_path):
+    every = list(images(digits, 2))
+    write(tmp_path / "in" / "part-1", *({"jpg": data, "what": f"d{label}".encode()} for label, _, data in every))
+    (tmp_path / "in" / "readme").write_text("no records")
+    found = converted(capsys, tmp_path, f"--input={tmp_path}/in/part-*", "--record=image=jpg,label=what")
+    assert sorted((r.class_name, r.encoded) for _, r in found.values()) == sorted((f"d{n}", d) for n, _, d in every)
+    index = json.loads((tmp_path / "out" / "manifest.json").read_text())["sources"]
+    assert index == [
+        {
+            "path": f"{tmp_path}/in/part-*",
+            "split": "",
+            "label_list": "",
+            "record": "image=jpg,label=what",
+        }
+    ]
+
+
+def test_what_cannot_be_a_record_is_rejected_with_a_reason(capsys, digits, tmp_path):
+    _, _, data = next(images(digits, 1))
+    good: list[dict[str, Value]] = [{"i": d, "l": b"a" if n % 2 else b"b"} for n, _, d in images(digits, 9)]
+    bad: dict[str, list[dict[str, Value]]] = {
+        "bad_record": [{"l": b"a"}, {"i": 3, "l": b"a"}, {"i": data, "l": b"\xff"}],
+        "no_label": [{"i": data}, {"i": data, "l": b""}, {"i": data, "l": [1, 2]}],
+        "unknown_label": [{"i": data, "l": 2}],
+        "not_an_image": [{"i": b"GET", "l": b"a"}],
+        "empty": [{"i": b"", "l": b"a"}],
+    }
+    (tmp_path / "names.txt").write_text("a\nb\n")
+    write(tmp_path / "in" / "x.tfrecord", *good, *(each for examples in bad.values() for each in examples))
+    with open(tmp_path / "in" / "y.tfrecord", "wb") as file:
+        file.write(frame(b"\xff\xff\xff"))
+    args = (f"--input={tmp_path}/in", "--record=image=i,label=l", f"--labels={tmp_path}/names.txt")
+    found = converted(capsys, tmp_path, *args, "--max_rejected=50%")
+    assert len(found) == len(good)
+    rejected = json.loads((tmp_path / "out" / "manifest.json").read_text())["num_rejected"]
+    expected = {reason: len(examples) for reason, examples in bad.items()}
+    expected["bad_record"] += 1
+    assert rejected == expected
+    lines = (tmp_path / "out" / "rejected.jsonl").read_text().splitlines()
+    assert {json.loads(line)["key"] for line in lines} == {
+        *(f"x.tfrecord/{number:06d}" for number in range(len(good), len(good) + 9)),
+        "y.tfrecord/000000",
+    }
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_damaged_file_ends_in_one_line_or_in_the_same_records(capsys, digits, tmp_path, seed):
+    every = list(images(digits, 2))
+    path = tmp_path / "in" / "a.tfrecord"
+    write(path, *({"image": data, "label": b"d%d" % label} for label, _, data in every))
+    data, random_ = bytearray(path.read_bytes()), random.Random(seed)
+    if seed % 2:
+        data = data[: random_.randrange(1, len(data))]
+    else:
+        data[random_.randrange(len(data))] ^= 1 << random_.randrange(8)
+    path.write_bytes(data)
+    said = refused(capsys, "convert", f"--input={path.parent}", "--record=tfds", f"--output={tmp_path}/out")
+    assert "is no complete TFRecord file: record " in said
+    assert not (tmp_path / "out").exists()
+
+
+def test_mistakes_are_answered_with_one_line(capsys, digits, tmp_path):
+    (_, _, data), output = next(images(digits, 1)), f"--output={tmp_path}/out"
+    write(tmp_path / "in" / "a.tfrecord", {"picture": data, "label": 1})
+    args = ("convert", f"--input={tmp_path}/in", output)
+    assert "record format 'imagnet' is unknown; it must be imagenet, tfds, flowers" in refused(
+        capsys, *args, "--record=imagnet"
+    )
+    assert "first_label of a record format must be a number, got 'x'" in refused(
+        capsys, *args, "--record=first_label=x"
+    )
+    assert "without the feature 'image', only with label, picture" in refused(capsys, *args, "--record=tfds")
+    assert "names no TFRecords" in refused(capsys, "convert", f"--input={tmp_path}/in/b*", "--record=tfds", output)
+    (tmp_path / "in" / "a.tfrecord").write_bytes(gzip.compress(b"x"))
+    assert "is compressed with gzip; decompress it first" in refused(capsys, *args, "--record=tfds")
+
+
+def test_a_runner_and_two_processes_write_the_same_bytes(capsys, digits, tmp_path):
+    for number in range(3):
+        examples = [imagenet(*each) for each in list(images(digits, 6))[number::3]]
+        write(tmp_path / "in" / f"train-{number:05d}-of-00003", *examples)
+    for name, flags in (("a", ("--num_processes=2",)), ("b", ("--runner=DirectRunner",))):
+        args = (f"--input={tmp_path}/in", "--record=imagenet", f"--output={tmp_path}/{name}", "--shard_size=10KB")
+        assert run(capsys, "convert", *args, *flags)[0] == 0
+    assert files(tmp_path / "a") == files(tmp_path / "b")
+    shard = sorted((tmp_path / "a").glob("train-*.tfrecord"))[1]
+    shard.write_bytes(b"")
+    assert "no problems found" in run(capsys, "repair", tmp_path / "a")[1]
+    assert files(tmp_path / "a") == files(tmp_path / "b")
+
+
+@pytest.mark.cloud
+def test_in_a_bucket_as_on_disk(capsys, cloud, digits, tmp_path):
+    bucket = cloud.make_bucket()
+    write(tmp_path / "in" / "train-00000-of-00001", *(imagenet(*each) for each in images(digits, 4)))
+    cloud.upload(tmp_path / "in", f"{bucket}/in")
+    args = ("--record=imagenet", "--shard_size=10KB")
+    for source, output in ((f"{bucket}/in/train-*", f"{bucket}/out"), (f"{tmp_path}/in/train-*", f"{tmp_path}/out")):
+        assert run(capsys, "convert", f"--input={source}", f"--output={output}", *args)[0] == 0
+    local = {path: digest for path, digest in files(tmp_path / "out").items() if path.endswith(".tfrecord")}
+    found = cloud.files(f"{bucket}/out")
+    assert {path: found[path] for path in local} == local
