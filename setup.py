@@ -16,7 +16,7 @@ BASE = [
     "google-crc32c>=1.5",
     "jinja2>=3.1",
     "numpy>=1.24",
-    "pillow>=10.3",
+    "pillow>=11.3",  # the first whose wheels read AVIF
     "pyarrow>=14",
     "simplejpeg>=1.8",  # libjpeg-turbo whose warnings are errors, where Pillow hides them
     "tqdm>=4.60",
@@ -31,12 +31,14 @@ TRAIN = [
 # What TensorFlow's TPUClusterResolver asks Google Cloud with for the address of a TPU that is given by name.
 TPU = ["google-api-python-client>=2", "oauth2client>=4.1.3"]
 GCP = ["apache-beam[gcp]"]
+HEIC = ["pillow-heif>=1.0"]  # photographs of iPhones
 DEMO = ["scikit-learn>=1.3"]
 # TensorFlow Serving's own messages, to read our warm-up requests with; it follows TensorFlow's version.
 SERVING = ["tensorflow-serving-api>=2.15,<2.16; python_version<'3.12'"]
 # grain has wheels for Linux and macOS.
 DEV = [
     *SERVING,
+    *HEIC,
     "grain>=0.2.10; sys_platform != 'win32'",
     "hypothesis>=6.100",  # the fuzzer's damaged files
     "mypy>=1.10",
@@ -66,6 +68,7 @@ setup(
         "train": TRAIN,
         "tpu": TRAIN + TPU,
         "gcp": GCP,
+        "heic": HEIC,
         "demo": TRAIN + DEMO,
         "dev": TRAIN + TPU + DEMO + DEV,
         "all": TRAIN + TPU + GCP + DEMO + DEV,

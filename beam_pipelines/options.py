@@ -163,8 +163,9 @@ class ImageOptions:
         they are stored at 512 pixels, 2,500 at 256.
       quality: JPEG quality of re-encoded images, 1 to 100.
       min_side: Reject images with a shorter side below this many pixels.
-      max_pixels: Reject images with more pixels than this, WebP and CMYK images with more than half as many, and JPEGs
-        whose scans together cover more than 40 times as many. Default: 50,000,000, which need up to 600 MB of memory.
+      max_pixels: Reject images with more pixels than this, WebP, AVIF, HEIC and CMYK images with more than half as
+        many, JPEG 2000 images with more than a third as many, and JPEGs whose scans together cover more than 40 times
+        as many. Default: 50,000,000, which need up to 600 MB of memory.
       color_profiles: Handling of ICC profiles. convert: store images with a profile other than sRGB as sRGB, which
         trainers assume; ignore: profiles have no effect, and the bytes of a JPEG are stored with its profile.
       check: Check of JPEGs that are stored as they are. decode: decode each, and reject it if it is damaged; header:

@@ -23,7 +23,7 @@ from beam_pipelines.images import jpeg_damage
 from beam_pipelines.images.jpeg_damage import Scale, decode_plain
 from beam_pipelines.options import MOST_LARGER, ImageOptions
 from tpu_input.dataset_format import color_profiles
-from tpu_input.dataset_format.decode_limits import is_fast, too_large, too_slow
+from tpu_input.dataset_format.decode_limits import DECODER_BYTES, is_fast, too_large, too_slow
 from tpu_input.dataset_format.jpeg_markers import END, has_end, is_decoded, misses_its_end, num_scans, plain_header
 from tpu_input.dataset_format.orientation import (
     FORMATS,
@@ -37,6 +37,9 @@ SAMPLE_SIDE = 64  # pixels; the mean and deviation of a split come from 64 x 64 
 MEASURED_SIDE = 256  # pixels; the shorter side to which ImageNet's images are resized for evaluation
 _MAX_SIDE = 65_500  # pixels; libjpeg's JPEG_MAX_DIMENSION
 _JPEG = ("JPEG", "MPO")  # MPO: a JPEG followed by a camera's preview
+# A bare codestream, and one in a container: ISO/IEC 18181-2.
+_JPEG_XL = (b"\xff\x0a", b"\0\0\0\x0cJXL \r\n\x87\n")
+_HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx")  # of images in HEVC: ISO/IEC 23008-12
 _PLAIN_BYTES = 14  # the most memory per pixel of a plain JPEG: the _peak_bytes() of a progressive one at full size
 _LARGE_BYTES = 300_000_000  # memory for one image; a 37-megapixel photograph that is rotated takes as much
 # Parts of the size at which a JPEG is decoded that is made smaller. Not 7/8, which takes longer than the full size.
@@ -258,6 +261,8 @@ def _open(data: bytes, options: ImageOptions) -> Image.Image:
 
 def _unopened(data: bytes) -> Rejected:
     """Returns the reason why Pillow cannot open a file: it has none of FORMATS, or it begins as one and is damaged."""
+    if "HEIF" not in FORMATS and _is_heic(data):
+        return Rejected("unsupported_format", "HEIC; to read it, run: pip install 'jpeg2tpu[heic]'")
     for name in FORMATS:
         factory, accepts = Image.OPEN[name]
         if accepts and accepts(data[:16]) is True:
@@ -269,7 +274,15 @@ def _unopened(data: bytes) -> Rejected:
                 raise
             except Exception as error:
                 return _damaged(name, error)
+    if data.startswith(_JPEG_XL):
+        return Rejected("unsupported_format", "JPEG XL; save it as JPEG or PNG")
     return Rejected("not_an_image", f"begins with {data[:8]!r}")
+
+
+def _is_heic(data: bytes) -> bool:
+    """Returns whether a file begins as a HEIF container whose brands name an image in HEVC."""
+    brands = data[8 : min(int.from_bytes(data[:4], "big"), 64)]
+    return data[4:8] == b"ftyp" and any(brands[at : at + 4] in _HEIC_BRANDS for at in range(0, len(brands), 4))
 
 
 @contextlib.contextmanager
@@ -308,7 +321,7 @@ def _peak_bytes(image: Image.Image, data: bytes, scale: Scale) -> int:
     """Returns the approximate memory in bytes for decoding an image, in addition to its file."""
     pixels = image.width * image.height
     if image.format not in _JPEG:
-        return pixels * (16 if image.format == "WEBP" else 10)
+        return pixels * DECODER_BYTES.get(image.format or "", 10)
     coefficients = 2 * len(image.getbands()) if num_scans(data) > 1 else 0  # held until the last scan
     return pixels * coefficients + int(8 * pixels // scale**2)
 

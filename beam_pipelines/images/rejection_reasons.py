@@ -81,9 +81,13 @@ REASONS = {
     ),
     "empty": Reason("The file has 0 bytes.", "Download or copy it again."),
     "not_an_image": Reason(
-        "Its first bytes are not those of a supported format: JPEG, PNG, WebP, GIF, BMP, TIFF, PNM; it is often an "
-        "error page saved as .jpg.",
+        "Its first bytes are not those of a supported format: JPEG, PNG, WebP, AVIF, HEIC, JPEG 2000, GIF, "
+        "BMP, TIFF, PNM; it is often an error page saved as .jpg.",
         "Download it again, save it in one of these formats, or leave it out.",
+    ),
+    "unsupported_format": Reason(
+        "It is an image of a format that is not read, which the detail names: JPEG XL, or HEIC without the extra heic.",
+        "Follow the detail: save the image as JPEG or PNG, or run pip install 'jpeg2tpu[heic]'.",
     ),
     "truncated": Reason("The file ends in the middle of the image.", "Download or copy it again."),
     "corrupt": Reason(
@@ -92,8 +96,9 @@ REASONS = {
         "Restore it from a copy, or save it again.",
     ),
     "too_large": Reason(
-        "It has more pixels than --max_pixels allows (half as many for WebP and CMYK), a side of more than 65,500 "
-        "pixels, the limit of JPEG, a file of more than 2 GiB, or needs more bytes than a shard can hold.",
+        "It has more pixels than --max_pixels allows (half as many for WebP, AVIF, HEIC and CMYK, a third for JPEG "
+        "2000), a side of more than 65,500 pixels, the limit of JPEG, a file of more than 2 GiB, or needs more "
+        "bytes than a shard can hold.",
         "Raise --max_pixels if there is enough memory, 12 bytes per pixel; raise --shard_size; or scale the image "
         "down.",
     ),

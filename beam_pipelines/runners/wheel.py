@@ -11,6 +11,7 @@ A wheel is an archive of the modules and their metadata, all of which are instal
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -22,12 +23,16 @@ from pathlib import Path
 NAME = "jpeg2tpu"
 # Packages of which another version may write other bytes: re-encoded images, statistics, Parquet files.
 _BYTES_DEPEND_ON = ("numpy", "pillow", "pyarrow", "simplejpeg")
+_HEIC = "pillow-heif"  # of the extra heic
 _WHEEL = "Wheel-Version: 1.0\nGenerator: jpeg2tpu\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
 
 
 def versions() -> dict[str, str]:
     """Returns the installed version of each package that the bytes of a dataset depend on, by its name."""
-    return {package: importlib.metadata.version(package) for package in _BYTES_DEPEND_ON}
+    found = {package: importlib.metadata.version(package) for package in _BYTES_DEPEND_ON}
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        found[_HEIC] = importlib.metadata.version(_HEIC)
+    return found
 
 
 def write_wheel(folder: str) -> str:
@@ -81,4 +86,6 @@ def _pinned(metadata: str) -> str:
     for package, version in versions().items():
         line = re.compile(rf"^Requires-Dist: {package}\b[^;\n]*$", re.MULTILINE)
         metadata = line.sub(f"Requires-Dist: {package}=={version}", metadata)
+    if _HEIC in versions():  # workers need the extra that this machine has
+        metadata = metadata.replace("\n\n", f"\nRequires-Dist: {_HEIC}=={versions()[_HEIC]}\n\n", 1)
     return metadata

@@ -25,7 +25,9 @@ def check_versions(launched_with: dict[str, str]) -> None:
     """
     here = versions()
     others = [
-        f"{name} {here[name]} (not {version})" for name, version in launched_with.items() if here[name] != version
+        f"{name} {here.get(name, 'missing')} (not {version})"
+        for name, version in launched_with.items()
+        if here.get(name) != version
     ]
     if others:
         raise ValueError(

@@ -117,7 +117,7 @@ def check_names(row: Row, options: ConvertOptions) -> Row:
     return row
 
 
-_IMAGE_ENDINGS = {".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff"}
+_IMAGE_ENDINGS = {".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif", ".heic", ".jp2"}
 
 
 def kind(row: Row) -> str:

@@ -60,11 +60,21 @@ def test_a_jpeg_that_needs_nothing_is_kept_byte_for_byte(data, channels):
         (encoded(picture(), "BMP"), "format BMP"),
         (encoded(picture(), "GIF"), "format GIF"),
         (encoded(picture(), "WEBP"), "format WEBP"),
+        (encoded(picture(), "AVIF"), "format AVIF"),
+        (encoded(picture("RGBA"), "AVIF"), "format AVIF"),
+        (encoded(picture(), "HEIF"), "format HEIF"),
+        (encoded(picture("RGBA"), "HEIF"), "format HEIF"),
+        (encoded(picture(), "JPEG2000"), "format JPEG2000"),
+        (encoded(picture("L"), "JPEG2000"), "format JPEG2000"),
+        (encoded(picture("RGBA"), "JPEG2000", no_jp2=True), "format JPEG2000"),
         (encoded(picture(), "TIFF"), "format TIFF"),
         (encoded(picture(), "PPM"), "format PPM"),
         (encoded(picture("CMYK")), "mode CMYK"),
     ],
-    ids=["png", "png alpha", "png palette", "png bits", "png 16 bits", "bmp", "gif", "webp", "tiff", "pnm", "cmyk"],
+    ids=[
+        *("png", "png alpha", "png palette", "png bits", "png 16 bits", "bmp", "gif", "webp"),
+        *("avif", "avif alpha", "heic", "heic alpha", "jp2", "jp2 grey", "j2k alpha", "tiff", "pnm", "cmyk"),
+    ],
 )
 def test_anything_else_becomes_a_jpeg_that_tensorflow_decodes_and_crops(data, fixed):
     image = checked(data)

@@ -90,6 +90,8 @@ def test_the_largest_transparent_png_stays_within_the_limit(tmp_path):
 
 SIDE = 3000
 PICTURE = Image.fromarray(np.add.outer(np.arange(SIDE), np.arange(SIDE)).astype(np.uint8)).convert("RGB")
+TRANSPARENT = PICTURE.copy()
+TRANSPARENT.putalpha(PICTURE.getchannel(0))
 EXIF = Image.Exif()
 EXIF[0x0112] = 6
 KINDS = {
@@ -98,6 +100,9 @@ KINDS = {
     "turned progressive JPEG": (lambda: encoded(PICTURE, "JPEG", progressive=True, subsampling=0, exif=EXIF), 1),
     "progressive CMYK JPEG": (lambda: encoded(PICTURE.convert("CMYK"), "JPEG", progressive=True), 2),
     "WebP": (lambda: encoded(PICTURE, "WEBP", method=0), 2),
+    "AVIF": (lambda: encoded(TRANSPARENT, "AVIF", speed=10, subsampling="4:4:4"), 2),
+    "JPEG 2000": (lambda: encoded(TRANSPARENT, "JPEG2000", quality_mode="rates", quality_layers=[80]), 3),
+    "HEIC": (lambda: encoded(TRANSPARENT, "HEIF", chroma=444), 2),
 }
 
 
@@ -109,7 +114,9 @@ def test_memory_by_pixel_keeps_the_largest_of_any_kind_within_the_limit(kind, tm
     assert before + (peak - before) / SIDE**2 * MAX_PIXELS / counts < LIMIT
 
 
-@pytest.mark.parametrize(("kind", "share"), [("PNG", 1), ("JPEG", 1), ("WEBP", 2)])
+@pytest.mark.parametrize(
+    ("kind", "share"), [("PNG", 1), ("JPEG", 1), ("WEBP", 2), ("AVIF", 2), ("HEIF", 2), ("JPEG2000", 3)]
+)
 def test_max_pixels_is_a_limit_and_can_be_raised(kind, share):
     data = encoded(Image.new("RGB", (100, 50)), kind)
     check_image(data, ImageOptions(max_pixels=share * 5000))

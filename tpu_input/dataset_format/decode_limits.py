@@ -19,6 +19,9 @@ PILLOW_MAX_PIXELS = 178_956_970  # above this, Image.open() of Pillow raises Dec
 MAX_SCANS = 40
 # Largest file; PILLOW_MAX_PIXELS with four 16-bit channels take 1.4 GB without compression.
 MAX_FILE_BYTES = 1 << 31
+# Memory in bytes per pixel that Pillow's decoders of these formats take; those of CMYK JPEGs take 12, others 4 to 10.
+# Measured as in tests/tpu_input/test_decode_limits.py, of images with an alpha channel.
+DECODER_BYTES = {"WEBP": 16, "AVIF": 16, "HEIF": 16, "JPEG2000": 26}
 _MIN_SCAN_BYTES = 11  # a scan has a header of 10 bytes, and at least one byte of pixels
 
 
@@ -31,12 +34,13 @@ def too_many_bytes(num_bytes: int) -> str:
 
 def too_large(image: Image.Image, max_pixels: int) -> str:
     """Returns a message if an image, opened but not decoded, has too many pixels; else ""."""
-    # The decoder of WebP takes 16 bytes of memory per pixel, that of CMYK JPEGs 12, others 4 to 10.
-    is_double = image.format == "WEBP" or image.mode == "CMYK"
-    allowed = max_pixels // 2 if is_double else max_pixels
+    kind = image.format if image.format in DECODER_BYTES else image.mode if image.mode == "CMYK" else ""
+    times = {"JPEG2000": 3}.get(kind, 2) if kind else 1
+    allowed = max_pixels // times
     if image.width * image.height <= allowed:
         return ""
-    kind = f"{'WebP' if image.format == 'WEBP' else 'CMYK'} images, which take twice the memory" if is_double else ""
+    memory = {2: "twice", 3: "three times"}
+    kind = f"{kind} images, which take {memory[times]} the memory" if kind else ""
     return (
         f"{image.width} x {image.height} = {image.width * image.height:,} pixels, but at most {allowed:,}"
         + (f" of {kind}," if kind else "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable
 from typing import Literal
@@ -12,7 +13,13 @@ from PIL import ExifTags, Image, TiffImagePlugin
 from tpu_input.dataset_format import color_profiles
 
 # The formats in docs/conversion.md; none that starts other programs, as EPS starts Ghostscript. JPEG includes MPO.
-FORMATS = ("JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "PPM")
+FORMATS: tuple[str, ...] = ("JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "PPM", "AVIF", "JPEG2000")
+# The extra heic. It turns images as their container says, and removes the orientation from their EXIF.
+with contextlib.suppress(ImportError):
+    import pillow_heif
+
+    pillow_heif.register_heif_opener(thumbnails=False)
+    FORMATS = (*FORMATS, "HEIF")
 KEPT_MODES = {"L": 1, "RGB": 3}  # mode: channels
 ColorProfiles = Literal["convert", "ignore"]
 _BAND_PIXELS = 1 << 20  # pixels processed at a time, so that no step copies the complete image
