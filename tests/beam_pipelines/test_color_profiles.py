@@ -74,8 +74,12 @@ def noted(image) -> tuple[str, tuple[str, ...]]:
 @pytest.mark.parametrize(("name", "color"), [("Display P3", GREEN_IN_P3), ("Adobe RGB", GREEN_IN_ADOBE_RGB)])
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF", "AVIF", "HEIF"])
 def test_colors_become_what_the_published_matrices_say(name, color, kind):
-    lossless = {"WEBP": {"lossless": True}, "AVIF": {"quality": 100}, "HEIF": {"quality": 100}}.get(kind, {})
-    data = file(flat(color), kind, icc_profile=PROFILES[name], **lossless)
+    best: dict[str, dict[str, object]] = {
+        "WEBP": {"lossless": True},
+        "AVIF": {"quality": 100},
+        "HEIF": {"quality": 100},
+    }
+    data = file(flat(color), kind, icc_profile=PROFILES[name], **best.get(kind, {}))
     image = check_image(data, ImageOptions())
     # In Display P3 its red is 4.2 times as steep, so that a JPEG's rounding shows.
     np.testing.assert_allclose(pixel(image.encoded), GREEN, atol=8)

@@ -23,6 +23,8 @@ from PIL import Image
 
 from estimator_app.runtime.tensorflow_startup import has_estimator
 from fuzz import damage
+from tpu_input.dataset_format.orientation import FORMATS
+from tpu_input.dataset_format.tfrecord import frame, serialize
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,6 +109,8 @@ def _dataset_commands(name: str, splits: str) -> tuple[Command, ...]:
         _convert("src", name, _MOST, splits=splits),
         _convert("src", name, _MOST, "--seed=1", splits=splits),
         _convert("src", name, _MOST, "--seed=1", "--overwrite"),
+        _beam("reshard", name, "--shard_size=20KB", "--output=out", _MOST, writes=("out",)),
+        _beam("diff", name, name),
         Command("tpu_input", ("idx", name), (f"{name}/index",)),
         _app("train", f"--dataset={name}", "--model_dir=nowhere/model", "--split=nowhere", writes=("nowhere",)),
         _app("evaluate", "--model_dir=model", f"--dataset={name}", "--split=train"),
@@ -203,6 +207,23 @@ def _kinds() -> dict[str, Kind]:
             damage.several(damage.archive_damages, damage.byte_damages),
             (_convert("odd.zip", "out", _MOST), _app("predict", "--export_dir=model", "odd.zip")),
         ),
+        "TFRecords of others": Kind(
+            ("others/*",),
+            ("others", "labels.txt"),
+            damage.several(*[damage.record_damages] * 3, damage.byte_damages),
+            (
+                _beam(
+                    "convert",
+                    "--input=others",
+                    "--output=out",
+                    "--record=tfds",
+                    "--labels=labels.txt",
+                    _MOST,
+                    writes=("out",),
+                ),
+            ),
+            2,
+        ),
         "list": Kind(
             ("src.csv", "src.jsonl"),
             ("src", "src.csv", "src.jsonl"),
@@ -284,8 +305,14 @@ def write_images(work: Path) -> None:
     (work / "labels.txt").write_text("a\nb\n")
     (work / "label_list.txt").write_text("cat\ndog\n" * 2 + "cat\n")
     shutil.copytree(work / "src", work / "odd")
-    for kind in ("png", "gif", "bmp", "webp", "tiff"):
-        _picture(generator).save(work / "odd" / "a" / f"odd.{kind}")
+    (work / "others").mkdir()
+    with open(work / "others" / "d-train.tfrecord-00000-of-00001", "wb") as file:
+        for number in range(12):
+            image = (work / "src" / "a" / f"{number % 5}.jpg").read_bytes()
+            file.write(frame(serialize({"image": image, "label": number % 2})))
+    for kind in FORMATS:
+        if kind != "JPEG":
+            _picture(generator).save(work / "odd" / "a" / f"odd.{kind.lower()}", kind)
     with tarfile.open(work / "odd.tar", "w") as archive:
         archive.add(work / "src", "src")
     shutil.copy(work / "odd.tar", work / "odd" / "b" / "odd.tar")
