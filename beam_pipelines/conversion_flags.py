@@ -33,7 +33,7 @@ def conversion_options(flags: argparse.Namespace) -> ConvertOptions:
     return ConvertOptions(
         sources=tuple(
             dataclasses.replace(each, record=flags.record)
-            for each in with_label_lists(flags.input or [], flags.label_list)
+            for each in with_label_lists(_with_columns(flags), flags.label_list)
         ),
         output=flags.output,
         splits=flags.splits or ConvertOptions.splits,
@@ -91,6 +91,9 @@ def named_datasets(texts: list[str]) -> list[tuple[str, str]]:
 def _input_flags(flag: AddFlag) -> None:
     flag("--input", required=True, action="append", type=source, metavar="[SPLIT=]PATH", help=_HELP["input"])
     flag("--label_list", default=[], action="append", metavar="[SPLIT=]FILE", help=_HELP["label_list"])
+    for name in _COLUMN_FLAGS:
+        metavar = {"image_folder": "FOLDER", "image_suffix": "TEXT"}.get(name, "NAME")
+        flag(f"--{name}", default="", metavar=metavar, help=_HELP[name])
     flag("--record", default="", metavar="FORMAT", help=_HELP["record"])
     add_flags(
         flag,
@@ -99,6 +102,20 @@ def _input_flags(flag: AddFlag) -> None:
         labels=Flag(parse=names, metavar="FILE", help=_HELP["labels"], default="the classes found, sorted"),
         max_rejected=Flag(parse=percent, metavar="N%", default="1%"),
     )
+
+
+_COLUMN_FLAGS = ("image_column", "label_column", "image_folder", "image_suffix")
+
+
+def _with_columns(flags: argparse.Namespace) -> list[Source]:
+    """Returns the inputs, of which the lists have the columns that flags name."""
+    sources: list[Source] = flags.input or []
+    given = {name: value for name in _COLUMN_FLAGS if (value := getattr(flags, name))}
+    if given and sources and not any(source.is_list for source in sources):
+        raise ValueError(
+            f"--{next(iter(given))} is for lists, but no --input is a .csv, .tsv or .jsonl: {sources[0].path!r}"
+        )
+    return [dataclasses.replace(source, **given) if source.is_list else source for source in sources]
 
 
 def _dataset_flags(flag: AddFlag) -> None:
@@ -124,10 +141,15 @@ _IMAGE_METAVARS = {
 }
 _HELP = {
     "input": "folder of class folders (CLASS/IMAGE.jpg, optionally below train/, val/, test/), .tar of such a folder, "
-    "or .csv or .jsonl list of image,label[,split][,group] with paths relative to the list; a local path or a URI "
-    "such as gs://bucket/images. May be repeated, with one split each: --input=train=T --input=validation=V",
+    "or .csv, .tsv or .jsonl list of image,label[,split][,group] with paths relative to the list; a local path or a "
+    "URI such as gs://bucket/images. May be repeated, with one split each: --input=train=T --input=validation=V",
     "label_list": "text file with one class name per line, in the order of the images' names, for an input without "
     "class folders, such as ImageNet's validation set",
+    "image_column": "column of a list with the path or name of the image; other columns of the list, but split and "
+    "group, are not stored then (default: image)",
+    "label_column": "column of a list with the label (default: label)",
+    "image_folder": "folder to which the paths of a list are relative (default: the folder of the list)",
+    "image_suffix": "ending that names of images in a list lack, such as .jpg (default: none)",
     "record": "format of TFRecords of other programs; the inputs are then their folders, or patterns such as "
     "'gs://bucket/train-*'. imagenet, tfds, flowers, or the names of the features: "
     "image=FEATURE,label=FEATURE[,first_label=N][,name=FEATURE][,key=FEATURE] (default: inputs are no TFRecords)",

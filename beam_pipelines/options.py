@@ -75,11 +75,16 @@ class Source:
 
     Attributes:
       path: Folder of class folders (CLASS/IMAGE.jpg, optionally below train/, val/, test/), .tar of such a folder,
-        .csv or .jsonl list of image,label[,split][,group] with paths relative to the list, or folder of a dataset of
-        this package; a local path or a URI such as gs://bucket/images.
+        .csv, .tsv or .jsonl list of image,label[,split][,group] with paths relative to the list, or folder of a dataset
+        of this package; a local path or a URI such as gs://bucket/images.
       split: Split of all its images; "" to take it from folders, from a column of the list, or by hash.
       label_list: File with one class name per line, in the order of the images' names, for images that are not in
         class folders; "" if there is none.
+      image_column: Column of a list with the image, in the place of "image"; the columns that are not named are not
+        stored then.
+      label_column: Column of a list with the label, in the place of "label".
+      image_folder: Folder to which the paths of a list are relative; "" for the folder of the list.
+      image_suffix: Text to append to the names of images in a list that do not end with it, such as ".jpg".
       name: Folder to put before the keys of a dataset's examples, where several datasets become one; "" for none.
       new_labels: .csv with the header key,label: classes of these examples of a dataset, in the place of their own.
       only_keys: File with one key per line: all other examples of a dataset are left out.
@@ -94,6 +99,10 @@ class Source:
     path: str
     split: str = ""
     label_list: str = ""
+    image_column: str = ""
+    label_column: str = ""
+    image_folder: str = ""
+    image_suffix: str = ""
     name: str = ""
     new_labels: str = ""
     only_keys: str = ""
@@ -107,10 +116,16 @@ class Source:
         check_types(self)
         if self.name and not valid_split(self.name):
             raise ValueError(f"the name of a dataset must be 1 to 64 letters, digits or _, got {self.name!r}")
-        for name in ("path", *_FILES_OF_SOURCE):
+        for name in ("path", "image_folder", *_FILES_OF_SOURCE):
             object.__setattr__(self, name, storage.absolute(getattr(self, name)) if getattr(self, name) else "")
         if self.record:
             RecordFormat.parse(self.record)
+        of_lists = (self.image_column, self.label_column, self.image_folder, self.image_suffix)
+        if any(of_lists) and not self.is_list:
+            raise ValueError(
+                "image_column, label_column, image_folder and image_suffix are for lists, .csv, .tsv or .jsonl, got "
+                f"{self.path!r}"
+            )
         if self.label_list and self.is_list:
             raise ValueError(
                 f"the list {self.path!r} names a label in each line, so --label_list={self.label_list} must be left out"
@@ -118,7 +133,7 @@ class Source:
 
     @property
     def is_list(self) -> bool:
-        return self.path.endswith((".csv", ".jsonl"))
+        return self.path.endswith((".csv", ".tsv", ".jsonl"))
 
     @property
     def is_pattern(self) -> bool:
@@ -129,6 +144,12 @@ class Source:
     def folder(self) -> str:
         """Folder of the files of the input."""
         return posixpath.dirname(self.path) if self.is_list or self.is_pattern else self.path
+
+    @property
+    def is_of_dataset(self) -> bool:
+        """Whether options are given that only the examples of a dataset have, so that the path must be one."""
+        changes = (self.new_labels, self.only_keys, self.without_keys, self.only_classes, self.without_classes)
+        return any((self.name, *changes)) or self.splits != "kept"
 
     @property
     def files(self) -> list[str]:

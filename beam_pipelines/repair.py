@@ -359,7 +359,7 @@ def _not_in_sources(rows: list[Row], options: ConvertOptions) -> list[str]:
     strange = [row.uri for row in rows if not row.uri.startswith(tuple(places)) or ".." in row.uri.split("/")]
     for source in options.sources if strange else ():
         if source.is_list:  # which may name any file
-            listed = {row.uri for row in rows_of_list(source.path, options.known_labels)}
+            listed = {row.uri for row in rows_of_list(source, options.known_labels)}
             strange = [uri for uri in strange if uri not in listed]
     return strange
 

@@ -79,7 +79,7 @@ def check_changes(source: Source) -> None:
     Raises:
       ValueError: They cannot be read, name keys or classes that the dataset has not, or the source is no dataset.
     """
-    if source == Source(source.path, source.split, source.label_list):
+    if not source.is_of_dataset:
         return
     manifest = read_dataset(source.path)
     if not manifest:

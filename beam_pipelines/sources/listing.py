@@ -81,7 +81,7 @@ def list_part(part: Part, options: ConvertOptions) -> Iterator[Row | Part]:
 
 def _rows(part: Part, options: ConvertOptions) -> Iterator[Row | Part]:
     if part.source.is_list:
-        yield from rows_of_list(part.source.path, options.known_labels)
+        yield from rows_of_list(part.source, options.known_labels)
     elif part.source.label_list:
         yield from _rows_with_labels(part.source)
     elif part.source.record and part.shard:
@@ -123,8 +123,10 @@ def check_source(source: Source, classes: tuple[str, ...] | None = None) -> None
     for path in source.files:
         if not storage.exists(path):
             raise ValueError(f"{path!r} does not exist; it must be a text file with one name per line")
-    if source.path.endswith(".csv"):
-        list_columns(source.path)
+    if source.image_folder and not storage.exists(source.image_folder):
+        raise ValueError(f"the folder of images {source.image_folder!r} does not exist")
+    if source.path.endswith((".csv", ".tsv")):
+        list_columns(source)
     elif not source.is_list and not source.path.endswith(".tar") and os.path.isfile(source.path):
         raise ValueError(
             f"input {source.path!r} is a file of unknown type; it must be a folder of class folders, a .tar, a .csv "

@@ -1,21 +1,25 @@
-"""Rows of lists: .csv and .jsonl files of image,label[,split][,group]; and text files with one class name per line.
+"""Rows of lists: .csv, .tsv and .jsonl files of image,label[,split][,group]; text files with one class name per line.
 
 No content of a list is silently ignored: an unknown or repeated column, and a label that is not a single class, raise
-an error that names the list and the line.
+an error that names the list and the line. Only if the columns of the image or the label are named by flags, others may
+be there, and remark() names them. The first line of a .csv or .tsv tells what separates the fields: a tab if there is
+one, else a semicolon if there is one and no comma, else a comma.
 """
 
 from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 import posixpath
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from beam_pipelines import storage
+from beam_pipelines.options import Source
 from beam_pipelines.sources.rows import Row
 
 COLUMNS = ("image", "label", "split", "group")
@@ -44,31 +48,102 @@ def read_names(path: str) -> tuple[str, ...]:
         raise ValueError(f"{path!r} is not UTF-8; save it as UTF-8: {error}") from error
 
 
-def list_columns(path: str) -> list[str]:
-    """Returns the columns of a .csv from its header, or image, label if it has no header, as in tensorflow/tpu.
+# Kaggle's LOC_train_solution.csv and LOC_val_solution.csv of ImageNet: the synset, and a box, of each object.
+_LOC_SOLUTION = ["ImageId", "PredictionString"]
+_LOC_WORDS = 5
+
+
+class _Columns(NamedTuple):
+    """Columns of a list.
+
+    Attributes:
+      header: Their names in the file; [] if it has no header.
+      meaning: Their names in COLUMNS; "" for those that are not stored.
+      is_solution: Whether they are those of _LOC_SOLUTION.
+    """
+
+    header: list[str]
+    meaning: list[str]
+    is_solution: bool = False
+
+
+def list_columns(source: Source) -> list[str]:
+    """Returns the columns of a .csv or .tsv by their names in COLUMNS, "" for those that are not stored.
+
+    They are image, label if it has no header, as in tensorflow/tpu.
 
     Raises:
       ValueError: The header lacks a required column, or has a repeated or unknown one; or there is no header and the
         first line does not have two fields; or it is no CSV.
     """
+    return _columns(source).meaning
+
+
+def remark(source: Source) -> str:
+    """Returns a line about the columns of a list that are not stored; "" if there are none."""
+    if source.path.endswith(".jsonl"):
+        if not (source.image_column or source.label_column):
+            return ""
+        with _open_text(source.path) as text:
+            first = next(_lines(source.path, text), "")
+        try:
+            header = list(json.loads(first))
+        except (ValueError, TypeError, RecursionError):  # its lines are rejected
+            return ""
+        columns = _Columns(header, [_meaning(name, source) for name in header])
+    else:
+        columns = _columns(source)
+    left = [name for name, meaning in zip(columns.header, columns.meaning, strict=True) if not meaning]
+    return f"{source.path}: the columns {', '.join(map(repr, left))} are not stored" if left else ""
+
+
+def _columns(source: Source) -> _Columns:
+    path = source.path
     with _open_text(path) as text:
         _, first = next(_csv_lines(path, text), (0, []))
     if not _is_text("".join(first)) or "\0" in "".join(first):
         raise ValueError(f"{path!r} is not UTF-8, already in its first line; save it as UTF-8")
-    if not _is_header(first) and len(first) == 2:
-        return ["image", "label"]
-    if not {"image", "label"} <= set(first):
-        raise ValueError(f"{path!r} begins with {','.join(first)!r}, but must have the header {_USAGE}")
     counts = Counter(first)
-    if twice := [name for name in counts if counts[name] > 1]:
+    twice = [name for name in counts if counts[name] > 1]
+    if source.image_column or source.label_column:
+        meaning = [_meaning(name, source) for name in first]
+        for flag, name in (("image_column", "image"), ("label_column", "label")):
+            if name not in meaning:
+                wanted = getattr(source, flag) or name
+                raise ValueError(
+                    f"{path!r} has no column {wanted!r}, only {', '.join(map(repr, first))}; name one with --{flag}"
+                )
+        if twice:
+            raise ValueError(f"{path!r} has the column {twice[0]!r} {counts[twice[0]]} times; keep only one of them")
+        return _Columns(first, meaning)
+    if first == _LOC_SOLUTION:
+        return _Columns(first, ["image", "label"], is_solution=True)
+    if not _is_header(first) and len(first) == 2:
+        return _Columns([], ["image", "label"])
+    if not {"image", "label"} <= set(first):
+        raise ValueError(
+            f"{path!r} begins with {','.join(first)!r}, but must have the header {_USAGE}; or name its columns with "
+            "--image_column and --label_column"
+        )
+    if twice:
         raise ValueError(f"{path!r} has the column {twice[0]!r} {counts[twice[0]]} times; keep only one of them")
     if unknown := [name for name in first if name not in COLUMNS]:
         raise ValueError(
             f"{path!r} has the unknown column {unknown[0]!r}, which would not be stored"
             + (" (pandas writes its index this way, unless to_csv(index=False) is used)" if unknown[0] == "" else "")
-            + f"; remove it, the columns of a list are {_USAGE}"
+            + f"; remove it, the columns of a list are {_USAGE}; or name those to use with --image_column and "
+            "--label_column"
         )
-    return first
+    return _Columns(first, first)
+
+
+def _meaning(column: str, source: Source) -> str:
+    """Returns the name in COLUMNS of a column of a list with columns of other names; "" if it is not stored."""
+    if column == (source.image_column or "image"):
+        return "image"
+    if column == (source.label_column or "label"):
+        return "label"
+    return column if column in ("split", "group") else ""
 
 
 def _is_header(first: list[str]) -> bool:
@@ -77,34 +152,36 @@ def _is_header(first: list[str]) -> bool:
     return any(name in COLUMNS for name in names) or bool(first and _NAME_OF_COLUMN.fullmatch(names[0]))
 
 
-def rows_of_list(path: str, classes: Collection[str] = ()) -> Iterator[Row]:
+def rows_of_list(source: Source, classes: Collection[str] = ()) -> Iterator[Row]:
     """Yields a Row for every line of a list.
 
     Args:
-      path: The list.
+      source: The list.
       classes: Known class names, which are accepted as labels without further checks.
 
     Raises:
       ValueError: The file is no list; or a label is neither a name nor a whole number.
     """
+    path = source.path
     with _open_text(path) as text:
-        for number, fields in _json_lines(path, text) if path.endswith(".jsonl") else _csv_fields(path, text):
+        for number, fields in _json_lines(source, text) if path.endswith(".jsonl") else _csv_fields(source, text):
             if isinstance(fields, str):
                 yield Row(f"line {number}", path, number=number).reject("bad_line", f"line {number} {fields}")
             else:
-                yield _row(number, fields, path, classes)
+                yield _row(number, fields, source, classes)
 
 
-def _row(number: int, fields: dict[str, str], path: str, classes: Collection[str]) -> Row:
-    image, label = fields.get("image", ""), fields.get("label", "")
+def _row(number: int, fields: dict[str, str], source: Source, classes: Collection[str]) -> Row:
+    path, image, label = source.path, fields.get("image", ""), fields.get("label", "")
     if not image or not _is_text("".join(fields.values())):
         seen = "is not UTF-8; save the list as UTF-8" if image else "does not name an image"
         return Row(f"line {number}", path, number=number).reject("bad_line", f"line {number} {seen}")
     _check_label(number, label, path, classes)
+    image += "" if image.endswith(source.image_suffix) else source.image_suffix
     uri = image
     if not storage.is_uri(image):
         image = posixpath.normpath(image)  # so that all spellings of a path give the same key
-        uri = posixpath.join(posixpath.dirname(path), uri)
+        uri = posixpath.join(source.image_folder or posixpath.dirname(path), uri)
     row = Row(image, uri, label, fields.get("split", ""), fields.get("group", ""), number=number)
     return row if label else row.reject("no_label", f"line {number} has no label")
 
@@ -158,19 +235,30 @@ def _lines(path: str, text: io.TextIOWrapper) -> Iterator[str]:
         yield line
 
 
-def _csv_fields(path: str, text: io.TextIOWrapper) -> Iterator[tuple[int, dict[str, str] | str]]:
+def _csv_fields(source: Source, text: io.TextIOWrapper) -> Iterator[tuple[int, dict[str, str] | str]]:
     """Yields (line number, fields or the problem) for every line except the header and empty lines."""
-    columns = list_columns(path)
-    for first, (number, fields) in enumerate(_csv_lines(path, text)):
-        if not fields or (first == 0 and fields == columns):
+    columns = _columns(source)
+    names = columns.header or columns.meaning
+    for first, (number, fields) in enumerate(_csv_lines(source.path, text)):
+        if not fields or (first == 0 and fields == names):
             continue
-        if any(fields[len(columns) :]):
+        if any(fields[len(names) :]):
             yield (
                 number,
-                f"has {len(fields)} fields for the columns {','.join(columns)}; quote a field that contains a comma",
+                f"has {len(fields)} fields for the columns {','.join(names)}; quote a field that contains a comma",
             )
-        else:
-            yield number, dict(zip(columns, fields, strict=False))
+            continue
+        stored = {name: value for name, value in zip(columns.meaning, fields, strict=False) if name}
+        yield number, _of_solution(stored) if columns.is_solution else stored
+
+
+def _of_solution(fields: dict[str, str]) -> dict[str, str] | str:
+    """Returns the image and its synset of a line of _LOC_SOLUTION, or the problem."""
+    words = fields.get("label", "").split()
+    synsets = sorted(set(words[::_LOC_WORDS]))
+    if len(synsets) > 1:
+        return f"names the synsets {', '.join(synsets)}, but an image must have one label"
+    return {"image": f"{fields['image']}.JPEG" if fields["image"] else "", "label": "".join(synsets)}
 
 
 def _csv_lines(path: str, text: io.TextIOWrapper) -> Iterator[tuple[int, list[str]]]:
@@ -179,7 +267,11 @@ def _csv_lines(path: str, text: io.TextIOWrapper) -> Iterator[tuple[int, list[st
     Raises:
       ValueError: Quotes do not match, so the bounds of the following rows are unknown.
     """
-    reader = csv.reader(_lines(path, text), strict=True)  # otherwise an open quote would swallow all lines after it
+    lines = _lines(path, text)
+    first = next(lines, "")
+    delimiter = "\t" if "\t" in first else ";" if ";" in first and "," not in first else ","
+    # strict: otherwise an open quote would swallow all lines after it
+    reader = csv.reader(itertools.chain([first], lines), strict=True, delimiter=delimiter)
     number = 1
     try:
         for fields in reader:
@@ -191,12 +283,13 @@ def _csv_lines(path: str, text: io.TextIOWrapper) -> Iterator[tuple[int, list[st
         ) from error
 
 
-def _json_lines(path: str, text: io.TextIOWrapper) -> Iterator[tuple[int, dict[str, str] | str]]:
+def _json_lines(source: Source, text: io.TextIOWrapper) -> Iterator[tuple[int, dict[str, str] | str]]:
     """Yields (line number, fields or the problem) for every line that is not empty.
 
     Raises:
       ValueError: A line has a field that is unknown, repeated, or neither text nor a whole number.
     """
+    path = source.path
     for number, line in enumerate(_lines(path, text), start=1):
         if not line.strip():
             continue
@@ -204,7 +297,10 @@ def _json_lines(path: str, text: io.TextIOWrapper) -> Iterator[tuple[int, dict[s
             pairs = json.loads(line, object_pairs_hook=_Pairs)
         except (ValueError, RecursionError):  # RecursionError: nested a thousand levels deep
             pairs = None
-        yield number, _json_fields(f"{path!r}, line {number}:", pairs) if isinstance(pairs, _Pairs) else _NO_OBJECT
+        if isinstance(pairs, _Pairs):
+            yield number, _json_fields(f"{path!r}, line {number}:", pairs, source)
+        else:
+            yield number, _NO_OBJECT
 
 
 _NO_OBJECT = 'is not a JSON object such as {"image": "1.jpg", "label": "cat"}'
@@ -214,11 +310,13 @@ class _Pairs(list[tuple[str, Any]]):
     """Fields of a JSON object in their order, including repeated ones."""
 
 
-def _json_fields(where: str, pairs: _Pairs) -> dict[str, str]:
+def _json_fields(where: str, pairs: _Pairs, source: Source) -> dict[str, str]:
     fields = dict(pairs)
     if len(fields) < len(pairs):
         twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
         raise ValueError(f"{where} the field {twice!r} occurs more than once; keep only one of them")
+    if source.image_column or source.label_column:
+        fields = {meaning: value for name, value in pairs if (meaning := _meaning(name, source))}
     if unknown := [name for name in fields if name not in COLUMNS]:
         raise ValueError(
             f"{where} unknown field {unknown[0]!r}, which would not be stored; remove it, the fields of a line are "

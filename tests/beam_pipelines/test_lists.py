@@ -116,7 +116,7 @@ def test_the_split_of_a_line_that_is_rejected_anyway_is_no_path(tmp_path):
 def test_a_csv_without_the_columns_needed_is_refused(tmp_path):
     (tmp_path / "list.csv").write_text("file,class,size\na,b,1\n")
     with pytest.raises(ValueError, match="begins with 'file,class,size', but must have the header image,label"):
-        list_columns(str(tmp_path / "list.csv"))
+        list_columns(Source(str(tmp_path / "list.csv")))
 
 
 @pytest.mark.parametrize(
@@ -180,12 +180,12 @@ def test_a_second_label_list_for_one_split_is_refused_rather_than_taken_for_both
 def test_a_line_that_is_not_utf8_makes_up_no_names(tmp_path):
     lines = ["image,label", "1.jpg,fox", "2.jpg,b\xe4r", "3.jpg,b\xf6r", "gr\xfcn.jpg,fox"]
     (tmp_path / "list.csv").write_bytes("\n".join(lines).encode("latin1"))
-    rows = list(rows_of_list(str(tmp_path / "list.csv")))
+    rows = list(rows_of_list(Source(str(tmp_path / "list.csv"))))
     assert [row.reason for row in rows] == ["", *["bad_line"] * 3]
     assert rows[1].detail == "line 3 is not UTF-8; save the list as UTF-8"
     (tmp_path / "list.csv").write_bytes("\n".join(lines).encode("utf-16"))
     with pytest.raises(ValueError, match=r"list\.csv' is not UTF-8, already in its first line; save it as UTF-8"):
-        list(rows_of_list(str(tmp_path / "list.csv")))
+        list(rows_of_list(Source(str(tmp_path / "list.csv"))))
 
 
 def stored(dataset: Path) -> set[tuple[str, str, bytes]]:
