@@ -140,7 +140,7 @@ _IMAGE_METAVARS = {
     "max_pixels": _PIXELS,
 }
 _HELP = {
-    "input": "folder of class folders (CLASS/IMAGE.jpg, optionally below train/, val/, test/), .tar of such a folder, "
+    "input": "folder of class folders (CLASS/IMAGE.jpg, optionally below train/, val/, test/), .tar or .zip of it, "
     "or .csv, .tsv or .jsonl list of image,label[,split][,group] with paths relative to the list; a local path or a "
     "URI such as gs://bucket/images. May be repeated, with one split each: --input=train=T --input=validation=V",
     "label_list": "text file with one class name per line, in the order of the images' names, for an input without "

@@ -74,7 +74,7 @@ class Source:
     """One input.
 
     Attributes:
-      path: Folder of class folders (CLASS/IMAGE.jpg, optionally below train/, val/, test/), .tar of such a folder,
+      path: Folder of class folders (CLASS/IMAGE.jpg, optionally below train/, val/, test/), .tar or .zip of it,
         .csv, .tsv or .jsonl list of image,label[,split][,group] with paths relative to the list, or folder of a dataset
         of this package; a local path or a URI such as gs://bucket/images.
       split: Split of all its images; "" to take it from folders, from a column of the list, or by hash.
@@ -134,6 +134,10 @@ class Source:
     @property
     def is_list(self) -> bool:
         return self.path.endswith((".csv", ".tsv", ".jsonl"))
+
+    @property
+    def is_archive(self) -> bool:
+        return self.path.endswith((".tar", ".zip"))
 
     @property
     def is_pattern(self) -> bool:

@@ -320,7 +320,7 @@ def _known_rows(manifest: Manifest, shard: Shard, options: ConvertOptions) -> li
 
 def _is_folder_of_images(source: Source) -> bool:
     """Returns whether keys are the paths of files, so that records name their inputs."""
-    return not (source.is_list or source.record or source.path.endswith(".tar") or read_dataset(source.path))
+    return not (source.is_list or source.record or source.is_archive or read_dataset(source.path))
 
 
 def _index_rows(manifest: Manifest, shard: Shard) -> list[IndexRow] | None:
@@ -355,7 +355,7 @@ def _not_in_sources(rows: list[Row], options: ConvertOptions) -> list[str]:
     places = []
     for source in options.sources:
         folder = source.folder
-        places.append(f"{folder}#bytes=" if folder.endswith(".tar") else f"{folder}/")
+        places += [f"{folder}#bytes=", f"{folder}#deflate="] if source.is_archive else [f"{folder}/"]
     strange = [row.uri for row in rows if not row.uri.startswith(tuple(places)) or ".." in row.uri.split("/")]
     for source in options.sources if strange else ():
         if source.is_list:  # which may name any file

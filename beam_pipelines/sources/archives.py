@@ -41,6 +41,7 @@ class Member(NamedTuple):
       version: Version of the complete archive, or of the file, as returned by storage.look().
       lost_target: What a hard link names, if that is no file before it in the archive; else "".
       is_archive: Whether it is, or may be, an archive whose members are still to be listed.
+      is_of_system: Whether macOS has stored it beside the files.
     """
 
     path: str
@@ -51,6 +52,7 @@ class Member(NamedTuple):
     version: int = 0
     lost_target: str = ""
     is_archive: bool = False
+    is_of_system: bool = False
 
 
 def is_archive(uri: str) -> bool:
@@ -102,14 +104,14 @@ def _members(
             yield _without_bytes(archive, name, member, first)
         elif name.endswith(".tar") and is_apart(name):
             uri = storage.slice_uri(archive, first, member.size)
-            yield Member(name, uri, member.size, -first, _fault(name), is_archive=True)
+            yield Member(name, uri, member.size, -first, fault_of_name(name), is_archive=True)
         elif name.endswith(".tar"):
             if depth == _MAX_DEPTH:
                 raise tarfile.ReadError(f"{name[-200:]!r} is nested inside {depth} other archives; unpack some of them")
             for inner in _members(archive, file, first, first + member.size, depth + 1):
-                yield inner._replace(path=f"{name[:-4]}/{inner.path}", fault=inner.fault or _fault(name))
+                yield inner._replace(path=f"{name[:-4]}/{inner.path}", fault=inner.fault or fault_of_name(name))
         else:
-            yield Member(name, storage.slice_uri(archive, first, member.size), member.size, -first, _fault(name))
+            yield Member(name, storage.slice_uri(archive, first, member.size), member.size, -first, fault_of_name(name))
     if links:
         yield from _linked(archive, file, start, end, links)
 
@@ -128,10 +130,10 @@ def _linked(archive: str, file: IO[bytes], start: int, end: int, targets: set[st
             bytes_of_name = found.get(posixpath.normpath(member.linkname))
             if bytes_of_name:
                 first, size = bytes_of_name
-                yield Member(name, storage.slice_uri(archive, first, size), size, -at, _fault(name))
+                yield Member(name, storage.slice_uri(archive, first, size), size, -at, fault_of_name(name))
             else:
                 uri = f"{archive}#{name} (a link)"
-                yield Member(name, uri, -1, -at, _fault(name), lost_target=member.linkname)
+                yield Member(name, uri, -1, -at, fault_of_name(name), lost_target=member.linkname)
         if name in targets and bytes_of_name:
             found[name] = bytes_of_name
         elif name in targets and not member.isdir():
@@ -140,7 +142,7 @@ def _linked(archive: str, file: IO[bytes], start: int, end: int, targets: set[st
 
 def _without_bytes(archive: str, name: str, member: tarfile.TarInfo, first: int) -> Member:
     if member.issym():
-        return Member(name, f"{archive}#{name} (a link)", -1, -first, _fault(name))
+        return Member(name, f"{archive}#{name} (a link)", -1, -first, fault_of_name(name))
     fault = "it is a sparse file; pack it without --sparse" if member.issparse() else "it is a device or a pipe"
     return Member(name, f"{archive}#{name}", 0, -first, fault)
 
@@ -149,7 +151,8 @@ def _name(member: tarfile.TarInfo) -> str:
     return posixpath.normpath(member.name)
 
 
-def _fault(name: str) -> str:
+def fault_of_name(name: str) -> str:
+    """Returns a message if the name of a member points outside the archive; else ""."""
     out = name.startswith("/") or name.partition("/")[0] == ".."
     return (
         "its name points outside the archive; pack the archive again from the folder above the classes" if out else ""

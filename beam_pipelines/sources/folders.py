@@ -188,7 +188,8 @@ def _question(tops: dict[str, Folder], unclear: dict[str, str], source: str, opt
     root = next(each.path for each in options.sources if each.split == source)
     by_split = {split: top for top, split in sorted(unclear.items(), reverse=True)}
     named = " ".join(f"--input={split}={root}/{top}" for split, top in by_split.items())
-    advice = f"pack an archive for each split, or unpack it and use {named}" if root.endswith(".tar") else named
+    is_archive = root.endswith((".tar", ".zip"))
+    advice = f"pack an archive for each split, or unpack it and use {named}" if is_archive else named
     return (
         f"it is not clear which folders of {root!r} are splits and which are classes: {seen}; specify the folder "
         f"above the class folders of each split, for example: {advice}; or, if all are classes, list them in "

@@ -1,4 +1,4 @@
-"""Rows of sources: class folders and .tar archives of them. lists.py reads lists, archives.py the members of a tar.
+"""Rows of sources: class folders and archives of them. lists.py reads lists, archives.py the members of a tar.
 
 A source is opened as its parts, which workers list side by side: class folders, archives in folders or in an archive.
 A list, and files whose labels are in a list, are one part, as labels follow the order of names.
@@ -16,7 +16,7 @@ from typing import IO, NamedTuple
 
 from beam_pipelines import storage
 from beam_pipelines.options import ConvertOptions, Source
-from beam_pipelines.sources import archives
+from beam_pipelines.sources import archives, zips
 from beam_pipelines.sources.archives import Member
 from beam_pipelines.sources.dataset_examples import check_changes, rows_of_shard, shards_of
 from beam_pipelines.sources.folders import is_hidden, is_split
@@ -111,7 +111,7 @@ def check_source(source: Source, classes: tuple[str, ...] | None = None) -> None
         check_files(source, classes)
         return
     needed = {
-        "input": "a folder of class folders, a .tar, a .csv, a .jsonl or a dataset",
+        "input": "a folder of class folders, a .tar, a .zip, a .csv, a .tsv, a .jsonl or a dataset",
         "label list": "a text file with one class name per line",
         "list of labels": "a .csv with the header key,label",
     }
@@ -127,10 +127,10 @@ def check_source(source: Source, classes: tuple[str, ...] | None = None) -> None
         raise ValueError(f"the folder of images {source.image_folder!r} does not exist")
     if source.path.endswith((".csv", ".tsv")):
         list_columns(source)
-    elif not source.is_list and not source.path.endswith(".tar") and os.path.isfile(source.path):
+    elif not source.is_list and not source.is_archive and os.path.isfile(source.path):
         raise ValueError(
-            f"input {source.path!r} is a file of unknown type; it must be a folder of class folders, a .tar, a .csv "
-            "or a .jsonl"
+            f"input {source.path!r} is a file of unknown type; it must be a folder of class folders, a .tar, a "
+            ".zip, a .csv, a .tsv or a .jsonl"
         )
     check_changes(source)
 
@@ -157,7 +157,7 @@ def _row_of_file(file: Member) -> Row:
     except UnicodeEncodeError:
         return Row(_shown(file.path), _shown(file.uri)).reject("bad_name", "its name is not UTF-8")
     row = Row(file.path, file.uri, num_bytes=file.num_bytes, version=file.version, number=file.number)
-    if posixpath.basename(file.path) in _SYSTEM_FILES:
+    if file.is_of_system or posixpath.basename(file.path) in _SYSTEM_FILES:
         return row.reject("system_file", "created by a file manager of macOS or Windows")
     if file.fault:
         return row.reject("bad_member", file.fault)
@@ -191,7 +191,7 @@ def _files(part: Part) -> Iterator[Member | Part]:
     with all that is below them.
     """
     source, folder = part.source, part.folder
-    if part.archive or (not folder and source.path.endswith(".tar")):
+    if part.archive or (not folder and source.is_archive):
         for member in _members(part.archive, source.path) if part.archive else _members_of_source(source):
             yield Part(source, archive=member) if member.is_archive else member
         return
@@ -224,7 +224,11 @@ def _members_of_source(source: Source) -> Iterator[Member]:
     files lie in one folder, they are kept in a temporary file, so that headers are read only once.
     """
     is_known, top = False, None
-    members = archives.members(source.path, lambda name: is_known or "/" in name)
+    members = (
+        zips.members(source.path)
+        if source.path.endswith(".zip")
+        else archives.members(source.path, lambda name: is_known or "/" in name)
+    )
     with tempfile.TemporaryFile() as held:
         for member in members:
             folder, depth = member.path.partition("/")[0], member.path.count("/") + member.is_archive

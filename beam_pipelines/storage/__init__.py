@@ -9,6 +9,7 @@ import functools
 import os
 import re
 import time
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -19,7 +20,8 @@ from beam_pipelines.storage.errors import Changed as Changed
 from beam_pipelines.storage.errors import Unavailable as Unavailable
 from tpu_input.dataset_format.records import IMAGE_KEY, image_of
 
-_SLICE = re.compile(r"(.*)#(bytes|record)=(\d{1,19})-(\d{1,19})(?:(?<=\d):(.+))?", re.DOTALL)
+_SLICE = re.compile(r"(.*)#(bytes|deflate|record)=(\d{1,19})-(\d{1,19})(?:(?<=\d):(.+))?", re.DOTALL)
+_MARKS = ("#bytes=", "#deflate=", "#record=")
 _IN_FLIGHT = 32  # small files that are read or written concurrently, as an object store needs 30 ms for each
 
 
@@ -170,7 +172,8 @@ def look(path: str) -> tuple[int, int]:
     start, end = int(part[3]), int(part[4])
     if not start <= end <= num_bytes:
         return -1, version
-    return end - start, version if is_uri(file) else local.changed_at(file)
+    num_bytes = int(part[5] or 0) if part[2] == "deflate" else end - start
+    return num_bytes, version if is_uri(file) else local.changed_at(file)
 
 
 def _patiently(path: str, function: Callable[[], _Result]) -> _Result:
@@ -203,6 +206,11 @@ def slice_uri(path: str, start: int, num_bytes: int) -> str:
     return f"{path}#bytes={start}-{start + num_bytes}"
 
 
+def deflate_uri(path: str, start: int, packed_bytes: int, num_bytes: int) -> str:
+    """Returns the URI of a deflated part of a file, for read_bytes(), which returns the `num_bytes` bytes of it."""
+    return f"{path}#deflate={start}-{start + packed_bytes}:{num_bytes}"
+
+
 def record_uri(path: str, start: int, num_bytes: int, feature: str = IMAGE_KEY) -> str:
     """Returns the URI of the image in a TFRecord, for read_bytes(), given the bytes of the record.
 
@@ -216,7 +224,7 @@ def record_uri(path: str, start: int, num_bytes: int, feature: str = IMAGE_KEY) 
 
 
 def byte_range(path: str) -> tuple[str, int, int] | None:
-    """Returns (file, start, end) of a path from slice_uri() or record_uri(); None for others."""
+    """Returns (file, start, end) of a path from slice_uri(), deflate_uri() or record_uri(); None for others."""
     return (part[1], int(part[3]), int(part[4])) if (part := _part(path)) else None
 
 
@@ -227,17 +235,19 @@ def is_record(path: str) -> bool:
 
 
 def whole(path: str) -> str:
-    """Returns the file of which `path` names a part, as from slice_uri() or record_uri(); else `path`."""
+    """Returns the file of which `path`, as from slice_uri(), deflate_uri() or record_uri(), names a part; or `path`."""
     return part[1] if (part := _part(path)) else path
 
 
 def _part(path: str) -> re.Match[str] | None:
-    """Returns (file, kind, start, end) as groups of a match if `path` is from slice_uri() or record_uri().
+    """Returns (file, kind, start, end, more) as groups of a match if `path` is from slice_uri() and the like.
 
     None for other paths, and for an existing local file with such a name.
     """
     # The search alone takes 1/20 of the time.
-    part = _SLICE.fullmatch(path) if "#bytes=" in path or "#record=" in path else None
+    part = _SLICE.fullmatch(path) if any(mark in path for mark in _MARKS) else None
+    if part and part[2] == "deflate" and not (part[5] or "").isdecimal():
+        return None
     return None if part and not is_uri(path) and local.exists(path) else part
 
 
@@ -263,7 +273,7 @@ def open_headers(path: str) -> IO[bytes]:
 
 
 def read_bytes(path: str, version: int = 0, most: int | None = None) -> bytes:
-    """Returns the content of a file, or of the part of a file that slice_uri() names, or the image of record_uri().
+    """Returns the content of a file, or of the part of a file that slice_uri(), deflate_uri() or record_uri() names.
 
     Args:
       path: The file.
@@ -272,7 +282,7 @@ def read_bytes(path: str, version: int = 0, most: int | None = None) -> bytes:
         memory at its full size.
 
     Raises:
-      ValueError: The file is larger than `most`, or what record_uri() names is no undamaged record with an image.
+      ValueError: The file is larger than `most`, or what deflate_uri() or record_uri() names is damaged.
       Changed: The file has another version.
       FileNotFoundError: There is no such file.
       OSError: It cannot be read; Unavailable if the storage, not the file, is the cause, also after retries.
@@ -286,7 +296,21 @@ def read_bytes(path: str, version: int = 0, most: int | None = None) -> bytes:
             f"{whole!r} has {num_bytes:,} bytes, too many for a file of its kind; remove it, or copy it again"
         )
     data = _patiently(whole, lambda: _files(whole).read_bytes(whole, start, end, version))
-    return image_of(data, part[5] or IMAGE_KEY) if part and part[2] == "record" else data
+    if not part or part[2] == "bytes":
+        return data
+    return image_of(data, part[5] or IMAGE_KEY) if part[2] == "record" else _inflated(data, int(part[5]))
+
+
+def _inflated(data: bytes, num_bytes: int) -> bytes:
+    """Returns what was deflated; raises ValueError unless it has this size."""
+    try:
+        inflater = zlib.decompressobj(-zlib.MAX_WBITS)
+        found = inflater.decompress(data, num_bytes + 1)
+    except zlib.error as error:
+        raise ValueError(f"its deflated bytes are damaged: {error}") from error
+    if len(found) != num_bytes or not inflater.eof:
+        raise ValueError(f"its deflated bytes are not those of {num_bytes:,} bytes, as the archive states")
+    return found
 
 
 def read_each(paths: Iterable[str], most: int | None = None) -> Iterator[bytes]:

@@ -205,7 +205,7 @@ def _kinds() -> dict[str, Kind]:
             ("odd.zip",),
             ("odd.zip", "model"),
             damage.several(damage.archive_damages, damage.byte_damages),
-            (_convert("odd.zip", "out", _MOST), _app("predict", "--export_dir=model", "odd.zip")),
+            (*[_convert("odd.zip", "out", _MOST)] * 3, _app("predict", "--export_dir=model", "odd.zip")),
         ),
         "TFRecords of others": Kind(
             ("others/*",),
