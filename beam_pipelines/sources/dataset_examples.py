@@ -30,10 +30,18 @@ _MAX_SHOWN = 5  # names in a message
 
 def read_dataset(path: str) -> Manifest | None:
     """Returns the manifest of the dataset in a folder; None if there is none, or another kind of manifest.json."""
+    version = storage.replaceable(f"{path}/{MANIFEST_NAME}")
+    return _read_manifest(path, version) if version else None
+
+
+@functools.lru_cache(maxsize=8)  # it is needed for each shard, and has some hundred bytes for each
+def _read_manifest(path: str, _version: int) -> Manifest | None:
     try:
         content = storage.read_bytes(f"{path}/{MANIFEST_NAME}", most=MAX_MANIFEST_BYTES)
         return Manifest.from_json(content, path)
-    except (FileNotFoundError, NotADirectoryError, ValueError):
+    except storage.Unavailable:
+        raise
+    except (OSError, ValueError):  # it cannot be read, or is another kind of file
         return None
 
 
