@@ -90,11 +90,15 @@ def _rows(part: Part, options: ConvertOptions) -> Iterator[Row | Part]:
         yield from (Part(part.source, shard=name) for name in list_tfrecords(part.source))
     elif part.shard:
         yield from rows_of_shard(part.source, part.shard)
-    elif not part.folder and not part.archive and (shards := shards_of(part.source.path)):
+    elif _is_whole_folder(part) and (shards := shards_of(part.source.path)):
         yield from (Part(part.source, shard=shard) for shard in shards)
     else:
         for file in _files(part):
             yield file if isinstance(file, Part) else _row_of_file(file)
+
+
+def _is_whole_folder(part: Part) -> bool:
+    return not (part.folder or part.archive or part.source.is_archive)
 
 
 def check_source(source: Source, classes: tuple[str, ...] | None = None) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from support.pipelines_commands import run
 
 PAGE = Path(__file__).parents[2] / "docs" / "datasets.md"
 
 
+@pytest.mark.long
 def test_the_commands_of_the_page_run_as_they_stand(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "corrected.csv").write_text("key,label\n3/0003.jpg,5\n")

@@ -230,6 +230,7 @@ def test_positions_and_labels_of_an_index_are_not_trusted(capsys, dataset, tmp_p
     assert "cannot be used: it does not match shard" in said
 
 
+@pytest.mark.long
 def test_a_runner_writes_the_same_bytes_and_repair_makes_a_shard_again(capsys, dataset, tmp_path):
     for name, flags in (("a", ()), ("b", ("--runner=DirectRunner",))):
         made(capsys, "reshard", dataset, "--shard_size=50KB", f"--output={tmp_path}/{name}", *flags)
@@ -245,6 +246,7 @@ def test_a_runner_writes_the_same_bytes_and_repair_makes_a_shard_again(capsys, d
     assert files(tmp_path / "a") == whole
 
 
+@pytest.mark.long
 def test_a_killed_command_goes_on_and_ends_with_the_same_bytes(dataset, tmp_path):
     def command(output: str) -> list[str]:
         args = ["merge", f"a={dataset}", f"b={dataset}", f"--output={tmp_path}/{output}", "--shard_size=20KB"]
