@@ -20,6 +20,7 @@ BASE = [
     "pyarrow>=14",
     "simplejpeg>=1.8",  # libjpeg-turbo whose warnings are errors, where Pillow hides them
     "tqdm>=4.60",
+    "zstandard>=0.18",  # .tar.zst; Beam needs it, too
 ]
 # TPUEstimator ends with TensorFlow 2.15, whose last Python is 3.11.
 TRAIN = [

@@ -140,9 +140,10 @@ _IMAGE_METAVARS = {
     "max_pixels": _PIXELS,
 }
 _HELP = {
-    "input": "folder of class folders (CLASS/IMAGE.jpg, optionally below train/, val/, test/), .tar or .zip of it, "
-    "or .csv, .tsv or .jsonl list of image,label[,split][,group] with paths relative to the list; a local path or a "
-    "URI such as gs://bucket/images. May be repeated, with one split each: --input=train=T --input=validation=V",
+    "input": "folder of class folders (CLASS/IMAGE.jpg, optionally below train/, val/, test/), .tar, .tar.gz or "
+    ".zip of it, .parquet, or .csv, .tsv or .jsonl list of image,label[,split][,group] with paths relative to the "
+    "list; a local path or a URI such as gs://bucket/images. May be repeated, with one split each: --input=train=T "
+    "--input=validation=V",
     "label_list": "text file with one class name per line, in the order of the images' names, for an input without "
     "class folders, such as ImageNet's validation set",
     "image_column": "column of a list with the path or name of the image; other columns of the list, but split and "
@@ -150,9 +151,10 @@ _HELP = {
     "label_column": "column of a list with the label (default: label)",
     "image_folder": "folder to which the paths of a list are relative (default: the folder of the list)",
     "image_suffix": "ending that names of images in a list lack, such as .jpg (default: none)",
-    "record": "format of TFRecords of other programs; the inputs are then their folders, or patterns such as "
-    "'gs://bucket/train-*'. imagenet, tfds, flowers, or the names of the features: "
-    "image=FEATURE,label=FEATURE[,first_label=N][,name=FEATURE][,key=FEATURE] (default: inputs are no TFRecords)",
+    "record": "format of records of other programs: TFRecords, Parquet or WebDataset; the inputs are then their "
+    "files, their folders, or patterns such as 'gs://bucket/train-*'. imagenet, tfds, flowers, huggingface, "
+    "webdataset; or the names of features, columns or endings: "
+    "image=NAME,label=NAME[,first_label=N][,name=NAME][,key=NAME]; or both (default: inputs are no records)",
     "labels": "text file with one class name per line, in label order",
     "check": "header: read only the headers of the images, which were checked when the dataset was made, and decode "
     "those that the statistics include; decode: decode each (default: header)",

@@ -141,7 +141,7 @@ def _check(options: ConvertOptions) -> None:
         listing.check_source(source, options.labels)
         if source.is_list and (line := lists.remark(source)):
             print_line(line, sys.stderr)
-        _check_apart(source.folder if source.record else source.path, options.output)
+        _check_apart(source.folder if source.is_pattern else source.path, options.output)
     storage.check(options.output)
     output_checks.check_output(options.output)
 

@@ -9,6 +9,7 @@ package   installs the package into a new environment and unpickles the graph's 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib.metadata
 import itertools
 import logging
@@ -148,18 +149,19 @@ def _run(failing: str, *command: str) -> str:
 def _work(options: ConvertOptions) -> Iterator[str]:
     for source in options.sources:
         check_source(source, options.labels)
-    rows = itertools.chain.from_iterable(list_rows(source, options) for source in options.sources)
     num_inputs = num_bytes = num_sized = 0
     survey = FolderSurvey(options)
     folders = survey.create_accumulator()
-    for row in itertools.islice(rows, _MAX_LISTED):
-        num_inputs += 1
-        survey.add_input(folders, row)
-        if (
-            row.num_bytes or num_sized < _SIZED
-        ):  # the listing of a folder includes sizes; a list needs a request per file
-            num_sized += 1
-            num_bytes += find(row).num_bytes
+    with tempfile.TemporaryDirectory() as here:  # for archives that must be unpacked to be listed
+        listed = dataclasses.replace(options, output=here)
+        rows = itertools.chain.from_iterable(list_rows(source, listed) for source in options.sources)
+        for row in itertools.islice(rows, _MAX_LISTED):
+            num_inputs += 1
+            survey.add_input(folders, row)
+            # The listing of a folder includes sizes; a list needs a request per file.
+            if row.num_bytes or num_sized < _SIZED:
+                num_sized += 1
+                num_bytes += find(row).num_bytes
     if not num_inputs:
         raise ValueError(f"input {options.sources[0].path!r} is empty")
     num_bytes = num_bytes * num_inputs // max(num_sized, 1)

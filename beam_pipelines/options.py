@@ -5,16 +5,20 @@ from __future__ import annotations
 import dataclasses
 import functools
 import posixpath
+import re
 from typing import Any, Literal
 
 from beam_pipelines import storage
 from tpu_input.command_line.dataclass_options import check_types
 from tpu_input.dataset_format.decode_limits import MAX_PIXELS, PILLOW_MAX_PIXELS
 from tpu_input.dataset_format.orientation import ColorProfiles
-from tpu_input.dataset_format.record_spec import IMAGE_KEY, LABEL_KEY
 from tpu_input.dataset_format.records import valid_split
 
+WORK_NAME = ".jpeg2tpu"  # folder, in the output, of the working files of an unfinished conversion
 _MIN_SHARD_BYTES = 10_000
+# Names of files: tars, also compressed, with the name before the ending; and records.
+TAR = re.compile(r"(.*)\.(?:tar|tar\.(?:gz|bz2|xz|zst|zstd)|tgz|tbz2|txz)", re.DOTALL)
+RECORDS = re.compile(r".*(?:\.parquet|\.tfrecords?(?:\.gz)?|(?:\.tfrecords?)?-\d+-of-\d+(?:\.tfrecords?)?)", re.DOTALL)
 Dedup = Literal["none", "exact"]
 Reencode = Literal["needed", "all"]
 Check = Literal["decode", "header"]
@@ -22,50 +26,58 @@ Check = Literal["decode", "header"]
 
 @dataclasses.dataclass(frozen=True)
 class RecordFormat:
-    """Features of the tf.train.Examples in TFRecords of other programs.
+    """Parts of the records of other programs: features of TFRecords, columns of Parquet, endings in WebDataset's tars.
 
     Attributes:
-      image: Feature with the file of the image.
-      label: Feature with the label: a number, or the name of the class.
+      image: Part with the file of the image; "" for image/encoded, the column of images, the member that is an image.
+      label: Part with the label: a number, or the name of the class; json.FIELD for a field of a .json. "" for
+        image/class/label, the column that is declared as classes or named label, cls.
       first_label: Number of the first class.
-      name: Feature with the name of the class; "" if the label is it, or is a number for which --labels has the name.
-      key: Feature with the name of the image's file, for the key; "" for the number of the record in its file.
+      name: Part with the name of the class; "" if the label is it, or is a number for which --labels has the name.
+      key: Part with the name of the image's file, for the key; "" for what the record has: its number in the file, the
+        path in the column of images, the name of the member.
     """
 
-    image: str = IMAGE_KEY
-    label: str = LABEL_KEY
+    image: str = ""
+    label: str = ""
     first_label: int = 0
     name: str = ""
     key: str = ""
 
     @classmethod
     def parse(cls, text: str) -> RecordFormat:
-        """Returns a format given as a name in FORMATS, or as "image=FEATURE,label=FEATURE,first_label=1".
+        """Returns a format given as a name in FORMATS, as "image=PART,label=PART,first_label=1", or as both.
 
         Raises:
           ValueError: It is neither.
         """
-        if text in FORMATS:
-            return FORMATS[text]
-        pairs = [part.partition("=") for part in text.split(",")]
+        name, _, rest = text.partition(",")
+        base = FORMATS.get(name)
+        if base and not rest:
+            return base
+        pairs = [part.partition("=") for part in (rest if base else text).split(",")]
         fields: dict[str, Any] = {name.strip(): value.strip() for name, _, value in pairs}
         known = [field.name for field in dataclasses.fields(cls)]
         if not all(equals and value.strip() for _, equals, value in pairs) or fields.keys() - set(known):
             raise ValueError(
                 f"record format {text!r} is unknown; it must be {', '.join(FORMATS)}, or pairs such as "
-                f"image=FEATURE,label=FEATURE of {', '.join(known)}"
+                f"image=NAME,label=NAME of {', '.join(known)}"
             )
-        if not (first := fields.pop("first_label", "0")).isdecimal():
+        base = base or cls()
+        if not (first := fields.pop("first_label", str(base.first_label))).isdecimal():
             raise ValueError(f"first_label of a record format must be a number, got {first!r}")
-        return cls(**fields, first_label=int(first))
+        return dataclasses.replace(base, **fields, first_label=int(first))
 
 
 # imagenet: as tensorflow/tpu's imagenet_to_gcs.py and TensorFlow's models write ImageNet; tfds: as TensorFlow Datasets
-# writes image classification; flowers: as TF-Slim's download_and_convert_flowers.py.
+# writes image classification; flowers: as TF-Slim's download_and_convert_flowers.py; huggingface: Parquet as Hugging
+# Face's datasets have it; webdataset: tars of 0.jpg, 0.cls, ….
 FORMATS = {
     "imagenet": RecordFormat(first_label=1, name="image/class/synset", key="image/filename"),
     "tfds": RecordFormat("image", "label"),
     "flowers": RecordFormat(),
+    "huggingface": RecordFormat(),
+    "webdataset": RecordFormat(),
 }
 
 
@@ -74,9 +86,9 @@ class Source:
     """One input.
 
     Attributes:
-      path: Folder of class folders (CLASS/IMAGE.jpg, optionally below train/, val/, test/), .tar or .zip of it,
-        .csv, .tsv or .jsonl list of image,label[,split][,group] with paths relative to the list, or folder of a dataset
-        of this package; a local path or a URI such as gs://bucket/images.
+      path: Folder of class folders (CLASS/IMAGE.jpg, optionally below train/, val/, test/), .tar, .tar.gz or .zip of
+        it, .csv, .tsv or .jsonl list of image,label[,split][,group] with paths relative to the list, .parquet, or
+        folder of a dataset of this package; a local path or a URI such as gs://bucket/images.
       split: Split of all its images; "" to take it from folders, from a column of the list, or by hash.
       label_list: File with one class name per line, in the order of the images' names, for images that are not in
         class folders; "" if there is none.
@@ -92,8 +104,9 @@ class Source:
       only_classes: File with one class name per line: examples of all other classes of a dataset are left out.
       without_classes: File with one class name per line: examples of these classes of a dataset are left out.
       splits: Splits of a dataset's examples: "kept", or "again" to assign them by hash.
-      record: Format of TFRecords of other programs, as RecordFormat.parse() takes it; the path is then their folder, or
-        a pattern such as gs://bucket/imagenet/train-*. "" for all other inputs.
+      record: Format of the records of other programs, as RecordFormat.parse() takes it: TFRecords, Parquet or
+        WebDataset. The path is then one file, their folder, or a pattern such as gs://bucket/imagenet/train-*. "" for
+        all other inputs.
     """
 
     path: str
@@ -118,6 +131,8 @@ class Source:
             raise ValueError(f"the name of a dataset must be 1 to 64 letters, digits or _, got {self.name!r}")
         for name in ("path", "image_folder", *_FILES_OF_SOURCE):
             object.__setattr__(self, name, storage.absolute(getattr(self, name)) if getattr(self, name) else "")
+        if self.path.endswith(".parquet") and not self.record:
+            object.__setattr__(self, "record", "huggingface")
         if self.record:
             RecordFormat.parse(self.record)
         of_lists = (self.image_column, self.label_column, self.image_folder, self.image_suffix)
@@ -137,17 +152,23 @@ class Source:
 
     @property
     def is_archive(self) -> bool:
-        return self.path.endswith((".tar", ".zip"))
+        return bool(TAR.fullmatch(self.path)) or self.path.endswith(".zip")
+
+    @property
+    def is_file_of_records(self) -> bool:
+        """Whether the path is one file of records."""
+        return bool(self.record) and bool(RECORDS.fullmatch(self.path) or TAR.fullmatch(self.path))
 
     @property
     def is_pattern(self) -> bool:
-        """Whether the path is a pattern of names of TFRecords."""
+        """Whether the path is a pattern of names of files of records."""
         return bool(self.record) and "*" in posixpath.basename(self.path)
 
     @property
     def folder(self) -> str:
         """Folder of the files of the input."""
-        return posixpath.dirname(self.path) if self.is_list or self.is_pattern else self.path
+        is_file = self.is_list or self.is_pattern or self.is_file_of_records
+        return posixpath.dirname(self.path) if is_file else self.path
 
     @property
     def is_of_dataset(self) -> bool:

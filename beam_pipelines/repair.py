@@ -25,7 +25,6 @@ from beam_pipelines.conversion import output_folder, working_folder
 from beam_pipelines.conversion.commit import index_lengths, write_lengths
 from beam_pipelines.conversion.output_folder import (
     LOCK_NAME,
-    WORK_NAME,
     create,
     index_content,
     manifest_digest,
@@ -34,7 +33,7 @@ from beam_pipelines.conversion.output_folder import (
 from beam_pipelines.conversion.planning import make_plan
 from beam_pipelines.conversion.shard_writing import Unwanted, write_shard
 from beam_pipelines.conversion.working_folder import WorkingFolder
-from beam_pipelines.options import ConvertOptions, ImageOptions, Source
+from beam_pipelines.options import WORK_NAME, ConvertOptions, ImageOptions, Source
 from beam_pipelines.runners import execution, launch_checks
 from beam_pipelines.sources.dataset_examples import read_dataset
 from beam_pipelines.sources.lists import rows_of_list
@@ -333,7 +332,7 @@ def _index_rows(manifest: Manifest, shard: Shard) -> list[IndexRow] | None:
         rows = read_index(content, shard.num_examples)
     except (OSError, ValueError, pa.ArrowException):
         return None
-    return None if any(row.uri is None for row in rows) else rows
+    return rows if all(row.uri for row in rows) else None  # of unpacked inputs, no place is known
 
 
 def _records(manifest: Manifest, shard: Shard) -> list[tuple[str, int]] | None:

@@ -44,6 +44,7 @@ from beam_pipelines.sources import listing
 from beam_pipelines.sources.folders import Layout
 from beam_pipelines.sources.read_ahead import map_images
 from beam_pipelines.sources.rows import Row, find, locate
+from beam_pipelines.sources.unpacking import NOWHERE
 from tpu_input.command_line import print_line
 from tpu_input.command_line.cores import num_cores
 from tpu_input.dataset_format.decode_limits import too_many_bytes
@@ -141,11 +142,13 @@ class ListInputs(beam.PTransform[PBegin, Any]):
     What is rejected here are files that cannot be images, such as .DS_Store, or lines of a list without a file.
     """
 
-    def __init__(self, *sources: Source) -> None:
+    def __init__(self, *sources: Source, output: str = NOWHERE) -> None:
         """Checks that the sources exist.
 
         Args:
           *sources: Inputs; if there are several, each needs a split of its own.
+          output: Folder or URI of the dataset that WriteDataset makes of them, for compressed archives and Parquet:
+            their images are copied to its working files, which WriteDataset removes at the end.
 
         Raises:
           ValueError: A source does not exist, or cannot be reached.
@@ -155,7 +158,7 @@ class ListInputs(beam.PTransform[PBegin, Any]):
             raise ValueError("ListInputs needs at least one Source")
         for source in sources:
             listing.check_source(source)
-        self._options = ConvertOptions(sources, "unused")
+        self._options = ConvertOptions(sources, output)
 
     def expand(self, pipeline: PBegin) -> tuple[PCollection[InputFile], PCollection[RejectedInput]]:
         rows = planning.list_labelled(pipeline.pipeline, self._options)

@@ -19,11 +19,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 
 from beam_pipelines import storage
-from beam_pipelines.conversion.output_folder import WORK_NAME, create, index_content, read_manifest, rejected_name
+from beam_pipelines.conversion.output_folder import create, index_content, read_manifest, rejected_name
 from beam_pipelines.conversion.plan import Plan
 from beam_pipelines.conversion.working_folder import REPLACED_NAME, Receipt, WorkingFolder
 from beam_pipelines.images.check import SAMPLE_SIDE, check_image
-from beam_pipelines.options import ConvertOptions
+from beam_pipelines.options import WORK_NAME, ConvertOptions
 from beam_pipelines.runners import phases
 from tpu_input.dataset_format import lengths as lengths_format
 from tpu_input.dataset_format.index import index_path, read_positions

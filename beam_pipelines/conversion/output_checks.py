@@ -19,7 +19,6 @@ from beam_pipelines.conversion import working_folder
 from beam_pipelines.conversion.commit import check_budget
 from beam_pipelines.conversion.output_folder import (
     REPORT_NAME,
-    WORK_NAME,
     dataset_files,
     index_content,
     is_dataset_file,
@@ -29,7 +28,7 @@ from beam_pipelines.conversion.output_folder import (
 )
 from beam_pipelines.conversion.plan import Plan
 from beam_pipelines.conversion.working_folder import WorkingFolder
-from beam_pipelines.options import ConvertOptions
+from beam_pipelines.options import WORK_NAME, ConvertOptions
 from tpu_input.dataset_format import json_fields
 from tpu_input.dataset_format.index import index_path, read_columns
 from tpu_input.dataset_format.lengths import lengths_name

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import IO
 
 from beam_pipelines import storage
+from beam_pipelines.options import WORK_NAME
 from tpu_input.dataset_format.index import index_path
 from tpu_input.dataset_format.lengths import lengths_name
 from tpu_input.dataset_format.records import (
@@ -30,7 +31,6 @@ from tpu_input.dataset_format.records import (
     parse_shard_name,
 )
 
-WORK_NAME = ".jpeg2tpu"  # folder of the working files of an unfinished conversion
 REJECTED_NAME = "rejected.jsonl"  # with the dataset's edition, if it has one: see rejected_name()
 REPORT_NAME = "report.html"  # written on demand, so it may be missing
 _BESIDE = re.compile(r"(lengths(-[0-9a-f]{8})?\.parquet|rejected(-[0-9a-f]{8})?\.jsonl)")

@@ -36,11 +36,10 @@ from apache_beam.pvalue import AsDict, AsSingleton, PCollection
 
 from beam_pipelines import storage
 from beam_pipelines.conversion.combining import CombineInParts
-from beam_pipelines.conversion.output_folder import WORK_NAME
 from beam_pipelines.conversion.plan import Plan, assign_shards, choose_split, in_order, key_by_bucket, row_bytes
 from beam_pipelines.conversion.working_folder import WorkingFolder
 from beam_pipelines.images.check import Rejected, stored_bytes
-from beam_pipelines.options import ConvertOptions
+from beam_pipelines.options import WORK_NAME, ConvertOptions
 from beam_pipelines.runners import execution, phases
 from beam_pipelines.sources.folders import Folder, FolderSurvey, Layout, Place, label_by_folder, read_folders
 from beam_pipelines.sources.listing import Part, list_below, list_part

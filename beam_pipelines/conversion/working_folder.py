@@ -35,7 +35,6 @@ from typing import NamedTuple, TypeVar
 from beam_pipelines import storage
 from beam_pipelines.conversion.output_folder import (
     LOCK_NAME,
-    WORK_NAME,
     dataset_files,
     edition_of,
     is_dataset_file,
@@ -44,6 +43,7 @@ from beam_pipelines.conversion.output_folder import (
 )
 from beam_pipelines.conversion.plan import Plan
 from beam_pipelines.images.check import SAMPLE_SIDE, CheckedImage
+from beam_pipelines.options import WORK_NAME
 from beam_pipelines.sources.rows import Row
 from tpu_input.dataset_format import json_fields
 from tpu_input.dataset_format.index import index_path

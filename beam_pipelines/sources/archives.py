@@ -19,9 +19,11 @@ from collections.abc import Callable, Iterator
 from typing import IO, NamedTuple, cast
 
 from beam_pipelines import storage
+from beam_pipelines.options import TAR
 
 _MAX_DEPTH = 8  # levels of nested archives; ImageNet's has two
 _MAX_HEADER_BYTES = 1 << 20  # per member, with its extended headers; the largest are attributes of 64 KiB each
+_MAX_CONTENT_BYTES = 1 << 20  # of a label
 _PIECE_BYTES = 1 << 20
 # tarfile parses a number in an extended header in time quadratic in its digits, so numbers of 256 digits or more are
 # refused. A file's name has at most 255 characters, a size 20 digits.
@@ -42,6 +44,7 @@ class Member(NamedTuple):
       lost_target: What a hard link names, if that is no file before it in the archive; else "".
       is_archive: Whether it is, or may be, an archive whose members are still to be listed.
       is_of_system: Whether macOS has stored it beside the files.
+      content: Its bytes, where members() is asked for them.
     """
 
     path: str
@@ -53,21 +56,35 @@ class Member(NamedTuple):
     lost_target: str = ""
     is_archive: bool = False
     is_of_system: bool = False
+    content: bytes = b""
+
+
+def without_ending(name: str) -> str:
+    """Returns the name of an archive without its ending, .tar or that of a compressed tar; "" if it has none."""
+    match = TAR.fullmatch(name)
+    return match[1] if match else ""
 
 
 def is_archive(uri: str) -> bool:
     """Returns whether a file is a tar, complete or not, or a compressed file, for which members() raises an error."""
     with storage.open_headers(uri) as file:
         block = file.read(tarfile.BLOCKSIZE)
-    return _is_header(block) or bool(_compression(block))
+    return is_header(block) or bool(_compression(block))
 
 
-def members(uri: str, is_apart: Callable[[str], bool] = lambda name: False) -> Iterator[Member]:
+def members(
+    uri: str,
+    is_apart: Callable[[str], bool] = lambda name: False,
+    with_content: Callable[[str], bool] = lambda name: False,
+    name: str = "",
+) -> Iterator[Member]:
     """Yields every file of a .tar.
 
     Args:
       uri: The archive, or one that lies in another, as its member.
       is_apart: Whether an archive in it, of this name, is yielded as it is, in the place of its files.
+      with_content: Whether the content of a file of this name is read, if it has at most 1 MiB.
+      name: Name of the archive in messages; default: the URI.
 
     Raises:
       ValueError: It is no complete tar, or is compressed.
@@ -79,9 +96,14 @@ def members(uri: str, is_apart: Callable[[str], bool] = lambda name: False) -> I
             end = end if inside else file.seek(0, 2)
             _, version = storage.look(storage.slice_uri(archive, 0, 0))
             for member in _members(archive, file, start, end, 2 if inside else 1, is_apart):
-                yield member._replace(version=version)
+                content = b""
+                part = storage.byte_range(member.uri) if with_content(member.path) else None
+                if part and member.num_bytes <= _MAX_CONTENT_BYTES:
+                    file.seek(part[1])
+                    content = file.read(member.num_bytes)
+                yield member._replace(version=version, content=content)
     except tarfile.TarError as error:
-        raise ValueError(f"{archive!r} is not a complete, uncompressed tar archive: {error}") from error
+        raise ValueError(f"{name or archive!r} is not a complete, uncompressed tar archive: {error}") from error
 
 
 def _members(
@@ -226,7 +248,7 @@ class _Window:
         return data
 
 
-def _is_header(block: bytes) -> bool:
+def is_header(block: bytes) -> bool:
     """Returns whether a tar may begin with this block; a tar without members begins with the zeros of its end."""
     try:
         tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
@@ -238,7 +260,7 @@ def _is_header(block: bytes) -> bool:
 def _compression(block: bytes) -> str:
     """Returns the compression of a file that begins with this block; "" if it is not compressed."""
     kinds = [kind for magic, kind in _COMPRESSED.items() if block.startswith(magic)]
-    return kinds[0] if kinds and not _is_header(block) else ""
+    return kinds[0] if kinds and not is_header(block) else ""
 
 
 def _check_end(file: IO[bytes], at: int, end: int) -> None:

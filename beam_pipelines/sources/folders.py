@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import apache_beam as beam
 
-from beam_pipelines.options import ConvertOptions
+from beam_pipelines.options import ConvertOptions, Source
 from beam_pipelines.sources.rows import Row
 
 # Names of folders above the class folders: they are splits if all outermost folders have such names.
@@ -188,7 +188,7 @@ def _question(tops: dict[str, Folder], unclear: dict[str, str], source: str, opt
     root = next(each.path for each in options.sources if each.split == source)
     by_split = {split: top for top, split in sorted(unclear.items(), reverse=True)}
     named = " ".join(f"--input={split}={root}/{top}" for split, top in by_split.items())
-    is_archive = root.endswith((".tar", ".zip"))
+    is_archive = Source(root).is_archive
     advice = f"pack an archive for each split, or unpack it and use {named}" if is_archive else named
     return (
         f"it is not clear which folders of {root!r} are splits and which are classes: {seen}; specify the folder "

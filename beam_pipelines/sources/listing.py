@@ -21,8 +21,10 @@ from beam_pipelines.sources.archives import Member
 from beam_pipelines.sources.dataset_examples import check_changes, rows_of_shard, shards_of
 from beam_pipelines.sources.folders import is_hidden, is_split
 from beam_pipelines.sources.lists import list_columns, read_names, rows_of_list
+from beam_pipelines.sources.records.parquet_files import has_images
+from beam_pipelines.sources.records.record_files import check_files, list_record_files, rows_of_file
 from beam_pipelines.sources.rows import Row
-from beam_pipelines.sources.tfrecord_files import check_files, list_tfrecords, rows_of_tfrecords
+from beam_pipelines.sources.unpacking import decompressed
 
 
 class Part(NamedTuple):
@@ -32,7 +34,7 @@ class Part(NamedTuple):
       source: The source.
       folder: Folder within it, which ends with a slash; "" for the source, or with `archive`.
       archive: What may be an archive within it.
-      shard: Name of a shard, if the source is a dataset or TFRecords.
+      shard: Name of a shard, if the source is a dataset or records of another program.
     """
 
     source: Source
@@ -83,17 +85,17 @@ def _rows(part: Part, options: ConvertOptions) -> Iterator[Row | Part]:
     if part.source.is_list:
         yield from rows_of_list(part.source, options.known_labels)
     elif part.source.label_list:
-        yield from _rows_with_labels(part.source)
+        yield from _rows_with_labels(part.source, options.output)
     elif part.source.record and part.shard:
-        yield from rows_of_tfrecords(part.source, part.shard, options)
+        yield from rows_of_file(part.source, part.shard, options)
     elif part.source.record:
-        yield from (Part(part.source, shard=name) for name in list_tfrecords(part.source))
+        yield from (Part(part.source, shard=name) for name in list_record_files(part.source))
     elif part.shard:
         yield from rows_of_shard(part.source, part.shard)
     elif _is_whole_folder(part) and (shards := shards_of(part.source.path)):
         yield from (Part(part.source, shard=shard) for shard in shards)
     else:
-        for file in _files(part):
+        for file in _files(part, options.output):
             yield file if isinstance(file, Part) else _row_of_file(file)
 
 
@@ -115,7 +117,7 @@ def check_source(source: Source, classes: tuple[str, ...] | None = None) -> None
         check_files(source, classes)
         return
     needed = {
-        "input": "a folder of class folders, a .tar, a .zip, a .csv, a .tsv, a .jsonl or a dataset",
+        "input": "a folder of class folders, a .tar, .tar.gz or .zip of it, a .csv, a .tsv, a .jsonl or a dataset",
         "label list": "a text file with one class name per line",
         "list of labels": "a .csv with the header key,label",
     }
@@ -133,16 +135,16 @@ def check_source(source: Source, classes: tuple[str, ...] | None = None) -> None
         list_columns(source)
     elif not source.is_list and not source.is_archive and os.path.isfile(source.path):
         raise ValueError(
-            f"input {source.path!r} is a file of unknown type; it must be a folder of class folders, a .tar, a "
-            ".zip, a .csv, a .tsv or a .jsonl"
+            f"input {source.path!r} is a file of unknown type; it must be a folder of class folders, a .tar, "
+            "a .tar.gz, a .zip, a .csv, a .tsv, a .jsonl, or records (--record)"
         )
     check_changes(source)
 
 
-def _rows_with_labels(source: Source) -> Iterator[Row]:
+def _rows_with_labels(source: Source, output: str) -> Iterator[Row]:
     """Yields the rows of the files of a source whose labels are in a list, in the order of the files' names."""
     labels = list(filter(None, read_names(source.label_list)))
-    ordered = [_row_of_file(file) for file in sorted(_files_below(Part(source)))]
+    ordered = [_row_of_file(file) for file in sorted(_files_below(Part(source), output))]
     # System files and hidden files were not there when the labels were listed, so they take no label.
     unlabelled = [row for row in ordered if row.reason == "system_file" or is_hidden(row.key)]
     images = [row for row in ordered if not (row.reason == "system_file" or is_hidden(row.key))]
@@ -179,16 +181,16 @@ def _shown(name: str) -> str:
     return name.encode(errors="surrogateescape").decode(errors="backslashreplace")
 
 
-def _files_below(part: Part) -> Iterator[Member]:
+def _files_below(part: Part, output: str) -> Iterator[Member]:
     """Yields every file of a part of a source, including the members of archives inside it."""
-    for found in _files(part):
+    for found in _files(part, output):
         if isinstance(found, Part):
-            yield from _files_below(found)
+            yield from _files_below(found, output)
         else:
             yield found
 
 
-def _files(part: Part) -> Iterator[Member | Part]:
+def _files(part: Part, output: str) -> Iterator[Member | Part]:
     """Yields the files of a part of a source, or the parts of which it consists.
 
     A source is opened as its folders, and a folder with the name of a split as those in it; other folders are listed
@@ -196,7 +198,8 @@ def _files(part: Part) -> Iterator[Member | Part]:
     """
     source, folder = part.source, part.folder
     if part.archive or (not folder and source.is_archive):
-        for member in _members(part.archive, source.path) if part.archive else _members_of_source(source):
+        opened = _members(part.archive, source.path, output) if part.archive else _members_of_source(source, output)
+        for member in opened:
             yield Part(source, archive=member) if member.is_archive else member
         return
     has_classes = not folder or (folder.count("/") == 1 and is_split(folder[:-1]))
@@ -205,23 +208,40 @@ def _files(part: Part) -> Iterator[Member | Part]:
         file = Member(path, "", size, 0, version=version)  # locate() sets the URI
         if path.endswith("/"):
             yield Part(source, path)
-        elif path.endswith(".tar"):
+        elif archives.without_ending(path):
             yield Part(source, archive=file)
+        elif path.endswith(".parquet") and has_images(f"{source.path}/{path}"):
+            raise ValueError(
+                f"{source.path!r} has {path!r}, which is Parquet with images, as Hugging Face's datasets are; add "
+                "--record=huggingface"
+            )
         else:
             yield file
 
 
-def _members(archive: Member, root: str) -> Iterator[Member]:
+def _members(archive: Member, root: str, output: str) -> Iterator[Member]:
     """Yields every file of what may be an archive within a source; a file that is none itself."""
-    uri = archive.uri or f"{root}/{archive.path}"
-    if not archive.uri and not archives.is_archive(uri):
-        yield archive
-        return
-    for member in archives.members(uri):
-        yield member._replace(path=f"{archive.path[:-4]}/{member.path}", fault=member.fault or archive.fault)
+    uri = name = archive.uri or f"{root}/{archive.path}"
+    if not archive.uri:
+        if not archives.is_archive(uri):
+            yield archive
+            return
+        uri = decompressed(uri, output)
+    folder = archives.without_ending(archive.path)
+    for member in archives.members(uri, name=name):
+        _refuse_webdataset(name, member)
+        yield member._replace(path=f"{folder}/{member.path}", fault=member.fault or archive.fault)
 
 
-def _members_of_source(source: Source) -> Iterator[Member]:
+def _refuse_webdataset(archive: str, member: Member) -> None:
+    if member.path.endswith(".cls"):
+        raise ValueError(
+            f"{archive!r} has {member.path!r}, the label of an image, as WebDataset's archives have; add "
+            "--record=webdataset"
+        )
+
+
+def _members_of_source(source: Source, output: str) -> Iterator[Member]:
     """Yields the files of an archive without the folder above all class folders, as `tar cf flowers.tar flowers` adds.
 
     Archives in it are yielded as they are, unless it depends on their files whether there is such a folder. While all
@@ -231,10 +251,11 @@ def _members_of_source(source: Source) -> Iterator[Member]:
     members = (
         zips.members(source.path)
         if source.path.endswith(".zip")
-        else archives.members(source.path, lambda name: is_known or "/" in name)
+        else archives.members(decompressed(source.path, output), lambda name: is_known or "/" in name, name=source.path)
     )
     with tempfile.TemporaryFile() as held:
         for member in members:
+            _refuse_webdataset(source.path, member)
             folder, depth = member.path.partition("/")[0], member.path.count("/") + member.is_archive
             top = folder if top is None else top
             if member.fault or depth < 2 or folder != top:

@@ -102,6 +102,16 @@ def find_each(rows: list[Row]) -> Iterator[Row]:
         yield from pool.map(find, (row for at, row in enumerate(rows) if at not in first))
 
 
+def label_row(row: Row, label: str | int, classes: tuple[str, ...], first_label: int = 0) -> Row:
+    """Returns the row of a record with its label: a class name, or the number of one of `classes`."""
+    if isinstance(label, str):
+        return row._replace(label=label)
+    number = label - first_label
+    if not 0 <= number < len(classes):
+        return row.reject("unknown_label", f"its label is {label}, but there are {len(classes)} names of classes")
+    return row._replace(label=classes[number])
+
+
 def check_names(row: Row, options: ConvertOptions) -> Row:
     """Returns `row`, with a reason if its label is not in --labels or its split's name is invalid."""
     if row.split and not valid_split(row.split):
@@ -117,7 +127,7 @@ def check_names(row: Row, options: ConvertOptions) -> Row:
     return row
 
 
-_IMAGE_ENDINGS = {".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif", ".heic", ".jp2"}
+IMAGE_ENDINGS = {".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif", ".heic", ".jp2"}
 
 
 def kind(row: Row) -> str:
@@ -127,7 +137,7 @@ def kind(row: Row) -> str:
     resized to the same side have little in common except the result.
     """
     ending = posixpath.splitext(row.key)[1].lower()
-    ending = ending if ending in _IMAGE_ENDINGS else ""  # or else each of img.1, img.2, … would be a kind of its own
+    ending = ending if ending in IMAGE_ENDINGS else ""  # or else each of img.1, img.2, … would be a kind of its own
     return f"{ending}/{round(2 * math.log2(max(row.num_bytes, 1)))}"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import io
 import os
 import shutil
@@ -142,12 +141,6 @@ def test_the_last_of_two_members_of_one_name_is_the_one_that_counts_as_tar_itsel
     assert storage.read_bytes(min(twice, key=lambda row: row.number).uri) == b"anew"
 
 
-def test_a_compressed_archive_is_refused(tmp_path):
-    (tmp_path / "in.tar").write_bytes(gzip.compress(b"0" * 10240))
-    with pytest.raises(ValueError, match="is not a complete, uncompressed tar archive"):
-        listed(tmp_path / "in.tar")
-
-
 def header(name: str, size: int, kind: bytes = tarfile.REGTYPE) -> bytes:
     """Returns a header as GNU tar writes it, which stores large and negative sizes to the base of 256."""
     info = tarfile.TarInfo(name)
@@ -209,7 +202,6 @@ HOSTILE = {
         r"the headers at byte \d+ cannot be read: ",
     ),
     "archives 400 deep": (nested(400), "'in.tar' is nested inside 8 other archives; unpack some of them"),
-    "gzip": (gzip.compress(GOOD + END), "it is compressed with gzip; decompress it first"),
 }
 
 

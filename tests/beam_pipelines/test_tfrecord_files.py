@@ -185,9 +185,13 @@ def test_mistakes_are_answered_with_one_line(capsys, digits, tmp_path):
         capsys, *args, "--record=first_label=x"
     )
     assert "without the feature 'image', only with label, picture" in refused(capsys, *args, "--record=tfds")
-    assert "names no TFRecords" in refused(capsys, "convert", f"--input={tmp_path}/in/b*", "--record=tfds", output)
+    assert "names no files of records" in refused(
+        capsys, "convert", f"--input={tmp_path}/in/b*", "--record=tfds", output
+    )
     (tmp_path / "in" / "a.tfrecord").write_bytes(gzip.compress(b"x"))
-    assert "is compressed with gzip; decompress it first" in refused(capsys, *args, "--record=tfds")
+    assert "a.tfrecord' is no complete TFRecord file: record 0 at byte 0 is truncated" in refused(
+        capsys, *args, "--record=tfds"
+    )
 
 
 def test_a_runner_and_two_processes_write_the_same_bytes(capsys, digits, tmp_path):

@@ -1,0 +1,200 @@
+"""Parquet with the bytes of images, as Hugging Face's datasets have them, as rows.
+
+    train-00000-of-00042.parquet ──▶ its images, one behind the other ──▶ Row(FILE/000123-NAME, COPY#bytes=BEGIN-END)
+
+Images lie in compressed pages of hundreds, so they are copied once to a working file of the conversion.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+from collections.abc import Callable, Iterator
+from typing import IO, Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from beam_pipelines import storage
+from beam_pipelines.options import ConvertOptions, RecordFormat
+from beam_pipelines.sources.rows import Row, label_row
+from beam_pipelines.sources.unpacking import unpacked
+
+_ROWS_A_BATCH = 64
+_BUFFER_BYTES = 1 << 20  # with a buffer, pages are read one after another, not a whole group of rows
+_METADATA = b"huggingface"
+_USUAL_LABELS = ("label", "labels")  # of which one counts where no ClassLabel is declared
+
+
+class _Columns(NamedTuple):
+    """Columns of a file.
+
+    Attributes:
+      image: Column with the image: bytes, or a struct with `bytes` and maybe `path`.
+      is_struct: Whether it is a struct.
+      label: Column with the label.
+      classes: Names of the classes by number, as the file has them; () if it has none.
+      name: Column with the name of the class; "" if the label is it.
+      key: Column with the name of the image's file; "" if the struct's path is it.
+    """
+
+    image: str
+    is_struct: bool
+    label: str
+    classes: tuple[str, ...]
+    name: str
+    key: str
+
+    @property
+    def needed(self) -> list[str]:
+        """Columns that are read."""
+        return list(dict.fromkeys(filter(None, (self.image, self.label, self.name, self.key))))
+
+
+def check_first(path: str, of_format: RecordFormat) -> bool:
+    """Returns whether the labels of a file are numbers without names; raises ValueError if a column is missing."""
+    with _Opened(path) as file:
+        columns = _columns(path, file.schema_arrow, of_format)
+        return pa.types.is_integer(file.schema_arrow.field(columns.label).type) and not (
+            columns.classes or columns.name
+        )
+
+
+def has_images(path: str) -> bool:
+    """Returns whether a file is Parquet with a column of images."""
+    try:
+        with _Opened(path) as file:
+            return bool(_image_columns(file.schema_arrow))
+    except ValueError:
+        return False
+
+
+def rows_of_file(folder: str, name: str, of_format: RecordFormat, options: ConvertOptions) -> Iterator[Row]:
+    """Yields a row for each row of a file.
+
+    Raises:
+      ValueError: It is damaged or no Parquet, or lacks a column.
+    """
+    path, rows = f"{folder}/{name}", list[Row]()
+    copy = unpacked(
+        path, options.output, lambda copy: rows.extend(_rows(path, name, of_format, options.labels, copy.write))
+    )
+    _, version = storage.look(storage.slice_uri(copy, 0, 0))
+    begin = 0
+    for row in rows or _rows(path, name, of_format, options.labels):
+        yield row._replace(uri=storage.slice_uri(copy, begin, row.num_bytes), version=version)
+        begin += row.num_bytes
+
+
+class _Opened:
+    """A Parquet file whose errors are ValueErrors that name it."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __enter__(self) -> pq.ParquetFile:
+        self._file: IO[bytes] = storage.open_file(self._path)
+        try:
+            return pq.ParquetFile(self._file, buffer_size=_BUFFER_BYTES, pre_buffer=False)
+        except BaseException as error:
+            self.__exit__(type(error), error, None)
+            raise
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        self._file.close()
+        of_file = isinstance(error, pa.ArrowException | UnicodeDecodeError)
+        if of_file or (isinstance(error, OSError) and error.errno is None):
+            line = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise ValueError(f"{self._path!r} is not a complete Parquet file: {line}; copy it again") from error
+
+
+def _image_columns(schema: pa.Schema) -> list[str]:
+    """Returns the columns that may hold images: structs with bytes, or else columns of bytes."""
+    structs = [
+        field.name for field in schema if pa.types.is_struct(field.type) and field.type.get_field_index("bytes") >= 0
+    ]
+    binary = [field.name for field in schema if pa.types.is_binary(field.type) or pa.types.is_large_binary(field.type)]
+    return structs or binary
+
+
+def _columns(path: str, schema: pa.Schema, of_format: RecordFormat) -> _Columns:
+    wanted = {"image": of_format.image, "label": of_format.label, "name": of_format.name, "key": of_format.key}
+    for what, name in wanted.items():
+        if name and schema.get_field_index(name) < 0:
+            raise ValueError(
+                f"{path!r} has no column {name!r} for the {what}, only {', '.join(map(repr, schema.names))}; name it: "
+                f"--record=huggingface,{what}=COLUMN"
+            )
+    declared = _declared_classes(schema)
+    usual = [name for name in _USUAL_LABELS if name in schema.names]
+    candidates = {
+        "image": [of_format.image] if of_format.image else _image_columns(schema),
+        "label": [of_format.label] if of_format.label else (list(declared) or usual[:1]),
+    }
+    for what, names in candidates.items():
+        if len(names) != 1:
+            seen = f"the columns {', '.join(map(repr, names))}" if names else f"no column among {schema.names!r}"
+            raise ValueError(f"{path!r} has {seen} for the {what}; name one: --record=huggingface,{what}=COLUMN")
+    image, label = candidates["image"][0], candidates["label"][0]
+    kind = schema.field(image).type
+    is_struct = pa.types.is_struct(kind)
+    if not (image in _image_columns(schema) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
+        raise ValueError(f"the column {image!r} of {path!r} has {kind}, not the bytes of images; name another one")
+    of_class = schema.field(of_format.name or label).type
+    if not any(is_kind(of_class) for is_kind in (pa.types.is_integer, pa.types.is_string, pa.types.is_large_string)):
+        raise ValueError(
+            f"the column {of_format.name or label!r} of {path!r} has {of_class}; labels must be whole numbers or text"
+        )
+    return _Columns(image, is_struct, label, declared.get(label, ()), of_format.name, of_format.key)
+
+
+def _declared_classes(schema: pa.Schema) -> dict[str, tuple[str, ...]]:
+    """Returns the names of the classes of each column that Hugging Face's metadata declare as ClassLabel."""
+    try:
+        features = json.loads((schema.metadata or {}).get(_METADATA, b"{}"))["info"]["features"]
+        found = {}
+        for column, feature in features.items():
+            if feature.get("_type") == "ClassLabel" and column in schema.names:
+                names = feature.get("names") or ()
+                ordered = [names[str(number)] for number in range(len(names))] if isinstance(names, dict) else names
+                if all(isinstance(name, str) and name for name in ordered) and len(set(ordered)) == len(ordered):
+                    found[column] = tuple(ordered)
+        return found
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        return {}  # the metadata of another program
+
+
+def _rows(
+    path: str,
+    name: str,
+    of_format: RecordFormat,
+    classes: tuple[str, ...],
+    write: Callable[[bytes], Any] = lambda data: None,
+) -> Iterator[Row]:
+    """Yields the rows of a file without their URIs; writes their images, one behind the other."""
+    number = 0
+    with _Opened(path) as file:
+        columns = _columns(path, file.schema_arrow, of_format)
+        for batch in file.iter_batches(_ROWS_A_BATCH, columns=columns.needed):
+            for values in batch.to_pylist():
+                row, data = _row(values, f"{name}/{number:06d}", columns, of_format, classes)
+                write(data)
+                yield row
+                number += 1
+
+
+def _row(
+    values: dict[str, Any], key: str, columns: _Columns, of_format: RecordFormat, classes: tuple[str, ...]
+) -> tuple[Row, bytes]:
+    image = values[columns.image]
+    data = (image or {}).get("bytes") if columns.is_struct else image
+    its_path = values[columns.key] if columns.key else (image or {}).get("path") if columns.is_struct else None
+    base = posixpath.basename(its_path) if isinstance(its_path, str) else ""
+    row = Row(f"{key}-{base}" if base else key, num_bytes=len(data or b""))
+    if not isinstance(data, bytes) or not data:
+        where = f", only the path {its_path!r}" if its_path else ""
+        return row.reject("bad_record", f"it has no bytes of an image{where}"), b""
+    label = values[columns.name or columns.label]
+    if label is None or label == "":
+        return row.reject("no_label", f"it has no class in the column {columns.name or columns.label!r}"), data
+    return label_row(row, label, columns.classes or classes, of_format.first_label), data

@@ -1,0 +1,94 @@
+"""TFRecords that other programs have written, as rows: each record is read once to be listed, and again to be stored.
+
+    train-00000-of-01024 ──▶ tf.train.Example ──▶ Row(key, FILE#record=BEGIN-END:FEATURE, class name)
+
+Files compressed with gzip are decompressed once to a working file of the conversion.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator
+from typing import Any
+
+from beam_pipelines import storage
+from beam_pipelines.options import ConvertOptions, RecordFormat
+from beam_pipelines.sources.rows import Row, label_row
+from beam_pipelines.sources.unpacking import decompressed
+from tpu_input.dataset_format.record_spec import IMAGE_KEY, LABEL_KEY
+from tpu_input.dataset_format.records import FRAME_BYTES, read_frames
+from tpu_input.dataset_format.tfrecord import Example
+
+_GZIP = b"\x1f\x8b"
+
+
+def check_first(path: str, of_format: RecordFormat) -> bool:
+    """Returns whether the labels of a file are numbers without names; raises ValueError if a feature is missing."""
+    image, label = of_format.image or IMAGE_KEY, of_format.label or LABEL_KEY
+    with storage.open_file(path) as file:
+        if file.read(2) == _GZIP:
+            return False  # it is decompressed by the first step of the conversion
+        file.seek(0)
+        for _, payload in read_frames(file):
+            features = Example.FromString(payload).features.feature
+            needed = [name for name in (image, label, of_format.name, of_format.key) if name]
+            if missing := [name for name in needed if name not in features]:
+                raise ValueError(
+                    f"{posixpath.basename(path)!r} has records without the feature {missing[0]!r}, only with "
+                    f"{', '.join(sorted(features))}; name the features: --record=image=NAME,label=NAME"
+                )
+            return bool(features[label].int64_list.value) and not of_format.name
+    return False
+
+
+def rows_of_file(folder: str, name: str, of_format: RecordFormat, options: ConvertOptions) -> Iterator[Row]:
+    """Yields a row for each record of a file.
+
+    Raises:
+      ValueError: The file is damaged or is no TFRecord file, so that records behind the damage cannot be found.
+    """
+    path = decompressed(f"{folder}/{name}", options.output)
+    _, version = storage.look(storage.record_uri(path, 0, 0))
+    with storage.open_file(path) as file:
+        frames = enumerate(read_frames(file))
+        while True:
+            try:
+                number, (offset, payload) = next(frames)
+            except StopIteration:
+                return
+            except ValueError as error:
+                raise ValueError(
+                    f"{f'{folder}/{name}'!r} is no complete TFRecord file: {error}; copy it again"
+                ) from error
+            size = len(payload) + FRAME_BYTES
+            uri = storage.record_uri(path, offset, size, of_format.image or IMAGE_KEY)
+            row = Row(f"{name}/{number:06d}", uri, num_bytes=size, version=version)
+            yield _labelled(row, payload, of_format, options.labels)
+
+
+def _labelled(row: Row, payload: bytes, of_format: RecordFormat, classes: tuple[str, ...]) -> Row:
+    """Returns the row of a record with its key and label, or with the reason why it has none."""
+    image, label = of_format.image or IMAGE_KEY, of_format.label or LABEL_KEY
+    try:
+        features = Example.FromString(payload).features.feature
+    except Exception as error:  # the public location of protobuf's DecodeError differs between its versions
+        return row.reject("bad_record", f"it is no tf.train.Example: {error}")
+    if len(features[image].bytes_list.value) != 1:
+        return row.reject("bad_record", f"it has no image in the feature {image!r}")
+    try:
+        if of_format.key and (found := _text(features[of_format.key])):
+            row = row._replace(key=f"{row.key.rpartition('/')[0]}/{posixpath.basename(found)}")
+        if name := _text(features[of_format.name or label]):
+            return row._replace(label=name)
+    except UnicodeDecodeError as error:
+        return row.reject("bad_record", f"a text in it is not UTF-8: {error}")
+    numbers = features[label].int64_list.value
+    if of_format.name or len(numbers) != 1:
+        return row.reject("no_label", f"it has no class in the feature {of_format.name or label!r}")
+    return label_row(row, numbers[0], classes, of_format.first_label)
+
+
+def _text(feature: Any) -> str:
+    values = feature.bytes_list.value
+    text: str = values[0].decode() if len(values) == 1 else ""
+    return text

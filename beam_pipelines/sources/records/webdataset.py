@@ -1,0 +1,126 @@
+"""WebDataset: tars in which files that follow each other and share a name up to its first dot are one example.
+
+    000001.jpg, 000001.cls, 000001.json ──▶ Row(SHARD/000001.jpg, SHARD#bytes=BEGIN-END, class)
+
+Of labels, the content is read with the headers of the tar; of images, nothing is.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import posixpath
+from collections.abc import Iterator
+
+from beam_pipelines import storage
+from beam_pipelines.options import ConvertOptions, RecordFormat
+from beam_pipelines.sources import archives
+from beam_pipelines.sources.rows import IMAGE_ENDINGS, Row, label_row
+from beam_pipelines.sources.unpacking import decompressed
+
+_LABEL = "cls"
+
+
+def check_first(path: str, of_format: RecordFormat) -> bool:
+    """Returns whether the first label of a shard is a number; raises ValueError if the first example has none."""
+    with storage.open_headers(path) as file:
+        if not archives.is_header(file.read(512)):
+            return False  # it is decompressed by the first step of the conversion
+    first = next(_examples(path, path, of_format), None)
+    if first is None:
+        raise ValueError(f"{path!r} is an empty archive; it must have examples such as 0.jpg and 0.cls")
+    found, ending = {_ending(member.path) for member in first}, _label_ending(of_format)
+    if ending not in found:
+        raise ValueError(
+            f"{path!r} has examples without a file .{ending} for the label, only with "
+            f"{', '.join(f'.{each}' for each in sorted(found))}; name its ending: --record=webdataset,label=txt, or a "
+            "field of a JSON file: --record=webdataset,label=json.FIELD"
+        )
+    try:
+        return isinstance(_label(first, of_format), int)
+    except ValueError:
+        return False  # its row says why
+
+
+def rows_of_file(folder: str, name: str, of_format: RecordFormat, options: ConvertOptions) -> Iterator[Row]:
+    """Yields a row for each example of a shard.
+
+    Raises:
+      ValueError: It is no complete tar.
+    """
+    path = f"{folder}/{name}"
+    for members in _examples(decompressed(path, options.output), path, of_format):
+        yield _row(members, name, of_format, options)
+
+
+def _examples(uri: str, path: str, of_format: RecordFormat) -> Iterator[list[archives.Member]]:
+    ending = f".{_label_ending(of_format)}"
+    members = archives.members(uri, with_content=lambda name: name.endswith(ending), name=path)
+    for _, example in itertools.groupby(members, lambda member: _stem(member.path)):
+        yield list(example)
+
+
+def _row(members: list[archives.Member], name: str, of_format: RecordFormat, options: ConvertOptions) -> Row:
+    images = [member for member in members if _is_image(member.path, of_format)]
+    image = images[0] if images else members[0]
+    key = f"{name}/{image.path}"
+    try:
+        key.encode()
+    except UnicodeEncodeError:
+        shown = key.encode(errors="surrogateescape").decode(errors="backslashreplace")
+        return Row(shown).reject("bad_name", "its name is not UTF-8")
+    row = Row(key, image.uri, num_bytes=max(image.num_bytes, 0), version=image.version, number=image.number)
+    if len(images) != 1:
+        has = ", ".join(_ending(member.path) for member in (images or members)[:5])
+        what = "several images" if images else "no image"
+        return row.reject("bad_record", f"it has {what}, but {has}; name one: --record=webdataset,image=ENDING")
+    if image.fault or image.num_bytes < 0:
+        return row.reject("bad_member", image.fault or "it is a link, which has no bytes of its own")
+    try:
+        found = _label(members, of_format)
+    except ValueError as error:
+        return row.reject("bad_record", str(error))
+    if found is None:
+        return row.reject("no_label", f"it has no .{_label_ending(of_format)} of at most 1 MiB")
+    return label_row(row, found, options.labels, of_format.first_label)
+
+
+def _label(members: list[archives.Member], of_format: RecordFormat) -> str | int | None:
+    """Returns the label of an example, None if it has none; raises ValueError if it cannot be read."""
+    ending, _, field = (of_format.label or _LABEL).partition(".")
+    contents = [member.content for member in members if _ending(member.path) == ending and member.content]
+    if not contents:
+        return None
+    try:
+        text = contents[0].decode().strip()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"its .{ending} is not UTF-8: {error}") from error
+    if not field:
+        return int(text) if text.isdecimal() and len(text) < 10 else text or None
+    try:
+        found = json.loads(text)[field]
+    except (ValueError, TypeError, LookupError, RecursionError) as error:
+        raise ValueError(f"its .{ending} has no field {field!r}: {type(error).__name__}: {error}") from error
+    if isinstance(found, bool) or not isinstance(found, int | str):
+        raise ValueError(
+            f"the field {field!r} of its .{ending} is {json.dumps(found)[:80]}; it must be text or a number"
+        )
+    return found or None if isinstance(found, str) else found
+
+
+def _label_ending(of_format: RecordFormat) -> str:
+    return (of_format.label or _LABEL).partition(".")[0]
+
+
+def _stem(path: str) -> str:
+    folder, _, base = path.rpartition("/")
+    return f"{folder}/{base.partition('.')[0]}"
+
+
+def _ending(path: str) -> str:
+    return posixpath.basename(path).partition(".")[2].lower()
+
+
+def _is_image(path: str, of_format: RecordFormat) -> bool:
+    ending = _ending(path)
+    return ending == of_format.image if of_format.image else f".{ending.rpartition('.')[2]}" in IMAGE_ENDINGS

@@ -1,0 +1,130 @@
+"""Inputs whose images cannot be read one by one, copied once to where they can: compressed archives, Parquet.
+
+    flowers.tar.gz ──decompress──▶ OUTPUT/.jpeg2tpu/images-HASH, a tar, whose members are read in place
+
+The copy is a working file of the conversion, removed at its end. Its name is a hash of path, size and version of the
+input, so that a conversion that is resumed finds it. It needs the space of the images once more.
+"""
+
+from __future__ import annotations
+
+import bz2
+import contextlib
+import gzip
+import hashlib
+import json
+import lzma
+import zlib
+from collections.abc import Callable, Iterator
+from typing import IO, Any
+
+import zstandard
+
+from beam_pipelines import storage
+from beam_pipelines.options import WORK_NAME
+
+NOWHERE = "/dev/null/no-output"  # output of options for rows that are not converted, so that nothing can be unpacked
+_PIECE_BYTES = 1 << 20
+_ZSTD_BYTES = 1 << 12  # of a compressed file; 4 bytes of it may be 128 KiB in memory
+# Images hardly become smaller, labels a tenth. What unpacks to more is no archive of images, but made to fill the disk.
+_MOST_TIMES = 100
+_ALWAYS_ALLOWED = 1 << 30
+
+
+def _read_by(opened: Callable[[IO[bytes]], Any]) -> Callable[[IO[bytes]], Iterator[bytes]]:
+    def pieces(file: IO[bytes]) -> Iterator[bytes]:
+        with contextlib.closing(opened(file)) as content:
+            while piece := content.read(_PIECE_BYTES):
+                yield piece
+
+    return pieces
+
+
+def _read_zstd(file: IO[bytes]) -> Iterator[bytes]:
+    """Yields the content of all frames; unlike zstandard's own readers, it raises EOFError if the last is cut off."""
+    packed, frame = b"", None
+    while packed := packed or file.read(_ZSTD_BYTES):
+        frame = frame or zstandard.ZstdDecompressor().decompressobj()
+        yield frame.decompress(packed)
+        packed = frame.unused_data
+        frame = None if frame.eof else frame
+    if frame:
+        raise EOFError("its last frame is cut off")
+
+
+_KINDS = {
+    b"\x1f\x8b": _read_by(gzip.open),
+    b"BZh": _read_by(bz2.open),
+    b"\xfd7zXZ": _read_by(lzma.open),
+    b"\x28\xb5\x2f\xfd": _read_zstd,
+}
+
+
+def decompressed(uri: str, output: str) -> str:
+    """Returns the path of the decompressed content of a file; of a file that is not compressed, its own.
+
+    Args:
+      uri: The file: gzip, bzip2, xz or zstd.
+      output: Output of the conversion.
+
+    Raises:
+      ValueError: It is damaged, decompresses to more than 100 times its size, or there is no output.
+    """
+    with storage.open_headers(uri) as file:
+        begin = file.read(8)
+    read = next((read for magic, read in _KINDS.items() if begin.startswith(magic)), None)
+    if not read:
+        return uri
+
+    def write(copy: IO[bytes]) -> None:
+        most = max(_ALWAYS_ALLOWED, _MOST_TIMES * storage.file_bytes(uri))
+        with storage.open_file(uri) as file:
+            for piece in read(file):
+                most -= len(piece)
+                if most < 0:
+                    raise ValueError(
+                        f"{uri!r} decompresses to more than {_MOST_TIMES} times its size, as no images do; decompress "
+                        "it first if you trust it"
+                    )
+                copy.write(piece)
+
+    try:
+        return unpacked(uri, output, write)
+    except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile, zstandard.ZstdError) as error:
+        raise ValueError(f"{uri!r} is not a complete compressed file: {error}; copy it again") from error
+    except OSError as error:
+        if error.errno is not None:  # else it is how bz2 says that its data are damaged
+            raise
+        raise ValueError(f"{uri!r} is not a complete compressed file: {error}; copy it again") from error
+
+
+def unpacked(uri: str, output: str, write: Callable[[IO[bytes]], None]) -> str:
+    """Returns the path of a copy of a file in another form, which is written unless it is there.
+
+    Args:
+      uri: The file.
+      output: Output of the conversion.
+      write: Writes the copy to a file.
+
+    Raises:
+      ValueError: There is no output.
+    """
+    path = copy_path(uri, output)
+    if not storage.exists(path):
+        # Of two workers that write it at the same time, the first is right: a second one would have another version.
+        with contextlib.suppress(FileExistsError), storage.create(path, new=True) as copy:
+            write(copy)
+    return path
+
+
+def copy_path(uri: str, output: str) -> str:
+    """Returns the path of the copy of a file, from its path, size and version; raises ValueError without an output."""
+    if output == NOWHERE:
+        raise ValueError(
+            f"{uri!r} must be unpacked before its images can be read one by one, beside the dataset that is made of "
+            "them: ListInputs(…, output=OUTPUT); or unpack it first"
+        )
+    num_bytes = storage.file_bytes(uri)
+    _, version = storage.look(storage.slice_uri(uri, 0, 0))  # of a complete local file, only the size is compared
+    digest = hashlib.sha256(json.dumps([uri, num_bytes, version]).encode()).hexdigest()
+    return f"{output}/{WORK_NAME}/images-{digest[:32]}"
