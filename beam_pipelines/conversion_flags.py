@@ -28,18 +28,38 @@ def add_conversion_flags(group: Callable[[str], AddFlag]) -> None:
 
 
 def conversion_options(flags: argparse.Namespace) -> ConvertOptions:
-    """Returns the options of a conversion from the parsed flags of add_conversion_flags()."""
+    """Returns the options of a conversion from the parsed flags of add_conversion_flags().
+
+    Raises:
+      ValueError: They contradict each other, or have no effect.
+    """
     as_given = ("shard_bytes", "num_shards", "labels", "first_label", "seed", "dedup", "max_rejected", "overwrite")
     return ConvertOptions(
-        sources=tuple(
-            dataclasses.replace(each, record=flags.record)
-            for each in with_label_lists(_with_columns(flags), flags.label_list)
-        ),
+        sources=_sources(flags),
         output=flags.output,
         splits=flags.splits or ConvertOptions.splits,
         splits_required=bool(flags.splits),
         images=ImageOptions(**{name: getattr(flags, name) for name in _IMAGE_FLAGS}),
         **{name: getattr(flags, name) for name in as_given},
+    )
+
+
+def _sources(flags: argparse.Namespace) -> tuple[Source, ...]:
+    """Returns the inputs with what flags say of all of them: formats, and names and places of labels."""
+    sources = with_label_lists(_with_columns(flags), flags.label_list)
+    numbered = [each.is_list or bool(each.label_list) for each in sources]
+    if flags.label_names and not any(numbered):
+        raise ValueError("--label_names is for numbers in lists or --label_list, but there is neither")
+    if flags.label_pattern and all(numbered):
+        raise ValueError("--label_pattern is for folders and archives, but every --input has a list of labels")
+    return tuple(
+        dataclasses.replace(
+            each,
+            record=flags.record or each.record,
+            label_names=flags.label_names if is_numbered else "",
+            label_pattern="" if is_numbered else flags.label_pattern,
+        )
+        for each, is_numbered in zip(sources, numbered, strict=True)
     )
 
 
@@ -91,6 +111,8 @@ def named_datasets(texts: list[str]) -> list[tuple[str, str]]:
 def _input_flags(flag: AddFlag) -> None:
     flag("--input", required=True, action="append", type=source, metavar="[SPLIT=]PATH", help=_HELP["input"])
     flag("--label_list", default=[], action="append", metavar="[SPLIT=]FILE", help=_HELP["label_list"])
+    flag("--label_names", default="", metavar="FILE", help=_HELP["label_names"])
+    flag("--label_pattern", default="", metavar="REGEX", help=_HELP["label_pattern"])
     for name in _COLUMN_FLAGS:
         metavar = {"image_folder": "FOLDER", "image_suffix": "TEXT"}.get(name, "NAME")
         flag(f"--{name}", default="", metavar=metavar, help=_HELP[name])
@@ -146,6 +168,10 @@ _HELP = {
     "--input=validation=V",
     "label_list": "text file with one class name per line, in the order of the images' names, for an input without "
     "class folders, such as ImageNet's validation set",
+    "label_names": "text file with the names of the classes whose numbers a list or --label_list has, one per line, "
+    "counted from 1, or NUMBER,NAME (default: labels are names)",
+    "label_pattern": "regular expression with a group in parentheses, searched in the path of each image in a folder "
+    "or archive: what the group matches is the class, as in '/(cat|dog)[.]' (default: the folder is the class)",
     "image_column": "column of a list with the path or name of the image; other columns of the list, but split and "
     "group, are not stored then (default: image)",
     "label_column": "column of a list with the label (default: label)",

@@ -92,6 +92,10 @@ class Source:
       split: Split of all its images; "" to take it from folders, from a column of the list, or by hash.
       label_list: File with one class name per line, in the order of the images' names, for images that are not in
         class folders; "" if there is none.
+      label_names: File with the names of classes whose numbers a list or label_list has: one name per line, counted
+        from 1, or NUMBER,NAME; "" if labels are names.
+      label_pattern: Regular expression with one group, searched in the path of each image within a folder or archive:
+        what the group matches is the class. "" to take the class from folders.
       image_column: Column of a list with the image, in the place of "image"; the columns that are not named are not
         stored then.
       label_column: Column of a list with the label, in the place of "label".
@@ -112,6 +116,8 @@ class Source:
     path: str
     split: str = ""
     label_list: str = ""
+    label_names: str = ""
+    label_pattern: str = ""
     image_column: str = ""
     label_column: str = ""
     image_folder: str = ""
@@ -141,9 +147,28 @@ class Source:
                 "image_column, label_column, image_folder and image_suffix are for lists, .csv, .tsv or .jsonl, got "
                 f"{self.path!r}"
             )
+        if self.label_names and not (self.is_list or self.label_list):
+            raise ValueError(f"label_names is for lists and label_list, got {self.path!r}")
+        if self.label_pattern:
+            self._check_pattern()
         if self.label_list and self.is_list:
             raise ValueError(
                 f"the list {self.path!r} names a label in each line, so --label_list={self.label_list} must be left out"
+            )
+
+    def _check_pattern(self) -> None:
+        if self.is_list or self.label_list or self.record:
+            raise ValueError(
+                f"label_pattern is for folders and archives of images without other labels, got {self.path!r}"
+            )
+        try:
+            num_groups = re.compile(self.label_pattern).groups
+        except re.error as error:
+            raise ValueError(f"label_pattern {self.label_pattern!r} is no regular expression: {error}") from error
+        if num_groups != 1:
+            raise ValueError(
+                f"label_pattern {self.label_pattern!r} must have one group, in parentheses, for the class; it has "
+                f"{num_groups}"
             )
 
     @property
@@ -189,7 +214,15 @@ class Source:
         return {name: value for name, value in found.items() if name in always or value != getattr(usual, name)}
 
 
-_FILES_OF_SOURCE = ("label_list", "new_labels", "only_keys", "without_keys", "only_classes", "without_classes")
+_FILES_OF_SOURCE = (
+    "label_list",
+    "label_names",
+    "new_labels",
+    "only_keys",
+    "without_keys",
+    "only_classes",
+    "without_classes",
+)
 
 
 # Encoding an image again takes more than twice the CPU time of storing its bytes, and loses some detail.

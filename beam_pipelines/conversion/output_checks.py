@@ -29,6 +29,7 @@ from beam_pipelines.conversion.output_folder import (
 from beam_pipelines.conversion.plan import Plan
 from beam_pipelines.conversion.working_folder import WorkingFolder
 from beam_pipelines.options import WORK_NAME, ConvertOptions
+from beam_pipelines.sources import layouts
 from tpu_input.dataset_format import json_fields
 from tpu_input.dataset_format.index import index_path, read_columns
 from tpu_input.dataset_format.lengths import lengths_name
@@ -60,8 +61,8 @@ def check_plan(options: ConvertOptions, plan: Plan) -> None:
         raise ValueError(f"input {where} is empty")
     if not any(plan.totals.values()):
         raise ValueError(
-            f"none of the {plan.num_inputs} inputs of {where} can be used, e.g. {min(plan.examples.values())}; put "
-            "images into class folders, INPUT/CLASS/IMAGE.jpg, or list them as image,label"
+            f"none of the {plan.num_inputs} inputs of {where} can be used, e.g. {min(plan.examples.values())}; "
+            + _closest_layouts(options)
         )
     check_budget(options, plan.num_inputs, plan.num_rejected, plan.examples)
     if options.splits_required and plan.all_named:
@@ -73,8 +74,8 @@ def check_plan(options: ConvertOptions, plan: Plan) -> None:
         )
     if len(plan.classes) < 2:
         raise ValueError(
-            f"input {where} has only one class, {plan.classes[0]!r}; a classifier needs at least 2; put images into "
-            "class folders, INPUT/CLASS/IMAGE.jpg, or list them as image,label"
+            f"input {where} has only one class, {plan.classes[0]!r}; a classifier needs at least 2; "
+            + _closest_layouts(options)
         )
     for split, other, its_class, other_class in plan.strangers:
         raise ValueError(
@@ -85,6 +86,12 @@ def check_plan(options: ConvertOptions, plan: Plan) -> None:
     for split, count in options.num_shards:
         if (total := plan.totals.get(split, 0)) < count:
             raise ValueError(f"split {split!r} has {total} images, too few for --num_shards={split}={count}")
+
+
+def _closest_layouts(options: ConvertOptions) -> str:
+    if not options.sources:
+        return "give images labels of at least two classes"
+    return layouts.unknown(options.sources[0])
 
 
 def existing(options: ConvertOptions, plan: Plan, begun: bool) -> Manifest | None:

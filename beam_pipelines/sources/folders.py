@@ -16,6 +16,7 @@ from typing import NamedTuple
 import apache_beam as beam
 
 from beam_pipelines.options import ConvertOptions, Source
+from beam_pipelines.sources import layouts
 from beam_pipelines.sources.rows import Row
 
 # Names of folders above the class folders: they are splits if all outermost folders have such names.
@@ -143,6 +144,9 @@ def read_folders(found: dict[Place, Folder], options: ConvertOptions) -> Layout:
             if of == source:
                 tops[top] = tops[top].plus(folder) if top in tops else folder
                 nested[top] &= bool(below)
+        of_source = next(each for each in options.sources if each.split == source)
+        if not options.labels and (why := layouts.refused(of_source, set(tops))):
+            raise ValueError(why)
         if not source and all(map(is_split, tops)):
             splits = frozenset(tops)
         elif unclear := _unclear(tops, nested, options.labels):

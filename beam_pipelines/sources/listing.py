@@ -10,6 +10,7 @@ import contextlib
 import marshal
 import os
 import posixpath
+import re
 import tempfile
 from collections.abc import Iterator
 from typing import IO, NamedTuple
@@ -20,7 +21,7 @@ from beam_pipelines.sources import archives, zips
 from beam_pipelines.sources.archives import Member
 from beam_pipelines.sources.dataset_examples import check_changes, rows_of_shard, shards_of
 from beam_pipelines.sources.folders import is_hidden, is_split
-from beam_pipelines.sources.lists import list_columns, read_names, rows_of_list
+from beam_pipelines.sources.lists import list_columns, name_label, read_names, read_numbered_names, rows_of_list
 from beam_pipelines.sources.records.parquet_files import has_images
 from beam_pipelines.sources.records.record_files import check_files, list_record_files, rows_of_file
 from beam_pipelines.sources.rows import Row
@@ -96,7 +97,17 @@ def _rows(part: Part, options: ConvertOptions) -> Iterator[Row | Part]:
         yield from (Part(part.source, shard=shard) for shard in shards)
     else:
         for file in _files(part, options.output):
-            yield file if isinstance(file, Part) else _row_of_file(file)
+            yield file if isinstance(file, Part) else _with_pattern(_row_of_file(file), part.source.label_pattern)
+
+
+def _with_pattern(row: Row, pattern: str) -> Row:
+    """Returns the row of a file with the label that a pattern finds in its path."""
+    if not pattern or row.reason:
+        return row
+    match = re.search(pattern, row.key)
+    if not match or not match[1]:
+        return row.reject("no_label", f"--label_pattern={pattern} does not match its path")
+    return row._replace(label=match[1])
 
 
 def _is_whole_folder(part: Part) -> bool:
@@ -154,7 +165,8 @@ def _rows_with_labels(source: Source, output: str) -> Iterator[Row]:
             "have one class name per line, in the order of the file names"
         )
     yield from unlabelled
-    yield from (row._replace(label=label) for row, label in zip(images, labels, strict=True))
+    names = read_numbered_names(source.label_names)
+    yield from (name_label(row._replace(label=label), names) for row, label in zip(images, labels, strict=True))
 
 
 def _row_of_file(file: Member) -> Row:

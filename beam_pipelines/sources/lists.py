@@ -15,7 +15,7 @@ import json
 import posixpath
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from beam_pipelines import storage
@@ -29,6 +29,7 @@ _NAME_OF_COLUMN = re.compile(
 )  # hardly any image has such a name, without an extension or a number
 _FRACTION = re.compile(r"[+-]?(\d+\.\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(nan|inf|infinity)", re.IGNORECASE)
 _SEVERAL = re.compile(r".*[;|].*|\[.*\]|\{.*\}", re.DOTALL)
+_NUMBERED = re.compile(r"(\d{1,9})[\s,;:]+(.*\S)")  # number and name of a class
 _LINE_CHARACTERS = (
     1_000_000  # a path has at most 4,096 bytes; a file that is no list may be a single line of any length
 )
@@ -46,6 +47,35 @@ def read_names(path: str) -> tuple[str, ...]:
         return tuple(line.strip() for line in content.splitlines())
     except UnicodeDecodeError as error:
         raise ValueError(f"{path!r} is not UTF-8; save it as UTF-8: {error}") from error
+
+
+def read_numbered_names(path: str) -> dict[int, str]:
+    """Returns the names of classes by number from a file with a name per line, from 1, or NUMBER,NAME; {} for "".
+
+    Raises:
+      ValueError: As read_names(); or a number occurs twice.
+    """
+    lines = list(filter(None, read_names(path))) if path else []
+    pairs = [_NUMBERED.fullmatch(line) for line in lines]
+    if not all(pairs):
+        return dict(enumerate(lines, start=1))
+    names = {int(pair[1]): pair[2] for pair in pairs if pair}
+    if len(names) < len(lines):
+        raise ValueError(f"{path!r} names a number twice; each line must be NUMBER,NAME of another class")
+    return names
+
+
+def name_label(row: Row, names: Mapping[int, str]) -> Row:
+    """Returns the row with the name of the class in the place of its number, if `names` are given."""
+    if not names or row.reason:
+        return row
+    if row.label.isdecimal() and int(row.label) in names:
+        return row._replace(label=names[int(row.label)])
+    return row.reject(
+        "unknown_label",
+        f"its label is {row.label!r}, but --label_names has {min(names)} to {max(names)}; write its lines as "
+        "NUMBER,NAME if classes are counted otherwise",
+    )
 
 
 # Kaggle's LOC_train_solution.csv and LOC_val_solution.csv of ImageNet: the synset, and a box, of each object.
@@ -162,13 +192,13 @@ def rows_of_list(source: Source, classes: Collection[str] = ()) -> Iterator[Row]
     Raises:
       ValueError: The file is no list; or a label is neither a name nor a whole number.
     """
-    path = source.path
+    path, names = source.path, read_numbered_names(source.label_names)
     with _open_text(path) as text:
         for number, fields in _json_lines(source, text) if path.endswith(".jsonl") else _csv_fields(source, text):
             if isinstance(fields, str):
                 yield Row(f"line {number}", path, number=number).reject("bad_line", f"line {number} {fields}")
             else:
-                yield _row(number, fields, source, classes)
+                yield name_label(_row(number, fields, source, classes), names)
 
 
 def _row(number: int, fields: dict[str, str], source: Source, classes: Collection[str]) -> Row:

@@ -136,7 +136,7 @@ def test_a_source_that_is_missing_is_refused_in_the_driver(tmp_path):
 UNCLEAR = {
     "sets": ["training_set/cat/1.jpg", "training_set/dog/2.jpg", "test_set/cat/3.jpg", "test_set/dog/4.jpg"],
     "nested twice": ["seg_train/seg_train/sea/1.jpg", "seg_test/seg_test/sea/2.jpg", "seg_pred/seg_pred/3.jpg"],
-    "coco": ["train2017/1.jpg", "val2017/2.jpg", "annotations/instances_train2017.json"],
+    "two years": ["train2017/1.jpg", "val2017/2.jpg", "labels/instances_train2017.json"],
     "train beside another": ["train/cat/1.jpg", "train/dog/2.jpg", "extra/3.jpg"],
     "cats and dogs": ["train/cat.0.jpg", "train/dog.0.jpg", "test1/1.jpg"],
     "camel": ["TrainSet/cat/1.jpg", "testset/cat/2.jpg"],

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
-import shlex
 import shutil
+import tarfile
 from collections import Counter
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from support.pipelines_commands import refused, run
@@ -86,7 +89,79 @@ def intel(images: list[Path]) -> Counter[tuple[str, str, bytes]]:
     return Counter(expected)
 
 
+def ilsvrc(images: list[Path]) -> Counter[tuple[str, str, bytes]]:
+    """The ids of ILSVRC are not in the order of the synsets."""
+    expected, numbers = [], []
+    Path("val").mkdir()
+    for number, path in enumerate(images):
+        synset = SYNSETS[number % 2]
+        if number < 14:
+            Path("train", synset).mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, Path("train", synset))
+        else:
+            shutil.copy(path, f"val/ILSVRC2012_val_{number:08d}.JPEG")
+            numbers.append(str(2 - number % 2))
+        expected.append(("train" if number < 14 else "validation", synset, path.read_bytes()))
+    Path("ILSVRC2012_validation_ground_truth.txt").write_text("\n".join(numbers) + "\n")
+    Path("synsets.txt").write_text("\n".join(reversed(SYNSETS)) + "\n")
+    return Counter(expected)
+
+
+def hugging_face_parquet(images: list[Path]) -> Counter[tuple[str, str, bytes]]:
+    Path("dataset/data").mkdir(parents=True)
+    names = ["tench", "goose"]
+    declared = {"info": {"features": {"label": {"names": names, "_type": "ClassLabel"}, "image": {"_type": "Image"}}}}
+    for split, of in (("train", images[1:17]), ("test", images[:1] + images[17:])):
+        cells = [{"bytes": path.read_bytes(), "path": path.name} for path in of]
+        table = pa.table({"image": cells, "label": [int(path.parent.name) for path in of]})
+        table = table.replace_schema_metadata({"huggingface": json.dumps(declared)})
+        pq.write_table(table, f"dataset/data/{split}-00000-of-00001.parquet")
+    Path("dataset/README.md").write_text("---\nlicense: mit\n---\n")
+    return Counter(
+        ("train" if 0 < number < 17 else "test", names[int(path.parent.name)], path.read_bytes())
+        for number, path in enumerate(images)
+    )
+
+
+def webdataset(images: list[Path]) -> Counter[tuple[str, str, bytes]]:
+    Path("shards").mkdir()
+    Path("names.txt").write_text("tench\ngoose\n")
+    expected = []
+    for shard in ("train-000000", "train-000001", "val-000000"):
+        with tarfile.open(f"shards/{shard}.tar", "w") as archive:
+            for number, path in enumerate(images):
+                if (number % 3) != ("train-000000", "train-000001", "val-000000").index(shard):
+                    continue
+                for ending, data in (("cls", path.parent.name.encode()), ("jpg", path.read_bytes())):
+                    member = tarfile.TarInfo(f"{number:06d}.{ending}")
+                    member.size = len(data)
+                    archive.addfile(member, io.BytesIO(data))
+                split = "train" if shard.startswith("train") else "validation"
+                expected.append((split, ("tench", "goose")[int(path.parent.name)], path.read_bytes()))
+    return Counter(expected)
+
+
+def cats_and_dogs(images: list[Path]) -> Counter[tuple[str, str, bytes]]:
+    Path("train").mkdir()
+    for number, path in enumerate(images):
+        shutil.copy(path, f"train/{('cat', 'dog')[number % 2]}.{number}.jpg")
+    return Counter(("", ("cat", "dog")[number % 2], path.read_bytes()) for number, path in enumerate(images))
+
+
+def flowers102(images: list[Path]) -> Counter[tuple[str, str, bytes]]:
+    with tarfile.open("102flowers.tgz", "w:gz") as archive:
+        for number, path in enumerate(images):
+            archive.add(path, f"jpg/image_{number:05d}.jpg")
+    Path("labels.txt").write_text("".join(f"{number % 7}\n" for number in range(len(images))))
+    return Counter(("", str(number % 7), path.read_bytes()) for number, path in enumerate(images))
+
+
 LAYOUTS = {
+    "ILSVRC as published": ilsvrc,
+    "Hugging Face Parquet": hugging_face_parquet,
+    "WebDataset": webdataset,
+    "Kaggle's cats and dogs": cats_and_dogs,
+    "torchvision's Flowers102 and others": flowers102,
     "Kaggle's ImageNet": kaggle_imagenet,
     "Hugging Face imagefolder": hugging_face,
     "Kaggle's cassava": cassava,
@@ -94,7 +169,7 @@ LAYOUTS = {
     "Kaggle's Intel scenes": intel,
 }
 COMMANDS = {
-    layout: shlex.split(command)
+    layout: [word.replace("\\|", "|") for word in command.split()]  # a table's cell cannot have the bare character
     for layout, command in re.findall(r"^\| ([^:|]+): [^|]*\| `(convert [^`]*)` \|", PAGE.read_text(), re.MULTILINE)
 }
 
@@ -163,6 +238,99 @@ def test_json_lines_with_other_fields(capsys, images, tmp_path):
     code, _, err = run(capsys, "convert", *args, "--image_column=file_name")
     assert (code, err) == (0, f"{tmp_path}/metadata.jsonl: the columns 'box' are not stored\n")
     assert stored(tmp_path / "out") == Counter(("train", path.parent.name, path.read_bytes()) for path in images)
+
+
+def test_coco_and_voc_are_refused_and_the_recipes_make_a_list(capsys, images, tmp_path, monkeypatch):
+    coco, voc = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)[:2]
+    (tmp_path / "coco/val2017").mkdir(parents=True)
+    (tmp_path / "coco/annotations").mkdir()
+    boxes = []
+    for number, path in enumerate(images):
+        shutil.copy(path, tmp_path / f"coco/val2017/{number}.jpg")
+        if number:
+            boxes.append({"image_id": number, "category_id": 17 + number % 2, "area": 9.5})
+            boxes.append({"image_id": number, "category_id": 44, "area": 3.5})
+    named = [{"id": 17, "name": "cat"}, {"id": 18, "name": "dog"}, {"id": 44, "name": "bottle"}]
+    listed = [{"id": number, "file_name": f"{number}.jpg"} for number in range(len(images))]
+    instances = {"images": listed, "annotations": boxes, "categories": named}
+    (tmp_path / "coco/annotations/instances_val2017.json").write_text(json.dumps(instances))
+    monkeypatch.chdir(tmp_path / "coco")
+    said = refused(capsys, "convert", "--input=.", f"--output={tmp_path}/out")
+    assert "is in the layout of COCO, where an image has objects with boxes" in said
+    exec(coco, {})
+    assert run(capsys, "convert", "--input=val.csv", f"--output={tmp_path}/out")[0] == 0
+    assert sorted(label for _, label, _ in stored(tmp_path / "out").elements()) == ["cat"] * 11 + ["dog"] * 12
+    for folder in ("JPEGImages", "Annotations", "ImageSets/Main"):
+        (tmp_path / "VOC2012" / folder).mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "VOC2012")
+    for number, path in enumerate(images):
+        shutil.copy(path, f"JPEGImages/{number}.jpg")
+        name = ("cat", "dog")[number % 2]
+        Path(f"Annotations/{number}.xml").write_text(
+            f"<annotation><filename>{number}.jpg</filename><object><name>{name}</name></object></annotation>"
+        )
+    Path("ImageSets/Main/train.txt").write_text("0\n")
+    said = refused(capsys, "convert", "--input=.", f"--output={tmp_path}/voc")
+    assert "is in the layout of Pascal VOC, where an image has objects with boxes; make a list" in said
+    exec(voc, {})
+    assert run(capsys, "convert", "--input=voc.csv", f"--output={tmp_path}/voc")[0] == 0
+    assert Counter(label for _, label, _ in stored(tmp_path / "voc").elements()) == {"cat": 12, "dog": 12}
+
+
+def test_an_unknown_layout_is_refused_with_what_was_seen_and_the_closest_layouts(capsys, images, tmp_path):
+    (tmp_path / "in/images").mkdir(parents=True)
+    (tmp_path / "in/labels").mkdir()
+    for number, path in enumerate(images):
+        shutil.copy(path, tmp_path / f"in/images/{('cat', 'dog')[number % 2]}_{number}.jpg")
+        (tmp_path / f"in/labels/{number}.txt").write_text("0 0.5 0.5 1 1\n")
+    (tmp_path / "in/data.yaml").write_text("nc: 2\n")
+    args = ("convert", f"--input={tmp_path}/in", f"--output={tmp_path}/out", "--max_rejected=100%")
+    code, _, err = run(capsys, *args)  # a line about labels/, which is no class, goes before the refusal
+    said = err.splitlines()[-1]
+    assert code == 2
+    assert "has only one class, 'images'; a classifier needs at least 2; it has images/*.jpg (24 files), " in said
+    assert "labels/*.txt (24 files), *.yaml (1 file); the closest layouts are images whose names begin with" in said
+    assert "the class: --label_pattern='(cat|dog)' and images with their classes in a file" in said
+    (tmp_path / "in/all.csv").write_text(f"name,y\n{images[0]},a\n")
+    said = run(capsys, *args)[2].splitlines()[-1]
+    assert f"the closest layouts are a list of image,label: --input={tmp_path}/in/all.csv and " in said
+
+
+def test_numbers_and_patterns_that_fit_nothing(capsys, images, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    cats_and_dogs(images)
+    args = ("convert", "--input=train", "--output=out")
+    assert "must have one group, in parentheses, for the class; it has 0" in refused(
+        capsys, *args, "--label_pattern=cat"
+    )
+    assert "is no regular expression" in refused(capsys, *args, "--label_pattern=(cat")
+    assert "--label_names is for numbers in lists" in refused(capsys, *args, "--label_names=x.txt")
+    assert run(capsys, *args, "--label_pattern=(cat|do)", "--max_rejected=100%")[0] == 0
+    assert {label for _, label, _ in stored(tmp_path / "out")} == {"cat", "do"}
+    assert (
+        run(
+            capsys,
+            "convert",
+            "--input=train",
+            "--output=b",
+            "--label_pattern=([ac]..|d..[.][123])",
+            "--max_rejected=90%",
+        )[0]
+        == 0
+    )
+    reasons = {json.loads(line)["reason"] for line in (tmp_path / "b" / "rejected.jsonl").read_text().splitlines()}
+    assert reasons == {"no_label"}
+    lines = [f"train/{('cat', 'dog')[number % 2]}.{number}.jpg,{number % 3}" for number in range(len(images))]
+    (tmp_path / "list.csv").write_text("image,label\n" + "\n".join(lines) + "\n")
+    (tmp_path / "names.txt").write_text("a\nb\n")
+    command = ("convert", "--input=list.csv", "--output=c", "--label_names=names.txt")
+    said = refused(capsys, *command)
+    assert "its label is '0', but --label_names has 1 to 2; write its lines as NUMBER,NAME if classes are" in said
+    (tmp_path / "names.txt").write_text("0,zero\n2,two\n1,one and a half\n")
+    assert run(capsys, *command)[0] == 0
+    assert {label for _, label, _ in stored(tmp_path / "c")} == {"zero", "two", "one and a half"}
+    (tmp_path / "names.txt").write_text("0,zero\n0,two\n")
+    assert "names a number twice" in refused(capsys, *command)
 
 
 def test_mistakes_are_answered_with_one_line(capsys, images, tmp_path):
