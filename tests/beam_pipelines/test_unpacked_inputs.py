@@ -355,3 +355,23 @@ def test_list_inputs_of_a_pipeline_needs_an_output_to_unpack_to(few_digits, tmp_
         pipeline | ListInputs(source, output=output) | WriteDataset(output)
     assert sum(stored(tmp_path / "out").values()) == len(list(few_digits.rglob("*.jpg")))
     assert not (tmp_path / "out" / ".jpeg2tpu").exists()
+
+
+@pytest.mark.cloud
+def test_what_is_unpacked_on_a_bucket_lies_beside_the_dataset_until_it_is_complete(capsys, cloud, images, tmp_path):
+    bucket = cloud.make_bucket()
+    parquet(tmp_path / "in/data/train-00000-of-00001.parquet", images)
+    examples = [{"jpg": path.read_bytes(), "cls": NAMES[int(path.parent.name)].encode()} for path in images]
+    webdataset(tmp_path / "shards/train-0.tar", examples)
+    (tmp_path / "shards/train-1.tar.gz").write_bytes(gzip.compress((tmp_path / "shards/train-0.tar").read_bytes()))
+    cloud.upload(tmp_path / "in", f"{bucket}/in")
+    cloud.upload(tmp_path / "shards", f"{bucket}/shards")
+    convert(capsys, f"--input={bucket}/in", "--record=huggingface", f"--output={bucket}/a")
+    convert(capsys, f"--input={tmp_path}/in", "--record=huggingface", f"--output={tmp_path}/a")
+    convert(capsys, f"--input={bucket}/shards", "--record=webdataset", f"--output={bucket}/b")
+    convert(capsys, f"--input={tmp_path}/shards", "--record=webdataset", f"--output={tmp_path}/b")
+    for name in "ab":
+        found, expected = cloud.files(f"{bucket}/{name}"), files(tmp_path / name)
+        assert found.keys() == expected.keys()
+        assert all(found[path] == expected[path] for path in expected if path.endswith(".tfrecord"))
+    assert sum(stored(tmp_path / "b").values()) == 2 * len(images)
