@@ -268,7 +268,17 @@ def _rewrite(flags: argparse.Namespace, beam_flags: list[str]) -> int:
 
 
 _CHANGES = ("new_labels", "only_keys", "without_keys", "only_classes", "without_classes")  # fields of Source
-_CHANGED_OPTIONS = ("splits", "seed", "dedup", "shard_bytes", "num_shards", "max_rejected", "overwrite")
+_CHANGED_OPTIONS = (
+    "splits",
+    "stratify",
+    "group_by",
+    "seed",
+    "dedup",
+    "shard_bytes",
+    "num_shards",
+    "max_rejected",
+    "overwrite",
+)
 
 
 def _run_conversion(flags: argparse.Namespace, options: ConvertOptions, beam_flags: list[str]) -> int:

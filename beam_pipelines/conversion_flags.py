@@ -34,13 +34,14 @@ def conversion_options(flags: argparse.Namespace) -> ConvertOptions:
       ValueError: They contradict each other, or have no effect.
     """
     as_given = ("shard_bytes", "num_shards", "labels", "first_label", "seed", "dedup", "max_rejected", "overwrite")
+    of_splits = ("stratify", "group_by", "validation")
     return ConvertOptions(
         sources=_sources(flags),
         output=flags.output,
         splits=flags.splits or ConvertOptions.splits,
         splits_required=bool(flags.splits),
         images=ImageOptions(**{name: getattr(flags, name) for name in _IMAGE_FLAGS}),
-        **{name: getattr(flags, name) for name in as_given},
+        **{name: getattr(flags, name) for name in (*as_given, *of_splits)},
     )
 
 
@@ -70,7 +71,7 @@ def add_rewriting_flags(flag: AddFlag, command: str) -> None:
       flag: Function that adds a flag.
       command: Name of the command.
     """
-    of_command = {"split": ("splits", "seed"), "merge": ("dedup",)}.get(command, ())
+    of_command = {"split": ("splits", "stratify", "group_by", "seed"), "merge": ("dedup",)}.get(command, ())
     add_flags(
         flag,
         ConvertOptions,
@@ -82,6 +83,7 @@ def add_rewriting_flags(flag: AddFlag, command: str) -> None:
             required=True,
             help="share of each split, assigned by a hash of the key, whatever split an example was in",
         ),
+        group_by=_GROUP_BY,
         seed=Flag(metavar="N", default="that of the dataset", unset=True),
         dedup=Flag(default="exact", unset=True),
         shard_bytes=Flag("shard_size", num_bytes, "SIZE", _HELP["shard_size"], "that of the dataset", unset=True),
@@ -91,6 +93,9 @@ def add_rewriting_flags(flag: AddFlag, command: str) -> None:
         max_rejected=Flag(parse=percent, metavar="N%", default="1%"),
     )
     flag("--check", choices=get_args(Check), default="header", help=_HELP["check"])
+
+
+_GROUP_BY = Flag(metavar="REGEX", default="no groups")
 
 
 def named_datasets(texts: list[str]) -> list[tuple[str, str]]:
@@ -144,7 +149,20 @@ def _dataset_flags(flag: AddFlag) -> None:
     add_flags(
         flag,
         ConvertOptions,
-        ("output", "overwrite", "splits", "shard_bytes", "num_shards", "first_label", "seed"),
+        (
+            "output",
+            "overwrite",
+            "splits",
+            "stratify",
+            "group_by",
+            "validation",
+            "shard_bytes",
+            "num_shards",
+            "first_label",
+            "seed",
+        ),
+        group_by=_GROUP_BY,
+        validation=Flag(parse=percent, metavar="N%", default="0%"),
         output=Flag(required=True),
         splits=Flag(parse=splits, metavar="NAME=N%,…", default="train=90%,validation=10%", unset=True),
         shard_bytes=Flag("shard_size", num_bytes, "SIZE", _HELP["shard_size"], "100MB"),

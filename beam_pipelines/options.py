@@ -301,6 +301,12 @@ class ConvertOptions:
         not meant as inputs, such as hidden ones, do not count.
       overwrite: Replace another dataset or unfinished conversion in the output; only files that its manifest or plan
         names are removed.
+      stratify: Whether each split gets its share of every class, to the image, of the images that are assigned to
+        splits. Then images that are added later may move others to another split.
+      group_by: Regular expression that is searched in the key of each image without a group: what it matches, or its
+        one group does, is the group, whose images share a split; images without a match are in no group. "" for none.
+      validation: Share of the split train that becomes the split validation, where inputs name their splits and have
+        no such split; 0 for none.
       splits_required: Whether it is an error if all inputs name their split, so that `splits` has no effect.
       images: Checks and changes of images.
     """
@@ -317,6 +323,9 @@ class ConvertOptions:
     max_rejected: float = 0.01
     overwrite: bool = False
     splits_required: bool = False
+    stratify: bool = False
+    group_by: str = ""
+    validation: float = 0.0
     images: ImageOptions = ImageOptions()
 
     def __post_init__(self) -> None:
@@ -357,6 +366,22 @@ class ConvertOptions:
         if len(set(names)) < len(names) or abs(sum(share for _, share in self.splits) - 1) > 1e-9:
             raise ValueError(f"splits must name each split once and add up to 100 %, got {given}")
 
+        if not 0 <= self.validation < 1:
+            raise ValueError(f"validation must be 0 % to less than 100 % of train, got {100 * self.validation:g} %")
+        if self.stratify and self.group_by:
+            raise ValueError(
+                "stratify takes the images of a class one by one, but those of a group go together: leave out stratify "
+                "or group_by"
+            )
+        try:
+            num_groups = re.compile(self.group_by).groups
+        except re.error as error:
+            raise ValueError(f"group_by {self.group_by!r} is no regular expression: {error}") from error
+        if num_groups > 1:
+            raise ValueError(
+                f"group_by {self.group_by!r} must have at most one group in parentheses, it has {num_groups}"
+            )
+
     @functools.cached_property
     def known_labels(self) -> frozenset[str]:
         """The names in `labels` as a set, as a label is looked up for every input, and there may be 20,000 names."""
@@ -369,6 +394,21 @@ class ConvertOptions:
             del fields[name]
         fields["splits"], fields["num_shards"] = dict(self.splits), dict(sorted(self.num_shards))
         fields["labels"] = list(self.labels)
-        if self.images.check == ImageOptions.check:  # so that fingerprints are those of versions without this option
+        # So that fingerprints are those of versions without these options:
+        for name in _LATER:
+            if fields[name] == getattr(ConvertOptions, name):
+                del fields[name]
+        if self.images.check == ImageOptions.check:
             del fields["images"]["check"]
         return fields
+
+
+# Options that shaping() leaves out where they have their defaults.
+_LATER = ("stratify", "group_by", "validation")
+
+
+def complete(shaping: dict[str, Any]) -> dict[str, Any]:
+    """Returns the options from shaping() with the defaults of those that it leaves out; the images may be missing."""
+    images = shaping.get("images", {})
+    images = {"check": ImageOptions.check} | images if isinstance(images, dict) else images
+    return {name: getattr(ConvertOptions, name) for name in _LATER} | shaping | {"images": images}

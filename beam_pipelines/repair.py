@@ -11,7 +11,6 @@ either, all sources are listed and planned again.
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import uuid
 from typing import Any
@@ -33,7 +32,7 @@ from beam_pipelines.conversion.output_folder import (
 from beam_pipelines.conversion.planning import make_plan
 from beam_pipelines.conversion.shard_writing import Unwanted, write_shard
 from beam_pipelines.conversion.working_folder import WorkingFolder
-from beam_pipelines.options import WORK_NAME, ConvertOptions, ImageOptions, Source
+from beam_pipelines.options import WORK_NAME, ConvertOptions, ImageOptions, Source, complete
 from beam_pipelines.runners import execution, launch_checks
 from beam_pipelines.sources.dataset_examples import read_dataset
 from beam_pipelines.sources.lists import rows_of_list
@@ -247,10 +246,8 @@ def options_of(manifest: Manifest) -> ConvertOptions:
     """
     try:
         sources = tuple(from_fields(Source, source) for source in manifest.sources)
-        usual = ConvertOptions(sources, manifest.path).shaping()
-        usual["images"] = dataclasses.asdict(ImageOptions())
-        images = json_fields.mapping(manifest.options.get("images"), "images")
-        fields = _of_types(manifest.options | {"images": {"check": ImageOptions.check} | images}, usual, "options")
+        usual = complete(ConvertOptions(sources, manifest.path).shaping())
+        fields = _of_types(complete(manifest.options), usual, "options")
         return ConvertOptions(
             sources=sources,
             output=manifest.path,

@@ -57,6 +57,9 @@ def rewriting(
         labels=tuple(kept),
         dedup="none",
         overwrite=False,
+        stratify=False,
+        group_by="",
+        validation=0.0,
         images=_as_stored([options_of(manifest).images for manifest in manifests], check),
         num_shards=() if len(manifests) > 1 else _of_splits(usual, manifests[0]),
     )

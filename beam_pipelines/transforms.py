@@ -278,10 +278,12 @@ class WriteDataset(beam.PTransform[Any, PCollection[WrittenDataset]]):
             each | f"Rejected inputs {number}" >> beam.Map(_row_of_rejected).with_output_types(Row)
             for number, each in enumerate(rejected)
         ]
-        every = planning.keep_groups_together(rows | "Every input" >> beam.Flatten())
-        sized = planning.size_rows(every, self._options)
+        every = planning.keep_groups_together(
+            planning.group_rows(rows | "Every input" >> beam.Flatten(), self._options)
+        )
         if self._options.dedup != "none":
-            sized = planning.reject_duplicates(sized, self._options)
+            every = planning.reject_duplicates(every, self._options)
+        sized = planning.size_rows(planning.choose_splits(every, self._options), self._options)
         written: PCollection[WrittenDataset] = sized | WriteRows(self._options)
         return written
 

@@ -65,7 +65,7 @@ def check_plan(options: ConvertOptions, plan: Plan) -> None:
             + _closest_layouts(options)
         )
     check_budget(options, plan.num_inputs, plan.num_rejected, plan.examples)
-    if options.splits_required and plan.all_named:
+    if options.splits_required and plan.all_named and not options.stratify:
         named = ", ".join(map(repr, plan.totals))
         given = ",".join(f"{name}={100 * share:g}%" for name, share in options.splits)
         raise ValueError(

@@ -15,7 +15,7 @@ import functools
 import hashlib
 import itertools
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from beam_pipelines.options import ConvertOptions
 from beam_pipelines.sources.rows import Row
@@ -55,12 +55,20 @@ def choose_split(row: Row, options: ConvertOptions) -> str:
 
     The choice depends on nothing else, so adding inputs does not move existing ones to other splits.
     """
-    if row.split:
-        return row.split
-    digest = hashlib.sha256(f"{options.seed}/split/{row.group or row.key}".encode()).digest()
-    point = int.from_bytes(digest[:8], "big") / 2**_HASH_BITS
+    return row.split or split_at(split_point(row, options.seed), options.splits)
+
+
+def split_point(row: Row, seed: int) -> float:
+    """Returns the point in [0, 1) that the split of a row is chosen by, from the hash of its group or key."""
+    digest = hashlib.sha256(f"{seed}/split/{row.group or row.key}".encode()).digest()
+    point: float = int.from_bytes(digest[:8], "big") / 2**_HASH_BITS
+    return point
+
+
+def split_at(point: float, splits: Sequence[tuple[str, float]]) -> str:
+    """Returns the split in whose share, of 0 to 1 in the order of the splits, a point lies."""
     end = 0.0
-    for name, share in options.splits:
+    for name, share in splits:
         end += share
         if point < end:
             return name

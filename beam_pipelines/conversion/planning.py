@@ -16,6 +16,7 @@ two splits.
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import functools
 import hashlib
@@ -23,6 +24,7 @@ import heapq
 import itertools
 import json
 import marshal
+import re
 import uuid
 import zlib
 from collections import Counter
@@ -30,13 +32,24 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import apache_beam as beam
+import numpy as np
 from apache_beam.coders.typecoders import registry
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.pvalue import AsDict, AsSingleton, PCollection
+from apache_beam.transforms import combiners
 
 from beam_pipelines import storage
 from beam_pipelines.conversion.combining import CombineInParts
-from beam_pipelines.conversion.plan import Plan, assign_shards, choose_split, in_order, key_by_bucket, row_bytes
+from beam_pipelines.conversion.plan import (
+    Plan,
+    assign_shards,
+    choose_split,
+    in_order,
+    key_by_bucket,
+    row_bytes,
+    split_at,
+    split_point,
+)
 from beam_pipelines.conversion.working_folder import WorkingFolder
 from beam_pipelines.images.check import Rejected, stored_bytes
 from beam_pipelines.options import WORK_NAME, ConvertOptions
@@ -142,9 +155,9 @@ def _listed(pipeline: beam.Pipeline, options: ConvertOptions) -> PCollection[Row
         parts = opened.parts | f"Spread parts of {name}" >> beam.Reshuffle()
     below = parts | "List archives" >> beam.FlatMap(_list_below, options).with_output_types(Row)
     levels.append(below | "Rows of archives" >> beam.Map(_as_it_is if is_list else find).with_output_types(Row))
-    rows: PCollection[Row] = levels | "Rows of all" >> beam.Flatten()
+    rows: PCollection[Row] = group_rows(levels | "Rows of all" >> beam.Flatten(), options)
     if not is_list:
-        return rows
+        return keep_groups_together(rows) if options.group_by else rows
     # The listing of a folder includes sizes. Each line of a list needs a request of its own, so these are distributed
     # to all workers, and sent concurrently in batches.
     spread = rows | "Spread lines" >> beam.Reshuffle(num_buckets=1024)
@@ -179,9 +192,106 @@ def _labelled(rows: PCollection[Row], layout: PCollection[Layout], options: Conv
 
     Sizes are estimated from the first images of each kind.
     """
+    if options.stratify or options.validation:
+        by_folder = beam.Map(label_by_folder, AsSingleton(layout), options).with_output_types(Row)
+        labelled = rows | "Label by folder" >> by_folder
+        if options.dedup != "none":
+            labelled = reject_duplicates(labelled, options)
+        return size_rows(choose_splits(labelled, options), options)
     label = beam.Map(_label, AsSingleton(layout), AsDict(_ratios(rows, options)), options).with_output_types(Row)
-    labelled: PCollection[Row] = rows | "Label" >> label
+    labelled = rows | "Label" >> label
     return labelled if options.dedup == "none" else reject_duplicates(labelled, options)
+
+
+def group_rows(rows: PCollection[Row], options: ConvertOptions) -> PCollection[Row]:
+    """Returns rows with the group that `group_by` finds in their keys; Row → Row."""
+    if not options.group_by:
+        return rows
+    grouped: PCollection[Row] = rows | "Group by key" >> beam.Map(_group, options.group_by).with_output_types(Row)
+    return grouped
+
+
+def _group(row: Row, pattern: str) -> Row:
+    match = None if row.group else re.search(pattern, row.key)
+    return row._replace(group=match[match.re.groups] or "") if match else row
+
+
+def choose_splits(rows: PCollection[Row], options: ConvertOptions) -> PCollection[Row]:
+    """Returns labelled rows with their splits, if these depend on other rows or are cut out of train; Row → Row.
+
+    All other splits are chosen by plan.choose_split(), of each row alone.
+    """
+    if not (options.stratify or options.validation):
+        return rows
+    counts = (
+        rows
+        | "Splits of inputs" >> beam.FlatMap(lambda row: [] if row.reason else [row.split])
+        | "Count splits" >> combiners.Count.PerElement()  # (split, number of rows)
+        | "Splits that inputs name" >> combiners.ToDict()
+    )
+    ends = rows | "Key by class" >> beam.FlatMap(_point_of_class, options).with_output_types(
+        tuple[tuple[str, str], float]
+    )
+    if options.stratify:
+        ends = (
+            ends
+            | "Group classes" >> beam.GroupByKey()
+            | "Ends of splits" >> beam.MapTuple(functools.partial(_ends, options=options))
+        )
+    else:
+        ends = ends | "No ends" >> beam.Filter(lambda _: False)
+    choose = beam.Map(_choose, AsSingleton(counts), AsDict(ends), options).with_output_types(Row)
+    chosen: PCollection[Row] = rows | "Choose splits" >> choose
+    return chosen
+
+
+def _shares(row: Row, options: ConvertOptions) -> tuple[tuple[str, float], ...]:
+    """Returns the shares by which the split of a row is chosen; () if it names its split, or is rejected."""
+    if row.reason:
+        return ()
+    if not row.split:
+        return options.splits
+    if row.split != "train" or not options.validation:
+        return ()
+    return ("train", 1 - options.validation), ("validation", options.validation)
+
+
+def _point_of_class(row: Row, options: ConvertOptions) -> Iterator[tuple[tuple[str, str], float]]:
+    if not row.group and _shares(row, options):
+        yield (row.split, row.label), split_point(row, options.seed)
+
+
+def _ends(
+    of_class: tuple[str, str], points: Iterable[float], options: ConvertOptions
+) -> tuple[tuple[str, str], list[float]]:
+    """Returns ((split, class), the points at which its splits end, so that each has its share of these points)."""
+    ordered = np.sort(np.fromiter(points, np.float64))
+    shares = _shares(Row("", label=of_class[1], split=of_class[0]), options)
+    counts = [round(len(ordered) * total) for total in itertools.accumulate(share for _, share in shares)]
+    return of_class, [float(ordered[count]) if count < len(ordered) else 1.0 for count in counts[:-1]]
+
+
+def _choose(row: Row, counts: dict[str, int], ends: dict[tuple[str, str], list[float]], options: ConvertOptions) -> Row:
+    """Returns a row with its split.
+
+    Raises:
+      ValueError: No row has a split that is to be chosen.
+    """
+    if options.validation and ("validation" in counts or not counts.get("train")):
+        named = ", ".join(repr(name) for name in sorted(counts) if name) or "none"
+        raise ValueError(
+            f"--validation is the share of the split 'train' that becomes 'validation', but the inputs name the splits "
+            f"{named}; it needs 'train' without 'validation'"
+        )
+    if options.stratify and not options.validation and "" not in counts and counts:
+        raise ValueError("every input already specifies its split, so --stratify would have no effect; leave it out")
+    shares = _shares(row, options)
+    if not shares:
+        return row
+    point, its_ends = split_point(row, options.seed), ends.get((row.split, row.label))
+    if row.group or its_ends is None:
+        return row._replace(split=split_at(point, shares))
+    return row._replace(split=shares[bisect.bisect_right(its_ends, point)][0])
 
 
 def size_rows(rows: PCollection[Row], options: ConvertOptions) -> PCollection[Row]:
@@ -385,6 +495,7 @@ class PlanCombineFn(beam.CombineFn):
     def extract_output(self, accumulator: _Sums) -> Plan:
         classes, inputs, reasons, examples, hashes, costs, images = accumulator
         # Keys are not sorted, because the order of the splits determines which hashes belong to which split.
+        chosen = self._options.stratify or self._options.validation  # then a class may miss in a split by chance
         what = json.dumps([self._options.shaping(), inputs, hashes % 2**256])
         buckets: dict[str, dict[int, int]] = {}
         for (split, number), total in sorted(costs.items()):
@@ -398,7 +509,7 @@ class PlanCombineFn(beam.CombineFn):
             buckets=buckets,
             shard_bytes=self._options.shard_bytes,
             num_shards=dict(self._options.num_shards),
-            strangers=tuple(_splits_without_common_class(classes)),
+            strangers=() if chosen else tuple(_splits_without_common_class(classes)),
             all_named=all(split for split, _ in classes),
             num_images=dict(sorted(images.items())),
         )

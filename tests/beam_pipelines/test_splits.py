@@ -1,0 +1,133 @@
+"""Splits with their share of each class, cut out of train, and by groups that keys name."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from beam_pipelines.conversion.plan import choose_split
+from beam_pipelines.options import ConvertOptions, Source
+from beam_pipelines.sources.rows import Row
+from support.pipelines_commands import refused, run
+from tpu_input.dataset_format.records import decode, read_frames
+
+SIZES = {"0": 37, "1": 5, "2": 1, "3": 10}
+
+
+@pytest.fixture
+def images(digits, tmp_path) -> Path:
+    for label, count in SIZES.items():
+        (tmp_path / "in" / label).mkdir(parents=True)
+        for path in sorted((digits / label).iterdir())[:count]:
+            shutil.copy(path, tmp_path / "in" / label)
+    return tmp_path / "in"
+
+
+def keys(path: Path) -> dict[str, str]:
+    """Split by key."""
+    found = {}
+    for shard in path.glob("*.tfrecord"):
+        with open(shard, "rb") as file:
+            for _, payload in read_frames(file):
+                found[decode(payload).key] = shard.name.partition("-")[0]
+    return found
+
+
+def converted(capsys: pytest.CaptureFixture[str], output: Path, *args: object) -> dict[str, str]:
+    code, _, err = run(capsys, "convert", *args, f"--output={output}")
+    assert code == 0, err
+    return keys(output)
+
+
+def test_every_split_has_its_share_of_each_class(capsys, images, tmp_path):
+    args = (f"--input={images}", "--splits=train=70%,validation=20%,test=10%")
+    found = converted(capsys, tmp_path / "out", *args, "--stratify")
+    counts = Counter((key.partition("/")[0], split) for key, split in found.items())
+    for label, size in SIZES.items():
+        ends = [round(size * share) for share in (0.7, 0.9)] + [size]
+        expected = [ends[0], ends[1] - ends[0], ends[2] - ends[1]]
+        assert [counts[label, split] for split in ("train", "validation", "test")] == expected
+    plain = converted(capsys, tmp_path / "plain", *args)
+    assert sum(found[key] == plain[key] for key in found) > 0.7 * len(found)  # the order of the same hashes
+    assert run(capsys, "verify", tmp_path / "out")[0] == 0
+    shard = next((tmp_path / "out").glob("train-*.tfrecord"))
+    whole = shard.read_bytes()
+    shard.write_bytes(b"")
+    (tmp_path / "out" / "index" / shard.with_suffix(".parquet").name).unlink()
+    assert run(capsys, "repair", tmp_path / "out")[0] == 0
+    assert shard.read_bytes() == whole
+    again = ("split", tmp_path / "plain", "--splits=train=50%,validation=50%", "--stratify")
+    assert run(capsys, *again, f"--output={tmp_path}/again")[0] == 0
+    counts = Counter((key.partition("/")[0], split) for key, split in keys(tmp_path / "again").items())
+    assert [counts[label, "train"] for label in SIZES] == [18, 2, 0, 5]
+
+
+def test_a_validation_split_is_cut_out_of_train(capsys, images, tmp_path):
+    for split, labels in (("train", "03"), ("test", "03")):
+        for label in labels:
+            shutil.copytree(images / label, tmp_path / "two" / split / label)
+    args = (f"--input={tmp_path}/two", "--validation=20%")
+    found = converted(capsys, tmp_path / "out", *args)
+    options = ConvertOptions((Source("x"),), "y", splits=(("train", 0.8), ("validation", 0.2)))
+    for key, split in found.items():
+        of_test = key.startswith("test/")
+        assert split == ("test" if of_test else choose_split(Row(key), options))
+    assert set(found.values()) == {"train", "validation", "test"}
+    exact = converted(capsys, tmp_path / "exact", *args, "--stratify")
+    assert Counter((key.split("/")[1], split) for key, split in exact.items()) == {
+        ("0", "train"): 30,
+        ("0", "validation"): 7,
+        ("0", "test"): 37,
+        ("3", "train"): 8,
+        ("3", "validation"): 2,
+        ("3", "test"): 10,
+    }
+    (tmp_path / "two/test").rename(tmp_path / "two/val")
+    said = refused(capsys, "convert", *args, f"--output={tmp_path}/b")
+    assert "the inputs name the splits 'train', 'validation'; it needs 'train' without 'validation'" in said
+    said = refused(capsys, "convert", f"--input={images}", "--validation=20%", f"--output={tmp_path}/b")
+    assert "the inputs name the splits none; it needs 'train' without" in said
+    said = refused(capsys, "convert", f"--input={tmp_path}/two", "--stratify", f"--output={tmp_path}/b")
+    assert "every input already specifies its split, so --stratify would have no effect" in said
+
+
+def test_keys_name_groups(capsys, images, tmp_path):
+    for number, path in enumerate(sorted(images.rglob("*.jpg"))):
+        path.rename(path.with_name(f"patient{number % 9}_{number}.jpg"))
+    (images / "0" / "patient8_8.jpg").rename(images / "0" / "nobody.jpg")
+    args = (f"--input={images}", "--splits=train=50%,validation=50%")
+    found = converted(capsys, tmp_path / "out", *args, r"--group_by=/(patient\d)_")
+    by_patient: dict[str, set[str]] = {}
+    for key, split in found.items():
+        by_patient.setdefault(key.partition("/")[2].partition("_")[0], set()).add(split)
+    assert all(len(splits) == 1 for splits in by_patient.values())
+    assert len(by_patient) == 10
+    assert set(found.values()) == {"train", "validation"}
+    apart = converted(capsys, tmp_path / "apart", *args)
+    assert apart["0/nobody.jpg"] == found["0/nobody.jpg"]
+    assert apart != found
+    command = ("split", tmp_path / "apart", "--splits=train=50%,validation=50%", r"--group_by=patient\d")
+    assert run(capsys, *command, f"--output={tmp_path}/again")[0] == 0
+    again: dict[str, set[str]] = {}
+    for key, name in keys(tmp_path / "again").items():
+        again.setdefault(key.partition("/")[2].partition("_")[0], set()).add(name)
+    assert all(len(splits) == 1 for splits in again.values())
+    both = refused(capsys, "convert", *args, "--group_by=x", "--stratify", f"--output={tmp_path}/b")
+    assert "those of a group go together: leave out stratify or group_by" in both
+    assert "is no regular expression" in refused(capsys, "convert", *args, "--group_by=(", f"--output={tmp_path}/b")
+    two = refused(capsys, "convert", *args, "--group_by=(a)(b)", f"--output={tmp_path}/b")
+    assert "must have at most one group in parentheses, it has 2" in two
+
+
+def test_a_pipeline_stratifies_and_groups(images, tmp_path):
+    import apache_beam as beam
+
+    from beam_pipelines import ListInputs, WriteDataset
+
+    with beam.Pipeline() as pipeline:
+        pipeline | ListInputs(Source(str(images))) | WriteDataset(f"{tmp_path}/out", stratify=True)
+    counts = Counter((key.partition("/")[0], split) for key, split in keys(tmp_path / "out").items())
+    assert {label: counts[label, "train"] for label in SIZES} == {"0": 33, "1": 4, "2": 1, "3": 9}
