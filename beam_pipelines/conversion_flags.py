@@ -34,7 +34,7 @@ def conversion_options(flags: argparse.Namespace) -> ConvertOptions:
       ValueError: They contradict each other, or have no effect.
     """
     as_given = ("shard_bytes", "num_shards", "labels", "first_label", "seed", "dedup", "max_rejected", "overwrite")
-    of_splits = ("stratify", "group_by", "validation")
+    of_splits = ("label_type", "label_separator", "stratify", "group_by", "validation")
     return ConvertOptions(
         sources=_sources(flags),
         output=flags.output,
@@ -125,7 +125,8 @@ def _input_flags(flag: AddFlag) -> None:
     add_flags(
         flag,
         ConvertOptions,
-        ("labels", "dedup", "max_rejected"),
+        ("label_type", "label_separator", "labels", "dedup", "max_rejected"),
+        label_separator=Flag(metavar="TEXT"),
         labels=Flag(parse=names, metavar="FILE", help=_HELP["labels"], default="the classes found, sorted"),
         max_rejected=Flag(parse=percent, metavar="N%", default="1%"),
     )

@@ -11,14 +11,14 @@ import pyarrow as pa
 
 from beam_pipelines.conversion.output_folder import complete_manifest, index_content
 from beam_pipelines.runners import phases
-from tpu_input.dataset_format.index import index_path, read_columns
+from tpu_input.dataset_format.index import as_labels, index_path, names_of, read_columns
 
 _SHOWN = 10  # keys of each kind in the text
 _COLUMNS = ["key", "label", "sha256"]
 
 
 class Example(NamedTuple):
-    """What is compared of one example: its split, the name of its class, and the SHA-256 of its image."""
+    """What is compared of one example: its split, the names of its classes, and the SHA-256 of its image."""
 
     split: str
     class_name: str
@@ -118,8 +118,10 @@ def _examples(dataset: str) -> dict[str, Example]:
             path = f"{dataset}/{index_path(shard.name)}"
             try:
                 index = read_columns(index_content(path), shard.num_examples, _COLUMNS)
-                rows = zip(*(index[column].to_pylist() for column in _COLUMNS), strict=True)
-                found |= {key: Example(name, manifest.classes[label], sha256) for key, label, sha256 in rows}
+                keys, hashes = index.column(0).to_pylist(), index.column(2).to_pylist()
+                labels = [names_of(label, manifest.classes) for label in as_labels(index.column(1))]
+                rows = zip(keys, labels, hashes, strict=True)
+                found |= {key: Example(name, label, sha256) for key, label, sha256 in rows}
             except (OSError, ValueError, IndexError, TypeError, pa.ArrowException) as error:
                 raise ValueError(
                     f"{path!r} cannot be read: {error}; repair the dataset with: python -m beam_pipelines verify "

@@ -20,6 +20,7 @@ _MIN_SHARD_BYTES = 10_000
 TAR = re.compile(r"(.*)\.(?:tar|tar\.(?:gz|bz2|xz|zst|zstd)|tgz|tbz2|txz)", re.DOTALL)
 RECORDS = re.compile(r".*(?:\.parquet|\.tfrecords?(?:\.gz)?|(?:\.tfrecords?)?-\d+-of-\d+(?:\.tfrecords?)?)", re.DOTALL)
 Dedup = Literal["none", "exact"]
+LabelType = Literal["class", "classes"]
 Reencode = Literal["needed", "all"]
 Check = Literal["decode", "header"]
 
@@ -301,6 +302,9 @@ class ConvertOptions:
         not meant as inputs, such as hidden ones, do not count.
       overwrite: Replace another dataset or unfinished conversion in the output; only files that its manifest or plan
         names are removed.
+      label_type: Labels of an image. class: one; classes: any number, also none, as in a list with labels such as
+        "cat;dog" or a JSON list of names.
+      label_separator: Text between the names of the classes in a label of a list, with label_type="classes".
       stratify: Whether each split gets its share of every class, to the image, of the images that are assigned to
         splits. Then images that are added later may move others to another split.
       group_by: Regular expression that is searched in the key of each image without a group: what it matches, or its
@@ -323,6 +327,8 @@ class ConvertOptions:
     max_rejected: float = 0.01
     overwrite: bool = False
     splits_required: bool = False
+    label_type: LabelType = "class"
+    label_separator: str = ";"
     stratify: bool = False
     group_by: str = ""
     validation: float = 0.0
@@ -342,6 +348,8 @@ class ConvertOptions:
             raise ValueError("labels must name each class once, without empty names")
         if len(self.labels) == 1:
             raise ValueError(f"labels has only one class, {self.labels[0]!r}; a classifier needs at least 2")
+        if not self.label_separator:
+            raise ValueError("label_separator must be the text between names of classes, such as ;")
         if not 0 <= self.max_rejected <= 1:
             raise ValueError(f"max_rejected must be 0 % to 100 %, got {100 * self.max_rejected:.6g} %")
 
@@ -404,7 +412,7 @@ class ConvertOptions:
 
 
 # Options that shaping() leaves out where they have their defaults.
-_LATER = ("stratify", "group_by", "validation")
+_LATER = ("label_type", "label_separator", "stratify", "group_by", "validation")
 
 
 def complete(shaping: dict[str, Any]) -> dict[str, Any]:

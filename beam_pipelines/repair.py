@@ -36,7 +36,7 @@ from beam_pipelines.options import WORK_NAME, ConvertOptions, ImageOptions, Sour
 from beam_pipelines.runners import execution, launch_checks
 from beam_pipelines.sources.dataset_examples import read_dataset
 from beam_pipelines.sources.lists import rows_of_list
-from beam_pipelines.sources.rows import Row, find_each, locate
+from beam_pipelines.sources.rows import Row, find_each, label_of, locate
 from beam_pipelines.verify import Findings
 from tpu_input.command_line.cores import num_cores
 from tpu_input.command_line.dataclass_options import from_fields
@@ -296,9 +296,15 @@ def _known_rows(manifest: Manifest, shard: Shard, options: ConvertOptions) -> li
         named = [(key, label, "") for key, label in records]
     else:
         return None
-    if not all(0 <= label < len(manifest.classes) for _, label, _ in named):
+    of_row = [label if isinstance(label, tuple) else (label,) for _, label, _ in named]
+    if not all(0 <= label < len(manifest.classes) for labels in of_row for label in labels):
         return None
-    rows = [locate(Row(key, uri, manifest.classes[label]), options) for key, label, uri in named]
+    names = [[manifest.classes[label] for label in labels] for labels in of_row]
+    is_set = manifest.label_type == "classes"
+    rows = [
+        locate(Row(key, uri, label_of(each) if is_set else each[0]), options)
+        for (key, _, uri), each in zip(named, names, strict=True)
+    ]
     if strange := _not_in_sources(rows, options):
         raise ValueError(
             f"the index of {shard.name} names the input {strange[0]!r}, which is not in the sources of the dataset; "
@@ -332,9 +338,9 @@ def _index_rows(manifest: Manifest, shard: Shard) -> list[IndexRow] | None:
     return rows if all(row.uri for row in rows) else None  # of unpacked inputs, no place is known
 
 
-def _records(manifest: Manifest, shard: Shard) -> list[tuple[str, int]] | None:
+def _records(manifest: Manifest, shard: Shard) -> list[tuple[str, int | tuple[int, ...]]] | None:
     """Returns (key, label) of every record of a shard, None if it is damaged."""
-    records, digest = list[tuple[str, int]](), hashlib.sha256()
+    records, digest = list[tuple[str, int | tuple[int, ...]]](), hashlib.sha256()
     try:
         with storage.open_file(f"{manifest.path}/{shard.name}") as file:
             for _, payload in read_frames(file):
@@ -355,7 +361,7 @@ def _not_in_sources(rows: list[Row], options: ConvertOptions) -> list[str]:
     strange = [row.uri for row in rows if not row.uri.startswith(tuple(places)) or ".." in row.uri.split("/")]
     for source in options.sources if strange else ():
         if source.is_list:  # which may name any file
-            listed = {row.uri for row in rows_of_list(source, options.known_labels)}
+            listed = {row.uri for row in rows_of_list(source, options)}
             strange = [uri for uri in strange if uri not in listed]
     return strange
 

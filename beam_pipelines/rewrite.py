@@ -15,7 +15,7 @@ from typing import Any
 from beam_pipelines.conversion.output_folder import complete_manifest
 from beam_pipelines.options import Check, ConvertOptions, ImageOptions, Source
 from beam_pipelines.repair import options_of
-from beam_pipelines.sources.dataset_examples import labels_of
+from beam_pipelines.sources.dataset_examples import labels_of, new_names
 from beam_pipelines.sources.lists import read_names
 from tpu_input.dataset_format.records import Manifest
 
@@ -41,7 +41,14 @@ def rewriting(
     manifests = [complete_manifest(source.path) for source in sources]
     usual = options_of(manifests[0])
     classes = dict.fromkeys(name for manifest in manifests for name in manifest.classes)
-    new = {label for source in sources if source.new_labels for label in labels_of(source.new_labels).values()}
+    is_set = any(manifest.label_type == "classes" for manifest in manifests)
+    new = {
+        name
+        for source in sources
+        if source.new_labels
+        for label in labels_of(source.new_labels).values()
+        for name in new_names(label, is_set)
+    }
     if unknown := sorted(new - set(classes)):
         if not add_classes:
             raise ValueError(
@@ -57,6 +64,7 @@ def rewriting(
         labels=tuple(kept),
         dedup="none",
         overwrite=False,
+        label_type="classes" if is_set else "class",
         stratify=False,
         group_by="",
         validation=0.0,

@@ -37,13 +37,13 @@ from beam_pipelines.conversion.plan import Plan
 from beam_pipelines.conversion.shard_writing import write_planned
 from beam_pipelines.conversion.working_folder import WorkingFolder
 from beam_pipelines.images.check import CheckedImage, Rejected, check_image
-from beam_pipelines.options import ConvertOptions, ImageOptions, Source
+from beam_pipelines.options import ConvertOptions, ImageOptions, LabelType, Source
 from beam_pipelines.runners import phases, workers
 from beam_pipelines.runners.wheel import versions
 from beam_pipelines.sources import listing
 from beam_pipelines.sources.folders import Layout
 from beam_pipelines.sources.read_ahead import map_images
-from beam_pipelines.sources.rows import Row, find, locate
+from beam_pipelines.sources.rows import Row, find, label_row, locate, names_in
 from beam_pipelines.sources.unpacking import NOWHERE
 from tpu_input.command_line import print_line
 from tpu_input.command_line.cores import num_cores
@@ -60,7 +60,7 @@ class InputFile(NamedTuple):
     Attributes:
       key: Path within the input, which names the example.
       uri: Local path or gs:// URI; with "#bytes=BEGIN-END" for the member of an archive.
-      label: Class name.
+      label: Class name; with label_type="classes", names with ";" between them.
       split: Name of the split; "" to choose it by a hash of group or key.
       group: Name of a group of inputs that share a split; "" for none.
       num_bytes: Size of the file; 0 to look it up when it is written.
@@ -84,7 +84,7 @@ class LabelledImage(NamedTuple):
     Attributes:
       key: Name of the example, unique in the dataset; of two images with one key, one is rejected.
       image: Bytes of a JPEG, or of another image file that WriteDataset re-encodes.
-      label: Class name.
+      label: Class name; with label_type="classes", names with ";" between them.
       split: Name of the split; "" to choose it by a hash of group or key.
       group: Name of a group of images that share a split; "" for none.
     """
@@ -142,13 +142,14 @@ class ListInputs(beam.PTransform[PBegin, Any]):
     What is rejected here are files that cannot be images, such as .DS_Store, or lines of a list without a file.
     """
 
-    def __init__(self, *sources: Source, output: str = NOWHERE) -> None:
+    def __init__(self, *sources: Source, output: str = NOWHERE, label_type: LabelType = "class") -> None:
         """Checks that the sources exist.
 
         Args:
           *sources: Inputs; if there are several, each needs a split of its own.
           output: Folder or URI of the dataset that WriteDataset makes of them, for compressed archives and Parquet:
             their images are copied to its working files, which WriteDataset removes at the end.
+          label_type: As of ConvertOptions; with "classes", the label of an InputFile has ";" between names.
 
         Raises:
           ValueError: A source does not exist, or cannot be reached.
@@ -158,7 +159,7 @@ class ListInputs(beam.PTransform[PBegin, Any]):
             raise ValueError("ListInputs needs at least one Source")
         for source in sources:
             listing.check_source(source)
-        self._options = ConvertOptions(sources, output)
+        self._options = ConvertOptions(sources, output, label_type=label_type)
 
     def expand(self, pipeline: PBegin) -> tuple[PCollection[InputFile], PCollection[RejectedInput]]:
         rows = planning.list_labelled(pipeline.pipeline, self._options)
@@ -175,7 +176,8 @@ class ListInputs(beam.PTransform[PBegin, Any]):
 
 def _file_of(row: Row, options: ConvertOptions) -> InputFile:
     row = locate(row, options)
-    return InputFile(row.key, row.uri, row.label, row.split, row.group, row.num_bytes, row.version, row.number)
+    label = options.label_separator.join(names_in(row.label))
+    return InputFile(row.key, row.uri, label, row.split, row.group, row.num_bytes, row.version, row.number)
 
 
 def _rejected_of(row: Row, options: ConvertOptions) -> RejectedInput:
@@ -273,7 +275,7 @@ class WriteDataset(beam.PTransform[Any, PCollection[WrittenDataset]]):
 
     def expand(self, inputs: Any) -> PCollection[WrittenDataset]:
         images, *rejected = inputs if isinstance(inputs, (tuple, list)) else (inputs,)
-        rows = [images | "Rows of images" >> beam.ParDo(_ToRows(self._options.output)).with_output_types(Row)]
+        rows = [images | "Rows of images" >> beam.ParDo(_ToRows(self._options)).with_output_types(Row)]
         rows += [
             each | f"Rejected inputs {number}" >> beam.Map(_row_of_rejected).with_output_types(Row)
             for number, each in enumerate(rejected)
@@ -302,8 +304,8 @@ class _ToRows(beam.DoFn):
     An InputFile is a row already.
     """
 
-    def __init__(self, output: str) -> None:
-        self._output = output
+    def __init__(self, options: ConvertOptions) -> None:
+        self._options, self._output = options, options.output
 
     def start_bundle(self) -> None:
         self._open()
@@ -315,7 +317,7 @@ class _ToRows(beam.DoFn):
     def process(self, element: Any) -> Iterator[Row]:
         try:
             if hasattr(element, "uri") and not hasattr(element, "image"):
-                yield _row_of_file(element)
+                yield _row_of_file(element, self._options)
                 return
             key, data, label, split, group = _values(element, LabelledImage)
         except ValueError:
@@ -327,9 +329,9 @@ class _ToRows(beam.DoFn):
         # Of two images with one key, the one with the smaller hash is kept, whatever the order in which they come.
         number = int.from_bytes(hashlib.sha256(data).digest()[:6], "big")
         uri = storage.slice_uri(self._path, begin, len(data))
-        row = Row(key, uri, label, split, group, len(data), number=number)
-        if not label:
-            row = row.reject("no_label", "its label is empty")
+        row = label_row(Row(key, uri, "", split, group, len(data), number=number), label, self._options)
+        if row.reason:
+            pass
         elif why := too_many_bytes(len(data)):
             row = row.reject("too_large", why)
         self._rows.append(row)
@@ -352,11 +354,12 @@ class _ToRows(beam.DoFn):
         return self._rows
 
 
-def _row_of_file(file: Any) -> Row:
-    """Returns the row of an InputFile; raises as _values()."""
+def _row_of_file(file: Any, options: ConvertOptions | None = None) -> Row:
+    """Returns the row of an InputFile, without options with its label as it is; raises as _values()."""
     key, uri, label, split, group, num_bytes, version, number = _values(file, InputFile)
     row = Row(key, storage.absolute(uri), label, split, group, num_bytes, version=version, number=number)
-    return find(row) if label else row.reject("no_label", "its label is empty")
+    row = label_row(row, label, options) if options else row
+    return row if row.reason else find(row)
 
 
 def _values(element: Any, kind: Any) -> tuple[Any, ...]:

@@ -57,7 +57,7 @@ from beam_pipelines.runners import execution, phases
 from beam_pipelines.sources.folders import Folder, FolderSurvey, Layout, Place, label_by_folder, read_folders
 from beam_pipelines.sources.listing import Part, list_below, list_part
 from beam_pipelines.sources.read_ahead import map_images, read_rows
-from beam_pipelines.sources.rows import Row, check_names, find, find_each, kind, locate, size_row
+from beam_pipelines.sources.rows import Row, check_names, find, find_each, kind, locate, names_in, shown_label, size_row
 from tpu_input.command_line.cores import num_cores
 from tpu_input.dataset_format.records import valid_split
 
@@ -402,7 +402,10 @@ def _keep_first(keyed: tuple[str, Iterable[Row]], seed: int) -> Iterator[Row]:
         if row.reason:
             yield row
         elif len(labels) > 1:
-            yield row.reject("conflicting_label", f"the same image is labelled {' and '.join(map(repr, labels))}")
+            yield row.reject(
+                "conflicting_label",
+                f"the same image is labelled {' and '.join(repr(shown_label(label)) for label in labels)}",
+            )
         elif number:
             yield row.reject("duplicate", f"the same bytes as {first.key!r}")
         else:
@@ -462,7 +465,7 @@ class PlanCombineFn(beam.CombineFn):
             reasons[row.reason] += 1
             _keep_smallest(examples, {row.reason: f"{row.key!r}: {row.detail}"})
         else:
-            classes.add((row.split, row.label))
+            classes.update((row.split, name) for name in names_in(row.label))
             images[split] += 1
         number, _ = key_by_bucket(row, self._options.seed)
         costs[split, number] += row_bytes(row, split, self._options)

@@ -60,7 +60,12 @@ def check_shard(manifest: Manifest, shard: Shard, decode_images: bool) -> Checke
     """
     rows, problems = _check_records(manifest, shard, decode_images)
     digest = "" if problems else lengths_digest(np.array([row.length for row in rows], np.int64))
-    return CheckedShard(problems, Counter(row.label for row in rows), digest, hash_keys(row.key for row in rows))
+    counts = Counter(label for row in rows for label in _labels(row.label))
+    return CheckedShard(problems, counts, digest, hash_keys(row.key for row in rows))
+
+
+def _labels(label: int | tuple[int, ...]) -> tuple[int, ...]:
+    return label if isinstance(label, tuple) else (label,)
 
 
 def lengths_digest(lengths: Positions) -> str:
@@ -118,9 +123,16 @@ def _check_record(manifest: Manifest, offset: int, payload: bytes, decode_image:
         dhash=0,
     )
     named = f"record {record.key!r}"
-    if not 0 <= record.label < len(manifest.classes):
+    labels = _labels(record.label)
+    if isinstance(record.label, tuple) != (manifest.label_type == "classes"):
+        return (
+            row,
+            f"{named} has {'several labels' if isinstance(record.label, tuple) else 'one label'}, unlike the dataset",
+        )
+    if labels and not 0 <= min(labels) <= max(labels) < len(manifest.classes):
         return row, f"{named} has label {record.label}, but there are {len(manifest.classes)} classes"
-    if record.class_name != manifest.classes[record.label]:
+    named_so = record.class_name if isinstance(record.class_name, tuple) else (record.class_name,)
+    if named_so != tuple(manifest.classes[label] for label in labels) or list(labels) != sorted(set(labels)):
         return row, f"{named} has the class name {record.class_name!r}, which contradicts its label {record.label}"
     if hashlib.sha256(record.encoded).hexdigest() != record.sha256:
         return row, f"the image of {named} does not match its SHA-256"

@@ -38,7 +38,7 @@ from beam_pipelines.images.check import CheckedImage, Rejected, check_image
 from beam_pipelines.options import ConvertOptions
 from beam_pipelines.runners import phases
 from beam_pipelines.sources.read_ahead import changes, map_images
-from beam_pipelines.sources.rows import Row
+from beam_pipelines.sources.rows import Row, names_in
 from tpu_input.dataset_format.index import IndexRow, IndexWriter
 from tpu_input.dataset_format.records import Record, encode, frame
 
@@ -178,15 +178,21 @@ class _Framed(NamedTuple):
     """An image with its label, the SHA-256 of its file, and the bytes of its TFRecord with the frame."""
 
     image: CheckedImage
-    label: int
+    label: int | tuple[int, ...]
     sha256: str
     data: bytes
 
 
 def _frame_image(row: Row, data: bytes, options: ConvertOptions, labels: dict[str, int], num_images: int) -> _Framed:
     image = check_image(data, options.images, is_measured(row.key, options.seed, num_images))
-    label, sha256 = labels[row.label], hashlib.sha256(image.encoded).hexdigest()
-    record = Record(row.key, image.encoded, image.height, image.width, image.channels, label, row.label, sha256)
+    sha256, names = hashlib.sha256(image.encoded).hexdigest(), names_in(row.label)
+    label: int | tuple[int, ...] = labels[row.label] if names == (row.label,) else ()
+    class_name: str | tuple[str, ...] = row.label
+    if label == ():
+        label = tuple(sorted(labels[name] for name in names))
+        by_label = {labels[name]: name for name in names}
+        class_name = tuple(by_label[each] for each in label)
+    record = Record(row.key, image.encoded, image.height, image.width, image.channels, label, class_name, sha256)
     return _Framed(image, label, sha256, frame(encode(record, options.first_label)))
 
 

@@ -17,8 +17,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from beam_pipelines import storage
-from beam_pipelines.report.index_columns import Columns, read_rows
+from beam_pipelines.report.index_columns import Columns, are_classes, read_rows
 from beam_pipelines.report.thumbnails import READS_IN_FLIGHT, Thumbnail, grey_sample, thumbnail
+from tpu_input.dataset_format.index import names_of
 from tpu_input.dataset_format.records import Manifest, Shard, decode, read_frames
 
 _NAMES = ["key", "label", "offset", "length", "height", "width", "sha256"]
@@ -106,8 +107,8 @@ def _examples_of_shard(manifest: Manifest, columns: Columns, wanted: tuple[int, 
 
 def _check_places(manifest: Manifest, shard: Shard, table: pa.Table) -> None:
     """Raises ValueError unless the offsets and lengths of an index fill its shard, and its labels are classes."""
-    offsets, lengths, labels = (table[name].to_numpy() for name in ("offset", "length", "label"))
-    if not shard.is_filled_by(offsets, lengths) or not 0 <= labels.min() <= labels.max() < len(manifest.classes):
+    offsets, lengths = (table[name].to_numpy() for name in ("offset", "length"))
+    if not shard.is_filled_by(offsets, lengths) or not are_classes(table.column(_NAMES.index("label")), manifest):
         raise ValueError(
             f"the index of {shard.name!r} does not match its shard; run: python -m beam_pipelines verify --repair "
             f"{manifest.path}"
@@ -116,7 +117,8 @@ def _check_places(manifest: Manifest, shard: Shard, table: pa.Table) -> None:
 
 def _rows(table: pa.Table, shard: Shard, split: str, classes: tuple[str, ...]) -> Iterator[Example]:
     for row in zip(*(column.to_pylist() for column in table.columns), strict=True):
-        yield Example._make([*row, shard.name, split, classes[row[1]], None])
+        label = tuple(row[1]) if isinstance(row[1], list) else row[1]
+        yield Example._make([*row, shard.name, split, names_of(label, classes) or "no class", None])
 
 
 def _of_image(manifest: Manifest, function: Callable[[bytes], T | None], example: Example) -> T | None:

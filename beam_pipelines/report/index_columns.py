@@ -16,11 +16,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from beam_pipelines.conversion.output_folder import index_content
 from beam_pipelines.images.check import NOT_DECODED
 from tpu_input.command_line.cores import num_cores
-from tpu_input.dataset_format.index import index_path, read_columns
+from tpu_input.dataset_format.index import as_labels, index_path, read_columns
 from tpu_input.dataset_format.records import Manifest, Shard
 
 Ints = npt.NDArray[np.int64]
@@ -35,7 +36,8 @@ class Columns:
       shards: Shards in the manifest's order.
       starts: [shards + 1] number of the first record of each shard; the last entry is the number of records.
       splits: [shards] position of the shard's split among the manifest's splits.
-      labels: [records] class index, int32.
+      labels: [records] class index, int32; with several labels an image, the position of its classes in `sets`.
+      sets: Classes of each value in `labels`.
       hashes: [records] perceptual hash, uint64; of an image that was not decoded (--check=header) as `contents`.
       contents: [records] the first 64 bits of the SHA-256 of the stored image, uint64.
       shorter_sides: [65536] number of records by the length of the shorter side in pixels.
@@ -46,10 +48,20 @@ class Columns:
     starts: Ints
     splits: Ints
     labels: npt.NDArray[np.int32]
+    sets: list[tuple[int, ...]]
     hashes: npt.NDArray[np.uint64]
     contents: npt.NDArray[np.uint64]
     shorter_sides: Ints
     shapes: tuple[int, int, int]
+
+    def of_class(self, label: int) -> Ints:
+        """Returns the numbers of the records of a class."""
+        chosen = [number for number, labels in enumerate(self.sets) if label in labels]
+        return np.flatnonzero(np.isin(self.labels, chosen))
+
+    def names(self, label: int, manifest: Manifest) -> str:
+        """Returns the names of the classes of a value in `labels`."""
+        return ", ".join(manifest.classes[each] for each in self.sets[label]) or "no class"
 
     def shard_of(self, numbers: npt.ArrayLike) -> Ints:
         """Returns the position of each record's shard."""
@@ -61,7 +73,7 @@ class Columns:
 
 
 class _Part(NamedTuple):
-    labels: npt.NDArray[np.int64]
+    labels: list[tuple[int, ...]] | npt.NDArray[np.int64]
     hashes: npt.NDArray[np.uint64]
     contents: npt.NDArray[np.uint64]
     shorter_sides: Ints
@@ -84,11 +96,14 @@ def read_all(manifest: Manifest) -> Columns:
         raise ValueError(
             f"the manifest of {manifest.path!r} lists {starts[-1]} records, which need more memory than is available"
         ) from error
+    is_set = manifest.label_type == "classes"
+    sets: dict[tuple[int, ...], int] = {} if is_set else {(label,): label for label in range(len(manifest.classes))}
     sides, shapes = np.zeros(_LONGEST_SIDE + 1, np.int64), np.zeros(3, np.int64)
     with ThreadPoolExecutor(4 * num_cores()) as pool:
         parts = pool.map(functools.partial(_read_part, manifest), shards)
         for start, end, part in zip(starts, starts[1:], parts, strict=False):
-            labels[start:end], hashes[start:end], contents[start:end] = part.labels, part.hashes, part.contents
+            hashes[start:end], contents[start:end] = part.hashes, part.contents
+            labels[start:end] = [sets.setdefault(each, len(sets)) for each in part.labels] if is_set else part.labels
             sides[: len(part.shorter_sides)] += part.shorter_sides
             shapes += part.shapes
     return Columns(
@@ -96,6 +111,7 @@ def read_all(manifest: Manifest) -> Columns:
         starts=starts,
         splits=np.array(splits),
         labels=labels,
+        sets=list(sets),
         hashes=hashes,
         contents=contents,
         shorter_sides=sides,
@@ -106,8 +122,9 @@ def read_all(manifest: Manifest) -> Columns:
 def _read_part(manifest: Manifest, shard: Shard) -> _Part:
     nullable = ["dhash"] if NOT_DECODED in manifest.num_noted else []
     table = read_rows(manifest.path, shard, ["label", "height", "width", "sha256", "dhash"], nullable)
-    label, height, width = (column.to_numpy() for column in table.columns[:3])
-    if len(label) and not 0 <= label.min() <= label.max() < len(manifest.classes):
+    height, width = (column.to_numpy() for column in table.columns[1:3])
+    labels = table.column(0).to_numpy() if manifest.label_type == "class" else as_labels(table.column(0))
+    if not are_classes(table.column(0), manifest):
         raise ValueError(
             f"the index of {shard.name!r} has labels that are not classes of the manifest; {_advice(manifest.path)}"
         )
@@ -116,12 +133,21 @@ def _read_part(manifest: Manifest, shard: Shard) -> _Part:
     shape = np.digitize(aspect, [1 / 1.05, 1.05])  # 0: upright, 1: square, 2: wide
     contents = _contents(manifest, shard, table["sha256"].to_pylist())
     return _Part(
-        labels=label,
+        labels=labels,
         hashes=_hashes(table["dhash"], contents),
         contents=contents,
         shorter_sides=np.bincount(shorter),
         shapes=np.bincount(shape, minlength=3),
     )
+
+
+def are_classes(column: pa.ChunkedArray, manifest: Manifest) -> bool:
+    """Returns whether the column of labels of an index has classes of the manifest only, one or several per row."""
+    if (column.type == pa.int64()) != (manifest.label_type == "class"):
+        return False
+    values = column if column.type == pa.int64() else pc.list_flatten(column)
+    limits = pc.min_max(values).as_py()
+    return not values.null_count and (not len(values) or 0 <= limits["min"] <= limits["max"] < len(manifest.classes))
 
 
 def _hashes(dhash: pa.ChunkedArray, contents: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
@@ -158,7 +184,8 @@ def read_rows(dataset: str, shard: Shard, names: list[str], nullable: Collection
         raise ValueError(f"{path!r} is missing; {_advice(dataset)}") from error
     except (OSError, ValueError, pa.ArrowException) as error:
         raise ValueError(f"{path!r} cannot be read: {error}; {_advice(dataset)}") from error
-    if absent := [name for name in names if table[name].null_count and name not in nullable]:
+    columns = dict(zip(names, table.columns, strict=True))
+    if absent := [name for name in names if columns[name].null_count and name not in nullable]:
         raise ValueError(
             f"{path!r} has no column {', '.join(absent)}, because an earlier version wrote it; convert the dataset "
             "again"

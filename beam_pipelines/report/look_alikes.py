@@ -270,7 +270,7 @@ def _groups(
             examples=[examples[number] for number in numbers],
             num_images=len(group.records),
             splits=sorted(names[split] for split in group.splits),
-            class_names=sorted(manifest.classes[label] for label in group.labels),
+            class_names=sorted(columns.names(label, manifest) for label in group.labels),
             num_identical=group.num_identical,
         )
         for group, numbers in zip(found, chosen, strict=True)
@@ -298,5 +298,5 @@ def _common_group(manifest: Manifest, columns: Columns, value: int) -> Group:
         examples=_some(manifest, columns, mask, MAX_SHOWN_OF_COMMON),
         num_images=int(mask.sum()),
         splits=[list(manifest.splits)[split] for split in splits],
-        class_names=[manifest.classes[label] for label in labels],
+        class_names=[columns.names(label, manifest) for label in labels],
     )

@@ -181,7 +181,7 @@ def _class_examples(
 ) -> list[tuple[str, int, list[Example]]]:
     """Returns (class, number of its examples, some of them) for the classes that are shown."""
     chosen = {
-        label: np.flatnonzero(columns.labels == label)[:MAX_EXAMPLES].tolist()  # records are already ordered by a hash
+        label: columns.of_class(label)[:MAX_EXAMPLES].tolist()  # records are already ordered by a hash
         for label in chosen_classes(totals, MAX_EXAMPLE_CLASSES)
     }
     examples = read_examples(manifest, columns, itertools.chain.from_iterable(chosen.values()))

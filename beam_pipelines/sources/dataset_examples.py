@@ -20,11 +20,12 @@ import pyarrow as pa
 from beam_pipelines import storage
 from beam_pipelines.options import Source
 from beam_pipelines.sources.lists import read_names
-from beam_pipelines.sources.rows import Row
-from tpu_input.dataset_format.index import index_path, read_columns
+from beam_pipelines.sources.rows import SEPARATOR, Row, label_of, names_in, shown_label
+from tpu_input.dataset_format.index import as_labels, index_path, read_columns
 from tpu_input.dataset_format.records import MANIFEST_NAME, MAX_INDEX_BYTES, MAX_MANIFEST_BYTES, Manifest
 
 _COLUMNS = ["key", "label", "offset", "length"]
+_SEPARATOR = ";"  # between names of classes in new labels
 _MAX_SHOWN = 5  # names in a message
 
 
@@ -68,17 +69,27 @@ def rows_of_shard(source: Source, name: str) -> Iterator[Row]:
         raise ValueError(f"{source.path!r} was replaced while it was listed; run the command again")
     (split, shard), path = found[0], f"{source.path}/{name}"
     index = _index(source.path, name, shard.num_examples)
-    columns = [index[column].to_pylist() for column in _COLUMNS]
+    columns = [column.to_pylist() for column in index.columns]
+    columns[1] = as_labels(index.column(1))
+    is_set = manifest.label_type == "classes"
     if not shard.is_filled_by(index["offset"].to_numpy(), index["length"].to_numpy()) or not all(
-        key and label is not None and 0 <= label < len(manifest.classes)
+        key and label is not None and isinstance(label, tuple) == is_set and _are_classes(label, manifest)
         for key, label in zip(columns[0], columns[1], strict=True)
     ):
         raise _damaged(source.path, name, f"it does not match shard {name!r} and the manifest")
     _, version = storage.look(storage.record_uri(path, 0, 0))
     changes = _changes(source)
     for key, label, offset, length in zip(*columns, strict=True):
-        row = Row(key, storage.record_uri(path, offset, length), manifest.classes[label], split, "", length)
+        names = label_of(manifest.classes[each] for each in label) if is_set else manifest.classes[label]
+        row = Row(key, storage.record_uri(path, offset, length), names, split, "", length)
         yield _changed(row._replace(version=version), source, changes)
+
+
+def _are_classes(label: int | tuple[int, ...], manifest: Manifest) -> bool:
+    return all(
+        each is not None and 0 <= each < len(manifest.classes)
+        for each in (label if isinstance(label, tuple) else (label,))
+    )
 
 
 def check_changes(source: Source) -> None:
@@ -195,11 +206,29 @@ def _changed(row: Row, source: Source, changes: _Changes) -> Row:
         changes.without_keys is not None and key in changes.without_keys
     ):
         return row.reject("left_out", "its key was left out on request")
-    if (changes.only_classes is not None and label not in changes.only_classes) or (
-        changes.without_classes is not None and label in changes.without_classes
-    ):
-        return row.reject("left_out", f"its class {label!r} was left out on request")
-    return row._replace(label=changes.new_labels.get(key, label))
+    names = names_in(label)
+    kept = [
+        name
+        for name in names
+        if (changes.only_classes is None or name in changes.only_classes)
+        and (changes.without_classes is None or name not in changes.without_classes)
+    ]
+    if names and not kept:
+        what = f"class {label!r} was" if names == (label,) else f"classes {shown_label(label)} were"
+        return row.reject("left_out", f"its {what} left out on request")
+    is_set = label.startswith(SEPARATOR)
+    if key in changes.new_labels:
+        return row._replace(label=_new_label(changes.new_labels[key], is_set))
+    return row._replace(label=label_of(kept) if is_set else label)
+
+
+def _new_label(text: str, is_set: bool) -> str:
+    return label_of(new_names(text, is_set)) if is_set else text
+
+
+def new_names(text: str, is_set: bool) -> list[str]:
+    """Returns the names of the classes in a label of labels_of(): with several labels an image, separated by ";"."""
+    return [name.strip() for name in text.split(_SEPARATOR) if name.strip()] if is_set else [text]
 
 
 def _index(dataset: str, name: str, num_rows: int) -> pa.Table:

@@ -24,7 +24,7 @@ from beam_pipelines.sources.folders import is_hidden, is_split
 from beam_pipelines.sources.lists import list_columns, name_label, read_names, read_numbered_names, rows_of_list
 from beam_pipelines.sources.records.parquet_files import has_images
 from beam_pipelines.sources.records.record_files import check_files, list_record_files, rows_of_file
-from beam_pipelines.sources.rows import Row
+from beam_pipelines.sources.rows import Row, label_row
 from beam_pipelines.sources.unpacking import decompressed
 
 
@@ -84,9 +84,9 @@ def list_part(part: Part, options: ConvertOptions) -> Iterator[Row | Part]:
 
 def _rows(part: Part, options: ConvertOptions) -> Iterator[Row | Part]:
     if part.source.is_list:
-        yield from rows_of_list(part.source, options.known_labels)
+        yield from rows_of_list(part.source, options)
     elif part.source.label_list:
-        yield from _rows_with_labels(part.source, options.output)
+        yield from _rows_with_labels(part.source, options)
     elif part.source.record and part.shard:
         yield from rows_of_file(part.source, part.shard, options)
     elif part.source.record:
@@ -152,10 +152,10 @@ def check_source(source: Source, classes: tuple[str, ...] | None = None) -> None
     check_changes(source)
 
 
-def _rows_with_labels(source: Source, output: str) -> Iterator[Row]:
+def _rows_with_labels(source: Source, options: ConvertOptions) -> Iterator[Row]:
     """Yields the rows of the files of a source whose labels are in a list, in the order of the files' names."""
     labels = list(filter(None, read_names(source.label_list)))
-    ordered = [_row_of_file(file) for file in sorted(_files_below(Part(source), output))]
+    ordered = [_row_of_file(file) for file in sorted(_files_below(Part(source), options.output))]
     # System files and hidden files were not there when the labels were listed, so they take no label.
     unlabelled = [row for row in ordered if row.reason == "system_file" or is_hidden(row.key)]
     images = [row for row in ordered if not (row.reason == "system_file" or is_hidden(row.key))]
@@ -166,7 +166,9 @@ def _rows_with_labels(source: Source, output: str) -> Iterator[Row]:
         )
     yield from unlabelled
     names = read_numbered_names(source.label_names)
-    yield from (name_label(row._replace(label=label), names) for row, label in zip(images, labels, strict=True))
+    yield from (
+        name_label(label_row(row, label, options), names, options) for row, label in zip(images, labels, strict=True)
+    )
 
 
 def _row_of_file(file: Member) -> Row:

@@ -19,8 +19,8 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from beam_pipelines import storage
-from beam_pipelines.options import Source
-from beam_pipelines.sources.rows import Row
+from beam_pipelines.options import ConvertOptions, Source
+from beam_pipelines.sources.rows import SEPARATOR, Row, label_of, label_row, names_in
 
 COLUMNS = ("image", "label", "split", "group")
 _USAGE = "image,label[,split][,group]"
@@ -65,15 +65,17 @@ def read_numbered_names(path: str) -> dict[int, str]:
     return names
 
 
-def name_label(row: Row, names: Mapping[int, str]) -> Row:
-    """Returns the row with the name of the class in the place of its number, if `names` are given."""
+def name_label(row: Row, names: Mapping[int, str], options: ConvertOptions) -> Row:
+    """Returns the row with the names of its classes in the place of their numbers, if `names` are given."""
     if not names or row.reason:
         return row
-    if row.label.isdecimal() and int(row.label) in names:
-        return row._replace(label=names[int(row.label)])
+    numbers = names_in(row.label)
+    unknown = [number for number in numbers if not number.isdecimal() or int(number) not in names]
+    if not unknown:
+        return label_row(row, [names[int(number)] for number in numbers], options)
     return row.reject(
         "unknown_label",
-        f"its label is {row.label!r}, but --label_names has {min(names)} to {max(names)}; write its lines as "
+        f"its label is {unknown[0]!r}, but --label_names has {min(names)} to {max(names)}; write its lines as "
         "NUMBER,NAME if classes are counted otherwise",
     )
 
@@ -182,38 +184,45 @@ def _is_header(first: list[str]) -> bool:
     return any(name in COLUMNS for name in names) or bool(first and _NAME_OF_COLUMN.fullmatch(names[0]))
 
 
-def rows_of_list(source: Source, classes: Collection[str] = ()) -> Iterator[Row]:
+def rows_of_list(source: Source, options: ConvertOptions) -> Iterator[Row]:
     """Yields a Row for every line of a list.
 
     Args:
       source: The list.
-      classes: Known class names, which are accepted as labels without further checks.
+      options: Options of the conversion, whose `labels` are accepted without further checks.
 
     Raises:
-      ValueError: The file is no list; or a label is neither a name nor a whole number.
+      ValueError: The file is no list; or a label is neither a name nor a whole number, or several without
+        --label_type=classes.
     """
     path, names = source.path, read_numbered_names(source.label_names)
     with _open_text(path) as text:
-        for number, fields in _json_lines(source, text) if path.endswith(".jsonl") else _csv_fields(source, text):
+        for number, fields in (
+            _json_lines(source, text, options) if path.endswith(".jsonl") else _csv_fields(source, text)
+        ):
             if isinstance(fields, str):
                 yield Row(f"line {number}", path, number=number).reject("bad_line", f"line {number} {fields}")
             else:
-                yield name_label(_row(number, fields, source, classes), names)
+                yield name_label(_row(number, fields, source, options), names, options)
 
 
-def _row(number: int, fields: dict[str, str], source: Source, classes: Collection[str]) -> Row:
+def _row(number: int, fields: dict[str, str], source: Source, options: ConvertOptions) -> Row:
     path, image, label = source.path, fields.get("image", ""), fields.get("label", "")
     if not image or not _is_text("".join(fields.values())):
         seen = "is not UTF-8; save the list as UTF-8" if image else "does not name an image"
         return Row(f"line {number}", path, number=number).reject("bad_line", f"line {number} {seen}")
-    _check_label(number, label, path, classes)
+    several = options.label_type == "classes"
+    if not several:
+        _check_label(number, label, path, options.known_labels)
     image += "" if image.endswith(source.image_suffix) else source.image_suffix
     uri = image
     if not storage.is_uri(image):
         image = posixpath.normpath(image)  # so that all spellings of a path give the same key
         uri = posixpath.join(source.image_folder or posixpath.dirname(path), uri)
-    row = Row(image, uri, label, fields.get("split", ""), fields.get("group", ""), number=number)
-    return row if label else row.reject("no_label", f"line {number} has no label")
+    row = Row(image, uri, "", fields.get("split", ""), fields.get("group", ""), number=number)
+    if several and label.startswith(SEPARATOR):  # a JSON list
+        return row._replace(label=label)
+    return label_row(row, label, options) if label or several else row.reject("no_label", f"line {number} has no label")
 
 
 def _check_label(number: int, label: str, path: str, classes: Collection[str]) -> None:
@@ -227,7 +236,7 @@ def _check_label(number: int, label: str, path: str, classes: Collection[str]) -
     if _FRACTION.fullmatch(label):
         seen = "is not a whole number; a label must be a class, written as a name or a whole number"
     elif _SEVERAL.fullmatch(label):
-        seen = "looks like several classes; an image must have one label"
+        seen = "looks like several classes, which --label_type=classes stores; else an image must have one label"
     else:
         return
     raise ValueError(
@@ -313,7 +322,9 @@ def _csv_lines(path: str, text: io.TextIOWrapper) -> Iterator[tuple[int, list[st
         ) from error
 
 
-def _json_lines(source: Source, text: io.TextIOWrapper) -> Iterator[tuple[int, dict[str, str] | str]]:
+def _json_lines(
+    source: Source, text: io.TextIOWrapper, options: ConvertOptions
+) -> Iterator[tuple[int, dict[str, str] | str]]:
     """Yields (line number, fields or the problem) for every line that is not empty.
 
     Raises:
@@ -328,7 +339,7 @@ def _json_lines(source: Source, text: io.TextIOWrapper) -> Iterator[tuple[int, d
         except (ValueError, RecursionError):  # RecursionError: nested a thousand levels deep
             pairs = None
         if isinstance(pairs, _Pairs):
-            yield number, _json_fields(f"{path!r}, line {number}:", pairs, source)
+            yield number, _json_fields(f"{path!r}, line {number}:", pairs, source, options)
         else:
             yield number, _NO_OBJECT
 
@@ -340,7 +351,7 @@ class _Pairs(list[tuple[str, Any]]):
     """Fields of a JSON object in their order, including repeated ones."""
 
 
-def _json_fields(where: str, pairs: _Pairs, source: Source) -> dict[str, str]:
+def _json_fields(where: str, pairs: _Pairs, source: Source, options: ConvertOptions) -> dict[str, str]:
     fields = dict(pairs)
     if len(fields) < len(pairs):
         twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
@@ -352,6 +363,13 @@ def _json_fields(where: str, pairs: _Pairs, source: Source) -> dict[str, str]:
             f"{where} unknown field {unknown[0]!r}, which would not be stored; remove it, the fields of a line are "
             f"{_USAGE}"
         )
+    label = fields.get("label")
+    if options.label_type == "classes" and isinstance(label, list):
+        if not all(isinstance(each, str | int) and not isinstance(each, bool) and each != "" for each in label):
+            raise ValueError(
+                f"{where} the label is {json.dumps(label)[:80]}; write it as a list of texts or whole numbers"
+            )
+        fields["label"] = label_of(map(str, label))
     for name, value in fields.items():
         optional = value is None and name != "label"  # _row() reports a missing image
         if not optional and (isinstance(value, bool) or not isinstance(value, str | int)):

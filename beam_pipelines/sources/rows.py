@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import posixpath
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -21,13 +21,35 @@ from tpu_input.dataset_format.records import FRAME_BYTES, Record, encode, valid_
 _REQUESTS_IN_FLIGHT = 64
 
 
+# Between the names of classes of an image with several labels, and before the first one: the label of an image is such
+# a text if the dataset has several labels an image, and may then have no name.
+SEPARATOR = "\x1f"
+
+
+def label_of(names: Iterable[str]) -> str:
+    """Returns the label of an image with several labels, which are sorted; each counts once."""
+    return "".join(f"{SEPARATOR}{name}" for name in sorted(set(names))) or SEPARATOR
+
+
+def names_in(label: str) -> tuple[str, ...]:
+    """Returns the names of the classes in the label of a row: one, or any number if it is from label_of()."""
+    if not label.startswith(SEPARATOR):
+        return (label,)
+    return tuple(filter(None, label.split(SEPARATOR)))
+
+
+def shown_label(label: str) -> str:
+    """Returns a label for messages."""
+    return ", ".join(names_in(label)) or "none"
+
+
 class Row(NamedTuple):
     """One input.
 
     Attributes:
       key: Path within the input, or the image as named in the list.
       uri: Location of its bytes; "" for a file of a folder, for which locate() derives it from the key.
-      label: Class name.
+      label: Class name, or several from label_of().
       split: Name of the split; "" to choose it by hash.
       group: Name of the group, whose inputs share a split; "" means that the key is the group.
       num_bytes: Size of the source.
@@ -102,14 +124,38 @@ def find_each(rows: list[Row]) -> Iterator[Row]:
         yield from pool.map(find, (row for at, row in enumerate(rows) if at not in first))
 
 
-def label_row(row: Row, label: str | int, classes: tuple[str, ...], first_label: int = 0) -> Row:
-    """Returns the row of a record with its label: a class name, or the number of one of `classes`."""
-    if isinstance(label, str):
-        return row._replace(label=label)
-    number = label - first_label
-    if not 0 <= number < len(classes):
-        return row.reject("unknown_label", f"its label is {label}, but there are {len(classes)} names of classes")
-    return row._replace(label=classes[number])
+def label_row(
+    row: Row,
+    label: str | int | Sequence[str | int],
+    options: ConvertOptions,
+    classes: tuple[str, ...] = (),
+    first_label: int = 0,
+) -> Row:
+    """Returns a row with its label, or with the reason why it has none.
+
+    Args:
+      row: One input.
+      label: Name of its class, or the number of one of `classes`; with several labels an image, a sequence of such, or
+        a text with --label_separator between names.
+      options: Options of the conversion.
+      classes: Names of the classes by number.
+      first_label: Number of the first class.
+    """
+    several = options.label_type == "classes"
+    if isinstance(label, str) and several:
+        label = [name.strip() for name in label.split(options.label_separator) if name.strip()]
+    given = [label] if isinstance(label, str | int) else label
+    if not several and len(given) != 1:
+        return row.reject("no_label", f"it has {len(given)} labels; --label_type=classes stores several")
+    names = []
+    for each in given:
+        number = each if isinstance(each, str) else each - first_label
+        if isinstance(number, int) and not 0 <= number < len(classes):
+            return row.reject("unknown_label", f"its label is {each}, but there are {len(classes)} names of classes")
+        names.append(number if isinstance(number, str) else classes[number])
+    if several:
+        return row._replace(label=label_of(names))
+    return row._replace(label=names[0]) if names[0] else row.reject("no_label", "its label is empty")
 
 
 def check_names(row: Row, options: ConvertOptions) -> Row:
@@ -122,9 +168,12 @@ def check_names(row: Row, options: ConvertOptions) -> Row:
             if row.reason
             else row.reject("bad_split", f"the split name {split!r} is not 1 to 64 letters, digits or _")
         )
-    if not row.reason and options.labels and row.label not in options.known_labels:
-        row = row.reject("unknown_label", f"{row.label!r} is not in --labels")
-    return row
+    if row.reason:
+        return row
+    if options.label_type == "classes" and not row.label.startswith(SEPARATOR):
+        row = row._replace(label=label_of([row.label]))
+    unknown = [name for name in names_in(row.label) if name not in options.known_labels] if options.labels else []
+    return row.reject("unknown_label", f"{unknown[0]!r} is not in --labels") if unknown else row
 
 
 IMAGE_ENDINGS = {".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif", ".heic", ".jp2"}
@@ -162,4 +211,9 @@ def size_row(row: Row, ratios: Mapping[str, float], limit: int) -> Row:
 def _bytes_around(key_bytes: int, name_bytes: int, label: str) -> int:
     """Returns the size of a TFRecord without its image; cached, as many rows have the same arguments."""
     key = "x" * (key_bytes - name_bytes - 1) + "/" * (key_bytes > name_bytes) + "x" * name_bytes
-    return len(encode(Record(key, b"", 1 << 12, 1 << 12, 3, 0, label, "0" * 64))) + FRAME_BYTES
+    names = names_in(label)
+    is_set = label.startswith(SEPARATOR)
+    labels = tuple(range(len(names))) if is_set else 0
+    return (
+        len(encode(Record(key, b"", 1 << 12, 1 << 12, 3, labels, names if is_set else label, "0" * 64))) + FRAME_BYTES
+    )

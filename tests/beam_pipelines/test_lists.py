@@ -180,12 +180,14 @@ def test_a_second_label_list_for_one_split_is_refused_rather_than_taken_for_both
 def test_a_line_that_is_not_utf8_makes_up_no_names(tmp_path):
     lines = ["image,label", "1.jpg,fox", "2.jpg,b\xe4r", "3.jpg,b\xf6r", "gr\xfcn.jpg,fox"]
     (tmp_path / "list.csv").write_bytes("\n".join(lines).encode("latin1"))
-    rows = list(rows_of_list(Source(str(tmp_path / "list.csv"))))
+    source = Source(str(tmp_path / "list.csv"))
+    options = ConvertOptions((source,), str(tmp_path / "out"))
+    rows = list(rows_of_list(source, options))
     assert [row.reason for row in rows] == ["", *["bad_line"] * 3]
     assert rows[1].detail == "line 3 is not UTF-8; save the list as UTF-8"
     (tmp_path / "list.csv").write_bytes("\n".join(lines).encode("utf-16"))
     with pytest.raises(ValueError, match=r"list\.csv' is not UTF-8, already in its first line; save it as UTF-8"):
-        list(rows_of_list(Source(str(tmp_path / "list.csv"))))
+        list(rows_of_list(source, options))
 
 
 def stored(dataset: Path) -> set[tuple[str, str, bytes]]:
@@ -239,7 +241,10 @@ def test_every_pair_that_another_reader_finds_in_a_list_is_stored(few_digits, tm
         ("image,label,weight\n0.jpg,a,2\n1.jpg,b,3\n", "has the unknown column 'weight', which would not be stored"),
         (",image,label\n0,0.jpg,a\n1,1.jpg,b\n", "has the unknown column '', which would not be stored (pandas writes"),
         ("image,label\n0.jpg,3\n1.jpg,4;even\n", "line 3: the label '4;even' looks like several classes"),
-        ("image,label\n0.jpg,3\n1.jpg,\"['a', 'b']\"\n", "looks like several classes; an image must have one label"),
+        (
+            "image,label\n0.jpg,3\n1.jpg,\"['a', 'b']\"\n",
+            "looks like several classes, which --label_type=classes stores",
+        ),
         (
             "image,label\n0.jpg,0.1\n1.jpg,0.2\n",
             "line 2: the label '0.1' is not a whole number; a label must be a class",

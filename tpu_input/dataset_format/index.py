@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import IO, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +25,7 @@ class IndexRow(NamedTuple):
     Attributes:
       key: Key of the example.
       uri: URI of the source file.
-      label: Class index, 0-based.
+      label: Class index, 0-based; in a dataset with several labels an image, those of its classes.
       offset: Offset of the TFRecord in the shard, in bytes.
       length: Length of the TFRecord with its framing, in bytes.
       height: Height in pixels.
@@ -37,7 +37,7 @@ class IndexRow(NamedTuple):
 
     key: str
     uri: str
-    label: int
+    label: Any  # int; tuple[int, ...] with several labels
     offset: int
     length: int
     height: int
@@ -61,6 +61,10 @@ SCHEMA = pa.schema(
 )
 
 
+# Of a dataset with several labels an image.
+SCHEMA_OF_SETS = pa.schema([("labels", pa.list_(pa.int64())) if field.name == "label" else field for field in SCHEMA])
+
+
 def index_path(shard: str) -> str:
     """Returns the path of the index of a shard, relative to the dataset."""
     return f"index/{shard.removesuffix('.tfrecord')}.parquet"
@@ -72,6 +76,7 @@ class IndexWriter:
     def __init__(self) -> None:
         self._rows: list[IndexRow] = []
         self._batches: list[pa.RecordBatch] = []
+        self._schema = SCHEMA
 
     def __len__(self) -> int:
         return len(self._rows) + sum(map(len, self._batches))
@@ -86,13 +91,14 @@ class IndexWriter:
         """Writes the index of the rows so far."""
         self._end_batch()
         # In one piece: the bytes of the file must not depend on _BATCH_ROWS.
-        pq.write_table(pa.Table.from_batches(self._batches, SCHEMA).combine_chunks(), file)
+        pq.write_table(pa.Table.from_batches(self._batches, self._schema).combine_chunks(), file)
 
     def _end_batch(self) -> None:
         if self._rows:
-            columns = zip(zip(*self._rows, strict=True), SCHEMA, strict=True)
+            self._schema = SCHEMA_OF_SETS if isinstance(self._rows[0].label, tuple) else SCHEMA
+            columns = zip(zip(*self._rows, strict=True), self._schema, strict=True)
             self._batches.append(
-                pa.record_batch([pa.array(column, field.type) for column, field in columns], schema=SCHEMA)
+                pa.record_batch([pa.array(column, field.type) for column, field in columns], schema=self._schema)
             )
             self._rows = []
 
@@ -113,7 +119,8 @@ def read_columns(
     Args:
       content: Bytes of the index file.
       num_rows: Number of rows that it must have; None if unknown.
-      names: Names of the columns to return, in this order; None for all.
+      names: Names of the columns to return, in this order; None for all. With several labels an image, the column
+        in the place of "label" is "labels".
       most_rows: Largest number of rows that it may have.
 
     Raises:
@@ -121,12 +128,14 @@ def read_columns(
         checked before the memory is allocated.
       pyarrow.ArrowException: The content is not a valid index.
     """
-    wanted = SCHEMA if names is None else pa.schema([SCHEMA.field(name) for name in names])
-    texts = [field.name for field in wanted if field.type == pa.string()]
     file = pa.BufferReader(content)
     schema = pq.ParquetFile(file).schema
     # For a nested column, these are the paths of its leaves.
     paths = {schema.column(number).path for number in range(len(schema))}
+    full = SCHEMA_OF_SETS if any(path.startswith("labels.") for path in paths) else SCHEMA
+    by_name = {"label": full.field(2)} | {field.name: field for field in full}
+    wanted = full if names is None else pa.schema([by_name[name] for name in names])
+    texts = [field.name for field in wanted if field.type == pa.string()]
     # Reads text columns dictionary-encoded: otherwise, a long text that the file stores once would take memory per row.
     parquet = pq.ParquetFile(file, read_dictionary=[name for name in texts if name in paths])
     rows = parquet.metadata.num_rows
@@ -173,7 +182,20 @@ def _text_bytes(column: pa.ChunkedArray) -> int:
 def read_index(content: bytes, num_rows: int | None = None) -> list[IndexRow]:
     """Returns one shard's index as rows; raises the same exceptions as read_columns()."""
     table = read_columns(content, num_rows)
-    return [IndexRow(*row) for row in zip(*(column.to_pylist() for column in table.columns), strict=True)]
+    columns = [column.to_pylist() for column in table.columns]
+    columns[2] = as_labels(table.column(2))
+    return [IndexRow(*row) for row in zip(*columns, strict=True)]
+
+
+def as_labels(column: pa.ChunkedArray) -> list[Any]:
+    """Returns the third column of an index as Python's values: integers, or tuples of integers."""
+    values = column.to_pylist()
+    return values if column.type == pa.int64() else [None if value is None else tuple(value) for value in values]
+
+
+def names_of(label: int | tuple[int, ...], classes: Sequence[str]) -> str:
+    """Returns the name of a class, or those of a set of classes with commas between them, to be shown."""
+    return ", ".join(classes[each] for each in label) if isinstance(label, tuple) else classes[label]
 
 
 def read_positions(content: bytes, shard: Shard) -> npt.NDArray[np.int64] | None:

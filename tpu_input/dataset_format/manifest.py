@@ -111,7 +111,8 @@ class Split:
 
     Attributes:
       shards: Shards in the order of their index.
-      class_counts: Number of examples of each class, in label order.
+      class_counts: Number of examples of each class, in label order. With several labels an image, an example counts
+        for each of its classes.
       height: (smallest, mean, largest) height in pixels.
       width: (smallest, mean, largest) width in pixels.
       channel_mean: Mean of red, green and blue, in [0, 255]; every image has the same weight regardless of its size. Of
@@ -190,6 +191,11 @@ class Manifest:
         return self.splits[name]
 
     @property
+    def label_type(self) -> str:
+        """Labels of an example: "class", which is one, or "classes": any number, also none."""
+        return str(self.options.get("label_type", "class"))
+
+    @property
     def edition(self) -> str:
         """Edition in the names of the dataset's files: see shard_name()."""
         return next(map(_edition, self.splits.values()), "")
@@ -236,7 +242,7 @@ def _manifest(value: object, path: str) -> Manifest:
         path=path,
         classes=classes,
         first_label=json_fields.count(fields["first_label"], "first_label", 0, 1),
-        splits={name: _split(name, split, len(classes)) for name, split in splits.items()},
+        splits={name: _split(name, split, len(classes), _options(fields["options"])) for name, split in splits.items()},
         num_inputs=json_fields.count(fields["num_inputs"], "num_inputs"),
         num_rejected=json_fields.counts(fields["num_rejected"], "num_rejected", 1),
         options=_options(fields["options"]),
@@ -264,14 +270,16 @@ def _edition(split: Split) -> str:
 
 
 def _options(value: object) -> dict[str, Any]:
-    """Returns the options after a check of the two that are used outside of the converter, which checks the others."""
+    """Returns the options after a check of those that are used outside of the converter, which checks the others."""
     options = json_fields.mapping(value, "options")
     json_fields.count(options.get("shard_bytes", 1), "shard_bytes", 1)
     json_fields.counts(options.get("num_shards", {}), "num_shards", 1)
+    if options.get("label_type", "class") not in ("class", "classes"):
+        raise ValueError(f"label_type must be class or classes, got {json_fields.shown(options['label_type'])}")
     return options
 
 
-def _split(name: str, value: object, num_classes: int) -> Split:
+def _split(name: str, value: object, num_classes: int, options: dict[str, Any]) -> Split:
     """Returns the Split that manifest.json describes."""
     if not valid_split(name):
         raise ValueError(f"a split name must be 1 to 64 letters, digits or _, got {json_fields.shown(name)}")
@@ -299,7 +307,10 @@ def _split(name: str, value: object, num_classes: int) -> Split:
         channel_mean=_channels(fields["channel_mean"], f"channel_mean of {called}"),
         channel_std=_channels(fields["channel_std"], f"channel_std of {called}"),
     )
-    if sum(class_counts) != split.num_examples:
+    if options.get("label_type") == "classes":
+        if max(class_counts) > split.num_examples:
+            raise ValueError(f"{called} has {max(class_counts)} examples of a class, but {split.num_examples} in all")
+    elif sum(class_counts) != split.num_examples:
         raise ValueError(f"{called} has {sum(class_counts)} examples by class, but {split.num_examples} by shard")
     return split
 

@@ -26,7 +26,7 @@ from tpu_input.dataset_format.manifest import (
     shard_name,
     valid_split,
 )
-from tpu_input.dataset_format.record_spec import IMAGE_KEY, IMAGENET, LABEL_KEY, MNIST, RecordSpec
+from tpu_input.dataset_format.record_spec import IMAGE_KEY, IMAGENET, LABEL_KEY, LABELS_KEY, MNIST, RecordSpec
 from tpu_input.dataset_format.tfrecord import FRAME_BYTES, Example, frame, read_frames, serialize
 
 __all__ = [
@@ -69,8 +69,9 @@ class Record(NamedTuple):
       height: Height in pixels.
       width: Width in pixels.
       channels: 1 (greyscale) or 3 (RGB).
-      label: Class index, always 0-based, also if first_label on disk is 1.
-      class_name: Name of the class.
+      label: Class index, always 0-based, also if first_label on disk is 1; in a dataset with several labels an image,
+        those of its classes, ascending.
+      class_name: Name of the class; with several labels, those of its classes.
       sha256: Hex digest of `encoded`.
     """
 
@@ -79,8 +80,8 @@ class Record(NamedTuple):
     height: int
     width: int
     channels: int
-    label: int
-    class_name: str
+    label: Any  # int; tuple[int, ...] with several labels
+    class_name: Any  # str; tuple[str, ...]
     sha256: str
 
 
@@ -88,12 +89,12 @@ class Feature(NamedTuple):
     """One feature of a serialized record.
 
     Attributes:
-      kind: bytes or int: a bytes_list or an int64_list with one value.
-      value: Function (record, label on disk of class 0) -> the value.
+      kind: bytes or int: a bytes_list or an int64_list with one value; list[bytes] or list[int] with any number.
+      value: Function (record, label on disk of class 0) -> the value, or the values.
     """
 
-    kind: type[bytes] | type[int]
-    value: Callable[[Record, int], bytes | int]
+    kind: Any
+    value: Callable[[Any, int], Any]
 
 
 # The features of a record, those of ImageNet-style records as tensorflow/tpu's converters write them, plus `image/key`
@@ -114,6 +115,16 @@ FEATURES = {
 }
 
 
+# The features of a record with several labels.
+FEATURES_OF_SETS = {
+    {LABEL_KEY: LABELS_KEY}.get(name, name): {
+        LABEL_KEY: Feature(list[int], lambda record, first_label: [label + first_label for label in record.label]),
+        "image/class/text": Feature(list[bytes], lambda record, _: [name.encode() for name in record.class_name]),
+    }.get(name, feature)
+    for name, feature in FEATURES.items()
+}
+
+
 def encode(record: Record, first_label: int = 0) -> bytes:
     """Returns `record` as a serialized tf.train.Example; deterministic: equal records give equal bytes.
 
@@ -121,7 +132,8 @@ def encode(record: Record, first_label: int = 0) -> bytes:
       record: Record to encode; `record.label` is 0-based.
       first_label: Label written for class 0: 0, or 1 for the convention of tensorflow/tpu's trainers.
     """
-    return serialize({name: feature.value(record, first_label) for name, feature in FEATURES.items()})
+    table = FEATURES_OF_SETS if isinstance(record.label, tuple) else FEATURES
+    return serialize({name: feature.value(record, first_label) for name, feature in table.items()})
 
 
 def decode(serialized: bytes, first_label: int = 0) -> Record:
@@ -135,19 +147,24 @@ def decode(serialized: bytes, first_label: int = 0) -> Record:
     except Exception as error:  # the public location of protobuf's DecodeError differs between its versions
         raise ValueError(f"not a tf.train.Example: {error}") from error
     values: dict[str, Any] = {}
-    for name, (kind, _) in FEATURES.items():
-        value = features[name].bytes_list.value if kind is bytes else features[name].int64_list.value
-        if len(value) != 1:
+    is_set = LABELS_KEY in features
+    for name, (kind, _) in (FEATURES_OF_SETS if is_set else FEATURES).items():
+        value = features[name].bytes_list.value if kind in (bytes, list[bytes]) else features[name].int64_list.value
+        if kind in (list[bytes], list[int]):
+            values[name] = tuple(value)
+        elif len(value) != 1:
             raise ValueError(f"feature {name!r} has {len(value)} values of {kind.__name__}, but must have 1")
-        values[name] = value[0]
+        else:
+            values[name] = value[0]
+    text = values["image/class/text"]
     return Record(
         key=values["image/key"].decode(),
         encoded=values[IMAGE_KEY],
         height=values["image/height"],
         width=values["image/width"],
         channels=values["image/channels"],
-        label=values[LABEL_KEY] - first_label,
-        class_name=values["image/class/text"].decode(),
+        label=tuple(label - first_label for label in values[LABELS_KEY]) if is_set else values[LABEL_KEY] - first_label,
+        class_name=tuple(each.decode() for each in text) if is_set else text.decode(),
         sha256=values["image/key/sha256"].decode(),
     )
 

@@ -55,9 +55,14 @@ def check_first(path: str, of_format: RecordFormat) -> bool:
     """Returns whether the labels of a file are numbers without names; raises ValueError if a column is missing."""
     with _Opened(path) as file:
         columns = _columns(path, file.schema_arrow, of_format)
-        return pa.types.is_integer(file.schema_arrow.field(columns.label).type) and not (
+        return pa.types.is_integer(_of_values(file.schema_arrow.field(columns.label).type)) and not (
             columns.classes or columns.name
         )
+
+
+def _of_values(kind: pa.DataType) -> pa.DataType:
+    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    return kind.value_type if is_list else kind
 
 
 def has_images(path: str) -> bool:
@@ -76,12 +81,10 @@ def rows_of_file(folder: str, name: str, of_format: RecordFormat, options: Conve
       ValueError: It is damaged or no Parquet, or lacks a column.
     """
     path, rows = f"{folder}/{name}", list[Row]()
-    copy = unpacked(
-        path, options.output, lambda copy: rows.extend(_rows(path, name, of_format, options.labels, copy.write))
-    )
+    copy = unpacked(path, options.output, lambda copy: rows.extend(_rows(path, name, of_format, options, copy.write)))
     _, version = storage.look(storage.slice_uri(copy, 0, 0))
     begin = 0
-    for row in rows or _rows(path, name, of_format, options.labels):
+    for row in rows or _rows(path, name, of_format, options):
         yield row._replace(uri=storage.slice_uri(copy, begin, row.num_bytes), version=version)
         begin += row.num_bytes
 
@@ -140,7 +143,7 @@ def _columns(path: str, schema: pa.Schema, of_format: RecordFormat) -> _Columns:
     is_struct = pa.types.is_struct(kind)
     if not (image in _image_columns(schema) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
         raise ValueError(f"the column {image!r} of {path!r} has {kind}, not the bytes of images; name another one")
-    of_class = schema.field(of_format.name or label).type
+    of_class = _of_values(schema.field(of_format.name or label).type)
     if not any(is_kind(of_class) for is_kind in (pa.types.is_integer, pa.types.is_string, pa.types.is_large_string)):
         raise ValueError(
             f"the column {of_format.name or label!r} of {path!r} has {of_class}; labels must be whole numbers or text"
@@ -154,6 +157,7 @@ def _declared_classes(schema: pa.Schema) -> dict[str, tuple[str, ...]]:
         features = json.loads((schema.metadata or {}).get(_METADATA, b"{}"))["info"]["features"]
         found = {}
         for column, feature in features.items():
+            feature = feature.get("feature", feature) if isinstance(feature, dict) else feature[0]  # of a list
             if feature.get("_type") == "ClassLabel" and column in schema.names:
                 names = feature.get("names") or ()
                 ordered = [names[str(number)] for number in range(len(names))] if isinstance(names, dict) else names
@@ -168,7 +172,7 @@ def _rows(
     path: str,
     name: str,
     of_format: RecordFormat,
-    classes: tuple[str, ...],
+    options: ConvertOptions,
     write: Callable[[bytes], Any] = lambda data: None,
 ) -> Iterator[Row]:
     """Yields the rows of a file without their URIs; writes their images, one behind the other."""
@@ -177,14 +181,14 @@ def _rows(
         columns = _columns(path, file.schema_arrow, of_format)
         for batch in file.iter_batches(_ROWS_A_BATCH, columns=columns.needed):
             for values in batch.to_pylist():
-                row, data = _row(values, f"{name}/{number:06d}", columns, of_format, classes)
+                row, data = _row(values, f"{name}/{number:06d}", columns, of_format, options)
                 write(data)
                 yield row
                 number += 1
 
 
 def _row(
-    values: dict[str, Any], key: str, columns: _Columns, of_format: RecordFormat, classes: tuple[str, ...]
+    values: dict[str, Any], key: str, columns: _Columns, of_format: RecordFormat, options: ConvertOptions
 ) -> tuple[Row, bytes]:
     image = values[columns.image]
     data = (image or {}).get("bytes") if columns.is_struct else image
@@ -195,6 +199,6 @@ def _row(
         where = f", only the path {its_path!r}" if its_path else ""
         return row.reject("bad_record", f"it has no bytes of an image{where}"), b""
     label = values[columns.name or columns.label]
-    if label is None or label == "":
+    if label is None or (label == "" and options.label_type == "class"):
         return row.reject("no_label", f"it has no class in the column {columns.name or columns.label!r}"), data
-    return label_row(row, label, columns.classes or classes, of_format.first_label), data
+    return label_row(row, label, options, columns.classes or options.labels, of_format.first_label), data

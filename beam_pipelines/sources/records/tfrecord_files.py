@@ -63,10 +63,10 @@ def rows_of_file(folder: str, name: str, of_format: RecordFormat, options: Conve
             size = len(payload) + FRAME_BYTES
             uri = storage.record_uri(path, offset, size, of_format.image or IMAGE_KEY)
             row = Row(f"{name}/{number:06d}", uri, num_bytes=size, version=version)
-            yield _labelled(row, payload, of_format, options.labels)
+            yield _labelled(row, payload, of_format, options)
 
 
-def _labelled(row: Row, payload: bytes, of_format: RecordFormat, classes: tuple[str, ...]) -> Row:
+def _labelled(row: Row, payload: bytes, of_format: RecordFormat, options: ConvertOptions) -> Row:
     """Returns the row of a record with its key and label, or with the reason why it has none."""
     image, label = of_format.image or IMAGE_KEY, of_format.label or LABEL_KEY
     try:
@@ -78,14 +78,14 @@ def _labelled(row: Row, payload: bytes, of_format: RecordFormat, classes: tuple[
     try:
         if of_format.key and (found := _text(features[of_format.key])):
             row = row._replace(key=f"{row.key.rpartition('/')[0]}/{posixpath.basename(found)}")
-        if name := _text(features[of_format.name or label]):
-            return row._replace(label=name)
+        if names := [value.decode() for value in features[of_format.name or label].bytes_list.value]:
+            return label_row(row, names, options)
     except UnicodeDecodeError as error:
         return row.reject("bad_record", f"a text in it is not UTF-8: {error}")
     numbers = features[label].int64_list.value
-    if of_format.name or len(numbers) != 1:
+    if of_format.name or not (numbers or (label in features and options.label_type == "classes")):
         return row.reject("no_label", f"it has no class in the feature {of_format.name or label!r}")
-    return label_row(row, numbers[0], classes, of_format.first_label)
+    return label_row(row, list(numbers), options, options.labels, of_format.first_label)
 
 
 def _text(feature: Any) -> str:

@@ -82,10 +82,10 @@ def _row(members: list[archives.Member], name: str, of_format: RecordFormat, opt
         return row.reject("bad_record", str(error))
     if found is None:
         return row.reject("no_label", f"it has no .{_label_ending(of_format)} of at most 1 MiB")
-    return label_row(row, found, options.labels, of_format.first_label)
+    return label_row(row, found, options, options.labels, of_format.first_label)
 
 
-def _label(members: list[archives.Member], of_format: RecordFormat) -> str | int | None:
+def _label(members: list[archives.Member], of_format: RecordFormat) -> str | int | list[str | int] | None:
     """Returns the label of an example, None if it has none; raises ValueError if it cannot be read."""
     ending, _, field = (of_format.label or _LABEL).partition(".")
     contents = [member.content for member in members if _ending(member.path) == ending and member.content]
@@ -101,6 +101,8 @@ def _label(members: list[archives.Member], of_format: RecordFormat) -> str | int
         found = json.loads(text)[field]
     except (ValueError, TypeError, LookupError, RecursionError) as error:
         raise ValueError(f"its .{ending} has no field {field!r}: {type(error).__name__}: {error}") from error
+    if isinstance(found, list) and all(isinstance(each, int | str) and not isinstance(each, bool) for each in found):
+        return found
     if isinstance(found, bool) or not isinstance(found, int | str):
         raise ValueError(
             f"the field {field!r} of its .{ending} is {json.dumps(found)[:80]}; it must be text or a number"
