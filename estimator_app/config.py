@@ -34,7 +34,7 @@ _MAY_CHANGE = frozenset(
     | {"service", "service_job", "deterministic"}
 )
 # Fields that are derived from the dataset; its fingerprint is compared in their place.
-_OF_DATASET = frozenset({"classes", "train_examples", "class_counts", "mean", "std"})
+_OF_DATASET = frozenset({"classes", "train_examples", "class_counts", "label_type", "mean", "std"})
 _POSITIVE = (
     "train_batch_size",
     "eval_batch_size",
@@ -85,8 +85,10 @@ class TrainConfig:
       summary_steps: Steps between points of TensorBoard's curves.
       save_steps: Steps between checkpoints, in addition to one per minute; 0 for only one per minute.
       keep_exports: Number of exports to keep, of the last step and of the best evaluation each.
-      early_stop_metric: Metric of the best evaluation: accuracy, loss, mean_recall or top_5_accuracy.
+      early_stop_metric: Metric of the best evaluation: accuracy, loss, mean_recall or top_5_accuracy; with several
+        labels an image also mean_average_precision, which is then the default, or mean_f1.
       early_stop_patience: Number of evaluations in a row without a new best after which training stops; 0 for never.
+      label_type: Labels of an example of the dataset: "class", or "classes", any number.
     """
 
     dataset: str
@@ -117,6 +119,7 @@ class TrainConfig:
     keep_exports: int = 2
     early_stop_metric: str = "accuracy"
     early_stop_patience: int = 0
+    label_type: str = "class"
 
     def __post_init__(self) -> None:
         from estimator_app.model.metrics import watchable
@@ -124,7 +127,7 @@ class TrainConfig:
 
         check_types(self)
         check_network(self.network)
-        check_choice("early_stop_metric", self.early_stop_metric, watchable(len(self.classes)))
+        check_choice("early_stop_metric", self.early_stop_metric, watchable(len(self.classes), self.label_type))
         for least, names in ((1, _POSITIVE), (0, ("save_steps", "early_stop_patience"))):
             for name in names:
                 if getattr(self, name) < least:
@@ -161,6 +164,8 @@ class TrainConfig:
         of_input = {name: value for name, value in given.items() if name in field_types(InputConfig)}
         of_run = {name: value for name, value in given.items() if name not in of_input}
         find_network(of_run.get("network", cls.network))  # imports its module, which is safe as the user has named it
+        if manifest.label_type == "classes":
+            of_run.setdefault("early_stop_metric", "mean_average_precision")
         fitting = fitting_input(train)
         for name in fitting:
             of_input.setdefault(name, getattr(earlier.input, name) if earlier else fitting[name])
@@ -170,6 +175,7 @@ class TrainConfig:
             classes=manifest.classes,
             train_examples=train.num_examples,
             class_counts=train.class_counts,
+            label_type=manifest.label_type,
             input=InputConfig(**of_input, mean=train.channel_mean, std=train.channel_std),
         )
 

@@ -18,7 +18,7 @@ import tensorflow as tf
 from estimator_app.config import TrainConfig
 from estimator_app.export import read_origin
 from estimator_app.model.losses import cross_entropy
-from estimator_app.model.metrics import Metrics, batch_sums, results
+from estimator_app.model.metrics import Metrics, added, batch_sums, results
 from estimator_app.model_dir.run_files import read_named
 from estimator_app.runtime.host_memory import check_batch
 from estimator_app.runtime.paths import absolute
@@ -26,6 +26,7 @@ from estimator_app.runtime.record_errors import named
 from estimator_app.runtime.tpu import Tpu
 from estimator_app.saved_model.classifier import Array, Classifier, load_classifier
 from estimator_app.saved_model.find import find_checkpoint
+from estimator_app.trainers.checks import check_label_type
 from estimator_app.trainers.registry import find_trainer
 from tpu_input import Manifest
 from tpu_input.dataset_format.records import parse
@@ -129,11 +130,12 @@ def evaluate_export(classifier: Classifier, manifest: Manifest, split: str, batc
     if manifest.classes != classifier.classes:
         raise ValueError(f"{manifest.path!r} has classes {manifest.classes}, but the export needs {classifier.classes}")
     config, step = read_origin(classifier.path)
+    check_label_type(manifest, config)
     batch_size = min(batch_size, max(1, manifest.split(split).num_examples))
     check_batch("--eval_batch_size", batch_size, config.input.image_size)
     totals: dict[str, tf.Tensor] = {}
     for logits, labels in _classified(classifier, manifest, split, batch_size):
-        totals = {name: value + totals.get(name, 0) for name, value in _sums(logits, labels).items()}
+        totals = added(totals, _sums(logits, labels))
     if not totals:
         raise ValueError(f"split {split!r} of {manifest.path!r} has no examples")
     found = {name: value.numpy() for name, value in results(totals).items()}
@@ -148,8 +150,8 @@ def evaluate_export(classifier: Classifier, manifest: Manifest, split: str, batc
 
 def _sums(logits: Array, labels: Array) -> dict[str, tf.Tensor]:
     """Returns the metric sums of a batch."""
-    scores, classes = tf.constant(logits), tf.constant(labels, tf.int32)
-    return batch_sums(scores, classes, cross_entropy(scores, classes), tf.ones(classes.shape))
+    scores, classes = tf.constant(logits), tf.constant(labels, tf.float32 if labels.ndim == 2 else tf.int32)
+    return batch_sums(scores, classes, cross_entropy(scores, classes), tf.ones(classes.shape[:1]))
 
 
 def _classified(
@@ -160,10 +162,12 @@ def _classified(
         for numbers, is_read, encoded, labels in _records(manifest, split, batch_size).as_numpy_iterator():
             results = classifier.logits(list(encoded))
             for number, known, label, result in zip(numbers, is_read, labels, results, strict=True):
-                valid = 0 <= label < len(manifest.classes)
+                valid = bool(np.all((label >= 0) & (label < len(manifest.classes))))
                 if not known or isinstance(result, ValueError) or not valid:
                     path, place = locate(manifest, split)(tf.constant(number))
-                    why = f"cannot be decoded: {result}" if valid else f"has label {label}, which is out of range"
+                    why = (
+                        f"cannot be decoded: {result}" if valid else f"has label {np.max(label)}, which is out of range"
+                    )
                     why += f"; find the damage with: python -m beam_pipelines verify {manifest.path}"
                     why = why if known else unread(manifest)
                     raise ValueError(f"record {place.numpy()} of {path.numpy().decode()!r} {why}")
@@ -176,7 +180,7 @@ def _records(manifest: Manifest, split: str, batch_size: int) -> tf.data.Dataset
 
     @plain
     def image_of(number: tf.Tensor, serialized: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        example = parse(serialized, manifest.first_label, manifest.record)
+        example = parse(serialized, manifest.first_label, manifest.record, manifest.num_labels)
         return number, tf.not_equal(serialized, ""), example["encoded"], example["label"]
 
     return records(manifest, split, by_number=False).map(image_of).batch(batch_size)

@@ -209,7 +209,7 @@ def find_undecodable(dataset: DatasetLike, split: str, message: str) -> str | No
     lengths = range(int(size[1]), int(size[1]) + _MOST_OTHER_FEATURES) if size else range(2**63 - 1)
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         serialized = tf.compat.v1.placeholder(tf.string, [])
-        example = parse(serialized, manifest.first_label, manifest.record)
+        example = parse(serialized, manifest.first_label, manifest.record, manifest.num_labels)
         tried = example if parsing else tf.shape(decode_whole(example["encoded"], manifest.record))
         for place, payload in _records(manifest, split, lengths):
             try:

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from tpu_input.config import InputConfig, check_config
 from tpu_input.datasets import DatasetLike, as_manifest
-from tpu_input.pipeline.decoding import decode_records
+from tpu_input.pipeline.decoding import decode_records, no_label
 from tpu_input.pipeline.device import to_batches
 from tpu_input.pipeline.hosts import Host, check_params
 from tpu_input.pipeline.images import decode_for_evaluation, for_images_of
@@ -62,7 +62,7 @@ def make_eval_input_fn(dataset: DatasetLike, config: InputConfig, split: str = "
         features = {"image": black(), "weight": tf.constant(0.0)}
         if input_config.on_corrupt == "skip":
             features |= {"problem": tf.constant(""), "epoch": tf.constant(0, tf.int64)}
-        return tf.data.Dataset.from_tensors((features, tf.constant(0))).repeat()
+        return tf.data.Dataset.from_tensors((features, no_label(manifest))).repeat()
 
     return input_fn
 

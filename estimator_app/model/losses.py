@@ -16,15 +16,30 @@ from estimator_app.model.networks import apply, plain_variable
 OVER_CORES = "over_cores"  # name scope of the sums over a TPU's cores that are not sums of gradients
 
 
-def cross_entropy(logits: tf.Tensor, labels: tf.Tensor, label_smoothing: float = 0.0) -> tf.Tensor:
+def cross_entropy(
+    logits: tf.Tensor, labels: tf.Tensor, label_smoothing: float = 0.0, class_weights: Sequence[float] = ()
+) -> tf.Tensor:
     """Returns every example's cross-entropy in nats, [N] float32.
+
+    With several labels an image, it is the mean over the classes of the cross-entropy of each, after a sigmoid.
 
     Args:
       logits: [N, K] float32.
-      labels: [N] integers in [0, K).
+      labels: [N] integers in [0, K); with several labels an image, [N, K] float32 of zeros and ones.
       label_smoothing: Share of the target that is spread evenly over all classes: Szegedy et al. 2016, "Rethinking the
-        Inception Architecture", section 7.
+        Inception Architecture", section 7. With several labels an image: zeros become half of it, ones 1 less half.
+      class_weights: Weight of an example of each class; with several labels, of the ones of each class, in relation to
+        its zeros. Empty for equal weights.
     """
+    if labels.shape.rank == 2:
+        smooth = (1 - label_smoothing) * labels + label_smoothing / 2
+        weights = tf.constant(class_weights, tf.float32) if class_weights else 1.0
+        return tf.reduce_mean(tf.nn.weighted_cross_entropy_with_logits(smooth, logits, weights), axis=1)
+    losses = _of_one_label(logits, labels, label_smoothing)
+    return losses * tf.gather(tf.constant(class_weights, tf.float32), labels) if class_weights else losses
+
+
+def _of_one_label(logits: tf.Tensor, labels: tf.Tensor, label_smoothing: float) -> tf.Tensor:
     of_label = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
     if not label_smoothing:
         return of_label
@@ -45,6 +60,21 @@ def balanced(class_counts: tuple[int, ...]) -> tuple[float, ...]:
     """
     present = sum(count > 0 for count in class_counts)
     return tuple(sum(class_counts) / (present * count) if count else 0.0 for count in class_counts)
+
+
+def of_ones(class_counts: tuple[int, ...], num_examples: int) -> tuple[float, ...]:
+    """Returns for each class the weight of its ones, by which they have the same total weight as its zeros.
+
+    Args:
+      class_counts: Number of examples that have each class; one without examples gets weight 1.
+      num_examples: Number of all examples.
+    """
+    return tuple((num_examples - count) / count if 0 < count < num_examples else 1.0 for count in class_counts)
+
+
+def probabilities(logits: tf.Tensor, label_type: str) -> tf.Tensor:
+    """Returns [N, K] probabilities: a softmax over the classes; with several labels an image, the sigmoid of each."""
+    return tf.sigmoid(logits) if label_type == "classes" else tf.nn.softmax(logits)
 
 
 def weight_and_replicas(weight: tf.Tensor) -> tf.Tensor:
@@ -71,7 +101,7 @@ def loss_and_gradients(
     Args:
       model: keras.Model called with images and `training`.
       images: [N, H, W, 3] float32; images, labels and weight are those of this replica.
-      labels: [N] int32.
+      labels: [N] int32, or [N, K] float32 with several labels an image.
       weight: [N] float32.
       sums: The sum of weight_and_replicas() over all replicas.
       label_smoothing: See cross_entropy().
@@ -80,9 +110,7 @@ def loss_and_gradients(
     total, replicas = tf.unstack(sums)
     with tf.GradientTape() as tape:
         logits = apply(model, images, training=True)
-        losses = cross_entropy(logits, labels, label_smoothing)
-        if class_weights:
-            losses *= tf.gather(tf.constant(class_weights, tf.float32), labels)
+        losses = cross_entropy(logits, labels, label_smoothing, class_weights)
         share = tf.math.divide_no_nan(tf.reduce_sum(losses * weight), total) + added_loss(model) / replicas
     return share, tape.gradient(share, [plain_variable(weight) for weight in model.trainable_weights])
 

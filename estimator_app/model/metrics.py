@@ -9,6 +9,7 @@ Padding has weight 0 and adds nothing, so the metrics are exact over any batches
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,10 +29,12 @@ def batch_sums(logits: tf.Tensor, labels: tf.Tensor, losses: tf.Tensor, weight: 
 
     Args:
       logits: [N, K] float32.
-      labels: [N] int32.
+      labels: [N] int32; with several labels an image, [N, K] float32 of zeros and ones.
       losses: [N] float32.
       weight: [N] float32: 1 for an example, 0 for padding.
     """
+    if labels.shape.rank == 2:
+        return _sums_of_sets(logits, labels, losses, weight)
     num_classes = logits.shape[1]
     found = tf.argmax(logits, axis=1, output_type=labels.dtype)
     # Counts are int32: in float32, adding 1 has no effect above 2^24.
@@ -54,6 +57,62 @@ def batch_sums(logits: tf.Tensor, labels: tf.Tensor, losses: tf.Tensor, weight: 
     return sums
 
 
+# Average precision depends on the order of all examples, so that their scores are kept instead of a sum:
+# logits [N, K] float32, labels [N, K] bool, whether each is an example [N] bool.
+KEPT = ("scores", "targets", "are_examples")
+
+
+def _sums_of_sets(logits: tf.Tensor, labels: tf.Tensor, losses: tf.Tensor, weight: tf.Tensor) -> dict[str, tf.Tensor]:
+    ones = tf.cast(weight, tf.int32)[:, None]
+    positive, found = labels > 0.5, logits >= 0  # a probability of at least 0.5
+
+    def count(chosen: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_sum(ones * tf.cast(chosen, tf.int32), axis=0)
+
+    return {
+        "loss": tf.reduce_sum(losses * weight),
+        "num_examples": tf.reduce_sum(ones),
+        "positive": count(positive),
+        "found": count(found),
+        "both": count(tf.logical_and(positive, found)),
+        "scores": logits,
+        "targets": positive,
+        "are_examples": weight > 0,
+    }
+
+
+def added(totals: Mapping[str, tf.Tensor], sums: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    """Returns the sums of further examples added to those of others, which are {} at first."""
+    if not totals:
+        return dict(sums)
+    return {
+        name: tf.concat([totals[name], value], 0) if name in KEPT else totals[name] + value
+        for name, value in sums.items()
+    }
+
+
+def average_precision(scores: tf.Tensor, targets: tf.Tensor, are_examples: tf.Tensor) -> tf.Tensor:
+    """Returns the average precision of each class, [K] float64; NaN for a class without examples.
+
+    It is the mean, over the examples of the class, of the share of its examples among all with at least their score:
+    the sum of (recall - the one before) * precision over all scores, without interpolation, as scikit-learn has it.
+
+    Args:
+      scores: [N, K] float32.
+      targets: [N, K] bool: whether an example has the class.
+      are_examples: [N] bool: False for padding, which does not count.
+    """
+    ascending = tf.transpose(tf.boolean_mask(-scores, are_examples))  # [K, N], the most likely examples first
+    of_class = tf.transpose(tf.boolean_mask(targets, are_examples))
+    order = tf.argsort(ascending, axis=1)
+    ascending = tf.gather(ascending, order, batch_dims=1)
+    of_class = tf.cast(tf.gather(of_class, order, batch_dims=1), tf.float64)
+    last = tf.searchsorted(ascending, ascending, side="right") - 1  # of the examples with the same score
+    true = tf.gather(tf.cumsum(of_class, axis=1), last, batch_dims=1)
+    precision = true / tf.cast(last + 1, tf.float64)
+    return tf.reduce_sum(precision * of_class, axis=1) / tf.reduce_sum(of_class, axis=1)
+
+
 def results(sums: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the metrics of all examples.
 
@@ -65,7 +124,13 @@ def results(sums: Mapping[str, Any]) -> dict[str, Any]:
       share of each class's examples that were classified correctly, NaN for a class without examples; "mean_recall"
       over the classes that have examples; and for up to CONFUSION_UP_TO classes "confusion_matrix" [K, K], the number
       of examples by true class (row) and predicted class (column).
+
+      With several labels an image, "accuracy" is the share of the decisions that are right, one for each image and
+      class, at a probability of 0.5, and there are "average_precision" [K], "mean_average_precision", "f1" [K] and
+      "mean_f1", the means over the classes that have examples.
     """
+    if "scores" in sums:
+        return _results_of_sets(sums)
     # This runs on the host, where float64 is cheap; it represents any count exactly.
     floats = {name: tf.cast(sums[name], tf.float64) for name in sums if name != "confusion"}
     examples, correct = floats["examples"], floats["correct"]
@@ -85,6 +150,30 @@ def results(sums: Mapping[str, Any]) -> dict[str, Any]:
     return metrics
 
 
+def _results_of_sets(sums: Mapping[str, Any]) -> dict[str, Any]:
+    counts = {name: tf.cast(sums[name], tf.float64) for name in sums if name not in KEPT}
+    positive, found, both, num_examples = (counts[name] for name in ("positive", "found", "both", "num_examples"))
+    precision = average_precision(*(tf.convert_to_tensor(sums[name]) for name in KEPT))
+    f1 = 2 * both / (positive + found)
+    present = positive > 0
+
+    def mean(values: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_mean(tf.boolean_mask(values, present))
+
+    wrong = tf.reduce_sum(positive + found - 2 * both)
+    return {
+        "num_examples": num_examples,
+        "accuracy": 1 - wrong / (num_examples * positive.shape[0]),
+        "cross_entropy": counts["loss"] / num_examples,
+        "recall": both / positive,
+        "mean_recall": mean(both / positive),
+        "average_precision": precision,
+        "mean_average_precision": mean(precision),
+        "f1": tf.where(present, f1, math.nan),
+        "mean_f1": mean(f1),
+    }
+
+
 def streaming(logits: tf.Tensor, labels: tf.Tensor, losses: tf.Tensor, weight: tf.Tensor) -> dict[str, Any]:
     """Returns results() over all batches as Estimator's streaming metrics: by name, (value, op that adds this batch).
 
@@ -92,15 +181,26 @@ def streaming(logits: tf.Tensor, labels: tf.Tensor, losses: tf.Tensor, weight: t
     """
     sums = batch_sums(logits, labels, losses, weight)
     totals = {name: _local_variable(name, value) for name, value in sums.items()}
-    add = tf.group(*(total.assign_add(sums[name]) for name, total in totals.items()))
+    add = tf.group(
+        *(
+            total.assign(tf.concat([total, sums[name]], 0), read_value=False)
+            if name in KEPT
+            else total.assign_add(sums[name])
+            for name, total in totals.items()
+        )
+    )
     return {name: (value, add) for name, value in results(totals).items()}
 
 
 def _local_variable(name: str, like: tf.Tensor) -> tf.Variable:
-    """Returns a local variable of zeros, which is not saved in checkpoints."""
+    """Returns a local variable of zeros, or for KEPT of no rows at first, which is not saved in checkpoints."""
+    shape = like.shape if name not in KEPT else tf.TensorShape([None, *like.shape[1:]])
+    begin = like.shape if name not in KEPT else [0, *like.shape[1:]]
     collections = [v1.GraphKeys.LOCAL_VARIABLES, v1.GraphKeys.METRIC_VARIABLES]
     return v1.Variable(
-        lambda: tf.zeros(like.shape, like.dtype),  # a function, as on a TPU the metrics are created inside a while loop
+        lambda: tf.zeros(begin, like.dtype),  # a function, as on a TPU the metrics are created inside a while loop
+        shape=shape,
+        validate_shape=name not in KEPT,
         trainable=False,
         collections=collections,
         use_resource=True,
@@ -120,13 +220,16 @@ class Metrics:
       step: Global step of the checkpoint.
       split: Split that was evaluated.
       num_examples: Sum of the weights of all evaluated examples, which counts every example once.
-      accuracy: Share of the examples whose most likely class is their label.
+      accuracy: Share of the examples whose most likely class is their label; with several labels an image, share of the
+        decisions that are right, one for each image and class, at a probability of 0.5.
       loss: Mean cross-entropy, in nats.
       others: Further scalar metrics, by name.
       recall: For each class, in label order, the share of its examples that were classified correctly; None for a class
         without examples. Empty if it was not computed.
       confusion: Number of examples by (true, predicted) class, [C, C]; empty if it was not computed, as with more than
-        CONFUSION_UP_TO classes.
+        CONFUSION_UP_TO classes, or several labels an image.
+      average_precision: For each class with several labels an image, its average precision; None without examples.
+      f1: For each class with several labels an image, its F1 at a probability of 0.5; None without examples.
     """
 
     step: int
@@ -137,6 +240,8 @@ class Metrics:
     others: Mapping[str, float] = dataclasses.field(default_factory=dict)
     recall: tuple[float | None, ...] = ()
     confusion: tuple[tuple[int, ...], ...] = ()
+    average_precision: tuple[float | None, ...] = ()
+    f1: tuple[float | None, ...] = ()
 
     @classmethod
     def of(cls, found: Mapping[str, Any], split: str) -> Metrics:
@@ -152,8 +257,11 @@ class Metrics:
             accuracy=float(found["accuracy"]),
             loss=float(found["cross_entropy"]),
             others=others,
-            recall=tuple(None if np.isnan(share) else float(share) for share in found.get("recall", ())),
             confusion=tuple(map(tuple, counts)),
+            **{
+                name: tuple(None if np.isnan(share) else float(share) for share in found.get(name, ()))
+                for name in _BY_CLASS
+            },
         )
 
     @classmethod
@@ -163,17 +271,19 @@ class Metrics:
         Raises:
           TypeError, KeyError, ValueError: A field is missing, or of another type or range.
         """
-        for name, kind in {"others": dict, "recall": dict, "confusion": list}.items():
+        fields = {name: {} for name in _BY_CLASS} | dict(fields)
+        for name, kind in {"others": dict, "confusion": list, **dict.fromkeys(_BY_CLASS, dict)}.items():
             if not isinstance(fields[name], kind):
                 raise TypeError(f"{name} must be a {kind.__name__}, got {fields[name]!r}")
         known = {field.name: fields[field.name] for field in dataclasses.fields(cls) if field.name in fields}
-        arrays = {"recall": tuple(fields["recall"].values()), "confusion": tuple(map(tuple, fields["confusion"]))}
+        arrays = {name: tuple(fields[name].values()) for name in _BY_CLASS}
+        arrays["confusion"] = tuple(map(tuple, fields["confusion"]))
         found = cls(**known | arrays)
         numbers = (
             found.accuracy,
             found.loss,
             *found.others.values(),
-            *(share for share in found.recall if share is not None),
+            *(share for name in _BY_CLASS for share in getattr(found, name) if share is not None),
         )
         counts = (found.step, found.num_examples, *(count for row in found.confusion for count in row))
         if not isinstance(found.split, str) or not all(type(number) in (int, float) for number in numbers):
@@ -185,17 +295,29 @@ class Metrics:
         return found
 
     def to_fields(self, classes: tuple[str, ...]) -> dict[str, Any]:
-        """Returns the fields of metrics.json, with the recall keyed by class name."""
-        return dataclasses.asdict(self) | {"recall": dict(zip(classes, self.recall, strict=False))}
+        """Returns the fields of metrics.json, with the figures of classes keyed by class name."""
+        by_class = {name: dict(zip(classes, getattr(self, name), strict=False)) for name in _BY_CLASS}
+        of_sets = {"average_precision", "f1"} if not self.average_precision else set[str]()
+        fields = dataclasses.asdict(self) | by_class
+        return {name: value for name, value in fields.items() if name not in of_sets}
 
     def scalars(self) -> dict[str, float]:
         """Returns the metrics that can be chosen as early_stop_metric, by name."""
         return {"accuracy": self.accuracy, "loss": self.loss, **self.others}
 
     def __str__(self) -> str:
+        if self.average_precision:
+            mean = 100 * self.others["mean_average_precision"]
+            on = f"{self.num_examples} {self.split} images"
+            return f"mean average precision {mean:.1f} % on {on}, loss {self.loss:.3f}"
         return f"accuracy {100 * self.accuracy:.1f} % on {self.num_examples} {self.split} images, loss {self.loss:.3f}"
 
 
-def watchable(num_classes: int) -> tuple[str, ...]:
+_BY_CLASS = ("recall", "average_precision", "f1")
+
+
+def watchable(num_classes: int, label_type: str = "class") -> tuple[str, ...]:
     """Returns the names in Metrics.scalars(), without needing an evaluation."""
+    if label_type == "classes":
+        return "accuracy", "loss", "mean_recall", "mean_average_precision", "mean_f1"
     return "accuracy", "loss", "mean_recall", *([f"top_{TOP}_accuracy"] if num_classes > TOP else [])

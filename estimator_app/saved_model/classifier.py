@@ -118,6 +118,25 @@ def names_table(classes_file: str) -> tf.lookup.StaticHashTable:
     return tf.lookup.StaticHashTable(lines, default_value="")
 
 
+def classified(probabilities: tf.Tensor, label_type: str, names: tf.lookup.StaticHashTable) -> dict[str, tf.Tensor]:
+    """Returns what the signature for clients returns, by name.
+
+    Args:
+      probabilities: [N, K] float32.
+      label_type: TrainConfig.label_type.
+      names: Table from names_table().
+
+    Returns:
+      "probabilities" as given; "label" [N] int64 and "class" [N] string, those of the largest probability; with several
+      labels an image also "labels" [N, K] int64, 1 for each class with a probability of at least 0.5.
+    """
+    label = tf.argmax(probabilities, axis=1)
+    outputs = {"probabilities": probabilities, "label": label, "class": names.lookup(label)}
+    if label_type == "classes":
+        outputs["labels"] = tf.cast(probabilities >= 0.5, tf.int64)
+    return outputs
+
+
 def _reason(encoded: bytes) -> str:
     """Returns the problem with an image file, judged by its magic bytes only; "" if there is none."""
     if _format(encoded):

@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from estimator_app.config import TrainConfig
-from estimator_app.model.losses import balanced
+from estimator_app.model.losses import balanced, of_ones
 from estimator_app.model.metrics import Metrics
 from estimator_app.model.networks import find_network, make_model, plain_variable
 from estimator_app.model_dir.checkpoints import OF_OBJECT, check_fits
@@ -63,9 +63,20 @@ def check_evaluable(manifest: Manifest, config: TrainConfig) -> None:
     Raises:
       ValueError: It has other classes, or no examples in that split.
     """
+    check_label_type(manifest, config)
     if manifest.classes != config.classes:
         raise ValueError(f"{manifest.path!r} has classes {manifest.classes}, but the model needs {config.classes}")
     num_examples(manifest, config.split)
+
+
+def check_label_type(manifest: Manifest, config: TrainConfig) -> None:
+    """Raises ValueError if the examples of a dataset have several labels and those of the model one, or vice versa."""
+    if manifest.label_type != config.label_type:
+        kinds = {"class": "one label", "classes": "any number of labels"}
+        raise ValueError(
+            f"the images of {manifest.path!r} have {kinds[manifest.label_type]} each, but the model needs "
+            f"{kinds[config.label_type]}"
+        )
 
 
 def counted(found: Mapping[str, Any], manifest: Manifest, config: TrainConfig) -> Metrics:
@@ -104,4 +115,8 @@ def num_examples(manifest: Manifest, split: str) -> int:
 
 def class_weights(config: TrainConfig) -> tuple[float, ...]:
     """Returns the weight in the loss of an example of each class; () for equal weights."""
-    return balanced(config.class_counts) if config.class_weights == "balanced" else ()
+    if config.class_weights != "balanced":
+        return ()
+    if config.label_type == "classes":
+        return of_ones(config.class_counts, config.train_examples)
+    return balanced(config.class_counts)

@@ -196,6 +196,11 @@ class Manifest:
         return str(self.options.get("label_type", "class"))
 
     @property
+    def num_labels(self) -> int | None:
+        """Number of classes of which an example may have several; None if it has one."""
+        return len(self.classes) if self.label_type == "classes" else None
+
+    @property
     def edition(self) -> str:
         """Edition in the names of the dataset's files: see shard_name()."""
         return next(map(_edition, self.splits.values()), "")

@@ -192,29 +192,38 @@ def image_of(framed: bytes, feature: str = IMAGE_KEY) -> bytes:
     return image
 
 
-def parse(serialized: Any, first_label: int = 0, spec: RecordSpec | None = None) -> dict[str, Any]:
+def parse(
+    serialized: Any, first_label: int = 0, spec: RecordSpec | None = None, num_labels: int | None = None
+) -> dict[str, Any]:
     """Returns the tensors of one record that an input pipeline needs; for use inside `tf.data`.
 
     Args:
       serialized: Scalar string tensor, a tf.train.Example.
       first_label: Manifest.first_label.
       spec: Keys of image and label; None for those that encode() writes.
+      num_labels: Manifest.num_labels.
 
     Returns:
       {"encoded": scalar string, a JPEG file or the encoding of `spec`, "" if missing; "label": scalar int32, 0-based,
-      NO_LABEL if missing, saturated to the smallest or largest int32 if the one on disk is out of range}.
+      NO_LABEL if missing, saturated to the smallest or largest int32 if the one on disk is out of range; with
+      `num_labels`, [num_labels] int32: 1 for each class of the example and 0 for the others, or all NO_LABEL if one of
+      its labels is out of range}.
     """
     import tensorflow as tf
 
-    example = parse_int64(serialized, first_label, spec)
+    example = parse_int64(serialized, first_label, spec, num_labels)
     return example | {"label": tf.saturate_cast(example["label"], tf.int32)}
 
 
-def parse_int64(serialized: Any, first_label: int = 0, spec: RecordSpec | None = None) -> dict[str, Any]:
+def parse_int64(
+    serialized: Any, first_label: int = 0, spec: RecordSpec | None = None, num_labels: int | None = None
+) -> dict[str, Any]:
     """Returns the same as parse(), but with an int64 label, not saturated: checking it before a cast saves an op."""
     import tensorflow as tf
 
     spec = spec or RecordSpec()
+    if num_labels is not None:
+        return _parse_labels(serialized, first_label, spec, num_labels)
     types = {bytes: tf.string, int: tf.int64}
     image, label = (types[FEATURES[key].kind] for key in (IMAGE_KEY, LABEL_KEY))
     features = tf.io.parse_single_example(
@@ -225,3 +234,19 @@ def parse_int64(serialized: Any, first_label: int = 0, spec: RecordSpec | None =
         },
     )
     return {"encoded": features[spec.image_key], "label": features[spec.label_key] - first_label}
+
+
+def _parse_labels(serialized: Any, first_label: int, spec: RecordSpec, num_labels: int) -> dict[str, Any]:
+    import tensorflow as tf
+
+    wanted = {
+        spec.image_key: tf.io.FixedLenFeature([], tf.string, ""),
+        LABELS_KEY: tf.io.FixedLenSequenceFeature([], tf.int64, allow_missing=True),
+    }
+    features = tf.io.parse_single_example(serialized, wanted)
+    labels = features[LABELS_KEY] - first_label
+    known = tf.logical_and(labels >= 0, labels < num_labels)
+    kept = tf.boolean_mask(labels, known)
+    counts = tf.scatter_nd(kept[:, None], tf.ones_like(kept), tf.constant([num_labels], tf.int64))
+    label = tf.where(tf.reduce_all(known), tf.minimum(counts, 1), tf.constant(NO_LABEL, tf.int64))
+    return {"encoded": features[spec.image_key], "label": tf.ensure_shape(label, [num_labels])}

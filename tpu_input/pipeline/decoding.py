@@ -76,19 +76,29 @@ def decode_records(
             return _problem(manifest, path, place, serialized, label, decoded)
 
         image, label, decoded = attempt(number, serialized)
-        valid = tf.logical_and(label >= 0, label < len(manifest.classes))
+        valid = tf.reduce_all(tf.logical_and(label >= 0, label < len(manifest.classes)))
         fine = tf.logical_and(decoded, valid)
         problem = tf.cond(fine, lambda: "", problem_of)
         if config.on_corrupt == "error":
             with tf.control_dependencies([tf.raw_ops.Assert(condition=fine, data=[problem])]):
-                return {"image": image, "weight": tf.constant(1.0)}, tf.cast(label, tf.int32)
+                return {"image": image, "weight": tf.constant(1.0)}, tf.cast(label, label_dtype(manifest))
         # tf.where with a scalar condition takes 0.4 ms for an image of 224 px, tf.cond takes no time.
         image = tf.cond(fine, lambda: image, lambda: tf.nest.map_structure(tf.zeros_like, image))
         features = {"image": image, "weight": tf.cast(fine, tf.float32)}
         features |= {"problem": problem, "epoch": number // num_examples}
-        return features, tf.cast(tf.where(fine, label, 0), tf.int32)
+        return features, tf.cast(tf.where(fine, label, 0), label_dtype(manifest))
 
     return dataset.map(decode, num_parallel_calls=parallel_decodes(config.service), deterministic=config.deterministic)
+
+
+def label_dtype(manifest: Manifest) -> tf.DType:
+    """Returns the dtype of labels: int32 for the class of an example; float32 for [classes] zeros and ones."""
+    return tf.int32 if manifest.num_labels is None else tf.float32
+
+
+def no_label(manifest: Manifest) -> tf.Tensor:
+    """Returns the label of padding: zeros of the shape and dtype of labels."""
+    return tf.zeros([] if manifest.num_labels is None else [manifest.num_labels], label_dtype(manifest))
 
 
 def _attempt(
@@ -99,10 +109,10 @@ def _attempt(
     def carefully(magic_checked: bool, *record: tf.Tensor) -> _Image:
         @plain
         def straight(number: tf.Tensor, serialized: tf.Tensor) -> _Image:
-            example = parse_int64(serialized, manifest.first_label, manifest.record)
+            example = parse_int64(serialized, manifest.first_label, manifest.record, manifest.num_labels)
             return crop(example["encoded"], number, magic_checked), example["label"], tf.constant(True)
 
-        failed = (black, tf.constant(0, tf.int64), tf.constant(False))
+        failed = (black, tf.cast(no_label(manifest), tf.int64), tf.constant(False))
         tried = tf.data.Dataset.from_tensors(record).map(straight).ignore_errors()
         tried = tried.concatenate(tf.data.Dataset.from_tensors(failed)).take(1)
         is_unread = tf.equal(record[1], "")
@@ -110,7 +120,7 @@ def _attempt(
         return image
 
     def by_looks(number: tf.Tensor, serialized: tf.Tensor) -> _Image:
-        example = parse_int64(serialized, manifest.first_label, manifest.record)
+        example = parse_int64(serialized, manifest.first_label, manifest.record, manifest.num_labels)
         image: _Image = tf.cond(
             has_magic_bytes(example["encoded"], manifest.record),
             lambda: (crop(example["encoded"], number, True), example["label"], tf.constant(True)),
@@ -127,6 +137,9 @@ def _problem(
     """Returns an error message about a record that names the record, the shard and the problem."""
     kind = manifest.record.encoding
     undecoded = f"has no {kind} image that can be decoded in feature {manifest.record.image_key}"
+    if manifest.num_labels is not None:
+        mislabelled = tf.constant(f"has a label on disk that is none of the {manifest.num_labels} classes")
+        return _described(manifest, path, place, serialized, tf.where(decoded, mislabelled, undecoded))
     on_disk = tf.strings.as_string(label + manifest.first_label)
     last = manifest.first_label + len(manifest.classes) - 1
     mislabelled = tf.strings.join(
@@ -136,7 +149,13 @@ def _problem(
             f" on disk; labels of {len(manifest.classes)} classes must be from {manifest.first_label} to {last}",
         ]
     )
-    what = tf.where(decoded, mislabelled, tf.where(tf.equal(serialized, ""), unread(manifest), undecoded))
+    return _described(manifest, path, place, serialized, tf.where(decoded, mislabelled, undecoded))
+
+
+def _described(
+    manifest: Manifest, path: tf.Tensor, place: tf.Tensor, serialized: tf.Tensor, why: tf.Tensor
+) -> tf.Tensor:
+    what = tf.where(tf.equal(serialized, ""), unread(manifest), why)
     return tf.strings.join(["record ", tf.strings.as_string(place), " of ", path, " ", what])
 
 

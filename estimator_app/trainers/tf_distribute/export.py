@@ -13,9 +13,10 @@ from typing import Any
 import tensorflow as tf
 
 from estimator_app.config import TrainConfig
+from estimator_app.model.losses import probabilities
 from estimator_app.model.networks import apply
 from estimator_app.runtime import files
-from estimator_app.saved_model.classifier import LOGITS, names_table
+from estimator_app.saved_model.classifier import LOGITS, classified, names_table
 from estimator_app.trainers.checks import check_weights, make_weighted_model, named_weights
 from tpu_input import from_infeed
 from tpu_input.predict import decode_files
@@ -55,9 +56,8 @@ def save(
 
     @tf.function(input_signature=[files], autograph=False)  # type: ignore[untyped-decorator]
     def classify(image_bytes: tf.Tensor) -> dict[str, tf.Tensor]:
-        probabilities = tf.nn.softmax(logits(image_bytes)[LOGITS])
-        label = tf.argmax(probabilities, axis=1)
-        return {"probabilities": probabilities, "label": label, "class": module.names.lookup(label)}
+        found = probabilities(logits(image_bytes)[LOGITS], run.label_type)
+        return classified(found, run.label_type, module.names)
 
     return _write(module, {"serving_default": classify, LOGITS: logits}, export_dir, extra)
 

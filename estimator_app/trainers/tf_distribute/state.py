@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from estimator_app.config import TrainConfig
 from estimator_app.model.losses import cross_entropy, loss_and_gradients, weight_and_replicas
-from estimator_app.model.metrics import batch_sums
+from estimator_app.model.metrics import KEPT, batch_sums
 from estimator_app.model.networks import apply, plain_variable
 from estimator_app.model.optimizers import make_optimizer
 from estimator_app.model_dir.checkpoints import NAME
@@ -198,7 +198,10 @@ def _make_sums(strategy: Any, model: Any, config: TrainConfig) -> Any:
     def sums(batch: Any) -> dict[str, tf.Tensor]:
         of_replicas = strategy.run(replica, args=batch)
         return {
-            name: strategy.reduce(tf.distribute.ReduceOp.SUM, value, axis=None) for name, value in of_replicas.items()
+            name: strategy.gather(value, axis=0)
+            if name in KEPT
+            else strategy.reduce(tf.distribute.ReduceOp.SUM, value, axis=None)
+            for name, value in of_replicas.items()
         }
 
     return sums

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from estimator_app.config import TrainConfig
-from estimator_app.model.metrics import Metrics, results
+from estimator_app.model.metrics import Metrics, added, results
 from estimator_app.model_dir.checkpoints import latest_checkpoint, step_of
 from estimator_app.runtime.record_errors import named
 from estimator_app.trainers.checks import check_evaluable, counted, no_number
@@ -140,7 +140,7 @@ def evaluate(
         for _ in range(eval_steps(manifest, config.split, config.eval_batch_size, state.num_hosts)):
             if stop and stop.is_set():
                 raise Stopped
-            totals = {name: value + totals.get(name, 0) for name, value in state.sums(next(batches)).items()}
+            totals = added(totals, state.sums(next(batches)))
     found = {name: value.numpy() for name, value in results(totals).items()} | {"global_step": step_of(path)}
     metrics = counted(found, manifest, config)
     with tf.summary.create_file_writer(f"{state.model_dir}/eval").as_default(metrics.step):

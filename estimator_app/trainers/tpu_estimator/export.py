@@ -16,7 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from estimator_app.config import TrainConfig
-from estimator_app.saved_model.classifier import LOGITS, names_table
+from estimator_app.saved_model.classifier import LOGITS, classified, names_table
 from estimator_app.trainers.tpu_estimator.model_fn import make_model_fn
 from tpu_input import make_serving_input_receiver_fn
 
@@ -58,8 +58,8 @@ def save(
 def make_serving_model_fn(run: TrainConfig, classes_file: str) -> Callable[..., Any]:
     """Returns the model_fn(features, labels, mode, params, config) of an export, for TPUEstimator.
 
-    Its signature for clients, serving_default, returns "probabilities" [N, num_classes] float32, "label" [N] int64 and
-    "class" [N] string; a second one, classifier.LOGITS, returns the logits, the input of the softmax, for evaluation.
+    Its signature for clients, serving_default, returns what classifier.classified() does; a second one,
+    classifier.LOGITS, returns the logits, the input of softmax or sigmoid, for evaluation.
 
     Args:
       run: Config of the run.
@@ -71,9 +71,7 @@ def make_serving_model_fn(run: TrainConfig, classes_file: str) -> Callable[..., 
         features: Mapping[str, tf.Tensor], labels: Any, mode: str, params: Mapping[str, Any], config: Any
     ) -> Any:
         spec = (_on_tpu if params["use_tpu"] else _here)(model_fn, features, params, config)
-        probabilities = spec.predictions["probabilities"]
-        label = tf.argmax(probabilities, axis=1)
-        outputs = {"probabilities": probabilities, "label": label, "class": names_table(classes_file).lookup(label)}
+        outputs = classified(spec.predictions["probabilities"], run.label_type, names_table(classes_file))
         output = tf.estimator.export.PredictOutput
         return v1.estimator.tpu.TPUEstimatorSpec(
             ModeKeys.PREDICT,

@@ -24,7 +24,14 @@ from typing import Any
 import tensorflow as tf
 
 from estimator_app.config import TrainConfig
-from estimator_app.model.losses import OVER_CORES, cross_entropy, loss_and_gradients, weight_and_replicas, weighted_mean
+from estimator_app.model.losses import (
+    OVER_CORES,
+    cross_entropy,
+    loss_and_gradients,
+    probabilities,
+    weight_and_replicas,
+    weighted_mean,
+)
 from estimator_app.model.metrics import streaming
 from estimator_app.model.networks import apply
 from estimator_app.model.optimizers import dense, make_optimizer
@@ -53,7 +60,7 @@ def make_model_fn(run: TrainConfig) -> Callable[..., Any]:
         if mode == ModeKeys.TRAIN:
             return _training(network, model, images, labels, features["weight"], run, params["use_tpu"], config)
         logits = model.call(functools.partial(apply, network, training=False), images)
-        return _prediction(logits) if serving else _evaluation(logits, labels, features["weight"])
+        return _prediction(logits, run.label_type) if serving else _evaluation(logits, labels, features["weight"])
 
     return model_fn
 
@@ -107,8 +114,11 @@ def _evaluation(logits: tf.Tensor, labels: tf.Tensor, weight: tf.Tensor) -> Any:
     )
 
 
-def _prediction(logits: tf.Tensor) -> Any:
-    outputs = {"probabilities": tf.nn.softmax(logits), "logits": logits}  # tpu_estimator/export.py adds label and class
+def _prediction(logits: tf.Tensor, label_type: str) -> Any:
+    outputs = {
+        "probabilities": probabilities(logits, label_type),
+        "logits": logits,
+    }  # tpu_estimator/export.py adds label and class
     return v1.estimator.tpu.TPUEstimatorSpec(
         ModeKeys.PREDICT,
         predictions=outputs,
