@@ -100,6 +100,8 @@ def _groups(count: int) -> str:
 
 
 def _of_classes(manifest: Manifest, splits: Mapping[str, Split]) -> Iterator[Note]:
+    if manifest.label_type == "classes":
+        yield Note("Images may have several classes or none; an image counts for each of its classes.", "classes", False)
     for name, split in splits.items():
         if absent := [manifest.classes[label] for label, count in enumerate(split.class_counts) if not count]:
             named = ", ".join(f"“{shortened(each, 30)}”" for each in absent[:3])
