@@ -130,6 +130,7 @@ def _input_flags(flag: AddFlag) -> None:
         labels=Flag(parse=names, metavar="FILE", help=_HELP["labels"], default="the classes found, sorted"),
         max_rejected=Flag(parse=percent, metavar="N%", default="1%"),
     )
+    flag("--unlabelled", action="store_const", const="none", dest="label_type", help=_HELP["unlabelled"])
 
 
 _COLUMN_FLAGS = ("image_column", "label_column", "image_folder", "image_suffix")
@@ -200,6 +201,7 @@ _HELP = {
     "files, their folders, or patterns such as 'gs://bucket/train-*'. imagenet, tfds, flowers, huggingface, "
     "webdataset; or the names of features, columns or endings: "
     "image=NAME,label=NAME[,first_label=N][,name=NAME][,key=NAME]; or both (default: inputs are no records)",
+    "unlabelled": "store images without labels, for prediction: --label_type=none (default: off)",
     "labels": "text file with one class name per line, in label order",
     "check": "header: read only the headers of the images, which were checked when the dataset was made, and decode "
     "those that the statistics include; decode: decode each (default: header)",

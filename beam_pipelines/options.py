@@ -20,9 +20,10 @@ _MIN_SHARD_BYTES = 10_000
 TAR = re.compile(r"(.*)\.(?:tar|tar\.(?:gz|bz2|xz|zst|zstd)|tgz|tbz2|txz)", re.DOTALL)
 RECORDS = re.compile(r".*(?:\.parquet|\.tfrecords?(?:\.gz)?|(?:\.tfrecords?)?-\d+-of-\d+(?:\.tfrecords?)?)", re.DOTALL)
 Dedup = Literal["none", "exact"]
-LabelType = Literal["class", "classes"]
+LabelType = Literal["class", "classes", "none"]
 Reencode = Literal["needed", "all"]
 Check = Literal["decode", "header"]
+Metadata = Literal["keep", "strip"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -251,6 +252,11 @@ class ImageOptions:
       check: Check of JPEGs that are stored as they are. decode: decode each, and reject it if it is damaged; header:
         read only their headers, for files that were checked before. Then damage in their pixels is not found, nor
         images that look alike; about 1,000 images, and at least a sixteenth, are decoded for the statistics.
+      lossless: Store images of lossless formats (PNG, BMP, GIF, TIFF, PNM, lossless WebP) as PNG, without loss, in the
+        place of JPEG. They take several times the space, and three times the time to decode in training.
+      metadata: Metadata of JPEGs and PNGs that are not re-encoded. keep: as they are, with EXIF and perhaps a GPS
+        position; strip: without EXIF, XMP, comments, color profiles and previews, the coded pixels unchanged. Images
+        that are re-encoded have none.
     """
 
     # The order of the fields is that of the options in manifest.json and in the fingerprint.
@@ -261,6 +267,8 @@ class ImageOptions:
     max_pixels: int = MAX_PIXELS
     color_profiles: ColorProfiles = "convert"
     check: Check = "decode"
+    lossless: bool = False
+    metadata: Metadata = "keep"
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -303,7 +311,7 @@ class ConvertOptions:
       overwrite: Replace another dataset or unfinished conversion in the output; only files that its manifest or plan
         names are removed.
       label_type: Labels of an image. class: one; classes: any number, also none, as in a list with labels such as
-        "cat;dog" or a JSON list of names.
+        "cat;dog" or a JSON list of names; none: no labels, for a dataset of images to predict.
       label_separator: Text between the names of the classes in a label of a list, with label_type="classes".
       stratify: Whether each split gets its share of every class, to the image, of the images that are assigned to
         splits. Then images that are added later may move others to another split.
@@ -406,17 +414,20 @@ class ConvertOptions:
         for name in _LATER:
             if fields[name] == getattr(ConvertOptions, name):
                 del fields[name]
-        if self.images.check == ImageOptions.check:
-            del fields["images"]["check"]
+        for name in _LATER_IMAGES:
+            if fields["images"][name] == getattr(ImageOptions, name):
+                del fields["images"][name]
         return fields
 
 
 # Options that shaping() leaves out where they have their defaults.
+_LATER_IMAGES = ("check", "lossless", "metadata")
 _LATER = ("label_type", "label_separator", "stratify", "group_by", "validation")
 
 
 def complete(shaping: dict[str, Any]) -> dict[str, Any]:
     """Returns the options from shaping() with the defaults of those that it leaves out; the images may be missing."""
     images = shaping.get("images", {})
-    images = {"check": ImageOptions.check} | images if isinstance(images, dict) else images
+    if isinstance(images, dict):
+        images = {name: getattr(ImageOptions, name) for name in _LATER_IMAGES} | images
     return {name: getattr(ConvertOptions, name) for name in _LATER} | shaping | {"images": images}

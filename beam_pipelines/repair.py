@@ -300,7 +300,7 @@ def _known_rows(manifest: Manifest, shard: Shard, options: ConvertOptions) -> li
     if not all(0 <= label < len(manifest.classes) for labels in of_row for label in labels):
         return None
     names = [[manifest.classes[label] for label in labels] for labels in of_row]
-    is_set = manifest.label_type == "classes"
+    is_set = manifest.label_type != "class"
     rows = [
         locate(Row(key, uri, label_of(each) if is_set else each[0]), options)
         for (key, _, uri), each in zip(named, names, strict=True)

@@ -64,7 +64,7 @@ def rewriting(
         labels=tuple(kept),
         dedup="none",
         overwrite=False,
-        label_type="classes" if is_set else "class",
+        label_type=usual.label_type if usual.label_type == "none" else "classes" if is_set else "class",
         stratify=False,
         group_by="",
         validation=0.0,
@@ -88,6 +88,7 @@ def _as_stored(options: list[ImageOptions], check: Check) -> ImageOptions:
         max_pixels=max(each.max_pixels for each in options),
         color_profiles="ignore" if ignored else "convert",
         check=check,
+        lossless=any(each.lossless for each in options),
     )
 
 

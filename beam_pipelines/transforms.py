@@ -158,7 +158,7 @@ class ListInputs(beam.PTransform[PBegin, Any]):
         if not sources:
             raise ValueError("ListInputs needs at least one Source")
         for source in sources:
-            listing.check_source(source)
+            listing.check_source(source, unlabelled=label_type == "none")
         self._options = ConvertOptions(sources, output, label_type=label_type)
 
     def expand(self, pipeline: PBegin) -> tuple[PCollection[InputFile], PCollection[RejectedInput]]:

@@ -72,7 +72,7 @@ def check_plan(options: ConvertOptions, plan: Plan) -> None:
             f"every input of {where} already specifies its split ({named}), so --splits={given} would have no effect; "
             "leave it out, or specify the folders as inputs of one split"
         )
-    if len(plan.classes) < 2:
+    if len(plan.classes) < 2 and options.label_type != "none":
         raise ValueError(
             f"input {where} has only one class, {plan.classes[0]!r}; a classifier needs at least 2; "
             + _closest_layouts(options)

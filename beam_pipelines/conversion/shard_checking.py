@@ -9,6 +9,7 @@ send no more than that either. All records of one shard are in memory while it i
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -124,7 +125,7 @@ def _check_record(manifest: Manifest, offset: int, payload: bytes, decode_image:
     )
     named = f"record {record.key!r}"
     labels = _labels(record.label)
-    if isinstance(record.label, tuple) != (manifest.label_type == "classes"):
+    if isinstance(record.label, tuple) != (manifest.label_type != "class"):
         return (
             row,
             f"{named} has {'several labels' if isinstance(record.label, tuple) else 'one label'}, unlike the dataset",
@@ -136,12 +137,18 @@ def _check_record(manifest: Manifest, offset: int, payload: bytes, decode_image:
         return row, f"{named} has the class name {record.class_name!r}, which contradicts its label {record.label}"
     if hashlib.sha256(record.encoded).hexdigest() != record.sha256:
         return row, f"the image of {named} does not match its SHA-256"
-    return row, _check_decoded(record, named) if decode_image else ""
+    return row, _check_decoded(record, named, is_lossless(manifest)) if decode_image else ""
 
 
-def _check_decoded(record: Record, named: str) -> str:
+def is_lossless(manifest: Manifest) -> bool:
+    """Returns whether a dataset may have PNGs among its images."""
+    images = manifest.options.get("images")
+    return isinstance(images, dict) and images.get("lossless") is True
+
+
+def _check_decoded(record: Record, named: str, lossless: bool) -> str:
     try:
-        image = check_image(record.encoded, _AS_STORED)
+        image = check_image(record.encoded, dataclasses.replace(_AS_STORED, lossless=lossless))
     except Rejected as rejected:
         return f"the image of {named} is rejected as {rejected.reason}: {rejected.detail}"
     if image.fixed or (image.height, image.width) != (record.height, record.width):

@@ -24,7 +24,15 @@ from beam_pipelines.images.jpeg_damage import Scale, decode_plain
 from beam_pipelines.options import MOST_LARGER, ImageOptions
 from tpu_input.dataset_format import color_profiles
 from tpu_input.dataset_format.decode_limits import DECODER_BYTES, is_fast, too_large, too_slow
-from tpu_input.dataset_format.jpeg_markers import END, has_end, is_decoded, misses_its_end, num_scans, plain_header
+from tpu_input.dataset_format.jpeg_markers import (
+    END,
+    has_end,
+    is_decoded,
+    misses_its_end,
+    num_scans,
+    plain_header,
+    without_metadata,
+)
 from tpu_input.dataset_format.orientation import (
     FORMATS,
     KEPT_MODES,
@@ -32,10 +40,14 @@ from tpu_input.dataset_format.orientation import (
     has_unknown_range,
     orientation_transpose,
 )
+from tpu_input.dataset_format.records import PNG_BEGIN
 
 SAMPLE_SIDE = 64  # pixels; the mean and deviation of a split come from 64 x 64 pixels of each image
 MEASURED_SIDE = 256  # pixels; the shorter side to which ImageNet's images are resized for evaluation
 _MAX_SIDE = 65_500  # pixels; libjpeg's JPEG_MAX_DIMENSION
+STRIPPED = "metadata stripped"
+_LOSSLESS = ("PNG", "BMP", "DIB", "GIF", "TIFF", "PPM")
+_PNG_END = b"IEND\xaeB`\x82"
 _JPEG = ("JPEG", "MPO")  # MPO: a JPEG followed by a camera's preview
 # A bare codestream, and one in a container: ISO/IEC 18181-2.
 _JPEG_XL = (b"\xff\x0a", b"\0\0\0\x0cJXL \r\n\x87\n")
@@ -70,7 +82,7 @@ class CheckedImage(NamedTuple):
     """An image as it will be stored.
 
     Attributes:
-      encoded: A JPEG file, RGB or greyscale.
+      encoded: A JPEG file, RGB or greyscale; with --lossless maybe a PNG file of 8 bits.
       height: Pixels.
       width: Pixels.
       channels: 3 or 1.
@@ -80,8 +92,8 @@ class CheckedImage(NamedTuple):
       dhash: 64-bit perceptual hash as a signed integer; near-duplicates differ in a few bits. None if the image was not
         decoded.
       fixed: Why it was re-encoded, e.g. "format PNG"; "" if it is stored byte for byte.
-      noted: Other findings that are counted: GPS_POSITION, UNUSABLE_PROFILE, IGNORED_PROFILE, NOT_DECODED or
-        SLIGHTLY_LARGER.
+      noted: Other findings that are counted: GPS_POSITION, UNUSABLE_PROFILE, IGNORED_PROFILE, NOT_DECODED,
+        SLIGHTLY_LARGER or STRIPPED.
     """
 
     encoded: bytes
@@ -112,11 +124,33 @@ def check_image(data: bytes, options: ImageOptions, with_statistics: bool = True
         or "corrupt".
       MemoryError: There is too little memory now; nothing is known about the image.
     """
-    if plain := _check_plain(data, options, with_statistics):
-        return plain
-    image = _open(data, options)
-    with _damage_of(image):
-        return _checked(image, data, options, with_statistics)
+    checked = _check_plain(data, options, with_statistics)
+    if not checked:
+        image = _open(data, options)
+        with _damage_of(image):
+            checked = _checked(image, data, options, with_statistics)
+    return checked if checked.fixed or options.metadata == "keep" else _stripped(checked)
+
+
+def _stripped(image: CheckedImage) -> CheckedImage:
+    """Returns an image that is stored as it is, without metadata."""
+    is_png = image.encoded.startswith(PNG_BEGIN)
+    encoded = (_png_without_metadata if is_png else without_metadata)(image.encoded)
+    if encoded == image.encoded:
+        return image
+    noted = tuple(each for each in image.noted if each != GPS_POSITION)
+    return image._replace(encoded=encoded, noted=(*noted, STRIPPED))
+
+
+def _png_without_metadata(data: bytes) -> bytes:
+    """Returns a PNG with its critical chunks only, whose names begin with a capital letter: PNG, section 5.4."""
+    kept, at = [data[:8]], 8
+    while at + 12 <= len(data):
+        behind = at + 12 + int.from_bytes(data[at : at + 4], "big")
+        if data[at + 4 : at + 5].isupper():
+            kept.append(data[at:behind])
+        at = behind
+    return b"".join(kept)
 
 
 def _check_plain(data: bytes, options: ImageOptions, with_statistics: bool) -> CheckedImage | None:
@@ -155,7 +189,9 @@ def _checked(image: Image.Image, data: bytes, options: ImageOptions, with_statis
     shrink = _is_larger(min(image.size), options, is_kept=not fixed)
     scale = _scale(image, options, with_statistics, is_kept=not fixed)
     width, height = image.size
-    if options.check == "header" and not with_statistics and not fixed and not shrink and data.endswith(END):
+    is_png = _is_stored_as_png(image, data, options)
+    whole = data.endswith(_PNG_END if is_png else END)
+    if options.check == "header" and not with_statistics and not fixed and not shrink and whole:
         channels = KEPT_MODES[image.mode]
         return CheckedImage(data, height, width, channels, None, None, None, "", (*noted, NOT_DECODED))
     with _one_large_at_a_time(_peak_bytes(image, data, scale)):
@@ -164,7 +200,7 @@ def _checked(image: Image.Image, data: bytes, options: ImageOptions, with_statis
             if scale > 1:
                 pixels = _shrunk(pixels, options.resize_shorter, (width, height))
             pixels = apply_orientation(image, options.color_profiles, pixels)
-            pixels, data = _encode(_shrunk(pixels, options.resize_shorter), options.quality)
+            pixels, data = _encode(_shrunk(pixels, options.resize_shorter), 0 if is_png else options.quality)
             width, height = pixels.size
         sums, squares = _moments(pixels) if with_statistics else (None, None)
         dhash = _dhash(pixels)
@@ -340,6 +376,8 @@ def _fixes(image: Image.Image, data: bytes, options: ImageOptions) -> list[str]:
     """Returns why an image cannot be stored as it is."""
     has_other_colors = options.color_profiles == "convert" and color_profiles.effect(image) == "converted"
     profile = ["color profile"] if has_other_colors else []
+    if _is_stored_as_png(image, data, options) and image.format == "PNG":
+        return _fixes_of_png(image, data, options) + profile
     if image.format not in _JPEG:
         return [f"format {image.format}", *profile]
     reasons = [] if image.mode in KEPT_MODES else [f"mode {image.mode}"]
@@ -348,6 +386,24 @@ def _fixes(image: Image.Image, data: bytes, options: ImageOptions) -> list[str]:
     if not is_decoded(data):
         reasons.append("lossless JPEG")
     reasons += profile
+    if options.reencode == "all" and not reasons:
+        reasons.append("--reencode=all")
+    return reasons
+
+
+def _is_stored_as_png(image: Image.Image, data: bytes, options: ImageOptions) -> bool:
+    is_lossless = image.format in _LOSSLESS or (image.format == "WEBP" and data[12:16] == b"VP8L")
+    return options.lossless and is_lossless
+
+
+def _fixes_of_png(image: Image.Image, data: bytes, options: ImageOptions) -> list[str]:
+    """Returns why a PNG cannot be stored as it is, but its color profile."""
+    is_plain = image.mode in KEPT_MODES and "transparency" not in image.info and data[24:25] == b"\x08"
+    reasons = [] if is_plain else [f"mode {image.mode} of PNG"]
+    if orientation_transpose(image) is not None:
+        reasons.append("orientation")
+    if not data.endswith(_PNG_END):
+        reasons.append("PNG with bytes behind its end")
     if options.reencode == "all" and not reasons:
         reasons.append("--reencode=all")
     return reasons
@@ -414,11 +470,14 @@ def _shrunk(image: Image.Image, shorter: int, full_size: tuple[int, int] | None 
 
 
 def _encode(image: Image.Image, quality: int) -> tuple[Image.Image, bytes]:
-    """Returns the image and its JPEG file, which contains pixels only, without metadata."""
+    """Returns the image and its JPEG file, for quality 0 its PNG file, which contains pixels only, without metadata."""
     if max(image.size) > _MAX_SIDE:
         raise Rejected("too_large", f"{image.width} x {image.height} pixels; a JPEG has at most {_MAX_SIDE} per side")
     buffer = io.BytesIO()
-    image.save(buffer, "JPEG", quality=quality, comment=b"")
+    if quality:
+        image.save(buffer, "JPEG", quality=quality, comment=b"")
+    else:
+        Image.frombytes(image.mode, image.size, image.tobytes()).save(buffer, "PNG")  # without what Pillow passes on
     return image, buffer.getvalue()
 
 

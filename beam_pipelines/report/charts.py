@@ -70,6 +70,8 @@ def marks(values: Iterable[int], largest: int) -> list[float]:
 def curve(counts: Iterable[int], points: int = 200) -> str:
     """Returns the points of an SVG polygon: the counts from the largest to the smallest, in a square of 100 x 100."""
     ordered = np.sort(np.fromiter(counts, np.int64))[::-1]
+    if not len(ordered):
+        return ""
     at = np.unique(np.linspace(0, len(ordered) - 1, points).astype(int))
     x, y = at * 100 / max(len(ordered) - 1, 1), 100 - ordered[at] * 100 / max(ordered[0], 1)
     line = " ".join(f"{left:.1f},{top:.1f}" for left, top in zip(x, y, strict=True))

@@ -96,7 +96,7 @@ def read_all(manifest: Manifest) -> Columns:
         raise ValueError(
             f"the manifest of {manifest.path!r} lists {starts[-1]} records, which need more memory than is available"
         ) from error
-    is_set = manifest.label_type == "classes"
+    is_set = manifest.label_type != "class"
     sets: dict[tuple[int, ...], int] = {} if is_set else {(label,): label for label in range(len(manifest.classes))}
     sides, shapes = np.zeros(_LONGEST_SIDE + 1, np.int64), np.zeros(3, np.int64)
     with ThreadPoolExecutor(4 * num_cores()) as pool:

@@ -101,7 +101,9 @@ def _groups(count: int) -> str:
 
 def _of_classes(manifest: Manifest, splits: Mapping[str, Split]) -> Iterator[Note]:
     if manifest.label_type == "classes":
-        yield Note("Images may have several classes or none; an image counts for each of its classes.", "classes", False)
+        yield Note(
+            "Images may have several classes or none; an image counts for each of its classes.", "classes", False
+        )
     for name, split in splits.items():
         if absent := [manifest.classes[label] for label, count in enumerate(split.class_counts) if not count]:
             named = ", ".join(f"“{shortened(each, 30)}”" for each in absent[:3])
@@ -109,7 +111,7 @@ def _of_classes(manifest: Manifest, splits: Mapping[str, Split]) -> Iterator[Not
             classes = "1 class has" if len(absent) == 1 else f"{len(absent):,} classes have"
             yield Note(f"{classes} no example in {name}: {named}.", "classes", True)
     totals = np.sum([split.class_counts for split in manifest.splits.values()], axis=0)
-    if totals.min() and totals.max() >= _IMBALANCE * totals.min():
+    if totals.size and totals.min() and totals.max() >= _IMBALANCE * totals.min():
         yield Note(
             f"The largest class has {totals.max() / totals.min():,.0f} times as many examples as the smallest.",
             "classes",

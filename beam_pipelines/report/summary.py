@@ -10,6 +10,7 @@ from beam_pipelines.images.check import (
     IGNORED_PROFILE,
     NOT_DECODED,
     SLIGHTLY_LARGER,
+    STRIPPED,
     UNUSABLE_PROFILE,
 )
 from tpu_input.command_line import print_line
@@ -21,6 +22,7 @@ NOTED = {  # findings that are counted in addition to re-encoded images: the tex
     IGNORED_PROFILE: "have colors other than sRGB, which were not converted because of --color_profiles=ignore",
     NOT_DECODED: "were stored after a check of their headers alone, because of --check=header; the conversion looked "
     "neither for damage in their pixels nor for images that look alike",
+    STRIPPED: "had EXIF, comments, profiles or previews, which are not stored because of --metadata=strip",
     SLIGHTLY_LARGER: "are at most 1.1 times as large, and stored unchanged",
 }
 

@@ -71,7 +71,7 @@ def rows_of_shard(source: Source, name: str) -> Iterator[Row]:
     index = _index(source.path, name, shard.num_examples)
     columns = [column.to_pylist() for column in index.columns]
     columns[1] = as_labels(index.column(1))
-    is_set = manifest.label_type == "classes"
+    is_set = manifest.label_type != "class"
     if not shard.is_filled_by(index["offset"].to_numpy(), index["length"].to_numpy()) or not all(
         key and label is not None and isinstance(label, tuple) == is_set and _are_classes(label, manifest)
         for key, label in zip(columns[0], columns[1], strict=True)

@@ -17,7 +17,7 @@ import apache_beam as beam
 
 from beam_pipelines.options import ConvertOptions, Source
 from beam_pipelines.sources import layouts
-from beam_pipelines.sources.rows import Row
+from beam_pipelines.sources.rows import Row, label_row
 
 # Names of folders above the class folders: they are splits if all outermost folders have such names.
 SPLIT_FOLDERS = {
@@ -221,13 +221,13 @@ def label_by_folder(row: Row, layout: Layout, options: ConvertOptions) -> Row:
     """Returns the row with the label from its folders, and with the split if its outermost folder is one."""
     if row.label or row.reason:
         return row
-    folders = _folders(row, options)
+    unlabelled, folders = options.label_type == "none", _folders(row, options)
     if not row.split and folders and folders[0] in layout.splits:
         row = row._replace(split=SPLIT_FOLDERS[folders.pop(0).lower()])
     if not folders:
-        return row.reject("no_label", "is not in a class folder")
+        return label_row(row, "", options) if unlabelled else row.reject("no_label", "is not in a class folder")
     if is_hidden(folders[0]):
         return row.reject("hidden", f"is in the hidden folder {folders[0]!r}, which is not a class")
     if folders[0] in layout.without_images:
         return row.reject("no_class", f"is in {folders[0]!r}, which contains no image and is therefore not a class")
-    return row._replace(label=folders[0])
+    return label_row(row, folders[0], options)

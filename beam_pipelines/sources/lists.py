@@ -99,19 +99,19 @@ class _Columns(NamedTuple):
     is_solution: bool = False
 
 
-def list_columns(source: Source) -> list[str]:
+def list_columns(source: Source, unlabelled: bool = False) -> list[str]:
     """Returns the columns of a .csv or .tsv by their names in COLUMNS, "" for those that are not stored.
 
-    They are image, label if it has no header, as in tensorflow/tpu.
+    They are image, label if it has no header, as in tensorflow/tpu. Without labels, the column label is not needed.
 
     Raises:
       ValueError: The header lacks a required column, or has a repeated or unknown one; or there is no header and the
         first line does not have two fields; or it is no CSV.
     """
-    return _columns(source).meaning
+    return _columns(source, unlabelled).meaning
 
 
-def remark(source: Source) -> str:
+def remark(source: Source, unlabelled: bool = False) -> str:
     """Returns a line about the columns of a list that are not stored; "" if there are none."""
     if source.path.endswith(".jsonl"):
         if not (source.image_column or source.label_column):
@@ -124,12 +124,12 @@ def remark(source: Source) -> str:
             return ""
         columns = _Columns(header, [_meaning(name, source) for name in header])
     else:
-        columns = _columns(source)
+        columns = _columns(source, unlabelled)
     left = [name for name, meaning in zip(columns.header, columns.meaning, strict=True) if not meaning]
     return f"{source.path}: the columns {', '.join(map(repr, left))} are not stored" if left else ""
 
 
-def _columns(source: Source) -> _Columns:
+def _columns(source: Source, unlabelled: bool = False) -> _Columns:
     path = source.path
     with _open_text(path) as text:
         _, first = next(_csv_lines(path, text), (0, []))
@@ -140,7 +140,7 @@ def _columns(source: Source) -> _Columns:
     if source.image_column or source.label_column:
         meaning = [_meaning(name, source) for name in first]
         for flag, name in (("image_column", "image"), ("label_column", "label")):
-            if name not in meaning:
+            if name not in meaning and not (unlabelled and name == "label"):
                 wanted = getattr(source, flag) or name
                 raise ValueError(
                     f"{path!r} has no column {wanted!r}, only {', '.join(map(repr, first))}; name one with --{flag}"
@@ -152,7 +152,7 @@ def _columns(source: Source) -> _Columns:
         return _Columns(first, ["image", "label"], is_solution=True)
     if not _is_header(first) and len(first) == 2:
         return _Columns([], ["image", "label"])
-    if not {"image", "label"} <= set(first):
+    if not {"image", "label"} - ({"label"} if unlabelled else set()) <= set(first):
         raise ValueError(
             f"{path!r} begins with {','.join(first)!r}, but must have the header {_USAGE}; or name its columns with "
             "--image_column and --label_column"
@@ -198,7 +198,7 @@ def rows_of_list(source: Source, options: ConvertOptions) -> Iterator[Row]:
     path, names = source.path, read_numbered_names(source.label_names)
     with _open_text(path) as text:
         for number, fields in (
-            _json_lines(source, text, options) if path.endswith(".jsonl") else _csv_fields(source, text)
+            _json_lines(source, text, options) if path.endswith(".jsonl") else _csv_fields(source, text, options)
         ):
             if isinstance(fields, str):
                 yield Row(f"line {number}", path, number=number).reject("bad_line", f"line {number} {fields}")
@@ -212,7 +212,7 @@ def _row(number: int, fields: dict[str, str], source: Source, options: ConvertOp
         seen = "is not UTF-8; save the list as UTF-8" if image else "does not name an image"
         return Row(f"line {number}", path, number=number).reject("bad_line", f"line {number} {seen}")
     several = options.label_type == "classes"
-    if not several:
+    if options.label_type == "class":
         _check_label(number, label, path, options.known_labels)
     image += "" if image.endswith(source.image_suffix) else source.image_suffix
     uri = image
@@ -222,7 +222,11 @@ def _row(number: int, fields: dict[str, str], source: Source, options: ConvertOp
     row = Row(image, uri, "", fields.get("split", ""), fields.get("group", ""), number=number)
     if several and label.startswith(SEPARATOR):  # a JSON list
         return row._replace(label=label)
-    return label_row(row, label, options) if label or several else row.reject("no_label", f"line {number} has no label")
+    return (
+        label_row(row, label, options)
+        if label or options.label_type != "class"
+        else row.reject("no_label", f"line {number} has no label")
+    )
 
 
 def _check_label(number: int, label: str, path: str, classes: Collection[str]) -> None:
@@ -274,9 +278,11 @@ def _lines(path: str, text: io.TextIOWrapper) -> Iterator[str]:
         yield line
 
 
-def _csv_fields(source: Source, text: io.TextIOWrapper) -> Iterator[tuple[int, dict[str, str] | str]]:
+def _csv_fields(
+    source: Source, text: io.TextIOWrapper, options: ConvertOptions
+) -> Iterator[tuple[int, dict[str, str] | str]]:
     """Yields (line number, fields or the problem) for every line except the header and empty lines."""
-    columns = _columns(source)
+    columns = _columns(source, options.label_type == "none")
     names = columns.header or columns.meaning
     for first, (number, fields) in enumerate(_csv_lines(source.path, text)):
         if not fields or (first == 0 and fields == names):

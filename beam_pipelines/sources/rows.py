@@ -141,6 +141,8 @@ def label_row(
       classes: Names of the classes by number.
       first_label: Number of the first class.
     """
+    if options.label_type == "none":
+        return row._replace(label=SEPARATOR)
     several = options.label_type == "classes"
     if isinstance(label, str) and several:
         label = [name.strip() for name in label.split(options.label_separator) if name.strip()]
@@ -170,6 +172,8 @@ def check_names(row: Row, options: ConvertOptions) -> Row:
         )
     if row.reason:
         return row
+    if options.label_type == "none":
+        return row._replace(label=SEPARATOR)
     if options.label_type == "classes" and not row.label.startswith(SEPARATOR):
         row = row._replace(label=label_of([row.label]))
     unknown = [name for name in names_in(row.label) if name not in options.known_labels] if options.labels else []

@@ -72,7 +72,7 @@ def check_evaluable(manifest: Manifest, config: TrainConfig) -> None:
 def check_label_type(manifest: Manifest, config: TrainConfig) -> None:
     """Raises ValueError if the examples of a dataset have several labels and those of the model one, or vice versa."""
     if manifest.label_type != config.label_type:
-        kinds = {"class": "one label", "classes": "any number of labels"}
+        kinds = {"class": "one label", "classes": "any number of labels", "none": "no label"}
         raise ValueError(
             f"the images of {manifest.path!r} have {kinds[manifest.label_type]} each, but the model needs "
             f"{kinds[config.label_type]}"

@@ -4,6 +4,7 @@ bytes of a JPEG file ──is_decoded, has_end──▶ whether TensorFlow can d
                      ──misses_its_end──▶ whether libjpeg warns when the last pixels are missing
                      ──num_scans──▶ number of scans that a decoder goes through
                      ──bare──▶ the same coded pixels without metadata
+                     ──without_metadata──▶ the same file without EXIF, XMP, IPTC, comments, color profiles and previews
                      ──plain_header──▶ mode and size of a JPEG without metadata
 """
 
@@ -110,6 +111,27 @@ def bare(data: bytes) -> bytes:
         parameters = scan + 3 + 2 * kept[scan + 2]
         kept[parameters : parameters + 3] = b"\x00\x3f\x00"  # the values for all coefficients in one scan: T.81, B.2.3
     return bytes(kept)
+
+
+_JFIF, _ADOBE = 0xE0, 0xEE  # application segments that tell how colors are coded
+
+
+def without_metadata(data: bytes) -> bytes:
+    """Returns a JPEG with the segments that its pixels need, JFIF's and Adobe's; the coded pixels are the same.
+
+    What follows the end marker, such as a camera's preview, is left out too.
+    """
+    kept, at = bytearray(data[:2]), 2
+    while found := _MARKER.search(data, at):
+        marker, at = found[1][0], found.end()
+        if marker == _SCAN_MARKER:
+            last = end(data)
+            return bytes(kept) + b"\xff\xda" + (data[at : last + 2] if last >= at else data[at:])
+        if marker not in _WITHOUT_LENGTH:
+            at += int.from_bytes(data[at : at + 2], "big")
+        if marker in _DECODING or marker in (_JFIF, _ADOBE):
+            kept += b"\xff" + data[found.end() - 1 : at]
+    return data
 
 
 def plain_header(data: bytes) -> PlainHeader | None:

@@ -111,8 +111,8 @@ class Split:
 
     Attributes:
       shards: Shards in the order of their index.
-      class_counts: Number of examples of each class, in label order. With several labels an image, an example counts
-        for each of its classes.
+      class_counts: Number of examples of each class, in label order; () without labels. With several labels an image,
+        an example counts for each of its classes.
       height: (smallest, mean, largest) height in pixels.
       width: (smallest, mean, largest) width in pixels.
       channel_mean: Mean of red, green and blue, in [0, 255]; every image has the same weight regardless of its size. Of
@@ -157,7 +157,7 @@ class Manifest:
       num_fixed: Number of re-encoded images, by reason.
       num_noted: Number of images that have a "GPS position" in the stored bytes, had an "unusable color profile" or an
         "ignored color profile", were "not decoded" when they were stored, or are "slightly larger than
-        --resize_shorter"; a missing name means none, or that the
+        --resize_shorter", or had their "metadata stripped"; a missing name means none, or that the
         version that wrote the file did not count it.
       sources: Locations of the inputs, as options of the conversion.
       record: Format of the records; not part of the file, which always describes records written by this package.
@@ -192,13 +192,13 @@ class Manifest:
 
     @property
     def label_type(self) -> str:
-        """Labels of an example: "class", which is one, or "classes": any number, also none."""
+        """Labels of an example: "class", which is one; "classes", any number, also none; "none", no labels at all."""
         return str(self.options.get("label_type", "class"))
 
     @property
     def num_labels(self) -> int | None:
         """Number of classes of which an example may have several; None if it has one."""
-        return len(self.classes) if self.label_type == "classes" else None
+        return None if self.label_type == "class" else len(self.classes)
 
     @property
     def edition(self) -> str:
@@ -240,7 +240,8 @@ def _manifest(value: object, path: str) -> Manifest:
     names = {field.name for field in dataclasses.fields(Manifest)} - {"path", "record"}
     fields = json_fields.fields(value, "it", sorted(names - set(_OPTIONAL)), _OPTIONAL)
     classes = tuple(json_fields.text(name, "a class", 1) for name in json_fields.array(fields["classes"], "classes"))
-    if not classes or len(set(classes)) < len(classes):
+    needed = _options(fields["options"]).get("label_type") != "none"
+    if (needed and not classes) or len(set(classes)) < len(classes):
         raise ValueError(f"classes must name each class once, got {json_fields.shown(fields['classes'])}")
     splits = json_fields.mapping(fields["splits"], "splits")
     manifest = Manifest(
@@ -279,8 +280,8 @@ def _options(value: object) -> dict[str, Any]:
     options = json_fields.mapping(value, "options")
     json_fields.count(options.get("shard_bytes", 1), "shard_bytes", 1)
     json_fields.counts(options.get("num_shards", {}), "num_shards", 1)
-    if options.get("label_type", "class") not in ("class", "classes"):
-        raise ValueError(f"label_type must be class or classes, got {json_fields.shown(options['label_type'])}")
+    if options.get("label_type", "class") not in ("class", "classes", "none"):
+        raise ValueError(f"label_type must be class, classes or none, got {json_fields.shown(options['label_type'])}")
     return options
 
 
@@ -312,8 +313,8 @@ def _split(name: str, value: object, num_classes: int, options: dict[str, Any]) 
         channel_mean=_channels(fields["channel_mean"], f"channel_mean of {called}"),
         channel_std=_channels(fields["channel_std"], f"channel_std of {called}"),
     )
-    if options.get("label_type") == "classes":
-        if max(class_counts) > split.num_examples:
+    if options.get("label_type", "class") != "class":
+        if max(class_counts, default=0) > split.num_examples:
             raise ValueError(f"{called} has {max(class_counts)} examples of a class, but {split.num_examples} in all")
     elif sum(class_counts) != split.num_examples:
         raise ValueError(f"{called} has {sum(class_counts)} examples by class, but {split.num_examples} by shard")

@@ -57,6 +57,7 @@ __all__ = [
 ]
 
 NO_LABEL = -(2**31)  # label that parse() returns for a record without a label
+PNG_BEGIN = b"\x89PNG\r\n\x1a\n"
 COLORSPACES = {1: b"Grayscale", 3: b"RGB"}
 
 
@@ -65,7 +66,8 @@ class Record(NamedTuple):
 
     Attributes:
       key: Unique within the dataset; the source's path relative to the input.
-      encoded: A complete JPEG file, baseline or progressive, greyscale or RGB.
+      encoded: A complete JPEG file, baseline or progressive, greyscale or RGB; or, if the dataset was converted with
+        --lossless, a PNG file of 8 bits, greyscale or RGB.
       height: Height in pixels.
       width: Width in pixels.
       channels: 1 (greyscale) or 3 (RGB).
@@ -107,7 +109,7 @@ FEATURES = {
     "image/colorspace": Feature(bytes, lambda record, _: COLORSPACES[record.channels]),
     IMAGE_KEY: Feature(bytes, lambda record, _: record.encoded),
     "image/filename": Feature(bytes, lambda record, _: record.key.rsplit("/", 1)[-1].encode()),
-    "image/format": Feature(bytes, lambda record, _: b"JPEG"),
+    "image/format": Feature(bytes, lambda record, _: b"PNG" if record.encoded.startswith(PNG_BEGIN) else b"JPEG"),
     "image/height": Feature(int, lambda record, _: record.height),
     "image/key/sha256": Feature(bytes, lambda record, _: record.sha256.encode()),
     "image/key": Feature(bytes, lambda record, _: record.key.encode()),

@@ -51,12 +51,14 @@ class _Columns(NamedTuple):
         return list(dict.fromkeys(filter(None, (self.image, self.label, self.name, self.key))))
 
 
-def check_first(path: str, of_format: RecordFormat) -> bool:
+def check_first(path: str, of_format: RecordFormat, unlabelled: bool) -> bool:
     """Returns whether the labels of a file are numbers without names; raises ValueError if a column is missing."""
     with _Opened(path) as file:
-        columns = _columns(path, file.schema_arrow, of_format)
-        return pa.types.is_integer(_of_values(file.schema_arrow.field(columns.label).type)) and not (
-            columns.classes or columns.name
+        columns = _columns(path, file.schema_arrow, of_format, unlabelled)
+        return (
+            not unlabelled
+            and pa.types.is_integer(_of_values(file.schema_arrow.field(columns.label).type))
+            and not (columns.classes or columns.name)
         )
 
 
@@ -120,7 +122,7 @@ def _image_columns(schema: pa.Schema) -> list[str]:
     return structs or binary
 
 
-def _columns(path: str, schema: pa.Schema, of_format: RecordFormat) -> _Columns:
+def _columns(path: str, schema: pa.Schema, of_format: RecordFormat, unlabelled: bool) -> _Columns:
     wanted = {"image": of_format.image, "label": of_format.label, "name": of_format.name, "key": of_format.key}
     for what, name in wanted.items():
         if name and schema.get_field_index(name) < 0:
@@ -134,6 +136,8 @@ def _columns(path: str, schema: pa.Schema, of_format: RecordFormat) -> _Columns:
         "image": [of_format.image] if of_format.image else _image_columns(schema),
         "label": [of_format.label] if of_format.label else (list(declared) or usual[:1]),
     }
+    if unlabelled:
+        candidates["label"] = [""]
     for what, names in candidates.items():
         if len(names) != 1:
             seen = f"the columns {', '.join(map(repr, names))}" if names else f"no column among {schema.names!r}"
@@ -143,6 +147,8 @@ def _columns(path: str, schema: pa.Schema, of_format: RecordFormat) -> _Columns:
     is_struct = pa.types.is_struct(kind)
     if not (image in _image_columns(schema) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
         raise ValueError(f"the column {image!r} of {path!r} has {kind}, not the bytes of images; name another one")
+    if unlabelled:
+        return _Columns(image, is_struct, "", (), "", of_format.key)
     of_class = _of_values(schema.field(of_format.name or label).type)
     if not any(is_kind(of_class) for is_kind in (pa.types.is_integer, pa.types.is_string, pa.types.is_large_string)):
         raise ValueError(
@@ -178,7 +184,7 @@ def _rows(
     """Yields the rows of a file without their URIs; writes their images, one behind the other."""
     number = 0
     with _Opened(path) as file:
-        columns = _columns(path, file.schema_arrow, of_format)
+        columns = _columns(path, file.schema_arrow, of_format, options.label_type == "none")
         for batch in file.iter_batches(_ROWS_A_BATCH, columns=columns.needed):
             for values in batch.to_pylist():
                 row, data = _row(values, f"{name}/{number:06d}", columns, of_format, options)
@@ -198,6 +204,8 @@ def _row(
     if not isinstance(data, bytes) or not data:
         where = f", only the path {its_path!r}" if its_path else ""
         return row.reject("bad_record", f"it has no bytes of an image{where}"), b""
+    if options.label_type == "none":
+        return label_row(row, "", options), data
     label = values[columns.name or columns.label]
     if label is None or (label == "" and options.label_type == "class"):
         return row.reject("no_label", f"it has no class in the column {columns.name or columns.label!r}"), data

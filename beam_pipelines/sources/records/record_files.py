@@ -69,12 +69,13 @@ def split_of(name: str) -> str:
     return next((SPLIT_FOLDERS[word.lower()] for word in words if word.lower() in SPLIT_FOLDERS), "")
 
 
-def check_files(source: Source, classes: tuple[str, ...] | None = None) -> None:
+def check_files(source: Source, classes: tuple[str, ...] | None = None, unlabelled: bool = False) -> None:
     """Checks that there are files of records, and that the first of them has records of the format.
 
     Args:
       source: The source.
       classes: Class names in label order, which may be none; None if it is not known whether they are given.
+      unlabelled: Whether no labels are stored.
 
     Raises:
       ValueError: There are none, or the first record lacks a feature.
@@ -86,7 +87,9 @@ def check_files(source: Source, classes: tuple[str, ...] | None = None) -> None:
             f"input {source.path!r} names no files of records; it must be a folder of files such as "
             "train-00000-of-00042, x.tfrecord, x.parquet or x.tar, or a pattern such as 'FOLDER/train-*'"
         )
-    is_number = _kind(names[0]).check_first(f"{source.folder}/{names[0]}", RecordFormat.parse(source.record))
+    is_number = _kind(names[0]).check_first(
+        f"{source.folder}/{names[0]}", RecordFormat.parse(source.record), unlabelled
+    )
     if is_number and classes == ():
         raise ValueError(
             f"the labels of {source.path!r} are numbers; name the classes with --labels=FILE, one per line in the "

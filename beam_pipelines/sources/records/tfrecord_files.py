@@ -22,7 +22,7 @@ from tpu_input.dataset_format.tfrecord import Example
 _GZIP = b"\x1f\x8b"
 
 
-def check_first(path: str, of_format: RecordFormat) -> bool:
+def check_first(path: str, of_format: RecordFormat, unlabelled: bool) -> bool:
     """Returns whether the labels of a file are numbers without names; raises ValueError if a feature is missing."""
     image, label = of_format.image or IMAGE_KEY, of_format.label or LABEL_KEY
     with storage.open_file(path) as file:
@@ -31,13 +31,13 @@ def check_first(path: str, of_format: RecordFormat) -> bool:
         file.seek(0)
         for _, payload in read_frames(file):
             features = Example.FromString(payload).features.feature
-            needed = [name for name in (image, label, of_format.name, of_format.key) if name]
+            needed = [name for name in (image, *(() if unlabelled else (label, of_format.name)), of_format.key) if name]
             if missing := [name for name in needed if name not in features]:
                 raise ValueError(
                     f"{posixpath.basename(path)!r} has records without the feature {missing[0]!r}, only with "
                     f"{', '.join(sorted(features))}; name the features: --record=image=NAME,label=NAME"
                 )
-            return bool(features[label].int64_list.value) and not of_format.name
+            return bool(features[label].int64_list.value) and not of_format.name and not unlabelled
     return False
 
 
@@ -78,6 +78,8 @@ def _labelled(row: Row, payload: bytes, of_format: RecordFormat, options: Conver
     try:
         if of_format.key and (found := _text(features[of_format.key])):
             row = row._replace(key=f"{row.key.rpartition('/')[0]}/{posixpath.basename(found)}")
+        if options.label_type == "none":
+            return label_row(row, "", options)
         if names := [value.decode() for value in features[of_format.name or label].bytes_list.value]:
             return label_row(row, names, options)
     except UnicodeDecodeError as error:

@@ -21,7 +21,7 @@ from beam_pipelines.sources.unpacking import decompressed
 _LABEL = "cls"
 
 
-def check_first(path: str, of_format: RecordFormat) -> bool:
+def check_first(path: str, of_format: RecordFormat, unlabelled: bool) -> bool:
     """Returns whether the first label of a shard is a number; raises ValueError if the first example has none."""
     with storage.open_headers(path) as file:
         if not archives.is_header(file.read(512)):
@@ -30,6 +30,8 @@ def check_first(path: str, of_format: RecordFormat) -> bool:
     if first is None:
         raise ValueError(f"{path!r} is an empty archive; it must have examples such as 0.jpg and 0.cls")
     found, ending = {_ending(member.path) for member in first}, _label_ending(of_format)
+    if unlabelled:
+        return False
     if ending not in found:
         raise ValueError(
             f"{path!r} has examples without a file .{ending} for the label, only with "
@@ -76,6 +78,8 @@ def _row(members: list[archives.Member], name: str, of_format: RecordFormat, opt
         return row.reject("bad_record", f"it has {what}, but {has}; name one: --record=webdataset,image=ENDING")
     if image.fault or image.num_bytes < 0:
         return row.reject("bad_member", image.fault or "it is a link, which has no bytes of its own")
+    if options.label_type == "none":
+        return label_row(row, "", options)
     try:
         found = _label(members, of_format)
     except ValueError as error:
