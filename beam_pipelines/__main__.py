@@ -30,9 +30,9 @@ from beam_pipelines.conversion_flags import (  # noqa: E402
 from beam_pipelines.convert import convert, submit  # noqa: E402
 from beam_pipelines.diff import diff  # noqa: E402
 from beam_pipelines.dry_run import dry_run  # noqa: E402
-from beam_pipelines.options import ConvertOptions, Source  # noqa: E402
+from beam_pipelines.options import FILES_OF_CHANGES, ConvertOptions, Source  # noqa: E402
 from beam_pipelines.repair import repair  # noqa: E402
-from beam_pipelines.report.page import write_report  # noqa: E402
+from beam_pipelines.report.page import write_pairs, write_report  # noqa: E402
 from beam_pipelines.report.summary import print_summary, summary  # noqa: E402
 from beam_pipelines.rewrite import rewriting  # noqa: E402
 from beam_pipelines.runners import execution, launch_checks, phases, worker_output, workers  # noqa: E402
@@ -158,6 +158,7 @@ def _parser() -> argparse.ArgumentParser:
     command.set_defaults(run=_report)
     command.add_argument("dataset", metavar="DATASET", help="folder or URI of the dataset")
     command.add_argument("--sources", default=[], action="append", metavar="PATH", help=_HELP["sources"])
+    command.add_argument("--pairs", default="", metavar="FILE", help=_HELP["pairs"])
     command.add_argument("--json", action="store_true", help=_HELP["json"])
     return parser
 
@@ -193,7 +194,8 @@ def _add_rewriting_flags(name: str, command: Parser) -> None:
     if name == "relabel":
         command.add_argument("--labels", dest="new_labels", required=True, metavar="FILE", help=_HELP["new_labels"])
         command.add_argument("--add_classes", action="store_true", help=_HELP["add_classes"])
-    for flag in _CHANGES[1:] if name == "filter" else ():
+    of_command = {"filter": FILES_OF_CHANGES[1:], "split": FILES_OF_CHANGES[-1:]}
+    for flag in of_command.get(name, ()):
         command.add_argument(f"--{flag}", default="", metavar="FILE", help=_HELP[flag])
     add_rewriting_flags(command.add_argument, name)
     _add_running_flags(command)
@@ -219,6 +221,9 @@ _HELP = {
     "without_keys": "file with one key per line: leave these examples out (default: none)",
     "only_classes": "file with one class name per line: keep only examples of these classes (default: all)",
     "without_classes": "file with one class name per line: leave out examples of these classes (default: none)",
+    "near_duplicates": "file of report --pairs: filter leaves out all but one of each group of images that look alike; "
+    "split keeps each group in one split (default: none)",
+    "pairs": "write all pairs of images that look alike to this Parquet file, in the place of the page (default: none)",
     "json": "print one object of JSON on stdout at the end, in the place of lines of text",
     "no_wait": "submit the job to the engine of --runner and end; without it, the command waits for the job",
     "dry_run": "install, build, check and estimate everything, without submitting a job; needs --runner=DataflowRunner",
@@ -249,9 +254,9 @@ def _convert(flags: argparse.Namespace, beam_flags: list[str]) -> int:
 
 
 def _rewrite(flags: argparse.Namespace, beam_flags: list[str]) -> int:
-    changes = {name: value for name in _CHANGES if (value := getattr(flags, name, ""))}
+    changes = {name: value for name in FILES_OF_CHANGES if (value := getattr(flags, name, ""))}
     if flags.command == "filter" and not changes:
-        raise ValueError(f"filter needs at least one of {', '.join(f'--{name}' for name in _CHANGES[1:])}")
+        raise ValueError(f"filter needs at least one of {', '.join(f'--{name}' for name in FILES_OF_CHANGES[1:])}")
     if flags.command == "merge" and len(flags.datasets) < 2:
         raise ValueError(f"merge needs at least two datasets, got {flags.datasets!r}")
     sources = [
@@ -267,7 +272,6 @@ def _rewrite(flags: argparse.Namespace, beam_flags: list[str]) -> int:
     return _run_conversion(flags, options, beam_flags)
 
 
-_CHANGES = ("new_labels", "only_keys", "without_keys", "only_classes", "without_classes")  # fields of Source
 _CHANGED_OPTIONS = (
     "splits",
     "stratify",
@@ -421,6 +425,11 @@ def _diff(flags: argparse.Namespace, _: list[str]) -> int:
 
 
 def _report(flags: argparse.Namespace, _: list[str]) -> int:
+    if flags.pairs:
+        count = write_pairs(flags.dataset, flags.pairs)
+        flags.found = {"pairs": storage.absolute(flags.pairs), "num_pairs": count}
+        _say(flags, f"{storage.absolute(flags.pairs)}: {count:,} pair{'s' * (count != 1)} of images that look alike")
+        return 0
     with phases.shown():
         path = write_report(flags.dataset, flags.sources)
     flags.found = {"report": path}

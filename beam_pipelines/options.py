@@ -109,6 +109,8 @@ class Source:
       without_keys: File with one key per line: these examples of a dataset are left out.
       only_classes: File with one class name per line: examples of all other classes of a dataset are left out.
       without_classes: File with one class name per line: examples of these classes of a dataset are left out.
+      near_duplicates: Parquet file of pairs of the dataset's images that look alike, as write_pairs() makes it: all of
+        a group but the image to keep are left out; with splits="again", each group lies in one split.
       splits: Splits of a dataset's examples: "kept", or "again" to assign them by hash.
       record: Format of the records of other programs, as RecordFormat.parse() takes it: TFRecords, Parquet or
         WebDataset. The path is then one file, their folder, or a pattern such as gs://bucket/imagenet/train-*. "" for
@@ -130,6 +132,7 @@ class Source:
     without_keys: str = ""
     only_classes: str = ""
     without_classes: str = ""
+    near_duplicates: str = ""
     splits: Literal["kept", "again"] = "kept"
     record: str = ""
 
@@ -200,7 +203,7 @@ class Source:
     @property
     def is_of_dataset(self) -> bool:
         """Whether options are given that only the examples of a dataset have, so that the path must be one."""
-        changes = (self.new_labels, self.only_keys, self.without_keys, self.only_classes, self.without_classes)
+        changes = [getattr(self, name) for name in FILES_OF_CHANGES]
         return any((self.name, *changes)) or self.splits != "kept"
 
     @property
@@ -216,15 +219,9 @@ class Source:
         return {name: value for name, value in found.items() if name in always or value != getattr(usual, name)}
 
 
-_FILES_OF_SOURCE = (
-    "label_list",
-    "label_names",
-    "new_labels",
-    "only_keys",
-    "without_keys",
-    "only_classes",
-    "without_classes",
-)
+# Files that change the examples of a dataset, and all files that are read beside an input.
+FILES_OF_CHANGES = ("new_labels", "only_keys", "without_keys", "only_classes", "without_classes", "near_duplicates")
+_FILES_OF_SOURCE = ("label_list", "label_names", *FILES_OF_CHANGES)
 
 
 # Encoding an image again takes more than twice the CPU time of storing its bytes, and loses some detail.

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +25,7 @@ from beam_pipelines.report.thumbnails import SAMPLE_SIDE
 from tpu_input.dataset_format.records import Manifest
 
 MAX_READ = 4000  # images whose pixels are compared; at some 1 ms each, some seconds
+_MOST_PAIRS = 10_000_000  # at each distance
 MAX_GROUPS = 40  # groups shown with pictures
 MAX_MEMBERS = 6  # images shown per group
 MAX_LISTED = 400  # further groups of identical images that are listed by name, without pictures
@@ -173,19 +175,62 @@ def find_look_alikes(manifest: Manifest, columns: Columns) -> LookAlikes:
     )
 
 
-def _near_pairs(hashes: near_duplicates.Hashes, numbers: Rows) -> tuple[NearPairs, Rows]:
+class Pair(NamedTuple):
+    """Two records that look alike.
+
+    Attributes:
+      first: Number of the one record, the smaller one.
+      second: Number of the other record.
+      distance: Bits in which their perceptual hashes differ; 0 also for records with the same bytes.
+      is_identical: Whether their images have the same bytes.
+    """
+
+    first: int
+    second: int
+    distance: int
+    is_identical: bool
+
+
+def all_pairs(manifest: Manifest, columns: Columns) -> Iterator[Pair]:
+    """Yields all pairs of records that look alike: the pixels of every near pair are compared, however many there are.
+
+    Of records with the same bytes, each is paired with the first of them, and only the first one with other records.
+    Images whose hash more than near_duplicates.MAX_SHARED images share are compared with those of other hashes by one
+    of them alone.
+
+    Raises:
+      ValueError: An index cannot be read.
+    """
+    contents = Contents(columns.contents)
+    for position in np.flatnonzero(contents.sizes > 1):
+        first, *others = contents.records(np.array([position])).tolist()
+        yield from (Pair(first, other, 0, True) for other in others)
+    near, numbers = _near_pairs(columns.hashes[contents.firsts], contents.firsts, _MOST_PAIRS)
+    pairs = numbers[near.pairs]
+    for start in range(0, len(pairs), MAX_READ):
+        chunk = pairs[start : start + MAX_READ]
+        samples = read_samples(manifest, columns, chunk.ravel().tolist())
+        readable = np.isin(chunk, list(samples)).all(axis=1)
+        found = set(_alike(chunk[readable], samples, columns))
+        for (first, second), distance in zip(chunk.tolist(), near.distances[start : start + MAX_READ], strict=True):
+            if (first, second) in found:
+                yield Pair(first, second, int(distance), False)
+
+
+def _near_pairs(hashes: near_duplicates.Hashes, numbers: Rows, limit: int = 100_000) -> tuple[NearPairs, Rows]:
     """Returns the pairs of near hashes, and the record numbers of the positions in these pairs.
 
     Args:
       hashes: One hash per content.
       numbers: Record number of each hash.
+      limit: As of near_duplicates.near_pairs().
     """
     values, first, counts = np.unique(hashes, return_index=True, return_counts=True)
     is_common = counts > near_duplicates.MAX_SHARED
     kept = np.flatnonzero(~np.isin(hashes, values[is_common]))
     positions = np.concatenate([kept, first[is_common]])  # of the images that share a common hash, one represents all
     images = np.concatenate([np.ones(len(kept), np.int64), counts[is_common]])
-    return near_duplicates.near_pairs(hashes[positions], images=images), numbers[positions]
+    return near_duplicates.near_pairs(hashes[positions], limit=limit, images=images), numbers[positions]
 
 
 def _first_pairs(pairs: Rows, near: NearPairs, columns: Columns) -> Rows:

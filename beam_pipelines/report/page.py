@@ -13,6 +13,7 @@ no longer exist.
 from __future__ import annotations
 
 import importlib.resources
+import io
 import itertools
 import warnings
 from collections.abc import Sequence
@@ -20,13 +21,16 @@ from typing import NamedTuple
 
 import jinja2
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from beam_pipelines import storage
 from beam_pipelines.conversion.output_folder import REPORT_NAME, complete_manifest, create
-from beam_pipelines.report import charts
+from beam_pipelines.images.check import NOT_DECODED
+from beam_pipelines.report import charts, near_duplicates
 from beam_pipelines.report.examples import Example, read_examples
 from beam_pipelines.report.index_columns import Columns, read_all
-from beam_pipelines.report.look_alikes import MAX_READ, find_look_alikes
+from beam_pipelines.report.look_alikes import MAX_READ, all_pairs, find_look_alikes
 from beam_pipelines.report.near_duplicates import ALIKE, DISTANCE, MAX_SHARED
 from beam_pipelines.report.notes import notes, share, shortened
 from beam_pipelines.report.rejections import MAX_SHOWN, read_rejected
@@ -71,6 +75,65 @@ def write_report(dataset: str, sources: Sequence[str] = ()) -> str:
         file.write(page.encode("utf-8", "replace"))
     phases.end()
     return f"{manifest.path}/{REPORT_NAME}"
+
+
+def write_pairs(dataset: str, path: str) -> int:
+    """Writes the pairs of images of a dataset that look alike to a Parquet file; returns their number.
+
+    Its columns are key_a, key_b, split_a, split_b, class_a, class_b, distance (bits of the perceptual hashes that
+    differ), identical (whether the bytes are the same), and `kept`: the key of the one image of its group to keep. It
+    is in the smallest split that the group is in, so that splits for evaluation stay as they are, and there the first
+    by key.
+
+    Args:
+      dataset: Folder or URI.
+      path: File or URI to write; an existing file is replaced.
+
+    Raises:
+      ValueError: There is no complete dataset, its index is damaged, or its images were not decoded when it was made.
+    """
+    manifest = complete_manifest(storage.absolute(dataset))
+    if count := manifest.num_noted.get(NOT_DECODED, 0):
+        raise ValueError(
+            f"{count:,} images of {manifest.path!r} were not decoded when it was made, so that those that look alike "
+            "cannot be found; make it with --check=decode"
+        )
+    columns = read_all(manifest)
+    pairs = list(all_pairs(manifest, columns))
+    numbers = {number for pair in pairs for number in pair[:2]}
+    examples = read_examples(manifest, columns, numbers, pictures=False)
+
+    def rank(number: int) -> tuple[int, str]:
+        found = examples[number]
+        return manifest.splits[found.split].num_examples, found.key
+
+    groups = near_duplicates.group(pair[:2] for pair in pairs)
+    kept = {number: examples[min(members, key=rank)].key for members in groups for number in members}
+    rows = [
+        {
+            "key_a": (a := examples[pair.first]).key,
+            "key_b": (b := examples[pair.second]).key,
+            "split_a": a.split,
+            "split_b": b.split,
+            "class_a": a.class_name,
+            "class_b": b.class_name,
+            "distance": pair.distance,
+            "identical": pair.is_identical,
+            "kept": kept[pair.first],
+        }
+        for pair in pairs
+    ]
+    content = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(rows, _PAIRS), content)
+    with storage.create(storage.absolute(path)) as file:
+        file.write(content.getbuffer())
+    return len(pairs)
+
+
+_PAIRS = pa.schema(
+    [(name, pa.string()) for name in ("key_a", "key_b", "split_a", "split_b", "class_a", "class_b")]
+    + [("distance", pa.int32()), ("identical", pa.bool_()), ("kept", pa.string())]
+)
 
 
 def render(manifest: Manifest, sources: Sequence[str] = ()) -> str:

@@ -16,9 +16,10 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from beam_pipelines import storage
-from beam_pipelines.options import Source
+from beam_pipelines.options import FILES_OF_CHANGES, Source
 from beam_pipelines.sources.lists import read_names
 from beam_pipelines.sources.rows import SEPARATOR, Row, label_of, names_in, shown_label
 from tpu_input.dataset_format.index import as_labels, index_path, read_columns
@@ -115,6 +116,7 @@ def check_changes(source: Source) -> None:
         source.new_labels: set(changes.new_labels),
         source.only_keys: changes.only_keys,
         source.without_keys: changes.without_keys,
+        source.near_duplicates: set(changes.near_duplicates or ()),
     }
     if not any(named.values()):
         return
@@ -160,11 +162,12 @@ class _Changes(NamedTuple):
     without_keys: frozenset[str] | None
     only_classes: frozenset[str] | None
     without_classes: frozenset[str] | None
+    near_duplicates: dict[str, str] | None  # key of the image to keep, by the key of each image of its group
 
 
 def _changes(source: Source) -> _Changes:
     """Returns the changes of a source; read once in a process, unless the files change."""
-    files = (source.new_labels, source.only_keys, source.without_keys, source.only_classes, source.without_classes)
+    files = tuple(getattr(source, name) for name in FILES_OF_CHANGES)
     return _read_changes(*files, tuple(storage.replaceable(path) if path else 0 for path in files))
 
 
@@ -175,6 +178,7 @@ def _read_changes(
     without_keys: str,
     only_classes: str,
     without_classes: str,
+    near_duplicates: str,
     _versions: tuple[int, ...],
 ) -> _Changes:
     def names(path: str) -> frozenset[str] | None:
@@ -186,7 +190,22 @@ def _read_changes(
         names(without_keys),
         names(only_classes),
         names(without_classes),
+        _kept_of_groups(near_duplicates) if near_duplicates else None,
     )
+
+
+def _kept_of_groups(path: str) -> dict[str, str]:
+    """Returns {key: key of the image to keep} of the images in a file of write_pairs()."""
+    try:
+        content = storage.read_bytes(path, most=MAX_INDEX_BYTES)
+        table = pq.read_table(pa.BufferReader(content), columns=["key_a", "key_b", "kept"])
+        a, b, kept = (column.cast(pa.string()).to_pylist() for column in table.columns)
+    except (pa.ArrowException, KeyError, IndexError) as error:
+        why = str(error).splitlines()[0]
+        raise ValueError(f"{path!r} is no Parquet file of pairs: {why}; write it with: report --pairs=FILE") from error
+    if any(key is None for key in (*a, *b, *kept)):
+        raise ValueError(f"{path!r} has a pair without a key; write it again with: report --pairs=FILE")
+    return dict(zip(a, kept, strict=True)) | dict(zip(b, kept, strict=True))
 
 
 def _unique_names(path: str) -> frozenset[str]:
@@ -206,6 +225,11 @@ def _changed(row: Row, source: Source, changes: _Changes) -> Row:
         changes.without_keys is not None and key in changes.without_keys
     ):
         return row.reject("left_out", "its key was left out on request")
+    if changes.near_duplicates is not None and (first := changes.near_duplicates.get(key, key)):
+        if source.splits == "again":
+            row = row._replace(group=first) if key in changes.near_duplicates else row
+        elif first != key:
+            return row.reject("left_out", f"it looks like {first!r}, which is kept")
     names = names_in(label)
     kept = [
         name

@@ -19,14 +19,16 @@ def test_the_commands_of_the_page_run_as_they_stand(capsys, tmp_path, monkeypatc
     commands = [
         line.split()[3:] for line in PAGE.read_text().splitlines() if line.startswith("    python -m beam_pipelines ")
     ]
-    assert [command[0] for command in commands][2:] == ["relabel", "filter", "split", "reshard", "merge", "diff"]
+    assert [command[0] for command in commands][2:8] == ["relabel", "filter", "split", "reshard", "merge", "diff"]
     assert run(capsys, *commands[0])[0] == 0
     assert run(capsys, "convert", "--input=digits", "--output=more", "--seed=1")[0] == 0
-    found = {}
+    found = dict[str, str]()
     for command in commands[1:]:
-        code, found[command[0]], err = run(capsys, *command)
+        code, out, err = run(capsys, *command)
         assert (code, err) == (0, ""), command
+        found.setdefault(command[0], out)
     assert "(left_out 1)" in found["filter"]
+    assert "pairs of images that look alike" in found["report"]
     assert "duplicate 1795" in found["merge"]
     assert "conflicting_label 2" in found["merge"]  # the relabelled image has another label in the other dataset
     assert "relabelled: 1 (1 '3' to '5'), such as '3/0003.jpg'" in found["diff"]

@@ -277,6 +277,26 @@ def test_coco_and_voc_are_refused_and_the_recipes_make_a_list(capsys, images, tm
     assert Counter(label for _, label, _ in stored(tmp_path / "voc").elements()) == {"cat": 12, "dog": 12}
 
 
+def test_the_labels_of_open_images_become_sets(capsys, images, tmp_path, monkeypatch):
+    recipe = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)[2]
+    monkeypatch.chdir(tmp_path)
+    Path("train").mkdir()
+    Path("class-descriptions.csv").write_text("/m/01,Cat\n/m/02,Dog\n/m/03,Sofa\n")
+    lines, expected = ["ImageID,Source,LabelName,Confidence"], Counter[tuple[bytes, tuple[str, ...]]]()
+    for number, path in enumerate(images):
+        shutil.copy(path, f"train/{number:016x}.jpg")
+        found = {name: number >> bit & 1 for bit, name in enumerate(("/m/01", "/m/02", "/m/03"))}
+        lines += [f"{number:016x},verification,{name},{value}" for name, value in found.items()]
+        classes = tuple(name for name, value in zip(("Cat", "Dog", "Sofa"), found.values(), strict=True) if value)
+        expected[path.read_bytes(), classes] += 1
+    Path("oidv6-train-annotations-human-imagelabels.csv").write_text("\n".join(lines) + "\n")
+    exec(recipe, {})
+    command = re.search(r"python -m beam_pipelines (convert --input=train.jsonl .*)", PAGE.read_text())
+    assert command
+    assert run(capsys, *command[1].split())[0] == 0
+    assert Counter((data, label) for _, label, data in stored(tmp_path / "open_images").elements()) == expected
+
+
 def test_an_unknown_layout_is_refused_with_what_was_seen_and_the_closest_layouts(capsys, images, tmp_path):
     (tmp_path / "in/images").mkdir(parents=True)
     (tmp_path / "in/labels").mkdir()
