@@ -12,6 +12,9 @@ home, tmp
 from __future__ import annotations
 
 import dataclasses
+import gzip
+import io
+import json
 import random
 import shutil
 import tarfile
@@ -19,6 +22,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from PIL import Image
 
 from estimator_app.runtime.tensorflow_startup import has_estimator
@@ -207,6 +212,31 @@ def _kinds() -> dict[str, Kind]:
             damage.several(damage.archive_damages, damage.byte_damages),
             (*[_convert("odd.zip", "out", _MOST)] * 3, _app("predict", "--export_dir=model", "odd.zip")),
         ),
+        "compressed tar": Kind(("odd.tgz",), ("odd.tgz",), _BYTES, (_convert("odd.tgz", "out", _MOST),)),
+        "WebDataset": Kind(
+            ("web.tar",),
+            ("web.tar",),
+            damage.several(*[damage.archive_damages] * 2, damage.byte_damages),
+            (_convert("web.tar", "out", _MOST, "--record=webdataset"),),
+            2,
+        ),
+        "Parquet": Kind(
+            ("hub.parquet",),
+            ("hub.parquet", "labels.txt"),
+            damage.several(*[damage.column_damages] * 2, damage.byte_damages),
+            (
+                _convert("hub.parquet", "out", _MOST, "--labels=labels.txt"),
+                _convert("hub.parquet", "out", _MOST, "--label_type=classes"),
+                _convert("hub.parquet", "out", "--max_rejected=100%", "--unlabelled"),
+            ),
+            2,
+        ),
+        "pairs": Kind(
+            ("pairs.parquet",),
+            ("src", "single", "pairs.parquet"),
+            damage.several(*[damage.column_damages] * 3, damage.byte_damages),
+            (_beam("filter", "single", "--near_duplicates=pairs.parquet", "--output=out", _MOST, writes=("out",)),),
+        ),
         "TFRecords of others": Kind(
             ("others/*",),
             ("others", "labels.txt"),
@@ -310,12 +340,27 @@ def write_images(work: Path) -> None:
         for number in range(12):
             image = (work / "src" / "a" / f"{number % 5}.jpg").read_bytes()
             file.write(frame(serialize({"image": image, "label": number % 2})))
+    photos = [(work / "src" / "a" / f"{number % 5}.jpg").read_bytes() for number in range(12)]
+    cells = [{"bytes": photo, "path": f"x/{number}.jpg"} for number, photo in enumerate(photos)]
+    names = {"label": {"_type": "ClassLabel", "names": ["a", "b"]}}
+    table = pa.table({"image": cells, "label": [number % 2 for number in range(12)]})
+    declared = {"huggingface": json.dumps({"info": {"features": names}})}
+    pq.write_table(table.replace_schema_metadata(declared), work / "hub.parquet")
+    pair = {"key_a": ["a/0.jpg"], "key_b": ["a/1.jpg"], "kept": ["a/0.jpg"]}
+    pq.write_table(pa.table(pair), work / "pairs.parquet")
+    with tarfile.open(work / "web.tar", "w") as archive:
+        for number, photo in enumerate(photos):
+            for ending, content in (("jpg", photo), ("cls", b"ab"[number % 2 : number % 2 + 1])):
+                member = tarfile.TarInfo(f"{number:04d}.{ending}")
+                member.size = len(content)
+                archive.addfile(member, io.BytesIO(content))
     for kind in FORMATS:
         if kind != "JPEG":
             _picture(generator).save(work / "odd" / "a" / f"odd.{kind.lower()}", kind)
     with tarfile.open(work / "odd.tar", "w") as archive:
         archive.add(work / "src", "src")
     shutil.copy(work / "odd.tar", work / "odd" / "b" / "odd.tar")
+    (work / "odd.tgz").write_bytes(gzip.compress((work / "odd.tar").read_bytes()))
     shutil.make_archive(str(work / "odd"), "zip", work, "src")
 
 
