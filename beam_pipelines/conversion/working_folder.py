@@ -100,6 +100,7 @@ class Receipt:
       fixed: Number of re-encoded images, by reason.
       noted: Number of images with other findings, such as a GPS position, by finding.
       rejected: Rejected inputs of this shard's rows.
+      several: Whether an example counts for each of several classes, or for none.
     """
 
     name: str
@@ -119,11 +120,13 @@ class Receipt:
     fixed: Counter[str] = dataclasses.field(default_factory=Counter)
     noted: Counter[str] = dataclasses.field(default_factory=Counter)
     rejected: list[Rejection] = dataclasses.field(default_factory=list)
+    several: bool = False
 
     def add(self, image: CheckedImage, label: int | tuple[int, ...], num_bytes: int) -> None:
         """Adds one record of `num_bytes` bytes, including its frame."""
         self.num_examples += 1
         self.num_bytes += num_bytes
+        self.several = isinstance(label, tuple)
         self.class_counts.update(label if isinstance(label, tuple) else (label,))
         for sizes, size in ((self.heights, image.height), (self.widths, image.width)):
             sizes[1] += size
@@ -151,7 +154,10 @@ class Receipt:
           ValueError: It is no receipt, or that of another shard, or its numbers are out of range or do not add up.
         """
         fields = json_fields.fields(
-            json_fields.load(content), "a receipt", [field.name for field in dataclasses.fields(cls)]
+            json_fields.load(content),
+            "a receipt",
+            [field.name for field in dataclasses.fields(cls) if field.name != "several"],
+            ("several",),
         )
         if fields["name"] != shard:
             raise ValueError(f"it is the receipt of another shard, {json_fields.shown(fields['name'])}")
@@ -181,14 +187,19 @@ class Receipt:
                 Rejection(*json_fields.array(rejection, "a rejection", len(Rejection._fields))).checked()
                 for rejection in json_fields.array(fields["rejected"], "rejected")
             ],
+            several=fields.get("several") is True,
         )
         receipt._check_sums()
         return receipt
 
     def _check_sums(self) -> None:
-        most = max((*self.class_counts.values(), sum(self.fixed.values())), default=0)
-        if most > self.num_examples:
-            raise ValueError(f"its count of a class, or of re-encoded images, exceeds its {self.num_examples} examples")
+        counted = max(self.class_counts.values(), default=0) if self.several else sum(self.class_counts.values())
+        right = counted <= self.num_examples if self.several else counted == self.num_examples
+        if not right or sum(self.fixed.values()) > self.num_examples:
+            raise ValueError(
+                f"its class counts do not add up to {self.num_examples} examples, or its counts of re-encoded images "
+                "exceed them"
+            )
         for smallest, total, largest in (self.heights, self.widths) if self.num_examples else ():
             if not 1 <= smallest * self.num_examples <= total <= largest * self.num_examples:
                 raise ValueError(

@@ -80,6 +80,7 @@ def test_pairs_are_found_written_and_left_out(capsys, dataset, tmp_path):
     assert run(capsys, "verify", tmp_path / "out")[0] == 0
 
 
+@pytest.mark.long
 def test_a_group_lies_in_one_split(capsys, dataset, tmp_path):
     assert run(capsys, "report", dataset, f"--pairs={tmp_path}/pairs.parquet")[0] == 0
     rows = pq.read_table(tmp_path / "pairs.parquet").to_pylist()
@@ -105,6 +106,7 @@ def test_files_that_are_no_pairs_are_refused(capsys, dataset, tmp_path):
     assert "write it again with: report --pairs=FILE" in refused(capsys, *args)
 
 
+@pytest.mark.long
 def test_images_that_were_not_decoded_cannot_be_compared(capsys, digits, tmp_path):
     args = ("convert", f"--input={digits}", "--check=header", f"--output={tmp_path}/out")
     assert run(capsys, *args)[0] == 0

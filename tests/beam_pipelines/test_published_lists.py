@@ -240,6 +240,7 @@ def test_json_lines_with_other_fields(capsys, images, tmp_path):
     assert stored(tmp_path / "out") == Counter(("train", path.parent.name, path.read_bytes()) for path in images)
 
 
+@pytest.mark.long
 def test_coco_and_voc_are_refused_and_the_recipes_make_a_list(capsys, images, tmp_path, monkeypatch):
     coco, voc = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)[:2]
     (tmp_path / "coco/val2017").mkdir(parents=True)
@@ -316,6 +317,7 @@ def test_an_unknown_layout_is_refused_with_what_was_seen_and_the_closest_layouts
     assert f"the closest layouts are a list of image,label: --input={tmp_path}/in/all.csv and " in said
 
 
+@pytest.mark.long
 def test_numbers_and_patterns_that_fit_nothing(capsys, images, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     cats_and_dogs(images)

@@ -102,6 +102,7 @@ def test_a_list_with_several_names_in_a_cell(capsys, images, listed, tmp_path):
         assert files(tmp_path / "out") == whole
 
 
+@pytest.mark.long
 def test_other_separators_lists_of_names_and_folders(capsys, images, tmp_path):
     lines = [f"{path}|{'/'.join(kinds(path))}" for path in images]
     (tmp_path / "list.csv").write_text("image,label\n" + "\n".join(line.replace("|", ",") for line in lines) + "\n")
@@ -142,6 +143,7 @@ def test_unknown_names_and_conflicting_sets_are_rejected(capsys, images, listed,
     assert stored(tmp_path / "out").keys() == {str(path) for path in images[1:]}
 
 
+@pytest.mark.long
 def test_datasets_with_several_labels_are_relabelled_filtered_merged_split_and_compared(
     capsys, images, listed, tmp_path
 ):
@@ -212,6 +214,7 @@ def test_records_of_others_with_several_labels(capsys, images, tmp_path):
     assert Counter(stored(tmp_path / "b").values()) == expected
 
 
+@pytest.mark.long
 def test_a_pipeline_writes_several_labels(images, listed, tmp_path):
     import apache_beam as beam
 

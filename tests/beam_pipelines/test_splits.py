@@ -42,6 +42,7 @@ def converted(capsys: pytest.CaptureFixture[str], output: Path, *args: object) -
     return keys(output)
 
 
+@pytest.mark.long
 def test_every_split_has_its_share_of_each_class(capsys, images, tmp_path):
     args = (f"--input={images}", "--splits=train=70%,validation=20%,test=10%")
     found = converted(capsys, tmp_path / "out", *args, "--stratify")
@@ -94,6 +95,7 @@ def test_a_validation_split_is_cut_out_of_train(capsys, images, tmp_path):
     assert "every input already specifies its split, so --stratify would have no effect" in said
 
 
+@pytest.mark.long
 def test_keys_name_groups(capsys, images, tmp_path):
     for number, path in enumerate(sorted(images.rglob("*.jpg"))):
         path.rename(path.with_name(f"patient{number % 9}_{number}.jpg"))

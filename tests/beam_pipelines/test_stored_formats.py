@@ -89,6 +89,7 @@ def test_a_plain_png_is_stored_as_it_is_and_others_become_one():
     assert smaller.encoded.startswith(b"\x89PNG")
 
 
+@pytest.mark.long
 def test_a_dataset_of_pngs_is_verified_repaired_rewritten_and_trained_on(capsys, tmp_path):
     rng = np.random.default_rng(0)
     for label in "ab":

@@ -145,6 +145,7 @@ def webdataset(path: Path, examples: Iterator[dict[str, bytes]] | list[dict[str,
                 archive.addfile(member, io.BytesIO(content))
 
 
+@pytest.mark.long
 def test_webdataset_with_numbers_names_and_fields(capsys, images, tmp_path):
     every = [(path.read_bytes(), int(path.parent.name)) for path in images]
     for shard in range(2):
@@ -297,6 +298,7 @@ def test_rows_of_parquet_without_bytes_or_label_are_listed(capsys, images, tmp_p
     assert sum(stored(tmp_path / "out").values()) == len(images) - 6
 
 
+@pytest.mark.long
 def test_damaged_parquet_is_refused_or_read_the_same(capsys, images, tmp_path):
     """200 times with 1 to 8 changed bytes: no traceback, and nothing is left of what is refused."""
     parquet(tmp_path / "whole.parquet", images[:6])
@@ -324,6 +326,7 @@ def test_damaged_parquet_is_refused_or_read_the_same(capsys, images, tmp_path):
     assert refusals > 100
 
 
+@pytest.mark.long
 def test_an_interrupted_conversion_goes_on_with_what_was_unpacked(capsys, images, tmp_path):
     parquet(tmp_path / "train-00000-of-00001.parquet", images * 20)
     args = [f"--input={tmp_path}/train-00000-of-00001.parquet", "--shard_size=10KB"]
