@@ -27,7 +27,7 @@ import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from beam_pipelines import storage
-from beam_pipelines.conversion import output_checks, planning, working_folder
+from beam_pipelines.conversion import extension, output_checks, planning, working_folder
 from beam_pipelines.conversion import output_folder as lock
 from beam_pipelines.conversion import shard_writing as processes
 from beam_pipelines.conversion.commit import commit
@@ -97,10 +97,13 @@ def convert(
             if manifest := _complete_and_read_only(options, beam_options, error):
                 return Converted(manifest, is_new=False)
             raise
+        options = extension.begin(options) if options.extend else options
         if launch_checks.name_of(beam_options):
             return _convert_in_one_job(options, beam_options, command)
         output_checks.remove_replaced(options.output)
         plan, existing = _plan(options, beam_options)
+        if options.parent and not any(plan.totals.values()):
+            existing = extension.parent_of(options)
         if existing:
             manifest, num_resumed = existing, 0
         else:
@@ -178,6 +181,7 @@ def submit(options: ConvertOptions, beam_options: PipelineOptions, command: Sequ
     launch_checks.check_outlives(beam_options)
     _check(options)
     with lock.locked(options.output):
+        options = extension.begin(options) if options.extend else options
         job = execution.submit(beam_options, lambda pipeline: build_conversion(pipeline, options, command))
         working_folder.remove_lock(options.output)
     return job

@@ -316,6 +316,9 @@ class ConvertOptions:
         one group does, is the group, whose images share a split; images without a match are in no group. "" for none.
       validation: Share of the split train that becomes the split validation, where inputs name their splits and have
         no such split; 0 for none.
+      extend: Add the inputs that the dataset at the output does not have, in new shards; everything else of it stays as
+        it is. Inputs and options must be those that it was made with.
+      parent: Fingerprint of the dataset that is extended; set by convert().
       splits_required: Whether it is an error if all inputs name their split, so that `splits` has no effect.
       images: Checks and changes of images.
     """
@@ -337,6 +340,8 @@ class ConvertOptions:
     stratify: bool = False
     group_by: str = ""
     validation: float = 0.0
+    extend: bool = False
+    parent: str = ""
     images: ImageOptions = ImageOptions()
 
     def __post_init__(self) -> None:
@@ -353,6 +358,10 @@ class ConvertOptions:
             raise ValueError("labels must name each class once, without empty names")
         if len(self.labels) == 1:
             raise ValueError(f"labels has only one class, {self.labels[0]!r}; a classifier needs at least 2")
+        if self.extend and self.overwrite:
+            raise ValueError(
+                "extend adds to the dataset at the output, and overwrite replaces it; leave out one of them"
+            )
         if not self.label_separator:
             raise ValueError("label_separator must be the text between names of classes, such as ;")
         if not 0 <= self.max_rejected <= 1:
@@ -403,7 +412,7 @@ class ConvertOptions:
     def shaping(self) -> dict[str, Any]:
         """Returns the options that determine the content of the shards, for manifest and fingerprint."""
         fields = dataclasses.asdict(self)
-        for name in ("sources", "output", "max_rejected", "overwrite", "splits_required"):
+        for name in ("sources", "output", "max_rejected", "overwrite", "splits_required", "extend", "parent"):
             del fields[name]
         fields["splits"], fields["num_shards"] = dict(self.splits), dict(sorted(self.num_shards))
         fields["labels"] = list(self.labels)

@@ -165,7 +165,9 @@ class TrainConfig:
         of_run = {name: value for name, value in given.items() if name not in of_input}
         find_network(of_run.get("network", cls.network))  # imports its module, which is safe as the user has named it
         if manifest.label_type == "none":
-            raise ValueError(f"the images of {manifest.path!r} have no labels; convert them without --unlabelled to train")
+            raise ValueError(
+                f"the images of {manifest.path!r} have no labels; convert them without --unlabelled to train"
+            )
         if manifest.label_type == "classes":
             of_run.setdefault("early_stop_metric", "mean_average_precision")
         fitting = fitting_input(train)

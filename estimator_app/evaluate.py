@@ -30,7 +30,7 @@ from estimator_app.trainers.checks import check_label_type
 from estimator_app.trainers.registry import find_trainer
 from tpu_input import Manifest
 from tpu_input.dataset_format.records import parse
-from tpu_input.datasets import DatasetLike, as_manifest
+from tpu_input.datasets import DatasetLike, as_manifest, version_with
 from tpu_input.pipeline.decoding import unread
 from tpu_input.pipeline.reading import locate, plain, records
 
@@ -86,6 +86,7 @@ def evaluate(
         eval_batch_size=config.eval_batch_size if eval_batch_size is None else eval_batch_size,
     )
     manifest = as_manifest(config.dataset if dataset is None else dataset)
+    manifest = version_with(manifest, config.fingerprint) if dataset is None else manifest
     if classifier:
         metrics = evaluate_export(classifier, manifest, config.split, config.eval_batch_size)
         return Evaluation(metrics, classifier.classes)

@@ -52,7 +52,7 @@ from estimator_app.trainers.interruption import Stopped, no_recovery_in_place, r
 from estimator_app.trainers.progress import TimeLeft
 from estimator_app.trainers.registry import Trainer, find_trainer
 from tpu_input import Manifest, read_manifest
-from tpu_input.datasets import DatasetLike, as_manifest
+from tpu_input.datasets import DatasetLike, as_manifest, version_with
 from tpu_input.pipeline.caching import cache_bytes, check_memory
 from tpu_input.pipeline.hosts import Host
 
@@ -97,6 +97,8 @@ class _Run:
             found = read_manifest(self.manifest.path)
         except ValueError as error:
             raise ValueError(f"the dataset was removed or damaged during training ({error}), {advice}") from error
+        if self.manifest.fingerprint in found.earlier:  # it was extended, and the files of this version stay
+            return
         if _content(found) != _content(self.manifest):
             raise ValueError(f"{self.manifest.path!r} was converted again during training, {advice}")
 
@@ -142,7 +144,14 @@ def train(
     model_dir = absolute(model_dir)
     export_dir = absolute(export_dir) if export_dir else f"{model_dir}/export"
     manifest, earlier = as_manifest(dataset if isinstance(dataset, Manifest) else absolute(dataset)), begun(model_dir)
+    last = manifest
+    manifest = version_with(manifest, earlier.fingerprint) if earlier else manifest
     config = TrainConfig.of(manifest, options, earlier)
+    if manifest is not last:
+        report(
+            f"note: {manifest.path!r} was extended after this run began; the run goes on with version "
+            f"{manifest.version} of {last.version}, and another --model_dir trains on all images"
+        )
     if config.train_steps > config.decay_steps:
         report(
             f"note: the learning rate reaches its final value at step {config.decay_steps} (decay_steps) and "

@@ -30,6 +30,7 @@ from tpu_input.dataset_format.records import (
     Manifest,
     Shard,
     Split,
+    manifest_name,
     parse,
 )
 from tpu_input.dataset_format.tfrecord import Example
@@ -229,33 +230,56 @@ def _records(manifest: Manifest, split: str, lengths: range) -> Iterator[tuple[s
                     yield f"record {number} of {path!r}", file.read(length)
 
 
-def read_manifest(path: str | os.PathLike[str]) -> Manifest:
+def read_manifest(path: str | os.PathLike[str], version: int | None = None) -> Manifest:
     """Returns the manifest of the dataset in a folder or at a URI, e.g. "gs://bucket/flowers".
 
+    Args:
+      path: The folder or URI.
+      version: Version of a dataset that was extended, from 1; None for the last one.
+
     Raises:
-      ValueError: There is no complete dataset (a conversion writes the manifest last), or the manifest or a shard is
-        not a regular file, but e.g. a pipe.
+      ValueError: There is no complete dataset (a conversion writes the manifest last), or no such version, or the
+        manifest or a shard is not a regular file, but e.g. a pipe.
     """
     folder = os.fspath(path).rstrip("/")
-    check_file(f"{folder}/{MANIFEST_NAME}")
+    manifest = _read_manifest(folder, MANIFEST_NAME)
+    if version is not None and version != manifest.version:
+        if not 1 <= version < manifest.version:
+            raise ValueError(f"{folder!r} has no version {version}; it has 1 to {manifest.version}")
+        manifest = _read_manifest(folder, manifest_name(version))
+    check_files(folder, (shard.name for split in manifest.splits.values() for shard in split.shards))
+    return manifest
+
+
+def version_with(manifest: Manifest, fingerprint: str) -> Manifest:
+    """Returns the version of a dataset that has this fingerprint; the manifest itself if no earlier version has it.
+
+    Raises:
+      ValueError: The manifest of that version is missing or damaged.
+    """
+    if fingerprint not in manifest.earlier:
+        return manifest
+    return read_manifest(manifest.path, manifest.earlier.index(fingerprint) + 1)
+
+
+def _read_manifest(folder: str, name: str) -> Manifest:
+    check_file(f"{folder}/{name}")
     try:
-        with tf.io.gfile.GFile(f"{folder}/{MANIFEST_NAME}", "rb") as file:
+        with tf.io.gfile.GFile(f"{folder}/{name}", "rb") as file:
             num_bytes = file.size()
             if num_bytes > MAX_MANIFEST_BYTES:
                 raise ValueError(
-                    f"{folder}/{MANIFEST_NAME} has {num_bytes:,} bytes, more than a manifest can have; copy it again"
+                    f"{folder}/{name} has {num_bytes:,} bytes, more than a manifest can have; copy it again"
                 )
             text = file.read(num_bytes)
     except tf.errors.NotFoundError:
         if _is_no_bucket(folder):
             raise ValueError(f"bucket {folder.split('/')[2]!r} of {folder!r} does not exist; check its name") from None
         raise ValueError(
-            f"{folder!r} has no {MANIFEST_NAME}, so it is not a complete dataset; "
+            f"{folder!r} has no {name}, so it is not a complete dataset; "
             "create one with: python -m beam_pipelines convert --input=IMAGES --output=" + folder
         ) from None
-    manifest = Manifest.from_json(text, folder)
-    check_files(folder, (shard.name for split in manifest.splits.values() for shard in split.shards))
-    return manifest
+    return Manifest.from_json(text, folder)
 
 
 def _is_no_bucket(folder: str) -> bool:

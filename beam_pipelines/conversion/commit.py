@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 
 from beam_pipelines import storage
+from beam_pipelines.conversion import extension
 from beam_pipelines.conversion.output_folder import create, index_content, read_manifest, rejected_name
 from beam_pipelines.conversion.plan import Plan
 from beam_pipelines.conversion.working_folder import REPLACED_NAME, Receipt, WorkingFolder
@@ -53,6 +54,8 @@ def commit(options: ConvertOptions, plan: Plan, receipts: dict[str, list[Receipt
     rejected = sorted(rejection for receipt in every for rejection in receipt.rejected)
     num_rejected = dict(sorted(Counter(rejection.reason for rejection in rejected).items()))
     num_examples = sum(receipt.num_examples for receipt in every)
+    if options.parent and not num_examples and replaced:  # there was nothing new
+        return replaced
     if num_examples + len(rejected) != plan.num_inputs:
         raise ValueError(
             f"{plan.num_inputs} inputs gave {num_examples} records and {len(rejected)} rejected inputs, which do not "
@@ -62,13 +65,19 @@ def commit(options: ConvertOptions, plan: Plan, receipts: dict[str, list[Receipt
     edition, rejected_path = folder.edition, rejected_name(folder.edition)
     with create(options.output, rejected_path) as file:
         file.writelines(json.dumps(line._asdict(), ensure_ascii=False).encode() + b"\n" for line in rejected)
-    check_budget(options, plan.num_inputs, num_rejected, {"all": f"listed in {options.output}/{rejected_path}"})
+    before = sum(split.num_examples for split in replaced.splits.values()) if options.parent and replaced else 0
+    num_inputs = before + plan.num_inputs
+    check_budget(options, num_inputs, num_rejected, {"all": f"listed in {options.output}/{rejected_path}"})
     if not num_examples:
         raise ValueError(f"none of the {plan.num_inputs} inputs became a record: {num_rejected}")
     _publish(folder, every, edition)
     manifest = _manifest(options, plan, receipts, num_rejected, edition)
+    if options.parent:
+        parent = extension.parent_of(options)
+        manifest = extension.merged(parent, manifest)
+        extension.keep_version(parent)
     write_lengths(manifest)
-    if replaced:
+    if replaced and not options.parent:
         with create(options.output, f"{WORK_NAME}/{REPLACED_NAME}") as file:
             file.write(replaced.to_json().encode())
     with create(options.output, MANIFEST_NAME, new=not version, version=version) as file:
@@ -113,7 +122,9 @@ def commit_once(options: ConvertOptions, plan: Plan) -> Manifest:
     manifest = read_manifest(options.output)
     if manifest and manifest.fingerprint == plan.fingerprint:
         return manifest
-    if manifest and not options.overwrite:
+    if manifest and options.parent and not plan.num_inputs:
+        return manifest
+    if manifest and not options.overwrite and manifest.fingerprint != options.parent:
         raise ValueError(
             f"another conversion has written its dataset into {options.output!r} in the meantime; choose another "
             "output, or replace it with overwrite"

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from beam_pipelines import storage
-from beam_pipelines.conversion import working_folder
+from beam_pipelines.conversion import extension, working_folder
 from beam_pipelines.conversion.commit import check_budget
 from beam_pipelines.conversion.output_folder import (
     REPORT_NAME,
@@ -57,6 +57,8 @@ def _refuse_foreign(output: str, foreign: Collection[str]) -> None:
 
 def check_plan(options: ConvertOptions, plan: Plan) -> None:
     where = ", ".join(repr(source.path) for source in options.sources) or "of the pipeline"
+    if options.parent and not any(plan.totals.values()):  # nothing new
+        return
     if not plan.num_inputs:
         raise ValueError(f"input {where} is empty")
     if not any(plan.totals.values()):
@@ -64,7 +66,8 @@ def check_plan(options: ConvertOptions, plan: Plan) -> None:
             f"none of the {plan.num_inputs} inputs of {where} can be used, e.g. {min(plan.examples.values())}; "
             + _closest_layouts(options)
         )
-    check_budget(options, plan.num_inputs, plan.num_rejected, plan.examples)
+    known = len(extension.known_keys(options)) if options.parent else 0
+    check_budget(options, known + plan.num_inputs, plan.num_rejected, plan.examples)
     if options.splits_required and plan.all_named and not options.stratify:
         named = ", ".join(map(repr, plan.totals))
         given = ",".join(f"{name}={100 * share:g}%" for name, share in options.splits)
@@ -147,7 +150,7 @@ def _begins_as(path: str, folder: WorkingFolder, shard: str) -> bool:
 
 
 def _check_same(options: ConvertOptions, plan: Plan, manifest: Manifest | None, others: set[WorkingFolder]) -> None:
-    if manifest and manifest.fingerprint != plan.fingerprint:
+    if manifest and manifest.fingerprint not in (plan.fingerprint, options.parent):
         raise ValueError(
             f"output {options.output!r} holds another dataset: {difference(options, plan, described(manifest))}; "
             "choose another output, or replace it with --overwrite"

@@ -28,12 +28,13 @@ from tpu_input.dataset_format.records import (
     MAX_MANIFEST_BYTES,
     Manifest,
     in_edition,
+    manifest_name,
     parse_shard_name,
 )
 
 REJECTED_NAME = "rejected.jsonl"  # with the dataset's edition, if it has one: see rejected_name()
 REPORT_NAME = "report.html"  # written on demand, so it may be missing
-_BESIDE = re.compile(r"(lengths(-[0-9a-f]{8})?\.parquet|rejected(-[0-9a-f]{8})?\.jsonl)")
+_BESIDE = re.compile(r"(manifest-[0-9]{1,6}\.json|lengths(-[0-9a-f]{8})?\.parquet|rejected(-[0-9a-f]{8})?\.jsonl)")
 
 
 @contextlib.contextmanager
@@ -77,6 +78,7 @@ def dataset_files(shards: Iterable[str]) -> set[str]:
     shards = list(shards)
     editions = {name.edition for shard in shards if (name := parse_shard_name(shard))} or {""}
     beside = {name(edition) for edition in editions for name in (lengths_name, rejected_name)}
+    beside |= {manifest_name(number) for number in range(1, len(editions))}  # of a dataset that was extended
     return {*shards, *(index_path(shard) for shard in shards), MANIFEST_NAME, *beside}
 
 

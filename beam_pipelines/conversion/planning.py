@@ -39,6 +39,7 @@ from apache_beam.pvalue import AsDict, AsSingleton, PCollection
 from apache_beam.transforms import combiners
 
 from beam_pipelines import storage
+from beam_pipelines.conversion import extension
 from beam_pipelines.conversion.combining import CombineInParts
 from beam_pipelines.conversion.plan import (
     Plan,
@@ -108,8 +109,8 @@ def build_planning(pipeline: beam.Pipeline, options: ConvertOptions, plan_path: 
 def plan_rows(pipeline: beam.Pipeline, options: ConvertOptions) -> tuple[PCollection[Row], PCollection[Layout]]:
     """Returns a labelled and sized row for every input of the sources, and how their folders were interpreted."""
     listed = _listed(pipeline, options)
-    layout = _layout(listed, options)
-    return _labelled(listed, layout, options), layout
+    layout = extension.with_missing(_layout(listed, options), listed, options)
+    return _labelled(extension.new_rows(listed, options), layout, options), layout
 
 
 def list_labelled(pipeline: beam.Pipeline, options: ConvertOptions) -> PCollection[Row]:
@@ -499,12 +500,13 @@ class PlanCombineFn(beam.CombineFn):
         classes, inputs, reasons, examples, hashes, costs, images = accumulator
         # Keys are not sorted, because the order of the splits determines which hashes belong to which split.
         chosen = self._options.stratify or self._options.validation  # then a class may miss in a split by chance
-        what = json.dumps([self._options.shaping(), inputs, hashes % 2**256])
+        of_parent = [self._options.parent] if self._options.parent else []
+        what = json.dumps([self._options.shaping(), inputs, hashes % 2**256, *of_parent])
         buckets: dict[str, dict[int, int]] = {}
         for (split, number), total in sorted(costs.items()):
             buckets.setdefault(split, {})[number] = total
         return Plan(
-            classes=self._options.labels or tuple(sorted({label for _, label in classes})),
+            classes=self._options.labels or extension.classes_of({label for _, label in classes}, self._options),
             num_inputs=inputs,
             num_rejected=dict(sorted(reasons.items())),
             examples=dict(sorted(examples.items())),
@@ -512,7 +514,7 @@ class PlanCombineFn(beam.CombineFn):
             buckets=buckets,
             shard_bytes=self._options.shard_bytes,
             num_shards=dict(self._options.num_shards),
-            strangers=() if chosen else tuple(_splits_without_common_class(classes)),
+            strangers=() if chosen or self._options.parent else tuple(_splits_without_common_class(classes)),
             all_named=all(split for split, _ in classes),
             num_images=dict(sorted(images.items())),
         )

@@ -28,6 +28,8 @@ def test_the_commands_of_the_page_run_as_they_stand(capsys, tmp_path, monkeypatc
         assert (code, err) == (0, ""), command
         found.setdefault(command[0], out)
     assert "(left_out 1)" in found["filter"]
+    assert commands[-1][-1] == "--extend"  # test_extend.py has what it does where there is something new
+    assert "already complete, nothing to do" in out
     assert "pairs of images that look alike" in found["report"]
     assert "duplicate 1795" in found["merge"]
     assert "conflicting_label 2" in found["merge"]  # the relabelled image has another label in the other dataset

@@ -121,3 +121,31 @@ def test_an_export_says_the_classes_in_the_order_of_its_dataset(digits, tmp_path
     right = [row["class"] == Path(row["file"]).parent.name for row in said]
     assert len(right) == 100
     assert sum(right) > 80
+
+
+@pytest.mark.long
+def test_a_run_goes_on_with_the_version_that_it_began_with(digits, tmp_path, capsys):
+    """With the metrics of an undisturbed run, although the dataset was extended between its two halves."""
+    for label in "012":
+        (tmp_path / "in" / label).mkdir(parents=True)
+        for path in sorted((digits / label).iterdir())[:40]:
+            (tmp_path / "in" / label / path.name).write_bytes(path.read_bytes())
+    options = ConvertOptions((Source(f"{tmp_path}/in"),), f"{tmp_path}/dataset")
+    convert(options, local())
+    flags = ("--image_size=16", "--train_batch_size=16", "--steps_per_eval=2", "--trainer=tf_distribute")
+    train = ("train", f"--dataset={tmp_path}/dataset", *flags, "--decay_steps=4")
+    assert main([*train, f"--model_dir={tmp_path}/whole", "--train_steps=4"]) == 0
+    assert main([*train, f"--model_dir={tmp_path}/model", "--train_steps=2"]) == 0
+    for label in "012":
+        for path in sorted((digits / label).iterdir())[40:80]:
+            (tmp_path / "in" / label / path.name).write_bytes(path.read_bytes())
+    assert convert(dataclasses.replace(options, extend=True), local()).manifest.version == 2
+    capsys.readouterr()
+    assert main([*train, f"--model_dir={tmp_path}/model", "--train_steps=4"]) == 0
+    assert "the run goes on with version 1 of 2" in capsys.readouterr().out
+    found = [json.loads((tmp_path / name / "metrics.json").read_text()) for name in ("whole", "model")]
+    assert found[0] | {"export": ""} == found[1] | {"export": ""}
+    assert main(["evaluate", f"--model_dir={tmp_path}/model"]) == 0
+    assert main(["evaluate", f"--model_dir={tmp_path}/model", f"--dataset={tmp_path}/dataset"]) == 0
+    first, second = capsys.readouterr().out.strip().splitlines()[-2:]
+    assert first != second  # of the version of the run, and of all images

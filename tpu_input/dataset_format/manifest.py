@@ -160,6 +160,8 @@ class Manifest:
         --resize_shorter", or had their "metadata stripped"; a missing name means none, or that the
         version that wrote the file did not count it.
       sources: Locations of the inputs, as options of the conversion.
+      earlier: Fingerprints of the earlier versions of a dataset that was extended, oldest first; their manifests are
+        manifest-1.json, manifest-2.json, ….
       record: Format of the records; not part of the file, which always describes records written by this package.
     """
 
@@ -174,6 +176,7 @@ class Manifest:
     num_fixed: dict[str, int] = dataclasses.field(default_factory=dict)
     num_noted: dict[str, int] = dataclasses.field(default_factory=dict)
     sources: list[dict[str, str]] = dataclasses.field(default_factory=list)
+    earlier: tuple[str, ...] = ()
     record: RecordSpec = dataclasses.field(default_factory=RecordSpec)
 
     def __repr__(self) -> str:
@@ -203,12 +206,19 @@ class Manifest:
     @property
     def edition(self) -> str:
         """Edition in the names of the dataset's files: see shard_name()."""
-        return next(map(_edition, self.splits.values()), "")
+        return self.fingerprint[:8] if self.earlier else next(map(_edition, self.splits.values()), "")
+
+    @property
+    def version(self) -> int:
+        """Number of the version: 1, and 1 more each time the dataset was extended."""
+        return len(self.earlier) + 1
 
     def to_json(self) -> str:
         """Returns the content of manifest.json."""
         fields = {"format_version": FORMAT_VERSION} | dataclasses.asdict(self)
         del fields["path"], fields["record"]
+        if not self.earlier:
+            del fields["earlier"]
         return json.dumps(fields, indent=1, ensure_ascii=False) + "\n"
 
     @classmethod
@@ -230,7 +240,13 @@ class Manifest:
             ) from error
 
 
-_OPTIONAL = ("num_fixed", "num_noted", "sources")  # missing in datasets written by the first versions
+def manifest_name(version: int) -> str:
+    """Returns the name of the manifest of an earlier version of a dataset."""
+    return f"manifest-{version}.json"
+
+
+# Missing in datasets written by the first versions of this package, or in datasets that were not extended.
+_OPTIONAL = ("num_fixed", "num_noted", "sources", "earlier")
 
 
 def _manifest(value: object, path: str) -> Manifest:
@@ -244,21 +260,30 @@ def _manifest(value: object, path: str) -> Manifest:
     if (needed and not classes) or len(set(classes)) < len(classes):
         raise ValueError(f"classes must name each class once, got {json_fields.shown(fields['classes'])}")
     splits = json_fields.mapping(fields["splits"], "splits")
+    earlier = tuple(
+        json_fields.sha256(each, "an earlier fingerprint")
+        for each in json_fields.array(fields.get("earlier", []), "earlier")
+    )
+    num_editions = len(earlier) + 1
     manifest = Manifest(
         path=path,
         classes=classes,
         first_label=json_fields.count(fields["first_label"], "first_label", 0, 1),
-        splits={name: _split(name, split, len(classes), _options(fields["options"])) for name, split in splits.items()},
+        splits={
+            name: _split(name, split, len(classes), _options(fields["options"]), num_editions)
+            for name, split in splits.items()
+        },
         num_inputs=json_fields.count(fields["num_inputs"], "num_inputs"),
         num_rejected=json_fields.counts(fields["num_rejected"], "num_rejected", 1),
         options=_options(fields["options"]),
         fingerprint=json_fields.sha256(fields["fingerprint"], "fingerprint"),
         num_fixed=json_fields.counts(fields.get("num_fixed", {}), "num_fixed", 1),
         num_noted=json_fields.counts(fields.get("num_noted", {}), "num_noted", 1),
+        earlier=earlier,
         sources=[_source(source) for source in json_fields.array(fields.get("sources", []), "sources")],
     )
     editions = set(map(_edition, manifest.splits.values()))
-    if len(editions) > 1:
+    if len(editions) > num_editions:
         raise ValueError(f"its splits have shards of several editions: {', '.join(map(repr, sorted(editions)))}")
     num_records = sum(split.num_examples for split in manifest.splits.values())
     num_rejected = sum(manifest.num_rejected.values())
@@ -285,7 +310,7 @@ def _options(value: object) -> dict[str, Any]:
     return options
 
 
-def _split(name: str, value: object, num_classes: int, options: dict[str, Any]) -> Split:
+def _split(name: str, value: object, num_classes: int, options: dict[str, Any], num_editions: int) -> Split:
     """Returns the Split that manifest.json describes."""
     if not valid_split(name):
         raise ValueError(f"a split name must be 1 to 64 letters, digits or _, got {json_fields.shown(name)}")
@@ -293,9 +318,16 @@ def _split(name: str, value: object, num_classes: int, options: dict[str, Any]) 
     fields = json_fields.fields(value, called, [field.name for field in dataclasses.fields(Split)])
     found = [_shard(name, shard) for shard in json_fields.array(fields["shards"], f"shards of {called}")]
     shards, places = tuple(shard for shard, _ in found), [place for _, place in found]
-    if not shards or any(
-        first.number >= second.number or first._replace(number=second.number) != second
-        for first, second in itertools.pairwise(places)
+    groups = [list(group) for _, group in itertools.groupby(places, lambda place: place.edition)]
+    if (
+        not shards
+        or len(groups) > num_editions
+        or len({group[0].edition for group in groups}) < len(groups)
+        or any(
+            first.number >= second.number or first._replace(number=second.number) != second
+            for group in groups
+            for first, second in itertools.pairwise(group)
+        )
     ):
         raise ValueError(
             f"{called} must list its shards in the order of their names, all with the same total number of shards and "

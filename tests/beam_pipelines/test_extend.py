@@ -1,0 +1,286 @@
+"""Datasets that grow: new images in new shards, everything else as it was, also after kill -9, and old versions."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from beam_pipelines.conversion.output_folder import read_manifest
+from support.folders import files
+from support.pipelines_commands import refused, run
+from tpu_input.dataset_format.records import Manifest, decode, read_frames
+
+FLAGS = ("--shard_size=20KB", "--max_rejected=10%")
+
+
+@pytest.fixture
+def images(digits, tmp_path) -> list[Path]:
+    """60 digits of three classes in class folders, and the folder; more are added by add()."""
+    for label in "012":
+        (tmp_path / "in" / label).mkdir(parents=True)
+    more = [sorted((digits / label).iterdir())[number] for number in range(60) for label in "012"]
+    for path in more[:60]:
+        shutil.copy(path, tmp_path / "in" / path.parent.name)
+    return more[60:]
+
+
+def add(images: list[Path], folder: Path) -> None:
+    for path in images:
+        (folder / path.parent.name).mkdir(exist_ok=True)
+        shutil.copy(path, folder / path.parent.name)
+
+
+def stored(path: Path, manifest: Manifest | None = None) -> dict[str, tuple[str, str, int]]:
+    """(split, class, label) by key, of the shards that the manifest names."""
+    found = dict[str, tuple[str, str, int]]()
+    manifest = manifest or read_manifest(str(path))
+    assert manifest
+    for name, split in manifest.splits.items():
+        for shard in split.shards:
+            with open(path / shard.name, "rb") as file:
+                for _, payload in read_frames(file):
+                    record = decode(payload)
+                    assert record.key not in found
+                    found[record.key] = name, record.class_name, record.label
+    return found
+
+
+def convert(capsys: pytest.CaptureFixture[str], tmp_path: Path, *args: str) -> str:
+    command = ("convert", f"--input={tmp_path}/in", f"--output={tmp_path}/out", *FLAGS)
+    code, out, err = run(capsys, *command, *args)
+    assert code == 0, err
+    return out + err
+
+
+def test_new_images_go_to_new_shards_and_old_ones_are_not_even_read(capsys, images, tmp_path):
+    convert(capsys, tmp_path)
+    before, old = files(tmp_path / "out"), stored(tmp_path / "out")
+    assert "already complete, nothing to do" in convert(capsys, tmp_path, "--extend")
+    for path in (tmp_path / "in").rglob("*.jpg"):
+        path.write_bytes(bytes(path.stat().st_size))  # of the same size; as an image, it would be rejected
+    add(images[:30], tmp_path / "in")
+    (tmp_path / "in" / "4").mkdir()
+    shutil.copy(images[0], tmp_path / "in" / "4" / "new.jpg")
+    said = convert(capsys, tmp_path, "--extend")
+    assert "91 inputs" in said
+    after, manifest = files(tmp_path / "out"), read_manifest(str(tmp_path / "out"))
+    assert manifest
+    assert {path: after[path] for path in before if path != "manifest.json"} == {
+        path: digest for path, digest in before.items() if path != "manifest.json"
+    }
+    assert after["manifest-1.json"] == before["manifest.json"]
+    found = stored(tmp_path / "out")
+    assert {key: found[key] for key in old} == old
+    assert found.keys() - old.keys() == {f"{path.parent.name}/{path.name}" for path in images[:30]} | {"4/new.jpg"}
+    assert found["4/new.jpg"][1:] == ("4", 3)
+    assert (manifest.version, manifest.num_inputs, len(manifest.classes)) == (2, 91, 4)
+    splits = Counter(split for split, _, _ in found.values())
+    assert {name: split.num_examples for name, split in manifest.splits.items()} == splits
+    assert sum(sum(split.class_counts) for split in manifest.splits.values()) == 91
+    code, out, _ = run(capsys, "verify", tmp_path / "out")
+    assert (code, "no problems found" in out) == (0, True)
+    assert run(capsys, "report", tmp_path / "out")[0] == 0
+    assert "already complete, nothing to do" in convert(capsys, tmp_path, "--extend")
+    first = read_first(tmp_path / "out")
+    assert stored(tmp_path / "out", first) == old
+
+
+def read_first(path: Path) -> Manifest:
+    return Manifest.from_json((path / "manifest-1.json").read_bytes(), str(path))
+
+
+def test_statistics_are_those_of_all_images(capsys, images, tmp_path):
+    convert(capsys, tmp_path)
+    add(images[:60], tmp_path / "in")
+    convert(capsys, tmp_path, "--extend")
+    whole = ("convert", f"--input={tmp_path}/in", f"--output={tmp_path}/whole", *FLAGS)
+    assert run(capsys, *whole)[0] == 0
+    extended, at_once = read_manifest(f"{tmp_path}/out"), read_manifest(f"{tmp_path}/whole")
+    assert extended
+    assert at_once
+    assert stored(tmp_path / "out") == stored(tmp_path / "whole")
+    for name, split in at_once.splits.items():
+        found = extended.splits[name]
+        assert (found.class_counts, found.height, found.width) == (split.class_counts, split.height, split.width)
+        assert found.channel_mean == pytest.approx(split.channel_mean, abs=0.01)
+        assert found.channel_std == pytest.approx(split.channel_std, abs=0.01)
+    code, out, _ = run(capsys, "diff", tmp_path / "out", tmp_path / "whole")
+    assert (code, "examples are the same" in out, "added" in out) == (0, True, False)
+
+
+def test_a_dataset_grows_several_times_and_can_be_replaced(capsys, images, tmp_path):
+    convert(capsys, tmp_path)
+    (tmp_path / "in/0/no.jpg").write_bytes(b"no image")
+    counts = []
+    for start in range(0, 60, 20):
+        add(images[start : start + 20], tmp_path / "in")
+        convert(capsys, tmp_path, "--extend")
+        manifest = read_manifest(f"{tmp_path}/out")
+        assert manifest
+        counts.append((manifest.version, manifest.num_inputs, manifest.num_rejected))
+        assert run(capsys, "verify", tmp_path / "out")[0] == 0
+    assert counts == [(number + 2, 81 + 20 * number, {"not_an_image": 1}) for number in range(3)]
+    names = {path.name for path in (tmp_path / "out").glob("manifest*")}
+    assert names == {"manifest.json", "manifest-1.json", "manifest-2.json", "manifest-3.json"}
+    for number in range(1, 4):
+        text = (tmp_path / f"out/manifest-{number}.json").read_bytes()
+        earlier = Manifest.from_json(text, str(tmp_path / "out"))
+        assert (earlier.version, len(stored(tmp_path / "out", earlier))) == (number, [60, 80, 100][number - 1])
+    again = ("convert", f"--input={tmp_path}/in", f"--output={tmp_path}/out", *FLAGS, "--seed=1", "--overwrite")
+    assert run(capsys, *again)[0] == 0
+    assert not list((tmp_path / "out").glob("manifest-*"))
+    assert run(capsys, "verify", tmp_path / "out")[0] == 0
+
+
+def test_images_that_are_gone_stay_and_are_told(capsys, images, tmp_path):
+    convert(capsys, tmp_path)
+    old = stored(tmp_path / "out")
+    for path in sorted((tmp_path / "in/0").iterdir())[:3]:
+        path.unlink()
+    add(images[:9], tmp_path / "in")
+    said = convert(capsys, tmp_path, "--extend")
+    assert f"3 images of '{tmp_path}/out' are no inputs any more; they stay in it" in said
+    assert old.items() <= stored(tmp_path / "out").items()
+
+
+def test_what_cannot_be_extended_is_refused_and_stays_as_it_is(capsys, images, tmp_path):
+    args = ("convert", f"--input={tmp_path}/in", f"--output={tmp_path}/out", *FLAGS)
+    assert "is not a complete dataset" in refused(capsys, *args, "--extend")
+    convert(capsys, tmp_path)
+    before = files(tmp_path / "out")
+    add(images, tmp_path / "in")
+    assert "was made with seed=0, not 1; extend it" in refused(capsys, *args, "--extend", "--seed=1")
+    assert "--dedup must be none" in refused(capsys, *args, "--extend", "--dedup=exact")
+    assert "leave out one of them" in refused(capsys, *args, "--extend", "--overwrite")
+    other = (args[0], f"--input={tmp_path}/in/0", *args[2:], "--extend")
+    assert "extend it with the inputs that it was made of" in refused(capsys, *other)
+    for number in range(9):
+        (tmp_path / f"in/0/bad{number}.jpg").write_bytes(b"no image")
+    said = refused(capsys, *args, "--extend", "--max_rejected=2%")
+    assert "9 of 189 inputs were rejected" in said
+    after = files(tmp_path / "out")
+    assert {path: after[path] for path in before} == before
+    shutil.rmtree(tmp_path / "out/.jpeg2tpu", ignore_errors=True)
+
+
+@pytest.mark.long
+def test_an_extension_that_is_killed_goes_on_with_the_same_bytes(capsys, images, tmp_path):
+    convert(capsys, tmp_path)
+    shutil.copytree(tmp_path / "out", tmp_path / "other")
+    add(images, tmp_path / "in")
+    command = ("convert", f"--input={tmp_path}/in", f"--output={tmp_path}/other", *FLAGS, "--extend")
+    assert run(capsys, *command)[0] == 0
+    whole = files(tmp_path / "other")
+    args = [f"--input={tmp_path}/in", f"--output={tmp_path}/out", *FLAGS, "--extend"]
+    kills = 0
+    for marks in ("plan-*", "*/plan.json", "*/*.receipt", "*/*.receipt"):
+        seen = set((tmp_path / "out").glob(f".jpeg2tpu/{marks}"))
+        process = subprocess.Popen(
+            [sys.executable, "-m", "beam_pipelines", "convert", *args],
+            start_new_session=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        while process.poll() is None and not set((tmp_path / "out").glob(f".jpeg2tpu/{marks}")) - seen:
+            time.sleep(0.005)
+        kills += process.poll() is None
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        assert run(capsys, "verify", "--quick", tmp_path / "out")[0] == 0  # the old version, or the new one
+    assert kills
+    assert run(capsys, "convert", *args)[0] == 0
+    assert files(tmp_path / "out") == whole
+
+
+def test_training_reads_all_versions(capsys, images, tmp_path):
+    pytest.importorskip("tensorflow")
+    import numpy as np
+
+    import tpu_input
+
+    convert(capsys, tmp_path)
+    old = stored(tmp_path / "out")
+    add(images[:50], tmp_path / "in")
+    convert(capsys, tmp_path, "--extend")
+    found = stored(tmp_path / "out")
+    for version, expected in ((None, found), (2, found), (1, old)):
+        manifest = tpu_input.read_manifest(f"{tmp_path}/out", version=version)
+        config = tpu_input.InputConfig(image_size=16)
+        batches = tpu_input.make_eval_input_fn(manifest, config, "train")({"batch_size": 16})
+        steps = tpu_input.eval_steps(manifest, "train", 16)
+        weights = [features["weight"] for features, _ in batches.take(steps).as_numpy_iterator()]
+        assert np.sum(weights) == sum(split == "train" for split, _, _ in expected.values())
+        train = tpu_input.make_train_input_fn(manifest, config)({"batch_size": 16})
+        assert next(iter(train))[1].shape == (16,)
+    with pytest.raises(ValueError, match="has no version 3; it has 1 to 2"):
+        tpu_input.read_manifest(f"{tmp_path}/out", version=3)
+
+
+@pytest.mark.long
+def test_a_damaged_shard_of_any_version_is_repaired(capsys, images, tmp_path):
+    convert(capsys, tmp_path)
+    add(images[:60], tmp_path / "in")
+    convert(capsys, tmp_path, "--extend")
+    whole = files(tmp_path / "out")
+    shards = sorted((tmp_path / "out").glob("*.tfrecord"))
+    for shard in (shards[0], shards[-1]):
+        shard.write_bytes(b"")
+        assert run(capsys, "verify", tmp_path / "out")[0] == 1
+        code, out, _ = run(capsys, "repair", tmp_path / "out")
+        assert (code, "no problems found" in out) == (0, True)
+        assert files(tmp_path / "out") == whole
+    for shard in shards[-1:]:
+        (tmp_path / "out/index" / shard.with_suffix(".parquet").name).unlink()
+        code, out, _ = run(capsys, "repair", tmp_path / "out")
+        assert code in (0, 2)
+        assert "Traceback" not in out
+
+
+@pytest.mark.cloud
+def test_a_dataset_in_a_bucket_grows(capsys, cloud, images, tmp_path):
+    bucket = cloud.make_bucket()
+    cloud.upload(tmp_path / "in", f"{bucket}/in")
+    command = ("convert", f"--input={bucket}/in", f"--output={bucket}/out", *FLAGS)
+    assert run(capsys, *command)[0] == 0
+    before = cloud.files(f"{bucket}/out")
+    add(images[:30], tmp_path / "in")
+    cloud.upload(tmp_path / "in", f"{bucket}/in")
+    assert run(capsys, *command, "--extend")[0] == 0
+    after = cloud.files(f"{bucket}/out")
+    assert {path for path in before if after.get(path) != before[path]} == {"manifest.json"}
+    assert after["manifest-1.json"] == before["manifest.json"]
+    code, out, _ = run(capsys, "verify", f"{bucket}/out")
+    assert (code, "no problems found" in out) == (0, True)
+    assert "already complete" in run(capsys, *command, "--extend")[1]
+
+
+def test_a_pipeline_in_one_job_extends(images, tmp_path):
+    """As on an engine: the job lists, plans, writes and commits."""
+    import apache_beam as beam
+
+    from beam_pipelines.conversion import extension
+    from beam_pipelines.convert import build_conversion
+    from beam_pipelines.options import ConvertOptions, Source
+
+    options = ConvertOptions((Source(f"{tmp_path}/in"),), f"{tmp_path}/out", shard_bytes=20_000)
+    with beam.Pipeline() as pipeline:
+        build_conversion(pipeline, options)
+    old = stored(tmp_path / "out")
+    add(images[:30], tmp_path / "in")
+    for _ in range(2):
+        extended = extension.begin(options)
+        with beam.Pipeline() as pipeline:
+            build_conversion(pipeline, extended)
+        found = stored(tmp_path / "out")
+        assert (len(found), old.items() <= found.items()) == (90, True)
+    manifest = read_manifest(f"{tmp_path}/out")
+    assert manifest
+    assert manifest.version == 2
