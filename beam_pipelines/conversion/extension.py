@@ -21,7 +21,7 @@ from apache_beam.transforms import combiners
 
 from beam_pipelines import storage
 from beam_pipelines.conversion import working_folder
-from beam_pipelines.conversion.output_folder import complete_manifest, create, index_content, manifest_digest
+from beam_pipelines.conversion.output_folder import complete_manifest, create, index_content
 from beam_pipelines.conversion.working_folder import WorkingFolder
 from beam_pipelines.options import ConvertOptions
 from beam_pipelines.sources.folders import Layout
@@ -64,21 +64,24 @@ def parent_of(options: ConvertOptions) -> Manifest:
     Raises:
       ValueError: There is another one by now.
     """
-    manifest = complete_manifest(options.output)
-    if manifest.fingerprint != options.parent:
-        raise ValueError(f"{options.output!r} was changed in the meantime; run the command again")
+    return _checked_parent(options.output, options.parent)
+
+
+def _checked_parent(output: str, fingerprint: str) -> Manifest:
+    manifest = complete_manifest(output)
+    if manifest.fingerprint != fingerprint:
+        raise ValueError(f"{output!r} was changed in the meantime; run the command again")
     return manifest
 
 
 def known_keys(options: ConvertOptions) -> frozenset[str]:
-    """Returns the keys of the dataset that is extended; read once in a process."""
-    manifest = parent_of(options)
-    return _keys_of(options.output, manifest_digest(manifest))
+    """Returns the keys of the dataset that is extended; read once in a process, as it is asked for every input."""
+    return _keys_of(options.output, options.parent)
 
 
 @functools.lru_cache(maxsize=1)
-def _keys_of(output: str, _digest: str) -> frozenset[str]:
-    manifest, keys = complete_manifest(output), set[str]()
+def _keys_of(output: str, fingerprint: str) -> frozenset[str]:
+    manifest, keys = _checked_parent(output, fingerprint), set[str]()
     for shard in (shard for split in manifest.splits.values() for shard in split.shards):
         path = f"{output}/{index_path(shard.name)}"
         try:
