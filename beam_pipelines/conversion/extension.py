@@ -55,7 +55,8 @@ def begin(options: ConvertOptions) -> ConvertOptions:
     finished = WorkingFolder(options.output, manifest.fingerprint[:16])
     if finished in working_folder.unfinished(options.output):  # an extension that ended before it had removed them
         working_folder.remove_one(finished)
-    return dataclasses.replace(options, parent=manifest.fingerprint)
+    # New shards have --shard_size, also where the dataset was cut into a number of shards.
+    return dataclasses.replace(options, parent=manifest.fingerprint, num_shards=())
 
 
 def parent_of(options: ConvertOptions) -> Manifest:

@@ -151,9 +151,11 @@ def _begins_as(path: str, folder: WorkingFolder, shard: str) -> bool:
 
 def _check_same(options: ConvertOptions, plan: Plan, manifest: Manifest | None, others: set[WorkingFolder]) -> None:
     if manifest and manifest.fingerprint not in (plan.fingerprint, options.parent):
+        why = difference(options, plan, described(manifest))
+        grown = "add what is new with --extend, " if why.startswith(_OF_INPUTS) else ""
         raise ValueError(
-            f"output {options.output!r} holds another dataset: {difference(options, plan, described(manifest))}; "
-            "choose another output, or replace it with --overwrite"
+            f"output {options.output!r} holds another dataset: {why}; {grown}choose another output, or replace it with "
+            "--overwrite"
         )
     for other in sorted(others, key=lambda other: other.name):
         its_plan, known = other.read_plan(), other.read_conversion()
@@ -198,6 +200,9 @@ def described(manifest: Manifest) -> _Described:
     return _Described(manifest.options, manifest.sources, manifest.num_inputs)
 
 
+_OF_INPUTS = "it was made from"
+
+
 def difference(options: ConvertOptions, plan: Plan, its: _Described) -> str:
     """Returns a text on the options, by flag, that differ from this conversion; if none do, on the inputs."""
     mine, found = dict(_flags(options.shaping())), dict(_flags(its.options or {}))
@@ -210,8 +215,7 @@ def difference(options: ConvertOptions, plan: Plan, its: _Described) -> str:
     its_where = [source.get("path", "") for source in its.sources]
     moved = f" of {', '.join(map(repr, its_where))}" if its_where and its_where != where else ""
     return (
-        f"it was made from {its.num_inputs} inputs{moved}, now there are {plan.num_inputs}, or their names or sizes "
-        "differ"
+        f"{_OF_INPUTS} {its.num_inputs} inputs{moved}, now there are {plan.num_inputs}, or their names or sizes differ"
     )
 
 

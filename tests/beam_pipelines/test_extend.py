@@ -140,6 +140,20 @@ def test_a_dataset_grows_several_times_and_can_be_replaced(capsys, images, tmp_p
     assert run(capsys, "verify", tmp_path / "out")[0] == 0
 
 
+def test_a_dataset_of_a_number_of_shards_grows_by_one_shard(capsys, images, tmp_path):
+    args = ("convert", f"--input={tmp_path}/in", f"--output={tmp_path}/out", "--num_shards=train=8")
+    assert run(capsys, *args)[0] == 0
+    add(images[:6], tmp_path / "in")
+    assert "now there are 66, or their names or sizes differ; add what is new with --extend" in refused(capsys, *args)
+    assert run(capsys, *args, "--extend")[0] == 0
+    manifest = read_manifest(f"{tmp_path}/out")
+    assert manifest
+    assert len(manifest.splits["train"].shards) == 9
+    assert manifest.options["num_shards"] == {"train": 8}
+    assert run(capsys, "verify", tmp_path / "out")[0] == 0
+    assert "already complete" in run(capsys, *args, "--extend")[1]
+
+
 def test_images_that_are_gone_stay_and_are_told(capsys, images, tmp_path):
     convert(capsys, tmp_path)
     old = stored(tmp_path / "out")
