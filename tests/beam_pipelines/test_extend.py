@@ -97,6 +97,7 @@ def read_first(path: Path) -> Manifest:
     return Manifest.from_json((path / "manifest-1.json").read_bytes(), str(path))
 
 
+@pytest.mark.long
 def test_statistics_are_those_of_all_images(capsys, images, tmp_path):
     convert(capsys, tmp_path)
     add(images[:60], tmp_path / "in")
@@ -116,6 +117,7 @@ def test_statistics_are_those_of_all_images(capsys, images, tmp_path):
     assert (code, "examples are the same" in out, "added" in out) == (0, True, False)
 
 
+@pytest.mark.long
 def test_a_dataset_grows_several_times_and_can_be_replaced(capsys, images, tmp_path):
     convert(capsys, tmp_path)
     (tmp_path / "in/0/no.jpg").write_bytes(b"no image")

@@ -189,6 +189,7 @@ def stored(path: Path) -> Counter[tuple[str, str, bytes]]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_published_layout_is_stored_with_its_labels_and_splits(capsys, images, tmp_path, monkeypatch, layout):
     monkeypatch.chdir(tmp_path)

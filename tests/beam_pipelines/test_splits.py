@@ -66,6 +66,7 @@ def test_every_split_has_its_share_of_each_class(capsys, images, tmp_path):
     assert [counts[label, "train"] for label in SIZES] == [18, 2, 0, 5]
 
 
+@pytest.mark.long
 def test_a_validation_split_is_cut_out_of_train(capsys, images, tmp_path):
     for split, labels in (("train", "03"), ("test", "03")):
         for label in labels:

@@ -171,6 +171,7 @@ def test_taking_metadata_away_ends_on_any_bytes():
         assert len(without_metadata(bytes(damaged))) <= len(damaged)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("layout", ["flat", "folders", "splits", "list", "parquet"])
 def test_images_without_labels_make_a_dataset(capsys, digits, tmp_path, layout):
     import pyarrow as pa

@@ -80,6 +80,7 @@ def compressed(kind: str) -> Callable[[bytes], bytes]:
     return by_kind[kind]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["in.tar.gz", "in.tgz", "in.tar.zst", "in.tar.bz2", "in.tar.xz"])
 def test_a_compressed_archive_becomes_the_same_dataset_as_its_folder(capsys, few_digits, tmp_path, name):
     shutil.copytree(few_digits, tmp_path / "flowers")

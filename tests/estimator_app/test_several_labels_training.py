@@ -178,6 +178,7 @@ def test_digits_with_two_labels_each_are_learnt(capsys, dataset, digits, tmp_pat
     assert sum(probabilities.values()) > 1.2  # of several classes
 
 
+@pytest.mark.long
 def test_a_run_of_one_label_is_not_resumed_or_evaluated_with_several(capsys, dataset, digits_dataset, tmp_path):
     config = configured(dataset)
     assert (config.label_type, config.early_stop_metric) == ("classes", "mean_average_precision")
