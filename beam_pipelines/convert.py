@@ -103,6 +103,7 @@ def convert(
         output_checks.remove_replaced(options.output)
         plan, existing = _plan(options, beam_options)
         if options.parent and not any(plan.totals.values()):
+            extension.say_nothing_new(plan.num_rejected)
             existing = extension.parent_of(options)
         if existing:
             manifest, num_resumed = existing, 0

@@ -54,7 +54,10 @@ def commit(options: ConvertOptions, plan: Plan, receipts: dict[str, list[Receipt
     rejected = sorted(rejection for receipt in every for rejection in receipt.rejected)
     num_rejected = dict(sorted(Counter(rejection.reason for rejection in rejected).items()))
     num_examples = sum(receipt.num_examples for receipt in every)
-    if options.parent and not num_examples and replaced:  # there was nothing new
+    if options.parent and not num_examples and replaced:
+        num_known = sum(split.num_examples for split in replaced.splits.values())
+        check_budget(options, num_known + plan.num_inputs, num_rejected, plan.examples)
+        extension.say_nothing_new(num_rejected)
         return replaced
     if num_examples + len(rejected) != plan.num_inputs:
         raise ValueError(

@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import sys
 
 import apache_beam as beam
 import pyarrow as pa
@@ -26,6 +27,7 @@ from beam_pipelines.conversion.working_folder import WorkingFolder
 from beam_pipelines.options import ConvertOptions
 from beam_pipelines.sources.folders import Layout
 from beam_pipelines.sources.rows import Row
+from tpu_input.command_line import print_line
 from tpu_input.dataset_format.index import index_path, read_columns
 from tpu_input.dataset_format.records import MANIFEST_NAME, Manifest, Split, manifest_name
 
@@ -147,6 +149,13 @@ def merged(parent: Manifest, new: Manifest) -> Manifest:
         sources=parent.sources,
         earlier=(*parent.earlier, parent.fingerprint),
     )
+
+
+def say_nothing_new(num_rejected: dict[str, int]) -> None:
+    """Prints that no image was added, if inputs were rejected, which the dataset's rejected.jsonl may not list."""
+    if num_rejected:
+        counts = ", ".join(f"{reason} {count:,}" for reason, count in sorted(num_rejected.items()))
+        print_line(f"no image was added; inputs that the dataset does not have were rejected: {counts}", sys.stderr)
 
 
 def keep_version(parent: Manifest) -> None:

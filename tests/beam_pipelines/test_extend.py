@@ -129,6 +129,11 @@ def test_a_dataset_grows_several_times_and_can_be_replaced(capsys, images, tmp_p
         assert manifest
         counts.append((manifest.version, manifest.num_inputs, manifest.num_rejected))
         assert run(capsys, "verify", tmp_path / "out")[0] == 0
+    (tmp_path / "in/1/.DS_Store").write_bytes(b"x")
+    said = convert(capsys, tmp_path, "--extend")
+    assert (
+        "no image was added; inputs that the dataset does not have were rejected: not_an_image 1, system_file 1" in said
+    )
     assert counts == [(number + 2, 81 + 20 * number, {"not_an_image": 1}) for number in range(3)]
     names = {path.name for path in (tmp_path / "out").glob("manifest*")}
     assert names == {"manifest.json", "manifest-1.json", "manifest-2.json", "manifest-3.json"}
