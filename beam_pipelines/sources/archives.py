@@ -218,7 +218,7 @@ class _Window:
         self.begin_member()
         file.seek(start)
         if kind := _compression(file.read(min(tarfile.BLOCKSIZE, end - start))):
-            raise tarfile.ReadError(f"it is compressed with {kind}; decompress it first")
+            raise tarfile.ReadError(f"it is compressed with {kind}; give it the ending of such a tar, as .tar.gz")
 
     def begin_member(self) -> None:
         """Resets the limit on the bytes of headers for the next member."""

@@ -241,11 +241,16 @@ def _members(archive: Member, root: str, output: str) -> Iterator[Member]:
         if not archives.is_archive(uri):
             yield archive
             return
-        uri = decompressed(uri, output)
+        uri = _tar(uri, output)
     folder = archives.without_ending(archive.path)
     for member in archives.members(uri, name=name):
         _refuse_webdataset(name, member)
         yield member._replace(path=f"{folder}/{member.path}", fault=member.fault or archive.fault)
+
+
+def _tar(uri: str, output: str) -> str:
+    """Returns the path of the tar in what may be a compressed one, by its name: to look costs two requests."""
+    return uri if uri.endswith(".tar") else decompressed(uri, output)
 
 
 def _refuse_webdataset(archive: str, member: Member) -> None:
@@ -266,7 +271,7 @@ def _members_of_source(source: Source, output: str) -> Iterator[Member]:
     members = (
         zips.members(source.path)
         if source.path.endswith(".zip")
-        else archives.members(decompressed(source.path, output), lambda name: is_known or "/" in name, name=source.path)
+        else archives.members(_tar(source.path, output), lambda name: is_known or "/" in name, name=source.path)
     )
     with tempfile.TemporaryFile() as held:
         for member in members:
