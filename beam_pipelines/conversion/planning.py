@@ -278,7 +278,9 @@ def _choose(row: Row, counts: dict[str, int], ends: dict[tuple[str, str], list[f
     Raises:
       ValueError: No row has a split that is to be chosen.
     """
-    if options.validation and ("validation" in counts or not counts.get("train")):
+    # New inputs of a dataset that is extended need not be of train, which the dataset has.
+    has_train = bool(counts.get("train") or options.parent)
+    if options.validation and ("validation" in counts or not has_train):
         named = ", ".join(repr(name) for name in sorted(counts) if name) or "none"
         raise ValueError(
             f"--validation is the share of the split 'train' that becomes 'validation', but the inputs name the splits "

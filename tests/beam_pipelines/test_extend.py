@@ -34,7 +34,7 @@ def images(digits, tmp_path) -> list[Path]:
 
 def add(images: list[Path], folder: Path) -> None:
     for path in images:
-        (folder / path.parent.name).mkdir(exist_ok=True)
+        (folder / path.parent.name).mkdir(parents=True, exist_ok=True)
         shutil.copy(path, folder / path.parent.name)
 
 
@@ -159,6 +159,19 @@ def test_a_dataset_of_a_number_of_shards_grows_by_one_shard(capsys, images, tmp_
     assert manifest.options["num_shards"] == {"train": 8}
     assert run(capsys, "verify", tmp_path / "out")[0] == 0
     assert "already complete" in run(capsys, *args, "--extend")[1]
+
+
+def test_a_dataset_whose_validation_split_was_cut_out_of_train_grows_by_test_images(capsys, images, tmp_path):
+    for split in ("train", "test"):
+        add(images[:30] if split == "train" else images[30:36], tmp_path / "two" / split)
+    args = ("convert", f"--input={tmp_path}/two", f"--output={tmp_path}/out", "--validation=20%")
+    assert run(capsys, *args)[0] == 0
+    before = stored(tmp_path / "out")
+    add(images[36:42], tmp_path / "two" / "test")
+    assert run(capsys, *args, "--extend")[0] == 0
+    found = stored(tmp_path / "out")
+    assert {split for key, (split, _, _) in found.items() if key not in before} == {"test"}
+    assert before.items() <= found.items()
 
 
 def test_images_that_are_gone_stay_and_are_told(capsys, images, tmp_path):

@@ -117,7 +117,7 @@ def test_a_folder_of_compressed_archives_has_a_class_in_each(capsys, images, tmp
 
 @pytest.mark.parametrize("kind", ["gz", "bz2", "xz", "zst"])
 def test_a_damaged_archive_is_refused_and_nothing_is_left(capsys, few_digits, tmp_path, kind):
-    """Cut off, or with one changed byte: by the archive's checksums, or the tar that is then not complete."""
+    """Cut off in the middle, or before its last bytes."""
     whole = compressed(kind)(tar_of(few_digits))
     for content in (whole[: len(whole) * 2 // 3], whole[:-9]):
         (tmp_path / f"in.tar.{kind}").write_bytes(content)
