@@ -34,7 +34,7 @@ def conversion_options(flags: argparse.Namespace) -> ConvertOptions:
       ValueError: They contradict each other, or have no effect.
     """
     as_given = ("shard_bytes", "num_shards", "labels", "first_label", "seed", "dedup", "max_rejected", "overwrite")
-    of_splits = ("extend", "label_type", "label_separator", "stratify", "group_by", "validation")
+    of_splits = ("extend", "features", "label_type", "label_separator", "stratify", "group_by", "validation")
     return ConvertOptions(
         sources=_sources(flags),
         output=flags.output,
@@ -125,8 +125,9 @@ def _input_flags(flag: AddFlag) -> None:
     add_flags(
         flag,
         ConvertOptions,
-        ("label_type", "label_separator", "labels", "dedup", "max_rejected"),
+        ("label_type", "label_separator", "features", "labels", "dedup", "max_rejected"),
         label_separator=Flag(metavar="TEXT"),
+        features=Flag("feature", features, "NAME:TYPE,…", default="none"),
         labels=Flag(parse=names, metavar="FILE", help=_HELP["labels"], default="the classes found, sorted"),
         max_rejected=Flag(parse=percent, metavar="N%", default="1%"),
     )
@@ -251,6 +252,14 @@ def counts(text: str) -> tuple[tuple[str, int], ...]:
     if not all(parts):
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of counts; write train=1024,validation=128")
     return tuple((part[1], int(part[2])) for part in parts if part)
+
+
+def features(text: str) -> tuple[tuple[str, str], ...]:
+    """Returns (name, type) pairs from a text such as "age:float,box:float[4],caption:string"."""
+    parts = [part.strip().partition(":") for part in text.split(",")]
+    if not all(name and colon and kind for name, colon, kind in parts):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of features; write age:float,box:float[4]")
+    return tuple((name, kind) for name, _, kind in parts)
 
 
 def _split_and_path(text: str) -> tuple[str, str]:

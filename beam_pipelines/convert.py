@@ -142,8 +142,8 @@ def _check(options: ConvertOptions) -> None:
     if not options.sources:
         raise ValueError("at least one input is required")
     for source in options.sources:
-        listing.check_source(source, options.labels, options.label_type == "none")
-        if source.is_list and (line := lists.remark(source, options.label_type == "none")):
+        listing.check_source(source, options, options.labels)
+        if source.is_list and (line := lists.remark(source, options)):
             print_line(line, sys.stderr)
         _check_apart(source.folder if source.is_pattern else source.path, options.output)
     storage.check(options.output)

@@ -148,7 +148,7 @@ def _run(failing: str, *command: str) -> str:
 
 def _work(options: ConvertOptions) -> Iterator[str]:
     for source in options.sources:
-        check_source(source, options.labels, options.label_type == "none")
+        check_source(source, options, options.labels)
     num_inputs = num_bytes = num_sized = 0
     survey = FolderSurvey(options)
     folders = survey.create_accumulator()

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from beam_pipelines import storage
 from tpu_input.command_line.dataclass_options import check_types
 from tpu_input.dataset_format.decode_limits import MAX_PIXELS, PILLOW_MAX_PIXELS
+from tpu_input.dataset_format.manifest import FeatureType
 from tpu_input.dataset_format.orientation import ColorProfiles
 from tpu_input.dataset_format.records import valid_split
 
@@ -310,6 +311,8 @@ class ConvertOptions:
       label_type: Labels of an image. class: one; classes: any number, also none, as in a list with labels such as
         "cat;dog" or a JSON list of names; none: no labels, for a dataset of images to predict.
       label_separator: Text between the names of the classes in a label of a list, with label_type="classes".
+      features: Further features of the records, as (name, type): the columns of a list or of Parquet, or fields of
+        WebDataset's JSON, of these names. Types: float, int, string, or float[4] for 4 values.
       stratify: Whether each split gets its share of every class, to the image, of the images that are assigned to
         splits. Then images that are added later may move others to another split.
       group_by: Regular expression that is searched in the key of each image without a group: what it matches, or its
@@ -337,6 +340,7 @@ class ConvertOptions:
     splits_required: bool = False
     label_type: LabelType = "class"
     label_separator: str = ";"
+    features: tuple[tuple[str, str], ...] = ()
     stratify: bool = False
     group_by: str = ""
     validation: float = 0.0
@@ -362,6 +366,7 @@ class ConvertOptions:
             raise ValueError(
                 "extend adds to the dataset at the output, and overwrite replaces it; leave out one of them"
             )
+        self._check_features()
         if not self.label_separator:
             raise ValueError("label_separator must be the text between names of classes, such as ;")
         if not 0 <= self.max_rejected <= 1:
@@ -404,6 +409,19 @@ class ConvertOptions:
                 f"group_by {self.group_by!r} must have at most one group in parentheses, it has {num_groups}"
             )
 
+    def _check_features(self) -> None:
+        for name, text in self.features:
+            FeatureType.parse(text)
+            if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_./-]{0,63}", name) or name.startswith("image/"):
+                raise ValueError(
+                    "the name of a feature must have letters, digits, _, ., / or -, and must not begin with image/, "
+                    f"got {name!r}"
+                )
+            if name in ("image", "weight", "label", "problem", "epoch"):
+                raise ValueError(f"{name!r} is the name of a part of every batch; name the feature otherwise")
+        if len(dict(self.features)) < len(self.features):
+            raise ValueError(f"features must name each feature once, got {self.features!r}")
+
     @functools.cached_property
     def known_labels(self) -> frozenset[str]:
         """The names in `labels` as a set, as a label is looked up for every input, and there may be 20,000 names."""
@@ -416,9 +434,10 @@ class ConvertOptions:
             del fields[name]
         fields["splits"], fields["num_shards"] = dict(self.splits), dict(sorted(self.num_shards))
         fields["labels"] = list(self.labels)
+        fields["features"] = dict(sorted(self.features))
         # So that fingerprints are those of versions without these options:
         for name in _LATER:
-            if fields[name] == getattr(ConvertOptions, name):
+            if fields[name] in (getattr(ConvertOptions, name), {}):
                 del fields[name]
         for name in _LATER_IMAGES:
             if fields["images"][name] == getattr(ImageOptions, name):
@@ -428,7 +447,7 @@ class ConvertOptions:
 
 # Options that shaping() leaves out where they have their defaults.
 _LATER_IMAGES = ("check", "lossless", "metadata")
-_LATER = ("label_type", "label_separator", "stratify", "group_by", "validation")
+_LATER = ("label_type", "label_separator", "features", "stratify", "group_by", "validation")
 
 
 def complete(shaping: dict[str, Any]) -> dict[str, Any]:
@@ -436,4 +455,5 @@ def complete(shaping: dict[str, Any]) -> dict[str, Any]:
     images = shaping.get("images", {})
     if isinstance(images, dict):
         images = {name: getattr(ImageOptions, name) for name in _LATER_IMAGES} | images
-    return {name: getattr(ConvertOptions, name) for name in _LATER} | shaping | {"images": images}
+    later = {name: getattr(ConvertOptions, name) for name in _LATER} | {"features": {}}
+    return later | shaping | {"images": images}

@@ -42,7 +42,7 @@ from tpu_input.command_line.cores import num_cores
 from tpu_input.command_line.dataclass_options import from_fields
 from tpu_input.dataset_format import json_fields
 from tpu_input.dataset_format import lengths as lengths_format
-from tpu_input.dataset_format.index import IndexRow, index_path, read_index
+from tpu_input.dataset_format.index import IndexRow, features_json, index_path, read_index
 from tpu_input.dataset_format.lengths import lengths_name
 from tpu_input.dataset_format.records import (
     MANIFEST_NAME,
@@ -254,6 +254,7 @@ def options_of(manifest: Manifest) -> ConvertOptions:
             splits=tuple(fields.pop("splits").items()),
             num_shards=tuple(fields.pop("num_shards").items()),
             labels=tuple(fields.pop("labels")),
+            features=tuple(fields.pop("features").items()),
             images=ImageOptions(**fields.pop("images")),
             **fields,
         )
@@ -272,6 +273,9 @@ def _of_types(found: dict[str, Any], usual: dict[str, Any], name: str) -> dict[s
                 json_fields.number(share, f"share of {split!r}", 0, 1)
         elif key == "num_shards":
             json_fields.counts(value, key, 1)
+        elif key == "features":
+            for name, text in json_fields.mapping(value, key).items():
+                json_fields.text(text, f"type of {name!r}")
         elif key == "labels":
             for label in json_fields.array(value, key):
                 json_fields.text(label, "a label")
@@ -289,21 +293,21 @@ def _known_rows(manifest: Manifest, shard: Shard, options: ConvertOptions) -> li
       ValueError: Inputs that the index names are missing, or are not in the sources.
     """
     index, records = _index_rows(manifest, shard), _records(manifest, shard)
-    from_index = index and (records is None or records == [(row.key, row.label) for row in index])
+    from_index = index and (records is None or records == [(row.key, row.label, row.features or "") for row in index])
     if from_index:
-        named = [(row.key, row.label, row.uri) for row in index or []]
+        named = [(row.key, row.label, row.uri, row.features or "") for row in index or []]
     elif records and all(_is_folder_of_images(source) for source in options.sources):
-        named = [(key, label, "") for key, label in records]
+        named = [(key, label, "", features) for key, label, features in records]
     else:
         return None
-    of_row = [label if isinstance(label, tuple) else (label,) for _, label, _ in named]
+    of_row = [label if isinstance(label, tuple) else (label,) for _, label, _, _ in named]
     if not all(0 <= label < len(manifest.classes) for labels in of_row for label in labels):
         return None
     names = [[manifest.classes[label] for label in labels] for labels in of_row]
     is_set = manifest.label_type != "class"
     rows = [
-        locate(Row(key, uri, label_of(each) if is_set else each[0]), options)
-        for (key, _, uri), each in zip(named, names, strict=True)
+        locate(Row(key, uri, label_of(each) if is_set else each[0], features=features), options)
+        for (key, _, uri, features), each in zip(named, names, strict=True)
     ]
     if strange := _not_in_sources(rows, options):
         raise ValueError(
@@ -338,15 +342,15 @@ def _index_rows(manifest: Manifest, shard: Shard) -> list[IndexRow] | None:
     return rows if all(row.uri for row in rows) else None  # of unpacked inputs, no place is known
 
 
-def _records(manifest: Manifest, shard: Shard) -> list[tuple[str, int | tuple[int, ...]]] | None:
-    """Returns (key, label) of every record of a shard, None if it is damaged."""
-    records, digest = list[tuple[str, int | tuple[int, ...]]](), hashlib.sha256()
+def _records(manifest: Manifest, shard: Shard) -> list[tuple[str, int | tuple[int, ...], str]] | None:
+    """Returns (key, label, features) of every record of a shard, None if it is damaged."""
+    records, digest = list[tuple[str, int | tuple[int, ...], str]](), hashlib.sha256()
     try:
         with storage.open_file(f"{manifest.path}/{shard.name}") as file:
             for _, payload in read_frames(file):
                 digest.update(frame(payload))
                 record = decode(payload, manifest.first_label)
-                records.append((record.key, record.label))
+                records.append((record.key, record.label, features_json(record.features)))
     except (FileNotFoundError, ValueError):
         return None
     return records if digest.hexdigest() == shard.sha256 else None

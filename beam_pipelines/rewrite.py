@@ -56,6 +56,11 @@ def rewriting(
                 "use --add_classes if it is a new class"
             )
         classes |= dict.fromkeys(unknown)
+    if any(manifest.features != manifests[0].features for manifest in manifests):
+        raise ValueError(
+            f"the records of the datasets have different features: {[list(each.features) for each in manifests]}; "
+            "convert their inputs again with the same --feature"
+        )
     kept = [name for name in classes if all(_is_kept(name, source) for source in sources)]
     options = dataclasses.replace(
         usual,

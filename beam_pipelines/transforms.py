@@ -157,9 +157,9 @@ class ListInputs(beam.PTransform[PBegin, Any]):
         super().__init__()
         if not sources:
             raise ValueError("ListInputs needs at least one Source")
-        for source in sources:
-            listing.check_source(source, unlabelled=label_type == "none")
         self._options = ConvertOptions(sources, output, label_type=label_type)
+        for source in sources:
+            listing.check_source(source, self._options)
 
     def expand(self, pipeline: PBegin) -> tuple[PCollection[InputFile], PCollection[RejectedInput]]:
         rows = planning.list_labelled(pipeline.pipeline, self._options)

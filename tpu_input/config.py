@@ -64,6 +64,8 @@ class InputConfig:
       block_records: Largest number of consecutive records of a shard that training takes as a block, which comes at one
         place of the epoch's random order; 1 shuffles record by record. Large blocks are read faster, small ones mix
         TFRecords that lie sorted by class better. A split of at most 64 MiB is always shuffled record by record.
+      features: Names of further features of the records, which come beside the image: float32, int64 or string, a
+        scalar or as many values as the dataset has of it. Texts cannot be sent to a TPU.
     """
 
     image_size: int
@@ -86,6 +88,7 @@ class InputConfig:
     service_job: str = "train"
     scaled_decode: bool = True
     block_records: int = MOST_BLOCK_RECORDS
+    features: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_types(self)

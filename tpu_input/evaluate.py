@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from tpu_input.config import InputConfig, check_config
 from tpu_input.datasets import DatasetLike, as_manifest
-from tpu_input.pipeline.decoding import decode_records, no_label
+from tpu_input.pipeline.decoding import decode_records, no_features, no_label
 from tpu_input.pipeline.device import to_batches
 from tpu_input.pipeline.hosts import Host, check_params
 from tpu_input.pipeline.images import decode_for_evaluation, for_images_of
@@ -59,7 +59,7 @@ def make_eval_input_fn(dataset: DatasetLike, config: InputConfig, split: str = "
         return tf.zeros([input_config.image_size, input_config.image_size, 3], input_config.dtype)
 
     def padding() -> tf.data.Dataset:
-        features = {"image": black(), "weight": tf.constant(0.0)}
+        features = {"image": black(), "weight": tf.constant(0.0)} | no_features(manifest, input_config)
         if input_config.on_corrupt == "skip":
             features |= {"problem": tf.constant(""), "epoch": tf.constant(0, tf.int64)}
         return tf.data.Dataset.from_tensors((features, no_label(manifest))).repeat()

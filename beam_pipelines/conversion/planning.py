@@ -479,7 +479,7 @@ class PlanCombineFn(beam.CombineFn):
         what = (
             f"Row(key={row.key!r}, uri='', label={row.label!r}, split={row.split!r}, group={row.group!r}, "
             f"num_bytes={row.num_bytes}, record_bytes={row.record_bytes}, reason={row.reason!r}, detail='', "
-            f"number={row.number})"
+            f"number={row.number})" + row.features
         )
         digest = hashlib.sha256(what.encode()).digest()
         return classes, inputs + 1, reasons, examples, hashes + int.from_bytes(digest, "big"), costs, images

@@ -24,7 +24,7 @@ from beam_pipelines.conversion.output_folder import index_content
 from beam_pipelines.images.check import Rejected, check_image
 from beam_pipelines.options import ImageOptions
 from tpu_input.dataset_format.decode_limits import PILLOW_MAX_PIXELS
-from tpu_input.dataset_format.index import IndexRow, index_path, read_index
+from tpu_input.dataset_format.index import IndexRow, features_json, index_path, read_index
 from tpu_input.dataset_format.lengths import Positions
 from tpu_input.dataset_format.records import FRAME_BYTES, Manifest, Record, Shard, decode, frame, read_frames
 
@@ -122,7 +122,10 @@ def _check_record(manifest: Manifest, offset: int, payload: bytes, decode_image:
         width=record.width,
         sha256=record.sha256,
         dhash=0,
+        features=features_json(record.features),
     )
+    if problem := _feature_problem(manifest, record):
+        return row, f"record {record.key!r} {problem}"
     named = f"record {record.key!r}"
     labels = _labels(record.label)
     if isinstance(record.label, tuple) != (manifest.label_type != "class"):
@@ -138,6 +141,18 @@ def _check_record(manifest: Manifest, offset: int, payload: bytes, decode_image:
     if hashlib.sha256(record.encoded).hexdigest() != record.sha256:
         return row, f"the image of {named} does not match its SHA-256"
     return row, _check_decoded(record, named, is_lossless(manifest)) if decode_image else ""
+
+
+def _feature_problem(manifest: Manifest, record: Record) -> str:
+    """Returns the problem with the features of a record beside image and label, or ""."""
+    kinds = {"float": float, "int": int, "string": str}
+    for name, of in manifest.features.items():
+        values = record.features.get(name, ())
+        if len(values) != (of.length or 1) or not all(isinstance(value, kinds[of.kind]) for value in values):
+            return f"has {len(values)} values of {name}, which are not those that the manifest declares"
+    if unknown := record.features.keys() - manifest.features.keys():
+        return f"has the feature {min(unknown)!r}, which the manifest does not declare"
+    return ""
 
 
 def is_lossless(manifest: Manifest) -> bool:

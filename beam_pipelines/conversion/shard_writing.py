@@ -38,7 +38,7 @@ from beam_pipelines.images.check import CheckedImage, Rejected, check_image
 from beam_pipelines.options import ConvertOptions
 from beam_pipelines.runners import phases
 from beam_pipelines.sources.read_ahead import changes, map_images
-from beam_pipelines.sources.rows import Row, names_in
+from beam_pipelines.sources.rows import Row, features_of, names_in
 from tpu_input.dataset_format.index import IndexRow, IndexWriter
 from tpu_input.dataset_format.records import Record, encode, frame
 
@@ -192,14 +192,25 @@ def _frame_image(row: Row, data: bytes, options: ConvertOptions, labels: dict[st
         label = tuple(sorted(labels[name] for name in names))
         by_label = {labels[name]: name for name in names}
         class_name = tuple(by_label[each] for each in label)
-    record = Record(row.key, image.encoded, image.height, image.width, image.channels, label, class_name, sha256)
+    record = Record(
+        row.key, image.encoded, image.height, image.width, image.channels, label, class_name, sha256, features_of(row)
+    )
     return _Framed(image, label, sha256, frame(encode(record, options.first_label)))
 
 
 def _index_row(row: Row, uri: str, framed: _Framed, offset: int) -> IndexRow:
     image = framed.image
     return IndexRow(
-        row.key, uri, framed.label, offset, len(framed.data), image.height, image.width, framed.sha256, image.dhash
+        row.key,
+        uri,
+        framed.label,
+        offset,
+        len(framed.data),
+        image.height,
+        image.width,
+        framed.sha256,
+        image.dhash,
+        row.features,
     )
 
 

@@ -58,6 +58,10 @@ REASONS = {
         "file: it is a sparse file, a device or a pipe.",
         "Pack it again as a plain file, from the folder above the class folders.",
     ),
+    "bad_feature": Reason(
+        "A value for --feature is missing, or has another type or number of values.",
+        "Correct the value or the type; a missing float is NaN, a missing text is empty.",
+    ),
     "bad_record": Reason(
         "A record of a TFRecord file is no tf.train.Example, has no image in the feature that --record names, or has a "
         "text that is not UTF-8.",

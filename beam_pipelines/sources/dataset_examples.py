@@ -25,7 +25,7 @@ from beam_pipelines.sources.rows import SEPARATOR, Row, label_of, names_in, show
 from tpu_input.dataset_format.index import as_labels, index_path, read_columns
 from tpu_input.dataset_format.records import MANIFEST_NAME, MAX_INDEX_BYTES, MAX_MANIFEST_BYTES, Manifest
 
-_COLUMNS = ["key", "label", "offset", "length"]
+_COLUMNS = ["key", "label", "offset", "length", "features"]
 _SEPARATOR = ";"  # between names of classes in new labels
 _MAX_SHOWN = 5  # names in a message
 
@@ -80,10 +80,10 @@ def rows_of_shard(source: Source, name: str) -> Iterator[Row]:
         raise _damaged(source.path, name, f"it does not match shard {name!r} and the manifest")
     _, version = storage.look(storage.record_uri(path, 0, 0))
     changes = _changes(source)
-    for key, label, offset, length in zip(*columns, strict=True):
+    for key, label, offset, length, features in zip(*columns, strict=True):
         names = label_of(manifest.classes[each] for each in label) if is_set else manifest.classes[label]
         row = Row(key, storage.record_uri(path, offset, length), names, split, "", length)
-        yield _changed(row._replace(version=version), source, changes)
+        yield _changed(row._replace(version=version, features=features or ""), source, changes)
 
 
 def _are_classes(label: int | tuple[int, ...], manifest: Manifest) -> bool:

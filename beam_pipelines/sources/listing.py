@@ -114,19 +114,19 @@ def _is_whole_folder(part: Part) -> bool:
     return not (part.folder or part.archive or part.source.is_archive)
 
 
-def check_source(source: Source, classes: tuple[str, ...] | None = None, unlabelled: bool = False) -> None:
+def check_source(source: Source, options: ConvertOptions, classes: tuple[str, ...] | None = None) -> None:
     """Checks a source in the driver, before the pipeline runs.
 
     Args:
       source: The source.
+      options: Options of the conversion, for its labels and features.
       classes: Class names in label order, which may be none; None if it is not known whether they are given.
-      unlabelled: Whether no labels are stored.
 
     Raises:
       ValueError: It does not exist, cannot be reached, or is a list without the columns needed.
     """
     if source.record:
-        check_files(source, classes, unlabelled)
+        check_files(source, classes, options.label_type == "none")
         return
     needed = {
         "input": "a folder of class folders, a .tar, .tar.gz or .zip of it, a .csv, a .tsv, a .jsonl or a dataset",
@@ -144,7 +144,7 @@ def check_source(source: Source, classes: tuple[str, ...] | None = None, unlabel
     if source.image_folder and not storage.exists(source.image_folder):
         raise ValueError(f"the folder of images {source.image_folder!r} does not exist")
     if source.path.endswith((".csv", ".tsv")):
-        list_columns(source, unlabelled)
+        list_columns(source, options)
     elif not source.is_list and not source.is_archive and os.path.isfile(source.path):
         raise ValueError(
             f"input {source.path!r} is a file of unknown type; it must be a folder of class folders, a .tar, "

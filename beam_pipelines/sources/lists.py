@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from beam_pipelines import storage
 from beam_pipelines.options import ConvertOptions, Source
-from beam_pipelines.sources.rows import SEPARATOR, Row, label_of, label_row, names_in
+from beam_pipelines.sources.rows import SEPARATOR, Row, label_of, label_row, names_in, with_features
 
 COLUMNS = ("image", "label", "split", "group")
 _USAGE = "image,label[,split][,group]"
@@ -30,6 +30,7 @@ _NAME_OF_COLUMN = re.compile(
 _FRACTION = re.compile(r"[+-]?(\d+\.\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(nan|inf|infinity)", re.IGNORECASE)
 _SEVERAL = re.compile(r".*[;|].*|\[.*\]|\{.*\}", re.DOTALL)
 _NUMBERED = re.compile(r"(\d{1,9})[\s,;:]+(.*\S)")  # number and name of a class
+_FEATURE = "feature "  # before the names of features among the fields of a line
 _LINE_CHARACTERS = (
     1_000_000  # a path has at most 4,096 bytes; a file that is no list may be a single line of any length
 )
@@ -99,19 +100,23 @@ class _Columns(NamedTuple):
     is_solution: bool = False
 
 
-def list_columns(source: Source, unlabelled: bool = False) -> list[str]:
+def list_columns(source: Source, options: ConvertOptions | None = None) -> list[str]:
     """Returns the columns of a .csv or .tsv by their names in COLUMNS, "" for those that are not stored.
 
     They are image, label if it has no header, as in tensorflow/tpu. Without labels, the column label is not needed.
+
+    Args:
+      source: The list.
+      options: Options of the conversion, for features and label_type; None for the defaults.
 
     Raises:
       ValueError: The header lacks a required column, or has a repeated or unknown one; or there is no header and the
         first line does not have two fields; or it is no CSV.
     """
-    return _columns(source, unlabelled).meaning
+    return _columns(source, options or ConvertOptions((source,), source.folder)).meaning
 
 
-def remark(source: Source, unlabelled: bool = False) -> str:
+def remark(source: Source, options: ConvertOptions) -> str:
     """Returns a line about the columns of a list that are not stored; "" if there are none."""
     if source.path.endswith(".jsonl"):
         if not (source.image_column or source.label_column):
@@ -122,15 +127,15 @@ def remark(source: Source, unlabelled: bool = False) -> str:
             header = list(json.loads(first))
         except (ValueError, TypeError, RecursionError):  # its lines are rejected
             return ""
-        columns = _Columns(header, [_meaning(name, source) for name in header])
+        columns = _Columns(header, [_meaning(name, source, options) for name in header])
     else:
-        columns = _columns(source, unlabelled)
+        columns = _columns(source, options)
     left = [name for name, meaning in zip(columns.header, columns.meaning, strict=True) if not meaning]
     return f"{source.path}: the columns {', '.join(map(repr, left))} are not stored" if left else ""
 
 
-def _columns(source: Source, unlabelled: bool = False) -> _Columns:
-    path = source.path
+def _columns(source: Source, options: ConvertOptions) -> _Columns:
+    path, unlabelled = source.path, options.label_type == "none"
     with _open_text(path) as text:
         _, first = next(_csv_lines(path, text), (0, []))
     if not _is_text("".join(first)) or "\0" in "".join(first):
@@ -138,7 +143,7 @@ def _columns(source: Source, unlabelled: bool = False) -> _Columns:
     counts = Counter(first)
     twice = [name for name in counts if counts[name] > 1]
     if source.image_column or source.label_column:
-        meaning = [_meaning(name, source) for name in first]
+        meaning = [_meaning(name, source, options) for name in first]
         for flag, name in (("image_column", "image"), ("label_column", "label")):
             if name not in meaning and not (unlabelled and name == "label"):
                 wanted = getattr(source, flag) or name
@@ -147,6 +152,7 @@ def _columns(source: Source, unlabelled: bool = False) -> _Columns:
                 )
         if twice:
             raise ValueError(f"{path!r} has the column {twice[0]!r} {counts[twice[0]]} times; keep only one of them")
+        _check_features(path, first, options)
         return _Columns(first, meaning)
     if first == _LOC_SOLUTION:
         return _Columns(first, ["image", "label"], is_solution=True)
@@ -159,22 +165,33 @@ def _columns(source: Source, unlabelled: bool = False) -> _Columns:
         )
     if twice:
         raise ValueError(f"{path!r} has the column {twice[0]!r} {counts[twice[0]]} times; keep only one of them")
-    if unknown := [name for name in first if name not in COLUMNS]:
+    _check_features(path, first, options)
+    features = {name for name, _ in options.features}
+    if unknown := [name for name in first if name not in COLUMNS and name not in features]:
         raise ValueError(
             f"{path!r} has the unknown column {unknown[0]!r}, which would not be stored"
             + (" (pandas writes its index this way, unless to_csv(index=False) is used)" if unknown[0] == "" else "")
-            + f"; remove it, the columns of a list are {_USAGE}; or name those to use with --image_column and "
-            "--label_column"
+            + f"; remove it, the columns of a list are {_USAGE}; store it with --feature=NAME:TYPE; or name those to "
+            "use with --image_column and --label_column"
         )
-    return _Columns(first, first)
+    return _Columns(first, [name if name in COLUMNS else f"{_FEATURE}{name}" for name in first])
 
 
-def _meaning(column: str, source: Source) -> str:
-    """Returns the name in COLUMNS of a column of a list with columns of other names; "" if it is not stored."""
+def _check_features(path: str, header: list[str], options: ConvertOptions) -> None:
+    if missing := [name for name, _ in options.features if name not in header]:
+        raise ValueError(
+            f"{path!r} has no column {missing[0]!r}, only {', '.join(map(repr, header))}; correct --feature"
+        )
+
+
+def _meaning(column: str, source: Source, options: ConvertOptions) -> str:
+    """Returns what a column of a list with other names is: a name in COLUMNS, or a feature; "" if it is not stored."""
     if column == (source.image_column or "image"):
         return "image"
     if column == (source.label_column or "label"):
         return "label"
+    if column in dict(options.features):
+        return f"{_FEATURE}{column}"
     return column if column in ("split", "group") else ""
 
 
@@ -219,14 +236,15 @@ def _row(number: int, fields: dict[str, str], source: Source, options: ConvertOp
     if not storage.is_uri(image):
         image = posixpath.normpath(image)  # so that all spellings of a path give the same key
         uri = posixpath.join(source.image_folder or posixpath.dirname(path), uri)
+    values = {name: fields[f"{_FEATURE}{name}"] for name, _ in options.features if f"{_FEATURE}{name}" in fields}
     row = Row(image, uri, "", fields.get("split", ""), fields.get("group", ""), number=number)
     if several and label.startswith(SEPARATOR):  # a JSON list
-        return row._replace(label=label)
-    return (
-        label_row(row, label, options)
-        if label or options.label_type != "class"
-        else row.reject("no_label", f"line {number} has no label")
-    )
+        row = row._replace(label=label)
+    elif label or options.label_type != "class":
+        row = label_row(row, label, options)
+    else:
+        row = row.reject("no_label", f"line {number} has no label")
+    return with_features(row, values, options)
 
 
 def _check_label(number: int, label: str, path: str, classes: Collection[str]) -> None:
@@ -282,7 +300,7 @@ def _csv_fields(
     source: Source, text: io.TextIOWrapper, options: ConvertOptions
 ) -> Iterator[tuple[int, dict[str, str] | str]]:
     """Yields (line number, fields or the problem) for every line except the header and empty lines."""
-    columns = _columns(source, options.label_type == "none")
+    columns = _columns(source, options)
     names = columns.header or columns.meaning
     for first, (number, fields) in enumerate(_csv_lines(source.path, text)):
         if not fields or (first == 0 and fields == names):
@@ -363,7 +381,14 @@ def _json_fields(where: str, pairs: _Pairs, source: Source, options: ConvertOpti
         twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
         raise ValueError(f"{where} the field {twice!r} occurs more than once; keep only one of them")
     if source.image_column or source.label_column:
-        fields = {meaning: value for name, value in pairs if (meaning := _meaning(name, source))}
+        fields = {meaning: value for name, value in pairs if (meaning := _meaning(name, source, options))}
+    else:
+        known = dict(options.features)
+        fields = {f"{_FEATURE}{name}" if name in known else name: value for name, value in fields.items()}
+    features = {name: json.dumps(value) for name, value in fields.items() if name.startswith(_FEATURE)}
+    texts = {name: value for name, value in fields.items() if name in features and isinstance(value, str)}
+    features |= texts  # a text is itself, all else is JSON
+    fields = {name: value for name, value in fields.items() if name not in features}
     if unknown := [name for name in fields if name not in COLUMNS]:
         raise ValueError(
             f"{where} unknown field {unknown[0]!r}, which would not be stored; remove it, the fields of a line are "
@@ -384,4 +409,4 @@ def _json_fields(where: str, pairs: _Pairs, source: Source, options: ConvertOpti
                 f"{where} the {name} is {shown[:80]}; write it as text or a whole number"
                 + ("" if value is not None else ", or remove the line")
             )
-    return {name: str(value) for name, value in fields.items() if value is not None}
+    return {name: str(value) for name, value in fields.items() if value is not None} | features

@@ -7,15 +7,18 @@ like all other rows, and the writer lists it as rejected, so no input is dropped
 from __future__ import annotations
 
 import functools
+import json
 import math
 import posixpath
+import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from beam_pipelines import storage
 from beam_pipelines.options import ConvertOptions
 from tpu_input.dataset_format.decode_limits import too_many_bytes
+from tpu_input.dataset_format.manifest import FeatureType
 from tpu_input.dataset_format.records import FRAME_BYTES, Record, encode, valid_split
 
 _REQUESTS_IN_FLIGHT = 64
@@ -57,6 +60,7 @@ class Row(NamedTuple):
       reason: Reason code if it is rejected before it is read; "" if it is not.
       detail: Description of the problem.
       version: Version of the file at `uri` when it was listed, as returned by storage.look(); 0 if unknown.
+      features: Further features of the record, as JSON from features_of(); "" for none.
       number: Precedence among rows with the same key; the smallest counts. This is the first line of a list, and the
         last member of an archive, where appended members replace earlier ones. 0 in a folder, where names are unique.
     """
@@ -71,6 +75,7 @@ class Row(NamedTuple):
     reason: str = ""
     detail: str = ""
     version: int = 0
+    features: str = ""
     number: int = 0
 
     def reject(self, reason: str, detail: str) -> Row:
@@ -160,6 +165,62 @@ def label_row(
     return row._replace(label=names[0]) if names[0] else row.reject("no_label", "its label is empty")
 
 
+def with_features(row: Row, values: Mapping[str, Any], options: ConvertOptions) -> Row:
+    """Returns a row with the features that --feature names, or with the reason why it has not all of them.
+
+    Args:
+      row: One input.
+      values: Values by name, each a number, a text, or a list of them; a text may hold a number, or several with spaces
+        or commas between them, or as a JSON list. A missing float is NaN, a missing string is "".
+      options: Options of the conversion.
+    """
+    if row.reason or not options.features:
+        return row
+    found = {}
+    for name, text in sorted(options.features):
+        try:
+            found[name] = _typed(values.get(name), FeatureType.parse(text))
+        except (ValueError, TypeError, OverflowError, struct.error) as error:
+            return row.reject("bad_feature", f"its {name} is {str(values.get(name))[:80]!r}, not {text}: {error}")
+    return row._replace(features=json.dumps(found))
+
+
+def _typed(value: Any, of: FeatureType) -> list[Any]:
+    if of.kind == "string" and of.length is None:
+        value = ["" if value is None else str(value)]
+    elif isinstance(value, str) and of.kind != "string":
+        text = value.strip()
+        value = json.loads(text) if text.startswith("[") else text.replace(",", " ").split()
+    elif isinstance(value, str):
+        value = json.loads(value)
+    if value is None or value == []:
+        value = [math.nan] * (of.length or 1) if of.kind == "float" else []
+    values = list(value) if isinstance(value, list | tuple) else [value]
+    if len(values) != (of.length or 1):
+        raise ValueError(f"{len(values)} values, {of.length or 1} are needed")
+    return [_converted(each, of.kind) for each in values]
+
+
+def _converted(value: Any, kind: str) -> Any:
+    if kind == "string":
+        return str(value)
+    if isinstance(value, bool):
+        raise TypeError("neither true nor false is a number")
+    if kind == "float":
+        return struct.unpack("<f", struct.pack("<f", float(value)))[0]
+    if isinstance(value, float) and not value.is_integer():
+        raise ValueError("a whole number is needed")
+    number = int(value)
+    struct.pack("<q", number)
+    return number
+
+
+def features_of(row: Row) -> dict[str, tuple[Any, ...]]:
+    """Returns the features of a row as Record has them."""
+    found: dict[str, list[Any]] = json.loads(row.features) if row.features else {}
+    return {name: tuple(values) for name, values in found.items()}
+
+
 def check_names(row: Row, options: ConvertOptions) -> Row:
     """Returns `row`, with a reason if its label is not in --labels or its split's name is invalid."""
     if row.split and not valid_split(row.split):
@@ -204,7 +265,9 @@ def size_row(row: Row, ratios: Mapping[str, float], limit: int) -> Row:
     """
     if row.reason:
         return row
-    around = _bytes_around(len(row.key.encode()), len(posixpath.basename(row.key).encode()), row.label)
+    around = len(row.features) + _bytes_around(
+        len(row.key.encode()), len(posixpath.basename(row.key).encode()), row.label
+    )
     size = around + round(row.num_bytes * ratios[kind(row)])
     if limit and size > limit:
         return row.reject("too_large", f"about {size} bytes, more than --shard_size")

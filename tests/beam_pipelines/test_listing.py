@@ -125,12 +125,12 @@ def test_a_class_called_test_among_other_classes_is_a_class(tmp_path):
 
 def test_a_source_that_is_missing_is_refused_in_the_driver(tmp_path):
     with pytest.raises(ValueError, match="does not exist; it must be a folder of class folders"):
-        check_source(Source(str(tmp_path / "nothing")))
+        check_source(Source(str(tmp_path / "nothing")), ConvertOptions((), "out"))
     with pytest.raises(
         ValueError,
         match=r"label list '.*labels\.txt' does not exist; it must be a text file with one class name per line",
     ):
-        check_source(Source(str(tmp_path), label_list=str(tmp_path / "labels.txt")))
+        check_source(Source(str(tmp_path), label_list=str(tmp_path / "labels.txt")), ConvertOptions((), "out"))
 
 
 UNCLEAR = {

@@ -127,8 +127,9 @@ def test_a_csv_with_a_quote_that_is_not_closed_is_refused_by_its_line(tmp_path, 
     with pytest.raises(ValueError, match=r"list\.csv', line 4: .*; close every quoted field"):
         listed(tmp_path / "list.csv")
     (tmp_path / "list.csv").write_text(f"{line}\n")
+    source = Source(str(tmp_path / "list.csv"))
     with pytest.raises(ValueError, match=r"list\.csv', line 1: .*; close every quoted field"):
-        check_source(Source(str(tmp_path / "list.csv")))
+        check_source(source, ConvertOptions((source,), "out"))
 
 
 def test_a_list_whose_own_split_is_another_than_the_input_s_is_refused(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from typing import IO, Any, NamedTuple
 
@@ -33,6 +34,7 @@ class IndexRow(NamedTuple):
       sha256: Hex digest of the stored JPEG.
       dhash: 64-bit perceptual hash as a signed integer; near-duplicates differ in a few bits. None if the image was not
         decoded when it was stored.
+      features: Further features of the record, as JSON; "" for none.
     """
 
     key: str
@@ -44,6 +46,7 @@ class IndexRow(NamedTuple):
     width: int
     sha256: str
     dhash: int | None
+    features: str = ""
 
 
 SCHEMA = pa.schema(
@@ -63,6 +66,8 @@ SCHEMA = pa.schema(
 
 # Of a dataset with several labels an image.
 SCHEMA_OF_SETS = pa.schema([("labels", pa.list_(pa.int64())) if field.name == "label" else field for field in SCHEMA])
+# Of a dataset with further features, the last column of both.
+_FEATURES = pa.field("features", pa.string())
 
 
 def index_path(shard: str) -> str:
@@ -96,7 +101,12 @@ class IndexWriter:
     def _end_batch(self) -> None:
         if self._rows:
             self._schema = SCHEMA_OF_SETS if isinstance(self._rows[0].label, tuple) else SCHEMA
-            columns = zip(zip(*self._rows, strict=True), self._schema, strict=True)
+            rows: list[Any] = self._rows
+            if self._rows[0].features:
+                self._schema = self._schema.append(_FEATURES)
+            else:
+                rows = [row[:-1] for row in rows]
+            columns = zip(zip(*rows, strict=True), self._schema, strict=True)
             self._batches.append(
                 pa.record_batch([pa.array(column, field.type) for column, field in columns], schema=self._schema)
             )
@@ -133,7 +143,8 @@ def read_columns(
     # For a nested column, these are the paths of its leaves.
     paths = {schema.column(number).path for number in range(len(schema))}
     full = SCHEMA_OF_SETS if any(path.startswith("labels.") for path in paths) else SCHEMA
-    by_name = {"label": full.field(2)} | {field.name: field for field in full}
+    full = full.append(_FEATURES) if _FEATURES.name in paths else full
+    by_name = {_FEATURES.name: _FEATURES, "label": full.field(2)} | {field.name: field for field in full}
     wanted = full if names is None else pa.schema([by_name[name] for name in names])
     texts = [field.name for field in wanted if field.type == pa.string()]
     # Reads text columns dictionary-encoded: otherwise, a long text that the file stores once would take memory per row.
@@ -191,6 +202,11 @@ def as_labels(column: pa.ChunkedArray) -> list[Any]:
     """Returns the third column of an index as Python's values: integers, or tuples of integers."""
     values = column.to_pylist()
     return values if column.type == pa.int64() else [None if value is None else tuple(value) for value in values]
+
+
+def features_json(features: dict[str, tuple[Any, ...]]) -> str:
+    """Returns the features of a record as the index has them."""
+    return json.dumps({name: list(values) for name, values in sorted(features.items())}) if features else ""
 
 
 def names_of(label: int | tuple[int, ...], classes: Sequence[str]) -> str:

@@ -199,6 +199,12 @@ class Manifest:
         return str(self.options.get("label_type", "class"))
 
     @property
+    def features(self) -> dict[str, FeatureType]:
+        """Features of the records besides image and label, by name."""
+        found = self.options.get("features", {})
+        return {name: FeatureType.parse(text) for name, text in found.items()} if isinstance(found, dict) else {}
+
+    @property
     def num_labels(self) -> int | None:
         """Number of classes of which an example may have several; None if it has one."""
         return None if self.label_type == "class" else len(self.classes)
@@ -238,6 +244,31 @@ class Manifest:
                 f"{path}/{MANIFEST_NAME} is not a manifest: {error}; copy the dataset again, or convert its images "
                 "again into another output"
             ) from error
+
+
+class FeatureType(NamedTuple):
+    """Type of a feature of the records.
+
+    Attributes:
+      kind: float (float32), int (int64) or string.
+      length: Number of values; None for one value, which is a scalar.
+    """
+
+    kind: str
+    length: int | None
+
+    @classmethod
+    def parse(cls, text: object) -> FeatureType:
+        """Returns the type that "float", "int", "string" or "float[4]" means; raises ValueError for others."""
+        match = _FEATURE_TYPE.fullmatch(text) if isinstance(text, str) else None
+        if not match:
+            raise ValueError(
+                f"the type of a feature must be float, int, string, or float[4] for 4 values, got {text!r}"
+            )
+        return cls(match[1], int(match[2]) if match[2] else None)
+
+
+_FEATURE_TYPE = re.compile(r"(float|int|string)(?:\[([1-9]\d{0,4})\])?")
 
 
 def manifest_name(version: int) -> str:
@@ -305,6 +336,8 @@ def _options(value: object) -> dict[str, Any]:
     options = json_fields.mapping(value, "options")
     json_fields.count(options.get("shard_bytes", 1), "shard_bytes", 1)
     json_fields.counts(options.get("num_shards", {}), "num_shards", 1)
+    for text in json_fields.mapping(options.get("features", {}), "features").values():
+        FeatureType.parse(text)
     if options.get("label_type", "class") not in ("class", "classes", "none"):
         raise ValueError(f"label_type must be class, classes or none, got {json_fields.shown(options['label_type'])}")
     return options

@@ -77,6 +77,7 @@ class Record(NamedTuple):
         those of its classes, ascending.
       class_name: Name of the class; with several labels, those of its classes.
       sha256: Hex digest of `encoded`.
+      features: Further features by name, each a tuple of float, int or str: see Manifest.features.
     """
 
     key: str
@@ -87,6 +88,7 @@ class Record(NamedTuple):
     label: Any  # int; tuple[int, ...] with several labels
     class_name: Any  # str; tuple[str, ...]
     sha256: str
+    features: dict[str, tuple[Any, ...]] = {}  # noqa: RUF012
 
 
 class Feature(NamedTuple):
@@ -137,7 +139,14 @@ def encode(record: Record, first_label: int = 0) -> bytes:
       first_label: Label written for class 0: 0, or 1 for the convention of tensorflow/tpu's trainers.
     """
     table = FEATURES_OF_SETS if isinstance(record.label, tuple) else FEATURES
-    return serialize({name: feature.value(record, first_label) for name, feature in table.items()})
+    features = {name: feature.value(record, first_label) for name, feature in table.items()}
+    if record.features:
+        more = {
+            name: [each.encode() if isinstance(each, str) else each for each in values]
+            for name, values in record.features.items()
+        }
+        features = dict(sorted((features | more).items()))
+    return serialize(features)
 
 
 def decode(serialized: bytes, first_label: int = 0) -> Record:
@@ -170,7 +179,15 @@ def decode(serialized: bytes, first_label: int = 0) -> Record:
         label=tuple(label - first_label for label in values[LABELS_KEY]) if is_set else values[LABEL_KEY] - first_label,
         class_name=tuple(each.decode() for each in text) if is_set else text.decode(),
         sha256=values["image/key/sha256"].decode(),
+        features={name: _values_of(features[name]) for name in features if name not in FEATURES and name != LABELS_KEY},
     )
+
+
+def _values_of(feature: Any) -> tuple[Any, ...]:
+    """Returns the values of a feature: texts, floats or integers; bytes that are no UTF-8 as replacement characters."""
+    if feature.HasField("bytes_list"):
+        return tuple(value.decode(errors="replace") for value in feature.bytes_list.value)
+    return tuple(feature.float_list.value if feature.HasField("float_list") else feature.int64_list.value)
 
 
 def image_of(framed: bytes, feature: str = IMAGE_KEY) -> bytes:

@@ -31,10 +31,12 @@ def _example_class() -> Any:
 
     one, many, sub = field.LABEL_OPTIONAL, field.LABEL_REPEATED, field.TYPE_MESSAGE
     message("BytesList", ("value", 1, many, field.TYPE_BYTES, ""))
+    message("FloatList", ("value", 1, many, field.TYPE_FLOAT, ""))
     message("Int64List", ("value", 1, many, field.TYPE_INT64, ""))
     kinds = message(
         "Feature",
         ("bytes_list", 1, one, sub, ".jpeg2tpu.BytesList"),
+        ("float_list", 2, one, sub, ".jpeg2tpu.FloatList"),
         ("int64_list", 3, one, sub, ".jpeg2tpu.Int64List"),
     )
     kinds.oneof_decl.add(name="kind")
@@ -54,10 +56,10 @@ def _example_class() -> Any:
 Example = _example_class()
 
 
-def serialize(features: Mapping[str, bytes | int | Sequence[bytes] | Sequence[int]]) -> bytes:
+def serialize(features: Mapping[str, Any]) -> bytes:
     """Returns a serialized tf.train.Example with one value per feature, or several, in the given order of features.
 
-    An empty sequence becomes a list of integers.
+    A value is bytes or int, or a sequence of bytes, int or float; an empty one becomes a list of integers.
 
     The encoding (https://protobuf.dev/programming-guides/encoding) is implemented here because protobuf takes more than
     twice as long for a photograph. What is equal in many records is cached: without that, it would take a sixth of the
@@ -74,13 +76,15 @@ def serialize(features: Mapping[str, bytes | int | Sequence[bytes] | Sequence[in
     return b"".join(length_delimited(1, parts))
 
 
-def _list_feature(name: str, values: Sequence[bytes] | Sequence[int]) -> bytes:
+def _list_feature(name: str, values: Sequence[Any]) -> bytes:
     """Returns a feature with any number of values of one type."""
     number, content = 3, b""
     if values and isinstance(values[0], bytes):
-        number, content = 1, b"".join(b"".join(length_delimited(1, [value])) for value in values)  # type: ignore[list-item]
+        number, content = 1, b"".join(b"".join(length_delimited(1, [value])) for value in values)
+    elif values and isinstance(values[0], float):
+        number, content = 2, b"".join(length_delimited(1, [struct.pack(f"<{len(values)}f", *values)]))
     elif values:
-        content = b"".join(length_delimited(1, [_varint(value & (1 << 64) - 1) for value in values]))  # type: ignore[operator]
+        content = b"".join(length_delimited(1, [_varint(value & (1 << 64) - 1) for value in values]))
     feature = b"".join(length_delimited(number, [content]))
     return _feature_prefix(name, len(feature)) + feature
 

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from beam_pipelines import storage
 from beam_pipelines.options import ConvertOptions, RecordFormat
-from beam_pipelines.sources.rows import Row, label_row
+from beam_pipelines.sources.rows import Row, label_row, with_features
 from beam_pipelines.sources.unpacking import unpacked
 
 _ROWS_A_BATCH = 64
@@ -47,7 +47,7 @@ class _Columns(NamedTuple):
 
     @property
     def needed(self) -> list[str]:
-        """Columns that are read."""
+        """Columns that are read, besides those of features."""
         return list(dict.fromkeys(filter(None, (self.image, self.label, self.name, self.key))))
 
 
@@ -185,7 +185,10 @@ def _rows(
     number = 0
     with _Opened(path) as file:
         columns = _columns(path, file.schema_arrow, of_format, options.label_type == "none")
-        for batch in file.iter_batches(_ROWS_A_BATCH, columns=columns.needed):
+        features = [name for name, _ in options.features]
+        if missing := [name for name in features if name not in file.schema_arrow.names]:
+            raise ValueError(f"{path!r} has no column {missing[0]!r}; correct --feature")
+        for batch in file.iter_batches(_ROWS_A_BATCH, columns=list(dict.fromkeys([*columns.needed, *features]))):
             for values in batch.to_pylist():
                 row, data = _row(values, f"{name}/{number:06d}", columns, of_format, options)
                 write(data)
@@ -200,7 +203,9 @@ def _row(
     data = (image or {}).get("bytes") if columns.is_struct else image
     its_path = values[columns.key] if columns.key else (image or {}).get("path") if columns.is_struct else None
     base = posixpath.basename(its_path) if isinstance(its_path, str) else ""
-    row = Row(f"{key}-{base}" if base else key, num_bytes=len(data or b""))
+    row = with_features(Row(f"{key}-{base}" if base else key, num_bytes=len(data or b"")), values, options)
+    if row.reason:
+        return row, data or b""
     if not isinstance(data, bytes) or not data:
         where = f", only the path {its_path!r}" if its_path else ""
         return row.reject("bad_record", f"it has no bytes of an image{where}"), b""

@@ -7,15 +7,17 @@ Of labels, the content is read with the headers of the tar; of images, nothing i
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import posixpath
 from collections.abc import Iterator
+from typing import Any
 
 from beam_pipelines import storage
 from beam_pipelines.options import ConvertOptions, RecordFormat
 from beam_pipelines.sources import archives
-from beam_pipelines.sources.rows import IMAGE_ENDINGS, Row, label_row
+from beam_pipelines.sources.rows import IMAGE_ENDINGS, Row, label_row, with_features
 from beam_pipelines.sources.unpacking import decompressed
 
 _LABEL = "cls"
@@ -56,8 +58,8 @@ def rows_of_file(folder: str, name: str, of_format: RecordFormat, options: Conve
 
 
 def _examples(uri: str, path: str, of_format: RecordFormat) -> Iterator[list[archives.Member]]:
-    ending = f".{_label_ending(of_format)}"
-    members = archives.members(uri, with_content=lambda name: name.endswith(ending), name=path)
+    endings = (f".{_label_ending(of_format)}", ".json")
+    members = archives.members(uri, with_content=lambda name: name.endswith(endings), name=path)
     for _, example in itertools.groupby(members, lambda member: _stem(member.path)):
         yield list(example)
 
@@ -78,6 +80,10 @@ def _row(members: list[archives.Member], name: str, of_format: RecordFormat, opt
         return row.reject("bad_record", f"it has {what}, but {has}; name one: --record=webdataset,image=ENDING")
     if image.fault or image.num_bytes < 0:
         return row.reject("bad_member", image.fault or "it is a link, which has no bytes of its own")
+    if options.features:
+        row = with_features(row, _fields(members), options)
+        if row.reason:
+            return row
     if options.label_type == "none":
         return label_row(row, "", options)
     try:
@@ -112,6 +118,16 @@ def _label(members: list[archives.Member], of_format: RecordFormat) -> str | int
             f"the field {field!r} of its .{ending} is {json.dumps(found)[:80]}; it must be text or a number"
         )
     return found or None if isinstance(found, str) else found
+
+
+def _fields(members: list[archives.Member]) -> dict[str, Any]:
+    """Returns the fields of the JSON of an example; {} if it has none that can be read."""
+    for member in members:
+        if _ending(member.path) == "json":
+            with contextlib.suppress(ValueError, RecursionError):
+                found = json.loads(member.content)
+                return found if isinstance(found, dict) else {}
+    return {}
 
 
 def _label_ending(of_format: RecordFormat) -> str:

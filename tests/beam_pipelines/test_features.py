@@ -1,0 +1,217 @@
+"""Further features of records: from lists, Parquet and WebDataset's JSON to batches, and through rewriting."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+import math
+import tarfile
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from support.folders import files
+from support.pipelines_commands import refused, run
+from tpu_input.dataset_format.records import Manifest, Record, decode, encode, read_frames
+
+FEATURE = "--feature=age:float,box:float[4],caption:string,year:int,tags:string[2]"
+
+
+@pytest.fixture
+def images(digits) -> list[Path]:
+    return [sorted((digits / label).iterdir())[number] for number in range(10) for label in "012"]
+
+
+def values(number: int) -> dict[str, object]:
+    return {
+        "age": number / 4,
+        "box": [number, 1.5, 2, -3e-3],
+        "caption": f"a, {number} ü",
+        "year": 2000 + number,
+        "tags": [str(number), "x"],
+    }
+
+
+def expected(number: int) -> dict[str, tuple[object, ...]]:
+    single = as_float32(-3e-3)
+    return {
+        "age": (number / 4,),
+        "box": (float(number), 1.5, 2.0, single),
+        "caption": (f"a, {number} ü",),
+        "year": (2000 + number,),
+        "tags": (str(number), "x"),
+    }
+
+
+def as_float32(value: float) -> float:
+    import struct
+
+    return float(struct.unpack("<f", struct.pack("<f", value))[0])
+
+
+def stored(path: Path) -> dict[bytes, dict[str, tuple[object, ...]]]:
+    """Features by image."""
+    found = {}
+    for shard in path.glob("*.tfrecord"):
+        with open(shard, "rb") as file:
+            for _, payload in read_frames(file):
+                record = decode(payload)
+                found[record.encoded] = record.features
+    return found
+
+
+def write_csv(path: Path, images: list[Path], rows: list[dict[str, object]]) -> None:
+    with path.open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["image", "label", "age", "box", "caption", "year", "tags"])
+        for image, row in zip(images, rows, strict=True):
+            box = row["box"]
+            text = " ".join(map(str, box)) if isinstance(box, list) else box
+            tags = json.dumps(row["tags"]) if isinstance(row["tags"], list) else row["tags"]
+            table.writerow([image, image.parent.name, row["age"], text, row["caption"], row["year"], tags])
+
+
+def test_tensorflow_reads_what_encode_writes():
+    tf = pytest.importorskip("tensorflow")
+    features = {"a": (1.5, -0.25), "b": (2**40, -1), "c": ("ü", "")}
+    record = Record("k", b"jpeg", 1, 2, 3, 4, "five", "0" * 64, features)
+    example = tf.train.Example.FromString(encode(record))
+    assert list(example.features.feature["a"].float_list.value) == [1.5, -0.25]
+    assert list(example.features.feature["b"].int64_list.value) == [2**40, -1]
+    assert list(example.features.feature["c"].bytes_list.value) == ["ü".encode(), b""]
+    assert decode(encode(record)) == record
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet", "webdataset"])
+def test_features_of_every_kind_of_input(capsys, images, tmp_path, kind):
+    rows = [values(number) for number in range(len(images))]
+    args = [f"--output={tmp_path}/out", FEATURE]
+    if kind == "csv":
+        write_csv(tmp_path / "in.csv", images, rows)
+        args.append(f"--input={tmp_path}/in.csv")
+    if kind == "jsonl":
+        lines = [
+            json.dumps({"image": str(image), "label": image.parent.name} | row)
+            for image, row in zip(images, rows, strict=True)
+        ]
+        (tmp_path / "in.jsonl").write_text("\n".join(lines) + "\n")
+        args.append(f"--input={tmp_path}/in.jsonl")
+    if kind == "parquet":
+        columns = {"image": [image.read_bytes() for image in images], "label": [image.parent.name for image in images]}
+        pq.write_table(
+            pa.table(columns | {name: [row[name] for row in rows] for name in rows[0]}), tmp_path / "in.parquet"
+        )
+        args.append(f"--input={tmp_path}/in.parquet")
+    if kind == "webdataset":
+        with tarfile.open(tmp_path / "in.tar", "w") as archive:
+            for number, (image, row) in enumerate(zip(images, rows, strict=True)):
+                parts = {
+                    "jpg": image.read_bytes(),
+                    "cls": f"d{image.parent.name}".encode(),
+                    "json": json.dumps(row).encode(),
+                }
+                for ending, content in parts.items():
+                    member = tarfile.TarInfo(f"{number:04d}.{ending}")
+                    member.size = len(content)
+                    archive.addfile(member, io.BytesIO(content))
+        args += [f"--input={tmp_path}/in.tar", "--record=webdataset"]
+    code, _, err = run(capsys, "convert", *args)
+    assert (code, err) == (0, "")
+    assert stored(tmp_path / "out") == {image.read_bytes(): expected(at) for at, image in enumerate(images)}
+    manifest = Manifest.from_json((tmp_path / "out/manifest.json").read_bytes(), "")
+    assert {name: tuple(of) for name, of in manifest.features.items()} == {
+        "age": ("float", None),
+        "box": ("float", 4),
+        "caption": ("string", None),
+        "tags": ("string", 2),
+        "year": ("int", None),
+    }
+    assert run(capsys, "verify", tmp_path / "out")[0] == 0
+
+
+def test_features_are_repaired_rewritten_and_batched(capsys, images, tmp_path):
+    write_csv(tmp_path / "in.csv", images, [values(number) for number in range(len(images))])
+    args = (f"--input={tmp_path}/in.csv", f"--output={tmp_path}/out", FEATURE, "--shard_size=10KB")
+    assert run(capsys, "convert", *args)[0] == 0
+    whole, before = files(tmp_path / "out"), stored(tmp_path / "out")
+    shard = next((tmp_path / "out").glob("train-*.tfrecord"))
+    shard.write_bytes(b"")
+    assert run(capsys, "repair", tmp_path / "out")[::2] == (0, "")
+    assert files(tmp_path / "out") == whole
+    (tmp_path / "out/index" / shard.with_suffix(".parquet").name).unlink()
+    assert run(capsys, "repair", tmp_path / "out")[0] == 0
+    assert files(tmp_path / "out") == whole
+    command = ("split", tmp_path / "out", "--splits=train=50%,test=50%", f"--output={tmp_path}/split")
+    assert run(capsys, *command)[0] == 0
+    assert stored(tmp_path / "split") == before
+    assert run(capsys, "verify", tmp_path / "split")[0] == 0
+    assert run(capsys, "report", tmp_path / "split")[0] == 0
+    assert run(capsys, "convert", f"--input={tmp_path}/split", f"--output={tmp_path}/x")[0] in (0, 2)
+    tf = pytest.importorskip("tensorflow")
+    import tpu_input
+
+    names = ("year", "age", "box", "caption")
+    usual = tpu_input.InputConfig(image_size=16, features=names)
+    configs = (usual, dataclasses.replace(usual, on_corrupt="skip"), dataclasses.replace(usual, cache="decoded"))
+    for config in configs:
+        batches = tpu_input.make_train_input_fn(f"{tmp_path}/out", config)({"batch_size": 4})
+        assert {name: (spec.shape, spec.dtype) for name, spec in batches.element_spec[0].items() if name in names} == {
+            "age": ((4,), tf.float32),
+            "box": ((4, 4), tf.float32),
+            "caption": ((4,), tf.string),
+            "year": ((4,), tf.int64),
+        }
+        features, _ = next(iter(batches))
+        for year, age, caption, box in zip(
+            *(features[name].numpy() for name in ("year", "age", "caption", "box")), strict=True
+        ):
+            want = expected(int(year) - 2000)
+            assert (age, caption.decode(), *box) == (want["age"][0], want["caption"][0], *want["box"])
+    config = tpu_input.InputConfig(image_size=16, features=names)
+    evaluated = tpu_input.make_eval_input_fn(f"{tmp_path}/out", config)({"batch_size": 16})
+    steps = tpu_input.eval_steps(f"{tmp_path}/out", "validation", 16)
+    years = []
+    for features, _ in evaluated.take(steps).as_numpy_iterator():
+        years += features["year"][features["weight"] > 0].tolist()
+    kept = Manifest.from_json((tmp_path / "out/manifest.json").read_bytes(), "").splits["validation"].num_examples
+    assert (len(years), len(set(years))) == (kept, kept)
+    input_fn = tpu_input.make_eval_input_fn(f"{tmp_path}/out", tpu_input.InputConfig(16, features=("height",)))
+    with pytest.raises(ValueError, match="has no feature 'height'; its features are: 'age', 'box', 'caption', 'tags'"):
+        input_fn({"batch_size": 4})
+
+
+def test_values_that_are_missing_or_of_another_type(capsys, images, tmp_path):
+    rows = [values(number) for number in range(len(images))]
+    rows[0]["age"], rows[1]["caption"] = "", ""  # NaN, and an empty text
+    rows[2]["age"] = "old"
+    rows[3]["box"] = [1, 2, 3]
+    rows[4]["year"] = "2000.5"
+    rows[5]["year"] = ""
+    rows[6]["tags"] = "[1"
+    rows[7]["year"] = str(2**70)
+    write_csv(tmp_path / "in.csv", images, rows)
+    args = (f"--input={tmp_path}/in.csv", f"--output={tmp_path}/out")
+    said = refused(capsys, "convert", *args)
+    assert "the unknown column 'age'" in said
+    assert "store it with --feature=NAME:TYPE" in said
+    assert run(capsys, "convert", *args, FEATURE, "--max_rejected=50%")[0] == 0
+    lines = [json.loads(line) for line in (tmp_path / "out/rejected.jsonl").read_text().splitlines()]
+    assert Counter(line["reason"] for line in lines) == {"bad_feature": 6}
+    found = stored(tmp_path / "out")
+    assert math.isnan(found[images[0].read_bytes()]["age"][0])  # type: ignore[arg-type]
+    assert found[images[1].read_bytes()]["caption"] == ("",)
+    assert run(capsys, "verify", tmp_path / "out")[0] == 0
+    for flag, says in (
+        ("age", "is not a list of features"),
+        ("age:double", "must be float, int, string, or float[4]"),
+        ("image/x:int", "must not begin with image/"),
+        ("weight:float", "is the name of a part of every batch"),
+        ("age:float,age:int", "must name each feature once"),
+        ("height:float", "has no column 'height'"),
+    ):
+        assert says in refused(capsys, "convert", *args[:1], f"--output={tmp_path}/b", f"--feature={flag}")
