@@ -150,7 +150,7 @@ def test_every_hostile_file_of_a_folder_is_kept_or_rejected_for_its_reason(hosti
 
 
 def test_there_is_an_input_for_every_reason():
-    of_others = {"left_out", "bad_record"}  # test_rewrite.py, test_tfrecord_files.py
+    of_others = {"left_out", "bad_record", "bad_feature"}  # test_rewrite.py, test_tfrecord_files.py, test_features.py
     found = {reason for _, reason in HOSTILE.values() if reason} | FOLDER | set(BAD_LINES.values()) | of_others
     assert found == REASONS.keys()
 
