@@ -34,7 +34,7 @@ def conversion_options(flags: argparse.Namespace) -> ConvertOptions:
       ValueError: They contradict each other, or have no effect.
     """
     as_given = ("shard_bytes", "num_shards", "labels", "first_label", "seed", "dedup", "max_rejected", "overwrite")
-    of_splits = ("extend", "features", "label_type", "label_separator", "stratify", "group_by", "validation")
+    of_splits = ("extend", "prune", "features", "label_type", "label_separator", "stratify", "group_by", "validation")
     return ConvertOptions(
         sources=_sources(flags),
         output=flags.output,
@@ -156,6 +156,7 @@ def _dataset_flags(flag: AddFlag) -> None:
             "output",
             "overwrite",
             "extend",
+            "prune",
             "splits",
             "stratify",
             "group_by",

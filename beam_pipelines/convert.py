@@ -30,7 +30,7 @@ from beam_pipelines import storage
 from beam_pipelines.conversion import extension, output_checks, planning, working_folder
 from beam_pipelines.conversion import output_folder as lock
 from beam_pipelines.conversion import shard_writing as processes
-from beam_pipelines.conversion.commit import commit
+from beam_pipelines.conversion.commit import commit, leave_out
 from beam_pipelines.conversion.output_folder import (
     complete_manifest,
     read_manifest,
@@ -102,11 +102,12 @@ def convert(
             return _convert_in_one_job(options, beam_options, command)
         output_checks.remove_replaced(options.output)
         plan, existing = _plan(options, beam_options)
+        is_new, num_resumed = not existing, 0
         if options.parent and not any(plan.totals.values()):
             extension.say_nothing_new(plan.num_rejected)
-            existing = extension.parent_of(options)
-        if existing:
-            manifest, num_resumed = existing, 0
+            manifest, is_new = leave_out(options, plan), bool(plan.left_out)
+        elif existing:
+            manifest = existing
         else:
             sources = [source.fields() for source in options.sources]
             conversion = working_folder.Conversion(list(command), os.getcwd(), sources, options.shaping())
@@ -114,7 +115,7 @@ def convert(
             manifest, num_resumed = _write_and_commit(options, plan, beam_options, num_processes, still_locked)
         output_checks.remove_replaced(options.output)
         working_folder.remove(options.output)
-        return Converted(manifest, not existing, num_resumed)
+        return Converted(manifest, is_new, num_resumed)
 
 
 def _plan(options: ConvertOptions, beam_options: PipelineOptions) -> tuple[Plan, Manifest | None]:

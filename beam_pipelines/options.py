@@ -321,6 +321,8 @@ class ConvertOptions:
         no such split; 0 for none.
       extend: Add the inputs that the dataset at the output does not have, in new shards; everything else of it stays as
         it is. Inputs and options must be those that it was made with.
+      prune: With extend, whether the new version leaves out images that are no inputs any more, and has those whose
+        files have another size by now in their new form. Earlier versions keep them.
       parent: Fingerprint of the dataset that is extended; set by convert().
       splits_required: Whether it is an error if all inputs name their split, so that `splits` has no effect.
       images: Checks and changes of images.
@@ -345,6 +347,7 @@ class ConvertOptions:
     group_by: str = ""
     validation: float = 0.0
     extend: bool = False
+    prune: bool = False
     parent: str = ""
     images: ImageOptions = ImageOptions()
 
@@ -366,6 +369,8 @@ class ConvertOptions:
             raise ValueError(
                 "extend adds to the dataset at the output, and overwrite replaces it; leave out one of them"
             )
+        if self.prune and not self.extend:
+            raise ValueError("prune leaves images out of a dataset that is extended; use it together with extend")
         self._check_features()
         if not self.label_separator:
             raise ValueError("label_separator must be the text between names of classes, such as ;")
@@ -430,7 +435,7 @@ class ConvertOptions:
     def shaping(self) -> dict[str, Any]:
         """Returns the options that determine the content of the shards, for manifest and fingerprint."""
         fields = dataclasses.asdict(self)
-        for name in ("sources", "output", "max_rejected", "overwrite", "splits_required", "extend", "parent"):
+        for name in ("sources", "output", "max_rejected", "overwrite", "splits_required", "extend", "prune", "parent"):
             del fields[name]
         fields["splits"], fields["num_shards"] = dict(self.splits), dict(sorted(self.num_shards))
         fields["labels"] = list(self.labels)

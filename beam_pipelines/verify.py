@@ -29,7 +29,8 @@ from beam_pipelines.conversion.duplicate_keys import Hashes
 from beam_pipelines.conversion.output_folder import (
     complete_manifest,
     create,
-    dataset_files,
+    every_shard,
+    files_of,
     list_dataset,
     manifest_digest,
     optional_files,
@@ -291,8 +292,7 @@ def _read_checks(path: str, num_shards: int) -> _Checks:
 
 
 def _check_files(manifest: Manifest) -> Iterator[str]:
-    shards = [shard.name for split in manifest.splits.values() for shard in split.shards]
-    promised = dataset_files(shards)
+    shards, promised = every_shard(manifest), files_of(manifest)
     found = {path for path, _ in list_dataset(manifest.path)}
     for path in sorted(promised - found):
         if not path.endswith((".tfrecord", ".parquet")):  # reported by shard, or by _lengths_problem()

@@ -58,7 +58,7 @@ def commit(options: ConvertOptions, plan: Plan, receipts: dict[str, list[Receipt
         num_known = sum(split.num_examples for split in replaced.splits.values())
         check_budget(options, num_known + plan.num_inputs, num_rejected, plan.examples)
         extension.say_nothing_new(num_rejected)
-        return replaced
+        return leave_out(options, plan)
     if num_examples + len(rejected) != plan.num_inputs:
         raise ValueError(
             f"{plan.num_inputs} inputs gave {num_examples} records and {len(rejected)} rejected inputs, which do not "
@@ -76,15 +76,47 @@ def commit(options: ConvertOptions, plan: Plan, receipts: dict[str, list[Receipt
     _publish(folder, every, edition)
     manifest = _manifest(options, plan, receipts, num_rejected, edition)
     if options.parent:
-        parent = extension.parent_of(options)
-        manifest = extension.merged(parent, manifest)
-        extension.keep_version(parent)
+        before_it = _next_version(options, plan)
+        if plan.left_out:
+            extension.store_version(before_it)
+        manifest = extension.merged(before_it, manifest)
     write_lengths(manifest)
     if replaced and not options.parent:
         with create(options.output, f"{WORK_NAME}/{REPLACED_NAME}") as file:
             file.write(replaced.to_json().encode())
     with create(options.output, MANIFEST_NAME, new=not version, version=version) as file:
         file.write(manifest.to_json().encode())
+    return manifest
+
+
+def leave_out(options: ConvertOptions, plan: Plan) -> Manifest:
+    """Writes and returns the version of a dataset without the images that the plan leaves out of it.
+
+    Raises:
+      FileExistsError: Another conversion has written its manifest in the meantime.
+    """
+    version = storage.replaceable(f"{options.output}/{MANIFEST_NAME}")
+    if not plan.left_out:
+        return extension.parent_of(options)
+    manifest = _next_version(options, plan)
+    with create(options.output, MANIFEST_NAME, version=version) as file:
+        file.write(manifest.to_json().encode())
+    return manifest
+
+
+def _next_version(options: ConvertOptions, plan: Plan) -> Manifest:
+    """Returns the dataset that is extended, without the images that the plan leaves out, whose files are written.
+
+    The manifest of each version is stored under its name.
+    """
+    parent = extension.parent_of(options)
+    extension.keep_version(parent)
+    if not plan.left_out:
+        return parent
+    manifest, left_out = extension.without(parent, frozenset(plan.left_out))
+    with create(options.output, rejected_name(manifest.edition)) as file:
+        file.writelines(json.dumps(line._asdict(), ensure_ascii=False).encode() + b"\n" for line in left_out)
+    write_lengths(manifest)
     return manifest
 
 
@@ -126,7 +158,7 @@ def commit_once(options: ConvertOptions, plan: Plan) -> Manifest:
     if manifest and manifest.fingerprint == plan.fingerprint:
         return manifest
     if manifest and options.parent and not plan.num_inputs:
-        return manifest
+        return leave_out(options, plan) if manifest.fingerprint == options.parent else manifest
     if manifest and not options.overwrite and manifest.fingerprint != options.parent:
         raise ValueError(
             f"another conversion has written its dataset into {options.output!r} in the meantime; choose another "

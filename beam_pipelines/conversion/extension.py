@@ -3,33 +3,54 @@
     indexes ──▶ keys that the dataset has ──inputs without them──▶ plan ──▶ shards of an edition of their own
     manifest.json ──▶ manifest-N.json, the old version; and the shards of both ──▶ manifest.json
 
+With --prune, images that are no inputs any more, or whose files have changed, are left out first: the shards that have
+any are written again without them, which is a version of its own between the old and the new one.
+
 The files of the dataset stay as they are, so a reader of the old manifest is not disturbed, and the old version can be
 read later. Inputs that were rejected are tried again. The keys that the dataset has are held in memory by each process
-that lists inputs, some 150 bytes for each.
+that lists inputs, some 200 bytes for each.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
+import json
 import math
 import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
 
 import apache_beam as beam
 import pyarrow as pa
-from apache_beam.pvalue import AsSingleton, PCollection
+from apache_beam.pvalue import PCollection
 from apache_beam.transforms import combiners
 
 from beam_pipelines import storage
 from beam_pipelines.conversion import working_folder
 from beam_pipelines.conversion.output_folder import complete_manifest, create, index_content
-from beam_pipelines.conversion.working_folder import WorkingFolder
+from beam_pipelines.conversion.working_folder import Rejection, WorkingFolder
 from beam_pipelines.options import ConvertOptions
 from beam_pipelines.sources.folders import Layout
 from beam_pipelines.sources.rows import Row
 from tpu_input.command_line import print_line
-from tpu_input.dataset_format.index import index_path, read_columns
-from tpu_input.dataset_format.records import MANIFEST_NAME, Manifest, Split, manifest_name
+from tpu_input.dataset_format.index import IndexRow, index_path, read_columns, read_index, write_index
+from tpu_input.dataset_format.records import (
+    MANIFEST_NAME,
+    Manifest,
+    Shard,
+    Split,
+    decode,
+    frame,
+    manifest_name,
+    read_frames,
+    shard_name,
+)
+
+_AT_ONCE = 8  # shards that are read and written again at the same time
 
 
 def begin(options: ConvertOptions) -> ConvertOptions:
@@ -77,57 +98,218 @@ def _checked_parent(output: str, fingerprint: str) -> Manifest:
     return manifest
 
 
-def known_keys(options: ConvertOptions) -> frozenset[str]:
-    """Returns the keys of the dataset that is extended; read once in a process, as it is asked for every input."""
-    return _keys_of(options.output, options.parent)
+def known_keys(options: ConvertOptions) -> Mapping[str, int | None]:
+    """Returns the sizes of the sources of the dataset that is extended by key; read once in a process.
+
+    A size is None if the index is that of an earlier version of this package.
+    """
+    return _known(options.output, options.parent)
 
 
 @functools.lru_cache(maxsize=1)
-def _keys_of(output: str, fingerprint: str) -> frozenset[str]:
-    manifest, keys = _checked_parent(output, fingerprint), set[str]()
+def _known(output: str, fingerprint: str) -> dict[str, int | None]:
+    manifest, known = _checked_parent(output, fingerprint), dict[str, int | None]()
     for shard in (shard for split in manifest.splits.values() for shard in split.shards):
-        path = f"{output}/{index_path(shard.name)}"
-        try:
-            keys.update(read_columns(index_content(path), shard.num_examples, ["key"])["key"].to_pylist())
-        except (OSError, ValueError, pa.ArrowException) as error:
-            raise ValueError(
-                f"{path!r} cannot be read: {error}; repair the dataset with: python -m beam_pipelines verify "
-                f"--repair {output}"
-            ) from error
-    return frozenset(keys)
+        table = _columns(manifest, shard, ["key", "source_bytes"])
+        known.update(zip(table["key"].to_pylist(), table["source_bytes"].to_pylist(), strict=True))
+    return known
 
 
-def new_rows(rows: PCollection[Row], options: ConvertOptions) -> PCollection[Row]:
-    """Returns the rows whose keys the dataset does not have; all rows if none is extended."""
-    if not options.parent:
-        return rows
-    new: PCollection[Row] = rows | "New inputs" >> beam.Filter(_is_new, options)
-    return new
+def _columns(manifest: Manifest, shard: Shard, names: list[str]) -> pa.Table:
+    path = f"{manifest.path}/{index_path(shard.name)}"
+    try:
+        return read_columns(index_content(path), shard.num_examples, names)
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise ValueError(
+            f"{path!r} cannot be read: {error}; repair the dataset with: python -m beam_pipelines verify "
+            f"--repair {manifest.path}"
+        ) from error
 
 
-def _is_new(row: Row, options: ConvertOptions) -> bool:
-    return row.key not in known_keys(options)
+class Changes(NamedTuple):
+    """Keys of a dataset that is extended which are no inputs any more, and those whose files have another size."""
+
+    gone: frozenset[str]
+    changed: frozenset[str]
 
 
-def with_missing(layout: PCollection[Layout], rows: PCollection[Row], options: ConvertOptions) -> PCollection[Layout]:
-    """Returns the layout with a remark on images of the dataset that are no inputs any more."""
-    if not options.parent:
-        return layout
-    seen = rows | "Known inputs" >> beam.Filter(lambda row: not _is_new(row, options))
-    count = seen | "Count known" >> combiners.Count.Globally()
-    found: PCollection[Layout] = layout | "Missing" >> beam.Map(_add_missing, AsSingleton(count), options)
-    return found
+def find_changes(rows: PCollection[Row], options: ConvertOptions) -> PCollection[Changes]:
+    """Returns what has changed about the inputs of the images that the dataset has; PCollection of one Changes.
 
-
-def _add_missing(layout: Layout, num_seen: int, options: ConvertOptions) -> Layout:
-    missing = len(known_keys(options)) - num_seen
-    if missing <= 0:
-        return layout
-    remark = (
-        f"{missing:,} images of {options.output!r} are no inputs any more; they stay in it, and filter --without_keys "
-        "leaves them out"
+    Raises:
+      ValueError: With options.prune, if nothing of the dataset would be left.
+    """
+    changes: PCollection[Changes] = (
+        rows
+        | "Known inputs" >> beam.FlatMap(_known_input, options).with_output_types(tuple[str, bool])
+        | "Same if any is" >> beam.CombinePerKey(any)  # a member of an archive may be there several times
+        | "Inputs seen" >> combiners.ToDict()
+        | "Compare with the dataset" >> beam.Map(_compare, options)
     )
-    return layout._replace(remarks=(*layout.remarks, remark))
+    return changes
+
+
+def _known_input(row: Row, options: ConvertOptions) -> Iterator[tuple[str, bool]]:
+    """Yields (key, whether the size is that of the source of the image) for an input that the dataset has."""
+    known = known_keys(options)
+    if row.key in known and not row.reason:
+        yield row.key, known[row.key] in (None, row.num_bytes)
+
+
+def _compare(seen: dict[str, bool], options: ConvertOptions) -> Changes:
+    changes = Changes(
+        frozenset(known_keys(options).keys() - seen.keys()), frozenset(key for key, same in seen.items() if not same)
+    )
+    if options.prune and not len(changes.gone) + len(changes.changed) < len(known_keys(options)):
+        raise ValueError(
+            f"no image of {options.output!r} is an input as it was, so --prune would leave out all of them; correct "
+            "the input, or convert it into another output"
+        )
+    return changes
+
+
+def is_new(row: Row, changes: Changes, options: ConvertOptions) -> bool:
+    """Returns whether an input is to be added to the dataset that is extended."""
+    return row.key not in known_keys(options) or (options.prune and row.key in changes.changed and not row.reason)
+
+
+def tell_changes(layout: Layout, changes: Changes, options: ConvertOptions) -> Layout:
+    """Returns the layout with remarks on images that have changed or are gone, and with --prune, what is left out."""
+    remarks = list(layout.remarks)
+    where = "left out" if options.prune else "they stay in it, and --prune leaves them out"
+    if changes.gone:
+        remarks.append(f"images of {options.output!r} that are no inputs any more: {_some(changes.gone)}; {where}")
+    where = "taken anew" if options.prune else "the dataset keeps them as they were, and --prune replaces them"
+    if changes.changed:
+        remarks.append(f"images of {options.output!r} whose files have changed: {_some(changes.changed)}; {where}")
+    left_out = tuple(sorted(changes.gone | changes.changed)) if options.prune else ()
+    return layout._replace(remarks=tuple(remarks), left_out=left_out)
+
+
+def _some(keys: frozenset[str]) -> str:
+    return f"{len(keys):,}, e.g. {min(keys)!r}" if len(keys) > 1 else repr(min(keys))
+
+
+def without(parent: Manifest, keys: frozenset[str]) -> tuple[Manifest, list[Rejection]]:
+    """Writes the shards of a dataset that have any of these keys again, without them; other shards stay as they are.
+
+    Returns:
+      The manifest of the version without them, of which nothing but shards and indexes is written, and the examples
+      that were left out. Channel means and standard deviations are those of the parent, as only indexes and bytes of
+      records are read.
+    """
+    fingerprint = _fingerprint_without(parent, keys)
+    splits, left_out = dict[str, Split](), list[Rejection]()
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        for name, split in parent.splits.items():
+            names = _names_of(name, split, fingerprint)
+            rest = list(pool.map(lambda shard, new: _rest(parent, shard, keys, new), split.shards, names))
+            left_out += [line for each in rest for line in each.left_out]
+            if kept := _split_of(split, rest, len(parent.classes)):
+                splits[name] = kept
+    manifest = dataclasses.replace(
+        parent,
+        splits=splits,
+        num_inputs=sum(split.num_examples for split in splits.values()) + len(left_out),
+        num_rejected={"left_out": len(left_out)},
+        fingerprint=fingerprint,
+        earlier=(*parent.earlier, parent.fingerprint),
+    )
+    return manifest, sorted(left_out)
+
+
+def names_without(parent: Manifest, keys: frozenset[str]) -> list[str]:
+    """Returns the names of the shards that without() may write."""
+    fingerprint = _fingerprint_without(parent, keys)
+    return [each for name, split in parent.splits.items() for each in _names_of(name, split, fingerprint)]
+
+
+def _fingerprint_without(parent: Manifest, keys: frozenset[str]) -> str:
+    what = json.dumps([parent.fingerprint, "without", sorted(keys)])
+    return hashlib.sha256(what.encode()).hexdigest()
+
+
+def _names_of(name: str, split: Split, fingerprint: str) -> list[str]:
+    return [shard_name(name, i, len(split.shards), fingerprint[:8]) for i in range(len(split.shards))]
+
+
+class _Rest(NamedTuple):
+    """What is left of a shard: the shard or None, labels and sizes of its records, and what was left out."""
+
+    shard: Shard | None
+    labels: list[Any]
+    heights: list[int]
+    widths: list[int]
+    left_out: list[Rejection]
+
+
+def _rest(parent: Manifest, shard: Shard, keys: frozenset[str], new_name: str) -> _Rest:
+    here = keys.intersection(_columns(parent, shard, ["key"])["key"].to_pylist())
+    rows = read_index(index_content(f"{parent.path}/{index_path(shard.name)}"), shard.num_examples)
+    kept = [row for row in rows if row.key not in here]
+    left_out = [
+        Rejection(row.key, row.uri, "left_out", "it is no input any more, or its file has changed")
+        for row in rows
+        if row.key in here
+    ]
+    if here:
+        shard, kept = _write_rest(parent, shard, rows, here, new_name)
+    return _Rest(
+        shard if kept else None,
+        [row.label for row in kept],
+        [row.height for row in kept],
+        [row.width for row in kept],
+        left_out,
+    )
+
+
+def _write_rest(
+    parent: Manifest, shard: Shard, rows: list[IndexRow], left_out: frozenset[str], new_name: str
+) -> tuple[Shard, list[IndexRow]]:
+    kept, digest, offset = list[IndexRow](), hashlib.sha256(), 0
+    if all(row.key in left_out for row in rows):
+        return shard, []
+    path = f"{parent.path}/{shard.name}"
+    with storage.open_file(path) as source, create(parent.path, new_name) as target:
+        for row, (_, payload) in zip(rows, read_frames(source), strict=True):
+            if decode(payload, parent.first_label).key != row.key:
+                raise ValueError(
+                    f"{path!r} does not match its index; repair the dataset with: python -m beam_pipelines verify "
+                    f"--repair {parent.path}"
+                )
+            if row.key not in left_out:
+                framed = frame(payload)
+                target.write(framed)
+                digest.update(framed)
+                kept.append(row._replace(offset=offset))
+                offset += len(framed)
+    with create(parent.path, index_path(new_name)) as file:
+        write_index(file, kept)
+    return Shard(new_name, len(kept), offset, digest.hexdigest()), kept
+
+
+def _split_of(split: Split, rest: list[_Rest], num_classes: int) -> Split | None:
+    """Returns a split of what is left; None if nothing is."""
+    shards = [each.shard for each in rest if each.shard]
+    counts = Counter[int]()
+    for each in rest:
+        for label in each.labels:
+            counts.update(label if isinstance(label, tuple) else (label,))
+    if not shards:
+        return None
+
+    def extent(values: list[int]) -> tuple[int, float, int]:
+        return min(values), round(sum(values) / len(values), 1), max(values)
+
+    # The manifest names the shards of one edition after one another.
+    old = {shard.name for shard in split.shards}
+    return dataclasses.replace(
+        split,
+        shards=tuple(sorted(shards, key=lambda shard: shard.name not in old)),
+        class_counts=tuple(counts[label] for label in range(num_classes)),
+        height=extent([value for each in rest for value in each.heights]),
+        width=extent([value for each in rest for value in each.widths]),
+    )
 
 
 def classes_of(found: set[str], options: ConvertOptions) -> tuple[str, ...]:
@@ -164,6 +346,12 @@ def keep_version(parent: Manifest) -> None:
         content = file.read()
     with create(parent.path, manifest_name(parent.version)) as file:
         file.write(content)
+
+
+def store_version(manifest: Manifest) -> None:
+    """Stores the manifest of a version of a dataset under its name."""
+    with create(manifest.path, manifest_name(manifest.version)) as file:
+        file.write(manifest.to_json().encode())
 
 
 def _sums(first: dict[str, int], second: dict[str, int]) -> dict[str, int]:

@@ -20,6 +20,8 @@ from beam_pipelines.conversion.commit import check_budget
 from beam_pipelines.conversion.output_folder import (
     REPORT_NAME,
     dataset_files,
+    every_shard,
+    files_of,
     index_content,
     is_dataset_file,
     list_dataset,
@@ -169,11 +171,14 @@ def _check_same(options: ConvertOptions, plan: Plan, manifest: Manifest | None, 
 def check_files(output: str, plan: Plan, manifest: Manifest | None, left: list[list[str]]) -> None:
     """Checks that all files belong to this plan, the manifest or `left`, and that a complete dataset has all files."""
     found = {path for path, _ in list_dataset(output) if not working_folder.is_in_working_folder(path)}
-    here = _shards(manifest) if manifest else []
+    here = every_shard(manifest) if manifest else []
+    its_files = files_of(manifest) if manifest else set()
     names = [*WorkingFolder.of(output, plan).shard_names_of(plan), *here, *itertools.chain(*left)]
-    _refuse_foreign(output, found - dataset_files(names) - optional_files(names))
+    if manifest and plan.left_out:  # perhaps written before a commit was interrupted
+        names += extension.names_without(manifest, frozenset(plan.left_out))
+    _refuse_foreign(output, found - its_files - dataset_files(names) - optional_files(names))
     # Datasets of earlier builds have no lengths.parquet, and are complete without it: training reads every index.
-    needed = dataset_files(here) - {lengths_name(manifest.edition if manifest else "")}
+    needed = its_files - {lengths_name(manifest.edition if manifest else "")}
     if manifest and manifest.fingerprint == plan.fingerprint and (missing := needed - found):
         raise ValueError(
             f"output {output!r} holds this dataset without {_some(missing)}; re-create what is missing with: python "
@@ -258,15 +263,17 @@ def remove_replaced(output: str) -> None:
     if replaced := working_folder.read_replaced(output):
         manifest = read_manifest(output)
         if not manifest or _shards(manifest) != _shards(replaced):
-            _remove_shards(output, _shards(replaced), manifest)
+            _remove_shards(output, every_shard(replaced), manifest)
             storage.delete([f"{output}/{REPORT_NAME}"])  # it describes the replaced dataset
         storage.delete([f"{output}/{WORK_NAME}/{working_folder.REPLACED_NAME}"])
 
 
 def _remove_shards(output: str, names: list[str], manifest: Manifest | None) -> None:
     """Removes the files of a dataset with shards of these names, but none of the dataset of `manifest`."""
-    kept = dataset_files(_shards(manifest)) | optional_files(_shards(manifest)) if manifest else set()
-    storage.delete([f"{output}/{path}" for path in (dataset_files(names) | optional_files(names)) - kept])
+    kept = files_of(manifest) | optional_files(every_shard(manifest)) if manifest else set()
+    removed = (dataset_files(names) | optional_files(names)) - kept
+    # Those that name the shards of earlier versions last, for another call if this one is interrupted.
+    storage.delete([f"{output}/{path}" for path in sorted(removed, key=lambda path: path.startswith("manifest-"))])
 
 
 def _names(plan: Plan) -> list[str]:

@@ -82,6 +82,27 @@ def dataset_files(shards: Iterable[str]) -> set[str]:
     return {*shards, *(index_path(shard) for shard in shards), MANIFEST_NAME, *beside}
 
 
+def every_shard(manifest: Manifest) -> list[str]:
+    """Returns the names of the shards of a dataset and of its earlier versions, whose manifests are read."""
+    names = dict.fromkeys(shard.name for split in manifest.splits.values() for shard in split.shards)
+    for number in range(1, manifest.version):
+        path = f"{manifest.path}/{manifest_name(number)}"
+        with contextlib.suppress(FileNotFoundError, ValueError):  # verify reports that it is missing
+            earlier = Manifest.from_json(storage.read_bytes(path, most=MAX_MANIFEST_BYTES), manifest.path)
+            names |= dict.fromkeys(shard.name for split in earlier.splits.values() for shard in split.shards)
+    return list(names)
+
+
+def files_of(manifest: Manifest) -> set[str]:
+    """Returns the paths, within the dataset, of all files of a dataset and its earlier versions."""
+    found = dataset_files(every_shard(manifest))
+    # A version that only left out whole shards has no shard of its own edition.
+    editions = [fingerprint[:8] for fingerprint in (*manifest.earlier[1:], manifest.fingerprint)]
+    for edition in editions if manifest.earlier else ():
+        found |= {lengths_name(edition), rejected_name(edition)}
+    return found | {manifest_name(number) for number in range(1, manifest.version)}
+
+
 def optional_files(shards: Iterable[str]) -> set[str]:
     """Returns the paths of the files that a dataset may have in addition: the report, and DALI's index files."""
     return {REPORT_NAME, *(f"{index_path(shard).removesuffix('.parquet')}.idx" for shard in shards)}

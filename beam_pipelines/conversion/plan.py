@@ -98,6 +98,7 @@ class Plan:
       remarks: Notes for the user on how the inputs were interpreted, one line each.
       all_named: Whether every row that is not rejected names its split, so that no split is chosen by hash.
       num_images: Number of rows that are not rejected before they are read, by split.
+      left_out: Keys that the next version of a dataset that is extended leaves out.
     """
 
     classes: tuple[str, ...]
@@ -112,6 +113,7 @@ class Plan:
     remarks: tuple[str, ...] = ()
     all_named: bool = False
     num_images: dict[str, int] = dataclasses.field(default_factory=dict)
+    left_out: tuple[str, ...] = ()
 
     @functools.cached_property
     def starts(self) -> dict[str, dict[int, int]]:
@@ -187,6 +189,7 @@ class Plan:
             ),
             all_named=fields["all_named"] is True,
             num_images=json_fields.counts(fields["num_images"], "num_images"),
+            left_out=tuple(json_fields.text(key, "a key") for key in json_fields.array(fields["left_out"], "left_out")),
         )
         if sum(plan.shard_of(split, total) + 1 for split, total in plan.totals.items()) > _MAX_SHARDS:
             raise ValueError(

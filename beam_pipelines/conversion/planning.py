@@ -109,8 +109,13 @@ def build_planning(pipeline: beam.Pipeline, options: ConvertOptions, plan_path: 
 def plan_rows(pipeline: beam.Pipeline, options: ConvertOptions) -> tuple[PCollection[Row], PCollection[Layout]]:
     """Returns a labelled and sized row for every input of the sources, and how their folders were interpreted."""
     listed = _listed(pipeline, options)
-    layout = extension.with_missing(_layout(listed, options), listed, options)
-    return _labelled(extension.new_rows(listed, options), layout, options), layout
+    layout = _layout(listed, options)
+    if options.parent:
+        changes = extension.find_changes(listed, options)
+        layout = layout | "Tell changes" >> beam.Map(extension.tell_changes, AsSingleton(changes), options)
+        is_new = beam.Filter(extension.is_new, AsSingleton(changes), options)
+        listed = listed | "New inputs" >> is_new.with_output_types(Row)
+    return _labelled(listed, layout, options), layout
 
 
 def list_labelled(pipeline: beam.Pipeline, options: ConvertOptions) -> PCollection[Row]:
@@ -365,7 +370,7 @@ def _write_plan(plan: Plan, layout: Layout, path: str) -> None:
 
 def add_remarks(plan: Plan, layout: Layout) -> Plan:
     """Returns the plan with the notes for the user on how the folders of the inputs were interpreted."""
-    return dataclasses.replace(plan, remarks=layout.remarks)
+    return dataclasses.replace(plan, remarks=layout.remarks, left_out=layout.left_out)
 
 
 def _write_rows(keyed: tuple[str, Iterable[Row]], plan: Plan, options: ConvertOptions) -> str:

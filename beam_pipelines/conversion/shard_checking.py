@@ -181,7 +181,7 @@ def _check_index(manifest: Manifest, shard: Shard, rows: list[IndexRow]) -> list
         return [f"its index cannot be read: {error}"]
     if any(row.uri is None for row in index):
         return ["its index has no column uri, which contains the URIs of the source images"]
-    # Records have neither the URI of the source nor dhash, so these are not compared.
-    if [row._replace(uri="", dhash=0) for row in index] != rows:
+    # Records have neither URI nor size of the source, nor dhash, so these are not compared.
+    if [row._replace(uri="", dhash=0, source_bytes=None) for row in index] != rows:
         return ["its index does not match its records"]
     return []

@@ -210,6 +210,7 @@ def _index_row(row: Row, uri: str, framed: _Framed, offset: int) -> IndexRow:
         image.width,
         framed.sha256,
         image.dhash,
+        row.num_bytes,
         row.features,
     )
 

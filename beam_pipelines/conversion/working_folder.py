@@ -37,6 +37,7 @@ from beam_pipelines.conversion.output_folder import (
     LOCK_NAME,
     dataset_files,
     edition_of,
+    every_shard,
     is_dataset_file,
     list_dataset,
     optional_files,
@@ -526,7 +527,7 @@ def files_in_transit(output: str) -> set[str]:
     """
     names = [name for folder in unfinished(output) for name in folder.shard_names()]
     if replaced := read_replaced(output):
-        names += [shard.name for split in replaced.splits.values() for shard in split.shards]
+        names += every_shard(replaced)
     return dataset_files(names) | optional_files(names) if names else set()
 
 
@@ -538,7 +539,8 @@ def read_replaced(output: str) -> Manifest | None:
     """
     path = f"{output}/{WORK_NAME}/{REPLACED_NAME}"
     try:
-        return Manifest.from_json(storage.read_bytes(path, most=MAX_MANIFEST_BYTES), path)
+        replaced = Manifest.from_json(storage.read_bytes(path, most=MAX_MANIFEST_BYTES), path)
+        return dataclasses.replace(replaced, path=output)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except ValueError as error:

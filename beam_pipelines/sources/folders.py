@@ -73,11 +73,13 @@ class Layout(NamedTuple):
       splits: Outermost folders that are splits.
       without_images: Folders that would be classes, but contain no image.
       remarks: Remarks for the user, one line per remark.
+      left_out: Keys that the next version of a dataset that is extended leaves out.
     """
 
     splits: frozenset[str]
     without_images: frozenset[str]
     remarks: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
 
 
 class FolderSurvey(beam.CombineFn):

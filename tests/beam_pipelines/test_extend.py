@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import os
 import shutil
 import signal
@@ -181,8 +183,153 @@ def test_images_that_are_gone_stay_and_are_told(capsys, images, tmp_path):
         path.unlink()
     add(images[:9], tmp_path / "in")
     said = convert(capsys, tmp_path, "--extend")
-    assert f"3 images of '{tmp_path}/out' are no inputs any more; they stay in it" in said
+    assert f"images of '{tmp_path}/out' that are no inputs any more: 3, e.g. '0/" in said
+    assert "they stay in it, and --prune leaves them out" in said
     assert old.items() <= stored(tmp_path / "out").items()
+
+
+def change(images: list[Path], folder: Path) -> tuple[set[str], set[str]]:
+    """Removes three images of a folder and replaces two; returns the keys of both."""
+    paths = sorted((folder / "0").iterdir())
+    for path in paths[:3]:
+        path.unlink()
+    for path, other in zip(paths[5:7], images, strict=False):
+        path.write_bytes(other.read_bytes() + b"changed")
+    return {f"0/{path.name}" for path in paths[:3]}, {f"0/{path.name}" for path in paths[5:7]}
+
+
+def contents(path: Path, manifest: Manifest | None = None) -> dict[str, bytes]:
+    """Image by key."""
+    found = {}
+    manifest = manifest or read_manifest(str(path))
+    assert manifest
+    for split in manifest.splits.values():
+        for shard in split.shards:
+            with open(path / shard.name, "rb") as file:
+                found |= {record.key: record.encoded for record in (decode(each) for _, each in read_frames(file))}
+    return found
+
+
+@pytest.mark.parametrize("num_new", [0, 9])
+def test_prune_leaves_out_what_is_gone_and_replaces_what_has_changed(capsys, images, tmp_path, num_new):
+    convert(capsys, tmp_path)
+    before, old, old_images = files(tmp_path / "out"), stored(tmp_path / "out"), contents(tmp_path / "out")
+    gone, changed = change(images[:2], tmp_path / "in")
+    if not num_new:
+        for key in changed:
+            (tmp_path / "in" / key).unlink()
+        gone, changed = gone | changed, set()
+    add(images[30 : 30 + num_new], tmp_path / "in")
+    said = convert(capsys, tmp_path, "--extend")
+    assert "that are no inputs any more" in said
+    assert ("whose files have changed: 2, e.g." in said) is bool(changed)
+    if num_new:
+        kept = contents(tmp_path / "out")
+        assert {key: kept[key] for key in old_images} == old_images
+    said = convert(capsys, tmp_path, "--extend", "--prune")
+    assert "left out" in said
+    assert ("taken anew" in said) is bool(changed)
+    found, manifest, now = stored(tmp_path / "out"), read_manifest(f"{tmp_path}/out"), contents(tmp_path / "out")
+    assert manifest
+    assert manifest.version == (4 if num_new else 2)
+    assert found.keys() == {f"{path.parent.name}/{path.name}" for path in (tmp_path / "in").rglob("*.jpg")}
+    assert {key: found[key] for key in old.keys() - gone} == {key: old[key] for key in old.keys() - gone}
+    assert {key for key in old.keys() - gone if now[key] != old_images[key]} == changed
+    after = files(tmp_path / "out")
+    assert {path for path in before if after.get(path) != before[path]} == {"manifest.json"}
+    for name, split in manifest.splits.items():
+        labels = Counter(label for of, _, label in found.values() if of == name)
+        assert split.class_counts == tuple(labels[label] for label in range(3))
+    first = read_first(tmp_path / "out")
+    assert contents(tmp_path / "out", first) == old_images
+    code, out, _ = run(capsys, "verify", tmp_path / "out")
+    assert (code, "no problems found" in out) == (0, True), out
+    assert run(capsys, "report", tmp_path / "out")[0] == 0
+    assert "already complete, nothing to do" in convert(capsys, tmp_path, "--extend", "--prune")
+    shard = manifest.splits["train"].shards[-1].name
+    whole = (tmp_path / "out" / shard).read_bytes()
+    (tmp_path / "out" / shard).write_bytes(b"")
+    assert run(capsys, "repair", tmp_path / "out")[0] == 0
+    assert (tmp_path / "out" / shard).read_bytes() == whole
+    again = ("convert", f"--input={tmp_path}/in", f"--output={tmp_path}/out", *FLAGS, "--seed=1", "--overwrite")
+    assert run(capsys, *again)[0] == 0
+    manifest = read_manifest(f"{tmp_path}/out")
+    assert manifest
+    assert {path.name for path in (tmp_path / "out").glob("*.tfrecord")} == {
+        shard.name for split in manifest.splits.values() for shard in split.shards
+    }
+    assert run(capsys, "verify", tmp_path / "out")[0] == 0
+
+
+def test_prune_of_a_whole_split_and_of_everything(capsys, images, tmp_path):
+    convert(capsys, tmp_path)
+    for key, (split, _, _) in stored(tmp_path / "out").items():
+        if split == "validation":
+            (tmp_path / "in" / key).unlink()
+    convert(capsys, tmp_path, "--extend", "--prune")
+    assert {split for split, _, _ in stored(tmp_path / "out").values()} == {"train"}
+    assert run(capsys, "verify", tmp_path / "out")[0] == 0
+    shutil.rmtree(tmp_path / "in")
+    add(images[:20], tmp_path / "in")
+    args = ("convert", f"--input={tmp_path}/in", f"--output={tmp_path}/out", *FLAGS)
+    assert "so --prune would leave out all of them" in refused(capsys, *args, "--extend", "--prune")
+    assert "use it together with extend" in refused(capsys, *args, "--prune")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("num_new", [0, 9])
+def test_a_prune_that_is_killed_goes_on_with_the_same_bytes(capsys, images, tmp_path, num_new):
+    convert(capsys, tmp_path)
+    change(images[:2] if num_new else [], tmp_path / "in")
+    add(images[30 : 30 + num_new], tmp_path / "in")
+    shutil.copytree(tmp_path / "out", tmp_path / "other")
+    command = ("convert", f"--input={tmp_path}/in", f"--output={tmp_path}/other", *FLAGS, "--extend", "--prune")
+    assert run(capsys, *command)[0] == 0
+    whole = files(tmp_path / "other")
+    args = [f"--input={tmp_path}/in", f"--output={tmp_path}/out", *FLAGS, "--extend", "--prune"]
+    kills = 0
+    for marks in (
+        ".jpeg2tpu/plan-*",
+        "train-*-????????.tfrecord",
+        "index/*-????????.parquet",
+        "manifest-*",
+        "lengths-*",
+    ):
+        seen = set((tmp_path / "out").glob(marks))
+        process = subprocess.Popen(
+            [sys.executable, "-m", "beam_pipelines", "convert", *args],
+            start_new_session=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        while process.poll() is None and not set((tmp_path / "out").glob(marks)) - seen:
+            time.sleep(0.002)
+        kills += process.poll() is None
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        assert read_manifest(f"{tmp_path}/out")
+    assert kills
+    assert run(capsys, "convert", *args)[0] == 0
+    assert files(tmp_path / "out") == whole
+    assert run(capsys, "verify", tmp_path / "out")[0] == 0
+
+
+def test_a_member_that_is_packed_twice_is_one_image(capsys, images, tmp_path):
+    import tarfile
+
+    path = tmp_path / "in.tar"
+    with tarfile.open(path, "w") as archive:
+        for image in [*images[:60], images[0]]:
+            archive.add(image, f"{image.parent.name}/{image.name}")
+    args = ("convert", f"--input={path}", f"--output={tmp_path}/out", *FLAGS)
+    assert run(capsys, *args)[0] == 0
+    with tarfile.open(path, "a") as archive:
+        for image in images[60:66]:
+            archive.add(image, f"{image.parent.name}/{image.name}")
+    code, out, err = run(capsys, *args, "--extend", "--prune")
+    assert (code, "no inputs any more" in out + err, "changed" in out + err) == (0, False, False), err
+    assert len(stored(tmp_path / "out")) == 66
 
 
 def test_what_cannot_be_extended_is_refused_and_stays_as_it_is(capsys, images, tmp_path):
@@ -309,7 +456,7 @@ def test_a_pipeline_in_one_job_extends(images, tmp_path):
         build_conversion(pipeline, options)
     old = stored(tmp_path / "out")
     add(images[:30], tmp_path / "in")
-    for _ in range(2):
+    for _ in range(2):  # the second time, nothing is new
         extended = extension.begin(options)
         with beam.Pipeline() as pipeline:
             build_conversion(pipeline, extended)
@@ -318,3 +465,12 @@ def test_a_pipeline_in_one_job_extends(images, tmp_path):
     manifest = read_manifest(f"{tmp_path}/out")
     assert manifest
     assert manifest.version == 2
+    gone, _ = change([], tmp_path / "in")
+    options = dataclasses.replace(options, extend=True, prune=True)
+    for _ in range(2):
+        with beam.Pipeline() as pipeline:
+            build_conversion(pipeline, extension.begin(options))
+        assert stored(tmp_path / "out").keys() == found.keys() - gone
+    manifest = read_manifest(f"{tmp_path}/out")
+    assert manifest
+    assert manifest.version == 3

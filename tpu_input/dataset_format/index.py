@@ -34,6 +34,7 @@ class IndexRow(NamedTuple):
       sha256: Hex digest of the stored JPEG.
       dhash: 64-bit perceptual hash as a signed integer; near-duplicates differ in a few bits. None if the image was not
         decoded when it was stored.
+      source_bytes: Size in bytes of the file that the image was made of; None in an index of an earlier version.
       features: Further features of the record, as JSON; "" for none.
     """
 
@@ -46,6 +47,7 @@ class IndexRow(NamedTuple):
     width: int
     sha256: str
     dhash: int | None
+    source_bytes: int | None = None
     features: str = ""
 
 
@@ -60,6 +62,7 @@ SCHEMA = pa.schema(
         ("width", pa.int32()),
         ("sha256", pa.string()),
         ("dhash", pa.int64()),
+        ("source_bytes", pa.int64()),
     ]
 )
 
