@@ -405,6 +405,11 @@ class ConvertOptions:
                 "stratify takes the images of a class one by one, but those of a group go together: leave out stratify "
                 "or group_by"
             )
+        if self.group_by == "near_duplicates":
+            raise ValueError(
+                "group_by is a regular expression for keys; images that look alike are found in a finished dataset: "
+                "report DATASET --pairs=FILE, then split DATASET --near_duplicates=FILE --output=OTHER"
+            )
         try:
             num_groups = re.compile(self.group_by).groups
         except re.error as error:

@@ -81,6 +81,7 @@ def _train_flags(flag: AddFlag) -> None:
         ),
         dataset=Flag(parse=absolute, required=True),
     )
+    flag("--version", type=int, metavar="N", help=_VERSION)
     add_flags(
         flag,
         InputConfig,
@@ -94,6 +95,9 @@ def _train_flags(flag: AddFlag) -> None:
         scaled_decode=Flag(help="decode every JPEG at its own size, also where a crop is far larger than --image_size"),
         service=Flag(metavar="grpc://ADDRESS:PORT", default="none, this machine; docs/input-service.md"),
     )
+
+
+_VERSION = "version of a dataset that was extended, from 1 (default: that of the run, else the last)"
 
 
 def _training_flags(flag: AddFlag) -> None:
@@ -121,6 +125,7 @@ def _evaluate_flags(flag: AddFlag) -> None:
         help="SavedModel to evaluate instead of a run, or a folder of them: the newest is taken",
     )
     flag("--dataset", type=absolute, help="folder or gs:// URI of shards (default: the dataset of the training run)")
+    flag("--version", type=int, metavar="N", help=_VERSION)
     flag("--split", help="split to evaluate on (default: that of the training run)")
     flag("--eval_batch_size", type=int, help="images per step (default: that of the training run)")
     flag("--json", action="store_true", help="print JSON instead of a sentence")

@@ -61,7 +61,7 @@ def train(arguments: argparse.Namespace) -> int:
     del options["dataset"]  # the first argument
     with on_signals() as stop:
         try:
-            train(arguments.dataset, model_dir, arguments.export_dir, tpu, say, stop, command, **options)
+            train(_dataset(arguments), model_dir, arguments.export_dir, tpu, say, stop, command, **options)
         except Stopped:
             say(f"stopped and saved at step {latest_step(model_dir)}/{arguments.train_steps}; resume with: {command}")
             return 128 + (stop.number or 0)
@@ -69,6 +69,21 @@ def train(arguments: argparse.Namespace) -> int:
             say(f"{moved}; resuming in a new process")
             os.execv(sys.executable, [sys.executable, "-m", "estimator_app", *arguments.argv])
     return 0
+
+
+def _dataset(arguments: argparse.Namespace) -> Any:
+    """Returns the dataset that the flags name: its path, or the manifest of one of its versions.
+
+    Raises:
+      ValueError: It has no such version, or --version is without --dataset.
+    """
+    from tpu_input import read_manifest
+
+    if arguments.version is None:
+        return arguments.dataset
+    if arguments.dataset is None:
+        raise ValueError("--version is that of --dataset; name the dataset, too")
+    return read_manifest(arguments.dataset, arguments.version)
 
 
 def _options(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -85,10 +100,11 @@ def evaluate(arguments: argparse.Namespace) -> int:
     """Prints the metrics of a checkpoint or an export."""
     from estimator_app.evaluate import evaluate
 
-    names = ("dataset", "split", "eval_batch_size", "step", "checkpoint", "network")
+    names = ("split", "eval_batch_size", "step", "checkpoint", "network")
     metrics, classes = evaluate(
         arguments.model_dir,
         arguments.export_dir,
+        dataset=_dataset(arguments),
         tpu=_tpu(arguments) if arguments.use_tpu else None,
         **{name: getattr(arguments, name) for name in names},
     )
@@ -139,7 +155,7 @@ def preflight(arguments: argparse.Namespace) -> int:
     from estimator_app.preflight.preflight import preflight
     from tpu_input import read_manifest
 
-    manifest, topology = read_manifest(arguments.dataset), find_topology(arguments.topology)
+    manifest, topology = read_manifest(arguments.dataset, arguments.version), find_topology(arguments.topology)
     earlier = begun(arguments.model_dir) if arguments.model_dir else None
     options = _options(arguments)
     config = TrainConfig.of(manifest, options, earlier)

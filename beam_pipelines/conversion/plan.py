@@ -164,8 +164,8 @@ class Plan:
         Raises:
           ValueError: It is no such JSON, or a value is out of range.
         """
-        needed = [field.name for field in dataclasses.fields(cls)]
-        fields = json_fields.fields(json_fields.load(content), "a plan", needed)
+        needed = [field.name for field in dataclasses.fields(cls) if field.name != "left_out"]
+        fields = json_fields.fields(json_fields.load(content), "a plan", needed, ["left_out"])
         plan = cls(
             classes=tuple(
                 json_fields.text(name, "a class") for name in json_fields.array(fields["classes"], "classes")
@@ -189,7 +189,9 @@ class Plan:
             ),
             all_named=fields["all_named"] is True,
             num_images=json_fields.counts(fields["num_images"], "num_images"),
-            left_out=tuple(json_fields.text(key, "a key") for key in json_fields.array(fields["left_out"], "left_out")),
+            left_out=tuple(
+                json_fields.text(key, "a key") for key in json_fields.array(fields.get("left_out", []), "left_out")
+            ),
         )
         if sum(plan.shard_of(split, total) + 1 for split, total in plan.totals.items()) > _MAX_SHARDS:
             raise ValueError(

@@ -28,7 +28,8 @@ def test_the_commands_of_the_page_run_as_they_stand(capsys, tmp_path, monkeypatc
         assert (code, err) == (0, ""), command
         found.setdefault(command[0], out)
     assert "(left_out 1)" in found["filter"]
-    assert commands[-1][-1] == "--extend"  # test_extend.py has what it does where there is something new
+    # test_extend.py has what these do where something is new or gone.
+    assert (commands[-2][-1], commands[-1][-1]) == ("--extend", "--prune")
     assert "already complete, nothing to do" in out
     assert "pairs of images that look alike" in found["report"]
     assert "duplicate 1795" in found["merge"]

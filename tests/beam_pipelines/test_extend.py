@@ -200,7 +200,7 @@ def change(images: list[Path], folder: Path) -> tuple[set[str], set[str]]:
 
 def contents(path: Path, manifest: Manifest | None = None) -> dict[str, bytes]:
     """Image by key."""
-    found = {}
+    found = dict[str, bytes]()
     manifest = manifest or read_manifest(str(path))
     assert manifest
     for split in manifest.splits.values():
@@ -381,6 +381,7 @@ def test_an_extension_that_is_killed_goes_on_with_the_same_bytes(capsys, images,
     assert files(tmp_path / "out") == whole
 
 
+@pytest.mark.long
 def test_training_reads_all_versions(capsys, images, tmp_path):
     pytest.importorskip("tensorflow")
     import numpy as np

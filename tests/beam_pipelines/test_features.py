@@ -134,6 +134,7 @@ def test_features_of_every_kind_of_input(capsys, images, tmp_path, kind):
     assert run(capsys, "verify", tmp_path / "out")[0] == 0
 
 
+@pytest.mark.long
 def test_features_are_repaired_rewritten_and_batched(capsys, images, tmp_path):
     write_csv(tmp_path / "in.csv", images, [values(number) for number in range(len(images))])
     args = (f"--input={tmp_path}/in.csv", f"--output={tmp_path}/out", FEATURE, "--shard_size=10KB")

@@ -267,6 +267,7 @@ def test_a_plan_may_have_a_million_shards_and_any_of_4096_buckets():
         ("shard_bytes", 0, "shard_bytes must be a whole number from 1"),
         ("num_images", {"train": -1}, "num_images of 'train' must be a whole number from 0"),
         ("num_shards", {"train": 0}, "num_shards of 'train' must be a whole number from 1"),
+        ("left_out", [1], "a key must be text"),
         ("strangers", [["train", "test", "a"]], "a pair must be a list of 4"),
         ("strangers", [["train", "test", "a", "b", "c"]], "a pair must be a list of 4"),
     ],

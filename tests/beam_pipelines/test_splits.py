@@ -121,6 +121,8 @@ def test_keys_name_groups(capsys, images, tmp_path):
     both = refused(capsys, "convert", *args, "--group_by=x", "--stratify", f"--output={tmp_path}/b")
     assert "those of a group go together: leave out stratify or group_by" in both
     assert "is no regular expression" in refused(capsys, "convert", *args, "--group_by=(", f"--output={tmp_path}/b")
+    said = refused(capsys, "convert", *args, "--group_by=near_duplicates", f"--output={tmp_path}/b")
+    assert "split DATASET --near_duplicates=FILE" in said
     two = refused(capsys, "convert", *args, "--group_by=(a)(b)", f"--output={tmp_path}/b")
     assert "must have at most one group in parentheses, it has 2" in two
 

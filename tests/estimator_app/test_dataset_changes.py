@@ -143,8 +143,11 @@ def test_a_run_goes_on_with_the_version_that_it_began_with(digits, tmp_path, cap
     capsys.readouterr()
     assert main([*train, f"--model_dir={tmp_path}/model", "--train_steps=4"]) == 0
     assert "the run goes on with version 1 of 2" in capsys.readouterr().out
-    found = [json.loads((tmp_path / name / "metrics.json").read_text()) for name in ("whole", "model")]
-    assert found[0] | {"export": ""} == found[1] | {"export": ""}
+    assert main([*train, f"--model_dir={tmp_path}/other", "--train_steps=4", "--version=1"]) == 0
+    found = [json.loads((tmp_path / name / "metrics.json").read_text()) for name in ("whole", "model", "other")]
+    assert found[0] | {"export": ""} == found[1] | {"export": ""} == found[2] | {"export": ""}
+    assert main([*train, f"--model_dir={tmp_path}/none", "--train_steps=4", "--version=3"]) == 2
+    assert "has no version 3; it has 1 to 2" in capsys.readouterr().err
     assert main(["evaluate", f"--model_dir={tmp_path}/model"]) == 0
     assert main(["evaluate", f"--model_dir={tmp_path}/model", f"--dataset={tmp_path}/dataset"]) == 0
     first, second = capsys.readouterr().out.strip().splitlines()[-2:]
