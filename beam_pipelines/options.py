@@ -20,7 +20,8 @@ _MIN_SHARD_BYTES = 10_000
 # Names of files: tars, also compressed, with the name before the ending; and records.
 TAR = re.compile(r"(.*)\.(?:tar|tar\.(?:gz|bz2|xz|zst|zstd)|tgz|tbz2|txz)", re.DOTALL)
 RECORDS = re.compile(r".*(?:\.parquet|\.tfrecords?(?:\.gz)?|(?:\.tfrecords?)?-\d+-of-\d+(?:\.tfrecords?)?)", re.DOTALL)
-Dedup = Literal["none", "exact"]
+Dedup = Literal["none", "exact", "near"]
+NEAR_DUPLICATES = "near_duplicates"  # a value of group_by
 LabelType = Literal["class", "classes", "none"]
 Reencode = Literal["needed", "all"]
 Check = Literal["decode", "header"]
@@ -303,7 +304,7 @@ class ConvertOptions:
       first_label: Label of the first class in the records; tensorflow/tpu's trainers expect 1.
       seed: Seed of the order of examples and of the assignment to splits.
       dedup: Duplicate detection. exact: keep one of the images with the same bytes, or none if they occur under two
-        labels; reads every image twice.
+        labels. near: the same for images that look alike. Both read every image twice.
       max_rejected: Share of the inputs that may be rejected before the conversion fails; duplicates and files that were
         not meant as inputs, such as hidden ones, do not count.
       overwrite: Replace another dataset or unfinished conversion in the output; only files that its manifest or plan
@@ -316,7 +317,8 @@ class ConvertOptions:
       stratify: Whether each split gets its share of every class, to the image, of the images that are assigned to
         splits. Then images that are added later may move others to another split.
       group_by: Regular expression that is searched in the key of each image without a group: what it matches, or its
-        one group does, is the group, whose images share a split; images without a match are in no group. "" for none.
+        one group does, is the group, whose images share a split; images without a match are in no group. Or
+        near_duplicates: images that look alike are a group, for which every image is read twice. "" for none.
       validation: Share of the split train that becomes the split validation, where inputs name their splits and have
         no such split; 0 for none.
       extend: Add the inputs that the dataset at the output does not have, in new shards; everything else of it stays as
@@ -404,11 +406,6 @@ class ConvertOptions:
             raise ValueError(
                 "stratify takes the images of a class one by one, but those of a group go together: leave out stratify "
                 "or group_by"
-            )
-        if self.group_by == "near_duplicates":
-            raise ValueError(
-                "group_by is a regular expression for keys; images that look alike are found in a finished dataset: "
-                "report DATASET --pairs=FILE, then split DATASET --near_duplicates=FILE --output=OTHER"
             )
         try:
             num_groups = re.compile(self.group_by).groups

@@ -287,11 +287,9 @@ class WriteDataset(beam.PTransform[Any, PCollection[WrittenDataset]]):
             each | f"Rejected inputs {number}" >> beam.Map(_row_of_rejected).with_output_types(Row)
             for number, each in enumerate(rejected)
         ]
-        every = planning.keep_groups_together(
-            planning.group_rows(rows | "Every input" >> beam.Flatten(), self._options)
-        )
-        if self._options.dedup != "none":
-            every = planning.reject_duplicates(every, self._options)
+        every = planning.group_rows(rows | "Every input" >> beam.Flatten(), self._options)
+        every = planning.keep_groups_together(planning.group_look_alikes(every, self._options))
+        every = planning.reject_duplicates(every, self._options)
         sized = planning.size_rows(planning.choose_splits(every, self._options), self._options)
         written: PCollection[WrittenDataset] = sized | WriteRows(self._options)
         return written

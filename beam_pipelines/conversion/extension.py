@@ -33,7 +33,7 @@ from beam_pipelines import storage
 from beam_pipelines.conversion import working_folder
 from beam_pipelines.conversion.output_folder import complete_manifest, create, index_content
 from beam_pipelines.conversion.working_folder import Rejection, WorkingFolder
-from beam_pipelines.options import ConvertOptions
+from beam_pipelines.options import NEAR_DUPLICATES, ConvertOptions
 from beam_pipelines.sources.folders import Layout
 from beam_pipelines.sources.rows import Row
 from tpu_input.command_line import print_line
@@ -62,6 +62,11 @@ def begin(options: ConvertOptions) -> ConvertOptions:
     manifest = complete_manifest(options.output)
     if options.dedup != "none":
         raise ValueError("--extend does not compare new images with old ones, so --dedup must be none; merge does")
+    if options.group_by == NEAR_DUPLICATES:
+        raise ValueError(
+            "--extend does not compare new images with old ones, so they cannot be kept in the same split; convert all "
+            "images again"
+        )
     mine, its = options.shaping(), dict(manifest.options)
     if other := sorted(name for name in mine.keys() | its.keys() if mine.get(name) != its.get(name)):
         name = other[0]

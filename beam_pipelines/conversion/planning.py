@@ -11,7 +11,7 @@ and test.
 
 With --dedup=exact, images with the same bytes are found by their SHA-256 after sizes are estimated. The first in the
 order of the dataset is kept; the others, and all that occur under two labels, are rejected, so that no content is in
-two splits.
+two splits. With --dedup=near, and with --group_by=near_duplicates, so are images that look alike.
 """
 
 from __future__ import annotations
@@ -52,8 +52,9 @@ from beam_pipelines.conversion.plan import (
     split_point,
 )
 from beam_pipelines.conversion.working_folder import WorkingFolder
+from beam_pipelines.images import near_duplicates
 from beam_pipelines.images.check import Rejected, stored_bytes
-from beam_pipelines.options import WORK_NAME, ConvertOptions
+from beam_pipelines.options import NEAR_DUPLICATES, WORK_NAME, ConvertOptions
 from beam_pipelines.runners import execution, phases
 from beam_pipelines.sources.folders import Folder, FolderSurvey, Layout, Place, label_by_folder, read_folders
 from beam_pipelines.sources.listing import Part, list_below, list_part
@@ -163,13 +164,13 @@ def _listed(pipeline: beam.Pipeline, options: ConvertOptions) -> PCollection[Row
     levels.append(below | "Rows of archives" >> beam.Map(_as_it_is if is_list else find).with_output_types(Row))
     rows: PCollection[Row] = group_rows(levels | "Rows of all" >> beam.Flatten(), options)
     if not is_list:
-        return keep_groups_together(rows) if options.group_by else rows
+        return rows
     # The listing of a folder includes sizes. Each line of a list needs a request of its own, so these are distributed
     # to all workers, and sent concurrently in batches.
     spread = rows | "Spread lines" >> beam.Reshuffle(num_buckets=1024)
     batches = spread | "Batch lines" >> beam.BatchElements(min_batch_size=256, max_batch_size=256)  # [Row]
     found = batches | "Find each" >> beam.FlatMap(find_each).with_output_types(Row)
-    return keep_groups_together(found)
+    return found if options.group_by else keep_groups_together(found)
 
 
 def _open(part: Part, options: ConvertOptions) -> Iterator[Any]:
@@ -198,20 +199,19 @@ def _labelled(rows: PCollection[Row], layout: PCollection[Layout], options: Conv
 
     Sizes are estimated from the first images of each kind.
     """
-    if options.stratify or options.validation:
+    if options.stratify or options.validation or options.group_by or options.dedup == "near":
         by_folder = beam.Map(label_by_folder, AsSingleton(layout), options).with_output_types(Row)
         labelled = rows | "Label by folder" >> by_folder
-        if options.dedup != "none":
-            labelled = reject_duplicates(labelled, options)
-        return size_rows(choose_splits(labelled, options), options)
+        # A folder of a split names the split of its images, so that this is after it.
+        grouped = keep_groups_together(group_look_alikes(labelled, options)) if options.group_by else labelled
+        return size_rows(choose_splits(reject_duplicates(grouped, options), options), options)
     label = beam.Map(_label, AsSingleton(layout), AsDict(_ratios(rows, options)), options).with_output_types(Row)
-    labelled = rows | "Label" >> label
-    return labelled if options.dedup == "none" else reject_duplicates(labelled, options)
+    return reject_duplicates(rows | "Label" >> label, options)
 
 
 def group_rows(rows: PCollection[Row], options: ConvertOptions) -> PCollection[Row]:
     """Returns rows with the group that `group_by` finds in their keys; Row → Row."""
-    if not options.group_by:
+    if options.group_by in ("", NEAR_DUPLICATES):
         return rows
     grouped: PCollection[Row] = rows | "Group by key" >> beam.Map(_group, options.group_by).with_output_types(Row)
     return grouped
@@ -384,14 +384,29 @@ _ROWS_A_BATCH = 1000  # rows that one call reads, with many reads in flight
 
 
 def reject_duplicates(rows: PCollection[Row], options: ConvertOptions) -> PCollection[Row]:
-    """Returns `rows`, with those rejected whose bytes occur in an earlier row or under two labels; Row → Row."""
-    kept: PCollection[Row] = (
+    """Returns `rows`, with those rejected whose bytes occur in an earlier row or under two labels; Row → Row.
+
+    With dedup="near", so are those that look like an earlier row; with dedup="none", none are.
+    """
+    if options.dedup == "none":
+        return rows
+    kept: PCollection[Row]
+    if options.dedup == "near":
+        found = rows | "Look-alikes to reject" >> FindLookAlikes(options)
+        kept = (
+            rows
+            | "Key by look" >> beam.Map(_key_by_look, AsSingleton(found)).with_output_types(tuple[str, Row])
+            | "Group by look" >> beam.GroupByKey()  # (key of the first, [Row])
+            | "Keep the first" >> beam.FlatMap(_keep_first, options.seed, "it looks like").with_output_types(Row)
+        )
+        return kept
+    kept = (
         rows
         | "Spread content" >> beam.Reshuffle()  # or else those who list a folder read it, too
         | "Batch to hash" >> beam.BatchElements(_ROWS_A_BATCH, _ROWS_A_BATCH)  # [Row]
         | "Hash content" >> beam.FlatMap(_hash, options).with_output_types(tuple[str, Row])  # (sha256, Row)
         | "Group by content" >> beam.GroupByKey()  # (sha256, [Row])
-        | "Keep the first" >> beam.FlatMap(_keep_first, options.seed).with_output_types(Row)  # Row
+        | "Keep the first" >> beam.FlatMap(_keep_first, options.seed, "the same bytes as").with_output_types(Row)
     )
     return kept
 
@@ -403,7 +418,62 @@ def _hash(rows: list[Row], options: ConvertOptions) -> Iterator[tuple[str, Row]]
     phases.advance("hashing", len(rows))
 
 
-def _keep_first(keyed: tuple[str, Iterable[Row]], seed: int) -> Iterator[Row]:
+def group_look_alikes(rows: PCollection[Row], options: ConvertOptions) -> PCollection[Row]:
+    """Returns rows with a group for those that look alike, if options.group_by asks for it; Row → Row."""
+    if options.group_by != NEAR_DUPLICATES:
+        return rows
+    found = rows | "Look-alikes to group" >> FindLookAlikes(options)
+    grouped: PCollection[Row] = rows | "Group look-alikes" >> beam.Map(
+        _group_by_look, AsSingleton(found)
+    ).with_output_types(Row)
+    return grouped
+
+
+class FindLookAlikes(beam.PTransform):  # type: ignore[type-arg]
+    """Row → {key: key of the first image of its group} of the images that look like others; PCollection of one dict.
+
+    One process compares all of them, and has 1.2 kB of each in memory.
+    """
+
+    def __init__(self, options: ConvertOptions) -> None:
+        super().__init__()
+        self._options = options
+
+    def expand(self, rows: PCollection[Row]) -> PCollection[dict[str, str]]:
+        found: PCollection[dict[str, str]] = (
+            rows
+            | "Spread pictures" >> beam.Reshuffle()
+            | "Batch to compare" >> beam.BatchElements(_ROWS_A_BATCH, _ROWS_A_BATCH)  # [Row]
+            | "Decode to compare" >> beam.FlatMap(_pictures, self._options)  # (place in the order, key, Picture)
+            | "All pictures" >> combiners.ToList()
+            | "Compare" >> beam.Map(_first_by_key)
+        )
+        return found
+
+
+def _pictures(rows: list[Row], options: ConvertOptions) -> Iterator[tuple[Any, str, near_duplicates.Picture]]:
+    located = [locate(row, options) for row in rows if not row.reason]
+    for row, found in map_images(located, lambda _row, data: near_duplicates.picture(data), num_cores()):
+        if isinstance(found, near_duplicates.Picture):
+            yield in_order(row, options.seed)[:2], row.key, found
+    phases.advance("hashing", len(rows))
+
+
+def _first_by_key(found: list[tuple[Any, str, near_duplicates.Picture]]) -> dict[str, str]:
+    found = sorted(found, key=lambda each: each[0])
+    groups = near_duplicates.groups_of([each[2] for each in found])
+    return {found[number][1]: found[group[0]][1] for group in groups for number in group}
+
+
+def _key_by_look(row: Row, firsts: dict[str, str]) -> tuple[str, Row]:
+    return firsts.get(row.key, row.key), row
+
+
+def _group_by_look(row: Row, firsts: dict[str, str]) -> Row:
+    return row._replace(group=row.group or firsts.get(row.key, ""))
+
+
+def _keep_first(keyed: tuple[str, Iterable[Row]], seed: int, what: str) -> Iterator[Row]:
     same = sorted(keyed[1], key=lambda row: in_order(row, seed))
     first, labels = same[0], sorted({row.label for row in same})
     for number, row in enumerate(same):
@@ -415,7 +485,7 @@ def _keep_first(keyed: tuple[str, Iterable[Row]], seed: int) -> Iterator[Row]:
                 f"the same image is labelled {' and '.join(repr(shown_label(label)) for label in labels)}",
             )
         elif number:
-            yield row.reject("duplicate", f"the same bytes as {first.key!r}")
+            yield row.reject("duplicate", f"{what} {first.key!r}")
         else:
             yield row
 

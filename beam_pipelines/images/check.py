@@ -177,7 +177,7 @@ def _check_plain(data: bytes, options: ImageOptions, with_statistics: bool) -> C
         return None
     sums, squares = _moments(pixels) if with_statistics else (None, None)
     return CheckedImage(
-        data, height, width, KEPT_MODES[mode], sums, squares, _dhash(pixels), "", _size_notes(shorter, options)
+        data, height, width, KEPT_MODES[mode], sums, squares, perceptual_hash(pixels), "", _size_notes(shorter, options)
     )
 
 
@@ -203,7 +203,7 @@ def _checked(image: Image.Image, data: bytes, options: ImageOptions, with_statis
             pixels, data = _encode(_shrunk(pixels, options.resize_shorter), 0 if is_png else options.quality)
             width, height = pixels.size
         sums, squares = _moments(pixels) if with_statistics else (None, None)
-        dhash = _dhash(pixels)
+        dhash = perceptual_hash(pixels)
     reason = ", ".join([*fixed, *(["larger than --resize_shorter"] if shrink else [])])
     return CheckedImage(data, height, width, KEPT_MODES[pixels.mode], sums, squares, dhash, reason, noted)
 
@@ -504,7 +504,7 @@ def _hash_scale(width: int, height: int) -> int:
     return next((scale for scale in (8, 4, 2) if width >= 27 * scale and height >= 24 * scale), 1)
 
 
-def _dhash(image: Image.Image) -> int:
+def perceptual_hash(image: Image.Image) -> int:
     """Returns the perceptual hash of an image as a signed 64-bit integer, one bit for each of 8 x 8 areas.
 
     A bit is set if the area is brighter than its left neighbour. This is the "dHash" of N. Krawetz, "Kind of Like

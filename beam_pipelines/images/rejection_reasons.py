@@ -127,11 +127,11 @@ REASONS = {
         "No action is needed.",
     ),
     "duplicate": Reason(
-        "Another input has the same bytes and the same label; --dedup=exact keeps one of them.",
-        "No action is needed: --dedup=exact removes duplicates; they do not count against --max_rejected.",
+        "Another input has the same label and the same bytes, or looks alike; --dedup=exact or near keeps one of them.",
+        "No action is needed: --dedup removes duplicates; they do not count against --max_rejected.",
     ),
     "conflicting_label": Reason(
-        "The same bytes occur under two labels, so at least one is wrong; --dedup=exact keeps none of them.",
+        "The same image occurs under two labels, so at least one is wrong; --dedup keeps none of them.",
         "Keep the image with the correct label and delete the others.",
     ),
 }

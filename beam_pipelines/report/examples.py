@@ -17,8 +17,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from beam_pipelines import storage
+from beam_pipelines.images.near_duplicates import grey_sample
 from beam_pipelines.report.index_columns import Columns, are_classes, read_rows
-from beam_pipelines.report.thumbnails import READS_IN_FLIGHT, Thumbnail, grey_sample, thumbnail
+from beam_pipelines.report.thumbnails import READS_IN_FLIGHT, Thumbnail, thumbnail
 from tpu_input.dataset_format.index import names_of
 from tpu_input.dataset_format.records import Manifest, Shard, decode, read_frames
 
@@ -75,7 +76,7 @@ def read_examples(
 
 
 def read_samples(manifest: Manifest, columns: Columns, numbers: Iterable[int]) -> dict[int, npt.NDArray[np.float32]]:
-    """Returns {number: [1024] grey values, see thumbnails.grey_sample()} of the records that can be read.
+    """Returns {number: [1024] grey values, see near_duplicates.grey_sample()} of the records that can be read.
 
     Raises:
       ValueError: An index cannot be read.

@@ -17,11 +17,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from beam_pipelines.report import near_duplicates
+from beam_pipelines.images import near_duplicates
+from beam_pipelines.images.near_duplicates import SAMPLE_SIDE, Mask, NearPairs, Rows
 from beam_pipelines.report.examples import Example, read_examples, read_samples
 from beam_pipelines.report.index_columns import Columns
-from beam_pipelines.report.near_duplicates import Mask, NearPairs, Rows
-from beam_pipelines.report.thumbnails import SAMPLE_SIDE
 from tpu_input.dataset_format.records import Manifest
 
 MAX_READ = 4000  # images whose pixels are compared; at some 1 ms each, some seconds
@@ -150,7 +149,7 @@ def find_look_alikes(manifest: Manifest, columns: Columns) -> LookAlikes:
     """
     contents = Contents(columns.contents)
     common = near_duplicates.common_hashes(columns.hashes[contents.firsts])
-    near, numbers = _near_pairs(columns.hashes[contents.firsts], contents.firsts)
+    near, numbers = near_duplicates.near_of_all(columns.hashes[contents.firsts], contents.firsts)
     pairs = _first_pairs(numbers[near.pairs], near, columns)
     samples = read_samples(manifest, columns, pairs.ravel().tolist())
     pairs = pairs[np.isin(pairs, list(samples)).all(axis=1)]
@@ -205,7 +204,7 @@ def all_pairs(manifest: Manifest, columns: Columns) -> Iterator[Pair]:
     for position in np.flatnonzero(contents.sizes > 1):
         first, *others = contents.records(np.array([position])).tolist()
         yield from (Pair(first, other, 0, True) for other in others)
-    near, numbers = _near_pairs(columns.hashes[contents.firsts], contents.firsts, _MOST_PAIRS)
+    near, numbers = near_duplicates.near_of_all(columns.hashes[contents.firsts], contents.firsts, _MOST_PAIRS)
     pairs = numbers[near.pairs]
     for start in range(0, len(pairs), MAX_READ):
         chunk = pairs[start : start + MAX_READ]
@@ -215,22 +214,6 @@ def all_pairs(manifest: Manifest, columns: Columns) -> Iterator[Pair]:
         for (first, second), distance in zip(chunk.tolist(), near.distances[start : start + MAX_READ], strict=True):
             if (first, second) in found:
                 yield Pair(first, second, int(distance), False)
-
-
-def _near_pairs(hashes: near_duplicates.Hashes, numbers: Rows, limit: int = 100_000) -> tuple[NearPairs, Rows]:
-    """Returns the pairs of near hashes, and the record numbers of the positions in these pairs.
-
-    Args:
-      hashes: One hash per content.
-      numbers: Record number of each hash.
-      limit: As of near_duplicates.near_pairs().
-    """
-    values, first, counts = np.unique(hashes, return_index=True, return_counts=True)
-    is_common = counts > near_duplicates.MAX_SHARED
-    kept = np.flatnonzero(~np.isin(hashes, values[is_common]))
-    positions = np.concatenate([kept, first[is_common]])  # of the images that share a common hash, one represents all
-    images = np.concatenate([np.ones(len(kept), np.int64), counts[is_common]])
-    return near_duplicates.near_pairs(hashes[positions], limit=limit, images=images), numbers[positions]
 
 
 def _first_pairs(pairs: Rows, near: NearPairs, columns: Columns) -> Rows:

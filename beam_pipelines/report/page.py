@@ -26,12 +26,13 @@ import pyarrow.parquet as pq
 
 from beam_pipelines import storage
 from beam_pipelines.conversion.output_folder import REPORT_NAME, complete_manifest, create
+from beam_pipelines.images import near_duplicates
 from beam_pipelines.images.check import NOT_DECODED
-from beam_pipelines.report import charts, near_duplicates
+from beam_pipelines.images.near_duplicates import ALIKE, DISTANCE, MAX_SHARED
+from beam_pipelines.report import charts
 from beam_pipelines.report.examples import Example, read_examples
 from beam_pipelines.report.index_columns import Columns, read_all
 from beam_pipelines.report.look_alikes import MAX_READ, all_pairs, find_look_alikes
-from beam_pipelines.report.near_duplicates import ALIKE, DISTANCE, MAX_SHARED
 from beam_pipelines.report.notes import notes, share, shortened
 from beam_pipelines.report.rejections import MAX_SHOWN, read_rejected
 from beam_pipelines.report.summary import NOTED, size

@@ -17,8 +17,9 @@ from sklearn.datasets import load_digits, load_sample_images
 
 from beam_pipelines.conversion.output_folder import complete_manifest
 from beam_pipelines.convert import convert
+from beam_pipelines.images import near_duplicates
 from beam_pipelines.options import ConvertOptions, Source
-from beam_pipelines.report import examples, look_alikes, near_duplicates, thumbnails
+from beam_pipelines.report import examples, look_alikes, thumbnails
 from beam_pipelines.report.index_columns import read_all
 from beam_pipelines.report.look_alikes import find_look_alikes
 from beam_pipelines.report.page import write_report

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from beam_pipelines.report import near_duplicates
-from beam_pipelines.report.near_duplicates import alike, common_hashes, count_bits, group, is_plain, near_pairs
+from beam_pipelines.images import near_duplicates
+from beam_pipelines.images.near_duplicates import alike, common_hashes, count_bits, group, is_plain, near_pairs
 
 
 def random_hashes(count: int, seed: int = 0) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -12,16 +13,7 @@ import pytest
 from PIL import Image
 
 from support.pipelines_commands import refused, run
-from tpu_input.dataset_format.records import decode, read_frames
-
-
-def splits_by_key(path: Path) -> dict[str, str]:
-    found = {}
-    for shard in path.glob("*.tfrecord"):
-        with open(shard, "rb") as file:
-            for _, payload in read_frames(file):
-                found[decode(payload).key] = shard.name.partition("-")[0]
-    return found
+from support.stored_records import splits_by_key
 
 
 def picture(seed: int) -> Image.Image:
@@ -112,3 +104,80 @@ def test_images_that_were_not_decoded_cannot_be_compared(capsys, digits, tmp_pat
     assert run(capsys, *args)[0] == 0
     said = refused(capsys, "report", tmp_path / "out", f"--pairs={tmp_path}/y.parquet")
     assert "were not decoded when it was made, so that those that look alike cannot be found" in said
+
+
+def look_alike_groups() -> list[set[str]]:
+    return [{"0.jpg", "again0.jpg", "third0.jpg"}, *({f"{n}.jpg", f"again{n}.jpg"} for n in range(1, 8)), SAME]
+
+
+SAME = {"9.jpg", "same9.jpg"}
+
+
+@pytest.mark.parametrize(
+    "input_name",
+    [pytest.param("folders", marks=pytest.mark.long), "list.csv", pytest.param("tar", marks=pytest.mark.long)],
+)
+def test_convert_keeps_one_of_those_that_look_alike(capsys, dataset, tmp_path, input_name):
+    by_class = {"0.jpg": "a"} | {
+        path.name: "a" if number % 2 else "b" for number, path in enumerate(sorted(tmp_path.glob("*.jpg")))
+    }
+    group_of = {key: group for group in look_alike_groups() for key in group}
+    by_class |= {key: by_class[min(group)] for key, group in group_of.items()}
+    lines = ["image,label", *(f"{name},{label}" for name, label in by_class.items())]
+    if input_name == "list.csv":
+        (tmp_path / "list.csv").write_text("\n".join(lines) + "\n")
+    else:
+        for name, label in by_class.items():
+            (tmp_path / "folders" / label).mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).rename(tmp_path / "folders" / label / name)
+    if input_name == "tar":
+        with tarfile.open(tmp_path / "tar", "w") as archive:
+            archive.add(tmp_path / "folders", ".")
+        (tmp_path / "tar").rename(tmp_path / "in.tar")
+        input_name = "in.tar"
+    args = ("convert", f"--input={tmp_path}/{input_name}", "--max_rejected=0%")
+    code, _, err = run(capsys, *args, "--dedup=near", f"--output={tmp_path}/near")
+    assert code == 0, err
+    kept = {Path(key).name for key in splits_by_key(tmp_path / "near")}
+    assert all(len(kept & group) == 1 for group in look_alike_groups())
+    assert kept | set(group_of) == set(by_class)
+    rejected = [json.loads(line) for line in (tmp_path / "near/rejected.jsonl").read_text().splitlines()]
+    assert {each["reason"] for each in rejected} == {"duplicate"}
+    assert all(each["detail"].startswith("it looks like '") for each in rejected)
+    whole = {path.name: path.read_bytes() for path in (tmp_path / "near").glob("*.tfrecord")}
+    assert run(capsys, *args, "--dedup=near", f"--output={tmp_path}/again")[0] == 0
+    assert {path.name: path.read_bytes() for path in (tmp_path / "again").glob("*.tfrecord")} == whole
+
+
+def test_convert_keeps_those_that_look_alike_in_one_split(capsys, dataset, tmp_path):
+    for number, path in enumerate(sorted(tmp_path.glob("*.jpg"))):
+        (tmp_path / "in" / "ab"[number % 2]).mkdir(parents=True, exist_ok=True)
+        path.rename(tmp_path / "in" / "ab"[number % 2] / path.name)
+    args = ("--group_by=near_duplicates", "--splits=train=50%,test=50%")
+    assert run(capsys, "convert", f"--input={tmp_path}/in", *args, f"--output={tmp_path}/out")[0] == 0
+    splits = {Path(key).name: split for key, split in splits_by_key(tmp_path / "out").items()}
+    assert all(len({splits[key] for key in group}) == 1 for group in look_alike_groups())
+    assert len({splits[min(group)] for group in look_alike_groups()}) == 2
+    assert len(splits) == 50
+    assert run(capsys, "split", tmp_path / "out", *args, f"--output={tmp_path}/split", "--seed=3")[0] == 0
+    splits = {Path(key).name: split for key, split in splits_by_key(tmp_path / "split").items()}
+    assert all(len({splits[key] for key in group}) == 1 for group in look_alike_groups())
+    grown = refused(capsys, "convert", f"--input={tmp_path}/in", *args, f"--output={tmp_path}/out", "--extend")
+    assert "so they cannot be kept in the same split; convert all images again" in grown
+
+
+def test_look_alikes_under_two_labels_or_in_two_splits_are_rejected(capsys, dataset, tmp_path):
+    for number, path in enumerate(sorted(tmp_path.glob("*.jpg"))):
+        split = "test" if path.name.startswith("again") else "train"
+        folder = tmp_path / "in" / split / ("b" if path.name == "same9.jpg" else "a" if number % 2 else "b")
+        folder.mkdir(parents=True, exist_ok=True)
+        path.rename(folder / path.name)
+    (tmp_path / "in/train/b/9.jpg").exists() and (tmp_path / "in/train/b/9.jpg").rename(tmp_path / "in/train/a/9.jpg")
+    args = ("convert", f"--input={tmp_path}/in", "--max_rejected=100%", f"--output={tmp_path}/out")
+    assert run(capsys, *args, "--group_by=near_duplicates", "--dedup=near")[0] == 0
+    rejected = [json.loads(line) for line in (tmp_path / "out/rejected.jsonl").read_text().splitlines()]
+    reasons = {Path(each["key"]).name: each["reason"] for each in rejected}
+    assert {key for key, reason in reasons.items() if reason == "conflicting_split"} == set().union(
+        *(group for group in look_alike_groups() if group != SAME)
+    )
+    assert {key for key, reason in reasons.items() if reason == "conflicting_label"} == SAME

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -12,7 +13,7 @@ from beam_pipelines.conversion.plan import choose_split
 from beam_pipelines.options import ConvertOptions, Source
 from beam_pipelines.sources.rows import Row
 from support.pipelines_commands import refused, run
-from tpu_input.dataset_format.records import decode, read_frames
+from support.stored_records import splits_by_key
 
 SIZES = {"0": 37, "1": 5, "2": 1, "3": 10}
 
@@ -26,20 +27,10 @@ def images(digits, tmp_path) -> Path:
     return tmp_path / "in"
 
 
-def keys(path: Path) -> dict[str, str]:
-    """Split by key."""
-    found = {}
-    for shard in path.glob("*.tfrecord"):
-        with open(shard, "rb") as file:
-            for _, payload in read_frames(file):
-                found[decode(payload).key] = shard.name.partition("-")[0]
-    return found
-
-
 def converted(capsys: pytest.CaptureFixture[str], output: Path, *args: object) -> dict[str, str]:
     code, _, err = run(capsys, "convert", *args, f"--output={output}")
     assert code == 0, err
-    return keys(output)
+    return splits_by_key(output)
 
 
 @pytest.mark.long
@@ -62,7 +53,7 @@ def test_every_split_has_its_share_of_each_class(capsys, images, tmp_path):
     assert shard.read_bytes() == whole
     again = ("split", tmp_path / "plain", "--splits=train=50%,validation=50%", "--stratify")
     assert run(capsys, *again, f"--output={tmp_path}/again")[0] == 0
-    counts = Counter((key.partition("/")[0], split) for key, split in keys(tmp_path / "again").items())
+    counts = Counter((key.partition("/")[0], split) for key, split in splits_by_key(tmp_path / "again").items())
     assert [counts[label, "train"] for label in SIZES] == [18, 2, 0, 5]
 
 
@@ -115,14 +106,12 @@ def test_keys_name_groups(capsys, images, tmp_path):
     command = ("split", tmp_path / "apart", "--splits=train=50%,validation=50%", r"--group_by=patient\d")
     assert run(capsys, *command, f"--output={tmp_path}/again")[0] == 0
     again: dict[str, set[str]] = {}
-    for key, name in keys(tmp_path / "again").items():
+    for key, name in splits_by_key(tmp_path / "again").items():
         again.setdefault(key.partition("/")[2].partition("_")[0], set()).add(name)
     assert all(len(splits) == 1 for splits in again.values())
     both = refused(capsys, "convert", *args, "--group_by=x", "--stratify", f"--output={tmp_path}/b")
     assert "those of a group go together: leave out stratify or group_by" in both
     assert "is no regular expression" in refused(capsys, "convert", *args, "--group_by=(", f"--output={tmp_path}/b")
-    said = refused(capsys, "convert", *args, "--group_by=near_duplicates", f"--output={tmp_path}/b")
-    assert "split DATASET --near_duplicates=FILE" in said
     two = refused(capsys, "convert", *args, "--group_by=(a)(b)", f"--output={tmp_path}/b")
     assert "must have at most one group in parentheses, it has 2" in two
 
@@ -134,5 +123,20 @@ def test_a_pipeline_stratifies_and_groups(images, tmp_path):
 
     with beam.Pipeline() as pipeline:
         pipeline | ListInputs(Source(str(images))) | WriteDataset(f"{tmp_path}/out", stratify=True)
-    counts = Counter((key.partition("/")[0], split) for key, split in keys(tmp_path / "out").items())
+    counts = Counter((key.partition("/")[0], split) for key, split in splits_by_key(tmp_path / "out").items())
     assert {label: counts[label, "train"] for label in SIZES} == {"0": 33, "1": 4, "2": 1, "3": 9}
+
+
+@pytest.mark.parametrize("source", ["folder", "tar"])
+def test_a_group_in_the_folders_of_two_splits_is_rejected(capsys, images, tmp_path, source):
+    for split, label, names in (("train", "0", "pq"), ("test", "0", "rs"), ("train", "3", "pr"), ("test", "3", "t")):
+        for name, path in zip(names * 3, sorted((images / label).iterdir()), strict=False):
+            (tmp_path / "two" / split / label).mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, tmp_path / "two" / split / label / f"patient_{name}_{split}_{path.name}")
+    path = tmp_path / "two"
+    if source == "tar":
+        path = Path(shutil.make_archive(f"{tmp_path}/in", "tar", path))
+    found = converted(capsys, tmp_path / "out", f"--input={path}", "--group_by=patient_.", "--max_rejected=100%")
+    assert {Path(key).name[8] for key in found} == {"p", "q", "s", "t"}
+    lines = [json.loads(line) for line in (tmp_path / "out/rejected.jsonl").read_text().splitlines()]
+    assert {(Path(line["key"]).name[8], line["reason"]) for line in lines} == {("r", "conflicting_split")}

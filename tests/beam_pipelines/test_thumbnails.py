@@ -11,10 +11,11 @@ from sklearn.datasets import load_sample_images
 
 from beam_pipelines.conversion.working_folder import Rejection
 from beam_pipelines.convert import convert
+from beam_pipelines.images.near_duplicates import grey_sample
 from beam_pipelines.options import ConvertOptions, Source
 from beam_pipelines.report import thumbnails
 from beam_pipelines.report.rejections import _spread, read_rejected
-from beam_pipelines.report.thumbnails import grey_sample, thumbnail
+from beam_pipelines.report.thumbnails import thumbnail
 from support.conversion import local
 from support.nasty import encoded
 

@@ -29,12 +29,20 @@ The search takes 8 s for a million hashes and 210 s for ten million, on one core
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import io
 import itertools
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from PIL import Image, ImageFile
+
+from beam_pipelines.images.check import perceptual_hash
+from tpu_input.dataset_format.decode_limits import MAX_PIXELS, too_slow
+from tpu_input.dataset_format.orientation import FORMATS, orientation_transpose
 
 Hashes = npt.NDArray[np.uint64]
 Rows = npt.NDArray[np.int64]
@@ -42,6 +50,11 @@ Mask = npt.NDArray[np.bool_]
 
 DISTANCE = 5  # most bits of 64 that differ
 ALIKE = 0.98  # least correlation of 32 x 32 grey pixels
+SAMPLE_SIDE = 32  # pixels
+# Pixels of each side that libjpeg's scaling leaves at least. Of half as many, the 32 areas of a row are 2 or 3 pixels
+# wide in turn, and the same photograph at another size correlates with itself by 0.991 only.
+_DECODED_SIDE = 192
+_MAX_PIXELS = 40_000_000  # most pixels decoded; libjpeg's scaling reduces larger JPEGs first
 MAX_SHARED = 50  # images; a hash shared by more is that of a blank page or a placeholder, and is reported as such
 # A hash with fewer bits set, or fewer bits clear, is that of a flat picture or of a plain gradient. Among 7,200 crops
 # of desktop backgrounds and nebulae, 62,682 pairs from different pictures are within 5 bits, but only 2,343 without the
@@ -52,6 +65,8 @@ _SAME_GREY = 3.0  # mean difference in levels of 255; JPEG of quality 60 changes
 _FLAT = 2.0  # deviation in levels; below it, there is nothing but noise to correlate
 _BLOCKS = 8  # number of bytes in which a hash is compared
 _CHUNK = 1 << 20  # hashes per chunk in steps that need a multiple of the memory of their hashes
+_MOST_PAIRS = 10_000_000  # at each distance
+_PAIRS_AT_ONCE = 4096
 _BUDGET = 100_000_000  # comparisons for each choice of bytes, which take some 2 s
 # Order of bits in which every byte has one bit of each row and column of the picture. Without it, a byte of the hash is
 # one row, and rows are similar. With it, three equal bytes are 17 times rarer among different photographs and 7 times
@@ -174,6 +189,109 @@ def alike(samples: npt.NDArray[np.float32], pairs: Rows, plain: Mask | None = No
         found[strict] = is_same & (found[strict] | (is_flat[first] & is_flat[second]))
         parts.append(found)
     return np.concatenate(parts)
+
+
+def near_of_all(hashes: Hashes, numbers: Rows, limit: int = 100_000) -> tuple[NearPairs, Rows]:
+    """Returns the pairs of near hashes, and the record numbers of the positions in these pairs.
+
+    Args:
+      hashes: One hash per content.
+      numbers: Record number of each hash.
+      limit: As of near_pairs().
+    """
+    values, first, counts = np.unique(hashes, return_index=True, return_counts=True)
+    is_common = counts > MAX_SHARED
+    kept = np.flatnonzero(~np.isin(hashes, values[is_common]))
+    positions = np.concatenate([kept, first[is_common]])  # of the images that share a common hash, one represents all
+    images = np.concatenate([np.ones(len(kept), np.int64), counts[is_common]])
+    return near_pairs(hashes[positions], limit=limit, images=images), numbers[positions]
+
+
+class Picture(NamedTuple):
+    """What is compared of an image.
+
+    Attributes:
+      content: SHA-256 of its file.
+      hash: Perceptual hash, 64 bits, unsigned.
+      grey: Grey values, SAMPLE_SIDE x SAMPLE_SIDE bytes.
+    """
+
+    content: bytes
+    hash: int
+    grey: bytes
+
+
+def picture(data: bytes) -> Picture | None:
+    """Returns what is compared of the image in `data`, upright; None if it cannot be opened, or not fast enough."""
+    try:
+        if not (image := load_small(data, "L")):
+            return None
+        grey = image.convert("L")
+        if (transpose := orientation_transpose(image)) is not None:
+            grey = grey.transpose(transpose)
+        small = grey.resize((SAMPLE_SIDE, SAMPLE_SIDE), Image.Resampling.BOX)
+    except Exception:  # damaged files cause exceptions of many types in Pillow
+        return None
+    return Picture(hashlib.sha256(data).digest(), perceptual_hash(grey) % (1 << 64), small.tobytes())
+
+
+def groups_of(pictures: list[Picture]) -> list[list[int]]:
+    """Returns the positions of pictures that look alike, in groups, each sorted."""
+    firsts: dict[bytes, int] = {}
+    pairs = [
+        (first, position)
+        for position, each in enumerate(pictures)
+        if (first := firsts.setdefault(each.content, position)) != position
+    ]
+    numbers = np.array(list(firsts.values()), np.int64)
+    hashes = np.array([pictures[number].hash for number in numbers], np.uint64)
+    near, numbers = near_of_all(hashes, numbers, _MOST_PAIRS)
+    for start in range(0, len(near.pairs), _PAIRS_AT_ONCE):
+        chunk = numbers[near.pairs[start : start + _PAIRS_AT_ONCE]]
+        here, places = np.unique(chunk, return_inverse=True)
+        samples = np.frombuffer(b"".join(pictures[number].grey for number in here), np.uint8)
+        plain = is_plain(np.array([pictures[number].hash for number in chunk.ravel()], np.uint64)).reshape(-1, 2)
+        found = alike(samples.reshape(len(here), -1).astype(np.float32), places.reshape(-1, 2), plain.any(axis=1))
+        pairs += [(first, second) for first, second in chunk[found].tolist()]
+    return group(pairs)
+
+
+def grey_sample(data: bytes) -> npt.NDArray[np.float32] | None:
+    """Returns the grey values of the image in `data`, upright and resized to 32 x 32, as far as it can be decoded.
+
+    Of a JPEG only the brightness is decoded, in less than half of the time that its colors take.
+
+    Returns:
+      [1024] 0 to 255, or None if the image cannot be opened, or is too large or too slow to decode.
+    """
+    try:
+        if not (image := load_small(data, "L")):
+            return None
+        small = image.convert("L").resize((SAMPLE_SIDE, SAMPLE_SIDE), Image.Resampling.BOX)
+        if (transpose := orientation_transpose(image)) is not None:
+            small = small.transpose(transpose)
+    except Exception:  # damaged files cause exceptions of many types in Pillow
+        return None
+    return np.asarray(small, np.float32).ravel()
+
+
+def load_small(data: bytes, mode: str | None = None) -> ImageFile.ImageFile | None:
+    """Returns an image with its pixels as far as they can be decoded; None if that would take too long.
+
+    Args:
+      data: The file.
+      mode: "L" to decode only the brightness of a JPEG; None for its colors.
+    """
+    image = Image.open(io.BytesIO(data), formats=FORMATS)
+    if too_slow(image, data, MAX_PIXELS):
+        return None
+    image.draft(mode, (_DECODED_SIDE, _DECODED_SIDE))
+    if image.width * image.height > _MAX_PIXELS:
+        return None
+    with contextlib.suppress(OSError, SyntaxError):  # pixels decoded before the end or damage remain
+        image.load()
+    image.tile = []  # otherwise the next step would decode again
+    return image
 
 
 def group(pairs: Iterable[tuple[int, int]]) -> list[list[int]]:
