@@ -27,7 +27,7 @@ import tensorflow as tf
 from PIL import Image
 
 from estimator_app.runtime.files import is_in_bucket, reason
-from estimator_app.saved_model.classifier import Array, Classifier, load_classifier
+from estimator_app.saved_model.classifier import THRESHOLD, Array, Classifier, load_classifier
 from tpu_input.command_line import to_json
 from tpu_input.dataset_format import color_profiles
 from tpu_input.dataset_format.decode_limits import MAX_PIXELS, too_large, too_many_bytes, too_slow
@@ -51,15 +51,22 @@ class Prediction:
     Attributes:
       file: Path of the file.
       top: (label, class, probability in [0, 1]) of the most likely classes, in descending order of probability.
+      classes: Of a model of several labels an image, the names of the classes with a probability of at least 0.5, in
+        the same order; else None.
     """
 
     file: str
     top: tuple[tuple[int, str, float], ...]
+    classes: tuple[str, ...] | None = None
 
     def as_json(self) -> str:
-        """Returns one line of JSON: file; label, class and probability of the most likely class; "top" for several."""
+        """Returns one line of JSON: file; label, class and probability of the most likely class; "top" for several.
+
+        With several labels an image, "classes" has the names of those with a probability of at least 0.5.
+        """
         first, *others = [{"label": n, "class": name, "probability": round(p, 6)} for n, name, p in self.top]
         fields = {"file": self.file, **first} | ({"top": [first, *others]} if others else {})
+        fields |= {} if self.classes is None else {"classes": self.classes}
         return to_json(fields)
 
     def as_row(self, class_width: int) -> str:
@@ -99,7 +106,7 @@ def predict(
                 yield (
                     (path, str(result))
                     if isinstance(result, ValueError)
-                    else _prediction(path, result, classifier.classes, top)
+                    else _prediction(path, result, classifier, top)
                 )
 
 
@@ -109,9 +116,12 @@ def _read_stored(path: str) -> bytes | ValueError:
     return normalize_image(content) if isinstance(content, bytes) else content
 
 
-def _prediction(path: str, probabilities: Array, classes: tuple[str, ...], top: int) -> Prediction:
-    labels = np.argsort(-probabilities, kind="stable")[:top]
-    return Prediction(path, tuple((int(label), classes[label], float(probabilities[label])) for label in labels))
+def _prediction(path: str, probabilities: Array, classifier: Classifier, top: int) -> Prediction:
+    """Returns the most likely classes; with several labels an image, at least all those that it is said to have."""
+    labels, names = np.argsort(-probabilities, kind="stable"), classifier.classes
+    its = [label for label in labels if probabilities[label] >= THRESHOLD] if classifier.is_of_sets else []
+    shown = tuple((int(label), names[label], float(probabilities[label])) for label in labels[: max(top, len(its))])
+    return Prediction(path, shown, tuple(names[label] for label in its) if classifier.is_of_sets else None)
 
 
 def write(

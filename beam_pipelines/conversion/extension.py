@@ -33,7 +33,7 @@ from beam_pipelines import storage
 from beam_pipelines.conversion import working_folder
 from beam_pipelines.conversion.output_folder import complete_manifest, create, index_content
 from beam_pipelines.conversion.working_folder import Rejection, WorkingFolder
-from beam_pipelines.options import NEAR_DUPLICATES, ConvertOptions
+from beam_pipelines.options import NEAR_DUPLICATES, ConvertOptions, complete
 from beam_pipelines.sources.folders import Layout
 from beam_pipelines.sources.rows import Row
 from tpu_input.command_line import print_line
@@ -67,11 +67,11 @@ def begin(options: ConvertOptions) -> ConvertOptions:
             "--extend does not compare new images with old ones, so they cannot be kept in the same split; convert all "
             "images again"
         )
-    mine, its = options.shaping(), dict(manifest.options)
+    mine, its = complete(options.shaping()), complete(manifest.options)
     if other := sorted(name for name in mine.keys() | its.keys() if mine.get(name) != its.get(name)):
         name = other[0]
         raise ValueError(
-            f"{options.output!r} was made with {name}={its.get(name)!r}, not {mine.get(name)!r}; extend it with the "
+            f"{options.output!r} was made with --{name}={its.get(name)!r}, not {mine.get(name)!r}; extend it with the "
             "options that it was made with"
         )
     fields = [source.fields() for source in options.sources]

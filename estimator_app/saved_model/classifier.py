@@ -21,6 +21,7 @@ Array = npt.NDArray[Any]
 
 # Name of a signature for evaluation, and of its output: probabilities underflow to 0, so that classes would be tied.
 LOGITS = "logits"
+THRESHOLD = 0.5  # least probability of a class of an image that may have several
 CLASSES_NAME = "classes.txt"  # in the assets: class names, one per line, in label order
 
 # Magic bytes by format. TensorFlow's decoder supports other formats, but the models were not trained on them.
@@ -42,6 +43,11 @@ class Classifier:
     classes: tuple[str, ...]
     signature: Any
     logits_signature: Any = None
+
+    @property
+    def is_of_sets(self) -> bool:
+        """Whether an image may have several of the classes."""
+        return "labels" in self.signature.structured_outputs
 
     def __call__(self, files: Sequence[bytes]) -> list[Array | ValueError]:
         """Returns the class probabilities of each file, in label order; a ValueError for a file that is no image."""
@@ -133,7 +139,7 @@ def classified(probabilities: tf.Tensor, label_type: str, names: tf.lookup.Stati
     label = tf.argmax(probabilities, axis=1)
     outputs = {"probabilities": probabilities, "label": label, "class": names.lookup(label)}
     if label_type == "classes":
-        outputs["labels"] = tf.cast(probabilities >= 0.5, tf.int64)
+        outputs["labels"] = tf.cast(probabilities >= THRESHOLD, tf.int64)
     return outputs
 
 

@@ -170,9 +170,13 @@ def test_digits_with_two_labels_each_are_learnt(capsys, dataset, digits, tmp_pat
     lines = [json.loads(line) for line in out.splitlines()]
     right = 0
     for line in lines:
-        found = {each["class"] for each in line["top"] if each["probability"] >= 0.5}
-        right += found == set(kinds(int(Path(line["file"]).parts[-2])))
+        assert line["classes"] == [each["class"] for each in line["top"] if each["probability"] >= 0.5]
+        right += set(line["classes"]) == set(kinds(int(Path(line["file"]).parts[-2])))
     assert right > 0.9 * len(lines)
+    out = run(capsys, "predict", f"--export_dir={model}", digits / "7")[1]  # as many as it has, without --top
+    shown = [json.loads(line) for line in out.splitlines()]
+    assert [line["classes"] for line in shown] == [line["classes"] for line in lines[: len(shown)]]
+    assert all(len(line.get("top", [1])) == max(1, len(line["classes"])) for line in shown)
     assert "has one label each" not in err
     probabilities = {each["class"]: each["probability"] for each in lines[0]["top"]}
     assert sum(probabilities.values()) > 1.2  # of several classes
