@@ -141,7 +141,7 @@ SOURCES = {"sources": (Source("d"),), "output": "out"}
         (InputConfig, {"image_size": 0}, "image_size must be at least 1, got 0"),
         (InputConfig, {"image_size": 28, "dtype": "unit8"}, "dtype must be one of .*; did you mean uint8?"),
         (ConvertOptions, SOURCES | {"sources": ("d",)}, "each value of sources must be a Source, got 'd'"),
-        (ConvertOptions, SOURCES | {"dedup": "exat"}, "dedup must be one of none, exact, got 'exat'"),
+        (ConvertOptions, SOURCES | {"dedup": "exat"}, "dedup must be one of none, exact, near, got 'exat'"),
         (ConvertOptions, SOURCES | {"shard_bytes": "100MB"}, "shard_bytes must be an integer, got '100MB'"),
         (ImageOptions, {"quality": 90.5}, "quality must be an integer, got 90.5"),
         (Source, {"path": 3}, "path must be text, got 3"),
