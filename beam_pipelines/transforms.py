@@ -49,14 +49,8 @@ from tpu_input.command_line import print_line
 from tpu_input.command_line.cores import num_cores
 from tpu_input.dataset_format.decode_limits import too_many_bytes
 
-_OF_INPUTS = (
-    "sources",
-    "output",
-    "splits_required",
-    "extend",
-    "prune",
-    "parent",
-)  # options that WriteDataset does not have
+# Options that WriteDataset does not have.
+_OF_INPUTS = ("sources", "output", "splits_required", "extend", "prune", "parent")
 _BATCH = 256  # files that one call reads, many of them at the same time
 _HANDED_OVER_BYTES = 100_000_000  # of images in one file beside the dataset
 

@@ -41,6 +41,7 @@ from beam_pipelines.conversion.shard_checking import check_shard, keys_with, len
 from beam_pipelines.report.rejections import read_lines
 from beam_pipelines.runners import execution, phases
 from tpu_input.command_line.cores import num_cores
+from tpu_input.dataset_format.index import index_path
 from tpu_input.dataset_format.lengths import lengths_name, max_bytes, parse_lengths
 from tpu_input.dataset_format.records import Manifest, Shard
 
@@ -294,9 +295,12 @@ def _read_checks(path: str, num_shards: int) -> _Checks:
 def _check_files(manifest: Manifest) -> Iterator[str]:
     shards, promised = every_shard(manifest), files_of(manifest)
     found = {path for path, _ in list_dataset(manifest.path)}
+    last = {shard.name for split in manifest.splits.values() for shard in split.shards}
+    earlier = {path for shard in shards if shard not in last for path in (shard, index_path(shard))}
     for path in sorted(promised - found):
-        if not path.endswith((".tfrecord", ".parquet")):  # reported by shard, or by _lengths_problem()
-            yield f"{path} is missing"
+        # Others are reported by shard, or by _lengths_problem().
+        if path in earlier or not path.endswith((".tfrecord", ".parquet")):
+            yield f"{path} is missing" + (", which an earlier version of the dataset has" if path in earlier else "")
     try:
         promised |= working_folder.files_in_transit(manifest.path)
     except ValueError as error:

@@ -184,7 +184,7 @@ def tell_changes(layout: Layout, changes: Changes, options: ConvertOptions) -> L
     where = "left out" if options.prune else "they stay in it, and --prune leaves them out"
     if changes.gone:
         remarks.append(f"images of {options.output!r} that are no inputs any more: {_some(changes.gone)}; {where}")
-    where = "taken anew" if options.prune else "the dataset keeps them as they were, and --prune replaces them"
+    where = "replaced" if options.prune else "the dataset keeps them as they were, and --prune replaces them"
     if changes.changed:
         remarks.append(f"images of {options.output!r} whose files have changed: {_some(changes.changed)}; {where}")
     left_out = tuple(sorted(changes.gone | changes.changed)) if options.prune else ()

@@ -65,7 +65,7 @@ _SAME_GREY = 3.0  # mean difference in levels of 255; JPEG of quality 60 changes
 _FLAT = 2.0  # deviation in levels; below it, there is nothing but noise to correlate
 _BLOCKS = 8  # number of bytes in which a hash is compared
 _CHUNK = 1 << 20  # hashes per chunk in steps that need a multiple of the memory of their hashes
-_MOST_PAIRS = 10_000_000  # at each distance
+MOST_PAIRS = 10_000_000  # at each distance
 _PAIRS_AT_ONCE = 4096
 _BUDGET = 100_000_000  # comparisons for each choice of bytes, which take some 2 s
 # Order of bits in which every byte has one bit of each row and column of the picture. Without it, a byte of the hash is
@@ -245,7 +245,7 @@ def groups_of(pictures: list[Picture]) -> list[list[int]]:
     ]
     numbers = np.array(list(firsts.values()), np.int64)
     hashes = np.array([pictures[number].hash for number in numbers], np.uint64)
-    near, numbers = near_of_all(hashes, numbers, _MOST_PAIRS)
+    near, numbers = near_of_all(hashes, numbers, MOST_PAIRS)
     for start in range(0, len(near.pairs), _PAIRS_AT_ONCE):
         chunk = numbers[near.pairs[start : start + _PAIRS_AT_ONCE]]
         here, places = np.unique(chunk, return_inverse=True)

@@ -24,7 +24,6 @@ from beam_pipelines.report.index_columns import Columns
 from tpu_input.dataset_format.records import Manifest
 
 MAX_READ = 4000  # images whose pixels are compared; at some 1 ms each, some seconds
-_MOST_PAIRS = 10_000_000  # at each distance
 MAX_GROUPS = 40  # groups shown with pictures
 MAX_MEMBERS = 6  # images shown per group
 MAX_LISTED = 400  # further groups of identical images that are listed by name, without pictures
@@ -204,7 +203,9 @@ def all_pairs(manifest: Manifest, columns: Columns) -> Iterator[Pair]:
     for position in np.flatnonzero(contents.sizes > 1):
         first, *others = contents.records(np.array([position])).tolist()
         yield from (Pair(first, other, 0, True) for other in others)
-    near, numbers = near_duplicates.near_of_all(columns.hashes[contents.firsts], contents.firsts, _MOST_PAIRS)
+    near, numbers = near_duplicates.near_of_all(
+        columns.hashes[contents.firsts], contents.firsts, near_duplicates.MOST_PAIRS
+    )
     pairs = numbers[near.pairs]
     for start in range(0, len(pairs), MAX_READ):
         chunk = pairs[start : start + MAX_READ]

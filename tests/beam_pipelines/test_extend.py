@@ -198,6 +198,10 @@ def change(images: list[Path], folder: Path) -> tuple[set[str], set[str]]:
     return {f"0/{path.name}" for path in paths[:3]}, {f"0/{path.name}" for path in paths[5:7]}
 
 
+def shards_of(manifest: Manifest) -> list[str]:
+    return [shard.name for split in manifest.splits.values() for shard in split.shards]
+
+
 def contents(path: Path, manifest: Manifest | None = None) -> dict[str, bytes]:
     """Image by key."""
     found = dict[str, bytes]()
@@ -228,7 +232,7 @@ def test_prune_leaves_out_what_is_gone_and_replaces_what_has_changed(capsys, ima
         assert {key: kept[key] for key in old_images} == old_images
     said = convert(capsys, tmp_path, "--extend", "--prune")
     assert "left out" in said
-    assert ("taken anew" in said) is bool(changed)
+    assert ("; replaced" in said) is bool(changed)
     found, manifest, now = stored(tmp_path / "out"), read_manifest(f"{tmp_path}/out"), contents(tmp_path / "out")
     assert manifest
     assert manifest.version == (4 if num_new else 2)
@@ -246,6 +250,11 @@ def test_prune_leaves_out_what_is_gone_and_replaces_what_has_changed(capsys, ima
     assert (code, "no problems found" in out) == (0, True), out
     assert run(capsys, "report", tmp_path / "out")[0] == 0
     assert "already complete, nothing to do" in convert(capsys, tmp_path, "--extend", "--prune")
+    lost = min(set(shards_of(first)) - set(shards_of(manifest)))  # of an earlier version alone
+    (tmp_path / "out" / lost).rename(tmp_path / "lost")
+    code, out, _ = run(capsys, "verify", tmp_path / "out")
+    assert (code, f"{lost} is missing, which an earlier version of the dataset has" in out) == (1, True), out
+    (tmp_path / "lost").rename(tmp_path / "out" / lost)
     shard = manifest.splits["train"].shards[-1].name
     whole = (tmp_path / "out" / shard).read_bytes()
     (tmp_path / "out" / shard).write_bytes(b"")
