@@ -222,7 +222,12 @@ def features_of(row: Row) -> dict[str, tuple[Any, ...]]:
 
 
 def check_names(row: Row, options: ConvertOptions) -> Row:
-    """Returns `row`, with a reason if its label is not in --labels or its split's name is invalid."""
+    """Returns `row`, with a reason if its label is not in --labels, its split's name is invalid, or features miss."""
+    if options.features and not row.features and not row.reason:
+        names = ", ".join(name for name, _ in options.features)
+        return row.reject(
+            "bad_feature", f"it has no {names}: only lists, Parquet, WebDataset's JSON and datasets have features"
+        )
     if row.split and not valid_split(row.split):
         # Removed from a rejected input too, because its shard is named after the split.
         split, row = row.split, row._replace(split="")

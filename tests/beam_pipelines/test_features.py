@@ -216,3 +216,9 @@ def test_values_that_are_missing_or_of_another_type(capsys, images, tmp_path):
         ("height:float", "has no column 'height'"),
     ):
         assert says in refused(capsys, "convert", *args[:1], f"--output={tmp_path}/b", f"--feature={flag}")
+
+
+def test_inputs_that_have_no_features_are_refused(capsys, digits, tmp_path):
+    said = refused(capsys, "convert", f"--input={digits}", "--feature=age:float", f"--output={tmp_path}/out")
+    assert "it has no age: only lists, Parquet, WebDataset's JSON and datasets have features" in said
+    assert not (tmp_path / "out/manifest.json").exists()
