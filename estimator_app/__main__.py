@@ -106,8 +106,10 @@ def _training_flags(flag: AddFlag) -> None:
         TrainConfig,
         (
             *("optimizer", "learning_rate", "warmup_steps", "decay", "decay_steps", "weight_decay", "label_smoothing"),
-            *("class_weights", "precision", "summary_steps"),
+            *("class_weights", "precision", "summary_steps", "init_from", "freeze"),
         ),
+        init_from=Flag(parse=absolute, metavar="PATH"),
+        freeze=Flag(metavar="PATTERN"),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, get_args
 
@@ -88,6 +89,10 @@ class TrainConfig:
       early_stop_metric: Metric of the best evaluation: accuracy, loss, mean_recall or top_5_accuracy; with several
         labels an image also mean_average_precision, which is then the default, or mean_f1.
       early_stop_patience: Number of evaluations in a row without a new best after which training stops; 0 for never.
+      init_from: Trained model whose weights a new run starts from, where name and shape are the same: a model_dir, a
+        checkpoint, a SavedModel, or Keras' .keras, .h5 or .weights.h5. Default: none, random weights.
+      freeze: Regular expression; layers whose whole name it matches keep their weights and statistics, such as
+        "stem.*|stage[12]_.*", or "(?!head).*" for all but the last. Default: none.
       label_type: Labels of an example of the dataset: "class", or "classes", any number.
     """
 
@@ -119,6 +124,8 @@ class TrainConfig:
     keep_exports: int = 2
     early_stop_metric: str = "accuracy"
     early_stop_patience: int = 0
+    init_from: str = ""
+    freeze: str = ""
     label_type: str = "class"
 
     def __post_init__(self) -> None:
@@ -139,6 +146,10 @@ class TrainConfig:
             raise ValueError(
                 f"class_weights='balanced' needs class counts, but the manifest of {self.dataset!r} has none"
             )
+        try:
+            re.compile(self.freeze)
+        except re.error as error:
+            raise ValueError(f"freeze must be a regular expression, got {self.freeze!r}: {error}") from None
         _ = self.schedule  # checks its fields
 
     @classmethod

@@ -16,7 +16,6 @@ import numpy as np
 import tensorflow as tf
 
 from estimator_app.config import TrainConfig
-from estimator_app.export import read_origin
 from estimator_app.model.losses import cross_entropy
 from estimator_app.model.metrics import Metrics, added, batch_sums, results
 from estimator_app.model_dir.run_files import read_named
@@ -25,7 +24,7 @@ from estimator_app.runtime.paths import absolute
 from estimator_app.runtime.record_errors import named
 from estimator_app.runtime.tpu import Tpu
 from estimator_app.saved_model.classifier import Array, Classifier, load_classifier
-from estimator_app.saved_model.find import find_checkpoint
+from estimator_app.saved_model.find import find_checkpoint, read_origin
 from estimator_app.trainers.checks import check_label_type
 from estimator_app.trainers.registry import find_trainer
 from tpu_input import Manifest

@@ -24,14 +24,13 @@ import tensorflow as tf
 from estimator_app.config import TrainConfig
 from estimator_app.model_dir.checkpoints import latest_checkpoint, step_of
 from estimator_app.model_dir.exports import NUMBER, check_no_links
-from estimator_app.model_dir.run_files import CONFIG_NAME, METRICS_NAME, read_config, read_named
+from estimator_app.model_dir.run_files import CONFIG_NAME, METRICS_NAME, read_named
 from estimator_app.runtime import files
 from estimator_app.runtime.paths import absolute
 from estimator_app.saved_model.assets import WARMUP_NAME, write_warmup
 from estimator_app.saved_model.classifier import CLASSES_NAME
 from estimator_app.saved_model.find import find_checkpoint
 from estimator_app.trainers.registry import find_trainer
-from tpu_input.dataset_format import json_fields
 
 
 def export(
@@ -119,25 +118,6 @@ def copy_export(made: str, export_dir: str) -> str:
     number = max([int(made.rpartition("/")[2]), *(other + 1 for other in taken)])
     files.copy_folder(made, f"{export_dir}/{number}", last="saved_model.pb")
     return f"{export_dir}/{number}"
-
-
-def read_origin(path: str) -> tuple[TrainConfig, int]:
-    """Returns the config and the step of the training run from which the SavedModel at `path` was exported.
-
-    Raises:
-      ValueError: It does not record them, or contains something other than files and folders.
-    """
-    files.check_plain(path, whole=True)
-    try:
-        step = json_fields.load(files.read_text(f"{path}/assets.extra/{METRICS_NAME}"))["step"]
-        if type(step) is not int or step < 0:
-            raise ValueError(f"step must be a non-negative integer, got {step!r}")
-        return read_config(f"{path}/assets.extra"), step
-    except (tf.errors.NotFoundError, ValueError, KeyError, TypeError) as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(
-            f"{path!r} does not record which run it was exported from ({reason}); export it again"
-        ) from error
 
 
 def _write(folder: str, name: str, text: str) -> str:

@@ -14,15 +14,15 @@ import contextlib
 import dataclasses
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow as tf
 
 from estimator_app.config import TrainConfig, chosen_input, surprises
-from estimator_app.export import copy_export, export_model, read_origin
+from estimator_app.export import copy_export, export_model
 from estimator_app.model.metrics import Metrics
-from estimator_app.model_dir.checkpoints import latest_step
+from estimator_app.model_dir.checkpoints import latest_checkpoint, latest_step
 from estimator_app.model_dir.exports import (
     EXPORTS_NAME,
     KINDS,
@@ -47,10 +47,12 @@ from estimator_app.runtime import files
 from estimator_app.runtime.host_memory import check_batch
 from estimator_app.runtime.paths import absolute
 from estimator_app.runtime.tpu import Tpu
+from estimator_app.saved_model.find import read_origin
 from estimator_app.trainers.checks import num_examples
 from estimator_app.trainers.interruption import Stopped, no_recovery_in_place, retry_while_unavailable
 from estimator_app.trainers.progress import TimeLeft
 from estimator_app.trainers.registry import Trainer, find_trainer
+from estimator_app.trainers.starting_weights import TABLE_NAME, starting_weights
 from tpu_input import Manifest, read_manifest
 from tpu_input.datasets import DatasetLike, as_manifest, version_with
 from tpu_input.pipeline.caching import cache_bytes, check_memory
@@ -277,7 +279,8 @@ def _train_to_end(run: _Run, tpu: Tpu | None) -> Finished:
     """
     if run.stop.is_set():
         raise Stopped
-    state, step = run.trainer.make(run.config, run.model_dir, tpu and tpu.connect()), latest_step(run.model_dir)
+    initial, step = _starting_weights(run), latest_step(run.model_dir)
+    state = run.trainer.make(run.config, run.model_dir, tpu and tpu.connect(), initial)
     if not _is_over(step, run):
         _announce(run, step)
     trained: dict[str, float] = {}
@@ -296,6 +299,17 @@ def _train_to_end(run: _Run, tpu: Tpu | None) -> Finished:
             step = next_step
     run.check_alone()
     return _finish(run, step)
+
+
+def _starting_weights(run: _Run) -> Mapping[str, Any] | None:
+    """Returns the weights of --init_from for a run without a checkpoint, and writes the table of what was taken."""
+    if not run.config.init_from or latest_checkpoint(run.model_dir):
+        return None
+    taken = starting_weights(run.config)
+    path = f"{run.model_dir}/{TABLE_NAME}"
+    files.write(path, taken.to_csv())
+    run.report(f"initial weights: {taken}; {path}")
+    return taken.values
 
 
 def _announce(run: _Run, step: int) -> None:

@@ -27,8 +27,10 @@ from tpu_input.command_line.dataclass_options import check_choice
 
 layers = tf.keras.layers
 
-# (images, filters, stride, training) -> images
-Block = Callable[[Any, int, int, "bool | None"], Any]
+HEAD = "head"  # name of the last layer of the networks below, which has one output for each class
+
+# (images, filters, stride, training, name) -> images
+Block = Callable[[Any, int, int, "bool | None", str], Any]
 
 
 def resnet18(images: Any, num_classes: int, training: bool | None) -> Any:
@@ -42,75 +44,89 @@ def resnet50(images: Any, num_classes: int, training: bool | None) -> Any:
 
 
 def _resnet(images: Any, num_classes: int, training: bool | None, block: Block, depths: tuple[int, ...]) -> Any:
-    images = layers.ReLU()(normalised(_convolved(images, 64, 7, stride=2), training))
+    images = layers.ReLU()(_convolved(images, 64, 7, 2, training, "stem"))
     # Padding with zeros is as good as with -inf, as the output of a ReLU is never negative.
     images = layers.MaxPooling2D(3, 2)(layers.ZeroPadding2D(1)(images))
     for stage, depth in enumerate(depths):
         for number in range(depth):
             stride = 2 if stage and not number else 1
-            images = block(images, 64 * 2**stage, stride, training)
+            images = block(images, 64 * 2**stage, stride, training, f"stage{stage + 1}_block{number + 1}")
     return logits(layers.GlobalAveragePooling2D()(images), num_classes)
 
 
-def _basic(images: Any, filters: int, stride: int, training: bool | None) -> Any:
-    residual = layers.ReLU()(normalised(_convolved(images, filters, 3, stride), training))
-    residual = normalised(_convolved(residual, filters, 3), training, scale="zeros")
-    return layers.ReLU()(layers.add([residual, _shortcut(images, filters, stride, training)]))
+def _basic(images: Any, filters: int, stride: int, training: bool | None, name: str) -> Any:
+    residual = layers.ReLU()(_convolved(images, filters, 3, stride, training, f"{name}_conv1"))
+    residual = _convolved(residual, filters, 3, 1, training, f"{name}_conv2", scale="zeros")
+    return layers.ReLU()(layers.add([residual, _shortcut(images, filters, stride, training, name)]))
 
 
-def _bottleneck(images: Any, filters: int, stride: int, training: bool | None) -> Any:
-    residual = layers.ReLU()(normalised(_convolved(images, filters, 1), training))
-    residual = layers.ReLU()(normalised(_convolved(residual, filters, 3, stride), training))
-    residual = normalised(_convolved(residual, 4 * filters, 1), training, scale="zeros")
-    return layers.ReLU()(layers.add([residual, _shortcut(images, 4 * filters, stride, training)]))
+def _bottleneck(images: Any, filters: int, stride: int, training: bool | None, name: str) -> Any:
+    residual = layers.ReLU()(_convolved(images, filters, 1, 1, training, f"{name}_conv1"))
+    residual = layers.ReLU()(_convolved(residual, filters, 3, stride, training, f"{name}_conv2"))
+    residual = _convolved(residual, 4 * filters, 1, 1, training, f"{name}_conv3", scale="zeros")
+    return layers.ReLU()(layers.add([residual, _shortcut(images, 4 * filters, stride, training, name)]))
 
 
-def _shortcut(images: Any, filters: int, stride: int, training: bool | None) -> Any:
+def _shortcut(images: Any, filters: int, stride: int, training: bool | None, name: str) -> Any:
     """Returns the images unchanged, or projected to the shape of the block's output."""
     if stride == 1 and images.shape[-1] == filters:
         return images
-    return normalised(_convolved(images, filters, 1, stride), training)
+    return _convolved(images, filters, 1, stride, training, f"{name}_shortcut")
 
 
-def _convolved(images: Any, filters: int, size: int, stride: int = 1) -> Any:
+def _convolved(
+    images: Any, filters: int, size: int, stride: int, training: bool | None, name: str, scale: str = "ones"
+) -> Any:
     """Returns convolved() with size // 2 zeros on each side of the images, whatever their size and the stride.
 
     torchvision's and tensorflow/tpu's networks pad in the same way. Padding "same" pads an image of even size less at a
     stride of 2, and asymmetrically, so that published weights would be applied to shifted positions.
     """
-    if stride == 1 or size == 1:
-        return convolved(images, filters, size, stride)  # "same" pads equally here, without a separate layer
-    return convolved(layers.ZeroPadding2D(size // 2)(images), filters, size, stride, padding="valid")
+    if stride == 1 or size == 1:  # "same" pads equally here, without a separate layer
+        return convolved(images, filters, size, stride, training, name, scale)
+    padded = layers.ZeroPadding2D(size // 2)(images)
+    return convolved(padded, filters, size, stride, training, name, scale, padding="valid")
 
 
-def convolved(images: Any, filters: int, size: int, stride: int = 1, padding: str = "same") -> Any:
-    """Returns a convolution of `size` × `size` without a bias, for batch normalisation to follow.
+def convolved(
+    images: Any,
+    filters: int,
+    size: int,
+    stride: int,
+    training: bool | None,
+    name: str,
+    scale: str = "ones",
+    padding: str = "same",
+) -> Any:
+    """Returns a batch-normalised convolution of `size` × `size` without a bias.
 
-    Its weights are initialized as in He et al. 2015, "Delving Deep into Rectifiers", section 2.2.
-    """
-    convolution = layers.Conv2D(filters, size, stride, padding, use_bias=False, kernel_initializer="he_normal")
-    return convolution(images)
-
-
-def normalised(images: Any, training: bool | None, scale: str = "ones") -> Any:
-    """Returns batch-normalised images; statistics and parameters are float32 under any precision.
+    Its weights are initialized as in He et al. 2015, "Delving Deep into Rectifiers", section 2.2. Statistics and
+    parameters of the normalisation are float32 under any precision.
 
     Args:
       images: [N, H, W, C].
+      filters: Number of channels of the result.
+      size: Height and width of the kernel, in pixels.
+      stride: In pixels.
       training: Whether to use the batch's statistics instead of the moving averages.
-      scale: Initializer of the scale. "zeros" in the last one of a block makes the block start as the identity: Goyal
-        et al. 2017, "Accurate, Large Minibatch SGD", section 5.1.
+      name: Name of the convolution; the normalisation is called NAME_norm. --freeze and --init_from use these names.
+      scale: Initializer of the normalisation's scale. "zeros" in the last one of a block makes the block start as the
+        identity: Goyal et al. 2017, "Accurate, Large Minibatch SGD", section 5.1.
+      padding: "same" or "valid", as Keras has them.
     """
+    convolution = layers.Conv2D(
+        filters, size, stride, padding, use_bias=False, kernel_initializer="he_normal", name=name
+    )
     # With Keras' default momentum of 0.99, the moving averages need thousands of steps to forget their initial values;
     # 0.9 is that of Goyal et al.
-    normalisation = layers.BatchNormalization(momentum=0.9, epsilon=1e-5, gamma_initializer=scale)
-    return normalisation(images, training=training)
+    normalisation = layers.BatchNormalization(momentum=0.9, epsilon=1e-5, gamma_initializer=scale, name=f"{name}_norm")
+    return normalisation(convolution(images), training=training)
 
 
 def logits(features: Any, num_classes: int) -> Any:
     """Returns the output of the last dense layer, float32 under any precision; initialized as in Goyal et al."""
     start = tf.keras.initializers.RandomNormal(stddev=0.01)
-    return layers.Dense(num_classes, kernel_initializer=start, dtype="float32")(features)
+    return layers.Dense(num_classes, kernel_initializer=start, dtype="float32", name=HEAD)(features)
 
 
 # (images, num_classes, training) -> logits. `training` is None here, so that each call of the keras.Model decides.
@@ -123,10 +139,11 @@ def cnn(images: Any, num_classes: int, training: bool | None) -> Any:
     Three stages of two 3 x 3 convolutions each, the first with stride 2; then global average pooling, so that any
     image_size works. There is no dropout: its random state is not saved, and resumed runs must be exact.
     """
-    for filters in (32, 64, 128):
-        for stride in (2, 1):
-            images = layers.ReLU()(normalised(convolved(images, filters, 3, stride), training))
-    return layers.Dense(num_classes, dtype="float32")(layers.GlobalAveragePooling2D()(images))
+    for stage, filters in enumerate((32, 64, 128), 1):
+        for number, stride in enumerate((2, 1), 1):
+            images = convolved(images, filters, 3, stride, training, f"stage{stage}_conv{number}")
+            images = layers.ReLU()(images)
+    return layers.Dense(num_classes, dtype="float32", name=HEAD)(layers.GlobalAveragePooling2D()(images))
 
 
 NETWORKS: dict[str, Network] = {"cnn": cnn, "resnet18": resnet18, "resnet50": resnet50}

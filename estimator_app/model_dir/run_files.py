@@ -4,6 +4,7 @@
     MODEL_DIR/history.csv     one row per evaluation (history.py)
     MODEL_DIR/metrics.json    all metrics of the last evaluation; names the export when the run is complete
     MODEL_DIR/exports.json    exports that this run has made (exports.py)
+    MODEL_DIR/initial_weights.csv  what the run took from --init_from (trainers/starting_weights.py)
     MODEL_DIR/*.png           curves and confusion matrix (plots.py)
 
 All writes are atomic.

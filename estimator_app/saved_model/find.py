@@ -1,7 +1,7 @@
 """Lookup of a checkpoint or an export: the one that is given, or else the newest.
 
 MODEL_DIR, step or path ──find_checkpoint()──▶ MODEL_DIR/model.ckpt-5000
-MODEL_DIR or EXPORT_DIR ──find_export()──▶ EXPORT_DIR/1763596800
+MODEL_DIR or EXPORT_DIR ──find_export()──▶ EXPORT_DIR/1763596800 ──read_origin()──▶ the run's TrainConfig and step
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ from collections.abc import Iterable
 
 import tensorflow as tf
 
+from estimator_app.config import TrainConfig
 from estimator_app.model_dir.checkpoints import NAME, DamagedCheckpoint, damage, latest_checkpoint, misfit, steps, whole
 from estimator_app.model_dir.exports import KINDS, NUMBER, folder, read_exports
-from estimator_app.model_dir.run_files import CONFIG_NAME
+from estimator_app.model_dir.run_files import CONFIG_NAME, METRICS_NAME, read_config
 from estimator_app.runtime import files
+from tpu_input.dataset_format import json_fields
 from tpu_input.dataset_format.records import MANIFEST_NAME
 
 
@@ -101,6 +103,25 @@ def find_export(path: str) -> str:
     else:
         hint = "; create one with: python -m estimator_app export"
     raise ValueError(f"{path!r} holds no SavedModel{'' if hint.startswith(';') else ' '}{hint}")
+
+
+def read_origin(path: str) -> tuple[TrainConfig, int]:
+    """Returns the config and the step of the training run from which the SavedModel at `path` was exported.
+
+    Raises:
+      ValueError: It does not record them, or contains something other than files and folders.
+    """
+    files.check_plain(path, whole=True)
+    try:
+        step = json_fields.load(files.read_text(f"{path}/assets.extra/{METRICS_NAME}"))["step"]
+        if type(step) is not int or step < 0:
+            raise ValueError(f"step must be a non-negative integer, got {step!r}")
+        return read_config(f"{path}/assets.extra"), step
+    except (tf.errors.NotFoundError, ValueError, KeyError, TypeError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(
+            f"{path!r} does not record which run it was exported from ({reason}); export it again"
+        ) from error
 
 
 def _newest(export_dir: str) -> str | None:

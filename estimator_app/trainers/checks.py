@@ -12,6 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from estimator_app.config import TrainConfig
+from estimator_app.model.layer_names import freeze, variables_of
 from estimator_app.model.losses import balanced, of_ones
 from estimator_app.model.metrics import Metrics
 from estimator_app.model.networks import find_network, make_model, plain_variable
@@ -19,10 +20,26 @@ from estimator_app.model_dir.checkpoints import OF_OBJECT, check_fits
 from tpu_input import Manifest
 
 
-def make_weighted_model(config: TrainConfig) -> Any:
-    """Returns the run's keras.Model with its initial weights, which are the same in both trainers."""
+def make_weighted_model(config: TrainConfig, initial: Mapping[str, Any] | None = None) -> Any:
+    """Returns the run's keras.Model with its initial weights, which are the same in both trainers.
+
+    Args:
+      config: Config of the run.
+      initial: Arrays by the name of the variable, as of trainers/starting_weights.py; other variables, or all if it is
+        None, have the values of their initializers.
+
+    Raises:
+      ValueError: config.freeze fits no layer of the network, or all of them.
+    """
     tf.keras.utils.set_random_seed(config.input.seed)
-    return make_model(find_network(config.network), config.input.image_size, len(config.classes), config.precision)
+    model = make_model(find_network(config.network), config.input.image_size, len(config.classes), config.precision)
+    if initial:
+        for name, (variable, _) in variables_of(model).items():
+            if name in initial:
+                variable.assign(initial[name])
+    if config.freeze:
+        freeze(model, config.freeze)
+    return model
 
 
 def named_weights(model: Any) -> dict[str, tf.Variable]:

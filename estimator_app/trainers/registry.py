@@ -23,7 +23,8 @@ class Trainer:
     """The functions of a trainer, as called by train.py and the commands.
 
     Attributes:
-      make: (config, model_dir, cluster) -> the state of a run, the first argument of train and evaluate.
+      make: (config, model_dir, cluster, initial=None) -> the state of a run, the first argument of train and evaluate;
+        initial weights as of make_weighted_model().
       train: (state, manifest, config, step, last, stop, left) -> columns of history.csv; trains from the checkpoint
         of `step` to that of `last`.
       evaluate: (state, manifest, config, stop, checkpoint) -> metrics over every example of config.split.

@@ -13,7 +13,7 @@ from PIL import Image
 from beam_pipelines.convert import convert
 from beam_pipelines.options import ConvertOptions, Source
 from estimator_app.config import TrainConfig, chosen_input, surprises
-from estimator_app.export import read_origin
+from estimator_app.saved_model.find import read_origin
 from support.app_commands import run
 from support.app_fixtures import OPTIONS, keras_warns
 from support.conversion import local

@@ -18,9 +18,9 @@ pytest.importorskip("tensorflow_estimator", reason="TPUEstimator ends with Tenso
 
 from tensorflow.core.protobuf import saved_model_pb2
 
-from estimator_app.export import export_model, read_origin
+from estimator_app.export import export_model
 from estimator_app.saved_model.classifier import load_classifier
-from estimator_app.saved_model.find import find_export
+from estimator_app.saved_model.find import find_export, read_origin
 from estimator_app.trainers.tpu_estimator.model_fn import make_estimator
 from support.app_fixtures import configured, held_out_records, keras_warns
 from tpu_input import make_eval_input_fn

@@ -15,11 +15,10 @@ import tensorflow as tf
 
 from estimator_app.config import TrainConfig, default_trainer
 from estimator_app.evaluate import evaluate_checkpoint, evaluate_export
-from estimator_app.export import read_origin
 from estimator_app.model_dir.checkpoints import OF_OBJECT
 from estimator_app.model_dir.history import read_history
 from estimator_app.saved_model.classifier import load_classifier
-from estimator_app.saved_model.find import find_checkpoint
+from estimator_app.saved_model.find import find_checkpoint, read_origin
 from estimator_app.trainers.interruption import Stopped
 from estimator_app.trainers.progress import Progress
 from estimator_app.trainers.registry import find_trainer

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -127,13 +127,20 @@ def _connect(cluster: Any) -> None:
     tf.config.experimental_connect_to_cluster(cluster)
 
 
-def make_state(config: TrainConfig, model_dir: str, cluster: Any = None, strategy: Any = None) -> TrainState:
+def make_state(
+    config: TrainConfig,
+    model_dir: str,
+    cluster: Any = None,
+    initial: Mapping[str, Any] | None = None,
+    strategy: Any = None,
+) -> TrainState:
     """Returns the state of a run, with the initial values of its variables.
 
     Args:
       config: Config of the run.
       model_dir: Folder or URI of the checkpoints.
       cluster: TPUClusterResolver; None runs on this machine.
+      initial: Initial weights, see make_weighted_model().
       strategy: A tf.distribute.Strategy; None for make_strategy(cluster).
     """
 
@@ -142,7 +149,7 @@ def make_state(config: TrainConfig, model_dir: str, cluster: Any = None, strateg
 
     strategy = strategy or make_strategy(cluster)
     with strategy.scope():
-        model = make_weighted_model(config)
+        model = make_weighted_model(config, initial)
         step = tf.Variable(0, dtype=tf.int64, trainable=False, name="global_step")
         optimizer = make_optimizer(config.optimizer, rate, config.weight_decay)
     weights = named_weights(model)

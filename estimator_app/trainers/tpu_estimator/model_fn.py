@@ -44,9 +44,14 @@ v1 = tf.compat.v1
 ModeKeys = v1.estimator.ModeKeys
 
 
-def make_model_fn(run: TrainConfig) -> Callable[..., Any]:
-    """Returns the model_fn(features, labels, mode, params, config) of a run, for TPUEstimator."""
-    make_network = functools.cache(functools.partial(make_weighted_model, run))
+def make_model_fn(run: TrainConfig, initial: Mapping[str, Any] | None = None) -> Callable[..., Any]:
+    """Returns the model_fn(features, labels, mode, params, config) of a run, for TPUEstimator.
+
+    Args:
+      run: Config of the run.
+      initial: Initial weights, see make_weighted_model().
+    """
+    make_network = functools.cache(functools.partial(make_weighted_model, run, initial))
 
     def model_fn(
         features: Mapping[str, tf.Tensor], labels: tf.Tensor, mode: str, params: Mapping[str, Any], config: Any
@@ -157,13 +162,16 @@ def make_host_call(
 tpu = tf.compat.v1.estimator.tpu
 
 
-def make_estimator(config: TrainConfig, model_dir: str, cluster: Any = None) -> Any:
+def make_estimator(
+    config: TrainConfig, model_dir: str, cluster: Any = None, initial: Mapping[str, Any] | None = None
+) -> Any:
     """Returns the TPUEstimator that trains, evaluates and exports the run in `model_dir`.
 
     Args:
       config: Config of the run.
       model_dir: Folder or URI of the checkpoints.
       cluster: TPUClusterResolver; None runs on this machine's CPU.
+      initial: Initial weights, see make_weighted_model().
     """
     tpu_config = tpu.TPUConfig(
         iterations_per_loop=config.iterations_per_loop,
@@ -178,7 +186,7 @@ def make_estimator(config: TrainConfig, model_dir: str, cluster: Any = None) -> 
         log_step_count_steps=config.summary_steps,  # for "examples/sec", in addition to the values of the host_call
     )
     return tpu.TPUEstimator(
-        make_model_fn(config),
+        make_model_fn(config, initial),
         config=run_config,
         use_tpu=cluster is not None,
         train_batch_size=config.train_batch_size,

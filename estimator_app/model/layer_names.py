@@ -1,0 +1,95 @@
+"""Names of the layers and variables of a keras.Model that do not depend on the models made before in a process.
+
+A layer keeps the name that it was given; names that Keras has made, which count the layers of a process, are counted
+within the model instead: conv2d, conv2d_1, … A variable is called LAYER/KIND, such as conv2d_1/kernel.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from estimator_app.model.networks import plain_variable
+
+
+def layers_of(model: Any) -> Iterator[tuple[str, Any]]:
+    """Yields (name, layer) of the layers of a keras.Model that have weights, also of models inside it, in order."""
+    return ((name, layer) for name, _, layer in _named_layers(model))
+
+
+def _named_layers(model: Any) -> Iterator[tuple[str, str, Any]]:
+    """Yields (name, the name that counts layers of its class, layer) of the same layers."""
+    counts: Counter[str] = Counter()
+    names: set[str] = set()
+    for layer in _leaves(model):
+        kind = _kind(layer)
+        counted = f"{kind}_{counts[kind]}" if counts[kind] else kind
+        counts[kind] += 1
+        name = counted if re.fullmatch(rf"{re.escape(kind)}(_\d+)?", layer.name) else layer.name
+        while name in names:  # two models inside have layers of the same given name
+            name += "_"
+        names.add(name)
+        if layer.weights:
+            yield name, counted, layer
+
+
+def freeze(model: Any, pattern: str) -> None:
+    """Makes the layers whose names match a regular expression keep their weights, with all statistics.
+
+    Args:
+      model: A keras.Model.
+      pattern: Has to match a whole name of layers_of().
+
+    Raises:
+      ValueError: It matches no layer, or no layer is left to train.
+    """
+    chosen = [(name, layer) for name, layer in layers_of(model) if re.fullmatch(pattern, name)]
+    names = ", ".join(name for name, _ in layers_of(model))
+    if not chosen:
+        raise ValueError(f"--freeze={pattern} matches no whole name of a layer; the network has {names}")
+    for _, layer in chosen:
+        layer.trainable = False
+    if not model.trainable_weights:
+        raise ValueError(f"--freeze={pattern} leaves nothing to train; the network has {names}")
+
+
+def _kind(layer: Any) -> str:
+    """Returns the name that Keras gives to the first layer of this class, such as conv2d or batch_normalization."""
+    parted = re.sub(r"(.)([A-Z][a-z]+)", r"\1_\2", re.sub(r"\W+", "", type(layer).__name__))
+    return re.sub(r"([a-z])([A-Z])", r"\1_\2", parted).lower()
+
+
+def _leaves(model: Any) -> Iterator[Any]:
+    for layer in model.layers:
+        if getattr(layer, "layers", None):
+            yield from _leaves(layer)
+        else:
+            yield layer
+
+
+def variables_of(model: Any) -> dict[str, tuple[tf.Variable, list[str]]]:
+    """Returns the variables of a model by LAYER/KIND, each with the names under which a file may hold it."""
+    found: dict[str, tuple[tf.Variable, list[str]]] = {}
+    for name, counted, layer in _named_layers(model):
+        for number, weight in enumerate(layer.weights):
+            of_layer = _name_in(layer, weight)
+            path = f"{name}/{of_layer}" if f"{name}/{of_layer}" not in found else f"{name}/{of_layer}_{number}"
+            aliases = [path, f"{counted}/{of_layer}", f"{name}/vars/{number}", f"{counted}/vars/{number}"]
+            found[path] = plain_variable(weight), list(dict.fromkeys(aliases))
+    known = {id(variable) for variable, _ in found.values()}
+    for weight in model.weights:  # of a model inside that has variables beside those of its layers
+        if id(plain_variable(weight)) not in known:
+            path = "/".join(getattr(weight, "path", weight.name).removesuffix(":0").split("/")[-2:])
+            found[path] = plain_variable(weight), [path]
+    return found
+
+
+def _name_in(layer: Any, weight: Any) -> str:
+    """Returns the name of a weight within its layer, such as kernel or query/kernel."""
+    whole = getattr(weight, "path", weight.name).removesuffix(":0")
+    _, separator, inside = whole.rpartition(f"{layer.name}/")
+    return str(inside if separator else whole.rpartition("/")[2])

@@ -1,0 +1,242 @@
+"""Initial weights that are taken from a trained model (--init_from).
+
+    run, checkpoint, SavedModel, .keras, .h5 ──read_source()──▶ {"stage1_conv1/kernel": array, …}
+                                             ──starting_weights()──▶ values by variable, and a table of all variables
+
+Variables are called as in model/layer_names.py. Files without names of layers, such as Keras' .weights.h5, number the
+layers of each class, and the variables of each layer, in the order of the model.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import re
+import tempfile
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from estimator_app.config import TrainConfig
+from estimator_app.model.layer_names import layers_of, variables_of
+from estimator_app.model.networks import is_users
+from estimator_app.model_dir.checkpoints import OF_OBJECT
+from estimator_app.model_dir.run_files import CONFIG_NAME, read_config
+from estimator_app.saved_model.find import find_checkpoint, find_export, read_origin
+from estimator_app.trainers.checks import make_weighted_model, named_weights
+
+Array = npt.NDArray[Any]
+
+TABLE_NAME = "initial_weights.csv"
+_NAMED = 3  # number of names that a message lists
+# Variables of a checkpoint that belong to its optimizer, its averages or its trainer, not to the network.
+_NOT_WEIGHTS = re.compile(
+    r"(^|/)(\.OPTIMIZER_SLOT|optimizer|_optimizer|optimizer_weights|save_counter|global_step|_CHECKPOINTABLE_OBJECT_GRAPH)(/|$)"
+    r"|/(Momentum|Adam|Adam_1|ExponentialMovingAverage)$"
+)
+_OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """Weights of a trained model.
+
+    Attributes:
+      values: Arrays by name of the variable.
+      classes: Class names in label order; empty if they are not known.
+    """
+
+    values: Mapping[str, Array]
+    classes: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class StartingWeights:
+    """What a run takes from a trained model.
+
+    Attributes:
+      values: Initial values, by LAYER/KIND; variables that are missing keep those of their initializers.
+      rows: (variable, its shape, variable of the source, its shape, why it was not taken or "") of every variable of
+        the network, then of those of the source that no variable of the network has taken.
+    """
+
+    values: Mapping[str, Array]
+    rows: tuple[tuple[str, str, str, str, str], ...]
+
+    def to_csv(self) -> str:
+        """Returns the table as CSV, with a header."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(("variable", "shape", "source", "source_shape", "not_taken_because"))
+        writer.writerows(self.rows)
+        return text.getvalue()
+
+    def __str__(self) -> str:
+        own = [row for row in self.rows if row[0]]
+        new = [f"{row[0]} ({row[4]})" for row in own if row[4]]
+        more = f" and {len(new) - _NAMED} more" if len(new) > _NAMED else ""
+        return f"{len(self.values)} of {len(own)} variables" + (
+            f"; new: {', '.join(new[:_NAMED])}{more}" if new else ""
+        )
+
+
+def starting_weights(config: TrainConfig) -> StartingWeights:
+    """Returns the weights that the run takes from config.init_from, matched by name and shape.
+
+    The last layer is left new if the source has other classes.
+
+    Raises:
+      ValueError: There is no trained model at that path, it cannot be read, or none of its variables fits.
+    """
+    source, model = read_source(config), make_weighted_model(config)
+    head = list(layers_of(model))[-1][0]
+    values, rows, taken = {}, [], set()
+    for path, (variable, aliases) in variables_of(model).items():
+        found, reason = _match(aliases, source.values)
+        shape = tuple(variable.shape)
+        if found and source.values[found].shape != shape:
+            reason = "another shape"
+        elif found and path.startswith(f"{head}/") and source.classes and source.classes != config.classes:
+            reason = "other classes"
+        if found and not reason:
+            values[path] = source.values[found].astype(np.float32)
+            taken.add(found)
+        of_source = str(list(source.values[found].shape)) if found else ""
+        rows.append((path, str(list(shape)), found, of_source, reason))
+    if not values:
+        raise ValueError(
+            f"--init_from={config.init_from} has no variable that {config.network} has by name and shape: it has "
+            f"{_some(source.values)}, the network {_some(variables_of(model))}"
+        )
+    listed = {row[2] for row in rows}
+    rows += [
+        ("", "", name, str(list(value.shape)), "not in the network")
+        for name, value in source.values.items()
+        if name not in taken | listed
+    ]
+    return StartingWeights(values, tuple(rows))
+
+
+def read_source(config: TrainConfig) -> Source:
+    """Returns the weights at config.init_from: a run, checkpoint, SavedModel, Keras' .keras, .h5 or .weights.h5.
+
+    Raises:
+      ValueError: There is none of these, it cannot be read, or it is of a custom network other than config.network.
+    """
+    path = config.init_from
+    if path.endswith((".keras", ".h5", ".hdf5")):
+        return Source(_of_keras_file(path))
+    folder = path.rpartition("/")[0]
+    if tf.io.gfile.exists(f"{path}.index"):
+        if tf.io.gfile.exists(f"{folder}/{CONFIG_NAME}"):
+            return _of_run(read_config(folder), find_checkpoint(folder, path=path), config)
+        return Source(_of_checkpoint(path))
+    if tf.io.gfile.exists(f"{path}/{CONFIG_NAME}"):
+        return _of_run(read_config(path), find_checkpoint(path), config)
+    if not tf.io.gfile.exists(path):
+        raise ValueError(
+            f"--init_from={path} does not exist; give a model_dir, a checkpoint such as MODEL_DIR/model.ckpt-5000, a "
+            "SavedModel, or a .keras, .h5 or .weights.h5 file"
+        )
+    found = find_export(path)
+    try:
+        origin = read_origin(found)[0]
+    except ValueError:  # exported by another program
+        return Source(_of_checkpoint(f"{found}/variables/variables"))
+    return _of_run(origin, f"{found}/variables/variables", config)
+
+
+def _of_run(origin: TrainConfig, checkpoint: str, config: TrainConfig) -> Source:
+    """Returns the weights of a run of this program, whose config names its network."""
+    if is_users(origin.network) and origin.network != config.network:
+        raise ValueError(
+            f"--init_from={config.init_from} has the custom network {origin.network}, whose code is imported only if "
+            f"you name it; use --network={origin.network}, or export the run to Keras' .weights.h5"
+        )
+    model, values = make_weighted_model(origin), {}
+    names = {id(variable): name for name, variable in named_weights(model).items()}
+    reader = tf.train.load_checkpoint(checkpoint)
+    for path, (variable, _) in variables_of(model).items():
+        name = names[id(variable)]
+        key = name if reader.has_tensor(name) else f"weights/{name}{OF_OBJECT}"
+        if not reader.has_tensor(key):
+            raise ValueError(f"--init_from={config.init_from}: {checkpoint!r} has no {name}, the {path} of its network")
+        values[path] = reader.get_tensor(key)
+    return Source(values, origin.classes)
+
+
+def _of_checkpoint(checkpoint: str) -> dict[str, Array]:
+    """Returns the variables of any checkpoint of TensorFlow by name, without those of its optimizer."""
+    try:
+        reader = tf.train.load_checkpoint(checkpoint)
+        full_names = _full_names(reader)
+        return {
+            full_names.get(key) or key.removesuffix(OF_OBJECT): reader.get_tensor(key)
+            for key, dtype in reader.get_variable_to_dtype_map().items()
+            if (dtype.is_floating or dtype.is_integer) and not _NOT_WEIGHTS.search(full_names.get(key) or key)
+        }
+    except (tf.errors.OpError, ValueError, RuntimeError, IndexError) as error:
+        reason = (str(error).splitlines() or [repr(error)])[0]
+        raise ValueError(f"{checkpoint!r} is not a checkpoint that TensorFlow can read: {reason}") from error
+
+
+def _full_names(reader: Any) -> dict[str, str]:
+    """Returns the names of variables, such as conv2d/kernel, by the key of an object-based checkpoint."""
+    from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
+
+    if not reader.has_tensor(_OBJECT_GRAPH):
+        return {}
+    graph = TrackableObjectGraph.FromString(reader.get_tensor(_OBJECT_GRAPH))
+    attributes = [attribute for node in graph.nodes for attribute in node.attributes]
+    return {each.checkpoint_key: each.full_name for each in attributes if "/" in each.full_name}
+
+
+def _of_keras_file(path: str) -> dict[str, Array]:
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            local = f"{folder}/{path.rpartition('/')[2]}"  # neither Keras nor h5py opens gs://
+            tf.io.gfile.copy(path, local)
+            if not path.endswith(".keras"):
+                return _of_hdf5(local)
+            model = tf.keras.models.load_model(local, compile=False)  # in Keras' safe mode, which runs no code of it
+            return {name: variable.numpy() for name, (variable, _) in variables_of(model).items()}
+    except Exception as error:  # of h5py, zipfile or Keras, of almost any type
+        reason = (str(error).splitlines() or [repr(error)])[0]
+        raise ValueError(f"--init_from={path} cannot be read: {reason}") from error
+
+
+def _of_hdf5(path: str) -> dict[str, Array]:
+    import h5py  # comes with Keras
+
+    found: dict[str, Array] = {}
+
+    def keep(name: str, item: Any) -> None:
+        name = name.removesuffix(":0")
+        if isinstance(item, h5py.Dataset) and not _NOT_WEIGHTS.search(name):
+            found[name] = item[()]
+
+    with h5py.File(path) as file:
+        file.visititems(keep)
+    return found
+
+
+def _match(aliases: Iterable[str], values: Mapping[str, Array]) -> tuple[str, str]:
+    """Returns the name in `values` that is one of the aliases, alone or after folders, or "" and the reason."""
+    for alias in aliases:
+        if alias in values:
+            return alias, ""
+        found = [name for name in values if name.endswith(f"/{alias}")]
+        if len(found) == 1:
+            return found[0], ""
+        if found:
+            return "", f"{len(found)} variables of the source have this name"
+    return "", "not in the source"
+
+
+def _some(names: Iterable[str]) -> str:
+    listed = list(names)
+    return ", ".join(listed[:_NAMED]) + (", …" if len(listed) > _NAMED else "")
