@@ -2,9 +2,10 @@
 
     python -m benchmarks.fine_tuning [--seeds=5]
 
-A run of --network=cnn learns all images of the digits 0 to 4 (scikit-learn's, of 8 x 8 pixels, enlarged to 32). Then two
-runs of the same steps learn ten images of each of the digits 5 to 9: one from random weights, one with --init_from. Each
-way has the learning rate of RATES that is best for it on average. Accuracies are of all other images of those digits.
+A run of --network=cnn learns all images of the digits 0 to 4 (scikit-learn's, 8 x 8 pixels, enlarged to 32). Then two
+runs of the same steps learn ten images of each of the digits 5 to 9: one from random weights, one with --init_from.
+Each way has the learning rate of RATES that is best for it on average. Accuracies are of all other images of those
+digits.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import statistics
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from benchmarks import measure
 from estimator_app.runtime.tensorflow_startup import import_tensorflow
@@ -30,7 +32,14 @@ from estimator_app.train import train  # noqa: E402
 RATES = (0.01, 0.03, 0.1)
 PRE_STEPS, STEPS = 300, 30
 IMAGES_OF_CLASS = 10
-OPTIONS = {"image_size": 32, "crop_area": (0.6, 1.0), "flip": False, "eval_crop": 1.0, "trainer": "tf_distribute"}
+OPTIONS: dict[str, Any] = {
+    "image_size": 32,
+    "crop_area": (0.6, 1.0),
+    "flip": False,
+    "eval_crop": 1.0,
+    "trainer": "tf_distribute",
+}
+_FEW: dict[str, Any] = {"train_steps": STEPS, "steps_per_eval": STEPS, "train_batch_size": 50}
 COLUMNS = {"seed": "seed", "from random weights": "scratch:.1%", "--init_from": "tuned:.1%"}
 
 
@@ -55,13 +64,8 @@ def compared(folder: Path, seeds: Sequence[int], rates: Sequence[float] = RATES)
         for rate in rates:
             for name, init_from, found in (("scratch", "", scratch), ("tuned", source, tuned)):
                 model_dir = f"{folder}/{name}{seed}_{rate}"
-                finished = train(
-                    *(few, model_dir),
-                    report=_quiet,
-                    **{"train_steps": STEPS, "steps_per_eval": STEPS, "train_batch_size": 50, "learning_rate": rate},
-                    **{"seed": seed, "init_from": init_from},
-                    **OPTIONS,
-                )
+                options = OPTIONS | {"learning_rate": rate, "seed": seed, "init_from": init_from}
+                finished = train(few, model_dir, report=_quiet, **options, **_FEW)
                 found[rate].append(finished.metrics.accuracy)
                 shutil.rmtree(model_dir)
     columns = zip(seeds, *(max(found.values(), key=statistics.mean) for found in (scratch, tuned)), strict=True)

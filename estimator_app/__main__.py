@@ -86,17 +86,22 @@ def _train_flags(flag: AddFlag) -> None:
         flag,
         InputConfig,
         (
-            *("image_size", "seed", "dtype", "layout", "crop_area", "flip", "eval_crop", "cache"),
+            *("image_size", "seed", "dtype", "layout", "crop_area", "flip", "eval_crop", "augment", "cache"),
             *("service", "scaled_decode"),
         ),
         image_size=Flag(default="the run's, else the images' own, at most 224"),
         crop_area=Flag(parse=_range, metavar="LOW,HIGH", default=_CROP_AREA, unset=True),
+        augment=Flag(help=_AUGMENT, metavar="NAME[:STRENGTHS]"),
         flip=Flag(help="do not mirror images at random, for images whose left and right differ, such as digits"),
         scaled_decode=Flag(help="decode every JPEG at its own size, also where a crop is far larger than --image_size"),
         service=Flag(metavar="grpc://ADDRESS:PORT", default="none, this machine; docs/input-service.md"),
     )
 
 
+_AUGMENT = (
+    "augmentation of training's crops: rand_augment or rand_augment:LAYERS,MAGNITUDE (without numbers 2,9), "
+    "color_jitter or color_jitter:BRIGHTNESS,CONTRAST,SATURATION (without numbers 0.4,0.4,0.4)"
+)
 _VERSION = "version of a dataset that was extended, from 1 (default: that of the run, else the last)"
 
 
@@ -106,7 +111,8 @@ def _training_flags(flag: AddFlag) -> None:
         TrainConfig,
         (
             *("optimizer", "learning_rate", "warmup_steps", "decay", "decay_steps", "weight_decay", "label_smoothing"),
-            *("class_weights", "precision", "summary_steps", "init_from", "freeze"),
+            *("class_weights", "mixup", "cutmix", "clip_norm", "ema", "precision", "summary_steps"),
+            *("init_from", "freeze"),
         ),
         init_from=Flag(parse=absolute, metavar="PATH"),
         freeze=Flag(metavar="PATTERN"),

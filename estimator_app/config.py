@@ -46,6 +46,7 @@ _POSITIVE = (
     "summary_steps",
     "keep_exports",
 )
+_AMOUNTS = ("mixup", "cutmix", "clip_norm")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,6 +90,12 @@ class TrainConfig:
       early_stop_metric: Metric of the best evaluation: accuracy, loss, mean_recall or top_5_accuracy; with several
         labels an image also mean_average_precision, which is then the default, or mean_f1.
       early_stop_patience: Number of evaluations in a row without a new best after which training stops; 0 for never.
+      mixup: Alpha of mixup (Zhang et al. 2017), which mixes the images and labels of a batch; 0 for none.
+      cutmix: Alpha of CutMix (Yun et al. 2019), which pastes boxes of other images of the batch; 0 for none. With
+        --mixup too, each step applies one of them, drawn at random.
+      clip_norm: Largest norm of all gradients of a step together; larger ones are scaled to it; 0 for no limit.
+      ema: Decay of the moving average of all weights, such as 0.9999, which is evaluated and exported in the place of
+        the weights; 0 for none.
       init_from: Trained model whose weights a new run starts from, where name and shape are the same: a model_dir, a
         checkpoint, a SavedModel, or Keras' .keras, .h5 or .weights.h5. Default: none, random weights.
       freeze: Regular expression; layers whose whole name it matches keep their weights and statistics, such as
@@ -124,6 +131,10 @@ class TrainConfig:
     keep_exports: int = 2
     early_stop_metric: str = "accuracy"
     early_stop_patience: int = 0
+    mixup: float = 0.0
+    cutmix: float = 0.0
+    clip_norm: float = 0.0
+    ema: float = 0.0
     init_from: str = ""
     freeze: str = ""
     label_type: str = "class"
@@ -135,11 +146,11 @@ class TrainConfig:
         check_types(self)
         check_network(self.network)
         check_choice("early_stop_metric", self.early_stop_metric, watchable(len(self.classes), self.label_type))
-        for least, names in ((1, _POSITIVE), (0, ("save_steps", "early_stop_patience"))):
+        for least, names in ((1, _POSITIVE), (0, ("save_steps", "early_stop_patience", *_AMOUNTS))):
             for name in names:
                 if getattr(self, name) < least:
                     raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)!r}")
-        for name in ("weight_decay", "label_smoothing"):
+        for name in ("weight_decay", "label_smoothing", "ema"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} must be in [0, 1), got {getattr(self, name)!r}")
         if self.class_weights == "balanced" and not sum(self.class_counts):

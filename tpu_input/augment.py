@@ -14,10 +14,29 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
+from tpu_input.config import parse_augment
 from tpu_input.pipeline.seeds import seed_for
 from tpu_input.rand_augment_ops import GREY, MAX_MAGNITUDE, Operation, operations
 
 Augment = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+
+
+def find_augment(augment: str | Augment | None) -> Augment | None:
+    """Returns the function of InputConfig.augment, which may be a name with strengths.
+
+    Raises:
+      ValueError: A strength is out of its range.
+    """
+    if not isinstance(augment, str):
+        return augment
+    name, strengths = parse_augment(augment)
+    if name == "color_jitter":
+        return color_jitter(*strengths)
+    if not strengths:
+        return rand_augment()
+    if not strengths[0].is_integer():
+        raise ValueError(f"augment {augment!r}: the number of layers must be an integer")
+    return rand_augment(int(strengths[0]), *strengths[1:])
 
 
 def color_jitter(brightness: float = 0.4, contrast: float = 0.4, saturation: float = 0.4) -> Augment:

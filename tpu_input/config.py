@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Any, Literal, get_args
 
-from tpu_input.command_line.dataclass_options import check_types
+from tpu_input.command_line.dataclass_options import check_choice, check_types
 from tpu_input.dataset_format.manifest import Split
 
 Dtype = Literal["uint8", "bfloat16", "float32"]
@@ -18,6 +18,27 @@ LAYOUTS = tuple(layout for layout in get_args(Layout) if layout != "auto")
 
 
 MOST_BLOCK_RECORDS = 17  # in a block of the order of training; pipeline/order.py says why
+
+
+# Names of InputConfig.augment, each with the largest number of strengths.
+AUGMENTATIONS = {"rand_augment": 2, "color_jitter": 3}
+
+
+def parse_augment(text: str) -> tuple[str, tuple[float, ...]]:
+    """Returns the name and the strengths of an augmentation that is written as in InputConfig.augment.
+
+    Raises:
+      ValueError: There is no augmentation of that name, or the strengths are no numbers or too many.
+    """
+    name, colon, rest = text.partition(":")
+    check_choice("augment", name, AUGMENTATIONS)
+    try:
+        strengths = tuple(float(each) for each in rest.split(",")) if colon else ()
+    except ValueError:
+        strengths = (math.nan,)
+    if len(strengths) > AUGMENTATIONS[name] or not all(map(math.isfinite, strengths)):
+        raise ValueError(f"augment {name} takes up to {AUGMENTATIONS[name]} numbers, such as {name}:1,2, got {text!r}")
+    return name, strengths
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,9 +68,10 @@ class InputConfig:
       deterministic: Whether training yields the same batches in every run. With False, it yields images in the order
         in which they are decoded, and `start_step` is then approximate, not exact; each example still comes once an
         epoch.
-      augment: Function (image, seed) -> image, applied to training's crops after the flip. The image is [image_size,
-        image_size, 3] of `dtype` in [0, 255], and the result must be the same. The seed is [2] int64, different for
-        every crop and used for nothing else. See tpu_input.augment.
+      augment: Augmentation of training's crops after the flip: "rand_augment:LAYERS,MAGNITUDE" or
+        "color_jitter:BRIGHTNESS,CONTRAST,SATURATION", or either name alone for the strengths of tpu_input.augment; or a
+        function (image, seed) -> image. Its image is [image_size, image_size, 3] of `dtype` in [0, 255], and the result
+        must be the same. The seed is [2] int64, different for every crop and used for nothing else.
       echo: Number of crops that training takes of each decoded image; they are in consecutive steps (data echoing,
         Choi et al. 2019, "Faster Neural Network Training with Data Echoing").
       cache: What training keeps in memory: None, "records", or "decoded" for complete images; crops are never cached.
@@ -81,7 +103,7 @@ class InputConfig:
     on_corrupt: OnCorrupt = "error"
     max_corrupt: int = 100
     deterministic: bool = True
-    augment: Callable[[Any, Any], Any] | None = None
+    augment: str | Callable[[Any, Any], Any] | None = None
     echo: int = 1
     cache: Cache | None = None
     service: str | None = None
@@ -107,6 +129,8 @@ class InputConfig:
             raise ValueError(f"eval_crop must be above 0 and at most 1, got {self.eval_crop!r}")
         if min(self.std) <= 0:
             raise ValueError(f"std must be positive, got {self.std!r}")
+        if isinstance(self.augment, str):
+            parse_augment(self.augment)
         if self.service:
             self._check_service()
         if not 0 <= self.seed < 2**31:

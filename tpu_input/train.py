@@ -18,6 +18,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tpu_input.augment import find_augment
 from tpu_input.config import InputConfig, check_config
 from tpu_input.dataset_format.records import Manifest
 from tpu_input.datasets import DatasetLike, as_manifest
@@ -64,7 +65,7 @@ def make_train_input_fn(
     if start_step < 0 or (end_step is not None and end_step <= start_step):
         raise ValueError(f"start_step must be at least 0 and end_step after it, got {start_step!r} and {end_step!r}")
 
-    input_config = config
+    input_config = dataclasses.replace(config, augment=find_augment(config.augment))
 
     def input_fn(params: Mapping[str, Any], config: Any = None) -> tf.data.Dataset:
         batch_size = check_params(params)

@@ -17,7 +17,11 @@ OVER_CORES = "over_cores"  # name scope of the sums over a TPU's cores that are 
 
 
 def cross_entropy(
-    logits: tf.Tensor, labels: tf.Tensor, label_smoothing: float = 0.0, class_weights: Sequence[float] = ()
+    logits: tf.Tensor,
+    labels: tf.Tensor,
+    label_smoothing: float = 0.0,
+    class_weights: Sequence[float] = (),
+    mixed: bool = False,
 ) -> tf.Tensor:
     """Returns every example's cross-entropy in nats, [N] float32.
 
@@ -30,7 +34,11 @@ def cross_entropy(
         Inception Architecture", section 7. With several labels an image: zeros become half of it, ones 1 less half.
       class_weights: Weight of an example of each class; with several labels, of the ones of each class, in relation to
         its zeros. Empty for equal weights.
+      mixed: Whether `labels` are shares of the classes, [N, K] float32, that sum to 1 for each example: those of images
+        with one label each that mixup or CutMix has mixed.
     """
+    if mixed:
+        return _of_shares(logits, labels, label_smoothing, class_weights)
     if labels.shape.rank == 2:
         smooth = (1 - label_smoothing) * labels + label_smoothing / 2
         weights = tf.constant(class_weights, tf.float32) if class_weights else 1.0
@@ -45,6 +53,16 @@ def _of_one_label(logits: tf.Tensor, labels: tf.Tensor, label_smoothing: float) 
         return of_label
     of_all = -tf.reduce_mean(tf.nn.log_softmax(logits), axis=1)
     return (1 - label_smoothing) * of_label + label_smoothing * of_all
+
+
+def _of_shares(
+    logits: tf.Tensor, labels: tf.Tensor, label_smoothing: float, class_weights: Sequence[float]
+) -> tf.Tensor:
+    """Returns the mean of cross_entropy() of each class, weighted by its share of the example."""
+    by_class = -tf.nn.log_softmax(logits)
+    smooth = (1 - label_smoothing) * by_class + label_smoothing * tf.reduce_mean(by_class, axis=1, keepdims=True)
+    weights = tf.constant(class_weights, tf.float32) if class_weights else 1.0
+    return tf.reduce_sum(labels * smooth * weights, axis=1)
 
 
 def weighted_mean(losses: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
@@ -90,6 +108,7 @@ def loss_and_gradients(
     sums: tf.Tensor,
     label_smoothing: float = 0.0,
     class_weights: Sequence[float] = (),
+    mixed: bool = False,
 ) -> tuple[tf.Tensor, list[tf.Tensor | None]]:
     """Returns a replica's share of the loss, a scalar, and of its gradients, for each of model.trainable_weights.
 
@@ -106,11 +125,12 @@ def loss_and_gradients(
       sums: The sum of weight_and_replicas() over all replicas.
       label_smoothing: See cross_entropy().
       class_weights: Weight in the loss of an example of each class; empty for equal weights.
+      mixed: See cross_entropy().
     """
     total, replicas = tf.unstack(sums)
     with tf.GradientTape() as tape:
         logits = apply(model, images, training=True)
-        losses = cross_entropy(logits, labels, label_smoothing, class_weights)
+        losses = cross_entropy(logits, labels, label_smoothing, class_weights, mixed)
         share = tf.math.divide_no_nan(tf.reduce_sum(losses * weight), total) + added_loss(model) / replicas
     return share, tape.gradient(share, [plain_variable(weight) for weight in model.trainable_weights])
 

@@ -12,7 +12,7 @@ Biases and batch normalisation's parameters, the variables of rank 1, are exclud
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -35,6 +35,24 @@ def dense(gradient: Any, variable: tf.Variable) -> Any:
     if not isinstance(gradient, tf.IndexedSlices):
         return gradient
     return tf.math.unsorted_segment_sum(gradient.values, gradient.indices, variable.shape[0])
+
+
+def clip(gradients: Sequence[Any], variables: Sequence[Any], norm: float, total: Callable[[Any], Any]) -> list[Any]:
+    """Returns a replica's gradients, all scaled by one factor so that the norm of their sum is at most `norm`.
+
+    The norm is that of all gradients together (Pascanu et al. 2013, "On the difficulty of training recurrent neural
+    networks"), summed over all replicas: clipping each replica's part would change with the number of replicas.
+
+    Args:
+      gradients: Of one replica, which add up over the replicas; None for a variable without one.
+      variables: The variables, in the same order.
+      norm: Largest norm.
+      total: Returns the sum of a tensor over all replicas.
+    """
+    parts = [dense(gradient, variable) for gradient, variable in zip(gradients, variables, strict=True)]
+    found = tf.linalg.global_norm([total(part) for part in parts if part is not None])
+    factor = norm / tf.maximum(found, norm)
+    return [None if part is None else part * factor for part in parts]
 
 
 class _Dense(v1.train.Optimizer):  # type: ignore[misc, name-defined]
@@ -109,6 +127,20 @@ def _is_kernel(variable: tf.Variable) -> bool:
 
 
 _MAKE: dict[str, Callable[[Any, float], Any]] = {"momentum": Momentum, "lars": Lars, "adamw": AdamW}
+
+
+def averaging(decay: float, step: tf.Tensor) -> tf.Tensor:
+    """Returns the share of the old moving average that a step keeps, float32.
+
+    It rises from 0.1 to `decay`, so that the average forgets the initial weights: as in tf.train's
+    ExponentialMovingAverage with num_updates.
+
+    Args:
+      decay: TrainConfig.ema.
+      step: Number of steps done before this one.
+    """
+    done = tf.cast(step, tf.float32)
+    return tf.minimum(decay, (1 + done) / (10 + done))
 
 
 def make_optimizer(name: Optimizer, rate: Any, weight_decay: float) -> Any:

@@ -15,6 +15,7 @@ from estimator_app.config import TrainConfig
 from estimator_app.model.layer_names import freeze, variables_of
 from estimator_app.model.losses import balanced, of_ones
 from estimator_app.model.metrics import Metrics
+from estimator_app.model.mixing import mix
 from estimator_app.model.networks import find_network, make_model, plain_variable
 from estimator_app.model_dir.checkpoints import OF_OBJECT, check_fits
 from tpu_input import Manifest
@@ -128,6 +129,21 @@ def num_examples(manifest: Manifest, split: str) -> int:
     if not manifest.split(split).num_examples:
         raise ValueError(f"split {split!r} of {manifest.path!r} has no examples")
     return manifest.split(split).num_examples
+
+
+def is_mixed(config: TrainConfig) -> bool:
+    """Returns whether the labels of a step are shares of the classes, of images with one label each."""
+    return bool(config.mixup or config.cutmix) and config.label_type == "class"
+
+
+def mixed(
+    images: tf.Tensor, labels: tf.Tensor, weight: tf.Tensor, step: tf.Tensor, config: TrainConfig
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Returns the batch mixed as --mixup and --cutmix say, the same in both trainers; as it is without them."""
+    if not (config.mixup or config.cutmix):
+        return images, labels, weight
+    seed = (config.input.seed, step)
+    return mix(images, labels, weight, len(config.classes), seed, config.mixup, config.cutmix)
 
 
 def class_weights(config: TrainConfig) -> tuple[float, ...]:

@@ -162,8 +162,10 @@ def _of_run(origin: TrainConfig, checkpoint: str, config: TrainConfig) -> Source
     reader = tf.train.load_checkpoint(checkpoint)
     for path, (variable, _) in variables_of(model).items():
         name = names[id(variable)]
-        key = name if reader.has_tensor(name) else f"weights/{name}{OF_OBJECT}"
-        if not reader.has_tensor(key):
+        # With --ema the averages are what is evaluated; an export has no other weights.
+        keys = [f"ema_{name}", f"ema/{name}{OF_OBJECT}", name, f"weights/{name}{OF_OBJECT}"]
+        key = next((key for key in keys if reader.has_tensor(key)), None)
+        if key is None:
             raise ValueError(f"--init_from={config.init_from}: {checkpoint!r} has no {name}, the {path} of its network")
         values[path] = reader.get_tensor(key)
     return Source(values, origin.classes)

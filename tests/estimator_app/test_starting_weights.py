@@ -74,7 +74,7 @@ def test_features_are_those_of_a_run_its_checkpoint_and_its_export(trained):
     model_dir, export, config, model = trained
     fresh = make_weighted_model(seed_2(config, ""))
     assert np.abs(features(fresh) - features(model)).max() > 0.01
-    for path in (model_dir, latest_checkpoint(model_dir), export, f"{model_dir}/export"):
+    for path in (model_dir, str(latest_checkpoint(model_dir)), export, f"{model_dir}/export"):
         begun, taken = started(seed_2(config, path))
         np.testing.assert_allclose(features(begun), features(model), atol=1e-5, err_msg=path)
         assert str(taken) == "32 of 32 variables"

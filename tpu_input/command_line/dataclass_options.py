@@ -71,7 +71,9 @@ def checked(value: Any, hint: Any, name: str) -> Any:
     if origin in (Union, UnionType):
         if value is None and NoneType in inner:
             return None
-        (hint,) = (each for each in inner if each is not NoneType)
+        *others, hint = (each for each in inner if each is not NoneType)
+        if any(isinstance(value, other) for other in others):  # such as text that names a function
+            return value
         return checked(value, hint, name)
     if origin is tuple:
         return _checked_tuple(value, inner, name)
@@ -194,7 +196,7 @@ def _parser_of(hint: Any) -> tuple[list[Any] | None, Callable[[str], Any] | None
     """Returns (choices, function that parses a flag's text) of a type."""
     is_optional = NoneType in get_args(hint)
     if is_optional:
-        (hint,) = (each for each in get_args(hint) if each is not NoneType)
+        hint = next(each for each in get_args(hint) if each is not NoneType)
     if get_origin(hint) is Literal:
         choices = list(get_args(hint))
         if all(isinstance(choice, int) for choice in choices):

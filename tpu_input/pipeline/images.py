@@ -166,7 +166,7 @@ def decode_whole(encoded: tf.Tensor, record: RecordSpec = _OURS) -> tf.Tensor:
 
 
 def _augmented(image: tf.Tensor, seed: tf.Tensor, config: InputConfig) -> tf.Tensor:
-    augmented = config.augment(image, seed) if config.augment else image
+    augmented = config.augment(image, seed) if callable(config.augment) else image
     if augmented.dtype != image.dtype or not image.shape.is_compatible_with(augmented.shape):
         raise ValueError(
             f"augment must keep dtype and shape, got {augmented.dtype.name} {augmented.shape} for an image of "

@@ -44,7 +44,8 @@ def save(
     model, module = make_weighted_model(run), tf.Module()
     module.weights, module.names = named_weights(model), names_table(classes_file)
     check_weights(checkpoint, module.weights, run)
-    tf.train.Checkpoint(weights=module.weights).read(checkpoint).expect_partial()
+    saved = {"ema" if run.ema else "weights": module.weights}
+    tf.train.Checkpoint(**saved).read(checkpoint).expect_partial()
     arrived = dataclasses.replace(run.input, layout="NHWC")
 
     files = tf.TensorSpec([None], tf.string, name="image_bytes")

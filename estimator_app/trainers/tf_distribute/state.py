@@ -21,9 +21,16 @@ from estimator_app.config import TrainConfig
 from estimator_app.model.losses import cross_entropy, loss_and_gradients, weight_and_replicas
 from estimator_app.model.metrics import KEPT, batch_sums
 from estimator_app.model.networks import apply, plain_variable
-from estimator_app.model.optimizers import make_optimizer
+from estimator_app.model.optimizers import averaging, clip, make_optimizer
 from estimator_app.model_dir.checkpoints import NAME
-from estimator_app.trainers.checks import check_weights, class_weights, make_weighted_model, named_weights
+from estimator_app.trainers.checks import (
+    check_weights,
+    class_weights,
+    is_mixed,
+    make_weighted_model,
+    mixed,
+    named_weights,
+)
 from estimator_app.trainers.interruption import Moved
 from estimator_app.trainers.progress import READY
 from tpu_input import from_infeed, params_from_context
@@ -43,7 +50,8 @@ class TrainState:
       strategy: The tf.distribute.Strategy.
       global_step: Variable of int64, the number of steps done.
       weights: Variables of the network, from named_weights(); a checkpoint must match them.
-      checkpoint: tf.train.Checkpoint of global_step, weights and the optimizer's variables.
+      averages: Moving averages of the weights, by the same names; {} without --ema.
+      checkpoint: tf.train.Checkpoint of global_step, weights, the optimizer's variables and averages.
       step: (features, label) of one replica -> its share of the loss; updates the variables.
       steps: tf.function (iterator, number of steps) -> (loss of the last step, time at which its batch was ready
         or NaN).
@@ -56,6 +64,7 @@ class TrainState:
     strategy: Any
     global_step: tf.Variable
     weights: dict[str, tf.Variable]
+    averages: dict[str, tf.Variable]
     checkpoint: tf.train.Checkpoint
     step: Callable[..., tf.Tensor]
     steps: Any
@@ -97,6 +106,16 @@ class TrainState:
         """
         check_weights(path, self.weights, self.config)
         return self.checkpoint.restore(path)
+
+    def restore_evaluated(self, path: str) -> None:
+        """Loads the weights of a checkpoint that are evaluated: with --ema, their averages.
+
+        Raises:
+          ValueError: The checkpoint is of another network.
+        """
+        self.restore(path).expect_partial()
+        for name, average in self.averages.items():
+            self.weights[name].assign(average)
 
 
 def make_strategy(cluster: Any = None) -> Any:
@@ -153,24 +172,56 @@ def make_state(
         step = tf.Variable(0, dtype=tf.int64, trainable=False, name="global_step")
         optimizer = make_optimizer(config.optimizer, rate, config.weight_decay)
     weights = named_weights(model)
-    checkpoint = tf.train.Checkpoint(global_step=step, weights=weights, optimizer=optimizer)
-    replica = _make_step(model, optimizer, config)
+    with strategy.scope():
+        averages = {name: tf.Variable(weight, trainable=False) for name, weight in weights.items() if config.ema}
+    more = {"ema": averages} if config.ema else {}
+    checkpoint = tf.train.Checkpoint(global_step=step, weights=weights, optimizer=optimizer, **more)
+    average = _make_average(weights, averages, config.ema) if config.ema else None
+    replica = _make_step(model, optimizer, config, step, average)
     steps = _make_steps(strategy, replica, step)
     sums = _make_sums(strategy, model, config)
-    return TrainState(config, model_dir, cluster, strategy, step, weights, checkpoint, replica, steps, sums)
+    return TrainState(config, model_dir, cluster, strategy, step, weights, averages, checkpoint, replica, steps, sums)
 
 
-def _make_step(model: Any, optimizer: Any, config: TrainConfig) -> Callable[..., tf.Tensor]:
+def _make_average(
+    weights: dict[str, tf.Variable], averages: dict[str, tf.Variable], decay: float
+) -> Callable[[tf.Tensor], None]:
+    """Returns the function of a replica that moves all averages towards the weights, given the steps done before."""
+
+    def update(strategy: Any, kept: Any) -> None:
+        for name, average in averages.items():
+            strategy.extended.update(
+                average, lambda one, weight, kept: one.assign_sub((1 - kept) * (one - weight)), (weights[name], kept)
+            )
+
+    return lambda step: tf.distribute.get_replica_context().merge_call(update, (averaging(decay, step),))
+
+
+def _make_step(
+    model: Any,
+    optimizer: Any,
+    config: TrainConfig,
+    step: tf.Variable,
+    average: Callable[[tf.Tensor], None] | None,
+) -> Callable[..., tf.Tensor]:
     variables = [plain_variable(variable) for variable in model.trainable_weights]
 
     def replica(features: dict[str, tf.Tensor], labels: tf.Tensor) -> tf.Tensor:
-        images, weight = from_infeed(features["image"], config.input), features["weight"]
-        sums = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, weight_and_replicas(weight))
+        images, weight, done = from_infeed(features["image"], config.input), features["weight"], tf.identity(step)
+        images, labels, weight = mixed(images, labels, weight, done, config)
+        sums = total(weight_and_replicas(weight))
         share, gradients = loss_and_gradients(
-            model, images, labels, weight, sums, config.label_smoothing, class_weights(config)
+            model, images, labels, weight, sums, config.label_smoothing, class_weights(config), is_mixed(config)
         )
+        if config.clip_norm:
+            gradients = clip(gradients, variables, config.clip_norm, total)
         optimizer.apply_gradients(zip(gradients, variables, strict=True))  # also sums the gradients over the replicas
+        if average:
+            average(done)
         return share
+
+    def total(value: tf.Tensor) -> tf.Tensor:
+        return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, value)
 
     return replica
 

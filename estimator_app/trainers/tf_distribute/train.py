@@ -133,7 +133,7 @@ def evaluate(
     """
     check_evaluable(manifest, config)
     path = checkpoint or str(latest_checkpoint(state.model_dir))
-    state.restore(path).expect_partial()
+    state.restore_evaluated(path)
     batches = state.batches(make_eval_input_fn(manifest, config.input, config.split), config.eval_batch_size)
     totals: dict[str, tf.Tensor] = {}
     with named(manifest, config.split):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import tensorflow as tf
 
@@ -22,6 +22,8 @@ from estimator_app.trainers.checks import named_weights
 
 v1 = tf.compat.v1
 
+Averages = Literal["none", "beside", "instead"]
+AVERAGE = "ema_"  # prefix of the moving average of a weight
 # Largest size in bytes of the initial values fed in one session run. The message of a run must stay below 2 GB; but
 # runs should be few, as each one prunes the whole graph again.
 _FED_BYTES = 2**28
@@ -34,18 +36,24 @@ class KerasInGraph:
       trainable: The graph's variables for the model's trainable_weights, in their order.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, averages: Averages = "none") -> None:
         """Creates the variables, with the same names as in --trainer=tf_distribute.
 
         Args:
           model: A keras.Model that was made eagerly; it is not changed.
+          averages: "beside" to make a moving average of each weight too, which average() updates; "instead" to compute
+            with the averages of a checkpoint in the place of the weights.
         """
         weights = named_weights(model)
         trainable = {id(weight) for weight in model.trainable_weights}
         self._originals: dict[str, tf.Variable] = {}  # by the name of the graph's variable
         self._variables: dict[str, tf.Variable] = {}
+        self._averages: dict[str, tf.Variable] = {}
+        self._prefix = AVERAGE if averages == "instead" else ""
         for name, weight in weights.items():
             self._add(name, weight, id(weight) in trainable)
+            if averages == "beside":
+                self._averages[name] = _variable(f"{AVERAGE}{name}", weight, False)
         self.trainable = [self._variables[name] for name, weight in weights.items() if id(weight) in trainable]
 
     def call(self, function: Callable[..., Any], *tensors: tf.Tensor) -> Any:
@@ -78,6 +86,14 @@ class KerasInGraph:
         traced.set_external_captures([captured(tensor) for tensor in traced.captured_inputs])
         return traced(*tensors)
 
+    def average(self, kept: tf.Tensor) -> tf.Operation:
+        """Returns the op that moves each average towards its weight, keeping the share `kept` of the average."""
+        updates = []
+        for name, average in self._averages.items():
+            value = self._variables[name].read_value()
+            updates.append(average.assign_sub((1 - kept) * (average - value), read_value=False))
+        return tf.group(*updates)
+
     def scaffold(self) -> Any:
         """Returns the Scaffold that initializes the variables with the model's values if no checkpoint is restored.
 
@@ -88,10 +104,11 @@ class KerasInGraph:
         def start(scaffold: Any, session: Any) -> None:
             for group in self._groups():
                 with eagerly():
-                    values = [self._originals[name].numpy() for name in group]
-                initializers = [self._variables[name].initializer for name in group]
-                feeds = [initializer.inputs[1] for initializer in initializers]
-                session.run(initializers, dict(zip(feeds, values, strict=True)))
+                    values = {name: self._originals[name].numpy() for name in group}
+                for variables in (self._variables, self._averages):
+                    initializers = {name: variables[name].initializer for name in group if name in variables}
+                    feeds = {initializer.inputs[1]: values[name] for name, initializer in initializers.items()}
+                    session.run(list(initializers.values()), feeds)
 
         return v1.train.Scaffold(init_fn=start)
 
@@ -109,12 +126,16 @@ class KerasInGraph:
 
     def _add(self, name: str, original: tf.Variable, trainable: bool) -> str:
         self._originals[name] = original
-        self._variables[name] = v1.Variable(
-            # A function, as on a TPU the variable is created inside a while loop.
-            functools.partial(tf.zeros, original.shape, original.dtype),
-            trainable=trainable,
-            constraint=original.constraint,
-            use_resource=True,
-            name=name,
-        )
+        self._variables[name] = _variable(f"{self._prefix}{name}", original, trainable)
         return name
+
+
+def _variable(name: str, original: tf.Variable, trainable: bool) -> Any:
+    return v1.Variable(
+        # A function, as on a TPU the variable is created inside a while loop.
+        functools.partial(tf.zeros, original.shape, original.dtype),
+        trainable=trainable,
+        constraint=original.constraint,
+        use_resource=True,
+        name=name,
+    )

@@ -34,10 +34,10 @@ from estimator_app.model.losses import (
 )
 from estimator_app.model.metrics import streaming
 from estimator_app.model.networks import apply
-from estimator_app.model.optimizers import dense, make_optimizer
+from estimator_app.model.optimizers import averaging, clip, dense, make_optimizer
 from estimator_app.runtime.tensorflow_private import eagerly
-from estimator_app.trainers.checks import class_weights, make_weighted_model
-from estimator_app.trainers.tpu_estimator.keras_in_graph import KerasInGraph
+from estimator_app.trainers.checks import class_weights, is_mixed, make_weighted_model, mixed
+from estimator_app.trainers.tpu_estimator.keras_in_graph import Averages, KerasInGraph
 from tpu_input import from_infeed
 
 v1 = tf.compat.v1
@@ -61,7 +61,8 @@ def make_model_fn(run: TrainConfig, initial: Mapping[str, Any] | None = None) ->
         images = from_infeed(features["image"], arrived)
         with eagerly():
             network = make_network()
-        model = KerasInGraph(network)
+        averages: Averages = "none" if not run.ema else "beside" if mode == ModeKeys.TRAIN else "instead"
+        model = KerasInGraph(network, averages)
         if mode == ModeKeys.TRAIN:
             return _training(network, model, images, labels, features["weight"], run, params["use_tpu"], config)
         logits = model.call(functools.partial(apply, network, training=False), images)
@@ -84,20 +85,27 @@ def _training(
     step = tf.identity(v1.train.get_or_create_global_step())
     rate = run.schedule.learning_rate(tf.cast(step, tf.float32), xp=tf)
     optimizer = make_optimizer(run.optimizer, rate, run.weight_decay)
+    images, labels, weight = mixed(images, labels, weight, step, run)
     sums = _over_cores(weight_and_replicas(weight), use_tpu)
     share, gradients = model.call(
         lambda images, labels, weight, sums: loss_and_gradients(
-            network, images, labels, weight, sums, run.label_smoothing, class_weights(run)
+            network, images, labels, weight, sums, run.label_smoothing, class_weights(run), is_mixed(run)
         ),
         *(images, labels, weight, sums),
     )
+    if run.clip_norm:
+        total = functools.partial(_over_cores, use_tpu=use_tpu)
+        gradients = clip(gradients, model.trainable, run.clip_norm, total)
     if use_tpu:
         # Sums the gradients over the cores. They are made dense before, as its own conversion logs a warning.
         optimizer = v1.tpu.CrossShardOptimizer(optimizer)
         gradients = [dense(gradient, variable) for gradient, variable in zip(gradients, model.trainable, strict=True)]
     update = optimizer.apply_gradients(zip(gradients, model.trainable, strict=True), v1.train.get_global_step())
-    # share.op is the complete call, which also assigns the moving averages; the gradients do not depend on these.
+    # share.op is the complete call, which also assigns the statistics; the gradients do not depend on these.
     train_op = tf.group(update, share.op)
+    if run.ema:
+        with tf.control_dependencies([train_op]):
+            train_op = model.average(averaging(run.ema, step))
     loss = _over_cores(share, use_tpu)
     host_call = make_host_call(step, loss, rate, run, config.model_dir)
     return v1.estimator.tpu.TPUEstimatorSpec(

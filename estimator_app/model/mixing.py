@@ -1,0 +1,53 @@
+"""Mixing of the images and labels of a training batch on the device, by mixup or CutMix.
+
+images [N, H, W, 3], label [N] ──mix()──▶ mixed images, shares of the classes [N, K], mixed weight [N]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from tpu_input.augment import cutmix, mixup
+from tpu_input.pipeline.seeds import seed_for
+
+
+def mix(
+    images: tf.Tensor,
+    labels: tf.Tensor,
+    weight: tf.Tensor,
+    num_classes: int,
+    seed: Sequence[tf.Tensor | int],
+    mixup_alpha: float,
+    cutmix_alpha: float,
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Returns the images, labels and weights of a replica's part of a batch, mixed with each other.
+
+    With both alphas, each step applies mixup or CutMix, with equal probability.
+
+    Args:
+      images: [N, H, W, 3] float32.
+      labels: [N] int32; with several labels an image, [N, K] float32.
+      weight: [N] float32.
+      num_classes: K.
+      seed: The run's seed and the global step, which alone determine the choice and the shares.
+      mixup_alpha: Alpha of mixup; 0 for none.
+      cutmix_alpha: Alpha of CutMix; 0 for none.
+    """
+    shares = tf.one_hot(labels, num_classes) if labels.shape.rank == 1 else labels
+    of_step = tf.stack([tf.cast(each, tf.int32) for each in seed])
+
+    def by_mixup() -> tuple[tf.Tensor, ...]:
+        return mixup(images, shares, of_step, mixup_alpha, weight)
+
+    def by_cutmix() -> tuple[tf.Tensor, ...]:
+        return cutmix(images, shares, of_step, cutmix_alpha, weight)
+
+    if mixup_alpha and cutmix_alpha:
+        chosen = tf.random.stateless_uniform([], seed_for(of_step, "mixup or cutmix")) < 0.5
+        mixed = tf.cond(chosen, by_mixup, by_cutmix)
+    else:
+        mixed = by_mixup() if mixup_alpha else by_cutmix()
+    images_mixed, labels_mixed, weight_mixed = mixed
+    return images_mixed, labels_mixed, weight_mixed

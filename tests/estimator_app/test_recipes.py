@@ -1,0 +1,227 @@
+"""What recipes of training are made of, in both trainers: mixup, CutMix, clipping, averaged weights, augmentation."""
+
+from __future__ import annotations
+
+import importlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from estimator_app.config import default_trainer
+from estimator_app.model.losses import cross_entropy
+from estimator_app.model.mixing import mix
+from estimator_app.model_dir.checkpoints import NAME
+from estimator_app.model_dir.history import read_history
+from estimator_app.preflight.findings import GOOD
+from estimator_app.preflight.preflight import make_step
+from estimator_app.preflight.xla import check_hlo
+from estimator_app.saved_model.classifier import load_classifier
+from estimator_app.trainers.checks import make_weighted_model, named_weights
+from estimator_app.trainers.interruption import Stopped
+from estimator_app.trainers.progress import Progress
+from support.app_fixtures import configured, held_out_records, keras_warns
+from tpu_input import InputConfig, from_infeed, make_train_input_fn
+from tpu_input.augment import color_jitter, rand_augment
+from tpu_input.predict import decode_files
+
+training = importlib.import_module("estimator_app.train")
+
+pytestmark = keras_warns
+TRAINERS = ["tf_distribute", *(["tpu_estimator"] if default_trainer() == "tpu_estimator" else [])]
+ALL = {"mixup": 0.2, "cutmix": 1.0, "clip_norm": 1.0, "ema": 0.99, "label_smoothing": 0.1, "augment": "color_jitter"}
+
+
+def train(manifest, model_dir, **options):
+    config = configured(manifest, **{"train_steps": 4, "steps_per_eval": 4, "save_steps": 1} | options)
+    finished = training.run(manifest, config, str(model_dir), f"{model_dir}/export", report=lambda line: None)
+    return finished, config
+
+
+def stored(model_dir, step: int) -> dict[str, np.ndarray]:
+    """Returns the variables of a checkpoint by the names of named_weights(), averages as ema_NAME."""
+    reader = tf.train.load_checkpoint(f"{model_dir}/{NAME}-{step}")
+    found = {}
+    for name in reader.get_variable_to_shape_map():
+        short = name.removesuffix("/.ATTRIBUTES/VARIABLE_VALUE").removeprefix("weights/").replace("ema/", "ema_")
+        if short.removeprefix("ema_").partition("_")[0].isdigit() and "/" not in short:
+            found[short] = reader.get_tensor(name)
+    return found
+
+
+def test_the_loss_of_mixed_labels_is_the_mean_of_the_losses_of_its_classes():
+    drawn = np.random.default_rng(0)
+    logits = drawn.normal(size=(6, 4)).astype(np.float32)
+    shares = drawn.dirichlet(np.ones(4), size=6).astype(np.float32)
+    for smoothing, weights in ((0.0, ()), (0.1, ()), (0.1, (0.5, 1.0, 1.5, 2.0))):
+        of_class = [
+            cross_entropy(tf.constant(logits), tf.fill([6], label), smoothing, weights).numpy() for label in range(4)
+        ]
+        expected = (shares * np.stack(of_class, axis=1)).sum(axis=1)
+        found = cross_entropy(tf.constant(logits), tf.constant(shares), smoothing, weights, mixed=True)
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+    log_softmax = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    found = cross_entropy(tf.constant(logits), tf.constant(shares), mixed=True)
+    np.testing.assert_allclose(found, -(shares * log_softmax).sum(axis=1), rtol=1e-5)
+
+
+def test_each_step_applies_mixup_or_cutmix_with_shares_of_its_own():
+    images = np.zeros((4, 8, 8, 3), np.float32)
+    images[:2] = 1.0  # mixed with the two of the other end of the batch
+    labels, weight = tf.constant([0, 0, 1, 1]), tf.ones([4])
+    ways, shares = [], []
+    for step in range(200):
+        mixed, of_labels, of_weight = mix(tf.constant(images), labels, weight, 2, (7, step), 0.4, 1.0)
+        share = of_labels[0, 0].numpy()
+        np.testing.assert_allclose(mixed[0].numpy().mean(), share, atol=1e-5)
+        np.testing.assert_allclose(of_labels.numpy().sum(axis=1), 1.0, rtol=1e-6)
+        np.testing.assert_array_equal(of_weight, weight)
+        if 0 < share < 1:
+            ways.append(len(np.unique(mixed[0])) == 2)  # a box has two values, a mixture one
+            shares.append(share)
+    assert 0.35 < np.mean(ways) < 0.65
+    assert len(np.unique(shares)) > 100
+    again = mix(tf.constant(images), labels, weight, 2, (7, 199), 0.4, 1.0)
+    np.testing.assert_array_equal(again[0], mixed)
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_a_step_is_as_long_as_its_clipped_gradients(digits_dataset, tmp_path, trainer):
+    options = {"trainer": trainer, "train_steps": 1, "steps_per_eval": 1, "weight_decay": 0.0, "warmup_steps": 0}
+    lengths = {}
+    for norm in (0.0, 0.01, 1e6):
+        _, config = train(digits_dataset, tmp_path / str(norm), clip_norm=norm, **options)
+        before, after = stored(tmp_path / str(norm), 0), stored(tmp_path / str(norm), 1)
+        trainable = len(make_weighted_model(config).trainable_weights)
+        moves = [after[name] - before[name] for name in before if int(name.partition("_")[0]) < trainable]
+        lengths[norm] = np.sqrt(sum((move.astype(np.float64) ** 2).sum() for move in moves))
+    # Nesterov's first step is 1 + 0.9 gradients long (Sutskever et al. 2013, section 2.1), times the rate.
+    assert lengths[0.01] == pytest.approx(1.9 * config.schedule.learning_rate(0.0) * 0.01, rel=1e-4)
+    assert lengths[0.0] == pytest.approx(lengths[1e6], rel=1e-6)
+    assert lengths[0.0] > 10 * lengths[0.01]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_averaged_weights_are_those_of_every_step_and_are_evaluated_exported_and_taken(
+    digits_dataset, tmp_path, trainer
+):
+    finished, config = train(digits_dataset, tmp_path / "model", trainer=trainer, ema=0.5)
+    average = {name: value for name, value in stored(tmp_path / "model", 0).items() if not name.startswith("ema_")}
+    for step in range(1, 5):
+        kept = min(0.5, step / (9 + step))  # the step before counts from 0
+        now = stored(tmp_path / "model", step)
+        average = {name: kept * value + (1 - kept) * now[name] for name, value in average.items()}
+        for name, value in average.items():
+            np.testing.assert_allclose(
+                now[f"ema_{name}"], value, rtol=1e-4, atol=1e-6, err_msg=f"{name} of step {step}"
+            )
+    model = make_weighted_model(config)
+    for name, variable in named_weights(model).items():
+        variable.assign(average[name])
+    records = held_out_records(digits_dataset)
+    found = load_classifier(finished.export)([record.encoded for record in records])
+    probabilities = np.stack([each for each in found if not isinstance(each, ValueError)])
+    accuracy = np.mean(probabilities.argmax(axis=1) == [record.label for record in records])
+    assert finished.metrics.accuracy == pytest.approx(accuracy)
+    pixels = tf.data.Dataset.from_tensors([record.encoded for record in records[:8]])
+    images = from_infeed(decode_files(next(iter(pixels)), config.input), config.input)
+    np.testing.assert_allclose(tf.nn.softmax(model(images, training=False)), probabilities[:8], atol=1e-5)
+    train(digits_dataset, tmp_path / "tuned", trainer=trainer, init_from=finished.export, train_steps=1)
+    begun = stored(tmp_path / "tuned", 0)
+    for name, value in average.items():
+        np.testing.assert_allclose(begun[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_a_run_with_all_of_it_goes_on_as_if_it_had_never_stopped(digits_dataset, tmp_path, trainer):
+    straight, _ = train(digits_dataset, tmp_path / "straight", trainer=trainer, **ALL)
+    config = configured(digits_dataset, trainer=trainer, train_steps=4, steps_per_eval=4, save_steps=1, **ALL)
+
+    class Stop:
+        """Set after step 2, as by a signal."""
+
+        def is_set(self) -> bool:
+            return (tmp_path / "stopped" / f"{NAME}-2.index").exists()
+
+        wait = None
+
+    with pytest.raises(Stopped):
+        training.run(
+            digits_dataset,
+            config,
+            f"{tmp_path}/stopped",
+            f"{tmp_path}/stopped/export",
+            report=lambda line: None,
+            stop=Stop(),
+        )
+    again, _ = train(digits_dataset, tmp_path / "stopped", trainer=trainer, **ALL)
+    assert again.metrics == straight.metrics
+    one, other = stored(tmp_path / "straight", 4), stored(tmp_path / "stopped", 4)
+    assert one.keys() == other.keys()
+    assert sum(name.startswith("ema_") for name in one) == len(one) / 2
+    for name, value in one.items():
+        np.testing.assert_array_equal(other[name], value, err_msg=name)
+
+
+@pytest.mark.long
+@pytest.mark.skipif(len(TRAINERS) < 2, reason="TensorFlow without TPUEstimator")
+def test_both_trainers_have_the_same_losses_with_all_of_it(digits_dataset, tmp_path, monkeypatch):
+    losses: dict[str, list[float]] = {trainer: [] for trainer in TRAINERS}
+    took = Progress.took
+    for trainer in TRAINERS:
+
+        def tell(self, step, loss, *args, told=losses[trainer]):
+            told.append(loss)
+            took(self, step, loss, *args)
+
+        monkeypatch.setattr(Progress, "took", tell)
+        train(digits_dataset, tmp_path / trainer, trainer=trainer, **ALL)
+        assert [row.step for row in read_history(str(tmp_path / trainer))] == [4]
+    np.testing.assert_allclose(losses["tpu_estimator"], losses["tf_distribute"], atol=1e-3)
+    assert len(losses["tf_distribute"]) == 4
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+@pytest.mark.long
+def test_xla_takes_a_step_with_all_of_it(digits_dataset, tmp_path, trainer):
+    config = configured(digits_dataset, trainer=trainer, **ALL)
+    spec = make_train_input_fn(digits_dataset, config.input)({"batch_size": 16}).element_spec
+    findings, _ = check_hlo(lambda: make_step(config, str(tmp_path), spec))
+    assert [finding.verdict for finding in findings] == [GOOD], findings
+
+
+@pytest.mark.parametrize(
+    ("text", "function"),
+    [
+        ("rand_augment", rand_augment(2, 9)),
+        ("rand_augment:1,15", rand_augment(1, 15)),
+        ("color_jitter:0.4,0.2", color_jitter(0.4, 0.2, 0.4)),
+    ],
+)
+def test_augmentation_by_name_is_that_of_its_function(digits_dataset, text, function):
+    def images(augment):
+        config = InputConfig(16, augment=augment)
+        return next(iter(make_train_input_fn(digits_dataset, config)({"batch_size": 16})))[0]["image"].numpy()
+
+    np.testing.assert_array_equal(images(text), images(function))
+    assert (images(text) != images(None)).mean() > 0.2
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"augment": "rand_agument"}, "augment must be .*rand_augment.*got 'rand_agument'"),
+        (
+            {"augment": "rand_augment:1,2,3"},
+            "augment rand_augment takes up to 2 numbers, such as rand_augment:1,2, got",
+        ),
+        ({"augment": "color_jitter:a"}, "augment color_jitter takes up to 3 numbers"),
+        ({"mixup": -1}, "mixup must be at least 0, got -1"),
+        ({"ema": 1.0}, r"ema must be in \[0, 1\), got 1.0"),
+    ],
+)
+def test_what_is_no_recipe_is_told(digits_dataset, options, message):
+    with pytest.raises(ValueError, match=message):
+        configured(digits_dataset, **options)
