@@ -36,7 +36,7 @@ def mix(
       cutmix_alpha: Alpha of CutMix; 0 for none.
     """
     shares = tf.one_hot(labels, num_classes) if labels.shape.rank == 1 else labels
-    of_step = tf.stack([tf.cast(each, tf.int32) for each in seed])
+    of_step = tf.stack([tf.cast(each, tf.int64) for each in seed])
 
     def by_mixup() -> tuple[tf.Tensor, ...]:
         return mixup(images, shares, of_step, mixup_alpha, weight)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -27,6 +28,7 @@ from estimator_app.runtime.tensorflow_startup import one_line
 _INSTRUCTION = re.compile(r"= \(?(\w+)\[([^\]]*)\]\S* ([\w-]+)\(")
 _OP_NAME = re.compile(r'op_name="([^"]+)"')
 _LISTED = 3  # maximum number of findings of each kind
+_TINY = 8  # largest number of elements of a tensor whose width does not matter
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,16 +92,20 @@ def _dynamic(text: str, graph: tf.Graph) -> Iterator[Finding]:
 
 
 def _wide(text: str, graph: tf.Graph) -> Iterator[Finding]:
-    """Yields findings about 64-bit tensors; scalars, such as the global step, are ignored."""
+    """Yields findings about 64-bit tensors; tiny ones, such as the global step and seeds, are ignored."""
     for kind, name in (("f64", "float64"), ("s64", "int64")):
         for tensor, at in _by_line(
-            text, graph, lambda of, sizes, kind=kind: of == kind and sizes and "<=" not in sizes
+            text, graph, lambda of, sizes, kind=kind: of == kind and "<=" not in sizes and not _is_tiny(sizes)
         ):
             yield Finding(
                 COSTS,
                 f"{tensor} is {name}, which a TPU emulates with 32-bit operations ({at})",
                 f"use {name[:-2]}32",
             )
+
+
+def _is_tiny(sizes: str) -> bool:
+    return math.prod(int(size) for size in sizes.split(",") if size) <= _TINY
 
 
 def _by_line(text: str, graph: tf.Graph, wanted: Callable[..., Any]) -> list[tuple[str, str]]:

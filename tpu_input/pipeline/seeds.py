@@ -11,15 +11,13 @@ import tensorflow as tf
 
 
 def seed_for(seed: tf.Tensor, purpose: str) -> tf.Tensor:
-    """Returns a seed for one purpose, [2] int64 or int32; different for each name, and for each seed.
+    """Returns a seed for one purpose, [2] int64; different for each name, and for each seed.
 
     Derived as JAX does it (jax.random.fold_in), by a hash of the name, so that no list of numbers has to be maintained.
 
     Args:
-      seed: [2] integers, e.g. of an example. From int32 comes int32, for a TPU, which has no 64-bit integers.
+      seed: [2] integers, e.g. of an example.
       purpose: Name of the quantity that is drawn from the seed, e.g. "flip".
     """
-    seed = tf.convert_to_tensor(seed)
-    kind = tf.int32 if seed.dtype == tf.int32 else tf.int64
-    number = int.from_bytes(hashlib.sha256(purpose.encode()).digest()[: kind.size], "big") >> 1
-    return tf.random.experimental.stateless_fold_in(tf.cast(seed, kind), tf.constant(number, kind))
+    number = int.from_bytes(hashlib.sha256(purpose.encode()).digest()[:8], "big") >> 1
+    return tf.random.experimental.stateless_fold_in(tf.cast(seed, tf.int64), tf.constant(number, tf.int64))
