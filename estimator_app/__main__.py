@@ -114,7 +114,7 @@ def _training_flags(flag: AddFlag) -> None:
             *("class_weights", "mixup", "cutmix", "clip_norm", "ema", "precision", "summary_steps"),
             *("init_from", "freeze"),
         ),
-        init_from=Flag(parse=absolute, metavar="PATH"),
+        init_from=Flag(parse=absolute, metavar="PATH", unset=True),
         freeze=Flag(metavar="PATTERN"),
     )
 
