@@ -25,6 +25,7 @@ BASE = [
 # TPUEstimator ends with TensorFlow 2.15, whose last Python is 3.11.
 TRAIN = [
     "matplotlib>=3.7",
+    "pyyaml>=6",  # train --config
     "tensorboard>=2.15",  # tf.summary's images; TensorFlow 2.20 and newer come without it
     "tensorflow>=2.15,<2.16; python_version<'3.12'",
     "tensorflow>=2.16; python_version>='3.12'",
@@ -62,7 +63,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.10",
     packages=find_packages(include=["beam_pipelines*", "tpu_input*", "estimator_app*"]),
-    package_data={"": ["py.typed"], "beam_pipelines.report": ["report.html.j2"]},
+    package_data={"": ["py.typed"], "beam_pipelines.report": ["report.html.j2"], "estimator_app": ["recipes/*.yaml"]},
     entry_points={"console_scripts": ["jpeg2tpu=tpu_input.command_line.jpeg2tpu:main"]},
     install_requires=BASE,
     extras_require={

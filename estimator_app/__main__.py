@@ -11,11 +11,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from estimator_app import commands
 from estimator_app.commands import warn
-from estimator_app.config import TrainConfig
+from estimator_app.config import TrainConfig, read_recipe
 from estimator_app.runtime.paths import absolute
 from estimator_app.runtime.tensorflow_startup import import_tensorflow, one_line, user_error_types
 from tpu_input.command_line import Parser, exit_code, sigterm_raises, unread
@@ -32,8 +33,12 @@ EXAMPLES = {
 }
 
 
-def make_parser() -> Parser:
-    """Returns the parser of all commands; each sets `command` to the function that runs it."""
+def make_parser(recipe: Mapping[str, Any] | None = None) -> Parser:
+    """Returns the parser of all commands; each sets `command` to the function that runs it.
+
+    Args:
+      recipe: Options of --config, which become the defaults of the flags.
+    """
     parser = Parser(prog="python -m estimator_app", description="Trains and serves an image classifier.")
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=Parser)
 
@@ -42,6 +47,8 @@ def make_parser() -> Parser:
         command.set_defaults(command=run)
         for group in groups:
             group(command.add_argument)
+        if _train_flags in groups:
+            command.set_defaults(**recipe or {})
         command.add_argument("--verbose", action="store_true", help="show TensorFlow's messages and full tracebacks")
 
     add(commands.train, _model_dir_flags, _train_flags, _training_flags, _tpu_flags)
@@ -80,7 +87,10 @@ def _train_flags(flag: AddFlag) -> None:
             *("save_steps", "keep_exports", "early_stop_metric", "early_stop_patience", "iterations_per_loop", "split"),
         ),
         dataset=Flag(parse=absolute, required=True),
+        train_steps=Flag(unset=True, default="1000"),
     )
+    flag("--epochs", type=float, help="number of epochs to train, in the place of --train_steps")
+    flag("--config", metavar="RECIPE", help=_CONFIG)
     flag("--version", type=int, metavar="N", help=_VERSION)
     add_flags(
         flag,
@@ -98,6 +108,10 @@ def _train_flags(flag: AddFlag) -> None:
     )
 
 
+_CONFIG = (
+    "YAML or JSON file of options, such as another run's config.json, or one of the recipes digits, small_photos and "
+    "imagenet_resnet50; flags that are given take precedence"
+)
 _AUGMENT = (
     "augmentation of training's crops: rand_augment or rand_augment:LAYERS,MAGNITUDE (without numbers 2,9), "
     "color_jitter or color_jitter:BRIGHTNESS,CONTRAST,SATURATION (without numbers 0.4,0.4,0.4)"
@@ -193,8 +207,10 @@ def _range(text: str) -> tuple[float, float]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command and returns its exit code, one of command_line.EXIT_CODES; user errors are printed as one line."""
     arguments = make_parser().parse_args(argv)
-    arguments.argv = sys.argv[1:] if argv is None else argv
     try:
+        if vars(arguments).get("config"):
+            arguments = make_parser(_recipe(arguments)).parse_args(argv)
+        arguments.argv = sys.argv[1:] if argv is None else argv
         commands.check(arguments)
         with sigterm_raises():
             import_tensorflow(arguments.verbose)
@@ -213,6 +229,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         warn(f"error: {one_line(error)}")
         return 2
+
+
+def _recipe(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Returns the options of --config; those that say how long to train only if no flag does."""
+    recipe = read_recipe(arguments.config)
+    is_told = arguments.epochs is not None or arguments.train_steps is not None
+    return {name: value for name, value in recipe.items() if not (is_told and name in ("epochs", "train_steps"))}
 
 
 def _unread() -> int:

@@ -52,6 +52,7 @@ def check(arguments: argparse.Namespace) -> None:
 def train(arguments: argparse.Namespace) -> int:
     """Trains to the end, evaluates and exports; resumes from the last checkpoint if there is one."""
     from estimator_app.model_dir.checkpoints import latest_step
+    from estimator_app.model_dir.run_files import read_config
     from estimator_app.train import train
     from estimator_app.trainers.interruption import Moved, Stopped, on_signals
 
@@ -63,7 +64,8 @@ def train(arguments: argparse.Namespace) -> int:
         try:
             train(_dataset(arguments), model_dir, arguments.export_dir, tpu, say, stop, command, **options)
         except Stopped:
-            say(f"stopped and saved at step {latest_step(model_dir)}/{arguments.train_steps}; resume with: {command}")
+            steps = read_config(model_dir).train_steps
+            say(f"stopped and saved at step {latest_step(model_dir)}/{steps}; resume with: {command}")
             return 128 + (stop.number or 0)
         except Moved as moved:
             say(f"{moved}; resuming in a new process")
@@ -93,7 +95,7 @@ def _options(arguments: argparse.Namespace) -> dict[str, Any]:
     # Only runs with the same job name share the batches of a service. It gives the next batch to whichever host asks
     # first, so the order is not deterministic.
     of_service = {"service_job": arguments.model_dir or "", "deterministic": False} if arguments.service else {}
-    return of_fields(vars(arguments)) | of_service
+    return of_fields(vars(arguments)) | {"epochs": arguments.epochs} | of_service
 
 
 def evaluate(arguments: argparse.Namespace) -> int:

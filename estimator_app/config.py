@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import os
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, get_args
@@ -169,11 +170,12 @@ class TrainConfig:
 
         Args:
           manifest: Of the dataset; the mean and std of its training pixels are used.
-          options: Fields of TrainConfig and InputConfig, by name, except those that follow from the dataset. The value
-            None means the default. Defaults of learning_rate, weight_decay, decay and warmup_steps: those of the
-            optimizer's recipe, schedule.RECIPES; of decay_steps: that of `earlier`, else train_steps; of trainer: that
-            of `earlier`, else default_trainer(); of image_size and crop_area: those of `earlier`, else those that fit
-            the images: tpu_input.config.fitting_input(); of dataset: the manifest's path.
+          options: Fields of TrainConfig and InputConfig, by name, except those that follow from the dataset; or epochs
+            instead of train_steps. The value None means the default. Defaults of learning_rate, weight_decay, decay and
+            warmup_steps: those of the optimizer's recipe, schedule.RECIPES; of decay_steps: that of `earlier`, else
+            train_steps; of trainer: that of `earlier`, else default_trainer(); of image_size and crop_area: those of
+            `earlier`, else those that fit the images: tpu_input.config.fitting_input(); of dataset: the manifest's
+            path.
           earlier: Config of the run that is resumed; None for a new run.
 
         Raises:
@@ -182,7 +184,7 @@ class TrainConfig:
         from estimator_app.model.networks import find_network
 
         train = manifest.split("train")
-        given = _given(options)
+        given = _given(_with_steps(options, train.num_examples))
         of_input = {name: value for name, value in given.items() if name in field_types(InputConfig)}
         of_run = {name: value for name, value in given.items() if name not in of_input}
         find_network(of_run.get("network", cls.network))  # imports its module, which is safe as the user has named it
@@ -340,6 +342,72 @@ def of_fields(options: Mapping[str, Any]) -> dict[str, Any]:
 # Fields that are not options: they follow from the dataset, or hold the options of the input.
 _DERIVED = _OF_DATASET | {"fingerprint", "input"}
 _TYPES = field_types(InputConfig) | field_types(TrainConfig)
+# What config.json has beside the options of a recipe.
+_NO_RECIPE = _DERIVED | {"format_version", "versions", "command", "dataset"}
+
+
+def _with_steps(options: Mapping[str, Any], num_examples: int) -> dict[str, Any]:
+    """Returns the options with train_steps in the place of epochs.
+
+    Raises:
+      ValueError: Both are given, or epochs is not positive.
+    """
+    given = dict(options)
+    epochs = given.pop("epochs", None)
+    if epochs is None:
+        return given
+    if given.get("train_steps") is not None:
+        raise ValueError(f"epochs and train_steps both say how long to train, got {epochs} and {given['train_steps']}")
+    if not checked(epochs, float, "epochs") > 0:
+        raise ValueError(f"epochs must be above 0, got {epochs!r}")
+    batch_size = given.get("train_batch_size")
+    batch_size = TrainConfig.train_batch_size if batch_size is None else checked(batch_size, int, "train_batch_size")
+    return given | {"train_steps": math.ceil(epochs * num_examples / max(1, batch_size))}
+
+
+RECIPES_FOLDER = os.path.join(os.path.dirname(__file__), "recipes")
+
+
+def read_recipe(path: str) -> dict[str, Any]:
+    """Returns the options in a recipe, by name, as train() takes them.
+
+    Args:
+      path: YAML or JSON file of options by name, such as a run's config.json, of which what follows from the dataset or
+        only tells about the run is left out; or the name of a recipe that comes with this package, such as "digits".
+
+    Raises:
+      ValueError: There is no such file, it cannot be parsed, or it has an option that does not exist.
+    """
+    import yaml
+
+    shipped = sorted(name.removesuffix(".yaml") for name in os.listdir(RECIPES_FOLDER) if name.endswith(".yaml"))
+    try:
+        with open(f"{RECIPES_FOLDER}/{path}.yaml" if path in shipped else path, encoding="utf-8") as file:
+            fields = yaml.safe_load(file)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ValueError(
+            f"recipe {path!r} cannot be read: {' '.join(str(error).split())}; give a YAML or JSON file, or one of "
+            f"{', '.join(shipped)}"
+        ) from error
+    if not isinstance(fields, dict) or not all(isinstance(name, str) for name in fields):
+        raise ValueError(f"recipe {path!r} must be a mapping from options to values, such as image_size: 224")
+    nested = fields.pop("input", {})
+    options = {**fields, **(nested if isinstance(nested, dict) else {"input": nested})}
+    known = _TYPES.keys() - _DERIVED | {"epochs"}
+    found = {}
+    for name, value in options.items():
+        if name in _NO_RECIPE:
+            continue
+        if name not in known:
+            raise ValueError(f"recipe {path!r}: there is no option {name!r}{suggestion(name, known)}")
+        hint = float if name == "epochs" else _TYPES[name]
+        # YAML 1.1 reads 1e-4 as text.
+        is_number = isinstance(value, str) and float in (hint, *get_args(hint)) and str not in get_args(hint)
+        try:
+            found[name] = checked(float(value) if is_number else value, hint, name) if value is not None else None
+        except ValueError as error:
+            raise ValueError(f"recipe {path!r}: {error}") from error
+    return found
 
 
 def _given(options: Mapping[str, Any]) -> dict[str, Any]:

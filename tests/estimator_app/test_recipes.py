@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from estimator_app.config import default_trainer
+from estimator_app.__main__ import _recipe, make_parser
+from estimator_app.config import TrainConfig, default_trainer, read_recipe
 from estimator_app.model.losses import cross_entropy
 from estimator_app.model.mixing import mix
 from estimator_app.model_dir.checkpoints import NAME
@@ -29,6 +34,7 @@ training = importlib.import_module("estimator_app.train")
 
 pytestmark = keras_warns
 TRAINERS = ["tf_distribute", *(["tpu_estimator"] if default_trainer() == "tpu_estimator" else [])]
+NOT_SHOWN = {"crop_aspect": (0.5, 2.0), "on_corrupt": "skip"}  # options without a flag
 ALL = {"mixup": 0.2, "cutmix": 1.0, "clip_norm": 1.0, "ema": 0.99, "label_smoothing": 0.1, "augment": "color_jitter"}
 
 
@@ -85,6 +91,7 @@ def test_each_step_applies_mixup_or_cutmix_with_shares_of_its_own():
     np.testing.assert_array_equal(again[0], mixed)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("trainer", TRAINERS)
 def test_a_step_is_as_long_as_its_clipped_gradients(digits_dataset, tmp_path, trainer):
     options = {"trainer": trainer, "train_steps": 1, "steps_per_eval": 1, "weight_decay": 0.0, "warmup_steps": 0}
@@ -225,3 +232,79 @@ def test_augmentation_by_name_is_that_of_its_function(digits_dataset, text, func
 def test_what_is_no_recipe_is_told(digits_dataset, options, message):
     with pytest.raises(ValueError, match=message):
         configured(digits_dataset, **options)
+
+
+def test_an_epoch_is_as_many_steps_as_show_each_example_once(digits_dataset):
+    examples = digits_dataset.split("train").num_examples
+    for epochs, batch_size in ((1, 16), (2.5, 100), (0.01, 128)):
+        config = configured(digits_dataset, train_steps=None, epochs=epochs, train_batch_size=batch_size)
+        assert config.train_steps * batch_size >= epochs * examples > (config.train_steps - 1) * batch_size
+        assert config.decay_steps == config.train_steps
+    for options, message in (
+        ({"epochs": 1, "train_steps": 5}, "epochs and train_steps both say how long to train, got 1 and 5"),
+        ({"epochs": 0, "train_steps": None}, "epochs must be above 0, got 0"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            configured(digits_dataset, **options)
+
+
+def test_a_recipe_is_what_config_json_has(digits_dataset, tmp_path):
+    config = configured(
+        digits_dataset, trainer="tf_distribute", augment="color_jitter", learning_rate=0.01, **NOT_SHOWN
+    )
+    (tmp_path / "config.json").write_text(config.to_json({}, "a command"))
+    recipe = read_recipe(str(tmp_path / "config.json"))
+    assert TrainConfig.of(digits_dataset, recipe) == config
+    (tmp_path / "recipe.yaml").write_text("learning_rate: 1e-4\ncrop_area: [0.5, 1]\nepochs: 3\nflip: false\n")
+    recipe = read_recipe(str(tmp_path / "recipe.yaml"))
+    assert recipe == {"learning_rate": 1e-4, "crop_area": (0.5, 1), "epochs": 3, "flip": False}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("learning_rat: 1", r"there is no option 'learning_rat'; did you mean learning_rate\?"),
+        ("learning_rate: fast", "could not convert string to float: 'fast'"),
+        ("- a\n- b", "must be a mapping from options to values"),
+        ("a: [", "cannot be read: .*give a YAML or JSON file, or one of digits, imagenet_resnet50, small_photos"),
+        ("optimizer: sgd", "optimizer must be"),
+    ],
+)
+def test_a_recipe_that_cannot_be_used_is_told(tmp_path, text, message):
+    (tmp_path / "recipe.yaml").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        read_recipe(str(tmp_path / "recipe.yaml"))
+    with pytest.raises(ValueError, match=r"recipe 'gone' cannot be read: .*No such file"):
+        read_recipe("gone")
+
+
+def test_flags_take_precedence_over_a_recipe():
+    def parsed(*flags):
+        argv = ["train", "--dataset=d", "--model_dir=m", "--config=small_photos", *flags]
+        return make_parser(_recipe(make_parser().parse_args(argv))).parse_args(argv)
+
+    assert parsed().epochs == 100
+    assert (parsed().mixup, parsed("--mixup=0").mixup) == (0.2, 0)
+    assert (parsed("--train_steps=5").epochs, parsed("--train_steps=5").train_steps) == (None, 5)
+    assert parsed("--epochs=5").epochs == 5
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["digits", "small_photos", "imagenet_resnet50"])
+def test_each_recipe_that_ships_trains(digits_dataset, tmp_path, name):
+    flags = [
+        "--image_size=32",
+        "--train_batch_size=8",
+        "--eval_batch_size=111",
+        "--train_steps=2",
+        "--steps_per_eval=2",
+    ]
+    command = [sys.executable, "-W", "ignore", "-m", "estimator_app", "train", f"--dataset={digits_dataset.path}"]
+    command += [f"--model_dir={tmp_path}", f"--config={name}", *flags]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2])
+    assert done.returncode == 0, done.stderr
+    fields = json.loads((tmp_path / "config.json").read_text())
+    recipe = read_recipe(name)
+    for option in recipe.keys() - {flag[2:].partition("=")[0] for flag in flags} - {"epochs"}:
+        value = {**fields["input"], **fields}[option]
+        assert (tuple(value) if isinstance(value, list) else value) == recipe[option], option
