@@ -128,7 +128,7 @@ def _training_flags(flag: AddFlag) -> None:
             *("class_weights", "mixup", "cutmix", "clip_norm", "ema", "precision", "summary_steps"),
             *("init_from", "freeze"),
         ),
-        init_from=Flag(parse=absolute, metavar="PATH", unset=True),
+        init_from=Flag(parse=_optional_path, metavar="PATH"),
         freeze=Flag(metavar="PATTERN"),
     )
 
@@ -194,6 +194,10 @@ def _tpu_flags(flag: AddFlag) -> None:
     flag("--tpu", help="name or grpc:// address of the TPU (default: the environment's)")
     flag("--tpu_zone", help="zone of the TPU (default: this machine's)")
     flag("--gcp_project", help="Google Cloud project of the TPU (default: this machine's)")
+
+
+def _optional_path(text: str) -> str:
+    return absolute(text) if text else ""  # argparse parses defaults that are text, too
 
 
 def _range(text: str) -> tuple[float, float]:

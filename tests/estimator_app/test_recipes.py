@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +21,7 @@ from estimator_app.model.losses import cross_entropy
 from estimator_app.model.mixing import mix
 from estimator_app.model_dir.checkpoints import NAME
 from estimator_app.model_dir.history import read_history
+from estimator_app.model_dir.run_files import read_config
 from estimator_app.preflight.findings import GOOD
 from estimator_app.preflight.preflight import make_step
 from estimator_app.preflight.xla import check_hlo
@@ -308,3 +312,23 @@ def test_each_recipe_that_ships_trains(digits_dataset, tmp_path, name):
     for option in recipe.keys() - {flag[2:].partition("=")[0] for flag in flags} - {"epochs"}:
         value = {**fields["input"], **fields}[option]
         assert (tuple(value) if isinstance(value, list) else value) == recipe[option], option
+
+
+@pytest.mark.long
+def test_the_commands_of_the_guide_run_as_they_stand(digits_dataset, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "dataset").symlink_to(digits_dataset.path)
+    text = (Path(__file__).parents[2] / "docs" / "train.md").read_text().replace("\\\n", "")
+    sections = [text.partition(f"\n## {title}\n")[2].partition("\n## ")[0] for title in ("Fine-tuning", "Recipes")]
+    commands = [line.strip() for section in sections for line in section.splitlines() if line.startswith("    python")]
+    assert len(commands) == 3
+    train(digits_dataset, tmp_path / "model", image_size=32, train_steps=1)
+    for command in commands:
+        _, *argv = shlex.split(re.sub("--train_steps=200", "--train_steps=2", command))
+        environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+        more = [] if "--train_steps" in command else ["--train_steps=2"]
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", *argv, *more], capture_output=True, text=True, env=environment
+        )
+        assert done.returncode == 0, (command, done.stderr)
+    assert not read_config(f"{tmp_path}/again").differences(read_config(f"{tmp_path}/from_recipe"))
