@@ -23,7 +23,9 @@ from support.app_fixtures import configured, keras_warns
 
 training = importlib.import_module("estimator_app.train")
 
-pytestmark = keras_warns
+# Keras saves and loads tf.Variables through NumPy, which the newest NumPy deprecates.
+numpy_warns = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning")
+pytestmark = [keras_warns, numpy_warns]
 TRAINERS = ["tf_distribute", *(["tpu_estimator"] if default_trainer() == "tpu_estimator" else [])]
 ONE_BY_DEFAULT = ["tf_distribute", *(pytest.param(name, marks=pytest.mark.long) for name in TRAINERS[1:])]
 IMAGES = np.random.default_rng(0).normal(size=(4, 16, 16, 3)).astype(np.float32)
