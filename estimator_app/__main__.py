@@ -108,7 +108,7 @@ def _training_flags(flag: AddFlag) -> None:
             *("optimizer", "learning_rate", "warmup_steps", "decay", "decay_steps", "weight_decay", "label_smoothing"),
             *("class_weights", "precision", "summary_steps", "init_from", "freeze"),
         ),
-        init_from=Flag(parse=absolute, metavar="PATH"),
+        init_from=Flag(parse=absolute, metavar="PATH", unset=True),
         freeze=Flag(metavar="PATTERN"),
     )
 
