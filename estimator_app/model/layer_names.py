@@ -22,8 +22,9 @@ def layers_of(model: Any) -> Iterator[tuple[str, Any]]:
 
 
 def every_layer(model: Any) -> Iterator[tuple[str, Any]]:
-    """Yields (name, layer) of all layers of a keras.Model, also of those without weights, in order."""
-    return ((name, layer) for name, _, layer in _named_layers(model))
+    """Yields (name, layer) of all layers of a keras.Model but its input, also of those without weights, in order."""
+    layers = ((name, layer) for name, _, layer in _named_layers(model))
+    return ((name, layer) for name, layer in layers if not isinstance(layer, tf.keras.layers.InputLayer))
 
 
 def _named_layers(model: Any) -> Iterator[tuple[str, str, Any]]:

@@ -130,8 +130,8 @@ class Parts:
         metadata = _read_metadata(path)
         if metadata is None and path != self.output:
             return False
-        origin = _origin_of(metadata) if metadata else None
-        if origin is None:
+        origin = _origin_of(metadata) if metadata is not None else None
+        if metadata is None or origin is None:
             raise ValueError(f"{path!r} exists already and is no file of predictions; {advice}")
         if origin != self._origin or metadata.num_rows != num_rows:
             other = [name for name in {**self._origin, **origin} if origin.get(name) != self._origin.get(name)]
