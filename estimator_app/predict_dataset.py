@@ -9,6 +9,7 @@ run without interruptions.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -99,7 +100,7 @@ def predict_dataset(
     origin = {
         "model": predictor.digest,
         "classes": list(predictor.classes),
-        "dataset": hashlib.sha256(f"{manifest.to_json()}{manifest.record}".encode()).hexdigest(),
+        "dataset": _digest(manifest),
         "split": split,
         "batch_size": batch_size,
         "part_records": per_part,
@@ -117,6 +118,16 @@ def predict_dataset(
         report(f"{ranges[number].stop:,} of {total:,} records predicted")
     parts.join()
     return output
+
+
+def _digest(manifest: Manifest) -> str:
+    """Returns a hex digest of what the rows take from a dataset, wherever it lies."""
+    shards = {
+        name: [(shard.name, shard.num_examples, shard.num_bytes, shard.sha256) for shard in split.shards]
+        for name, split in sorted(manifest.splits.items())
+    }
+    content = [shards, manifest.classes, manifest.first_label, manifest.label_type, repr(manifest.record)]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
 def _records_of_part(wanted: int, batch_size: int, numbers: int) -> int:

@@ -133,7 +133,7 @@ def test_predictions_of_another_origin_are_neither_joined_nor_replaced(whole, fi
         with pytest.raises(ValueError, match=rf"has other predictions \(of another {named}\); choose another --output"):
             predict(**options)
     with pytest.raises(ValueError, match="of another dataset"):
-        predict(dataclasses.replace(digits_dataset, fingerprint="0" * 64))
+        predict(dataclasses.replace(digits_dataset, first_label=1))
     other = shutil.copytree(finished.export, tmp_path / "1")
     (other / "assets" / "classes.txt").write_text("".join(f"d{label}\n" for label in range(10)))
     with pytest.raises(ValueError, match="of another model and classes"):
