@@ -24,7 +24,7 @@ from tpu_input.dataset_format import json_fields
 
 METADATA_KEY = b"jpeg2tpu.predictions"  # of the Parquet file: the origin as JSON
 _PART = re.compile(r"part-(\d{5,})\.parquet")
-_TEMPORARY = re.compile(r"\.part-\d{5,}\.parquet\.[0-9a-f]{32}\.tmp")  # left by a process that was killed
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}\.tmp")  # left by a process that was killed
 _MAGIC = b"PAR1"
 _MAX_FOOTER_BYTES = 1 << 28
 # Columns in which the same values come again and again.
@@ -84,7 +84,7 @@ class Parts:
           OSError: It cannot be written.
         """
         if not self.is_complete:
-            with files.writing(self.output) as file, self._writer(file) as writer:
+            with files.writing(self.output, self.folder) as file, self._writer(file) as writer:
                 for number in range(len(self._lengths)):
                     with tf.io.gfile.GFile(self._path(number), "rb") as part:
                         writer.write_table(pq.read_table(pa.BufferReader(part.read())))

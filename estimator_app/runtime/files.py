@@ -140,18 +140,21 @@ def _write_new(path: str, content: bytes) -> None:
 
 
 @contextlib.contextmanager
-def writing(path: str) -> Iterator[IO[bytes]]:
+def writing(path: str, folder: str) -> Iterator[IO[bytes]]:
     """Opens a local file for writing, which becomes `path` atomically at the end; after an exception, there is none.
 
-    It lies beside a local `path`, and in a temporary folder for a URI, to which it is copied.
+    Args:
+      path: Path or URI of the file.
+      folder: Folder on the same disk as a local `path`, in which the file lies until then; a process that is killed
+        leaves it there under a hidden name. A file for a URI lies in a temporary folder, and is copied.
 
     Raises:
       OSError: The file cannot be written.
     """
     with contextlib.ExitStack() as stack:
         name = path.rpartition("/")[2]
-        scratch = stack.enter_context(tempfile.TemporaryDirectory()) + "/" if "://" in path else path.removesuffix(name)
-        written = f"{scratch}.{name}.{uuid.uuid4().hex}.tmp"
+        scratch = stack.enter_context(tempfile.TemporaryDirectory()) if "://" in path else folder
+        written = f"{scratch}/.{name}.{uuid.uuid4().hex}.tmp"
         try:
             with open(written, "xb") as file:
                 yield file
