@@ -46,7 +46,7 @@ def sure(label: int, probability: float = 1.0, other: int | None = None) -> np.n
     return row
 
 
-def report(capsys, dataset: Path, *files: Path, **options) -> tuple[str, list[list[str]]]:
+def report(capsys, dataset: Path, *files: Path) -> tuple[str, list[list[str]]]:
     code, out, err = run(capsys, "report", dataset, *(f"--predictions={file}" for file in files))
     assert (code, err) == (0, "")
     assert out.splitlines() == [f"{dataset}/report.html", f"{dataset}/likely_wrong_labels.csv"]
@@ -193,3 +193,17 @@ def test_a_file_that_is_no_predictions_is_one_line_and_leaves_no_page(dataset_co
 def test_pairs_and_predictions_exclude_each_other(dataset_copy, tmp_path, capsys):
     message = refused(capsys, "report", dataset_copy, "--predictions=p", f"--pairs={tmp_path}/pairs.parquet")
     assert "--predictions would have no effect" in message
+
+
+@pytest.mark.cloud
+def test_predictions_and_dataset_may_be_in_a_bucket(cloud, dataset_copy, tmp_path, capsys):
+    bucket, truth = cloud.make_bucket(), labels_of(dataset_copy)
+    key = min(truth)
+    rows = {each: sure(label) for each, label in truth.items()} | {key: sure((truth[key] + 1) % 10)}
+    cloud.upload(dataset_copy, f"{bucket}/dataset")
+    cloud.put(f"{bucket}/p.parquet", write(tmp_path / "p.parquet", rows, CLASSES).read_bytes())
+    code, out, err = run(capsys, "report", f"{bucket}/dataset", f"--predictions={bucket}/p.parquet")
+    assert (code, err) == (0, "")
+    listed = f"{bucket}/dataset/likely_wrong_labels.csv"
+    assert out.splitlines() == [f"{bucket}/dataset/report.html", listed]
+    assert cloud.get(listed).decode() == f"key,label\n{key},{(truth[key] + 1) % 10}\n"
