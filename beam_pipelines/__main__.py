@@ -20,6 +20,7 @@ logging.basicConfig(level=logging.ERROR, format="%(levelname)s %(name)s: %(messa
 from apache_beam.options.pipeline_options import PipelineOptions  # noqa: E402
 
 from beam_pipelines import storage  # noqa: E402
+from beam_pipelines.conversion.output_folder import LIKELY_WRONG_NAME  # noqa: E402
 from beam_pipelines.conversion_flags import (  # noqa: E402
     add_conversion_flags,
     add_rewriting_flags,
@@ -158,6 +159,7 @@ def _parser() -> argparse.ArgumentParser:
     command.set_defaults(run=_report)
     command.add_argument("dataset", metavar="DATASET", help="folder or URI of the dataset")
     command.add_argument("--sources", default=[], action="append", metavar="PATH", help=_HELP["sources"])
+    command.add_argument("--predictions", default=[], action="append", metavar="FILE", help=_HELP["predictions"])
     command.add_argument("--pairs", default="", metavar="FILE", help=_HELP["pairs"])
     command.add_argument("--json", action="store_true", help=_HELP["json"])
     return parser
@@ -206,6 +208,9 @@ _HELP = {
     "one has the SHA-256 of the manifest. lengths.parquet is written again from the index",
     "sources": "folder, .tar or URI of the dataset's inputs: the report shows thumbnails of rejected inputs below it. "
     "May be repeated. Files that rejected.jsonl names elsewhere are not read (default: no thumbnails)",
+    "predictions": "Parquet file of `python -m estimator_app predict --dataset`: the report shows the labels that are "
+    "likely wrong, and lists them in DATASET/likely_wrong_labels.csv for relabel. May be repeated, with predictions of "
+    "other records (default: none)",
     "num_processes": "maximum number of processes on this machine that write shards, without --runner (default: all "
     "cores, or the CPU quota of the container)",
     "num_threads": "maximum number of shards that are read at the same time on this machine, without --runner "
@@ -425,15 +430,21 @@ def _diff(flags: argparse.Namespace, _: list[str]) -> int:
 
 
 def _report(flags: argparse.Namespace, _: list[str]) -> int:
+    if flags.pairs and flags.predictions:
+        raise ValueError("--pairs writes a file in the place of the page, so --predictions would have no effect")
     if flags.pairs:
         count = write_pairs(flags.dataset, flags.pairs)
         flags.found = {"pairs": storage.absolute(flags.pairs), "num_pairs": count}
         _say(flags, f"{storage.absolute(flags.pairs)}: {count:,} pair{'s' * (count != 1)} of images that look alike")
         return 0
     with phases.shown():
-        path = write_report(flags.dataset, flags.sources)
+        path = write_report(flags.dataset, flags.sources, flags.predictions)
     flags.found = {"report": path}
     _say(flags, path)
+    if flags.predictions:
+        listed = f"{path.rpartition('/')[0]}/{LIKELY_WRONG_NAME}"
+        flags.found["likely_wrong_labels"] = listed
+        _say(flags, listed)
     return 0
 
 

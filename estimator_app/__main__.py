@@ -175,17 +175,30 @@ _OWN_NETWORK = (
 
 
 def _predict_flags(flag: AddFlag) -> None:
-    flag("--export_dir", type=absolute, required=True, help=_PREDICT_EXPORT_DIR)
+    flag("--export_dir", type=absolute, help=_PREDICT_EXPORT_DIR)
     flag("--batch_size", type=int, default=32, help="images per batch (default: %(default)s)")
     flag("--top", type=int, default=1, help="number of most likely classes to print per image (default: %(default)s)")
     flag(
         "files",
-        nargs="+",
+        nargs="*",
         metavar="FILE",
         help="image file, folder of JPEG and PNG files, or glob; a path or gs:// URI",
     )
+    flag("--dataset", type=absolute, help="folder or gs:// URI of shards to predict, instead of files")
+    flag("--version", type=int, metavar="N", help="version of a dataset that was extended, from 1 (default: the last)")
+    flag("--split", help="split of --dataset (default: that of the training run)")
+    flag("--output", type=absolute, metavar="PARQUET", help=_OUTPUT)
+    flag("--model_dir", type=absolute, help="with --dataset, a training run instead of --export_dir")
+    flag("--step", type=int, help="step of the checkpoint in MODEL_DIR (default: the last)")
+    flag("--features", metavar="LAYER", help=_FEATURES)
+    flag("--network", help=_OWN_NETWORK)
 
 
+_OUTPUT = (
+    "file or gs:// URI for the predictions of --dataset, one row per record; the same command resumes after an "
+    "interruption"
+)
+_FEATURES = "layer of --model_dir whose output becomes the column features; a wrong name lists them (default: none)"
 _PREDICT_EXPORT_DIR = "SavedModel, or a folder of them, or a model_dir: the newest is taken"
 
 
@@ -223,6 +236,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         warn(
             "interrupted"
             + ("; rerun the same command to resume from the last checkpoint" * (arguments.command is commands.train))
+            + ("; rerun the same command to resume" * bool(vars(arguments).get("output")))
         )
         return exit_code(interrupt)
     except BrokenPipeError:

@@ -39,6 +39,8 @@ def check(arguments: argparse.Namespace) -> None:
         raise ValueError(f"{of_tpu[0]} has no effect without --use_tpu; add --use_tpu, or leave out {of_tpu[0]}")
     if arguments.command is evaluate:
         _check_evaluated(arguments)
+    if arguments.command is predict:
+        _check_predicted(arguments)
     if arguments.command in (evaluate, export) and arguments.step is not None and arguments.checkpoint:
         raise ValueError("--step and --checkpoint both select a checkpoint; use only one of them")
     if arguments.command is preflight:
@@ -134,7 +136,17 @@ def export(arguments: argparse.Namespace) -> int:
 
 
 def predict(arguments: argparse.Namespace) -> int:
-    """Prints one line per image file; returns 1 when one could not be classified or there was none."""
+    """Prints one line per image file; returns 1 when one could not be classified or there was none.
+
+    With --dataset, writes a file of predictions instead.
+    """
+    if arguments.dataset:
+        from estimator_app.predict_dataset import predict_dataset
+
+        names = ("export_dir", "model_dir", "split", "batch_size", "features", "step", "network")
+        options = {name: getattr(arguments, name) for name in names}
+        say(f"predictions: {predict_dataset(_dataset(arguments), arguments.output, report=say, **options)}")
+        return 0
     from estimator_app.predict import image_files, predict, write
     from estimator_app.saved_model.classifier import load_classifier
 
@@ -147,6 +159,28 @@ def predict(arguments: argparse.Namespace) -> int:
     if not classified and not failed:
         warn(f"no image files in {', '.join(arguments.files)}")
     return 0 if classified and not failed else 1
+
+
+def _check_predicted(arguments: argparse.Namespace) -> None:
+    """Raises ValueError if the flags do not name either files or a dataset, and a model for them."""
+    given = vars(arguments)
+    if arguments.dataset is None:
+        of_dataset = ("output", "split", "version", "model_dir", "features", "step", "network")
+        if misplaced := [f"--{name}" for name in of_dataset if given[name] is not None]:
+            raise ValueError(f"{misplaced[0]} can be used only with --dataset")
+        needed = {"--export_dir": arguments.export_dir, "FILE": arguments.files}
+    else:
+        if arguments.files or arguments.top != 1:
+            raise ValueError(f"{'FILE' if arguments.files else '--top'} cannot be used with --dataset")
+        if arguments.export_dir and arguments.model_dir:
+            raise ValueError("predict takes --export_dir or --model_dir, got both")
+        of_run = [f"--{name}" for name in ("features", "step", "network") if given[name] is not None]
+        if of_run and not arguments.model_dir:
+            raise ValueError(f"{of_run[0]} needs --model_dir, as an export has only its probabilities")
+        model = "--export_dir or --model_dir"
+        needed = {"--output": arguments.output, model: arguments.export_dir or arguments.model_dir}
+    if missing := [name for name, value in needed.items() if not value]:
+        raise ValueError(f"the following arguments are required: {', '.join(missing)}")
 
 
 def preflight(arguments: argparse.Namespace) -> int:

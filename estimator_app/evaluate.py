@@ -21,7 +21,7 @@ from estimator_app.model.metrics import Metrics, added, batch_sums, results
 from estimator_app.model_dir.run_files import read_named
 from estimator_app.runtime.host_memory import check_batch
 from estimator_app.runtime.paths import absolute
-from estimator_app.runtime.record_errors import named
+from estimator_app.runtime.record_errors import check_record, named
 from estimator_app.runtime.tpu import Tpu
 from estimator_app.saved_model.classifier import Array, Classifier, load_classifier
 from estimator_app.saved_model.find import find_checkpoint, read_origin
@@ -30,8 +30,7 @@ from estimator_app.trainers.registry import find_trainer
 from tpu_input import Manifest
 from tpu_input.dataset_format.records import parse
 from tpu_input.datasets import DatasetLike, as_manifest, version_with
-from tpu_input.pipeline.decoding import unread
-from tpu_input.pipeline.reading import locate, plain, records
+from tpu_input.pipeline.reading import plain, records
 
 
 class Evaluation(NamedTuple):
@@ -162,15 +161,7 @@ def _classified(
         for numbers, is_read, encoded, labels in _records(manifest, split, batch_size).as_numpy_iterator():
             results = classifier.logits(list(encoded))
             for number, known, label, result in zip(numbers, is_read, labels, results, strict=True):
-                valid = bool(np.all((label >= 0) & (label < len(manifest.classes))))
-                if not known or isinstance(result, ValueError) or not valid:
-                    path, place = locate(manifest, split)(tf.constant(number))
-                    why = (
-                        f"cannot be decoded: {result}" if valid else f"has label {np.max(label)}, which is out of range"
-                    )
-                    why += f"; find the damage with: python -m beam_pipelines verify {manifest.path}"
-                    why = why if known else unread(manifest)
-                    raise ValueError(f"record {place.numpy()} of {path.numpy().decode()!r} {why}")
+                check_record(manifest, split, number, known, label, result)
             yield np.stack([result for result in results if not isinstance(result, ValueError)]), labels
 
 

@@ -251,6 +251,7 @@ PUBLIC = {
         "export",
         "load_classifier",
         "predict",
+        "predict_dataset",
         "train",
     ],
 }

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from beam_pipelines.report.likely_wrong import LikelyWrong
 from beam_pipelines.report.look_alikes import LookAlikes
 from tpu_input.dataset_format.records import Manifest, Split
 
@@ -27,15 +28,23 @@ class Note(NamedTuple):
     grave: bool
 
 
-def notes(manifest: Manifest, splits: Mapping[str, Split], look_alikes: LookAlikes) -> list[Note]:
+def notes(
+    manifest: Manifest, splits: Mapping[str, Split], look_alikes: LookAlikes, likely_wrong: LikelyWrong | None = None
+) -> list[Note]:
     """Returns the notes on a dataset, the grave ones first.
 
     Args:
       manifest: Manifest of the dataset.
       splits: Splits that are shown.
       look_alikes: Look-alikes of the dataset.
+      likely_wrong: Labels that are likely wrong; None if there are no predictions.
     """
-    found = [*_of_look_alikes(look_alikes), *_of_classes(manifest, splits), *_of_rejected(manifest)]
+    found = [
+        *_of_labels(likely_wrong),
+        *_of_look_alikes(look_alikes),
+        *_of_classes(manifest, splits),
+        *_of_rejected(manifest),
+    ]
     return sorted(found, key=lambda note: not note.grave)
 
 
@@ -54,6 +63,17 @@ def share(part: int, whole: int) -> str:
     if 99.9 < percent < 100:
         return "over 99.9 %"
     return f"{percent:.3g} %"
+
+
+def _of_labels(likely_wrong: LikelyWrong | None) -> Iterator[Note]:
+    if likely_wrong and (count := len(likely_wrong.found)):
+        records = "1 record has" if count == 1 else f"{count:,} records have"
+        yield Note(
+            f"{records} another predicted class than label, {share(count, likely_wrong.num_compared)} of those with a "
+            "prediction: look at the first ones, whose labels are likely wrong.",
+            "likely-wrong",
+            True,
+        )
 
 
 def _of_look_alikes(look_alikes: LookAlikes) -> Iterator[Note]:

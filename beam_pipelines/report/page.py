@@ -3,8 +3,9 @@
 manifest ─────────────▶ counts, classes, shards, reasons for re-encoding
 indexes ──Columns─────▶ image sizes, look-alikes, which examples to show ──shards──▶ thumbnails      ──template──▶ page
 rejected.jsonl ───────▶ rejected inputs ──those below `sources`──▶ thumbnails
+predictions ──────────▶ labels that are likely wrong
 
-The page shows some 500 thumbnails at most, 3 KB each (6 KB if they are noise), for a dataset of any size. Indexes of
+The page shows some 600 thumbnails at most, 3 KB each (6 KB if they are noise), for a dataset of any size. Indexes of
 ten million records take some 170 s and up to 1.4 GB of memory, as the sum of measurements of the parts; most of both is
 spent on the search for look-alikes. The same dataset gives the same page, except for pictures of rejected inputs that
 no longer exist.
@@ -25,13 +26,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from beam_pipelines import storage
-from beam_pipelines.conversion.output_folder import REPORT_NAME, complete_manifest, create
+from beam_pipelines.conversion.output_folder import LIKELY_WRONG_NAME, REPORT_NAME, complete_manifest, create
 from beam_pipelines.images import near_duplicates
 from beam_pipelines.images.check import NOT_DECODED
 from beam_pipelines.images.near_duplicates import ALIKE, DISTANCE, MAX_SHARED
 from beam_pipelines.report import charts
 from beam_pipelines.report.examples import Example, read_examples
 from beam_pipelines.report.index_columns import Columns, read_all
+from beam_pipelines.report.likely_wrong import LikelyWrong, find_likely_wrong
 from beam_pipelines.report.look_alikes import MAX_READ, all_pairs, find_look_alikes
 from beam_pipelines.report.notes import notes, share, shortened
 from beam_pipelines.report.rejections import MAX_SHOWN, read_rejected
@@ -55,23 +57,33 @@ _LIMITS = {  # limits that the page mentions
 }
 
 
-def write_report(dataset: str, sources: Sequence[str] = ()) -> str:
-    """Writes DATASET/report.html; returns its path.
+def write_report(dataset: str, sources: Sequence[str] = (), predictions: Sequence[str] = ()) -> str:
+    """Writes DATASET/report.html, and with predictions DATASET/likely_wrong_labels.csv; returns the path of the page.
 
     Args:
       dataset: Folder or URI.
       sources: Folders, archives or URIs. Rejected inputs below one of them are shown with a picture. No other file
         outside the dataset is read, even if the dataset names it.
+      predictions: Parquet files of estimator_app.predict_dataset(), which tell the labels that are likely wrong.
 
     Raises:
-      ValueError: There is no complete dataset, or its index is damaged.
+      ValueError: There is no complete dataset, its index is damaged, or a file of predictions cannot be used.
     """
     manifest = complete_manifest(storage.absolute(dataset))
     sources = list(map(storage.absolute, sources))
-    phases.begin("reporting", total=4)
+    phases.begin("reporting", total=4 + bool(predictions))
+    columns = read_all(manifest)
+    phases.advance("reporting")
+    likely_wrong = None
+    if predictions:
+        likely_wrong = find_likely_wrong(manifest, columns, predictions)
+        phases.advance("reporting")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of Pillow, about odd metadata in rejected inputs
-        page = render(manifest, sources)
+        page = render(manifest, columns, sources, likely_wrong)
+    if likely_wrong:
+        with create(manifest.path, LIKELY_WRONG_NAME) as file:
+            file.write(likely_wrong.to_csv().encode("utf-8", "surrogatepass"))
     with create(manifest.path, REPORT_NAME) as file:
         file.write(page.encode("utf-8", "replace"))
     phases.end()
@@ -137,7 +149,9 @@ _PAIRS = pa.schema(
 )
 
 
-def render(manifest: Manifest, sources: Sequence[str] = ()) -> str:
+def render(
+    manifest: Manifest, columns: Columns, sources: Sequence[str] = (), likely_wrong: LikelyWrong | None = None
+) -> str:
     """Returns the page as HTML; see write_report() for `sources`."""
     # Names of files and classes come from untrusted sources: everything is escaped, so that no script can run.
     environment = jinja2.Environment(
@@ -147,8 +161,6 @@ def render(manifest: Manifest, sources: Sequence[str] = ()) -> str:
     template = environment.from_string(
         importlib.resources.files("beam_pipelines.report").joinpath(_TEMPLATE).read_text(encoding="utf-8")
     )
-    columns = read_all(manifest)
-    phases.advance("reporting")
     shown = dict(sorted(manifest.splits.items(), key=lambda item: -item[1].num_examples)[:MAX_SPLITS])
     totals = np.sum([split.class_counts for split in manifest.splits.values()], axis=0).tolist()
     look_alikes = find_look_alikes(manifest, columns)
@@ -162,7 +174,9 @@ def render(manifest: Manifest, sources: Sequence[str] = ()) -> str:
         name=manifest.path.rsplit("/", 1)[-1],
         num_records=int(columns.starts[-1]),
         splits=shown,
-        notes=notes(manifest, shown, look_alikes),
+        notes=notes(manifest, shown, look_alikes, likely_wrong),
+        likely_wrong=likely_wrong,
+        likely_wrong_name=LIKELY_WRONG_NAME,
         classes=_class_rows(manifest, shown, totals),
         totals=totals,
         class_curve=charts.curve(totals),

@@ -18,11 +18,17 @@ from estimator_app.model.networks import plain_variable
 
 def layers_of(model: Any) -> Iterator[tuple[str, Any]]:
     """Yields (name, layer) of the layers of a keras.Model that have weights, also of models inside it, in order."""
-    return ((name, layer) for name, _, layer in _named_layers(model))
+    return ((name, layer) for name, _, layer in _named_layers(model) if layer.weights)
+
+
+def every_layer(model: Any) -> Iterator[tuple[str, Any]]:
+    """Yields (name, layer) of all layers of a keras.Model but its input, also of those without weights, in order."""
+    layers = ((name, layer) for name, _, layer in _named_layers(model))
+    return ((name, layer) for name, layer in layers if not isinstance(layer, tf.keras.layers.InputLayer))
 
 
 def _named_layers(model: Any) -> Iterator[tuple[str, str, Any]]:
-    """Yields (name, the name that counts layers of its class, layer) of the same layers."""
+    """Yields (name, the name that counts layers of its class, layer) of all layers."""
     counts: Counter[str] = Counter()
     names: set[str] = set()
     for layer in _leaves(model):
@@ -33,8 +39,7 @@ def _named_layers(model: Any) -> Iterator[tuple[str, str, Any]]:
         while name in names:  # two models inside have layers of the same given name
             name += "_"
         names.add(name)
-        if layer.weights:
-            yield name, counted, layer
+        yield name, counted, layer
 
 
 def freeze(model: Any, pattern: str) -> None:

@@ -10,8 +10,10 @@ import contextlib
 import os
 import shutil
 import stat
+import tempfile
 import uuid
 from collections.abc import Iterator
+from typing import IO
 
 import tensorflow as tf
 
@@ -135,6 +137,41 @@ def _write_new(path: str, content: bytes) -> None:
     """Writes a local file that must not exist yet, not even as a broken link (O_EXCL)."""
     with open(path, "xb") as file:
         file.write(content)
+
+
+@contextlib.contextmanager
+def writing(path: str, folder: str) -> Iterator[IO[bytes]]:
+    """Opens a local file for writing, which becomes `path` atomically at the end; after an exception, there is none.
+
+    Args:
+      path: Path or URI of the file.
+      folder: Folder on the same disk as a local `path`, in which the file lies until then; a process that is killed
+        leaves it there under a hidden name. A file for a URI lies in a temporary folder, and is copied.
+
+    Raises:
+      OSError: The file cannot be written.
+    """
+    with contextlib.ExitStack() as stack:
+        name = path.rpartition("/")[2]
+        scratch = stack.enter_context(tempfile.TemporaryDirectory()) if "://" in path else folder
+        written = f"{scratch}/.{name}.{uuid.uuid4().hex}.tmp"
+        try:
+            with open(written, "xb") as file:
+                yield file
+            if "://" not in path:
+                os.replace(written, path)
+                return
+            copied = path if is_in_bucket(path) else f"{path.removesuffix(name)}.{name}.{uuid.uuid4().hex}.tmp"
+            tf.io.gfile.copy(written, copied, overwrite=True)
+            if copied != path:
+                tf.io.gfile.rename(copied, path, overwrite=True)
+        except tf.errors.OpError as error:
+            raise OSError(f"cannot write {path!r}: {reason(error)}") from error
+        except OSError as error:
+            raise OSError(f"cannot write {path!r}: {error.strerror or error}") from error
+        finally:
+            with contextlib.suppress(OSError):  # exists only if it was not renamed
+                os.unlink(written)
 
 
 def make_folder(path: str) -> None:

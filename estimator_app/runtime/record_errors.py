@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 from estimator_app.runtime.tensorflow_startup import one_line
 from tpu_input import Manifest, find_undecodable
+from tpu_input.pipeline.decoding import unread
+from tpu_input.pipeline.reading import locate
 from tpu_input.storage.positions import check_stands
 
 
@@ -42,3 +47,28 @@ def named(manifest: Manifest, split: str) -> Iterator[None]:
             f"{place} has an image or a label that cannot be decoded ({said}); find all such records with: "
             f"python -m beam_pipelines verify {manifest.path}"
         ) from error
+
+
+def check_record(
+    manifest: Manifest, split: str, number: int, is_read: bool, label: npt.NDArray[Any], result: object
+) -> None:
+    """Checks one record of a split.
+
+    Args:
+      manifest: The dataset.
+      split: Name of the split.
+      number: Number of the record in the split.
+      is_read: Whether the record could be read.
+      label: From parse().
+      result: What the image gives; a ValueError if it cannot be decoded.
+
+    Raises:
+      ValueError: It cannot be read or decoded, or its label is no class; the message names the record.
+    """
+    valid = bool(np.all((label >= 0) & (label < len(manifest.classes))))
+    if is_read and valid and not isinstance(result, ValueError):
+        return
+    path, place = locate(manifest, split)(tf.constant(number, tf.int64))
+    why = f"cannot be decoded: {result}" if valid else f"has label {np.max(label)}, which is out of range"
+    why += f"; find the damage with: python -m beam_pipelines verify {manifest.path}"
+    raise ValueError(f"record {place.numpy()} of {path.numpy().decode()!r} {why if is_read else unread(manifest)}")

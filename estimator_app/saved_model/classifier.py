@@ -51,7 +51,7 @@ class Classifier:
 
     def __call__(self, files: Sequence[bytes]) -> list[Array | ValueError]:
         """Returns the class probabilities of each file, in label order; a ValueError for a file that is no image."""
-        return self._of_images(files, self._probabilities)
+        return of_images(files, self._probabilities)
 
     def logits(self, files: Sequence[bytes]) -> list[Array | ValueError]:
         """Returns the class logits of each file, in label order; a ValueError for a file that is no image.
@@ -59,7 +59,7 @@ class Classifier:
         For an export without the signature LOGITS, these are the logarithms of its probabilities, which have the same
         softmax. Classes whose probability has underflowed to 0 are then tied.
         """
-        return self._of_images(files, self._logits)
+        return of_images(files, self._logits)
 
     def _probabilities(self, files: tf.Tensor) -> Array:
         return self.signature(image_bytes=files)["probabilities"].numpy()  # type: ignore[no-any-return]
@@ -69,21 +69,29 @@ class Classifier:
             return np.log(np.maximum(self._probabilities(files), np.finfo(np.float32).tiny))  # type: ignore[no-any-return]
         return self.logits_signature(image_bytes=files)[LOGITS].numpy()  # type: ignore[no-any-return]
 
-    def _of_images(self, files: Sequence[bytes], run: Callable[[tf.Tensor], Array]) -> list[Array | ValueError]:
-        reasons = [_reason(encoded) for encoded in files]
-        good = [encoded for encoded, reason in zip(files, reasons, strict=True) if not reason]
-        found = iter(self._each(good, run) if good else [])
-        return [ValueError(reason) if reason else next(found) for reason in reasons]
 
-    def _each(self, files: Sequence[bytes], run: Callable[[tf.Tensor], Array]) -> list[Array | ValueError]:
-        try:
-            with no_stderr():  # the JPEG decoder prints what it also raises
-                return list(run(tf.constant(files)))
-        except tf.errors.InvalidArgumentError:
-            if len(files) == 1:
-                return [ValueError(f"the {_format(files[0])} file is damaged")]
-        # One of the files is damaged: each is run alone to find out which.
-        return [result for encoded in files for result in self._each([encoded], run)]
+def of_images(files: Sequence[bytes], run: Callable[[tf.Tensor], Array]) -> list[Array | ValueError]:
+    """Returns a row of run(files) for each file; a ValueError for a file that is no image.
+
+    Args:
+      files: Contents of files.
+      run: Function of [N] strings -> [N, …], which raises InvalidArgumentError if a file cannot be decoded.
+    """
+    reasons = [_reason(encoded) for encoded in files]
+    good = [encoded for encoded, reason in zip(files, reasons, strict=True) if not reason]
+    found = iter(_each(good, run) if good else [])
+    return [ValueError(reason) if reason else next(found) for reason in reasons]
+
+
+def _each(files: Sequence[bytes], run: Callable[[tf.Tensor], Array]) -> list[Array | ValueError]:
+    try:
+        with no_stderr():  # the JPEG decoder prints what it also raises
+            return list(run(tf.constant(files)))
+    except tf.errors.InvalidArgumentError:
+        if len(files) == 1:
+            return [ValueError(f"the {_format(files[0])} file is damaged")]
+    # One of the files is damaged: each is run alone to find out which.
+    return [result for encoded in files for result in _each([encoded], run)]
 
 
 def load_classifier(path: str) -> Classifier:

@@ -157,7 +157,21 @@ def _of_run(origin: TrainConfig, checkpoint: str, config: TrainConfig) -> Source
             f"--init_from={config.init_from} has the custom network {origin.network}, whose code is imported only if "
             f"you name it; use --network={origin.network}, or export the run to Keras' .weights.h5"
         )
-    model, values = make_weighted_model(origin), {}
+    return Source(weights_of_run(origin, checkpoint, f"--init_from={config.init_from}"), origin.classes)
+
+
+def weights_of_run(config: TrainConfig, checkpoint: str, source: str) -> dict[str, Array]:
+    """Returns the weights in a checkpoint of a run of this program, as make_weighted_model() takes them.
+
+    Args:
+      config: Config of the run, whose network is made.
+      checkpoint: Path of one of its checkpoints, or of the variables of an export.
+      source: How a message names it.
+
+    Raises:
+      ValueError: The checkpoint lacks a variable.
+    """
+    model, values = make_weighted_model(config), {}
     names = {id(variable): name for name, variable in named_weights(model).items()}
     reader = tf.train.load_checkpoint(checkpoint)
     for path, (variable, _) in variables_of(model).items():
@@ -166,9 +180,9 @@ def _of_run(origin: TrainConfig, checkpoint: str, config: TrainConfig) -> Source
         keys = [f"ema_{name}", f"ema/{name}{OF_OBJECT}", name, f"weights/{name}{OF_OBJECT}"]
         key = next((key for key in keys if reader.has_tensor(key)), None)
         if key is None:
-            raise ValueError(f"--init_from={config.init_from}: {checkpoint!r} has no {name}, the {path} of its network")
+            raise ValueError(f"{source}: {checkpoint!r} has no {name}, the {path} of its network")
         values[path] = reader.get_tensor(key)
-    return Source(values, origin.classes)
+    return values
 
 
 def _of_checkpoint(checkpoint: str) -> dict[str, Array]:

@@ -22,6 +22,7 @@ from beam_pipelines.options import ConvertOptions, Source
 from beam_pipelines.report import look_alikes, thumbnails
 from beam_pipelines.report import page as report_page
 from beam_pipelines.report.index_columns import read_all
+from beam_pipelines.report.likely_wrong import MAX_SHOWN_LABELS
 from beam_pipelines.report.look_alikes import find_look_alikes
 from beam_pipelines.report.page import write_report
 from beam_pipelines.report.rejections import MAX_SHOWN
@@ -154,6 +155,7 @@ def test_the_page_stays_below_five_megabytes_whatever_the_dataset():
         + look_alikes.MAX_COMMON * look_alikes.MAX_SHOWN_OF_COMMON
         + len(REASONS) * MAX_SHOWN
         + report_page.MAX_EXAMPLE_CLASSES * report_page.MAX_EXAMPLES
+        + MAX_SHOWN_LABELS
     )
     assert pictures * largest < 4_500_000
 

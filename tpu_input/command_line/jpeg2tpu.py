@@ -47,7 +47,7 @@ COMMANDS = {
     "train": Command("estimator_app", "train, evaluate and export; a rerun resumes from the last checkpoint"),
     "evaluate": Command("estimator_app", "evaluate a checkpoint or an export on every example of a split"),
     "export": Command("estimator_app", "write a checkpoint as a SavedModel"),
-    "predict": Command("estimator_app", "classify image files with an exported model"),
+    "predict": Command("estimator_app", "classify image files, or all records of a dataset, with a trained model"),
     "preflight": Command(
         "estimator_app", "check without a TPU whether and how a training would run on one; exit 1 if not"
     ),

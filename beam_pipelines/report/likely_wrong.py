@@ -1,0 +1,238 @@
+"""Labels that are likely wrong: records for which a model is sure of another class.
+
+predictions.parquet ──key──▶ p(predicted), p(label) of a record ──p(predicted) - p(label), largest first──▶ LikelyWrong
+
+The file is written by `python -m estimator_app predict --dataset=…`. Labels are those of the dataset as it is now. The
+file may come from an untrusted source: types and sizes are checked before its rows are loaded, a batch at a time. Keys
+of the dataset are held in memory, some 150 bytes each.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from beam_pipelines import storage
+from beam_pipelines.report.examples import Example, read_examples
+from beam_pipelines.report.index_columns import Columns, read_rows
+from tpu_input.dataset_format import json_fields
+from tpu_input.dataset_format.index import check_room
+from tpu_input.dataset_format.records import Manifest
+
+MAX_SHOWN_LABELS = 100  # records on the page; the file has all
+_METADATA_KEY = (
+    b"jpeg2tpu.predictions"  # of the file: what the predictions depend on, with the model's classes, as JSON
+)
+_BATCH_ROWS = 4096
+_MAX_KEY_BYTES = 1 << 16
+_SLACK = 1e-3  # a probability in float16 or float32 may be this much larger than 1
+_ADVICE = "write it with: python -m estimator_app predict --dataset=DATASET --output=FILE"
+
+Probabilities = npt.NDArray[np.float64]
+
+
+class WrongLabel(NamedTuple):
+    """A record whose label is likely wrong.
+
+    Attributes:
+      key: Key of the record.
+      number: Number of the record; see Columns.
+      predicted: Name of the predicted class.
+      of_predicted: Probability of the predicted class.
+      of_label: Probability of the record's label.
+    """
+
+    key: str
+    number: int
+    predicted: str
+    of_predicted: float
+    of_label: float
+
+
+@dataclasses.dataclass(frozen=True)
+class LikelyWrong:
+    """The labels of a dataset that are likely wrong.
+
+    Attributes:
+      found: All of them, the most likely first.
+      shown: (record, example) of the first MAX_SHOWN_LABELS.
+      num_compared: Records whose label was compared with a prediction.
+      num_unknown: Predictions of keys that the dataset does not have.
+      num_unknown_classes: Records that have a prediction, but a label that the model does not know.
+    """
+
+    found: list[WrongLabel]
+    shown: list[tuple[WrongLabel, Example]]
+    num_compared: int
+    num_unknown: int
+    num_unknown_classes: int
+
+    def to_csv(self) -> str:
+        """Returns the predicted classes as `relabel --labels` takes them."""
+        text = io.StringIO()
+        text.write("key,label\n")
+        plain, quoted = (
+            csv.writer(text, lineterminator="\n", quoting=each) for each in (csv.QUOTE_MINIMAL, csv.QUOTE_ALL)
+        )
+        for each in self.found:
+            row = (each.key, each.predicted)
+            # relabel strips lines
+            (plain if row == (each.key.strip(), each.predicted.strip()) else quoted).writerow(row)
+        return text.getvalue()
+
+
+def find_likely_wrong(manifest: Manifest, columns: Columns, paths: Sequence[str]) -> LikelyWrong:
+    """Returns the records whose predicted class is not their label, by falling p(predicted) - p(label), then by key.
+
+    The predicted class is the most likely one of those that the dataset has.
+
+    Args:
+      manifest: Manifest of the dataset.
+      columns: Columns of its indexes.
+      paths: Files of predictions, of different records.
+
+    Raises:
+      ValueError: A file cannot be used, no record has a prediction or one has two, or records have not one label each.
+    """
+    if manifest.label_type != "class":
+        raise ValueError(f"--predictions needs a dataset with one label an image, unlike {manifest.path!r}")
+    numbers = {key: number for number, key in enumerate(_keys(manifest, columns))}
+    seen = np.zeros(len(numbers), bool)
+    found: list[WrongLabel] = []
+    num_unknown = num_unknown_classes = 0
+    for path in paths:
+        of_model: npt.NDArray[np.int64] | None = None
+        for classes, keys, probabilities in _read(path, manifest):
+            if of_model is None:
+                positions = {name: position for position, name in enumerate(classes)}
+                of_model = np.array([positions.get(name, -1) for name in manifest.classes])
+                common = np.flatnonzero(of_model >= 0)  # the dataset's labels that the model has, too
+                if not len(common):
+                    raise ValueError(f"{path!r} has predictions of other classes than {manifest.path!r}")
+            places = np.array([numbers.get(key, -1) for key in keys], np.int64)
+            known = places >= 0
+            num_unknown += int((~known).sum())
+            places, probabilities = places[known], probabilities[known]
+            if seen[places].any() or len(np.unique(places)) < len(places):
+                twice = next(
+                    key for key in keys if (at := numbers.get(key, -1)) >= 0 and (seen[at] or keys.count(key) > 1)
+                )
+                raise ValueError(f"{path!r} has a second prediction of {twice!r}; give one for each record")
+            seen[places] = True
+            labels = columns.labels[places]
+            usable = of_model[labels] >= 0
+            num_unknown_classes += int((~usable).sum())
+            places, labels, probabilities = places[usable], labels[usable], probabilities[usable]
+            of_common = probabilities[:, of_model[common]]
+            predicted = common[of_common.argmax(axis=1)]
+            best, own = of_common.max(axis=1), probabilities[np.arange(len(labels)), of_model[labels]]
+            chosen = np.flatnonzero(best > own)
+            names = [key for key, is_known in zip(keys, known, strict=True) if is_known]
+            names = [name for name, is_usable in zip(names, usable, strict=True) if is_usable]
+            found += [
+                WrongLabel(names[at], int(places[at]), manifest.classes[predicted[at]], float(best[at]), float(own[at]))
+                for at in chosen.tolist()
+            ]
+    if not seen.any():
+        raise ValueError(f"{', '.join(map(repr, paths))}: no prediction is of a record of {manifest.path!r}")
+    found.sort(key=lambda each: (each.of_label - each.of_predicted, each.key))
+    first = found[:MAX_SHOWN_LABELS]
+    examples = read_examples(manifest, columns, [each.number for each in first])
+    shown = [(each, examples[each.number]) for each in first]
+    return LikelyWrong(found, shown, int(seen.sum()) - num_unknown_classes, num_unknown, num_unknown_classes)
+
+
+def _keys(manifest: Manifest, columns: Columns) -> Iterator[str]:
+    for shard in columns.shards:
+        yield from read_rows(manifest.path, shard, ["key"]).column(0).to_pylist()
+
+
+def _read(path: str, manifest: Manifest) -> Iterator[tuple[tuple[str, ...], list[str], Probabilities]]:
+    """Yields (the model's classes, [N] keys, [N, classes] probabilities) of a file of predictions, batch by batch."""
+    path = storage.absolute(path)
+    try:
+        with storage.open_file(path) as file:
+            parquet = pq.ParquetFile(file)
+            classes = _classes(parquet, manifest)
+            _check(parquet, len(classes))
+            # Dictionary-encoded: otherwise, a long text that the file stores once would take memory per row.
+            parquet = pq.ParquetFile(file, read_dictionary=["key"])
+            for batch in parquet.iter_batches(_BATCH_ROWS, columns=["key", "probabilities"], use_threads=False):
+                yield classes, _texts(batch.column("key")), _matrix(batch.column("probabilities"), len(classes))
+    except (FileNotFoundError, storage.Unavailable):
+        raise
+    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
+        why = (str(error).splitlines() or [repr(error)])[0]
+        raise ValueError(f"{path!r} cannot be used as predictions: {why}; {_ADVICE}") from error
+
+
+def _classes(parquet: pq.ParquetFile, manifest: Manifest) -> tuple[str, ...]:
+    """Returns the model's classes, in the order of the probabilities: those of the dataset if the file does not say."""
+    origin = (parquet.schema_arrow.metadata or {}).get(_METADATA_KEY)
+    if origin is None:
+        return manifest.classes
+    found = json_fields.mapping(json_fields.load(origin), "its origin").get("classes")
+    classes = tuple(json_fields.text(name, "a class", 1) for name in json_fields.array(found, "classes"))
+    if not classes or len(set(classes)) < len(classes):
+        raise ValueError("its classes are not different names")
+    return classes
+
+
+def _check(parquet: pq.ParquetFile, num_classes: int) -> None:
+    """Checks types and sizes of the columns, before any row is loaded.
+
+    Raises:
+      ValueError: A column is missing, of another type, or larger than its rows can be.
+    """
+    schema, metadata = parquet.schema_arrow, parquet.metadata
+    if missing := [name for name in ("key", "probabilities") if schema.names.count(name) != 1]:
+        raise ValueError(f"it has no column {' and no column '.join(missing)}")
+    key, probabilities = schema.field("key").type, schema.field("probabilities").type
+    if not pa.types.is_string(key) and not pa.types.is_large_string(key):
+        raise ValueError(f"its column key has the type {key}, not string")
+    if not _is_list(probabilities) or not pa.types.is_floating(probabilities.value_type):
+        raise ValueError(f"its column probabilities has the type {probabilities}, not list of float")
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        for column in map(group.column, range(group.num_columns)):
+            name = column.path_in_schema.partition(".")[0]
+            if name == "key":
+                check_room(group.num_rows, column.total_uncompressed_size)
+            if name == "probabilities" and column.num_values != group.num_rows * num_classes:
+                raise ValueError(
+                    f"it has {column.num_values} probabilities in {group.num_rows} rows, of {num_classes} classes"
+                )
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def _texts(column: pa.Array) -> list[str]:
+    texts = column.dictionary if pa.types.is_dictionary(column.type) else column
+    if column.null_count or (len(texts) and pc.max(pc.binary_length(texts)).as_py() > _MAX_KEY_BYTES):
+        raise ValueError("it has a record without a key, or one with a very long key")
+    return column.to_pylist()  # type: ignore[no-any-return]
+
+
+def _matrix(column: pa.Array, num_classes: int) -> Probabilities:
+    values = column.flatten()
+    if (
+        column.null_count
+        or values.null_count
+        or len(values) != len(column) * num_classes
+        or (len(column) and pc.min(pc.list_value_length(column)).as_py() != num_classes)
+    ):
+        raise ValueError(f"it has a record with other than {num_classes} probabilities, one for each class")
+    found: Probabilities = values.to_numpy(zero_copy_only=False).astype(np.float64).reshape(-1, num_classes)
+    if not ((found >= 0) & (found <= 1 + _SLACK)).all():  # also NaN
+        raise ValueError("its probabilities are not all between 0 and 1")
+    return found

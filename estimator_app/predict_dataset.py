@@ -1,0 +1,253 @@
+"""Prediction of a dataset: one row for each record of a split, exactly once, in the order of the split.
+
+    shards ──records by number──▶ batches ──Predictor──▶ OUTPUT.parts/part-00000.parquet, … ──▶ OUTPUT
+
+Parts have the same batches however often the command is interrupted, so that the file has the same bytes as that of a
+run without interruptions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import tensorflow as tf
+
+from estimator_app.predictions.parts import Parts
+from estimator_app.predictions.predictor import Predictor, of_export, of_run
+from estimator_app.runtime.host_memory import check_batch
+from estimator_app.runtime.paths import absolute
+from estimator_app.runtime.record_errors import check_record, named
+from estimator_app.saved_model.classifier import THRESHOLD, Array
+from estimator_app.trainers.checks import num_examples
+from tpu_input import Manifest
+from tpu_input.dataset_format.records import parse
+from tpu_input.datasets import DatasetLike, as_manifest
+from tpu_input.pipeline.reading import plain, records
+
+PART_RECORDS = 4096  # records of a part, which a process that is killed loses at most
+_PART_BYTES = 64 << 20  # of the numbers of a part; with large features, it has fewer records
+_SHOWN = 3  # classes that a message lists
+
+
+def predict_dataset(
+    dataset: DatasetLike,
+    output: str,
+    *,
+    export_dir: str | None = None,
+    model_dir: str | None = None,
+    split: str | None = None,
+    batch_size: int = 32,
+    features: str | None = None,
+    step: int | None = None,
+    network: str | None = None,
+    part_records: int = PART_RECORDS,
+    report: Callable[[str], None] = lambda line: None,
+) -> str:
+    """Writes the predictions of a model for every record of a split as Parquet; returns the path of the file.
+
+    Its columns are key, shard (file name) and record (number in the shard); label, as the dataset has it: an integer,
+    a list of integers in a dataset with several labels an image, null in one without labels; class and probability,
+    those of the most likely class; probabilities, a list of float32 in the order of the model's classes; with several
+    labels an image, classes, the names of those with a probability of at least 0.5; and with `features`, features, the
+    flattened output of that layer, a list of float32.
+
+    The rows are written in parts to OUTPUT.parts first. After an interruption, the same call goes on from them.
+
+    Args:
+      dataset: Manifest, folder or URI of a dataset. It may have other classes than the model.
+      output: Path or URI of the file.
+      export_dir: SavedModel, a folder of them or a model_dir, of which the newest is taken.
+      model_dir: Folder or URI of a run, of which a checkpoint is taken, instead of export_dir.
+      split: Split to read; None for that of the run.
+      batch_size: Images per batch.
+      features: Name of a layer, as in MODEL_DIR/initial_weights.csv or of a layer without weights, whose output is
+        written, too; needs model_dir.
+      step: Step of a checkpoint in model_dir; None for the last.
+      network: "package.module:function" of a run with a custom network, which is imported only if it is named.
+      part_records: Records per part; rounded to whole batches, and fewer if they have many numbers.
+      report: Called with a line of progress at a time.
+
+    Raises:
+      ValueError: There is no such model, dataset or split; a record cannot be read or decoded (the message names it);
+        or there are other predictions at `output`.
+      OSError: The file cannot be written.
+    """
+    for name, value in (("batch_size", batch_size), ("part_records", part_records)):
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value!r}")
+    if (model_dir is None) == (export_dir is None):
+        raise ValueError(f"predict needs export_dir or model_dir, got {'neither' if model_dir is None else 'both'}")
+    if model_dir is None and (features or step is not None or network):
+        raise ValueError("features, step and network need model_dir: an export has only its probabilities")
+    output, manifest = absolute(output), as_manifest(dataset)
+    predictor = (
+        of_export(absolute(export_dir or ""))
+        if model_dir is None
+        else of_run(absolute(model_dir), step, network, features)
+    )
+    split = predictor.config.split if split is None else split
+    total = num_examples(manifest, split)
+    check_batch("--batch_size", batch_size, predictor.config.input.image_size)
+    if manifest.classes != predictor.classes:
+        report(_differing_classes(manifest.classes, predictor.classes))
+    per_part = _records_of_part(part_records, batch_size, len(predictor.classes) + predictor.num_features)
+    ranges = [range(start, min(start + per_part, total)) for start in range(0, total, per_part)]
+    origin = {
+        "model": predictor.digest,
+        "classes": list(predictor.classes),
+        "dataset": _digest(manifest),
+        "split": split,
+        "batch_size": batch_size,
+        "part_records": per_part,
+        "features": features or "",
+        "tensorflow": tf.__version__,  # its kernels round differently
+    }
+    parts = Parts(output, _schema(manifest, predictor), origin, list(map(len, ranges)))
+    missing = parts.missing()
+    if len(missing) < len(ranges) and not parts.is_complete:
+        report(
+            f"resuming: {total - sum(len(ranges[number]) for number in missing):,} of {total:,} records are predicted"
+        )
+    for number in missing:
+        parts.write_part(number, _columns(predictor, manifest, split, ranges[number], batch_size))
+        report(f"{ranges[number].stop:,} of {total:,} records predicted")
+    parts.join()
+    return output
+
+
+def _digest(manifest: Manifest) -> str:
+    """Returns a hex digest of what the rows take from a dataset, wherever it lies."""
+    shards = {
+        name: [(shard.name, shard.num_examples, shard.num_bytes, shard.sha256) for shard in split.shards]
+        for name, split in sorted(manifest.splits.items())
+    }
+    content = [shards, manifest.classes, manifest.first_label, manifest.label_type, repr(manifest.record)]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+def _records_of_part(wanted: int, batch_size: int, numbers: int) -> int:
+    """Returns the number of records of a part: whole batches, so that each record is always in the same batch."""
+    return max(1, min(wanted, _PART_BYTES // (4 * numbers)) // batch_size) * batch_size
+
+
+def _differing_classes(of_dataset: Sequence[str], of_model: Sequence[str]) -> str:
+    def some(names: list[str]) -> str:
+        more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
+        return ", ".join(map(repr, names[:_SHOWN])) + more or "none"
+
+    only = [
+        [name for name in one if name not in set(other)]
+        for one, other in ((of_dataset, of_model), (of_model, of_dataset))
+    ]
+    if not any(only):
+        return "the dataset has the model's classes in another order: labels and probabilities are each in their own"
+    return (
+        f"the dataset has other classes than the model: only the dataset has {some(only[0])}; only the model has "
+        f"{some(only[1])}"
+    )
+
+
+def _is_of_sets(predictor: Predictor) -> bool:
+    return predictor.config.label_type == "classes"
+
+
+def _schema(manifest: Manifest, predictor: Predictor) -> pa.Schema:
+    fields = [
+        ("key", pa.string()),
+        ("shard", pa.string()),
+        ("record", pa.int64()),
+        ("label", pa.list_(pa.int64()) if manifest.label_type == "classes" else pa.int64()),
+        ("class", pa.string()),
+        ("probability", pa.float32()),
+        *([("classes", pa.list_(pa.string()))] if _is_of_sets(predictor) else []),
+        ("probabilities", pa.list_(pa.float32(), len(predictor.classes))),
+        *([("features", pa.list_(pa.float32(), predictor.num_features))] if predictor.num_features else []),
+    ]
+    return pa.schema(fields)
+
+
+class _Batch(NamedTuple):
+    """Records: [N] numbers in the split, [N] keys, [N] or [N, num_labels] labels, [N, numbers] outputs of the model."""
+
+    numbers: Array
+    keys: Array
+    labels: Array
+    rows: Array
+
+
+def _columns(predictor: Predictor, manifest: Manifest, split: str, chosen: range, batch_size: int) -> list[pa.Array]:
+    """Returns the columns of _schema() for a range of the records of a split."""
+    batches = list(_predicted(predictor, manifest, split, chosen, batch_size))
+    numbers, keys, labels, rows = (np.concatenate(each) for each in zip(*batches, strict=True))
+    if numbers.tolist() != list(chosen):
+        raise ValueError(f"split {split!r} of {manifest.path!r} was not read record by record; run the command again")
+    num_classes, schema = len(predictor.classes), _schema(manifest, predictor)
+    probabilities, shards = rows[:, :num_classes], manifest.split(split).shards
+    if not np.isfinite(probabilities).all():
+        raise ValueError(
+            "the model's probabilities are NaN: its training diverged; use an earlier checkpoint, or train with a "
+            "smaller --learning_rate"
+        )
+    starts = np.cumsum([0, *(shard.num_examples for shard in shards)])
+    places = np.searchsorted(starts, numbers, side="right") - 1
+    best, classes = probabilities.argmax(axis=1), np.array(predictor.classes, object)
+    columns: dict[str, Any] = {
+        "key": [key.decode(errors="replace") or None for key in keys.tolist()],
+        "shard": [shards[place].name for place in places],
+        "record": numbers - starts[places],
+        "label": _labels(labels, manifest.label_type),
+        "class": classes[best],
+        "probability": probabilities[np.arange(len(best)), best],
+        "probabilities": _lists(probabilities),
+    }
+    if _is_of_sets(predictor):
+        columns["classes"] = [classes[row >= THRESHOLD].tolist() for row in probabilities]
+    if predictor.num_features:
+        columns["features"] = _lists(rows[:, num_classes:])
+    made = [columns[field.name] for field in schema]
+    return [
+        each if isinstance(each, pa.Array) else pa.array(each, field.type)
+        for each, field in zip(made, schema, strict=True)
+    ]
+
+
+def _labels(labels: Array, label_type: str) -> list[Any]:
+    if label_type == "none":
+        return [None] * len(labels)
+    if label_type == "classes":
+        return [np.flatnonzero(each).tolist() for each in labels]
+    return labels.tolist()  # type: ignore[no-any-return]
+
+
+def _lists(rows: Array) -> pa.Array:
+    return pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(rows).ravel()), rows.shape[1])
+
+
+def _predicted(
+    predictor: Predictor, manifest: Manifest, split: str, chosen: range, batch_size: int
+) -> Iterator[_Batch]:
+    """Yields the batches of a range of the records; the last one may be smaller.
+
+    Raises:
+      ValueError: A record cannot be read or decoded, or has a label that is no class; the message names it.
+    """
+
+    @plain
+    def example_of(number: tf.Tensor, serialized: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        example = parse(serialized, manifest.first_label, manifest.record, manifest.num_labels)
+        key = tf.io.parse_single_example(serialized, {"image/key": tf.io.FixedLenFeature([], tf.string, "")})
+        return number, tf.not_equal(serialized, ""), key["image/key"], example["encoded"], example["label"]
+
+    dataset = records(manifest, split, [chosen]).map(example_of).batch(batch_size).prefetch(2)
+    with named(manifest, split):
+        for numbers, is_read, keys, encoded, labels in dataset.as_numpy_iterator():
+            results = predictor.run(list(encoded))
+            for each in zip(numbers, is_read, labels, results, strict=True):
+                check_record(manifest, split, *each)
+            rows = np.stack([result for result in results if not isinstance(result, ValueError)])
+            yield _Batch(numbers, keys, labels, rows)

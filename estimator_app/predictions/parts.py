@@ -1,0 +1,167 @@
+"""A Parquet file that is written in parts, so that a process that is killed loses one part at most.
+
+    rows ──write_part()──▶ OUTPUT.parts/part-00000.parquet, … ──join()──▶ OUTPUT; the parts are removed
+
+Each file is written atomically and has the origin of its rows in its metadata: a part of another origin is never
+joined, nor is a file of another origin replaced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import tensorflow as tf
+
+from estimator_app.runtime import files
+from tpu_input.dataset_format import json_fields
+
+METADATA_KEY = b"jpeg2tpu.predictions"  # of the Parquet file: the origin as JSON
+_PART = re.compile(r"part-(\d{5,})\.parquet")
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}\.tmp")  # left by a process that was killed
+_MAGIC = b"PAR1"
+_MAX_FOOTER_BYTES = 1 << 28
+# Columns in which the same values come again and again.
+_REPEATED = ["shard", "class"]
+
+
+class Parts:
+    """The parts of one Parquet file.
+
+    Attributes:
+      output: Path or URI of the file.
+      folder: Folder or URI of the parts.
+    """
+
+    def __init__(self, output: str, schema: pa.Schema, origin: Mapping[str, Any], lengths: Sequence[int]) -> None:
+        """Looks at what is there already.
+
+        Args:
+          output: Path or URI of the file.
+          schema: Schema of the rows.
+          origin: What the rows depend on, as JSON values.
+          lengths: Number of rows of each part.
+
+        Raises:
+          ValueError: `output` or its parts are of another origin, or something else lies there.
+        """
+        self.output, self.folder = output, f"{output}.parts"
+        self._origin, self._lengths = dict(origin), list(lengths)
+        self._schema = schema.with_metadata({METADATA_KEY: json.dumps(self._origin, ensure_ascii=False).encode()})
+        self.is_complete = self._is_whole(output, sum(lengths), "choose another --output, or remove it")
+        self._present = self._find()
+
+    def missing(self) -> list[int]:
+        """Returns the numbers of the parts that have to be written, in ascending order."""
+        present = range(len(self._lengths)) if self.is_complete else self._present
+        return [number for number in range(len(self._lengths)) if number not in present]
+
+    def write_part(self, number: int, columns: Sequence[pa.Array]) -> None:
+        """Writes one part atomically.
+
+        Raises:
+          OSError: It cannot be written.
+        """
+        files.make_folder(self.folder)
+        table = pa.Table.from_arrays(list(columns), schema=self._schema)
+        if len(table) != self._lengths[number]:
+            raise ValueError(f"part {number} has {len(table)} rows, but must have {self._lengths[number]}")
+        content = io.BytesIO()
+        with self._writer(content) as writer:
+            writer.write_table(table)
+        files.write(self._path(number), content.getvalue())
+
+    def join(self) -> None:
+        """Writes the file from all parts, each a row group, and removes the parts.
+
+        Raises:
+          OSError: It cannot be written.
+        """
+        if not self.is_complete:
+            with files.writing(self.output, self.folder) as file, self._writer(file) as writer:
+                for number in range(len(self._lengths)):
+                    with tf.io.gfile.GFile(self._path(number), "rb") as part:
+                        writer.write_table(pq.read_table(pa.BufferReader(part.read())))
+        # Only now: until the file stands, a process that is killed here goes on from its parts.
+        if tf.io.gfile.isdir(self.folder):
+            for name in files.names(self.folder):
+                tf.io.gfile.remove(f"{self.folder}/{name}")
+            with contextlib.suppress(tf.errors.OpError):  # in a bucket, the folder is gone with its last file
+                tf.io.gfile.rmtree(self.folder)
+
+    def _writer(self, sink: Any) -> pq.ParquetWriter:
+        return pq.ParquetWriter(sink, self._schema, use_dictionary=_REPEATED)
+
+    def _path(self, number: int) -> str:
+        return f"{self.folder}/part-{number:05}.parquet"
+
+    def _find(self) -> set[int]:
+        """Returns the numbers of the parts that are there."""
+        files.check_plain(self.folder)
+        present = set()
+        for name in files.names(self.folder):
+            found = _PART.fullmatch(name)
+            if not found and not _TEMPORARY.fullmatch(name):
+                raise ValueError(f"{self.folder!r} holds {name!r}, which is no part of predictions; move it elsewhere")
+            number = int(found[1]) if found else len(self._lengths)
+            rows = self._lengths[number] if number < len(self._lengths) else None
+            if found and self._is_whole(
+                f"{self.folder}/{name}", rows, f"remove {self.folder!r}, or choose another --output"
+            ):
+                present.add(number)
+        return present
+
+    def _is_whole(self, path: str, num_rows: int | None, advice: str) -> bool:
+        """Returns whether a Parquet file of this origin is at `path`; of a part that a full disk cut off, False.
+
+        Raises:
+          ValueError: It is a file of another origin.
+        """
+        if not tf.io.gfile.exists(path):
+            return False
+        if tf.io.gfile.isdir(path):
+            raise ValueError(f"{path!r} is a folder; {advice}")
+        metadata = _read_metadata(path)
+        if metadata is None and path != self.output:
+            return False
+        origin = _origin_of(metadata) if metadata is not None else None
+        if metadata is None or origin is None:
+            raise ValueError(f"{path!r} exists already and is no file of predictions; {advice}")
+        if origin != self._origin or metadata.num_rows != num_rows:
+            other = [name for name in {**self._origin, **origin} if origin.get(name) != self._origin.get(name)]
+            raise ValueError(
+                f"{path!r} has other predictions (of another {' and '.join(other or ['number of records'])}); {advice}"
+            )
+        return True
+
+
+def _origin_of(metadata: pq.FileMetaData) -> dict[str, Any] | None:
+    try:
+        return json_fields.mapping(json_fields.load((metadata.metadata or {})[METADATA_KEY]), "the origin")
+    except (KeyError, ValueError):
+        return None
+
+
+def _read_metadata(path: str) -> pq.FileMetaData | None:
+    """Returns the footer of a Parquet file, of which nothing else is read; None if it is no Parquet file."""
+    with tf.io.gfile.GFile(path, "rb") as file:
+        size = file.size()
+        if size < 12:
+            return None
+        file.seek(size - 8)
+        end = file.read(8)
+        footer_bytes = int.from_bytes(end[:4], "little") + 8
+        if end[4:] != _MAGIC or footer_bytes > min(size - 4, _MAX_FOOTER_BYTES):
+            return None
+        file.seek(size - footer_bytes)
+        content = _MAGIC + file.read(footer_bytes)
+    try:
+        return pq.read_metadata(pa.BufferReader(content))
+    except (pa.ArrowException, OSError):
+        return None

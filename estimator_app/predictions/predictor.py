@@ -1,0 +1,128 @@
+"""The model that predicts a dataset: an export, or a checkpoint, which can also give the output of a layer.
+
+[N] files' bytes ──Predictor.run()──▶ N rows: probabilities, then features, float32; or a ValueError
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from estimator_app.config import TrainConfig
+from estimator_app.model.layer_names import every_layer
+from estimator_app.model.losses import probabilities
+from estimator_app.model_dir.run_files import CONFIG_NAME, read_named
+from estimator_app.saved_model.classifier import CLASSES_NAME, Array, load_classifier, of_images
+from estimator_app.saved_model.find import find_checkpoint, read_origin
+from estimator_app.trainers.checks import make_weighted_model
+from estimator_app.trainers.starting_weights import weights_of_run
+from tpu_input import from_infeed
+from tpu_input.predict import decode_files
+
+
+class Predictor(NamedTuple):
+    """A model.
+
+    Attributes:
+      config: Config of its run.
+      classes: Names of the classes, in label order.
+      digest: Hex digest that changes with the model.
+      num_features: Number of features of each image; 0 for none.
+      run: Function that returns a row of each file, or a ValueError for a file that is no image.
+    """
+
+    config: TrainConfig
+    classes: tuple[str, ...]
+    digest: str
+    num_features: int
+    run: Callable[[Sequence[bytes]], list[Array | ValueError]]
+
+
+def of_export(export_dir: str) -> Predictor:
+    """Returns the model of a SavedModel; see load_classifier() for the path.
+
+    Raises:
+      ValueError: There is no SavedModel, or it is of another program.
+    """
+    classifier = load_classifier(export_dir)
+    config, _ = read_origin(classifier.path)
+    # The index of the variables has their checksums.
+    names = ("saved_model.pb", "variables/variables.index", f"assets/{CLASSES_NAME}")
+    digest = _digest(f"{classifier.path}/{name}" for name in names)
+    return Predictor(config, classifier.classes, digest, 0, classifier)
+
+
+def of_run(
+    model_dir: str, step: int | None = None, network: str | None = None, features: str | None = None
+) -> Predictor:
+    """Returns the model of a checkpoint.
+
+    Args:
+      model_dir: Folder or URI of the run.
+      step: Step of the checkpoint; None for the last.
+      network: "package.module:function" of a run with a custom network.
+      features: Name of the layer whose output is wanted; None for none.
+
+    Raises:
+      ValueError: There is no such run, checkpoint or layer.
+    """
+    config = read_named(model_dir, network)
+    checkpoint = find_checkpoint(model_dir, step)
+    model = make_weighted_model(config, weights_of_run(config, checkpoint, f"--model_dir={model_dir}"))
+    outputs = [model.output]
+    num_features = 0
+    if features is not None:
+        layer = _layer(model, features)
+        outputs.append(tf.keras.layers.Flatten(dtype="float32")(layer.output))
+        num_features = outputs[1].shape[-1]
+        if num_features is None:
+            raise ValueError(f"--features={features}: the size of the layer's output depends on the image")
+    whole, arrived = tf.keras.Model(model.input, outputs), dataclasses.replace(config.input, layout="NHWC")
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)  # type: ignore[untyped-decorator]
+    def rows(files: tf.Tensor) -> tf.Tensor:
+        found = whole(from_infeed(decode_files(files, arrived), arrived), training=False)
+        logits, *others = found if isinstance(found, (list, tuple)) else [found]
+        return tf.concat([probabilities(logits, config.label_type), *others], axis=1)
+
+    def run(files: Sequence[bytes]) -> list[Array | ValueError]:
+        return of_images(files, lambda each: rows(each).numpy())
+
+    digest = _digest([f"{checkpoint}.index", f"{model_dir}/{CONFIG_NAME}"])
+    return Predictor(config, config.classes, digest, num_features, run)
+
+
+def _layer(model: Any, name: str) -> Any:
+    """Returns a layer of the model by its name; see layer_names.py.
+
+    Raises:
+      ValueError: There is none of this name, or its output cannot be had.
+    """
+    layers = dict(every_layer(model))
+    if name not in layers:
+        raise ValueError(f"--features={name} is no layer of the network; it has {', '.join(layers)}")
+    try:
+        output = layers[name].output
+        tf.keras.Model(model.input, output)
+        single = hasattr(output, "shape")
+    except (ValueError, AttributeError):  # a layer inside another model, or one that is applied twice
+        single = False
+    if not single:
+        raise ValueError(f"--features={name}: the layer is inside another model, or has several outputs; use another")
+    return layers[name]
+
+
+def _digest(paths: Iterable[str]) -> str:
+    """Returns the hex digest of the contents of some files; those that are missing count as such."""
+    total = hashlib.sha256()
+    for path in paths:
+        content = b""
+        if tf.io.gfile.exists(path):
+            with tf.io.gfile.GFile(path, "rb") as file:
+                content = file.read()
+        total.update(hashlib.sha256(content).digest())
+    return total.hexdigest()
