@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from estimator_app.runtime.tpu import Tpu
     from estimator_app.saved_model.classifier import Classifier, load_classifier
     from estimator_app.train import train
+    from estimator_app.watch import watch
 
 __all__ = [
     "Classifier",
@@ -36,6 +37,7 @@ __all__ = [
     "load_classifier",
     "predict",
     "train",
+    "watch",
 ]
 
 publish(
@@ -53,5 +55,6 @@ publish(
         "load_classifier": "estimator_app.saved_model.classifier",
         "predict": "estimator_app.predict",
         "train": "estimator_app.train",
+        "watch": "estimator_app.watch",
     },
 )

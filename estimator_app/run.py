@@ -163,7 +163,14 @@ def is_over(step: int, run: Run) -> bool:
     return step >= run.config.train_steps or is_stale(run.evaluations(), metric, patience)
 
 
+def is_due(step: int, run: Run) -> bool:
+    """Returns whether a checkpoint of this step is to be evaluated: the last one, and with eval="none" only that."""
+    multiple = run.config.eval != "none" and step % run.config.steps_per_eval == 0
+    return multiple or is_over(step, run)
+
+
 def is_evaluated(step: int, run: Run) -> bool:
+    """Returns whether the last evaluation was that of a step, and metrics.json has its metrics."""
     rows, finished = run.evaluations(), read_finished(run.model_dir)
     of_finished = (finished.metrics.step, finished.metrics.split) if finished else None
     return bool(rows) and rows[-1].step == step and of_finished == (step, run.config.split)

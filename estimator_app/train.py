@@ -6,20 +6,25 @@
 Training, by TPUEstimator or tf.distribute (trainers/registry.py), loads the last checkpoint and resumes the input
 pipeline at its step, so that a run that was stopped anywhere and restarted gives the same result as an uninterrupted
 one. The next action depends only on the last checkpoint and history.csv.
+
+With --eval=watch or none, training does not stop for evaluations, but saves a checkpoint at the same steps:
+
+    step 0 ──train──▶ train_steps, with checkpoints of steps 400, 800, … for watch.py, which evaluates them beside it
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import shlex
 import threading
 from collections.abc import Mapping
 from typing import Any
 
 from estimator_app.config import TrainConfig, chosen_input, surprises
-from estimator_app.model_dir.checkpoints import latest_checkpoint, latest_step
+from estimator_app.model_dir.checkpoints import latest_checkpoint, latest_step, prune_checkpoints
 from estimator_app.model_dir.exports import check_no_links
-from estimator_app.model_dir.lock import claim_lock, locked
+from estimator_app.model_dir.lock import EVAL_LOCK_NAME, claim_lock, locked
 from estimator_app.model_dir.plots import write_inputs
 from estimator_app.model_dir.run_files import Finished, begun, check_free, write_run_config
 from estimator_app.run import (
@@ -30,6 +35,7 @@ from estimator_app.run import (
     completed_run,
     evaluate_and_keep,
     finish,
+    is_due,
     is_evaluated,
     is_over,
 )
@@ -57,8 +63,10 @@ def train(
     stop: threading.Event | None = None,
     command: str = "",
     **options: Any,
-) -> Finished:
+) -> Finished | None:
     """Trains, evaluates and exports, as the command `train` does; resumes the run if model_dir holds one.
+
+    Returns None with eval="watch" while watch() has not evaluated and exported the last step.
 
     Args:
       dataset: Manifest of the dataset, or its folder or URI.
@@ -77,6 +85,8 @@ def train(
       Stopped: `stop` was set.
       Moved: The TPU was lost and is back at another address; a new process can resume the run.
     """
+    if export_dir and options.get("eval") == "watch":
+        raise ValueError("with eval='watch' training makes no exports; give export_dir to the watcher")
     model_dir = absolute(model_dir)
     export_dir = absolute(export_dir) if export_dir else f"{model_dir}/export"
     manifest, earlier = as_manifest(dataset if isinstance(dataset, Manifest) else absolute(dataset)), begun(model_dir)
@@ -114,8 +124,10 @@ def run(
     report: Report = print,
     stop: threading.Event | None = None,
     command: str = "",
-) -> Finished:
+) -> Finished | None:
     """Trains, evaluates and exports; idempotent: work that is already done is not repeated.
+
+    Returns None with config.eval="watch" while watch() has not evaluated and exported the last step.
 
     Args:
       manifest: Manifest of config.dataset.
@@ -146,15 +158,16 @@ def run(
     check_free(model_dir)
     check_no_links(export_dir)
     files.make_folder(model_dir)
-    with locked(model_dir):
+    with locked(model_dir), contextlib.nullcontext() if config.eval == "watch" else locked(model_dir, EVAL_LOCK_NAME):
         if wrong := write_run_config(model_dir, config, command):
             report(f"{wrong}; resuming from step {latest_step(model_dir)}, the newest intact checkpoint")
-        files.make_folder(export_dir)  # checks the permission now, not after hours of training
-        check_exports(run)
+        if config.eval != "watch":
+            files.make_folder(export_dir)  # checks the permission now, not after hours of training
+            check_exports(run)
         return completed_run(run) or _wait_and_go_on(dataclasses.replace(run, check_alone=claim_lock(model_dir)), tpu)
 
 
-def _wait_and_go_on(run: Run, tpu: Tpu | None) -> Finished:
+def _wait_and_go_on(run: Run, tpu: Tpu | None) -> Finished | None:
     """Completes the run; when the TPU is lost, retries from the last checkpoint."""
     with no_recovery_in_place() if run.config.trainer == "tpu_estimator" else contextlib.nullcontext():
         if tpu is None:
@@ -164,8 +177,8 @@ def _wait_and_go_on(run: Run, tpu: Tpu | None) -> Finished:
         )
 
 
-def _train_to_end(run: Run, tpu: Tpu | None) -> Finished:
-    """Completes the run from the last checkpoint on.
+def _train_to_end(run: Run, tpu: Tpu | None) -> Finished | None:
+    """Completes the run from the last checkpoint on; with --eval=watch, its training.
 
     Raises:
       Stopped: run.stop was set.
@@ -179,16 +192,36 @@ def _train_to_end(run: Run, tpu: Tpu | None) -> Finished:
     trained: dict[str, float] = {}
     left = TimeLeft.of(run.config, num_examples(run.manifest, run.config.split))
     drawing = Drawing()
-    while not is_over(step, run) or not is_evaluated(step, run):
+
+    def saved(step: int) -> None:
+        """Does between two stretches of an inline run what else is done at a checkpoint if there are no stretches."""
+        if run.config.eval == "watch":
+            prune_checkpoints(run.model_dir, run.evaluated, run.config.steps_per_eval)
+        if run.config.eval != "inline" and step % run.config.steps_per_eval == 0:
+            run.check_alone()
+            run.check_dataset()
+
+    evaluates = run.config.eval != "watch"
+    while not is_over(step, run) or (evaluates and not is_evaluated(step, run)):
         run.check_alone()
-        if step and not is_evaluated(step, run) and (step % run.config.steps_per_eval == 0 or is_over(step, run)):
+        if evaluates and step and is_due(step, run) and not is_evaluated(step, run):
             evaluate_and_keep(run, state, trained)
             drawing.evaluated(run)
         else:
-            next_step = next_stop(step, run.config.steps_per_eval, run.config.train_steps)
-            trained = run.trainer.train(state, run.manifest, run.config, step, next_step, run.stop, left)
+            # On a TPU, TPUEstimator's loops of steps end at a multiple of steps_per_eval only if training ends there.
+            through = run.config.eval != "inline" and not (tpu and run.config.trainer == "tpu_estimator")
+            every = run.config.train_steps if through else run.config.steps_per_eval
+            next_step = next_stop(step, every, run.config.train_steps)
+            trained = run.trainer.train(state, run.manifest, run.config, step, next_step, run.stop, left, saved)
             step = next_step
     run.check_alone()
+    if not evaluates:
+        run.check_dataset()
+        run.report(
+            f"trained and saved step {step}/{run.config.train_steps}; to evaluate and export: python -m estimator_app "
+            f"watch --model_dir={shlex.quote(run.model_dir)}"
+        )
+        return None
     return finish(run, step)
 
 

@@ -252,6 +252,7 @@ PUBLIC = {
         "load_classifier",
         "predict",
         "train",
+        "watch",
     ],
 }
 
