@@ -17,8 +17,15 @@ import threading
 import tensorflow as tf
 
 from estimator_app.config import TrainConfig
-from estimator_app.model_dir.checkpoints import NAME, DamagedCheckpoint, damage, finished_steps, prune_checkpoints
-from estimator_app.model_dir.checkpoints import steps as checkpoint_steps
+from estimator_app.model_dir.checkpoints import (
+    NAME,
+    UNREADABLE,
+    DamagedCheckpoint,
+    damage,
+    finished_steps,
+    prune_checkpoints,
+    steps,
+)
 from estimator_app.model_dir.exports import check_no_links
 from estimator_app.model_dir.lock import EVAL_LOCK_NAME, claim_lock, locked
 from estimator_app.model_dir.run_files import CONFIG_NAME, Finished, check_free, read_config, read_named
@@ -104,7 +111,7 @@ def _wait_for_training(model_dir: str, report: Report, stop: threading.Event, po
     """
     told = False
     # A config.json without a checkpoint may be that of an earlier attempt, which training replaces.
-    while not tf.io.gfile.exists(f"{model_dir}/{CONFIG_NAME}") or not any(checkpoint_steps(model_dir)):
+    while not tf.io.gfile.exists(f"{model_dir}/{CONFIG_NAME}") or not any(steps(model_dir)):
         if not told:
             report(f"waiting for the first checkpoint in {model_dir}")
             told = True
@@ -168,10 +175,12 @@ def _evaluate_to_end(run: Run, tpu: Tpu | None, poll_seconds: float) -> Finished
             evaluate_and_keep(run, state, checkpoint=checkpoint)
         except (*LOST, Stopped):
             raise
-        except (ValueError, tf.errors.OpError) as error:
+        except UNREADABLE as error:
             wrong = damage(checkpoint)
             # Training that is resumed writes its first checkpoint again, so that a second look may find it whole.
-            if not wrong and (step == failed or not isinstance(error, (DamagedCheckpoint, tf.errors.OpError))):
+            if not wrong and (
+                step == failed or (isinstance(error, ValueError) and not isinstance(error, DamagedCheckpoint))
+            ):
                 raise
             if step != failed:
                 failed = step

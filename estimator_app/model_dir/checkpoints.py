@@ -34,7 +34,7 @@ _FILE = re.compile(re.escape(NAME) + r"-([0-9]{1,18})\.(index|meta|data-[0-9]{5}
 _NAMES = re.compile(r'(model_checkpoint_path|all_model_checkpoint_paths): "([^"\\]*)"')
 _TIMES = re.compile(r"(all_model_checkpoint_timestamps|last_preserved_timestamp): [-+.0-9e]+")
 # Errors that TensorFlow raises when it reads a damaged checkpoint; its C++ code also raises built-in Python exceptions.
-_UNREADABLE = (tf.errors.OpError, IndexError, KeyError, ValueError, RuntimeError, MemoryError, OverflowError)
+UNREADABLE = (tf.errors.OpError, IndexError, KeyError, ValueError, RuntimeError, MemoryError, OverflowError)
 
 
 class DamagedCheckpoint(ValueError):
@@ -97,7 +97,7 @@ def step_of(path: str) -> int:
     try:
         reader = tf.train.load_checkpoint(path)
         return int(reader.get_tensor(name if reader.has_tensor(name) else name + OF_OBJECT))
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise DamagedCheckpoint(_said(path, error)) from error
 
 
@@ -113,7 +113,7 @@ def damage(path: str) -> str:
         reader = tf.train.load_checkpoint(path)
         for name in reader.get_variable_to_shape_map():
             reader.get_tensor(name)
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         return _said(path, error)
     return ""
 
@@ -249,7 +249,7 @@ def _said(path: str, error: Exception) -> str:
     which = ", ".join(map(repr, data)) if data else f"{path + '.data-…'!r} is missing"
     try:
         tf.train.load_checkpoint(path)
-    except _UNREADABLE:
+    except UNREADABLE:
         which = repr(f"{path}.index")
     return f"a checkpoint cannot be read: {which} ({reason})"
 
@@ -262,7 +262,7 @@ def misfit(path: str, needed: Mapping[str, list[int]]) -> str:
     """
     try:
         found = tf.train.load_checkpoint(path).get_variable_to_shape_map()
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise DamagedCheckpoint(_said(path, error)) from error
     for name in sorted(needed):
         if found.get(name) != needed[name]:
