@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from estimator_app.runtime.tpu import Tpu
     from estimator_app.saved_model.classifier import Classifier, load_classifier
     from estimator_app.train import train
+    from estimator_app.watch import watch
 
 __all__ = [
     "Classifier",
@@ -38,6 +39,7 @@ __all__ = [
     "predict",
     "predict_dataset",
     "train",
+    "watch",
 ]
 
 publish(
@@ -56,5 +58,6 @@ publish(
         "predict": "estimator_app.predict",
         "predict_dataset": "estimator_app.predict_dataset",
         "train": "estimator_app.train",
+        "watch": "estimator_app.watch",
     },
 )

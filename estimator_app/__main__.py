@@ -1,4 +1,4 @@
-"""Command line: train, evaluate, export, predict, preflight. All flags are defined in this module.
+"""Command line: train, watch, evaluate, export, predict, preflight. All flags are defined in this module.
 
     train: dataset ──▶ MODEL_DIR (config.json, checkpoints, metrics.json) ──▶ EXPORT_DIR/… ──▶ predict: files → classes
 
@@ -26,6 +26,7 @@ from tpu_input.config import InputConfig
 
 EXAMPLES = {
     "train": "--dataset=shards --model_dir=model --image_size=224 --train_steps=5000",
+    "watch": "--model_dir=model",
     "evaluate": "--model_dir=model --split=train",
     "export": "--model_dir=model",
     "predict": "--export_dir=model/export photo.jpg",
@@ -52,6 +53,7 @@ def make_parser(recipe: Mapping[str, Any] | None = None) -> Parser:
         command.add_argument("--verbose", action="store_true", help="show TensorFlow's messages and full tracebacks")
 
     add(commands.train, _model_dir_flags, _train_flags, _training_flags, _tpu_flags)
+    add(commands.watch, _model_dir_flags, _watch_flags, _tpu_flags)
     add(commands.evaluate, _evaluate_flags, _tpu_flags)
     add(commands.export, _export_flags)
     add(commands.predict, _predict_flags)
@@ -62,6 +64,16 @@ def make_parser(recipe: Mapping[str, Any] | None = None) -> Parser:
 def _model_dir_flags(flag: AddFlag) -> None:
     flag("--model_dir", type=absolute, required=True, help="folder or gs:// URI for checkpoints, config and metrics")
     flag("--export_dir", type=absolute, help="folder or gs:// URI for SavedModels (default: MODEL_DIR/export)")
+
+
+def _watch_flags(flag: AddFlag) -> None:
+    flag("--network", help=_OWN_NETWORK)
+    flag(
+        "--poll_seconds",
+        type=float,
+        default=10.0,
+        help="seconds between two looks for a new checkpoint (default: %(default)g)",
+    )
 
 
 def _preflight_flags(flag: AddFlag) -> None:
@@ -84,7 +96,15 @@ def _train_flags(flag: AddFlag) -> None:
         TrainConfig,
         (
             *("dataset", "trainer", "network", "train_batch_size", "eval_batch_size", "train_steps", "steps_per_eval"),
-            *("save_steps", "keep_exports", "early_stop_metric", "early_stop_patience", "iterations_per_loop", "split"),
+            *(
+                "eval",
+                "save_steps",
+                "keep_exports",
+                "early_stop_metric",
+                "early_stop_patience",
+                "iterations_per_loop",
+                "split",
+            ),
         ),
         dataset=Flag(parse=absolute, required=True),
         train_steps=Flag(unset=True, default="1000"),

@@ -75,6 +75,25 @@ def train(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def watch(arguments: argparse.Namespace) -> int:
+    """Evaluates the checkpoints of a training with --eval=watch, and exports, until the run is complete."""
+    from estimator_app.trainers.interruption import Moved, Stopped, on_signals
+    from estimator_app.watch import watch
+
+    tpu, command = _tpu(arguments) if arguments.use_tpu else None, _command(arguments.argv)
+    places = (arguments.model_dir, arguments.export_dir)
+    with on_signals() as stop:
+        try:
+            watch(*places, arguments.network, tpu, say, stop, arguments.poll_seconds)
+        except Stopped:
+            say(f"stopped; go on with: {command}")
+            return 128 + (stop.number or 0)
+        except Moved as moved:
+            say(f"{moved}; going on in a new process")
+            os.execv(sys.executable, [sys.executable, "-m", "estimator_app", *arguments.argv])
+    return 0
+
+
 def _dataset(arguments: argparse.Namespace) -> Any:
     """Returns the dataset that the flags name: its path, or the manifest of one of its versions.
 
@@ -231,7 +250,7 @@ def _compiler(arguments: argparse.Namespace) -> Compiler | None:
 
 def _check_paths(arguments: argparse.Namespace) -> None:
     """Raises ValueError for paths that a TPU's hosts cannot open."""
-    given = {name: vars(arguments)[name] for name in ("dataset", "model_dir")}
+    given = {name: vars(arguments).get(name) for name in ("dataset", "model_dir")}
     check_paths({f"--{name}": path for name, path in given.items() if path is not None})
 
 

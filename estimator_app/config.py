@@ -28,11 +28,12 @@ TrainerName = Literal["tpu_estimator", "tf_distribute"]
 TRAINERS: tuple[TrainerName, ...] = get_args(TrainerName)
 Precision = Literal["float32", "bfloat16"]
 ClassWeights = Literal["equal", "balanced"]
+EvalMode = Literal["inline", "watch", "none"]
 FORMAT_VERSION = 5
 # Options that may change when the run in a model_dir is resumed.
 _MAY_CHANGE = frozenset(
     {"dataset", "split", "eval_batch_size", "train_steps", "steps_per_eval", "iterations_per_loop", "summary_steps"}
-    | {"save_steps", "keep_exports", "early_stop_metric", "early_stop_patience"}
+    | {"eval", "save_steps", "keep_exports", "early_stop_metric", "early_stop_patience"}
     | {"service", "service_job", "deterministic"}
 )
 # Fields that are derived from the dataset; its fingerprint is compared in their place.
@@ -79,6 +80,8 @@ class TrainConfig:
       eval_batch_size: Images per step of evaluation, over all TPU cores.
       train_steps: Total number of training steps; may be changed when a run is resumed.
       steps_per_eval: Steps between evaluations.
+      eval: When to evaluate: inline, between two stretches of training; watch, in a process beside it, the command
+        watch; none, only once, after the last step.
       iterations_per_loop: Steps that a TPU runs before control returns to the host.
       optimizer: Optimizer; lars is for batches of thousands.
       label_smoothing: Share of the target that is spread evenly over all classes.
@@ -122,6 +125,7 @@ class TrainConfig:
     eval_batch_size: int = 128
     train_steps: int = 1000
     steps_per_eval: int = 500
+    eval: EvalMode = "inline"
     iterations_per_loop: int = 100
     optimizer: Optimizer = "momentum"
     label_smoothing: float = 0.0
@@ -154,6 +158,10 @@ class TrainConfig:
         for name in ("weight_decay", "label_smoothing", "ema"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} must be in [0, 1), got {getattr(self, name)!r}")
+        if self.early_stop_patience and self.eval != "inline":
+            raise ValueError(
+                f"early_stop_patience needs eval='inline', got {self.eval!r}: training does not wait for evaluations"
+            )
         if self.class_weights == "balanced" and not sum(self.class_counts):
             raise ValueError(
                 f"class_weights='balanced' needs class counts, but the manifest of {self.dataset!r} has none"

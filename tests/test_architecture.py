@@ -253,6 +253,7 @@ PUBLIC = {
         "predict",
         "predict_dataset",
         "train",
+        "watch",
     ],
 }
 

@@ -10,9 +10,10 @@ source: TensorFlow would load, and later delete, whatever the file `checkpoint` 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -21,17 +22,19 @@ from estimator_app.runtime import files
 
 v1 = tf.compat.v1
 SessionRunHook: Any = v1.train.SessionRunHook
+CheckpointSaverListener: Any = v1.train.CheckpointSaverListener
 
 
 NAME = "model.ckpt"
 STATE_NAME = "checkpoint"
+MAX_TO_KEEP = 5  # number of checkpoints to keep, the same as Estimator's default
 OF_OBJECT = "/.ATTRIBUTES/VARIABLE_VALUE"  # suffix that tf.train.Checkpoint appends to a variable's path
 _FILE = re.compile(re.escape(NAME) + r"-([0-9]{1,18})\.(index|meta|data-[0-9]{5}-of-[0-9]{5})")
 # Lines of a CheckpointState (tensorflow/python/training/checkpoint_state.proto) as TensorFlow prints it.
 _NAMES = re.compile(r'(model_checkpoint_path|all_model_checkpoint_paths): "([^"\\]*)"')
 _TIMES = re.compile(r"(all_model_checkpoint_timestamps|last_preserved_timestamp): [-+.0-9e]+")
 # Errors that TensorFlow raises when it reads a damaged checkpoint; its C++ code also raises built-in Python exceptions.
-_UNREADABLE = (tf.errors.OpError, IndexError, KeyError, ValueError, RuntimeError, MemoryError, OverflowError)
+UNREADABLE = (tf.errors.OpError, IndexError, KeyError, ValueError, RuntimeError, MemoryError, OverflowError)
 
 
 class DamagedCheckpoint(ValueError):
@@ -94,7 +97,7 @@ def step_of(path: str) -> int:
     try:
         reader = tf.train.load_checkpoint(path)
         return int(reader.get_tensor(name if reader.has_tensor(name) else name + OF_OBJECT))
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise DamagedCheckpoint(_said(path, error)) from error
 
 
@@ -110,7 +113,7 @@ def damage(path: str) -> str:
         reader = tf.train.load_checkpoint(path)
         for name in reader.get_variable_to_shape_map():
             reader.get_tensor(name)
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         return _said(path, error)
     return ""
 
@@ -143,6 +146,37 @@ def whole(model_dir: str, besides: str | None = None) -> list[str]:
     """Returns the paths of a folder's intact checkpoints except `besides`, newest first; reads all of them."""
     paths = [f"{model_dir}/{NAME}-{step}" for step in reversed(steps(model_dir))]
     return [path for path in paths if path != besides and not damage(path)]
+
+
+def finished_steps(model_dir: str) -> list[int]:
+    """Returns the steps of the complete checkpoints, in ascending order, also while another process writes one.
+
+    The file `checkpoint` names a checkpoint only when it is complete.
+    """
+    last = latest_step(model_dir)
+    indexes = {
+        int(found[1]) for name in files.names(model_dir) if (found := _FILE.fullmatch(name)) and found[2] == "index"
+    }
+    return sorted(step for step in indexes if step <= last)
+
+
+def prune_checkpoints(model_dir: str, evaluated: int, steps_per_eval: int) -> None:
+    """Removes old checkpoints: all but the newest MAX_TO_KEEP and those that are still to be evaluated.
+
+    Training and a watcher may both call it, as a file that is already gone is no error.
+
+    Args:
+      model_dir: Folder or URI of the run.
+      evaluated: Step of the last evaluation; checkpoints of later multiples of `steps_per_eval` are kept.
+      steps_per_eval: Steps between evaluations.
+    """
+    removed = {step for step in finished_steps(model_dir)[:-MAX_TO_KEEP] if step <= evaluated or step % steps_per_eval}
+    found = [(name, match) for name in files.names(model_dir) if (match := _FILE.fullmatch(name))]
+    # The index first: what is left of an interrupted removal is not taken for a checkpoint.
+    for name, match in sorted(found, key=lambda one: one[1][2] != "index"):
+        if int(match[1]) in removed:
+            with contextlib.suppress(tf.errors.NotFoundError):
+                tf.io.gfile.remove(f"{model_dir}/{name}")
 
 
 def check_unshared(model_dir: str, step: int) -> None:
@@ -215,7 +249,7 @@ def _said(path: str, error: Exception) -> str:
     which = ", ".join(map(repr, data)) if data else f"{path + '.data-…'!r} is missing"
     try:
         tf.train.load_checkpoint(path)
-    except _UNREADABLE:
+    except UNREADABLE:
         which = repr(f"{path}.index")
     return f"a checkpoint cannot be read: {which} ({reason})"
 
@@ -228,7 +262,7 @@ def misfit(path: str, needed: Mapping[str, list[int]]) -> str:
     """
     try:
         found = tf.train.load_checkpoint(path).get_variable_to_shape_map()
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise DamagedCheckpoint(_said(path, error)) from error
     for name in sorted(needed):
         if found.get(name) != needed[name]:
@@ -251,13 +285,20 @@ def check_fits(path: str, needed: Mapping[str, list[int]], network: str, num_cla
 
 
 class SaveEvery(SessionRunHook):  # type: ignore[misc]
-    """Hook that saves a checkpoint when the global step reaches or passes a multiple of `steps`.
+    """Hook that saves a checkpoint when the global step reaches or passes a multiple of one of several numbers.
 
     Estimator's own hook saves at intervals of time and at the end; this hook is used in addition.
     """
 
-    def __init__(self, model_dir: str, steps: int) -> None:
-        self._path, self._steps = f"{model_dir}/{NAME}", steps
+    def __init__(self, model_dir: str, steps: Sequence[int], saved: Callable[[int], None]) -> None:
+        """Makes the hook.
+
+        Args:
+          model_dir: Folder or URI of the run.
+          steps: Numbers of steps between checkpoints.
+          saved: Called with the step of each checkpoint that the hook has written.
+        """
+        self._path, self._steps, self._saved = f"{model_dir}/{NAME}", steps, saved
 
     def begin(self) -> None:
         self._global_step = v1.train.get_global_step()
@@ -267,11 +308,22 @@ class SaveEvery(SessionRunHook):  # type: ignore[misc]
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
         step = int(run_context.session.run(self._global_step))
-        if step // self._steps > self._last // self._steps:
+        if any(step // steps > self._last // steps for steps in self._steps):
             # Estimator's own saver, which also deletes old checkpoints.
             (saver,) = v1.get_collection(v1.GraphKeys.SAVERS)
             saver.save(run_context.session, self._path, step)
+            self._saved(step)
         self._last = step
+
+
+class AfterSave(CheckpointSaverListener):  # type: ignore[misc]
+    """Listener of Estimator's own hook that calls a function with the step of each checkpoint that the hook writes."""
+
+    def __init__(self, saved: Callable[[int], None]) -> None:
+        self._saved = saved
+
+    def after_save(self, session: Any, global_step_value: int) -> None:
+        self._saved(int(global_step_value))
 
 
 class CheckFits(SessionRunHook):  # type: ignore[misc]

@@ -7,7 +7,9 @@
     MODEL_DIR/initial_weights.csv  what the run took from --init_from (trainers/starting_weights.py)
     MODEL_DIR/*.png           curves and confusion matrix (plots.py)
 
-All writes are atomic.
+All writes are atomic. With --eval=watch, two processes write them: `train` writes config.json, initial_weights.csv and
+the checkpoints, and `watch` the other files and the exports; both remove old checkpoints that are evaluated. Otherwise
+`train` writes all files. The two locks of lock.py keep other processes out.
 """
 
 from __future__ import annotations

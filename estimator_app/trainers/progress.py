@@ -54,7 +54,7 @@ class TimeLeft:
 
     Attributes:
       train_steps: Steps of the whole run.
-      steps_per_eval: Steps of a stretch.
+      steps_per_eval: Steps of a stretch; 0 if the trainer does not evaluate.
       eval_batches: Number of images of an evaluation, in units of the training batch size.
     """
 
@@ -73,7 +73,8 @@ class TimeLeft:
     @classmethod
     def of(cls, config: TrainConfig, eval_examples: int) -> TimeLeft:
         """Returns the TimeLeft of a run that evaluates `eval_examples` examples each time."""
-        return cls(config.train_steps, config.steps_per_eval, eval_examples / config.train_batch_size)
+        steps_per_eval = {"inline": config.steps_per_eval, "none": config.train_steps, "watch": 0}[config.eval]
+        return cls(config.train_steps, steps_per_eval, eval_examples / config.train_batch_size)
 
     def begin(self, step: int, now: float) -> None:
         """Starts a stretch at `step`; `now` is the time in seconds."""
@@ -103,6 +104,8 @@ class TimeLeft:
         if not self._beginnings or (not self._evaluations and self._looks < _ENOUGH):
             return None
         pace = self._seconds / self._steps if self._steps else 0.0
+        if not self.steps_per_eval:
+            return (self.train_steps - self._step) * pace
         beginning = statistics.fmean(max(0.0, seconds - steps * pace) for steps, seconds in self._beginnings)
         guessed = beginning + self.eval_batches * pace * _FORWARD
         evaluation = statistics.fmean(self._evaluations) if self._evaluations else guessed
@@ -133,13 +136,13 @@ class Progress(SessionRunHook):  # type: ignore[misc]
     """
 
     def __init__(
-        self, start: int, stop: int, train_steps: int, batch_size: int, left: TimeLeft, shown: bool | None = None
+        self, start: int, stop: int | None, train_steps: int, batch_size: int, left: TimeLeft, shown: bool | None = None
     ) -> None:
         """Starts the measurement and the progress bar.
 
         Args:
           start: Number of steps done so far.
-          stop: Step of the next evaluation.
+          stop: Step of the next evaluation; None if the trainer does not evaluate.
           train_steps: Steps of the whole run.
           batch_size: Images per step.
           left: TimeLeft of the run.
@@ -155,6 +158,12 @@ class Progress(SessionRunHook):  # type: ignore[misc]
             total=train_steps, initial=start, bar_format=_FORMAT % "?", dynamic_ncols=True, leave=False, disable=hidden
         )
         self._bar.format_meter = _fitted
+
+    @classmethod
+    def of(cls, config: TrainConfig, start: int, stop: int, left: TimeLeft) -> Progress:
+        """Returns the Progress of a stretch of training from step `start` to `stop`."""
+        evaluated = None if config.eval == "watch" else stop
+        return cls(start, evaluated, config.train_steps, config.train_batch_size, left)
 
     def begin(self) -> None:
         graph = v1.get_default_graph()
@@ -217,7 +226,9 @@ class Progress(SessionRunHook):  # type: ignore[misc]
             parts.append(f"{values['images_per_second']:.0f} images/s")
         if "input_wait" in values:
             parts.append(f"waits {100 * values['input_wait']:.0f} %")
-        return ", ".join([*parts, f"eval {self._stop}"])
+        if self._stop is not None:
+            parts.append(f"eval {self._stop}")
+        return ", ".join(parts)
 
 
 def _fitted(ncols: int | None = None, postfix: str | None = None, **others: Any) -> str:

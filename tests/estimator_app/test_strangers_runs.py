@@ -322,7 +322,9 @@ def test_what_waits_under_a_temporary_name_is_not_written_over(stranger, digits_
     before = hashes(canary)
     assert main(train_args(digits_dataset, stranger)) == 0
     assert hashes(canary) == before
-    assert not [path.name for path in stranger.iterdir() if path.name.startswith(".") and path.name != ".lock"]
+    assert not [
+        path.name for path in stranger.iterdir() if path.name.startswith(".") and not path.name.endswith(".lock")
+    ]
 
 
 def test_what_a_killed_writer_leaves_is_in_nobody_s_way(digits_dataset, tmp_path, monkeypatch, capsys):

@@ -22,7 +22,7 @@ from estimator_app.model.losses import cross_entropy, loss_and_gradients, weight
 from estimator_app.model.metrics import KEPT, batch_sums
 from estimator_app.model.networks import apply, plain_variable
 from estimator_app.model.optimizers import averaging, clip, make_optimizer
-from estimator_app.model_dir.checkpoints import NAME
+from estimator_app.model_dir.checkpoints import MAX_TO_KEEP, NAME
 from estimator_app.trainers.checks import (
     check_weights,
     class_weights,
@@ -35,7 +35,6 @@ from estimator_app.trainers.interruption import Moved
 from estimator_app.trainers.progress import READY
 from tpu_input import from_infeed, params_from_context
 
-MAX_TO_KEEP = 5  # number of checkpoints to keep, the same as Estimator's default
 _connected: set[str] = set()  # address of the TPU; global, as TensorFlow's connection is per process
 
 
@@ -95,8 +94,12 @@ class TrainState:
         return iterator
 
     def manager(self) -> tf.train.CheckpointManager:
-        """Returns the CheckpointManager that writes the run's checkpoints and removes old ones."""
-        return tf.train.CheckpointManager(self.checkpoint, self.model_dir, MAX_TO_KEEP, checkpoint_name=NAME)
+        """Returns the CheckpointManager that writes the run's checkpoints and removes old ones.
+
+        With --eval=watch, prune_checkpoints() removes them, as a checkpoint must stay until it is evaluated.
+        """
+        most = None if self.config.eval == "watch" else MAX_TO_KEEP
+        return tf.train.CheckpointManager(self.checkpoint, self.model_dir, most, checkpoint_name=NAME)
 
     def restore(self, path: str) -> Any:
         """Loads a checkpoint, and returns TensorFlow's load status object.

@@ -33,10 +33,12 @@ def train(
     last: int,
     stop: threading.Event,
     left: TimeLeft | None = None,
+    saved: Callable[[int], None] = lambda step: None,
 ) -> dict[str, float]:
     """Trains from the checkpoint of `step` to `last`; returns columns of history.csv.
 
-    `left` is the TimeLeft of the run; None makes one for this stretch only.
+    `left` is the TimeLeft of the run; None makes one for this stretch only. `saved` is called with the step of each
+    checkpoint that was written; there is one at each multiple of steps_per_eval.
 
     Raises:
       ValueError: The loss is NaN, an image cannot be decoded, the checkpoint is of another network, or the batch size
@@ -51,10 +53,10 @@ def train(
     path = latest_checkpoint(state.model_dir)
     if path:
         state.restore(path).assert_consumed()
-    save = _saver(state, config, saved=step if path else -1)
+    save = _saver(state, config, step if path else -1, saved)
     save(step)
     left = left or TimeLeft.of(config, manifest.split(config.split).num_examples)
-    progress = Progress(step, last, config.train_steps, config.train_batch_size, left)
+    progress = Progress.of(config, step, last, left)
     try:
         with named(manifest, "train"):
             _train_to(state, batches, progress, last, stop, save)
@@ -71,13 +73,17 @@ def _train_to(
     stop: threading.Event,
     save: Callable[..., None],
 ) -> None:
-    """Trains up to `last`, in loops of iterations_per_loop steps on a TPU, elsewhere step by step."""
-    at_once = state.config.iterations_per_loop if state.cluster else 1
+    """Trains up to `last`, in loops of iterations_per_loop steps on a TPU, elsewhere step by step.
+
+    A loop ends at a multiple of steps_per_eval, for the checkpoint there.
+    """
+    at_once, steps_per_eval = state.config.iterations_per_loop if state.cluster else 1, state.config.steps_per_eval
     writer = tf.summary.create_file_writer(state.model_dir)
     with writer.as_default():
         while progress.step < last:
             began, before = time.time(), progress.step
-            loss, ready = state.steps(batches, tf.constant(min(at_once, last - before)))
+            count = min(at_once, last - before, steps_per_eval - before % steps_per_eval)
+            loss, ready = state.steps(batches, tf.constant(count))
             progress.took(int(state.global_step.numpy()), float(loss), began, float(ready))
             if math.isnan(progress.loss):
                 raise no_number(progress.step, state.config)
@@ -89,18 +95,26 @@ def _train_to(
                 raise Stopped
 
 
-def _saver(state: TrainState, config: TrainConfig, saved: int) -> Callable[..., None]:
-    """Returns save(step, now=False), which writes a checkpoint at the first step, every minute, every save_steps, and
-    whenever `now` is True.
+def _saver(state: TrainState, config: TrainConfig, last: int, saved: Callable[[int], None]) -> Callable[..., None]:
+    """Returns save(step, now=False), which writes a checkpoint at the first step, every minute, every save_steps, every
+    steps_per_eval, and whenever `now` is True.
+
+    Args:
+      state: State of the run.
+      config: Config of the run.
+      last: Step of the last checkpoint; -1 before the first.
+      saved: Called with the step of each checkpoint.
     """
-    manager, last, at = state.manager(), saved, time.monotonic()
+    manager, at = state.manager(), time.monotonic()
 
     def save(step: int, now: bool = False) -> None:
         nonlocal last, at
-        multiple = bool(config.save_steps) and step // config.save_steps > last // config.save_steps
+        every = (config.steps_per_eval, config.save_steps)
+        multiple = any(steps and step // steps > last // steps for steps in every)
         if step != last and (now or last < 0 or multiple or time.monotonic() - at >= SAVE_SECONDS):
             manager.save(checkpoint_number=step)
             last, at = step, time.monotonic()
+            saved(step)
 
     return save
 

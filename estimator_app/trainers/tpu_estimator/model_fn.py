@@ -35,6 +35,7 @@ from estimator_app.model.losses import (
 from estimator_app.model.metrics import streaming
 from estimator_app.model.networks import apply
 from estimator_app.model.optimizers import averaging, clip, dense, make_optimizer
+from estimator_app.model_dir.checkpoints import MAX_TO_KEEP
 from estimator_app.runtime.tensorflow_private import eagerly
 from estimator_app.trainers.checks import class_weights, is_mixed, make_weighted_model, mixed
 from estimator_app.trainers.tpu_estimator.keras_in_graph import Averages, KerasInGraph
@@ -191,6 +192,8 @@ def make_estimator(
         tf_random_seed=config.input.seed,
         tpu_config=tpu_config,
         save_checkpoints_secs=60,  # upper bound of the training time that a killed run loses
+        # With --eval=watch, prune_checkpoints() removes them, as a checkpoint must stay until it is evaluated.
+        keep_checkpoint_max=0 if config.eval == "watch" else MAX_TO_KEEP,
         log_step_count_steps=config.summary_steps,  # for "examples/sec", in addition to the values of the host_call
     )
     return tpu.TPUEstimator(

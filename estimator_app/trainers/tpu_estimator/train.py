@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
 from estimator_app.config import TrainConfig
 from estimator_app.model.metrics import Metrics
-from estimator_app.model_dir.checkpoints import CheckFits, SaveEvery, latest_checkpoint
+from estimator_app.model_dir.checkpoints import AfterSave, CheckFits, SaveEvery, latest_checkpoint
 from estimator_app.runtime.record_errors import named
 from estimator_app.runtime.tpu import Unreachable
 from estimator_app.trainers.checks import check_evaluable, counted, no_number
@@ -32,10 +33,12 @@ def train(
     last: int,
     stop: threading.Event,
     left: TimeLeft | None = None,
+    saved: Callable[[int], None] = lambda step: None,
 ) -> dict[str, float]:
     """Trains from the checkpoint of `step` to `last`; returns columns of history.csv.
 
-    `left` is the TimeLeft of the run; None makes one for this stretch only.
+    `left` is the TimeLeft of the run; None makes one for this stretch only. `saved` is called with the step of each
+    checkpoint that was written; unless config.eval is "inline", there is one at each multiple of steps_per_eval.
 
     Raises:
       ValueError: The loss is NaN, an image cannot be decoded, or the checkpoint is of another network.
@@ -45,13 +48,17 @@ def train(
     began = time.monotonic()
     input_fn = make_train_input_fn(manifest, config.input, start_step=step, end_step=last)
     left = left or TimeLeft.of(config, manifest.split(config.split).num_examples)
-    progress = Progress(step, last, config.train_steps, config.train_batch_size, left)
+    progress = Progress.of(config, step, last, left)
     hooks = [_check(latest_checkpoint(estimator.model_dir), config), StopHook(stop), progress]
-    if config.save_steps:
-        hooks.append(SaveEvery(estimator.model_dir, config.save_steps))
+    every = [config.save_steps] * bool(config.save_steps)
+    if config.eval != "inline":
+        every.append(config.steps_per_eval)
+    if every:
+        hooks.append(SaveEvery(estimator.model_dir, every, saved))
     try:
         with named(manifest, "train"):
-            estimator.train(input_fn if estimator.config.cluster else timed(input_fn), hooks, max_steps=last)
+            fed = input_fn if estimator.config.cluster else timed(input_fn)
+            estimator.train(fed, hooks, max_steps=last, saving_listeners=[AfterSave(saved)])
     except v1.estimator.NanLossDuringTrainingError:
         raise no_number(progress.step, config) from None
     finally:
