@@ -76,6 +76,7 @@ def compared(folder: Path, seeds: Sequence[int], rates: Sequence[float] = RATES)
                 model_dir = f"{folder}/few"
                 options = OPTIONS | {"learning_rate": rate, "seed": seed, "init_from": init_from}
                 finished = train(few, model_dir, report=_quiet, **options, **_FEW)
+                assert finished  # evaluated, as it is without eval="watch"
                 accuracies.append(finished.metrics.accuracy)
                 shutil.rmtree(model_dir)
             rows.append(Compared(rate, seed, *accuracies))

@@ -55,6 +55,7 @@ def test_what_a_network_adds_to_its_loss_is_minimised_too_and_is_no_part_of_eval
         run = run_training(
             digits_dataset, config, str(tmp_path / name), f"{tmp_path}/{name}/export", report=lambda _: None
         )
+        assert run
         assert run.metrics.loss < 10
     # 768 by a regularizer, which has a gradient, and 5 by add_loss.
     assert told[3] - told[0] == pytest.approx(773, abs=0.1)

@@ -117,8 +117,9 @@ def test_an_export_whose_probabilities_underflow_has_the_figures_that_scikit_lea
         pytest.importorskip("tensorflow_estimator", reason="TPUEstimator ends with TensorFlow 2.15")
     model_dir = str(tmp_path)
     config = configured(digits_dataset, trainer=kind, network="test_evaluate:sure", train_steps=1, learning_rate=1e-9)
-    exported = run_training(digits_dataset, config, model_dir, f"{model_dir}/export", report=lambda line: None).export
-    classifier = load_classifier(exported)
+    finished = run_training(digits_dataset, config, model_dir, f"{model_dir}/export", report=lambda line: None)
+    assert finished
+    classifier = load_classifier(finished.export)
     records = held_out_records(digits_dataset)
     files, labels = [record.encoded for record in records], np.array([record.label for record in records])
     logits, probabilities = np.array(classifier.logits(files), np.float64), np.array(classifier(files), np.float64)
