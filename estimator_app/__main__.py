@@ -17,7 +17,7 @@ from typing import Any
 from estimator_app import commands
 from estimator_app.commands import warn
 from estimator_app.config import TrainConfig, read_recipe
-from estimator_app.runtime.paths import absolute
+from estimator_app.runtime.paths import absolute, absolute_patterns
 from estimator_app.runtime.tensorflow_startup import import_tensorflow, one_line, user_error_types
 from tpu_input.command_line import Parser, exit_code, sigterm_raises, unread
 from tpu_input.command_line.dataclass_options import Flag, add_flags
@@ -95,20 +95,15 @@ def _train_flags(flag: AddFlag) -> None:
         flag,
         TrainConfig,
         (
-            *("dataset", "trainer", "network", "train_batch_size", "eval_batch_size", "train_steps", "steps_per_eval"),
-            *(
-                "eval",
-                "save_steps",
-                "keep_exports",
-                "early_stop_metric",
-                "early_stop_patience",
-                "iterations_per_loop",
-                "split",
-            ),
+            *("dataset", "record", "trainer", "network", "train_batch_size", "eval_batch_size", "train_steps"),
+            *("steps_per_eval", "eval", "save_steps", "keep_exports", "early_stop_metric", "early_stop_patience"),
+            *("iterations_per_loop", "split"),
         ),
-        dataset=Flag(parse=absolute, required=True),
+        dataset=Flag(parse=absolute_patterns, required=True),
+        record=Flag(metavar="FORMAT"),
         train_steps=Flag(unset=True, default="1000"),
     )
+    flag("--classes", metavar="NUMBER|FILE", help=_CLASSES)
     flag("--epochs", type=float, help="number of epochs to train, in the place of --train_steps")
     flag("--config", metavar="RECIPE", help=_CONFIG)
     flag("--version", type=int, metavar="N", help=_VERSION)
@@ -128,6 +123,7 @@ def _train_flags(flag: AddFlag) -> None:
     )
 
 
+_CLASSES = "number of classes of --record, or file with their names, one per line in label order (default: 1000)"
 _CONFIG = (
     "YAML or JSON file of options, such as another run's config.json, or one of the recipes digits, small_photos and "
     "imagenet_resnet50; flags that are given take precedence"

@@ -64,7 +64,8 @@ def train(arguments: argparse.Namespace) -> int:
     del options["dataset"]  # the first argument
     with on_signals() as stop:
         try:
-            train(_dataset(arguments), model_dir, arguments.export_dir, tpu, say, stop, command, **options)
+            places = (_dataset(arguments), model_dir, arguments.export_dir)
+            train(*places, tpu, say, stop, command, _classes(arguments), **options)
         except Stopped:
             steps = read_config(model_dir).train_steps
             say(f"stopped and saved at step {latest_step(model_dir)}/{steps}; resume with: {command}")
@@ -102,11 +103,34 @@ def _dataset(arguments: argparse.Namespace) -> Any:
     """
     from tpu_input import read_manifest
 
+    if vars(arguments).get("record"):
+        if arguments.version is not None:
+            raise ValueError("--version is that of a dataset with a manifest; leave it out with --record")
+        return arguments.dataset
     if arguments.version is None:
         return arguments.dataset
     if arguments.dataset is None:
         raise ValueError("--version is that of --dataset; name the dataset, too")
     return read_manifest(arguments.dataset, arguments.version)
+
+
+def _classes(arguments: argparse.Namespace) -> int | list[str]:
+    """Returns the classes of other programs' TFRecords: their number, or their names, of the lines of a file.
+
+    Raises:
+      ValueError: The file cannot be read, or --classes is without --record.
+    """
+    if arguments.classes is None:
+        return 1000
+    if not arguments.record:
+        raise ValueError("--classes is for --record; a dataset's own manifest has its classes")
+    if arguments.classes.isdecimal():
+        return int(arguments.classes)
+    try:
+        with open(arguments.classes, encoding="utf-8") as file:
+            return [line.rstrip("\n") for line in file]
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"--classes={arguments.classes} is neither a number nor a file of names: {error}") from error
 
 
 def _options(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -208,9 +232,14 @@ def preflight(arguments: argparse.Namespace) -> int:
     from estimator_app.model_dir.checkpoints import latest_step
     from estimator_app.model_dir.run_files import begun
     from estimator_app.preflight.preflight import preflight
+    from estimator_app.trainers.checks import read_shards
     from tpu_input import read_manifest
 
-    manifest, topology = read_manifest(arguments.dataset, arguments.version), find_topology(arguments.topology)
+    topology = find_topology(arguments.topology)
+    if arguments.record:
+        manifest = read_shards(_dataset(arguments), arguments.record, _classes(arguments))
+    else:
+        manifest = read_manifest(arguments.dataset, arguments.version)
     earlier = begun(arguments.model_dir) if arguments.model_dir else None
     options = _options(arguments)
     config = TrainConfig.of(manifest, options, earlier)

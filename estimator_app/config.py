@@ -22,6 +22,7 @@ from tpu_input.command_line.dataclass_options import (
 )
 from tpu_input.config import InputConfig, fitting_input, image_side
 from tpu_input.dataset_format import json_fields
+from tpu_input.dataset_format.record_spec import parse_record
 from tpu_input.dataset_format.records import Manifest
 
 TrainerName = Literal["tpu_estimator", "tf_distribute"]
@@ -104,6 +105,9 @@ class TrainConfig:
         checkpoint, a SavedModel, or Keras' .keras, .h5 or .weights.h5. Default: none, random weights.
       freeze: Regular expression; layers whose whole name it matches keep their weights and statistics, such as
         "stem.*|stage[12]_.*", or "(?!head).*" for all but the last. Default: none.
+      record: Format of the records of another program's TFRecords, which are read as they are: imagenet, tfds, flowers,
+        mnist, or image=FEATURE,label=FEATURE,first_label=N. The dataset is then a glob of shards, or
+        train=GLOB,validation=GLOB. Default: none, a dataset with a manifest.
       label_type: Labels of an example of the dataset: "class", or "classes", any number.
     """
 
@@ -142,6 +146,7 @@ class TrainConfig:
     ema: float = 0.0
     init_from: str = ""
     freeze: str = ""
+    record: str = ""
     label_type: str = "class"
 
     def __post_init__(self) -> None:
@@ -170,6 +175,8 @@ class TrainConfig:
             re.compile(self.freeze)
         except re.error as error:
             raise ValueError(f"freeze must be a regular expression, got {self.freeze!r}: {error}") from None
+        if self.record:
+            parse_record(self.record)
         _ = self.schedule  # checks its fields
 
     @classmethod

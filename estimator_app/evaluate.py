@@ -25,11 +25,11 @@ from estimator_app.runtime.record_errors import check_record, named
 from estimator_app.runtime.tpu import Tpu
 from estimator_app.saved_model.classifier import Array, Classifier, load_classifier
 from estimator_app.saved_model.find import find_checkpoint, read_origin
-from estimator_app.trainers.checks import check_label_type
+from estimator_app.trainers.checks import check_label_type, read_dataset
 from estimator_app.trainers.registry import find_trainer
 from tpu_input import Manifest
 from tpu_input.dataset_format.records import parse
-from tpu_input.datasets import DatasetLike, as_manifest, version_with
+from tpu_input.datasets import DatasetLike
 from tpu_input.pipeline.reading import plain, records
 
 
@@ -83,8 +83,7 @@ def evaluate(
         split=config.split if split is None else split,
         eval_batch_size=config.eval_batch_size if eval_batch_size is None else eval_batch_size,
     )
-    manifest = as_manifest(config.dataset if dataset is None else dataset)
-    manifest = version_with(manifest, config.fingerprint) if dataset is None else manifest
+    manifest = read_dataset(config, dataset)
     if classifier:
         metrics = evaluate_export(classifier, manifest, config.split, config.eval_batch_size)
         return Evaluation(metrics, classifier.classes)

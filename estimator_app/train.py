@@ -18,7 +18,7 @@ import contextlib
 import dataclasses
 import shlex
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from estimator_app.config import TrainConfig, chosen_input, surprises
@@ -41,9 +41,9 @@ from estimator_app.run import (
 )
 from estimator_app.runtime import files
 from estimator_app.runtime.host_memory import check_batch
-from estimator_app.runtime.paths import absolute
+from estimator_app.runtime.paths import absolute, absolute_patterns
 from estimator_app.runtime.tpu import Tpu
-from estimator_app.trainers.checks import num_examples
+from estimator_app.trainers.checks import num_examples, read_shards
 from estimator_app.trainers.interruption import Stopped, no_recovery_in_place, retry_while_unavailable
 from estimator_app.trainers.progress import TimeLeft
 from estimator_app.trainers.registry import find_trainer
@@ -62,6 +62,7 @@ def train(
     report: Report = print,
     stop: threading.Event | None = None,
     command: str = "",
+    classes: int | Sequence[str] = 1000,
     **options: Any,
 ) -> Finished | None:
     """Trains, evaluates and exports, as the command `train` does; resumes the run if model_dir holds one.
@@ -76,6 +77,7 @@ def train(
       report: Called with each line of progress.
       stop: Event; when it is set, the run ends after the current step, with a checkpoint.
       command: Command line of the user, stored in config.json.
+      classes: Names of the classes of another program's TFRecords (option `record`) in label order, or their number.
       options: Fields of TrainConfig and of tpu_input.InputConfig by name, as TrainConfig.of() takes them:
         train_steps=5000, image_size=224.
 
@@ -89,7 +91,13 @@ def train(
         raise ValueError("with eval='watch' training makes no exports; give export_dir to the watcher")
     model_dir = absolute(model_dir)
     export_dir = absolute(export_dir) if export_dir else f"{model_dir}/export"
-    manifest, earlier = as_manifest(dataset if isinstance(dataset, Manifest) else absolute(dataset)), begun(model_dir)
+    earlier, record = begun(model_dir), options.get("record")
+    if record:
+        dataset = absolute_patterns(dataset) if isinstance(dataset, str) else dataset
+        manifest = read_shards(dataset, record, classes)
+        options = {**options, "dataset": dataset}
+    else:
+        manifest = as_manifest(dataset if isinstance(dataset, Manifest) else absolute(dataset))
     last = manifest
     manifest = version_with(manifest, earlier.fingerprint) if earlier else manifest
     config = TrainConfig.of(manifest, options, earlier)

@@ -44,10 +44,9 @@ from estimator_app.runtime import files
 from estimator_app.runtime.host_memory import check_batch
 from estimator_app.runtime.paths import absolute
 from estimator_app.runtime.tpu import Tpu
-from estimator_app.trainers.checks import num_examples
+from estimator_app.trainers.checks import num_examples, read_dataset
 from estimator_app.trainers.interruption import LOST, Stopped, retry_while_unavailable
 from estimator_app.trainers.registry import find_trainer
-from tpu_input.datasets import as_manifest, version_with
 
 _LISTED = 5  # most steps that a line names
 
@@ -121,7 +120,7 @@ def _wait_for_training(model_dir: str, report: Report, stop: threading.Event, po
 
 def _made(config: TrainConfig, model_dir: str, export_dir: str, report: Report, stop: threading.Event) -> Run:
     _check_watched(config, model_dir)
-    manifest = version_with(as_manifest(config.dataset), config.fingerprint)
+    manifest = read_dataset(config)
     num_examples(manifest, config.split)
     return Run(find_trainer(config.trainer), manifest, config, model_dir, export_dir, report, stop)
 

@@ -64,6 +64,21 @@ def as_manifest(dataset: DatasetLike) -> Manifest:
     raise ValueError(f"a dataset is a Manifest from read_manifest(), or a path or URI, got {dataset!r}")
 
 
+def shard_patterns(text: str) -> dict[str, str]:
+    """Returns the glob of each split, from a glob of the split "train", or "train=GLOB,validation=GLOB".
+
+    Where the name of the files of one glob contains "train", and there are files with "validation" in its place, these
+    are the split "validation".
+    """
+    if "=" in text:
+        parts = (part.partition("=") for part in text.split(","))
+        return {split.strip(): pattern.strip() for split, _, pattern in parts}
+    folder, slash, name = text.rpartition("/")
+    held_out = f"{folder}{slash}{name.replace('train', 'validation', 1)}"
+    has_both = held_out != text and bool(tf.io.gfile.glob(held_out))
+    return {"train": text, **({"validation": held_out} if has_both else {})}
+
+
 def manifest_from_shards(
     pattern: str | Mapping[str, str], record: RecordSpec | None = None, classes: int | Sequence[str] = 1000
 ) -> Manifest:

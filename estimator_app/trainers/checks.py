@@ -6,7 +6,7 @@ TrainConfig ──make_weighted_model()──▶ keras.Model ──named_weights
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -19,6 +19,45 @@ from estimator_app.model.mixing import mix
 from estimator_app.model.networks import find_network, make_model, plain_variable
 from estimator_app.model_dir.checkpoints import OF_OBJECT, check_fits
 from tpu_input import Manifest
+from tpu_input.dataset_format.record_spec import parse_record
+from tpu_input.datasets import DatasetLike, as_manifest, manifest_from_shards, shard_patterns, version_with
+
+
+def read_dataset(config: TrainConfig, dataset: DatasetLike | None = None) -> Manifest:
+    """Returns the manifest of a run's dataset, in the version that the run has; or of another dataset for its model.
+
+    Args:
+      config: Config of the run; with `record`, the dataset is other programs' TFRecords.
+      dataset: Another dataset, of the same kind; None for config.dataset.
+
+    Raises:
+      ValueError: There is no such dataset.
+    """
+    if config.record and (dataset is None or (isinstance(dataset, str) and _is_pattern(dataset))):
+        return read_shards(dataset or config.dataset, config.record, config.classes)
+    return version_with(as_manifest(config.dataset), config.fingerprint) if dataset is None else as_manifest(dataset)
+
+
+def read_shards(dataset: DatasetLike, record: str, classes: int | Sequence[str]) -> Manifest:
+    """Returns the manifest of other programs' TFRecords.
+
+    Args:
+      dataset: Glob of the shards, or train=GLOB,validation=GLOB.
+      record: Format of their records; see TrainConfig.
+      classes: Names of the classes in label order, or their number.
+
+    Raises:
+      ValueError: It is no glob, no file matches, or the records have another format.
+    """
+    if not isinstance(dataset, str) or not _is_pattern(dataset):
+        raise ValueError(
+            f"with --record, the dataset is a glob of shards such as 'gs://bucket/train-*', got {dataset!r}"
+        )
+    return manifest_from_shards(shard_patterns(dataset), parse_record(record), classes)
+
+
+def _is_pattern(dataset: str) -> bool:
+    return any(sign in dataset for sign in "*?[=")
 
 
 def make_weighted_model(config: TrainConfig, initial: Mapping[str, Any] | None = None) -> Any:

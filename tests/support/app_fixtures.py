@@ -38,8 +38,12 @@ keras_warns = pytest.mark.filterwarnings("ignore:non-integer arguments to randra
 
 
 def held_out_records(manifest: Manifest) -> list[record_format.Record]:
+    return records_of(manifest, "validation")
+
+
+def records_of(manifest: Manifest, split: str) -> list[record_format.Record]:
     records = []
-    for shard in manifest.split("validation").shards:
+    for shard in manifest.split(split).shards:
         with open(f"{manifest.path}/{shard.name}", "rb") as file:
             records += [record_format.decode(payload) for _, payload in record_format.read_frames(file)]
     return records

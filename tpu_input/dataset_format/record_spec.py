@@ -45,3 +45,30 @@ class RecordSpec:
 IMAGENET = RecordSpec(label_offset=1)
 # As written by TensorFlow's how_tos/reading_data/convert_to_records.py.
 MNIST = RecordSpec("image_raw", "label", "raw", (28, 28, 1))
+# By name; tfds: as TensorFlow Datasets writes image classification; flowers: as TF-Slim's download_and_convert_flowers.
+RECORDS = {"imagenet": IMAGENET, "tfds": RecordSpec("image", "label"), "flowers": RecordSpec(), "mnist": MNIST}
+
+
+def parse_record(text: str) -> RecordSpec:
+    """Returns a format given as a name in RECORDS, or as "image=FEATURE,label=FEATURE,first_label=N".
+
+    Raises:
+      ValueError: It is neither.
+    """
+    if text in RECORDS:
+        return RECORDS[text]
+    pairs = [part.partition("=") for part in text.split(",")]
+    given = {name.strip(): value.strip() for name, _, value in pairs}
+    if not all(equals and value.strip() for _, equals, value in pairs) or given.keys() - {"image", "label", _FIRST}:
+        raise ValueError(
+            f"record must be {', '.join(RECORDS)}, or pairs such as image=FEATURE,label=FEATURE,first_label=1, "
+            f"got {text!r}"
+        )
+    if not (first := given.get(_FIRST, "0")).isdecimal():
+        raise ValueError(f"first_label of a record must be a number, got {first!r}")
+    plain = RecordSpec()
+    image, label = given.get("image", plain.image_key), given.get("label", plain.label_key)
+    return RecordSpec(image, label, label_offset=int(first))
+
+
+_FIRST = "first_label"
