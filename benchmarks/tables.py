@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks import measure
 
-PAGES = (Path("docs/benchmarks.md"), Path("docs/input.md"), Path("README.md"))
+PAGES = (Path("docs/benchmarks.md"), Path("docs/input.md"), Path("docs/train.md"), Path("README.md"))
 _MARKED = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 

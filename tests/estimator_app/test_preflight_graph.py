@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from support import broken_networks
-from support.app_fixtures import configured, keras_warns
+from support.app_fixtures import RECIPE, configured, keras_warns
 
 pytest.importorskip("tensorflow_estimator", reason="TPUEstimator ends with TensorFlow 2.15")
 
@@ -42,6 +42,17 @@ def test_a_good_network_passes_on_one_host_and_on_four(digits_dataset, tmp_path,
             findings
         )
         assert [params["batch_size"] for params, _ in built.calls] == [per_core] * topology.num_hosts
+
+
+@pytest.mark.long
+def test_every_part_of_a_recipe_is_in_a_graph_that_a_tpu_takes(digits_dataset, tmp_path):
+    for mode in ("training", "evaluation"):
+        findings, built = looked_at(digits_dataset, tmp_path, mode, **RECIPE, freeze="stage1_.*")
+        assert {finding.verdict for finding in findings} == {GOOD}, findings
+        names = {variable.op.name for variable in built.graph.get_collection(v1.GraphKeys.GLOBAL_VARIABLES)}
+        averaged = {name for name in names if name.startswith("ema_") and name.rpartition("/")[2] == name}
+        assert len(averaged) == 32  # beside the weights in training, instead of them in evaluation
+        assert ("0_kernel" in names) == (mode == "training")
 
 
 @pytest.mark.filterwarnings("ignore:Cannot activate TF2 compatibility support for TF1 summary ops")

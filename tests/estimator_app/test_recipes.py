@@ -29,7 +29,7 @@ from estimator_app.saved_model.classifier import load_classifier
 from estimator_app.trainers.checks import make_weighted_model, named_weights
 from estimator_app.trainers.interruption import Stopped
 from estimator_app.trainers.progress import Progress
-from support.app_fixtures import configured, held_out_records, keras_warns
+from support.app_fixtures import RECIPE, configured, held_out_records, keras_warns
 from tpu_input import InputConfig, from_infeed, make_train_input_fn
 from tpu_input.augment import color_jitter, rand_augment
 from tpu_input.predict import decode_files
@@ -39,7 +39,6 @@ training = importlib.import_module("estimator_app.train")
 pytestmark = keras_warns
 TRAINERS = ["tf_distribute", *(["tpu_estimator"] if default_trainer() == "tpu_estimator" else [])]
 NOT_SHOWN = {"crop_aspect": (0.5, 2.0), "on_corrupt": "skip"}  # options without a flag
-ALL = {"mixup": 0.2, "cutmix": 1.0, "clip_norm": 1.0, "ema": 0.99, "label_smoothing": 0.1, "augment": "color_jitter"}
 
 
 def train(manifest, model_dir, **options):
@@ -147,8 +146,8 @@ def test_averaged_weights_are_those_of_every_step_and_are_evaluated_exported_and
 @pytest.mark.long
 @pytest.mark.parametrize("trainer", TRAINERS)
 def test_a_run_with_all_of_it_goes_on_as_if_it_had_never_stopped(digits_dataset, tmp_path, trainer):
-    straight, _ = train(digits_dataset, tmp_path / "straight", trainer=trainer, **ALL)
-    config = configured(digits_dataset, trainer=trainer, train_steps=4, steps_per_eval=4, save_steps=1, **ALL)
+    straight, _ = train(digits_dataset, tmp_path / "straight", trainer=trainer, **RECIPE)
+    config = configured(digits_dataset, trainer=trainer, train_steps=4, steps_per_eval=4, save_steps=1, **RECIPE)
 
     class Stop:
         """Set after step 2, as by a signal."""
@@ -167,7 +166,7 @@ def test_a_run_with_all_of_it_goes_on_as_if_it_had_never_stopped(digits_dataset,
             report=lambda line: None,
             stop=Stop(),
         )
-    again, _ = train(digits_dataset, tmp_path / "stopped", trainer=trainer, **ALL)
+    again, _ = train(digits_dataset, tmp_path / "stopped", trainer=trainer, **RECIPE)
     assert again.metrics == straight.metrics
     one, other = stored(tmp_path / "straight", 4), stored(tmp_path / "stopped", 4)
     assert one.keys() == other.keys()
@@ -188,7 +187,7 @@ def test_both_trainers_have_the_same_losses_with_all_of_it(digits_dataset, tmp_p
             took(self, step, loss, *args)
 
         monkeypatch.setattr(Progress, "took", tell)
-        train(digits_dataset, tmp_path / trainer, trainer=trainer, **ALL)
+        train(digits_dataset, tmp_path / trainer, trainer=trainer, **RECIPE)
         assert [row.step for row in read_history(str(tmp_path / trainer))] == [4]
     np.testing.assert_allclose(losses["tpu_estimator"], losses["tf_distribute"], atol=1e-3)
     assert len(losses["tf_distribute"]) == 4
@@ -197,7 +196,7 @@ def test_both_trainers_have_the_same_losses_with_all_of_it(digits_dataset, tmp_p
 @pytest.mark.parametrize("trainer", TRAINERS)
 @pytest.mark.long
 def test_xla_takes_a_step_with_all_of_it(digits_dataset, tmp_path, trainer):
-    config = configured(digits_dataset, trainer=trainer, **ALL)
+    config = configured(digits_dataset, trainer=trainer, **RECIPE)
     spec = make_train_input_fn(digits_dataset, config.input)({"batch_size": 16}).element_spec
     findings, _ = check_hlo(lambda: make_step(config, str(tmp_path), spec))
     assert [finding.verdict for finding in findings] == [GOOD], findings

@@ -13,7 +13,7 @@ from estimator_app.preflight.findings import COSTS, FAILS, GOOD
 from estimator_app.preflight.preflight import lowered
 from estimator_app.runtime.topologies import find_topology
 from support.app_commands import run
-from support.app_fixtures import configured, keras_warns
+from support.app_fixtures import RECIPE, configured, keras_warns
 from tpu_input import make_train_input_fn
 
 pytestmark = [pytest.mark.preflight, keras_warns]
@@ -74,6 +74,12 @@ def test_every_generation_compiles(digits_dataset, topology):
     spec = make_train_input_fn(digits_dataset, config.input)({"batch_size": 8}).element_spec
     program = Compiler(str(PYTHON), find_topology(topology))(lowered(config, "/nonexistent", spec))
     assert isinstance(program, Program)
+    assert program.flops > 0
+
+
+def test_every_part_of_a_recipe_compiles(digits_dataset):
+    part, program = compiled(digits_dataset, 64, image_size=32, freeze="stage1_.*", **RECIPE)
+    assert not part.fails, part
     assert program.flops > 0
 
 

@@ -28,6 +28,9 @@ OPTIONS = {
     "learning_rate": 0.05,
 }
 
+# Every part of a recipe together.
+RECIPE = {"mixup": 0.2, "cutmix": 1.0, "clip_norm": 1.0, "ema": 0.99, "label_smoothing": 0.1, "augment": "color_jitter"}
+
 
 def configured(manifest: Manifest, **options: Any) -> TrainConfig:
     return TrainConfig.of(manifest, OPTIONS | {"dataset": manifest.path} | options)
