@@ -67,7 +67,7 @@ def test_the_version_is_the_distribution_s(capsys):
 
 @pytest.mark.parametrize(
     ("given", "meant"),
-    [("--batch_size", "--train_batch_size"), ("--lr=0.1", "--learning_rate"), ("--epochs", "--train_steps")],
+    [("--batch_size", "--train_batch_size"), ("--lr=0.1", "--learning_rate"), ("--num_epochs", "--epochs")],
 )
 def test_flags_of_other_programs_are_told_ours(given, meant, capsys):
     with pytest.raises(SystemExit) as ended:

@@ -41,7 +41,8 @@ QUANTITIES = [*CROP, *itertools.chain(*DRAWN.values())]
 
 def test_every_augmentation_is_listed():
     functions = inspect.getmembers(augment, inspect.isfunction)
-    assert {name for name, it in functions if it.__module__ == augment.__name__ and name[0] != "_"} == set(DRAWN)
+    known = {name for name, it in functions if it.__module__ == augment.__name__ and name[0] != "_"}
+    assert known - {"find_augment"} == set(DRAWN)  # which finds them by name
 
 
 def marked(pixels: tf.Tensor, choice: tf.Tensor, place: tf.Tensor) -> tf.Tensor:
