@@ -186,6 +186,7 @@ def test_processes_that_write_shards_do_not_load_beam():
     assert subprocess.run([sys.executable, "-W", "ignore", "-c", code], cwd=ROOT).returncode == 0
 
 
+@pytest.mark.long
 def test_the_tests_of_tpu_input_need_no_beam():
     code = """
 import sys

@@ -79,7 +79,7 @@ def test_each_step_applies_mixup_or_cutmix_with_shares_of_its_own():
     images[:2] = 1.0  # mixed with the two of the other end of the batch
     labels, weight = tf.constant([0, 0, 1, 1]), tf.ones([4])
     ways, shares = [], []
-    for step in range(80):
+    for step in range(50):
         mixed, of_labels, of_weight = mix(tf.constant(images), labels, weight, 2, (7, step), 0.4, 1.0)
         share = of_labels[0, 0].numpy()
         np.testing.assert_allclose(mixed[0].numpy().mean(), share, atol=1e-5)
@@ -88,9 +88,9 @@ def test_each_step_applies_mixup_or_cutmix_with_shares_of_its_own():
         if 0 < share < 1:
             ways.append(len(np.unique(mixed[0])) == 2)  # a box has two values, a mixture one
             shares.append(share)
-    assert 0.35 < np.mean(ways) < 0.65
-    assert len(np.unique(shares)) > 40
-    again = mix(tf.constant(images), labels, weight, 2, (7, 79), 0.4, 1.0)
+    assert 0.3 < np.mean(ways) < 0.7
+    assert len(np.unique(shares)) > 25
+    again = mix(tf.constant(images), labels, weight, 2, (7, 49), 0.4, 1.0)
     np.testing.assert_array_equal(again[0], mixed)
 
 

@@ -84,7 +84,13 @@ def test_features_are_those_of_a_run_its_checkpoint_and_its_export(trained):
 
 
 @pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file:UserWarning")
-@pytest.mark.parametrize("name", ["model.keras", "model.h5", "model.weights.h5", "saved", "checkpoint"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "model.weights.h5",
+        *(pytest.param(name, marks=pytest.mark.long) for name in ("model.keras", "model.h5", "saved", "checkpoint")),
+    ],
+)
 def test_features_are_those_of_what_keras_and_tensorflow_save(trained, tmp_path, name):
     _, _, config, model = trained
     path = tmp_path / name
@@ -101,6 +107,7 @@ def test_features_are_those_of_what_keras_and_tensorflow_save(trained, tmp_path,
     assert len(taken.values) == 32
 
 
+@pytest.mark.long
 def test_features_are_those_of_a_tf1_checkpoint(trained, tmp_path):
     _, _, config, model = trained
     values = {name: variable.numpy() for name, (variable, _) in variables_of(model).items()}
