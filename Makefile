@@ -165,6 +165,7 @@ benchmark: $(VENV)/installed $(VENV_PEERS)/installed
 	$(BENCHMARK).order
 	$(BENCHMARK).evaluation
 	$(BENCHMARK).training
+	$(BENCHMARK).fine_tuning
 	$(BENCHMARK).plots
 	$(BENCHMARK).tables
 
