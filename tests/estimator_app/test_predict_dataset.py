@@ -310,7 +310,7 @@ predict_dataset(dataset, output, export_dir=export, part_records=100)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("place", [0, 1, 4, 5, 6, 8, 9, 10, 11, 12])
+@pytest.mark.parametrize("place", [1, 5, 8, 11, 12])
 def test_a_prediction_that_is_killed_anywhere_goes_on_to_the_same_bytes(
     whole, finished, digits_dataset, tmp_path, place
 ):

@@ -193,10 +193,9 @@ def test_both_trainers_have_the_same_losses_with_all_of_it(digits_dataset, tmp_p
     assert len(losses["tf_distribute"]) == 4
 
 
-@pytest.mark.parametrize("trainer", TRAINERS)
 @pytest.mark.long
-def test_xla_takes_a_step_with_all_of_it(digits_dataset, tmp_path, trainer):
-    config = configured(digits_dataset, trainer=trainer, **RECIPE)
+def test_xla_takes_a_step_with_all_of_it(digits_dataset, tmp_path):  # TPUEstimator's: test_tpu_compile.py
+    config = configured(digits_dataset, trainer="tf_distribute", **RECIPE)
     spec = make_train_input_fn(digits_dataset, config.input)({"batch_size": 16}).element_spec
     findings, _ = check_hlo(lambda: make_step(config, str(tmp_path), spec))
     assert [finding.verdict for finding in findings] == [GOOD], findings
@@ -293,7 +292,7 @@ def test_flags_take_precedence_over_a_recipe():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["digits", "small_photos", "imagenet_resnet50"])
+@pytest.mark.parametrize("name", ["small_photos", "imagenet_resnet50"])  # the guide's commands train digits
 def test_each_recipe_that_ships_trains(digits_dataset, tmp_path, name):
     flags = [
         "--image_size=32",

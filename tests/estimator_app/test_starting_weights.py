@@ -37,11 +37,20 @@ def run(manifest, model_dir, said=None, **options):
     return training.run(manifest, config, str(model_dir), f"{model_dir}/export", report=report), config
 
 
+@pytest.fixture(scope="module")
+def trained(digits_dataset, tmp_path_factory):
+    return train_three_steps(digits_dataset, tmp_path_factory, "tf_distribute")
+
+
 @pytest.fixture(scope="module", params=ONE_BY_DEFAULT)
-def trained(digits_dataset, tmp_path_factory, request):
-    """A run of three steps: its model_dir, export, config and model."""
+def trained_by_each(digits_dataset, tmp_path_factory, request):
+    return train_three_steps(digits_dataset, tmp_path_factory, request.param)
+
+
+def train_three_steps(manifest, tmp_path_factory, trainer):
+    """Returns the model_dir, export, config and model of a run."""
     model_dir = tmp_path_factory.mktemp("trained") / "model"
-    finished, config = run(digits_dataset, model_dir, trainer=request.param, seed=1)
+    finished, config = run(manifest, model_dir, trainer=trainer, seed=1)
     return str(model_dir), finished.export, config, by_own_names(config, str(model_dir))
 
 
@@ -73,8 +82,8 @@ def started(config: TrainConfig):
     return make_weighted_model(config, taken.values), taken
 
 
-def test_features_are_those_of_a_run_its_checkpoint_and_its_export(trained):
-    model_dir, export, config, model = trained
+def test_features_are_those_of_a_run_its_checkpoint_and_its_export(trained_by_each):
+    model_dir, export, config, model = trained_by_each
     fresh = make_weighted_model(seed_2(config, ""))
     assert np.abs(features(fresh) - features(model)).max() > 0.01
     for path in (model_dir, str(latest_checkpoint(model_dir)), export, f"{model_dir}/export"):
@@ -177,8 +186,8 @@ def test_frozen_layers_keep_weights_and_statistics_from_the_source_to_the_end(
 
 
 @pytest.mark.long
-def test_a_run_goes_on_without_its_source(digits_dataset, trained, tmp_path):
-    model_dir, _, config, _ = trained
+def test_a_run_goes_on_without_its_source(digits_dataset, trained_by_each, tmp_path):
+    model_dir, _, config, _ = trained_by_each
     source = shutil.copytree(model_dir, tmp_path / "source")
     options = {"seed": 2, "trainer": config.trainer, "init_from": str(source), "decay_steps": 3}
     run(digits_dataset, tmp_path / "tuned", **options)
@@ -242,15 +251,6 @@ def test_names_do_not_depend_on_the_models_made_before():
     assert {"dense_2/kernel", "mix/query/kernel", "mix/key/bias"} < variables_of(first).keys()
     shapes = {name: tuple(variable.shape) for name, (variable, _) in variables_of(first).items()}
     assert [shapes["dense/kernel"], shapes["dense_1/kernel"]] == [(8, 4), (4, 4)]
-
-
-@pytest.mark.long
-def test_digits_5_to_9_learn_from_ten_images_of_each_after_digits_0_to_4(tmp_path):
-    """At least 5 percentage points better than from random weights; benchmarks.fine_tuning tries seeds 0 to 4."""
-    from benchmarks.fine_tuning import DEFAULT_RATE, compared
-
-    (row,) = compared(tmp_path, seeds=[0], rates=[DEFAULT_RATE])
-    assert row.tuned - row.scratch >= 0.05
 
 
 @pytest.mark.long
