@@ -26,6 +26,7 @@ from tpu_input import read_manifest
 from tpu_input.dataset_format import records as record_format
 
 training = importlib.import_module("estimator_app.train")
+of_run = importlib.import_module("estimator_app.run")
 
 pytestmark = keras_warns
 # Too small a rate to learn: soon no evaluation is better than those before it.
@@ -76,10 +77,10 @@ def test_a_run_killed_between_its_best_export_and_its_history_evaluates_again(di
     def kill(*args):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(training, "write_history", kill)
+    monkeypatch.setattr(of_run, "write_history", kill)
     with pytest.raises(KeyboardInterrupt):
         train(digits_dataset, tmp_path, steps_per_eval=2, train_steps=4)
-    monkeypatch.setattr(training, "write_history", write_history)
+    monkeypatch.setattr(of_run, "write_history", write_history)
     finished = read_finished(str(tmp_path))
     assert finished
     assert (evaluated(tmp_path), finished.export) == ([], "")
@@ -206,7 +207,7 @@ def test_the_last_step_s_export_is_the_best_s_copied_where_it_is_the_best(digits
         made.append(args)
         return export_model(*args, **how)
 
-    monkeypatch.setattr(training, "export_model", make)
+    monkeypatch.setattr(of_run, "export_model", make)
     finished = train(digits_dataset, tmp_path)
     (best,) = (tmp_path / "export" / "best").iterdir()
     assert len(made) == 1
