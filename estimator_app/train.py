@@ -91,14 +91,13 @@ def train(
         raise ValueError("with eval='watch' training makes no exports; give export_dir to the watcher")
     model_dir = absolute(model_dir)
     export_dir = absolute(export_dir) if export_dir else f"{model_dir}/export"
-    earlier, record = begun(model_dir), options.get("record")
-    if record:
+    if record := options.get("record"):
         dataset = absolute_patterns(dataset) if isinstance(dataset, str) else dataset
         manifest = read_shards(dataset, record, classes)
         options = {**options, "dataset": dataset}
     else:
         manifest = as_manifest(dataset if isinstance(dataset, Manifest) else absolute(dataset))
-    last = manifest
+    last, earlier = manifest, begun(model_dir)
     manifest = version_with(manifest, earlier.fingerprint) if earlier else manifest
     config = TrainConfig.of(manifest, options, earlier)
     if manifest is not last:
