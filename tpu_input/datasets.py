@@ -70,7 +70,7 @@ def shard_patterns(text: str) -> dict[str, str]:
     Where the name of the files of one glob contains "train", and there are files with "validation" in its place, these
     are the split "validation".
     """
-    if "=" in text:
+    if re.match(r"\w+=", text):  # not gs://bucket/date=2026/train-*
         parts = (part.partition("=") for part in text.split(","))
         return {split.strip(): pattern.strip() for split, _, pattern in parts}
     folder, slash, name = text.rpartition("/")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 
 
 def absolute(path: str | os.PathLike[str]) -> str:
@@ -12,8 +13,8 @@ def absolute(path: str | os.PathLike[str]) -> str:
 
 
 def absolute_patterns(text: str) -> str:
-    """Returns GLOB, or SPLIT=GLOB,SPLIT=GLOB, with absolute paths."""
-    if "=" not in text:
+    """Returns a path, GLOB, or SPLIT=GLOB,SPLIT=GLOB, with absolute paths; folders may be called date=2026."""
+    if not any(sign in text for sign in "*?[") or not re.match(r"\w+=", text):
         return absolute(text)
     parts = (part.partition("=") for part in text.split(","))
     return ",".join(f"{split}={absolute(pattern)}" for split, _, pattern in parts)

@@ -57,7 +57,7 @@ def read_shards(dataset: DatasetLike, record: str, classes: int | Sequence[str])
 
 
 def _is_pattern(dataset: str) -> bool:
-    return any(sign in dataset for sign in "*?[=")
+    return any(sign in dataset for sign in "*?[")
 
 
 def make_weighted_model(config: TrainConfig, initial: Mapping[str, Any] | None = None) -> Any:

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from estimator_app.__main__ import main
 from estimator_app.evaluate import evaluate
+from estimator_app.runtime.paths import absolute_patterns
 from estimator_app.train import train
 from support.app_fixtures import keras_warns, records_of
 from tpu_input.datasets import shard_patterns
@@ -113,6 +114,10 @@ def test_the_validation_split_is_found_beside_the_training_split(tmp_path):
         "validation": f"{tmp_path}/validation-*",
     }
     assert shard_patterns(f"{tmp_path}/training*") == {"train": f"{tmp_path}/training*"}
+    assert shard_patterns("/nowhere/date=2026/train-*") == {"train": "/nowhere/date=2026/train-*"}
+    assert absolute_patterns("/a/date=2026/dataset") == "/a/date=2026/dataset"
+    assert absolute_patterns("gs://b/date=2026/train-*") == "gs://b/date=2026/train-*"
+    assert absolute_patterns("train=/a/t*,test=/b/../c/x*") == "train=/a/t*,test=/c/x*"
     assert shard_patterns("train=/a/t*,test=/b/x*") == {"train": "/a/t*", "test": "/b/x*"}
 
 
