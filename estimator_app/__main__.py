@@ -162,7 +162,11 @@ def _evaluate_flags(flag: AddFlag) -> None:
         type=absolute,
         help="SavedModel to evaluate instead of a run, or a folder of them: the newest is taken",
     )
-    flag("--dataset", type=absolute_patterns, help="folder or gs:// URI of shards (default: the dataset of the training run)")
+    flag(
+        "--dataset",
+        type=absolute_patterns,
+        help="folder or gs:// URI of shards (default: the dataset of the training run)",
+    )
     flag("--version", type=int, metavar="N", help=_VERSION)
     flag("--split", help="split to evaluate on (default: that of the training run)")
     flag("--eval_batch_size", type=int, help="images per step (default: that of the training run)")
