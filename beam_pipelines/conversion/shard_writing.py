@@ -251,7 +251,9 @@ def write_shards(shards: list[str], folder: WorkingFolder, options: ConvertOptio
                 process.terminate()
             raise
         finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+            # Waiting here for the pool's own thread: at the end of the interpreter, the pool would be woken while that
+            # thread closes the pipe it is woken by.
+            pool.shutdown(cancel_futures=True)
 
 
 def _write(shard: str, folder: WorkingFolder, options: ConvertOptions, num_decoders: int, progress: Progress) -> None:
