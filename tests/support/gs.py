@@ -5,6 +5,7 @@ Its filesystem's addresses are fixed, but libcurl honours https_proxy, and Tenso
 
 from __future__ import annotations
 
+import contextlib
 import os
 import ssl
 import subprocess
@@ -101,15 +102,21 @@ class Gs:
         return str(folder)
 
 
-@pytest.fixture(scope="session")
-def gs_session(cloud_server: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gs]:
-    folder = tmp_path_factory.mktemp("gs")
+@contextlib.contextmanager
+def running_gs(cloud: Cloud, folder: Path) -> Iterator[Gs]:
+    """Context manager: a proxy in front of an emulator, and commands that go there; its certificate is in `folder`."""
     authority = trustme.CA()
     authority.cert_pem.write_to_path(str(folder / "ca.pem"))
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("*.googleapis.com").configure_cert(tls)
-    with fault_proxy(cloud_server.url, tls) as proxy:
-        yield Gs(cloud_server, proxy, folder)
+    with fault_proxy(cloud.url, tls) as proxy:
+        yield Gs(cloud, proxy, folder)
+
+
+@pytest.fixture(scope="session")
+def gs_session(cloud_server: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gs]:
+    with running_gs(cloud_server, tmp_path_factory.mktemp("gs")) as gs:
+        yield gs
 
 
 @pytest.fixture
