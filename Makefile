@@ -176,6 +176,7 @@ benchmark: $(VENV)/installed $(VENV_PEERS)/installed
 	$(BENCHMARK).evaluation
 	$(BENCHMARK).training
 	$(BENCHMARK).fine_tuning
+	$(BENCHMARK).recipes
 	$(BENCHMARK).plots
 	$(BENCHMARK).tables
 
