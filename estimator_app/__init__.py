@@ -23,9 +23,11 @@ if TYPE_CHECKING:
     from estimator_app.runtime.tpu import Tpu
     from estimator_app.saved_model.classifier import Classifier, load_classifier
     from estimator_app.train import train
+    from estimator_app.trainers.callbacks import Callback
     from estimator_app.watch import watch
 
 __all__ = [
+    "Callback",
     "Classifier",
     "Evaluation",
     "Finished",
@@ -45,6 +47,7 @@ __all__ = [
 publish(
     __name__,
     {
+        "Callback": "estimator_app.trainers.callbacks",
         "Classifier": "estimator_app.saved_model.classifier",
         "Evaluation": "estimator_app.evaluate",
         "Finished": "estimator_app.model_dir.run_files",

@@ -96,12 +96,13 @@ def _train_flags(flag: AddFlag) -> None:
         TrainConfig,
         (
             *("dataset", "record", "trainer", "network", "train_batch_size", "eval_batch_size", "train_steps"),
-            *("steps_per_eval", "eval", "save_steps", "keep_exports", "early_stop_metric", "early_stop_patience"),
-            *("iterations_per_loop", "split"),
+            *("steps_per_eval", "eval", "save_steps", "save_seconds", "profile", "keep_exports", "early_stop_metric"),
+            *("early_stop_patience", "iterations_per_loop", "split"),
         ),
         dataset=Flag(parse=absolute_patterns, required=True),
         record=Flag(metavar="FORMAT"),
         train_steps=Flag(unset=True, default="1000"),
+        profile=Flag(unset=True, default="none", metavar="FIRST,LAST"),
     )
     flag("--classes", metavar="NUMBER|FILE", help=_CLASSES)
     flag("--epochs", type=float, help="number of epochs to train, in the place of --train_steps")

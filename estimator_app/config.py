@@ -34,7 +34,7 @@ FORMAT_VERSION = 5
 # Options that may change when the run in a model_dir is resumed.
 _MAY_CHANGE = frozenset(
     {"dataset", "split", "eval_batch_size", "train_steps", "steps_per_eval", "iterations_per_loop", "summary_steps"}
-    | {"eval", "save_steps", "keep_exports", "early_stop_metric", "early_stop_patience"}
+    | {"eval", "save_steps", "save_seconds", "profile", "keep_exports", "early_stop_metric", "early_stop_patience"}
     | {"service", "service_job", "deterministic"}
 )
 # Fields that are derived from the dataset; its fingerprint is compared in their place.
@@ -90,7 +90,9 @@ class TrainConfig:
       precision: Precision of the network's arithmetic; variables, batch normalisation, logits and loss are always
         float32.
       summary_steps: Steps between points of TensorBoard's curves.
-      save_steps: Steps between checkpoints, in addition to one per minute; 0 for only one per minute.
+      save_steps: Steps between checkpoints, in addition to those of --save_seconds and of evaluations; 0 for none.
+      save_seconds: Seconds between checkpoints, in addition to those of --save_steps and of evaluations; 0 for none.
+      profile: First and last step of a profile for TensorBoard, such as 100,110.
       keep_exports: Number of exports to keep, of the last step and of the best evaluation each.
       early_stop_metric: Metric of the best evaluation: accuracy, loss, mean_recall or top_5_accuracy; with several
         labels an image also mean_average_precision, which is then the default, or mean_f1.
@@ -135,8 +137,10 @@ class TrainConfig:
     label_smoothing: float = 0.0
     class_weights: ClassWeights = "equal"
     precision: Precision = "float32"
-    summary_steps: int = 100
+    summary_steps: int = 10
     save_steps: int = 0
+    save_seconds: int = 60
+    profile: tuple[int, int] = (0, 0)
     keep_exports: int = 2
     early_stop_metric: str = "accuracy"
     early_stop_patience: int = 0
@@ -156,13 +160,16 @@ class TrainConfig:
         check_types(self)
         check_network(self.network)
         check_choice("early_stop_metric", self.early_stop_metric, watchable(len(self.classes), self.label_type))
-        for least, names in ((1, _POSITIVE), (0, ("save_steps", "early_stop_patience", *_AMOUNTS))):
+        for least, names in ((1, _POSITIVE), (0, ("save_steps", "save_seconds", "early_stop_patience", *_AMOUNTS))):
             for name in names:
                 if getattr(self, name) < least:
                     raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)!r}")
         for name in ("weight_decay", "label_smoothing", "ema"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} must be in [0, 1), got {getattr(self, name)!r}")
+        first, last = self.profile
+        if self.profile != (0, 0) and not 1 <= first <= last:
+            raise ValueError(f"profile must be the first and the last step, such as 100,110, got {self.profile!r}")
         if self.early_stop_patience and self.eval != "inline":
             raise ValueError(
                 f"early_stop_patience needs eval='inline', got {self.eval!r}: training does not wait for evaluations"
@@ -221,6 +228,12 @@ class TrainConfig:
             label_type=manifest.label_type,
             input=InputConfig(**of_input, mean=train.channel_mean, std=train.channel_std),
         )
+
+    def options(self) -> dict[str, Any]:
+        """Returns all options of the run and of its input by name, without what follows from the dataset."""
+        fields = dataclasses.asdict(self)
+        fields |= fields.pop("input")
+        return {name: value for name, value in fields.items() if name not in _OF_DATASET | {"fingerprint"}}
 
     @property
     def schedule(self) -> Schedule:
@@ -458,9 +471,7 @@ def _flag(name: str) -> str:
 
 def _flat(config: TrainConfig) -> dict[str, Any]:
     """Returns the options that must not change when a run is resumed, by name."""
-    fields = dataclasses.asdict(config)
-    fields |= fields.pop("input")
-    return {name: fields[name] for name in fields if name not in _MAY_CHANGE | _OF_DATASET | {"fingerprint"}}
+    return {name: value for name, value in config.options().items() if name not in _MAY_CHANGE}
 
 
 def default_trainer() -> TrainerName:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -28,11 +28,12 @@ from estimator_app.model_dir.exports import (
     read_exports,
     read_kept,
 )
-from estimator_app.model_dir.history import Row, best, is_stale, read_history, with_row, write_history
+from estimator_app.model_dir.history import Row, best, is_stale, read_history, with_row, write_by_class, write_history
 from estimator_app.model_dir.plots import write_pictures
 from estimator_app.model_dir.run_files import Finished, read_finished, write_finished
 from estimator_app.runtime import files
 from estimator_app.saved_model.find import read_origin
+from estimator_app.trainers.callbacks import Callback
 from estimator_app.trainers.registry import Trainer
 from tpu_input import Manifest, read_manifest
 
@@ -56,6 +57,7 @@ class Run:
       report: Called with each line of progress.
       stop: Event; when it is set, training and evaluation end.
       check_alone: Raises an error if another process has taken this one's place.
+      callbacks: What the user's program does during training.
     """
 
     trainer: Trainer
@@ -66,6 +68,7 @@ class Run:
     report: Report
     stop: threading.Event
     check_alone: Callable[[], None] = lambda: None
+    callbacks: Sequence[Callback] = ()
 
     def rows(self) -> list[Row]:
         """Returns the rows of history.csv up to the last checkpoint: a user may have removed later checkpoints."""
@@ -206,8 +209,11 @@ def evaluate_and_keep(
     rows = with_row(run.rows(), row)
     if best([one for one in rows if one.split == row.split], config.early_stop_metric) is row:
         _keep(run, "best", metrics, checkpoint)
+    write_by_class(run.model_dir, metrics, config.classes)
     write_history(run.model_dir, rows)
     run.report(f"step {metrics.step}/{config.train_steps}: {metrics}")
+    for callback in run.callbacks:
+        callback.on_evaluation(metrics)
 
 
 def finish(run: Run, step: int) -> Finished:

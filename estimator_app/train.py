@@ -22,10 +22,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from estimator_app.config import TrainConfig, chosen_input, surprises
-from estimator_app.model_dir.checkpoints import latest_checkpoint, latest_step, prune_checkpoints
+from estimator_app.model_dir.checkpoints import NAME, latest_checkpoint, latest_step, prune_checkpoints
 from estimator_app.model_dir.exports import check_no_links
 from estimator_app.model_dir.lock import EVAL_LOCK_NAME, claim_lock, locked
-from estimator_app.model_dir.plots import write_inputs
+from estimator_app.model_dir.plots import write_hyperparameters, write_inputs
 from estimator_app.model_dir.run_files import Finished, begun, check_free, write_run_config
 from estimator_app.run import (
     Drawing,
@@ -43,6 +43,7 @@ from estimator_app.runtime import files
 from estimator_app.runtime.host_memory import check_batch
 from estimator_app.runtime.paths import absolute, absolute_patterns
 from estimator_app.runtime.tpu import Tpu
+from estimator_app.trainers.callbacks import Callback
 from estimator_app.trainers.checks import num_examples, read_shards
 from estimator_app.trainers.interruption import Stopped, no_recovery_in_place, retry_while_unavailable
 from estimator_app.trainers.progress import TimeLeft
@@ -63,6 +64,7 @@ def train(
     stop: threading.Event | None = None,
     command: str = "",
     classes: int | Sequence[str] = 1000,
+    callbacks: Sequence[Callback] = (),
     **options: Any,
 ) -> Finished | None:
     """Trains, evaluates and exports, as the command `train` does; resumes the run if model_dir holds one.
@@ -78,6 +80,7 @@ def train(
       stop: Event; when it is set, the run ends after the current step, with a checkpoint.
       command: Command line of the user, stored in config.json.
       classes: Names of the classes of another program's TFRecords (option `record`) in label order, or their number.
+      callbacks: Called during training.
       options: Fields of TrainConfig and of tpu_input.InputConfig by name, as TrainConfig.of() takes them:
         train_steps=5000, image_size=224.
 
@@ -119,7 +122,7 @@ def train(
         while notes:
             report(notes.pop(0))
 
-    return run(manifest, config, model_dir, export_dir, tpu, report_with_notes, stop, command)
+    return run(manifest, config, model_dir, export_dir, tpu, report_with_notes, stop, command, callbacks)
 
 
 def run(
@@ -131,6 +134,7 @@ def run(
     report: Report = print,
     stop: threading.Event | None = None,
     command: str = "",
+    callbacks: Sequence[Callback] = (),
 ) -> Finished | None:
     """Trains, evaluates and exports; idempotent: work that is already done is not repeated.
 
@@ -145,6 +149,7 @@ def run(
       report: Called with each line of progress.
       stop: Event; when it is set, the run ends after the current step, with a checkpoint.
       command: Command line of the user, stored in config.json.
+      callbacks: Called during training.
 
     Raises:
       ValueError: A split has no examples, a cache or a batch would not fit into memory, `model_dir` holds another run
@@ -161,7 +166,8 @@ def run(
     if not tpu:
         check_batch("--train_batch_size", config.train_batch_size, config.input.image_size)
         check_batch("--eval_batch_size", config.eval_batch_size, config.input.image_size)
-    run = Run(find_trainer(config.trainer), manifest, config, model_dir, export_dir, report, stop or threading.Event())
+    trainer, stop = find_trainer(config.trainer), stop or threading.Event()
+    run = Run(trainer, manifest, config, model_dir, export_dir, report, stop, callbacks=callbacks)
     check_free(model_dir)
     check_no_links(export_dir)
     files.make_folder(model_dir)
@@ -201,12 +207,18 @@ def _train_to_end(run: Run, tpu: Tpu | None) -> Finished | None:
     drawing = Drawing()
 
     def saved(step: int) -> None:
-        """Does between two stretches of an inline run what else is done at a checkpoint if there are no stretches."""
+        """Does at a checkpoint what an inline run does between two stretches, and calls the callbacks."""
+        for callback in run.callbacks:
+            callback.on_checkpoint(step, f"{run.model_dir}/{NAME}-{step}")
         if run.config.eval == "watch":
             prune_checkpoints(run.model_dir, run.evaluated, run.config.steps_per_eval)
         if run.config.eval != "inline" and step % run.config.steps_per_eval == 0:
             run.check_alone()
             run.check_dataset()
+
+    def took(step: int, loss: float) -> None:
+        for callback in run.callbacks:
+            callback.on_step(step, loss)
 
     evaluates = run.config.eval != "watch"
     while not is_over(step, run) or (evaluates and not is_evaluated(step, run)):
@@ -219,7 +231,7 @@ def _train_to_end(run: Run, tpu: Tpu | None) -> Finished | None:
             through = run.config.eval != "inline" and not (tpu and run.config.trainer == "tpu_estimator")
             every = run.config.train_steps if through else run.config.steps_per_eval
             next_step = next_stop(step, every, run.config.train_steps)
-            trained = run.trainer.train(state, run.manifest, run.config, step, next_step, run.stop, left, saved)
+            trained = run.trainer.train(state, run.manifest, run.config, step, next_step, run.stop, left, saved, took)
             step = next_step
     run.check_alone()
     if not evaluates:
@@ -255,3 +267,4 @@ def _announce(run: Run, step: int) -> None:
     )
     if not step:
         write_inputs(run.model_dir, run.manifest, run.config.input)
+        write_hyperparameters(run.model_dir, run.config)

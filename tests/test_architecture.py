@@ -241,6 +241,7 @@ PUBLIC = {
         "training_order",
     ],
     "estimator_app": [
+        "Callback",
         "Classifier",
         "Evaluation",
         "Finished",

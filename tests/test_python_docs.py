@@ -44,6 +44,17 @@ def test_training_from_python(digits_dataset, digits, tmp_path, monkeypatch, cap
     assert len(names["prediction"].top) == 3
 
 
+@keras_warns
+def test_callbacks_from_python(digits_dataset, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "dataset").symlink_to(digits_dataset.path)
+    section = (DOCS / "train.md").read_text().partition("**Callbacks.**")[2]
+    exec(section.partition("```python\n")[2].partition("```")[0].replace("train_steps=20", "train_steps=10"), {})
+    said = capsys.readouterr().out
+    assert re.search(r"^step 10: \d\.\d{3}$", said, re.MULTILINE)
+    assert re.search(r"^step 10: \d+\.\d%$", said, re.MULTILINE)
+
+
 def test_an_option_that_there_is_not_is_refused_by_name(digits_dataset, tmp_path):
     import estimator_app
 

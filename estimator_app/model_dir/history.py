@@ -1,4 +1,4 @@
-"""history.csv: one row per evaluation, from which the trainer makes all its decisions.
+"""history.csv: one row per evaluation, from which the trainer makes all its decisions; by_class/STEP.csv: its classes.
 
     evaluation ──with_row(), write_history()──▶ MODEL_DIR/history.csv ──best(), is_stale()──▶ export? stop early?
 
@@ -15,11 +15,15 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 
+from estimator_app.model.metrics import Metrics
 from estimator_app.runtime import files
 
 HISTORY_NAME = "history.csv"
+BY_CLASS_NAME = "by_class"
 _FIXED = ("step", "split")
 _COLUMN = re.compile("[A-Za-z0-9_]+")
 
@@ -65,6 +69,34 @@ def write_history(model_dir: str, rows: Sequence[Row]) -> None:
     for row in rows:
         writer.writerow({"step": row.step, "split": row.split, **row.values})
     files.write(f"{model_dir}/{HISTORY_NAME}", text.getvalue())
+
+
+def write_by_class(model_dir: str, metrics: Metrics, classes: Sequence[str]) -> None:
+    """Writes by_class/STEP.csv atomically: a row per class with the figures of one evaluation.
+
+    Columns: class; with one label an image, and up to CONFUSION_UP_TO classes, the number of examples and the
+    precision; recall; f1; with several labels an image, the average precision. A figure that is not defined, as the
+    recall of a class without examples, is empty.
+    """
+    figures: dict[str, Sequence[float | None]] = {"recall": metrics.recall}
+    if metrics.confusion:
+        counts = np.array(metrics.confusion)
+        found, examples, right = counts.sum(axis=0), counts.sum(axis=1), np.diag(counts)
+        figures = {"examples": examples.tolist(), "precision": _shares(right, found)} | figures
+        figures["f1"] = _shares(2 * right, found + examples)
+    elif metrics.average_precision:
+        figures |= {"average_precision": metrics.average_precision, "f1": metrics.f1}
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["class", *figures])
+    writer.writerows(zip(classes, *figures.values(), strict=True))
+    files.make_folder(f"{model_dir}/{BY_CLASS_NAME}")
+    files.write(f"{model_dir}/{BY_CLASS_NAME}/{metrics.step}.csv", text.getvalue())
+
+
+def _shares(part: NDArray[np.int64], whole: NDArray[np.int64]) -> list[float | None]:
+    """Returns part / whole for each class; None where whole is 0."""
+    return [int(one) / int(all_) if all_ else None for one, all_ in zip(part, whole, strict=True)]
 
 
 def with_row(rows: Sequence[Row], row: Row) -> list[Row]:

@@ -152,5 +152,15 @@ def write_inputs(model_dir: str, manifest: Manifest, config: InputConfig) -> Non
             tf.summary.image("inputs", tf.cast(tf.stack(images), tf.float32) / 255, max_outputs=NUM_INPUTS)
 
 
+def write_hyperparameters(model_dir: str, config: TrainConfig) -> None:
+    """Writes the options of a run for TensorBoard's tab of hyperparameters."""
+    from tensorboard.plugins.hparams import api
+
+    options = config.options()
+    plain = {name: value if isinstance(value, (bool, int, float)) else str(value) for name, value in options.items()}
+    with _writer(model_dir).as_default(0):
+        api.hparams(plain)
+
+
 def _writer(model_dir: str) -> tf.summary.SummaryWriter:
     return tf.summary.create_file_writer(f"{model_dir}/{EVENTS_NAME}")

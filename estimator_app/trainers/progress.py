@@ -136,7 +136,14 @@ class Progress(SessionRunHook):  # type: ignore[misc]
     """
 
     def __init__(
-        self, start: int, stop: int | None, train_steps: int, batch_size: int, left: TimeLeft, shown: bool | None = None
+        self,
+        start: int,
+        stop: int | None,
+        train_steps: int,
+        batch_size: int,
+        left: TimeLeft,
+        shown: bool | None = None,
+        took: Callable[[int, float], None] = lambda step, loss: None,
     ) -> None:
         """Starts the measurement and the progress bar.
 
@@ -147,9 +154,10 @@ class Progress(SessionRunHook):  # type: ignore[misc]
           batch_size: Images per step.
           left: TimeLeft of the run.
           shown: Whether to show the bar; None shows it if stderr is a terminal.
+          took: Called with the step and its loss after each measurement.
         """
         self.step, self.loss = start, math.nan
-        self._left = left
+        self._left, self._took = left, took
         left.begin(start, time.time())
         self._stop, self._batch_size = stop, batch_size
         self._runs, self._losses, self._waited = 0, 0.0, 0.0
@@ -160,10 +168,17 @@ class Progress(SessionRunHook):  # type: ignore[misc]
         self._bar.format_meter = _fitted
 
     @classmethod
-    def of(cls, config: TrainConfig, start: int, stop: int, left: TimeLeft) -> Progress:
-        """Returns the Progress of a stretch of training from step `start` to `stop`."""
+    def of(
+        cls,
+        config: TrainConfig,
+        start: int,
+        stop: int,
+        left: TimeLeft,
+        took: Callable[[int, float], None] = lambda step, loss: None,
+    ) -> Progress:
+        """Returns the Progress of a stretch of training from step `start` to `stop`; `took` as in __init__()."""
         evaluated = None if config.eval == "watch" else stop
-        return cls(start, evaluated, config.train_steps, config.train_batch_size, left)
+        return cls(start, evaluated, config.train_steps, config.train_batch_size, left, took=took)
 
     def begin(self) -> None:
         graph = v1.get_default_graph()
@@ -203,6 +218,7 @@ class Progress(SessionRunHook):  # type: ignore[misc]
         self._bar.bar_format = _FORMAT % ("?" if seconds is None else tqdm.format_interval(seconds))
         self._bar.set_postfix_str(self._line(), refresh=False)
         self._bar.update(self.step - before)
+        self._took(step, loss)
 
     def values(self) -> dict[str, float]:
         """Returns columns of history.csv for the steps so far; columns of speed exclude the first step."""

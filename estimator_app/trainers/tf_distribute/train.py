@@ -18,11 +18,10 @@ from estimator_app.model_dir.checkpoints import latest_checkpoint, step_of
 from estimator_app.runtime.record_errors import named
 from estimator_app.trainers.checks import check_evaluable, counted, no_number
 from estimator_app.trainers.interruption import Stopped
+from estimator_app.trainers.profile import Profile
 from estimator_app.trainers.progress import Progress, TimeLeft, timed
 from estimator_app.trainers.tf_distribute.state import TrainState
 from tpu_input import Manifest, eval_steps, make_eval_input_fn, make_train_input_fn
-
-SAVE_SECONDS = 60.0  # upper bound of the training time that a killed run loses
 
 
 def train(
@@ -34,11 +33,13 @@ def train(
     stop: threading.Event,
     left: TimeLeft | None = None,
     saved: Callable[[int], None] = lambda step: None,
+    took: Callable[[int, float], None] = lambda step, loss: None,
 ) -> dict[str, float]:
     """Trains from the checkpoint of `step` to `last`; returns columns of history.csv.
 
     `left` is the TimeLeft of the run; None makes one for this stretch only. `saved` is called with the step of each
-    checkpoint that was written; there is one at each multiple of steps_per_eval.
+    checkpoint that was written; there is one at each multiple of steps_per_eval. `took` is called with the step and its
+    loss after each step, on a TPU after each loop of steps.
 
     Raises:
       ValueError: The loss is NaN, an image cannot be decoded, the checkpoint is of another network, or the batch size
@@ -56,11 +57,13 @@ def train(
     save = _saver(state, config, step if path else -1, saved)
     save(step)
     left = left or TimeLeft.of(config, manifest.split(config.split).num_examples)
-    progress = Progress.of(config, step, last, left)
+    progress = Progress.of(config, step, last, left, took)
+    profile = Profile(state.model_dir, *config.profile)
     try:
         with named(manifest, "train"):
-            _train_to(state, batches, progress, last, stop, save)
+            _train_to(state, batches, progress, profile, last, stop, save)
     finally:
+        profile.close()
         progress.close()
     return progress.values() | {"train_seconds": time.monotonic() - began}
 
@@ -69,6 +72,7 @@ def _train_to(
     state: TrainState,
     batches: object,
     progress: Progress,
+    profile: Profile,
     last: int,
     stop: threading.Event,
     save: Callable[..., None],
@@ -82,6 +86,7 @@ def _train_to(
     with writer.as_default():
         while progress.step < last:
             began, before = time.time(), progress.step
+            profile.reached(before)
             count = min(at_once, last - before, steps_per_eval - before % steps_per_eval)
             loss, ready = state.steps(batches, tf.constant(count))
             progress.took(int(state.global_step.numpy()), float(loss), began, float(ready))
@@ -96,8 +101,8 @@ def _train_to(
 
 
 def _saver(state: TrainState, config: TrainConfig, last: int, saved: Callable[[int], None]) -> Callable[..., None]:
-    """Returns save(step, now=False), which writes a checkpoint at the first step, every minute, every save_steps, every
-    steps_per_eval, and whenever `now` is True.
+    """Returns save(step, now=False), which writes a checkpoint at the first step, every save_seconds, every save_steps,
+    every steps_per_eval, and whenever `now` is True.
 
     Args:
       state: State of the run.
@@ -111,7 +116,8 @@ def _saver(state: TrainState, config: TrainConfig, last: int, saved: Callable[[i
         nonlocal last, at
         every = (config.steps_per_eval, config.save_steps)
         multiple = any(steps and step // steps > last // steps for steps in every)
-        if step != last and (now or last < 0 or multiple or time.monotonic() - at >= SAVE_SECONDS):
+        elapsed = config.save_seconds and time.monotonic() - at >= config.save_seconds
+        if step != last and (now or last < 0 or multiple or elapsed):
             manager.save(checkpoint_number=step)
             last, at = step, time.monotonic()
             saved(step)

@@ -169,6 +169,7 @@ def make_host_call(
 
 
 tpu = tf.compat.v1.estimator.tpu
+_NEVER = 1 << 40  # seconds
 
 
 def make_estimator(
@@ -191,7 +192,8 @@ def make_estimator(
         model_dir=model_dir,
         tf_random_seed=config.input.seed,
         tpu_config=tpu_config,
-        save_checkpoints_secs=60,  # upper bound of the training time that a killed run loses
+        # Without any interval, Estimator would save no checkpoint at the end of a stretch either.
+        save_checkpoints_secs=config.save_seconds or _NEVER,
         # With --eval=watch, prune_checkpoints() removes them, as a checkpoint must stay until it is evaluated.
         keep_checkpoint_max=0 if config.eval == "watch" else MAX_TO_KEEP,
         log_step_count_steps=config.summary_steps,  # for "examples/sec", in addition to the values of the host_call

@@ -19,6 +19,7 @@ from estimator_app.runtime.record_errors import named
 from estimator_app.runtime.tpu import Unreachable
 from estimator_app.trainers.checks import check_evaluable, counted, no_number
 from estimator_app.trainers.interruption import StopHook, Stopped
+from estimator_app.trainers.profile import Profile
 from estimator_app.trainers.progress import Progress, TimeLeft, timed
 from tpu_input import Manifest, eval_steps, make_eval_input_fn, make_train_input_fn
 
@@ -34,11 +35,13 @@ def train(
     stop: threading.Event,
     left: TimeLeft | None = None,
     saved: Callable[[int], None] = lambda step: None,
+    took: Callable[[int, float], None] = lambda step, loss: None,
 ) -> dict[str, float]:
     """Trains from the checkpoint of `step` to `last`; returns columns of history.csv.
 
     `left` is the TimeLeft of the run; None makes one for this stretch only. `saved` is called with the step of each
     checkpoint that was written; unless config.eval is "inline", there is one at each multiple of steps_per_eval.
+    `took` is called with the step and its loss after each step, on a TPU after each loop of steps.
 
     Raises:
       ValueError: The loss is NaN, an image cannot be decoded, or the checkpoint is of another network.
@@ -48,8 +51,9 @@ def train(
     began = time.monotonic()
     input_fn = make_train_input_fn(manifest, config.input, start_step=step, end_step=last)
     left = left or TimeLeft.of(config, manifest.split(config.split).num_examples)
-    progress = Progress.of(config, step, last, left)
-    hooks = [_check(latest_checkpoint(estimator.model_dir), config), StopHook(stop), progress]
+    progress = Progress.of(config, step, last, left, took)
+    profile = Profile(estimator.model_dir, *config.profile)
+    hooks = [_check(latest_checkpoint(estimator.model_dir), config), StopHook(stop), progress, profile]
     every = [config.save_steps] * bool(config.save_steps)
     if config.eval != "inline":
         every.append(config.steps_per_eval)
@@ -62,6 +66,7 @@ def train(
     except v1.estimator.NanLossDuringTrainingError:
         raise no_number(progress.step, config) from None
     finally:
+        profile.close()
         progress.close()
     if progress.step < last:
         raise Stopped if stop.is_set() else Unreachable(f"training ended at step {progress.step}, before step {last}")

@@ -1,0 +1,168 @@
+"""What weeks of training need: rare checkpoints, curves, a profile, figures of each class, callbacks."""
+
+from __future__ import annotations
+
+import csv
+import json
+import time
+import types
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from sklearn.metrics import precision_recall_fscore_support
+
+import estimator_app
+from estimator_app.config import TRAINERS
+from estimator_app.model_dir.history import read_history
+from estimator_app.runtime.tensorflow_startup import has_estimator
+from estimator_app.trainers.tf_distribute import train as distributed
+from support.app_fixtures import OPTIONS, configured, keras_warns
+
+pytestmark = keras_warns
+LONG = {"train_steps": 12, "steps_per_eval": 6, "summary_steps": 2, "save_steps": 5, "save_seconds": 0}
+
+
+class Noted(estimator_app.Callback):
+    """Keeps what it is called with; of a checkpoint also whether its files are there."""
+
+    def __init__(self) -> None:
+        self.losses = dict[int, float]()
+        self.checkpoints = list[int]()
+        self.evaluations = list[estimator_app.Metrics]()
+
+    def on_step(self, step, loss):
+        self.losses[step] = loss
+
+    def on_checkpoint(self, step, path):
+        assert Path(f"{path}.index").exists()
+        self.checkpoints.append(step)
+
+    def on_evaluation(self, metrics):
+        self.evaluations.append(metrics)
+
+
+@pytest.fixture(scope="module", params=TRAINERS)
+def trained(request, digits_dataset, tmp_path_factory) -> tuple[Path, Noted]:
+    """The model_dir of a run, and what it called."""
+    if request.param == "tpu_estimator" and not has_estimator():
+        pytest.skip("TPUEstimator ends with TensorFlow 2.15")
+    model_dir, noted = tmp_path_factory.mktemp("long"), Noted()
+    options: dict[str, Any] = OPTIONS | LONG | {"trainer": request.param, "profile": (8, 9)}
+    dataset = digits_dataset.path
+    estimator_app.train(dataset, str(model_dir), report=lambda line: None, callbacks=[noted], **options)
+    return model_dir, noted
+
+
+def summaries(folder: Path):
+    for path in sorted(folder.glob("events.*")):
+        for event in tf.compat.v1.train.summary_iterator(str(path)):
+            for value in event.summary.value:
+                yield event.step, value
+
+
+def test_callbacks_see_each_step_checkpoint_and_evaluation(trained):
+    model_dir, noted = trained
+    assert [*noted.losses] == list(range(1, 13))
+    assert sorted(set(noted.checkpoints)) == [0, 5, 6, 10, 12]
+    rows = read_history(str(model_dir))
+    assert [(one.step, one.accuracy) for one in noted.evaluations] == [
+        (row.step, row.values["accuracy"]) for row in rows
+    ]
+
+
+def test_curves_have_a_point_every_summary_steps(trained):
+    model_dir, noted = trained
+    found = {
+        step: float(np.mean(tf.make_ndarray(value.tensor)))
+        for step, value in summaries(model_dir)
+        if value.tag == "train/loss"
+    }
+    assert found == {step: pytest.approx(noted.losses[step], rel=1e-6) for step in range(2, 13, 2)}
+
+
+def test_hyperparameters_are_read_by_tensorboards_plugin(trained):
+    from tensorboard.plugins.hparams import metadata
+
+    model_dir, _ = trained
+    plugin = metadata.PLUGIN_NAME
+    (started,) = [
+        metadata.parse_session_start_info_plugin_data(value.metadata.plugin_data.content)
+        for _, value in summaries(model_dir / "pictures")
+        if value.metadata.plugin_data.plugin_name == plugin and value.tag == metadata.SESSION_START_INFO_TAG
+    ]
+    assert started.hparams["learning_rate"].number_value == 0.05
+    assert started.hparams["network"].string_value == "cnn"
+    assert started.hparams["flip"].bool_value is False
+
+
+def test_each_evaluation_has_the_figures_of_each_class(trained):
+    model_dir, _ = trained
+    assert sorted(path.name for path in (model_dir / "by_class").iterdir()) == ["12.csv", "6.csv"]
+    counts = json.loads((model_dir / "metrics.json").read_text())["confusion"]
+    pairs = [(true, found) for true, row in enumerate(counts) for found, n in enumerate(row) for _ in range(n)]
+    precision, recall, f1, examples = precision_recall_fscore_support(*zip(*pairs, strict=True), zero_division=np.nan)
+    with (model_dir / "by_class" / "12.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["class"] for row in rows] == [str(digit) for digit in range(10)]
+    for name, expected in {"examples": examples, "precision": precision, "recall": recall, "f1": f1}.items():
+        np.testing.assert_allclose([float(row[name] or "nan") for row in rows], expected, rtol=1e-6)
+
+
+def test_a_profile_has_the_steps_that_were_asked_for(trained):
+    model_dir, _ = trained
+    (profile,) = (model_dir / "plugins" / "profile").glob("*/*.xplane.pb")
+    assert b"/host:CPU" in profile.read_bytes()
+
+
+def test_a_profile_covers_no_step_before_or_after(monkeypatch):
+    from estimator_app.trainers.profile import Profile
+
+    calls = []
+    monkeypatch.setattr(tf.profiler.experimental, "start", lambda folder: calls.append("start"))
+    monkeypatch.setattr(tf.profiler.experimental, "stop", lambda: calls.append("stop"))
+    profile = Profile("model", 3, 4)
+    seen = []
+    for done in range(6):
+        profile.reached(done)
+        seen.append(len(calls))
+    assert (calls, seen) == (["start", "stop"], [0, 0, 1, 1, 2, 2])
+    profile.close()
+    assert calls == ["start", "stop"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"), [(0, [0, 20]), (10, [0, *range(1, 21)]), (25, [0, 3, 6, 9, 12, 15, 18, 20])]
+)
+def test_checkpoints_are_as_rare_as_asked_for(digits_dataset, seconds, expected, monkeypatch):
+    saved, clock = [], iter(range(0, 100_000, 10))
+    config = configured(digits_dataset, trainer="tf_distribute", save_seconds=seconds)
+
+    class Manager:
+        def save(self, checkpoint_number):
+            saved.append(checkpoint_number)
+
+    state: Any = types.SimpleNamespace(manager=Manager)
+    monkeypatch.setattr(time, "monotonic", clock.__next__)
+    save = distributed._saver(state, config, -1, lambda step: None)
+    for step in range(21):
+        save(step)
+    assert saved == expected
+
+
+@pytest.mark.skipif(not has_estimator(), reason="TPUEstimator ends with TensorFlow 2.15")
+@pytest.mark.parametrize("seconds", [0, 7])
+def test_the_estimator_saves_at_the_same_times(digits_dataset, tmp_path, seconds):
+    from estimator_app.trainers.tpu_estimator.model_fn import make_estimator
+
+    config = configured(digits_dataset, trainer="tpu_estimator", save_seconds=seconds)
+    found = make_estimator(config, str(tmp_path)).config.save_checkpoints_secs
+    assert found == seconds if seconds else found > 1e9
+
+
+@pytest.mark.parametrize("profile", [(5, 4), (0, 4), (-1, 3)])
+def test_a_profile_needs_a_first_and_a_last_step(digits_dataset, profile):
+    with pytest.raises(ValueError, match="profile must be the first and the last step, such as 100,110, got"):
+        configured(digits_dataset, profile=profile)
