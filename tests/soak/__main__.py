@@ -202,7 +202,9 @@ def _soak(flags: argparse.Namespace, folder: Path) -> list[str]:
             f"--steps_per_eval={max(1, flags.steps // 10)}",
             "--save_steps=50",
         )
-        gs.does(*gs.training(f"{folder}/undisturbed", *options))
+        undisturbed = gs.start("-m", "estimator_app", *gs.training(f"{folder}/undisturbed", *options))
+        if undisturbed.communicate() and undisturbed.returncode:
+            return [f"the undisturbed run ended with exit code {undisturbed.returncode}"]
         alone = time.monotonic() - began
         soak = Soak(gs, disk, options, random.Random(flags.seed))
         soak.run(flags.steps, flags.kill_every, flags.full_disks, flags.away)
