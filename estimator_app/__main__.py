@@ -112,8 +112,8 @@ def _train_flags(flag: AddFlag) -> None:
         flag,
         InputConfig,
         (
-            *("image_size", "seed", "dtype", "layout", "crop_area", "flip", "eval_crop", "augment", "cache"),
-            *("service", "scaled_decode"),
+            *("image_size", "resize", "seed", "dtype", "layout", "crop_area", "flip", "eval_crop", "augment", "cache"),
+            *("service", "scaled_decode", "sampling"),
         ),
         image_size=Flag(default="the run's, else the images' own, at most 224"),
         crop_area=Flag(parse=_range, metavar="LOW,HIGH", default=_CROP_AREA, unset=True),
