@@ -134,16 +134,16 @@ def check_order(order: Order, num_hosts: int) -> Finding:
         np.add.at(seen, numbers.astype(np.int64), 1)
         hosts = positions % np.uint64(order.lanes) * np.uint64(num_hosts) // np.uint64(order.lanes)
         fed += np.bincount(hosts.astype(np.int64), minlength=num_hosts)
-    what, least, most = "example", 1, 1
+    what, least, most = "", 1, 1
     if isinstance(order, BalancedOrder):
-        what = "class"
+        what = " class"
         seen = np.bincount(order.labels, weights=seen).astype(np.int64)[np.unique(order.labels)]
         least, most = order.num_examples // len(seen), -(-order.num_examples // len(seen))
     if seen.min() < least or seen.max() > most:
-        return Finding(FAILS, f"{of}: in an epoch, one {what} comes {seen.min()} times, another {seen.max()} times")
+        return Finding(FAILS, f"{of}: in an epoch, one{what} comes {seen.min()} times, another {seen.max()} times")
     times = "once" if most == 1 else _counts(seen) + " times"
     vms = "1 TPU VM" if num_hosts == 1 else f"each of {num_hosts} TPU VMs"
-    return Finding(GOOD, f"{of}: each {what} comes {times} in an epoch; {vms} feeds {_counts(fed)}")
+    return Finding(GOOD, f"{of}: each{what} comes {times} in an epoch; {vms} feeds {_counts(fed)}")
 
 
 def _counts(of: npt.NDArray[Any]) -> str:
