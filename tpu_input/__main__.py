@@ -129,7 +129,7 @@ def _config_flags(flag: AddFlag) -> None:
 
 
 # Fields of InputConfig whose flags have the same default.
-_AS_GIVEN = ("dtype", "layout", "echo", "cache", "deterministic")
+_AS_GIVEN = ("resize", "sampling", "dtype", "layout", "echo", "cache", "deterministic")
 
 
 def _idx(flags: argparse.Namespace) -> int:
