@@ -20,7 +20,6 @@ from estimator_app.model_dir.history import read_history
 from estimator_app.saved_model.classifier import load_classifier
 from estimator_app.saved_model.find import find_checkpoint, read_origin
 from estimator_app.trainers.interruption import Stopped
-from estimator_app.trainers.progress import Progress
 from estimator_app.trainers.registry import find_trainer
 from estimator_app.trainers.tf_distribute import train as strategy_training
 from estimator_app.trainers.tf_distribute.state import make_state

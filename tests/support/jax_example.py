@@ -1,4 +1,4 @@
-"""Runs of examples/jax_train.py, in one process or several on loopback, and what they print."""
+"""Runs of examples/jax_train.py on CPU devices, in one process or several on loopback, and what they print."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from support.cloud import free_port
@@ -18,19 +18,24 @@ FLAGS = ("--image_size=16", "--batch_size=16", "--no_flip", "--learning_rate=0.0
 
 
 @contextlib.contextmanager
-def started(dataset: str, model_dir: Path, *flags: str, processes: int = 1) -> Iterator[list[subprocess.Popen[str]]]:
-    """Starts a run; those of its processes that are still there at the end are killed."""
-    command = [sys.executable, "-W", "error", str(ROOT / "examples" / "jax_train.py")]
-    command += [f"--dataset={dataset}", f"--model_dir={model_dir}", *FLAGS, *flags]
+def started(*commands: Sequence[str]) -> Iterator[list[subprocess.Popen[str]]]:
+    """Starts Python on CPU devices, DEVICES in all processes together; those that still run at the end are killed."""
     environment = os.environ | {
         "PYTHONPATH": str(ROOT),
         "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": f"--xla_force_host_platform_device_count={DEVICES // processes}",
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count={DEVICES // len(commands)}",
     }
-    address = f"127.0.0.1:{free_port()}"
-    own = [["--distributed", address, str(processes), str(i)] if processes > 1 else [] for i in range(processes)]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": environment}
-    running = [subprocess.Popen([*command, *flags], **pipes) for flags in own]  # type: ignore[call-overload]
+    running = [
+        subprocess.Popen(
+            [sys.executable, *command],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+            cwd=ROOT,
+        )
+        for command in commands
+    ]
     try:
         yield running
     finally:
@@ -39,14 +44,20 @@ def started(dataset: str, model_dir: Path, *flags: str, processes: int = 1) -> I
             process.communicate()
 
 
-def printed(dataset: str, model_dir: Path, *flags: str, processes: int = 1) -> str:
-    """Returns what a run prints that goes well."""
-    with started(dataset, model_dir, *flags, processes=processes) as running:
+def printed(*commands: Sequence[str]) -> list[str]:
+    """Returns what each process prints, all of which end well."""
+    with started(*commands) as running:
         said = [process.communicate() for process in running]
-        codes = [process.returncode for process in running]
-    assert codes == [0] * processes, said
-    assert [bool(stdout) for stdout, _ in said] == [True] + [False] * (processes - 1)  # the first one speaks for all
-    return said[0][0]
+        assert [process.returncode for process in running] == [0] * len(commands), said
+    return [stdout for stdout, _ in said]
+
+
+def training(dataset: str, model_dir: Path, *flags: str, processes: int = 1) -> list[list[str]]:
+    """Returns the command of each process of a run."""
+    address = f"127.0.0.1:{free_port()}"
+    command = ["-W", "error", "examples/jax_train.py", f"--dataset={dataset}", f"--model_dir={model_dir}"]
+    own = [["--distributed", address, str(processes), str(each)] if processes > 1 else [] for each in range(processes)]
+    return [[*command, *FLAGS, *flags, *each] for each in own]
 
 
 def losses(text: str) -> dict[int, float]:
