@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 from tpu_input.command_line import Parser, Unread, exit_code, print_error, print_line, sigterm_raises, to_json, unread
 from tpu_input.command_line.dataclass_options import Flag, add_flags
+from tpu_input.command_line.distribution import which_extra
 from tpu_input.command_line.jpeg2tpu import AddFlag, add_command
 from tpu_input.config import InputConfig, check_service, fitting_input
 from tpu_input.dataset_format.manifest import Split
@@ -38,6 +39,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return unread()
     except (ValueError, OSError) as error:
         print_error(error)
+        return 2
+    except ImportError as error:
+        if not (advice := which_extra(error)):
+            raise
+        print_error(advice)
         return 2
     except Exception as error:
         # TensorFlow's errors, e.g. for a record that cannot be read. They are recognised by the module's name, because

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import importlib.metadata
 import sys
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from tpu_input.command_line import EXIT_CODES, INTERRUPTED, Parser, Unread, print_error, print_line, unread
 from tpu_input.command_line.dataclass_options import suggestion
+from tpu_input.command_line.distribution import __version__
 
 
 class Command(NamedTuple):
@@ -107,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 print_line(line)
             return 0
         if name == "--version":
-            print_line(f"jpeg2tpu {importlib.metadata.version('jpeg2tpu')}")
+            print_line(f"jpeg2tpu {__version__}")
             return 0
     except Unread:
         return unread()
