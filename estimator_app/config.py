@@ -216,9 +216,8 @@ class TrainConfig:
             )
         if manifest.label_type == "classes":
             of_run.setdefault("early_stop_metric", "mean_average_precision")
-        fitting = fitting_input(train)
-        for name in fitting:
-            of_input.setdefault(name, getattr(earlier.input, name) if earlier else fitting[name])
+        if earlier:
+            of_input = {"image_size": earlier.input.image_size, "crop_area": earlier.input.crop_area} | of_input
         return cls(
             **{"dataset": manifest.path} | _completed(of_run, earlier),
             fingerprint=manifest.fingerprint,
@@ -226,7 +225,7 @@ class TrainConfig:
             train_examples=train.num_examples,
             class_counts=train.class_counts,
             label_type=manifest.label_type,
-            input=InputConfig(**of_input, mean=train.channel_mean, std=train.channel_std),
+            input=InputConfig.of(manifest, **of_input),
         )
 
     def options(self) -> dict[str, Any]:

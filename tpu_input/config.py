@@ -7,8 +7,8 @@ import math
 from collections.abc import Callable
 from typing import Any, Literal, get_args
 
-from tpu_input.command_line.dataclass_options import check_choice, check_types
-from tpu_input.dataset_format.manifest import Split
+from tpu_input.command_line.dataclass_options import check_choice, check_types, from_fields
+from tpu_input.dataset_format.manifest import Manifest, Split
 
 Dtype = Literal["uint8", "bfloat16", "float32"]
 Layout = Literal["NHWC", "HWCN", "HWNC", "auto"]
@@ -135,6 +135,22 @@ class InputConfig:
             self._check_service()
         if not 0 <= self.seed < 2**31:
             raise ValueError(f"seed must be in [0, 2**31), got {self.seed!r}")
+
+    @classmethod
+    def of(cls, manifest: Manifest, **options: Any) -> InputConfig:
+        """Returns the config of a dataset's images.
+
+        Args:
+          manifest: The dataset. The mean and std are those of the pixels of its split "train"; image_size and crop_area
+            fit its images: see fitting_input(). Without a split "train", its first one is taken.
+          options: Fields of InputConfig by name, which are taken instead.
+
+        Raises:
+          ValueError: An option is invalid, or there is none of that name.
+        """
+        train = manifest.split("train" if "train" in manifest.splits else next(iter(manifest.splits), "train"))
+        of_dataset = {"mean": train.channel_mean, "std": train.channel_std} | fitting_input(train)
+        return from_fields(cls, of_dataset | options)
 
     def _check_service(self) -> None:
         check_service(self.service or "")
