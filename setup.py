@@ -40,10 +40,13 @@ HEIC = ["pillow-heif>=1.0"]  # photographs of iPhones
 DEMO = ["scikit-learn>=1.3"]
 # TensorFlow Serving's own messages, to read our warm-up requests with; it follows TensorFlow's version.
 SERVING = ["tensorflow-serving-api>=2.15,<2.16; python_version<'3.12'"]
+# examples/jax_train.py, where TensorFlow and NumPy are new enough to be beside JAX.
+JAX = ["flax>=0.12", "jax>=0.10", "optax>=0.2.5", "orbax-checkpoint>=0.11"]
 # grain has wheels for Linux and macOS.
 DEV = [
     *SERVING,
     *HEIC,
+    *(f"{requirement}; python_version>='3.12'" for requirement in JAX),
     "grain>=0.2.10; sys_platform != 'win32'",
     "hypothesis>=6.100",  # the fuzzer's damaged files
     "mypy>=1.10",

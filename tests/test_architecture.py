@@ -28,8 +28,11 @@ COMMAND_OF_FOLDER = {("tpu_input.benchmark", "tpu_input.train")}
 TWINS = ("estimator_app.trainers.tpu_estimator", "estimator_app.trainers.tf_distribute")
 REPEATED = {"__init__", "__main__", "config", "train", "evaluate", "predict", "export"}
 WITHOUT_TENSORFLOW = ("beam_pipelines", "tpu_input/dataset_format", "tpu_input/command_line")
-# What is loaded for --help, or by those who read records without TensorFlow.
-BEFORE_TENSORFLOW = ("tpu_input", "tpu_input.__main__", "tpu_input.record_source", "estimator_app.__main__")
+# What is loaded for --help, or by those who read records without TensorFlow, or whose device runs JAX.
+BEFORE_TENSORFLOW = (
+    *("tpu_input", "tpu_input.__main__", "tpu_input.record_source", "tpu_input.pipeline.device"),
+    "estimator_app.__main__",
+)
 
 
 def module_name(path: Path) -> str:

@@ -17,8 +17,8 @@ import tensorflow as tf
 
 from tpu_input.config import InputConfig, check_config
 from tpu_input.datasets import DatasetLike, as_manifest
+from tpu_input.pipeline.batches import to_batches
 from tpu_input.pipeline.decoding import decode_records, no_features, no_label
-from tpu_input.pipeline.device import to_batches
 from tpu_input.pipeline.hosts import Host, check_params
 from tpu_input.pipeline.images import decode_for_evaluation, for_images_of
 from tpu_input.pipeline.reading import records
