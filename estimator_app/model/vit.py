@@ -93,13 +93,16 @@ class Attention(tf.keras.layers.Layer):  # type: ignore[misc]
         self.heads = heads
 
     def call(self, inputs: Any) -> tf.Tensor:
-        """Three of [N, count, width], for queries, keys and values → [N, count, width]"""
-        width, count = inputs[0].shape[-1], inputs[0].shape[1]
-        of_heads = [tf.reshape(each, [-1, count, self.heads, width // self.heads]) for each in inputs]
-        query, key, value = of_heads
-        logits = tf.einsum("nqhc,nkhc->nhqk", query, key) * (width // self.heads) ** -0.5
-        weights = tf.cast(tf.nn.softmax(tf.cast(logits, tf.float32)), value.dtype)
-        return tf.reshape(tf.einsum("nhqk,nkhc->nqhc", weights, value), [-1, count, width])
+        """Of [N, count, width] each: queries, keys, values → [N, count, width]"""
+        count, width = inputs[0].shape[1:]
+        size = width // self.heads
+        # [N, count, width] -> [N, heads, count, size]
+        query, key, value = (
+            tf.transpose(tf.reshape(each, [-1, count, self.heads, size]), [0, 2, 1, 3]) for each in inputs
+        )
+        logits = tf.cast(tf.matmul(query, key, transpose_b=True), tf.float32) * size**-0.5
+        attended = tf.matmul(tf.cast(tf.nn.softmax(logits), value.dtype), value)
+        return tf.reshape(tf.transpose(attended, [0, 2, 1, 3]), [-1, count, width])
 
     def compute_output_shape(self, shapes: Any) -> Any:
         """Returns the shape of the queries."""

@@ -93,7 +93,7 @@ def check_fits(
     return _fits(found, mode, batch, None, topology)
 
 
-_FLAGS = {"training": "--train_batch_size", "evaluation": "--eval_batch_size", "prediction": "--batch_size"}
+_FLAGS = {"training": "--train_batch_size", "evaluation": "--eval_batch_size", "prediction": "--eval_batch_size"}
 
 
 def _fits(program: Program, mode: str, batch: int, largest: int | None, topology: Topology) -> Finding:
