@@ -7,6 +7,11 @@ import importlib
 import inspect
 import json
 import math
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,6 +31,7 @@ training = importlib.import_module("estimator_app.train")
 # Keras saves and loads tf.Variables through NumPy, which the newest NumPy deprecates.
 numpy_warns = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning")
 pytestmark = [keras_warns, numpy_warns]
+ROOT = Path(__file__).parents[2]
 TRAINERS = ["tf_distribute", *(["tpu_estimator"] if default_trainer() == "tpu_estimator" else [])]
 
 
@@ -190,3 +196,21 @@ def test_both_trainers_train_evaluate_export_and_fine_tune(digits_dataset, tmp_p
     end = starting_weights(dataclasses.replace(config, init_from=f"{tmp_path}/second")).values
     moved = {name for name, value in end.items() if not np.array_equal(value, source[name])}
     assert moved == {name for name in source if name.startswith(("head/", "conv_preds/"))}
+
+
+@pytest.mark.long
+def test_the_commands_of_the_guide_run_as_they_stand(digits_dataset, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "dataset").symlink_to(digits_dataset.path)
+    section = (ROOT / "docs" / "train.md").read_text().partition("\n### Networks of Keras\n")[2].partition("\n### ")[0]
+    block = section.partition("```python\n")[2].partition("```")[0]
+    exec(block.replace('weights="imagenet"', "weights=None"), {})
+    lines = section.replace("\\\n", "").splitlines()
+    commands = [line.strip() for line in lines if line.startswith("    python -m estimator_app")]
+    assert len(commands) == 2
+    for command in commands:
+        _, *argv = shlex.split(command.replace("--train_steps=20", "--train_steps=1"))
+        environment = os.environ | {"PYTHONPATH": str(ROOT)}
+        done = subprocess.run([sys.executable, "-W", "ignore", *argv], capture_output=True, text=True, env=environment)
+        assert done.returncode == 0, (command, done.stderr)
+    assert "initial weights: 260 of 262 variables" in done.stdout
