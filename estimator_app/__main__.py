@@ -57,7 +57,7 @@ def make_parser(recipe: Mapping[str, Any] | None = None) -> Parser:
     add(commands.evaluate, _evaluate_flags, _tpu_flags)
     add(commands.export, _export_flags)
     add(commands.predict, _predict_flags)
-    add(commands.preflight, _preflight_flags, _train_flags, _training_flags)
+    add(commands.preflight, _preflight_flags, _train_flags, _training_flags, _tpu_flags)
     return parser
 
 
@@ -78,7 +78,8 @@ def _watch_flags(flag: AddFlag) -> None:
 
 def _preflight_flags(flag: AddFlag) -> None:
     flag("--topology", required=True, help="TPU generation and slice shape in chips: v2:2x2, v5e:4x4, v4:2x2x1, …")
-    flag("--model_dir", type=absolute, help="model_dir of the run to resume (default: a new run)")
+    flag("--model_dir", type=absolute, help="model_dir of the run, which may be resumed (default: a new run)")
+    flag("--export_dir", type=absolute, help="folder or gs:// URI for SavedModels (default: MODEL_DIR/export)")
     flag("--compiler", metavar="PYTHON", help=_COMPILER)
     flag("--largest_batch", action="store_true", help=_LARGEST_BATCH)
     flag("--json", action="store_true", help="print JSON instead of text")

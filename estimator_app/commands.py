@@ -47,7 +47,7 @@ def check(arguments: argparse.Namespace) -> None:
         _compiler(arguments)
     if vars(arguments).get("trainer") == "tpu_estimator":
         require_estimator()
-    if vars(arguments).get("use_tpu") and _tpu(arguments).is_remote:
+    if arguments.command is not preflight and vars(arguments).get("use_tpu") and _tpu(arguments).is_remote:
         _check_paths(arguments)
 
 
@@ -231,7 +231,7 @@ def preflight(arguments: argparse.Namespace) -> int:
     from estimator_app.config import TrainConfig, chosen_input
     from estimator_app.model_dir.checkpoints import latest_step
     from estimator_app.model_dir.run_files import begun
-    from estimator_app.preflight.preflight import preflight
+    from estimator_app.preflight.preflight import check_runtime, preflight
     from estimator_app.trainers.checks import read_shards
     from tpu_input import read_manifest
 
@@ -248,6 +248,8 @@ def preflight(arguments: argparse.Namespace) -> int:
     differences = earlier.differences(config, trained) if earlier else []
     advice = "use another --model_dir, or repeat the options of its run"
     of_run = [Part("model_dir", tuple(Finding(FAILS, f"its {found}", advice) for found in differences))]
+    tpu = _tpu(arguments) if arguments.use_tpu else None
+    runtime = check_runtime(config, topology, tpu, arguments.dataset, arguments.model_dir, arguments.export_dir)
     parts: list[Part] = []
 
     def tell(text: str) -> None:
@@ -258,7 +260,7 @@ def preflight(arguments: argparse.Namespace) -> int:
     if chosen:
         tell(chosen)
     looked = preflight(manifest, config, topology, _compiler(arguments), arguments.largest_batch)
-    for part in itertools.chain(of_run if differences else [], looked):
+    for part in itertools.chain(of_run if differences else [], [runtime], looked):
         parts.append(part)
         tell(f"\n{part}")
     tell(f"\n{conclusion(parts)}")

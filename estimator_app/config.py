@@ -75,7 +75,8 @@ class TrainConfig:
         Default: 0.0001; adamw: 0.05, decoupled from the gradient.
       trainer: What trains: TPUEstimator or tf.distribute. It writes the checkpoints, which the other one cannot read.
         Default: the run's, else tpu_estimator if TensorFlow has it.
-      network: Network: cnn, resnet18, resnet50, or your own as package.module:function.
+      network: Network: cnn, resnet18, resnet50, vit_s16, one of keras.applications such as keras:EfficientNetV2B0, or
+        your own as package.module:function.
       split: Split to evaluate on.
       train_batch_size: Images per step, over all TPU cores.
       eval_batch_size: Images per step of evaluation, over all TPU cores.
@@ -158,7 +159,7 @@ class TrainConfig:
         from estimator_app.model.networks import check_network
 
         check_types(self)
-        check_network(self.network)
+        check_network(self.network, self.input.image_size)
         check_choice("early_stop_metric", self.early_stop_metric, watchable(len(self.classes), self.label_type))
         for least, names in ((1, _POSITIVE), (0, ("save_steps", "save_seconds", "early_stop_patience", *_AMOUNTS))):
             for name in names:
