@@ -342,6 +342,16 @@ def surprises(config: TrainConfig, manifest: Manifest) -> Iterator[str]:
             "some images more "
             f"than once; use {images} or less"
         )
+    if fed.sampling == "balanced" and config.class_weights == "balanced":
+        yield (
+            "--sampling=balanced and --class_weights=balanced both make up for rare classes, which then count more "
+            "than common ones; use one of them"
+        )
+    if fed.resize != "crop" and fed.eval_crop != InputConfig.eval_crop:
+        yield (
+            f"--eval_crop={fed.eval_crop:g} has no effect with --resize={fed.resize}, which keeps all of an image; "
+            "leave it out"
+        )
     if side and fed.image_size > _ENLARGED * side:
         yield (
             f"--image_size={fed.image_size} enlarges images of {size} pixels, which adds work and no detail; "

@@ -12,11 +12,12 @@ import io
 import operator
 import os
 import uuid
-from typing import TYPE_CHECKING, SupportsIndex
+from typing import TYPE_CHECKING, SupportsIndex, get_args
 
 import numpy as np
 
-from tpu_input.config import MOST_BLOCK_RECORDS
+from tpu_input.command_line.dataclass_options import check_choice
+from tpu_input.config import MOST_BLOCK_RECORDS, Sampling
 from tpu_input.dataset_format.records import Manifest, Record, decode, read_frames
 from tpu_input.pipeline.order import Order
 from tpu_input.storage.byte_ranges import read_bytes
@@ -130,11 +131,12 @@ def training_order(
     split: str = "train",
     seed: int = 0,
     block_records: int = MOST_BLOCK_RECORDS,
+    sampling: Sampling = "equal",
 ) -> Order:
     """Returns the order in which make_train_input_fn takes the records of a split, to follow it with RecordSource.
 
-    With InputConfig.echo, step s takes the records of the order's step s // echo. With a cache or a service, and with
-    deterministic=False, training does not follow it.
+    With InputConfig.echo, step s takes the records of the order's step s // echo. With a cache (unless sampling is
+    "balanced") or a service, and with deterministic=False, training does not follow it.
 
     Args:
       dataset: Manifest of the dataset; or its folder or URI, to read which TensorFlow is imported.
@@ -142,11 +144,13 @@ def training_order(
       split: Name of the split.
       seed: InputConfig.seed.
       block_records: InputConfig.block_records.
+      sampling: InputConfig.sampling.
 
     Raises:
-      ValueError: There is no such split.
+      ValueError: There is no such split, or sampling is "balanced" and the dataset has no labels in an index.
     """
-    return Order.of(_as_manifest(dataset), split, batch_size, seed, block_records)
+    check_choice("sampling", sampling, get_args(Sampling))
+    return Order.of(_as_manifest(dataset), split, batch_size, seed, block_records, sampling)
 
 
 def _as_manifest(dataset: DatasetLike) -> Manifest:

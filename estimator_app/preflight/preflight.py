@@ -210,7 +210,8 @@ def _input(manifest: Manifest, config: TrainConfig, topology: Topology, calls: C
         if calls["training"]:
             train = make_train_input_fn(manifest, plain)
             yield check_training(feeds("training", train), manifest.split("train").num_examples)
-            order = Order.of(manifest, "train", config.train_batch_size, plain.seed, plain.block_records)
+            of = config.input
+            order = Order.of(manifest, "train", config.train_batch_size, of.seed, of.block_records, of.sampling)
             yield check_order(order, topology.num_hosts)
     yield from failed
     with _reading(manifest, config.split) as failed:
