@@ -57,6 +57,7 @@ DEV = [
     "ruff>=0.6",
     "scikit-image>=0.22",  # benchmarks: more photographs than scikit-learn has
     "setuptools>=65",
+    "tensorflow-datasets>=4.9.10; python_version>='3.12'",  # opens our datasets, in a test
     "trustme>=1.1",
 ]
 

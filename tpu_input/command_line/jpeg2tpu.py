@@ -50,6 +50,7 @@ COMMANDS = {
     "report": Command("beam_pipelines", "write DATASET/report.html, one page to open in a browser"),
     "benchmark": Command("tpu_input", "measure images/s, the cost of each stage, and the gain of changed options"),
     "idx": Command("tpu_input", "write DALI's index files, DATASET/index/*.idx"),
+    "tfds": Command("tpu_input", "write what TensorFlow Datasets opens DATASET with: dataset_info.json, …"),
     "dispatcher": Command("tpu_input", "run the dispatcher that assigns input work to workers (docs/input-service.md)"),
     "worker": Command("tpu_input", "run a worker that does a dispatcher's input work; any number of them"),
     "train": Command("estimator_app", "train, evaluate and export; a rerun resumes from the last checkpoint"),
