@@ -16,7 +16,8 @@ from tpu_input.config import InputConfig
 from tpu_input.dataset_format.records import Manifest
 from tpu_input.datasets import DatasetLike, as_manifest
 from tpu_input.evaluate import eval_steps, make_eval_input_fn, own_share
-from tpu_input.pipeline.device import PARALLEL_LAYOUTS, from_infeed
+from tpu_input.pipeline.batches import PARALLEL_LAYOUTS
+from tpu_input.pipeline.device import from_infeed
 from tpu_input.pipeline.hosts import Host, check_params
 from tpu_input.pipeline.reading import plain
 from tpu_input.train import make_train_input_fn
