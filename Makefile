@@ -37,7 +37,7 @@ PYTHON ?= $(call find_python,3.11)
 PYTHON_NEWEST ?= $(call find_python,3.13)
 BENCHMARK = $(VENV)/bin/python -W ignore -m benchmarks
 
-.PHONY: demo environments test test-long test-newest test-cloud test-engines test-preflight lint fuzz kills soak mutants cloud-server preflight benchmark benchmark-input clean
+.PHONY: demo environments test test-long test-newest test-cloud test-engines test-preflight lint fuzz kills soak mutants cloud-server preflight benchmark benchmark-input release-check clean
 
 # Real handwritten digits → shards → classifier → predictions; run again, it goes on from what is there.
 demo: $(VENV)/installed
@@ -203,6 +203,11 @@ $(VENV_PEERS_TORCH)/installed: benchmarks/requirements-peers-torch.txt $(VENV)/i
 	$(VENV_PEERS_TORCH)/bin/python -m pip install --quiet --requirement benchmarks/requirements-peers-torch.txt
 	@touch $@
 
+# Builds the sdist and the wheel, runs the tests of the sdist, and the demo from the wheel in an empty environment of each
+# Python from 3.10 to 3.13: docs/releasing.md. PYTHONS= and TESTS= name some of them; TESTS= alone leaves the tests out.
+release-check: $(VENV)/installed
+	$(VENV)/bin/python .ci/release_check.py $(if $(PYTHONS),--pythons=$(PYTHONS)) $(if $(filter undefined,$(origin TESTS)),,--tests='$(TESTS)')
+
 clean:
 	rm -rf $(VENV) $(VENV_NEWEST) $(VENV_PEERS) $(VENV_PEERS_TORCH) $(VENV_GCP) $(VENV_PREFLIGHT) $(VENV_BEAM_2_54) \
-		$(DEMO) .servers benchmarks/results *.egg-info
+		$(DEMO) .servers benchmarks/results build dist release *.egg-info

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pathlib
+import re
 
 from setuptools import find_packages, setup
+
+FOLDER = pathlib.Path(__file__).parent
 
 # What a conversion worker needs. Beam without its [gcp] extra reaches gs:// with the three Google packages below; the
 # extra would pull in some sixty more, and beside TensorFlow 2.15 (protobuf < 5) an older Beam.
@@ -54,16 +57,51 @@ DEV = [
     "ruff>=0.6",
     "scikit-image>=0.22",  # benchmarks: more photographs than scikit-learn has
     "setuptools>=65",
+    "tensorflow-datasets>=4.9.10; python_version>='3.12'",  # opens our datasets, in a test
     "trustme>=1.1",
 ]
 
+# Read as text: importing it would need the package's own requirements.
+VERSION = re.search(r'^__version__ = "(.+)"', (FOLDER / "tpu_input/command_line/distribution.py").read_text(), re.M)[1]
+
 setup(
     name="jpeg2tpu",
-    version="0.1.0",
+    version=VERSION,
     description="JPEGs and labels to sharded TFRecords to a TPU: Beam pipelines, exact input_fns, a reference trainer",
-    long_description=pathlib.Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
+    long_description=(FOLDER / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
+    author="The jpeg2tpu maintainers",
     license="Apache-2.0",
+    keywords=[
+        "apache-beam",
+        "computer-vision",
+        "dataset",
+        "image-classification",
+        "imagenet",
+        "input-pipeline",
+        "tensorflow",
+        "tf.data",
+        "tfrecord",
+        "tpu",
+        "tpuestimator",
+    ],
+    classifiers=[
+        "Development Status :: 4 - Beta",
+        "Environment :: Console",
+        "Intended Audience :: Developers",
+        "Intended Audience :: Science/Research",
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: Python :: 3",
+        "Programming Language :: Python :: 3 :: Only",
+        "Programming Language :: Python :: 3.10",
+        "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Programming Language :: Python :: 3.13",
+        "Topic :: Multimedia :: Graphics :: Graphics Conversion",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Topic :: Scientific/Engineering :: Image Recognition",
+        "Typing :: Typed",
+    ],
     python_requires=">=3.10",
     packages=find_packages(include=["beam_pipelines*", "tpu_input*", "estimator_app*"]),
     package_data={"": ["py.typed"], "beam_pipelines.report": ["report.html.j2"], "estimator_app": ["recipes/*.yaml"]},

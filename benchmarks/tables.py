@@ -14,7 +14,8 @@ from pathlib import Path
 
 from benchmarks import measure
 
-PAGES = (Path("docs/benchmarks.md"), Path("docs/input.md"), Path("docs/train.md"), Path("README.md"))
+_DOCS = ("docs/benchmarks.md", "docs/input.md", "docs/train.md", "docs/preflight.md")
+PAGES = (*map(Path, _DOCS), Path("README.md"))
 _MARKED = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 

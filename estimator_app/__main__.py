@@ -19,7 +19,7 @@ from estimator_app.commands import warn
 from estimator_app.config import TrainConfig, read_recipe
 from estimator_app.runtime.paths import absolute, absolute_patterns
 from estimator_app.runtime.tensorflow_startup import import_tensorflow, one_line, user_error_types
-from tpu_input.command_line import Parser, exit_code, sigterm_raises, unread
+from tpu_input.command_line import Misused, Parser, exit_code, failed, output, print_failure, sigterm_raises, unread
 from tpu_input.command_line.dataclass_options import Flag, add_flags
 from tpu_input.command_line.jpeg2tpu import AddFlag, add_command
 from tpu_input.config import InputConfig
@@ -50,14 +50,13 @@ def make_parser(recipe: Mapping[str, Any] | None = None) -> Parser:
             group(command.add_argument)
         if _train_flags in groups:
             command.set_defaults(**recipe or {})
-        command.add_argument("--verbose", action="store_true", help="show TensorFlow's messages and full tracebacks")
 
     add(commands.train, _model_dir_flags, _train_flags, _training_flags, _tpu_flags)
     add(commands.watch, _model_dir_flags, _watch_flags, _tpu_flags)
     add(commands.evaluate, _evaluate_flags, _tpu_flags)
     add(commands.export, _export_flags)
     add(commands.predict, _predict_flags)
-    add(commands.preflight, _preflight_flags, _train_flags, _training_flags)
+    add(commands.preflight, _preflight_flags, _train_flags, _training_flags, _tpu_flags)
     return parser
 
 
@@ -78,10 +77,10 @@ def _watch_flags(flag: AddFlag) -> None:
 
 def _preflight_flags(flag: AddFlag) -> None:
     flag("--topology", required=True, help="TPU generation and slice shape in chips: v2:2x2, v5e:4x4, v4:2x2x1, …")
-    flag("--model_dir", type=absolute, help="model_dir of the run to resume (default: a new run)")
+    flag("--model_dir", type=absolute, help="model_dir of the run, which may be resumed (default: a new run)")
+    flag("--export_dir", type=absolute, help="folder or gs:// URI for SavedModels (default: MODEL_DIR/export)")
     flag("--compiler", metavar="PYTHON", help=_COMPILER)
     flag("--largest_batch", action="store_true", help=_LARGEST_BATCH)
-    flag("--json", action="store_true", help="print JSON instead of text")
 
 
 _LARGEST_BATCH = (
@@ -112,8 +111,8 @@ def _train_flags(flag: AddFlag) -> None:
         flag,
         InputConfig,
         (
-            *("image_size", "seed", "dtype", "layout", "crop_area", "flip", "eval_crop", "augment", "cache"),
-            *("service", "scaled_decode"),
+            *("image_size", "resize", "seed", "dtype", "layout", "crop_area", "flip", "eval_crop", "augment", "cache"),
+            *("service", "scaled_decode", "sampling"),
         ),
         image_size=Flag(default="the run's, else the images' own, at most 224"),
         crop_area=Flag(parse=_range, metavar="LOW,HIGH", default=_CROP_AREA, unset=True),
@@ -171,7 +170,6 @@ def _evaluate_flags(flag: AddFlag) -> None:
     flag("--version", type=int, metavar="N", help=_VERSION)
     flag("--split", help="split to evaluate on (default: that of the training run)")
     flag("--eval_batch_size", type=int, help="images per step (default: that of the training run)")
-    flag("--json", action="store_true", help="print JSON instead of a sentence")
     _checkpoint_flags(flag)
 
 
@@ -244,11 +242,24 @@ def _range(text: str) -> tuple[float, float]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command and returns its exit code, one of command_line.EXIT_CODES; user errors are printed as one line."""
-    arguments = make_parser().parse_args(argv)
+    argv = sys.argv[1:] if argv is None else argv
     try:
+        arguments = make_parser().parse_args(argv)
         if vars(arguments).get("config"):
             arguments = make_parser(_recipe(arguments)).parse_args(argv)
-        arguments.argv = sys.argv[1:] if argv is None else argv
+        with output(arguments, argv):
+            return _run(arguments, argv)
+    except Misused as error:
+        print_failure(argv, error.message)
+        raise
+    except ValueError as error:  # of --config or --log_file
+        return failed(argv, one_line(error))
+
+
+def _run(arguments: argparse.Namespace, argv: Sequence[str]) -> int:
+    """Runs a command and prints its errors, in one line each unless --verbose asks for tracebacks."""
+    arguments.argv = argv
+    try:
         commands.check(arguments)
         with sigterm_raises():
             import_tensorflow(arguments.verbose)
@@ -266,8 +277,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except user_error_types() as error:
         if arguments.verbose:
             raise
-        warn(f"error: {one_line(error)}")
-        return 2
+        return failed(argv, one_line(error))
 
 
 def _recipe(arguments: argparse.Namespace) -> dict[str, Any]:

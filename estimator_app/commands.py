@@ -13,7 +13,7 @@ import os
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from estimator_app.preflight.compiler import DEFAULT_PYTHON, Compiler
@@ -21,10 +21,10 @@ from estimator_app.preflight.findings import FAILS, Finding, Part, conclusion
 from estimator_app.runtime.tensorflow_startup import require_estimator
 from estimator_app.runtime.topologies import find_topology
 from estimator_app.runtime.tpu import Tpu, check_paths
-from tpu_input.command_line import print_line, to_json
+from tpu_input.command_line import note, print_failure, print_line, to_json
 
 if TYPE_CHECKING:
-    pass
+    from estimator_app.model_dir.run_files import Finished
 
 
 def check(arguments: argparse.Namespace) -> None:
@@ -47,7 +47,7 @@ def check(arguments: argparse.Namespace) -> None:
         _compiler(arguments)
     if vars(arguments).get("trainer") == "tpu_estimator":
         require_estimator()
-    if vars(arguments).get("use_tpu") and _tpu(arguments).is_remote:
+    if arguments.command is not preflight and vars(arguments).get("use_tpu") and _tpu(arguments).is_remote:
         _check_paths(arguments)
 
 
@@ -65,15 +65,49 @@ def train(arguments: argparse.Namespace) -> int:
     with on_signals() as stop:
         try:
             places = (_dataset(arguments), model_dir, arguments.export_dir)
-            train(*places, tpu, say, stop, command, _classes(arguments), **options)
+            finished = train(*places, tpu, _reporter(arguments), stop, command, _classes(arguments), **options)
         except Stopped:
             steps = read_config(model_dir).train_steps
-            say(f"stopped and saved at step {latest_step(model_dir)}/{steps}; resume with: {command}")
-            return 128 + (stop.number or 0)
+            stopped = f"stopped and saved at step {latest_step(model_dir)}/{steps}; resume with: {command}"
+            return _stopped(arguments, stopped, stop.number)
         except Moved as moved:
             say(f"{moved}; resuming in a new process")
             os.execv(sys.executable, [sys.executable, "-m", "estimator_app", *arguments.argv])
+    _print_finished(arguments, finished)
     return 0
+
+
+def _reporter(arguments: argparse.Namespace) -> Callable[[str], None]:
+    """Returns what is called with each line of a run: it prints on stdout, or beside the JSON of --json on stderr."""
+    if arguments.quiet:
+        return note
+    return warn if arguments.json else say
+
+
+def _stopped(arguments: argparse.Namespace, line: str, signal_number: int | None) -> int:
+    """Reports that a run was stopped by a signal; returns the exit code."""
+    _reporter(arguments)(line)
+    print_failure(arguments.argv, line)
+    return 128 + (signal_number or 0)
+
+
+def _print_finished(arguments: argparse.Namespace, finished: Finished | None) -> None:
+    """Prints what a run resulted in, where its lines have not shown that.
+
+    Args:
+      arguments: For the flags.
+      finished: Result of the run; None if another process evaluates and exports it.
+    """
+    from estimator_app.model_dir.run_files import read_config
+
+    found: dict[str, Any] = {"model_dir": arguments.model_dir}
+    if finished:
+        found |= finished.metrics.to_fields(read_config(arguments.model_dir).classes) | {"export": finished.export}
+    if arguments.json:
+        say(to_json(found))
+    elif arguments.quiet and finished:
+        say(f"step {finished.metrics.step}: {finished.metrics}")
+        say(f"export: {finished.export}")
 
 
 def watch(arguments: argparse.Namespace) -> int:
@@ -85,13 +119,14 @@ def watch(arguments: argparse.Namespace) -> int:
     places = (arguments.model_dir, arguments.export_dir)
     with on_signals() as stop:
         try:
-            watch(*places, arguments.network, tpu, say, stop, arguments.poll_seconds)
+            report = _reporter(arguments)
+            finished = watch(*places, arguments.network, tpu, report, stop, arguments.poll_seconds)
         except Stopped:
-            say(f"stopped; go on with: {command}")
-            return 128 + (stop.number or 0)
+            return _stopped(arguments, f"stopped; go on with: {command}", stop.number)
         except Moved as moved:
             say(f"{moved}; going on in a new process")
             os.execv(sys.executable, [sys.executable, "-m", "estimator_app", *arguments.argv])
+    _print_finished(arguments, finished)
     return 0
 
 
@@ -174,7 +209,8 @@ def export(arguments: argparse.Namespace) -> int:
     from estimator_app.export import export
 
     names = ("model_dir", "export_dir", "step", "checkpoint", "network", "export_to_tpu")
-    say(f"export: {export(**{name: getattr(arguments, name) for name in names})}")
+    path = export(**{name: getattr(arguments, name) for name in names})
+    say(to_json({"export": path}) if arguments.json else f"export: {path}")
     return 0
 
 
@@ -188,7 +224,8 @@ def predict(arguments: argparse.Namespace) -> int:
 
         names = ("export_dir", "model_dir", "split", "batch_size", "features", "step", "network")
         options = {name: getattr(arguments, name) for name in names}
-        say(f"predictions: {predict_dataset(_dataset(arguments), arguments.output, report=say, **options)}")
+        written = predict_dataset(_dataset(arguments), arguments.output, report=_reporter(arguments), **options)
+        say(to_json({"predictions": written}) if arguments.json else f"predictions: {written}")
         return 0
     from estimator_app.predict import image_files, predict, write
     from estimator_app.saved_model.classifier import load_classifier
@@ -196,7 +233,8 @@ def predict(arguments: argparse.Namespace) -> int:
     classifier, left_out = load_classifier(arguments.export_dir), Counter[str]()
     files = image_files(arguments.files, left_out)
     results = predict(classifier, files, arguments.batch_size, arguments.top)
-    classified, failed = write(results, classifier.classes, sys.stdout.isatty(), say, warn)
+    is_table = sys.stdout.isatty() and not arguments.json
+    classified, failed = write(results, classifier.classes, is_table, say, warn)
     if left_out:
         warn("skipped in folders: " + ", ".join(f"{count} named *{ending}" for ending, count in left_out.items()))
     if not classified and not failed:
@@ -231,7 +269,7 @@ def preflight(arguments: argparse.Namespace) -> int:
     from estimator_app.config import TrainConfig, chosen_input
     from estimator_app.model_dir.checkpoints import latest_step
     from estimator_app.model_dir.run_files import begun
-    from estimator_app.preflight.preflight import preflight
+    from estimator_app.preflight.preflight import check_runtime, preflight
     from estimator_app.trainers.checks import read_shards
     from tpu_input import read_manifest
 
@@ -248,6 +286,8 @@ def preflight(arguments: argparse.Namespace) -> int:
     differences = earlier.differences(config, trained) if earlier else []
     advice = "use another --model_dir, or repeat the options of its run"
     of_run = [Part("model_dir", tuple(Finding(FAILS, f"its {found}", advice) for found in differences))]
+    tpu = _tpu(arguments) if arguments.use_tpu else None
+    runtime = check_runtime(config, topology, tpu, arguments.dataset, arguments.model_dir, arguments.export_dir)
     parts: list[Part] = []
 
     def tell(text: str) -> None:
@@ -258,7 +298,7 @@ def preflight(arguments: argparse.Namespace) -> int:
     if chosen:
         tell(chosen)
     looked = preflight(manifest, config, topology, _compiler(arguments), arguments.largest_batch)
-    for part in itertools.chain(of_run if differences else [], looked):
+    for part in itertools.chain(of_run if differences else [], [runtime], looked):
         parts.append(part)
         tell(f"\n{part}")
     tell(f"\n{conclusion(parts)}")

@@ -75,7 +75,8 @@ class TrainConfig:
         Default: 0.0001; adamw: 0.05, decoupled from the gradient.
       trainer: What trains: TPUEstimator or tf.distribute. It writes the checkpoints, which the other one cannot read.
         Default: the run's, else tpu_estimator if TensorFlow has it.
-      network: Network: cnn, resnet18, resnet50, or your own as package.module:function.
+      network: Network: cnn, resnet18, resnet50, vit_s16, one of keras.applications such as keras:EfficientNetV2B0, or
+        your own as package.module:function.
       split: Split to evaluate on.
       train_batch_size: Images per step, over all TPU cores.
       eval_batch_size: Images per step of evaluation, over all TPU cores.
@@ -158,7 +159,7 @@ class TrainConfig:
         from estimator_app.model.networks import check_network
 
         check_types(self)
-        check_network(self.network)
+        check_network(self.network, self.input.image_size)
         check_choice("early_stop_metric", self.early_stop_metric, watchable(len(self.classes), self.label_type))
         for least, names in ((1, _POSITIVE), (0, ("save_steps", "save_seconds", "early_stop_patience", *_AMOUNTS))):
             for name in names:
@@ -216,9 +217,8 @@ class TrainConfig:
             )
         if manifest.label_type == "classes":
             of_run.setdefault("early_stop_metric", "mean_average_precision")
-        fitting = fitting_input(train)
-        for name in fitting:
-            of_input.setdefault(name, getattr(earlier.input, name) if earlier else fitting[name])
+        if earlier:
+            of_input = {"image_size": earlier.input.image_size, "crop_area": earlier.input.crop_area} | of_input
         return cls(
             **{"dataset": manifest.path} | _completed(of_run, earlier),
             fingerprint=manifest.fingerprint,
@@ -226,7 +226,7 @@ class TrainConfig:
             train_examples=train.num_examples,
             class_counts=train.class_counts,
             label_type=manifest.label_type,
-            input=InputConfig(**of_input, mean=train.channel_mean, std=train.channel_std),
+            input=InputConfig.of(manifest, **of_input),
         )
 
     def options(self) -> dict[str, Any]:
@@ -341,6 +341,16 @@ def surprises(config: TrainConfig, manifest: Manifest) -> Iterator[str]:
             f"--train_batch_size={batch} is more than the {images:,} training images, so a step contains "
             "some images more "
             f"than once; use {images} or less"
+        )
+    if fed.sampling == "balanced" and config.class_weights == "balanced":
+        yield (
+            "--sampling=balanced and --class_weights=balanced both make up for rare classes, which then count more "
+            "than common ones; use one of them"
+        )
+    if fed.resize != "crop" and fed.eval_crop != InputConfig.eval_crop:
+        yield (
+            f"--eval_crop={fed.eval_crop:g} has no effect with --resize={fed.resize}, which keeps all of an image; "
+            "leave it out"
         )
     if side and fed.image_size > _ENLARGED * side:
         yield (

@@ -36,6 +36,7 @@ from estimator_app.saved_model.find import read_origin
 from estimator_app.trainers.callbacks import Callback
 from estimator_app.trainers.registry import Trainer
 from tpu_input import Manifest, read_manifest
+from tpu_input.command_line import activity
 
 Report = Callable[[str], None]
 
@@ -200,7 +201,8 @@ def evaluate_and_keep(
     """
     config, began = run.config, time.monotonic()
     run.check_dataset()
-    metrics = run.trainer.evaluate(state, run.manifest, config, run.stop, checkpoint)
+    with activity(f"evaluating on {run.manifest.split(config.split).num_examples:,} images of {config.split}"):
+        metrics = run.trainer.evaluate(state, run.manifest, config, run.stop, checkpoint)
     run.check_dataset()  # checked again, so that no result of a changed dataset is written or exported
     rate = float(config.schedule.learning_rate(metrics.step - 1.0))
     more = {"learning_rate": rate, **(trained or {}), "eval_seconds": time.monotonic() - began}

@@ -234,6 +234,7 @@ PUBLIC = {
         "eval_steps",
         "find_undecodable",
         "from_infeed",
+        "load",
         "make_eval_input_fn",
         "make_predict_input_fn",
         "make_serving_input_receiver_fn",

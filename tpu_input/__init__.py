@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tpu_input.command_line.distribution import __version__ as __version__
 from tpu_input.command_line.public_names import publish
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from tpu_input.dataset_format.records import Manifest, RecordSpec
     from tpu_input.datasets import find_undecodable, manifest_from_shards, read_manifest
     from tpu_input.evaluate import eval_steps, make_eval_input_fn
-    from tpu_input.interop import as_numpy, params_from_context
+    from tpu_input.interop import as_numpy, load, params_from_context
     from tpu_input.pipeline.device import from_infeed
     from tpu_input.pipeline.order import Order
     from tpu_input.predict import make_predict_input_fn, make_serving_input_receiver_fn
@@ -31,6 +32,7 @@ __all__ = [
     "eval_steps",
     "find_undecodable",
     "from_infeed",
+    "load",
     "make_eval_input_fn",
     "make_predict_input_fn",
     "make_serving_input_receiver_fn",
@@ -53,6 +55,7 @@ publish(
         "eval_steps": "tpu_input.evaluate",
         "find_undecodable": "tpu_input.datasets",
         "from_infeed": "tpu_input.pipeline.device",
+        "load": "tpu_input.interop",
         "make_eval_input_fn": "tpu_input.evaluate",
         "make_predict_input_fn": "tpu_input.predict",
         "make_serving_input_receiver_fn": "tpu_input.predict",

@@ -72,7 +72,8 @@ def make_weighted_model(config: TrainConfig, initial: Mapping[str, Any] | None =
       ValueError: config.freeze fits no layer of the network, or all of them.
     """
     tf.keras.utils.set_random_seed(config.input.seed)
-    model = make_model(find_network(config.network), config.input.image_size, len(config.classes), config.precision)
+    network = find_network(config.network, config.input.mean, config.input.std)
+    model = make_model(network, config.input.image_size, len(config.classes), config.precision)
     if initial:
         for name, (variable, _) in variables_of(model).items():
             if name in initial:

@@ -88,14 +88,22 @@ def served_logits(export, files) -> np.ndarray:
 
 @pytest.mark.parametrize("dtype", ["uint8", "bfloat16", "float32"])
 @pytest.mark.parametrize(
-    ("layout", "batch_size", "eval_crop"),
-    [("NHWC", 50, 0.875), ("HWCN", 50, 1.0), ("HWNC", 50, 0.5), ("auto", 50, 0.75), ("auto", 8, 0.3)],
+    ("layout", "batch_size", "eval_crop", "resize"),
+    [
+        ("NHWC", 50, 0.875, "crop"),
+        ("HWCN", 50, 1.0, "crop"),
+        ("HWNC", 50, 0.5, "crop"),
+        ("auto", 50, 0.75, "crop"),
+        ("auto", 8, 0.3, "crop"),
+        ("HWCN", 50, 0.875, "pad"),
+        ("NHWC", 50, 0.875, "squash"),
+    ],
 )
 @pytest.mark.long
 def test_logits_of_files_are_those_of_evaluation(
-    finished, digits_dataset, tmp_path, layout, batch_size, eval_crop, dtype
+    finished, digits_dataset, tmp_path, layout, batch_size, eval_crop, resize, dtype
 ):
-    config = configured(digits_dataset, layout=layout, dtype=dtype, eval_crop=eval_crop)
+    config = configured(digits_dataset, layout=layout, dtype=dtype, eval_crop=eval_crop, resize=resize)
     model_dir = str(Path(finished.export).parent.parent)
     checkpoint = tf.train.latest_checkpoint(model_dir)
     evaluated = evaluated_logits(config, digits_dataset, checkpoint, batch_size, tmp_path / "scratch")

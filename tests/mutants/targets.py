@@ -33,7 +33,10 @@ TARGETS = {
     ),
     "beam_pipelines.conversion.commit": Target(("beam_pipelines/test_statistics.py",)),
     "tpu_input.pipeline.order": Target(
-        ("tpu_input/test_order.py", "-k", "splitmix64 or permuted_blocks or often_as or spread or visits")
+        (
+            *("tpu_input/test_order.py", "tpu_input/test_balanced_order.py", "-k"),
+            "splitmix64 or permuted_blocks or often_as or spread or visits or turns_of or at_every_step_classes",
+        )
     ),
     "tpu_input.pipeline.hosts": Target(("tpu_input/test_hosts.py", "-k", "not 1281167-1024-1024")),
     # The crops' windows. The rest passes images to TensorFlow's decoders.

@@ -10,7 +10,7 @@ from typing import Any
 def test_every_block_of_the_input_guide_runs(dataset_copy):
     text = (Path(__file__).parents[2] / "docs" / "input.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    assert len(blocks) == 15
+    assert len(blocks) == 17
     names: dict[str, Any] = {"DATASET": str(dataset_copy)}
     for block in blocks:
         exec(block, names)

@@ -138,6 +138,14 @@ class Split:
 
 FORMAT_VERSION = 1
 MANIFEST_NAME = "manifest.json"
+# What TensorFlow Datasets needs beside the shards, written on request: see record_source.write_tfds_metadata().
+TFDS_INFO_NAME, TFDS_FEATURES_NAME = "dataset_info.json", "features.json"
+TFDS_NAMES = (
+    TFDS_INFO_NAME,
+    TFDS_FEATURES_NAME,
+    "image.class.label.labels.txt",
+    "image.class.labels.labels.txt",
+)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -41,7 +41,7 @@ def input_bytes(manifest: Manifest, split: str, config: InputConfig, batch_size:
     record = of.num_bytes // max(1, of.num_examples)
     read = 0 if config.cache else of.num_bytes
     if not config.cache and not is_in_memory(manifest, split):
-        order = Order.of(manifest, split, host.lanes(batch_size), config.seed, config.block_records)
+        order = Order.of(manifest, split, host.lanes(batch_size), config.seed, config.block_records, config.sampling)
         read = _lanes_bytes(manifest, split, order, len(host.positions(batch_size)), record)
     pixels = config.image_size**2 * 3
     image = pixels * tf.as_dtype(config.dtype).size

@@ -91,7 +91,10 @@ class KerasInGraph:
         updates = []
         for name, average in self._averages.items():
             value = self._variables[name].read_value()
-            updates.append(average.assign_sub((1 - kept) * (average - value), read_value=False))
+            if value.dtype.is_floating:
+                updates.append(average.assign_sub((1 - kept) * (average - value), read_value=False))
+            else:  # such as the count of a Normalization layer
+                updates.append(average.assign(value, read_value=False))
         return tf.group(*updates)
 
     def scaffold(self) -> Any:
