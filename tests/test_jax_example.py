@@ -129,9 +129,8 @@ def test_evaluation_counts_every_example_once(straight, digits_dataset):
 def test_a_run_with_another_order_of_examples_is_not_resumed(straight, digits_dataset):
     model_dir, _ = straight
     more = {"dataset": digits_dataset.path, "model_dir": str(model_dir), "image_size": 16, "batch_size": 16}
-    with pytest.raises(
-        SystemExit, match="error: .* has a run of .*'seed': 0, 'step': 20}, this one is of .*'seed': 1}"
-    ):
+    message = r"error: .* has a run of .*'seed': 0, 'step': 20}, this one is of .*'seed': 1}"
+    with pytest.raises(SystemExit, match=message):
         example().train(options(**more, no_flip=True, seed=1))
 
 
@@ -145,9 +144,8 @@ def test_bfloat16_is_what_the_convolutions_compute_in(digits_dataset):
         "weight": jax.ShapeDtypeStruct((8,), np.float32),
     }
     for bfloat16, kind in ((False, "f32"), (True, "bf16")):
-        definition, state = nnx.split(
-            nnx.eval_shape(lambda: example().create_train_state(options(bfloat16=bfloat16), 10))
-        )
+        create = functools.partial(example().create_train_state, options(bfloat16=bfloat16), 10)
+        definition, state = nnx.split(nnx.eval_shape(create))
         text = example().train_step.lower(definition, InputConfig(16, layout="HWCN"), state, batch).as_text()
         of_convolutions = set(re.findall(r"stablehlo.convolution.*-> tensor<[0-9x]+(\w+)>", text))
         assert of_convolutions == {kind}
