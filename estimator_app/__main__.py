@@ -48,7 +48,7 @@ def make_parser(recipe: Mapping[str, Any] | None = None) -> Parser:
         command.set_defaults(command=run)
         for group in groups:
             group(command.add_argument)
-        if _train_flags in groups:
+        if {_train_flags, _preflight_train_flags} & {*groups}:
             command.set_defaults(**recipe or {})
 
     add(commands.train, _model_dir_flags, _train_flags, _training_flags, _tpu_flags)
@@ -56,7 +56,7 @@ def make_parser(recipe: Mapping[str, Any] | None = None) -> Parser:
     add(commands.evaluate, _evaluate_flags, _tpu_flags)
     add(commands.export, _export_flags)
     add(commands.predict, _predict_flags)
-    add(commands.preflight, _preflight_flags, _train_flags, _training_flags, _tpu_flags)
+    add(commands.preflight, _preflight_flags, _preflight_train_flags, _training_flags, _tpu_flags)
     return parser
 
 
@@ -79,10 +79,15 @@ def _preflight_flags(flag: AddFlag) -> None:
     flag("--topology", required=True, help="TPU generation and slice shape in chips: v2:2x2, v5e:4x4, v4:2x2x1, …")
     flag("--model_dir", type=absolute, help="model_dir of the run, which may be resumed (default: a new run)")
     flag("--export_dir", type=absolute, help="folder or gs:// URI for SavedModels (default: MODEL_DIR/export)")
+    flag("--jax_step", metavar="MODULE:FUNCTION", help=_JAX_STEP)
     flag("--compiler", metavar="PYTHON", help=_COMPILER)
     flag("--largest_batch", action="store_true", help=_LARGEST_BATCH)
 
 
+_JAX_STEP = (
+    "function of the devices that returns (step in JAX, its arguments), which is compiled in the place of a run's step "
+    "(docs/preflight.md)"
+)
 _LARGEST_BATCH = (
     "find the largest batch even if this one fits; compiles once or twice more (default: only if it does not fit)"
 )
@@ -121,6 +126,13 @@ def _train_flags(flag: AddFlag) -> None:
         scaled_decode=Flag(help="decode every JPEG at its own size, also where a crop is far larger than --image_size"),
         service=Flag(metavar="grpc://ADDRESS:PORT", default="none, this machine; docs/input-service.md"),
     )
+
+
+def _preflight_train_flags(flag: AddFlag) -> None:
+    def optional(name: str, **options: Any) -> argparse.Action:
+        return flag(name, **options | ({"required": False} if name == "--dataset" else {}))
+
+    _train_flags(optional)
 
 
 _CLASSES = "number of classes of --record, or file with their names, one per line in label order (default: 1000)"

@@ -46,10 +46,11 @@ def options(**more: Any) -> argparse.Namespace:
     return argparse.Namespace(**{"bfloat16": False, "seed": 0, "learning_rate": 0.05, "train_steps": STEPS} | more)
 
 
-def keras_config(manifest, **more):
+def keras_config(manifest):
     """The same run by estimator_app: its network, optimizer, schedule, seed and batches."""
-    names = {"network": "cnn", "trainer": "tf_distribute", "train_steps": STEPS, "crop_area": (0.08, 1.0)}
-    return configured(manifest, **names | {"optimizer": "momentum", "weight_decay": 1e-4} | more)
+    fitting = InputConfig.of(manifest)
+    of_input = {"image_size": fitting.image_size, "crop_area": fitting.crop_area}
+    return configured(manifest, trainer="tf_distribute", train_steps=STEPS, **of_input)
 
 
 def write_keras_weights(manifest, model_dir: Path) -> None:
@@ -57,7 +58,7 @@ def write_keras_weights(manifest, model_dir: Path) -> None:
     import orbax.checkpoint as ocp
     from flax import nnx
 
-    model, optimizer = example().create_train_state(options(), len(manifest.classes))
+    model, optimizer = example().create_train_state(options(), manifest)
     values = iter(np.asarray(weight) for weight in make_weighted_model(keras_config(manifest)).trainable_weights)
     for layer in model.layers:
         for name in {nnx.Conv: ["kernel"], nnx.BatchNorm: ["scale", "bias"], nnx.Linear: ["kernel", "bias"]}.get(
@@ -103,7 +104,7 @@ def test_evaluation_counts_every_example_once(straight, digits_dataset):
     from flax import nnx
 
     model_dir, text = straight
-    definition, state = nnx.split(example().create_train_state(options(), len(digits_dataset.classes)))
+    definition, state = nnx.split(example().create_train_state(options(), digits_dataset))
     with ocp.CheckpointManager(model_dir) as checkpoints:
         kept = ocp.args.Composite(state=ocp.args.StandardRestore(state))
         state = checkpoints.restore(checkpoints.latest_step(), args=kept).state
@@ -128,7 +129,7 @@ def test_evaluation_counts_every_example_once(straight, digits_dataset):
 
 def test_a_run_with_another_order_of_examples_is_not_resumed(straight, digits_dataset):
     model_dir, _ = straight
-    more = {"dataset": digits_dataset.path, "model_dir": str(model_dir), "image_size": 16, "batch_size": 16}
+    more = {"dataset": digits_dataset.path, "model_dir": str(model_dir), "batch_size": 16}
     message = r"error: .* has a run of .*'seed': 0, 'step': 20}, this one is of .*'seed': 1}"
     with pytest.raises(SystemExit, match=message):
         example().train(options(**more, no_flip=True, seed=1))
@@ -138,13 +139,10 @@ def test_bfloat16_is_what_the_convolutions_compute_in(digits_dataset):
     import jax
     from flax import nnx
 
-    batch = {
-        "image": jax.ShapeDtypeStruct((16, 16, 3, 8), np.uint8),
-        "label": jax.ShapeDtypeStruct((8,), np.int32),
-        "weight": jax.ShapeDtypeStruct((8,), np.float32),
-    }
+    kinds = [((16, 16, 3, 8), np.uint8), ((8,), np.int32), ((8,), np.float32)]
+    batch = tuple(jax.ShapeDtypeStruct(*kind) for kind in kinds)
     for bfloat16, kind in ((False, "f32"), (True, "bf16")):
-        create = functools.partial(example().create_train_state, options(bfloat16=bfloat16), 10)
+        create = functools.partial(example().create_train_state, options(bfloat16=bfloat16), digits_dataset)
         definition, state = nnx.split(nnx.eval_shape(create))
         text = example().train_step.lower(definition, InputConfig(16, layout="HWCN"), state, batch).as_text()
         of_convolutions = set(re.findall(r"stablehlo.convolution.*-> tensor<[0-9x]+(\w+)>", text))
@@ -188,18 +186,18 @@ import jax
 from jax.experimental.multihost_utils import process_allgather
 jax.distributed.initialize(sys.argv[1], 2, int(sys.argv[2]))
 sys.path.insert(0, "examples")
-import jax_train, tpu_input
-config = tpu_input.InputConfig(16, layout="HWCN")
-_, divided = jax_train.make_shardings(jax.devices(), config.layout)
-input_fn = tpu_input.make_train_input_fn(sys.argv[3], config, start_step=7)
-for batch in itertools.islice(jax_train.global_batches(input_fn, 48, divided), 4):
-    assert {len(array.addressable_shards) for array in batch.values()} == {4}
-    whole = [process_allgather(batch[name], tiled=True) for name in ("image", "label", "weight")]
+import jax_train
+_, divided = jax_train.make_shardings(jax.devices(), "HWCN")
+batches = jax_train.global_batches(sys.argv[3], "train", 48, divided, layout="HWCN", start_step=7)
+for batch in itertools.islice(batches, 4):
+    assert {len(array.addressable_shards) for array in batch} == {4}
+    whole = [process_allgather(array, tiled=True) for array in batch]
     print("batch", *(hashlib.sha256(array.tobytes()).hexdigest() for array in whole))
 """
     address = f"127.0.0.1:{free_port()}"
     texts = jax_example.printed(*(["-c", code, address, str(process), digits_dataset.path] for process in range(2)))
-    dataset = make_train_input_fn(digits_dataset, InputConfig(16, layout="HWCN"), start_step=7)({"batch_size": 48})
+    config = InputConfig.of(digits_dataset, layout="HWCN")
+    dataset = make_train_input_fn(digits_dataset, config, start_step=7)({"batch_size": 48})
     expected = []
     for features, label in as_numpy(dataset.take(4)):
         arrays = (features["image"], label, features["weight"])

@@ -18,7 +18,7 @@ import math
 import re
 from collections.abc import Callable, Iterator
 
-from estimator_app.preflight.compiler import Program, TooLarge
+from estimator_app.preflight.compiler import Compiler, Program, TooLarge
 from estimator_app.preflight.findings import COSTS, FAILS, GOOD, UNKNOWN, Finding, Part
 from estimator_app.runtime.topologies import Topology
 
@@ -91,6 +91,46 @@ def check_fits(
     except ValueError as error:
         return Finding(FAILS, f"{mode}: {error}")
     return _fits(found, mode, batch, None, topology)
+
+
+_COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
+
+
+def check_jax_step(compiler: Compiler, name: str) -> Part:
+    """Returns the findings about a step in JAX on all cores of the compiler's topology.
+
+    Args:
+      compiler: Compiler for the topology.
+      name: "package.module:function", see Compiler.jax_step().
+    """
+    topology = compiler.topology
+    try:
+        program = compiler.jax_step(name)
+    except ValueError as error:
+        return Part("compile", (Finding(FAILS, str(error)),))
+    if isinstance(program, TooLarge):
+        seen = (
+            f"the step takes {program.needs / _GB:.2f} GiB per core, "
+            f"{(program.needs - program.has) / _GB:.2f} GiB more than a core has"
+        )
+        return Part("compile", (Finding(FAILS, seen, "use a smaller batch, or compute in bfloat16"),))
+    fits = Finding(GOOD, f"the step takes {program.bytes / _GB:.2f} GiB of memory per core")
+    numbers = {"flops": program.flops, "bytes_accessed": program.bytes_accessed, "memory": program.memory}
+    together = [_exchange(program, topology)] if topology.num_cores > 1 else []
+    padding = _padding(list(tensors(program.text)))
+    return Part("compile", (fits, _work(program, topology), *together, padding), numbers)
+
+
+def _exchange(program: Program, topology: Topology) -> Finding:
+    found = {name: len(re.findall(rf" {name}(?:-start)?\(", program.text)) for name in _COLLECTIVES}
+    if any(found.values()):
+        told = ", ".join(f"{count} {name}" for name, count in found.items() if count)
+        return Finding(GOOD, f"the {topology.num_cores} cores exchange tensors: {told}")
+    return Finding(
+        FAILS,
+        f"the {topology.num_cores} cores exchange nothing, so each computes all of the step or trains for itself",
+        "divide the batch over all devices by the sharding of its arguments",
+    )
 
 
 _FLAGS = {"training": "--train_batch_size", "evaluation": "--eval_batch_size", "prediction": "--eval_batch_size"}

@@ -21,7 +21,7 @@ from estimator_app.config import TrainConfig, surprises
 from estimator_app.preflight.compile import check_compile, check_fits
 from estimator_app.preflight.compiler import Compiler, Program
 from estimator_app.preflight.feeding import check_feeding, pace
-from estimator_app.preflight.findings import COSTS, FAILS, GOOD, UNKNOWN, Finding, Part
+from estimator_app.preflight.findings import COSTS, FAILS, GOOD, NO_COMPILER, UNKNOWN, Finding, Part
 from estimator_app.preflight.input import Feed, check_evaluation, check_order, check_training, unaugmented
 from estimator_app.preflight.specs import described, misfits
 from estimator_app.preflight.step import MODES, Step, estimator_step, strategy_step
@@ -310,7 +310,7 @@ def _hlos(steps: Mapping[str, _OfMode]) -> tuple[list[Finding], dict[str, Hlo | 
 def _not_compiled(hlo: Hlo | None) -> Part:
     if hlo is None:
         return Part("compile", (Finding(UNKNOWN, "there is no step to compile"),))
-    return Part("compile", (Finding(UNKNOWN, "libtpu is not installed", "run make preflight"),))
+    return Part("compile", (NO_COMPILER,))
 
 
 def _feeding(program: Program | None, manifest: Manifest, config: TrainConfig, topology: Topology) -> Part:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from estimator_app.config import default_trainer
-from estimator_app.preflight.compile import check_compile
+from estimator_app.preflight.compile import check_compile, check_jax_step
 from estimator_app.preflight.compiler import Compiler, Program
 from estimator_app.preflight.findings import COSTS, FAILS, GOOD
 from estimator_app.preflight.preflight import lowered
@@ -106,3 +107,41 @@ def test_the_whole_page_of_a_good_run(capsys, digits_dataset):
     assert "–" not in out or default_trainer() == "tf_distribute"
     assert "images/s per core" in out
     assert "--train_batch_size=262144" in out  # the search ends somewhere
+
+
+@pytest.fixture
+def in_tests(monkeypatch):
+    """The working directory of a user whose steps in JAX are in support/jax_steps.py."""
+    monkeypatch.chdir(Path(__file__).parents[1])
+
+
+def test_the_step_of_the_example_in_jax_compiles_for_all_cores(capsys, in_tests):
+    code, out, err = run(
+        capsys, "preflight", "--topology=v5e:2x2", "--jax_step=support.jax_steps:example", f"--compiler={PYTHON}"
+    )
+    assert (code, err) == (0, "")
+    assert out.startswith("support.jax_steps:example on v5e:2x2, 1 TPU VM × 4 cores")
+    assert "✗" not in out
+    assert "GiB of memory per core" in out
+    assert re.search(r"✓ the 4 cores exchange tensors: \d+ all-reduce", out)
+    # 3 times forward, which `python -m benchmarks.networks` counts as 0.0199 GFLOP an image of this size.
+    flops = float(re.search(r"([\d.]+) GFLOP", out)[1])
+    assert flops == pytest.approx(32 * 3 * 0.0199, rel=0.25)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("alone", "the 4 cores exchange nothing, so each computes all of the step or trains for itself"),
+        ("large", r"the step takes \d+\.\d\d GiB per core, \d+\.\d\d GiB more than a core has"),
+        ("unplaced", "unplaced: ValueError: an argument of the step has no sharding over the devices"),
+        ("failing", r"failing: TypeError: cannot reshape array .* \(support/jax_steps.py:\d+\)"),
+        ("nothing", "nothing: AttributeError: module 'support.jax_steps' has no attribute 'nothing'"),
+    ],
+)
+def test_a_step_in_jax_that_cannot_run_is_told_in_one_line(in_tests, name, said):
+    part = check_jax_step(Compiler(str(PYTHON), find_topology("v5e:2x2")), f"support.jax_steps:{name}")
+    assert part.fails
+    (told,) = [str(finding) for finding in part.findings if finding.verdict == FAILS]
+    assert re.match(f"✗ (support.jax_steps:)?{said}", told)
+    assert "\n" not in told

@@ -14,7 +14,7 @@ from support.cloud import free_port
 
 ROOT = Path(__file__).parents[2]
 DEVICES = 8  # of all processes together
-FLAGS = ("--image_size=16", "--batch_size=16", "--no_flip", "--learning_rate=0.05", "--log_steps=1")
+FLAGS = ("--batch_size=16", "--no_flip", "--learning_rate=0.05", "--log_steps=1")
 
 
 @contextlib.contextmanager
