@@ -50,6 +50,9 @@ DEV = [
     "grain>=0.2.10; sys_platform != 'win32'",
     "hypothesis>=6.100",  # the fuzzer's damaged files
     "mypy>=1.10",
+    # Exports in another runtime. From 1.19 on, onnx needs a newer ml_dtypes than TensorFlow 2.15 allows.
+    "onnx>=1.16,<1.19; python_version<'3.12'",
+    "onnxruntime>=1.17; python_version<'3.12'",
     "psutil>=5.9",  # benchmarks: memory of a process and its children
     "pytest>=8",
     "pytest-cov>=6",  # which lines the tests run: make test-newest
@@ -58,6 +61,7 @@ DEV = [
     "scikit-image>=0.22",  # benchmarks: more photographs than scikit-learn has
     "setuptools>=65",
     "tensorflow-datasets>=4.9.10; python_version>='3.12'",  # opens our datasets, in a test
+    "tf2onnx>=1.17; python_version<'3.12'",
     "trustme>=1.1",
 ]
 

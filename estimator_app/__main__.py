@@ -100,7 +100,16 @@ def _train_flags(flag: AddFlag) -> None:
         TrainConfig,
         (
             *("dataset", "record", "trainer", "network", "train_batch_size", "eval_batch_size", "train_steps"),
-            *("steps_per_eval", "eval", "save_steps", "save_seconds", "profile", "keep_exports", "early_stop_metric"),
+            *(
+                "steps_per_eval",
+                "eval",
+                "save_steps",
+                "save_seconds",
+                "profile",
+                "keep_exports",
+                "wrong_images",
+                "early_stop_metric",
+            ),
             *("early_stop_patience", "iterations_per_loop", "split"),
         ),
         dataset=Flag(parse=absolute_patterns, required=True),
@@ -142,7 +151,8 @@ _CONFIG = (
 )
 _AUGMENT = (
     "augmentation of training's crops: rand_augment or rand_augment:LAYERS,MAGNITUDE (without numbers 2,9), "
-    "color_jitter or color_jitter:BRIGHTNESS,CONTRAST,SATURATION (without numbers 0.4,0.4,0.4)"
+    "color_jitter or color_jitter:BRIGHTNESS,CONTRAST,SATURATION (without numbers 0.4,0.4,0.4), auto (AutoAugment's "
+    "policy for ImageNet), or none"
 )
 _VERSION = "version of a dataset that was extended, from 1 (default: that of the run, else the last)"
 
