@@ -13,6 +13,7 @@ FOLDER = pathlib.Path(__file__).parent
 # extra would pull in some sixty more, and beside TensorFlow 2.15 (protobuf < 5) an older Beam.
 BASE = [
     "apache-beam>=2.72,<3",
+    "argcomplete>=3.2",  # jpeg2tpu completion
     "google-apitools>=0.5.31",
     "google-auth-httplib2>=0.2",
     "google-cloud-storage>=2.19",

@@ -19,7 +19,17 @@ from estimator_app.commands import warn
 from estimator_app.config import TrainConfig, read_recipe
 from estimator_app.runtime.paths import absolute, absolute_patterns
 from estimator_app.runtime.tensorflow_startup import import_tensorflow, one_line, user_error_types
-from tpu_input.command_line import Misused, Parser, exit_code, failed, output, print_failure, sigterm_raises, unread
+from tpu_input.command_line import (
+    Misused,
+    Parser,
+    exit_code,
+    failed,
+    output,
+    print_failure,
+    print_traceback,
+    sigterm_raises,
+    unread,
+)
 from tpu_input.command_line.dataclass_options import Flag, add_flags
 from tpu_input.command_line.jpeg2tpu import AddFlag, add_command
 from tpu_input.config import InputConfig
@@ -287,18 +297,20 @@ def _run(arguments: argparse.Namespace, argv: Sequence[str]) -> int:
             import_tensorflow(arguments.verbose)
             return int(arguments.command(arguments))
     except KeyboardInterrupt as interrupt:
-        warn(
+        message = (
             "interrupted"
             + ("; rerun the same command to resume from the last checkpoint" * (arguments.command is commands.train))
             + ("; rerun the same command to resume" * bool(vars(arguments).get("output")))
         )
+        warn(message)
+        print_failure(argv, message)
         return exit_code(interrupt)
     except BrokenPipeError:
         code = unread()
         return _unread() if arguments.command is commands.train else code
     except user_error_types() as error:
         if arguments.verbose:
-            raise
+            print_traceback()
         return failed(argv, one_line(error))
 
 
