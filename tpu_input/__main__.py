@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from tpu_input.command_line import Parser, Unread, exit_code, print_error, print_line, sigterm_raises, to_json, unread
 from tpu_input.command_line.dataclass_options import Flag, add_flags
 from tpu_input.command_line.jpeg2tpu import AddFlag, add_command
+from tpu_input.command_line.public_names import needing_tensorflow
 from tpu_input.config import InputConfig, check_service, fitting_input
 from tpu_input.dataset_format.manifest import Split
 from tpu_input.storage import gcs_filesystem
@@ -30,13 +31,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # read when TensorFlow is imported, below
     gcs_filesystem.set_up()
     try:
-        with sigterm_raises():
+        with sigterm_raises(), needing_tensorflow("this command"):
             return int(flags.run(flags))
     except KeyboardInterrupt as interrupt:
         return exit_code(interrupt)
     except Unread:
         return unread()
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, ImportError) as error:
         print_error(error)
         return 2
     except Exception as error:

@@ -1,29 +1,25 @@
 """Random access to a dataset's records by their positions in the shards, for grain, PyTorch and DALI.
 
-Reading needs no TensorFlow for local files and, where google-cloud-storage is installed, for gs://.
+It needs no TensorFlow for local files and, where google-cloud-storage is installed, for gs://.
 
 DATASET/lengths.parquet, else the index ──▶ offsets and lengths ──▶ source[n] ──▶ Record (still encoded)
 """
 
 from __future__ import annotations
 
-import contextlib
 import io
 import operator
 import os
-import uuid
-from typing import TYPE_CHECKING, SupportsIndex
+from typing import SupportsIndex
 
 import numpy as np
 
 from tpu_input.config import MOST_BLOCK_RECORDS
 from tpu_input.dataset_format.records import Manifest, Record, decode, read_frames
+from tpu_input.datasets import DatasetLike, as_manifest
 from tpu_input.pipeline.order import Order
-from tpu_input.storage.byte_ranges import read_bytes
+from tpu_input.storage.byte_ranges import read_bytes, write_bytes
 from tpu_input.storage.positions import check_stands, read_positions, split_positions
-
-if TYPE_CHECKING:
-    from tpu_input.datasets import DatasetLike
 
 
 def write_dali_index(manifest: Manifest) -> list[str]:
@@ -46,26 +42,8 @@ def write_dali_index(manifest: Manifest) -> list[str]:
         for shard in split.shards:
             lines = [f"{offset} {length}\n" for offset, length in read_positions(manifest.path, shard)]
             written.append(f"{manifest.path}/index/{shard.name.removesuffix('.tfrecord')}.idx")
-            _write(written[-1], "".join(lines))
+            write_bytes(written[-1], "".join(lines).encode())
     return written
-
-
-def _write(path: str, text: str) -> None:
-    """Writes a file atomically: locally by renaming a temporary file; uploads of objects are always atomic."""
-    if "://" not in path:
-        temporary = f"{path}.{uuid.uuid4().hex}"
-        try:
-            with open(temporary, "w") as file:
-                file.write(text)
-            os.replace(temporary, path)
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                os.remove(temporary)
-        return
-    import tensorflow as tf
-
-    with tf.io.gfile.GFile(path, "w") as file:
-        file.write(text)
 
 
 class RecordSource:
@@ -79,13 +57,13 @@ class RecordSource:
         """Reads the lengths of all records.
 
         Args:
-          dataset: Manifest of the dataset; or its folder or URI, to read which TensorFlow is imported.
+          dataset: Manifest of the dataset, or its folder or URI.
           split: Name of the split.
 
         Raises:
           ValueError: There is no such split, or neither lengths.parquet nor an index, or they do not match the shards.
         """
-        manifest = _as_manifest(dataset)
+        manifest = as_manifest(dataset)
         shards = manifest.split(split).shards
         self._offsets, self._lengths = split_positions(manifest, split)
         self._path, self._shards = manifest.path, shards
@@ -137,7 +115,7 @@ def training_order(
     deterministic=False, training does not follow it.
 
     Args:
-      dataset: Manifest of the dataset; or its folder or URI, to read which TensorFlow is imported.
+      dataset: Manifest of the dataset, or its folder or URI.
       batch_size: Number of examples that all hosts together take in a step.
       split: Name of the split.
       seed: InputConfig.seed.
@@ -146,12 +124,4 @@ def training_order(
     Raises:
       ValueError: There is no such split.
     """
-    return Order.of(_as_manifest(dataset), split, batch_size, seed, block_records)
-
-
-def _as_manifest(dataset: DatasetLike) -> Manifest:
-    if isinstance(dataset, Manifest):
-        return dataset
-    from tpu_input.datasets import as_manifest
-
-    return as_manifest(dataset)
+    return Order.of(as_manifest(dataset), split, batch_size, seed, block_records)

@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import Any
+
+
+@contextlib.contextmanager
+def needing_tensorflow(what: str) -> Iterator[None]:
+    """Raises ImportError with what to install, in one line, where TensorFlow is imported and is not installed.
+
+    Args:
+      what: What needs it, the beginning of the message.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name != "tensorflow":
+            raise
+        raise ImportError(f"{what} needs TensorFlow; install it with: pip install 'jpeg2tpu[train]'") from None
 
 
 def publish(package: str, homes: Mapping[str, str]) -> None:
@@ -24,7 +40,8 @@ def publish(package: str, homes: Mapping[str, str]) -> None:
         def __getattr__(self, name: str) -> Any:
             if name not in homes:
                 raise AttributeError(f"module {package!r} has no attribute {name!r}")
-            value = getattr(importlib.import_module(homes[name]), name)
+            with needing_tensorflow(f"{package}.{name}"):
+                value = getattr(importlib.import_module(homes[name]), name)
             super().__setattr__(name, value)
             return value
 
