@@ -22,10 +22,18 @@ FAKE_GCS_VERSION = v1.56.1
 FAKE_GCS_SERVER ?= .servers/fake-gcs-server-$(FAKE_GCS_VERSION)/fake-gcs-server
 # Prism, Beam's runner in Go, of the version of the installed Beam, for `make test-engines`; built by Go 1.26 or newer.
 BEAM_VERSION := $(shell sed -n 's/^apache-beam==//p' constraints/python3.11.txt)
-PRISM ?= .servers/prism-v$(BEAM_VERSION)/prism
+PRISM ?= .servers/axe-core-$(AXE_VERSION)/node_modules/axe-core/axe.min.js:
+	@command -v npm >/dev/null || { echo 'error: no npm found, which fetches axe-core; install it, or name the file: AXE_CORE=/path/to/axe.min.js' >&2; exit 2; }
+	npm install --silent --no-audit --no-fund --no-save --prefix .servers/axe-core-$(AXE_VERSION) axe-core@$(AXE_VERSION)
+
+.servers/prism-v$(BEAM_VERSION)/prism
 # Flink, and Spark in local mode, with a job server of Beam's, for `make test-engines`.
 FLINK_JOB_SERVER ?= .servers/flink/flink-job-server.jar
 SPARK_JOB_SERVER ?= .servers/spark/spark-job-server.jar
+# Rules of accessibility, which the browser test runs over the report; from the npm registry.
+AXE_VERSION = 4.14.1
+AXE_CORE ?= .servers/axe-core-$(AXE_VERSION)/node_modules/axe-core/axe.min.js
+export AXE_CORE
 # Four digits that seed 0 puts into the validation split.
 HELD_OUT = 0/0072.jpg 4/0064.jpg 8/0148.jpg 9/0073.jpg
 
@@ -51,7 +59,8 @@ demo: $(VENV)/installed
 	$(VENV)/bin/python -m estimator_app predict --export_dir=$(DEMO)/model/export \
 		$(addprefix $(DEMO)/digits/,$(HELD_OUT))
 
-test: $(VENV)/installed lint
+# Without npm, the test of the report's accessibility is left out; .ci/run has it.
+test: $(VENV)/installed lint $(if $(shell command -v npm),$(AXE_CORE))
 	$(VENV)/bin/python -m pytest -n auto --dist worksteal
 
 # Whole runs that are killed, stopped or held against others, and what takes many random draws to tell.
@@ -65,7 +74,7 @@ lint: $(VENV)/installed
 
 # The same under the newest TensorFlow, which has no TPUEstimator: there training is --trainer=tf_distribute.
 # Coverage through sys.monitoring takes a third less CPU time in all.
-test-newest: $(VENV_NEWEST)/installed
+test-newest: $(VENV_NEWEST)/installed $(if $(shell command -v npm),$(AXE_CORE))
 	COVERAGE_CORE=sysmon $(VENV_NEWEST)/bin/python -m pytest -n auto --dist worksteal --cov --cov-report=term
 
 # Everything that touches gs://, with Google's own clients, against a server on this machine.
@@ -98,7 +107,7 @@ cloud-server: $(FAKE_GCS_SERVER)
 
 # All that the tests set up; make environments --jobs=4 sets it up side by side.
 environments: $(VENV)/installed $(VENV_NEWEST)/installed $(VENV_GCP)/installed $(VENV_BEAM_2_54)/installed \
-		$(VENV_PREFLIGHT)/installed $(FAKE_GCS_SERVER) $(FLINK_JOB_SERVER) $(SPARK_JOB_SERVER) $(PRISM)
+		$(VENV_PREFLIGHT)/installed $(AXE_CORE) $(FAKE_GCS_SERVER) $(FLINK_JOB_SERVER) $(SPARK_JOB_SERVER) $(PRISM)
 
 .servers/fake-gcs-server-$(FAKE_GCS_VERSION)/fake-gcs-server:
 	@command -v go >/dev/null || { echo 'error: no Go found, which builds fake-gcs-server; install it, or name a built one: make test-cloud FAKE_GCS_SERVER=/path/to/fake-gcs-server' >&2; exit 2; }

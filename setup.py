@@ -109,7 +109,7 @@ setup(
     ],
     python_requires=">=3.10",
     packages=find_packages(include=["beam_pipelines*", "tpu_input*", "estimator_app*"]),
-    package_data={"": ["py.typed"], "beam_pipelines.report": ["report.html.j2"], "estimator_app": ["recipes/*.yaml"]},
+    package_data={"": ["py.typed"], "beam_pipelines.report": ["template/*"], "estimator_app": ["recipes/*.yaml"]},
     entry_points={"console_scripts": ["jpeg2tpu=tpu_input.command_line.jpeg2tpu:main"]},
     install_requires=BASE,
     extras_require={

@@ -10,7 +10,7 @@ import pytest
 
 CI = Path(__file__).parents[1] / ".ci" / "run"
 TARGETS = ["environments", "test", "test-long", "test-newest", "test-cloud", "test-engines", "test-preflight", "fuzz"]
-PROGRAMS = ["chromium", "go", "mvn", "java"]
+PROGRAMS = ["chromium", "npm", "go", "mvn", "java"]
 
 
 def run_ci(folder: Path, programs: list[str], fails: str = "") -> tuple[int, list[str], str]:
