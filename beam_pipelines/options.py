@@ -91,7 +91,7 @@ class Source:
 
     Attributes:
       path: Folder of class folders (CLASS/IMAGE.jpg, optionally below train/, val/, test/), .tar, .tar.gz or .zip of
-        it, .csv, .tsv or .jsonl list of image,label[,split][,group] with paths relative to the list, .parquet, or
+        it, .csv, .tsv or .jsonl list of `image,label[,split][,group]` with paths relative to the list, .parquet, or
         folder of a dataset of this package; a local path or a URI such as gs://bucket/images.
       split: Split of all its images; "" to take it from folders, from a column of the list, or by hash.
       label_list: File with one class name per line, in the order of the images' names, for images that are not in

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 CI = Path(__file__).parents[1] / ".ci" / "run"
-TARGETS = ["environments", "test", "test-long", "test-newest", "fuzz", "test-cloud", "test-engines", "test-preflight"]
+TARGETS = ["environments", "test", "test-long", "test-newest", "docs", "fuzz"]
+TARGETS += ["test-cloud", "test-engines", "test-preflight"]
 PROGRAMS = ["chromium", "go", "mvn", "java"]
 
 

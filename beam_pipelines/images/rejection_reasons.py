@@ -25,7 +25,7 @@ REASONS = {
     "bad_line": Reason(
         "A line of the list does not name an image, has more fields than there are columns, is not a JSON object, or "
         "is not UTF-8.",
-        "Correct the line: image,label[,split][,group]; save the list as UTF-8.",
+        "Correct the line: image,label, and perhaps split and group; save the list as UTF-8.",
     ),
     "no_label": Reason(
         "It has no label: it is not in a class folder, or its line has an empty label.",
