@@ -35,7 +35,7 @@ def help_texts(folder: Path) -> list[Path]:
         text = shown([name, "--help"]).removesuffix(EXIT_CODES)
         prose = [part for part in text.split("\n\n") if not part.startswith(("usage:", "example"))]
         options = re.split(r"\n(?=  ?-)", "\n\n".join(prose))  # a paragraph for each option
-        files[-1].write_text("\n\n".join(" ".join(option.split()) for option in options))
+        files[-1].write_text("\n\n".join(" ".join(option.split()).rstrip(".") + "." for option in options))
     return files
 
 

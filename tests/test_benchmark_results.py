@@ -112,7 +112,7 @@ def test_plots_are_made_of_what_has_been_measured_and_are_the_same_every_time(tm
         plots.main()
         made.append(Path(tmp_path / "benchmark_conversion.svg").read_text())
     assert made[0] == made[1]
-    assert all(text in made[0] for text in ("another", "images a second", "2 cores, P, 2026-01-01; Python 3.11"))
+    assert all(text in made[0] for text in ("another", "images per second", "2 cores, P, 2026-01-01; Python 3.11"))
     assert "left out: growth" in capsys.readouterr().out
 
 
