@@ -2,8 +2,8 @@
 
     python -m documentation.photographs photos
 
-Six classes of crops of the photographs that scikit-learn and scikit-image bring along (benchmarks/corpus.py). Among them
-are a PNG, a photograph that its EXIF data turn, one that a download cut off, and an error page that is called .jpg.
+Six classes of crops of the photographs that scikit-learn and scikit-image bring along (benchmarks/corpus.py). Among
+them are a PNG, a photograph that its EXIF data turn, one that is cut off, and an error page that is called .jpg.
 """
 
 from __future__ import annotations

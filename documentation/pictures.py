@@ -75,9 +75,13 @@ def main() -> None:
     parser.add_argument("--train_steps", type=int, default=600)
     flags = parser.parse_args()
     flags.output.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder:
-        draw_report(Path(folder), flags.output / NAMES[0])
-        draw_curves(Path(folder), flags.output / NAMES[1], flags.train_steps)
+    folder = Path(tempfile.gettempdir()) / "jpeg2tpu"  # which the report shows
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        draw_report(folder, flags.output / NAMES[0])
+        draw_curves(folder, flags.output / NAMES[1], flags.train_steps)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

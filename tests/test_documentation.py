@@ -1,10 +1,11 @@
-"""The docs: what is made from the code is up to date, every page has a test, every command parses, every link exists."""
+"""The docs: what the code makes is up to date, every page has a test, every command parses, every link exists."""
 
 from __future__ import annotations
 
 import ast
 import importlib
 import itertools
+import os
 import re
 import runpy
 import shutil
@@ -165,7 +166,7 @@ def test_no_relative_link_is_left_on_an_index_s_page(long_description):
         assert [target for target in targets if not target.startswith(("#", "https://"))] == []
 
 
-VALE = next(iter(sorted(ROOT.glob(".servers/vale-*/vale"))), None) or shutil.which("vale")
+VALE = os.environ.get("VALE") or next(iter(sorted(ROOT.glob(".servers/vale-*/vale"))), None) or shutil.which("vale")
 
 
 @pytest.mark.skipif(not VALE, reason="needs vale: make docs builds it")

@@ -1,4 +1,4 @@
-"""README and the tutorials: their commands run one after another, on small images in the layouts that the pages have."""
+"""README and the tutorials: their commands run one after another, on small images in the layouts of the pages."""
 
 from __future__ import annotations
 
