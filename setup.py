@@ -69,11 +69,37 @@ DEV = [
 # Read as text: importing it would need the package's own requirements.
 VERSION = re.search(r'^__version__ = "(.+)"', (FOLDER / "tpu_input/command_line/distribution.py").read_text(), re.M)[1]
 
+# Where the site of `make docs` is published, such as "https://example.org/jpeg2tpu"; "" until there is such a place.
+# README's links into docs/ lead there from the package's page on an index, which has no docs/ beside it.
+DOCUMENTATION_URL = ""
+
+
+def long_description(readme: str, url: str) -> str:
+    """Returns README for the package's page on an index.
+
+    Args:
+      readme: README.md, whose links are relative to the repository.
+      url: Where the site is published; "" for nowhere: relative links then become plain text, and pictures disappear.
+    """
+
+    def link(match: re.Match[str]) -> str:
+        mark, text, target = match.groups()
+        path, _, anchor = target.partition("#")
+        if not path or "://" in target:
+            return match[0]
+        if not url or not path.startswith("docs/"):
+            return "" if mark else text
+        page = re.sub(r"\.md$", ".html", path.removeprefix("docs/"))
+        return f"{mark}[{text}]({url}/{page}{'#' * bool(anchor)}{anchor})"
+
+    return re.sub(r"(!?)\[([^\]]*)\]\(([^)]+)\)", link, readme)
+
+
 setup(
     name="jpeg2tpu",
     version=VERSION,
     description="JPEGs and labels to sharded TFRecords to a TPU: Beam pipelines, exact input_fns, a reference trainer",
-    long_description=(FOLDER / "README.md").read_text(encoding="utf-8"),
+    long_description=long_description((FOLDER / "README.md").read_text(encoding="utf-8"), DOCUMENTATION_URL),
     long_description_content_type="text/markdown",
     author="The jpeg2tpu maintainers",
     license="Apache-2.0",
@@ -107,6 +133,7 @@ setup(
         "Topic :: Scientific/Engineering :: Image Recognition",
         "Typing :: Typed",
     ],
+    project_urls={"Documentation": DOCUMENTATION_URL} if DOCUMENTATION_URL else {},
     python_requires=">=3.10",
     packages=find_packages(include=["beam_pipelines*", "tpu_input*", "estimator_app*"]),
     package_data={"": ["py.typed"], "beam_pipelines.report": ["template/*"], "estimator_app": ["recipes/*.yaml"]},

@@ -182,7 +182,7 @@ def _training_flags(flag: AddFlag) -> None:
 
 
 _CROP_AREA = (
-    "the run's, else 0.08,1; for images smaller than 224 pixels the smallest crop has as many pixels as 0.08 of "
+    "the run's, else 0.08,1. In images smaller than 224 pixels, the smallest crop has as many pixels as 0.08 of "
     "224 x 224 has, at most 0.6"
 )
 

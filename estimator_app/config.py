@@ -98,7 +98,7 @@ class TrainConfig:
       wrong_images: Number of wrongly classified images of the evaluated split that TensorBoard shows after the last
         step, with one label an image; 0 for none.
       early_stop_metric: Metric of the best evaluation: accuracy, loss, mean_recall or top_5_accuracy; with several
-        labels an image also mean_average_precision, which is then the default, or mean_f1.
+        labels per image also mean_average_precision, which is then the default, or mean_f1.
       early_stop_patience: Number of evaluations in a row without a new best after which training stops; 0 for never.
       mixup: Alpha of mixup (Zhang et al. 2017), which mixes the images and labels of a batch; 0 for none.
       cutmix: Alpha of CutMix (Yun et al. 2019), which pastes boxes of other images of the batch; 0 for none. With
