@@ -58,7 +58,7 @@ def make_parser(recipe: Mapping[str, Any] | None = None) -> Parser:
         command.set_defaults(command=run)
         for group in groups:
             group(command.add_argument)
-        if _train_flags in groups:
+        if {_train_flags, _preflight_train_flags} & {*groups}:
             command.set_defaults(**recipe or {})
 
     add(commands.train, _model_dir_flags, _train_flags, _training_flags, _tpu_flags)
@@ -66,7 +66,7 @@ def make_parser(recipe: Mapping[str, Any] | None = None) -> Parser:
     add(commands.evaluate, _evaluate_flags, _tpu_flags)
     add(commands.export, _export_flags)
     add(commands.predict, _predict_flags)
-    add(commands.preflight, _preflight_flags, _train_flags, _training_flags)
+    add(commands.preflight, _preflight_flags, _preflight_train_flags, _training_flags, _tpu_flags)
     return parser
 
 
@@ -87,11 +87,17 @@ def _watch_flags(flag: AddFlag) -> None:
 
 def _preflight_flags(flag: AddFlag) -> None:
     flag("--topology", required=True, help="TPU generation and slice shape in chips: v2:2x2, v5e:4x4, v4:2x2x1, …")
-    flag("--model_dir", type=absolute, help="model_dir of the run to resume (default: a new run)")
+    flag("--model_dir", type=absolute, help="model_dir of the run, which may be resumed (default: a new run)")
+    flag("--export_dir", type=absolute, help="folder or gs:// URI for SavedModels (default: MODEL_DIR/export)")
+    flag("--jax_step", metavar="MODULE:FUNCTION", help=_JAX_STEP)
     flag("--compiler", metavar="PYTHON", help=_COMPILER)
     flag("--largest_batch", action="store_true", help=_LARGEST_BATCH)
 
 
+_JAX_STEP = (
+    "function of the devices that returns (step in JAX, its arguments), which is compiled in the place of a run's step "
+    "(docs/preflight.md)"
+)
 _LARGEST_BATCH = (
     "find the largest batch even if this one fits; compiles once or twice more (default: only if it does not fit)"
 )
@@ -104,7 +110,16 @@ def _train_flags(flag: AddFlag) -> None:
         TrainConfig,
         (
             *("dataset", "record", "trainer", "network", "train_batch_size", "eval_batch_size", "train_steps"),
-            *("steps_per_eval", "eval", "save_steps", "save_seconds", "profile", "keep_exports", "early_stop_metric"),
+            *(
+                "steps_per_eval",
+                "eval",
+                "save_steps",
+                "save_seconds",
+                "profile",
+                "keep_exports",
+                "wrong_images",
+                "early_stop_metric",
+            ),
             *("early_stop_patience", "iterations_per_loop", "split"),
         ),
         dataset=Flag(parse=absolute_patterns, required=True),
@@ -132,6 +147,13 @@ def _train_flags(flag: AddFlag) -> None:
     )
 
 
+def _preflight_train_flags(flag: AddFlag) -> None:
+    def optional(name: str, **options: Any) -> argparse.Action:
+        return flag(name, **options | ({"required": False} if name == "--dataset" else {}))
+
+    _train_flags(optional)
+
+
 _CLASSES = "number of classes of --record, or file with their names, one per line in label order (default: 1000)"
 _CONFIG = (
     "YAML or JSON file of options, such as another run's config.json, or one of the recipes digits, small_photos and "
@@ -139,7 +161,8 @@ _CONFIG = (
 )
 _AUGMENT = (
     "augmentation of training's crops: rand_augment or rand_augment:LAYERS,MAGNITUDE (without numbers 2,9), "
-    "color_jitter or color_jitter:BRIGHTNESS,CONTRAST,SATURATION (without numbers 0.4,0.4,0.4)"
+    "color_jitter or color_jitter:BRIGHTNESS,CONTRAST,SATURATION (without numbers 0.4,0.4,0.4), auto (AutoAugment's "
+    "policy for ImageNet), or none"
 )
 _VERSION = "version of a dataset that was extended, from 1 (default: that of the run, else the last)"
 
@@ -159,7 +182,7 @@ def _training_flags(flag: AddFlag) -> None:
 
 
 _CROP_AREA = (
-    "the run's, else 0.08,1; for images smaller than 224 pixels the smallest crop has as many pixels as 0.08 of "
+    "the run's, else 0.08,1. In images smaller than 224 pixels, the smallest crop has as many pixels as 0.08 of "
     "224 x 224 has, at most 0.6"
 )
 

@@ -10,6 +10,7 @@ import argparse
 import dataclasses
 import itertools
 import os
+import re
 import shlex
 import sys
 from collections import Counter
@@ -17,9 +18,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from estimator_app.preflight.compiler import DEFAULT_PYTHON, Compiler
-from estimator_app.preflight.findings import FAILS, Finding, Part, conclusion
+from estimator_app.preflight.findings import FAILS, NO_COMPILER, Finding, Part, conclusion
 from estimator_app.runtime.tensorflow_startup import require_estimator
-from estimator_app.runtime.topologies import find_topology
+from estimator_app.runtime.topologies import Topology, find_topology
 from estimator_app.runtime.tpu import Tpu, check_paths
 from tpu_input.command_line import note, print_failure, print_line, to_json
 
@@ -44,10 +45,10 @@ def check(arguments: argparse.Namespace) -> None:
     if arguments.command in (evaluate, export) and arguments.step is not None and arguments.checkpoint:
         raise ValueError("--step and --checkpoint both select a checkpoint; use only one of them")
     if arguments.command is preflight:
-        _compiler(arguments)
+        _check_preflight(arguments)
     if vars(arguments).get("trainer") == "tpu_estimator":
         require_estimator()
-    if vars(arguments).get("use_tpu") and _tpu(arguments).is_remote:
+    if arguments.command is not preflight and vars(arguments).get("use_tpu") and _tpu(arguments).is_remote:
         _check_paths(arguments)
 
 
@@ -269,11 +270,13 @@ def preflight(arguments: argparse.Namespace) -> int:
     from estimator_app.config import TrainConfig, chosen_input
     from estimator_app.model_dir.checkpoints import latest_step
     from estimator_app.model_dir.run_files import begun
-    from estimator_app.preflight.preflight import preflight
+    from estimator_app.preflight.preflight import check_runtime, preflight
     from estimator_app.trainers.checks import read_shards
     from tpu_input import read_manifest
 
     topology = find_topology(arguments.topology)
+    if arguments.jax_step:
+        return _preflight_jax_step(arguments, topology)
     if arguments.record:
         manifest = read_shards(_dataset(arguments), arguments.record, _classes(arguments))
     else:
@@ -286,6 +289,8 @@ def preflight(arguments: argparse.Namespace) -> int:
     differences = earlier.differences(config, trained) if earlier else []
     advice = "use another --model_dir, or repeat the options of its run"
     of_run = [Part("model_dir", tuple(Finding(FAILS, f"its {found}", advice) for found in differences))]
+    tpu = _tpu(arguments) if arguments.use_tpu else None
+    runtime = check_runtime(config, topology, tpu, arguments.dataset, arguments.model_dir, arguments.export_dir)
     parts: list[Part] = []
 
     def tell(text: str) -> None:
@@ -296,7 +301,7 @@ def preflight(arguments: argparse.Namespace) -> int:
     if chosen:
         tell(chosen)
     looked = preflight(manifest, config, topology, _compiler(arguments), arguments.largest_batch)
-    for part in itertools.chain(of_run if differences else [], looked):
+    for part in itertools.chain(of_run if differences else [], [runtime], looked):
         parts.append(part)
         tell(f"\n{part}")
     tell(f"\n{conclusion(parts)}")
@@ -305,6 +310,31 @@ def preflight(arguments: argparse.Namespace) -> int:
         fields |= {"image_size": config.input.image_size, "crop_area": config.input.crop_area}
         say(to_json(fields | {"parts": [dataclasses.asdict(part) for part in parts]}))
     return 1 if any(part.fails for part in parts) else 0
+
+
+def _preflight_jax_step(arguments: argparse.Namespace, topology: Topology) -> int:
+    from estimator_app.preflight.compile import check_jax_step
+
+    compiler = _compiler(arguments)
+    part = check_jax_step(compiler, arguments.jax_step) if compiler else Part("compile", (NO_COMPILER,))
+    if arguments.json:
+        fields = {"topology": topology.name, "fails": part.fails, "parts": [dataclasses.asdict(part)]}
+        say(to_json(fields))
+    else:
+        for line in f"{arguments.jax_step} on {topology}\n\n{part}\n\n{conclusion([part])}".split("\n"):
+            say(line)
+    return 1 if part.fails else 0
+
+
+def _check_preflight(arguments: argparse.Namespace) -> None:
+    """Raises ValueError if the flags name neither a dataset nor a step in JAX, or both, or a compiler that is none."""
+    if arguments.jax_step and arguments.dataset:
+        raise ValueError("preflight takes --dataset or --jax_step, got both")
+    if not arguments.jax_step and not arguments.dataset:
+        raise ValueError("the following arguments are required: --dataset")
+    if arguments.jax_step and not re.fullmatch(r"\w[\w.]*:\w+", arguments.jax_step):
+        raise ValueError(f"--jax_step must name a function as package.module:function, got {arguments.jax_step!r}")
+    _compiler(arguments)
 
 
 def _compiler(arguments: argparse.Namespace) -> Compiler | None:

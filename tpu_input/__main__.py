@@ -1,4 +1,4 @@
-"""Command line of tpu_input: python -m tpu_input benchmark|idx DATASET, dispatcher, worker.
+"""Command line of tpu_input: python -m tpu_input benchmark|idx|tfds DATASET, dispatcher, worker.
 
 This is the only module of the package that parses flags. TensorFlow is imported after the flags are parsed, so that
 --help and errors in the flags are printed at once, and so that TensorFlow's log messages can be turned off.
@@ -29,6 +29,7 @@ from tpu_input.command_line import (
     unread,
 )
 from tpu_input.command_line.dataclass_options import Flag, add_flags
+from tpu_input.command_line.distribution import which_extra
 from tpu_input.command_line.jpeg2tpu import AddFlag, add_command
 from tpu_input.config import InputConfig, check_service, fitting_input
 from tpu_input.dataset_format.manifest import Split
@@ -71,6 +72,8 @@ def _run(flags: argparse.Namespace, argv: Sequence[str]) -> int:
             print_traceback()
         if isinstance(error, (ValueError, OSError)):
             return failed(argv, str(error))
+        if isinstance(error, ImportError) and (advice := which_extra(error)):
+            return failed(argv, advice)
         # TensorFlow's errors, e.g. for a record that cannot be read. They are recognised by the module's name, because
         # TensorFlow is not imported for --help.
         if not type(error).__module__.startswith("tensorflow."):
@@ -85,8 +88,9 @@ def make_parser() -> Parser:
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=Parser)
     idx = add_command(commands, "idx", "gs://bucket/flowers")
+    tfds = add_command(commands, "tfds", "gs://bucket/flowers")
     benchmark = add_command(commands, "benchmark", "gs://bucket/flowers --need=3000")
-    for command, run in ((idx, _idx), (benchmark, _benchmark)):
+    for command, run in ((idx, _idx), (tfds, _tfds), (benchmark, _benchmark)):
         command.set_defaults(run=run)
         command.add_argument("dataset", metavar="DATASET", help="folder or URI of a converted dataset")
     _benchmark_flags(benchmark.add_argument)
@@ -141,6 +145,17 @@ def _idx(flags: argparse.Namespace) -> int:
     folder = f"{flags.dataset.rstrip('/')}/index"
     found = {"folder": folder, "num_files": len(written)}
     print_line(to_json(found) if flags.json else f"{len(written)} index files in {folder}")
+    return 0
+
+
+def _tfds(flags: argparse.Namespace) -> int:
+    from tpu_input.datasets import read_manifest
+    from tpu_input.record_source import write_tfds_metadata
+
+    written = write_tfds_metadata(read_manifest(flags.dataset))
+    folder = flags.dataset.rstrip("/")
+    print_line(f"{', '.join(os.path.basename(path) for path in written)} in {folder}")
+    print_line(f"open it with: tfds.builder_from_directory({folder!r}).as_dataset('train', as_supervised=True)")
     return 0
 
 

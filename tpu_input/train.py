@@ -22,9 +22,9 @@ from tpu_input.augment import find_augment
 from tpu_input.config import InputConfig, check_config
 from tpu_input.dataset_format.records import Manifest
 from tpu_input.datasets import DatasetLike, as_manifest
+from tpu_input.pipeline.batches import PREFETCHED_STEPS, to_batches
 from tpu_input.pipeline.caching import Share, cache_bytes, check_memory, from_memory, shuffled
 from tpu_input.pipeline.decoding import Fetch, decode_records, parallel_decodes
-from tpu_input.pipeline.device import PREFETCHED_STEPS, to_batches
 from tpu_input.pipeline.hosts import Host, check_params
 from tpu_input.pipeline.images import Resize, decode_for_training, decode_whole, for_images_of
 from tpu_input.pipeline.lanes import lane_numbers, lane_records

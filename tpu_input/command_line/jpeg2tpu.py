@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import importlib.metadata
 import shutil
 import sys
 import textwrap
@@ -16,6 +15,7 @@ from typing import NamedTuple
 
 from tpu_input.command_line import EXIT_CODES, INTERRUPTED, Parser, Unread, completion, print_error, print_line, unread
 from tpu_input.command_line.dataclass_options import suggestion
+from tpu_input.command_line.distribution import __version__
 from tpu_input.command_line.output import AddFlag, add_output_flags
 
 __all__ = ["COMMANDS", "AddFlag", "Command", "add_command", "main"]
@@ -50,6 +50,7 @@ COMMANDS = {
     "report": Command("beam_pipelines", "write DATASET/report.html, one page to open in a browser"),
     "benchmark": Command("tpu_input", "measure images/s, the cost of each stage, and the gain of changed options"),
     "idx": Command("tpu_input", "write DALI's index files, DATASET/index/*.idx"),
+    "tfds": Command("tpu_input", "write what TensorFlow Datasets opens DATASET with: dataset_info.json, …"),
     "dispatcher": Command("tpu_input", "run the dispatcher that assigns input work to workers (docs/input-service.md)"),
     "worker": Command("tpu_input", "run a worker that does a dispatcher's input work; any number of them"),
     "train": Command("estimator_app", "train, evaluate and export; a rerun resumes from the last checkpoint"),
@@ -144,7 +145,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 print_line(line)
             return 0
         if name == "--version":
-            print_line(f"jpeg2tpu {importlib.metadata.version('jpeg2tpu')}")
+            print_line(f"jpeg2tpu {__version__}")
             return 0
         if name == "completion":
             return _completion(arguments[1:])

@@ -11,9 +11,9 @@ import tensorflow as tf
 
 from tpu_input.config import InputConfig
 from tpu_input.dataset_format.records import Manifest
+from tpu_input.pipeline.batches import PARALLEL_LAYOUTS, PREFETCHED_STEPS
 from tpu_input.pipeline.caching import cache_bytes, largest_image_bytes
 from tpu_input.pipeline.decoding import parallel_decodes
-from tpu_input.pipeline.device import PARALLEL_LAYOUTS, PREFETCHED_STEPS
 from tpu_input.pipeline.hosts import Host
 from tpu_input.pipeline.images import CAST_UP_TO
 from tpu_input.pipeline.lanes import buffer_bytes, records_ahead
