@@ -115,7 +115,8 @@ def growth(axes: Sequence[Axes], rows: Rows) -> None:
     others = [name for name in names if not is_ours(name)]
     for number, name in enumerate(names):
         of = [row for row in rows if row["way"] == name]
-        style = _line(1 + others.index(name)) if name in others else _line(0) | {"marker": _MARKERS[number]}
+        in_cycle = 1 + others.index(name) % (len(_CYCLE) - 1) if name in others else 0
+        style = _line(in_cycle) | {"marker": _MARKERS[number % len(_MARKERS)]}
         style |= {"linewidth": 2.5 if is_ours(name) else 1, "label": name}
         axes[0].plot([row["images"] for row in of], [row["seconds"] for row in of], **style)
         axes[1].plot([row["images"] for row in of], [row["peak_mb"] for row in of], **style)
