@@ -1,8 +1,8 @@
-"""Images of a run, as PNG files and in TensorBoard: curves, confusion matrix and training inputs.
+"""Images of a run, as PNG files and in TensorBoard: curves, confusion matrix, training inputs and wrong predictions.
 
     rows of history.csv, TensorBoard's events ──draw_curves()──▶ MODEL_DIR/curves.png
     Metrics ──draw_confusion()──▶ MODEL_DIR/confusion.png
-    the same, and some training images ──▶ MODEL_DIR/pictures/events.out.tfevents.…
+    the same, some training images, images classified wrongly ──▶ MODEL_DIR/pictures/events.out.tfevents.…
 
 TensorBoard reads the event file of only one writer per folder, hence the separate folder `pictures`.
 """
@@ -32,7 +32,7 @@ from estimator_app.runtime import files
 from tpu_input import InputConfig, Manifest
 from tpu_input.command_line import printable
 from tpu_input.dataset_format.records import parse
-from tpu_input.pipeline.images import decode_for_training
+from tpu_input.pipeline.images import decode_for_evaluation, decode_for_training
 
 # Names of more classes than _MOST_NAMES, and counts of more than _MOST_COUNTS, would be too small to read.
 _MOST_NAMES = 50
@@ -270,6 +270,21 @@ def write_inputs(model_dir: str, manifest: Manifest, config: InputConfig) -> Non
     if images:
         with _writer(model_dir).as_default(0):
             tf.summary.image("inputs", tf.cast(tf.stack(images), tf.float32) / 255, max_outputs=NUM_INPUTS)
+
+
+def write_wrong(model_dir: str, step: int, wrong: Mapping[str, bytes], config: InputConfig) -> None:
+    """Writes images that were classified wrongly for TensorBoard, cropped as in evaluation.
+
+    Args:
+      model_dir: Folder or URI of the run.
+      step: Step of the checkpoint that classified them.
+      wrong: JPEG or PNG files by what TensorBoard calls them.
+      config: Of the run.
+    """
+    config = dataclasses.replace(config, dtype="uint8")
+    with _writer(model_dir).as_default(step):
+        for name, encoded in wrong.items():
+            tf.summary.image(f"wrong/{printable(name)}", decode_for_evaluation(tf.constant(encoded), config)[None])
 
 
 def write_hyperparameters(model_dir: str, config: TrainConfig) -> None:

@@ -11,6 +11,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 
+from tpu_input.command_line import activity
 from tpu_input.command_line.distribution import which_extra
 from tpu_input.storage import gcs_filesystem
 
@@ -56,7 +57,7 @@ def import_tensorflow(verbose: bool) -> None:
         warnings.simplefilter("ignore")
     gcs_filesystem.set_up()
     try:
-        with contextlib.nullcontext() if verbose else no_stderr():
+        with activity("starting TensorFlow"), contextlib.nullcontext() if verbose else no_stderr():
             import tensorflow as tf
     except ModuleNotFoundError as error:
         raise ImportError(which_extra(error) or str(error)) from None

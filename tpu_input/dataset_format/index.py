@@ -26,7 +26,7 @@ class IndexRow(NamedTuple):
     Attributes:
       key: Key of the example.
       uri: URI of the source file.
-      label: Class index, 0-based; in a dataset with several labels an image, those of its classes.
+      label: Class index, 0-based; in a dataset with several labels per image, those of its classes.
       offset: Offset of the TFRecord in the shard, in bytes.
       length: Length of the TFRecord with its framing, in bytes.
       height: Height in pixels.

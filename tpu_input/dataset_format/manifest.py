@@ -111,7 +111,7 @@ class Split:
 
     Attributes:
       shards: Shards in the order of their index.
-      class_counts: Number of examples of each class, in label order; () without labels. With several labels an image,
+      class_counts: Number of examples of each class, in label order; () without labels. With several labels per image,
         an example counts for each of its classes.
       height: (smallest, mean, largest) height in pixels.
       width: (smallest, mean, largest) width in pixels.
@@ -138,6 +138,14 @@ class Split:
 
 FORMAT_VERSION = 1
 MANIFEST_NAME = "manifest.json"
+# What TensorFlow Datasets needs beside the shards, written on request: see record_source.write_tfds_metadata().
+TFDS_INFO_NAME, TFDS_FEATURES_NAME = "dataset_info.json", "features.json"
+TFDS_NAMES = (
+    TFDS_INFO_NAME,
+    TFDS_FEATURES_NAME,
+    "image.class.label.labels.txt",
+    "image.class.labels.labels.txt",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,9 +164,9 @@ class Manifest:
         fingerprints have equal shards, unless a file was changed without a change of its size.
       num_fixed: Number of re-encoded images, by reason.
       num_noted: Number of images that have a "GPS position" in the stored bytes, had an "unusable color profile" or an
-        "ignored color profile", were "not decoded" when they were stored, or are "slightly larger than
-        --resize_shorter", or had their "metadata stripped"; a missing name means none, or that the
-        version that wrote the file did not count it.
+        "ignored color profile", were "not decoded" when they were stored, are "slightly larger than --resize_shorter",
+        or had their "metadata stripped". A missing name means none, or that the version that wrote the file did not
+        count it.
       sources: Locations of the inputs, as options of the conversion.
       earlier: Fingerprints of the earlier versions of a dataset that was extended, oldest first; their manifests are
         manifest-1.json, manifest-2.json, ….
