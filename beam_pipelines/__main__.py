@@ -7,7 +7,6 @@ import contextlib
 import logging
 import signal
 import sys
-import traceback
 import warnings
 from collections.abc import Iterator
 
@@ -50,6 +49,7 @@ from tpu_input.command_line import (  # noqa: E402
     output,
     print_failure,
     print_line,
+    print_traceback,
     sigterm_raises,
     to_json,
     unread,
@@ -102,7 +102,7 @@ def _run(flags: argparse.Namespace, beam_flags: list[str]) -> int:
         return exit_code(interrupt)
     except Exception as error:
         if flags.verbose:
-            traceback.print_exc()
+            print_traceback()
         if isinstance(error, ValueError):
             return failed(argv, str(error))
         if isinstance(error, OSError):

@@ -1,4 +1,4 @@
-"""Parameters and arithmetic of the networks, for README's table; the rest that TensorFlow says goes to stderr.
+"""Parameters and arithmetic of the networks, for docs/benchmarks.md; what else TensorFlow says goes to stderr.
 
 python -m benchmarks.networks 2>/dev/null
 """

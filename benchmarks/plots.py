@@ -49,14 +49,14 @@ def plot(draw: Callable[[Sequence[Axes], Rows], None], rows: Rows, text: str, fi
 
 
 def conversion(axes: Sequence[Axes], rows: Rows) -> None:
-    bars(axes[0], rows, "images/s", "images a second")
+    bars(axes[0], rows, "images/s", "images per second")
     bars(axes[1], rows, "peak_mb", "peak memory, MB")
     axes[1].set_yticklabels([])
 
 
 def inputs(axes: Sequence[Axes], rows: Rows) -> None:
-    bars(axes[0], rows, "cpu_ms", "CPU ms an image")
-    bars(axes[1], rows, "images/s", "images a second")
+    bars(axes[0], rows, "cpu_ms", "CPU ms per image")
+    bars(axes[1], rows, "images/s", "images per second")
     axes[1].set_yticklabels([])
 
 

@@ -19,7 +19,17 @@ from estimator_app.commands import warn
 from estimator_app.config import TrainConfig, read_recipe
 from estimator_app.runtime.paths import absolute, absolute_patterns
 from estimator_app.runtime.tensorflow_startup import import_tensorflow, one_line, user_error_types
-from tpu_input.command_line import Misused, Parser, exit_code, failed, output, print_failure, sigterm_raises, unread
+from tpu_input.command_line import (
+    Misused,
+    Parser,
+    exit_code,
+    failed,
+    output,
+    print_failure,
+    print_traceback,
+    sigterm_raises,
+    unread,
+)
 from tpu_input.command_line.dataclass_options import Flag, add_flags
 from tpu_input.command_line.jpeg2tpu import AddFlag, add_command
 from tpu_input.config import InputConfig
@@ -100,7 +110,16 @@ def _train_flags(flag: AddFlag) -> None:
         TrainConfig,
         (
             *("dataset", "record", "trainer", "network", "train_batch_size", "eval_batch_size", "train_steps"),
-            *("steps_per_eval", "eval", "save_steps", "save_seconds", "profile", "keep_exports", "early_stop_metric"),
+            *(
+                "steps_per_eval",
+                "eval",
+                "save_steps",
+                "save_seconds",
+                "profile",
+                "keep_exports",
+                "wrong_images",
+                "early_stop_metric",
+            ),
             *("early_stop_patience", "iterations_per_loop", "split"),
         ),
         dataset=Flag(parse=absolute_patterns, required=True),
@@ -142,7 +161,8 @@ _CONFIG = (
 )
 _AUGMENT = (
     "augmentation of training's crops: rand_augment or rand_augment:LAYERS,MAGNITUDE (without numbers 2,9), "
-    "color_jitter or color_jitter:BRIGHTNESS,CONTRAST,SATURATION (without numbers 0.4,0.4,0.4)"
+    "color_jitter or color_jitter:BRIGHTNESS,CONTRAST,SATURATION (without numbers 0.4,0.4,0.4), auto (AutoAugment's "
+    "policy for ImageNet), or none"
 )
 _VERSION = "version of a dataset that was extended, from 1 (default: that of the run, else the last)"
 
@@ -162,7 +182,7 @@ def _training_flags(flag: AddFlag) -> None:
 
 
 _CROP_AREA = (
-    "the run's, else 0.08,1; for images smaller than 224 pixels the smallest crop has as many pixels as 0.08 of "
+    "the run's, else 0.08,1. In images smaller than 224 pixels, the smallest crop has as many pixels as 0.08 of "
     "224 x 224 has, at most 0.6"
 )
 
@@ -277,18 +297,20 @@ def _run(arguments: argparse.Namespace, argv: Sequence[str]) -> int:
             import_tensorflow(arguments.verbose)
             return int(arguments.command(arguments))
     except KeyboardInterrupt as interrupt:
-        warn(
+        message = (
             "interrupted"
             + ("; rerun the same command to resume from the last checkpoint" * (arguments.command is commands.train))
             + ("; rerun the same command to resume" * bool(vars(arguments).get("output")))
         )
+        warn(message)
+        print_failure(argv, message)
         return exit_code(interrupt)
     except BrokenPipeError:
         code = unread()
         return _unread() if arguments.command is commands.train else code
     except user_error_types() as error:
         if arguments.verbose:
-            raise
+            print_traceback()
         return failed(argv, one_line(error))
 
 

@@ -34,8 +34,8 @@ FORMAT_VERSION = 5
 # Options that may change when the run in a model_dir is resumed.
 _MAY_CHANGE = frozenset(
     {"dataset", "split", "eval_batch_size", "train_steps", "steps_per_eval", "iterations_per_loop", "summary_steps"}
-    | {"eval", "save_steps", "save_seconds", "profile", "keep_exports", "early_stop_metric", "early_stop_patience"}
-    | {"service", "service_job", "deterministic"}
+    | {"eval", "save_steps", "save_seconds", "profile", "keep_exports", "wrong_images", "early_stop_metric"}
+    | {"early_stop_patience", "service", "service_job", "deterministic"}
 )
 # Fields that are derived from the dataset; its fingerprint is compared in their place.
 _OF_DATASET = frozenset({"classes", "train_examples", "class_counts", "label_type", "mean", "std"})
@@ -49,7 +49,7 @@ _POSITIVE = (
     "summary_steps",
     "keep_exports",
 )
-_AMOUNTS = ("mixup", "cutmix", "clip_norm")
+_NOT_NEGATIVE = ("save_steps", "save_seconds", "wrong_images", "early_stop_patience", "mixup", "cutmix", "clip_norm")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,8 +95,10 @@ class TrainConfig:
       save_seconds: Seconds between checkpoints, in addition to those of --save_steps and of evaluations; 0 for none.
       profile: First and last step of a profile for TensorBoard, such as 100,110.
       keep_exports: Number of exports to keep, of the last step and of the best evaluation each.
+      wrong_images: Number of wrongly classified images of the evaluated split that TensorBoard shows after the last
+        step, with one label an image; 0 for none.
       early_stop_metric: Metric of the best evaluation: accuracy, loss, mean_recall or top_5_accuracy; with several
-        labels an image also mean_average_precision, which is then the default, or mean_f1.
+        labels per image also mean_average_precision, which is then the default, or mean_f1.
       early_stop_patience: Number of evaluations in a row without a new best after which training stops; 0 for never.
       mixup: Alpha of mixup (Zhang et al. 2017), which mixes the images and labels of a batch; 0 for none.
       cutmix: Alpha of CutMix (Yun et al. 2019), which pastes boxes of other images of the batch; 0 for none. With
@@ -143,6 +145,7 @@ class TrainConfig:
     save_seconds: int = 60
     profile: tuple[int, int] = (0, 0)
     keep_exports: int = 2
+    wrong_images: int = 16
     early_stop_metric: str = "accuracy"
     early_stop_patience: int = 0
     mixup: float = 0.0
@@ -161,7 +164,7 @@ class TrainConfig:
         check_types(self)
         check_network(self.network, self.input.image_size)
         check_choice("early_stop_metric", self.early_stop_metric, watchable(len(self.classes), self.label_type))
-        for least, names in ((1, _POSITIVE), (0, ("save_steps", "save_seconds", "early_stop_patience", *_AMOUNTS))):
+        for least, names in ((1, _POSITIVE), (0, _NOT_NEGATIVE)):
             for name in names:
                 if getattr(self, name) < least:
                     raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)!r}")

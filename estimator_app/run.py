@@ -29,9 +29,11 @@ from estimator_app.model_dir.exports import (
     read_kept,
 )
 from estimator_app.model_dir.history import Row, best, is_stale, read_history, with_row, write_by_class, write_history
-from estimator_app.model_dir.plots import write_pictures
+from estimator_app.model_dir.plots import write_pictures, write_wrong
 from estimator_app.model_dir.run_files import Finished, read_finished, write_finished
+from estimator_app.predictions.wrong_images import find_wrong
 from estimator_app.runtime import files
+from estimator_app.saved_model.classifier import load_classifier
 from estimator_app.saved_model.find import read_origin
 from estimator_app.trainers.callbacks import Callback
 from estimator_app.trainers.registry import Trainer
@@ -225,6 +227,7 @@ def finish(run: Run, step: int) -> Finished:
     run.check_dataset()
     finished = dataclasses.replace(finished, export=_keep(run, "last", finished.metrics))
     pictures = _draw(run)
+    _show_wrong(run, finished.export, step)
     write_finished(run.model_dir, finished, run.config.classes)
     metric = run.config.early_stop_metric
     if step < run.config.train_steps:
@@ -257,6 +260,16 @@ def _draw(run: Run) -> list[str]:
     finished = read_finished(run.model_dir)
     assert finished  # _evaluate_and_keep has just written it
     return write_pictures(run.model_dir, run.config, run.evaluations(), finished.metrics)
+
+
+def _show_wrong(run: Run, export: str, step: int) -> None:
+    """Writes some images that the last checkpoint classifies wrongly for TensorBoard."""
+    config = run.config
+    if not config.wrong_images or config.label_type != "class":
+        return
+    found = find_wrong(load_classifier(export), run.manifest, config.split, config.wrong_images)
+    named = {f"{one.key}: {one.label}, not {one.predicted} ({one.probability:.1%})": one.encoded for one in found}
+    write_wrong(run.model_dir, step, named, config.input)
 
 
 def _is_all(finished: Finished, run: Run) -> bool:

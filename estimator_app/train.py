@@ -53,6 +53,7 @@ from tpu_input import Manifest
 from tpu_input.datasets import DatasetLike, as_manifest, version_with
 from tpu_input.pipeline.caching import cache_bytes, check_memory
 from tpu_input.pipeline.hosts import Host
+from tpu_input.storage.labels import check_labels
 
 
 def train(
@@ -161,6 +162,8 @@ def run(
     """
     for split in ("train", config.split):
         num_examples(manifest, split)
+    if config.input.sampling == "balanced":
+        check_labels(manifest)
     if config.input.cache and not tpu:  # a TPU's hosts use their own memory, and each caches its share
         check_memory(cache_bytes(manifest, "train", Host(), config.input), config.input)
     if not tpu:

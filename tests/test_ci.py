@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 CI = Path(__file__).parents[1] / ".ci" / "run"
-TARGETS = ["environments", "test", "test-long", "test-newest", "test-cloud", "test-engines", "test-preflight", "fuzz"]
-PROGRAMS = ["chromium", "go", "mvn", "java"]
+TARGETS = ["environments", "test", "test-long", "test-newest", "docs", "test-cloud"]
+TARGETS += ["test-engines", "test-preflight", "fuzz"]
+PROGRAMS = ["chromium", "npm", "go", "mvn", "java"]
 
 
 def run_ci(folder: Path, programs: list[str], fails: str = "") -> tuple[int, list[str], str]:

@@ -18,6 +18,7 @@ import pytest
 from tpu_input.command_line.jpeg2tpu import main as jpeg2tpu_main
 
 ROOT = Path(__file__).parent.parent
+TEMPLATE = ("report.html.j2", "report.css", "report.js")
 PACKAGES = ("beam_pipelines", "tpu_input", "estimator_app")
 
 
@@ -38,7 +39,7 @@ def test_the_sdist_holds_setup_py_and_every_module(built):
     with tarfile.open(next(built.glob("*.tar.gz"))) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     modules = {str(path.relative_to(ROOT)) for package in PACKAGES for path in (ROOT / package).glob("**/*.py")}
-    data = {"setup.py", "README.md", "pyproject.toml", "beam_pipelines/report/report.html.j2"}
+    data = {"setup.py", "README.md", "pyproject.toml", *(f"beam_pipelines/report/template/{name}" for name in TEMPLATE)}
     assert names >= modules | data | {f"{name}/py.typed" for name in PACKAGES}
 
 
@@ -56,7 +57,7 @@ def test_the_wheel_holds_the_three_packages_and_their_types(built):
         names = archive.namelist()
     assert {name.partition("/")[0] for name in names if ".dist-info" not in name} == set(PACKAGES)
     assert all(f"{package}/py.typed" in names for package in PACKAGES)
-    assert "beam_pipelines/report/report.html.j2" in names
+    assert {f"beam_pipelines/report/template/{name}" for name in TEMPLATE} <= set(names)
     with zipfile.ZipFile(next(built.glob("*.whl"))) as archive:
         scripts = archive.read(next(name for name in names if name.endswith("entry_points.txt"))).decode()
     assert "jpeg2tpu = tpu_input.command_line.jpeg2tpu:main" in scripts

@@ -10,7 +10,6 @@ import argparse
 import dataclasses
 import os
 import sys
-import traceback
 import warnings
 from collections.abc import Sequence
 
@@ -24,6 +23,7 @@ from tpu_input.command_line import (
     output,
     print_failure,
     print_line,
+    print_traceback,
     sigterm_raises,
     to_json,
     unread,
@@ -63,12 +63,13 @@ def _run(flags: argparse.Namespace, argv: Sequence[str]) -> int:
         with sigterm_raises():
             return int(flags.run(flags))
     except KeyboardInterrupt as interrupt:
+        print_failure(argv, "interrupted")
         return exit_code(interrupt)
     except Unread:
         return unread()
     except Exception as error:
         if flags.verbose:
-            traceback.print_exc()
+            print_traceback()
         if isinstance(error, (ValueError, OSError)):
             return failed(argv, str(error))
         if isinstance(error, ImportError) and (advice := which_extra(error)):
@@ -132,7 +133,7 @@ def _config_flags(flag: AddFlag) -> None:
 
 
 # Fields of InputConfig whose flags have the same default.
-_AS_GIVEN = ("dtype", "layout", "echo", "cache", "deterministic")
+_AS_GIVEN = ("resize", "sampling", "dtype", "layout", "echo", "cache", "deterministic")
 
 
 def _idx(flags: argparse.Namespace) -> int:

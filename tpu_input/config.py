@@ -23,7 +23,7 @@ MOST_BLOCK_RECORDS = 17  # in a block of the order of training; pipeline/order.p
 
 
 # Names of InputConfig.augment, each with the largest number of strengths.
-AUGMENTATIONS = {"rand_augment": 2, "color_jitter": 3}
+AUGMENTATIONS = {"none": 0, "rand_augment": 2, "color_jitter": 3, "auto": 0}
 
 
 def parse_augment(text: str) -> tuple[str, tuple[float, ...]]:
@@ -39,7 +39,8 @@ def parse_augment(text: str) -> tuple[str, tuple[float, ...]]:
     except ValueError:
         strengths = (math.nan,)
     if len(strengths) > AUGMENTATIONS[name] or not all(map(math.isfinite, strengths)):
-        raise ValueError(f"augment {name} takes up to {AUGMENTATIONS[name]} numbers, such as {name}:1,2, got {text!r}")
+        most = f"up to {AUGMENTATIONS[name]} numbers, such as {name}:1,2" if AUGMENTATIONS[name] else "no numbers"
+        raise ValueError(f"augment {name} takes {most}, got {text!r}")
     return name, strengths
 
 
@@ -77,9 +78,10 @@ class InputConfig:
         in which they are decoded, and `start_step` is then approximate, not exact; each example still comes once an
         epoch.
       augment: Augmentation of training's crops after the flip: "rand_augment:LAYERS,MAGNITUDE" or
-        "color_jitter:BRIGHTNESS,CONTRAST,SATURATION", or either name alone for the strengths of tpu_input.augment; or a
-        function (image, seed) -> image. Its image is [image_size, image_size, 3] of `dtype` in [0, 255], and the result
-        must be the same. The seed is [2] int64, different for every crop and used for nothing else.
+        "color_jitter:BRIGHTNESS,CONTRAST,SATURATION", or either name alone for the strengths of tpu_input.augment;
+        "auto", AutoAugment's policy for ImageNet; "none", the same as None; or a function (image, seed) -> image. Its
+        image is [image_size, image_size, 3] of `dtype` in [0, 255], and the result must be the same. The seed is [2]
+        int64, different for every crop and used for nothing else.
       echo: Number of crops that training takes of each decoded image; they are in consecutive steps (data echoing,
         Choi et al. 2019, "Faster Neural Network Training with Data Echoing").
       cache: What training keeps in memory: None, "records", or "decoded" for complete images; crops are never cached.
@@ -143,8 +145,8 @@ class InputConfig:
             raise ValueError(f"eval_crop must be above 0 and at most 1, got {self.eval_crop!r}")
         if min(self.std) <= 0:
             raise ValueError(f"std must be positive, got {self.std!r}")
-        if isinstance(self.augment, str):
-            parse_augment(self.augment)
+        if isinstance(self.augment, str) and parse_augment(self.augment)[0] == "none":
+            object.__setattr__(self, "augment", None)  # one value for it, as configs are compared
         if self.service:
             self._check_service()
         if not 0 <= self.seed < 2**31:

@@ -9,7 +9,7 @@ network's own preprocess_input makes them of pixels, so the normalisation by the
 from __future__ import annotations
 
 import difflib
-import inspect
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -57,7 +57,7 @@ def application(name: str, mean: Sequence[float], std: Sequence[float]) -> Calla
       std: Of each channel, by which they were divided then.
     """
     make = getattr(tf.keras.applications, name)
-    preprocess: Any = inspect.getmodule(make).preprocess_input  # type: ignore[union-attr]
+    preprocess = sys.modules[make.__module__].preprocess_input
 
     def network(images: Any, num_classes: int, training: bool | None) -> Any:
         pixels = layers.Rescaling(list(std), list(mean), dtype="float32")(images)

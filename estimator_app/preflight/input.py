@@ -127,23 +127,23 @@ def check_order(order: Order, num_hosts: int) -> Finding:
     of = f"the order of {order.num_examples:,} examples"
     if order.num_examples > _MOST_FOLLOWED:
         return Finding(UNKNOWN, f"{of} was not followed through an epoch; that is done for up to {_MOST_FOLLOWED:,}")
-    seen, fed = np.zeros(order.num_examples, np.uint32), np.zeros(num_hosts, np.int64)
+    seen, fed = np.zeros(order.num_examples, np.int32), np.zeros(num_hosts, np.int64)
     for begin in range(0, order.num_examples, 1 << 20):
         positions = np.arange(begin, min(begin + (1 << 20), order.num_examples), dtype=np.uint64)
         _, numbers = order.records(positions)
         np.add.at(seen, numbers.astype(np.int64), 1)
         hosts = positions % np.uint64(order.lanes) * np.uint64(num_hosts) // np.uint64(order.lanes)
         fed += np.bincount(hosts.astype(np.int64), minlength=num_hosts)
-    what, least, most = "example", 1, 1
+    what, least, most = "", 1, 1
     if isinstance(order, BalancedOrder):
-        what = "class"
-        seen = np.bincount(order.labels, weights=seen).astype(np.int64)[np.unique(order.labels)]
+        what = " class"
+        seen = np.bincount(order.labels, weights=seen)[np.unique(order.labels)].astype(np.int32)
         least, most = order.num_examples // len(seen), -(-order.num_examples // len(seen))
     if seen.min() < least or seen.max() > most:
-        return Finding(FAILS, f"{of}: in an epoch, one {what} comes {seen.min()} times, another {seen.max()} times")
+        return Finding(FAILS, f"{of}: in an epoch, one{what} comes {seen.min()} times, another {seen.max()} times")
     times = "once" if most == 1 else _counts(seen) + " times"
     vms = "1 TPU VM" if num_hosts == 1 else f"each of {num_hosts} TPU VMs"
-    return Finding(GOOD, f"{of}: each {what} comes {times} in an epoch; {vms} feeds {_counts(fed)}")
+    return Finding(GOOD, f"{of}: each{what} comes {times} in an epoch; {vms} feeds {_counts(fed)}")
 
 
 def _counts(of: npt.NDArray[Any]) -> str:

@@ -63,7 +63,7 @@ def preflight(
         found, calls = look(manifest, config, topology, model_dir)
         yield Part("graph", tuple(found))
         yield Part("input", tuple(_input(manifest, config, topology, calls)))
-        steps = {mode: _of_mode(manifest, config, topology, model_dir, mode) for mode in MODES}
+        steps = {mode: step_maker(manifest, config, topology, model_dir, mode) for mode in MODES}
         found, hlos = _hlos(steps)
         yield Part("xla", tuple(found))
         hlo = hlos["training"]
@@ -170,7 +170,7 @@ def _by_estimator(
         findings += found
         calls[mode] = built.calls if built else ()
     if calls["training"] and calls["evaluation"]:
-        step = _of_mode(manifest, config, topology, model_dir, "prediction").make()
+        step = step_maker(manifest, config, topology, model_dir, "prediction").make()
         ops = all_ops(step.graph) if step.graph else ()
         # The batch and the variables' handles are arguments of what runs on a TPU.
         findings += check_ops((op for op in ops if op.type not in ("Placeholder", "VarHandleOp")), "prediction")
@@ -251,7 +251,7 @@ def _spec(manifest: Manifest, config: TrainConfig, batch_size: int, mode: str = 
 
 
 @dataclasses.dataclass(frozen=True)
-class _OfMode:
+class StepMaker:
     """How the step of a mode is made.
 
     Attributes:
@@ -270,9 +270,10 @@ class _OfMode:
         return lower(self.of_size(batch)).serialized
 
 
-def _of_mode(manifest: Manifest, config: TrainConfig, topology: Topology, model_dir: str, mode: str) -> _OfMode:
+def step_maker(manifest: Manifest, config: TrainConfig, topology: Topology, model_dir: str, mode: str) -> StepMaker:
+    """Returns what makes the step of a mode for one core of a topology; `mode` is one of MODES."""
     size = config.train_batch_size if mode == "training" else config.eval_batch_size
-    return _OfMode(
+    return StepMaker(
         size // topology.num_cores,
         lambda batch: make_step(config, model_dir, _spec(manifest, config, batch, mode), mode),
     )
@@ -292,7 +293,7 @@ def lowered(config: TrainConfig, model_dir: str, spec: Any, mode: str = "trainin
     return lower(make_step(config, model_dir, spec, mode)).serialized
 
 
-def _hlos(steps: Mapping[str, _OfMode]) -> tuple[list[Finding], dict[str, Hlo | None]]:
+def _hlos(steps: Mapping[str, StepMaker]) -> tuple[list[Finding], dict[str, Hlo | None]]:
     """Returns the findings about the HLO of each mode, and the HLO; what training has, too, is told once."""
     findings: list[Finding] = []
     hlos: dict[str, Hlo | None] = {}

@@ -110,10 +110,8 @@ def find_software(version: str, topology: Topology) -> Software | None:
     pod = "-pod" if topology.num_hosts > 1 else ""
     for row in ROWS:
         if numbers in row.versions and generation in row.generations:
-            filled = {"runtime": row.runtime, "package": row.package}
-            return dataclasses.replace(
-                row, **{name: text.format(version=version, pod=pod) for name, text in filled.items()}
-            )
+            runtime, package = (text.format(version=version, pod=pod) for text in (row.runtime, row.package))
+            return dataclasses.replace(row, runtime=runtime, package=package)
     return None
 
 

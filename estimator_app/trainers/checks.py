@@ -20,7 +20,8 @@ from estimator_app.model.networks import find_network, make_model, plain_variabl
 from estimator_app.model_dir.checkpoints import OF_OBJECT, check_fits
 from tpu_input import Manifest
 from tpu_input.dataset_format.record_spec import parse_record
-from tpu_input.datasets import DatasetLike, as_manifest, manifest_from_shards, shard_patterns, version_with
+from tpu_input.datasets import DatasetLike, as_manifest, version_with
+from tpu_input.storage.foreign_shards import manifest_from_shards, shard_patterns
 
 
 def read_dataset(config: TrainConfig, dataset: DatasetLike | None = None) -> Manifest:

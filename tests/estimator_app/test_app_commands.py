@@ -235,3 +235,20 @@ def test_a_newer_tensorflow_is_told_apart(capsys, tmp_path):
     message = refused(capsys, "train", f"--dataset={tmp_path}", f"--model_dir={tmp_path}", "--trainer=tpu_estimator")
     assert "use --trainer=tf_distribute" in message
     assert "TPUEstimator, whose last version is TensorFlow 2.15;" in message
+
+
+def test_a_quiet_run_prints_its_result_alone_and_json_is_one_object(capsys, model_dir, digits_dataset):
+    again = ("train", f"--dataset={digits_dataset.path}", f"--model_dir={model_dir}", *FLAGS, "--train_steps=40")
+    metrics = json.loads((model_dir / "metrics.json").read_text())
+    code, out, err = run(capsys, *again, "--quiet")
+    assert (code, err) == (0, "")
+    first, last = out.splitlines()
+    assert first.startswith(f"step 40: accuracy {100 * metrics['accuracy']:.1f} %")
+    assert last == f"export: {metrics['export']}"
+    code, out, err = run(capsys, *again, "--json")
+    found = json.loads(out)
+    assert (code, out.count("\n"), found["model_dir"]) == (0, 1, str(model_dir))
+    assert {name: found[name] for name in ("step", "accuracy", "export")} == {
+        name: metrics[name] for name in ("step", "accuracy", "export")
+    }
+    assert err.startswith("nothing to train: step 40 is done, ")

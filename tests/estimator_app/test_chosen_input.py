@@ -14,6 +14,7 @@ from beam_pipelines.convert import convert
 from beam_pipelines.options import ConvertOptions, Source
 from estimator_app.config import TrainConfig, chosen_input, surprises
 from estimator_app.saved_model.find import read_origin
+from estimator_app.train import run as run_training
 from support.app_commands import run
 from support.app_fixtures import OPTIONS, keras_warns
 from support.conversion import local
@@ -120,6 +121,15 @@ def test_a_run_keeps_sampling_and_resize_and_an_older_one_has_neither(small):
         "--resize is 'crop', not 'pad'",
         "--sampling is 'equal', not 'balanced'",
     ]
+
+
+def test_sampling_without_labels_in_an_index_is_refused_before_anything_is_written(small, tmp_path):
+    given = {name: value for name, value in OPTIONS.items() if name != "crop_area"} | {"dataset": small.path}
+    config = TrainConfig.of(small, given | {"sampling": "balanced"})
+    others = dataclasses.replace(small, fingerprint="")
+    with pytest.raises(ValueError, match="needs the labels in a dataset's index"):
+        run_training(others, config, str(tmp_path / "model"), str(tmp_path / "export"))
+    assert not (tmp_path / "model").exists()
 
 
 def test_flags_win_and_are_said_where_they_surprise(small):

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from estimator_app.config import TrainConfig, default_trainer
 from estimator_app.preflight.findings import COSTS, FAILS, GOOD
-from estimator_app.preflight.preflight import _of_mode, make_step
+from estimator_app.preflight.preflight import make_step, step_maker
 from estimator_app.preflight.xla import check_hlo
 from estimator_app.runtime.topologies import find_topology
 from support import broken_networks
@@ -43,9 +43,10 @@ def test_steps_of_evaluation_and_prediction_only_go_forward(digits_dataset, tmp_
     options = {"trainer": loop, "layout": layout, "eval_batch_size": 32, "ema": 0.9}
     config = configured(digits_dataset, **options)
     for mode in ("evaluation", "prediction"):
-        step = _of_mode(digits_dataset, config, find_topology("v5e:2x2"), str(tmp_path), mode)
+        step = step_maker(digits_dataset, config, find_topology("v5e:2x2"), str(tmp_path), mode)
         findings, hlo = check_hlo(step.make, mode)
         assert [finding.verdict for finding in findings] == [GOOD], findings
+        assert hlo
         assert f"{mode}: XLA compiles the step" in findings[0].seen
         assert hlo.text.count("convolution(") == 6
         # Files of a client are decoded as NHWC, whatever the layout of the dataset's batches is.

@@ -42,7 +42,13 @@ TARGETS = {
     # The crops' windows. The rest passes images to TensorFlow's decoders.
     "tpu_input.pipeline.images": Target(
         ("tpu_input/test_windows.py", "-k", "not published_distribution"),
-        ("TRIES", "_BELOW_HALF", "random_window", "centre_window", "scaled_window", "_crops", "_part"),
+        ("random_window", "centre_window", "scaled_window", "_crops", "_part"),
+    ),
+    "tpu_input.without_tensorflow.random_numbers": Target(
+        ("tpu_input/test_without_tensorflow.py", "-k", "philox or seed")
+    ),
+    "tpu_input.without_tensorflow.windows": Target(
+        ("tpu_input/test_without_tensorflow.py", "-k", "windows or centre"),
     ),
     "estimator_app.model.losses": Target(("estimator_app/test_losses.py",)),
     "estimator_app.model.metrics": Target(("estimator_app/test_metrics.py",)),

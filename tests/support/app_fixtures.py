@@ -27,6 +27,7 @@ OPTIONS = {
     "steps_per_eval": 20,
     "iterations_per_loop": 10,
     "learning_rate": 0.05,
+    "wrong_images": 0,
 }
 
 # Every part of a recipe together.

@@ -40,7 +40,7 @@ def text(images: tf.Tensor, num_classes: int, training: bool | None) -> tf.Tenso
     return changed(images, num_classes, change)
 
 
-class TextWithoutTraining(tf.keras.layers.Layer):
+class TextWithoutTraining(tf.keras.layers.Layer):  # type: ignore[misc]
     def call(self, logits: tf.Tensor, training: bool = False) -> tf.Tensor:
         if training:
             return logits

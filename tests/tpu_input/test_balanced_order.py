@@ -129,7 +129,10 @@ def test_the_batches_of_any_number_of_hosts_from_any_step_on_are_those_of_one(ra
         batches(rare, config, 2, start_step=2, batch_size=24 // num_hosts, host=host, num_hosts=num_hosts)
         for host in range(num_hosts)
     ]
-    parts = [[np.concatenate([host[step][part] for host in hosts]) for part in (0, 1)] for step in (0, 1)]
+    parts = [
+        (np.concatenate([of[step][0] for of in hosts]), np.concatenate([of[step][1] for of in hosts]))
+        for step in (0, 1)
+    ]
     assert same(parts, whole[2:])
 
 

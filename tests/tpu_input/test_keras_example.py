@@ -21,13 +21,13 @@ SHORT = [*DIGITS, "--train_steps=20", "--steps_per_eval=10", "--save_steps=4"]
 RUNNER = """
 import os, runpy, signal, sys
 from tpu_input.keras import Checkpoint
-last, took = int(sys.argv.pop(1)), Checkpoint.on_train_batch_end
+last, path, took = int(sys.argv.pop(1)), sys.argv.pop(1), Checkpoint.on_train_batch_end
 def killed(self, batch, logs=None):
     took(self, batch, logs)
     if self._before + batch + 1 == last:
         os.kill(os.getpid(), signal.SIGKILL)
 Checkpoint.on_train_batch_end = killed
-runpy.run_path(sys.argv[1], run_name="__main__")
+runpy.run_path(path, run_name="__main__")
 """
 
 pytestmark = [

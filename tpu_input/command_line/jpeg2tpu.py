@@ -94,8 +94,9 @@ def _help() -> str:
     lines = []
     summaries = {name: command.summary for name, command in COMMANDS.items()} | {"completion": _COMPLETION}
     for name, summary in summaries.items():
-        margins = {"initial_indent": f"  {name:{width}}  ", "subsequent_indent": " " * (width + 4)}
-        lines += textwrap.wrap(summary, columns, **margins)
+        lines += textwrap.wrap(
+            summary, columns, initial_indent=f"  {name:{width}}  ", subsequent_indent=" " * (width + 4)
+        )
     return "\n".join(
         [
             "usage: jpeg2tpu [--version] COMMAND …",

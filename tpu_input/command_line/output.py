@@ -19,6 +19,7 @@ import shlex
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import TextIO
 
@@ -27,6 +28,7 @@ AddFlag = Callable[..., argparse.Action]  # Parser.add_argument
 _log = logging.getLogger("jpeg2tpu")
 _log.propagate = False
 _log.setLevel(logging.INFO)
+_log.addHandler(logging.NullHandler())  # else Python prints its warnings
 _is_quiet = False
 _DRAW_EACH = 0.5  # seconds between two drawings of an activity
 
@@ -54,23 +56,30 @@ def output(flags: argparse.Namespace, argv: Sequence[str]) -> Iterator[None]:
     """
     global _is_quiet
     before, _is_quiet = _is_quiet, flags.quiet
-    handler: logging.Handler = logging.NullHandler()
+    handler = None
     if flags.log_file:
         try:
             handler = logging.FileHandler(flags.log_file, encoding="utf-8", errors="backslashreplace")
         except OSError as error:
             raise ValueError(f"--log_file={flags.log_file} cannot be written: {error.strerror}") from error
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    _log.addHandler(handler)
-    logging.getLogger().addHandler(handler)  # libraries' own messages
-    _log.info("command: %s", shlex.join(argv))
+        for logger in _LOGGERS:
+            logger.addHandler(handler)
+    note(f"command: {shlex.join(argv)}")
     try:
         yield
+    except Exception:
+        _log.exception("the command ended with an error that it does not know")
+        raise
     finally:
         _is_quiet = before
-        for logger in (_log, logging.getLogger()):
-            logger.removeHandler(handler)
-        handler.close()
+        if handler:
+            for logger in _LOGGERS:
+                logger.removeHandler(handler)
+            handler.close()
+
+
+_LOGGERS = (_log, logging.getLogger())  # that of this module, and that of all libraries
 
 
 def is_quiet() -> bool:
@@ -154,6 +163,12 @@ def print_error(message: object) -> None:
     """Prints an error that ends a command with exit code 2 to stderr, as `error: …`; each line as by print_line()."""
     for line in f"error: {message}".split("\n"):
         print_line(line, sys.stderr)
+
+
+def print_traceback() -> None:
+    """Prints the traceback of the exception that is handled to stderr, and writes it to --log_file."""
+    print(traceback.format_exc(), end="", file=sys.stderr, flush=True)
+    _log.error("%s", traceback.format_exc())
 
 
 def is_json(argv: Sequence[str]) -> bool:

@@ -111,7 +111,7 @@ class Split:
 
     Attributes:
       shards: Shards in the order of their index.
-      class_counts: Number of examples of each class, in label order; () without labels. With several labels an image,
+      class_counts: Number of examples of each class, in label order; () without labels. With several labels per image,
         an example counts for each of its classes.
       height: (smallest, mean, largest) height in pixels.
       width: (smallest, mean, largest) width in pixels.
@@ -164,12 +164,13 @@ class Manifest:
         fingerprints have equal shards, unless a file was changed without a change of its size.
       num_fixed: Number of re-encoded images, by reason.
       num_noted: Number of images that have a "GPS position" in the stored bytes, had an "unusable color profile" or an
-        "ignored color profile", were "not decoded" when they were stored, or are "slightly larger than
-        --resize_shorter", or had their "metadata stripped"; a missing name means none, or that the
-        version that wrote the file did not count it.
+        "ignored color profile", were "not decoded" when they were stored, are "slightly larger than --resize_shorter",
+        or had their "metadata stripped". A missing name means none, or that the version that wrote the file did not
+        count it.
       sources: Locations of the inputs, as options of the conversion.
       earlier: Fingerprints of the earlier versions of a dataset that was extended, oldest first; their manifests are
         manifest-1.json, manifest-2.json, ….
+      written_by: Program that wrote the dataset and its version, "jpeg2tpu 0.1.0"; "" if a version before 0.1.0 did.
       record: Format of the records; not part of the file, which always describes records written by this package.
     """
 
@@ -185,6 +186,7 @@ class Manifest:
     num_noted: dict[str, int] = dataclasses.field(default_factory=dict)
     sources: list[dict[str, str]] = dataclasses.field(default_factory=list)
     earlier: tuple[str, ...] = ()
+    written_by: str = ""
     record: RecordSpec = dataclasses.field(default_factory=RecordSpec)
 
     def __repr__(self) -> str:
@@ -233,6 +235,8 @@ class Manifest:
         del fields["path"], fields["record"]
         if not self.earlier:
             del fields["earlier"]
+        if not self.written_by:
+            del fields["written_by"]
         return json.dumps(fields, indent=1, ensure_ascii=False) + "\n"
 
     @classmethod
@@ -285,7 +289,7 @@ def manifest_name(version: int) -> str:
 
 
 # Missing in datasets written by the first versions of this package, or in datasets that were not extended.
-_OPTIONAL = ("num_fixed", "num_noted", "sources", "earlier")
+_OPTIONAL = ("num_fixed", "num_noted", "sources", "earlier", "written_by")
 
 
 def _manifest(value: object, path: str) -> Manifest:
@@ -319,6 +323,7 @@ def _manifest(value: object, path: str) -> Manifest:
         num_fixed=json_fields.counts(fields.get("num_fixed", {}), "num_fixed", 1),
         num_noted=json_fields.counts(fields.get("num_noted", {}), "num_noted", 1),
         earlier=earlier,
+        written_by=json_fields.text(fields.get("written_by", ""), "written_by"),
         sources=[_source(source) for source in json_fields.array(fields.get("sources", []), "sources")],
     )
     editions = set(map(_edition, manifest.splits.values()))

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -24,9 +23,7 @@ from tpu_input.config import InputConfig
 from tpu_input.dataset_format.manifest import Split
 from tpu_input.dataset_format.records import RecordSpec
 from tpu_input.pipeline.seeds import seed_for
-
-TRIES = 10  # as torchvision
-_BELOW_HALF = float(np.nextafter(np.float32(0.5), np.float32(0)))  # times n + 1 and rounded down, it is n // 2
+from tpu_input.without_tensorflow.windows import BELOW_HALF, RATIOS, TRIES, ranges
 
 
 def random_window(shape: tf.Tensor, seed: tf.Tensor, config: InputConfig) -> tf.Tensor:
@@ -45,8 +42,7 @@ def random_window(shape: tf.Tensor, seed: tf.Tensor, config: InputConfig) -> tf.
       config: For crop_area, crop_aspect and resize.
     """
     smallest, largest = config.crop_aspect
-    ranges = np.array([config.crop_area, (math.log(smallest), math.log(largest)), (0, 1), (0, 1)], np.float32)
-    low, high = np.repeat(ranges.T[:, :, None], TRIES, axis=2)
+    low, high = np.repeat(ranges(config)[:, :, None], TRIES, axis=2)
     # (share, log aspect, y, x) of all tries at once, because the time depends on the number of ops.
     tries = low + (high - low) * tf.random.stateless_uniform([4, TRIES], seed)
     sides = tf.cast(shape[:2], tf.float32)
@@ -65,7 +61,7 @@ def random_window(shape: tf.Tensor, seed: tf.Tensor, config: InputConfig) -> tf.
     size = tf.sqrt(share * area * tf.exp(aspect * [-1.0, 1.0]))
     size = tf.where(one_fits, size, largest_sides * [1 / smallest, largest])
     size = tf.clip_by_value(tf.round(size), 1.0, sides)
-    begin = tf.floor(tf.where(one_fits, place, _BELOW_HALF) * (sides - size + 1))
+    begin = tf.floor(tf.where(one_fits, place, float(BELOW_HALF)) * (sides - size + 1))
     return tf.cast(tf.concat([begin, size], 0), tf.int32)
 
 
@@ -87,7 +83,6 @@ Resize = Callable[[tf.Tensor, tf.Tensor, InputConfig], tf.Tensor]
 _OURS = RecordSpec()
 _JPEG_BEGIN, _JPEG_END = b"\xff\xd8\xff", b"\xff\xd9"
 _PNG_BEGIN, _PNG_END = b"\x89PNG\r\n\x1a\n", b"IEND\xaeB`\x82"
-_RATIOS = (2, 4, 8)  # libjpeg decodes at 1 / ratio too, by a smaller inverse DCT of each 8 x 8 block
 
 
 def decode_for_training(
@@ -224,14 +219,14 @@ def _crops(
         times = tf.reduce_min([_times_as_large(window, config) for window in windows])
 
         def scaled() -> list[tf.Tensor]:
-            number = tf.reduce_sum(tf.cast(times >= tf.constant(_RATIOS), tf.int32)) - 1
-            at_ratios = [functools.partial(at, ratio) for ratio in _RATIOS]
+            number = tf.reduce_sum(tf.cast(times >= tf.constant(RATIOS), tf.int32)) - 1
+            at_ratios = [functools.partial(at, ratio) for ratio in RATIOS]
             return list(tf.switch_case(number, at_ratios))
 
         def at(ratio: int) -> list[tf.Tensor]:
             return decoded([scaled_window(window, ratio) for window in windows], ratio)
 
-        return resized(tf.cond(times >= _RATIOS[0], scaled, lambda: decoded(windows)), windows)
+        return resized(tf.cond(times >= RATIOS[0], scaled, lambda: decoded(windows)), windows)
 
     def full() -> list[tf.Tensor]:
         image = decode_whole(encoded, record) if encoded.dtype == tf.string else encoded
@@ -264,7 +259,7 @@ def for_images_of(config: InputConfig, split: Split) -> InputConfig:
     """
     sides = split.height[2], split.width[2]  # at most, in pixels; 0 is not known
     side = max(sides) if config.resize == "pad" else min(sides)
-    large = not side or side >= _RATIOS[0] * config.image_size
+    large = not side or side >= RATIOS[0] * config.image_size
     return dataclasses.replace(config, scaled_decode=config.scaled_decode and large)
 
 

@@ -168,12 +168,12 @@ class BalancedOrder(Order):
     @functools.cached_property
     def _classes(self) -> _Classes:
         counts = np.bincount(self.labels)
-        counts = counts[counts > 0].astype(np.uint64)
-        members = np.argsort(self.labels, kind="stable")
+        sizes = counts[counts > 0].astype(np.uint64)
+        firsts = (np.cumsum(sizes) - sizes).astype(np.uint64)
         # As 32-bit numbers, because they are a constant of the graph.
-        members = members.astype(np.int32 if self.num_examples < 2**31 else np.int64)
-        rectangles = np.array([_rectangle(int(count)) for count in counts], np.uint64)
-        return _Classes(counts, np.cumsum(counts) - counts, members, rectangles[:, 0], rectangles[:, 1])
+        members = np.argsort(self.labels, kind="stable").astype(np.int32 if self.num_examples < 2**31 else np.int64)
+        rectangles = np.array([_rectangle(int(size)) for size in sizes], np.uint64)
+        return _Classes(sizes, firsts, members, rectangles[:, 0], rectangles[:, 1])
 
     def records(self, positions: Numbers, ops: ModuleType = np) -> tuple[Numbers, Numbers]:
         """Returns (turn, number of the record) at positions of the stream; a record is in a turn once at most.
@@ -238,7 +238,8 @@ def permutation(numbers: Numbers, size: int, key: Numbers, ops: ModuleType) -> N
     Pairs that stand for no number below `size` are permuted again, which is a permutation too. J. Black, P. Rogaway
     2002, "Ciphers with arbitrary finite domains", sections 3 and 4.
     """
-    return _permuted_within(numbers, _u(size), *map(_u, _rectangle(size)), key, ops)
+    height, width = _rectangle(size)
+    return _permuted_within(numbers, _u(size), _u(height), _u(width), key, ops)
 
 
 def _rectangle(size: int) -> tuple[int, int]:

@@ -27,7 +27,7 @@ def split_labels(manifest: Manifest, split: str) -> Labels:
     of = manifest.split(split)
     with ThreadPoolExecutor(_IN_FLIGHT) as pool:
         read = list(pool.map(lambda shard: _shard_labels(manifest.path, shard), of.shards))
-    labels = np.concatenate([np.empty(0, np.int32), *read])
+    labels: Labels = np.concatenate([np.empty(0, np.int32), *read])
     largest = max(len(of.class_counts), 1)
     counts = np.bincount(labels, minlength=largest) if labels.max(initial=0) < largest else ()
     if tuple(counts) != of.class_counts:
