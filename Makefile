@@ -67,9 +67,12 @@ demo: $(VENV)/installed
 test: $(VENV)/installed lint $(if $(shell command -v npm),$(AXE_CORE))
 	$(VENV)/bin/python -m pytest -n auto --dist worksteal
 
-# Whole runs that are killed, stopped or held against others, and what takes many random draws to tell.
-test-long: $(VENV)/installed
+# Whole runs that are killed, stopped or held against others, and what takes many random draws to tell. Those of
+# examples/ need Keras 3 and JAX.
+test-long: $(VENV)/installed $(VENV_NEWEST)/installed
 	$(VENV)/bin/python -m pytest -m long -n auto --dist worksteal
+	$(VENV_NEWEST)/bin/python -m pytest -m long -n auto --dist worksteal tests/test_jax_example.py \
+		tests/tpu_input/test_keras_example.py
 
 lint: $(VENV)/installed
 	$(VENV)/bin/python -m ruff check .
@@ -220,11 +223,13 @@ $(VENV_PEERS)/installed: benchmarks/requirements-peers.txt $(VENV)/installed
 	$(VENV_PEERS)/bin/python -m pip install --quiet --requirement benchmarks/requirements-peers.txt
 	@touch $@
 
+# With this package, which steps in JAX import, and without what else it requires.
 $(VENV_PREFLIGHT)/installed: constraints/preflight.txt
 	@test -n "$(PYTHON)" || { echo 'error: no Python 3.11 found; name it: make PYTHON=/path/to/python3.11' >&2; exit 2; }
 	"$(PYTHON)" -m venv $(VENV_PREFLIGHT)
 	$(VENV_PREFLIGHT)/bin/python -m pip install --quiet --upgrade pip
 	$(VENV_PREFLIGHT)/bin/python -m pip install --quiet --requirement constraints/preflight.txt
+	PYTHONWARNINGS=ignore $(VENV_PREFLIGHT)/bin/python -m pip install --quiet --no-deps --editable .
 	@touch $@
 
 $(VENV_DOCS)/installed: constraints/docs.txt

@@ -9,6 +9,7 @@ ADDRESS:PORT N I for process I of N. It resumes from the last checkpoint, also w
 
 import argparse
 import functools
+import os
 
 import jax
 import jax.numpy as jnp
@@ -22,14 +23,13 @@ import tpu_input
 
 def create_model(num_classes, dtype, rngs):
     """Returns estimator_app's network `cnn`, from images [N, H, W, 3] float32 to logits [N, num_classes] float32."""
-    layers, channels = [], 3
+    layers = []
     common = {"use_bias": False, "kernel_init": nnx.initializers.he_normal(), "dtype": dtype, "rngs": rngs}
-    for filters, stride in ((32, 2), (32, 1), (64, 2), (64, 1), (128, 2), (128, 1)):
+    for channels, filters, stride in ((3, 32, 2), (32, 32, 1), (32, 64, 2), (64, 64, 1), (64, 128, 2), (128, 128, 1)):
         norm = nnx.BatchNorm(filters, momentum=0.9, epsilon=1e-5, dtype=dtype, rngs=rngs)
         layers += [nnx.Conv(channels, filters, (3, 3), stride, **common), norm, nnx.relu]
-        channels = filters
     layers.append(lambda images: images.astype(jnp.float32).mean((1, 2)))
-    return nnx.Sequential(*layers, nnx.Linear(channels, num_classes, rngs=rngs))
+    return nnx.Sequential(*layers, nnx.Linear(128, num_classes, rngs=rngs))
 
 
 def create_train_state(args, manifest):
@@ -133,7 +133,7 @@ def train(args):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dataset", required=True, help="folder or URI of a dataset made by jpeg2tpu convert")
-    parser.add_argument("--model_dir", required=True, help="folder or URI of the checkpoints, absolute")
+    parser.add_argument("--model_dir", required=True, help="folder or URI of the checkpoints")
     defaults = {"batch_size": 256, "learning_rate": 0.1, "seed": 0}
     for name, default in {**defaults, "train_steps": 1000, "steps_per_eval": 200, "log_steps": 10}.items():
         parser.add_argument(f"--{name}", default=default, type=type(default), help="(default: %(default)s)")
@@ -141,10 +141,10 @@ if __name__ == "__main__":
     parser.add_argument("--no_flip", action="store_true", help="do not mirror images at random")
     parser.add_argument("--bfloat16", action="store_true", help="compute in bfloat16; weights stay float32")
     args = parser.parse_args()
+    args.model_dir = args.model_dir if "://" in args.model_dir else os.path.abspath(args.model_dir)  # as orbax wants it
     if args.distributed is not None:
         jax.distributed.initialize(*args.distributed[:1], *map(int, args.distributed[1:]))
     import tensorflow as tf
 
-    for kind in ("GPU", "TPU"):  # of TensorFlow, which prepares the input on the host's processor
-        tf.config.set_visible_devices([], kind)
+    tf.config.set_visible_devices(tf.config.get_visible_devices("CPU"))  # TensorFlow prepares the input on the host
     train(args)

@@ -22,6 +22,7 @@ from support.cloud import free_port
 from tpu_input import InputConfig, as_numpy, make_eval_input_fn, make_train_input_fn
 
 pytestmark = [
+    pytest.mark.long,
     keras_warns,
     pytest.mark.skipif(
         importlib.util.find_spec("flax") is None, reason="needs JAX, which is beside the newest TensorFlow"
@@ -150,7 +151,6 @@ def test_bfloat16_is_what_the_convolutions_compute_in(digits_dataset):
         assert {str(leaf.dtype) for leaf in jax.tree.leaves(nnx.state(state, nnx.Param))} == {"float32"}
 
 
-@pytest.mark.long
 def test_killed_on_four_processes_and_resumed_on_two_it_trains_as_undisturbed_on_one(
     straight, digits_dataset, tmp_path
 ):
@@ -177,7 +177,6 @@ def test_killed_on_four_processes_and_resumed_on_two_it_trains_as_undisturbed_on
     assert jax_example.evaluations(after)[STEPS] == pytest.approx(jax_example.evaluations(text)[STEPS], abs=1e-5)
 
 
-@pytest.mark.long
 def test_two_processes_have_the_batches_of_one(digits_dataset):
     """Put together from the devices of both, in order."""
     code = """

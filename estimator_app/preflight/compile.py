@@ -324,9 +324,10 @@ def tensors(text: str) -> Iterator[Tensor]:
         result = _RESULT.match(line)
         if result and result[3] not in _NO_MEMORY:
             name = _NAME.search(line)
+            made_by = name[1].replace("\\'", "'") if name else ""
             for kind, sizes, order, tile, rest in _TENSOR.findall(result[2]):
                 if _ELSEWHERE not in rest:
-                    yield Tensor(kind, _ints(sizes), _ints(order), _ints(tile), result[3], name[1] if name else "")
+                    yield Tensor(kind, _ints(sizes), _ints(order), _ints(tile), result[3], made_by)
 
 
 def _ints(text: str) -> tuple[int, ...]:

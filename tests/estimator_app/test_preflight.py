@@ -131,3 +131,23 @@ def test_a_batch_that_the_cores_cannot_share_is_told_before_anything_else(capsys
 )
 def test_a_flag_that_cannot_work_is_one_line_and_exit_2(capsys, digits_dataset, flag, message):
     assert message in refused(capsys, *asked(digits_dataset, flag))
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ((), "the following arguments are required: --dataset"),
+        (("--jax_step=my:step", "--dataset=shards"), "preflight takes --dataset or --jax_step, got both"),
+        (("--jax_step=my",), "--jax_step must name a function as package.module:function, got 'my'"),
+    ],
+)
+def test_a_dataset_or_a_step_in_jax_is_needed(capsys, flags, message):
+    assert run(capsys, "preflight", "--topology=v5e:2x2", *flags) == (2, "", f"error: {message}\n")
+
+
+def test_a_step_in_jax_needs_the_compiler(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run(capsys, "preflight", "--topology=v5e:2x2", "--jax_step=my:step")
+    assert (code, err) == (0, "")
+    assert out.startswith("my:step on v5e:2x2, 1 TPU VM × 4 cores")
+    assert "  – libtpu is not installed: run make preflight" in out

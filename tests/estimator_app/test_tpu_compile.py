@@ -180,3 +180,16 @@ def test_a_step_in_jax_that_cannot_run_is_told_in_one_line(in_tests, name, said)
     (told,) = [str(finding) for finding in part.findings if finding.verdict == FAILS]
     assert re.match(f"✗ (support.jax_steps:)?{said}", told)
     assert "\n" not in told
+
+
+def test_the_step_of_the_guide_compiles(capsys, monkeypatch, tmp_path):
+    page = (Path(__file__).parents[2] / "docs" / "preflight.md").read_text().partition("## A step in JAX")[2]
+    (tmp_path / "mystep.py").write_text(page.partition("```python\n")[2].partition("```")[0])
+    command = re.search(r"^    python -m estimator_app (preflight .*)$", page, re.MULTILINE)
+    assert command
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    code, out, err = run(capsys, *command[1].split(), f"--compiler={PYTHON}")
+    assert (code, err) == (0, "")
+    shown = page.partition(command[0])[2].partition("\nThe module")[0].splitlines()
+    assert [line for line in out.splitlines() if line] == [line.removeprefix("    ") for line in shown if line]
