@@ -87,10 +87,10 @@ def watch(arguments: argparse.Namespace) -> int:
         try:
             watch(*places, arguments.network, tpu, say, stop, arguments.poll_seconds)
         except Stopped:
-            say(f"stopped; go on with: {command}")
+            say(f"stopped; resume with: {command}")
             return 128 + (stop.number or 0)
         except Moved as moved:
-            say(f"{moved}; going on in a new process")
+            say(f"{moved}; continuing in a new process")
             os.execv(sys.executable, [sys.executable, "-m", "estimator_app", *arguments.argv])
     return 0
 

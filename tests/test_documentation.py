@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -29,9 +30,9 @@ PAGES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in DOCS.glob(
 TESTS = {
     "README.md": "test_tutorials.py",
     "docs/benchmarks.md": "test_benchmark_results.py",
-    "docs/cloud.md": "beam_pipelines/test_cloud_commands.py",
+    "docs/cloud.md": "test_guides.py",
     "docs/clusters.md": "beam_pipelines/test_job_server.py",
-    "docs/conversion.md": "beam_pipelines/test_published_lists.py",
+    "docs/conversion.md": "test_guides.py",
     "docs/datasets.md": "beam_pipelines/test_dataset_docs.py",
     "docs/input-service.md": "tpu_input/test_service_processes.py",
     "docs/input.md": "tpu_input/test_input_docs.py",
@@ -134,13 +135,29 @@ def test_pictures_are_those_that_a_command_makes_and_are_small():
 
 
 @pytest.fixture(scope="module")
-def long_description():
-    """The function of setup.py, without a run of setup()."""
+def packaging() -> dict[str, Any]:
+    """The names in setup.py and, as "given", the arguments of setup()."""
     import setuptools
 
+    given: dict[str, Any] = {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(setuptools, "setup", lambda **_: None)
-        return runpy.run_path(str(ROOT / "setup.py"))["long_description"]
+        patch.setattr(setuptools, "setup", lambda **arguments: given.update(arguments))
+        return runpy.run_path(str(ROOT / "setup.py")) | {"given": given}
+
+
+@pytest.fixture(scope="module")
+def long_description(packaging):
+    return packaging["long_description"]
+
+
+def test_extras_and_constraints_that_the_pages_name_exist(packaging):
+    text = "".join((ROOT / page).read_text() for page in PAGES)
+    extras = {name for names in re.findall(r"(?:jpeg2tpu|[ '`]\.)\[([a-z,]+)\]", text) for name in names.split(",")}
+    assert extras >= {"train", "tpu", "gcp", "heic", "demo", "all"}
+    assert extras <= packaging["given"]["extras_require"].keys()
+    files = set(re.findall(r"constraints/[\w.-]+\.txt", text))
+    assert "constraints/python3.11.txt" in files
+    assert [name for name in files if not (ROOT / name).exists()] == []
 
 
 @pytest.mark.parametrize(
