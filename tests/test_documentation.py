@@ -20,7 +20,8 @@ import pytest
 from documentation import pictures, prose, reference
 from support.pages import ROOT, commands, ours
 from tpu_input.dataset_format.lengths import LENGTHS_NAME
-from tpu_input.dataset_format.records import FEATURES, LABELS_KEY
+from tpu_input.dataset_format.record_spec import LABELS_KEY
+from tpu_input.dataset_format.records import FEATURES
 
 DOCS = ROOT / "docs"
 PAGES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in DOCS.glob("**/*.md"))]
@@ -106,13 +107,12 @@ def test_messages_of_the_page_are_messages_of_the_code():
 
 def texts(tree: ast.AST) -> list[str]:
     """Returns the literal texts of a module, f-strings without their values."""
-    return [
-        "".join(part.value for part in node.values if isinstance(part, ast.Constant))
-        if isinstance(node, ast.JoinedStr)
-        else node.value
-        for node in ast.walk(tree)
-        if isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
-    ]
+    found = []
+    for node in ast.walk(tree):
+        parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+        literals = [part.value for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str)]
+        found.append("".join(literals))
+    return found
 
 
 def test_readme_links_to_files_and_headings_that_exist():
@@ -137,11 +137,9 @@ def test_pictures_are_those_that_a_command_makes_and_are_small():
 @pytest.fixture(scope="module")
 def packaging() -> dict[str, Any]:
     """The names in setup.py and, as "given", the arguments of setup()."""
-    import setuptools
-
     given: dict[str, Any] = {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(setuptools, "setup", lambda **arguments: given.update(arguments))
+        patch.setattr("setuptools.setup", lambda **arguments: given.update(arguments))
         return runpy.run_path(str(ROOT / "setup.py")) | {"given": given}
 
 
