@@ -123,9 +123,9 @@ def watch(arguments: argparse.Namespace) -> int:
             report = _reporter(arguments)
             finished = watch(*places, arguments.network, tpu, report, stop, arguments.poll_seconds)
         except Stopped:
-            return _stopped(arguments, f"stopped; go on with: {command}", stop.number)
+            return _stopped(arguments, f"stopped; resume with: {command}", stop.number)
         except Moved as moved:
-            say(f"{moved}; going on in a new process")
+            say(f"{moved}; continuing in a new process")
             os.execv(sys.executable, [sys.executable, "-m", "estimator_app", *arguments.argv])
     _print_finished(arguments, finished)
     return 0

@@ -106,7 +106,7 @@ def train(
     config = TrainConfig.of(manifest, options, earlier)
     if manifest is not last:
         report(
-            f"note: {manifest.path!r} was extended after this run began; the run goes on with version "
+            f"note: {manifest.path!r} was extended after this run began; the run continues with version "
             f"{manifest.version} of {last.version}, and another --model_dir trains on all images"
         )
     if config.train_steps > config.decay_steps:

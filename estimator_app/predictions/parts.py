@@ -108,7 +108,9 @@ class Parts:
         for name in files.names(self.folder):
             found = _PART.fullmatch(name)
             if not found and not _TEMPORARY.fullmatch(name):
-                raise ValueError(f"{self.folder!r} holds {name!r}, which is no part of predictions; move it elsewhere")
+                raise ValueError(
+                    f"{self.folder!r} holds {name!r}, which is not a part of predictions; move it elsewhere"
+                )
             number = int(found[1]) if found else len(self._lengths)
             rows = self._lengths[number] if number < len(self._lengths) else None
             if found and self._is_whole(
@@ -132,7 +134,7 @@ class Parts:
             return False
         origin = _origin_of(metadata) if metadata is not None else None
         if metadata is None or origin is None:
-            raise ValueError(f"{path!r} exists already and is no file of predictions; {advice}")
+            raise ValueError(f"{path!r} exists already and is not a file of predictions; {advice}")
         if origin != self._origin or metadata.num_rows != num_rows:
             other = [name for name in {**self._origin, **origin} if origin.get(name) != self._origin.get(name)]
             raise ValueError(

@@ -104,7 +104,7 @@ def _layer(model: Any, name: str) -> Any:
     """
     layers = dict(every_layer(model))
     if name not in layers:
-        raise ValueError(f"--features={name} is no layer of the network; it has {', '.join(layers)}")
+        raise ValueError(f"--features={name} is not a layer of the network; it has {', '.join(layers)}")
     try:
         output = layers[name].output
         tf.keras.Model(model.input, output)

@@ -140,7 +140,7 @@ def test_predictions_of_another_origin_are_neither_joined_nor_replaced(whole, fi
         predict(export_dir=str(other))
     assert output.read_bytes() == whole.read_bytes()
     output.write_bytes(b"important")
-    with pytest.raises(ValueError, match="exists already and is no file of predictions; choose another --output"):
+    with pytest.raises(ValueError, match="exists already and is not a file of predictions; choose another --output"):
         predict()
     assert output.read_bytes() == b"important"
     output.unlink()
@@ -149,7 +149,7 @@ def test_predictions_of_another_origin_are_neither_joined_nor_replaced(whole, fi
     with pytest.raises(ValueError, match=r"part-00000.parquet' has other predictions \(of another split\); remove"):
         predict(split="train")
     (tmp_path / "predictions.parquet.parts" / "notes.txt").touch()
-    with pytest.raises(ValueError, match=r"holds 'notes.txt', which is no part of predictions"):
+    with pytest.raises(ValueError, match=r"holds 'notes.txt', which is not a part of predictions"):
         predict()
 
 
@@ -255,7 +255,7 @@ def test_features_are_the_output_of_the_layer(whole, model_dir, digits_dataset, 
         (("--dataset=DATA", "--output=DATA", "--export_dir=MODEL"), "is a folder; choose another --output"),
         (
             ("--dataset=DATA", "--output=p", "--model_dir=MODEL", "--features=x"),
-            "is no layer of the network; it has stage1",
+            "is not a layer of the network; it has stage1",
         ),
     ],
 )
