@@ -54,9 +54,11 @@ demo: $(VENV)/installed
 test: $(VENV)/installed lint
 	$(VENV)/bin/python -m pytest -n auto --dist worksteal
 
-# Whole runs that are killed, stopped or held against others, and what takes many random draws to tell.
-test-long: $(VENV)/installed
+# Whole runs that are killed, stopped or held against others, and what takes many random draws to tell. Those of the
+# examples need Keras 3 and JAX, which are where the newest TensorFlow is.
+test-long: $(VENV)/installed $(VENV_NEWEST)/installed
 	$(VENV)/bin/python -m pytest -m long -n auto --dist worksteal
+	$(VENV_NEWEST)/bin/python -m pytest -m long tests/tpu_input/test_keras_example.py
 
 lint: $(VENV)/installed
 	$(VENV)/bin/python -m ruff check .

@@ -13,7 +13,8 @@ import tensorflow as tf
 from PIL import Image
 
 import tpu_input
-from tpu_input import InputConfig, RecordSource, load, make_train_input_fn, read_manifest
+from support.app_fixtures import records_of
+from tpu_input import InputConfig, load, make_train_input_fn, read_manifest
 
 # Every crop is the whole image as it is stored, so that an example is known by its pixels.
 WHOLE: dict[str, Any] = {
@@ -88,7 +89,7 @@ def test_evaluation_is_every_example_once_and_nothing_else(digits_dataset):
     assert len(dataset) == 4
     assert [len(weight) for _, _, weight in batches] == [100, 100, 100, 33]
     images, labels, weights = (np.concatenate(values) for values in zip(*batches, strict=True))
-    records = RecordSource(digits_dataset, "validation")
+    records = records_of(digits_dataset, "validation")
     assert labels.tolist() == [record.label for record in records]
     assert weights.tolist() == [1] * 333
     for image, record in zip(images, records, strict=True):
@@ -104,7 +105,7 @@ def test_evaluation_on_hosts_and_in_static_batches(digits_dataset):
     weights = [np.concatenate([weight for _, _, weight in host.as_numpy_iterator()]) for host in hosts]
     assert [(len(weight), weight.sum()) for weight in weights] == [(166, 166), (192, 167)]
     labels = np.concatenate([label for host in hosts for _, label, _ in host.as_numpy_iterator()])[:333]
-    assert labels.tolist() == [record.label for record in RecordSource(digits_dataset, "validation")]
+    assert labels.tolist() == [record.label for record in records_of(digits_dataset, "validation")]
 
 
 def test_normalized_pixels_have_the_mean_and_deviation_of_the_training_split(digits_dataset):
