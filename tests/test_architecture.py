@@ -254,6 +254,7 @@ PUBLIC = {
         "load_classifier",
         "predict",
         "predict_dataset",
+        "predict_folds",
         "train",
         "watch",
     ],
