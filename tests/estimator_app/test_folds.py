@@ -7,6 +7,7 @@ import os
 import shutil
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -26,7 +27,7 @@ from tpu_input.dataset_format.manifest import Manifest
 
 pytestmark = keras_warns
 FOLDS = ("fold1", "fold2", "fold3")
-SHORT = {name: value for name, value in OPTIONS.items() if name != "split"}
+SHORT: dict[str, Any] = {name: value for name, value in OPTIONS.items() if name != "split"}
 SHORT |= {"train_steps": 4, "eval": "none", "trainer": "tf_distribute"}
 
 
@@ -62,7 +63,8 @@ def test_a_held_out_split_is_not_in_training_and_the_statistics_are_those_of_the
     train, records = held_out.split("train"), records_of(held_out, "train")
     expected = [record for fold in ("fold1", "fold3") for record in records_of(folds, fold)]
     assert [record.key for record in records] == [record.key for record in expected]
-    pixels = np.stack([Image.open(io.BytesIO(record.encoded)).convert("RGB") for record in records]).reshape(-1, 3)
+    images = [np.asarray(Image.open(io.BytesIO(record.encoded)).convert("RGB")) for record in records]
+    pixels = np.concatenate(images).reshape(-1, 3)
     np.testing.assert_allclose(train.channel_mean, pixels.mean(axis=0), atol=0.01)
     np.testing.assert_allclose(train.channel_std, pixels.std(axis=0), atol=0.01)
     assert train.class_counts == tuple(np.bincount([record.label for record in records]))
