@@ -57,7 +57,7 @@ def test_planted_labels_are_the_first_of_the_list(digits, tmp_path, monkeypatch,
     assert sum(first[key] == planted[key] for key in found) >= 0.9 * len(found)
     section = Path("dataset/report.html").read_text().partition('id="likely-wrong"')[2].partition('id="classes"')[0]
     assert sum(f"<bdi>{key}</bdi>" in section for key in found) == len(found)
-    # Both models together have predicted each record once.
+    # The models together have predicted each record once.
     assert f"{len(listed)} of {num_records:,} records with a prediction" in section
 
     corrected = read_manifest("corrected")
