@@ -223,7 +223,7 @@ def test_a_tpu_that_is_named_but_not_used_is_refused_before_anything_slow(capsys
 
 
 def test_the_flags_and_an_example_of_every_command_are_in_its_help(capsys):
-    for command in ("train", "watch", "evaluate", "export", "predict", "preflight"):
+    for command in ("train", "watch", "evaluate", "export", "predict", "folds", "preflight"):
         code, out, _ = run(capsys, command, "--help")
         assert code == 0
         assert f"python -m estimator_app {command} --" in out
