@@ -80,7 +80,8 @@ def add_rewriting_flags(flag: AddFlag, command: str) -> None:
         splits=Flag(
             parse=splits,
             metavar="NAME=N%,…",
-            required=True,
+            default="none",
+            unset=True,
             help="share of each split, assigned by a hash of the key, whatever split an example was in",
         ),
         group_by=_GROUP_BY,
@@ -200,10 +201,10 @@ _HELP = {
     "label_column": "column of a list with the label (default: label)",
     "image_folder": "folder to which the paths of a list are relative (default: the folder of the list)",
     "image_suffix": "ending that names of images in a list lack, such as .jpg (default: none)",
-    "record": "format of records of other programs: TFRecords, Parquet or WebDataset; the inputs are then their "
+    "record": "format of records of other programs: TFRecords, Parquet or WebDataset. The inputs are then their "
     "files, their folders, or patterns such as 'gs://bucket/train-*'. imagenet, tfds, flowers, huggingface, "
     "webdataset; or the names of features, columns or endings: "
-    "image=NAME,label=NAME[,first_label=N][,name=NAME][,key=NAME]; or both (default: inputs are no records)",
+    "image=NAME,label=NAME[,first_label=N][,name=NAME][,key=NAME]; or both (default: inputs are images)",
     "unlabelled": "store images without labels, for prediction: --label_type=none (default: off)",
     "labels": "text file with one class name per line, in label order",
     "check": "header: read only the headers of the images, which were checked when the dataset was made, and decode "

@@ -91,7 +91,7 @@ class Source:
 
     Attributes:
       path: Folder of class folders (CLASS/IMAGE.jpg, optionally below train/, val/, test/), .tar, .tar.gz or .zip of
-        it, .csv, .tsv or .jsonl list of image,label[,split][,group] with paths relative to the list, .parquet, or
+        it, .csv, .tsv or .jsonl list of `image,label[,split][,group]` with paths relative to the list, .parquet, or
         folder of a dataset of this package; a local path or a URI such as gs://bucket/images.
       split: Split of all its images; "" to take it from folders, from a column of the list, or by hash.
       label_list: File with one class name per line, in the order of the images' names, for images that are not in
@@ -171,7 +171,7 @@ class Source:
         try:
             num_groups = re.compile(self.label_pattern).groups
         except re.error as error:
-            raise ValueError(f"label_pattern {self.label_pattern!r} is no regular expression: {error}") from error
+            raise ValueError(f"label_pattern {self.label_pattern!r} is not a regular expression: {error}") from error
         if num_groups != 1:
             raise ValueError(
                 f"label_pattern {self.label_pattern!r} must have one group, in parentheses, for the class; it has "
@@ -243,9 +243,9 @@ class ImageOptions:
         they are stored at 512 pixels, 2,500 at 256.
       quality: JPEG quality of re-encoded images, 1 to 100.
       min_side: Reject images with a shorter side below this many pixels.
-      max_pixels: Reject images with more pixels than this, WebP, AVIF, HEIC and CMYK images with more than half as
-        many, JPEG 2000 images with more than a third as many, and JPEGs whose scans together cover more than 40 times
-        as many. Default: 50,000,000, which need up to 600 MB of memory.
+      max_pixels: Reject images with more pixels than this. The limit is half of it for WebP, AVIF, HEIC and CMYK, a
+        third for JPEG 2000, and 40 times as much for all scans of a JPEG together. Default: 50,000,000, which need up
+        to 600 MB of memory.
       color_profiles: Handling of ICC profiles. convert: store images with a profile other than sRGB as sRGB, which
         trainers assume; ignore: profiles have no effect, and the bytes of a JPEG are stored with its profile.
       check: Check of JPEGs that are stored as they are. decode: decode each, and reject it if it is damaged; header:
@@ -323,8 +323,8 @@ class ConvertOptions:
         no such split; 0 for none.
       extend: Add the inputs that the dataset at the output does not have, in new shards; everything else of it stays as
         it is. Inputs and options must be those that it was made with.
-      prune: With extend, whether the new version leaves out images that are no inputs any more, and has those whose
-        files have another size by now in their new form. Earlier versions keep them.
+      prune: With extend, whether the new version leaves out images that are not among the inputs any more, and has
+        those whose files have another size by now in their new form. Earlier versions keep them.
       parent: Fingerprint of the dataset that is extended; set by convert().
       splits_required: Whether it is an error if all inputs name their split, so that `splits` has no effect.
       images: Checks and changes of images.
@@ -410,7 +410,7 @@ class ConvertOptions:
         try:
             num_groups = re.compile(self.group_by).groups
         except re.error as error:
-            raise ValueError(f"group_by {self.group_by!r} is no regular expression: {error}") from error
+            raise ValueError(f"group_by {self.group_by!r} is not a regular expression: {error}") from error
         if num_groups > 1:
             raise ValueError(
                 f"group_by {self.group_by!r} must have at most one group in parentheses, it has {num_groups}"

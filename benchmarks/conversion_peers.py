@@ -84,7 +84,7 @@ def mds(folder: str, output: str) -> None:
 
 
 def litdata(folder: str, output: str) -> None:
-    """Optimize with a process a core: https://github.com/Lightning-AI/litData."""
+    """Optimize with one process per core: https://github.com/Lightning-AI/litData."""
     from litdata import optimize
 
     optimize(fn=to_item, inputs=list(labelled(folder)), output_dir=output, chunk_bytes=SHARD_BYTES, num_workers=CORES)

@@ -31,7 +31,7 @@ COLUMNS = {
     "what changes": "axis",
     "to": "setting",
     "images": "images:,",
-    "CPU ms an image": "cpu_ms:.2f",
+    "CPU ms per image": "cpu_ms:.2f",
     "times the row above": "jump:.2f",
     "": "mark",
 }
@@ -96,7 +96,7 @@ def settings(folder: Path, count: int) -> Iterator[Setting]:
         yield Setting("--shard_size", shard_size, plain, (f"--shard_size={shard_size}",))
     for per_shard in (2, 5, 10, 100):
         flags = (f"--num_shards=train={count // per_shard}", "--splits=train=100%")
-        yield Setting("images a shard", str(per_shard), plain, flags)
+        yield Setting("images per shard", str(per_shard), plain, flags)
     for size, photographs in ((SMALL, plain), (LARGE, corpus(folder / "large", count // _LARGE_SHARE, large))):
         for target in _TARGETS[size]:
             axis = f"--resize_shorter of {size[0]} × {size[1]}"

@@ -89,7 +89,12 @@ OTHERS = (
     Way("webdataset ShardWriter", "webdataset", "nothing", "*.tar", python=PEERS, package="webdataset"),
     Way("MosaicML MDSWriter", "mds", "SHA-1 of shard", "index.json", python=PEERS_TORCH, package="mosaicml-streaming"),
     Way(
-        "litData optimize, a process a core", "litdata", "nothing", "index.json", python=PEERS_TORCH, package="litdata"
+        "litData optimize, one process per core",
+        "litdata",
+        "nothing",
+        "index.json",
+        python=PEERS_TORCH,
+        package="litdata",
     ),
 )
 ALL = (PLAIN, CONVERT_1, CONVERT, *OTHERS)

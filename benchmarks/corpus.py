@@ -38,9 +38,15 @@ def originals() -> tuple[Image.Image, ...]:
     return (*images, *(Image.open(bundled / name).convert("RGB") for name in _SCIKIT_IMAGE))
 
 
-def photograph(random: np.random.Generator, size: tuple[int, int] = SMALL) -> bytes:
-    """Returns one JPEG of a size in pixels: half to all of a photograph, with noise, in quality 90."""
-    whole = originals()[random.integers(len(originals()))]
+def photograph(random: np.random.Generator, size: tuple[int, int] = SMALL, number: int | None = None) -> bytes:
+    """Returns one JPEG of a size in pixels: half to all of a photograph, with noise, in quality 90.
+
+    Args:
+      random: Chooses the photograph, the part of it and the noise.
+      size: Width and height in pixels.
+      number: Number of the photograph in originals(), if it is not to be chosen at random.
+    """
+    whole = originals()[random.integers(len(originals())) if number is None else number]
     share, aspect = random.uniform(0.5, 1.0), size[0] / size[1]
     width = share * min(whole.width, whole.height * aspect)
     left, top = random.uniform(0, whole.width - width), random.uniform(0, whole.height - width / aspect)

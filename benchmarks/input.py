@@ -52,7 +52,7 @@ GOALS = (
 )
 COLUMNS = {
     "224 px": "title",
-    "CPU ms an image": "cpu_ms:.3f",
+    "CPU ms per image": "cpu_ms:.3f",
     "from": "least:.3f",
     "to": "most:.3f",
     "images/s": "images/s:,.0f",

@@ -32,7 +32,7 @@ LARGEST_JUMP = 1.2
 COLUMNS = {
     "what changes": "axis",
     "to": "setting",
-    "CPU ms an image": "cpu_ms:.2f",
+    "CPU ms per image": "cpu_ms:.2f",
     "times the row above": "jump:.2f",
     "CPU s to the first batch": "first:.2f",
     "times it": "first_jump:.2f",

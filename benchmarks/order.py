@@ -111,7 +111,7 @@ SUMMARY_COLUMNS = {
     "first batch, s": "seconds:.2f",
     "longest wait, ms": "longest_ms:.0f",
     "sorted by class, 16 batches": "sorted16:.2f",
-    "CPU ms a record": "cpu_ms:.2f",
+    "CPU ms per record": "cpu_ms:.2f",
     "peak MB": "peak_mb:,.0f",
 }
 MIXING_COLUMNS = {
@@ -127,7 +127,7 @@ MIXING_COLUMNS = {
 COST_COLUMNS = {
     "way": "way",
     "batch size": "batch_size",
-    "CPU ms a record": "cpu_ms:.3f",
+    "CPU ms per record": "cpu_ms:.3f",
     "records/s": "images/s:,.0f",
     "peak MB": "peak_mb:,.0f",
 }
@@ -245,7 +245,7 @@ def mixed(folder: Path, count: int | None, repeats: int | None) -> Table:
 
     random = np.random.default_rng(0)
     permutations = np.concatenate([random.permutation(count) for _ in range(MIXED_EPOCHS)])
-    add("a true permutation, drawn once an epoch", permutations[: steps * BATCH_SIZE])
+    add("a true permutation, drawn once per epoch", permutations[: steps * BATCH_SIZE])
     for size in BLOCKS:
         add(f"training order, blocks of {size}", Order(count, BATCH_SIZE, most=size).batches(0, steps))
     dataset = make_records(folder, even_shards(count, SHARDS), TINY_BYTES)

@@ -114,24 +114,66 @@ def predict(sizes: list[tuple[int, float, float]]) -> None:
     print("\n| | " + " | ".join(f"{images:,} images" for images, _, _ in sizes) + " |")
     print("|---|" + "---|" * len(sizes))
     scales = [formula(*each) for each in sizes]
+    rates = {"reads": 5000 * 3600, "writes": 1000 * 3600}  # of a bucket, per hour, at first
     lines = {
-        "shards of": [f"{shard:,.0f}" for _, _, shard in sizes],
-        "bytes of them": [f"{images * record:.3g}" for images, record, _ in sizes],
-        **{name: [f"{getattr(each, name):,.3g}" for each in scales] for name in dataclasses.asdict(scales[0])},
-        "memory to commit, 1 % rejected": [f"{images / 100 * unit.rejection:,.3g}" for images, _, _ in sizes],
-        "memory to cut the largest bucket": [f"{each.largest_bucket_rows * unit.grouped_row:,.3g}" for each in scales],
-        "hours of reads at 5,000 a second": [f"{each.reads / 5000 / 3600:,.3g}" for each in scales],
-        "hours of writes at 1,000 a second": [f"{each.writes / 1000 / 3600:,.3g}" for each in scales],
-        f"hours of listing {FOLDERS:,} class folders, 5,000 a second each": [
-            f"{images / 5000 / FOLDERS / 3600:,.3g}" for images, _, _ in sizes
+        "bytes per shard": [in_units(shard) for _, _, shard in sizes],
+        "bytes of all shards": [in_units(images * record) for images, record, _ in sizes],
+        "shards": [counted(each.shards) for each in scales],
+        "rows in the shuffle": [counted(each.shuffled_rows) for each in scales],
+        "bytes in the shuffle": [in_units(each.shuffled_bytes) for each in scales],
+        "rows of the largest bucket": [counted(each.largest_bucket_rows) for each in scales],
+        "memory to plan on one machine": [in_units(each.planning_memory) for each in scales],
+        "memory to cut the largest bucket": [in_units(each.largest_bucket_rows * unit.grouped_row) for each in scales],
+        "memory to commit, 1 % rejected": [in_units(images / 100 * unit.rejection) for images, _, _ in sizes],
+        "working files": [in_units(each.working_bytes) for each in scales],
+        "manifest": [in_units(each.manifest_bytes) for each in scales],
+        "indexes": [in_units(each.index_bytes) for each in scales],
+        "reads": [counted(each.reads) for each in scales],
+        "writes": [counted(each.writes) for each in scales],
+        "requests for a size": [counted(each.stats) for each in scales],
+        "reads at 5,000 per second": [in_time(each.reads / rates["reads"]) for each in scales],
+        "writes at 1,000 per second": [in_time(each.writes / rates["writes"]) for each in scales],
+        f"listing {FOLDERS:,} class folders, 5,000 names per second each": [
+            in_time(images / 5000 / FOLDERS / 3600) for images, _, _ in sizes
         ],
-        "hours of listing one class folder": [f"{images / 5000 / 3600:,.3g}" for images, _, _ in sizes],
-        f"vCPU hours of writing, {IMAGES_A_SECOND} images a second": [
-            f"{images / IMAGES_A_SECOND / 3600:,.3g}" for images, _, _ in sizes
+        "listing one class folder": [in_time(images / 5000 / 3600) for images, _, _ in sizes],
+        f"writing on one core, {IMAGES_A_SECOND} images per second": [
+            in_time(images / IMAGES_A_SECOND / 3600) for images, _, _ in sizes
         ],
     }
     for name, values in lines.items():
         print(f"| {name} | " + " | ".join(values) + " |")
+
+
+def in_units(num_bytes: float) -> str:
+    """Returns a number of bytes with three digits: "143 GB"."""
+    for power, unit in ((5, "PB"), (4, "TB"), (3, "GB"), (2, "MB")):
+        if num_bytes >= 1000**power:
+            return f"{_three_digits(num_bytes / 1000**power)} {unit}"
+    return f"{_three_digits(num_bytes / 1000)} KB"
+
+
+def counted(number: float) -> str:
+    """Returns a number with three digits: "2,600,000", "20 billion"."""
+    if number >= 1e9:
+        return f"{_three_digits(number / 1e9)} billion"
+    if number >= 1e6:
+        return f"{_three_digits(number / 1e6)} million"
+    return _three_digits(number)
+
+
+def in_time(hours: float) -> str:
+    """Returns a time with two or three digits: "4.3 min", "5.6 h", "23 days"."""
+    if hours * 60 < 1:
+        return f"{hours * 3600:.2g} s"
+    if hours < 1:
+        return f"{hours * 60:.2g} min"
+    return f"{hours:.2g} h" if hours < 72 else f"{_three_digits(round(hours / 24))} days"
+
+
+def _three_digits(number: float) -> str:
+    """Returns a number rounded to three digits, without an exponent."""
+    return f"{float(f'{number:.3g}'):,.10g}"
 
 
 def manifest_of(folder: Path, count: int) -> None:

@@ -2,7 +2,8 @@
 
     <!-- table conversion_speed -->   rows, goals, command and machine of that part   <!-- end -->
 
-python -m benchmarks.tables [--results=benchmarks/results] [PAGE …]; what has not been measured stays as it is.
+python -m benchmarks.tables [--results=benchmarks/results] [PAGE …]; what has not been measured stays as it is. README
+has a part of one table, between <!-- peers --> and <!-- end -->, which is taken from docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from pathlib import Path
 
 from benchmarks import measure
 
-PAGES = (Path("docs/benchmarks.md"), Path("docs/input.md"), Path("docs/train.md"), Path("README.md"))
+BENCHMARKS, README = Path("docs/benchmarks.md"), Path("README.md")
+PAGES = (BENCHMARKS, Path("docs/input.md"), Path("docs/train.md"), Path("docs/preflight.md"))
 _MARKED = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_PEERS = re.compile(r"(<!-- peers -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def main() -> None:
@@ -26,6 +29,25 @@ def main() -> None:
     for page in flags.pages:
         page.write_text(filled(page.read_text(), flags.results))
         print(page)
+    README.write_text(with_peers(README.read_text(), BENCHMARKS.read_text()))
+    print(README)
+
+
+def with_peers(readme: str, benchmarks: str) -> str:
+    """Returns README with the speed of converters: those that decode each image first, those that copy it below."""
+    (table,) = (marked[0] for marked in _MARKED.finditer(benchmarks) if marked[2] == "conversion_peers")
+    lines = [line.strip("|").split("|") for line in table.split("\n") if line.startswith("| ")]
+    header, *rows = ([cell.strip() for cell in line] for line in lines)
+    measured = [dict(zip(header, row, strict=True)) for row in rows]
+    made = ["| each image is | by | images/s | CPU s | peak MB |", "|---|---|---|---|---|"]
+    for is_decoded in (True, False):
+        for row in measured:
+            if ("decoded" in row["looks at"]) == is_decoded:
+                name = f"**{row['way']}**" if row["way"].startswith("convert") else row["way"]
+                values = [row[column] for column in ("images/s", "CPU s", "peak MB")]
+                made.append("| " + " | ".join(["decoded" if is_decoded else "copied", name, *values]) + " |")
+    source = table[table.rindex("(`") :].partition(" <!--")[0].removesuffix("<!-- end -->").strip()
+    return _PEERS.sub(lambda marked: f"{marked[1]}\n" + "\n".join(made) + f"\n\n{source}\n\n{marked[2]}", readme)
 
 
 def filled(page: str, results: Path) -> str:

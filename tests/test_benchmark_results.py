@@ -103,7 +103,11 @@ def test_records_are_counted_in_every_format_that_is_compared(tmp_path):
 
 
 def test_plots_are_made_of_what_has_been_measured_and_are_the_same_every_time(tmp_path, monkeypatch, capsys):
-    rows = [{"way": "convert", "images/s": 10.0, "peak_mb": 1.0}, {"way": "another", "images/s": 5.0, "peak_mb": 2.0}]
+    rows = [
+        {"way": "convert", "images/s": 10.0, "peak_mb": 1.0, "checks": "decoded; SHA-256"},
+        {"way": "another", "images/s": 5.0, "peak_mb": 2.0, "checks": "decoded for its size"},
+        {"way": "a copying one", "images/s": 5.0, "peak_mb": 2.0, "checks": "nothing"},
+    ]
     machine = {"cores": 2, "processor": "P", "day": "2026-01-01", "versions": {"Python": "3.11"}}
     (tmp_path / "conversion_peers.json").write_text(json.dumps({"rows": rows, "machine": machine}))
     monkeypatch.setattr(sys, "argv", ["plots", f"--results={tmp_path}", f"--output={tmp_path}"])
@@ -112,7 +116,15 @@ def test_plots_are_made_of_what_has_been_measured_and_are_the_same_every_time(tm
         plots.main()
         made.append(Path(tmp_path / "benchmark_conversion.svg").read_text())
     assert made[0] == made[1]
-    assert all(text in made[0] for text in ("another", "images a second", "2 cores, P, 2026-01-01; Python 3.11"))
+    texts = (
+        *("another", "images per second", "2 cores, P, 2026-01-01; Python 3.11", "Memory (lower is better)"),
+        *("jpeg2tpu", "others that decode each image", "others that copy the bytes"),
+    )
+    assert all(f">{text}<" in made[0] for text in texts)
+    # Three kinds, three fills, and no background that would cover a dark page.
+    fills = set(re.findall(r"""fill(?:: |=")(#[0-9a-f]{6})""", made[0]))
+    assert {"#0072b2", "#d55e00", "#999999"} <= fills
+    assert not re.search(r'id="patch_1">\s*<path[^>]*fill: #ffffff', made[0])
     assert "left out: growth" in capsys.readouterr().out
 
 

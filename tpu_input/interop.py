@@ -14,10 +14,11 @@ import tensorflow as tf
 from tpu_input.command_line.dataclass_options import checked, field_types, suggestion
 from tpu_input.config import InputConfig
 from tpu_input.dataset_format.records import Manifest
-from tpu_input.datasets import DatasetLike, as_manifest
-from tpu_input.evaluate import eval_steps, make_eval_input_fn, own_share
-from tpu_input.pipeline.device import PARALLEL_LAYOUTS, from_infeed
-from tpu_input.pipeline.hosts import Host, check_params
+from tpu_input.datasets import DatasetLike, as_manifest, eval_steps
+from tpu_input.evaluate import make_eval_input_fn
+from tpu_input.pipeline.batches import PARALLEL_LAYOUTS
+from tpu_input.pipeline.device import from_infeed
+from tpu_input.pipeline.hosts import Host, check_params, own_share
 from tpu_input.pipeline.reading import plain
 from tpu_input.train import make_train_input_fn
 

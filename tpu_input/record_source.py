@@ -1,24 +1,23 @@
 """Random access to a dataset's records by their positions in the shards, for grain and PyTorch; and what DALI and
 TensorFlow Datasets need to read the shards.
 
-Reading needs no TensorFlow for local files and, where google-cloud-storage is installed, for gs://.
+It needs no TensorFlow for local files and, where google-cloud-storage is installed, for gs://.
 
 DATASET/lengths.parquet, else the index ──▶ offsets and lengths ──▶ source[n] ──▶ Record (still encoded)
 """
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
 import operator
 import os
-import uuid
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import Any, SupportsIndex, get_args
 
 import numpy as np
 
-from tpu_input.config import MOST_BLOCK_RECORDS
+from tpu_input.command_line.dataclass_options import check_choice
+from tpu_input.config import MOST_BLOCK_RECORDS, Sampling
 from tpu_input.dataset_format.manifest import (
     TFDS_FEATURES_NAME,
     TFDS_INFO_NAME,
@@ -28,12 +27,10 @@ from tpu_input.dataset_format.manifest import (
 )
 from tpu_input.dataset_format.record_spec import LABEL_KEY, LABELS_KEY
 from tpu_input.dataset_format.records import Manifest, Record, decode, read_frames
+from tpu_input.datasets import DatasetLike, as_manifest
 from tpu_input.pipeline.order import Order
-from tpu_input.storage.byte_ranges import read_bytes
+from tpu_input.storage.byte_ranges import read_bytes, write_bytes
 from tpu_input.storage.positions import check_stands, read_positions, split_positions
-
-if TYPE_CHECKING:
-    from tpu_input.datasets import DatasetLike
 
 
 def write_dali_index(manifest: Manifest) -> list[str]:
@@ -56,7 +53,7 @@ def write_dali_index(manifest: Manifest) -> list[str]:
         for shard in split.shards:
             lines = [f"{offset} {length}\n" for offset, length in read_positions(manifest.path, shard)]
             written.append(f"{manifest.path}/index/{shard.name.removesuffix('.tfrecord')}.idx")
-            _write(written[-1], "".join(lines))
+            write_bytes(written[-1], "".join(lines).encode())
     return written
 
 
@@ -102,7 +99,7 @@ def write_tfds_metadata(manifest: Manifest) -> list[str]:
         texts[f"{label_name.replace('/', '.')}.labels.txt"] = "".join(f"{name}\n" for name in names)
     texts[TFDS_INFO_NAME] = json.dumps(info, indent=1) + "\n"  # last: without it, there is no dataset for its readers
     for name, text in texts.items():
-        _write(f"{manifest.path}/{name}", text)
+        write_bytes(f"{manifest.path}/{name}", text.encode())
     return [f"{manifest.path}/{name}" for name in texts]
 
 
@@ -143,24 +140,6 @@ def _tfds_split(manifest: Manifest, split: str) -> dict[str, Any]:
     }
 
 
-def _write(path: str, text: str) -> None:
-    """Writes a file atomically: locally by renaming a temporary file; uploads of objects are always atomic."""
-    if "://" not in path:
-        temporary = f"{path}.{uuid.uuid4().hex}"
-        try:
-            with open(temporary, "w") as file:
-                file.write(text)
-            os.replace(temporary, path)
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                os.remove(temporary)
-        return
-    import tensorflow as tf
-
-    with tf.io.gfile.GFile(path, "w") as file:
-        file.write(text)
-
-
 class RecordSource:
     """Sequence of the records of a split: len(source), source[n]; thread-safe, and picklable for other processes.
 
@@ -172,13 +151,13 @@ class RecordSource:
         """Reads the lengths of all records.
 
         Args:
-          dataset: Manifest of the dataset; or its folder or URI, to read which TensorFlow is imported.
+          dataset: Manifest of the dataset, or its folder or URI.
           split: Name of the split.
 
         Raises:
           ValueError: There is no such split, or neither lengths.parquet nor an index, or they do not match the shards.
         """
-        manifest = _as_manifest(dataset)
+        manifest = as_manifest(dataset)
         shards = manifest.split(split).shards
         self._offsets, self._lengths = split_positions(manifest, split)
         self._path, self._shards = manifest.path, shards
@@ -223,28 +202,23 @@ def training_order(
     split: str = "train",
     seed: int = 0,
     block_records: int = MOST_BLOCK_RECORDS,
+    sampling: Sampling = "equal",
 ) -> Order:
     """Returns the order in which make_train_input_fn takes the records of a split, to follow it with RecordSource.
 
-    With InputConfig.echo, step s takes the records of the order's step s // echo. With a cache or a service, and with
-    deterministic=False, training does not follow it.
+    With InputConfig.echo, step s takes the records of the order's step s // echo. With a cache (unless sampling is
+    "balanced") or a service, and with deterministic=False, training does not follow it.
 
     Args:
-      dataset: Manifest of the dataset; or its folder or URI, to read which TensorFlow is imported.
+      dataset: Manifest of the dataset, or its folder or URI.
       batch_size: Number of examples that all hosts together take in a step.
       split: Name of the split.
       seed: InputConfig.seed.
       block_records: InputConfig.block_records.
+      sampling: InputConfig.sampling.
 
     Raises:
-      ValueError: There is no such split.
+      ValueError: There is no such split, or sampling is "balanced" and the dataset has no labels in an index.
     """
-    return Order.of(_as_manifest(dataset), split, batch_size, seed, block_records)
-
-
-def _as_manifest(dataset: DatasetLike) -> Manifest:
-    if isinstance(dataset, Manifest):
-        return dataset
-    from tpu_input.datasets import as_manifest
-
-    return as_manifest(dataset)
+    check_choice("sampling", sampling, get_args(Sampling))
+    return Order.of(as_manifest(dataset), split, batch_size, seed, block_records, sampling)

@@ -52,7 +52,14 @@ from tpu_input.dataset_format.records import FRAME_BYTES, MAX_MANIFEST_BYTES, Ma
 
 
 class Rejection(NamedTuple):
-    """One line of rejected.jsonl."""
+    """One line of rejected.jsonl.
+
+    Attributes:
+      key: Path of the input within its source, or the line of the list that names it.
+      uri: Location of the input.
+      reason: Reason code; the codes keep their meaning in all versions.
+      detail: Description of the problem, for people; its words may change.
+    """
 
     key: str
     uri: str

@@ -25,7 +25,7 @@ REASONS = {
     "bad_line": Reason(
         "A line of the list does not name an image, has more fields than there are columns, is not a JSON object, or "
         "is not UTF-8.",
-        "Correct the line: image,label[,split][,group]; save the list as UTF-8.",
+        "Correct the line: image,label, and perhaps split and group; save the list as UTF-8.",
     ),
     "no_label": Reason(
         "It has no label: it is not in a class folder, or its line has an empty label.",
@@ -63,8 +63,8 @@ REASONS = {
         "Correct the value or the type; a missing float is NaN, a missing text is empty.",
     ),
     "bad_record": Reason(
-        "A record of a TFRecord file is no tf.train.Example, has no image in the feature that --record names, or has a "
-        "text that is not UTF-8.",
+        "A record of a TFRecord file is not a tf.train.Example, has no image in the feature that --record names, or "
+        "has a text that is not UTF-8.",
         "Correct --record; or write the records again.",
     ),
     "system_file": Reason(
@@ -101,7 +101,7 @@ REASONS = {
     ),
     "too_large": Reason(
         "It has more pixels than --max_pixels allows (half as many for WebP, AVIF, HEIC and CMYK, a third for JPEG "
-        "2000), a side of more than 65,500 pixels, the limit of JPEG, a file of more than 2 GiB, or needs more "
+        "2000), or a side of more than 65,500 pixels, the limit of JPEG. Or its file has more than 2 GiB, or more "
         "bytes than a shard can hold.",
         "Raise --max_pixels if there is enough memory, 12 bytes per pixel; raise --shard_size; or scale the image "
         "down.",

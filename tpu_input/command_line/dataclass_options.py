@@ -161,7 +161,7 @@ def add_flags(add_argument: Callable[..., Any], kind: type, names: Sequence[str]
       names: Names of the fields, in the order of the help.
       special: Differences, by field.
     """
-    hints, docs = field_types(kind), _attributes(kind)
+    hints, docs = field_types(kind), attributes(kind)
     defaults = {field.name: field.default for field in dataclasses.fields(kind)}
     for name in names:
         flag, hint, default = special.get(name, Flag()), hints[name], defaults[name]
@@ -213,7 +213,7 @@ def _escaped(text: str) -> str:
     return text.replace("%", "%%")  # argparse formats its help with the operator %
 
 
-def _attributes(kind: type) -> dict[str, str]:
+def attributes(kind: type) -> dict[str, str]:
     """Returns the descriptions in the section "Attributes:" of a docstring, each as one line, by name."""
     section = inspect.cleandoc(kind.__doc__ or "").partition("\nAttributes:\n")[2]
     entries = re.split(r"^  (?=\w+: )", section.partition("\n\n")[0], flags=re.MULTILINE)

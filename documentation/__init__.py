@@ -1,0 +1,1 @@
+"""Commands that make parts of docs/: pages of reference from the code, and pictures."""

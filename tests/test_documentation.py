@@ -1,0 +1,236 @@
+"""The docs: what the code makes is up to date, every page has a test, every command parses, every link exists."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import itertools
+import os
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from documentation import pictures, prose, reference
+from support.pages import ROOT, commands, ours
+from tpu_input.dataset_format.lengths import LENGTHS_NAME
+from tpu_input.dataset_format.record_spec import LABELS_KEY
+from tpu_input.dataset_format.records import FEATURES
+
+DOCS = ROOT / "docs"
+PAGES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in DOCS.glob("**/*.md"))]
+
+# The test that runs the commands and code blocks of a page. What no test runs needs servers or clouds of others, or
+# downloads: its commands are parsed below.
+TESTS = {
+    "README.md": "test_tutorials.py",
+    "docs/benchmarks.md": "test_benchmark_results.py",
+    "docs/cloud.md": "test_guides.py",
+    "docs/clusters.md": "beam_pipelines/test_job_server.py",
+    "docs/conversion.md": "test_guides.py",
+    "docs/datasets.md": "beam_pipelines/test_dataset_docs.py",
+    "docs/input-service.md": "tpu_input/test_service_processes.py",
+    "docs/input.md": "tpu_input/test_input_docs.py",
+    "docs/jax.md": "test_jax_docs.py",
+    "docs/install.md": "test_packaging.py",
+    "docs/pipelines.md": "beam_pipelines/test_transforms.py",
+    "docs/preflight.md": "estimator_app/test_preflight.py",
+    "docs/security.md": "test_security_docs.py",
+    "docs/train.md": "test_python_docs.py",
+    "docs/tutorials/imagenet.md": "test_tutorials.py",
+    "docs/tutorials/photographs.md": "test_tutorials.py",
+}
+PARSERS = {"beam_pipelines": "_parser", "tpu_input": "_parser", "estimator_app": "make_parser"}
+
+
+def test_every_page_with_commands_or_code_has_a_test():
+    with_code = [
+        page for page in PAGES if commands(page) or re.search(r"^ *```(?!text)\w", (ROOT / page).read_text(), re.M)
+    ]
+    assert with_code == sorted(TESTS)
+    assert [test for test in TESTS.values() if not (ROOT / "tests" / test).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_command_of_a_page_is_one_that_its_parser_takes(page):
+    for words in filter(ours, commands(page)):
+        module = importlib.import_module(f"{words[2]}.__main__")
+        arguments = [word for word in words[3:] if word not in ("…", "D", "M")]
+        flags, unknown = getattr(module, PARSERS[words[2]])().parse_known_args(arguments)
+        assert not unknown or getattr(flags, "runner", None), words
+
+
+@pytest.mark.skipif(
+    sys.version_info[:2] != (3, 11), reason="argparse of other versions of Python formats help differently"
+)
+def test_pages_of_reference_are_what_the_code_says():
+    for path, text in reference.pages().items():
+        assert path.read_text() == text, f"{path.name} is out of date; make reference"
+
+
+def test_the_tables_of_features_and_lengths_are_complete():
+    page = (DOCS / "reference" / "dataset.md").read_text()
+    assert sorted(re.findall(r"^\| `(image/[^`]+)` \| (?:bytes|int64) \|", page, re.MULTILINE)) == sorted(FEATURES)
+    assert f"`{LABELS_KEY}`" in page
+    section = page.partition(f"## {LENGTHS_NAME}\n")[2].partition("\n## ")[0]
+    assert re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) == ["shard", "length"]
+
+
+def test_lengths_have_the_columns_of_the_page(digits_dataset):
+    import pyarrow.parquet as pq
+
+    schema = pq.read_schema(Path(digits_dataset.path) / LENGTHS_NAME)
+    assert schema.names == ["shard", "length"]
+    assert pa.types.is_dictionary(schema.field("shard").type)
+    assert schema.field("length").type == pa.int64()
+
+
+def test_messages_of_the_page_are_messages_of_the_code():
+    page = (DOCS / "reference" / "messages.md").read_text().partition("\n## Conversion\n")[2]
+    quoted = re.findall(r"^\| `(.+?)` \| ", page, re.MULTILINE)
+    assert len(quoted) >= 30
+    said = "\n".join(
+        text
+        for package in reference.PACKAGES
+        for path in (ROOT / package).glob("**/*.py")
+        for text in texts(ast.parse(path.read_text()))
+    )
+    for message in quoted:
+        for part in message.split("…"):
+            assert part.strip(" (%),") in said, message
+
+
+def texts(tree: ast.AST) -> list[str]:
+    """Returns the literal texts of a module, f-strings without their values."""
+    found = []
+    for node in ast.walk(tree):
+        parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+        literals = [part.value for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str)]
+        found.append("".join(literals))
+    return found
+
+
+def test_readme_links_to_files_and_headings_that_exist():
+    for target in re.findall(r"\]\(([^)]+)\)", (ROOT / "README.md").read_text()):
+        path, _, anchor = target.partition("#")
+        if "://" in target:
+            continue
+        file = ROOT / (path or "README.md")
+        assert file.exists(), target
+        headings = re.findall(r"^#+ (.+)$", file.read_text(), re.MULTILINE) if anchor else []
+        assert not anchor or anchor in [re.sub(r"[^\w -]", "", name.lower()).replace(" ", "-") for name in headings]
+
+
+def test_pictures_are_those_that_a_command_makes_and_are_small():
+    found = {path.name: path.stat().st_size for path in (DOCS / "pictures").iterdir()}
+    assert sorted(found) == sorted(pictures.NAMES)
+    assert max(found.values()) < 300_000
+    text = "".join((ROOT / page).read_text() for page in PAGES)
+    assert all(f"pictures/{name}" in text for name in found)
+
+
+@pytest.fixture(scope="module")
+def packaging() -> dict[str, Any]:
+    """The names in setup.py and, as "given", the arguments of setup()."""
+    given: dict[str, Any] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("setuptools.setup", lambda **arguments: given.update(arguments))
+        return runpy.run_path(str(ROOT / "setup.py")) | {"given": given}
+
+
+@pytest.fixture(scope="module")
+def long_description(packaging):
+    return packaging["long_description"]
+
+
+def test_extras_and_constraints_that_the_pages_name_exist(packaging):
+    text = "".join((ROOT / page).read_text() for page in PAGES)
+    extras = {name for names in re.findall(r"(?:jpeg2tpu|[ '`]\.)\[([a-z,]+)\]", text) for name in names.split(",")}
+    assert extras >= {"train", "tpu", "gcp", "heic", "demo", "all"}
+    assert extras <= packaging["given"]["extras_require"].keys()
+    files = set(re.findall(r"constraints/[\w.-]+\.txt", text))
+    assert "constraints/python3.11.txt" in files
+    assert [name for name in files if not (ROOT / name).exists()] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "nowhere", "published"),
+    [
+        ("[a](docs/train.md)", "a", "[a](https://x/train.html)"),
+        ("[a](docs/train.md#the-loop)", "a", "[a](https://x/train.html#the-loop)"),
+        ("![a](docs/pictures/a.png)", "", "![a](https://x/pictures/a.png)"),
+        ("[a](LICENSE)", "a", "a"),
+        ("[a](#install)", "[a](#install)", "[a](#install)"),
+        ("[a](https://y/docs/z.md)", "[a](https://y/docs/z.md)", "[a](https://y/docs/z.md)"),
+    ],
+)
+def test_links_on_an_index_s_page_lead_to_the_site_or_are_plain_text(long_description, text, nowhere, published):
+    assert long_description(text, "") == nowhere
+    assert long_description(text, "https://x") == published
+
+
+def test_no_relative_link_is_left_on_an_index_s_page(long_description):
+    readme = (ROOT / "README.md").read_text()
+    for url in ("", "https://x"):
+        targets = re.findall(r"\]\(([^)]+)\)", long_description(readme, url))
+        assert [target for target in targets if not target.startswith(("#", "https://"))] == []
+
+
+VALE = os.environ.get("VALE") or next(iter(sorted(ROOT.glob(".servers/vale-*/vale"))), None) or shutil.which("vale")
+
+
+@pytest.mark.skipif(not VALE, reason="needs vale: make docs builds it")
+@pytest.mark.parametrize(
+    ("sentence", "rule"),
+    [
+        ("Everything else is encoded anew.", "Words"),
+        ("The same command goes on from the last checkpoint.", "Words"),
+        ("What is wrong is said in one line.", "Words"),
+        ("Damage that libjpeg decodes past, as it does a flipped bit, ends no image.", "Words"),
+        ("An example of which the record is damaged is rejected.", "Words"),
+        ("A core decodes 40 images a second.", "Per"),
+        ("It takes 620 bytes a row.", "Per"),
+        ("A file that is no image is rejected.", "IsNo"),
+        (" ".join(itertools.repeat("word", 46)) + ".", "Length"),
+        ("A file that is not an image is rejected. A core decodes 40 images per second, and training resumes.", ""),
+        ("There is no longer a file of this name, and there is no state in which it is half written.", ""),
+    ],
+)
+def test_rules_of_prose_find_our_habits(tmp_path, sentence, rule):
+    (tmp_path / "page.md").write_text(f"# Title\n\n{sentence}\n")
+    code, lines = prose.check(str(VALE), [tmp_path / "page.md"])
+    assert (code, re.findall(r"Jpeg2tpu\.(\w+)", lines)) == ((1, [rule]) if rule else (0, []))
+
+
+def test_help_is_checked_option_by_option(tmp_path):
+    files = {path.stem: path.read_text() for path in prose.help_texts(tmp_path)}
+    assert "--image_size IMAGE_SIZE height and width of the images" in files["train"]
+    assert "\n\n--seed SEED " in files["train"]
+    assert "exit codes" not in files["train"]
+
+
+def test_the_photographs_have_the_flaws_that_the_tutorial_names(tmp_path):
+    from documentation.photographs import write_photographs
+
+    write_photographs(tmp_path / "photos", per_class=1)
+    names = subprocess.run(["ls", *sorted((tmp_path / "photos").iterdir())], capture_output=True, text=True).stdout
+    for flaw in ("download.jpg", "not_found.jpg", "from_a_phone.jpg", "from_the_web.png"):
+        assert flaw in names
+
+
+@pytest.mark.long
+def test_pictures_can_be_made(tmp_path, monkeypatch):
+    from support.browser import find_chromium
+
+    if find_chromium() is None:
+        pytest.skip("needs Chromium: apt-get install chromium")
+    monkeypatch.setattr(sys, "argv", ["pictures", f"--output={tmp_path}", "--train_steps=2"])
+    pictures.main()
+    for name in pictures.NAMES:
+        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
