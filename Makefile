@@ -9,6 +9,7 @@ VENV_PREFLIGHT ?= .venv-preflight
 VENV_BEAM_2_54 ?= .venv-beam-2.54
 VENV_PEERS_TORCH ?= .venv-peers-torch
 VENV_DOCS ?= .venv-docs
+VENV_TORCH ?= .venv-torch
 export VENV_PEERS VENV_PEERS_TORCH
 DEMO ?= demo
 SEED ?= 0
@@ -49,7 +50,7 @@ PYTHON ?= $(call find_python,3.11)
 PYTHON_NEWEST ?= $(call find_python,3.13)
 BENCHMARK = $(VENV)/bin/python -W ignore -m benchmarks
 
-.PHONY: demo docs reference pictures environments test test-long test-newest test-cloud test-engines test-preflight lint fuzz kills soak mutants cloud-server preflight benchmark benchmark-input release-check clean
+.PHONY: demo docs reference pictures environments test test-long test-newest test-cloud test-engines test-preflight test-torch lint fuzz kills soak mutants cloud-server preflight benchmark benchmark-input release-check clean
 
 # Real handwritten digits → shards → classifier → predictions; run again, it goes on from what is there.
 demo: $(VENV)/installed
@@ -178,6 +179,18 @@ $(VENV_BEAM_2_54)/installed: constraints/beam-2.54.txt
 test-preflight: $(VENV)/installed $(VENV_PREFLIGHT)/installed
 	$(VENV)/bin/python -m pytest -m preflight
 
+# examples/torch_train.py and the guide to PyTorch, where TensorFlow is not installed. Not part of .ci/run: PyPI's only
+# PyTorch for Linux brings CUDA along, 3 GB to load and 6 GB on disk, of which nothing is used here.
+test-torch: $(VENV_TORCH)/installed
+	$(VENV_TORCH)/bin/python -m pytest -m torch tests/test_torch_train.py
+
+$(VENV_TORCH)/installed: setup.py constraints/python3.11.txt
+	"$(PYTHON)" -m venv $(VENV_TORCH)
+	$(VENV_TORCH)/bin/python -m pip install --quiet --upgrade pip
+	$(VENV_TORCH)/bin/python -m pip install --quiet --constraint constraints/python3.11.txt --editable . torch==2.15.0 \
+		pytest scikit-learn trustme
+	@touch $@
+
 # The TPU's compiler, for python -m estimator_app preflight: an environment of its own, for JAX needs another NumPy than
 # TensorFlow 2.15; 1.2 GB.
 preflight: $(VENV_PREFLIGHT)/installed
@@ -246,10 +259,10 @@ $(VENV_PEERS_TORCH)/installed: benchmarks/requirements-peers-torch.txt $(VENV)/i
 	@touch $@
 
 # Builds the sdist and the wheel, runs the tests of the sdist, and the demo from the wheel in an empty environment of each
-# Python from 3.10 to 3.13: docs/releasing.md. PYTHONS= and TESTS= name some of them; TESTS= alone leaves the tests out.
+# Python from 3.10 to 3.13: CONTRIBUTING.md. PYTHONS= and TESTS= name some of them; TESTS= alone leaves the tests out.
 release-check: $(VENV)/installed
 	$(VENV)/bin/python .ci/release_check.py $(if $(PYTHONS),--pythons=$(PYTHONS)) $(if $(filter undefined,$(origin TESTS)),,--tests='$(TESTS)')
 
 clean:
 	rm -rf $(VENV) $(VENV_NEWEST) $(VENV_PEERS) $(VENV_PEERS_TORCH) $(VENV_GCP) $(VENV_PREFLIGHT) $(VENV_BEAM_2_54) \
-		$(VENV_DOCS) $(DEMO) .servers site benchmarks/results build dist release *.egg-info
+		$(VENV_DOCS) $(VENV_TORCH) $(DEMO) .servers site benchmarks/results build dist release *.egg-info

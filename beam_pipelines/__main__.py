@@ -195,6 +195,8 @@ def _add_rewriting_flags(name: str, command: Parser) -> None:
     if name == "relabel":
         command.add_argument("--labels", dest="new_labels", required=True, metavar="FILE", help=_HELP["new_labels"])
         command.add_argument("--add_classes", action="store_true", help=_HELP["add_classes"])
+    if name == "split":
+        command.add_argument("--folds", type=positive, metavar="K", help=_HELP["folds"])
     of_command = {"filter": FILES_OF_CHANGES[1:], "split": FILES_OF_CHANGES[-1:]}
     for flag in of_command.get(name, ()):
         command.add_argument(f"--{flag}", default="", metavar="FILE", help=_HELP[flag])
@@ -225,6 +227,8 @@ _HELP = {
     "without_keys": "file with one key per line: leave these examples out (default: none)",
     "only_classes": "file with one class name per line: keep only examples of these classes (default: all)",
     "without_classes": "file with one class name per line: leave out examples of these classes (default: none)",
+    "folds": "number of splits of equal shares, fold1, fold2, …, instead of --splits, for the command folds of "
+    "estimator_app (default: none)",
     "near_duplicates": "file of report --pairs: filter leaves out all but one of each group of images that look alike; "
     "split keeps each group in one split (default: none)",
     "pairs": "write all pairs of images that look alike to this Parquet file, in the place of the page (default: none)",
@@ -268,6 +272,11 @@ def _rewrite(flags: argparse.Namespace, beam_flags: list[str]) -> int:
         for name, path in named_datasets(flags.datasets)
     ]
     changed = {name: value for name in _CHANGED_OPTIONS if (value := getattr(flags, name, None)) is not None}
+    if flags.command == "split":
+        if (flags.folds is None) == ("splits" not in changed):
+            raise ValueError("split needs either --splits, such as train=90%,validation=10%, or --folds")
+        if flags.folds:
+            changed["splits"] = tuple((f"fold{number + 1}", 1 / flags.folds) for number in range(flags.folds))
     if "shard_bytes" in changed:
         changed = {"num_shards": ()} | changed
     if flags.command == "merge":

@@ -171,7 +171,7 @@ class Source:
         try:
             num_groups = re.compile(self.label_pattern).groups
         except re.error as error:
-            raise ValueError(f"label_pattern {self.label_pattern!r} is no regular expression: {error}") from error
+            raise ValueError(f"label_pattern {self.label_pattern!r} is not a regular expression: {error}") from error
         if num_groups != 1:
             raise ValueError(
                 f"label_pattern {self.label_pattern!r} must have one group, in parentheses, for the class; it has "
@@ -410,7 +410,7 @@ class ConvertOptions:
         try:
             num_groups = re.compile(self.group_by).groups
         except re.error as error:
-            raise ValueError(f"group_by {self.group_by!r} is no regular expression: {error}") from error
+            raise ValueError(f"group_by {self.group_by!r} is not a regular expression: {error}") from error
         if num_groups > 1:
             raise ValueError(
                 f"group_by {self.group_by!r} must have at most one group in parentheses, it has {num_groups}"

@@ -20,7 +20,7 @@ from support.browser import browse, find_chromium
 
 OUTPUT = Path(__file__).parent.parent / "docs" / "pictures"
 NAMES = ("report.png", "curves.png")
-_WIDTH, _HEIGHT = 1000, 1000  # pixels of the report's beginning that are shown
+_WIDTH, _HEIGHT = 1000, 860  # pixels of the report's beginning that are shown
 
 
 def draw_report(folder: Path, output: Path) -> None:
@@ -59,6 +59,7 @@ def take_screenshot(page: Path, output: Path, size: tuple[int, int], profile: Pa
         raise SystemExit("error: no Chromium found; install it: apt-get install chromium")
     with browse(program, profile) as browser:
         browser.resize(*size)
+        browser.send("Emulation.setScrollbarsHidden", hidden=True)
         browser.prefer(scheme)
         browser.open(page)
         output.write_bytes(base64.b64decode(browser.send("Page.captureScreenshot", format="png")["data"]))

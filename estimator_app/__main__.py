@@ -1,4 +1,4 @@
-"""Command line: train, watch, evaluate, export, predict, preflight. All flags are defined in this module.
+"""Command line: train, watch, evaluate, export, predict, folds, preflight. All flags are defined in this module.
 
     train: dataset ──▶ MODEL_DIR (config.json, checkpoints, metrics.json) ──▶ EXPORT_DIR/… ──▶ predict: files → classes
 
@@ -40,6 +40,7 @@ EXAMPLES = {
     "evaluate": "--model_dir=model --split=train",
     "export": "--model_dir=model",
     "predict": "--export_dir=model/export photo.jpg",
+    "folds": "--dataset=folds --model_dir=models --output=predictions.parquet --train_steps=5000",
     "preflight": "--dataset=shards --topology=v5e:2x2 --network=resnet50 --train_batch_size=1024",
 }
 
@@ -65,7 +66,8 @@ def make_parser(recipe: Mapping[str, Any] | None = None) -> Parser:
     add(commands.watch, _model_dir_flags, _watch_flags, _tpu_flags)
     add(commands.evaluate, _evaluate_flags, _tpu_flags)
     add(commands.export, _export_flags)
-    add(commands.predict, _predict_flags)
+    add(commands.predict, _predict_flags, _tpu_flags)
+    add(commands.folds, _folds_flags, _train_flags, _training_flags, _tpu_flags)
     add(commands.preflight, _preflight_flags, _preflight_train_flags, _training_flags, _tpu_flags)
     return parser
 
@@ -73,6 +75,15 @@ def make_parser(recipe: Mapping[str, Any] | None = None) -> Parser:
 def _model_dir_flags(flag: AddFlag) -> None:
     flag("--model_dir", type=absolute, required=True, help="folder or gs:// URI for checkpoints, config and metrics")
     flag("--export_dir", type=absolute, help="folder or gs:// URI for SavedModels (default: MODEL_DIR/export)")
+
+
+def _folds_flags(flag: AddFlag) -> None:
+    flag("--model_dir", type=absolute, required=True, help="folder or gs:// URI for a training run per fold")
+    flag("--output", type=absolute, metavar="PARQUET", required=True, help=_FOLDS_OUTPUT)
+    flag("--batch_size", type=int, default=32, help="images per batch of predictions (default: %(default)s)")
+
+
+_FOLDS_OUTPUT = "file or gs:// URI for the predictions, one row per record of the dataset"
 
 
 def _watch_flags(flag: AddFlag) -> None:
@@ -109,7 +120,16 @@ def _train_flags(flag: AddFlag) -> None:
         flag,
         TrainConfig,
         (
-            *("dataset", "record", "trainer", "network", "train_batch_size", "eval_batch_size", "train_steps"),
+            *(
+                "dataset",
+                "record",
+                "hold_out",
+                "trainer",
+                "network",
+                "train_batch_size",
+                "eval_batch_size",
+                "train_steps",
+            ),
             *(
                 "steps_per_eval",
                 "eval",
@@ -124,6 +144,8 @@ def _train_flags(flag: AddFlag) -> None:
         ),
         dataset=Flag(parse=absolute_patterns, required=True),
         record=Flag(metavar="FORMAT"),
+        hold_out=Flag(metavar="SPLIT"),
+        split=Flag(unset=True, default="validation, or that of --hold_out"),
         train_steps=Flag(unset=True, default="1000"),
         profile=Flag(unset=True, default="none", metavar="FIRST,LAST"),
     )
@@ -254,10 +276,13 @@ _PREDICT_EXPORT_DIR = "SavedModel, or a folder of them, or a model_dir: the newe
 
 
 def _tpu_flags(flag: AddFlag) -> None:
-    flag("--use_tpu", action="store_true", help="run on a Cloud TPU; dataset and model_dir must be gs:// URIs")
+    flag("--use_tpu", action="store_true", help=_USE_TPU)
     flag("--tpu", help="name or grpc:// address of the TPU (default: the environment's)")
     flag("--tpu_zone", help="zone of the TPU (default: this machine's)")
     flag("--gcp_project", help="Google Cloud project of the TPU (default: this machine's)")
+
+
+_USE_TPU = "run on a Cloud TPU; dataset and model_dir must be gs:// URIs, but not those of predict"
 
 
 def _optional_path(text: str) -> str:

@@ -48,7 +48,9 @@ def check(arguments: argparse.Namespace) -> None:
         _check_preflight(arguments)
     if vars(arguments).get("trainer") == "tpu_estimator":
         require_estimator()
-    if arguments.command is not preflight and vars(arguments).get("use_tpu") and _tpu(arguments).is_remote:
+    # For a prediction, this machine reads all files, and sends images.
+    paths_of_tpu = arguments.command not in (preflight, predict)
+    if paths_of_tpu and vars(arguments).get("use_tpu") and _tpu(arguments).is_remote:
         _check_paths(arguments)
 
 
@@ -123,9 +125,9 @@ def watch(arguments: argparse.Namespace) -> int:
             report = _reporter(arguments)
             finished = watch(*places, arguments.network, tpu, report, stop, arguments.poll_seconds)
         except Stopped:
-            return _stopped(arguments, f"stopped; go on with: {command}", stop.number)
+            return _stopped(arguments, f"stopped; resume with: {command}", stop.number)
         except Moved as moved:
-            say(f"{moved}; going on in a new process")
+            say(f"{moved}; continuing in a new process")
             os.execv(sys.executable, [sys.executable, "-m", "estimator_app", *arguments.argv])
     _print_finished(arguments, finished)
     return 0
@@ -225,6 +227,7 @@ def predict(arguments: argparse.Namespace) -> int:
 
         names = ("export_dir", "model_dir", "split", "batch_size", "features", "step", "network")
         options = {name: getattr(arguments, name) for name in names}
+        options["tpu"] = _tpu(arguments) if arguments.use_tpu else None
         written = predict_dataset(_dataset(arguments), arguments.output, report=_reporter(arguments), **options)
         say(to_json({"predictions": written}) if arguments.json else f"predictions: {written}")
         return 0
@@ -247,8 +250,8 @@ def _check_predicted(arguments: argparse.Namespace) -> None:
     """Raises ValueError if the flags do not name either files or a dataset, and a model for them."""
     given = vars(arguments)
     if arguments.dataset is None:
-        of_dataset = ("output", "split", "version", "model_dir", "features", "step", "network")
-        if misplaced := [f"--{name}" for name in of_dataset if given[name] is not None]:
+        of_dataset = ("output", "split", "version", "model_dir", "features", "step", "network", "use_tpu")
+        if misplaced := [f"--{name}" for name in of_dataset if given[name] not in (None, False)]:
             raise ValueError(f"{misplaced[0]} can be used only with --dataset")
         needed = {"--export_dir": arguments.export_dir, "FILE": arguments.files}
     else:
@@ -259,10 +262,34 @@ def _check_predicted(arguments: argparse.Namespace) -> None:
         of_run = [f"--{name}" for name in ("features", "step", "network") if given[name] is not None]
         if of_run and not arguments.model_dir:
             raise ValueError(f"{of_run[0]} needs --model_dir, as an export has only its probabilities")
+        if arguments.use_tpu and not arguments.model_dir:
+            raise ValueError("--use_tpu needs --model_dir, as an export runs on this machine")
         model = "--export_dir or --model_dir"
         needed = {"--output": arguments.output, model: arguments.export_dir or arguments.model_dir}
     if missing := [name for name, value in needed.items() if not value]:
         raise ValueError(f"the following arguments are required: {', '.join(missing)}")
+
+
+def folds(arguments: argparse.Namespace) -> int:
+    """Trains a model without each split of a dataset, and writes the predictions of that split with it."""
+    from estimator_app.predict_dataset import predict_folds
+    from estimator_app.trainers.interruption import Moved, Stopped, on_signals
+
+    tpu, command = _tpu(arguments) if arguments.use_tpu else None, _command(arguments.argv)
+    options = _options(arguments)
+    del options["dataset"]  # the first argument
+    with on_signals() as stop:
+        try:
+            places = (_dataset(arguments), arguments.output, arguments.model_dir)
+            path = predict_folds(*places, batch_size=arguments.batch_size, tpu=tpu, report=say, stop=stop, **options)
+            say(f"predictions: {path}")
+        except Stopped:
+            say(f"stopped; go on with: {command}")
+            return 128 + (stop.number or 0)
+        except Moved as moved:
+            say(f"{moved}; going on in a new process")
+            os.execv(sys.executable, [sys.executable, "-m", "estimator_app", *arguments.argv])
+    return 0
 
 
 def preflight(arguments: argparse.Namespace) -> int:
@@ -283,6 +310,7 @@ def preflight(arguments: argparse.Namespace) -> int:
         manifest = read_manifest(arguments.dataset, arguments.version)
     earlier = begun(arguments.model_dir) if arguments.model_dir else None
     options = _options(arguments)
+    manifest = manifest.held_out(arguments.hold_out) if arguments.hold_out else manifest
     config = TrainConfig.of(manifest, options, earlier)
     chosen = "" if earlier else chosen_input(config, options, manifest)
     trained = latest_step(arguments.model_dir) if earlier else 0

@@ -113,6 +113,8 @@ class TrainConfig:
       record: Format of the records of another program's TFRecords, which are read as they are: imagenet, tfds, flowers,
         mnist, or image=FEATURE,label=FEATURE,first_label=N. The dataset is then a glob of shards, or
         train=GLOB,validation=GLOB. Default: none, a dataset with a manifest.
+      hold_out: Split of the dataset that is not trained on, but evaluated; training takes all the others together.
+        Default: none, training takes the split train.
       label_type: Labels of an example of the dataset: "class", or "classes", any number.
     """
 
@@ -155,6 +157,7 @@ class TrainConfig:
     init_from: str = ""
     freeze: str = ""
     record: str = ""
+    hold_out: str = ""
     label_type: str = "class"
 
     def __post_init__(self) -> None:
@@ -195,7 +198,8 @@ class TrainConfig:
         """Returns the config of training on a dataset.
 
         Args:
-          manifest: Of the dataset; the mean and std of its training pixels are used.
+          manifest: Of the dataset; the mean and std of its training pixels are used. With hold_out, that of
+            Manifest.held_out().
           options: Fields of TrainConfig and InputConfig, by name, except those that follow from the dataset; or epochs
             instead of train_steps. The value None means the default. Defaults of learning_rate, weight_decay, decay and
             warmup_steps: those of the optimizer's recipe, schedule.RECIPES; of decay_steps: that of `earlier`, else
@@ -220,6 +224,8 @@ class TrainConfig:
             )
         if manifest.label_type == "classes":
             of_run.setdefault("early_stop_metric", "mean_average_precision")
+        if of_run.get("hold_out"):
+            of_run.setdefault("split", of_run["hold_out"])
         if earlier:
             of_input = {"image_size": earlier.input.image_size, "crop_area": earlier.input.crop_area} | of_input
         return cls(

@@ -96,6 +96,7 @@ class Run:
             raise ValueError(f"the dataset was removed or damaged during training ({error}), {advice}") from error
         if self.manifest.fingerprint in found.earlier:  # it was extended, and the files of this version stay
             return
+        found = found.held_out(self.config.hold_out) if self.config.hold_out else found
         if _content(found) != _content(self.manifest):
             raise ValueError(f"{self.manifest.path!r} was converted again during training, {advice}")
 

@@ -102,11 +102,13 @@ def train(
     else:
         manifest = as_manifest(dataset if isinstance(dataset, Manifest) else absolute(dataset))
     last, earlier = manifest, begun(model_dir)
-    manifest = version_with(manifest, earlier.fingerprint) if earlier else manifest
+    manifest = version = version_with(manifest, earlier.fingerprint) if earlier else manifest
+    if held_out := options.get("hold_out"):
+        manifest = manifest.held_out(held_out)
     config = TrainConfig.of(manifest, options, earlier)
-    if manifest is not last:
+    if version is not last:
         report(
-            f"note: {manifest.path!r} was extended after this run began; the run goes on with version "
+            f"note: {manifest.path!r} was extended after this run began; the run continues with version "
             f"{manifest.version} of {last.version}, and another --model_dir trains on all images"
         )
     if config.train_steps > config.decay_steps:

@@ -266,6 +266,7 @@ PUBLIC = {
         "load_classifier",
         "predict",
         "predict_dataset",
+        "predict_folds",
         "train",
         "watch",
     ],

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -19,7 +20,8 @@ import pytest
 from documentation import pictures, prose, reference
 from support.pages import ROOT, commands, ours
 from tpu_input.dataset_format.lengths import LENGTHS_NAME
-from tpu_input.dataset_format.records import FEATURES, LABELS_KEY
+from tpu_input.dataset_format.record_spec import LABELS_KEY
+from tpu_input.dataset_format.records import FEATURES
 
 DOCS = ROOT / "docs"
 PAGES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in DOCS.glob("**/*.md"))]
@@ -29,9 +31,9 @@ PAGES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in DOCS.glob(
 TESTS = {
     "README.md": "test_tutorials.py",
     "docs/benchmarks.md": "test_benchmark_results.py",
-    "docs/cloud.md": "beam_pipelines/test_cloud_commands.py",
+    "docs/cloud.md": "test_guides.py",
     "docs/clusters.md": "beam_pipelines/test_job_server.py",
-    "docs/conversion.md": "beam_pipelines/test_published_lists.py",
+    "docs/conversion.md": "test_guides.py",
     "docs/datasets.md": "beam_pipelines/test_dataset_docs.py",
     "docs/input-service.md": "tpu_input/test_service_processes.py",
     "docs/input.md": "tpu_input/test_input_docs.py",
@@ -106,13 +108,12 @@ def test_messages_of_the_page_are_messages_of_the_code():
 
 def texts(tree: ast.AST) -> list[str]:
     """Returns the literal texts of a module, f-strings without their values."""
-    return [
-        "".join(part.value for part in node.values if isinstance(part, ast.Constant))
-        if isinstance(node, ast.JoinedStr)
-        else node.value
-        for node in ast.walk(tree)
-        if isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
-    ]
+    found = []
+    for node in ast.walk(tree):
+        parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+        literals = [part.value for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str)]
+        found.append("".join(literals))
+    return found
 
 
 def test_readme_links_to_files_and_headings_that_exist():
@@ -135,13 +136,27 @@ def test_pictures_are_those_that_a_command_makes_and_are_small():
 
 
 @pytest.fixture(scope="module")
-def long_description():
-    """The function of setup.py, without a run of setup()."""
-    import setuptools
-
+def packaging() -> dict[str, Any]:
+    """The names in setup.py and, as "given", the arguments of setup()."""
+    given: dict[str, Any] = {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(setuptools, "setup", lambda **_: None)
-        return runpy.run_path(str(ROOT / "setup.py"))["long_description"]
+        patch.setattr("setuptools.setup", lambda **arguments: given.update(arguments))
+        return runpy.run_path(str(ROOT / "setup.py")) | {"given": given}
+
+
+@pytest.fixture(scope="module")
+def long_description(packaging):
+    return packaging["long_description"]
+
+
+def test_extras_and_constraints_that_the_pages_name_exist(packaging):
+    text = "".join((ROOT / page).read_text() for page in PAGES)
+    extras = {name for names in re.findall(r"(?:jpeg2tpu|[ '`]\.)\[([a-z,]+)\]", text) for name in names.split(",")}
+    assert extras >= {"train", "tpu", "gcp", "heic", "demo", "all"}
+    assert extras <= packaging["given"]["extras_require"].keys()
+    files = set(re.findall(r"constraints/[\w.-]+\.txt", text))
+    assert "constraints/python3.11.txt" in files
+    assert [name for name in files if not (ROOT / name).exists()] == []
 
 
 @pytest.mark.parametrize(

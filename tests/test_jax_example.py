@@ -120,8 +120,8 @@ def test_evaluation_counts_every_example_once(straight, digits_dataset):
     logits = np.asarray(jax.jit(model)(images.astype(np.float32)), np.float64)
     right = np.exp(logits[np.arange(len(labels)), labels]) / np.exp(logits).sum(axis=1)
     assert split.num_examples % 16  # the last batch has padding
-    examples, accuracy, loss = jax_example.evaluations(text)[STEPS]
-    assert examples == split.num_examples
+    num_examples, accuracy, loss = jax_example.evaluations(text)[STEPS]
+    assert num_examples == split.num_examples
     assert accuracy == pytest.approx(np.mean(logits.argmax(axis=1) == labels), abs=1e-4)
     assert loss == pytest.approx(-np.log(right).mean(), abs=1e-5)
     assert set(jax_example.evaluations(text)) == {5, 10, 15, 20}

@@ -8,13 +8,12 @@ import re
 import shlex
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-from support.terminal import open_terminal, read_all
+from support.terminal import run_in_terminal
 from tpu_input.command_line import EXIT_CODES
 from tpu_input.command_line.jpeg2tpu import main
 
@@ -104,14 +103,7 @@ def test_a_log_that_cannot_be_written_is_one_line(command, tmp_path, capsys, mon
 
 
 def drawn(*command: str) -> tuple[int, str]:
-    """Runs jpeg2tpu in a terminal of 80 columns; returns its exit code and what it has written."""
-    leader, terminal = open_terminal(columns=80)
-    words = [sys.executable, "-W", "ignore", "-m", "tpu_input.command_line.jpeg2tpu", *command]
-    with ThreadPoolExecutor() as pool:
-        shown = pool.submit(read_all, leader)
-        done = subprocess.run(words, cwd=ROOT, stdin=terminal, stdout=terminal, stderr=terminal)
-        os.close(terminal)
-    return done.returncode, shown.result()
+    return run_in_terminal("tpu_input.command_line.jpeg2tpu", *command)
 
 
 def test_a_terminal_shows_that_tensorflow_starts_and_then_the_result_alone(dataset_copy):

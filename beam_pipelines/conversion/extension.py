@@ -3,8 +3,8 @@
     indexes ──▶ keys that the dataset has ──inputs without them──▶ plan ──▶ shards of an edition of their own
     manifest.json ──▶ manifest-N.json, the old version; and the shards of both ──▶ manifest.json
 
-With --prune, images that are no inputs any more, or whose files have changed, are left out first: the shards that have
-any are written again without them, which is a version of its own between the old and the new one.
+With --prune, images that are not among the inputs any more, or whose files have changed, are left out first: the shards
+that have any are written again without them, which is a version of its own between the old and the new one.
 
 The files of the dataset stay as they are, so a reader of the old manifest is not disturbed, and the old version can be
 read later. Inputs that were rejected are tried again. The keys that the dataset has are held in memory by each process
@@ -183,7 +183,9 @@ def tell_changes(layout: Layout, changes: Changes, options: ConvertOptions) -> L
     remarks = list(layout.remarks)
     where = "left out" if options.prune else "they stay in it, and --prune leaves them out"
     if changes.gone:
-        remarks.append(f"images of {options.output!r} that are no inputs any more: {_some(changes.gone)}; {where}")
+        remarks.append(
+            f"images of {options.output!r} that are not among the inputs any more: {_some(changes.gone)}; {where}"
+        )
     where = "replaced" if options.prune else "the dataset keeps them as they were, and --prune replaces them"
     if changes.changed:
         remarks.append(f"images of {options.output!r} whose files have changed: {_some(changes.changed)}; {where}")
@@ -253,7 +255,7 @@ def _rest(parent: Manifest, shard: Shard, keys: frozenset[str], new_name: str) -
     rows = read_index(index_content(f"{parent.path}/{index_path(shard.name)}"), shard.num_examples)
     kept = [row for row in rows if row.key not in here]
     left_out = [
-        Rejection(row.key, row.uri, "left_out", "it is no input any more, or its file has changed")
+        Rejection(row.key, row.uri, "left_out", "it is not among the inputs any more, or its file has changed")
         for row in rows
         if row.key in here
     ]

@@ -138,7 +138,7 @@ def _check_prism(options: PipelineOptions) -> None:
     location = options.view_as(beam_flags.PrismRunnerOptions).prism_location
     try:
         if location and "://" not in location and not os.path.isfile(location):
-            raise ValueError(f"--prism_location={location} is no file")
+            raise ValueError(f"--prism_location={location} is not a file")
         server = PrismJobServer(options)
         server.local_bin(server.path_to_binary())  # downloads the Prism of a released Beam unless it is cached
     except (AssertionError, KeyError, ValueError, RuntimeError, OSError) as error:
@@ -243,13 +243,13 @@ def check_outlives(options: PipelineOptions) -> None:
         raise ValueError("--no_wait needs --runner of an engine, as this machine works only while the command does")
     if not portable.job_endpoint:
         raise ValueError(
-            f"--no_wait needs a job server that goes on without the command; start {engine.capitalize()}'s, and "
+            f"--no_wait needs a job server that continues without the command; start {engine.capitalize()}'s, and "
             "specify it with --job_endpoint=HOST:PORT"
         )
     if (portable.environment_type or ("LOOPBACK" if engine == "prism" else "")) == "LOOPBACK":
         raise ValueError(
-            "--no_wait needs workers that go on without the command, but those of --environment_type=LOOPBACK are in "
-            "it; use containers, --environment_type=DOCKER, or a worker pool of Beam's, --environment_type=EXTERNAL"
+            "--no_wait needs workers that continue without the command, but those of --environment_type=LOOPBACK are "
+            "in it; use containers, --environment_type=DOCKER, or a worker pool of Beam's, --environment_type=EXTERNAL"
         )
 
 

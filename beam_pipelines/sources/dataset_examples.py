@@ -202,7 +202,9 @@ def _kept_of_groups(path: str) -> dict[str, str]:
         a, b, kept = (column.cast(pa.string()).to_pylist() for column in table.columns)
     except (pa.ArrowException, KeyError, IndexError) as error:
         why = str(error).splitlines()[0]
-        raise ValueError(f"{path!r} is no Parquet file of pairs: {why}; write it with: report --pairs=FILE") from error
+        raise ValueError(
+            f"{path!r} is not a Parquet file of pairs: {why}; write it with: report --pairs=FILE"
+        ) from error
     if any(key is None for key in (*a, *b, *kept)):
         raise ValueError(f"{path!r} has a pair without a key; write it again with: report --pairs=FILE")
     return dict(zip(a, kept, strict=True)) | dict(zip(b, kept, strict=True))

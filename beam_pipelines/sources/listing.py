@@ -183,7 +183,7 @@ def _row_of_file(file: Member) -> Row:
     if file.fault:
         return row.reject("bad_member", file.fault)
     if file.lost_target:
-        lost = f"it is a hard link to {_shown(file.lost_target)!r}, which is no file before it in the archive"
+        lost = f"it is a hard link to {_shown(file.lost_target)!r}, which is not a file before it in the archive"
         return row._replace(num_bytes=0).reject("missing", lost)
     return row
 

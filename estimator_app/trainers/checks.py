@@ -36,7 +36,10 @@ def read_dataset(config: TrainConfig, dataset: DatasetLike | None = None) -> Man
     """
     if config.record and (dataset is None or (isinstance(dataset, str) and _is_pattern(dataset))):
         return read_shards(dataset or config.dataset, config.record, config.classes)
-    return version_with(as_manifest(config.dataset), config.fingerprint) if dataset is None else as_manifest(dataset)
+    if dataset is not None:
+        return as_manifest(dataset)
+    manifest = version_with(as_manifest(config.dataset), config.fingerprint)
+    return manifest.held_out(config.hold_out) if config.hold_out else manifest
 
 
 def read_shards(dataset: DatasetLike, record: str, classes: int | Sequence[str]) -> Manifest:

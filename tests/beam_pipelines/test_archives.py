@@ -369,7 +369,7 @@ def test_a_hard_link_to_no_file_before_it_is_missing(tmp_path, case):
     assert rows["cat/1.jpg"].reason == ""
     link = rows["cat/2.jpg"]
     assert (link.reason, link.num_bytes) == ("missing", 0)
-    assert link.detail == f"it is a hard link to {target!r}, which is no file before it in the archive"
+    assert link.detail == f"it is a hard link to {target!r}, which is not a file before it in the archive"
 
 
 def test_a_hard_link_whose_target_gnu_tar_has_removed_is_missing_until_it_is_added_again(tmp_path, gnu_tar):

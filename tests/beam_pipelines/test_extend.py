@@ -183,7 +183,7 @@ def test_images_that_are_gone_stay_and_are_told(capsys, images, tmp_path):
         path.unlink()
     add(images[:9], tmp_path / "in")
     said = convert(capsys, tmp_path, "--extend")
-    assert f"images of '{tmp_path}/out' that are no inputs any more: 3, e.g. '0/" in said
+    assert f"images of '{tmp_path}/out' that are not among the inputs any more: 3, e.g. '0/" in said
     assert "they stay in it, and --prune leaves them out" in said
     assert old.items() <= stored(tmp_path / "out").items()
 
@@ -225,7 +225,7 @@ def test_prune_leaves_out_what_is_gone_and_replaces_what_has_changed(capsys, ima
         gone, changed = gone | changed, set()
     add(images[30 : 30 + num_new], tmp_path / "in")
     said = convert(capsys, tmp_path, "--extend")
-    assert "that are no inputs any more" in said
+    assert "that are not among the inputs any more" in said
     assert ("whose files have changed: 2, e.g." in said) is bool(changed)
     if num_new:
         kept = contents(tmp_path / "out")
@@ -337,7 +337,7 @@ def test_a_member_that_is_packed_twice_is_one_image(capsys, images, tmp_path):
         for image in images[60:66]:
             archive.add(image, f"{image.parent.name}/{image.name}")
     code, out, err = run(capsys, *args, "--extend", "--prune")
-    assert (code, "no inputs any more" in out + err, "changed" in out + err) == (0, False, False), err
+    assert (code, "not among the inputs any more" in out + err, "changed" in out + err) == (0, False, False), err
     assert len(stored(tmp_path / "out")) == 66
 
 

@@ -163,8 +163,8 @@ def no_network(monkeypatch, tmp_path):
     ("flags", "message"),
     [
         ([], "PrismRunner has no Prism: Unable to fetch remote prism binary at https://github.com/apache/beam/"),
-        (["--prism_location=/no/prism"], "PrismRunner has no Prism: --prism_location=/no/prism is no file; build it"),
-        (["--prism_location=/tmp"], "PrismRunner has no Prism: --prism_location=/tmp is no file; build it"),
+        (["--prism_location=/no/prism"], "has no Prism: --prism_location=/no/prism is not a file; build it"),
+        (["--prism_location=/tmp"], "has no Prism: --prism_location=/tmp is not a file; build it"),
         (["--prism_location=http://x.org/prism"], "is not an Apache Beam Github Release page URL or download URL"),
         (["--job_endpoint=127.0.0.1:1"], "nothing answers at --job_endpoint=127.0.0.1:1"),
         (["--prism_locatoin=prism"], "unknown flag --prism_locatoin; did you mean --prism_location?"),

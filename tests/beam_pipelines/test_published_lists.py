@@ -326,7 +326,7 @@ def test_numbers_and_patterns_that_fit_nothing(capsys, images, tmp_path, monkeyp
     assert "must have one group, in parentheses, for the class; it has 0" in refused(
         capsys, *args, "--label_pattern=cat"
     )
-    assert "is no regular expression" in refused(capsys, *args, "--label_pattern=(cat")
+    assert "is not a regular expression" in refused(capsys, *args, "--label_pattern=(cat")
     assert "--label_names is for numbers in lists" in refused(capsys, *args, "--label_names=x.txt")
     assert run(capsys, *args, "--label_pattern=(cat|do)", "--max_rejected=100%")[0] == 0
     assert {label for _, label, _ in stored(tmp_path / "out")} == {"cat", "do"}

@@ -170,7 +170,7 @@ def test_a_damaged_file_ends_in_one_line_or_in_the_same_records(capsys, digits, 
         data[random_.randrange(len(data))] ^= 1 << random_.randrange(8)
     path.write_bytes(data)
     said = refused(capsys, "convert", f"--input={path.parent}", "--record=tfds", f"--output={tmp_path}/out")
-    assert "is no complete TFRecord file: record " in said
+    assert "is not a complete TFRecord file: record " in said
     assert not (tmp_path / "out").exists()
 
 
@@ -189,7 +189,7 @@ def test_mistakes_are_answered_with_one_line(capsys, digits, tmp_path):
         capsys, "convert", f"--input={tmp_path}/in/b*", "--record=tfds", output
     )
     (tmp_path / "in" / "a.tfrecord").write_bytes(gzip.compress(b"x"))
-    assert "a.tfrecord' is no complete TFRecord file: record 0 at byte 0 is truncated" in refused(
+    assert "a.tfrecord' is not a complete TFRecord file: record 0 at byte 0 is truncated" in refused(
         capsys, *args, "--record=tfds"
     )
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from support.app_commands import FLAGS, refused, run
+from support.terminal import run_in_terminal
 
 ROOT = Path(__file__).parents[2]
 # Without importing it: what is tested first is what happens before that.
@@ -222,7 +223,7 @@ def test_a_tpu_that_is_named_but_not_used_is_refused_before_anything_slow(capsys
 
 
 def test_the_flags_and_an_example_of_every_command_are_in_its_help(capsys):
-    for command in ("train", "watch", "evaluate", "export", "predict", "preflight"):
+    for command in ("train", "watch", "evaluate", "export", "predict", "folds", "preflight"):
         code, out, _ = run(capsys, command, "--help")
         assert code == 0
         assert f"python -m estimator_app {command} --" in out
@@ -252,3 +253,15 @@ def test_a_quiet_run_prints_its_result_alone_and_json_is_one_object(capsys, mode
         name: metrics[name] for name in ("step", "accuracy", "export")
     }
     assert err.startswith("nothing to train: step 40 is done, ")
+
+
+@pytest.mark.long
+def test_a_terminal_shows_that_an_evaluation_goes_on_and_then_its_result(model_dir):
+    code, shown = run_in_terminal("estimator_app", "evaluate", f"--model_dir={model_dir}")
+    assert code == 0
+    assert shown.startswith("\rstarting TensorFlow …")
+    assert "\revaluating on 333 images of validation …" in shown
+    assert shown.split("\r\x1b[K")[-1].startswith("step 40: accuracy ")
+    assert run_in_terminal("estimator_app", "evaluate", f"--model_dir={model_dir}", "--quiet")[1].startswith(
+        "step 40: "
+    )

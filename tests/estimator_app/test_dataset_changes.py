@@ -142,7 +142,7 @@ def test_a_run_goes_on_with_the_version_that_it_began_with(digits, tmp_path, cap
     assert convert(dataclasses.replace(options, extend=True), local()).manifest.version == 2
     capsys.readouterr()
     assert main([*train, f"--model_dir={tmp_path}/model", "--train_steps=4"]) == 0
-    assert "the run goes on with version 1 of 2" in capsys.readouterr().out
+    assert "the run continues with version 1 of 2" in capsys.readouterr().out
     assert main([*train, f"--model_dir={tmp_path}/other", "--train_steps=4", "--version=1"]) == 0
     found = [json.loads((tmp_path / name / "metrics.json").read_text()) for name in ("whole", "model", "other")]
     assert found[0] | {"export": ""} == found[1] | {"export": ""} == found[2] | {"export": ""}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 import tensorflow as tf
@@ -65,7 +66,7 @@ def test_a_mistake_that_training_does_not_make_is_told(capsys, digits_dataset):
     place = broken_networks.line_of("EVALUATED")
     assert "✓ training: XLA compiles the step" in out
     for mode in ("evaluation", "prediction"):
-        assert f"✗ {mode}: XLA does not support AsString (tests/support/{place})" in out
+        assert re.search(rf"✗ {mode}: XLA does not support AsString \(\S*{place}\): strings are supported", out)
 
 
 def test_the_flags_that_train_takes_for_a_tpu_are_looked_at(capsys, digits_dataset, tmp_path):

@@ -89,7 +89,7 @@ def test_fit_ends_and_a_checkpoint_resumes_the_input(digits_dataset, tmp_path):
 def test_a_checkpoint_is_written_every_so_many_steps_over_epochs(digits_dataset, tmp_path):
     saved = []
 
-    class Noted(Checkpoint):  # type: ignore[misc]
+    class Noted(Checkpoint):
         def _save(self) -> None:
             saved.append(int(self.model.optimizer.iterations))
 

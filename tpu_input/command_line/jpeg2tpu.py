@@ -58,6 +58,7 @@ COMMANDS = {
     "evaluate": Command("estimator_app", "evaluate a checkpoint or an export on every example of a split"),
     "export": Command("estimator_app", "write a checkpoint as a SavedModel"),
     "predict": Command("estimator_app", "classify image files, or all records of a dataset, with a trained model"),
+    "folds": Command("estimator_app", "train a model without each split of a dataset, and predict that split with it"),
     "preflight": Command(
         "estimator_app", "check without a TPU whether and how a training would run on one; exit 1 if not"
     ),

@@ -8,7 +8,9 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import math
 import re
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tpu_input.dataset_format import json_fields
@@ -136,6 +138,33 @@ class Split:
         return sum(shard.num_bytes for shard in self.shards)
 
 
+def merged(splits: Sequence[Split]) -> Split:
+    """Returns splits of one dataset as one, with the mean sizes and the statistics of the pixels of all examples."""
+    known = [split for split in splits if split.num_examples] or list(splits)
+
+    def mean(values: Iterable[float]) -> float:
+        counts = [max(1, split.num_examples) for split in known]
+        return sum(count * value for count, value in zip(counts, values, strict=True)) / sum(counts)
+
+    def sides(which: Sequence[tuple[int, float, int]]) -> tuple[int, float, int]:
+        smallest, middle, largest = zip(*which, strict=True)
+        return min(smallest), mean(middle), max(largest)
+
+    def deviation(channel: int) -> float:  # the mean of the squares, less the square of the mean
+        squares = (split.channel_std[channel] ** 2 + split.channel_mean[channel] ** 2 for split in known)
+        return math.sqrt(max(0.0, mean(squares) - means[channel] ** 2))
+
+    means = [mean(split.channel_mean[channel] for split in known) for channel in range(3)]
+    return Split(
+        tuple(shard for split in splits for shard in split.shards),
+        tuple(map(sum, zip(*(split.class_counts for split in splits), strict=True))),
+        sides([split.height for split in known]),
+        sides([split.width for split in known]),
+        (means[0], means[1], means[2]),
+        (deviation(0), deviation(1), deviation(2)),
+    )
+
+
 FORMAT_VERSION = 1
 MANIFEST_NAME = "manifest.json"
 # What TensorFlow Datasets needs beside the shards, written on request: see record_source.write_tfds_metadata().
@@ -202,6 +231,17 @@ class Manifest:
         if name not in self.splits:
             raise ValueError(f"{self.path!r} has no split {name!r}; it has {', '.join(map(repr, self.splits))}")
         return self.splits[name]
+
+    def held_out(self, name: str) -> Manifest:
+        """Returns the dataset with two splits: `name`, and "train", which is all others together.
+
+        Raises:
+          ValueError: There is no split of that name, or no other one; or it is "train".
+        """
+        held_out, others = self.split(name), [split for other, split in self.splits.items() if other != name]
+        if name == "train" or not others:
+            raise ValueError(f"split {name!r} of {self.path!r} cannot be held out: nothing would be left to train on")
+        return dataclasses.replace(self, splits={"train": merged(others), name: held_out})
 
     @property
     def label_type(self) -> str:

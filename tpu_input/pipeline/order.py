@@ -159,6 +159,9 @@ class BalancedOrder(Order):
     positions as there are records. Consecutive positions are of different classes, and so from different places: a
     block is a single record.
 
+    The number of an example over all turns, turn * num_examples + record, has to fit 63 bits. It does for a billion
+    records of 1,000 classes and 9,000 epochs; of two classes it does for 18 epochs.
+
     Attributes:
       labels: [num_examples] class of each record; classes without a record have no positions.
     """

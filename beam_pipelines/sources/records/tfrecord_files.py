@@ -58,7 +58,7 @@ def rows_of_file(folder: str, name: str, of_format: RecordFormat, options: Conve
                 return
             except ValueError as error:
                 raise ValueError(
-                    f"{f'{folder}/{name}'!r} is no complete TFRecord file: {error}; copy it again"
+                    f"{f'{folder}/{name}'!r} is not a complete TFRecord file: {error}; copy it again"
                 ) from error
             size = len(payload) + FRAME_BYTES
             uri = storage.record_uri(path, offset, size, of_format.image or IMAGE_KEY)
@@ -72,7 +72,7 @@ def _labelled(row: Row, payload: bytes, of_format: RecordFormat, options: Conver
     try:
         features = Example.FromString(payload).features.feature
     except Exception as error:  # the public location of protobuf's DecodeError differs between its versions
-        return row.reject("bad_record", f"it is no tf.train.Example: {error}")
+        return row.reject("bad_record", f"it is not a tf.train.Example: {error}")
     if len(features[image].bytes_list.value) != 1:
         return row.reject("bad_record", f"it has no image in the feature {image!r}")
     try:

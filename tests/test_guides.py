@@ -1,0 +1,75 @@
+"""Commands of the guides on conversion and on buckets, one after another, on a few digits."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from support.pages import commands, ours, run_ours
+from tpu_input.dataset_format.manifest import Manifest
+
+SMALL = ["--image_size=16", "--train_batch_size=8", "--train_steps=2", "--steps_per_eval=2"]
+
+
+def read(dataset: Path) -> Manifest:
+    return Manifest.from_json((dataset / "manifest.json").read_text(), str(dataset))
+
+
+def index(dataset: Path) -> pa.Table:
+    return pa.concat_tables([pq.read_table(path) for path in sorted((dataset / "index").iterdir())])
+
+
+@pytest.mark.long
+def test_the_commands_of_the_conversion_guide(few_digits, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = [words for words in commands("docs/conversion.md") if "train.jsonl" not in " ".join(words)]
+    plain, featured, labelled, report, likely = ([word.replace("INPUT", "few") for word in words] for words in found)
+    keys = [path.relative_to(tmp_path) for path in sorted(few_digits.glob("*/*.jpg"))]
+    assert run_ours(plain, {}) == 0
+    assert run_ours(report, {}) == 0
+    assert (tmp_path / "DATASET" / "report.html").exists()
+
+    keys_and_labels = index(tmp_path / "DATASET").select(["key", "label"]).to_pydict()
+    classes = list(read(tmp_path / "DATASET").classes)
+    # A model that is sure of another class than that of the label, for every record.
+    shares = np.eye(len(classes), dtype=np.float32)[[(label + 1) % len(classes) for label in keys_and_labels["label"]]]
+    probabilities = pa.FixedSizeListArray.from_arrays(pa.array(shares.ravel()), len(classes))
+    predicted = pa.table({"key": keys_and_labels["key"], "probabilities": probabilities})
+    metadata = {"jpeg2tpu.predictions": json.dumps({"classes": classes})}
+    pq.write_table(predicted.replace_schema_metadata(metadata), "predictions.parquet")
+    assert run_ours(likely, {}) == 0
+    assert len(Path("DATASET/likely_wrong_labels.csv").read_text().splitlines()) == 1 + len(keys)
+
+    shutil.rmtree("DATASET")
+    lines = ["image,label,age,box,caption", *(f'{key},{key.parts[1]},1.5,"0 0 1 1",a digit' for key in keys)]
+    Path("photos.csv").write_text("\n".join(lines) + "\n")
+    assert run_ours(featured, {}) == 0
+    assert read(tmp_path / "DATASET").options["features"] == {"age": "float", "box": "float[4]", "caption": "string"}
+
+    shutil.rmtree("DATASET")
+    lines = ["image,label", *(f"{key},{key.parts[1]};even" for key in keys)]
+    Path("photos.csv").write_text("\n".join(lines) + "\n")
+    assert run_ours(labelled, {}) == 0
+    assert read(tmp_path / "DATASET").label_type == "classes"
+    train = read(tmp_path / "DATASET").split("train")
+    assert sum(train.class_counts) == 2 * train.num_examples
+
+
+@pytest.mark.cloud
+def test_the_commands_of_the_guide_on_buckets(few_digits, cloud, gs, monkeypatch, capsys):
+    bucket = cloud.make_bucket()
+    cloud.upload(few_digits, f"{bucket}/photos")
+    cloud.upload(few_digits / "0", f"{bucket}/new")
+    for words in filter(ours, commands("docs/cloud.md")):
+        words = [word.replace("gs://bucket", bucket) for word in words]
+        if words[2] == "beam_pipelines":
+            assert run_ours(words, {}) == 0, (words, capsys.readouterr())
+        else:
+            out = gs.does(*words[3:], *(SMALL if words[3] == "train" else ()))
+    assert out.count('"file"') == len(list((few_digits / "0").iterdir()))
