@@ -14,7 +14,8 @@ from support.cloud import free_port
 
 ROOT = Path(__file__).parents[2]
 DEVICES = 8  # of all processes together
-FLAGS = ("--batch_size=16", "--no_flip", "--learning_rate=0.05", "--log_steps=1")
+BATCH, RATE = 64, 0.003
+FLAGS = (f"--batch_size={BATCH}", "--no_flip", f"--learning_rate={RATE}", "--log_steps=1")
 
 
 @contextlib.contextmanager

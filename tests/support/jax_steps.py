@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import importlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,11 +20,11 @@ ROOT = Path(__file__).parents[2]
 def example(devices: Sequence[Any]) -> tuple[Any, tuple[Any, ...]]:
     """The step of examples/jax_train.py for ten classes, and 32 images per device."""
     sys.path[:0] = [str(ROOT), str(ROOT / "examples")]
-    import jax_train
     from flax import nnx
 
     import tpu_input
 
+    jax_train = importlib.import_module("jax_train")
     config = tpu_input.InputConfig(image_size=32, layout="HWCN")
     everywhere, divided = jax_train.make_shardings(devices, config.layout)
     options = argparse.Namespace(bfloat16=True, seed=0, learning_rate=0.1, train_steps=1000)
