@@ -39,7 +39,7 @@ TESTS = {
     "docs/input.md": "tpu_input/test_input_docs.py",
     "docs/install.md": "test_packaging.py",
     "docs/pipelines.md": "beam_pipelines/test_transforms.py",
-    "docs/preflight.md": "estimator_app/test_preflight.py",
+    "docs/preflight.md": "test_guides.py",
     "docs/security.md": "test_security_docs.py",
     "docs/train.md": "test_python_docs.py",
     "docs/tutorials/imagenet.md": "test_tutorials.py",
