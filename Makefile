@@ -9,6 +9,7 @@ VENV_PREFLIGHT ?= .venv-preflight
 VENV_BEAM_2_54 ?= .venv-beam-2.54
 VENV_PEERS_TORCH ?= .venv-peers-torch
 VENV_DOCS ?= .venv-docs
+VENV_TORCH ?= .venv-torch
 export VENV_PEERS VENV_PEERS_TORCH
 DEMO ?= demo
 SEED ?= 0
@@ -23,10 +24,18 @@ FAKE_GCS_VERSION = v1.56.1
 FAKE_GCS_SERVER ?= .servers/fake-gcs-server-$(FAKE_GCS_VERSION)/fake-gcs-server
 # Prism, Beam's runner in Go, of the version of the installed Beam, for `make test-engines`; built by Go 1.26 or newer.
 BEAM_VERSION := $(shell sed -n 's/^apache-beam==//p' constraints/python3.11.txt)
-PRISM ?= .servers/prism-v$(BEAM_VERSION)/prism
+PRISM ?= .servers/axe-core-$(AXE_VERSION)/node_modules/axe-core/axe.min.js:
+	@command -v npm >/dev/null || { echo 'error: no npm found, which fetches axe-core; install it, or name the file: AXE_CORE=/path/to/axe.min.js' >&2; exit 2; }
+	npm install --silent --no-audit --no-fund --no-save --prefix .servers/axe-core-$(AXE_VERSION) axe-core@$(AXE_VERSION)
+
+.servers/prism-v$(BEAM_VERSION)/prism
 # Flink, and Spark in local mode, with a job server of Beam's, for `make test-engines`.
 FLINK_JOB_SERVER ?= .servers/flink/flink-job-server.jar
 SPARK_JOB_SERVER ?= .servers/spark/spark-job-server.jar
+# Rules of accessibility, which the browser test runs over the report; from the npm registry.
+AXE_VERSION = 4.14.1
+AXE_CORE ?= .servers/axe-core-$(AXE_VERSION)/node_modules/axe-core/axe.min.js
+export AXE_CORE
 # Vale, the checker of prose, for `make docs`; built by Go 1.26 or newer.
 VALE_VERSION = v3.21.0
 VALE ?= .servers/vale-$(VALE_VERSION)/vale
@@ -41,7 +50,7 @@ PYTHON ?= $(call find_python,3.11)
 PYTHON_NEWEST ?= $(call find_python,3.13)
 BENCHMARK = $(VENV)/bin/python -W ignore -m benchmarks
 
-.PHONY: demo docs reference pictures environments test test-long test-newest test-cloud test-engines test-preflight lint fuzz kills soak mutants cloud-server preflight benchmark benchmark-input clean
+.PHONY: demo docs reference pictures environments test test-long test-newest test-cloud test-engines test-preflight test-torch lint fuzz kills soak mutants cloud-server preflight benchmark benchmark-input release-check clean
 
 # Real handwritten digits → shards → classifier → predictions; run again, it goes on from what is there.
 demo: $(VENV)/installed
@@ -55,12 +64,16 @@ demo: $(VENV)/installed
 	$(VENV)/bin/python -m estimator_app predict --export_dir=$(DEMO)/model/export \
 		$(addprefix $(DEMO)/digits/,$(HELD_OUT))
 
-test: $(VENV)/installed lint
+# Without npm, the test of the report's accessibility is left out; .ci/run has it.
+test: $(VENV)/installed lint $(if $(shell command -v npm),$(AXE_CORE))
 	$(VENV)/bin/python -m pytest -n auto --dist worksteal
 
-# Whole runs that are killed, stopped or held against others, and what takes many random draws to tell.
-test-long: $(VENV)/installed
+# Whole runs that are killed, stopped or held against others, and what takes many random draws to tell. Those of
+# examples/ need Keras 3 and JAX.
+test-long: $(VENV)/installed $(VENV_NEWEST)/installed
 	$(VENV)/bin/python -m pytest -m long -n auto --dist worksteal
+	$(VENV_NEWEST)/bin/python -m pytest -m long -n auto --dist worksteal tests/test_jax_example.py \
+		tests/tpu_input/test_keras_example.py
 
 lint: $(VENV)/installed
 	$(VENV)/bin/python -m ruff check .
@@ -81,7 +94,7 @@ pictures: $(VENV)/installed
 
 # The same under the newest TensorFlow, which has no TPUEstimator: there training is --trainer=tf_distribute.
 # Coverage through sys.monitoring takes a third less CPU time in all.
-test-newest: $(VENV_NEWEST)/installed
+test-newest: $(VENV_NEWEST)/installed $(if $(shell command -v npm),$(AXE_CORE))
 	COVERAGE_CORE=sysmon $(VENV_NEWEST)/bin/python -m pytest -n auto --dist worksteal --cov --cov-report=term
 
 # Everything that touches gs://, with Google's own clients, against a server on this machine.
@@ -114,7 +127,7 @@ cloud-server: $(FAKE_GCS_SERVER)
 
 # All that the tests set up; make environments --jobs=4 sets it up side by side.
 environments: $(VENV)/installed $(VENV_NEWEST)/installed $(VENV_GCP)/installed $(VENV_BEAM_2_54)/installed \
-		$(VENV_PREFLIGHT)/installed $(VENV_DOCS)/installed $(FAKE_GCS_SERVER) $(FLINK_JOB_SERVER) $(SPARK_JOB_SERVER) \
+		$(VENV_PREFLIGHT)/installed $(VENV_DOCS)/installed $(AXE_CORE) $(FAKE_GCS_SERVER) $(FLINK_JOB_SERVER) $(SPARK_JOB_SERVER) \
 		$(PRISM) $(VALE)
 
 .servers/fake-gcs-server-$(FAKE_GCS_VERSION)/fake-gcs-server:
@@ -166,6 +179,18 @@ $(VENV_BEAM_2_54)/installed: constraints/beam-2.54.txt
 test-preflight: $(VENV)/installed $(VENV_PREFLIGHT)/installed
 	$(VENV)/bin/python -m pytest -m preflight
 
+# examples/torch_train.py and the guide to PyTorch, where TensorFlow is not installed. Not part of .ci/run: PyPI's only
+# PyTorch for Linux brings CUDA along, 3 GB to load and 6 GB on disk, of which nothing is used here.
+test-torch: $(VENV_TORCH)/installed
+	$(VENV_TORCH)/bin/python -m pytest -m torch tests/test_torch_train.py
+
+$(VENV_TORCH)/installed: setup.py constraints/python3.11.txt
+	"$(PYTHON)" -m venv $(VENV_TORCH)
+	$(VENV_TORCH)/bin/python -m pip install --quiet --upgrade pip
+	$(VENV_TORCH)/bin/python -m pip install --quiet --constraint constraints/python3.11.txt --editable . torch==2.15.0 \
+		pytest scikit-learn trustme
+	@touch $@
+
 # The TPU's compiler, for python -m estimator_app preflight: an environment of its own, for JAX needs another NumPy than
 # TensorFlow 2.15; 1.2 GB.
 preflight: $(VENV_PREFLIGHT)/installed
@@ -211,11 +236,13 @@ $(VENV_PEERS)/installed: benchmarks/requirements-peers.txt $(VENV)/installed
 	$(VENV_PEERS)/bin/python -m pip install --quiet --requirement benchmarks/requirements-peers.txt
 	@touch $@
 
+# With this package, which steps in JAX import, and without what else it requires.
 $(VENV_PREFLIGHT)/installed: constraints/preflight.txt
 	@test -n "$(PYTHON)" || { echo 'error: no Python 3.11 found; name it: make PYTHON=/path/to/python3.11' >&2; exit 2; }
 	"$(PYTHON)" -m venv $(VENV_PREFLIGHT)
 	$(VENV_PREFLIGHT)/bin/python -m pip install --quiet --upgrade pip
 	$(VENV_PREFLIGHT)/bin/python -m pip install --quiet --requirement constraints/preflight.txt
+	PYTHONWARNINGS=ignore $(VENV_PREFLIGHT)/bin/python -m pip install --quiet --no-deps --editable .
 	@touch $@
 
 $(VENV_DOCS)/installed: constraints/docs.txt
@@ -231,6 +258,11 @@ $(VENV_PEERS_TORCH)/installed: benchmarks/requirements-peers-torch.txt $(VENV)/i
 	$(VENV_PEERS_TORCH)/bin/python -m pip install --quiet --requirement benchmarks/requirements-peers-torch.txt
 	@touch $@
 
+# Builds the sdist and the wheel, runs the tests of the sdist, and the demo from the wheel in an empty environment of each
+# Python from 3.10 to 3.13: CONTRIBUTING.md. PYTHONS= and TESTS= name some of them; TESTS= alone leaves the tests out.
+release-check: $(VENV)/installed
+	$(VENV)/bin/python .ci/release_check.py $(if $(PYTHONS),--pythons=$(PYTHONS)) $(if $(filter undefined,$(origin TESTS)),,--tests='$(TESTS)')
+
 clean:
 	rm -rf $(VENV) $(VENV_NEWEST) $(VENV_PEERS) $(VENV_PEERS_TORCH) $(VENV_GCP) $(VENV_PREFLIGHT) $(VENV_BEAM_2_54) \
-		$(VENV_DOCS) $(DEMO) .servers site benchmarks/results *.egg-info
+		$(VENV_DOCS) $(VENV_TORCH) $(DEMO) .servers site benchmarks/results build dist release *.egg-info

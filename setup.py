@@ -7,10 +7,13 @@ import re
 
 from setuptools import find_packages, setup
 
+FOLDER = pathlib.Path(__file__).parent
+
 # What a conversion worker needs. Beam without its [gcp] extra reaches gs:// with the three Google packages below; the
 # extra would pull in some sixty more, and beside TensorFlow 2.15 (protobuf < 5) an older Beam.
 BASE = [
     "apache-beam>=2.72,<3",
+    "argcomplete>=3.2",  # jpeg2tpu completion
     "google-apitools>=0.5.31",
     "google-auth-httplib2>=0.2",
     "google-cloud-storage>=2.19",
@@ -38,13 +41,19 @@ HEIC = ["pillow-heif>=1.0"]  # photographs of iPhones
 DEMO = ["scikit-learn>=1.3"]
 # TensorFlow Serving's own messages, to read our warm-up requests with; it follows TensorFlow's version.
 SERVING = ["tensorflow-serving-api>=2.15,<2.16; python_version<'3.12'"]
+# examples/jax_train.py, where TensorFlow and NumPy are new enough to be beside JAX.
+JAX = ["flax>=0.12", "jax>=0.10", "optax>=0.2.5", "orbax-checkpoint>=0.11"]
 # grain has wheels for Linux and macOS.
 DEV = [
     *SERVING,
     *HEIC,
+    *(f"{requirement}; python_version>='3.12'" for requirement in JAX),
     "grain>=0.2.10; sys_platform != 'win32'",
     "hypothesis>=6.100",  # the fuzzer's damaged files
     "mypy>=1.10",
+    # Exports in another runtime. From 1.19 on, onnx needs a newer ml_dtypes than TensorFlow 2.15 allows.
+    "onnx>=1.16,<1.19; python_version<'3.12'",
+    "onnxruntime>=1.17; python_version<'3.12'",
     "psutil>=5.9",  # benchmarks: memory of a process and its children
     "pytest>=8",
     "pytest-cov>=6",  # which lines the tests run: make test-newest
@@ -52,8 +61,13 @@ DEV = [
     "ruff>=0.6",
     "scikit-image>=0.22",  # benchmarks: more photographs than scikit-learn has
     "setuptools>=65",
+    "tensorflow-datasets>=4.9.10; python_version>='3.12'",  # opens our datasets, in a test
+    "tf2onnx>=1.17; python_version<'3.12'",
     "trustme>=1.1",
 ]
+
+# Read as text: importing it would need the package's own requirements.
+VERSION = re.search(r'^__version__ = "(.+)"', (FOLDER / "tpu_input/command_line/distribution.py").read_text(), re.M)[1]
 
 # Where the site of `make docs` is published, such as "https://example.org/jpeg2tpu"; "" until there is such a place.
 # README's links into docs/ lead there from the package's page on an index, which has no docs/ beside it.
@@ -83,17 +97,46 @@ def long_description(readme: str, url: str) -> str:
 
 setup(
     name="jpeg2tpu",
-    version="0.1.0",
+    version=VERSION,
     description="JPEGs and labels to sharded TFRecords to a TPU: Beam pipelines, exact input_fns, a reference trainer",
-    long_description=long_description(
-        pathlib.Path(__file__).with_name("README.md").read_text(encoding="utf-8"), DOCUMENTATION_URL
-    ),
+    long_description=long_description((FOLDER / "README.md").read_text(encoding="utf-8"), DOCUMENTATION_URL),
     long_description_content_type="text/markdown",
+    author="The jpeg2tpu maintainers",
     license="Apache-2.0",
+    keywords=[
+        "apache-beam",
+        "computer-vision",
+        "dataset",
+        "image-classification",
+        "imagenet",
+        "input-pipeline",
+        "tensorflow",
+        "tf.data",
+        "tfrecord",
+        "tpu",
+        "tpuestimator",
+    ],
+    classifiers=[
+        "Development Status :: 4 - Beta",
+        "Environment :: Console",
+        "Intended Audience :: Developers",
+        "Intended Audience :: Science/Research",
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: Python :: 3",
+        "Programming Language :: Python :: 3 :: Only",
+        "Programming Language :: Python :: 3.10",
+        "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Programming Language :: Python :: 3.13",
+        "Topic :: Multimedia :: Graphics :: Graphics Conversion",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Topic :: Scientific/Engineering :: Image Recognition",
+        "Typing :: Typed",
+    ],
     project_urls={"Documentation": DOCUMENTATION_URL} if DOCUMENTATION_URL else {},
     python_requires=">=3.10",
     packages=find_packages(include=["beam_pipelines*", "tpu_input*", "estimator_app*"]),
-    package_data={"": ["py.typed"], "beam_pipelines.report": ["report.html.j2"], "estimator_app": ["recipes/*.yaml"]},
+    package_data={"": ["py.typed"], "beam_pipelines.report": ["template/*"], "estimator_app": ["recipes/*.yaml"]},
     entry_points={"console_scripts": ["jpeg2tpu=tpu_input.command_line.jpeg2tpu:main"]},
     install_requires=BASE,
     extras_require={

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tpu_input.command_line.distribution import __version__ as __version__
 from tpu_input.command_line.public_names import publish
 
 if TYPE_CHECKING:

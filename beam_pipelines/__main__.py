@@ -44,8 +44,12 @@ from tpu_input.command_line import (  # noqa: E402
     Parser,
     Unread,
     exit_code,
-    print_error,
+    failed,
+    is_json,
+    output,
+    print_failure,
     print_line,
+    print_traceback,
     sigterm_raises,
     to_json,
     unread,
@@ -64,63 +68,62 @@ def main(argv: list[str] | None = None) -> int:
     logging.getLogger("apache_beam.runners.worker.data_plane").setLevel(logging.CRITICAL)
     argv = sys.argv[1:] if argv is None else argv
     try:
-        flags, beam_flags = _parser().parse_known_args(argv)
+        flags, beam_flags = make_parser().parse_known_args(argv)
         flags.argv, flags.found = argv, {}
         if beam_flags and not getattr(flags, "runner", None):
             raise ValueError(f"unknown argument {beam_flags[0]!r}; see --help")
-        with sigterm_raises():
-            code = int(flags.run(flags, beam_flags))
-        if _is_json(argv):
-            print_line(to_json(flags.found))
-        return code
+        if flags.verbose:
+            logging.getLogger().setLevel(logging.INFO)
+        with output(flags, argv):
+            return _run(flags, beam_flags)
     except Misused as error:
-        _print_failure(argv, error.message)
+        print_failure(argv, error.message)
         raise
-    except ValueError as error:
-        return _failed(argv, str(error))
-    except Unread:
-        return unread()
-    except OSError as error:
-        return _failed(argv, f"{error}; written files are kept; rerun the same command to resume")
-    except KeyboardInterrupt as interrupt:
-        print(_INTERRUPTED, file=sys.stderr)
-        _print_failure(argv, _INTERRUPTED)
-        return exit_code(interrupt)
-    except Exception as error:
-        if not type(error).__module__.startswith("google."):
-            _print_failure(argv, f"{type(error).__name__}: {error}")
-            raise
-        return _failed(argv, " ".join(str(error).split()))
+    except ValueError as error:  # of the arguments
+        return failed(argv, str(error))
     finally:
         worker_output.command_ends()
 
 
-def _is_json(argv: list[str]) -> bool:
-    return "--json" in argv  # known also where the flags cannot be parsed
+def _run(flags: argparse.Namespace, beam_flags: list[str]) -> int:
+    """Runs a command and prints its errors, in one line each unless --verbose asks for tracebacks."""
+    argv = flags.argv
+    try:
+        with sigterm_raises():
+            code = int(flags.run(flags, beam_flags))
+        if is_json(argv):
+            print_line(to_json(flags.found))
+        return code
+    except Unread:
+        return unread()
+    except KeyboardInterrupt as interrupt:
+        print_line(_INTERRUPTED, sys.stderr)
+        print_failure(argv, _INTERRUPTED)
+        return exit_code(interrupt)
+    except Exception as error:
+        if flags.verbose:
+            print_traceback()
+        if isinstance(error, ValueError):
+            return failed(argv, str(error))
+        if isinstance(error, OSError):
+            return failed(argv, f"{error}; written files are kept; rerun the same command to resume")
+        if not type(error).__module__.startswith("google."):
+            print_failure(argv, f"{type(error).__name__}: {error}")
+            raise
+        return failed(argv, " ".join(str(error).split()))
 
 
 _INTERRUPTED = "interrupted; rerun the same command to resume"
 
 
-def _failed(argv: list[str], message: str) -> int:
-    """Prints an error, and with --json also the object; returns the exit code."""
-    print_error(message)
-    _print_failure(argv, message)
-    return 2
-
-
-def _print_failure(argv: list[str], message: str) -> None:
-    if _is_json(argv):
-        print_line(to_json({"error": message}))
-
-
 def _say(flags: argparse.Namespace, line: str) -> None:
     """Prints a line of the result, unless it is asked for as JSON."""
-    if not _is_json(flags.argv):
+    if not is_json(flags.argv):
         print_line(line)
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> Parser:
+    """Returns the parser of all commands; each sets `run` to the function that runs it."""
     parser = Parser(prog="python -m beam_pipelines", description="Images and labels -> TFRecord shards + manifest.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=Parser)
 
@@ -140,7 +143,6 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--num_threads", type=positive, metavar="N", help=_HELP["num_threads"])
         command.add_argument("--runner", help=_HELP["runner"])
         command.add_argument("--shard", default=[], action="append", metavar="NAME", help=_HELP["shard"])
-        command.add_argument("--json", action="store_true", help=_HELP["json"])
         if name == "verify":
             command.add_argument("--repair", action="store_true", help=_HELP["repair"])
 
@@ -153,7 +155,6 @@ def _parser() -> argparse.ArgumentParser:
     command.set_defaults(run=_diff)
     command.add_argument("before", metavar="A", help="folder or URI of a dataset")
     command.add_argument("after", metavar="B", help="folder or URI of another dataset")
-    command.add_argument("--json", action="store_true", help=_HELP["json"])
 
     command = add_command(commands, "report", "digits")
     command.set_defaults(run=_report)
@@ -161,7 +162,6 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--sources", default=[], action="append", metavar="PATH", help=_HELP["sources"])
     command.add_argument("--predictions", default=[], action="append", metavar="FILE", help=_HELP["predictions"])
     command.add_argument("--pairs", default="", metavar="FILE", help=_HELP["pairs"])
-    command.add_argument("--json", action="store_true", help=_HELP["json"])
     return parser
 
 
@@ -175,7 +175,6 @@ def _add_running_flags(command: Parser) -> None:
     command.add_argument("--num_processes", type=positive, metavar="N", help=_HELP["num_processes"])
     command.add_argument("--dry_run", action="store_true", help=_HELP["dry_run"])
     command.add_argument("--no_wait", action="store_true", help=_HELP["no_wait"])
-    command.add_argument("--json", action="store_true", help=_HELP["json"])
 
 
 # Arguments of an example of each command that makes a dataset of datasets.
@@ -196,6 +195,8 @@ def _add_rewriting_flags(name: str, command: Parser) -> None:
     if name == "relabel":
         command.add_argument("--labels", dest="new_labels", required=True, metavar="FILE", help=_HELP["new_labels"])
         command.add_argument("--add_classes", action="store_true", help=_HELP["add_classes"])
+    if name == "split":
+        command.add_argument("--folds", type=positive, metavar="K", help=_HELP["folds"])
     of_command = {"filter": FILES_OF_CHANGES[1:], "split": FILES_OF_CHANGES[-1:]}
     for flag in of_command.get(name, ()):
         command.add_argument(f"--{flag}", default="", metavar="FILE", help=_HELP[flag])
@@ -226,10 +227,11 @@ _HELP = {
     "without_keys": "file with one key per line: leave these examples out (default: none)",
     "only_classes": "file with one class name per line: keep only examples of these classes (default: all)",
     "without_classes": "file with one class name per line: leave out examples of these classes (default: none)",
+    "folds": "number of splits of equal shares, fold1, fold2, …, instead of --splits, for the command folds of "
+    "estimator_app (default: none)",
     "near_duplicates": "file of report --pairs: filter leaves out all but one of each group of images that look alike; "
     "split keeps each group in one split (default: none)",
     "pairs": "write all pairs of images that look alike to this Parquet file, in the place of the page (default: none)",
-    "json": "print one object of JSON on stdout at the end, in the place of lines of text",
     "no_wait": "submit the job to the engine of --runner and end; without it, the command waits for the job",
     "dry_run": "install, build, check and estimate everything, without submitting a job; needs --runner=DataflowRunner",
 }
@@ -248,9 +250,10 @@ With --runner, all flags of that Beam runner may follow: docs/clusters.md."""
 
 
 def _sample(flags: argparse.Namespace, _: list[str]) -> int:
-    output = storage.absolute(flags.output)
-    written, total = write_sample(output)
-    print_line(f"{output}: {total:,} digits in 10 class folders, {written:,} of them written now")
+    folder = storage.absolute(flags.output)
+    written, total = write_sample(folder)
+    flags.found = {"folder": folder, "num_digits": total, "num_written": written}
+    _say(flags, f"{folder}: {total:,} digits in 10 class folders, {written:,} of them written now")
     return 0
 
 
@@ -269,6 +272,11 @@ def _rewrite(flags: argparse.Namespace, beam_flags: list[str]) -> int:
         for name, path in named_datasets(flags.datasets)
     ]
     changed = {name: value for name in _CHANGED_OPTIONS if (value := getattr(flags, name, None)) is not None}
+    if flags.command == "split":
+        if (flags.folds is None) == ("splits" not in changed):
+            raise ValueError("split needs either --splits, such as train=90%,validation=10%, or --folds")
+        if flags.folds:
+            changed["splits"] = tuple((f"fold{number + 1}", 1 / flags.folds) for number in range(flags.folds))
     if "shard_bytes" in changed:
         changed = {"num_shards": ()} | changed
     if flags.command == "merge":
@@ -308,7 +316,7 @@ def _run_conversion(flags: argparse.Namespace, options: ConvertOptions, beam_fla
         with phases.shown():
             manifest, is_new, num_resumed = convert(options, beam_options, num_processes, _as_written(flags.argv))
     flags.found = {"is_new": is_new, "num_shards_resumed": num_resumed} | summary(manifest)
-    if _is_json(flags.argv):
+    if is_json(flags.argv):
         return 0
     print_summary(manifest)
     if num_resumed:
@@ -395,7 +403,7 @@ def _verify_or_repair(flags: argparse.Namespace, beam_options: PipelineOptions |
     if findings.problems:
         _say(flags, f"{path}: {len(findings.problems)} problems" + (" remain" if flags.repair else ""))
         return 1
-    if _is_json(flags.argv):
+    if is_json(flags.argv):
         return 0
     if not flags.shard:
         print_summary(findings.manifest)

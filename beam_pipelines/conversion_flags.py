@@ -80,7 +80,8 @@ def add_rewriting_flags(flag: AddFlag, command: str) -> None:
         splits=Flag(
             parse=splits,
             metavar="NAME=N%,…",
-            required=True,
+            default="none",
+            unset=True,
             help="share of each split, assigned by a hash of the key, whatever split an example was in",
         ),
         group_by=_GROUP_BY,

@@ -11,6 +11,7 @@ import io
 from PIL import Image
 
 from beam_pipelines import storage
+from tpu_input.command_line.distribution import which_extra
 
 _SIDE = 32  # pixels; 8 x 8 images would be a single JPEG block, of poor quality
 _QUALITY = 95
@@ -25,7 +26,7 @@ def write_sample(output: str) -> tuple[int, int]:
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:
-        raise ValueError("the sample needs scikit-learn; run: pip install 'jpeg2tpu[demo]'") from error
+        raise ValueError(which_extra(error) or str(error)) from error
     digits = load_digits()
     storage.check(output)
     found = {path for path, _ in storage.list_files(output)}

@@ -16,7 +16,7 @@ from pathlib import Path
 from benchmarks import measure
 
 BENCHMARKS, README = Path("docs/benchmarks.md"), Path("README.md")
-PAGES = (BENCHMARKS, Path("docs/input.md"), Path("docs/train.md"))
+PAGES = (BENCHMARKS, Path("docs/input.md"), Path("docs/train.md"), Path("docs/preflight.md"))
 _MARKED = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _PEERS = re.compile(r"(<!-- peers -->\n).*?(<!-- end -->)", re.DOTALL)
 

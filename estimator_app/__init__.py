@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tpu_input.command_line.distribution import __version__ as __version__
 from tpu_input.command_line.public_names import publish
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from estimator_app.model.metrics import Metrics
     from estimator_app.model_dir.run_files import Finished
     from estimator_app.predict import Prediction, predict
-    from estimator_app.predict_dataset import predict_dataset
+    from estimator_app.predict_dataset import predict_dataset, predict_folds
     from estimator_app.runtime.tpu import Tpu
     from estimator_app.saved_model.classifier import Classifier, load_classifier
     from estimator_app.train import train
@@ -40,6 +41,7 @@ __all__ = [
     "load_classifier",
     "predict",
     "predict_dataset",
+    "predict_folds",
     "train",
     "watch",
 ]
@@ -60,6 +62,7 @@ publish(
         "load_classifier": "estimator_app.saved_model.classifier",
         "predict": "estimator_app.predict",
         "predict_dataset": "estimator_app.predict_dataset",
+        "predict_folds": "estimator_app.predict_dataset",
         "train": "estimator_app.train",
         "watch": "estimator_app.watch",
     },

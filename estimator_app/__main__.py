@@ -1,4 +1,4 @@
-"""Command line: train, watch, evaluate, export, predict, preflight. All flags are defined in this module.
+"""Command line: train, watch, evaluate, export, predict, folds, preflight. All flags are defined in this module.
 
     train: dataset ──▶ MODEL_DIR (config.json, checkpoints, metrics.json) ──▶ EXPORT_DIR/… ──▶ predict: files → classes
 
@@ -19,7 +19,17 @@ from estimator_app.commands import warn
 from estimator_app.config import TrainConfig, read_recipe
 from estimator_app.runtime.paths import absolute, absolute_patterns
 from estimator_app.runtime.tensorflow_startup import import_tensorflow, one_line, user_error_types
-from tpu_input.command_line import Parser, exit_code, sigterm_raises, unread
+from tpu_input.command_line import (
+    Misused,
+    Parser,
+    exit_code,
+    failed,
+    output,
+    print_failure,
+    print_traceback,
+    sigterm_raises,
+    unread,
+)
 from tpu_input.command_line.dataclass_options import Flag, add_flags
 from tpu_input.command_line.jpeg2tpu import AddFlag, add_command
 from tpu_input.config import InputConfig
@@ -30,6 +40,7 @@ EXAMPLES = {
     "evaluate": "--model_dir=model --split=train",
     "export": "--model_dir=model",
     "predict": "--export_dir=model/export photo.jpg",
+    "folds": "--dataset=folds --model_dir=models --output=predictions.parquet --train_steps=5000",
     "preflight": "--dataset=shards --topology=v5e:2x2 --network=resnet50 --train_batch_size=1024",
 }
 
@@ -48,22 +59,31 @@ def make_parser(recipe: Mapping[str, Any] | None = None) -> Parser:
         command.set_defaults(command=run)
         for group in groups:
             group(command.add_argument)
-        if _train_flags in groups:
+        if {_train_flags, _preflight_train_flags} & {*groups}:
             command.set_defaults(**recipe or {})
-        command.add_argument("--verbose", action="store_true", help="show TensorFlow's messages and full tracebacks")
 
     add(commands.train, _model_dir_flags, _train_flags, _training_flags, _tpu_flags)
     add(commands.watch, _model_dir_flags, _watch_flags, _tpu_flags)
     add(commands.evaluate, _evaluate_flags, _tpu_flags)
     add(commands.export, _export_flags)
-    add(commands.predict, _predict_flags)
-    add(commands.preflight, _preflight_flags, _train_flags, _training_flags)
+    add(commands.predict, _predict_flags, _tpu_flags)
+    add(commands.folds, _folds_flags, _train_flags, _training_flags, _tpu_flags)
+    add(commands.preflight, _preflight_flags, _preflight_train_flags, _training_flags, _tpu_flags)
     return parser
 
 
 def _model_dir_flags(flag: AddFlag) -> None:
     flag("--model_dir", type=absolute, required=True, help="folder or gs:// URI for checkpoints, config and metrics")
     flag("--export_dir", type=absolute, help="folder or gs:// URI for SavedModels (default: MODEL_DIR/export)")
+
+
+def _folds_flags(flag: AddFlag) -> None:
+    flag("--model_dir", type=absolute, required=True, help="folder or gs:// URI for a training run per fold")
+    flag("--output", type=absolute, metavar="PARQUET", required=True, help=_FOLDS_OUTPUT)
+    flag("--batch_size", type=int, default=32, help="images per batch of predictions (default: %(default)s)")
+
+
+_FOLDS_OUTPUT = "file or gs:// URI for the predictions, one row per record of the dataset"
 
 
 def _watch_flags(flag: AddFlag) -> None:
@@ -78,12 +98,17 @@ def _watch_flags(flag: AddFlag) -> None:
 
 def _preflight_flags(flag: AddFlag) -> None:
     flag("--topology", required=True, help="TPU generation and slice shape in chips: v2:2x2, v5e:4x4, v4:2x2x1, …")
-    flag("--model_dir", type=absolute, help="model_dir of the run to resume (default: a new run)")
+    flag("--model_dir", type=absolute, help="model_dir of the run, which may be resumed (default: a new run)")
+    flag("--export_dir", type=absolute, help="folder or gs:// URI for SavedModels (default: MODEL_DIR/export)")
+    flag("--jax_step", metavar="MODULE:FUNCTION", help=_JAX_STEP)
     flag("--compiler", metavar="PYTHON", help=_COMPILER)
     flag("--largest_batch", action="store_true", help=_LARGEST_BATCH)
-    flag("--json", action="store_true", help="print JSON instead of text")
 
 
+_JAX_STEP = (
+    "function of the devices that returns (step in JAX, its arguments), which is compiled in the place of a run's step "
+    "(docs/preflight.md)"
+)
 _LARGEST_BATCH = (
     "find the largest batch even if this one fits; compiles once or twice more (default: only if it does not fit)"
 )
@@ -95,12 +120,32 @@ def _train_flags(flag: AddFlag) -> None:
         flag,
         TrainConfig,
         (
-            *("dataset", "record", "trainer", "network", "train_batch_size", "eval_batch_size", "train_steps"),
-            *("steps_per_eval", "eval", "save_steps", "save_seconds", "profile", "keep_exports", "early_stop_metric"),
+            *(
+                "dataset",
+                "record",
+                "hold_out",
+                "trainer",
+                "network",
+                "train_batch_size",
+                "eval_batch_size",
+                "train_steps",
+            ),
+            *(
+                "steps_per_eval",
+                "eval",
+                "save_steps",
+                "save_seconds",
+                "profile",
+                "keep_exports",
+                "wrong_images",
+                "early_stop_metric",
+            ),
             *("early_stop_patience", "iterations_per_loop", "split"),
         ),
         dataset=Flag(parse=absolute_patterns, required=True),
         record=Flag(metavar="FORMAT"),
+        hold_out=Flag(metavar="SPLIT"),
+        split=Flag(unset=True, default="validation, or that of --hold_out"),
         train_steps=Flag(unset=True, default="1000"),
         profile=Flag(unset=True, default="none", metavar="FIRST,LAST"),
     )
@@ -112,8 +157,8 @@ def _train_flags(flag: AddFlag) -> None:
         flag,
         InputConfig,
         (
-            *("image_size", "seed", "dtype", "layout", "crop_area", "flip", "eval_crop", "augment", "cache"),
-            *("service", "scaled_decode"),
+            *("image_size", "resize", "seed", "dtype", "layout", "crop_area", "flip", "eval_crop", "augment", "cache"),
+            *("service", "scaled_decode", "sampling"),
         ),
         image_size=Flag(default="the run's, else the images' own, at most 224"),
         crop_area=Flag(parse=_range, metavar="LOW,HIGH", default=_CROP_AREA, unset=True),
@@ -124,6 +169,13 @@ def _train_flags(flag: AddFlag) -> None:
     )
 
 
+def _preflight_train_flags(flag: AddFlag) -> None:
+    def optional(name: str, **options: Any) -> argparse.Action:
+        return flag(name, **options | ({"required": False} if name == "--dataset" else {}))
+
+    _train_flags(optional)
+
+
 _CLASSES = "number of classes of --record, or file with their names, one per line in label order (default: 1000)"
 _CONFIG = (
     "YAML or JSON file of options, such as another run's config.json, or one of the recipes digits, small_photos and "
@@ -131,7 +183,8 @@ _CONFIG = (
 )
 _AUGMENT = (
     "augmentation of training's crops: rand_augment or rand_augment:LAYERS,MAGNITUDE (without numbers 2,9), "
-    "color_jitter or color_jitter:BRIGHTNESS,CONTRAST,SATURATION (without numbers 0.4,0.4,0.4)"
+    "color_jitter or color_jitter:BRIGHTNESS,CONTRAST,SATURATION (without numbers 0.4,0.4,0.4), auto (AutoAugment's "
+    "policy for ImageNet), or none"
 )
 _VERSION = "version of a dataset that was extended, from 1 (default: that of the run, else the last)"
 
@@ -171,7 +224,6 @@ def _evaluate_flags(flag: AddFlag) -> None:
     flag("--version", type=int, metavar="N", help=_VERSION)
     flag("--split", help="split to evaluate on (default: that of the training run)")
     flag("--eval_batch_size", type=int, help="images per step (default: that of the training run)")
-    flag("--json", action="store_true", help="print JSON instead of a sentence")
     _checkpoint_flags(flag)
 
 
@@ -224,10 +276,13 @@ _PREDICT_EXPORT_DIR = "SavedModel, or a folder of them, or a model_dir: the newe
 
 
 def _tpu_flags(flag: AddFlag) -> None:
-    flag("--use_tpu", action="store_true", help="run on a Cloud TPU; dataset and model_dir must be gs:// URIs")
+    flag("--use_tpu", action="store_true", help=_USE_TPU)
     flag("--tpu", help="name or grpc:// address of the TPU (default: the environment's)")
     flag("--tpu_zone", help="zone of the TPU (default: this machine's)")
     flag("--gcp_project", help="Google Cloud project of the TPU (default: this machine's)")
+
+
+_USE_TPU = "run on a Cloud TPU; dataset and model_dir must be gs:// URIs, but not those of predict"
 
 
 def _optional_path(text: str) -> str:
@@ -244,30 +299,44 @@ def _range(text: str) -> tuple[float, float]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command and returns its exit code, one of command_line.EXIT_CODES; user errors are printed as one line."""
-    arguments = make_parser().parse_args(argv)
+    argv = sys.argv[1:] if argv is None else argv
     try:
+        arguments = make_parser().parse_args(argv)
         if vars(arguments).get("config"):
             arguments = make_parser(_recipe(arguments)).parse_args(argv)
-        arguments.argv = sys.argv[1:] if argv is None else argv
+        with output(arguments, argv):
+            return _run(arguments, argv)
+    except Misused as error:
+        print_failure(argv, error.message)
+        raise
+    except ValueError as error:  # of --config or --log_file
+        return failed(argv, one_line(error))
+
+
+def _run(arguments: argparse.Namespace, argv: Sequence[str]) -> int:
+    """Runs a command and prints its errors, in one line each unless --verbose asks for tracebacks."""
+    arguments.argv = argv
+    try:
         commands.check(arguments)
         with sigterm_raises():
             import_tensorflow(arguments.verbose)
             return int(arguments.command(arguments))
     except KeyboardInterrupt as interrupt:
-        warn(
+        message = (
             "interrupted"
             + ("; rerun the same command to resume from the last checkpoint" * (arguments.command is commands.train))
             + ("; rerun the same command to resume" * bool(vars(arguments).get("output")))
         )
+        warn(message)
+        print_failure(argv, message)
         return exit_code(interrupt)
     except BrokenPipeError:
         code = unread()
         return _unread() if arguments.command is commands.train else code
     except user_error_types() as error:
         if arguments.verbose:
-            raise
-        warn(f"error: {one_line(error)}")
-        return 2
+            print_traceback()
+        return failed(argv, one_line(error))
 
 
 def _recipe(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -10,21 +10,22 @@ import argparse
 import dataclasses
 import itertools
 import os
+import re
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from estimator_app.preflight.compiler import DEFAULT_PYTHON, Compiler
-from estimator_app.preflight.findings import FAILS, Finding, Part, conclusion
+from estimator_app.preflight.findings import FAILS, NO_COMPILER, Finding, Part, conclusion
 from estimator_app.runtime.tensorflow_startup import require_estimator
-from estimator_app.runtime.topologies import find_topology
+from estimator_app.runtime.topologies import Topology, find_topology
 from estimator_app.runtime.tpu import Tpu, check_paths
-from tpu_input.command_line import print_line, to_json
+from tpu_input.command_line import note, print_failure, print_line, to_json
 
 if TYPE_CHECKING:
-    pass
+    from estimator_app.model_dir.run_files import Finished
 
 
 def check(arguments: argparse.Namespace) -> None:
@@ -44,10 +45,12 @@ def check(arguments: argparse.Namespace) -> None:
     if arguments.command in (evaluate, export) and arguments.step is not None and arguments.checkpoint:
         raise ValueError("--step and --checkpoint both select a checkpoint; use only one of them")
     if arguments.command is preflight:
-        _compiler(arguments)
+        _check_preflight(arguments)
     if vars(arguments).get("trainer") == "tpu_estimator":
         require_estimator()
-    if vars(arguments).get("use_tpu") and _tpu(arguments).is_remote:
+    # For a prediction, this machine reads all files, and sends images.
+    paths_of_tpu = arguments.command not in (preflight, predict)
+    if paths_of_tpu and vars(arguments).get("use_tpu") and _tpu(arguments).is_remote:
         _check_paths(arguments)
 
 
@@ -65,15 +68,49 @@ def train(arguments: argparse.Namespace) -> int:
     with on_signals() as stop:
         try:
             places = (_dataset(arguments), model_dir, arguments.export_dir)
-            train(*places, tpu, say, stop, command, _classes(arguments), **options)
+            finished = train(*places, tpu, _reporter(arguments), stop, command, _classes(arguments), **options)
         except Stopped:
             steps = read_config(model_dir).train_steps
-            say(f"stopped and saved at step {latest_step(model_dir)}/{steps}; resume with: {command}")
-            return 128 + (stop.number or 0)
+            stopped = f"stopped and saved at step {latest_step(model_dir)}/{steps}; resume with: {command}"
+            return _stopped(arguments, stopped, stop.number)
         except Moved as moved:
             say(f"{moved}; resuming in a new process")
             os.execv(sys.executable, [sys.executable, "-m", "estimator_app", *arguments.argv])
+    _print_finished(arguments, finished)
     return 0
+
+
+def _reporter(arguments: argparse.Namespace) -> Callable[[str], None]:
+    """Returns what is called with each line of a run: it prints on stdout, or beside the JSON of --json on stderr."""
+    if arguments.quiet:
+        return note
+    return warn if arguments.json else say
+
+
+def _stopped(arguments: argparse.Namespace, line: str, signal_number: int | None) -> int:
+    """Reports that a run was stopped by a signal; returns the exit code."""
+    _reporter(arguments)(line)
+    print_failure(arguments.argv, line)
+    return 128 + (signal_number or 0)
+
+
+def _print_finished(arguments: argparse.Namespace, finished: Finished | None) -> None:
+    """Prints what a run resulted in, where its lines have not shown that.
+
+    Args:
+      arguments: For the flags.
+      finished: Result of the run; None if another process evaluates and exports it.
+    """
+    from estimator_app.model_dir.run_files import read_config
+
+    found: dict[str, Any] = {"model_dir": arguments.model_dir}
+    if finished:
+        found |= finished.metrics.to_fields(read_config(arguments.model_dir).classes) | {"export": finished.export}
+    if arguments.json:
+        say(to_json(found))
+    elif arguments.quiet and finished:
+        say(f"step {finished.metrics.step}: {finished.metrics}")
+        say(f"export: {finished.export}")
 
 
 def watch(arguments: argparse.Namespace) -> int:
@@ -85,13 +122,14 @@ def watch(arguments: argparse.Namespace) -> int:
     places = (arguments.model_dir, arguments.export_dir)
     with on_signals() as stop:
         try:
-            watch(*places, arguments.network, tpu, say, stop, arguments.poll_seconds)
+            report = _reporter(arguments)
+            finished = watch(*places, arguments.network, tpu, report, stop, arguments.poll_seconds)
         except Stopped:
-            say(f"stopped; resume with: {command}")
-            return 128 + (stop.number or 0)
+            return _stopped(arguments, f"stopped; resume with: {command}", stop.number)
         except Moved as moved:
             say(f"{moved}; continuing in a new process")
             os.execv(sys.executable, [sys.executable, "-m", "estimator_app", *arguments.argv])
+    _print_finished(arguments, finished)
     return 0
 
 
@@ -174,7 +212,8 @@ def export(arguments: argparse.Namespace) -> int:
     from estimator_app.export import export
 
     names = ("model_dir", "export_dir", "step", "checkpoint", "network", "export_to_tpu")
-    say(f"export: {export(**{name: getattr(arguments, name) for name in names})}")
+    path = export(**{name: getattr(arguments, name) for name in names})
+    say(to_json({"export": path}) if arguments.json else f"export: {path}")
     return 0
 
 
@@ -188,7 +227,9 @@ def predict(arguments: argparse.Namespace) -> int:
 
         names = ("export_dir", "model_dir", "split", "batch_size", "features", "step", "network")
         options = {name: getattr(arguments, name) for name in names}
-        say(f"predictions: {predict_dataset(_dataset(arguments), arguments.output, report=say, **options)}")
+        options["tpu"] = _tpu(arguments) if arguments.use_tpu else None
+        written = predict_dataset(_dataset(arguments), arguments.output, report=_reporter(arguments), **options)
+        say(to_json({"predictions": written}) if arguments.json else f"predictions: {written}")
         return 0
     from estimator_app.predict import image_files, predict, write
     from estimator_app.saved_model.classifier import load_classifier
@@ -196,7 +237,8 @@ def predict(arguments: argparse.Namespace) -> int:
     classifier, left_out = load_classifier(arguments.export_dir), Counter[str]()
     files = image_files(arguments.files, left_out)
     results = predict(classifier, files, arguments.batch_size, arguments.top)
-    classified, failed = write(results, classifier.classes, sys.stdout.isatty(), say, warn)
+    is_table = sys.stdout.isatty() and not arguments.json
+    classified, failed = write(results, classifier.classes, is_table, say, warn)
     if left_out:
         warn("skipped in folders: " + ", ".join(f"{count} named *{ending}" for ending, count in left_out.items()))
     if not classified and not failed:
@@ -208,8 +250,8 @@ def _check_predicted(arguments: argparse.Namespace) -> None:
     """Raises ValueError if the flags do not name either files or a dataset, and a model for them."""
     given = vars(arguments)
     if arguments.dataset is None:
-        of_dataset = ("output", "split", "version", "model_dir", "features", "step", "network")
-        if misplaced := [f"--{name}" for name in of_dataset if given[name] is not None]:
+        of_dataset = ("output", "split", "version", "model_dir", "features", "step", "network", "use_tpu")
+        if misplaced := [f"--{name}" for name in of_dataset if given[name] not in (None, False)]:
             raise ValueError(f"{misplaced[0]} can be used only with --dataset")
         needed = {"--export_dir": arguments.export_dir, "FILE": arguments.files}
     else:
@@ -220,10 +262,34 @@ def _check_predicted(arguments: argparse.Namespace) -> None:
         of_run = [f"--{name}" for name in ("features", "step", "network") if given[name] is not None]
         if of_run and not arguments.model_dir:
             raise ValueError(f"{of_run[0]} needs --model_dir, as an export has only its probabilities")
+        if arguments.use_tpu and not arguments.model_dir:
+            raise ValueError("--use_tpu needs --model_dir, as an export runs on this machine")
         model = "--export_dir or --model_dir"
         needed = {"--output": arguments.output, model: arguments.export_dir or arguments.model_dir}
     if missing := [name for name, value in needed.items() if not value]:
         raise ValueError(f"the following arguments are required: {', '.join(missing)}")
+
+
+def folds(arguments: argparse.Namespace) -> int:
+    """Trains a model without each split of a dataset, and writes the predictions of that split with it."""
+    from estimator_app.predict_dataset import predict_folds
+    from estimator_app.trainers.interruption import Moved, Stopped, on_signals
+
+    tpu, command = _tpu(arguments) if arguments.use_tpu else None, _command(arguments.argv)
+    options = _options(arguments)
+    del options["dataset"]  # the first argument
+    with on_signals() as stop:
+        try:
+            places = (_dataset(arguments), arguments.output, arguments.model_dir)
+            path = predict_folds(*places, batch_size=arguments.batch_size, tpu=tpu, report=say, stop=stop, **options)
+            say(f"predictions: {path}")
+        except Stopped:
+            say(f"stopped; go on with: {command}")
+            return 128 + (stop.number or 0)
+        except Moved as moved:
+            say(f"{moved}; going on in a new process")
+            os.execv(sys.executable, [sys.executable, "-m", "estimator_app", *arguments.argv])
+    return 0
 
 
 def preflight(arguments: argparse.Namespace) -> int:
@@ -231,23 +297,28 @@ def preflight(arguments: argparse.Namespace) -> int:
     from estimator_app.config import TrainConfig, chosen_input
     from estimator_app.model_dir.checkpoints import latest_step
     from estimator_app.model_dir.run_files import begun
-    from estimator_app.preflight.preflight import preflight
+    from estimator_app.preflight.preflight import check_runtime, preflight
     from estimator_app.trainers.checks import read_shards
     from tpu_input import read_manifest
 
     topology = find_topology(arguments.topology)
+    if arguments.jax_step:
+        return _preflight_jax_step(arguments, topology)
     if arguments.record:
         manifest = read_shards(_dataset(arguments), arguments.record, _classes(arguments))
     else:
         manifest = read_manifest(arguments.dataset, arguments.version)
     earlier = begun(arguments.model_dir) if arguments.model_dir else None
     options = _options(arguments)
+    manifest = manifest.held_out(arguments.hold_out) if arguments.hold_out else manifest
     config = TrainConfig.of(manifest, options, earlier)
     chosen = "" if earlier else chosen_input(config, options, manifest)
     trained = latest_step(arguments.model_dir) if earlier else 0
     differences = earlier.differences(config, trained) if earlier else []
     advice = "use another --model_dir, or repeat the options of its run"
     of_run = [Part("model_dir", tuple(Finding(FAILS, f"its {found}", advice) for found in differences))]
+    tpu = _tpu(arguments) if arguments.use_tpu else None
+    runtime = check_runtime(config, topology, tpu, arguments.dataset, arguments.model_dir, arguments.export_dir)
     parts: list[Part] = []
 
     def tell(text: str) -> None:
@@ -258,7 +329,7 @@ def preflight(arguments: argparse.Namespace) -> int:
     if chosen:
         tell(chosen)
     looked = preflight(manifest, config, topology, _compiler(arguments), arguments.largest_batch)
-    for part in itertools.chain(of_run if differences else [], looked):
+    for part in itertools.chain(of_run if differences else [], [runtime], looked):
         parts.append(part)
         tell(f"\n{part}")
     tell(f"\n{conclusion(parts)}")
@@ -267,6 +338,31 @@ def preflight(arguments: argparse.Namespace) -> int:
         fields |= {"image_size": config.input.image_size, "crop_area": config.input.crop_area}
         say(to_json(fields | {"parts": [dataclasses.asdict(part) for part in parts]}))
     return 1 if any(part.fails for part in parts) else 0
+
+
+def _preflight_jax_step(arguments: argparse.Namespace, topology: Topology) -> int:
+    from estimator_app.preflight.compile import check_jax_step
+
+    compiler = _compiler(arguments)
+    part = check_jax_step(compiler, arguments.jax_step) if compiler else Part("compile", (NO_COMPILER,))
+    if arguments.json:
+        fields = {"topology": topology.name, "fails": part.fails, "parts": [dataclasses.asdict(part)]}
+        say(to_json(fields))
+    else:
+        for line in f"{arguments.jax_step} on {topology}\n\n{part}\n\n{conclusion([part])}".split("\n"):
+            say(line)
+    return 1 if part.fails else 0
+
+
+def _check_preflight(arguments: argparse.Namespace) -> None:
+    """Raises ValueError if the flags name neither a dataset nor a step in JAX, or both, or a compiler that is none."""
+    if arguments.jax_step and arguments.dataset:
+        raise ValueError("preflight takes --dataset or --jax_step, got both")
+    if not arguments.jax_step and not arguments.dataset:
+        raise ValueError("the following arguments are required: --dataset")
+    if arguments.jax_step and not re.fullmatch(r"\w[\w.]*:\w+", arguments.jax_step):
+        raise ValueError(f"--jax_step must name a function as package.module:function, got {arguments.jax_step!r}")
+    _compiler(arguments)
 
 
 def _compiler(arguments: argparse.Namespace) -> Compiler | None:

@@ -34,8 +34,8 @@ FORMAT_VERSION = 5
 # Options that may change when the run in a model_dir is resumed.
 _MAY_CHANGE = frozenset(
     {"dataset", "split", "eval_batch_size", "train_steps", "steps_per_eval", "iterations_per_loop", "summary_steps"}
-    | {"eval", "save_steps", "save_seconds", "profile", "keep_exports", "early_stop_metric", "early_stop_patience"}
-    | {"service", "service_job", "deterministic"}
+    | {"eval", "save_steps", "save_seconds", "profile", "keep_exports", "wrong_images", "early_stop_metric"}
+    | {"early_stop_patience", "service", "service_job", "deterministic"}
 )
 # Fields that are derived from the dataset; its fingerprint is compared in their place.
 _OF_DATASET = frozenset({"classes", "train_examples", "class_counts", "label_type", "mean", "std"})
@@ -49,7 +49,7 @@ _POSITIVE = (
     "summary_steps",
     "keep_exports",
 )
-_AMOUNTS = ("mixup", "cutmix", "clip_norm")
+_NOT_NEGATIVE = ("save_steps", "save_seconds", "wrong_images", "early_stop_patience", "mixup", "cutmix", "clip_norm")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +75,8 @@ class TrainConfig:
         Default: 0.0001; adamw: 0.05, decoupled from the gradient.
       trainer: What trains: TPUEstimator or tf.distribute. It writes the checkpoints, which the other one cannot read.
         Default: the run's, else tpu_estimator if TensorFlow has it.
-      network: Network: cnn, resnet18, resnet50, or your own as package.module:function.
+      network: Network: cnn, resnet18, resnet50, vit_s16, one of keras.applications such as keras:EfficientNetV2B0, or
+        your own as package.module:function.
       split: Split to evaluate on.
       train_batch_size: Images per step, over all TPU cores.
       eval_batch_size: Images per step of evaluation, over all TPU cores.
@@ -94,6 +95,8 @@ class TrainConfig:
       save_seconds: Seconds between checkpoints, in addition to those of --save_steps and of evaluations; 0 for none.
       profile: First and last step of a profile for TensorBoard, such as 100,110.
       keep_exports: Number of exports to keep, of the last step and of the best evaluation each.
+      wrong_images: Number of wrongly classified images of the evaluated split that TensorBoard shows after the last
+        step, with one label an image; 0 for none.
       early_stop_metric: Metric of the best evaluation: accuracy, loss, mean_recall or top_5_accuracy; with several
         labels per image also mean_average_precision, which is then the default, or mean_f1.
       early_stop_patience: Number of evaluations in a row without a new best after which training stops; 0 for never.
@@ -110,6 +113,8 @@ class TrainConfig:
       record: Format of the records of another program's TFRecords, which are read as they are: imagenet, tfds, flowers,
         mnist, or image=FEATURE,label=FEATURE,first_label=N. The dataset is then a glob of shards, or
         train=GLOB,validation=GLOB. Default: none, a dataset with a manifest.
+      hold_out: Split of the dataset that is not trained on, but evaluated; training takes all the others together.
+        Default: none, training takes the split train.
       label_type: Labels of an example of the dataset: "class", or "classes", any number.
     """
 
@@ -142,6 +147,7 @@ class TrainConfig:
     save_seconds: int = 60
     profile: tuple[int, int] = (0, 0)
     keep_exports: int = 2
+    wrong_images: int = 16
     early_stop_metric: str = "accuracy"
     early_stop_patience: int = 0
     mixup: float = 0.0
@@ -151,6 +157,7 @@ class TrainConfig:
     init_from: str = ""
     freeze: str = ""
     record: str = ""
+    hold_out: str = ""
     label_type: str = "class"
 
     def __post_init__(self) -> None:
@@ -158,9 +165,9 @@ class TrainConfig:
         from estimator_app.model.networks import check_network
 
         check_types(self)
-        check_network(self.network)
+        check_network(self.network, self.input.image_size)
         check_choice("early_stop_metric", self.early_stop_metric, watchable(len(self.classes), self.label_type))
-        for least, names in ((1, _POSITIVE), (0, ("save_steps", "save_seconds", "early_stop_patience", *_AMOUNTS))):
+        for least, names in ((1, _POSITIVE), (0, _NOT_NEGATIVE)):
             for name in names:
                 if getattr(self, name) < least:
                     raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)!r}")
@@ -191,7 +198,8 @@ class TrainConfig:
         """Returns the config of training on a dataset.
 
         Args:
-          manifest: Of the dataset; the mean and std of its training pixels are used.
+          manifest: Of the dataset; the mean and std of its training pixels are used. With hold_out, that of
+            Manifest.held_out().
           options: Fields of TrainConfig and InputConfig, by name, except those that follow from the dataset; or epochs
             instead of train_steps. The value None means the default. Defaults of learning_rate, weight_decay, decay and
             warmup_steps: those of the optimizer's recipe, schedule.RECIPES; of decay_steps: that of `earlier`, else
@@ -216,9 +224,10 @@ class TrainConfig:
             )
         if manifest.label_type == "classes":
             of_run.setdefault("early_stop_metric", "mean_average_precision")
-        fitting = fitting_input(train)
-        for name in fitting:
-            of_input.setdefault(name, getattr(earlier.input, name) if earlier else fitting[name])
+        if of_run.get("hold_out"):
+            of_run.setdefault("split", of_run["hold_out"])
+        if earlier:
+            of_input = {"image_size": earlier.input.image_size, "crop_area": earlier.input.crop_area} | of_input
         return cls(
             **{"dataset": manifest.path} | _completed(of_run, earlier),
             fingerprint=manifest.fingerprint,
@@ -226,7 +235,7 @@ class TrainConfig:
             train_examples=train.num_examples,
             class_counts=train.class_counts,
             label_type=manifest.label_type,
-            input=InputConfig(**of_input, mean=train.channel_mean, std=train.channel_std),
+            input=InputConfig.of(manifest, **of_input),
         )
 
     def options(self) -> dict[str, Any]:
@@ -341,6 +350,16 @@ def surprises(config: TrainConfig, manifest: Manifest) -> Iterator[str]:
             f"--train_batch_size={batch} is more than the {images:,} training images, so a step contains "
             "some images more "
             f"than once; use {images} or less"
+        )
+    if fed.sampling == "balanced" and config.class_weights == "balanced":
+        yield (
+            "--sampling=balanced and --class_weights=balanced both make up for rare classes, which then count more "
+            "than common ones; use one of them"
+        )
+    if fed.resize != "crop" and fed.eval_crop != InputConfig.eval_crop:
+        yield (
+            f"--eval_crop={fed.eval_crop:g} has no effect with --resize={fed.resize}, which keeps all of an image; "
+            "leave it out"
         )
     if side and fed.image_size > _ENLARGED * side:
         yield (

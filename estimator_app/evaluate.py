@@ -28,6 +28,7 @@ from estimator_app.saved_model.find import find_checkpoint, read_origin
 from estimator_app.trainers.checks import check_label_type, read_dataset
 from estimator_app.trainers.registry import find_trainer
 from tpu_input import Manifest
+from tpu_input.command_line import activity
 from tpu_input.dataset_format.records import parse
 from tpu_input.datasets import DatasetLike
 from tpu_input.pipeline.reading import plain, records
@@ -84,11 +85,14 @@ def evaluate(
         eval_batch_size=config.eval_batch_size if eval_batch_size is None else eval_batch_size,
     )
     manifest = read_dataset(config, dataset)
+    evaluating = activity(f"evaluating on {manifest.split(config.split).num_examples:,} images of {config.split}")
     if classifier:
-        metrics = evaluate_export(classifier, manifest, config.split, config.eval_batch_size)
+        with evaluating:
+            metrics = evaluate_export(classifier, manifest, config.split, config.eval_batch_size)
         return Evaluation(metrics, classifier.classes)
     found = find_checkpoint(model_dir, step, checkpoint and absolute(checkpoint))
-    return Evaluation(evaluate_checkpoint(config, manifest, found, tpu and tpu.connect()), config.classes)
+    with evaluating:
+        return Evaluation(evaluate_checkpoint(config, manifest, found, tpu and tpu.connect()), config.classes)
 
 
 def evaluate_checkpoint(config: TrainConfig, manifest: Manifest, checkpoint: str, cluster: Any = None) -> Metrics:

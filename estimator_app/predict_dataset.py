@@ -2,6 +2,8 @@
 
     shards ──records by number──▶ batches ──Predictor──▶ OUTPUT.parts/part-00000.parquet, … ──▶ OUTPUT
 
+    splits, each held out in turn ──train()──▶ runs ──▶ predictions of each split ──▶ OUTPUT     (predict_folds())
+
 Parts have the same batches however often the command is interrupted, so that the file has the same bytes as that of a
 run without interruptions.
 """
@@ -10,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -17,12 +20,14 @@ import numpy as np
 import pyarrow as pa
 import tensorflow as tf
 
-from estimator_app.predictions.parts import Parts
+from estimator_app.predictions.parts import Parts, join_predictions
 from estimator_app.predictions.predictor import Predictor, of_export, of_run
 from estimator_app.runtime.host_memory import check_batch
 from estimator_app.runtime.paths import absolute
 from estimator_app.runtime.record_errors import check_record, named
+from estimator_app.runtime.tpu import Tpu
 from estimator_app.saved_model.classifier import THRESHOLD, Array
+from estimator_app.train import train
 from estimator_app.trainers.checks import num_examples
 from tpu_input import Manifest
 from tpu_input.dataset_format.records import parse
@@ -46,6 +51,7 @@ def predict_dataset(
     step: int | None = None,
     network: str | None = None,
     part_records: int = PART_RECORDS,
+    tpu: Tpu | None = None,
     report: Callable[[str], None] = lambda line: None,
 ) -> str:
     """Writes the predictions of a model for every record of a split as Parquet; returns the path of the file.
@@ -70,6 +76,7 @@ def predict_dataset(
       step: Step of a checkpoint in model_dir; None for the last.
       network: "package.module:function" of a run with a custom network, which is imported only if it is named.
       part_records: Records per part; rounded to whole batches, and fewer if they have many numbers.
+      tpu: The TPU, for the checkpoint of a model_dir; None runs on this machine. This machine decodes the images.
       report: Called with a line of progress at a time.
 
     Raises:
@@ -84,11 +91,13 @@ def predict_dataset(
         raise ValueError(f"predict needs export_dir or model_dir, got {'neither' if model_dir is None else 'both'}")
     if model_dir is None and (features or step is not None or network):
         raise ValueError("features, step and network need model_dir: an export has only its probabilities")
+    if model_dir is None and tpu:
+        raise ValueError("a TPU needs model_dir: an export runs on this machine")
     output, manifest = absolute(output), as_manifest(dataset)
     predictor = (
         of_export(absolute(export_dir or ""))
         if model_dir is None
-        else of_run(absolute(model_dir), step, network, features)
+        else of_run(absolute(model_dir), step, network, features, batch_size, tpu and tpu.connect())
     )
     split = predictor.config.split if split is None else split
     total = num_examples(manifest, split)
@@ -107,6 +116,8 @@ def predict_dataset(
         "features": features or "",
         "tensorflow": tf.__version__,  # its kernels round differently
     }
+    if tpu:
+        origin["device"] = "TPU"
     parts = Parts(output, _schema(manifest, predictor), origin, list(map(len, ranges)))
     missing = parts.missing()
     if len(missing) < len(ranges) and not parts.is_complete:
@@ -118,6 +129,66 @@ def predict_dataset(
         report(f"{ranges[number].stop:,} of {total:,} records predicted")
     parts.join()
     return output
+
+
+def predict_folds(
+    dataset: DatasetLike,
+    output: str,
+    model_dir: str,
+    *,
+    batch_size: int = 32,
+    tpu: Tpu | None = None,
+    report: Callable[[str], None] = lambda line: None,
+    stop: threading.Event | None = None,
+    **options: Any,
+) -> str:
+    """Predicts each split of a dataset by a model that was trained on all the others; returns the path of the file.
+
+    The file is one of predict_dataset(), with a row for each record of all splits, in the order of the splits. Each
+    split has its run in a folder of model_dir named after it, of which the last step predicts, and its predictions in a
+    file beside it. After an interruption, the same call goes on from them.
+
+    Args:
+      dataset: Manifest, folder or URI of a dataset whose splits are the folds.
+      output: Path or URI of the file.
+      model_dir: Folder or URI for the runs.
+      batch_size: Images per batch of predictions.
+      tpu: The TPU; None runs on this machine.
+      report: Called with a line of progress at a time.
+      stop: Event; when it is set, training ends after the current step, with a checkpoint.
+      options: As of train(), except hold_out, split and record.
+
+    Raises:
+      ValueError: The dataset has fewer than two splits, an option is invalid, or as train() or predict_dataset().
+      Stopped: `stop` was set.
+    """
+    manifest, model_dir = as_manifest(dataset), absolute(model_dir)
+    if misplaced := [name for name in ("hold_out", "split", "record") if options.pop(name, None)]:
+        raise ValueError(f"{misplaced[0]} cannot be used with folds, where each split is held out in turn")
+    if options.get("eval") == "watch":
+        raise ValueError("eval='watch' cannot be used with folds, which waits for each run; use 'inline' or 'none'")
+    if len(manifest.splits) < 2 or "train" in manifest.splits:
+        raise ValueError(
+            f"the splits of {manifest.path!r} are no folds; make some with: python -m beam_pipelines split "
+            f"{manifest.path} --folds=5 --output=FOLDS"
+        )
+    paths = []
+    for fold in manifest.splits:
+
+        def of_fold(line: str, fold: str = fold) -> None:
+            report(f"{fold}: {line}")
+
+        run_dir, path = f"{model_dir}/{fold}", f"{model_dir}/{fold}.parquet"
+        if options.get("service"):
+            options["service_job"] = run_dir  # only the hosts of one run share a job
+        finished = train(manifest, run_dir, tpu=tpu, report=of_fold, stop=stop, hold_out=fold, **options)
+        assert finished  # as eval is not "watch"
+        # An export would run on this machine.
+        model = {"model_dir": run_dir, "network": options.get("network")} if tpu else {"export_dir": finished.export}
+        predict_dataset(manifest, path, split=fold, batch_size=batch_size, tpu=tpu, report=of_fold, **model)
+        paths.append(path)
+    join_predictions(paths, absolute(output))
+    return absolute(output)
 
 
 def _digest(manifest: Manifest) -> str:

@@ -29,13 +29,16 @@ from estimator_app.model_dir.exports import (
     read_kept,
 )
 from estimator_app.model_dir.history import Row, best, is_stale, read_history, with_row, write_by_class, write_history
-from estimator_app.model_dir.plots import write_pictures
+from estimator_app.model_dir.plots import write_pictures, write_wrong
 from estimator_app.model_dir.run_files import Finished, read_finished, write_finished
+from estimator_app.predictions.wrong_images import find_wrong
 from estimator_app.runtime import files
+from estimator_app.saved_model.classifier import load_classifier
 from estimator_app.saved_model.find import read_origin
 from estimator_app.trainers.callbacks import Callback
 from estimator_app.trainers.registry import Trainer
 from tpu_input import Manifest, read_manifest
+from tpu_input.command_line import activity
 
 Report = Callable[[str], None]
 
@@ -93,6 +96,7 @@ class Run:
             raise ValueError(f"the dataset was removed or damaged during training ({error}), {advice}") from error
         if self.manifest.fingerprint in found.earlier:  # it was extended, and the files of this version stay
             return
+        found = found.held_out(self.config.hold_out) if self.config.hold_out else found
         if _content(found) != _content(self.manifest):
             raise ValueError(f"{self.manifest.path!r} was converted again during training, {advice}")
 
@@ -200,7 +204,8 @@ def evaluate_and_keep(
     """
     config, began = run.config, time.monotonic()
     run.check_dataset()
-    metrics = run.trainer.evaluate(state, run.manifest, config, run.stop, checkpoint)
+    with activity(f"evaluating on {run.manifest.split(config.split).num_examples:,} images of {config.split}"):
+        metrics = run.trainer.evaluate(state, run.manifest, config, run.stop, checkpoint)
     run.check_dataset()  # checked again, so that no result of a changed dataset is written or exported
     rate = float(config.schedule.learning_rate(metrics.step - 1.0))
     more = {"learning_rate": rate, **(trained or {}), "eval_seconds": time.monotonic() - began}
@@ -223,6 +228,7 @@ def finish(run: Run, step: int) -> Finished:
     run.check_dataset()
     finished = dataclasses.replace(finished, export=_keep(run, "last", finished.metrics))
     pictures = _draw(run)
+    _show_wrong(run, finished.export, step)
     write_finished(run.model_dir, finished, run.config.classes)
     metric = run.config.early_stop_metric
     if step < run.config.train_steps:
@@ -255,6 +261,16 @@ def _draw(run: Run) -> list[str]:
     finished = read_finished(run.model_dir)
     assert finished  # _evaluate_and_keep has just written it
     return write_pictures(run.model_dir, run.config, run.evaluations(), finished.metrics)
+
+
+def _show_wrong(run: Run, export: str, step: int) -> None:
+    """Writes some images that the last checkpoint classifies wrongly for TensorBoard."""
+    config = run.config
+    if not config.wrong_images or config.label_type != "class":
+        return
+    found = find_wrong(load_classifier(export), run.manifest, config.split, config.wrong_images)
+    named = {f"{one.key}: {one.label}, not {one.predicted} ({one.probability:.1%})": one.encoded for one in found}
+    write_wrong(run.model_dir, step, named, config.input)
 
 
 def _is_all(finished: Finished, run: Run) -> bool:

@@ -53,6 +53,7 @@ from tpu_input import Manifest
 from tpu_input.datasets import DatasetLike, as_manifest, version_with
 from tpu_input.pipeline.caching import cache_bytes, check_memory
 from tpu_input.pipeline.hosts import Host
+from tpu_input.storage.labels import check_labels
 
 
 def train(
@@ -101,9 +102,11 @@ def train(
     else:
         manifest = as_manifest(dataset if isinstance(dataset, Manifest) else absolute(dataset))
     last, earlier = manifest, begun(model_dir)
-    manifest = version_with(manifest, earlier.fingerprint) if earlier else manifest
+    manifest = version = version_with(manifest, earlier.fingerprint) if earlier else manifest
+    if held_out := options.get("hold_out"):
+        manifest = manifest.held_out(held_out)
     config = TrainConfig.of(manifest, options, earlier)
-    if manifest is not last:
+    if version is not last:
         report(
             f"note: {manifest.path!r} was extended after this run began; the run continues with version "
             f"{manifest.version} of {last.version}, and another --model_dir trains on all images"
@@ -161,6 +164,8 @@ def run(
     """
     for split in ("train", config.split):
         num_examples(manifest, split)
+    if config.input.sampling == "balanced":
+        check_labels(manifest)
     if config.input.cache and not tpu:  # a TPU's hosts use their own memory, and each caches its share
         check_memory(cache_bytes(manifest, "train", Host(), config.input), config.input)
     if not tpu:

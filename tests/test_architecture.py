@@ -27,9 +27,18 @@ LEAVES = {"config", "options"}
 COMMAND_OF_FOLDER = {("tpu_input.benchmark", "tpu_input.train")}
 TWINS = ("estimator_app.trainers.tpu_estimator", "estimator_app.trainers.tf_distribute")
 REPEATED = {"__init__", "__main__", "config", "train", "evaluate", "predict", "export"}
-WITHOUT_TENSORFLOW = ("beam_pipelines", "tpu_input/dataset_format", "tpu_input/command_line")
-# What is loaded for --help, or by those who read records without TensorFlow.
-BEFORE_TENSORFLOW = ("tpu_input", "tpu_input.__main__", "tpu_input.record_source", "estimator_app.__main__")
+WITHOUT_TENSORFLOW = (
+    "beam_pipelines",
+    "tpu_input/dataset_format",
+    "tpu_input/command_line",
+    "tpu_input/without_tensorflow",
+)
+# What is loaded for --help, or by those who read records without TensorFlow, or whose device runs JAX.
+BEFORE_TENSORFLOW = (
+    *("tpu_input", "tpu_input.__main__", "tpu_input.datasets", "tpu_input.record_source"),
+    *("tpu_input.example_source", "tpu_input.pipeline.device", "tpu_input.pipeline.hosts", "tpu_input.pipeline.order"),
+    *("tpu_input.storage.byte_ranges", "tpu_input.storage.positions", "estimator_app.__main__"),
+)
 
 
 def module_name(path: Path) -> str:
@@ -222,15 +231,18 @@ PUBLIC = {
         "write_report",
     ],
     "tpu_input": [
+        "EvalSource",
         "InputConfig",
         "Manifest",
         "Order",
         "RecordSource",
         "RecordSpec",
+        "TrainSource",
         "as_numpy",
         "eval_steps",
         "find_undecodable",
         "from_infeed",
+        "load",
         "make_eval_input_fn",
         "make_predict_input_fn",
         "make_serving_input_receiver_fn",
@@ -254,6 +266,7 @@ PUBLIC = {
         "load_classifier",
         "predict",
         "predict_dataset",
+        "predict_folds",
         "train",
         "watch",
     ],

@@ -37,6 +37,7 @@ TESTS = {
     "docs/datasets.md": "beam_pipelines/test_dataset_docs.py",
     "docs/input-service.md": "tpu_input/test_service_processes.py",
     "docs/input.md": "tpu_input/test_input_docs.py",
+    "docs/jax.md": "test_jax_docs.py",
     "docs/install.md": "test_packaging.py",
     "docs/pipelines.md": "beam_pipelines/test_transforms.py",
     "docs/preflight.md": "test_guides.py",

@@ -12,12 +12,12 @@ import pytest
 from tpu_input.command_line import Parser
 from tpu_input.command_line.jpeg2tpu import COMMANDS, main
 
-PARSERS = {"beam_pipelines": "_parser", "tpu_input": "_parser", "estimator_app": "make_parser"}
+PACKAGES = ("beam_pipelines", "tpu_input", "estimator_app")
 
 
-@pytest.mark.parametrize("package", PARSERS)
+@pytest.mark.parametrize("package", PACKAGES)
 def test_it_has_each_command_of_each_package(package):
-    parser: Parser = getattr(import_module(f"{package}.__main__"), PARSERS[package])()
+    parser: Parser = import_module(f"{package}.__main__").make_parser()
     (commands,) = (action.choices for action in parser._actions if action.choices)
     assert set(commands) == {name for name, command in COMMANDS.items() if command.package == package}
 

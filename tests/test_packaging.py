@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-import email
+import email.message
+import importlib
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,7 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from tpu_input.command_line.jpeg2tpu import main as jpeg2tpu_main
+
 ROOT = Path(__file__).parent.parent
+TEMPLATE = ("report.html.j2", "report.css", "report.js")
 PACKAGES = ("beam_pipelines", "tpu_input", "estimator_app")
 
 
@@ -20,7 +26,8 @@ PACKAGES = ("beam_pipelines", "tpu_input", "estimator_app")
 def built(tmp_path_factory):
     """The sdist and the wheel, made by the build backend from a copy of what is committed to be shipped."""
     source = tmp_path_factory.mktemp("build") / "jpeg2tpu"
-    ignored = shutil.ignore_patterns("__pycache__", "*.egg-info", ".*", "demo", "build", "dist")
+    not_shipped = (".git", ".venv*", ".servers", ".*_cache", "demo", "build", "dist", "release", "results")
+    ignored = shutil.ignore_patterns("__pycache__", "*.egg-info", ".coverage", *not_shipped)
     shutil.copytree(ROOT, source, ignore=ignored)
     code = "from setuptools import build_meta as b; b.build_sdist('dist'); b.build_wheel('dist')"
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], cwd=source, capture_output=True, text=True)
@@ -32,8 +39,17 @@ def test_the_sdist_holds_setup_py_and_every_module(built):
     with tarfile.open(next(built.glob("*.tar.gz"))) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     modules = {str(path.relative_to(ROOT)) for package in PACKAGES for path in (ROOT / package).glob("**/*.py")}
-    data = {"setup.py", "README.md", "pyproject.toml", "beam_pipelines/report/report.html.j2"}
+    data = {"setup.py", "README.md", "pyproject.toml", *(f"beam_pipelines/report/template/{name}" for name in TEMPLATE)}
     assert names >= modules | data | {f"{name}/py.typed" for name in PACKAGES}
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs git's list of the files: an sdist has none")
+def test_the_sdist_holds_what_is_committed_and_nothing_else(built):
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
+    with tarfile.open(next(built.glob("*.tar.gz"))) as archive:
+        names = {info.name.partition("/")[2] for info in archive.getmembers() if info.isfile()}
+    made = {name for name in names if name.startswith("jpeg2tpu.egg-info/")} | {"PKG-INFO", "setup.cfg"}
+    assert {name for name in listed.stdout.splitlines() if (ROOT / name).exists()} <= names - made
 
 
 def test_the_wheel_holds_the_three_packages_and_their_types(built):
@@ -41,16 +57,66 @@ def test_the_wheel_holds_the_three_packages_and_their_types(built):
         names = archive.namelist()
     assert {name.partition("/")[0] for name in names if ".dist-info" not in name} == set(PACKAGES)
     assert all(f"{package}/py.typed" in names for package in PACKAGES)
-    assert "beam_pipelines/report/report.html.j2" in names
+    assert {f"beam_pipelines/report/template/{name}" for name in TEMPLATE} <= set(names)
     with zipfile.ZipFile(next(built.glob("*.whl"))) as archive:
         scripts = archive.read(next(name for name in names if name.endswith("entry_points.txt"))).decode()
     assert "jpeg2tpu = tpu_input.command_line.jpeg2tpu:main" in scripts
 
 
-def test_the_base_install_is_what_a_conversion_worker_needs(built):
+def metadata_of(built: Path) -> email.message.Message:
     with zipfile.ZipFile(next(built.glob("*.whl"))) as archive:
         name = next(name for name in archive.namelist() if name.endswith("METADATA"))
-        metadata = email.message_from_bytes(archive.read(name))
+        return email.message_from_bytes(archive.read(name))
+
+
+def test_the_version_has_one_source(built, capsys):
+    version = metadata_of(built)["Version"]
+    assert {importlib.import_module(package).__version__ for package in PACKAGES} == {version}
+    assert jpeg2tpu_main(["--version"]) == 0
+    assert capsys.readouterr().out == f"jpeg2tpu {version}\n"
+    heading = re.search(r"^## \[?(\S+?)\]? ", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    assert heading
+    assert heading[1] == version
+
+
+def test_the_metadata_names_the_pythons_that_are_tried(built):
+    metadata = metadata_of(built)
+    named = {each.rpartition(" ")[2] for each in metadata.get_all("Classifier", []) if "Python :: 3." in each}
+    script = (ROOT / ".ci" / "release_check.py").read_text()
+    assert named == set(re.findall(r'"(3\.\d+)"', script.partition("PYTHONS = ")[2].partition("\n")[0]))
+    assert metadata["Requires-Python"] == ">=3.10"
+    assert len((metadata["Keywords"] or "").split(",")) > 5
+
+
+@pytest.mark.parametrize(
+    ("module", "package", "words", "line"),
+    [
+        (
+            "estimator_app",
+            "tensorflow",
+            "train --dataset=d --model_dir=m",
+            "TensorFlow is not installed",
+        ),
+        ("estimator_app", "yaml", "train --dataset=d --model_dir=m --config=digits", "PyYAML is not installed"),
+        ("tpu_input", "tensorflow", "benchmark DATASET", "TensorFlow is not installed"),
+        ("beam_pipelines", "sklearn", "sample digits", "scikit-learn is not installed"),
+    ],
+)
+def test_a_missing_extra_is_one_line(module, package, words, line, digits_dataset, tmp_path):
+    code = (
+        f"import sys; sys.modules[{package!r}] = None; from {module}.__main__ import main; sys.exit(main(sys.argv[1:]))"
+    )
+    argv = [str(digits_dataset.path) if word == "DATASET" else word for word in words.split()]
+    command = [sys.executable, "-W", "ignore", "-c", code, *argv]
+    ended = subprocess.run(command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True)
+    said = ended.stderr.decode()
+    assert (ended.returncode, said.count("\n")) == (2, 1), said
+    extra = "demo" if package == "sklearn" else "train"
+    assert said == f"error: {line}; install it with: pip install 'jpeg2tpu[{extra}]'\n"
+
+
+def test_the_base_install_is_what_a_conversion_worker_needs(built):
+    metadata = metadata_of(built)
     required = [line for line in metadata.get_all("Requires-Dist", []) if "extra ==" not in line]
     assert "apache-beam" in " ".join(required)
     assert "tensorflow" not in " ".join(required)

@@ -7,30 +7,36 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tpu_input.command_line.distribution import __version__ as __version__
 from tpu_input.command_line.public_names import publish
 
 if TYPE_CHECKING:
     from tpu_input.config import InputConfig
     from tpu_input.dataset_format.records import Manifest, RecordSpec
-    from tpu_input.datasets import find_undecodable, manifest_from_shards, read_manifest
-    from tpu_input.evaluate import eval_steps, make_eval_input_fn
-    from tpu_input.interop import as_numpy, params_from_context
+    from tpu_input.datasets import eval_steps, find_undecodable, read_manifest
+    from tpu_input.evaluate import make_eval_input_fn
+    from tpu_input.example_source import EvalSource, TrainSource
+    from tpu_input.interop import as_numpy, load, params_from_context
     from tpu_input.pipeline.device import from_infeed
     from tpu_input.pipeline.order import Order
     from tpu_input.predict import make_predict_input_fn, make_serving_input_receiver_fn
     from tpu_input.record_source import RecordSource, training_order
+    from tpu_input.storage.foreign_shards import manifest_from_shards
     from tpu_input.train import make_train_input_fn
 
 __all__ = [
+    "EvalSource",
     "InputConfig",
     "Manifest",
     "Order",
     "RecordSource",
     "RecordSpec",
+    "TrainSource",
     "as_numpy",
     "eval_steps",
     "find_undecodable",
     "from_infeed",
+    "load",
     "make_eval_input_fn",
     "make_predict_input_fn",
     "make_serving_input_receiver_fn",
@@ -44,20 +50,23 @@ __all__ = [
 publish(
     __name__,
     {
+        "EvalSource": "tpu_input.example_source",
         "InputConfig": "tpu_input.config",
         "Manifest": "tpu_input.dataset_format.records",
         "Order": "tpu_input.pipeline.order",
         "RecordSource": "tpu_input.record_source",
         "RecordSpec": "tpu_input.dataset_format.records",
+        "TrainSource": "tpu_input.example_source",
         "as_numpy": "tpu_input.interop",
-        "eval_steps": "tpu_input.evaluate",
+        "eval_steps": "tpu_input.datasets",
         "find_undecodable": "tpu_input.datasets",
         "from_infeed": "tpu_input.pipeline.device",
+        "load": "tpu_input.interop",
         "make_eval_input_fn": "tpu_input.evaluate",
         "make_predict_input_fn": "tpu_input.predict",
         "make_serving_input_receiver_fn": "tpu_input.predict",
         "make_train_input_fn": "tpu_input.train",
-        "manifest_from_shards": "tpu_input.datasets",
+        "manifest_from_shards": "tpu_input.storage.foreign_shards",
         "params_from_context": "tpu_input.interop",
         "read_manifest": "tpu_input.datasets",
         "training_order": "tpu_input.record_source",

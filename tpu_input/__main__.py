@@ -1,4 +1,4 @@
-"""Command line of tpu_input: python -m tpu_input benchmark|idx DATASET, dispatcher, worker.
+"""Command line of tpu_input: python -m tpu_input benchmark|idx|tfds DATASET, dispatcher, worker.
 
 This is the only module of the package that parses flags. TensorFlow is imported after the flags are parsed, so that
 --help and errors in the flags are printed at once, and so that TensorFlow's log messages can be turned off.
@@ -13,8 +13,23 @@ import sys
 import warnings
 from collections.abc import Sequence
 
-from tpu_input.command_line import Parser, Unread, exit_code, print_error, print_line, sigterm_raises, to_json, unread
+from tpu_input.command_line import (
+    Misused,
+    Parser,
+    Unread,
+    activity,
+    exit_code,
+    failed,
+    output,
+    print_failure,
+    print_line,
+    print_traceback,
+    sigterm_raises,
+    to_json,
+    unread,
+)
 from tpu_input.command_line.dataclass_options import Flag, add_flags
+from tpu_input.command_line.distribution import which_extra
 from tpu_input.command_line.jpeg2tpu import AddFlag, add_command
 from tpu_input.config import InputConfig, check_service, fitting_input
 from tpu_input.dataset_format.manifest import Split
@@ -25,37 +40,57 @@ _AUGMENTS = ("none", "color_jitter", "rand_augment")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command and returns its exit code, one of command_line.EXIT_CODES; user errors print no traceback."""
-    flags = _parser().parse_args(argv)
+    argv = sys.argv[1:] if argv is None else argv
+    try:
+        flags = make_parser().parse_args(argv)
+    except Misused as error:
+        print_failure(argv, error.message)
+        raise
     warnings.simplefilter("ignore", FutureWarning)  # TensorFlow imports Google's libraries, which warn of old Pythons
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # read when TensorFlow is imported, below
+    if not flags.verbose:
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # read when TensorFlow is imported, below
     gcs_filesystem.set_up()
+    try:
+        with output(flags, argv):
+            return _run(flags, argv)
+    except ValueError as error:  # of --log_file
+        return failed(argv, str(error))
+
+
+def _run(flags: argparse.Namespace, argv: Sequence[str]) -> int:
+    """Runs a command and prints its errors, in one line each unless --verbose asks for tracebacks."""
     try:
         with sigterm_raises():
             return int(flags.run(flags))
     except KeyboardInterrupt as interrupt:
+        print_failure(argv, "interrupted")
         return exit_code(interrupt)
     except Unread:
         return unread()
-    except (ValueError, OSError) as error:
-        print_error(error)
-        return 2
     except Exception as error:
+        if flags.verbose:
+            print_traceback()
+        if isinstance(error, (ValueError, OSError)):
+            return failed(argv, str(error))
+        if isinstance(error, ImportError) and (advice := which_extra(error)):
+            return failed(argv, advice)
         # TensorFlow's errors, e.g. for a record that cannot be read. They are recognised by the module's name, because
         # TensorFlow is not imported for --help.
         if not type(error).__module__.startswith("tensorflow."):
             raise
-        print_error(gcs_filesystem.in_words(str(error)).splitlines()[0])
-        return 2
+        return failed(argv, gcs_filesystem.in_words(str(error)).splitlines()[0])
 
 
-def _parser() -> Parser:
+def make_parser() -> Parser:
+    """Returns the parser of all commands; each sets `run` to the function that runs it."""
     parser = Parser(
         prog="python -m tpu_input", description="Tools for the input pipeline, which turns shards into batches."
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=Parser)
     idx = add_command(commands, "idx", "gs://bucket/flowers")
+    tfds = add_command(commands, "tfds", "gs://bucket/flowers")
     benchmark = add_command(commands, "benchmark", "gs://bucket/flowers --need=3000")
-    for command, run in ((idx, _idx), (benchmark, _benchmark)):
+    for command, run in ((idx, _idx), (tfds, _tfds), (benchmark, _benchmark)):
         command.set_defaults(run=run)
         command.add_argument("dataset", metavar="DATASET", help="folder or URI of a converted dataset")
     _benchmark_flags(benchmark.add_argument)
@@ -68,7 +103,6 @@ def _benchmark_flags(flag: AddFlag) -> None:
     flag("--images", type=int, default=2000, help="images to time each variant with, per round (default: %(default)s)")
     flag("--rounds", type=int, default=3, help="rounds of timing; reports medians (default: %(default)s)")
     flag("--need", type=float, metavar="N", help="images per second that the accelerator needs (default: none)")
-    flag("--json", action="store_true", help="print the results as JSON")
     flag("--batch_size", type=int, default=64, help="images per batch of this host (default: %(default)s)")
     _config_flags(flag)
 
@@ -99,15 +133,29 @@ def _config_flags(flag: AddFlag) -> None:
 
 
 # Fields of InputConfig whose flags have the same default.
-_AS_GIVEN = ("dtype", "layout", "echo", "cache", "deterministic")
+_AS_GIVEN = ("resize", "sampling", "dtype", "layout", "echo", "cache", "deterministic")
 
 
 def _idx(flags: argparse.Namespace) -> int:
-    from tpu_input.datasets import read_manifest
-    from tpu_input.record_source import write_dali_index
+    with activity("starting TensorFlow"):
+        from tpu_input.datasets import read_manifest
+        from tpu_input.record_source import write_dali_index
 
     written = write_dali_index(read_manifest(flags.dataset))
-    print_line(f"{len(written)} index files in {flags.dataset.rstrip('/')}/index")
+    folder = f"{flags.dataset.rstrip('/')}/index"
+    found = {"folder": folder, "num_files": len(written)}
+    print_line(to_json(found) if flags.json else f"{len(written)} index files in {folder}")
+    return 0
+
+
+def _tfds(flags: argparse.Namespace) -> int:
+    from tpu_input.datasets import read_manifest
+    from tpu_input.record_source import write_tfds_metadata
+
+    written = write_tfds_metadata(read_manifest(flags.dataset))
+    folder = flags.dataset.rstrip("/")
+    print_line(f"{', '.join(os.path.basename(path) for path in written)} in {folder}")
+    print_line(f"open it with: tfds.builder_from_directory({folder!r}).as_dataset('train', as_supervised=True)")
     return 0
 
 
@@ -117,12 +165,15 @@ def _benchmark(flags: argparse.Namespace) -> int:
             raise ValueError(f"--{name} must be at least 1, got {getattr(flags, name)}")
     if flags.need is not None and flags.need <= 0:
         raise ValueError(f"--need must be above 0, got {flags.need:g}")
-    from tpu_input.benchmark.measure import measure
-    from tpu_input.benchmark.report import bottleneck, describe
-    from tpu_input.datasets import read_manifest
+    with activity("starting TensorFlow"):
+        from tpu_input.benchmark.measure import measure
+        from tpu_input.benchmark.report import bottleneck, describe
+        from tpu_input.datasets import read_manifest
 
     manifest, sizes = read_manifest(flags.dataset), (flags.images, flags.rounds, flags.batch_size)
-    measured = measure(manifest, flags.split, _config(flags, manifest.split(flags.split)), *sizes)
+    config = _config(flags, manifest.split(flags.split))
+    with activity("measuring"):
+        measured = measure(manifest, flags.split, config, *sizes)
     if flags.json:
         needed = {"cores_needed": measured.cores_for(flags.need)} if flags.need else {}
         print_line(to_json(dataclasses.asdict(measured) | {"bound": bottleneck(measured)} | needed))

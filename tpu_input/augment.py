@@ -1,6 +1,6 @@
 """Image augmentation: on the host per image, for InputConfig.augment; on the device per batch.
 
-    [height, width, 3] in [0, 255] ──color_jitter() or rand_augment()──▶ the same shape and dtype     on the host
+    [height, width, 3] in [0, 255] ──color_jitter(), rand_augment() or auto_augment()──▶ the same     on the host
     [N, H, W, 3] float, [N, classes] ──mixup() or cutmix()──▶ the same shapes                         on the device
 
 All random numbers are stateless: the same seed gives the same result. Functions of this module may be given the same
@@ -9,7 +9,8 @@ seed, because each of them derives its own seeds from it with seed_for().
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -30,8 +31,12 @@ def find_augment(augment: str | Augment | None) -> Augment | None:
     if not isinstance(augment, str):
         return augment
     name, strengths = parse_augment(augment)
+    if name == "none":
+        return None
     if name == "color_jitter":
         return color_jitter(*strengths)
+    if name == "auto":
+        return auto_augment()
     if not strengths:
         return rand_augment()
     if not strengths[0].is_integer():
@@ -97,7 +102,7 @@ def rand_augment(
             40 * share if cutout_const is None else cutout_const,
             100 * share if translate_const is None else translate_const,
         )
-        pixels = tf.cast(image if image.dtype.is_integer else tf.round(tf.clip_by_value(image, 0, 255)), tf.uint8)
+        pixels = _to_uint8(image)
         layers = tf.random.stateless_uniform([num_layers, 4], seed_for(seed, "rand_augment"))
         for layer in range(num_layers):
             choice, sign = layers[layer, 0], tf.where(layers[layer, 1] < 0.5, -1.0, 1.0)
@@ -106,6 +111,74 @@ def rand_augment(
         return tf.cast(pixels, image.dtype)
 
     return augment
+
+
+# A line is a sub-policy: operation, probability, magnitude; operation, probability, magnitude.
+_POLICY = """
+equalize     0.8  1   shear_y      0.8  4
+color        0.4  9   equalize     0.6  3
+color        0.4  1   rotate       0.6  8
+solarize     0.8  3   equalize     0.4  7
+solarize     0.4  2   solarize     0.6  2
+color        0.2  0   equalize     0.8  8
+equalize     0.4  8   solarize_add 0.8  3
+shear_x      0.2  9   rotate       0.6  8
+color        0.6  1   equalize     1.0  2
+invert       0.4  9   rotate       0.6  0
+equalize     1.0  9   shear_y      0.6  3
+color        0.4  7   equalize     0.6  0
+posterize    0.4  6   autocontrast 0.4  7
+solarize     0.6  8   color        0.6  9
+solarize     0.2  4   rotate       0.8  9
+rotate       1.0  7   translate_y  0.8  9
+shear_x      0.0  0   solarize     0.8  4
+shear_y      0.8  0   color        0.6  4
+color        1.0  0   rotate       0.6  2
+equalize     0.8  4   equalize     0.0  8
+equalize     1.0  4   autocontrast 0.6  2
+shear_y      0.4  7   solarize_add 0.6  7
+posterize    0.8  2   solarize     0.6 10
+solarize     0.6  8   equalize     0.6  1
+color        0.8  6   rotate       0.4  5
+"""
+
+
+def auto_augment() -> Augment:
+    """Returns a function that applies one of AutoAugment's 25 sub-policies for ImageNet, all equally often.
+
+    Cubuk et al. 2018, "AutoAugment: Learning Augmentation Policies from Data". A sub-policy is two operations, each
+    with a probability and a magnitude. They are those of the policy "v0" in tf-models-official and in tensorflow/tpu's
+    EfficientNet, and the operations those of rand_augment(). A translation is by 250 pixels at magnitude 10, on images
+    whose shorter side is below 224 pixels reduced in proportion.
+    """
+
+    def augment(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+        translate = 250 * min(1.0, min(image.shape[:2]) / 224)
+        pixels = _to_uint8(image)
+        choice = tf.random.stateless_uniform([], seed_for(seed, "auto_augment policy"))
+        drawn = tf.random.stateless_uniform([2, 2], seed_for(seed, "auto_augment"))
+        lines = [line.split() for line in _POLICY.strip().splitlines()]
+        branches = [functools.partial(_sub_policy, line, pixels, drawn, translate) for line in lines]
+        return tf.cast(tf.switch_case(tf.cast(choice * len(lines), tf.int32), branches), image.dtype)
+
+    return augment
+
+
+def _sub_policy(line: Sequence[str], pixels: tf.Tensor, drawn: tf.Tensor, translate: float) -> tf.Tensor:
+    """Returns an image after the operations of a line of _POLICY.
+
+    Args:
+      line: Words of the line.
+      pixels: [height, width, 3] uint8.
+      drawn: [2, 2] float32 in [0, 1): for each operation, what decides on it, and on its direction.
+      translate: Pixels of a translation at magnitude 10.
+    """
+    for number, (name, probability, magnitude) in enumerate((line[:3], line[3:])):
+        sign = tf.where(drawn[number, 1] < 0.5, -1.0, 1.0)
+        operation = operations(float(magnitude), 0, translate)[name]
+        made = _bound(operation, pixels, sign, tf.zeros([2]))
+        pixels = tf.cond(drawn[number, 0] < float(probability), made, functools.partial(tf.identity, pixels))
+    return pixels
 
 
 def mixup(
@@ -195,6 +268,10 @@ def _beta(alpha: float, seed: tf.Tensor) -> tf.Tensor:
 def _as(image: tf.Tensor, pixels: tf.Tensor) -> tf.Tensor:
     pixels = tf.clip_by_value(pixels, 0.0, 255.0)
     return tf.cast(tf.round(pixels) if image.dtype.is_integer else pixels, image.dtype)
+
+
+def _to_uint8(image: tf.Tensor) -> tf.Tensor:
+    return tf.cast(image if image.dtype.is_integer else tf.round(tf.clip_by_value(image, 0, 255)), tf.uint8)
 
 
 def _bound(operation: Operation, *arguments: tf.Tensor) -> Callable[[], tf.Tensor]:

@@ -7,12 +7,14 @@ import math
 from collections.abc import Callable
 from typing import Any, Literal, get_args
 
-from tpu_input.command_line.dataclass_options import check_choice, check_types
-from tpu_input.dataset_format.manifest import Split
+from tpu_input.command_line.dataclass_options import check_choice, check_types, from_fields
+from tpu_input.dataset_format.manifest import Manifest, Split
 
 Dtype = Literal["uint8", "bfloat16", "float32"]
 Layout = Literal["NHWC", "HWCN", "HWNC", "auto"]
 Cache = Literal["records", "decoded"]
+Sampling = Literal["equal", "balanced"]
+ResizeMode = Literal["crop", "pad", "squash"]
 OnCorrupt = Literal["error", "skip"]
 LAYOUTS = tuple(layout for layout in get_args(Layout) if layout != "auto")
 
@@ -21,7 +23,7 @@ MOST_BLOCK_RECORDS = 17  # in a block of the order of training; pipeline/order.p
 
 
 # Names of InputConfig.augment, each with the largest number of strengths.
-AUGMENTATIONS = {"rand_augment": 2, "color_jitter": 3}
+AUGMENTATIONS = {"none": 0, "rand_augment": 2, "color_jitter": 3, "auto": 0}
 
 
 def parse_augment(text: str) -> tuple[str, tuple[float, ...]]:
@@ -37,7 +39,8 @@ def parse_augment(text: str) -> tuple[str, tuple[float, ...]]:
     except ValueError:
         strengths = (math.nan,)
     if len(strengths) > AUGMENTATIONS[name] or not all(map(math.isfinite, strengths)):
-        raise ValueError(f"augment {name} takes up to {AUGMENTATIONS[name]} numbers, such as {name}:1,2, got {text!r}")
+        most = f"up to {AUGMENTATIONS[name]} numbers, such as {name}:1,2" if AUGMENTATIONS[name] else "no numbers"
+        raise ValueError(f"augment {name} takes {most}, got {text!r}")
     return name, strengths
 
 
@@ -53,13 +56,19 @@ class InputConfig:
         "auto": HWCN for more than 8 examples per core, else HWNC, as in Google's MLPerf submissions.
       mean: Red, green and blue that are subtracted on the device, in [0, 255]. Default: ImageNet's.
       std: Red, green and blue that are divided by on the device, in [0, 255]. Default: ImageNet's.
+      resize: How an image, or the part that training takes of it, becomes a square: "crop" uses the centred square in
+        evaluation and serving; "pad" keeps all of the image and its proportions, in the middle of a square whose rest
+        has the color `mean`; "squash" keeps all of it and stretches it to a square. Training draws a part at random and
+        stretches it, or pads it with "pad"; see crop_aspect.
       crop_area: Smallest and largest share of the image's area that a training crop covers; the share is uniformly
         distributed between them. Default: Szegedy et al. 2014, "Going deeper with convolutions", section 6.
       crop_aspect: Smallest and largest width / height of a training crop, at most 1000; its logarithm is uniformly
-        distributed. Default: the same paper's.
+        distributed. With resize="pad" and "squash", it is relative to the image's own: 1 is a part with the image's
+        proportions. Default: the same paper's.
       flip: Whether training mirrors half of the images, chosen at random; use False where left and right differ, as in
         digits.
-      eval_crop: Side of the centred square that evaluation and serving use, as a share of the image's shorter side.
+      eval_crop: Side of the centred square that evaluation and serving use with resize="crop", as a share of the
+        image's shorter side.
         Default: 224 / 256.
       seed: Seed of the order of examples, cropping, flipping and augmentation.
       on_corrupt: What to do with a record that cannot be read or decoded, or whose label is outside the classes:
@@ -69,9 +78,10 @@ class InputConfig:
         in which they are decoded, and `start_step` is then approximate, not exact; each example still comes once an
         epoch.
       augment: Augmentation of training's crops after the flip: "rand_augment:LAYERS,MAGNITUDE" or
-        "color_jitter:BRIGHTNESS,CONTRAST,SATURATION", or either name alone for the strengths of tpu_input.augment; or a
-        function (image, seed) -> image. Its image is [image_size, image_size, 3] of `dtype` in [0, 255], and the result
-        must be the same. The seed is [2] int64, different for every crop and used for nothing else.
+        "color_jitter:BRIGHTNESS,CONTRAST,SATURATION", or either name alone for the strengths of tpu_input.augment;
+        "auto", AutoAugment's policy for ImageNet; "none", the same as None; or a function (image, seed) -> image. Its
+        image is [image_size, image_size, 3] of `dtype` in [0, 255], and the result must be the same. The seed is [2]
+        int64, different for every crop and used for nothing else.
       echo: Number of crops that training takes of each decoded image; they are in consecutive steps (data echoing,
         Choi et al. 2019, "Faster Neural Network Training with Data Echoing").
       cache: What training keeps in memory: None, "records", or "decoded" for complete images; crops are never cached.
@@ -86,6 +96,10 @@ class InputConfig:
       block_records: Largest number of consecutive records of a shard that training takes as a block, which comes at one
         place of the epoch's random order; 1 shuffles record by record. Large blocks are read faster, small ones mix
         TFRecords that lie sorted by class better. A split of at most 64 MiB is always shuffled record by record.
+      sampling: How often training takes an example: "equal", each as often as any other; or "balanced", each class as
+        often as any other, and within a class each example as often as any other, so that those of rare classes come
+        more often than once in an epoch. Every record is then read from a place of its own, and a cache has all records
+        on every host. Needs a dataset with one class for each image, and no service.
       features: Names of further features of the records, which come beside the image: float32, int64 or string, a
         scalar or as many values as the dataset has of it. Texts cannot be sent to a TPU.
     """
@@ -110,6 +124,8 @@ class InputConfig:
     service_job: str = "train"
     scaled_decode: bool = True
     block_records: int = MOST_BLOCK_RECORDS
+    sampling: Sampling = "equal"
+    resize: ResizeMode = "crop"
     features: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -129,15 +145,36 @@ class InputConfig:
             raise ValueError(f"eval_crop must be above 0 and at most 1, got {self.eval_crop!r}")
         if min(self.std) <= 0:
             raise ValueError(f"std must be positive, got {self.std!r}")
-        if isinstance(self.augment, str):
-            parse_augment(self.augment)
+        if isinstance(self.augment, str) and parse_augment(self.augment)[0] == "none":
+            object.__setattr__(self, "augment", None)  # one value for it, as configs are compared
         if self.service:
             self._check_service()
         if not 0 <= self.seed < 2**31:
             raise ValueError(f"seed must be in [0, 2**31), got {self.seed!r}")
 
+    @classmethod
+    def of(cls, manifest: Manifest, **options: Any) -> InputConfig:
+        """Returns the config of a dataset's images.
+
+        Args:
+          manifest: The dataset. The mean and std are those of the pixels of its split "train"; image_size and crop_area
+            fit its images: see fitting_input(). Without a split "train", its first one is taken.
+          options: Fields of InputConfig by name, which are taken instead.
+
+        Raises:
+          ValueError: An option is invalid, or there is none of that name.
+        """
+        train = manifest.split("train" if "train" in manifest.splits else next(iter(manifest.splits), "train"))
+        of_dataset = {"mean": train.channel_mean, "std": train.channel_std} | fitting_input(train)
+        return from_fields(cls, of_dataset | options)
+
     def _check_service(self) -> None:
         check_service(self.service or "")
+        if self.sampling != "equal":
+            raise ValueError(
+                f"sampling must be 'equal' with a service, whose workers take each block of records once an epoch, got "
+                f"{self.sampling!r}"
+            )
         if self.deterministic:
             raise ValueError(
                 "a service sends each batch to whichever host asks first, so no two runs get the same batches; "

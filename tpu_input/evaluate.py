@@ -17,9 +17,9 @@ import tensorflow as tf
 
 from tpu_input.config import InputConfig, check_config
 from tpu_input.datasets import DatasetLike, as_manifest
+from tpu_input.pipeline.batches import to_batches
 from tpu_input.pipeline.decoding import decode_records, no_features, no_label
-from tpu_input.pipeline.device import to_batches
-from tpu_input.pipeline.hosts import Host, check_params
+from tpu_input.pipeline.hosts import Host, check_params, own_share
 from tpu_input.pipeline.images import decode_for_evaluation, for_images_of
 from tpu_input.pipeline.reading import records
 from tpu_input.train import InputFn
@@ -65,25 +65,3 @@ def make_eval_input_fn(dataset: DatasetLike, config: InputConfig, split: str = "
         return tf.data.Dataset.from_tensors((features, no_label(manifest))).repeat()
 
     return input_fn
-
-
-def eval_steps(dataset: DatasetLike, split: str, eval_batch_size: int, num_hosts: int = 1) -> int:
-    """Returns the number of steps that evaluate every example of a split: its examples by the batch, rounded up.
-
-    Args:
-      dataset: Manifest of the dataset, or its folder or URI.
-      split: Name of the split.
-      eval_batch_size: Global batch size.
-      num_hosts: Input hosts, each of which feeds an equal part of the batch.
-
-    Raises:
-      ValueError: The batch is not a positive multiple of the hosts, or there is no such split.
-    """
-    if eval_batch_size < 1 or eval_batch_size % num_hosts:
-        raise ValueError(f"eval_batch_size must be a positive multiple of {num_hosts} hosts, got {eval_batch_size}")
-    return -(-as_manifest(dataset).split(split).num_examples // eval_batch_size)
-
-
-def own_share(num_examples: int, host: Host) -> range:
-    """Returns the numbers of the records that a host evaluates; those of two hosts differ by one record at most."""
-    return range(num_examples * host.index // host.num_hosts, num_examples * (host.index + 1) // host.num_hosts)

@@ -1,11 +1,180 @@
-"""Helpers to use the same datasets without TPUEstimator: with tf.distribute, and as NumPy arrays for JAX and others."""
+"""The same datasets without TPUEstimator: for Keras, JAX and any other loop, with tf.distribute, and as NumPy arrays.
+
+folder or URI ──load()──▶ tf.data.Dataset of (image, label, weight)
+"""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
+
+from tpu_input.command_line.dataclass_options import checked, field_types, suggestion
+from tpu_input.config import InputConfig
+from tpu_input.dataset_format.records import Manifest
+from tpu_input.datasets import DatasetLike, as_manifest, eval_steps
+from tpu_input.evaluate import make_eval_input_fn
+from tpu_input.pipeline.batches import PARALLEL_LAYOUTS
+from tpu_input.pipeline.device import from_infeed
+from tpu_input.pipeline.hosts import Host, check_params, own_share
+from tpu_input.pipeline.reading import plain
+from tpu_input.train import make_train_input_fn
+
+
+def load(
+    dataset: DatasetLike,
+    split: str = "train",
+    *,
+    batch_size: int = 128,
+    training: bool | None = None,
+    epochs: int | None = None,
+    start_step: int = 0,
+    static_batch: bool = False,
+    normalize: bool = False,
+    host: int = 0,
+    num_hosts: int = 1,
+    **options: Any,
+) -> tf.data.Dataset:
+    """Returns a dataset of batches (image, label, weight), as Keras takes them.
+
+    image is [N, image_size, image_size, 3] uint8, of another dtype or order of axes where the options say so, or
+    normalised float32; with the option `features`, it is {"image": image, NAME: …}. label is [N] int32 in [0, number of
+    classes), or [N, classes] float32 of zeros and ones in a dataset of several labels an image. weight is [N] float32:
+    1, and 0 for what does not count.
+
+    Training is endless, and its cardinality is tf.data.INFINITE_CARDINALITY; N is always batch_size. Keras' fit() needs
+    `steps_per_epoch` with it: Keras 2 raises an error without, Keras 3 never ends its first epoch. With `epochs`, it
+    ends after as many passes over the split. One pass follows the other without a gap, also within a batch, so that it
+    has ceil(epochs * examples / (batch_size * num_hosts)) batches; the places of the last batch that are left over have
+    weight 0. Each example therefore counts exactly `epochs` times. Each iteration over the dataset begins at start_step
+    again, with the same examples and crops: set `epochs` here to the number of passes of the whole training.
+
+    Evaluation is one pass: every example once, in the same order every time, and the last batch is smaller. With
+    `static_batch`, it is padded with examples of weight 0 instead.
+
+    Args:
+      dataset: Folder or URI of the dataset, or its Manifest.
+      split: Name of the split.
+      batch_size: Examples in a batch, of this host.
+      training: Whether to train, with random crops in random order, or to evaluate. None trains on the split "train",
+        and evaluates all others.
+      epochs: Passes over the split of a training that ends; None is endless.
+      start_step: Step at which training begins, to resume one; the examples of earlier steps are not read.
+      static_batch: Whether evaluation fills its last batch, so that the shape of each batch is known, and all hosts
+        have equally many.
+      normalize: Whether the image is float32, (image - mean) / std, on this host. It is a quarter as many bytes as
+        uint8, and less work for this host, if the device normalises: tpu_input.keras.Normalize, or from_infeed().
+      host: Number of this host, from 0.
+      num_hosts: Number of hosts, which share each step of training and the examples of evaluation.
+      options: Fields of InputConfig by name; where they are not given, image_size and crop_area fit the dataset's
+        images, and mean and std are those of its split "train".
+
+    Raises:
+      ValueError: There is no such dataset, split or option, or a value is invalid.
+    """
+    manifest, known = as_manifest(dataset), field_types(InputConfig)
+    for name in options.keys() - known.keys():
+        others = inspect.signature(load).parameters.keys() - {"options"}
+        raise ValueError(f"there is no option {name!r}{suggestion(name, [*known, *others])}")
+    config = InputConfig.of(manifest, **options)
+    feeder = Host(checked(host, int, "host"), checked(num_hosts, int, "num_hosts"))
+    params = {"batch_size": batch_size, "host": feeder.index, "num_hosts": feeder.num_hosts}
+    check_params(params)
+    if training or (training is None and split == "train"):
+        return _training(manifest, config, split, params, feeder, epochs, start_step, normalize)
+    if epochs is not None or start_step:
+        raise ValueError(
+            f"epochs and start_step are for training, and evaluation of {split!r} is one pass; leave them out, or set "
+            "training=True"
+        )
+    if not static_batch and config.layout != "NHWC" and not normalize:
+        raise ValueError(f"layout {config.layout!r} is for batches of one size; set static_batch=True for evaluation")
+    return _evaluation(manifest, config, split, params, feeder, static_batch, normalize)
+
+
+def _training(
+    manifest: Manifest,
+    config: InputConfig,
+    split: str,
+    params: dict[str, int],
+    host: Host,
+    epochs: int | None,
+    start_step: int,
+    normalize: bool,
+) -> tf.data.Dataset:
+    if epochs is None:
+        batches = make_train_input_fn(manifest, config, split, start_step)(params)
+        cardinality = tf.data.INFINITE_CARDINALITY
+        return _triples(batches, config, normalize).apply(tf.data.experimental.assert_cardinality(cardinality))
+    if checked(epochs, int, "epochs") < 1:
+        raise ValueError(f"epochs must be at least 1, or None for an endless dataset, got {epochs!r}")
+    if not config.deterministic or config.service:
+        raise ValueError(
+            "epochs needs deterministic=True and no service, which do not keep the order where an epoch ends; "
+            "leave epochs out and count steps"
+        )
+    if config.cache and host.num_hosts > 1:
+        raise ValueError(
+            "epochs with a cache needs a single host, as every host takes its own share of the examples; "
+            "leave epochs out and count steps"
+        )
+    batch_size, lanes = params["batch_size"], host.lanes(params["batch_size"])
+    num_examples = epochs * manifest.split(split).num_examples
+    steps = -(-num_examples // lanes) * config.echo
+    if start_step >= steps:
+        raise ValueError(f"start_step must be below the {steps} steps of epochs={epochs}, got {start_step!r}")
+    batches = make_train_input_fn(manifest, config, split, start_step, steps)(params)
+    positions = tf.constant(host.positions(batch_size), tf.int64)
+
+    @plain
+    def counted(
+        step: tf.Tensor, element: tuple[dict[str, tf.Tensor], tf.Tensor]
+    ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+        features, label = element
+        counts = step // config.echo * lanes + positions < num_examples
+        return features | {"weight": features["weight"] * tf.cast(counts, tf.float32)}, label
+
+    batches = _triples(batches.enumerate(start_step).map(counted), config, normalize)
+    return batches.apply(tf.data.experimental.assert_cardinality(steps - start_step))
+
+
+def _evaluation(
+    manifest: Manifest,
+    config: InputConfig,
+    split: str,
+    params: dict[str, int],
+    host: Host,
+    static_batch: bool,
+    normalize: bool,
+) -> tf.data.Dataset:
+    batch_size, own = params["batch_size"], len(own_share(manifest.split(split).num_examples, host))
+    steps = -(-own // batch_size)
+    if static_batch:
+        steps = eval_steps(manifest, split, batch_size * host.num_hosts, host.num_hosts)
+    batches = _triples(make_eval_input_fn(manifest, config, split)(params).take(steps), config, normalize)
+
+    @plain
+    def unpadded(step: tf.Tensor, batch: Any) -> Any:
+        return tf.nest.map_structure(lambda values: values[: own - step * batch_size], batch)
+
+    if not static_batch and own % batch_size:
+        batches = batches.enumerate().map(unpadded)
+    return batches.apply(tf.data.experimental.assert_cardinality(steps))
+
+
+def _triples(batches: tf.data.Dataset, config: InputConfig, normalize: bool) -> tf.data.Dataset:
+    """Returns the batches of an input_fn as (image, label, weight)."""
+
+    @plain
+    def triple(features: dict[str, tf.Tensor], label: tf.Tensor) -> tuple[Any, tf.Tensor, tf.Tensor]:
+        inputs = {name: values for name, values in features.items() if name != "weight"}
+        if normalize:
+            inputs["image"] = from_infeed(inputs["image"], config)
+        return inputs if config.features else inputs["image"], label, features["weight"]
+
+    return batches.map(triple, num_parallel_calls=PARALLEL_LAYOUTS if normalize else None)
 
 
 def params_from_context(context: Any, global_batch_size: int) -> dict[str, int]:

@@ -26,7 +26,7 @@ def make_predict_input_fn(files: Sequence[str], config: InputConfig) -> InputFn:
 
     Args:
       files: Paths or URIs of JPEG or PNG files.
-      config: For image_size, dtype and eval_crop.
+      config: For image_size, dtype, resize, eval_crop, and mean as the color of "pad".
 
     A file that cannot be decoded raises an error that names it, when the dataset is read.
 

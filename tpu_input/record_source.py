@@ -1,29 +1,36 @@
-"""Random access to a dataset's records by their positions in the shards, for grain, PyTorch and DALI.
+"""Random access to a dataset's records by their positions in the shards, for grain and PyTorch; and what DALI and
+TensorFlow Datasets need to read the shards.
 
-Reading needs no TensorFlow for local files and, where google-cloud-storage is installed, for gs://.
+It needs no TensorFlow for local files and, where google-cloud-storage is installed, for gs://.
 
 DATASET/lengths.parquet, else the index ──▶ offsets and lengths ──▶ source[n] ──▶ Record (still encoded)
 """
 
 from __future__ import annotations
 
-import contextlib
 import io
+import json
 import operator
 import os
-import uuid
-from typing import TYPE_CHECKING, SupportsIndex
+from typing import Any, SupportsIndex, get_args
 
 import numpy as np
 
-from tpu_input.config import MOST_BLOCK_RECORDS
+from tpu_input.command_line.dataclass_options import check_choice
+from tpu_input.config import MOST_BLOCK_RECORDS, Sampling
+from tpu_input.dataset_format.manifest import (
+    TFDS_FEATURES_NAME,
+    TFDS_INFO_NAME,
+    FeatureType,
+    in_edition,
+    parse_shard_name,
+)
+from tpu_input.dataset_format.record_spec import LABEL_KEY, LABELS_KEY
 from tpu_input.dataset_format.records import Manifest, Record, decode, read_frames
+from tpu_input.datasets import DatasetLike, as_manifest
 from tpu_input.pipeline.order import Order
-from tpu_input.storage.byte_ranges import read_bytes
+from tpu_input.storage.byte_ranges import read_bytes, write_bytes
 from tpu_input.storage.positions import check_stands, read_positions, split_positions
-
-if TYPE_CHECKING:
-    from tpu_input.datasets import DatasetLike
 
 
 def write_dali_index(manifest: Manifest) -> list[str]:
@@ -46,26 +53,91 @@ def write_dali_index(manifest: Manifest) -> list[str]:
         for shard in split.shards:
             lines = [f"{offset} {length}\n" for offset, length in read_positions(manifest.path, shard)]
             written.append(f"{manifest.path}/index/{shard.name.removesuffix('.tfrecord')}.idx")
-            _write(written[-1], "".join(lines))
+            write_bytes(written[-1], "".join(lines).encode())
     return written
 
 
-def _write(path: str, text: str) -> None:
-    """Writes a file atomically: locally by renaming a temporary file; uploads of objects are always atomic."""
-    if "://" not in path:
-        temporary = f"{path}.{uuid.uuid4().hex}"
-        try:
-            with open(temporary, "w") as file:
-                file.write(text)
-            os.replace(temporary, path)
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                os.remove(temporary)
-        return
-    import tensorflow as tf
+def write_tfds_metadata(manifest: Manifest) -> list[str]:
+    """Writes what tfds.builder_from_directory(DATASET) needs: dataset_info.json, features.json and the class names.
 
-    with tf.io.gfile.GFile(path, "w") as file:
-        file.write(text)
+    An example of TensorFlow Datasets then has "image/encoded", the decoded [height, width, 3] uint8 image; "image/key";
+    "image/class/label", or "image/class/labels" of several labels an image; and the dataset's further features. With
+    as_supervised=True it is (image, label). Labels are those on disk: where the first is 1, class 0 of TensorFlow
+    Datasets is "(none)". https://www.tensorflow.org/datasets/external_tfrecord
+
+    Returns:
+      The paths of the files.
+
+    Raises:
+      ValueError: Its files have names that no template of TensorFlow Datasets has, as those of an extended dataset, or
+        a class has a name with a line break.
+    """
+    features: dict[str, Any] = {"image/encoded": _IMAGE, "image/key": _tfds("text_feature.Text", text={})}
+    names = [*["(none)"] * manifest.first_label, *manifest.classes]
+    label_name = {"class": LABEL_KEY, "classes": LABELS_KEY, "none": ""}[manifest.label_type]
+    label = _tfds("class_label_feature.ClassLabel", classLabel={"numClasses": str(len(names))})
+    if label_name:
+        as_many = _tfds("sequence_feature.Sequence", sequence={"feature": label, "length": "-1"})
+        features[label_name] = label if manifest.label_type == "class" else as_many
+    for name, of in manifest.features.items():
+        features[name] = _tfds_feature(of)
+    info: dict[str, Any] = {
+        "fileFormat": "tfrecord",
+        "splits": [_tfds_split(manifest, name) for name in manifest.splits],
+        "version": f"{manifest.version}.0.0",
+    }
+    if label_name:
+        info["supervisedKeys"] = {"tuple": {"items": [{"featureKey": key} for key in ("image/encoded", label_name)]}}
+    of_all = _tfds("features_dict.FeaturesDict", featuresDict={"features": features})
+    texts = {TFDS_FEATURES_NAME: json.dumps(of_all, indent=1) + "\n"}
+    if label_name:
+        if broken := next((name for name in names if name.splitlines() != [name.strip()]), None):
+            raise ValueError(
+                f"class {broken!r} has a line break or spaces around it, and TensorFlow Datasets reads a name a line; "
+                "rename it with: python -m beam_pipelines relabel"
+            )
+        texts[f"{label_name.replace('/', '.')}.labels.txt"] = "".join(f"{name}\n" for name in names)
+    texts[TFDS_INFO_NAME] = json.dumps(info, indent=1) + "\n"  # last: without it, there is no dataset for its readers
+    for name, text in texts.items():
+        write_bytes(f"{manifest.path}/{name}", text.encode())
+    return [f"{manifest.path}/{name}" for name in texts]
+
+
+def _tfds(name: str, **content: Any) -> dict[str, Any]:
+    """Returns a feature of TensorFlow Datasets as JSON: its class and, as in feature.proto, what it consists of."""
+    return {"pythonClassName": f"tensorflow_datasets.core.features.{name}", **content}
+
+
+_IMAGE = _tfds(
+    "image_feature.Image",
+    image={"dtype": "uint8", "encodingFormat": "jpeg", "shape": {"dimensions": ["-1", "-1", "3"]}},
+)
+
+
+def _tfds_feature(of: FeatureType) -> dict[str, Any]:
+    dtype = {"float": "float32", "int": "int64", "string": "string"}[of.kind]
+    if of.length is None:
+        return _tfds("scalar.Scalar", tensor={"dtype": dtype, "encoding": "none", "shape": {}})
+    shape = {"dimensions": [str(of.length)]}
+    return _tfds("tensor_feature.Tensor", tensor={"dtype": dtype, "encoding": "none", "shape": shape})
+
+
+def _tfds_split(manifest: Manifest, split: str) -> dict[str, Any]:
+    of = manifest.splits[split]
+    parts = [parse_shard_name(shard.name) for shard in of.shards]
+    editions, totals = ({getattr(part, name, None) for part in parts} for name in ("edition", "num_shards"))
+    if len(editions) > 1 or None in editions or totals != {len(parts)}:
+        raise ValueError(
+            f"the shards of split {split!r} are of several versions of {manifest.path!r}, which TensorFlow Datasets "
+            "cannot read as one; write them as one with: python -m beam_pipelines reshard"
+        )
+    (edition,) = editions
+    return {
+        "filepathTemplate": in_edition("{SPLIT}-{SHARD_X_OF_Y}.{FILEFORMAT}", edition or ""),
+        "name": split,
+        "numBytes": str(of.num_bytes),
+        "shardLengths": [str(shard.num_examples) for shard in of.shards],
+    }
 
 
 class RecordSource:
@@ -79,13 +151,13 @@ class RecordSource:
         """Reads the lengths of all records.
 
         Args:
-          dataset: Manifest of the dataset; or its folder or URI, to read which TensorFlow is imported.
+          dataset: Manifest of the dataset, or its folder or URI.
           split: Name of the split.
 
         Raises:
           ValueError: There is no such split, or neither lengths.parquet nor an index, or they do not match the shards.
         """
-        manifest = _as_manifest(dataset)
+        manifest = as_manifest(dataset)
         shards = manifest.split(split).shards
         self._offsets, self._lengths = split_positions(manifest, split)
         self._path, self._shards = manifest.path, shards
@@ -130,28 +202,23 @@ def training_order(
     split: str = "train",
     seed: int = 0,
     block_records: int = MOST_BLOCK_RECORDS,
+    sampling: Sampling = "equal",
 ) -> Order:
     """Returns the order in which make_train_input_fn takes the records of a split, to follow it with RecordSource.
 
-    With InputConfig.echo, step s takes the records of the order's step s // echo. With a cache or a service, and with
-    deterministic=False, training does not follow it.
+    With InputConfig.echo, step s takes the records of the order's step s // echo. With a cache (unless sampling is
+    "balanced") or a service, and with deterministic=False, training does not follow it.
 
     Args:
-      dataset: Manifest of the dataset; or its folder or URI, to read which TensorFlow is imported.
+      dataset: Manifest of the dataset, or its folder or URI.
       batch_size: Number of examples that all hosts together take in a step.
       split: Name of the split.
       seed: InputConfig.seed.
       block_records: InputConfig.block_records.
+      sampling: InputConfig.sampling.
 
     Raises:
-      ValueError: There is no such split.
+      ValueError: There is no such split, or sampling is "balanced" and the dataset has no labels in an index.
     """
-    return Order.of(_as_manifest(dataset), split, batch_size, seed, block_records)
-
-
-def _as_manifest(dataset: DatasetLike) -> Manifest:
-    if isinstance(dataset, Manifest):
-        return dataset
-    from tpu_input.datasets import as_manifest
-
-    return as_manifest(dataset)
+    check_choice("sampling", sampling, get_args(Sampling))
+    return Order.of(as_manifest(dataset), split, batch_size, seed, block_records, sampling)

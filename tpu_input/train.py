@@ -22,15 +22,16 @@ from tpu_input.augment import find_augment
 from tpu_input.config import InputConfig, check_config
 from tpu_input.dataset_format.records import Manifest
 from tpu_input.datasets import DatasetLike, as_manifest
+from tpu_input.pipeline.batches import PREFETCHED_STEPS, to_batches
 from tpu_input.pipeline.caching import Share, cache_bytes, check_memory, from_memory, shuffled
 from tpu_input.pipeline.decoding import Fetch, decode_records, parallel_decodes
-from tpu_input.pipeline.device import PREFETCHED_STEPS, to_batches
 from tpu_input.pipeline.hosts import Host, check_params
 from tpu_input.pipeline.images import Resize, decode_for_training, decode_whole, for_images_of
 from tpu_input.pipeline.lanes import lane_numbers, lane_records
-from tpu_input.pipeline.order import Order, is_in_memory
+from tpu_input.pipeline.order import Order, is_in_memory, turns
 from tpu_input.pipeline.reading import plain, records
 from tpu_input.service import served, visited_records
+from tpu_input.storage.labels import check_labels
 
 InputFn = Callable[..., tf.data.Dataset]
 
@@ -54,7 +55,8 @@ def make_train_input_fn(
         goes on after an evaluation would read again. None is endless.
 
     Raises:
-      ValueError: There is no such split, it has no examples, start_step is negative, or end_step is not after it.
+      ValueError: There is no such split, it has no examples, start_step is negative, or end_step is not after it; or
+        config.sampling is "balanced" and the dataset has no labels in an index.
     """
     manifest = as_manifest(dataset)
     check_config(config)
@@ -64,6 +66,9 @@ def make_train_input_fn(
         )
     if start_step < 0 or (end_step is not None and end_step <= start_step):
         raise ValueError(f"start_step must be at least 0 and end_step after it, got {start_step!r} and {end_step!r}")
+
+    if config.sampling == "balanced":
+        check_labels(manifest)
 
     input_config = dataclasses.replace(config, augment=find_augment(config.augment))
 
@@ -96,22 +101,46 @@ def crops_of_records(
 
     A split that is kept in memory is endless.
     """
-    of, positions = manifest.split(split), host.positions(batch_size)
-    order = Order.of(manifest, split, host.lanes(batch_size), config.seed, config.block_records)
     crops = functools.partial(_crops, manifest, split, config, resize)
-    if is_in_memory(manifest, split):
-        kept, places = [range(of.num_examples)], lane_numbers(order, positions, step)
-    elif config.cache:
+    is_small = is_in_memory(manifest, split)
+    if not is_small and not config.cache:
+        order = _order(manifest, split, host, config, batch_size)
+        return crops(lane_records(manifest, split, order, host.positions(batch_size), step, end))
+    if not is_small:
         check_memory(cache_bytes(manifest, split, host, config), config)
-        share = Share(of.num_examples, host.index, host.num_hosts)
-        kept, places = [share.own, share.dealt], shuffled(share, config.seed, step * len(positions))
-    else:
-        return crops(lane_records(manifest, split, order, positions, step, end))
+    kept, places = _kept(manifest, split, host, config, batch_size, step, by_share=not is_small)
     return from_memory(
         records(manifest, split, kept),
         sum(map(len, kept)),
         lambda _, serialized: crops(places, lambda place: serialized[place]),
     )
+
+
+def _order(manifest: Manifest, split: str, host: Host, config: InputConfig, batch_size: int) -> Order:
+    lanes = host.lanes(batch_size)
+    return Order.of(manifest, split, lanes, config.seed, config.block_records, config.sampling)
+
+
+def _kept(
+    manifest: Manifest, split: str, host: Host, config: InputConfig, batch_size: int, step: int, by_share: bool
+) -> tuple[list[range], tf.data.Dataset]:
+    """Returns (numbers of the records that a host keeps in memory, their (number over all epochs, place) in order).
+
+    Args:
+      manifest: The dataset.
+      split: Name of the split.
+      host: The host.
+      config: For the order.
+      batch_size: Examples in a batch of the host.
+      step: Step to begin with.
+      by_share: Whether a host keeps a share of its own, unless the order needs all records on every host.
+    """
+    num_examples, positions = manifest.split(split).num_examples, host.positions(batch_size)
+    if by_share and config.sampling == "equal":
+        share = Share(num_examples, host.index, host.num_hosts)
+        return [share.own, share.dealt], shuffled(share, config.seed, step * len(positions))
+    order = _order(manifest, split, host, config, batch_size)
+    return [range(num_examples)], lane_numbers(order, positions, step)
 
 
 def _crops(
@@ -145,9 +174,8 @@ def crops_of_decoded(
 ) -> tf.data.Dataset:
     """Returns the same as crops_of_records, but from images that are decoded once and kept in memory."""
     check_memory(cache_bytes(manifest, split, host, config), config)
-    num_examples = manifest.split(split).num_examples
-    share = Share(num_examples, host.index, host.num_hosts)
-    kept = [share.own, share.dealt]
+    kept, places = _kept(manifest, split, host, config, batch_size, step, by_share=True)
+    epoch_numbers = manifest.split(split).num_examples * turns(manifest, split, config.sampling)
 
     def whole(encoded: tf.Tensor, number: tf.Tensor, looked: bool) -> tf.Tensor:
         return decode_whole(encoded, manifest.record)
@@ -163,10 +191,9 @@ def crops_of_decoded(
             image = tf.ensure_shape(tf.io.parse_tensor(example["image"], tf.uint8), [None, None, 3])
             image = decode_for_training(image, _seed(number, config), config, manifest.record, resize=resize)
             if "epoch" in example:
-                example["epoch"] = number // num_examples
+                example["epoch"] = number // epoch_numbers
             return example | {"image": image}, labels[place]
 
-        places = shuffled(share, config.seed, step * len(host.positions(batch_size)))
         return places.map(crop, num_parallel_calls=parallel_decodes(config.service), deterministic=config.deterministic)
 
     dataset = records(manifest, split, kept)
@@ -188,7 +215,7 @@ def _served(
     """Returns batches that the workers of a tf.data service make, each for whichever host asks first."""
     # Service workers are shared by all hosts, so the dataset must not depend on the host.
     any_host = Host(cores_per_batch=host.cores_per_batch)
-    order = Order.of(manifest, split, host.lanes(batch_size), config.seed, config.block_records)
+    order = _order(manifest, split, host, config, batch_size)
     visited = visited_records(manifest, split, order, step, batch_size)
     dataset = _crops(manifest, split, config, None, visited)
     batches = to_batches(dataset, batch_size, config, any_host)

@@ -26,6 +26,7 @@ from beam_pipelines.conversion.working_folder import REPLACED_NAME, Receipt, Wor
 from beam_pipelines.images.check import SAMPLE_SIDE, check_image
 from beam_pipelines.options import WORK_NAME, ConvertOptions
 from beam_pipelines.runners import phases
+from tpu_input.command_line.distribution import __version__
 from tpu_input.dataset_format import lengths as lengths_format
 from tpu_input.dataset_format.index import index_path, read_positions
 from tpu_input.dataset_format.lengths import Positions, lengths_name
@@ -145,6 +146,7 @@ def _manifest(
         sources=[source.fields() for source in options.sources],
         options=options.shaping(),
         fingerprint=plan.fingerprint,
+        written_by=f"jpeg2tpu {__version__}",
     )
 
 

@@ -18,8 +18,7 @@ from beam_pipelines import storage
 from beam_pipelines.conversion import extension, working_folder
 from beam_pipelines.conversion.commit import check_budget
 from beam_pipelines.conversion.output_folder import (
-    LIKELY_WRONG_NAME,
-    REPORT_NAME,
+    ON_DEMAND_NAMES,
     dataset_files,
     every_shard,
     files_of,
@@ -265,9 +264,7 @@ def remove_replaced(output: str) -> None:
         manifest = read_manifest(output)
         if not manifest or _shards(manifest) != _shards(replaced):
             _remove_shards(output, every_shard(replaced), manifest)
-            storage.delete(
-                [f"{output}/{name}" for name in (REPORT_NAME, LIKELY_WRONG_NAME)]
-            )  # they describe the replaced dataset
+            storage.delete([f"{output}/{name}" for name in ON_DEMAND_NAMES])  # they describe the replaced dataset
         storage.delete([f"{output}/{WORK_NAME}/{working_folder.REPLACED_NAME}"])
 
 

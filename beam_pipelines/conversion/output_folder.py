@@ -22,6 +22,7 @@ from beam_pipelines import storage
 from beam_pipelines.options import WORK_NAME
 from tpu_input.dataset_format.index import index_path
 from tpu_input.dataset_format.lengths import lengths_name
+from tpu_input.dataset_format.manifest import TFDS_NAMES
 from tpu_input.dataset_format.records import (
     MANIFEST_NAME,
     MAX_INDEX_BYTES,
@@ -35,6 +36,8 @@ from tpu_input.dataset_format.records import (
 REJECTED_NAME = "rejected.jsonl"  # with the dataset's edition, if it has one: see rejected_name()
 REPORT_NAME = "report.html"  # written on demand, so it may be missing
 LIKELY_WRONG_NAME = "likely_wrong_labels.csv"  # the same, beside the report
+# All files that are written on demand and describe the whole dataset, so that they are removed with it.
+ON_DEMAND_NAMES = (REPORT_NAME, LIKELY_WRONG_NAME, *TFDS_NAMES)
 _BESIDE = re.compile(r"(manifest-[0-9]{1,6}\.json|lengths(-[0-9a-f]{8})?\.parquet|rejected(-[0-9a-f]{8})?\.jsonl)")
 
 
@@ -105,13 +108,13 @@ def files_of(manifest: Manifest) -> set[str]:
 
 
 def optional_files(shards: Iterable[str]) -> set[str]:
-    """Returns the paths of the files that a dataset may have in addition: those of the report, and DALI's indexes."""
-    return {REPORT_NAME, LIKELY_WRONG_NAME, *(f"{index_path(shard).removesuffix('.parquet')}.idx" for shard in shards)}
+    """Returns the paths of the files that a dataset may have in addition: of the report, for DALI and for TFDS."""
+    return {*ON_DEMAND_NAMES, *(f"{index_path(shard).removesuffix('.parquet')}.idx" for shard in shards)}
 
 
 def is_dataset_file(path: str) -> bool:
     """Returns whether a path, within the dataset, can be that of a file of a dataset of this package."""
-    if path in (MANIFEST_NAME, REPORT_NAME, LIKELY_WRONG_NAME) or _BESIDE.fullmatch(path):
+    if path in (MANIFEST_NAME, *ON_DEMAND_NAMES) or _BESIDE.fullmatch(path):
         return True
     folder, name = posixpath.split(path)
     stem, ending = posixpath.splitext(name)

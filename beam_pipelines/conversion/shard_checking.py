@@ -13,7 +13,7 @@ import dataclasses
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +28,8 @@ from tpu_input.dataset_format.index import IndexRow, features_json, index_path, 
 from tpu_input.dataset_format.lengths import Positions
 from tpu_input.dataset_format.records import FRAME_BYTES, Manifest, Record, Shard, decode, frame, read_frames
 
+# Columns of an index about the source, which the records do not have.
+_OF_SOURCE: dict[str, Any] = dict.fromkeys(("source_bytes", "source_height", "source_width"))
 # Options of the conversion may have kept color profiles, and images above the default of max_pixels.
 _AS_STORED = ImageOptions(max_pixels=PILLOW_MAX_PIXELS, color_profiles="ignore")
 
@@ -182,6 +184,6 @@ def _check_index(manifest: Manifest, shard: Shard, rows: list[IndexRow]) -> list
     if any(row.uri is None for row in index):
         return ["its index has no column uri, which contains the URIs of the source images"]
     # Records have neither URI nor size of the source, nor dhash, so these are not compared.
-    if [row._replace(uri="", dhash=0, source_bytes=None) for row in index] != rows:
+    if [row._replace(uri="", dhash=0, **_OF_SOURCE) for row in index] != rows:
         return ["its index does not match its records"]
     return []

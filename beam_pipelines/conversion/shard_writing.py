@@ -200,6 +200,7 @@ def _frame_image(row: Row, data: bytes, options: ConvertOptions, labels: dict[st
 
 def _index_row(row: Row, uri: str, framed: _Framed, offset: int) -> IndexRow:
     image = framed.image
+    source_width, source_height = image.source_size or (image.width, image.height)
     return IndexRow(
         row.key,
         uri,
@@ -211,6 +212,8 @@ def _index_row(row: Row, uri: str, framed: _Framed, offset: int) -> IndexRow:
         framed.sha256,
         image.dhash,
         row.num_bytes,
+        source_height,
+        source_width,
         row.features,
     )
 

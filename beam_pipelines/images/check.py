@@ -94,6 +94,7 @@ class CheckedImage(NamedTuple):
       fixed: Why it was re-encoded, e.g. "format PNG"; "" if it is stored byte for byte.
       noted: Other findings that are counted: GPS_POSITION, UNUSABLE_PROFILE, IGNORED_PROFILE, NOT_DECODED,
         SLIGHTLY_LARGER or STRIPPED.
+      source_size: (width, height) of the source in pixels, if it was re-encoded; () if those are the image's own.
     """
 
     encoded: bytes
@@ -105,6 +106,7 @@ class CheckedImage(NamedTuple):
     dhash: int | None
     fixed: str
     noted: tuple[str, ...] = ()
+    source_size: tuple[int, ...] = ()
 
 
 def check_image(data: bytes, options: ImageOptions, with_statistics: bool = True) -> CheckedImage:
@@ -188,7 +190,7 @@ def _checked(image: Image.Image, data: bytes, options: ImageOptions, with_statis
     noted = _notes(image, options, is_kept=not fixed)
     shrink = _is_larger(min(image.size), options, is_kept=not fixed)
     scale = _scale(image, options, with_statistics, is_kept=not fixed)
-    width, height = image.size
+    width, height = size = image.size  # draft() changes it
     is_png = _is_stored_as_png(image, data, options)
     whole = data.endswith(_PNG_END if is_png else END)
     if options.check == "header" and not with_statistics and not fixed and not shrink and whole:
@@ -205,7 +207,8 @@ def _checked(image: Image.Image, data: bytes, options: ImageOptions, with_statis
         sums, squares = _moments(pixels) if with_statistics else (None, None)
         dhash = perceptual_hash(pixels)
     reason = ", ".join([*fixed, *(["larger than --resize_shorter"] if shrink else [])])
-    return CheckedImage(data, height, width, KEPT_MODES[pixels.mode], sums, squares, dhash, reason, noted)
+    source_size = size if reason else ()
+    return CheckedImage(data, height, width, KEPT_MODES[pixels.mode], sums, squares, dhash, reason, noted, source_size)
 
 
 def _scale(image: Image.Image, options: ImageOptions, with_statistics: bool, is_kept: bool) -> Scale:

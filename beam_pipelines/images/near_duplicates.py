@@ -275,17 +275,19 @@ def grey_sample(data: bytes) -> npt.NDArray[np.float32] | None:
     return np.asarray(small, np.float32).ravel()
 
 
-def load_small(data: bytes, mode: str | None = None) -> ImageFile.ImageFile | None:
+def load_small(data: bytes, mode: str | None = None, side: int = _DECODED_SIDE) -> ImageFile.ImageFile | None:
     """Returns an image with its pixels as far as they can be decoded; None if that would take too long.
 
     Args:
       data: The file.
       mode: "L" to decode only the brightness of a JPEG; None for its colors.
+      side: Pixels that are needed at least of each side: a JPEG is decoded at 1/2, 1/4 or 1/8 of its size if that
+        leaves as many.
     """
     image = Image.open(io.BytesIO(data), formats=FORMATS)
     if too_slow(image, data, MAX_PIXELS):
         return None
-    image.draft(mode, (_DECODED_SIDE, _DECODED_SIDE))
+    image.draft(mode, (side, side))
     if image.width * image.height > _MAX_PIXELS:
         return None
     with contextlib.suppress(OSError, SyntaxError):  # pixels decoded before the end or damage remain

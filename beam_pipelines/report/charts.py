@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +18,7 @@ class Bin(NamedTuple):
       low: Smallest value that it counts.
       high: Largest value that it counts.
       total: Number of values from `low` to `high`.
-      height: Height in percent of the highest bar; see histogram().
+      height: Height in percent of the highest bar.
     """
 
     low: int
@@ -27,28 +27,90 @@ class Bin(NamedTuple):
     height: float
 
 
-def histogram(counts: Ints, limit: int = 40) -> list[Bin]:
-    """Returns one bar per value, or at most `limit` ranges of equal ratio if there are more values.
+class Histogram(NamedTuple):
+    """A histogram with what its axes say.
 
-    As bounds are rounded, a range of two whole numbers may be next to a range of one, and counts twice as many. The
-    height of a range is therefore its total divided by the logarithm of its ratio.
+    Attributes:
+      title: What is counted, in the plural: "stored images".
+      axis: Name and unit of the values.
+      bins: Its bars, from the smallest values to the largest; [] if nothing is counted.
+      ticks: (position in percent of the width, text) below the bars.
+      levels: (position in percent of the height, count) beside the bars, from the highest to 0.
+      text: What it shows, in words.
+    """
+
+    title: str
+    axis: str
+    bins: list[Bin]
+    ticks: list[tuple[float, str]]
+    levels: list[tuple[float, int]]
+    text: str
+
+
+def edges(*counts: Ints, limit: int = 40) -> Ints:
+    """Returns the bounds of at most `limit` bars for several sets of values: bar i has edges[i] to edges[i + 1] - 1.
+
+    If the values are within 10 * limit of one another, all bars count equally many whole numbers; otherwise, their
+    bounds have equal ratios, as sizes of photographs spread over powers of two.
+
+    Args:
+      counts: For each set, how often each of the values 0, 1, 2, … occurs.
+      limit: Maximum number of bars.
+    """
+    values = np.flatnonzero(sum(counts))
+    if not len(values):
+        return np.zeros(0, np.int64)
+    low, end = int(values[0]), int(values[-1]) + 1
+    if end - low > 10 * limit:
+        bounds = np.unique(np.rint(np.geomspace(max(low, 1), end, limit + 1)).astype(np.int64))
+        bounds[0] = low
+        return bounds
+    width = next(width for width in range(1, 12) if -(-end // width) - low // width <= limit)
+    return np.arange(low // width, -(-end // width) + 1, dtype=np.int64) * width
+
+
+def histogram(counts: Ints, bounds: Ints | None = None) -> list[Bin]:
+    """Returns the bars of a histogram.
 
     Args:
       counts: How often each of the values 0, 1, 2, … occurs.
-      limit: Maximum number of bars.
+      bounds: From edges(); by default those of these values alone.
     """
-    values = np.flatnonzero(counts)
-    if not len(values):
+    bounds = edges(counts) if bounds is None else bounds
+    if not len(bounds):
         return []
-    low, end = int(values[0]), int(values[-1]) + 1
-    edges = np.arange(low, end + 1)
-    if end - low > limit:
-        edges = np.unique(np.rint(np.geomspace(max(low, 1), end, limit + 1)).astype(int))
-        edges[0] = low
-    totals = np.diff(np.concatenate([[0], np.cumsum(counts)])[edges])
-    heights = totals if end - low <= limit else totals / np.diff(np.log(np.maximum(edges, 0.5)))
-    bars = zip(edges[:-1].tolist(), (edges[1:] - 1).tolist(), totals.tolist(), heights.tolist(), strict=True)
-    return [Bin(first, last, total, percent(height, float(heights.max()))) for first, last, total, height in bars]
+    sums = np.concatenate([[0], np.cumsum(counts)])
+    totals = np.diff(sums[np.minimum(bounds, len(counts))])
+    bars = zip(bounds[:-1].tolist(), (bounds[1:] - 1).tolist(), totals.tolist(), strict=True)
+    return [Bin(low, high, total, percent(total, int(totals.max()))) for low, high, total in bars]
+
+
+def named_histogram(
+    title: str, axis: str, counts: Ints, bounds: Ints, text_of: Callable[[int], str] = "{:,}".format
+) -> Histogram:
+    """Returns a histogram with its axes.
+
+    Args:
+      title: What is counted, in the plural.
+      axis: Name and unit of the values.
+      counts: How often each of the values 0, 1, 2, … occurs.
+      bounds: From edges(), so that several histograms have the same axis.
+      text_of: Text of a value on the axis.
+    """
+    bins = histogram(counts, bounds)
+    if not bins:
+        return Histogram(title, axis, [], [], [], f"no {title}")
+    chosen = sorted({len(bins) * index // 4 for index in range(5)})
+    if len(bins) == 1 or not bounds[-1] - bounds[0] > len(bins):  # a value each: the number is below its bar
+        chosen = sorted({(len(bins) - 1) * index // 4 for index in range(5)})
+        ticks = [(round(100 * (at + 0.5) / len(bins), 2), text_of(bins[at].low)) for at in chosen]
+    else:
+        ticks = [(round(100 * at / len(bins), 2), text_of(int(bounds[at]))) for at in chosen]
+    most = max(each.total for each in bins)
+    levels = [(100.0, most), *([(percent(most // 2, most), most // 2)] if most > 1 else []), (0.0, 0)]
+    low, middle, high = (text_of(quantile(counts, share)) for share in (0.05, 0.5, 0.95)) if most else ("0", "0", "0")
+    text = f"{int(counts.sum()):,} {title} by {axis}: 5 % are at most {low}, half at most {middle}, 95 % at most {high}"
+    return Histogram(title, axis, bins, ticks, levels, text)
 
 
 def quantile(counts: Ints, share: float) -> int:

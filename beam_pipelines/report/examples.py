@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import io
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, TypeVar
 
@@ -19,11 +19,11 @@ import pyarrow as pa
 from beam_pipelines import storage
 from beam_pipelines.images.near_duplicates import grey_sample
 from beam_pipelines.report.index_columns import Columns, are_classes, read_rows
-from beam_pipelines.report.thumbnails import READS_IN_FLIGHT, Thumbnail, thumbnail
+from beam_pipelines.report.thumbnails import LARGE_SIDE, READS_IN_FLIGHT, SIDE, Thumbnail, thumbnail
 from tpu_input.dataset_format.index import names_of
 from tpu_input.dataset_format.records import Manifest, Shard, decode, read_frames
 
-_NAMES = ["key", "label", "offset", "length", "height", "width", "sha256"]
+_NAMES = ["key", "label", "offset", "length", "height", "width", "sha256", "uri"]
 T = TypeVar("T")
 
 
@@ -38,6 +38,7 @@ class Example(NamedTuple):
       height: Height of the stored image, in pixels.
       width: Width of the stored image, in pixels.
       sha256: Hex digest of the stored image.
+      uri: Path or URI of the source; "" if the index does not tell it.
       shard: File name of the shard.
       split: Name of the split.
       class_name: Name of the class.
@@ -51,6 +52,7 @@ class Example(NamedTuple):
     height: int
     width: int
     sha256: str
+    uri: str
     shard: str
     split: str
     class_name: str
@@ -58,9 +60,20 @@ class Example(NamedTuple):
 
 
 def read_examples(
-    manifest: Manifest, columns: Columns, numbers: Iterable[int], pictures: bool = True
+    manifest: Manifest,
+    columns: Columns,
+    numbers: Iterable[int],
+    pictures: bool = True,
+    large: Collection[int] = frozenset(),
 ) -> dict[int, Example]:
     """Returns {number: record} of these numbers, each read by its offset; without pictures, from the indexes alone.
+
+    Args:
+      manifest: Manifest of the dataset.
+      columns: Columns of its indexes.
+      numbers: Numbers of the records.
+      pictures: Whether the examples have thumbnails.
+      large: Numbers of the records whose thumbnails are to be large.
 
     Raises:
       ValueError: An index cannot be read.
@@ -68,7 +81,9 @@ def read_examples(
     with ThreadPoolExecutor(READS_IN_FLIGHT) as pool:
         examples = _listed(pool, manifest, columns, numbers)
         if pictures:
-            seen = pool.map(functools.partial(_of_image, manifest, thumbnail), examples.values())
+            sides = [LARGE_SIDE if number in large else SIDE for number in examples]
+            functions = [functools.partial(thumbnail, side=side) for side in sides]
+            seen = pool.map(functools.partial(_of_image, manifest), functions, examples.values())
             return {
                 number: examples[number]._replace(thumbnail=each) for number, each in zip(examples, seen, strict=True)
             }
@@ -83,7 +98,8 @@ def read_samples(manifest: Manifest, columns: Columns, numbers: Iterable[int]) -
     """
     with ThreadPoolExecutor(READS_IN_FLIGHT) as pool:
         examples = _listed(pool, manifest, columns, numbers)
-        samples = pool.map(functools.partial(_of_image, manifest, grey_sample), examples.values())
+        functions = itertools.repeat(grey_sample)
+        samples = pool.map(functools.partial(_of_image, manifest), functions, examples.values())
         return {number: each for number, each in zip(examples, samples, strict=True) if each is not None}
 
 
@@ -100,7 +116,7 @@ def _listed(
 def _examples_of_shard(manifest: Manifest, columns: Columns, wanted: tuple[int, list[int]]) -> list[Example]:
     position, numbers = wanted
     shard, split = columns.shards[position], list(manifest.splits)[columns.splits[position]]
-    table = read_rows(manifest.path, shard, _NAMES)
+    table = read_rows(manifest.path, shard, _NAMES, nullable=["uri"])
     _check_places(manifest, shard, table)
     table = table.take(np.array(numbers) - columns.starts[position])
     return list(_rows(table, shard, split, manifest.classes))
@@ -119,7 +135,7 @@ def _check_places(manifest: Manifest, shard: Shard, table: pa.Table) -> None:
 def _rows(table: pa.Table, shard: Shard, split: str, classes: tuple[str, ...]) -> Iterator[Example]:
     for row in zip(*(column.to_pylist() for column in table.columns), strict=True):
         label = tuple(row[1]) if isinstance(row[1], list) else row[1]
-        yield Example._make([*row, shard.name, split, names_of(label, classes) or "no class", None])
+        yield Example._make([*row[:-1], row[-1] or "", shard.name, split, names_of(label, classes) or "no class", None])
 
 
 def _of_image(manifest: Manifest, function: Callable[[bytes], T | None], example: Example) -> T | None:

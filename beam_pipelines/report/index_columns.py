@@ -1,6 +1,6 @@
 """Indexes of all shards as columns of numbers: 20 bytes of memory per image, so 200 MB for ten million images.
 
-DATASET/index/*.parquet ──label, dhash, sha256, height, width──▶ Columns
+DATASET/index/*.parquet ──label, dhash, sha256, length, sizes of image and source──▶ Columns
 
 Keys are read later, and only those of the records that are shown.
 """
@@ -26,6 +26,7 @@ from tpu_input.dataset_format.records import Manifest, Shard
 
 Ints = npt.NDArray[np.int64]
 _LONGEST_SIDE = 65_535  # pixels; JPEG's own limit
+SIZE_UNIT = 256  # bytes; records of 16 MB and more count as 16 MB
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +42,8 @@ class Columns:
       hashes: [records] perceptual hash, uint64; of an image that was not decoded (--check=header) as `contents`.
       contents: [records] the first 64 bits of the SHA-256 of the stored image, uint64.
       shorter_sides: [65536] number of records by the length of the shorter side in pixels.
+      source_sides: [65536] the same of the sources, before they were made smaller; of those that the indexes tell.
+      sizes: [65536] number of records by their size in the shard, in units of SIZE_UNIT bytes, rounded down.
       shapes: Numbers of records that are (upright, square, wide); square means to within 5 %.
     """
 
@@ -52,6 +55,8 @@ class Columns:
     hashes: npt.NDArray[np.uint64]
     contents: npt.NDArray[np.uint64]
     shorter_sides: Ints
+    source_sides: Ints
+    sizes: Ints
     shapes: tuple[int, int, int]
 
     def of_class(self, label: int) -> Ints:
@@ -76,7 +81,7 @@ class _Part(NamedTuple):
     labels: list[tuple[int, ...]] | npt.NDArray[np.int64]
     hashes: npt.NDArray[np.uint64]
     contents: npt.NDArray[np.uint64]
-    shorter_sides: Ints
+    counts: list[Ints]  # shorter_sides, source_sides, sizes
     shapes: Ints
 
 
@@ -98,13 +103,14 @@ def read_all(manifest: Manifest) -> Columns:
         ) from error
     is_set = manifest.label_type != "class"
     sets: dict[tuple[int, ...], int] = {} if is_set else {(label,): label for label in range(len(manifest.classes))}
-    sides, shapes = np.zeros(_LONGEST_SIDE + 1, np.int64), np.zeros(3, np.int64)
+    counts, shapes = np.zeros((3, _LONGEST_SIDE + 1), np.int64), np.zeros(3, np.int64)
     with ThreadPoolExecutor(4 * num_cores()) as pool:
         parts = pool.map(functools.partial(_read_part, manifest), shards)
         for start, end, part in zip(starts, starts[1:], parts, strict=False):
             hashes[start:end], contents[start:end] = part.hashes, part.contents
             labels[start:end] = [sets.setdefault(each, len(sets)) for each in part.labels] if is_set else part.labels
-            sides[: len(part.shorter_sides)] += part.shorter_sides
+            for total, each in zip(counts, part.counts, strict=True):
+                total[: len(each)] += each
             shapes += part.shapes
     return Columns(
         shards=tuple(shards),
@@ -114,21 +120,28 @@ def read_all(manifest: Manifest) -> Columns:
         sets=list(sets),
         hashes=hashes,
         contents=contents,
-        shorter_sides=sides,
+        shorter_sides=counts[0],
+        source_sides=counts[1],
+        sizes=counts[2],
         shapes=(int(shapes[0]), int(shapes[1]), int(shapes[2])),
     )
 
 
 def _read_part(manifest: Manifest, shard: Shard) -> _Part:
-    nullable = ["dhash"] if NOT_DECODED in manifest.num_noted else []
-    table = read_rows(manifest.path, shard, ["label", "height", "width", "sha256", "dhash"], nullable)
-    height, width = (column.to_numpy() for column in table.columns[1:3])
+    sources = ["source_height", "source_width"]
+    nullable = [*sources, *(["dhash"] if NOT_DECODED in manifest.num_noted else [])]
+    table = read_rows(
+        manifest.path, shard, ["label", "height", "width", "length", "sha256", "dhash", *sources], nullable
+    )
+    height, width, length = (column.to_numpy() for column in table.columns[1:4])
     labels = table.column(0).to_numpy() if manifest.label_type == "class" else as_labels(table.column(0))
     if not are_classes(table.column(0), manifest):
         raise ValueError(
             f"the index of {shard.name!r} has labels that are not classes of the manifest; {_advice(manifest.path)}"
         )
-    shorter = np.clip(np.minimum(height, width), 0, _LONGEST_SIDE)
+    known = table.select(sources).drop_null()
+    source_height, source_width = (column.to_numpy() for column in known.columns)
+    values = np.minimum(height, width), np.minimum(source_height, source_width), length // SIZE_UNIT
     aspect = width / np.maximum(height, 1)
     shape = np.digitize(aspect, [1 / 1.05, 1.05])  # 0: upright, 1: square, 2: wide
     contents = _contents(manifest, shard, table["sha256"].to_pylist())
@@ -136,7 +149,7 @@ def _read_part(manifest: Manifest, shard: Shard) -> _Part:
         labels=labels,
         hashes=_hashes(table["dhash"], contents),
         contents=contents,
-        shorter_sides=np.bincount(shorter),
+        counts=[np.bincount(np.clip(each, 0, _LONGEST_SIDE)) for each in values],
         shapes=np.bincount(shape, minlength=3),
     )
 

@@ -26,6 +26,7 @@ from tpu_input.dataset_format.records import Manifest
 MAX_READ = 4000  # images whose pixels are compared; at some 1 ms each, some seconds
 MAX_GROUPS = 40  # groups shown with pictures
 MAX_MEMBERS = 6  # images shown per group
+MAX_LARGE = 2  # of these, images in a large picture, to be compared
 MAX_LISTED = 400  # further groups of identical images that are listed by name, without pictures
 MAX_LISTED_MEMBERS = 3  # images listed per group
 MAX_COMMON = 6  # hashes shown that are too common to compare
@@ -292,7 +293,8 @@ def _groups(
       pictures: Whether the examples have thumbnails.
     """
     chosen = [_varied(group.records, columns)[:limit].tolist() for group in found]
-    examples = read_examples(manifest, columns, itertools.chain.from_iterable(chosen), pictures)
+    large = frozenset(number for numbers in chosen for number in numbers[:MAX_LARGE])
+    examples = read_examples(manifest, columns, itertools.chain.from_iterable(chosen), pictures, large)
     names = list(manifest.splits)
     return [
         Group(

@@ -5,19 +5,27 @@ indexes ──Columns─────▶ image sizes, look-alikes, which examples
 rejected.jsonl ───────▶ rejected inputs ──those below `sources`──▶ thumbnails
 predictions ──────────▶ labels that are likely wrong
 
-The page shows some 600 thumbnails at most, 3 KB each (6 KB if they are noise), for a dataset of any size. Indexes of
-ten million records take some 170 s and up to 1.4 GB of memory, as the sum of measurements of the parts; most of both is
-spent on the search for look-alikes. The same dataset gives the same page, except for pictures of rejected inputs that
-no longer exist.
+The page shows some 800 thumbnails at most, of 3 KB each (6 KB if they are noise), 80 of them larger, 14 KB each, for
+a dataset of any size. Indexes of ten million records take some 170 s and up to 1.4 GB of memory, as the sum of
+measurements of the parts; most of both is spent on the search for look-alikes. The same dataset gives the same page,
+except for the date, which SOURCE_DATE_EPOCH sets, and for pictures of rejected inputs that no longer exist.
+
+The page is one file that fetches nothing. Its policy for content allows no script but template/report.js, by its hash,
+which filters by class and copies paths; without scripts, all of the page is there but these two.
 """
 
 from __future__ import annotations
 
+import base64
+import datetime
+import hashlib
 import importlib.resources
 import io
 import itertools
+import os
+import shlex
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import jinja2
@@ -32,21 +40,22 @@ from beam_pipelines.images.check import NOT_DECODED
 from beam_pipelines.images.near_duplicates import ALIKE, DISTANCE, MAX_SHARED
 from beam_pipelines.report import charts
 from beam_pipelines.report.examples import Example, read_examples
-from beam_pipelines.report.index_columns import Columns, read_all
+from beam_pipelines.report.index_columns import SIZE_UNIT, Columns, read_all
 from beam_pipelines.report.likely_wrong import LikelyWrong, find_likely_wrong
 from beam_pipelines.report.look_alikes import MAX_READ, all_pairs, find_look_alikes
 from beam_pipelines.report.notes import notes, share, shortened
 from beam_pipelines.report.rejections import MAX_SHOWN, read_rejected
-from beam_pipelines.report.summary import NOTED, size
+from beam_pipelines.report.summary import NOTED, command_of, formats, reasons_once, size
 from beam_pipelines.runners import phases
+from tpu_input.command_line.distribution import __version__
 from tpu_input.dataset_format.records import Manifest, Split
 
 MAX_CLASSES = 50  # classes in the chart; if the dataset has more, half are the largest and half the smallest
 MAX_EXAMPLE_CLASSES = 24  # classes with examples; chosen likewise
-MAX_EXAMPLES = 6  # examples per class
+MAX_EXAMPLES = 12  # examples per class, in all splits that are shown
 MAX_SPLITS = 6  # splits with a column and a row of their own
+MAX_LISTED_CLASSES = 2000  # classes that are not in the chart, but can be found by their names
 _MAX_FIXES = 20
-_TEMPLATE = "report.html.j2"
 _LIMITS = {  # limits that the page mentions
     "fixes": _MAX_FIXES,
     "rejected": MAX_SHOWN,
@@ -80,7 +89,7 @@ def write_report(dataset: str, sources: Sequence[str] = (), predictions: Sequenc
         phases.advance("reporting")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of Pillow, about odd metadata in rejected inputs
-        page = render(manifest, columns, sources, likely_wrong)
+        page = render(manifest, columns, sources, likely_wrong, _command(dataset, sources, predictions))
     if likely_wrong:
         with create(manifest.path, LIKELY_WRONG_NAME) as file:
             file.write(likely_wrong.to_csv().encode("utf-8", "surrogatepass"))
@@ -150,26 +159,31 @@ _PAIRS = pa.schema(
 
 
 def render(
-    manifest: Manifest, columns: Columns, sources: Sequence[str] = (), likely_wrong: LikelyWrong | None = None
+    manifest: Manifest,
+    columns: Columns,
+    sources: Sequence[str] = (),
+    likely_wrong: LikelyWrong | None = None,
+    command: str = "",
 ) -> str:
-    """Returns the page as HTML; see write_report() for `sources`."""
+    """Returns the page as HTML; see write_report() for `sources`. `command` is the one that writes it."""
     # Names of files and classes come from untrusted sources: everything is escaped, so that no script can run.
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters |= {"count": "{:,}".format, "size": size, "short": shortened, "share": share}
-    template = environment.from_string(
-        importlib.resources.files("beam_pipelines.report").joinpath(_TEMPLATE).read_text(encoding="utf-8")
-    )
     shown = dict(sorted(manifest.splits.items(), key=lambda item: -item[1].num_examples)[:MAX_SPLITS])
     totals = np.sum([split.class_counts for split in manifest.splits.values()], axis=0).tolist()
     look_alikes = find_look_alikes(manifest, columns)
     phases.advance("reporting")
     rejected = read_rejected(manifest, sources)
     phases.advance("reporting")
-    examples = _class_examples(manifest, columns, totals)
+    examples = _class_examples(manifest, columns, shown, totals)
     phases.advance("reporting")
-    return template.render(
+    script = _read("report.js")
+    return environment.from_string(_read("report.html.j2")).render(
+        style=_read("report.css"),
+        script=script,
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         manifest=manifest,
         name=manifest.path.rsplit("/", 1)[-1],
         num_records=int(columns.starts[-1]),
@@ -178,12 +192,18 @@ def render(
         likely_wrong=likely_wrong,
         likely_wrong_name=LIKELY_WRONG_NAME,
         classes=_class_rows(manifest, shown, totals),
+        more_classes=_more_classes(manifest, shown, totals),
         totals=totals,
         class_curve=charts.curve(totals),
         shards=_shard_rows(manifest, shown),
         sides=columns.shorter_sides,
+        histograms=_histograms(columns),
+        num_sources=int(columns.source_sides.sum()),
+        bytes_histogram=_bytes_histogram(columns),
         shapes=columns.shapes,
-        fixed=sorted(manifest.num_fixed.items(), key=lambda item: (-item[1], item[0])),
+        is_lossless=_is_lossless(manifest),
+        formats=formats(manifest.num_fixed, int(columns.starts[-1])),
+        fixed=reasons_once(manifest.num_fixed),
         noted=NOTED,
         rejected=rejected,
         has_sources=bool(sources),
@@ -191,7 +211,61 @@ def render(
         examples=examples,
         charts=charts,
         limits=_LIMITS,
+        date=_date(),
+        version=f"jpeg2tpu {__version__}",
+        command=command,
+        conversion=command_of(manifest),
+        pairs_commands=_pairs_commands(manifest.path),
+        size_unit=SIZE_UNIT,
     )
+
+
+def _read(name: str) -> str:
+    """Returns a file of the folder `template`."""
+    return importlib.resources.files("beam_pipelines.report").joinpath("template", name).read_text(encoding="utf-8")
+
+
+def _command(dataset: str, sources: Sequence[str], predictions: Sequence[str]) -> str:
+    flags = [f"--sources={each}" for each in sources] + [f"--predictions={each}" for each in predictions]
+    return shlex.join(["jpeg2tpu", "report", storage.absolute(dataset), *flags])
+
+
+def _is_lossless(manifest: Manifest) -> bool:
+    images = manifest.options.get("images")
+    return isinstance(images, dict) and images.get("lossless") is True
+
+
+def _pairs_commands(dataset: str) -> list[str]:
+    """Returns the commands that write all pairs of look-alikes, and a dataset without them."""
+    pairs = "pairs.parquet"
+    return [
+        shlex.join(["jpeg2tpu", "report", dataset, f"--pairs={pairs}"]),
+        shlex.join(["jpeg2tpu", "filter", dataset, f"--near_duplicates={pairs}", "--output=OUTPUT"]),
+    ]
+
+
+def _date() -> datetime.datetime:
+    """Returns the present in UTC, or what SOURCE_DATE_EPOCH says: https://reproducible-builds.org/specs/."""
+    set_to = os.environ.get("SOURCE_DATE_EPOCH", "")
+    if set_to.isdecimal():
+        return datetime.datetime.fromtimestamp(int(set_to), datetime.timezone.utc)
+    return datetime.datetime.now(datetime.timezone.utc)
+
+
+def _histograms(columns: Columns) -> list[charts.Histogram]:
+    """Returns the histogram of the images' shorter sides, with one of their sources' before it if that differs."""
+    stored, of_sources = columns.shorter_sides, columns.source_sides
+    differ = bool(of_sources.any() and (stored != of_sources).any())
+    bounds = charts.edges(stored, of_sources) if differ else charts.edges(stored)
+    counted = [("sources", of_sources)] * differ + [("stored images", stored)]
+    return [charts.named_histogram(title, "shorter side, pixels", counts, bounds) for title, counts in counted]
+
+
+def _bytes_histogram(columns: Columns) -> charts.Histogram:
+    def text_of(units: int) -> str:
+        return size(units * SIZE_UNIT)
+
+    return charts.named_histogram("records", "size in the shard", columns.sizes, charts.edges(columns.sizes), text_of)
 
 
 class ClassRow(NamedTuple):
@@ -243,6 +317,18 @@ class ShardRow(NamedTuple):
     aim: float | None
 
 
+def _more_classes(
+    manifest: Manifest, shown: dict[str, Split], totals: Sequence[int]
+) -> list[tuple[int, str, list[int]]]:
+    """Returns (label, name, examples in each split) of the classes that are not in the chart, by name."""
+    in_chart = set(chosen_classes(totals, MAX_CLASSES))
+    others = sorted((name, label) for label, name in enumerate(manifest.classes) if label not in in_chart)
+    return [
+        (label, name, [split.class_counts[label] for split in shown.values()])
+        for name, label in others[:MAX_LISTED_CLASSES]
+    ]
+
+
 def _shard_rows(manifest: Manifest, shown: dict[str, Split]) -> list[ShardRow]:
     sizes = {name: sorted(shard.num_bytes for shard in split.shards) for name, split in shown.items()}
     aim, numbered = manifest.options.get("shard_bytes"), manifest.options.get("num_shards", {})
@@ -254,16 +340,41 @@ def _shard_rows(manifest: Manifest, shown: dict[str, Split]) -> list[ShardRow]:
     ]
 
 
+class ClassExamples(NamedTuple):
+    """Some examples of a class.
+
+    Attributes:
+      name: Name of the class.
+      num_examples: Number of its examples in all splits.
+      splits: (name, examples) of each split that has some.
+    """
+
+    name: str
+    num_examples: int
+    splits: list[tuple[str, list[Example]]]
+
+
 def _class_examples(
-    manifest: Manifest, columns: Columns, totals: Sequence[int]
-) -> list[tuple[str, int, list[Example]]]:
-    """Returns (class, number of its examples, some of them) for the classes that are shown."""
-    chosen = {
-        label: columns.of_class(label)[:MAX_EXAMPLES].tolist()  # records are already ordered by a hash
-        for label in chosen_classes(totals, MAX_EXAMPLE_CLASSES)
-    }
-    examples = read_examples(manifest, columns, itertools.chain.from_iterable(chosen.values()))
+    manifest: Manifest, columns: Columns, shown: dict[str, Split], totals: Sequence[int]
+) -> list[ClassExamples]:
+    """Returns examples of the classes that are shown, equally many of each split, if it has as many."""
+    positions = [list(manifest.splits).index(name) for name in shown]
+    per_split = MAX_EXAMPLES // max(len(positions), 1)
+
+    def of_splits(label: int) -> Iterator[list[int]]:
+        numbers = columns.of_class(label)
+        splits = columns.split_of(numbers)
+        for position in positions:
+            yield numbers[splits == position][:per_split].tolist()  # records are already ordered by a hash
+
+    chosen = {label: list(of_splits(label)) for label in chosen_classes(totals, MAX_EXAMPLE_CLASSES)}
+    numbers = itertools.chain.from_iterable(itertools.chain.from_iterable(chosen.values()))
+    examples = read_examples(manifest, columns, numbers)
     return [
-        (manifest.classes[label], totals[label], [examples[number] for number in numbers])
-        for label, numbers in chosen.items()
+        ClassExamples(
+            manifest.classes[label],
+            totals[label],
+            [(name, [examples[number] for number in each]) for name, each in zip(shown, by_split, strict=True) if each],
+        )
+        for label, by_split in chosen.items()
     ]

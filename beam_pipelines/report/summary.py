@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from beam_pipelines.conversion.output_folder import rejected_name
@@ -13,6 +16,7 @@ from beam_pipelines.images.check import (
     STRIPPED,
     UNUSABLE_PROFILE,
 )
+from beam_pipelines.options import ConvertOptions, ImageOptions
 from tpu_input.command_line import print_line
 from tpu_input.dataset_format.records import Manifest
 
@@ -84,6 +88,98 @@ def _most(counts: dict[str, int], limit: int = 8) -> str:
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     more = f" and {len(ordered) - limit} rarer kinds" if len(ordered) > limit else ""
     return ", ".join(f"{name} {count:,}" for name, count in ordered[:limit]) + more
+
+
+def reasons_once(num_fixed: Mapping[str, int]) -> list[tuple[str, int]]:
+    """Returns (reason, number of images that were re-encoded for it) by falling number.
+
+    The manifest counts combinations of reasons, such as "format PNG, larger than --resize_shorter"; here, an image with
+    several of them counts for each.
+    """
+    found: Counter[str] = Counter()
+    for reasons, count in num_fixed.items():
+        for reason in reasons.split(", "):
+            found[reason] += count
+    return sorted(found.items(), key=lambda item: (-item[1], item[0]))
+
+
+def formats(num_fixed: Mapping[str, int], num_records: int) -> list[tuple[str, int]]:
+    """Returns (format, number of sources) by falling number, as the reasons for re-encoding tell it.
+
+    Images that were not re-encoded for their format count as "JPEG", with --lossless as "JPEG or PNG"; see the caller.
+    """
+    found = {reason[7:]: count for reason, count in reasons_once(num_fixed) if reason.startswith("format ")}
+    rest = num_records - sum(found.values())
+    return sorted([*found.items(), *([("JPEG", rest)] if rest > 0 else [])], key=lambda item: (-item[1], item[0]))
+
+
+# Fields of a source, and options, that a command can have in the form NAME=VALUE.
+_OF_SOURCES = ("label_list", "record", "label_names", "label_pattern", "image_column", "label_column", "image_folder")
+_OF_SOURCES += ("image_suffix",)
+_PLAIN = ("first_label", "seed", "dedup", "label_type", "label_separator", "group_by")
+
+
+def command_of(manifest: Manifest) -> str:
+    """Returns a command that makes the same shards of the same inputs; "" if the manifest does not tell one.
+
+    That is the case for a dataset that was extended or made of other datasets, and for odd values of a stranger.
+    """
+    try:
+        words = ["jpeg2tpu", "convert", *_source_flags(manifest.sources), "--output=OUTPUT", *_option_flags(manifest)]
+    except (AttributeError, KeyError, TypeError, ValueError):  # the options are not checked when a manifest is read
+        return ""
+    command = shlex.join(words)
+    return command if command.isprintable() and not manifest.earlier and manifest.sources else ""
+
+
+def _source_flags(sources: list[dict[str, str]]) -> Iterator[str]:
+    for source in sources:
+        if source.keys() - {"path", "split", *_OF_SOURCES}:
+            raise ValueError("a source of another command")
+        split = f"{source['split']}=" if source["split"] else ""
+        yield f"--input={split}{source['path']}"
+        if source["label_list"]:
+            yield f"--label_list={split}{source['label_list']}"
+    for name in _OF_SOURCES[1:]:
+        if values := {source[name] for source in sources if source.get(name)}:
+            (value,) = values  # one flag is for all inputs
+            yield f"--{name}={value}"
+
+
+def _option_flags(manifest: Manifest) -> Iterator[str]:
+    options = dict(manifest.options)
+    usual = ConvertOptions((), manifest.path).shaping()
+    images, shards = options.pop("images", {}), options.pop("shard_bytes")
+    splits, labels = options.pop("splits"), options.pop("labels")
+    if splits != usual["splits"]:
+        yield "--splits=" + ",".join(f"{name}={100 * share:.15g}%" for name, share in splits.items())
+    if shards != usual["shard_bytes"]:
+        yield f"--shard_size={_size_text(shards)}"
+    if labels:
+        yield "--labels=CLASSES"  # a file with one class per line
+    if numbers := options.pop("num_shards"):
+        yield "--num_shards=" + ",".join(f"{name}={number}" for name, number in numbers.items())
+    if features := options.pop("features", {}):
+        yield "--feature=" + ",".join(f"{name}:{kind}" for name, kind in features.items())
+    if options.pop("stratify", False):
+        yield "--stratify"
+    if share := options.pop("validation", 0):
+        yield f"--validation={100 * share:.15g}%"
+    for name in _PLAIN:
+        if name in options and (value := options.pop(name)) != usual.get(name, getattr(ConvertOptions, name)):
+            yield f"--{name}={value}"
+    for name, value in images.items():
+        if value != getattr(ImageOptions, name):
+            yield f"--{name}" if value is True else f"--{name}={value}"
+    if options:
+        raise ValueError(f"options of another command: {sorted(options)}")
+
+
+def _size_text(num_bytes: int) -> str:
+    for unit, unit_bytes in (("GB", 1000**3), ("MB", 1000**2), ("KB", 1000)):
+        if num_bytes % unit_bytes == 0:
+            return f"{num_bytes // unit_bytes}{unit}"
+    return str(num_bytes)
 
 
 def size(num_bytes: int) -> str:

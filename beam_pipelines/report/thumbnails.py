@@ -16,8 +16,10 @@ from PIL import ImageOps
 from beam_pipelines import storage
 from beam_pipelines.images.near_duplicates import load_small
 
-SIDE = 96  # pixels; with _QUALITY, a photograph takes 3 KB, and noise, the worst case, 6 KB
-_QUALITY = 75
+SIDE = 96  # pixels; with the first of _QUALITIES, a photograph takes 3 KB, and noise, the worst case, 6 KB
+LARGE_SIDE = 256  # pixels, for images that are to be compared; a photograph takes 14 KB
+_QUALITIES = (75, 60, 40, 20)
+_MOST_BYTES = 24_000  # of a picture: noise of LARGE_SIDE pixels would take twice as much in the first quality
 _MAX_BYTES = 64 << 20  # largest rejected file that is read for a thumbnail
 READS_IN_FLIGHT = 16
 
@@ -27,8 +29,8 @@ class Thumbnail(NamedTuple):
 
     Attributes:
       uri: A data: URI of a JPEG.
-      width: Pixels, at most SIDE.
-      height: Pixels, at most SIDE.
+      width: Pixels, at most SIDE or LARGE_SIDE.
+      height: Pixels, likewise.
     """
 
     uri: str
@@ -36,19 +38,26 @@ class Thumbnail(NamedTuple):
     height: int
 
 
-def thumbnail(data: bytes) -> Thumbnail | None:
+def thumbnail(data: bytes, side: int = SIDE) -> Thumbnail | None:
     """Returns a thumbnail of the image in `data`, as far as it can be decoded.
+
+    Args:
+      data: The file.
+      side: Largest width and height in pixels.
 
     Returns:
       The thumbnail, or None if the image cannot be opened, or is too large or too slow to decode.
     """
     try:
-        if not (image := load_small(data)):
+        if not (image := load_small(data, side=2 * side)):
             return None
         upright = ImageOps.exif_transpose(image).convert("RGB")
-        upright.thumbnail((SIDE, SIDE))
-        buffer = io.BytesIO()
-        upright.save(buffer, "JPEG", quality=_QUALITY)
+        upright.thumbnail((side, side))
+        for quality in _QUALITIES:
+            buffer = io.BytesIO()
+            upright.save(buffer, "JPEG", quality=quality)
+            if buffer.tell() <= _MOST_BYTES:
+                break
     except Exception:  # damaged files cause exceptions of many types in Pillow
         return None
     uri = f"data:image/jpeg;base64,{base64.b64encode(buffer.getvalue()).decode()}"

@@ -20,7 +20,7 @@ from typing import Any, TypeVar, cast
 
 from tqdm import tqdm
 
-from tpu_input.command_line import print_line
+from tpu_input.command_line import is_quiet, print_line, shows_progress
 
 EACH = 30.0  # seconds between two lines where there is no terminal
 _DRAW_EACH = 0.5  # seconds between two drawings of a bar, while nothing is counted too
@@ -126,7 +126,10 @@ _display: _Display | None = None  # that of the command; writers may run in proc
 def shown() -> Iterator[None]:
     """Context manager: shows the phases of a command during its body."""
     global _display
-    _display = _Display(sys.stderr.isatty())
+    if is_quiet():
+        yield
+        return
+    _display = _Display(shows_progress())
     try:
         yield
     finally:

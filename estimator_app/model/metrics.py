@@ -53,7 +53,9 @@ def batch_sums(logits: tf.Tensor, labels: tf.Tensor, losses: tf.Tensor, weight: 
         at_least = tf.reduce_sum(tf.cast(tf.logical_not(logits < of_label), tf.int32), axis=1)
         sums["among_top"] = tf.reduce_sum(tf.maximum(correct, ones * tf.cast(at_least <= TOP, tf.int32)))
     if num_classes <= CONFUSION_UP_TO:
-        sums["confusion"] = tf.math.confusion_matrix(labels, found, num_classes, ones, tf.int32)
+        # tf.math.confusion_matrix computes in int64, which a TPU emulates.
+        cells = tf.math.unsorted_segment_sum(ones, labels * num_classes + found, num_classes**2)
+        sums["confusion"] = tf.reshape(cells, [num_classes, num_classes])
     return sums
 
 

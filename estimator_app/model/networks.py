@@ -9,6 +9,8 @@ trainers.
 ResNet-18 and ResNet-50 v1.5 are those of He et al. 2016, "Deep Residual Learning", table 1. Version 1.5 has the stride
 of 2 in a bottleneck's 3 × 3 convolution instead of the 1 × 1 before it, which skips three of four positions: 0.5 % more
 accuracy at 5 % fewer images/s, according to NVIDIA's Deep Learning Examples, "ResNet50 v1.5".
+
+The vision transformer is in vit.py, and what makes networks of keras.applications by name is in keras_applications.py.
 """
 
 from __future__ import annotations
@@ -18,11 +20,13 @@ import functools
 import importlib
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from estimator_app.model.keras_applications import PREFIX, application, check_application
+from estimator_app.model.vit import encoded
 from tpu_input.command_line.dataclass_options import check_choice
 
 layers = tf.keras.layers
@@ -129,6 +133,18 @@ def logits(features: Any, num_classes: int) -> Any:
     return layers.Dense(num_classes, kernel_initializer=start, dtype="float32", name=HEAD)(features)
 
 
+_PATCH = {"vit_s16": 16}  # height and width of the patches that a network cuts its images into, in pixels
+
+
+def vit_s16(images: Any, num_classes: int, training: bool | None) -> Any:
+    """Returns the logits of ViT-S/16, the smallest of Steiner et al. 2022, table 2, with a class token.
+
+    The last layer begins as zeros, as in the code of Dosovitskiy et al.
+    """
+    features = encoded(images, _PATCH["vit_s16"], width=384, depth=12, heads=6, mlp_width=1536)
+    return layers.Dense(num_classes, kernel_initializer="zeros", dtype="float32", name=HEAD)(features)
+
+
 # (images, num_classes, training) -> logits. `training` is None here, so that each call of the keras.Model decides.
 Network = Callable[[Any, int, "bool | None"], Any]
 
@@ -146,33 +162,52 @@ def cnn(images: Any, num_classes: int, training: bool | None) -> Any:
     return layers.Dense(num_classes, dtype="float32", name=HEAD)(layers.GlobalAveragePooling2D()(images))
 
 
-NETWORKS: dict[str, Network] = {"cnn": cnn, "resnet18": resnet18, "resnet50": resnet50}
+NETWORKS: dict[str, Network] = {"cnn": cnn, "resnet18": resnet18, "resnet50": resnet50, "vit_s16": vit_s16}
 
 
 def is_users(name: str) -> bool:
     """Returns whether a network is a custom one, whose module has to be imported."""
-    return ":" in name
+    return ":" in name and not name.startswith(PREFIX)
 
 
-def check_network(name: str) -> None:
+def check_network(name: str, image_size: int | None = None) -> None:
     """Checks the syntax of a network's name; imports nothing, as it may come from an untrusted config.json.
 
+    Args:
+      name: See find_network().
+      image_size: Height and width of the images, in pixels; None if they are not known yet.
+
     Raises:
-      ValueError: There is no such network, or it is not written as package.module:function.
+      ValueError: There is no such network, it is not written as package.module:function, or it takes no images of this
+        size.
     """
-    if not is_users(name):
-        check_choice("network", name, [*NETWORKS, "package.module:function"])
+    patch = _PATCH.get(name, 1)
+    if image_size and image_size % patch:
+        near = max(1, round(image_size / patch)) * patch
+        raise ValueError(f"image_size must be a multiple of {patch} for {name}, got {image_size}; use {near}")
+    if name.startswith(PREFIX):
+        check_application(name.removeprefix(PREFIX))
+    elif not is_users(name):
+        check_choice("network", name, [*NETWORKS, f"{PREFIX}NAME", "package.module:function"])
     elif not re.fullmatch(r"\w[\w.-]*:\w+", name):
         raise ValueError(f"network {name!r} does not name a function; write package.module:function")
 
 
-def find_network(name: str) -> Network:
-    """Returns the network of that name: one of NETWORKS, or a custom one, as "package.module:function".
+def find_network(name: str, mean: Sequence[float] = (0, 0, 0), std: Sequence[float] = (1, 1, 1)) -> Network:
+    """Returns the network of that name.
+
+    Args:
+      name: One of NETWORKS, a network of keras.applications as "keras:NAME", or a custom one, as
+        "package.module:function".
+      mean: Mean of each channel, in 0 … 255, of the images' normalisation, which networks of keras.applications undo.
+      std: Standard deviation of each channel, likewise.
 
     Raises:
       ValueError: There is no such network, its module cannot be imported, or the function takes other arguments.
     """
     check_network(name)
+    if name.startswith(PREFIX):
+        return application(name.removeprefix(PREFIX), mean, std)
     if not is_users(name):
         return NETWORKS[name]
     module_name, _, function_name = name.partition(":")

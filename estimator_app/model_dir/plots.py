@@ -1,8 +1,8 @@
-"""Images of a run, as PNG files and in TensorBoard: curves, confusion matrix and training inputs.
+"""Images of a run, as PNG files and in TensorBoard: curves, confusion matrix, training inputs and wrong predictions.
 
-    rows of history.csv ──draw_curves()──▶ MODEL_DIR/curves.png
+    rows of history.csv, TensorBoard's events ──draw_curves()──▶ MODEL_DIR/curves.png
     Metrics ──draw_confusion()──▶ MODEL_DIR/confusion.png
-    the same, and some training images ──▶ MODEL_DIR/pictures/events.out.tfevents.…
+    the same, some training images, images classified wrongly ──▶ MODEL_DIR/pictures/events.out.tfevents.…
 
 TensorBoard reads the event file of only one writer per folder, hence the separate folder `pictures`.
 """
@@ -12,10 +12,16 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
-from collections.abc import Sequence
+import itertools
+import math
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
+from google.protobuf.message import DecodeError
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.colors import Colormap, ListedColormap, PowerNorm
 from matplotlib.figure import Figure  # without pyplot, which keeps every figure in memory and looks for a display
 from matplotlib.text import Text
 
@@ -26,7 +32,7 @@ from estimator_app.runtime import files
 from tpu_input import InputConfig, Manifest
 from tpu_input.command_line import printable
 from tpu_input.dataset_format.records import parse
-from tpu_input.pipeline.images import decode_for_training
+from tpu_input.pipeline.images import decode_for_evaluation, decode_for_training
 
 # Names of more classes than _MOST_NAMES, and counts of more than _MOST_COUNTS, would be too small to read.
 _MOST_NAMES = 50
@@ -34,67 +40,141 @@ _MOST_COUNTS = 20
 _MOST_LETTERS = 40  # of a name; with a name of 8,000 characters, an image would take gigabytes of memory
 
 
-def draw_curves(rows: Sequence[Row], metric: str) -> bytes:
-    """Returns a PNG with loss, accuracies and learning rate over the steps; the best evaluation is marked.
+# Colors that the color-blind tell apart: M. Okabe, K. Ito, "Color Universal Design", 2008.
+_BLUE, _VERMILION, _GREEN, _PURPLE, _GREY = "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#7f7f7f"
+_MOST_POINTS = 500  # of a curve of training: each is the mean of neighbours, if there are more
+
+
+def draw_curves(
+    rows: Sequence[Row], metric: str, training: Mapping[str, Sequence[tuple[int, float]]] | None = None
+) -> bytes:
+    """Returns a PNG with loss, accuracies in percent and learning rate over the steps; the best evaluation is marked.
+
+    The accuracy among the five most likely classes has an axis of its own, as it is far nearer to 100 %. Of up to ten
+    classes, where half of them are right by chance, it is not shown.
 
     Args:
       rows: Evaluations of one split; at least one.
       metric: Metric by which the best evaluation is chosen.
+      training: (step, value) of TensorBoard's curves by name, see read_training_curves(); the means of `rows` are shown
+        where there are none.
     """
-    figure = Figure(figsize=(12, 3.6))
-    # Fixed margins: with an automatic layout, matplotlib would draw the figure twice.
-    figure.subplots_adjust(left=0.05, right=0.99, bottom=0.15, top=0.9, wspace=0.18)
     split, found = _short(rows[-1].split), best(rows, metric)
-    accuracies = [name for name in rows[-1].values if "accuracy" in name]
-    panels = {
-        "loss": {"train_loss": "training", "loss": split},
-        "accuracy": {name: f"{split}, {_short(name.replace('_', ' '))}" for name in accuracies},
-        "learning rate": {"learning_rate": ""},
-    }
-    for axes, (title, lines) in zip(figure.subplots(1, 3), panels.items(), strict=True):
-        for name, label in lines.items():
-            points = [(row.step, row.values[name]) for row in rows if name in row.values]
-            axes.plot(*zip(*points, strict=True) if points else ((), ()), ".-", label=label)
+    training = {name: _thinned(points) for name, points in (training or {}).items()}
+    for name, column in (("train/loss", "train_loss"), ("train/learning_rate", "learning_rate")):
+        training.setdefault(name, _points(rows, column))
+    shares = [name for name in rows[-1].values if "accuracy" in name or name == "mean_average_precision"]
+    top = [name for name in shares if name.startswith("top_")]
+    panels = [("loss", ["loss"]), ("accuracy, %", [name for name in shares if name not in top])]
+    panels += [(f"{name.replace('_', ' ')}, %".replace("top ", "top-"), [name]) for name in top]
+    figure = Figure(figsize=(4 * (len(panels) + 1), 3.6))
+    # Fixed margins: with an automatic layout, matplotlib would draw the figure twice.
+    figure.subplots_adjust(left=0.6 / figure.get_figwidth(), right=0.99, bottom=0.15, top=0.9, wspace=0.2)
+    *of_panels, last = figure.subplots(1, len(panels) + 1)
+    for axes, (title, names) in zip(of_panels, panels, strict=True):
+        scale = 1 if title == "loss" else 100
+        if title == "loss":
+            axes.plot(*_columns(training["train/loss"]), "-", c=_GREY, lw=1, label="training")
+        for name, color in zip(names, itertools.cycle((_BLUE, _GREEN, _PURPLE))):
+            said = split if len(names) == 1 else f"{split}, {_short(name.replace('_', ' '))}"
+            points = [(step, scale * value) for step, value in _points(rows, name)]
+            axes.plot(*_columns(points), ".-", c=color, label=said, clip_on=False)
             if found and name == metric:
-                axes.plot(
-                    found.step, found.values[name], "o", mfc="none", ms=12, c="C3", label=f"best: step {found.step}"
-                )
-        axes.set(title=title, xlabel="step")
+                best_of = f"best: step {found.step}"
+                where = found.step, scale * found.values[name]
+                axes.plot(*where, "o", mfc="none", ms=12, mew=1.5, c=_VERMILION, label=best_of, clip_on=False)
+        if scale == 100:
+            _limit_percents(axes, [100 * value for name in names for _, value in _points(rows, name)])
+        axes.set(title=title)
+        axes.legend(frameon=False)
+    last.plot(*_columns(training["train/learning_rate"]), "-", c=_GREY, lw=1.5)
+    last.set(title="learning rate")
+    last.set_ylim(bottom=0)
+    for axes in (*of_panels, last):
+        axes.set(xlabel="step")
         axes.grid(alpha=0.3)
-        if any(lines.values()):
-            axes.legend(frameon=False)
     return _png(figure)
+
+
+def _points(rows: Sequence[Row], name: str) -> list[tuple[int, float]]:
+    return [(row.step, row.values[name]) for row in rows if name in row.values]
+
+
+def _columns(points: Sequence[tuple[int, float]]) -> tuple[list[int], list[float]]:
+    return [step for step, _ in points], [value for _, value in points]
+
+
+def _thinned(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+    """Returns at most _MOST_POINTS points: each the last step and the mean value of equally many neighbours."""
+    size = -(-len(points) // _MOST_POINTS)
+    parts = [points[start : start + size] for start in range(0, len(points), max(size, 1))]
+    return [(part[-1][0], float(np.mean([value for _, value in part]))) for part in parts]
+
+
+def _limit_percents(axes: Axes, values: Sequence[float]) -> None:
+    """Lets an axis of percentages show all values, with some room below and above, but not above 100."""
+    finite = [min(max(value, 0.0), 100.0) for value in values if math.isfinite(value)]
+    low, high = min(finite, default=0.0), max(finite, default=100.0)
+    room = max((high - low) / 10, 0.5)
+    axes.set_ylim(max(low - room, 0), min(high + room, 100))
 
 
 def draw_confusion(metrics: Metrics, classes: Sequence[str]) -> bytes:
     """Returns a PNG of the confusion matrix: one row per true class, one column per predicted class.
 
-    A cell's colour is the share of the true class's examples that were predicted to be of the column's class.
+    A cell's color is the share of the true class's examples that were predicted to be of the column's class: blue where
+    that is right, orange where it is wrong. The scale is that of a root, so that a single wrong example is seen. Beside
+    each row is the class's recall.
     """
     counts = np.array(metrics.confusion)
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    recall = np.where(counts.sum(axis=1) > 0, np.diag(shares), np.nan)
     names = [_short(name) for name in classes] if len(classes) <= _MOST_NAMES else []
     side = 3.2 + 0.24 * min(len(classes), _MOST_NAMES)  # inches, as are all sizes here
     # Margin for the names; an automatic layout would draw the figure twice.
     beside = 0.5 + 0.085 * max(map(len, names), default=4)
-    width, height = beside + side + 1.1, beside + side + 0.6
+    width, height = beside + side + 2.6, beside + side + 0.7
     figure = Figure(figsize=(width, height))
-    axes = figure.add_axes((beside / width, beside / height, side / width, side / height))
-    image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
-    bar = figure.add_axes(
-        ((beside + side + 0.2) / width, (beside + side / 10) / height, 0.15 / width, 0.8 * side / height)
-    )
-    figure.colorbar(image, bar, label="share of the true class")
+
+    def place(left: float, bottom: float, across: float, up: float) -> Axes:
+        return figure.add_axes(((beside + left) / width, (beside + bottom) / height, across / width, up / height))
+
+    axes = place(0, 0, side, side)
+    bars = place(side + 0.12, 0, 1.0, side)
+    is_right = np.eye(len(counts), dtype=bool)
+    for number, (color, mask) in enumerate((("Blues", ~is_right), ("Oranges", is_right))):
+        shown = np.ma.masked_array(shares, mask | (counts == 0))
+        norm = PowerNorm(0.4, vmin=0, vmax=1)
+        image = axes.imshow(shown, cmap=_visible(color), norm=norm, interpolation="nearest")
+        scale = place(side + 1.35 + 0.16 * number, side / 10, 0.14, 0.8 * side)
+        drawn = figure.colorbar(image, scale, ticks=[0, 0.01, 0.05, 0.2, 0.5, 1] if number else [])
+        drawn.set_label("share of the true class: right (blue), wrong (orange)" if number else "")
+        if number:
+            drawn.set_ticklabels(["0 %", "1 %", "5 %", "20 %", "50 %", "100 %"])
     said = str(dataclasses.replace(metrics, split=_short(metrics.split)))
-    axes.set(xlabel="predicted", ylabel="true", title=said.replace(", loss", "\nloss") + f", step {metrics.step}")
+    axes.set(xlabel="predicted class", ylabel="true class")
+    axes.set_title(said.replace(", loss", "\nloss") + f", step {metrics.step}")
+    edges = np.arange(len(counts) + 1) - 0.5
+    bars.stairs(np.nan_to_num(100 * recall), edges, orientation="horizontal", fill=True, color=_BLUE, alpha=0.35)
+    bars.set(xlim=(0, 100), ylim=axes.get_ylim(), yticks=[], xticks=[0, 50, 100], title="recall, %")
+    bars.spines[["top", "right"]].set_visible(False)
     if names:
         axes.set_xticks(range(len(names)), names, rotation=90)
         axes.set_yticks(range(len(names)), names)
     if len(classes) <= _MOST_COUNTS:
         for true, found in zip(*np.nonzero(counts), strict=True):
-            colour = "white" if shares[true, found] > 0.5 else "black"
-            axes.text(found, true, f"{counts[true, found]}", ha="center", va="center", color=colour, fontsize=8)
+            color = "white" if shares[true, found] > 0.3 else "black"
+            axes.text(found, true, f"{counts[true, found]}", ha="center", va="center", color=color, fontsize=8)
+    if names:
+        for true, value in enumerate(recall):
+            text = "–" if np.isnan(value) else f"{100 * value:.1f}"
+            bars.text(4, true, text, va="center", fontsize=8)
     return _png(figure)
+
+
+def _visible(name: str) -> Colormap:
+    """Returns a color map whose lightest color is not that of the paper."""
+    return ListedColormap(colormaps[name](np.linspace(0.15, 1, 256)))
 
 
 def _short(name: str) -> str:
@@ -122,7 +202,9 @@ def write_pictures(model_dir: str, config: TrainConfig, rows: Sequence[Row], met
     Returns:
       Paths of the PNG files.
     """
-    drawn = {"curves": draw_curves(rows, config.early_stop_metric)}
+    if len(config.classes) <= _FEW_CLASSES:
+        rows = [dataclasses.replace(row, values=_without_top(row.values)) for row in rows]
+    drawn = {"curves": draw_curves(rows, config.early_stop_metric, read_training_curves(model_dir))}
     if metrics.confusion:
         drawn["confusion"] = draw_confusion(metrics, config.classes)
     with _writer(model_dir).as_default(metrics.step):
@@ -130,6 +212,44 @@ def write_pictures(model_dir: str, config: TrainConfig, rows: Sequence[Row], met
             files.write(f"{model_dir}/{name}.png", png)
             tf.summary.image(name, tf.image.decode_png(png)[None])
     return [f"{model_dir}/{name}.png" for name in drawn]
+
+
+_FEW_CLASSES = 10  # of these, five are half
+
+
+def _without_top(values: Mapping[str, float]) -> dict[str, float]:
+    return {name: value for name, value in values.items() if not name.startswith("top_")}
+
+
+_TRAINING_CURVES = ("train/loss", "train/learning_rate")
+_MOST_EVENT_BYTES = 1 << 28  # of all event files of a run that are read; a point takes some 100 bytes
+
+
+def read_training_curves(model_dir: str) -> dict[str, list[tuple[int, float]]]:
+    """Returns (step, value) of TensorBoard's curves of training, by name and step; {} if there are none.
+
+    Of a step that was trained again after an interruption, the last value counts. Event files may come from an
+    untrusted source or end in the middle of a record; what can be read is returned.
+    """
+    found: dict[str, dict[int, float]] = {}
+    room = _MOST_EVENT_BYTES
+    for name in files.names(model_dir):
+        path = f"{model_dir}/{name}"
+        if not name.startswith("events.out.tfevents."):
+            continue
+        with contextlib.suppress(tf.errors.OpError, DecodeError, ValueError, TypeError):
+            room -= tf.io.gfile.stat(path).length
+            if room < 0:
+                break
+            for serialized in tf.data.TFRecordDataset(path):
+                event = tf.compat.v1.Event.FromString(serialized.numpy())
+                for value in event.summary.value:
+                    # A tensor of one number has no dimensions; those of a stranger's may need all of the memory.
+                    if value.tag in _TRAINING_CURVES and not value.tensor.tensor_shape.dim:
+                        is_tensor = value.HasField("tensor")
+                        number = tf.make_ndarray(value.tensor) if is_tensor else value.simple_value
+                        found.setdefault(value.tag, {})[int(event.step)] = float(number)
+    return {name: sorted(points.items()) for name, points in found.items()}
 
 
 def write_inputs(model_dir: str, manifest: Manifest, config: InputConfig) -> None:
@@ -150,6 +270,21 @@ def write_inputs(model_dir: str, manifest: Manifest, config: InputConfig) -> Non
     if images:
         with _writer(model_dir).as_default(0):
             tf.summary.image("inputs", tf.cast(tf.stack(images), tf.float32) / 255, max_outputs=NUM_INPUTS)
+
+
+def write_wrong(model_dir: str, step: int, wrong: Mapping[str, bytes], config: InputConfig) -> None:
+    """Writes images that were classified wrongly for TensorBoard, cropped as in evaluation.
+
+    Args:
+      model_dir: Folder or URI of the run.
+      step: Step of the checkpoint that classified them.
+      wrong: JPEG or PNG files by what TensorBoard calls them.
+      config: Of the run.
+    """
+    config = dataclasses.replace(config, dtype="uint8")
+    with _writer(model_dir).as_default(step):
+        for name, encoded in wrong.items():
+            tf.summary.image(f"wrong/{printable(name)}", decode_for_evaluation(tf.constant(encoded), config)[None])
 
 
 def write_hyperparameters(model_dir: str, config: TrainConfig) -> None:

@@ -73,7 +73,7 @@ class Parts:
         if len(table) != self._lengths[number]:
             raise ValueError(f"part {number} has {len(table)} rows, but must have {self._lengths[number]}")
         content = io.BytesIO()
-        with self._writer(content) as writer:
+        with self.writer(content) as writer:
             writer.write_table(table)
         files.write(self._path(number), content.getvalue())
 
@@ -84,18 +84,22 @@ class Parts:
           OSError: It cannot be written.
         """
         if not self.is_complete:
-            with files.writing(self.output, self.folder) as file, self._writer(file) as writer:
+            with files.writing(self.output, self.folder) as file, self.writer(file) as writer:
                 for number in range(len(self._lengths)):
-                    with tf.io.gfile.GFile(self._path(number), "rb") as part:
-                        writer.write_table(pq.read_table(pa.BufferReader(part.read())))
+                    writer.write_table(pq.read_table(pa.BufferReader(_content(self._path(number)))))
         # Only now: until the file stands, a process that is killed here goes on from its parts.
+        self.remove()
+
+    def remove(self) -> None:
+        """Removes the parts."""
         if tf.io.gfile.isdir(self.folder):
             for name in files.names(self.folder):
                 tf.io.gfile.remove(f"{self.folder}/{name}")
             with contextlib.suppress(tf.errors.OpError):  # in a bucket, the folder is gone with its last file
                 tf.io.gfile.rmtree(self.folder)
 
-    def _writer(self, sink: Any) -> pq.ParquetWriter:
+    def writer(self, sink: Any) -> pq.ParquetWriter:
+        """Returns a writer of a file with the rows' schema and origin."""
         return pq.ParquetWriter(sink, self._schema, use_dictionary=_REPEATED)
 
     def _path(self, number: int) -> str:
@@ -141,6 +145,39 @@ class Parts:
                 f"{path!r} has other predictions (of another {' and '.join(other or ['number of records'])}); {advice}"
             )
         return True
+
+
+def join_predictions(paths: Sequence[str], output: str) -> None:
+    """Writes one Parquet file with the rows of several, which have other splits and models; leaves it if it is whole.
+
+    One of the files at a time is in memory.
+
+    Args:
+      paths: Paths or URIs of files of predictions with the same columns.
+      output: Path or URI of the file.
+
+    Raises:
+      ValueError: There is another file at `output`.
+      OSError: It cannot be written.
+    """
+    metadata = [_read_metadata(path) for path in paths]
+    origins = [(each and _origin_of(each)) or {} for each in metadata]
+    joined = {name: [origin.get(name) for origin in origins] for name in ("model", "split")}
+    schema = pq.read_schema(pa.BufferReader(_content(paths[0])))
+    whole = Parts(output, schema, origins[0] | joined, [each.num_rows if each else 0 for each in metadata])
+    if whole.is_complete:
+        return
+    files.make_folder(whole.folder)
+    with files.writing(output, whole.folder) as file, whole.writer(file) as writer:
+        for path in paths:
+            writer.write_table(pq.read_table(pa.BufferReader(_content(path))))
+    whole.remove()
+
+
+def _content(path: str) -> bytes:
+    with tf.io.gfile.GFile(path, "rb") as file:
+        content: bytes = file.read()
+        return content
 
 
 def _origin_of(metadata: pq.FileMetaData) -> dict[str, Any] | None:

@@ -1,6 +1,8 @@
 """The model that predicts a dataset: an export, or a checkpoint, which can also give the output of a layer.
 
 [N] files' bytes ──Predictor.run()──▶ N rows: probabilities, then features, float32; or a ValueError
+
+A checkpoint's network can run on a TPU: this machine decodes the files, and each core takes its part of a batch.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from estimator_app.saved_model.classifier import CLASSES_NAME, Array, load_class
 from estimator_app.saved_model.find import find_checkpoint, read_origin
 from estimator_app.trainers.checks import make_weighted_model
 from estimator_app.trainers.starting_weights import weights_of_run
+from estimator_app.trainers.tf_distribute.state import make_strategy
 from tpu_input import from_infeed
 from tpu_input.predict import decode_files
 
@@ -57,7 +60,12 @@ def of_export(export_dir: str) -> Predictor:
 
 
 def of_run(
-    model_dir: str, step: int | None = None, network: str | None = None, features: str | None = None
+    model_dir: str,
+    step: int | None = None,
+    network: str | None = None,
+    features: str | None = None,
+    batch_size: int = 32,
+    cluster: Any = None,
 ) -> Predictor:
     """Returns the model of a checkpoint.
 
@@ -66,31 +74,57 @@ def of_run(
       step: Step of the checkpoint; None for the last.
       network: "package.module:function" of a run with a custom network.
       features: Name of the layer whose output is wanted; None for none.
+      batch_size: Largest number of files that run() is given.
+      cluster: TPUClusterResolver; None runs on this machine.
 
     Raises:
-      ValueError: There is no such run, checkpoint or layer.
+      ValueError: There is no such run, checkpoint or layer, or batch_size is not divisible by the TPU's cores.
     """
     config = read_named(model_dir, network)
     checkpoint = find_checkpoint(model_dir, step)
-    model = make_weighted_model(config, weights_of_run(config, checkpoint, f"--model_dir={model_dir}"))
-    outputs = [model.output]
-    num_features = 0
-    if features is not None:
-        layer = _layer(model, features)
-        outputs.append(tf.keras.layers.Flatten(dtype="float32")(layer.output))
-        num_features = outputs[1].shape[-1]
-        if num_features is None:
-            raise ValueError(f"--features={features}: the size of the layer's output depends on the image")
-    whole, arrived = tf.keras.Model(model.input, outputs), dataclasses.replace(config.input, layout="NHWC")
+    weights = weights_of_run(config, checkpoint, f"--model_dir={model_dir}")
+    strategy = make_strategy(cluster) if cluster else tf.distribute.get_strategy()
+    replicas = strategy.num_replicas_in_sync
+    if batch_size % replicas:
+        raise ValueError(f"--batch_size must be a multiple of the TPU's {replicas} cores, got {batch_size}")
+    with strategy.scope():
+        model = make_weighted_model(config, weights)
+        outputs = [model.output]
+        num_features = 0
+        if features is not None:
+            layer = _layer(model, features)
+            outputs.append(tf.keras.layers.Flatten(dtype="float32")(layer.output))
+            num_features = outputs[1].shape[-1]
+            if num_features is None:
+                raise ValueError(f"--features={features}: the size of the layer's output depends on the image")
+        whole = tf.keras.Model(model.input, outputs)
+    arrived = dataclasses.replace(config.input, layout="NHWC")
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)  # type: ignore[untyped-decorator]
-    def rows(files: tf.Tensor) -> tf.Tensor:
-        found = whole(from_infeed(decode_files(files, arrived), arrived), training=False)
+    def decoded(files: tf.Tensor) -> tf.Tensor:
+        return decode_files(files, arrived)
+
+    def of_replica(images: tf.Tensor) -> tf.Tensor:
+        found = whole(from_infeed(images, arrived), training=False)
         logits, *others = found if isinstance(found, (list, tuple)) else [found]
         return tf.concat([probabilities(logits, config.label_type), *others], axis=1)
 
+    @tf.function(autograph=False)  # type: ignore[untyped-decorator]
+    def rows(images: Any) -> tf.Tensor:
+        return strategy.gather(strategy.run(of_replica, args=(images,)), axis=0)
+
+    def in_parts(files: tf.Tensor) -> Array:
+        count = len(files)
+        images = tf.pad(decoded(files), [[0, batch_size - count], [0, 0], [0, 0], [0, 0]])  # one shape, compiled once
+        parts = tf.split(images, replicas)
+        values = strategy.experimental_distribute_values_from_function(
+            lambda context: parts[context.replica_id_in_sync_group]
+        )
+        found: Array = rows(values).numpy()[:count]
+        return found
+
     def run(files: Sequence[bytes]) -> list[Array | ValueError]:
-        return of_images(files, lambda each: rows(each).numpy())
+        return of_images(files, in_parts)
 
     digest = _digest([f"{checkpoint}.index", f"{model_dir}/{CONFIG_NAME}"])
     return Predictor(config, config.classes, digest, num_features, run)

@@ -1,4 +1,4 @@
-"""Checks of the compiled training step: memory use, FLOPs and memory traffic, padding, memory layout of its tensors.
+"""Checks of compiled steps: memory use; of training also FLOPs and memory traffic, padding, layout of its tensors.
 
     HLO ──compiler.py──▶ Program ──▶ memory, FLOPs, padding, layout; HLO of other batch sizes ──▶ the largest that fits
     batch sizes that fit, that do not ──linear extrapolation──▶ the next batch size to try ──▶ … until they are close
@@ -18,7 +18,7 @@ import math
 import re
 from collections.abc import Callable, Iterator
 
-from estimator_app.preflight.compiler import Program, TooLarge
+from estimator_app.preflight.compiler import Compiler, Program, TooLarge
 from estimator_app.preflight.findings import COSTS, FAILS, GOOD, UNKNOWN, Finding, Part
 from estimator_app.runtime.topologies import Topology
 
@@ -57,24 +57,97 @@ def check_compile(
         return Part("compile", (Finding(FAILS, str(error)),)), None
     numbers: dict[str, object] = {"largest_batch_a_core": largest}
     if isinstance(first, TooLarge):
-        return Part("compile", (_too_large(first, batch, largest or 0, topology),), numbers), None
-    found = [_fits(first, batch, largest, topology), _work(first, topology)]
+        return Part("compile", (_too_large(first, "training", batch, largest or 0, topology),), numbers), None
+    found = [_fits(first, "training", batch, largest, topology), _work(first, topology)]
     kept = list(tensors(first.text))
     numbers |= {"flops": first.flops, "bytes_accessed": first.bytes_accessed, "memory": first.memory}
     numbers["padding"] = sum(each.padded_bytes for each in kept) / max(1, sum(each.bytes for each in kept))
     return Part("compile", (*found, _padding(kept), *_layout(kept, batch, layout)), numbers), first
 
 
-def _fits(program: Program, batch: int, largest: int | None, topology: Topology) -> Finding:
-    most = f"; about {largest:,} images fit, with --train_batch_size={largest * topology.num_cores}" if largest else ""
-    return Finding(GOOD, f"a step with {batch:,} images per core takes {program.bytes / _GB:.2f} GiB of memory{most}")
+def check_fits(
+    compiler: Callable[[bytes], Program | TooLarge],
+    hlo: bytes,
+    mode: str,
+    batch: int,
+    topology: Topology,
+    lowered: Callable[[int], bytes],
+) -> Finding:
+    """Returns the finding about the memory of a step of evaluation or prediction.
+
+    Args:
+      compiler: Compiler for the topology.
+      hlo: HLO of the step, a serialized HloModuleProto.
+      mode: "evaluation" or "prediction".
+      batch: Batch size per core.
+      topology: The TPU.
+      lowered: Returns the HLO of the step for another batch size per core.
+    """
+    try:
+        found = compiler(hlo)
+        if isinstance(found, TooLarge):
+            largest = largest_batch(lambda other: compiler(lowered(other)), batch, found)
+            return _too_large(found, mode, batch, largest, topology)
+    except ValueError as error:
+        return Finding(FAILS, f"{mode}: {error}")
+    return _fits(found, mode, batch, None, topology)
 
 
-def _too_large(found: TooLarge, batch: int, largest: int, topology: Topology) -> Finding:
-    advice = f"use --train_batch_size={largest * topology.num_cores}" if largest else "use a smaller network or images"
+_COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
+
+
+def check_jax_step(compiler: Compiler, name: str) -> Part:
+    """Returns the findings about a step in JAX on all cores of the compiler's topology.
+
+    Args:
+      compiler: Compiler for the topology.
+      name: "package.module:function", see Compiler.jax_step().
+    """
+    topology = compiler.topology
+    try:
+        program = compiler.jax_step(name)
+    except ValueError as error:
+        return Part("compile", (Finding(FAILS, str(error)),))
+    if isinstance(program, TooLarge):
+        seen = (
+            f"the step takes {program.needs / _GB:.2f} GiB per core, "
+            f"{(program.needs - program.has) / _GB:.2f} GiB more than a core has"
+        )
+        return Part("compile", (Finding(FAILS, seen, "use a smaller batch, or compute in bfloat16"),))
+    fits = Finding(GOOD, f"the step takes {program.bytes / _GB:.2f} GiB of memory per core")
+    numbers = {"flops": program.flops, "bytes_accessed": program.bytes_accessed, "memory": program.memory}
+    together = [_exchange(program, topology)] if topology.num_cores > 1 else []
+    padding = _padding(list(tensors(program.text)))
+    return Part("compile", (fits, _work(program, topology), *together, padding), numbers)
+
+
+def _exchange(program: Program, topology: Topology) -> Finding:
+    found = {name: len(re.findall(rf" {name}(?:-start)?\(", program.text)) for name in _COLLECTIVES}
+    if any(found.values()):
+        told = ", ".join(f"{count} {name}" for name, count in found.items() if count)
+        return Finding(GOOD, f"the {topology.num_cores} cores exchange tensors: {told}")
     return Finding(
         FAILS,
-        f"a step with {batch} images per core takes {found.needs / _GB:.2f} GiB, "
+        f"the {topology.num_cores} cores exchange nothing, so each computes all of the step or trains for itself",
+        "divide the batch over all devices by the sharding of its arguments",
+    )
+
+
+_FLAGS = {"training": "--train_batch_size", "evaluation": "--eval_batch_size", "prediction": "--eval_batch_size"}
+
+
+def _fits(program: Program, mode: str, batch: int, largest: int | None, topology: Topology) -> Finding:
+    most = f"; about {largest:,} images fit, with {_FLAGS[mode]}={largest * topology.num_cores}" if largest else ""
+    return Finding(
+        GOOD, f"{mode}: a step with {batch:,} images per core takes {program.bytes / _GB:.2f} GiB of memory{most}"
+    )
+
+
+def _too_large(found: TooLarge, mode: str, batch: int, largest: int, topology: Topology) -> Finding:
+    advice = f"use {_FLAGS[mode]}={largest * topology.num_cores}" if largest else "use a smaller network or images"
+    return Finding(
+        FAILS,
+        f"{mode}: a step with {batch} images per core takes {found.needs / _GB:.2f} GiB, "
         f"{(found.needs - found.has) / _GB:.2f} GiB more than a core has; {largest} images fit",
         f"{advice}, or --precision=bfloat16",
     )
@@ -251,9 +324,10 @@ def tensors(text: str) -> Iterator[Tensor]:
         result = _RESULT.match(line)
         if result and result[3] not in _NO_MEMORY:
             name = _NAME.search(line)
+            made_by = name[1].replace("\\'", "'") if name else ""
             for kind, sizes, order, tile, rest in _TENSOR.findall(result[2]):
                 if _ELSEWHERE not in rest:
-                    yield Tensor(kind, _ints(sizes), _ints(order), _ints(tile), result[3], name[1] if name else "")
+                    yield Tensor(kind, _ints(sizes), _ints(order), _ints(tile), result[3], made_by)
 
 
 def _ints(text: str) -> tuple[int, ...]:

@@ -1,6 +1,6 @@
 """Interface to libtpu's compiler, which runs in a separate Python environment and exchanges files with this process.
 
-HLO ──REQUEST.json──▶ libtpu_program.py ──RESULT.json──▶ Program, or TooLarge
+HLO, or the name of a step in JAX ──REQUEST.json──▶ libtpu_program.py ──RESULT.json──▶ Program, or TooLarge
 """
 
 from __future__ import annotations
@@ -84,18 +84,37 @@ class Compiler:
           ValueError: The compiler rejects the step for another reason than its size, or cannot run.
         """
         with tempfile.TemporaryDirectory() as folder:
-            request, result, module = (f"{folder}/{name}" for name in ("request.json", "result.json", "step.hlo"))
+            module = f"{folder}/step.hlo"
             pathlib.Path(module).write_bytes(hlo)
-            pathlib.Path(request).write_text(json.dumps({"topology": self.topology.name, "hlo": module}))
-            done = subprocess.run(
-                [self.python, str(_SCRIPT), request, result], capture_output=True, text=True, check=False, cwd=folder
-            )
+            return self._compiled({"hlo": module})
+
+    def jax_step(self, name: str) -> Program | TooLarge:
+        """Returns the compiled program of a step in JAX on all of the topology's cores, as one core runs it.
+
+        Args:
+          name: "package.module:function", see libtpu_program.py; its module is looked for in the working directory and
+            among the packages of the compiler's Python.
+
+        Raises:
+          ValueError: There is no such function, it or the step fails, the compiler rejects the step for another reason
+            than its size, or it cannot run.
+        """
+        return self._compiled({"jax_step": name, "folder": os.getcwd()})
+
+    def _compiled(self, request: dict[str, str]) -> Program | TooLarge:
+        with tempfile.TemporaryDirectory() as folder:
+            asked, result = pathlib.Path(folder, "request.json"), pathlib.Path(folder, "result.json")
+            asked.write_text(json.dumps({"topology": self.topology.name} | request))
+            command = [self.python, str(_SCRIPT), str(asked), str(result)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
             if done.returncode:
                 last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
                 raise ValueError(f"the TPU compiler, run by {self.python!r}, failed: {last}")
-            fields = json.loads(pathlib.Path(result).read_text())
+            fields = json.loads(result.read_text())
         if "needs" in fields:
             return TooLarge(fields["needs"], fields["has"])
+        if "problem" in fields:
+            raise ValueError(fields["problem"])
         if "error" in fields:
             raise ValueError(f"the TPU compiler rejects the step: {fields['error']}")
         return Program(**fields)

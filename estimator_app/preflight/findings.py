@@ -31,6 +31,9 @@ class Finding:
         return f"{_MARKS[self.verdict]} {self.seen}" + (f": {self.advice}" if self.advice else "")
 
 
+NO_COMPILER = Finding(UNKNOWN, "libtpu is not installed", "run make preflight")
+
+
 @dataclasses.dataclass(frozen=True)
 class Part:
     """One group of preflight's checks.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -108,7 +108,7 @@ def check_build(
     found = [_feeds(built, topology, mode)]
     if mode == "training" and topology.num_cores > 1:
         found.append(_sums(built.graph))
-    return [*found, *_ops(built.graph, mode)], built
+    return [*found, *check_ops(tpu_graph_ops(built.graph), mode)], built
 
 
 def fed(graph: tf.Graph) -> list[tuple[str, int]]:
@@ -184,10 +184,11 @@ def _sums(graph: tf.Graph) -> Finding:
     )
 
 
-def _ops(graph: tf.Graph, mode: str) -> Iterator[Finding]:
+def check_ops(ops: Iterable[tf.Operation], mode: str) -> Iterator[Finding]:
+    """Yields the findings about ops that would run on a TPU: a line for each that no TPU supports, or a single one."""
     known, count = tpu_ops(), 0
     wrong: dict[tuple[str, str], int] = {}
-    for op in tpu_graph_ops(graph):
+    for op in ops:
         count += 1
         if op.type not in known:
             line = users_line(op.traceback)

@@ -1,19 +1,24 @@
 """Program that compiles a step for a TPU, without a TPU; runs in the environment that `make preflight` creates.
 
     REQUEST.json {"topology", "hlo"} + the HloModuleProto it names ──libtpu──▶ RESULT.json
+    REQUEST.json {"topology", "jax_step", "folder"} + the function that it names ──JAX, libtpu──▶ RESULT.json
 
     python libtpu_program.py REQUEST.json RESULT.json
 
 It imports neither TensorFlow nor this package, and no module imports it: JAX needs another version of NumPy than
-TensorFlow 2.15. Most functions that it calls are private to jaxlib 0.10.2, and are called nowhere else.
+TensorFlow 2.15. Most functions that compiled() calls are private to jaxlib 0.10.2, and are called nowhere else;
+compiled_jax_step() calls public ones, so that another JAX and libtpu may be installed for it.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
 import sys
+import traceback
+from collections.abc import Sequence
 from typing import Any
 
 # Read when libtpu is loaded: without a TPU there is no metadata server, and several processes may compile in parallel.
@@ -34,10 +39,13 @@ def main(request_path: str, result_path: str) -> None:
     """Compiles the step of the request file, and writes the compiler's result to the result file."""
     with open(request_path, encoding="utf-8") as file:
         request = json.load(file)
-    with open(request["hlo"], "rb") as file:
-        hlo = file.read()
     try:
-        result = compiled(request["topology"], hlo)
+        if "jax_step" in request:
+            result = compiled_jax_step(request["topology"], request["jax_step"], request["folder"])
+        else:
+            with open(request["hlo"], "rb") as file:
+                hlo = file.read()
+            result = compiled(request["topology"], hlo)
     except Exception as error:
         result = refused(str(error))
     with open(result_path, "w", encoding="utf-8") as file:
@@ -64,13 +72,57 @@ def compiled(topology: str, hlo: bytes) -> dict[str, Any]:
         module = ir.Module.parse(text)
         _drop_copies(module.operation)
         executable = device.client.compile(module, _jax.DeviceList((device,)), options)
-    memory, cost = executable.get_compiled_memory_stats(), executable.cost_analysis()
+    text = executable.hlo_modules()[0].to_string()
+    return _statistics(executable.get_compiled_memory_stats(), executable.cost_analysis(), text)
+
+
+def compiled_jax_step(topology: str, name: str, folder: str) -> dict[str, Any]:
+    """Returns the same for a step in JAX on all cores of the topology; "problem" in one line if there is no such step.
+
+    Args:
+      topology: Name of the topology.
+      name: "package.module:function" of a function that takes the list of the topology's devices and returns (step,
+        arguments of the step): the step is a function of JAX, under jax.jit or not, and the arguments are trees of
+        jax.ShapeDtypeStruct with a sharding over these devices.
+      folder: Folder in which the module is looked for first.
+    """
+    import jax
+    from jax.experimental import topologies
+
+    devices = topologies.get_topology_desc(platform="tpu", topology_name=topology).devices
+    sys.path[0] = folder  # in the place of the folder of this file, whose modules are not meant
+    try:
+        module, _, function = name.partition(":")
+        step, arguments = getattr(importlib.import_module(module), function)(list(devices))
+        if not _are_on(devices, jax.tree.leaves(arguments)):
+            raise ValueError("an argument of the step has no sharding over the devices that the function is given")
+        lowered = (step if hasattr(step, "lower") else jax.jit(step)).lower(*arguments)
+    except Exception as error:
+        return {"problem": f"{name}: {_described(error, folder)}"}
+    executable = lowered.compile()
+    return _statistics(executable.memory_analysis(), executable.cost_analysis(), executable.as_text())
+
+
+def _are_on(devices: Sequence[Any], arguments: Sequence[Any]) -> bool:
+    shardings = [getattr(argument, "sharding", None) for argument in arguments]
+    return all(sharding is not None and sharding.device_set <= set(devices) for sharding in shardings)
+
+
+def _described(error: Exception, folder: str) -> str:
+    """Returns an error of a user's module in one line, with the last line of a file of the folder that led to it."""
+    message = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(f"{folder}/")]
+    place = f" ({os.path.relpath(frames[-1].filename, folder)}:{frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {message}{place}"
+
+
+def _statistics(memory: Any, cost: Any, text: str) -> dict[str, Any]:
     kinds = ("argument", "output", "alias", "temp", "generated_code")
     return {
         "flops": cost["flops"],
         "bytes_accessed": cost["bytes accessed"],
         "memory": {kind: getattr(memory, f"{kind}_size_in_bytes") for kind in kinds},
-        "text": executable.hlo_modules()[0].to_string(),
+        "text": text,
     }
 
 

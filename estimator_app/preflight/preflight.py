@@ -2,7 +2,8 @@
 
 manifest + TrainConfig + Topology
     ──graph──▶ calls of input_fn ──input──▶ which host sees which examples
-    ──xla──▶ HLO ──compile──▶ FLOPs, bytes, memory ──feeding──▶ images/s that the VMs must deliver
+    ──xla──▶ HLO of training, evaluation, prediction ──compile──▶ FLOPs, bytes, memory
+                                                     ──feeding──▶ images/s that the VMs must deliver
 """
 
 from __future__ import annotations
@@ -11,23 +12,26 @@ import contextlib
 import dataclasses
 import functools
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from estimator_app.config import TrainConfig, surprises
-from estimator_app.preflight.compile import check_compile
+from estimator_app.preflight.compile import check_compile, check_fits
 from estimator_app.preflight.compiler import Compiler, Program
 from estimator_app.preflight.feeding import check_feeding, pace
-from estimator_app.preflight.findings import COSTS, FAILS, GOOD, UNKNOWN, Finding, Part
+from estimator_app.preflight.findings import COSTS, FAILS, GOOD, NO_COMPILER, UNKNOWN, Finding, Part
 from estimator_app.preflight.input import Feed, check_evaluation, check_order, check_training, unaugmented
 from estimator_app.preflight.specs import described, misfits
-from estimator_app.preflight.step import Step, estimator_step, strategy_step
+from estimator_app.preflight.step import MODES, Step, estimator_step, strategy_step
 from estimator_app.preflight.xla import Hlo, check_hlo, lower
+from estimator_app.runtime import files
 from estimator_app.runtime.record_errors import named
 from estimator_app.runtime.tensorflow_startup import one_line
 from estimator_app.runtime.topologies import Topology
+from estimator_app.runtime.tpu import LOCAL, Tpu, check_paths
+from estimator_app.runtime.tpu_software import find_software, newest
 from tpu_input import Manifest, Order, eval_steps, make_eval_input_fn, make_train_input_fn, params_from_context
 from tpu_input.benchmark.measure import batching_rate, whole_cost
 from tpu_input.pipeline.device import resolved_layout
@@ -59,28 +63,84 @@ def preflight(
         found, calls = look(manifest, config, topology, model_dir)
         yield Part("graph", tuple(found))
         yield Part("input", tuple(_input(manifest, config, topology, calls)))
-        spec = functools.partial(_spec, manifest, config)
-        per_core = config.train_batch_size // topology.num_cores
-        found, hlo = check_hlo(lambda: make_step(config, model_dir, spec(per_core)))
+        steps = {mode: step_maker(manifest, config, topology, model_dir, mode) for mode in MODES}
+        found, hlos = _hlos(steps)
         yield Part("xla", tuple(found))
+        hlo = hlos["training"]
         if compiler and hlo:
-            layout = resolved_layout(config.input.layout, per_core)
+            of_training = steps["training"]
+            layout = resolved_layout(config.input.layout, of_training.batch)
             compiled, program = check_compile(
-                compiler,
-                hlo.serialized,
-                per_core,
-                topology,
-                layout,
-                lambda batch: lowered(config, model_dir, spec(batch)),
-                search,
+                compiler, hlo.serialized, of_training.batch, topology, layout, of_training.lowered, search
             )
-            compiled = dataclasses.replace(
-                compiled, findings=(*compiled.findings, *_evaluation_memory(config, topology))
-            )
+            others = [
+                check_fits(compiler, other.serialized, mode, steps[mode].batch, topology, steps[mode].lowered)
+                for mode, other in hlos.items()
+                if other and mode != "training"
+            ]
+            yield dataclasses.replace(compiled, findings=(*compiled.findings, *others))
         else:
-            compiled, program = _not_compiled(hlo), None
-        yield compiled
+            program = None
+            yield _not_compiled(hlo)
         yield _feeding(program, manifest, config, topology)
+
+
+def check_runtime(
+    config: TrainConfig,
+    topology: Topology,
+    tpu: Tpu | None,
+    dataset: str,
+    model_dir: str | None,
+    export_dir: str | None,
+) -> Part:
+    """Returns the findings about the software of the TPU VMs, and about the paths of the run.
+
+    Args:
+      config: Options of the run.
+      topology: The TPU.
+      tpu: Address of the TPU; None if --use_tpu is not given.
+      dataset: Path or URI of the dataset.
+      model_dir: Folder or URI of the run, if it is given.
+      export_dir: Folder or URI of the exports, if it is given.
+    """
+    return Part("runtime", (_software(config, topology), *_places(topology, tpu, dataset, model_dir, export_dir)))
+
+
+def _software(config: TrainConfig, topology: Topology) -> Finding:
+    generation = topology.name.partition(":")[0]
+    row = find_software(tf.__version__, topology)
+    if row is None:
+        return Finding(
+            UNKNOWN,
+            f"no software for TensorFlow {tf.__version__} on {generation} is documented",
+            f"use a version that docs/preflight.md lists; {newest()} is the newest",
+        )
+    install = f", where you pip install {row.package}" if row.package else ""
+    needs = f"TensorFlow {tf.__version__} on {topology.name} needs TPU VMs with {row.runtime}{install}"
+    if not row.known and config.trainer in row.trainers:
+        return Finding(GOOD, f"{needs}; {config.trainer} runs there")
+    advice = "" if config.trainer in row.trainers else "use --trainer=tf_distribute"
+    return Finding(UNKNOWN, f"{needs}; {row.known or f'{config.trainer} is not known to run there'}", advice)
+
+
+def _places(
+    topology: Topology, tpu: Tpu | None, dataset: str, model_dir: str | None, export_dir: str | None
+) -> Iterator[Finding]:
+    if tpu and tpu.is_remote:
+        for name, path in {"--dataset": dataset, "--model_dir": model_dir}.items():
+            try:
+                check_paths({name: path} if path else {})
+            except ValueError as error:
+                yield Finding(FAILS, *str(error).split("; ", 1))
+    elif tpu and topology.num_hosts > 1:
+        yield Finding(
+            FAILS, f"--tpu={LOCAL} is the TPU of a single VM, but {topology.name} has {topology.vms}", "name the TPU"
+        )
+    for name, path in {"--model_dir": model_dir, "--export_dir": export_dir}.items():
+        if path and (why := files.why_not_writable(path)):
+            yield Finding(FAILS, f"{name} {path!r} cannot be written: {why}", "use another folder, or get access to it")
+        elif path:
+            yield Finding(GOOD, f"{name} can be written")
 
 
 def _undivided(config: TrainConfig, topology: Topology) -> Iterator[Finding]:
@@ -95,7 +155,7 @@ def _by_estimator(
     manifest: Manifest, config: TrainConfig, topology: Topology, model_dir: str
 ) -> tuple[list[Finding], Calls]:
     """Returns the findings about TPUEstimator's graphs, and the arguments of its input_fn calls by mode."""
-    from estimator_app.preflight.graph import check_build, cluster
+    from estimator_app.preflight.graph import all_ops, check_build, check_ops, cluster
     from estimator_app.trainers.tpu_estimator.model_fn import make_estimator
 
     input_fns = {
@@ -109,6 +169,11 @@ def _by_estimator(
         found, built = check_build(estimator, topology, mode, input_fn)
         findings += found
         calls[mode] = built.calls if built else ()
+    if calls["training"] and calls["evaluation"]:
+        step = step_maker(manifest, config, topology, model_dir, "prediction").make()
+        ops = all_ops(step.graph) if step.graph else ()
+        # The batch and the variables' handles are arguments of what runs on a TPU.
+        findings += check_ops((op for op in ops if op.type not in ("Placeholder", "VarHandleOp")), "prediction")
     return findings, calls
 
 
@@ -145,7 +210,8 @@ def _input(manifest: Manifest, config: TrainConfig, topology: Topology, calls: C
         if calls["training"]:
             train = make_train_input_fn(manifest, plain)
             yield check_training(feeds("training", train), manifest.split("train").num_examples)
-            order = Order.of(manifest, "train", config.train_batch_size, plain.seed, plain.block_records)
+            of = config.input
+            order = Order.of(manifest, "train", config.train_batch_size, of.seed, of.block_records, of.sampling)
             yield check_order(order, topology.num_hosts)
     yield from failed
     with _reading(manifest, config.split) as failed:
@@ -174,40 +240,78 @@ def _reading(manifest: Manifest, split: str) -> Iterator[list[Finding]]:
         found.append(Finding(FAILS, one_line(error)))
 
 
-def _spec(manifest: Manifest, config: TrainConfig, batch_size: int) -> Any:
-    """Returns the element spec of the training input for a core with a given batch size."""
-    return make_train_input_fn(manifest, config.input)({"batch_size": batch_size}).element_spec
+def _spec(manifest: Manifest, config: TrainConfig, batch_size: int, mode: str = "training") -> Any:
+    """Returns the spec of a step's arguments for a core with a given batch size."""
+    if mode == "training":
+        return make_train_input_fn(manifest, config.input)({"batch_size": batch_size}).element_spec
+    layout = config.input.layout if mode == "evaluation" else "NHWC"  # in which files are decoded
+    arrived = dataclasses.replace(config.input, layout=layout)
+    features, label = make_eval_input_fn(manifest, arrived, config.split)({"batch_size": batch_size}).element_spec
+    return (features, label) if mode == "evaluation" else ({"image": features["image"]},)
 
 
-def make_step(config: TrainConfig, model_dir: str, spec: Any) -> Step:
-    """Returns the training step of a run's loop for one core, whose input has the element spec `spec`."""
+@dataclasses.dataclass(frozen=True)
+class StepMaker:
+    """How the step of a mode is made.
+
+    Attributes:
+      batch: Images per core.
+      of_size: Returns the step for a number of images per core.
+    """
+
+    batch: int
+    of_size: Callable[[int], Step]
+
+    def make(self) -> Step:
+        return self.of_size(self.batch)
+
+    def lowered(self, batch: int) -> bytes:
+        """Returns the HLO of the step for so many images per core, as a serialized HloModuleProto."""
+        return lower(self.of_size(batch)).serialized
+
+
+def step_maker(manifest: Manifest, config: TrainConfig, topology: Topology, model_dir: str, mode: str) -> StepMaker:
+    """Returns what makes the step of a mode for one core of a topology; `mode` is one of MODES."""
+    size = config.train_batch_size if mode == "training" else config.eval_batch_size
+    return StepMaker(
+        size // topology.num_cores,
+        lambda batch: make_step(config, model_dir, _spec(manifest, config, batch, mode), mode),
+    )
+
+
+def make_step(config: TrainConfig, model_dir: str, spec: Any, mode: str = "training") -> Step:
+    """Returns a step of a run's trainer for one core, whose arguments have the spec `spec`; `mode` is one of MODES."""
     if config.trainer == "tf_distribute":
-        return strategy_step(config, model_dir, spec)
+        return strategy_step(config, model_dir, spec, mode)
     from estimator_app.trainers.tpu_estimator.model_fn import make_estimator, make_model_fn
 
-    return estimator_step(make_model_fn(config), make_estimator(config, model_dir).config, spec)
+    return estimator_step(make_model_fn(config), make_estimator(config, model_dir).config, spec, mode)
 
 
-def lowered(config: TrainConfig, model_dir: str, spec: Any) -> bytes:
-    """Returns the HLO of the training step that make_step() returns, as a serialized HloModuleProto."""
-    return lower(make_step(config, model_dir, spec)).serialized
+def lowered(config: TrainConfig, model_dir: str, spec: Any, mode: str = "training") -> bytes:
+    """Returns the HLO of the step that make_step() returns, as a serialized HloModuleProto."""
+    return lower(make_step(config, model_dir, spec, mode)).serialized
+
+
+def _hlos(steps: Mapping[str, StepMaker]) -> tuple[list[Finding], dict[str, Hlo | None]]:
+    """Returns the findings about the HLO of each mode, and the HLO; what training has, too, is told once."""
+    findings: list[Finding] = []
+    hlos: dict[str, Hlo | None] = {}
+    for mode, step in steps.items():
+        found, hlos[mode] = check_hlo(step.make, mode)
+        new = [each for each in found if each not in findings]
+        if mode != "training":
+            new = [
+                each if each.verdict == GOOD else dataclasses.replace(each, seen=f"{mode}: {each.seen}") for each in new
+            ]
+        findings += new
+    return findings, hlos
 
 
 def _not_compiled(hlo: Hlo | None) -> Part:
     if hlo is None:
         return Part("compile", (Finding(UNKNOWN, "there is no step to compile"),))
-    return Part("compile", (Finding(UNKNOWN, "libtpu is not installed", "run make preflight"),))
-
-
-def _evaluation_memory(config: TrainConfig, topology: Topology) -> Iterator[Finding]:
-    train, evaluation = (size // topology.num_cores for size in (config.train_batch_size, config.eval_batch_size))
-    if evaluation > train:
-        yield Finding(
-            UNKNOWN,
-            "evaluation may need more memory than the compiled training step, as a core takes "
-            f"{evaluation:,} images in evaluation and {train:,} in training",
-            f"use --eval_batch_size={config.train_batch_size} or less",
-        )
+    return Part("compile", (NO_COMPILER,))
 
 
 def _feeding(program: Program | None, manifest: Manifest, config: TrainConfig, topology: Topology) -> Part:

@@ -1,6 +1,6 @@
-"""Training step of one core as a function, for either trainer.
+"""Step of training, evaluation or prediction of one core as a function, for either trainer.
 
-TrainConfig ──estimator_step() or strategy_step()──▶ Step: (features, label) -> loss, after the update of the variables
+TrainConfig ──estimator_step() or strategy_step()──▶ Step: (features, label) -> the tensors that go to the host
 """
 
 from __future__ import annotations
@@ -11,29 +11,35 @@ from typing import Any
 
 import tensorflow as tf
 
+from estimator_app.model.losses import probabilities
+from estimator_app.model.networks import apply
 from estimator_app.runtime.tensorflow_private import built_for_xla
+from tpu_input import from_infeed
 
 v1 = tf.compat.v1
+
+MODES = ("training", "evaluation", "prediction")
 
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """A training step of one core.
+    """A step of one core.
 
     Attributes:
-      run: (features, label) -> loss; its variables have been created.
-      spec: Spec of (features, label) for one core.
+      run: (features, label), or (features) of a prediction -> the tensors that go to the host: the loss of training,
+        after the update of the variables; what evaluation counts; probabilities. Its variables have been created.
+      spec: Spec of the arguments for one core.
       graph: Graph in which its ops were created, for finding the code that created an op by the op's name; None if the
         ops are created by calling `run`.
     """
 
-    run: Callable[..., tf.Tensor]
+    run: Callable[..., Any]
     spec: Any
     graph: tf.Graph | None = None
 
 
-def estimator_step(model_fn: Callable[..., Any], run_config: Any, spec: Any) -> Step:
-    """Returns the step of a model_fn(features, labels, mode, params, config) of TPUEstimator.
+def estimator_step(model_fn: Callable[..., Any], run_config: Any, spec: Any, mode: str = "training") -> Step:
+    """Returns a step of a model_fn(features, labels, mode, params, config) of TPUEstimator.
 
     The step is built in a graph as TPUEstimator builds it, and converted to a function whose variables are tf.Variables
     of zeros. `use_tpu` is False: the sum over cores, which CrossShardOptimizer adds, has no meaning for a single core.
@@ -41,28 +47,39 @@ def estimator_step(model_fn: Callable[..., Any], run_config: Any, spec: Any) -> 
     Args:
       model_fn: The model_fn.
       run_config: The tpu.RunConfig.
-      spec: Spec of (features, label) for one core.
+      spec: Spec of (features, label) for one core; of (features,) for a prediction.
+      mode: One of MODES.
     """
     with tf.Graph().as_default() as graph:
         v1.train.create_global_step()
         fed = tf.nest.map_structure(lambda part: v1.placeholder(part.dtype, part.shape), spec)
         with built_for_xla():
-            made = model_fn(*fed, v1.estimator.ModeKeys.TRAIN, {"use_tpu": False}, run_config)
-            with tf.control_dependencies([made.train_op]):
-                loss = tf.identity(made.loss)
+            outputs = [tf.identity(each) for each in _outputs(model_fn, fed, run_config, mode)]
     inputs = [part.name for part in tf.nest.flatten(fed)]
     variables = _variables(graph)
-    nodes = _without(v1.graph_util.extract_sub_graph(graph.as_graph_def(), [loss.op.name]), [*inputs, *variables])
+    needed = v1.graph_util.extract_sub_graph(graph.as_graph_def(), [output.op.name for output in outputs])
+    nodes = _without(needed, [*inputs, *variables])
     used = {name for node in nodes.node for name in (*node.input, *(f"{name}:0" for name in node.input))}
 
-    def run(*element: Any) -> tf.Tensor:
+    def run(*element: Any) -> Any:
         values = dict(zip(inputs, tf.nest.flatten(element), strict=True))
         values |= {name: v1.get_default_graph().capture(variable.handle) for name, variable in variables.items()}
         values = {name: value for name, value in values.items() if name in used}
-        (found,) = tf.graph_util.import_graph_def(nodes, values, [loss.name], name="")
-        return found
+        return tf.graph_util.import_graph_def(nodes, values, [output.name for output in outputs], name="")
 
     return Step(run, spec, graph)
+
+
+def _outputs(model_fn: Callable[..., Any], fed: Any, run_config: Any, mode: str) -> list[tf.Tensor]:
+    """Returns the tensors that a core sends to the host."""
+    keys = v1.estimator.ModeKeys
+    modes = dict(zip(MODES, (keys.TRAIN, keys.EVAL, keys.PREDICT), strict=True))
+    features, *label = fed
+    made = model_fn(features, *(label or [None]), modes[mode], {"use_tpu": False}, run_config)
+    if mode == "training":
+        with tf.control_dependencies([made.train_op]):
+            return [tf.identity(made.loss)]
+    return list(made.eval_metrics[1] if mode == "evaluation" else made.predictions.values())
 
 
 def _without(nodes: Any, tensors: list[str]) -> Any:
@@ -79,11 +96,21 @@ def _without(nodes: Any, tensors: list[str]) -> Any:
     return nodes
 
 
-def strategy_step(config: Any, model_dir: str, spec: Any) -> Step:
-    """Returns the step of a run whose trainer uses tf.distribute."""
+def strategy_step(config: Any, model_dir: str, spec: Any, mode: str = "training") -> Step:
+    """Returns a step of a run whose trainer uses tf.distribute; the arguments are those of estimator_step()."""
+    from estimator_app.trainers.checks import make_weighted_model
     from estimator_app.trainers.tf_distribute.state import make_state
 
-    return Step(make_state(config, model_dir).step, spec)
+    if mode != "prediction":
+        state = make_state(config, model_dir)
+        return Step(state.step if mode == "training" else state.evaluation_step, spec)
+    model, arrived = make_weighted_model(config), dataclasses.replace(config.input, layout="NHWC")
+
+    def predict(features: dict[str, tf.Tensor]) -> tf.Tensor:
+        logits = apply(model, from_infeed(features["image"], arrived), training=False)
+        return probabilities(logits, config.label_type)
+
+    return Step(predict, spec)
 
 
 def _variables(graph: tf.Graph) -> dict[str, tf.Variable]:

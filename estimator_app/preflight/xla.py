@@ -1,4 +1,4 @@
-"""Checks of the HLO of a training step, which XLA would compile for a TPU; here it is not compiled for a device.
+"""Checks of the HLO of a step, which XLA would compile for a TPU; here it is not compiled for a device.
 
     (features, label) of a core ──step, traced──▶ HLO ──▶ dynamic sizes, 64-bit numbers, ops that XLA does not support
 
@@ -50,8 +50,11 @@ def lower(step: Step) -> Hlo:
     return Hlo(compiled(stage="hlo"), compiled(stage="hlo_serialized"))
 
 
-def check_hlo(make_step: Callable[[], Step]) -> tuple[list[Finding], Hlo | None]:
-    """Returns the findings about a step's HLO, and the HLO; None when XLA rejects the step."""
+def check_hlo(make_step: Callable[[], Step], mode: str = "training") -> tuple[list[Finding], Hlo | None]:
+    """Returns the findings about the HLO of a step of training, evaluation or prediction.
+
+    And the HLO; None when XLA rejects the step.
+    """
     graph = None
     try:
         step = make_step()
@@ -61,13 +64,13 @@ def check_hlo(make_step: Callable[[], Step]) -> tuple[list[Finding], Hlo | None]
         return [Finding(FAILS, *_refused(error, graph))], None
     found = [*_wide_inputs(step.spec), *(list(_dynamic(hlo.text, graph)) or _wide(hlo.text, graph))]
     count = sum(1 for _ in _instructions(hlo.text))
-    good = f"XLA compiles the step: {count:,} instructions, all shapes static, no 64-bit tensors"
+    good = f"{mode}: XLA compiles the step: {count:,} instructions, all shapes static, no 64-bit tensors"
     return found or [Finding(GOOD, good)], hlo
 
 
 def _function(step: Step) -> Any:
     @tf.function(jit_compile=True, autograph=False)  # type: ignore[untyped-decorator]
-    def run(*parts: tf.Tensor) -> tf.Tensor:
+    def run(*parts: tf.Tensor) -> Any:
         return step.run(*tf.nest.pack_sequence_as(step.spec, parts))
 
     return run

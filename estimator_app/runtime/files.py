@@ -192,6 +192,24 @@ def make_folder(path: str) -> None:
         raise OSError(f"cannot write to {path!r}: {reason(error)}") from error
 
 
+def why_not_writable(path: str) -> str:
+    """Returns why no file can be written to a folder that may not exist yet; "" if one can.
+
+    Writes a file and removes it: into the folder, or if it does not exist, into the nearest one above it.
+    """
+    folder = path
+    while not is_in_bucket(folder) and not os.path.lexists(folder) and folder != "/":
+        folder = os.path.dirname(folder)
+    probe = f"{folder}/.jpeg2tpu-{uuid.uuid4().hex}"
+    try:
+        with tf.io.gfile.GFile(probe, "w") as file:
+            file.write("removed at once")
+        tf.io.gfile.remove(probe)
+    except tf.errors.OpError as error:
+        return reason(error)
+    return ""
+
+
 def copy_folder(folder: str, copy: str, last: str) -> None:
     """Copies a folder atomically, by renaming a temporary copy.
 

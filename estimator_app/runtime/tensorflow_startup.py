@@ -11,6 +11,8 @@ import sys
 import warnings
 from collections.abc import Iterator
 
+from tpu_input.command_line import activity
+from tpu_input.command_line.distribution import which_extra
 from tpu_input.storage import gcs_filesystem
 
 
@@ -55,10 +57,10 @@ def import_tensorflow(verbose: bool) -> None:
         warnings.simplefilter("ignore")
     gcs_filesystem.set_up()
     try:
-        with contextlib.nullcontext() if verbose else no_stderr():
+        with activity("starting TensorFlow"), contextlib.nullcontext() if verbose else no_stderr():
             import tensorflow as tf
-    except ModuleNotFoundError:
-        raise ImportError("TensorFlow is not installed; install it with: pip install 'jpeg2tpu[train]'") from None
+    except ModuleNotFoundError as error:
+        raise ImportError(which_extra(error) or str(error)) from None
     if not verbose:
         from tensorflow.python.util import deprecation
 
@@ -99,6 +101,8 @@ def one_line(error: Exception) -> str:
     TensorFlow's messages begin with the Python code that created a node; the reason follows after "Node: 'name'" and a
     count of errors. Errors of a node inside an input function have only a title or the function's name as a prefix.
     """
+    if isinstance(error, ImportError) and (advice := which_extra(error)):
+        return advice
     text = re.split(r"^Node: '.*'\n", str(error), flags=re.MULTILINE)[-1]
     text = re.sub(r"^(Graph execution error:\s*|\{\{function_node \S+\}\} )", "", text)
     text = re.sub(r"^\d+ root error\(s\) found\.\n\s*\(0\) [A-Z_]+: ", "", text)

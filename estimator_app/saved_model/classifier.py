@@ -21,6 +21,9 @@ Array = npt.NDArray[Any]
 
 # Name of a signature for evaluation, and of its output: probabilities underflow to 0, so that classes would be tied.
 LOGITS = "logits"
+# Name of a signature for other runtimes, and of its input: images that are decoded already, [N, H, W, 3] float32 in
+# [0, 255]. It has no operation on texts or files, which TFLite and ONNX cannot convert.
+PIXELS = "pixels"
 THRESHOLD = 0.5  # least probability of a class of an image that may have several
 CLASSES_NAME = "classes.txt"  # in the assets: class names, one per line, in label order
 

@@ -20,7 +20,8 @@ from estimator_app.model.networks import find_network, make_model, plain_variabl
 from estimator_app.model_dir.checkpoints import OF_OBJECT, check_fits
 from tpu_input import Manifest
 from tpu_input.dataset_format.record_spec import parse_record
-from tpu_input.datasets import DatasetLike, as_manifest, manifest_from_shards, shard_patterns, version_with
+from tpu_input.datasets import DatasetLike, as_manifest, version_with
+from tpu_input.storage.foreign_shards import manifest_from_shards, shard_patterns
 
 
 def read_dataset(config: TrainConfig, dataset: DatasetLike | None = None) -> Manifest:
@@ -35,7 +36,10 @@ def read_dataset(config: TrainConfig, dataset: DatasetLike | None = None) -> Man
     """
     if config.record and (dataset is None or (isinstance(dataset, str) and _is_pattern(dataset))):
         return read_shards(dataset or config.dataset, config.record, config.classes)
-    return version_with(as_manifest(config.dataset), config.fingerprint) if dataset is None else as_manifest(dataset)
+    if dataset is not None:
+        return as_manifest(dataset)
+    manifest = version_with(as_manifest(config.dataset), config.fingerprint)
+    return manifest.held_out(config.hold_out) if config.hold_out else manifest
 
 
 def read_shards(dataset: DatasetLike, record: str, classes: int | Sequence[str]) -> Manifest:
@@ -72,7 +76,8 @@ def make_weighted_model(config: TrainConfig, initial: Mapping[str, Any] | None =
       ValueError: config.freeze fits no layer of the network, or all of them.
     """
     tf.keras.utils.set_random_seed(config.input.seed)
-    model = make_model(find_network(config.network), config.input.image_size, len(config.classes), config.precision)
+    network = find_network(config.network, config.input.mean, config.input.std)
+    model = make_model(network, config.input.image_size, len(config.classes), config.precision)
     if initial:
         for name, (variable, _) in variables_of(model).items():
             if name in initial:

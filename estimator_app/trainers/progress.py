@@ -13,7 +13,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -22,6 +21,7 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from estimator_app.config import TrainConfig
+from tpu_input.command_line import shows_progress
 
 v1 = tf.compat.v1
 SessionRunHook: Any = v1.train.SessionRunHook
@@ -161,7 +161,7 @@ class Progress(SessionRunHook):  # type: ignore[misc]
         left.begin(start, time.time())
         self._stop, self._batch_size = stop, batch_size
         self._runs, self._losses, self._waited = 0, 0.0, 0.0
-        hidden = not sys.stderr.isatty() if shown is None else not shown
+        hidden = not (shows_progress() if shown is None else shown)
         self._bar = tqdm(
             total=train_steps, initial=start, bar_format=_FORMAT % "?", dynamic_ncols=True, leave=False, disable=hidden
         )

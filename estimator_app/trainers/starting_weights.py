@@ -17,7 +17,6 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
@@ -103,7 +102,7 @@ def starting_weights(config: TrainConfig) -> StartingWeights:
         elif found and path.startswith(f"{head}/") and source.classes and source.classes != config.classes:
             reason = "other classes"
         if found and not reason:
-            values[path] = source.values[found].astype(np.float32)
+            values[path] = source.values[found].astype(variable.dtype.as_numpy_dtype)
             taken.add(found)
         of_source = str(list(source.values[found].shape)) if found else ""
         rows.append((path, str(list(shape)), found, of_source, reason))

@@ -31,6 +31,7 @@ from beam_pipelines.verify import verify
 from support.conversion import local, options
 from support.folders import files, without_edition
 from tpu_input.dataset_format.index import IndexWriter
+from tpu_input.record_source import write_tfds_metadata
 
 convert_module = importlib.import_module("beam_pipelines.convert")
 
@@ -191,6 +192,14 @@ def test_a_report_that_was_killed_is_in_nobody_s_way(few_digits, tmp_path, monke
     assert sorted(path.name for path in (tmp_path / "out").iterdir() if path.name.startswith((".", "rep"))) == [
         "report.html"
     ]
+
+
+def test_what_tells_tensorflow_datasets_of_a_dataset_goes_with_it(few_digits, tmp_path):
+    manifest, *_ = convert(options(few_digits, tmp_path / "out"), local())
+    written = {Path(path) for path in write_tfds_metadata(manifest)}
+    assert verify(manifest.path).problems == []
+    convert(options(few_digits, tmp_path / "out", seed=3, overwrite=True), local())
+    assert not written & set((tmp_path / "out").iterdir())
 
 
 def test_a_sample_that_was_killed_is_made_whole(tmp_path, monkeypatch):

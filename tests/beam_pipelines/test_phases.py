@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,20 +18,15 @@ from beam_pipelines.convert import build_conversion, convert
 from beam_pipelines.runners import phases
 from beam_pipelines.verify import verify
 from support.conversion import convert_module, local, options
-from support.terminal import open_terminal, read_all
+from support.terminal import run_in_terminal
 
 ROOT = Path(__file__).parents[2]
 
 
 def in_a_terminal(*command: str) -> tuple[int, list[str]]:
     """Runs a command in a terminal of 120 columns; returns its exit code and the lines that it has drawn."""
-    leader, terminal = open_terminal(columns=120)
-    whole = [sys.executable, "-W", "ignore", "-m", "beam_pipelines", *command]
-    with ThreadPoolExecutor() as pool:
-        drawn = pool.submit(read_all, leader)  # at the same time, as a terminal holds some 15 KB
-        done = subprocess.run(whole, cwd=ROOT, stdin=terminal, stdout=terminal, stderr=terminal)
-        os.close(terminal)
-    return done.returncode, [line for line in re.split(r"[\r\n]+", drawn.result()) if line.strip()]
+    code, shown = run_in_terminal("beam_pipelines", *command, columns=120)
+    return code, [line for line in re.split(r"[\r\n]+", shown) if line.strip()]
 
 
 def drawn_phases(lines: list[str]) -> list[str]:

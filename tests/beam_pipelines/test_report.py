@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import html.parser
 import io
+import json
 import re
+import shlex
 import shutil
 from pathlib import Path
 
@@ -14,8 +17,9 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from beam_pipelines.__main__ import main
+from beam_pipelines.__main__ import main, make_parser
 from beam_pipelines.conversion.output_folder import complete_manifest
+from beam_pipelines.conversion_flags import conversion_options
 from beam_pipelines.convert import convert
 from beam_pipelines.images.rejection_reasons import REASONS
 from beam_pipelines.options import ConvertOptions, Source
@@ -26,11 +30,14 @@ from beam_pipelines.report.likely_wrong import MAX_SHOWN_LABELS
 from beam_pipelines.report.look_alikes import find_look_alikes
 from beam_pipelines.report.page import write_report
 from beam_pipelines.report.rejections import MAX_SHOWN
+from beam_pipelines.report.summary import command_of
 from beam_pipelines.report.thumbnails import thumbnail
 from beam_pipelines.verify import verify
 from support.conversion import local
 from support.nasty import EVIL_CLASS, SCRIPT, encoded, write
+from tpu_input import Manifest
 from tpu_input.dataset_format.index import read_index, write_index
+from tpu_input.dataset_format.manifest import Shard, Split
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +76,8 @@ def test_every_input_is_accounted_for(page):
 def test_no_name_becomes_an_element_and_nothing_points_outside(page):
     elements = _Elements(page).found
     tags = {tag for tag, _ in elements}
-    assert not tags & {"script", "iframe", "object", "embed", "base", "form", "style "}
+    assert not tags & {"iframe", "object", "embed", "base", "form", "style "}
+    assert sum(tag == "script" for tag, _ in elements) == 1
     assert {tag for tag, attributes in elements if any(name.startswith("on") for name in attributes)} == set()
     links = [attributes.get(name) or "" for _, attributes in elements for name in ("src", "href") if name in attributes]
     assert {link for link in links if not link.startswith(("data:image/jpeg;base64,", "#", "data:,"))} == set()
@@ -79,7 +87,11 @@ def test_no_name_becomes_an_element_and_nothing_points_outside(page):
     policy = next(attributes["content"] for tag, attributes in elements if tag == "meta" and "http-equiv" in attributes)
     assert policy
     assert policy.startswith("default-src 'none'; img-src data:;")
-    assert "script-src" not in policy
+    # The one script is the package's own, by its hash: https://www.w3.org/TR/CSP3/#match-element-to-source-list
+    script = page.partition("<script>")[2].partition("</script>")[0]
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert re.findall(r"script-src ([^;]*);", policy) == [f"'sha256-{digest}'"]
+    assert script == Path(report_page.__file__).with_name("template").joinpath("report.js").read_text()
 
 
 def test_odd_names_are_shown_as_they_are(page):
@@ -130,6 +142,27 @@ def test_identical_files_are_told_as_such(few_digits, tmp_path):
     assert "--dedup=exact keeps one of the images with the same source bytes" in text
 
 
+def test_examples_are_shown_by_split(nasty, page):
+    section = page[page.index('id="examples"') : page.index('id="made"')]
+    manifest = complete_manifest(str(nasty))
+    for part in section.split('<div data-classes="')[1:]:
+        names, pictures = re.findall(r'"of-split">(\w+)<', part), part.split('class="of-split"')[1:]
+        assert names
+        for name, row in zip(names, pictures, strict=True):
+            shown = re.findall(r'alt="[^"]* pixels, (\w+)"', row)
+            assert shown == [name] * len(shown)
+            assert 0 < len(shown) <= report_page.MAX_EXAMPLES // len(manifest.splits)
+    assert "validation" in section
+
+
+def test_formats_and_colors_are_told(nasty, page):
+    text = text_of(page)
+    assert "JPEG 113 93.4 % PNG 8 6.61 %" in text
+    for name, split in complete_manifest(str(nasty)).splits.items():
+        pairs = zip(split.channel_mean, split.channel_std, strict=True)
+        assert f"{name} " + " ".join(f"{mean:.1f} ± {std:.1f}" for mean, std in pairs) in text
+
+
 def test_what_was_fixed_is_counted(page):
     text = text_of(page)
     assert "16 images were re-encoded as JPEG" in text
@@ -142,22 +175,24 @@ def test_all_pictures_are_small_jpegs(page):
     for source in sources:
         image = Image.open(io.BytesIO(base64.b64decode(source)))
         assert image.format == "JPEG"
-        assert max(image.size) <= thumbnails.SIDE
+        assert max(image.size) <= thumbnails.LARGE_SIDE
+    shown = [max(Image.open(io.BytesIO(base64.b64decode(source))).size) for source in sources]
+    assert sum(side > thumbnails.SIDE for side in shown) == 6  # three pairs of look-alikes
 
 
-def test_the_page_stays_below_five_megabytes_whatever_the_dataset():
+def test_the_page_stays_below_eight_megabytes_whatever_the_dataset():
     noise = Image.fromarray(np.random.default_rng(0).integers(0, 255, (500, 500, 3), np.uint8))
-    largest_shown = thumbnail(encoded(noise, "PNG"))
-    assert largest_shown
-    largest = len(largest_shown.uri)
-    pictures = (
-        look_alikes.MAX_GROUPS * look_alikes.MAX_MEMBERS
+    pictures_of_noise = [thumbnail(encoded(noise, "PNG"), side) for side in (thumbnails.SIDE, thumbnails.LARGE_SIDE)]
+    small, large = [len(each.uri) for each in pictures_of_noise if each]
+    num_large = look_alikes.MAX_GROUPS * look_alikes.MAX_LARGE
+    num_small = (
+        look_alikes.MAX_GROUPS * (look_alikes.MAX_MEMBERS - look_alikes.MAX_LARGE)
         + look_alikes.MAX_COMMON * look_alikes.MAX_SHOWN_OF_COMMON
         + len(REASONS) * MAX_SHOWN
         + report_page.MAX_EXAMPLE_CLASSES * report_page.MAX_EXAMPLES
         + MAX_SHOWN_LABELS
     )
-    assert pictures * largest < 4_500_000
+    assert num_small * small + num_large * large < 7_500_000
 
 
 def test_of_a_thousand_classes_the_extremes_are_shown(tmp_path):
@@ -174,7 +209,8 @@ def test_of_a_thousand_classes_the_extremes_are_shown(tmp_path):
     assert "… 950 classes not shown …" in text
     assert "The 12 largest and the 12 smallest of 1,000 classes." in text
     assert "classes have no example in validation: “n" in text
-    assert page.count('<tr><td><span class="label">') == 50
+    chart, others = page.partition("<details><summary>The other 950 classes, by name")[::2]
+    assert [part.count('<tr data-kind="class"') for part in (chart, others)] == [50, 950]
     assert len(page) < 1_000_000
 
 
@@ -188,7 +224,10 @@ def test_two_classes_without_a_flaw(few_digits, tmp_path):
     assert "No input was rejected: every input is in a shard." in text
 
 
-def test_the_same_dataset_gives_the_same_page(nasty, page):
+def test_the_same_dataset_gives_the_same_page(nasty, monkeypatch):
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    page = Path(write_report(str(nasty), [str(nasty.parent / "in")])).read_text()
+    assert "Report of 2023-11-14 22:13 UTC by jpeg2tpu" in text_of(page)
     assert Path(write_report(str(nasty), [str(nasty.parent / "in")])).read_text() == page
 
 
@@ -198,6 +237,47 @@ def test_the_command_prints_the_path_and_verify_does_not_mind_the_page(nasty_cop
     assert (out, err) == (f"{nasty_copy}/report.html\n", "")
     assert Path(out.strip()).exists()
     assert verify(str(nasty_copy)).problems == []
+
+
+OPTIONS = [
+    [],
+    ["--splits=train=80%,validation=15%,test=5%", "--shard_size=300KB", "--seed=7", "--dedup=near", "--first_label=1"],
+    ["--num_shards=train=3,validation=2", "--resize_shorter=30", "--quality=80", "--lossless", "--metadata=strip"],
+    ["--validation=12.5%", "--stratify", "--check=header", "--color_profiles=ignore", "--min_side=8"],
+    ["--group_by=^(.)/0", "--shard_size=123456"],
+]
+
+
+@pytest.mark.parametrize("flags", OPTIONS)
+def test_the_command_on_the_page_makes_the_same_shards(flags, few_digits, tmp_path):
+    """Options → manifest → command → options."""
+    parse = lambda argv: conversion_options(make_parser().parse_known_args(argv)[0])  # noqa: E731
+    given = parse(["convert", f"--input={few_digits}", f"--output={tmp_path}/out", *flags])
+    fields = json.loads(json.dumps({"sources": [each.fields() for each in given.sources], "options": given.shaping()}))
+    split = Split((Shard("train-00000-of-00001.tfrecord", 1, 1, "0" * 64),), (1, 0), *[(1, 1, 1)] * 4)
+    manifest = Manifest(str(tmp_path), ("a", "b"), 0, {"train": split}, 1, {}, fingerprint="0" * 64, **fields)
+    words = shlex.split(command_of(manifest))
+    assert words[:2] == ["jpeg2tpu", "convert"]
+    again = parse(words[1:])
+    assert (again.shaping(), again.sources) == (given.shaping(), given.sources)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda manifest: manifest["options"].update(seed="1\n; rm -rf x"),
+        lambda manifest: manifest["options"].update(new_option=1),
+        lambda manifest: manifest["options"].update(splits=[1, 2]),
+        lambda manifest: manifest.update(sources=[{"path": "/a", "split": "", "label_list": "", "only_keys": "/keys"}]),
+    ],
+)
+def test_a_strangers_or_other_commands_options_give_no_command(change, dataset_copy):
+    fields = json.loads((dataset_copy / "manifest.json").read_text())
+    change(fields)
+    (dataset_copy / "manifest.json").write_text(json.dumps(fields))
+    manifest = complete_manifest(str(dataset_copy))
+    assert command_of(manifest) == ""
+    assert "makes the same shards" not in Path(write_report(str(dataset_copy))).read_text()
 
 
 def test_no_manifest_is_one_line_and_exit_code_2(tmp_path, capsys):

@@ -77,6 +77,7 @@ COMMANDS = {
     "convert": (beam_pipelines_main, "convert --input=IMAGES --output=DATASET"),
     "overwrite": (beam_pipelines_main, "convert --input=IMAGES --output=DATASET --overwrite"),
     "idx": (tpu_input_main, "idx DATASET"),
+    "tfds": (tpu_input_main, "tfds DATASET"),
     "benchmark": (tpu_input_main, "benchmark DATASET"),
     "train": (estimator_app_main, "train --dataset=DATASET --model_dir=MODEL --image_size=16"),
 }

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from support.app_commands import FLAGS, refused, run
+from support.terminal import run_in_terminal
 
 ROOT = Path(__file__).parents[2]
 # Without importing it: what is tested first is what happens before that.
@@ -222,7 +223,7 @@ def test_a_tpu_that_is_named_but_not_used_is_refused_before_anything_slow(capsys
 
 
 def test_the_flags_and_an_example_of_every_command_are_in_its_help(capsys):
-    for command in ("train", "watch", "evaluate", "export", "predict", "preflight"):
+    for command in ("train", "watch", "evaluate", "export", "predict", "folds", "preflight"):
         code, out, _ = run(capsys, command, "--help")
         assert code == 0
         assert f"python -m estimator_app {command} --" in out
@@ -235,3 +236,32 @@ def test_a_newer_tensorflow_is_told_apart(capsys, tmp_path):
     message = refused(capsys, "train", f"--dataset={tmp_path}", f"--model_dir={tmp_path}", "--trainer=tpu_estimator")
     assert "use --trainer=tf_distribute" in message
     assert "TPUEstimator, whose last version is TensorFlow 2.15;" in message
+
+
+def test_a_quiet_run_prints_its_result_alone_and_json_is_one_object(capsys, model_dir, digits_dataset):
+    again = ("train", f"--dataset={digits_dataset.path}", f"--model_dir={model_dir}", *FLAGS, "--train_steps=40")
+    metrics = json.loads((model_dir / "metrics.json").read_text())
+    code, out, err = run(capsys, *again, "--quiet")
+    assert (code, err) == (0, "")
+    first, last = out.splitlines()
+    assert first.startswith(f"step 40: accuracy {100 * metrics['accuracy']:.1f} %")
+    assert last == f"export: {metrics['export']}"
+    code, out, err = run(capsys, *again, "--json")
+    found = json.loads(out)
+    assert (code, out.count("\n"), found["model_dir"]) == (0, 1, str(model_dir))
+    assert {name: found[name] for name in ("step", "accuracy", "export")} == {
+        name: metrics[name] for name in ("step", "accuracy", "export")
+    }
+    assert err.startswith("nothing to train: step 40 is done, ")
+
+
+@pytest.mark.long
+def test_a_terminal_shows_that_an_evaluation_goes_on_and_then_its_result(model_dir):
+    code, shown = run_in_terminal("estimator_app", "evaluate", f"--model_dir={model_dir}")
+    assert code == 0
+    assert shown.startswith("\rstarting TensorFlow …")
+    assert "\revaluating on 333 images of validation …" in shown
+    assert shown.split("\r\x1b[K")[-1].startswith("step 40: accuracy ")
+    assert run_in_terminal("estimator_app", "evaluate", f"--model_dir={model_dir}", "--quiet")[1].startswith(
+        "step 40: "
+    )

@@ -14,6 +14,7 @@ from beam_pipelines.convert import convert
 from beam_pipelines.options import ConvertOptions, Source
 from estimator_app.config import TrainConfig, chosen_input, surprises
 from estimator_app.saved_model.find import read_origin
+from estimator_app.train import run as run_training
 from support.app_commands import run
 from support.app_fixtures import OPTIONS, keras_warns
 from support.conversion import local
@@ -95,6 +96,40 @@ def test_the_smallest_crop_has_as_many_pixels_as_that_of_imagenet_or_most_of_the
     least = fed.crop_area[0] * side**2
     assert least == pytest.approx(0.6 * side**2) if side < 82 else least >= 0.98 * 0.08 * 224**2
     assert fed.crop_area[0] == pytest.approx(0.08) if side >= 224 else fed.crop_area[0] > 0.08
+
+
+def test_options_that_contradict_each_other_are_told(small):
+    _, _, notes = told(small, sampling="balanced", class_weights="balanced", resize="pad", eval_crop=1.0)
+    assert notes == [
+        "--sampling=balanced and --class_weights=balanced both make up for rare classes, which then count more than "
+        "common ones; use one of them",
+        "--eval_crop=1 has no effect with --resize=pad, which keeps all of an image; leave it out",
+    ]
+    assert told(small, sampling="balanced", resize="squash")[2] == []
+
+
+def test_a_run_keeps_sampling_and_resize_and_an_older_one_has_neither(small):
+    given = {name: value for name, value in OPTIONS.items() if name != "crop_area"} | {"dataset": small.path}
+    config = TrainConfig.of(small, given | {"sampling": "balanced", "resize": "pad"})
+    kept = TrainConfig.from_json(config.to_json({}), "config.json")
+    assert (kept.input.sampling, kept.input.resize) == ("balanced", "pad")
+    before = json.loads(config.to_json({}))
+    del before["input"]["sampling"], before["input"]["resize"]
+    older = TrainConfig.from_json(json.dumps(before), "config.json")
+    assert (older.input.sampling, older.input.resize) == ("equal", "crop")
+    assert sorted(older.differences(kept)) == [
+        "--resize is 'crop', not 'pad'",
+        "--sampling is 'equal', not 'balanced'",
+    ]
+
+
+def test_sampling_without_labels_in_an_index_is_refused_before_anything_is_written(small, tmp_path):
+    given = {name: value for name, value in OPTIONS.items() if name != "crop_area"} | {"dataset": small.path}
+    config = TrainConfig.of(small, given | {"sampling": "balanced"})
+    others = dataclasses.replace(small, fingerprint="")
+    with pytest.raises(ValueError, match="needs the labels in a dataset's index"):
+        run_training(others, config, str(tmp_path / "model"), str(tmp_path / "export"))
+    assert not (tmp_path / "model").exists()
 
 
 def test_flags_win_and_are_said_where_they_surprise(small):

@@ -78,24 +78,31 @@ def evaluated_logits(config, manifest, checkpoint, batch_size, scratch) -> np.nd
 
 
 def served_logits(export, files) -> np.ndarray:
-    with tf.Graph().as_default(), v1.Session() as session:
-        graph = v1.saved_model.load(session, ["serve"], export)
-        signature = graph.signature_def["serving_default"]
-        softmax = session.graph.get_tensor_by_name(signature.outputs["probabilities"].name).op
-        assert softmax.type == "Softmax"
-        return session.run(softmax.inputs[0], {signature.inputs["image_bytes"].name: files})
+    signatures = tf.saved_model.load(export).signatures
+    logits = signatures["logits"](image_bytes=tf.constant(files))["logits"]
+    probabilities = signatures["serving_default"](image_bytes=tf.constant(files))["probabilities"]
+    np.testing.assert_allclose(tf.nn.softmax(logits), probabilities, atol=1e-6)
+    return logits.numpy()
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "bfloat16", "float32"])
 @pytest.mark.parametrize(
-    ("layout", "batch_size", "eval_crop"),
-    [("NHWC", 50, 0.875), ("HWCN", 50, 1.0), ("HWNC", 50, 0.5), ("auto", 50, 0.75), ("auto", 8, 0.3)],
+    ("layout", "batch_size", "eval_crop", "resize"),
+    [
+        ("NHWC", 50, 0.875, "crop"),
+        ("HWCN", 50, 1.0, "crop"),
+        ("HWNC", 50, 0.5, "crop"),
+        ("auto", 50, 0.75, "crop"),
+        ("auto", 8, 0.3, "crop"),
+        ("HWCN", 50, 0.875, "pad"),
+        ("NHWC", 50, 0.875, "squash"),
+    ],
 )
 @pytest.mark.long
 def test_logits_of_files_are_those_of_evaluation(
-    finished, digits_dataset, tmp_path, layout, batch_size, eval_crop, dtype
+    finished, digits_dataset, tmp_path, layout, batch_size, eval_crop, resize, dtype
 ):
-    config = configured(digits_dataset, layout=layout, dtype=dtype, eval_crop=eval_crop)
+    config = configured(digits_dataset, layout=layout, dtype=dtype, eval_crop=eval_crop, resize=resize)
     model_dir = str(Path(finished.export).parent.parent)
     checkpoint = tf.train.latest_checkpoint(model_dir)
     evaluated = evaluated_logits(config, digits_dataset, checkpoint, batch_size, tmp_path / "scratch")
@@ -148,7 +155,7 @@ def test_an_export_has_its_name_only_when_all_of_it_is_there(finished, digits_da
 
     model_dir = str(Path(finished.export).parent.parent)
     with monkeypatch.context() as patched:
-        patched.setattr(v1.gfile, "Rename", killed)
+        patched.setattr(tf.io.gfile, "rename", killed)
         with pytest.raises(KeyboardInterrupt):
             export_model(configured(digits_dataset), model_dir, str(tmp_path))
     (left,) = tmp_path.iterdir()
@@ -186,8 +193,9 @@ def test_an_export_for_tpus_runs_only_the_network_there(finished, digits_dataset
 
 def test_the_guides_ways_to_run_it_elsewhere_work(finished, digits, digits_dataset, tmp_path, capsys):
     guide = (Path(__file__).parents[2] / "docs" / "train.md").read_text()
-    (commands,) = re.findall(r"```sh\n(.*?)```", guide, re.DOTALL)
-    (code,) = [block for block in re.findall(r"```python\n(.*?)```", guide, re.DOTALL) if "EXPORT" in block]
+    section = guide.partition("### Elsewhere\n")[2].partition("\n### ")[0]
+    (commands,) = re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
+    (code,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
     photo = shutil.copy(min((digits / "3").iterdir()), tmp_path / "photo.jpg")
     (tmp_path / "model").symlink_to(Path(finished.export).parent.parent)
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"

@@ -13,13 +13,17 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from sklearn.metrics import precision_recall_fscore_support
+from tensorboard.backend.event_processing import event_accumulator
 
 import estimator_app
 from estimator_app.config import TRAINERS
 from estimator_app.model_dir.history import read_history
+from estimator_app.model_dir.run_files import read_config
+from estimator_app.predictions.wrong_images import MOST_EXAMINED
 from estimator_app.runtime.tensorflow_startup import has_estimator
 from estimator_app.trainers.tf_distribute import train as distributed
-from support.app_fixtures import OPTIONS, configured, keras_warns
+from support.app_fixtures import OPTIONS, configured, held_out_records, keras_warns
+from tpu_input.predict import decode_files
 
 pytestmark = keras_warns
 LONG = {"train_steps": 12, "steps_per_eval": 6, "summary_steps": 2, "save_steps": 5, "save_seconds": 0}
@@ -50,7 +54,7 @@ def trained(request, digits_dataset, tmp_path_factory) -> tuple[Path, Noted]:
     if request.param == "tpu_estimator" and not has_estimator():
         pytest.skip("TPUEstimator ends with TensorFlow 2.15")
     model_dir, noted = tmp_path_factory.mktemp("long"), Noted()
-    options: dict[str, Any] = OPTIONS | LONG | {"trainer": request.param, "profile": (8, 9)}
+    options: dict[str, Any] = OPTIONS | LONG | {"trainer": request.param, "profile": (8, 9), "wrong_images": 16}
     dataset = digits_dataset.path
     estimator_app.train(dataset, str(model_dir), report=lambda line: None, callbacks=[noted], **options)
     return model_dir, noted
@@ -96,6 +100,30 @@ def test_hyperparameters_are_read_by_tensorboards_plugin(trained):
     assert started.hparams["learning_rate"].number_value == 0.05
     assert started.hparams["network"].string_value == "cnn"
     assert started.hparams["flip"].bool_value is False
+
+
+def test_tensorboard_shows_the_surest_mistakes_by_their_keys(trained, digits_dataset):
+    model_dir, _ = trained
+    events = event_accumulator.EventAccumulator(str(model_dir / "pictures"), {"tensors": 0})
+    events.Reload()
+    shown = {tag: events.Tensors(tag) for tag in events.Tags()["tensors"] if tag.startswith("wrong/")}
+    records, classes = held_out_records(digits_dataset), digits_dataset.classes
+    assert len(records) < MOST_EXAMINED
+    files = [record.encoded for record in records]
+    probabilities = np.array(estimator_app.load_classifier(str(model_dir))(files))
+    best, labels = probabilities.argmax(axis=1), np.array([record.label for record in records])
+    surest = sorted(np.flatnonzero(best != labels), key=lambda number: -probabilities[number, best[number]])[:16]
+    assert len(surest) == 16
+    config = read_config(str(model_dir)).input
+    for number in surest:
+        predicted, probability = classes[best[number]], probabilities[number, best[number]]
+        tag = f"wrong/{records[number].key}: {classes[labels[number]]}, not {predicted} ({probability:.1%})"
+        (event,) = shown.pop(tag)
+        assert event.step == 12
+        png = tf.make_ndarray(event.tensor_proto)[2]  # after width and height
+        (crop,) = decode_files(tf.constant([files[number]]), config)
+        np.testing.assert_array_equal(tf.image.decode_png(png), crop)
+    assert not shown
 
 
 def test_each_evaluation_has_the_figures_of_each_class(trained):

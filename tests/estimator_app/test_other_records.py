@@ -17,7 +17,7 @@ from estimator_app.evaluate import evaluate
 from estimator_app.runtime.paths import absolute_patterns
 from estimator_app.train import train
 from support.app_fixtures import keras_warns, records_of
-from tpu_input.datasets import shard_patterns
+from tpu_input.storage.foreign_shards import shard_patterns
 
 pytestmark = keras_warns
 OPTIONS: dict[str, Any] = {"image_size": 16, "train_batch_size": 16, "train_steps": 2, "trainer": "tf_distribute"}

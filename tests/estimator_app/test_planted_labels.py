@@ -40,13 +40,11 @@ def test_planted_labels_are_the_first_of_the_list(digits, tmp_path, monkeypatch,
     assert len(planted) == 36
     assert beam_pipelines(["convert", "--input=digits", "--output=dataset", "--shard_size=100KB"]) == 0
     section = PAGE.read_text().partition("### Labels that are likely wrong\n")[2].partition("\n### ")[0]
-    commands = re.findall(r"^    python -m (\w+) (.*)$", section, re.MULTILINE)
-    assert [line.split()[0] for _, line in commands] == [
-        *("split", "split", "train", "train", "predict", "predict", "report", "relabel")
-    ]
+    commands = re.findall(r"^    python -m (\w+) (.*)$", section.replace("\\\n", ""), re.MULTILINE)
+    assert [line.split()[0] for _, line in commands] == ["split", "folds", "report", "relabel"]
     for package, line in commands:
         run = {"beam_pipelines": beam_pipelines, "estimator_app": estimator_app}[package]
-        words = line.split() + ["--trainer=tf_distribute"] * (line.split()[0] == "train")
+        words = line.split() + ["--trainer=tf_distribute"] * (line.split()[0] == "folds")
         assert run(words) == 0, (line, capsys.readouterr())
 
     with open("dataset/likely_wrong_labels.csv", newline="") as file:
@@ -59,7 +57,7 @@ def test_planted_labels_are_the_first_of_the_list(digits, tmp_path, monkeypatch,
     assert sum(first[key] == planted[key] for key in found) >= 0.9 * len(found)
     section = Path("dataset/report.html").read_text().partition('id="likely-wrong"')[2].partition('id="classes"')[0]
     assert sum(f"<bdi>{key}</bdi>" in section for key in found) == len(found)
-    # Both models together have predicted each record once.
+    # The models together have predicted each record once.
     assert f"{len(listed)} of {num_records:,} records with a prediction" in section
 
     corrected = read_manifest("corrected")

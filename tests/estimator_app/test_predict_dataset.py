@@ -239,9 +239,46 @@ def test_features_are_the_output_of_the_layer(whole, model_dir, digits_dataset, 
     assert pooled.shape == (len(expected), make_weighted_model(config).get_layer("head").input.shape[-1])
 
 
+# A processor divided into two stands in for a TPU's cores; TensorFlow divides it only before its first use.
+ON_TPU = """
+import sys
+import tensorflow as tf
+(cpu,) = tf.config.list_physical_devices("CPU")
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+tf.tpu.experimental.initialize_tpu_system = lambda cluster: None
+tf.distribute.TPUStrategy = lambda cluster: tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+from estimator_app.__main__ import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.long
+def test_a_tpu_s_cores_share_the_batches(whole, model_dir, digits_dataset, tmp_path):
+    output = tmp_path / "predictions.parquet"
+    flags = [f"--model_dir={model_dir}", f"--dataset={digits_dataset.path}", "--use_tpu", "--tpu=local"]
+
+    def process(*more: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-W", "ignore", "-c", ON_TPU, "predict", *flags, f"--output={output}", *more]
+        return subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+
+    assert "--batch_size must be a multiple of the TPU's 2 cores, got 31" in process("--batch_size=31").stderr
+    done = process()
+    assert done.returncode == 0, done.stderr
+    found, expected = pq.read_table(output), pq.read_table(whole)
+    columns = ["key", "shard", "record", "label"]
+    assert found.select(columns) == expected.select(columns)
+    np.testing.assert_allclose(matrix(found, "probabilities"), matrix(expected, "probabilities"), atol=1e-5)
+    assert process().stdout == f"predictions: {output}\n"  # there is nothing left to do
+    # What a TPU has computed is not mixed with what a processor has.
+    with pytest.raises(ValueError, match=r"of another .*device"):
+        predict_dataset(digits_dataset, str(output), model_dir=model_dir)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (("--dataset=DATA", "--output=p", "--export_dir=MODEL", "--use_tpu"), "--use_tpu needs --model_dir"),
+        (("--export_dir=MODEL", "x.jpg", "--use_tpu"), "--use_tpu can be used only with --dataset"),
         (("--dataset=DATA", "--export_dir=MODEL"), "the following arguments are required: --output"),
         (("--dataset=DATA", "--output=p"), "the following arguments are required: --export_dir or --model_dir"),
         (("--dataset=DATA", "--output=p", "--export_dir=MODEL", "x.jpg"), "FILE cannot be used with --dataset"),

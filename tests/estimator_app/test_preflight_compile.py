@@ -7,9 +7,9 @@ import re
 
 import pytest
 
-from estimator_app.preflight.compile import check_compile
+from estimator_app.preflight.compile import check_compile, check_jax_step
 from estimator_app.preflight.compiler import Program
-from estimator_app.preflight.findings import COSTS, GOOD, UNKNOWN
+from estimator_app.preflight.findings import COSTS, FAILS, GOOD, UNKNOWN
 from estimator_app.runtime.topologies import find_topology
 from tpu_input.config import LAYOUTS
 
@@ -53,3 +53,33 @@ def test_work_that_loops_hide_is_not_told_as_known():
     (told,) = [each for each in part_of(looping).findings if "GFLOP" in each.seen]
     assert told.verdict == UNKNOWN
     assert "has loops, whose bodies the compiler counts once" in told.seen
+
+
+class OfJax:
+    """Stands for a compiler whose program has the text."""
+
+    topology = find_topology("v5e:2x2")
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def jax_step(self, name: str) -> Program:
+        return Program(1e12, 1e9, MEMORY, self.text)
+
+
+@pytest.mark.parametrize(
+    ("ops", "verdict", "told"),
+    [
+        (
+            "%a = f32[8]{0} all-reduce(%x), to_apply=%sum\n  %b = f32[8]{0} all-reduce-start(%y), to_apply=%sum",
+            GOOD,
+            "the 4 cores exchange tensors: 2 all-reduce",
+        ),
+        ("%a = f32[8]{0} add(%x, %y)", FAILS, "the 4 cores exchange nothing"),
+    ],
+)
+def test_whether_cores_exchange_anything_is_told_of_a_step_in_jax(ops, verdict, told):
+    part = check_jax_step(OfJax(images("HWCN", "HWCN").replace("\n}", f"\n  {ops}\n}}")), "my:step")  # type: ignore[arg-type]
+    (finding,) = [each for each in part.findings if "exchange" in each.seen]
+    assert finding.verdict == verdict
+    assert finding.seen.startswith(told)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import re
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -13,6 +15,7 @@ from estimator_app.preflight.input import Feed, check_evaluation, check_order, c
 from support.app_fixtures import configured
 from support.training_input import Context
 from tpu_input import Order, eval_steps, make_eval_input_fn, make_train_input_fn
+from tpu_input.pipeline.order import BalancedOrder
 
 HOSTS, CORES, BATCH = 4, 2, 8  # of a core
 EXAMPLES = 1464
@@ -92,6 +95,20 @@ def test_the_order_is_followed_through_an_epoch_on_all_hosts(num_hosts, fed):
         GOOD,
         f"the order of 1,281,167 examples: each comes once in an epoch; {fed}",
     )
+
+
+@pytest.mark.parametrize(("lanes", "num_hosts"), [(24, 1), (48, 4)])
+def test_the_order_of_balanced_sampling_is_followed_by_class(digits_dataset, lanes, num_hosts):
+    order = Order.of(digits_dataset, "train", lanes, 0, 1, "balanced")
+    assert isinstance(order, BalancedOrder)
+    finding = check_order(order, num_hosts)
+    fed = {1: "1 TPU VM feeds 1,464", 4: "each of 4 TPU VMs feeds 360 to 372"}[num_hosts]
+    of = "the order of 1,464 examples: each class comes 146 to 147 times in an epoch"
+    assert (finding.verdict, finding.seen) == (GOOD, f"{of}; {fed}")
+    labels = np.where(order.labels == 3, 4, order.labels)  # the order is of other classes than are counted
+    wrong = dataclasses.replace(order, labels=labels)
+    object.__setattr__(wrong, "records", order.records)
+    assert check_order(wrong, num_hosts).verdict == FAILS
 
 
 def test_an_order_that_repeats_an_example_is_told(monkeypatch):

@@ -20,11 +20,10 @@ from estimator_app.model_dir.history import read_history
 from estimator_app.saved_model.classifier import load_classifier
 from estimator_app.saved_model.find import find_checkpoint, read_origin
 from estimator_app.trainers.interruption import Stopped
-from estimator_app.trainers.progress import Progress
 from estimator_app.trainers.registry import find_trainer
 from estimator_app.trainers.tf_distribute import train as strategy_training
 from estimator_app.trainers.tf_distribute.state import make_state
-from support.app_fixtures import OPTIONS, configured, happening, held_out_records, keras_warns
+from support.app_fixtures import OPTIONS, configured, happening, held_out_records, keras_warns, step_losses
 
 training = importlib.import_module("estimator_app.train")
 
@@ -52,18 +51,6 @@ def assert_same_weights(model_dir, other) -> None:
         np.testing.assert_array_equal(found[name], value, err_msg=name)
 
 
-def losses(monkeypatch) -> list[float]:
-    """Returns the list that every step's loss will be added to."""
-    told, took = [], Progress.took
-
-    def tell(self, step, loss, *args):
-        told.append(loss)
-        took(self, step, loss, *args)
-
-    monkeypatch.setattr(Progress, "took", tell)
-    return told
-
-
 @pytest.fixture(scope="module")
 def straight(digits_dataset, tmp_path_factory):
     """The model_dir of a run that nothing stopped, its batches laid out for a TPU; not to be changed."""
@@ -76,7 +63,7 @@ def straight(digits_dataset, tmp_path_factory):
 @pytest.mark.parametrize("optimizer", ["momentum", "adamw"])
 @pytest.mark.long
 def test_the_first_twenty_losses_of_both_loops_agree(digits_dataset, tmp_path, monkeypatch, optimizer):
-    told = losses(monkeypatch)
+    told = step_losses(monkeypatch)
     rate = 0.05 if optimizer == "momentum" else 0.001
     for name in ("tpu_estimator", "tf_distribute"):
         config = configured(digits_dataset, trainer=name, optimizer=optimizer, learning_rate=rate, weight_decay=0.01)

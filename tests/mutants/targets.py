@@ -33,13 +33,22 @@ TARGETS = {
     ),
     "beam_pipelines.conversion.commit": Target(("beam_pipelines/test_statistics.py",)),
     "tpu_input.pipeline.order": Target(
-        ("tpu_input/test_order.py", "-k", "splitmix64 or permuted_blocks or often_as or spread or visits")
+        (
+            *("tpu_input/test_order.py", "tpu_input/test_balanced_order.py", "-k"),
+            "splitmix64 or permuted_blocks or often_as or spread or visits or turns_of or at_every_step_classes",
+        )
     ),
     "tpu_input.pipeline.hosts": Target(("tpu_input/test_hosts.py", "-k", "not 1281167-1024-1024")),
     # The crops' windows. The rest passes images to TensorFlow's decoders.
     "tpu_input.pipeline.images": Target(
         ("tpu_input/test_windows.py", "-k", "not published_distribution"),
-        ("TRIES", "_BELOW_HALF", "random_window", "centre_window", "scaled_window", "_crops", "_part"),
+        ("random_window", "centre_window", "scaled_window", "_crops", "_part"),
+    ),
+    "tpu_input.without_tensorflow.random_numbers": Target(
+        ("tpu_input/test_without_tensorflow.py", "-k", "philox or seed")
+    ),
+    "tpu_input.without_tensorflow.windows": Target(
+        ("tpu_input/test_without_tensorflow.py", "-k", "windows or centre"),
     ),
     "estimator_app.model.losses": Target(("estimator_app/test_losses.py",)),
     "estimator_app.model.metrics": Target(("estimator_app/test_metrics.py",)),

@@ -6,7 +6,10 @@ import pytest
 
 from estimator_app.__main__ import main
 
-FLAGS = ("--image_size=16", "--train_batch_size=32", "--learning_rate=0.1", "--crop_area=0.6,1", "--no_flip")
+FLAGS = (
+    *("--image_size=16", "--train_batch_size=32", "--learning_rate=0.1", "--crop_area=0.6,1", "--no_flip"),
+    "--wrong_images=0",  # which would take a second
+)
 
 
 def run(capsys: pytest.CaptureFixture[str], *args: object) -> tuple[int | str | None, str, str]:

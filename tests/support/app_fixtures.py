@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from estimator_app.config import TrainConfig
+from estimator_app.trainers.progress import Progress
 from tpu_input.dataset_format import records as record_format
 from tpu_input.dataset_format.records import Manifest
 
@@ -26,6 +27,7 @@ OPTIONS = {
     "steps_per_eval": 20,
     "iterations_per_loop": 10,
     "learning_rate": 0.05,
+    "wrong_images": 0,
 }
 
 # Every part of a recipe together.
@@ -50,6 +52,19 @@ def records_of(manifest: Manifest, split: str) -> list[record_format.Record]:
         with open(f"{manifest.path}/{shard.name}", "rb") as file:
             records += [record_format.decode(payload) for _, payload in record_format.read_frames(file)]
     return records
+
+
+def step_losses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Returns the list that the loss of every step of this process will be added to."""
+    told: list[float] = []
+    took = Progress.took
+
+    def tell(self: Progress, step: int, loss: float, *args: Any) -> None:
+        told.append(loss)
+        took(self, step, loss, *args)
+
+    monkeypatch.setattr(Progress, "took", tell)
+    return told
 
 
 # What happens to the process right after a step: a signal, or a disk on which no file grows beyond a megabyte.

@@ -40,6 +40,20 @@ def text(images: tf.Tensor, num_classes: int, training: bool | None) -> tf.Tenso
     return changed(images, num_classes, change)
 
 
+class TextWithoutTraining(tf.keras.layers.Layer):  # type: ignore[misc]
+    def call(self, logits: tf.Tensor, training: bool = False) -> tf.Tensor:
+        if training:
+            return logits
+        return logits + tf.strings.to_number(tf.strings.as_string(logits))  # EVALUATED
+
+    def compute_output_shape(self, shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
+        return shape
+
+
+def text_in_evaluation(images: tf.Tensor, num_classes: int, training: bool | None) -> tf.Tensor:
+    return TextWithoutTraining()(fine(images, num_classes, training), training=training)
+
+
 def data_dependent_size(images: tf.Tensor, num_classes: int, training: bool | None) -> tf.Tensor:
     def change(images: tf.Tensor) -> tf.Tensor:
         side = tf.cast(tf.reduce_max(images), tf.int32)

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
+import sys
 import termios
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
 
 
 def open_terminal(columns: int) -> tuple[int, int]:
@@ -21,3 +27,14 @@ def read_all(leader: int) -> str:
         while piece := stream.read(1 << 16):
             shown += piece
     return shown.decode()
+
+
+def run_in_terminal(module: str, *arguments: str, columns: int = 80) -> tuple[int, str]:
+    """Runs a module in a terminal; returns its exit code and what it has written there."""
+    leader, terminal = open_terminal(columns)
+    command = [sys.executable, "-W", "ignore", "-m", module, *arguments]
+    with ThreadPoolExecutor() as pool:
+        shown = pool.submit(read_all, leader)  # at the same time, as a terminal holds some 15 KB
+        done = subprocess.run(command, cwd=ROOT, stdin=terminal, stdout=terminal, stderr=terminal)
+        os.close(terminal)
+    return done.returncode, shown.result()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
+from pathlib import Path
 from typing import get_args
 
 import numpy as np
@@ -12,6 +15,7 @@ from PIL import Image
 
 from tpu_input import InputConfig, from_infeed, make_eval_input_fn, make_train_input_fn
 from tpu_input.config import LAYOUTS, Dtype
+from tpu_input.pipeline.device import resolved_layout
 from tpu_input.pipeline.images import decode_for_evaluation, decode_for_training, decode_whole
 
 SHAPES = {"NHWC": (6, 8, 8, 3), "HWCN": (8, 8, 3, 6), "HWNC": (8, 8, 6, 3)}
@@ -70,6 +74,54 @@ def test_the_fused_decode_gives_the_pixels_of_the_plain_one(seed):
         (decode_for_evaluation(encoded, config), decode_for_evaluation(decode_whole(encoded), config)),
     ):
         np.testing.assert_allclose(fused, plain, atol=1)
+
+
+def on_tensorflow(images, config):
+    return tf.function(lambda images: from_infeed(images, config))(tf.constant(images)).numpy()
+
+
+def on_jax(images, config):
+    jax = pytest.importorskip("jax", exc_type=ImportError)
+    return np.asarray(jax.jit(lambda images: from_infeed(images, config))(images))
+
+
+@pytest.mark.parametrize("layout", [*LAYOUTS, "auto"])
+@pytest.mark.parametrize("dtype", get_args(Dtype))
+@pytest.mark.parametrize("compiled", [on_tensorflow, on_jax])
+def test_from_infeed_gives_the_same_in_every_library(compiled, layout, dtype):
+    for batch_size in (3, 8, 9):
+        config = InputConfig(8, dtype, layout, mean=(120, 115.5, 104), std=(58.5, 57, 57.25))
+        axes = resolved_layout(layout, batch_size)
+        whole = np.random.default_rng(batch_size).uniform(0, 255, (batch_size, 8, 8, 3))
+        images = whole.transpose(["NHWC".index(axis) for axis in axes]).astype(tf.as_dtype(dtype).as_numpy_dtype)
+        plain = from_infeed(images, config)
+        assert type(plain) is np.ndarray
+        assert plain.dtype == np.float32
+        arrived = whole.astype(images.dtype).astype(np.float64)
+        np.testing.assert_allclose(plain, (arrived - config.mean) / config.std, atol=1e-6)
+        # A compiler may multiply by the reciprocal of a constant.
+        np.testing.assert_allclose(compiled(images, config), plain, rtol=0, atol=5e-7)
+
+
+def test_a_step_of_several_hosts_is_recognised_in_layout_auto():
+    """Each host's part of 8 is laid out HWNC; their global array has 16 along that axis."""
+    parts = np.random.default_rng(0).integers(0, 256, (16, 8, 8, 3), np.uint8)
+    together = np.concatenate([part.transpose(1, 2, 0, 3) for part in (parts[:8], parts[8:])], axis=2)
+    plain = from_infeed(parts, InputConfig(8))
+    np.testing.assert_array_equal(from_infeed(together, InputConfig(8, layout="auto")), plain)
+    np.testing.assert_array_equal(from_infeed(tf.constant(together), InputConfig(8, layout="auto")), plain)
+
+
+def test_numpy_arrays_need_no_tensorflow():
+    code = """
+import sys
+sys.modules["tensorflow"] = sys.modules["jax"] = None
+import numpy as np, tpu_input
+images = np.full((4, 4, 3, 9), 200, np.uint8)
+config = tpu_input.InputConfig(4, layout="HWCN", mean=(100, 0, 0), std=(50, 1, 1))
+assert tpu_input.from_infeed(images, config)[0, 0, 0].tolist() == [2, 200, 200]
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
 
 
 def test_normalisation_uses_the_given_mean_and_deviation():

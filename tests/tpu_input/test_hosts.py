@@ -9,8 +9,8 @@ import pytest
 
 from support.training_input import Context
 from tpu_input.dataset_format.records import Manifest, Shard, Split
-from tpu_input.evaluate import eval_steps, own_share
-from tpu_input.pipeline.hosts import Host, check_params
+from tpu_input.datasets import eval_steps
+from tpu_input.pipeline.hosts import Host, check_params, own_share
 
 IMAGENET_TRAIN, IMAGENET_VALIDATION = 1_281_167, 50_000
 

@@ -1,18 +1,23 @@
-"""RandAugment's operations are those of tf-models-official, which is run beside them, and so are its results."""
+"""RandAugment's operations are those of tf-models-official, which is run beside them, and so are its results.
+
+So is AutoAugment's policy.
+"""
 
 from __future__ import annotations
 
+import collections
 import importlib.util
 from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.stats
 import skimage.data
 import tensorflow as tf
 from PIL import Image, ImageOps
 from sklearn.datasets import load_sample_images
 
-from tpu_input import augment
+from tpu_input import InputConfig, augment
 from tpu_input.rand_augment_ops import operations
 
 MAGNITUDES = (0, 5, 9, 10, 17, 23, 28, 30)
@@ -109,13 +114,65 @@ def test_no_more_images_are_black_or_flat_than_the_reference_s(reference, magnit
     assert (found <= expected + 0.012).all(), (found, expected)
 
 
+@pytest.mark.parametrize("make", [lambda: augment.rand_augment(2, 30), augment.auto_augment])
 @pytest.mark.parametrize("dtype", ["uint8", "float32", "bfloat16"])
-def test_range_shape_and_dtype_stay(dtype):
+def test_range_shape_and_dtype_stay(dtype, make):
     image = tf.cast(photographs(32)[0], dtype)
     for number in range(20):
-        changed = augment.rand_augment(2, 30)(image, tf.constant([0, number], tf.int64))
+        changed = make()(image, tf.constant([0, number], tf.int64))
         assert changed.dtype == image.dtype
         assert changed.shape == image.shape
+
+
+def outcomes(policy: list[list[tuple[str, float, int]]], pixels: np.ndarray) -> dict[bytes, float]:
+    """Returns what AutoAugment can make of an image, with the probability of each."""
+    names, translate = {theirs: ours for ours, theirs in NAMES.items()}, 250 * len(pixels) / 224
+    found: dict[bytes, float] = collections.defaultdict(float)
+    for sub_policy in policy:
+        images = {pixels.tobytes(): 1 / len(policy)}
+        for name, probability, magnitude in sub_policy:
+            operation, before = operations(magnitude, 0, translate)[names[name]], images
+            images = collections.defaultdict(float)
+            for content, share in before.items():
+                image = tf.constant(np.frombuffer(content, np.uint8).reshape(pixels.shape))
+                images[content] += share * (1 - probability)
+                for sign in (-1.0, 1.0):
+                    made = operation(image, tf.constant(sign), tf.zeros([2])).numpy().tobytes()
+                    images[made] += share * probability / 2
+        for content, share in images.items():
+            found[content] += share
+    return {content: share for content, share in found.items() if share}
+
+
+def test_auto_augment_s_table_is_the_reference_s(reference):
+    names = {theirs: ours for ours, theirs in NAMES.items()}
+    policy = [
+        [word for name, probability, magnitude in line for word in (names[name], str(probability), str(magnitude))]
+        for line in reference.AutoAugment.policy_v0()
+    ]
+    assert [line.split() for line in augment._POLICY.strip().splitlines()] == policy
+
+
+@pytest.mark.long
+def test_auto_augment_applies_the_reference_s_policy_as_often(reference):
+    pixels, number = photographs(24)[2], 1000
+    expected = outcomes(reference.AutoAugment.policy_v0(), pixels)
+    assert len(expected) > 60
+    make = tf.function(lambda i: augment.auto_augment()(tf.constant(pixels), tf.stack([np.int64(0), i])))
+    counts = collections.Counter(make(tf.constant(i, tf.int64)).numpy().tobytes() for i in range(number))
+    assert counts.keys() <= expected.keys()
+    frequent = [content for content, share in expected.items() if share * number >= 5]
+    observed = [*(counts[content] for content in frequent), number - sum(counts[content] for content in frequent)]
+    shares = [expected[content] for content in frequent]
+    assert scipy.stats.chisquare(observed, number * np.array([*shares, 1 - sum(shares)])).pvalue > 0.001
+
+
+def test_an_augmentation_of_a_recipe_can_be_taken_away():
+    config = InputConfig(image_size=8, augment="none")
+    assert config == InputConfig(image_size=8)
+    assert augment.find_augment("none") is None
+    with pytest.raises(ValueError, match="augment auto takes no numbers, got 'auto:9'"):
+        InputConfig(image_size=8, augment="auto:9")
 
 
 def test_equalizing_is_pillow_s_too_and_leaves_one_colour_alone():

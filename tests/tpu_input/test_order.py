@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from support.numbered_dataset import write_numbered
+from support.permutation import hashed, permuted
 from tpu_input.pipeline.caching import Share, shuffled
 from tpu_input.pipeline.lanes import lane_numbers, lane_records
 from tpu_input.pipeline.order import Order, mix
@@ -19,37 +20,13 @@ SHARDS = [(3940, 10), (1,) * 50, (547, 548, 548, 1), (5, 3), (300,) * 10, (700, 
 OF_FILES = [(3940, 10), (1,) * 50, (5, 3), (700, 1, 2300)]
 
 
-def hashed(value: int) -> int:
-    """SplitMix64, in Python's integers."""
-    value = (value + 0x9E3779B97F4A7C15) % 2**64
-    value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
-    value = (value ^ (value >> 27)) * 0x94D049BB133111EB % 2**64
-    return value ^ (value >> 31)
-
-
-def image(number: int, size: int, key: int) -> int:
-    """The documented permutation, in Python's integers."""
-    height = next(of for of in itertools.count(1) if of * of >= size)
-    width = -(-size // height)
-    while True:
-        left, right = divmod(number, width)
-        for round_ in range(8):
-            if round_ % 2 == 0:
-                left = (left + hashed((key + (round_ << 32) + right) % 2**64) % height) % height
-            else:
-                right = (right + hashed((key + (round_ << 32) + left) % 2**64) % width) % width
-        number = left * width + right
-        if number < size:
-            return number
-
-
 def stream(num_examples: int, num_lanes: int, block: int, seed: int, epochs: int) -> list[int]:
     """The documented order, in the simplest way: blocks are permuted, put in a line, and the line is cut into lanes."""
     taken = []
     for epoch in range(epochs):
         key = hashed((epoch + hashed(seed)) % 2**64)
         full = num_examples // block
-        line = [image(slot, full, key) * block + place for slot in range(full) for place in range(block)]
+        line = [permuted(slot, full, key) * block + place for slot in range(full) for place in range(block)]
         line += range(full * block, num_examples)
         turn = hashed(key) % num_examples
         line = line[turn:] + line[:turn]

@@ -77,13 +77,13 @@ def stages(manifest: Manifest, config: InputConfig, split: str, batch_size: int)
     return found
 
 
-def _first_pixel(image: tf.Tensor, _: InputConfig) -> tf.Tensor:
+def _first_pixel(image: tf.Tensor, _window: tf.Tensor, _config: InputConfig) -> tf.Tensor:
     return tf.ensure_shape(image[:1, :1], [1, 1, 3])
 
 
 def _read(manifest: Manifest, config: InputConfig, split: str, batch_size: int) -> tf.data.Dataset:
     """Returns the records from their places in the shards, as training reads a split that is not kept in memory."""
-    order = Order.of(manifest, split, batch_size, config.seed, config.block_records)
+    order = Order.of(manifest, split, batch_size, config.seed, config.block_records, config.sampling)
     return lane_records(manifest, split, order, range(batch_size), 0)
 
 

@@ -5,16 +5,57 @@ from __future__ import annotations
 import argparse
 import contextlib
 import itertools
-import json
-import os
 import signal
 import sys
 import threading
 from collections.abc import Collection, Iterator, Sequence
 from types import FrameType
-from typing import Any, NoReturn, TextIO
+from typing import Any, NoReturn
 
 from tpu_input.command_line.dataclass_options import suggestion
+from tpu_input.command_line.output import (
+    Unread,
+    activity,
+    failed,
+    is_json,
+    is_quiet,
+    note,
+    output,
+    print_error,
+    print_failure,
+    print_line,
+    print_traceback,
+    printable,
+    shows_progress,
+    to_json,
+    unread,
+)
+
+__all__ = [
+    "EXIT_CODES",
+    "INTERRUPTED",
+    "TERMINATED",
+    "Misused",
+    "Parser",
+    "Terminated",
+    "Unread",
+    "activity",
+    "exit_code",
+    "failed",
+    "is_json",
+    "is_quiet",
+    "note",
+    "output",
+    "print_error",
+    "print_failure",
+    "print_line",
+    "print_traceback",
+    "printable",
+    "shows_progress",
+    "sigterm_raises",
+    "to_json",
+    "unread",
+]
 
 # Exit codes that shells report for a process that was ended by a signal: 128 + the signal's number.
 # https://pubs.opengroup.org/onlinepubs/9799919799/utilities/V3_chap02.html#tag_19_08_02
@@ -23,8 +64,10 @@ TERMINATED = 128 + signal.SIGTERM
 EXIT_CODES = f"""\
 exit codes:
   0    done
-  1    problems found: damage, a file that cannot be used, a training that would fail
-  2    an error in the command or its input, or a storage failure; one line on stderr describes it
+  1    problems found: damage, a file that cannot be used, a training that would
+       fail
+  2    an error in the command or its input, or a storage failure; one line on
+       stderr describes it
   {INTERRUPTED}  ended by Ctrl-C (SIGINT)
   {TERMINATED}  ended by SIGTERM
 """
@@ -32,51 +75,6 @@ exit codes:
 
 class Terminated(KeyboardInterrupt):
     """Exception that SIGTERM raises. It is handled like Ctrl-C, except for the exit code."""
-
-
-def printable(text: str) -> str:
-    """Returns text as one line with control characters, and all others that are not printable, escaped as in Python.
-
-    Names of files and classes, and text from files, may come from an untrusted source: in a terminal they could move
-    the cursor, change colors, or look like lines of this program.
-    """
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
-
-
-def to_json(value: object) -> str:
-    """Returns one line of JSON with unprintable characters escaped and all others, also non-ASCII ones, as they are."""
-    line = json.dumps(value, ensure_ascii=False)
-    return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in line)
-
-
-def print_line(text: str, file: TextIO | None = None) -> None:
-    """Prints printable(text) and flushes; on stdout unless another file is given.
-
-    Raises:
-      Unread: The reader has closed the pipe.
-    """
-    try:
-        print(printable(text), file=file, flush=True)
-    except BrokenPipeError as error:
-        raise Unread from error
-
-
-def print_error(message: object) -> None:
-    """Prints an error that ends a command with exit code 2 to stderr, as `error: …`; each line as by print_line()."""
-    for line in f"error: {message}".split("\n"):
-        print_line(line, sys.stderr)
-
-
-class Unread(BrokenPipeError):
-    """Error: the reader of the command's output has closed the pipe."""
-
-
-def unread() -> int:
-    """Returns the exit code of a command after Unread: 0, because the reader, e.g. head, has read all that it wants."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python flushes into the pipe at exit
-    return 0
 
 
 def exit_code(interrupt: KeyboardInterrupt) -> int:

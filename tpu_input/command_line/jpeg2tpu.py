@@ -7,13 +7,21 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import importlib.metadata
+import shutil
 import sys
-from collections.abc import Callable, Sequence
+import textwrap
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from tpu_input.command_line import EXIT_CODES, INTERRUPTED, Parser, Unread, print_error, print_line, unread
+from tpu_input.command_line import EXIT_CODES, INTERRUPTED, Parser, Unread, completion, print_error, print_line, unread
 from tpu_input.command_line.dataclass_options import suggestion
+from tpu_input.command_line.distribution import __version__
+from tpu_input.command_line.output import AddFlag, add_output_flags
+
+__all__ = ["COMMANDS", "AddFlag", "Command", "add_command", "main"]
+
+
+_COMPLETION = "print the script that completes commands and flags in a shell"
 
 
 class Command(NamedTuple):
@@ -42,6 +50,7 @@ COMMANDS = {
     "report": Command("beam_pipelines", "write DATASET/report.html, one page to open in a browser"),
     "benchmark": Command("tpu_input", "measure images/s, the cost of each stage, and the gain of changed options"),
     "idx": Command("tpu_input", "write DALI's index files, DATASET/index/*.idx"),
+    "tfds": Command("tpu_input", "write what TensorFlow Datasets opens DATASET with: dataset_info.json, …"),
     "dispatcher": Command("tpu_input", "run the dispatcher that assigns input work to workers (docs/input-service.md)"),
     "worker": Command("tpu_input", "run a worker that does a dispatcher's input work; any number of them"),
     "train": Command("estimator_app", "train, evaluate and export; a rerun resumes from the last checkpoint"),
@@ -49,13 +58,11 @@ COMMANDS = {
     "evaluate": Command("estimator_app", "evaluate a checkpoint or an export on every example of a split"),
     "export": Command("estimator_app", "write a checkpoint as a SavedModel"),
     "predict": Command("estimator_app", "classify image files, or all records of a dataset, with a trained model"),
+    "folds": Command("estimator_app", "train a model without each split of a dataset, and predict that split with it"),
     "preflight": Command(
         "estimator_app", "check without a TPU whether and how a training would run on one; exit 1 if not"
     ),
 }
-
-
-AddFlag = Callable[..., argparse.Action]  # Parser.add_argument
 
 
 def add_command(commands: argparse._SubParsersAction[Parser], name: str, example: str = "", epilog: str = "") -> Parser:
@@ -76,17 +83,27 @@ def add_command(commands: argparse._SubParsersAction[Parser], name: str, example
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    add_output_flags(command.add_argument_group("output").add_argument, has_result=name not in _SERVERS)
     return command
 
 
+_SERVERS = ("dispatcher", "worker")  # which run until they are ended, and have no result
+
+
 def _help() -> str:
-    width = max(map(len, COMMANDS))
-    lines = [f"  {name:{width}}  {command.summary}" for name, command in COMMANDS.items()]
+    width, columns = max(map(len, COMMANDS)), min(shutil.get_terminal_size().columns, 100) - 1
+    lines = []
+    summaries = {name: command.summary for name, command in COMMANDS.items()} | {"completion": _COMPLETION}
+    for name, summary in summaries.items():
+        lines += textwrap.wrap(
+            summary, columns, initial_indent=f"  {name:{width}}  ", subsequent_indent=" " * (width + 4)
+        )
     return "\n".join(
         [
             "usage: jpeg2tpu [--version] COMMAND …",
             "",
-            "Images and labels to sharded TFRecords, to batches for an accelerator, to a trained classifier.",
+            "Images and labels to sharded TFRecords, to batches for an accelerator, to a",
+            "trained classifier.",
             "Run jpeg2tpu COMMAND --help for details.",
             "",
             "commands:",
@@ -97,22 +114,47 @@ def _help() -> str:
     )
 
 
+def _completion(argv: Sequence[str]) -> int:
+    """Prints the script for a shell; it is no command of a package, so that none is imported."""
+    parser = Parser(
+        prog="jpeg2tpu completion",
+        description=f"{_COMPLETION[0].upper()}{_COMPLETION[1:]}.",
+        epilog="example:\n  source <(jpeg2tpu completion bash)",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("shell", choices=completion.SHELLS, metavar="|".join(completion.SHELLS), help="the shell")
+    try:
+        script = completion.script(parser.parse_args(argv).shell)
+    except ValueError as error:
+        print_error(error)
+        return 2
+    for line in script.split("\n"):
+        print_line(line.replace("\t", "    "))
+    return 0
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command and returns its exit code, one of command_line.EXIT_CODES."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     name = arguments[0] if arguments else "--help"
+    if completion.is_asked():
+        packages = {command: of.package for command, of in COMMANDS.items()}
+        completion.complete(packages, {"completion": completion.SHELLS})
     try:
         if name in ("-h", "--help"):
             for line in _help().split("\n"):
                 print_line(line)
             return 0
         if name == "--version":
-            print_line(f"jpeg2tpu {importlib.metadata.version('jpeg2tpu')}")
+            print_line(f"jpeg2tpu {__version__}")
             return 0
+        if name == "completion":
+            return _completion(arguments[1:])
     except Unread:
         return unread()
     if name not in COMMANDS:
-        print_error(f"unknown command {name!r}{suggestion(name, COMMANDS)} (see jpeg2tpu --help)")
+        known = [*COMMANDS, "completion"]
+        print_error(f"unknown command {name!r}{suggestion(name, known)} (see jpeg2tpu --help)")
         return 2
     try:
         package = importlib.import_module(f"{COMMANDS[name].package}.__main__")

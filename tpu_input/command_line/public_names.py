@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
+from tpu_input.command_line.distribution import needing_extras
+
 
 def publish(package: str, homes: Mapping[str, str]) -> None:
     """Makes names of other modules names of a package; called in the package's __init__.py.
@@ -24,7 +26,8 @@ def publish(package: str, homes: Mapping[str, str]) -> None:
         def __getattr__(self, name: str) -> Any:
             if name not in homes:
                 raise AttributeError(f"module {package!r} has no attribute {name!r}")
-            value = getattr(importlib.import_module(homes[name]), name)
+            with needing_extras(f"{package}.{name}"):
+                value = getattr(importlib.import_module(homes[name]), name)
             super().__setattr__(name, value)
             return value
 

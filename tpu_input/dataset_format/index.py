@@ -35,6 +35,8 @@ class IndexRow(NamedTuple):
       dhash: 64-bit perceptual hash as a signed integer; near-duplicates differ in a few bits. None if the image was not
         decoded when it was stored.
       source_bytes: Size in bytes of the file that the image was made of; None in an index of an earlier version.
+      source_height: Height in pixels of that image, before it was rotated or made smaller; None likewise.
+      source_width: Its width.
       features: Further features of the record, as JSON; "" for none.
     """
 
@@ -48,6 +50,8 @@ class IndexRow(NamedTuple):
     sha256: str
     dhash: int | None
     source_bytes: int | None = None
+    source_height: int | None = None
+    source_width: int | None = None
     features: str = ""
 
 
@@ -63,6 +67,8 @@ SCHEMA = pa.schema(
         ("sha256", pa.string()),
         ("dhash", pa.int64()),
         ("source_bytes", pa.int64()),
+        ("source_height", pa.int32()),
+        ("source_width", pa.int32()),
     ]
 )
 

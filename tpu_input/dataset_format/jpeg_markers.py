@@ -6,6 +6,7 @@ bytes of a JPEG file ──is_decoded, has_end──▶ whether TensorFlow can d
                      ──bare──▶ the same coded pixels without metadata
                      ──without_metadata──▶ the same file without EXIF, XMP, IPTC, comments, color profiles and previews
                      ──plain_header──▶ mode and size of a JPEG without metadata
+                     ──frame_size, with_rows──▶ size of any JPEG; the same JPEG cut off below a row
 """
 
 from __future__ import annotations
@@ -168,6 +169,28 @@ def plain_header(data: bytes) -> PlainHeader | None:
         ):
             return None
     return None
+
+
+def frame_size(data: bytes) -> tuple[int, int] | None:
+    """Returns (height, width) in pixels as stated in the frame; None if there is no complete frame."""
+    _, at = _frame(data)
+    if at + 7 > len(data):
+        return None
+    return int.from_bytes(data[at + 3 : at + 5], "big"), int.from_bytes(data[at + 5 : at + 7], "big")
+
+
+def with_rows(data: bytes, rows: int) -> bytes:
+    """Returns a JPEG that ends below so many rows of pixels; the pixels of these are the same.
+
+    Its frame states that height (T.81, B.2.2: the number of lines), and the coded pixels of further rows stay. libjpeg
+    does not decode these; it looks in them for the end marker alone, and warns of them.
+
+    Args:
+      data: A JPEG with a complete frame.
+      rows: From 1 to the height of the image.
+    """
+    _, at = _frame(data)
+    return data[: at + 3] + rows.to_bytes(2, "big") + data[at + 5 :]
 
 
 def _frame(data: bytes) -> tuple[int, int]:

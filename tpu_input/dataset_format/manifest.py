@@ -8,7 +8,9 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import math
 import re
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tpu_input.dataset_format import json_fields
@@ -136,8 +138,43 @@ class Split:
         return sum(shard.num_bytes for shard in self.shards)
 
 
+def merged(splits: Sequence[Split]) -> Split:
+    """Returns splits of one dataset as one, with the mean sizes and the statistics of the pixels of all examples."""
+    known = [split for split in splits if split.num_examples] or list(splits)
+
+    def mean(values: Iterable[float]) -> float:
+        counts = [max(1, split.num_examples) for split in known]
+        return sum(count * value for count, value in zip(counts, values, strict=True)) / sum(counts)
+
+    def sides(which: Sequence[tuple[int, float, int]]) -> tuple[int, float, int]:
+        smallest, middle, largest = zip(*which, strict=True)
+        return min(smallest), mean(middle), max(largest)
+
+    def deviation(channel: int) -> float:  # the mean of the squares, less the square of the mean
+        squares = (split.channel_std[channel] ** 2 + split.channel_mean[channel] ** 2 for split in known)
+        return math.sqrt(max(0.0, mean(squares) - means[channel] ** 2))
+
+    means = [mean(split.channel_mean[channel] for split in known) for channel in range(3)]
+    return Split(
+        tuple(shard for split in splits for shard in split.shards),
+        tuple(map(sum, zip(*(split.class_counts for split in splits), strict=True))),
+        sides([split.height for split in known]),
+        sides([split.width for split in known]),
+        (means[0], means[1], means[2]),
+        (deviation(0), deviation(1), deviation(2)),
+    )
+
+
 FORMAT_VERSION = 1
 MANIFEST_NAME = "manifest.json"
+# What TensorFlow Datasets needs beside the shards, written on request: see record_source.write_tfds_metadata().
+TFDS_INFO_NAME, TFDS_FEATURES_NAME = "dataset_info.json", "features.json"
+TFDS_NAMES = (
+    TFDS_INFO_NAME,
+    TFDS_FEATURES_NAME,
+    "image.class.label.labels.txt",
+    "image.class.labels.labels.txt",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,6 +199,7 @@ class Manifest:
       sources: Locations of the inputs, as options of the conversion.
       earlier: Fingerprints of the earlier versions of a dataset that was extended, oldest first; their manifests are
         manifest-1.json, manifest-2.json, ….
+      written_by: Program that wrote the dataset and its version, "jpeg2tpu 0.1.0"; "" if a version before 0.1.0 did.
       record: Format of the records; not part of the file, which always describes records written by this package.
     """
 
@@ -177,6 +215,7 @@ class Manifest:
     num_noted: dict[str, int] = dataclasses.field(default_factory=dict)
     sources: list[dict[str, str]] = dataclasses.field(default_factory=list)
     earlier: tuple[str, ...] = ()
+    written_by: str = ""
     record: RecordSpec = dataclasses.field(default_factory=RecordSpec)
 
     def __repr__(self) -> str:
@@ -192,6 +231,17 @@ class Manifest:
         if name not in self.splits:
             raise ValueError(f"{self.path!r} has no split {name!r}; it has {', '.join(map(repr, self.splits))}")
         return self.splits[name]
+
+    def held_out(self, name: str) -> Manifest:
+        """Returns the dataset with two splits: `name`, and "train", which is all others together.
+
+        Raises:
+          ValueError: There is no split of that name, or no other one; or it is "train".
+        """
+        held_out, others = self.split(name), [split for other, split in self.splits.items() if other != name]
+        if name == "train" or not others:
+            raise ValueError(f"split {name!r} of {self.path!r} cannot be held out: nothing would be left to train on")
+        return dataclasses.replace(self, splits={"train": merged(others), name: held_out})
 
     @property
     def label_type(self) -> str:
@@ -225,6 +275,8 @@ class Manifest:
         del fields["path"], fields["record"]
         if not self.earlier:
             del fields["earlier"]
+        if not self.written_by:
+            del fields["written_by"]
         return json.dumps(fields, indent=1, ensure_ascii=False) + "\n"
 
     @classmethod
@@ -277,7 +329,7 @@ def manifest_name(version: int) -> str:
 
 
 # Missing in datasets written by the first versions of this package, or in datasets that were not extended.
-_OPTIONAL = ("num_fixed", "num_noted", "sources", "earlier")
+_OPTIONAL = ("num_fixed", "num_noted", "sources", "earlier", "written_by")
 
 
 def _manifest(value: object, path: str) -> Manifest:
@@ -311,6 +363,7 @@ def _manifest(value: object, path: str) -> Manifest:
         num_fixed=json_fields.counts(fields.get("num_fixed", {}), "num_fixed", 1),
         num_noted=json_fields.counts(fields.get("num_noted", {}), "num_noted", 1),
         earlier=earlier,
+        written_by=json_fields.text(fields.get("written_by", ""), "written_by"),
         sources=[_source(source) for source in json_fields.array(fields.get("sources", []), "sources")],
     )
     editions = set(map(_edition, manifest.splits.values()))

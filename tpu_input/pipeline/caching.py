@@ -3,7 +3,8 @@
     records of the host's share (or decoded images), read once ──▶ one tensor of strings ──▶ element n of it, at random
 
 What is kept comes before every random choice, so that each epoch draws new crops and augmentations. Every host keeps a
-share of its own, of the same size up to one record: Share describes it.
+share of its own, of the same size up to one record: Share describes it. With sampling="balanced", every host keeps all
+records and takes those of its positions in the order of training.
 """
 
 from __future__ import annotations
@@ -104,7 +105,8 @@ def cache_bytes(manifest: Manifest, split: str, host: Host, config: InputConfig)
       ValueError: The sizes of the images, which the memory of "decoded" is computed from, are not known.
     """
     of = manifest.split(split)
-    share = -(-of.num_examples // host.num_hosts)
+    # In the order of "balanced", any host may need any record.
+    share = -(-of.num_examples // host.num_hosts) if config.sampling == "equal" else of.num_examples
     if config.cache == "records":
         return share * of.num_bytes // max(1, of.num_examples)
     largest = largest_image_bytes(manifest, split)

@@ -19,6 +19,7 @@ from tpu_input.command_line.cores import num_cores
 from tpu_input.config import InputConfig
 from tpu_input.dataset_format.records import Manifest, parse_int64
 from tpu_input.pipeline.images import has_magic_bytes
+from tpu_input.pipeline.order import turns
 from tpu_input.pipeline.reading import locate, plain
 
 # (encoded, number of the example over all epochs, whether has_magic_bytes() returned True)
@@ -57,7 +58,8 @@ def decode_records(
     and "epoch", for within_budget().
 
     Args:
-      dataset: (epoch * records of the split + number of the record in the split, serialized).
+      dataset: (epoch * records of the split + number of the record in the split, serialized). With config.sampling,
+        turns take the place of epochs: see BalancedOrder.
       manifest: For its classes and the format of a record.
       split: Name of the split.
       config: For on_corrupt, service and deterministic.
@@ -67,6 +69,7 @@ def decode_records(
     """
     attempt, place_of = _attempt(manifest, config, crop, black), locate(manifest, split)
     num_examples = manifest.split(split).num_examples
+    epoch_numbers = num_examples * turns(manifest, split, config.sampling)
 
     padding = no_features(manifest, config)
     empty = {tf.string: "", tf.float32: 0.0, tf.int64: 0}
@@ -102,7 +105,7 @@ def decode_records(
         # tf.where with a scalar condition takes 0.4 ms for an image of 224 px, tf.cond takes no time.
         image = tf.cond(fine, lambda: image, lambda: tf.nest.map_structure(tf.zeros_like, image))
         features = {"image": image, "weight": tf.cast(fine, tf.float32)} | further(serialized, fine)
-        features |= {"problem": problem, "epoch": number // num_examples}
+        features |= {"problem": problem, "epoch": number // epoch_numbers}
         return features, tf.cast(tf.where(fine, label, 0), label_dtype(manifest))
 
     return dataset.map(decode, num_parallel_calls=parallel_decodes(config.service), deterministic=config.deterministic)

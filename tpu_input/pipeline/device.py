@@ -1,97 +1,43 @@
-"""Transfer of batches from host to device: their layout, and the first operations on the device.
+"""The first operations on the device: the layout of a batch is undone, and its images are normalised; TensorFlow-free.
 
-host:   examples ──to_batches()──▶ N of them, image axes in the order of config.layout
-device: config.layout ──from_infeed()──▶ [N, H, W, C] float32, normalised
+config.layout, config.dtype ──from_infeed()──▶ [N, H, W, 3] float32, normalised
 """
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
-import tensorflow as tf
+import numpy as np
 
 from tpu_input.config import InputConfig
-from tpu_input.pipeline.decoding import within_budget
-from tpu_input.pipeline.hosts import Host
-from tpu_input.pipeline.reading import plain, untuned
-
-# Prefetched batches on the host, in steps: one that the device takes, and the next one. tf.data's own choice (AUTOTUNE)
-# would grow with the available memory.
-PREFETCHED_STEPS = 2
-PARALLEL_LAYOUTS = 2  # batches; a transpose takes a hundredth of the time of decoding
 
 
-def to_batches(
-    dataset: tf.data.Dataset,
-    batch_size: int,
-    config: InputConfig,
-    host: Host,
-    skipped_steps: int = 0,
-    num_steps: int | None = None,
-) -> tf.data.Dataset:
-    """Returns prefetched, full batches of `dataset`, with the images in the layout for the device.
+def from_infeed(images: Any, config: InputConfig) -> Any:
+    """Returns the images for a network from those of an input_fn; runs on the device, first in a training step.
+
+    It is a pure function of its arguments, for tf.function, a model_fn and jax.jit, also with arrays that lie on
+    several devices. Only the library of `images` is used.
 
     Args:
-      dataset: Elements ({"image": [H, W, C] or a tuple of config.echo such images, …}, label), either endless or a
-        multiple of batch_size.
-      batch_size: Examples in a batch.
-      config: For layout, echo and on_corrupt.
-      host: For the batches per step, and the number of cores that share a batch, which layout "auto" depends on.
-      skipped_steps: Steps whose batches are left out at the beginning.
-      num_steps: Steps after which to end; None is endless.
-    """
-    dataset = dataset.batch(batch_size, drop_remainder=True)
-    if config.on_corrupt == "skip":
-        dataset = within_budget(dataset, config.max_corrupt)
-    if config.echo > 1:
-        dataset = _echoed(dataset, host.batches_per_step)
-    dataset = dataset.skip(skipped_steps * host.batches_per_step) if skipped_steps else dataset
-    dataset = dataset if num_steps is None else dataset.take(num_steps * host.batches_per_step)
-    layout = resolved_layout(config.layout, batch_size // host.cores_per_batch)
-    if layout != "NHWC":
-        order = ["NHWC".index(axis) for axis in layout]
-        dataset = dataset.map(
-            plain(lambda features, label: (features | {"image": tf.transpose(features["image"], order)}, label)),
-            num_parallel_calls=PARALLEL_LAYOUTS,
-        )
-    return untuned(dataset.prefetch(PREFETCHED_STEPS * host.batches_per_step))
-
-
-def _echoed(dataset: tf.data.Dataset, batches_per_step: int) -> tf.data.Dataset:
-    """Returns one batch for each crop in the tuple "image", with one crop per example.
-
-    All batches of a step are of different images; their other crops make the next steps.
-    """
-    batched = batches_per_step > 1
-    dataset = dataset.batch(batches_per_step, drop_remainder=True) if batched else dataset
-    make = tf.data.Dataset.from_tensor_slices if batched else tf.data.Dataset.from_tensors
-
-    @plain
-    def steps(features: dict[str, Any], label: tf.Tensor) -> tf.data.Dataset:
-        first, *others = (make((features | {"image": crops}, label)) for crops in features["image"])
-        return functools.reduce(tf.data.Dataset.concatenate, others, first)
-
-    return dataset.flat_map(steps)
-
-
-def from_infeed(images: tf.Tensor, config: InputConfig) -> tf.Tensor:
-    """Returns the images for a network from those of an input_fn; runs on the device, first in a model_fn.
-
-    Args:
-      images: 4-D, axes in the order of config.layout, config.dtype, in [0, 255].
+      images: 4-D, axes in the order of config.layout, config.dtype, in [0, 255]: a tf.Tensor, a jax.Array or a NumPy
+        array.
       config: The config that the input_fn was made with.
 
     Returns:
-      [N, H, W, 3] float32, (image - config.mean) / config.std.
+      [N, H, W, 3] float32, (image - config.mean) / config.std, of the same library.
     """
     layout: str = config.layout
-    if layout == "auto":  # the third axis has 3 channels in HWCN; a batch of 3 is HWNC
-        layout = resolved_layout("auto", images.shape[3] if images.shape[2] == 3 else images.shape[2])
-    if layout != "NHWC":
-        images = tf.transpose(images, [layout.index(axis) for axis in "NHWC"])
-    mean, std = tf.constant(config.mean, tf.float32), tf.constant(config.std, tf.float32)
-    return (tf.cast(images, tf.float32) - mean) / std
+    if layout == "auto":  # each of its layouts ends with another axis, and no batch of HWCN is of 3
+        layout = "HWNC" if images.shape[3] == 3 else "HWCN"
+    order = tuple(layout.index(axis) for axis in "NHWC")
+    mean, std = np.asarray(config.mean, np.float32), np.asarray(config.std, np.float32)
+    if hasattr(images, "astype"):  # NumPy and JAX; a tf.Tensor has no such method
+        images = images if layout == "NHWC" else images.transpose(order)
+        return (images.astype(np.float32) - mean) / std
+    import tensorflow as tf
+
+    images = images if layout == "NHWC" else tf.transpose(images, order)
+    return (tf.cast(images, tf.float32) - tf.constant(mean)) / tf.constant(std)
 
 
 _HWNC_UP_TO = 8  # MLPerf training v0.7, Google's resnet: transposed as HWCN if the batch of a core is above 8

@@ -78,6 +78,11 @@ class Host:
         return range(self.index * own, (self.index + 1) * own)
 
 
+def own_share(num_examples: int, host: Host) -> range:
+    """Returns the numbers of the records that a host evaluates; those of two hosts differ by one record at most."""
+    return range(num_examples * host.index // host.num_hosts, num_examples * (host.index + 1) // host.num_hosts)
+
+
 # tf.compat.v1.estimator.tpu.InputPipelineConfig, whose values are plain integers.
 _PER_SHARD_V1, _PER_HOST_V1, _PER_HOST_V2, _BROADCAST = 1, 2, 3, 4
 

@@ -2,18 +2,17 @@
 
     scalar string ──window──▶ fused decode of the window ──▶ bilinear resize ──▶ [image_size, image_size, 3]
 
-A window is the part of an image that is used: random_window() draws it for training, centre_window() returns it for
-evaluation. JPEGs are decoded only inside the window, and at 1/2, 1/4 or 1/8 of their size where the window is that many
-times as large as the result; PNGs and raw pixels are decoded completely. Costs measured on 500 x 375 JPEGs at 224 px:
-the fused decode saves a fifth of a full one; INTEGER_FAST and plain upscaling save 8 %; bilinear instead of bicubic
-resizing saves 0.45 ms per image.
+A window is the part of an image that is used: random_window() draws it for training; for evaluation, centre_window()
+returns it, or whole_window() with config.resize other than "crop". JPEGs are decoded only inside the window, and at
+1/2, 1/4 or 1/8 of their size where the window is that many times as large as the result; PNGs and raw pixels are
+decoded completely. Costs measured on 500 x 375 JPEGs at 224 px: the fused decode saves a fifth of a full one;
+INTEGER_FAST and plain upscaling save 8 %; bilinear instead of bicubic resizing saves 0.45 ms per image.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -24,9 +23,7 @@ from tpu_input.config import InputConfig
 from tpu_input.dataset_format.manifest import Split
 from tpu_input.dataset_format.records import RecordSpec
 from tpu_input.pipeline.seeds import seed_for
-
-TRIES = 10  # as torchvision
-_BELOW_HALF = float(np.nextafter(np.float32(0.5), np.float32(0)))  # times n + 1 and rounded down, it is n // 2
+from tpu_input.without_tensorflow.windows import BELOW_HALF, RATIOS, TRIES, ranges
 
 
 def random_window(shape: tf.Tensor, seed: tf.Tensor, config: InputConfig) -> tf.Tensor:
@@ -36,20 +33,24 @@ def random_window(shape: tf.Tensor, seed: tf.Tensor, config: InputConfig) -> tf.
     convolutions", section 6; the logarithm of width / height over that of config.crop_aspect; its position over all
     positions within the image. A window that does not fit into the image is drawn again. If ten draws do not fit (e.g.
     in a panorama), it is the largest centred window with an allowed aspect ratio. These are the rules of
-    torchvision.transforms.RandomResizedCrop.
+    torchvision.transforms.RandomResizedCrop. With config.resize "pad" and "squash", the aspect ratio is relative to the
+    image's: the window is the one that these rules give for the image stretched to a square.
 
     Args:
       shape: [3] int32, (height, width, channels) of the image.
       seed: [2] int64, used for nothing else.
-      config: For crop_area and crop_aspect.
+      config: For crop_area, crop_aspect and resize.
     """
     smallest, largest = config.crop_aspect
-    ranges = np.array([config.crop_area, (math.log(smallest), math.log(largest)), (0, 1), (0, 1)], np.float32)
-    low, high = np.repeat(ranges.T[:, :, None], TRIES, axis=2)
+    low, high = np.repeat(ranges(config)[:, :, None], TRIES, axis=2)
     # (share, log aspect, y, x) of all tries at once, because the time depends on the number of ops.
     tries = low + (high - low) * tf.random.stateless_uniform([4, TRIES], seed)
-    shares, aspects, _, _ = tf.unstack(tries)
     sides = tf.cast(shape[:2], tf.float32)
+    largest_sides = sides[::-1]  # times an aspect ratio and its inverse: those of the largest window
+    if config.resize != "crop":
+        tries += tf.math.log(sides[1] / sides[0]) * [[0.0], [1.0], [0.0], [0.0]]
+        largest_sides = sides
+    shares, aspects, _, _ = tf.unstack(tries)
     area = tf.reduce_prod(sides)
     # Tests height² = area / aspect and width² = area × aspect at once; up to half a pixel too much is rounded down.
     height, width = tf.unstack(sides + 0.5)
@@ -58,9 +59,9 @@ def random_window(shape: tf.Tensor, seed: tf.Tensor, config: InputConfig) -> tf.
     one_fits = tf.gather(fits, chosen)
     share, aspect, place = tf.split(tf.gather(tries, chosen, axis=1), [1, 1, 2])
     size = tf.sqrt(share * area * tf.exp(aspect * [-1.0, 1.0]))
-    size = tf.where(one_fits, size, sides[::-1] * [1 / smallest, largest])
+    size = tf.where(one_fits, size, largest_sides * [1 / smallest, largest])
     size = tf.clip_by_value(tf.round(size), 1.0, sides)
-    begin = tf.floor(tf.where(one_fits, place, _BELOW_HALF) * (sides - size + 1))
+    begin = tf.floor(tf.where(one_fits, place, float(BELOW_HALF)) * (sides - size + 1))
     return tf.cast(tf.concat([begin, size], 0), tf.int32)
 
 
@@ -71,12 +72,17 @@ def centre_window(shape: tf.Tensor, share: float) -> tf.Tensor:
     return tf.concat([(shape[:2] - side) // 2, [side, side]], axis=0)
 
 
-Resize = Callable[[tf.Tensor, InputConfig], tf.Tensor]  # ([height, width, 3] uint8, config) -> image of config.dtype
+def whole_window(shape: tf.Tensor) -> tf.Tensor:
+    """Returns [4] int32 (0, 0, height, width), the whole image."""
+    return tf.concat([tf.zeros([2], tf.int32), shape[:2]], axis=0)
+
+
+# ([height, width, 3] uint8, its window in pixels of the image at its own size, config) -> image of config.dtype
+Resize = Callable[[tf.Tensor, tf.Tensor, InputConfig], tf.Tensor]
 
 _OURS = RecordSpec()
 _JPEG_BEGIN, _JPEG_END = b"\xff\xd8\xff", b"\xff\xd9"
 _PNG_BEGIN, _PNG_END = b"\x89PNG\r\n\x1a\n", b"IEND\xaeB`\x82"
-_RATIOS = (2, 4, 8)  # libjpeg decodes at 1 / ratio too, by a smaller inverse DCT of each 8 x 8 block
 
 
 def decode_for_training(
@@ -95,7 +101,8 @@ def decode_for_training(
       encoded: Scalar string, a JPEG or PNG file or as `record` says; or a decoded image, [height, width, 3] uint8.
       seed: [2] int64; the same seed gives the same crop. Window, flip, config.augment and each crop of config.echo use
         separate seeds that are derived from it.
-      config: For image_size, dtype, crop_area, crop_aspect, flip, augment and echo.
+      config: For image_size, dtype, resize, crop_area, crop_aspect, flip, augment, echo, and mean as the color of
+        "pad".
       record: How `encoded` is encoded.
       magic_checked: Whether has_magic_bytes() returned True, so that the file type need not be checked again.
       resize: Makes the image from the pixels of its window; None resizes them. The benchmark gives one that does not.
@@ -120,15 +127,18 @@ def decode_for_training(
 def decode_for_evaluation(
     encoded: tf.Tensor, config: InputConfig, record: RecordSpec = _OURS, magic_checked: bool = False
 ) -> tf.Tensor:
-    """Returns the centred square: [image_size, image_size, 3] of config.dtype in [0, 255]; also used for serving.
+    """Returns what evaluation and serving see of an image: [image_size, image_size, 3] of config.dtype in [0, 255].
+
+    It is the centred square, or with config.resize "pad" and "squash" the whole image.
 
     Args:
       encoded: Scalar string, a JPEG or PNG file or as `record` says.
-      config: For image_size, dtype and eval_crop.
+      config: For image_size, dtype, resize, eval_crop, and mean as the color of "pad".
       record: How `encoded` is encoded.
       magic_checked: Whether has_magic_bytes() returned True, so that the file type need not be checked again.
     """
-    window = functools.partial(centre_window, share=config.eval_crop)
+    is_cropped = config.resize == "crop"
+    window = functools.partial(centre_window, share=config.eval_crop) if is_cropped else whole_window
     (image,) = _crops(encoded, lambda shape: [window(shape)], config, record, magic_checked, _resized)
     return image
 
@@ -205,23 +215,26 @@ def _crops(
     def fused() -> list[tf.Tensor]:
         windows = choose(tf.io.extract_jpeg_shape(encoded))
         if not config.scaled_decode:
-            return [resize(image, config) for image in decoded(windows)]
-        times = tf.reduce_min(tf.concat([window[2:] for window in windows], 0)) // config.image_size
+            return resized(decoded(windows), windows)
+        times = tf.reduce_min([_times_as_large(window, config) for window in windows])
 
         def scaled() -> list[tf.Tensor]:
-            number = tf.reduce_sum(tf.cast(times >= tf.constant(_RATIOS), tf.int32)) - 1
-            at_ratios = [functools.partial(at, ratio) for ratio in _RATIOS]
+            number = tf.reduce_sum(tf.cast(times >= tf.constant(RATIOS), tf.int32)) - 1
+            at_ratios = [functools.partial(at, ratio) for ratio in RATIOS]
             return list(tf.switch_case(number, at_ratios))
 
         def at(ratio: int) -> list[tf.Tensor]:
             return decoded([scaled_window(window, ratio) for window in windows], ratio)
 
-        images = tf.cond(times >= _RATIOS[0], scaled, lambda: decoded(windows))
-        return [resize(image, config) for image in images]
+        return resized(tf.cond(times >= RATIOS[0], scaled, lambda: decoded(windows)), windows)
 
     def full() -> list[tf.Tensor]:
         image = decode_whole(encoded, record) if encoded.dtype == tf.string else encoded
-        return [resize(_part(image, window), config) for window in choose(tf.shape(image))]
+        windows = choose(tf.shape(image))
+        return resized([_part(image, window) for window in windows], windows)
+
+    def resized(images: list[tf.Tensor], windows: list[tf.Tensor]) -> list[tf.Tensor]:
+        return [resize(image, window, config) for image, window in zip(images, windows, strict=True)]
 
     if record.encoding != "jpeg" or encoded.dtype != tf.string:
         return full()
@@ -230,13 +243,23 @@ def _crops(
     return list(tf.cond(_begins(encoded, _JPEG_BEGIN), fused, full))
 
 
+def _times_as_large(window: tf.Tensor, config: InputConfig) -> tf.Tensor:
+    """Returns how many times as large a window is as the image that it becomes, rounded down, scalar int32."""
+    shorter = tf.reduce_min(window[2:])
+    if config.resize != "pad":
+        return shorter // config.image_size
+    # The longer side becomes image_size, and the shorter one may be of any length; a pixel of it has to be left.
+    return tf.minimum(tf.reduce_max(window[2:]) // config.image_size, shorter)
+
+
 def for_images_of(config: InputConfig, split: Split) -> InputConfig:
     """Returns the config without scaled_decode if no window of the split's images can be twice as large as the result.
 
     To look at each window takes 2 % of the time of a photograph of 500 x 375 pixels.
     """
-    shorter = min(split.height[2], split.width[2])  # at most, in pixels; 0 is not known
-    large = not shorter or shorter >= _RATIOS[0] * config.image_size
+    sides = split.height[2], split.width[2]  # at most, in pixels; 0 is not known
+    side = max(sides) if config.resize == "pad" else min(sides)
+    large = not side or side >= RATIOS[0] * config.image_size
     return dataclasses.replace(config, scaled_decode=config.scaled_decode and large)
 
 
@@ -260,8 +283,10 @@ def _part(image: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
 CAST_UP_TO = 4
 
 
-def _resized(image: tf.Tensor, config: InputConfig) -> tf.Tensor:
-    size = [config.image_size, config.image_size]
+def _resized(image: tf.Tensor, window: tf.Tensor, config: InputConfig) -> tf.Tensor:
+    size: Any = [config.image_size, config.image_size]
+    if config.resize == "pad":
+        size = padded_sides(window[2:], config.image_size)
     image = tf.cond(
         tf.size(image) <= CAST_UP_TO * 3 * config.image_size**2,
         lambda: tf.image.resize(tf.cast(image, tf.float32), size, "bilinear"),
@@ -269,4 +294,27 @@ def _resized(image: tf.Tensor, config: InputConfig) -> tf.Tensor:
     )
     if config.dtype == "uint8":
         image = tf.round(image)
-    return tf.cast(image, config.dtype)
+    image = tf.cast(image, config.dtype)
+    return _padded(image, config) if config.resize == "pad" else image
+
+
+def padded_sides(sides: tf.Tensor, image_size: int) -> tf.Tensor:
+    """Returns [2] int32, the (height, width) that a window gets with resize="pad": the longer one is image_size."""
+    sides = tf.cast(sides, tf.float32)
+    return tf.cast(tf.maximum(tf.round(sides * (image_size / tf.reduce_max(sides))), 1.0), tf.int32)
+
+
+def _padded(image: tf.Tensor, config: InputConfig) -> tf.Tensor:
+    """Returns an image in the middle of a square of config.image_size, whose rest has the color config.mean."""
+    color = np.round(config.mean) if config.dtype == "uint8" else np.array(config.mean)
+    color = tf.cast(tf.constant(color, tf.float32), config.dtype)
+    side = config.image_size
+    height, width = tf.unstack(tf.shape(image)[:2])
+    above, left = (side - height) // 2, (side - width) // 2
+
+    def bar(height: Any, width: Any) -> tf.Tensor:
+        return tf.broadcast_to(color, [height, width, 3])
+
+    image = tf.concat([bar(above, width), image, bar(side - height - above, width)], 0)
+    image = tf.concat([bar(side, left), image, bar(side, side - width - left)], 1)
+    return tf.ensure_shape(image, [side, side, 3])

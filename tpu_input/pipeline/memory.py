@@ -11,9 +11,9 @@ import tensorflow as tf
 
 from tpu_input.config import InputConfig
 from tpu_input.dataset_format.records import Manifest
+from tpu_input.pipeline.batches import PARALLEL_LAYOUTS, PREFETCHED_STEPS
 from tpu_input.pipeline.caching import cache_bytes, largest_image_bytes
 from tpu_input.pipeline.decoding import parallel_decodes
-from tpu_input.pipeline.device import PARALLEL_LAYOUTS, PREFETCHED_STEPS
 from tpu_input.pipeline.hosts import Host
 from tpu_input.pipeline.images import CAST_UP_TO
 from tpu_input.pipeline.lanes import buffer_bytes, records_ahead
@@ -41,7 +41,7 @@ def input_bytes(manifest: Manifest, split: str, config: InputConfig, batch_size:
     record = of.num_bytes // max(1, of.num_examples)
     read = 0 if config.cache else of.num_bytes
     if not config.cache and not is_in_memory(manifest, split):
-        order = Order.of(manifest, split, host.lanes(batch_size), config.seed, config.block_records)
+        order = Order.of(manifest, split, host.lanes(batch_size), config.seed, config.block_records, config.sampling)
         read = _lanes_bytes(manifest, split, order, len(host.positions(batch_size)), record)
     pixels = config.image_size**2 * 3
     image = pixels * tf.as_dtype(config.dtype).size

@@ -5,9 +5,9 @@ Stateless random ops return the same numbers for the same seed: two ops that sha
 
 from __future__ import annotations
 
-import hashlib
-
 import tensorflow as tf
+
+from tpu_input.without_tensorflow.random_numbers import purpose_number
 
 
 def seed_for(seed: tf.Tensor, purpose: str) -> tf.Tensor:
@@ -19,5 +19,6 @@ def seed_for(seed: tf.Tensor, purpose: str) -> tf.Tensor:
       seed: [2] integers, e.g. of an example.
       purpose: Name of the quantity that is drawn from the seed, e.g. "flip".
     """
-    number = int.from_bytes(hashlib.sha256(purpose.encode()).digest()[:8], "big") >> 1
-    return tf.random.experimental.stateless_fold_in(tf.cast(seed, tf.int64), tf.constant(number, tf.int64))
+    return tf.random.experimental.stateless_fold_in(
+        tf.cast(seed, tf.int64), tf.constant(purpose_number(purpose), tf.int64)
+    )

@@ -1,4 +1,4 @@
-"""Reading of byte ranges of files, thread-safe: of gs:// by Google's own client, with one request per call.
+"""Reading of byte ranges of files, and writing of files, thread-safe: of gs:// by Google's client, one request a call.
 
 TensorFlow's filesystem, which the rest of the package reads with, requests a complete block of a file in a bucket
 (gcs_filesystem.py) even if only one record is needed. It is used for other URIs, and where google-cloud-storage is not
@@ -12,9 +12,11 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Iterable
-from typing import cast
+import uuid
+from collections.abc import Iterable, Iterator
+from typing import Any, cast
 
+from tpu_input.command_line.distribution import needing_extras
 from tpu_input.command_line.google_client import client
 from tpu_input.storage.gcs_filesystem import reason
 
@@ -82,7 +84,8 @@ def read_bytes(path: str, start: int = 0, num_bytes: int | None = None) -> bytes
     if path.startswith("gs://"):
         with contextlib.suppress(ImportError):
             return _download(path, start, num_bytes)
-    import tensorflow as tf
+    with needing_extras(f"reading {path!r}"):
+        import tensorflow as tf
 
     try:
         with tf.io.gfile.GFile(path, "rb") as file:
@@ -106,20 +109,73 @@ def read_existing(path: str, most: int) -> bytes | None:
         return None
 
 
-def _download(path: str, start: int, num_bytes: int | None) -> bytes:
-    from google.api_core.exceptions import GoogleAPICallError, NotFound, RequestRangeNotSatisfiable, RetryError
-    from google.auth.exceptions import GoogleAuthError
-    from requests import RequestException
+def write_bytes(path: str, content: bytes) -> None:
+    """Writes a file atomically: locally by renaming a temporary file; uploads of objects are always atomic.
 
-    bucket, _, name = path.removeprefix("gs://").partition("/")
+    Raises:
+      OSError: It cannot be written. For a file that TensorFlow writes, TensorFlow's own error is raised instead.
+    """
+    if "://" not in path:
+        temporary = f"{path}.{uuid.uuid4().hex}"
+        try:
+            with open(temporary, "wb") as file:
+                file.write(content)
+            os.replace(temporary, path)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(temporary)
+        return
+    if path.startswith("gs://"):
+        with contextlib.suppress(ImportError):
+            return _upload(path, content)
+    with needing_extras(f"writing {path!r}"):
+        import tensorflow as tf
+
+    with tf.io.gfile.GFile(path, "wb") as file:
+        file.write(content)
+
+
+def is_no_bucket(path: str) -> bool:
+    """Returns whether a path is in a bucket that does not exist; False also if that cannot be determined."""
+    if not path.startswith("gs://"):
+        return False
+    with contextlib.suppress(ImportError, OSError), _errors_of(path):
+        return not client().bucket(path.split("/")[2]).exists()
+    return False
+
+
+def _download(path: str, start: int, num_bytes: int | None) -> bytes:
+    from google.api_core.exceptions import RequestRangeNotSatisfiable
+
     last = None if num_bytes is None else start + num_bytes - 1
     # GCS has a checksum of the complete object only; TFRecords have their own checksums per record.
     checksum = "crc32c" if num_bytes is None else None
+    with _errors_of(path):
+        try:
+            return cast(bytes, _blob(path).download_as_bytes(start=start, end=last, checksum=checksum))
+        except RequestRangeNotSatisfiable:
+            return b""
+
+
+def _upload(path: str, content: bytes) -> None:
+    with _errors_of(path):
+        _blob(path).upload_from_string(content)
+
+
+def _blob(path: str) -> Any:
+    bucket, _, name = path.removeprefix("gs://").partition("/")
+    return client().bucket(bucket).blob(name)
+
+
+@contextlib.contextmanager
+def _errors_of(path: str) -> Iterator[None]:
+    """Raises OSError, with the path and what helps, for the errors of Google's client."""
+    from google.api_core.exceptions import GoogleAPICallError, NotFound, RetryError
+    from google.auth.exceptions import GoogleAuthError
+    from requests import RequestException
+
     try:
-        found = client().bucket(bucket).blob(name)
-        return cast(bytes, found.download_as_bytes(start=start, end=last, checksum=checksum))
-    except RequestRangeNotSatisfiable:
-        return b""
+        yield
     except NotFound as error:
         raise FileNotFoundError(f"{path}: {reason(str(error.code), str(error))}") from error
     except GoogleAPICallError as error:

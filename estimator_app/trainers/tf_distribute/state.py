@@ -52,6 +52,7 @@ class TrainState:
       averages: Moving averages of the weights, by the same names; {} without --ema.
       checkpoint: tf.train.Checkpoint of global_step, weights, the optimizer's variables and averages.
       step: (features, label) of one replica -> its share of the loss; updates the variables.
+      evaluation_step: (features, label) of one replica -> metrics.batch_sums() of it.
       steps: tf.function (iterator, number of steps) -> (loss of the last step, time at which its batch was ready
         or NaN).
       sums: tf.function (batch) -> metrics.batch_sums() of all replicas together.
@@ -66,6 +67,7 @@ class TrainState:
     averages: dict[str, tf.Variable]
     checkpoint: tf.train.Checkpoint
     step: Callable[..., tf.Tensor]
+    evaluation_step: Callable[..., dict[str, tf.Tensor]]
     steps: Any
     sums: Any
 
@@ -181,9 +183,9 @@ def make_state(
     checkpoint = tf.train.Checkpoint(global_step=step, weights=weights, optimizer=optimizer, **more)
     average = _make_average(weights, averages, config.ema) if config.ema else None
     replica = _make_step(model, optimizer, config, step, average)
-    steps = _make_steps(strategy, replica, step)
-    sums = _make_sums(strategy, model, config)
-    return TrainState(config, model_dir, cluster, strategy, step, weights, averages, checkpoint, replica, steps, sums)
+    evaluation = _make_evaluation_step(model, config)
+    functions = (replica, evaluation, _make_steps(strategy, replica, step), _make_sums(strategy, evaluation))
+    return TrainState(config, model_dir, cluster, strategy, step, weights, averages, checkpoint, *functions)
 
 
 def _make_average(
@@ -193,9 +195,13 @@ def _make_average(
 
     def update(strategy: Any, kept: Any) -> None:
         for name, average in averages.items():
-            strategy.extended.update(
-                average, lambda one, weight, kept: one.assign_sub((1 - kept) * (one - weight)), (weights[name], kept)
-            )
+            strategy.extended.update(average, moved if average.dtype.is_floating else copied, (weights[name], kept))
+
+    def moved(average: tf.Variable, weight: tf.Tensor, kept: tf.Tensor) -> tf.Operation:
+        return average.assign_sub((1 - kept) * (average - weight))
+
+    def copied(average: tf.Variable, weight: tf.Tensor, kept: tf.Tensor) -> tf.Operation:
+        return average.assign(weight)  # such as the count of a Normalization layer
 
     return lambda step: tf.distribute.get_replica_context().merge_call(update, (averaging(decay, step),))
 
@@ -250,11 +256,15 @@ def _make_steps(strategy: Any, replica: Callable[..., tf.Tensor], global_step: t
     return steps
 
 
-def _make_sums(strategy: Any, model: Any, config: TrainConfig) -> Any:
+def _make_evaluation_step(model: Any, config: TrainConfig) -> Callable[..., dict[str, tf.Tensor]]:
     def replica(features: dict[str, tf.Tensor], labels: tf.Tensor) -> dict[str, tf.Tensor]:
         logits = apply(model, from_infeed(features["image"], config.input), training=False)
         return batch_sums(logits, labels, cross_entropy(logits, labels), features["weight"])
 
+    return replica
+
+
+def _make_sums(strategy: Any, replica: Callable[..., dict[str, tf.Tensor]]) -> Any:
     @tf.function(autograph=False)  # type: ignore[untyped-decorator]
     def sums(batch: Any) -> dict[str, tf.Tensor]:
         of_replicas = strategy.run(replica, args=batch)

@@ -1,7 +1,10 @@
-"""Export with TPUEstimator: a SavedModel of the run's model_fn that also returns the label and the class name.
+"""Export of a checkpoint of TPUEstimator as a SavedModel.
 
-    image_bytes ──tpu_input's receiver──▶ image ──model_fn──▶ probabilities ──▶ label ──classes.txt──▶ class
-                                                 (on a TPU with export_to_tpu)
+trainers/saving.py writes it and has its signatures, from the keras.Model with the checkpoint's weights. With
+export_to_tpu, TPUEstimator writes it from the run's model_fn, as nothing else writes a graph for TPUs:
+
+    image_bytes ──tpu_input's receiver──▶ pixels ──model_fn──▶ probabilities ──▶ label ──classes.txt──▶ class
+                                                  (on a TPU)
 
 The host's CPU decodes the files and looks up the class names, as a TPU does not support strings.
 """
@@ -16,7 +19,11 @@ from typing import Any
 import tensorflow as tf
 
 from estimator_app.config import TrainConfig
-from estimator_app.saved_model.classifier import LOGITS, classified, names_table
+from estimator_app.model_dir.checkpoints import check_fits
+from estimator_app.saved_model.classifier import LOGITS, PIXELS, classified, names_table
+from estimator_app.trainers.checks import named_weights
+from estimator_app.trainers.saving import make_served_model, save_model
+from estimator_app.trainers.tpu_estimator.keras_in_graph import AVERAGE, UNTRACKED
 from estimator_app.trainers.tpu_estimator.model_fn import make_model_fn
 from tpu_input import make_serving_input_receiver_fn
 
@@ -42,7 +49,32 @@ def save(
       classes_file: Path of the class names, one per line, in label order.
       extra: Paths of files to copy into assets.extra/, by their names there.
       export_to_tpu: Add a second MetaGraph, for TPUs.
+
+    Raises:
+      ValueError: The checkpoint is of another network.
     """
+    reader = tf.train.load_checkpoint(checkpoint)
+    # The model_fn has all variables of a network, also those that Keras does not know.
+    if export_to_tpu or any(name.startswith(UNTRACKED) for name in reader.get_variable_to_shape_map()):
+        return _save_graph(run, checkpoint, export_dir, classes_file, extra, export_to_tpu)
+    model = make_served_model(run)
+    weights = {f"{AVERAGE if run.ema else ''}{name}": variable for name, variable in named_weights(model).items()}
+    needed = {name: list(variable.shape) for name, variable in weights.items()}
+    check_fits(checkpoint, needed, run.network, len(run.classes))
+    for name, variable in weights.items():
+        variable.assign(reader.get_tensor(name))
+    return save_model(run, model, export_dir, classes_file, extra)
+
+
+def _save_graph(
+    run: TrainConfig,
+    checkpoint: str,
+    export_dir: str,
+    classes_file: str,
+    extra: Mapping[str, str],
+    export_to_tpu: bool,
+) -> str:
+    """Returns what save() does; TPUEstimator writes it."""
     with tempfile.TemporaryDirectory() as scratch:
         estimator = tpu.TPUEstimator(
             make_serving_model_fn(run, classes_file),
@@ -58,8 +90,7 @@ def save(
 def make_serving_model_fn(run: TrainConfig, classes_file: str) -> Callable[..., Any]:
     """Returns the model_fn(features, labels, mode, params, config) of an export, for TPUEstimator.
 
-    Its signature for clients, serving_default, returns what classifier.classified() does; a second one,
-    classifier.LOGITS, returns the logits, the input of softmax or sigmoid, for evaluation.
+    Its signatures are those of trainers/saving.py; on a TPU, there is none over pixels.
 
     Args:
       run: Config of the run.
@@ -70,19 +101,27 @@ def make_serving_model_fn(run: TrainConfig, classes_file: str) -> Callable[..., 
     def serving_model_fn(
         features: Mapping[str, tf.Tensor], labels: Any, mode: str, params: Mapping[str, Any], config: Any
     ) -> Any:
-        spec = (_on_tpu if params["use_tpu"] else _here)(model_fn, features, params, config)
+        pixels = features["image"] if params["use_tpu"] else tf.cast(features["image"], tf.float32)
+        spec = (_on_tpu if params["use_tpu"] else _here)(model_fn, {"image": pixels}, params, config)
         outputs = classified(spec.predictions["probabilities"], run.label_type, names_table(classes_file))
         output = tf.estimator.export.PredictOutput
-        return v1.estimator.tpu.TPUEstimatorSpec(
-            ModeKeys.PREDICT,
-            predictions=outputs,
-            export_outputs={
-                "serving_default": output(outputs),
-                LOGITS: output({LOGITS: spec.predictions["logits"]}),
-            },
-        )
+        export_outputs = {"serving_default": output(outputs), LOGITS: output({LOGITS: spec.predictions["logits"]})}
+        if not params["use_tpu"]:
+            export_outputs[PIXELS] = _OfPixels(pixels, spec.predictions)
+        return v1.estimator.tpu.TPUEstimatorSpec(ModeKeys.PREDICT, predictions=outputs, export_outputs=export_outputs)
 
     return serving_model_fn
+
+
+class _OfPixels(tf.estimator.export.PredictOutput):  # type: ignore[misc]
+    """A signature with its own input, a tensor behind the receiver's, as Estimator gives all signatures the same."""
+
+    def __init__(self, pixels: tf.Tensor, outputs: Mapping[str, tf.Tensor]) -> None:
+        super().__init__(outputs)
+        self._pixels = pixels
+
+    def as_signature_def(self, receiver_tensors: Mapping[str, tf.Tensor]) -> Any:
+        return super().as_signature_def({PIXELS: self._pixels})
 
 
 def _here(

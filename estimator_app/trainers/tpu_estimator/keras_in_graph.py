@@ -24,6 +24,7 @@ v1 = tf.compat.v1
 
 Averages = Literal["none", "beside", "instead"]
 AVERAGE = "ema_"  # prefix of the moving average of a weight
+UNTRACKED = "untracked_"  # prefix of variables that Keras does not know, such as those made in a Lambda layer
 # Largest size in bytes of the initial values fed in one session run. The message of a run must stay below 2 GB; but
 # runs should be few, as each one prunes the whole graph again.
 _FED_BYTES = 2**28
@@ -68,10 +69,10 @@ class KerasInGraph:
             traced = tf.function(function, autograph=False).get_concrete_function(*specs)
             constants = {id(tensor): tensor.numpy() for tensor in traced.captured_inputs if tensor.dtype != tf.resource}
         by_handle = {id(original.handle): name for name, original in self._originals.items()}
-        # Adds variables that Keras does not track, such as those made in a Lambda layer.
+        # Adds variables that Keras does not track.
         for variable in traced.graph.variables:
             if id(variable.handle) not in by_handle:
-                by_handle[id(variable.handle)] = self._add(f"untracked_{len(self._variables)}", variable, False)
+                by_handle[id(variable.handle)] = self._add(f"{UNTRACKED}{len(self._variables)}", variable, False)
 
         def captured(tensor: tf.Tensor) -> tf.Tensor:
             if id(tensor) in constants:
@@ -91,7 +92,10 @@ class KerasInGraph:
         updates = []
         for name, average in self._averages.items():
             value = self._variables[name].read_value()
-            updates.append(average.assign_sub((1 - kept) * (average - value), read_value=False))
+            if value.dtype.is_floating:
+                updates.append(average.assign_sub((1 - kept) * (average - value), read_value=False))
+            else:  # such as the count of a Normalization layer
+                updates.append(average.assign(value, read_value=False))
         return tf.group(*updates)
 
     def scaffold(self) -> Any:

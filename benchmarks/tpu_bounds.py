@@ -1,0 +1,107 @@
+"""Memory of a training step and the most images/s that a TPU can train, of the networks by name; needs no TPU.
+
+    python -m benchmarks.tpu_bounds [--networks=resnet18,…] [--topologies=v3:2x2,…] [--batch_size=128]
+
+libtpu compiles the step of one core for each generation (make preflight). The images/s are FLOPs and bytes of that step
+against the peaks of a chip, as preflight has them: a bound, which no step reaches. A compilation takes minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import tempfile
+from typing import Any
+
+from benchmarks import measure
+from estimator_app.runtime.tensorflow_startup import import_tensorflow
+
+import_tensorflow(verbose=False)
+
+import tensorflow as tf  # noqa: E402
+
+from beam_pipelines import ConvertOptions, Source, convert  # noqa: E402
+from beam_pipelines.sample_digits import write_sample  # noqa: E402
+from estimator_app.config import TrainConfig  # noqa: E402
+from estimator_app.preflight.compiler import DEFAULT_PYTHON, Compiler, TooLarge  # noqa: E402
+from estimator_app.preflight.feeding import pace  # noqa: E402
+from estimator_app.preflight.preflight import lowered  # noqa: E402
+from estimator_app.runtime.topologies import find_topology  # noqa: E402
+
+NETWORKS = "resnet18,resnet50,vit_s16,keras:EfficientNetV2B0,keras:MobileNetV2"
+TOPOLOGIES = "v3:2x2,v5e:1x1,v6e:1x1"
+NUM_CLASSES = 1000
+COLUMNS = {
+    "network": "network",
+    "TPU": "tpu",
+    "GiB a core": "gib:.2f",
+    "GFLOP an image": "gflop:.1f",
+    "MB an image": "mb:.0f",
+    "limited by": "limit",
+    "images/s of a chip, at most": "images:,.0f",
+}
+
+
+def config_of(folder: str, image_size: int) -> TrainConfig:
+    """Returns a config for NUM_CLASSES classes; its dataset, which is of digits, is not read."""
+    write_sample(f"{folder}/digits")
+    options = ConvertOptions(sources=(Source(f"{folder}/digits"),), output=f"{folder}/dataset")
+    manifest, *_ = convert(options)
+    config = TrainConfig.of(manifest, {"image_size": image_size, "precision": "bfloat16"})
+    names = tuple(map(str, range(NUM_CLASSES)))
+    return dataclasses.replace(config, classes=names, class_counts=())
+
+
+def spec_of(image_size: int, batch_size: int) -> Any:
+    """Returns the spec of a core's batch, as make_train_input_fn() has it by default."""
+    features = {
+        "image": tf.TensorSpec([batch_size, image_size, image_size, 3], tf.uint8),
+        "weight": tf.TensorSpec([batch_size], tf.float32),
+    }
+    return features, tf.TensorSpec([batch_size], tf.int32)
+
+
+def row(network: str, topology: str, hlo: bytes, batch_size: int, compiler: str) -> dict[str, Any]:
+    """Returns a row of the table."""
+    found, place = Compiler(compiler, find_topology(topology))(hlo), find_topology(topology)
+    named = {"network": network, "tpu": topology.partition(":")[0]}
+    if isinstance(found, TooLarge):
+        return named | {"gib": found.needs / 2**30, "limit": "does not fit"}
+    bound = pace(found.flops, found.bytes_accessed, place, batch_size)
+    return named | {
+        "gib": found.bytes / 2**30,
+        "gflop": found.flops / batch_size / 1e9,
+        "mb": found.bytes_accessed / batch_size / 1e6,
+        "limit": "arithmetic" if bound.compute_seconds >= bound.memory_seconds else "memory bandwidth",
+        "images": bound.images_per_second * place.chip.cores,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--networks", default=NETWORKS)
+    parser.add_argument("--topologies", default=TOPOLOGIES)
+    parser.add_argument("--image_size", type=int, default=224)
+    parser.add_argument("--batch_size", type=int, default=128, help="images per core")
+    parser.add_argument("--compiler", default=DEFAULT_PYTHON)
+    flags = parser.parse_args()
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        config = config_of(folder, flags.image_size)
+        spec = spec_of(flags.image_size, flags.batch_size)
+        for network in flags.networks.split(","):
+            hlo = lowered(dataclasses.replace(config, network=network), f"{folder}/model", spec)
+            for topology in flags.topologies.split(","):
+                rows.append(row(network, topology, hlo, flags.batch_size, os.path.abspath(flags.compiler)))
+                print(rows[-1], flush=True)
+    notes = [
+        f"training with {config.optimizer} in bfloat16, {flags.image_size} px, {flags.batch_size} images a core, "
+        f"{NUM_CLASSES:,} classes, by {config.trainer}; compiled by the libtpu of constraints/preflight.txt; a chip "
+        "of v3 has two cores, others one"
+    ]
+    measure.keep("tpu_bounds", measure.Table(rows, COLUMNS, notes))
+
+
+if __name__ == "__main__":
+    main()

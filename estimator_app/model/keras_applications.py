@@ -1,0 +1,92 @@
+"""Networks of keras.applications, by the names of its functions, as "keras:EfficientNetV2B0".
+
+    images [N, H, W, 3] float32, normalised ──pixels──▶ 0 … 255 ──preprocess_input──▶ Keras' network ──▶ logits
+
+Weights are random; those of a .keras file of the same network come with --init_from. They were trained on images as the
+network's own preprocess_input makes them of pixels, so the normalisation by the dataset's mean and deviation is undone.
+"""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+layers = tf.keras.layers
+
+PREFIX = "keras:"
+_NAMED = 3  # similar names that a message lists
+
+
+def applications() -> tuple[str, ...]:
+    """Returns the names of the networks that the installed Keras has."""
+    return tuple(sorted(name for name in dir(tf.keras.applications) if name[0].isupper()))
+
+
+def check_application(name: str) -> None:
+    """Checks that the installed Keras has a network; imports and runs nothing of that name.
+
+    Args:
+      name: Name of a function of keras.applications, without PREFIX.
+
+    Raises:
+      ValueError: It has none of that name.
+    """
+    known = applications()
+    if name not in known:
+        by_lower = {each.lower(): each for each in known}
+        close = difflib.get_close_matches(name.lower(), by_lower, n=_NAMED, cutoff=0.5)
+        meant = f"; did you mean {' or '.join(PREFIX + by_lower[each] for each in close)}?" if close else ""
+        raise ValueError(
+            f"network {PREFIX + name!r}: keras.applications of TensorFlow {tf.__version__} has {len(known)} networks, "
+            f"but no {name!r}{meant}"
+        )
+
+
+def application(name: str, mean: Sequence[float], std: Sequence[float]) -> Callable[[Any, int, bool | None], Any]:
+    """Returns a network of keras.applications, (images, num_classes, training) -> logits.
+
+    It is Keras' own with its top, but that the last layer with weights computes in float32 and without a softmax.
+
+    Args:
+      name: One of applications().
+      mean: Of each channel, in 0 … 255, which was subtracted from the images.
+      std: Of each channel, by which they were divided then.
+    """
+    make = getattr(tf.keras.applications, name)
+    preprocess = sys.modules[make.__module__].preprocess_input
+
+    def network(images: Any, num_classes: int, training: bool | None) -> Any:
+        pixels = layers.Rescaling(list(std), list(mean), dtype="float32")(images)
+        whole = make(weights=None, input_tensor=preprocess(pixels), input_shape=images.shape[1:], classes=num_classes)
+        last = [layer for layer in whole.layers if layer.weights][-1]
+        # Some have a convolution of a single pixel as the last layer, hence the Flatten.
+        logits = layers.Flatten(dtype="float32")(_in_float32(last, activation="linear")(last.input))
+        return _normalised_in_float32(images, logits)
+
+    network.__name__ = name
+    return network
+
+
+def _normalised_in_float32(images: Any, logits: Any) -> Any:
+    """Returns the logits of the same network, whose Normalization layers have float32 variables under any precision.
+
+    Keras makes them in the precision of the arithmetic, unlike those of all other layers.
+    """
+    model = tf.keras.Model(images, logits)
+    if not any(isinstance(layer, layers.Normalization) for layer in model.layers):
+        return logits
+
+    def copied(layer: Any) -> Any:
+        is_one = isinstance(layer, layers.Normalization)
+        return _in_float32(layer) if is_one else type(layer).from_config(layer.get_config())
+
+    return tf.keras.models.clone_model(model, input_tensors=images, clone_function=copied).output
+
+
+def _in_float32(layer: Any, **options: Any) -> Any:
+    """Returns a new layer like another one, with float32 arithmetic and variables."""
+    return type(layer).from_config(layer.get_config() | {"dtype": "float32"} | options)

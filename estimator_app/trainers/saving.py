@@ -1,0 +1,88 @@
+"""A trained keras.Model as a SavedModel, the same from both trainers.
+
+    image_bytes ──tpu_input──▶ pixels ──network──▶ logits, probabilities ──▶ label ──classes.txt──▶ class
+
+It is written by tf.saved_model.save(), as objects with functions: converters to TFLite and ONNX take a single function
+of it, which must not drag in the decoders and the table of names. Of the graph that TPUEstimator exports they cannot.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from estimator_app.config import TrainConfig
+from estimator_app.model.losses import probabilities
+from estimator_app.model.networks import apply
+from estimator_app.runtime import files
+from estimator_app.saved_model.classifier import LOGITS, PIXELS, classified, names_table
+from estimator_app.trainers.checks import make_weighted_model, named_weights
+from tpu_input import from_infeed
+from tpu_input.predict import decode_files
+
+
+def make_served_model(run: TrainConfig) -> Any:
+    """Returns the run's keras.Model, whose weights are to be loaded, for save_model().
+
+    It computes in float32 whatever the run's precision is: processors are slow with bfloat16, and neither TFLite nor
+    ONNX Runtime has its convolutions.
+    """
+    return make_weighted_model(dataclasses.replace(run, precision="float32"))
+
+
+def save_model(run: TrainConfig, model: Any, export_dir: str, classes_file: str, extra: Mapping[str, str]) -> str:
+    """Returns the path of a new SavedModel, in a folder of `export_dir` named after the time.
+
+    Its signatures are serving_default, whose outputs are those of classifier.classified(), classifier.LOGITS and
+    classifier.PIXELS.
+
+    Args:
+      run: Config of the run.
+      model: From make_served_model(), with trained weights.
+      export_dir: Folder or URI.
+      classes_file: Path of the class names, one per line, in label order; becomes an asset of the SavedModel.
+      extra: Paths of files to copy into assets.extra/, by their names there.
+    """
+    module = tf.Module()
+    module.weights, module.names = named_weights(model), names_table(classes_file)
+    arrived, side = dataclasses.replace(run.input, layout="NHWC"), run.input.image_size
+    encoded = tf.TensorSpec([None], tf.string, name="image_bytes")
+    decoded = tf.TensorSpec([None, side, side, 3], tf.float32, name=PIXELS)
+
+    @tf.function(input_signature=[decoded], autograph=False)  # type: ignore[untyped-decorator]
+    def of_pixels(pixels: tf.Tensor) -> dict[str, tf.Tensor]:
+        found = apply(model, from_infeed(pixels, arrived), training=False)
+        return {"probabilities": probabilities(found, run.label_type), LOGITS: found}
+
+    def of_files(image_bytes: tf.Tensor) -> dict[str, tf.Tensor]:
+        found: dict[str, tf.Tensor] = of_pixels(tf.cast(decode_files(image_bytes, arrived), tf.float32))
+        return found
+
+    @tf.function(input_signature=[encoded], autograph=False)  # type: ignore[untyped-decorator]
+    def logits(image_bytes: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {LOGITS: of_files(image_bytes)[LOGITS]}
+
+    @tf.function(input_signature=[encoded], autograph=False)  # type: ignore[untyped-decorator]
+    def classify(image_bytes: tf.Tensor) -> dict[str, tf.Tensor]:
+        return classified(of_files(image_bytes)["probabilities"], run.label_type, module.names)
+
+    return _write(module, {"serving_default": classify, LOGITS: logits, PIXELS: of_pixels}, export_dir, extra)
+
+
+def _write(module: tf.Module, signatures: Mapping[str, Any], export_dir: str, extra: Mapping[str, str]) -> str:
+    """Writes a SavedModel under a temporary name and renames it when it is complete; returns its path."""
+    taken = {
+        int(name.removeprefix("temp-")) for name in files.names(export_dir) if name.removeprefix("temp-").isdigit()
+    }
+    number = max([int(time.time()), *(number + 1 for number in taken)])
+    temporary, path = f"{export_dir}/temp-{number}", f"{export_dir}/{number}"
+    tf.saved_model.save(module, temporary, signatures)
+    files.make_folder(f"{temporary}/assets.extra")
+    for name, source in extra.items():
+        tf.io.gfile.copy(source, f"{temporary}/assets.extra/{name}")
+    tf.io.gfile.rename(temporary, path)
+    return path

@@ -1,0 +1,29 @@
+"""The permutation of the order of training as it is documented, in Python's integers."""
+
+from __future__ import annotations
+
+import itertools
+
+
+def hashed(value: int) -> int:
+    """SplitMix64, in Python's integers."""
+    value = (value + 0x9E3779B97F4A7C15) % 2**64
+    value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+    value = (value ^ (value >> 27)) * 0x94D049BB133111EB % 2**64
+    return value ^ (value >> 31)
+
+
+def permuted(number: int, size: int, key: int) -> int:
+    """The image of a number below `size` under the permutation of a key."""
+    height = next(of for of in itertools.count(1) if of * of >= size)
+    width = -(-size // height)
+    while True:
+        left, right = divmod(number, width)
+        for round_ in range(8):
+            if round_ % 2 == 0:
+                left = (left + hashed((key + (round_ << 32) + right) % 2**64) % height) % height
+            else:
+                right = (right + hashed((key + (round_ << 32) + left) % 2**64) % width) % width
+        number = left * width + right
+        if number < size:
+            return number

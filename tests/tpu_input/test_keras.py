@@ -1,0 +1,126 @@
+"""The parts for Keras: the layer that normalises, the checkpoint, and fit() and evaluate() on what load() returns."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+import tpu_input
+from tpu_input import InputConfig, load
+from tpu_input.keras import Checkpoint, Normalize
+
+# Keras 2.15 draws seeds with randint(1, 1e9), and uses what later Pythons deprecate.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+
+def linear(dataset) -> keras.Model:
+    images = keras.Input([8, 8, 3], dtype="uint8")
+    logits = keras.layers.Dense(10)(keras.layers.Flatten()(Normalize.from_dataset(dataset)(images)))
+    model = keras.Model(images, logits)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(0.01), loss, weighted_metrics=["accuracy"])
+    return model
+
+
+def test_the_layer_is_from_infeed_and_comes_back_from_its_config(digits_dataset):
+    config = InputConfig.of(digits_dataset)
+    images = np.random.default_rng(0).integers(0, 256, [4, 5, 6, 3], np.uint8)
+    layer = Normalize.from_dataset(digits_dataset.path, name="pixels")
+    expected = (images - np.array(config.mean)) / np.array(config.std)
+    for each in (layer, Normalize.from_config(layer.get_config()), Normalize(config.mean, config.std)):
+        found = np.asarray(each(images))
+        assert found.dtype == np.float32
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(layer(images), tpu_input.from_infeed(images, config))
+    assert Normalize.from_config(layer.get_config()).name == "pixels"
+    assert not layer.weights
+    half = Normalize(config.mean, config.std, dtype="mixed_bfloat16")(images)
+    assert str(half.dtype).endswith("bfloat16'>") or str(half.dtype) == "bfloat16"
+    half = np.asarray(half).astype(np.float32)
+    np.testing.assert_allclose(half, expected, rtol=1 / 128)  # rounded once, from float32
+
+
+def test_evaluate_counts_every_example_once_and_no_padding(digits_dataset):
+    model = linear(digits_dataset)
+    whole = load(digits_dataset, "validation", image_size=8, batch_size=333)
+    image, label, _ = next(whole.as_numpy_iterator())
+    logits = model.predict(image, verbose=0).astype(float)
+    losses = np.log(np.exp(logits).sum(1)) - logits[np.arange(333), label]
+    for batch_size in (100, 400):
+        found = model.evaluate(
+            load(digits_dataset, "validation", image_size=8, batch_size=batch_size), verbose=0, return_dict=True
+        )
+        assert found["loss"] == pytest.approx(losses.mean(), rel=1e-5)
+        assert found["accuracy"] == pytest.approx((logits.argmax(1) == label).mean(), abs=1e-6)
+    static = load(digits_dataset, "validation", image_size=8, batch_size=100, static_batch=True)
+    padded = model.evaluate(static, verbose=0, return_dict=True)
+    assert padded["accuracy"] == pytest.approx((logits.argmax(1) == label).mean(), abs=1e-6)
+
+
+def test_fit_ends_and_a_checkpoint_resumes_the_input(digits_dataset, tmp_path):
+    path = tmp_path / "checkpoint.keras"
+    train = load(digits_dataset, image_size=8, batch_size=100, epochs=1)
+    start = linear(digits_dataset)
+    first = start.get_weights()
+    start.fit(train, verbose=0, shuffle=False)  # ends by itself
+    assert int(start.optimizer.iterations) == math.ceil(1464 / 100)
+
+    model = linear(digits_dataset)
+    model.set_weights(first)
+    endless = load(digits_dataset, image_size=8, batch_size=100)
+    fitting = {"steps_per_epoch": 4, "verbose": 0, "shuffle": False}
+    model.fit(endless, epochs=2, callbacks=[Checkpoint(path, every_steps=3)], **fitting)
+    model = keras.models.load_model(path)
+    step = int(model.optimizer.iterations)
+    assert step == 8
+    rest = load(digits_dataset, image_size=8, batch_size=100, epochs=1, start_step=step)
+    model.fit(rest, verbose=0, shuffle=False)
+    for found, expected in zip(model.get_weights(), start.get_weights(), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-7)
+    assert [file.name for file in tmp_path.iterdir()] == ["checkpoint.keras"]
+
+
+def test_a_checkpoint_is_written_every_so_many_steps_over_epochs(digits_dataset, tmp_path):
+    saved = []
+
+    class Noted(Checkpoint):
+        def _save(self) -> None:
+            saved.append(int(self.model.optimizer.iterations))
+
+    model = linear(digits_dataset)
+    endless = load(digits_dataset, image_size=8, batch_size=10)
+    for epochs in (2, 1):
+        fitting = {"steps_per_epoch": 4, "verbose": 0, "shuffle": False}
+        model.fit(endless, epochs=epochs, callbacks=[Noted(tmp_path / "a.keras", 3)], **fitting)
+    assert saved == [3, 6, 8, 9, 12, 12]
+
+
+def test_fit_that_would_never_end_is_refused(digits_dataset, tmp_path):
+    endless = load(digits_dataset, image_size=8, batch_size=10)
+    with pytest.raises(ValueError, match=r"steps_per_epoch=|specify the number of steps"):  # Keras 2 says it itself
+        linear(digits_dataset).fit(endless, verbose=0, shuffle=False, callbacks=[Checkpoint(tmp_path / "a.keras")])
+    with pytest.raises(ValueError, match=r"must end in \.keras"):
+        Checkpoint(tmp_path)
+    with pytest.raises(ValueError, match="every_steps must be at least 1, got 0"):
+        Checkpoint("a.keras", 0)
+
+
+def test_the_layer_on_jax():
+    pytest.importorskip("jax")
+    code = """
+import numpy as np, keras
+from tpu_input.keras import Normalize
+assert keras.backend.backend() == "jax"
+images = np.arange(60, dtype=np.uint8).reshape(1, 4, 5, 3)
+model = keras.Sequential([keras.Input([4, 5, 3], dtype="uint8"), Normalize([1, 2, 3], [4, 5, 6])])
+np.testing.assert_allclose(model.predict(images, verbose=0), (images - np.array([1, 2, 3])) / [4, 5, 6], rtol=1e-5)
+"""
+    environment = os.environ | {"KERAS_BACKEND": "jax"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr

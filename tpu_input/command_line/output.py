@@ -1,0 +1,199 @@
+"""What commands print, and the flags for it that every command has: --quiet, --verbose, --json, --log_file.
+
+    result     print_line()              ──▶ stdout
+    warnings   print_line(…, sys.stderr) ──▶ stderr
+    errors     print_error(), failed()   ──▶ stderr, and with --json an object on stdout
+    progress   bars, activity()          ──▶ stderr, only on a terminal, and not with --quiet
+
+All lines but progress are also written to --log_file, with the time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import logging
+import os
+import shlex
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from typing import TextIO
+
+AddFlag = Callable[..., argparse.Action]  # Parser.add_argument
+
+_log = logging.getLogger("jpeg2tpu")
+_log.propagate = False
+_log.setLevel(logging.INFO)
+_log.addHandler(logging.NullHandler())  # else Python prints its warnings
+_is_quiet = False
+_DRAW_EACH = 0.5  # seconds between two drawings of an activity
+
+
+def add_output_flags(flag: AddFlag, has_result: bool) -> None:
+    """Adds the flags that every command has.
+
+    Args:
+      flag: Method of the command's parser or of a group of it.
+      has_result: Whether the command has a result, which --json prints; a server has none.
+    """
+    flag("--quiet", action="store_true", help="show no progress; only the result, warnings and errors")
+    flag("--verbose", action="store_true", help="show messages of the libraries, and full tracebacks")
+    if has_result:
+        flag("--json", action="store_true", help="print JSON on stdout, in the place of lines of text")
+    flag("--log_file", metavar="FILE", help="local file to which all lines are added with the time (default: none)")
+
+
+@contextlib.contextmanager
+def output(flags: argparse.Namespace, argv: Sequence[str]) -> Iterator[None]:
+    """Context manager: prints as the flags of add_output_flags() say during its body.
+
+    Raises:
+      ValueError: --log_file cannot be written.
+    """
+    global _is_quiet
+    before, _is_quiet = _is_quiet, flags.quiet
+    handler = None
+    if flags.log_file:
+        try:
+            handler = logging.FileHandler(flags.log_file, encoding="utf-8", errors="backslashreplace")
+        except OSError as error:
+            raise ValueError(f"--log_file={flags.log_file} cannot be written: {error.strerror}") from error
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        for logger in _LOGGERS:
+            logger.addHandler(handler)
+    note(f"command: {shlex.join(argv)}")
+    try:
+        yield
+    except Exception:
+        _log.exception("the command ended with an error that it does not know")
+        raise
+    finally:
+        _is_quiet = before
+        if handler:
+            for logger in _LOGGERS:
+                logger.removeHandler(handler)
+            handler.close()
+
+
+_LOGGERS = (_log, logging.getLogger())  # that of this module, and that of all libraries
+
+
+def is_quiet() -> bool:
+    """Returns whether no progress is to be shown, because of --quiet."""
+    return _is_quiet
+
+
+def shows_progress() -> bool:
+    """Returns whether bars and activities are to be drawn on stderr: on a terminal, without --quiet."""
+    return sys.stderr.isatty() and not _is_quiet
+
+
+def note(text: str) -> None:
+    """Writes a line to --log_file alone."""
+    _log.info("%s", printable(text))
+
+
+@contextlib.contextmanager
+def activity(text: str) -> Iterator[None]:
+    """Context manager: shows on a terminal what goes on and for how many seconds, and removes it at the end.
+
+    It writes to its own copy of stderr, so that the body may redirect stderr.
+    """
+    if not shows_progress():
+        yield
+        return
+    ended, began = threading.Event(), time.monotonic()
+    terminal = os.dup(sys.stderr.fileno())
+
+    def draw() -> None:
+        columns = max(20, os.get_terminal_size(terminal).columns)
+        while True:
+            seconds = time.monotonic() - began
+            shown = f"{text} …" + (f" {seconds:.0f} s" if seconds >= 1 else "")
+            os.write(terminal, f"\r{shown[: columns - 1]}\x1b[K".encode())
+            if ended.wait(_DRAW_EACH):
+                return
+
+    thread = threading.Thread(target=draw, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        os.write(terminal, b"\r\x1b[K")
+        os.close(terminal)
+
+
+def printable(text: str) -> str:
+    """Returns text as one line with control characters, and all others that are not printable, escaped as in Python.
+
+    Names of files and classes, and text from files, may come from an untrusted source: in a terminal they could move
+    the cursor, change colors, or look like lines of this program.
+    """
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+
+
+def to_json(value: object) -> str:
+    """Returns one line of JSON with unprintable characters escaped and all others, also non-ASCII ones, as they are."""
+    line = json.dumps(value, ensure_ascii=False)
+    return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in line)
+
+
+def print_line(text: str, file: TextIO | None = None) -> None:
+    """Prints printable(text) and flushes; on stdout unless another file is given.
+
+    Raises:
+      Unread: The reader has closed the pipe.
+    """
+    _log.log(logging.WARNING if file is sys.stderr else logging.INFO, "%s", printable(text))
+    try:
+        print(printable(text), file=file, flush=True)
+    except BrokenPipeError as error:
+        raise Unread from error
+
+
+def print_error(message: object) -> None:
+    """Prints an error that ends a command with exit code 2 to stderr, as `error: …`; each line as by print_line()."""
+    for line in f"error: {message}".split("\n"):
+        print_line(line, sys.stderr)
+
+
+def print_traceback() -> None:
+    """Prints the traceback of the exception that is handled to stderr, and writes it to --log_file."""
+    print(traceback.format_exc(), end="", file=sys.stderr, flush=True)
+    _log.error("%s", traceback.format_exc())
+
+
+def is_json(argv: Sequence[str]) -> bool:
+    """Returns whether a command line asks for JSON; known also where its flags cannot be parsed."""
+    return "--json" in argv
+
+
+def print_failure(argv: Sequence[str], message: str) -> None:
+    """Prints the object that stands for the result of a command that failed, if JSON was asked for."""
+    if is_json(argv):
+        print_line(to_json({"error": message}))
+
+
+def failed(argv: Sequence[str], message: str) -> int:
+    """Prints an error, and with --json also the object; returns the exit code."""
+    print_error(message)
+    print_failure(argv, message)
+    return 2
+
+
+class Unread(BrokenPipeError):
+    """Error: the reader of the command's output has closed the pipe."""
+
+
+def unread() -> int:
+    """Returns the exit code of a command after Unread: 0, because the reader, e.g. head, has read all that it wants."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python flushes into the pipe at exit
+    return 0

@@ -1,0 +1,292 @@
+"""Decoded examples by number, for grain and PyTorch: the batches of the input_fns without TensorFlow.
+
+    n ──order──▶ number of the record ──RecordSource──▶ decode, crop, resize, flip ──▶ {"image", "weight", "label"}
+
+A source has a length and returns an example for a number, which is all that grain's MapDataset and PyTorch's DataLoader
+ask for. Example n of a TrainSource is that which make_train_input_fn gives at place n % batch_size of step
+start_step + n // batch_size: the same record, window and flip. So it must be read in order and batched by batch_size,
+and is shuffled already.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+import threading
+from collections import OrderedDict
+from typing import Any, NamedTuple, SupportsIndex
+
+import numpy as np
+import numpy.typing as npt
+
+from tpu_input.config import InputConfig, check_config
+from tpu_input.dataset_format.records import Record
+from tpu_input.datasets import DatasetLike, as_manifest, eval_steps
+from tpu_input.pipeline.hosts import Host, check_params, own_share
+from tpu_input.pipeline.order import Order
+from tpu_input.record_source import RecordSource
+from tpu_input.without_tensorflow.decode_window import decode_window
+from tpu_input.without_tensorflow.random_numbers import seed_for
+from tpu_input.without_tensorflow.windows import Draws, centre_window, draw, random_window
+
+Example = dict[str, Any]
+
+_ENDLESS = 2**62  # examples; a length must be below sys.maxsize
+_PLANNED = 256  # examples whose numbers and draws are computed together: 6 µs for each; alone it would take 0.5 ms
+_PLANS_KEPT = 8  # threads that read ahead are at several plans at the same time
+
+
+class _Plan(NamedTuple):
+    """What is computed of consecutive examples before they are read: lists, and the draws of windows and flips."""
+
+    numbers: list[int]
+    draws: Draws
+    augment_seeds: npt.NDArray[np.int64] | None
+
+
+class _ExampleSource:
+    """What both sources share: the records, and examples of them."""
+
+    def __init__(self, dataset: DatasetLike, config: InputConfig, batch_size: int, split: str, host: Host) -> None:
+        check_config(config)
+        check_params({"batch_size": batch_size})
+        self._manifest, self._config, self._host = as_manifest(dataset), config, host
+        self._batch_size = batch_size
+        self._dtype = _dtype(config)
+        self._records = RecordSource(self._manifest, split)
+        self._features = {name: self._type_of(name) for name in config.features}
+        for name, needed in (("layout", "NHWC"), ("on_corrupt", "error"), ("resize", "crop")):
+            _require(config, name, needed)
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    def _checked(self, number: SupportsIndex) -> int:
+        number = operator.index(number)
+        if not -len(self) <= number < len(self):
+            raise IndexError(f"example {number} is out of range: there are {len(self)} examples")
+        return number % len(self)
+
+    def _type_of(self, name: str) -> tuple[Any, int | None]:
+        """Returns (dtype, or str for texts; number of values, None for a scalar) of a further feature."""
+        if name not in self._manifest.features:
+            known = ", ".join(map(repr, self._manifest.features)) or "none"
+            raise ValueError(f"{self._manifest.path!r} has no feature {name!r}; its features are: {known}")
+        of = self._manifest.features[name]
+        return {"float": np.float32, "int": np.int64, "string": str}[of.kind], of.length or None
+
+    def _example(self, record: Record, image: npt.NDArray[Any]) -> Example:
+        example = {"image": image, "weight": np.float32(1), "label": self._label(record)}
+        return example | {name: self._values(record, name) for name in self._features}
+
+    def _label(self, record: Record) -> Any:
+        num_labels, labels = self._manifest.num_labels, record.label
+        known = range(len(self._manifest.classes))
+        if wrong := [label for label in (labels if num_labels is not None else (labels,)) if label not in known]:
+            raise ValueError(
+                f"{record.key!r} has label {wrong[0]}; labels of {len(known)} classes are 0 to {known[-1]}"
+            )
+        if num_labels is None:
+            return np.int32(labels)
+        of_classes = np.zeros(num_labels, np.float32)
+        of_classes[list(labels)] = 1
+        return of_classes
+
+    def _values(self, record: Record | None, name: str) -> Any:
+        """Returns the value of a further feature; zeros or empty texts without a record, or if it has none."""
+        dtype, length = self._features[name]
+        values = (record.features.get(name) if record else None) or (dtype(),) * (length or 1)
+        if dtype is str:
+            return values[0] if length is None else list(values)
+        return dtype(values[0]) if length is None else np.array(values, dtype)
+
+    def _cast(self, image: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return image if image.dtype == self._dtype else image.astype(self._dtype)
+
+
+class TrainSource(_ExampleSource):
+    """Sequence of training's examples: len(source), source[n]; thread-safe, and picklable for other processes.
+
+    An example is {"image": [image_size, image_size, 3] of config.dtype in [0, 255], "weight": float32, always 1,
+    "label": int32 in [0, number of classes), or [classes] float32 with several labels an image}, and what
+    config.features names. Batches of batch_size consecutive examples are those of make_train_input_fn; the pixels
+    differ by less than 1 where the decoders are built of the same libjpeg-turbo.
+
+    Options of InputConfig that need the whole batch or TensorFlow are refused: layouts other than NHWC, echo, cache,
+    service, on_corrupt="skip", and the augmentations of tpu_input.augment. A function as `augment` gets NumPy arrays.
+    """
+
+    def __init__(
+        self,
+        dataset: DatasetLike,
+        config: InputConfig,
+        batch_size: int,
+        split: str = "train",
+        host: int = 0,
+        num_hosts: int = 1,
+        start_step: int = 0,
+        end_step: int | None = None,
+    ) -> None:
+        """Reads the lengths of all records.
+
+        Args:
+          dataset: Manifest of the dataset, or its folder or URI.
+          config: Size, dtype, augmentation, seed.
+          batch_size: Examples of a step that this host feeds.
+          split: Name of the split.
+          host: Number of the host, from 0.
+          num_hosts: Number of input hosts; all together take num_hosts * batch_size examples in a step.
+          start_step: Step of the first example.
+          end_step: Step before which the source ends; None is endless (its length is 2**62).
+
+        Raises:
+          ValueError: There is no such split, it has no examples, a number is out of range, or an option of `config` is
+            refused.
+        """
+        of_hosts = Host(host, num_hosts)
+        super().__init__(dataset, config, batch_size, split, of_hosts)
+        for name, needed in (("echo", 1), ("cache", None), ("service", None)):
+            _require(config, name, needed)
+        if isinstance(config.augment, str):
+            raise ValueError(
+                f"augment must be None or a function without TensorFlow, got {config.augment!r}, which is one of "
+                "tpu_input.augment; use make_train_input_fn for it"
+            )
+        if not self._manifest.split(split).num_examples:
+            raise ValueError(f"split {split!r} of {self._manifest.path!r} has no examples to train on")
+        if start_step < 0 or (end_step is not None and end_step <= start_step):
+            raise ValueError(
+                f"start_step must be at least 0 and end_step after it, got {start_step!r} and {end_step!r}"
+            )
+        self._start_step = start_step
+        self._length = _ENDLESS if end_step is None else (end_step - start_step) * batch_size
+        lanes = of_hosts.lanes(batch_size)
+        self._order = Order.of(self._manifest, split, lanes, config.seed, config.block_records, config.sampling)
+        self._start_planning()
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, number: SupportsIndex) -> Example:
+        """Returns one example.
+
+        Raises:
+          IndexError: There is no such example.
+          ValueError: Its record is damaged or cannot be decoded; the message names it.
+          OSError: The shard cannot be read.
+        """
+        chunk, place = divmod(self._checked(number), _PLANNED)
+        plan = self._plan(chunk)
+        record = self._records[plan.numbers[place]]
+        choose = functools.partial(random_window, tries=plan.draws.tries[place], config=self._config)
+        flip = bool(plan.draws.flips[place])
+        image = self._cast(_decoded(record, choose, self._config, flip))
+        if plan.augment_seeds is not None:
+            image = self._augmented(image, plan.augment_seeds[place])
+        return self._example(record, image)
+
+    def _augmented(self, image: npt.NDArray[Any], seed: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+        assert callable(self._config.augment)
+        augmented: npt.NDArray[Any] = np.asarray(self._config.augment(image, seed))
+        if (augmented.dtype, augmented.shape) != (image.dtype, image.shape):
+            raise ValueError(
+                f"augment must return {image.dtype} of shape {image.shape}, as it gets, "
+                f"got {augmented.dtype} of shape {augmented.shape}"
+            )
+        return augmented
+
+    def _plan(self, chunk: int) -> _Plan:
+        """Returns the plan of examples from chunk * _PLANNED on."""
+        with self._lock:  # else all threads would compute a new one
+            if chunk not in self._plans:
+                while len(self._plans) >= _PLANS_KEPT:
+                    self._plans.popitem(last=False)
+                self._plans[chunk] = self._planned(chunk)
+            return self._plans[chunk]
+
+    def _planned(self, chunk: int) -> _Plan:
+        numbers = np.arange(chunk * _PLANNED, (chunk + 1) * _PLANNED, dtype=np.uint64)
+        size = np.uint64(self._batch_size)
+        steps, places = numbers // size + np.uint64(self._start_step), numbers % size
+        first = np.uint64(self._host.positions(self._batch_size).start)
+        epochs, of_records = self._order.records(steps * np.uint64(self._order.lanes) + first + places)
+        examples = epochs * np.uint64(self._order.num_examples) + of_records  # their numbers over all epochs
+        seeds = np.stack([np.full(_PLANNED, self._config.seed, np.int64), examples.astype(np.int64)], axis=1)
+        augment_seeds = seed_for(seeds, "augment") if self._config.augment else None
+        return _Plan(of_records.tolist(), draw(seeds, self._config), augment_seeds)
+
+    def _start_planning(self) -> None:
+        self._plans, self._lock = OrderedDict[int, _Plan](), threading.Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name not in ("_plans", "_lock")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._start_planning()
+
+
+class EvalSource(_ExampleSource):
+    """Sequence of evaluation's examples: each of a host's share once, then padding of weight 0 to full batches.
+
+    All hosts have the same length, eval_steps() * batch_size. Examples are as those of a TrainSource; padding is black,
+    of label 0.
+    """
+
+    def __init__(
+        self,
+        dataset: DatasetLike,
+        config: InputConfig,
+        batch_size: int,
+        split: str = "validation",
+        host: int = 0,
+        num_hosts: int = 1,
+    ) -> None:
+        """Reads the lengths of all records; the arguments and errors are as of TrainSource."""
+        super().__init__(dataset, config, batch_size, split, Host(host, num_hosts))
+        num_examples = self._manifest.split(split).num_examples
+        self._share = own_share(num_examples, self._host)
+        self._length = batch_size * eval_steps(self._manifest, split, batch_size * num_hosts, num_hosts)
+        self._choose = functools.partial(centre_window, share=config.eval_crop)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, number: SupportsIndex) -> Example:
+        """Returns one example; raises as TrainSource."""
+        number = self._checked(number)
+        if number >= len(self._share):
+            return self._padding()
+        record = self._records[self._share[number]]
+        return self._example(record, self._cast(_decoded(record, self._choose, self._config, False)))
+
+    def _padding(self) -> Example:
+        size, num_labels = self._config.image_size, self._manifest.num_labels
+        label = np.int32(0) if num_labels is None else np.zeros(num_labels, np.float32)
+        example = {"image": np.zeros([size, size, 3], self._dtype), "weight": np.float32(0), "label": label}
+        return example | {name: self._values(None, name) for name in self._features}
+
+
+def _decoded(record: Record, choose: Any, config: InputConfig, flip: bool) -> npt.NDArray[Any]:
+    try:
+        return decode_window(record.encoded, choose, config, flip)
+    except ValueError as error:
+        raise ValueError(f"the image of {record.key!r} cannot be decoded: {error}") from error
+
+
+def _dtype(config: InputConfig) -> npt.DTypeLike:
+    if config.dtype != "bfloat16":
+        return np.dtype(config.dtype)
+    try:
+        import ml_dtypes
+    except ImportError:
+        raise ImportError("NumPy has no bfloat16; install it with: pip install ml_dtypes, or use uint8") from None
+    return np.dtype(ml_dtypes.bfloat16)
+
+
+def _require(config: InputConfig, name: str, needed: Any) -> None:
+    if getattr(config, name) != needed:
+        raise ValueError(
+            f"{name} must be {needed!r} without TensorFlow, got {getattr(config, name)!r}; use make_train_input_fn or "
+            "make_eval_input_fn for it"
+        )

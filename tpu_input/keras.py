@@ -1,0 +1,147 @@
+"""Parts of a Keras model and training that belong to the input: normalisation, and a checkpoint to resume from.
+
+Works with Keras 3 on each of its backends, and with TensorFlow 2.15's Keras 2.
+
+    load() ──image [N, H, W, 3] uint8──▶ Normalize ──float32──▶ layers of yours
+    fit(callbacks=[Checkpoint(FILE)]) ──▶ FILE: weights, optimizer, and the step from which load() goes on
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import keras
+
+from tpu_input.config import InputConfig
+
+if TYPE_CHECKING:
+    from tpu_input.datasets import DatasetLike
+
+
+def _operations() -> Any:
+    """Returns the module of cast(), subtract() and divide()."""
+    if hasattr(keras, "ops"):
+        return keras.ops
+    import tensorflow as tf  # of Keras 2
+
+    return tf
+
+
+@keras.saving.register_keras_serializable(package="tpu_input")
+class Normalize(keras.layers.Layer):  # type: ignore[misc]
+    """Layer that returns (image - mean) / std, for images with the channels last; it has no weights.
+
+    It computes in float32, and returns the dtype that the layer computes in, such as bfloat16 under the policy
+    "mixed_bfloat16". A model that has it is fed the pixels as they leave the host, uint8, in training and in serving
+    alike. Import this module before you load a saved model that has it.
+    """
+
+    def __init__(self, mean: Any = InputConfig.mean, std: Any = InputConfig.std, **options: Any) -> None:
+        """Makes the layer.
+
+        Args:
+          mean: Red, green and blue that are subtracted, in [0, 255]: InputConfig.mean. Default: ImageNet's.
+          std: Red, green and blue that are divided by, in [0, 255]: InputConfig.std. Default: ImageNet's.
+          options: As of every keras.layers.Layer: name, dtype, ….
+        """
+        super().__init__(trainable=False, **{name: value for name, value in options.items() if name != "trainable"})
+        self.mean, self.std = ([float(value) for value in of] for of in (mean, std))
+
+    @classmethod
+    def from_dataset(cls, dataset: DatasetLike, **options: Any) -> Normalize:
+        """Returns the layer for the pixels of a dataset: of its split "train", as load() and `train` take them.
+
+        Args:
+          dataset: Folder or URI of the dataset, or its Manifest.
+          options: As of every keras.layers.Layer: name, dtype, ….
+
+        Raises:
+          ValueError: There is no dataset.
+        """
+        from tpu_input.datasets import as_manifest
+
+        config = InputConfig.of(as_manifest(dataset))
+        return cls(config.mean, config.std, **options)
+
+    def call(self, images: Any) -> Any:
+        """Returns the images, [..., 3] of any dtype in [0, 255], normalised."""
+        ops = _operations()
+        images = ops.subtract(ops.cast(images, "float32"), ops.cast(self.mean, "float32"))
+        return ops.cast(ops.divide(images, ops.cast(self.std, "float32")), self.compute_dtype)
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        """Returns the shape of the images, which stays the same."""
+        return input_shape
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns what makes an equal layer."""
+        return {**super().get_config(), "mean": self.mean, "std": self.std}
+
+
+class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]
+    """Callback that saves the whole model to one file, always complete: every so many steps, and where fit() ends.
+
+    The file has the weights, the optimizer, and in its `iterations` the number of steps that were trained. That is the
+    step at which the input goes on, so that weights and position cannot come from two different moments:
+
+        model = keras.models.load_model(path) if os.path.exists(path) else make_model()
+        dataset = tpu_input.load(DATASET, start_step=int(model.optimizer.iterations))
+
+    With the optimizer's `gradient_accumulation_steps`, multiply `iterations` by it, and save every multiple of it.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], every_steps: int = 1000) -> None:
+        """Makes the callback.
+
+        Args:
+          path: File to write, FILE.keras, or with Keras 3 also a URI. A local file is written beside it first and then
+            renamed; uploads of objects are atomic.
+          every_steps: Steps from one checkpoint to the next.
+
+        Raises:
+          ValueError: The path does not end in .keras, or every_steps is below 1.
+        """
+        super().__init__()
+        self._path = os.fspath(path)
+        if not self._path.endswith(".keras"):
+            raise ValueError(f"the path of a checkpoint must end in .keras, got {self._path!r}")
+        if every_steps < 1:
+            raise ValueError(f"every_steps must be at least 1, got {every_steps!r}")
+        self._every_steps, self._before, self._saved = every_steps, 0, 0
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Refuses a training that might never end, which Keras 3 would start.
+
+        Raises:
+          ValueError: fit() does not know how many steps an epoch has, as with an endless dataset.
+        """
+        if self.params.get("steps") is None:
+            raise ValueError(
+                "fit() does not know how many steps an epoch has, and with an endless dataset it would never end; "
+                "give fit() steps_per_epoch=, or load() epochs="
+            )
+        self._saved = int(self.model.optimizer.iterations)
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Notes how many steps were trained before."""
+        self._before = int(self.model.optimizer.iterations)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Saves the model where a multiple of every_steps is reached, or passed by steps that are run together."""
+        step = self._before + batch + 1
+        if step // self._every_steps > self._saved // self._every_steps:
+            self._save()
+            self._saved = step
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """Saves the model."""
+        self._save()
+
+    def _save(self) -> None:
+        if "://" in self._path:
+            self.model.save(self._path)
+            return
+        partial = f"{self._path.removesuffix('.keras')}.partial.keras"
+        self.model.save(partial)
+        os.replace(partial, self._path)
