@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from beam_pipelines.__main__ import _parser, main
+from beam_pipelines.__main__ import main, make_parser
 from beam_pipelines.conversion.output_folder import complete_manifest
 from beam_pipelines.conversion_flags import conversion_options
 from beam_pipelines.convert import convert
@@ -251,7 +251,7 @@ OPTIONS = [
 @pytest.mark.parametrize("flags", OPTIONS)
 def test_the_command_on_the_page_makes_the_same_shards(flags, few_digits, tmp_path):
     """Options → manifest → command → options."""
-    parse = lambda argv: conversion_options(_parser().parse_known_args(argv)[0])  # noqa: E731
+    parse = lambda argv: conversion_options(make_parser().parse_known_args(argv)[0])  # noqa: E731
     given = parse(["convert", f"--input={few_digits}", f"--output={tmp_path}/out", *flags])
     fields = json.loads(json.dumps({"sources": [each.fields() for each in given.sources], "options": given.shaping()}))
     split = Split((Shard("train-00000-of-00001.tfrecord", 1, 1, "0" * 64),), (1, 0), *[(1, 1, 1)] * 4)
