@@ -66,7 +66,7 @@ def main(dataset: str, way: str, *options: str) -> None:
     first_batch = time.perf_counter() - _BEGAN
     if way == "grain" and "tensorflow" in sys.modules:
         raise RuntimeError("TensorFlow was imported")
-    num_batches = json.loads((Path(dataset) / "manifest.json").read_text())["num_inputs"] // BATCH_SIZE
+    num_batches = int(json.loads((Path(dataset) / "manifest.json").read_text())["num_inputs"]) // BATCH_SIZE
     for _ in range(num_batches):  # not counted: threads start, lanes open
         next(batches)
 
