@@ -111,6 +111,6 @@ def find_undecodable(dataset: DatasetLike, split: str, message: str) -> str | No
       ValueError: There is no such split, or a shard is truncated.
     """
     with needing_extras("find_undecodable()"):
-        from tpu_input.pipeline.undecodable import search_undecodable
+        from tpu_input.pipeline.decoding import search_undecodable
 
     return search_undecodable(as_manifest(dataset), split, message)

@@ -5,11 +5,16 @@
 With on_corrupt="error", an image with the right magic bytes goes straight to the decoder. Any other image, and with
 "skip" every image, is decoded in a nested dataset, because in TensorFlow only a dataset can ignore the
 failure of an op (ignore_errors()). The error can then name shard and record.
+
+search_undecodable() finds the record of another error of the parser or decoder. It comes after the error, so that good
+records have no overhead: an error that contains a size leads to the records of about that length, which are decoded one
+by one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -17,10 +22,11 @@ import tensorflow as tf
 
 from tpu_input.command_line.cores import num_cores
 from tpu_input.config import InputConfig
-from tpu_input.dataset_format.records import Manifest, parse_int64
-from tpu_input.pipeline.images import has_magic_bytes
+from tpu_input.dataset_format.records import Manifest, parse, parse_int64
+from tpu_input.pipeline.images import decode_whole, has_magic_bytes
 from tpu_input.pipeline.order import turns
 from tpu_input.pipeline.reading import locate, plain
+from tpu_input.storage.positions import walk_lengths
 
 # (encoded, number of the example over all epochs, whether has_magic_bytes() returned True)
 # -> [image_size, image_size, 3], or a tuple of them
@@ -234,3 +240,49 @@ def _say(problems: tf.Tensor, seen: tf.Tensor) -> tf.Tensor:
         [tf.print(tf.strings.join([line, tf.strings.reduce_join(told, separator="; "), more]))]
     ):
         return tf.constant(True)
+
+
+# Messages of the decoders:
+# "Invalid JPEG data or crop window, data size 318", "jpeg::Uncompress failed. Invalid …", "Invalid PNG data, size 90".
+_UNDECODED = re.compile(r"Invalid (?:JPEG|PNG)|Uncompress failed|Unknown image file format")
+# Messages of the parser: tensorflow/core/util/example_proto_fast_parsing.cc and example_proto_helper.cc.
+_UNPARSED = re.compile(
+    r"Could not parse example input|Can't parse serialized Example|values != expected|Data types don't match"
+)
+_SIZE = re.compile(r"size (\d+)")
+_MOST_OTHER_FEATURES = 1 << 16  # largest size of a record without its image, in bytes; this package's have some 500
+
+
+def search_undecodable(manifest: Manifest, split: str, message: str) -> str | None:
+    """Returns "record N of 'SHARD'" for the record that a message is about; None if none is found.
+
+    The arguments, and what is read, are those of datasets.find_undecodable().
+
+    Raises:
+      ValueError: There is no such split, or a shard is truncated.
+    """
+    parsing = bool(_UNPARSED.search(message))
+    if not parsing and not _UNDECODED.search(message):
+        return None
+    size = None if parsing else _SIZE.search(message)
+    lengths = range(int(size[1]), int(size[1]) + _MOST_OTHER_FEATURES) if size else range(2**63 - 1)
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        serialized = tf.compat.v1.placeholder(tf.string, [])
+        example = parse(serialized, manifest.first_label, manifest.record, manifest.num_labels)
+        tried = example if parsing else tf.shape(decode_whole(example["encoded"], manifest.record))
+        for place, payload in _records_of(manifest, split, lengths):
+            try:
+                session.run(tried, {serialized: payload})
+            except tf.errors.InvalidArgumentError:
+                return place
+    return None
+
+
+def _records_of(manifest: Manifest, split: str, lengths: range) -> Iterator[tuple[str, bytes]]:
+    for shard in manifest.split(split).shards:
+        path = f"{manifest.path}/{shard.name}"
+        with tf.io.gfile.GFile(path, "rb") as file:
+            for number, (offset, length) in enumerate(walk_lengths(path, shard.num_bytes)):
+                if length in lengths:
+                    file.seek(offset)
+                    yield f"record {number} of {path!r}", file.read(length)
