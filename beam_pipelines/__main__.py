@@ -72,8 +72,6 @@ def main(argv: list[str] | None = None) -> int:
         flags.argv, flags.found = argv, {}
         if beam_flags and not getattr(flags, "runner", None):
             raise ValueError(f"unknown argument {beam_flags[0]!r}; see --help")
-        if flags.verbose:
-            logging.getLogger().setLevel(logging.INFO)
         with output(flags, argv):
             return _run(flags, beam_flags)
     except Misused as error:

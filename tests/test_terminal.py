@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import shlex
@@ -80,6 +81,7 @@ def test_a_result_is_json_on_stdout_and_the_log_has_all_lines(tmp_path, capsys):
 )
 def test_an_error_is_an_object_too_and_verbose_shows_its_traceback(command, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    level = logging.getLogger().level
     assert main([*command, "--json"]) == 2
     out, err = capsys.readouterr()
     assert f"error: {json.loads(out)['error']}\n" == err
@@ -88,6 +90,7 @@ def test_an_error_is_an_object_too_and_verbose_shows_its_traceback(command, tmp_
     assert out == ""
     assert "Traceback (most recent call last):" in err
     assert err.splitlines()[-1].startswith("error: ")
+    assert logging.getLogger().level == level  # for the next command of this process
     with pytest.raises(SystemExit):
         main([*command, "--json", "--no_such_flag"])
     assert "unknown flag --no_such_flag" in json.loads(capsys.readouterr().out)["error"]

@@ -12,6 +12,7 @@ from PIL import Image
 
 from benchmarks.corpus import photograph
 from tpu_input import InputConfig, from_infeed
+from tpu_input.config import ResizeMode
 from tpu_input.pipeline.images import decode_for_evaluation, decode_for_training, random_window
 from tpu_input.predict import decode_files
 
@@ -166,3 +167,17 @@ def test_each_way_shows_another_part_of_a_long_image(photo):
         assert (image == (255, 0, 0)).all(-1).sum() == pytest.approx(9 * height, abs=height)
         assert (image == (0, 0, 255)).all(-1).sum() == pytest.approx(9 * height, abs=height)
     assert (found["pad"] == COLOR).all(-1).sum() == 600
+
+
+def test_the_longer_side_decides_how_much_smaller_a_padded_image_is_decoded():
+    """Random pixels are grey where they are scaled, which antialiases, and else as random as before."""
+    noise = np.random.default_rng(0).integers(0, 255, (30, 2400, 3), np.uint8)
+    data = file_of(Image.fromarray(noise), "JPEG")
+
+    def deviation(resize: ResizeMode, scaled_decode: bool) -> float:
+        config = InputConfig(100, "float32", resize=resize, mean=MEAN, scaled_decode=scaled_decode)
+        image = decode_for_evaluation(data, config).numpy()
+        return float(image[(image != np.array(MEAN, np.float32)).any(-1)].std())
+
+    assert deviation("pad", True) < 0.5 * deviation("pad", False)
+    assert deviation("squash", True) == deviation("squash", False)

@@ -65,6 +65,9 @@ def output(flags: argparse.Namespace, argv: Sequence[str]) -> Iterator[None]:
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
         for logger in _LOGGERS:
             logger.addHandler(handler)
+    level = logging.getLogger().level
+    if flags.verbose:
+        logging.getLogger().setLevel(logging.INFO)
     note(f"command: {shlex.join(argv)}")
     try:
         yield
@@ -73,6 +76,7 @@ def output(flags: argparse.Namespace, argv: Sequence[str]) -> Iterator[None]:
         raise
     finally:
         _is_quiet = before
+        logging.getLogger().setLevel(level)
         if handler:
             for logger in _LOGGERS:
                 logger.removeHandler(handler)
