@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from tpu_input.augment import cutmix, mixup
-from tpu_input.pipeline.seeds import seed_for
+from tpu_input.augment.seeds import seed_for
 
 
 def mix(

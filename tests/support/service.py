@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from tpu_input.pipeline.seeds import seed_for
+from tpu_input.augment.seeds import seed_for
 
 
 def marked(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:

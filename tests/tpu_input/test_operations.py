@@ -18,7 +18,7 @@ from PIL import Image, ImageOps
 from sklearn.datasets import load_sample_images
 
 from tpu_input import InputConfig, augment
-from tpu_input.rand_augment_ops import operations
+from tpu_input.augment.rand_augment_ops import operations
 
 MAGNITUDES = (0, 5, 9, 10, 17, 23, 28, 30)
 NAMES = {  # ours -> the reference's

@@ -13,6 +13,7 @@ from PIL import Image
 from benchmarks.corpus import photograph
 from support.corrupting import changed, rewrite
 from tpu_input import InputConfig, make_eval_input_fn, make_train_input_fn, read_manifest
+from tpu_input.augment.seeds import seed_for
 from tpu_input.pipeline.images import (
     decode_for_evaluation,
     decode_for_training,
@@ -20,7 +21,6 @@ from tpu_input.pipeline.images import (
     random_window,
     scaled_window,
 )
-from tpu_input.pipeline.seeds import seed_for
 from tpu_input.predict import decode_files
 
 

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tpu_input.augment.seeds import seed_for
 from tpu_input.config import InputConfig
 from tpu_input.dataset_format.manifest import Split
 from tpu_input.dataset_format.records import RecordSpec
-from tpu_input.pipeline.seeds import seed_for
 from tpu_input.without_tensorflow.windows import BELOW_HALF, RATIOS, TRIES, ranges
 
 

@@ -78,7 +78,7 @@ def purpose_number(purpose: str) -> int:
 
 
 def seed_for(seeds: npt.NDArray[np.int64], purpose: str) -> npt.NDArray[np.int64]:
-    """Returns the seeds for one purpose, [N, 2]: of each of [N, 2] seeds, what pipeline/seeds.py's function returns."""
+    """Returns the seeds for one purpose, [N, 2]: of each of [N, 2] seeds, what augment/seeds.py's function returns."""
     return fold_in(seeds, purpose_number(purpose))
 
 

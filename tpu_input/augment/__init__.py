@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import tensorflow as tf
 
+from tpu_input.augment.rand_augment_ops import GREY, MAX_MAGNITUDE, Operation, operations
+from tpu_input.augment.seeds import seed_for
 from tpu_input.config import parse_augment
-from tpu_input.pipeline.seeds import seed_for
-from tpu_input.rand_augment_ops import GREY, MAX_MAGNITUDE, Operation, operations
 
 Augment = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
