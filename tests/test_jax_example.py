@@ -128,7 +128,7 @@ def test_evaluation_counts_every_example_once(straight, digits_dataset):
     num_examples, accuracy, loss = jax_example.evaluations(text)[STEPS]
     assert num_examples == split.num_examples
     assert accuracy == pytest.approx(np.mean(logits.argmax(axis=1) == labels), abs=1e-4)
-    assert loss == pytest.approx(-np.log(right).mean(), abs=1e-5)
+    assert loss == pytest.approx(-np.log(right).mean(), rel=1e-4)  # of float32 logits of other batches
     assert set(jax_example.evaluations(text)) == {5, 10, 15, 20}
 
 
