@@ -116,10 +116,7 @@ def test_evaluation_counts_every_example_once(straight, digits_dataset):
         state = checkpoints.restore(checkpoints.latest_step(), args=kept).state
     model, _ = nnx.merge(definition, state)
     model.eval()
-    split = digits_dataset.split("validation")
-    config = InputConfig(
-        16, mean=digits_dataset.split("train").channel_mean, std=digits_dataset.split("train").channel_std
-    )
+    split, config = digits_dataset.split("validation"), InputConfig.of(digits_dataset)
     features, labels = next(as_numpy(make_eval_input_fn(digits_dataset, config)({"batch_size": split.num_examples})))
     images = (features["image"].astype(np.float64) - config.mean) / config.std
     logits = np.asarray(jax.jit(model)(images.astype(np.float32)), np.float64)
