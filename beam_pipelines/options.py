@@ -314,17 +314,18 @@ class ConvertOptions:
       label_separator: Text between the names of the classes in a label of a list, with label_type="classes".
       features: Further features of the records, as (name, type): the columns of a list or of Parquet, or fields of
         WebDataset's JSON, of these names. Types: float, int, string, or float[4] for 4 values.
-      stratify: Whether each split gets its share of every class, to the image, of the images that are assigned to
-        splits. Then images that are added later may move others to another split.
-      group_by: Regular expression that is searched in the key of each image without a group: what it matches, or its
-        one group does, is the group, whose images share a split; images without a match are in no group. Or
-        near_duplicates: images that look alike are a group, for which every image is read twice. "" for none.
+      stratify: Give each split its exact share of every class, not only the share that a hash gives it on average.
+        Images that are added later may then move others to another split.
+      group_by: Regular expression that is searched in the key of each image without a group. The text that it matches,
+        or that its one group in parentheses matches, names the group; images of a group share a split, and images
+        without a match are in no group. Or near_duplicates: images that look alike are a group, and every image is
+        read twice. "" for none.
       validation: Share of the split train that becomes the split validation, where inputs name their splits and have
         no such split; 0 for none.
-      extend: Add the inputs that the dataset at the output does not have, in new shards; everything else of it stays as
-        it is. Inputs and options must be those that it was made with.
-      prune: With extend, whether the new version leaves out images that are not among the inputs any more, and has
-        those whose files have another size by now in their new form. Earlier versions keep them.
+      extend: Add the inputs that the dataset at the output does not have, in new shards; its other files stay as they
+        are. Inputs and options must be those that it was made with.
+      prune: With extend, leave out images that are not among the inputs any more, and store those whose files have
+        another size than before in their new form. Earlier versions keep them as they were.
       parent: Fingerprint of the dataset that is extended; set by convert().
       splits_required: Whether it is an error if all inputs name their split, so that `splits` has no effect.
       images: Checks and changes of images.

@@ -1,6 +1,6 @@
 """What a batch of training or evaluation costs, beside the decoder's limit, other loaders and the reference's steps.
 
-    make benchmark-input        or: python -m benchmarks.input [--part=speed|large|start|plan|memory|hosts|sweep]
+    make benchmark-input        or: python -m benchmarks.input [--part=speed|large|start|plan|memory|hosts|sweep|…]
 
 Everything reads the same photographs, 224 pixels are made of them, and pages are warm. Each way is a process of its
 own, all of them run in turn and repeated; the tables have medians. CPU time is the kernel's count.
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from beam_pipelines.options import ImageOptions
-from benchmarks import conversion_ways, input_scale, input_sweep, measure
+from benchmarks import conversion_ways, input_loaders, input_scale, input_sweep, measure
 from benchmarks.conversion_ways import PEERS
 from benchmarks.corpus import LARGE, SMALL, describe, make_corpus
 from benchmarks.input_start import corpus_of, make_dataset, run_ours, run_peer
@@ -111,6 +111,7 @@ PARTS = {
     "memory": input_scale.memory,
     "hosts": input_scale.hosts,
     "sweep": input_sweep.sweep,
+    "without_tensorflow": input_loaders.without_tensorflow,
 }
 
 

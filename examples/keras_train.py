@@ -56,4 +56,5 @@ while (step := int(model.optimizer.iterations)) < flags.train_steps:
     fitting = {"steps_per_epoch": steps, "initial_epoch": epoch, "epochs": epoch + 1, "callbacks": callbacks}
     model.fit(train, **fitting, shuffle=False, verbose=2)  # load() has shuffled
     print(model.evaluate(validation, return_dict=True, verbose=0), flush=True)
-model.export(f"{flags.model_dir}/export", verbose=False)
+if keras.backend.backend() == "tensorflow":  # run once more so after a training on JAX, whose programs it may not read
+    model.export(f"{flags.model_dir}/export", verbose=False)

@@ -40,7 +40,7 @@ TESTS = {
     "docs/jax.md": "test_jax_docs.py",
     "docs/install.md": "test_packaging.py",
     "docs/pipelines.md": "beam_pipelines/test_transforms.py",
-    "docs/preflight.md": "estimator_app/test_preflight.py",
+    "docs/preflight.md": "test_guides.py",
     "docs/security.md": "test_security_docs.py",
     "docs/train.md": "test_python_docs.py",
     "docs/tutorials/imagenet.md": "test_tutorials.py",

@@ -1,9 +1,12 @@
-"""Commands of the guides on conversion and on buckets, one after another, on a few digits."""
+"""Commands of the guides on conversion, on buckets and on preflight, one after another, on a few digits."""
 
 from __future__ import annotations
 
 import json
+import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from support.pages import commands, ours, run_ours
+from estimator_app.config import default_trainer
+from support.pages import ROOT, commands, ours, run_ours
 from tpu_input.dataset_format.manifest import Manifest
 
 SMALL = ["--image_size=16", "--train_batch_size=8", "--train_steps=2", "--steps_per_eval=2"]
@@ -59,6 +63,28 @@ def test_the_commands_of_the_conversion_guide(few_digits, tmp_path, monkeypatch)
     assert read(tmp_path / "DATASET").label_type == "classes"
     train = read(tmp_path / "DATASET").split("train")
     assert sum(train.class_counts) == 2 * train.num_examples
+
+
+@pytest.mark.long
+@pytest.mark.skipif(default_trainer() != "tpu_estimator", reason="builds the graph of TPUEstimator")
+def test_the_networks_of_the_preflight_guide(digits_dataset, tmp_path):
+    bad, good = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "preflight.md").read_text(), re.DOTALL)
+    words_of_bad, words_of_good = [words for words in commands("docs/preflight.md") if "--network=mynets:wide" in words]
+    (tmp_path / "photos_tfrecords").symlink_to(digits_dataset.path)
+    small = ["--image_size=32", "--train_batch_size=64", "--eval_batch_size=8"]
+    said = []
+    for code, words in ((bad, words_of_bad), (good, words_of_good)):
+        (tmp_path / "mynets.py").write_text(code)
+        command = [sys.executable, "-W", "ignore", *words[1:], *small]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        said.append((done.returncode, done.stdout))
+    (code_of_bad, out_of_bad), (code_of_good, out_of_good) = said
+    assert code_of_bad == 1
+    assert "✗ training: TPUs do not support ScalarSummary, created at mynets.py:7" in out_of_bad
+    assert "has a data-dependent size" in out_of_bad
+    assert "(mynets.py:10)" in out_of_bad
+    assert code_of_good == 0, out_of_good
+    assert "nothing found that would fail on a TPU" in out_of_good
 
 
 @pytest.mark.cloud

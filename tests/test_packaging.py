@@ -121,4 +121,13 @@ def test_the_base_install_is_what_a_conversion_worker_needs(built):
     assert "apache-beam" in " ".join(required)
     assert "tensorflow" not in " ".join(required)
     assert "[gcp]" not in " ".join(required)
-    assert set(metadata.get_all("Provides-Extra", [])) == {"train", "tpu", "gcp", "heic", "demo", "dev", "all"}
+    assert set(metadata.get_all("Provides-Extra", [])) == {
+        "train",
+        "tpu",
+        "gcp",
+        "heic",
+        "opencv",
+        "demo",
+        "dev",
+        "all",
+    }

@@ -28,7 +28,8 @@ def dataset(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Manifest:
 
 
 def start(dataset: Manifest, model_dir: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-W", "ignore", f"{ROOT}/examples/torch_train.py", dataset.path, str(model_dir), *STEPS]
+    example = str(ROOT / "examples" / "torch_train.py")
+    command = [sys.executable, "-W", "ignore", example, dataset.path, str(model_dir), *STEPS]
     # Of one thread, so that sums have the same order in every run.
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)

@@ -56,9 +56,9 @@ class InputConfig:
         "auto": HWCN for more than 8 examples per core, else HWNC, as in Google's MLPerf submissions.
       mean: Red, green and blue that are subtracted on the device, in [0, 255]. Default: ImageNet's.
       std: Red, green and blue that are divided by on the device, in [0, 255]. Default: ImageNet's.
-      resize: How an image, or the part that training takes of it, becomes a square: "crop" uses the centred square in
-        evaluation and serving; "pad" keeps all of the image and its proportions, in the middle of a square whose rest
-        has the color `mean`; "squash" keeps all of it and stretches it to a square. Training draws a part at random and
+      resize: How an image, or the part that training takes of it, becomes a square. "crop" uses the centred square in
+        evaluation and serving. "pad" keeps all of the image and its proportions, in the middle of a square whose rest
+        has the color `mean`. "squash" keeps all of it and stretches it to a square. Training draws a part at random and
         stretches it, or pads it with "pad"; see crop_aspect.
       crop_area: Smallest and largest share of the image's area that a training crop covers; the share is uniformly
         distributed between them. Default: Szegedy et al. 2014, "Going deeper with convolutions", section 6.
@@ -97,9 +97,9 @@ class InputConfig:
         place of the epoch's random order; 1 shuffles record by record. Large blocks are read faster, small ones mix
         TFRecords that lie sorted by class better. A split of at most 64 MiB is always shuffled record by record.
       sampling: How often training takes an example: "equal", each as often as any other; or "balanced", each class as
-        often as any other, and within a class each example as often as any other, so that those of rare classes come
-        more often than once in an epoch. Every record is then read from a place of its own, and a cache has all records
-        on every host. Needs a dataset with one class for each image, and no service.
+        often as any other, and within a class each example as often as any other. Examples of rare classes then come
+        more often than once per epoch, every record is read from a place of its own, and a cache has all records on
+        every host. "balanced" needs a dataset with one class for each image, and no service.
       features: Names of further features of the records, which come beside the image: float32, int64 or string, a
         scalar or as many values as the dataset has of it. Texts cannot be sent to a TPU.
     """

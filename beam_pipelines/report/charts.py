@@ -62,7 +62,7 @@ def edges(*counts: Ints, limit: int = 40) -> Ints:
         return np.zeros(0, np.int64)
     low, end = int(values[0]), int(values[-1]) + 1
     if end - low > 10 * limit:
-        bounds = np.unique(np.rint(np.geomspace(max(low, 1), end, limit + 1)).astype(np.int64))
+        bounds: Ints = np.unique(np.rint(np.geomspace(max(low, 1), end, limit + 1)).astype(np.int64))
         bounds[0] = low
         return bounds
     width = next(width for width in range(1, 12) if -(-end // width) - low // width <= limit)

@@ -114,8 +114,10 @@ def formats(num_fixed: Mapping[str, int], num_records: int) -> list[tuple[str, i
 
 
 # Fields of a source, and options, that a command can have in the form NAME=VALUE.
-_OF_SOURCES = ("label_list", "record", "label_names", "label_pattern", "image_column", "label_column", "image_folder")
-_OF_SOURCES += ("image_suffix",)
+_OF_SOURCES = (
+    *("label_list", "record", "label_names", "label_pattern"),
+    *("image_column", "label_column", "image_folder", "image_suffix"),
+)
 _PLAIN = ("first_label", "seed", "dedup", "label_type", "label_separator", "group_by")
 
 

@@ -143,7 +143,7 @@ def draw_confusion(metrics: Metrics, classes: Sequence[str]) -> bytes:
     bars = place(side + 0.12, 0, 1.0, side)
     is_right = np.eye(len(counts), dtype=bool)
     for number, (color, mask) in enumerate((("Blues", ~is_right), ("Oranges", is_right))):
-        shown = np.ma.masked_array(shares, mask | (counts == 0))
+        shown = np.where(mask | (counts == 0), np.nan, shares)  # NaN is not drawn
         norm = PowerNorm(0.4, vmin=0, vmax=1)
         image = axes.imshow(shown, cmap=_visible(color), norm=norm, interpolation="nearest")
         scale = place(side + 1.35 + 0.16 * number, side / 10, 0.14, 0.8 * side)

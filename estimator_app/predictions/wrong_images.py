@@ -16,7 +16,7 @@ from tpu_input import Manifest
 from tpu_input.dataset_format.records import parse
 from tpu_input.pipeline.reading import plain, records
 
-# Records that are classified to find some: the host's processor does it, in half a minute with a ResNet-50.
+# Records that are classified to find some; this machine's processor does it, so that not all of a large split can be.
 MOST_EXAMINED = 512
 _BATCH = 32
 

@@ -28,8 +28,7 @@ from tpu_input.predict import decode_files
 def make_served_model(run: TrainConfig) -> Any:
     """Returns the run's keras.Model, whose weights are to be loaded, for save_model().
 
-    It computes in float32 whatever the run's precision is: processors are slow with bfloat16, and neither TFLite nor
-    ONNX Runtime has its convolutions.
+    It computes in float32 whatever the run's precision is: neither TFLite's converter nor tf2onnx takes bfloat16.
     """
     return make_weighted_model(dataclasses.replace(run, precision="float32"))
 

@@ -176,14 +176,15 @@ def test_pictures_are_made_only_of_the_images_that_are_shown(planted, monkeypatc
     monkeypatch.setattr(look_alikes, "MAX_GROUPS", 2)
     made = []
 
-    def thumbnail(data: bytes):
-        made.append(data)
-        return thumbnails.thumbnail(data)
+    def thumbnail(data: bytes, side: int):
+        made.append(side)
+        return thumbnails.thumbnail(data, side)
 
     monkeypatch.setattr(examples, "thumbnail", thumbnail)
     found = found_of(planted[0])
     assert found.num_compared > 5
     assert len(made) == sum(len(group.examples) for group in [*found.groups, *found.common])
+    assert made.count(thumbnails.LARGE_SIDE) == sum(len(group.examples[:2]) for group in found.groups)
 
 
 def test_every_planted_copy_is_in_a_group_and_what_only_resembles_it_is_not(planted, monkeypatch):

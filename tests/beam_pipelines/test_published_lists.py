@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import shlex
 import shutil
 import tarfile
 from collections import Counter
@@ -169,7 +170,7 @@ LAYOUTS = {
     "Kaggle's Intel scenes": intel,
 }
 COMMANDS = {
-    layout: [word.replace("\\|", "|") for word in command.split()]  # a table's cell cannot have the bare character
+    layout: shlex.split(command)
     for layout, command in re.findall(r"^\| ([^:|]+): [^|]*\| `(convert [^`]*)` \|", PAGE.read_text(), re.MULTILINE)
 }
 

@@ -22,7 +22,11 @@ from estimator_app.trainers.starting_weights import weights_of_run
 from support.app_fixtures import held_out_records, keras_warns
 from tpu_input.predict import decode_files
 
-pytestmark = keras_warns
+pytestmark = [
+    keras_warns,
+    # LiteRT's own package has the same interpreter.
+    pytest.mark.filterwarnings(r"ignore:\s*Warning. tf.lite.Interpreter is deprecated:UserWarning"),
+]
 SECTION = (Path(__file__).parents[2] / "docs" / "train.md").read_text().partition("### Other runtimes\n")[2]
 BLOCKS = re.findall(r"```python\n(.*?)```", SECTION, re.DOTALL)
 KERAS_3 = hasattr(tf.keras, "ops")

@@ -125,7 +125,13 @@ def test_a_run_keeps_what_it_holds_out(predicted, folds, capsys):
     assert (code, err) == (0, "")
     assert f"on {folds.split('fold1').num_examples} fold1 images" in out
     message = refused(
-        capsys, "train", f"--dataset={folds.path}", model_dir, "--hold_out=fold2", "--trainer=tf_distribute"
+        capsys,
+        "train",
+        f"--dataset={folds.path}",
+        model_dir,
+        "--hold_out=fold2",
+        "--train_steps=4",
+        "--trainer=tf_distribute",
     )
     assert "its --hold_out is 'fold1', not 'fold2'" in message
 

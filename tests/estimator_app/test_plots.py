@@ -31,7 +31,12 @@ def test_names_are_drawn_as_they_are_and_are_no_formulas():
 def figures(monkeypatch) -> list[Figure]:
     """The figures that are drawn, instead of their files."""
     drawn: list[Figure] = []
-    monkeypatch.setattr(plots, "_png", lambda figure: drawn.append(figure) or b"")
+
+    def keep(figure: Figure) -> bytes:
+        drawn.append(figure)
+        return b""
+
+    monkeypatch.setattr(plots, "_png", keep)
     return drawn
 
 
@@ -41,7 +46,9 @@ def by_title(figure: Figure) -> dict[str, Axes]:
 
 def lines(axes: Axes) -> dict[Any, list[tuple[float, float]]]:
     """Returns the points of each line by its label."""
-    return {line.get_label(): [tuple(point) for point in line.get_xydata().tolist()] for line in axes.get_lines()}
+    return {
+        line.get_label(): [tuple(point) for point in np.array(line.get_xydata()).tolist()] for line in axes.get_lines()
+    }
 
 
 @pytest.mark.parametrize("accuracies", [(0.2, 1.0), (1.0, 1.0), (0.999, 0.9995), (0.0, 0.01)])

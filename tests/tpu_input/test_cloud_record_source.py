@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tpu_input import RecordSource
+from tpu_input import InputConfig, RecordSource, TrainSource
 from tpu_input.dataset_format import records as record_format
 from tpu_input.storage.positions import read_positions, split_positions
 
@@ -38,6 +38,18 @@ print(*split_positions(Manifest.from_json(open(sys.argv[1]).read(), sys.argv[2])
 """
 
 
+# Reads the manifest and a batch, and writes DALI's index; there is no TensorFlow.
+WHOLE = """
+import sys
+sys.modules["tensorflow"] = None
+import tpu_input
+from tpu_input.__main__ import main
+source = tpu_input.TrainSource(sys.argv[1], tpu_input.InputConfig(image_size=16), 4)
+print(*(int(source[number]["label"]) for number in range(4)), tpu_input.eval_steps(sys.argv[1], "validation", 4))
+sys.exit(main(["idx", sys.argv[1]]))
+"""
+
+
 def read(gs, manifest, *numbers):
     return gs.run("-c", READ, f"{manifest.path}/manifest.json", gs.dataset, *map(str, numbers))
 
@@ -53,6 +65,20 @@ def test_a_record_of_a_bucket_is_one_request_for_its_own_bytes(gs, digits_datase
     assert sorted(request.headers["range"] for request in gs.proxy.reads(".tfrecord")) == sorted(wanted)
     assert len(gs.proxy.reads("lengths.parquet")) == 1
     assert len(gs.proxy.requests) == 1 + len(numbers)
+
+
+def test_a_bucket_is_read_and_its_index_written_without_tensorflow(gs, digits_dataset):
+    dataset = f"{gs.cloud.make_bucket()}/digits"
+    gs.cloud.upload(digits_dataset.path, dataset)
+    code, out, err = gs.run("-c", WHOLE, dataset)
+    source = TrainSource(digits_dataset, InputConfig(image_size=16), 4)
+    labels = " ".join(str(source[number]["label"]) for number in range(4))
+    assert (code, out) == (0, f"{labels} 84\n11 index files in {dataset}/index\n"), err
+    assert gs.cloud.get(f"{dataset}/index/train-00003-of-00009.idx").startswith(b"0 ")
+    code, _, err = gs.run("-c", WHOLE, "gs://no-such-bucket/digits")
+    assert (code, err.splitlines()[-1]) == (
+        *(1, "ValueError: bucket 'no-such-bucket' of 'gs://no-such-bucket/digits' does not exist; check its name"),
+    )
 
 
 def test_without_google_s_client_tensorflow_reads_the_record(gs, digits_dataset):

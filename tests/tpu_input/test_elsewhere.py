@@ -1,4 +1,4 @@
-"""The same input for Keras, tf.distribute, NumPy, grain and DALI; and prediction's files."""
+"""The same input for tf.distribute, NumPy, grain and DALI; and prediction's files."""
 
 from __future__ import annotations
 
@@ -26,18 +26,6 @@ def test_numpy_batches(digits_dataset):
     features, label = next(tpu_input.as_numpy(dataset))
     assert isinstance(features["image"], np.ndarray)
     assert (features["image"].shape, label.shape) == ((4, 8, 8, 3), (4,))
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_keras_fits(digits_dataset):
-    inputs = tf.keras.Input([8, 8, 3], dtype="uint8", name="image")
-    outputs = tf.keras.layers.Dense(10)(tf.keras.layers.Flatten()(tf.keras.layers.Rescaling(1 / 255)(inputs)))
-    model = tf.keras.Model(inputs, outputs)
-    model.compile("sgd", tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    dataset = tpu_input.make_train_input_fn(digits_dataset, CONFIG)({"batch_size": 32})
-    weighted = dataset.map(lambda features, label: (features["image"], label, features["weight"]))
-    history = model.fit(weighted, steps_per_epoch=5, epochs=2, verbose=0, shuffle=False)
-    assert np.isfinite(history.history["loss"]).all()
 
 
 def test_a_strategy_gives_every_replica_batches_of_its_own(digits_dataset):

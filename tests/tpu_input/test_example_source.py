@@ -221,8 +221,9 @@ def test_grain_s_worker_processes_keep_the_order(digits_dataset):
     found = list(grain_batches(source, num_workers=2))
     assert len(found) == len(expected) == 5
     for ours, theirs in zip(found, expected, strict=True):
-        for name in theirs:
-            np.testing.assert_array_equal(ours[name], theirs[name])
+        np.testing.assert_array_equal(ours["label"], theirs["label"])
+        # OpenCV resizes there, if it is installed.
+        np.testing.assert_allclose(ours["image"].astype(int), theirs["image"].astype(int), atol=1)
 
 
 def test_the_guide_s_blocks_for_grain_run(digits_dataset):

@@ -101,6 +101,21 @@ def test_a_checkpoint_is_written_every_so_many_steps_over_epochs(digits_dataset,
     assert saved == [3, 6, 8, 9, 12, 12]
 
 
+def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(digits_dataset, tmp_path, monkeypatch):
+    model, train = linear(digits_dataset), load(digits_dataset, image_size=8, batch_size=10)
+    fitting = {"steps_per_epoch": 2, "verbose": 0, "shuffle": False, "callbacks": [Checkpoint(tmp_path / "a.keras")]}
+    model.fit(train, **fitting)
+    before = (tmp_path / "a.keras").read_bytes()
+
+    def full(*_):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(OSError, match="No space left"):
+        model.fit(train, **fitting)
+    assert (tmp_path / "a.keras").read_bytes() == before
+
+
 def test_fit_that_would_never_end_is_refused(digits_dataset, tmp_path):
     endless = load(digits_dataset, image_size=8, batch_size=10)
     with pytest.raises(ValueError, match=r"steps_per_epoch=|specify the number of steps"):  # Keras 2 says it itself

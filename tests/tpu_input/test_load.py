@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import re
 from collections import Counter
@@ -116,6 +117,15 @@ def test_normalized_pixels_have_the_mean_and_deviation_of_the_training_split(dig
     assert len(images) == 1464
     assert abs(images.mean()) < 0.02
     assert abs(images.std() - 1) < 0.02
+
+
+def test_further_features_come_beside_the_image(digits_dataset):
+    manifest = dataclasses.replace(digits_dataset, options={"features": {"image/height": "int"}})
+    dataset = load(manifest, "validation", batch_size=300, image_size=8, features=("image/height",))
+    whole, last = ((*inputs.values(), weight) for inputs, _, weight in dataset.as_numpy_iterator())
+    assert list(dataset.element_spec[0]) == ["image", "image/height"]
+    assert [len(values) for values in (*whole, *last)] == [300] * 3 + [33] * 3
+    assert next(iter(dataset))[0]["image/height"].numpy().tolist() == [32] * 300
 
 
 def test_options_are_those_of_the_input_and_of_the_dataset(digits_dataset):

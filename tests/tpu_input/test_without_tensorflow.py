@@ -155,10 +155,8 @@ def test_windows_and_flips_of_a_seed_are_tensorflow_s(options):
 
     expected = tf.data.Dataset.from_tensor_slices((shapes, seeds)).map(draw).batch(number).get_single_element()
     draws = windows.draw(seeds, config)
-    found = [
-        windows.random_window(height, width, tries, config)
-        for (height, width), tries in zip(shapes.tolist(), draws.tries, strict=True)
-    ]
+    examples = zip(shapes.tolist(), draws.tries, strict=True)
+    found = [windows.random_window(height, width, tries, config) for (height, width), tries in examples]
     np.testing.assert_array_equal(found, expected[0])
     np.testing.assert_array_equal(draws.flips, expected[1])
     assert 0.45 < draws.flips.mean() < 0.55

@@ -27,7 +27,7 @@ from tpu_input.without_tensorflow.windows import RATIOS, Window, scaled_window
 try:
     import cv2
 except ImportError:
-    cv2 = None
+    cv2 = None  # type: ignore[assignment]
 
 Pixels = npt.NDArray[np.uint8]
 _JPEG_BEGIN = b"\xff\xd8\xff"
