@@ -14,7 +14,7 @@ from support.cloud import free_port
 
 ROOT = Path(__file__).parents[2]
 DEVICES = 8  # of all processes together
-BATCH, RATE = 64, 0.003
+BATCH, RATE = 64, 0.001
 FLAGS = (f"--batch_size={BATCH}", "--no_flip", f"--learning_rate={RATE}", "--log_steps=1")
 
 
