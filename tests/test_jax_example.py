@@ -93,7 +93,7 @@ def assert_close(found: dict[int, float], expected: dict[int, float], tolerance:
 
 
 def test_the_first_twenty_losses_are_those_of_estimator_app(straight, digits_dataset, tmp_path, monkeypatch):
-    """At a small rate: two libraries differ by rounding, which decides on which side of 0 the inputs of some ReLUs are; at
+    """At a small rate: two libraries differ by rounding, which decides on which side of 0 inputs of some ReLUs are; at
     a rate of 0.01 or more, that grows beyond the tolerance in ten steps."""
     told = step_losses(monkeypatch)
     training = importlib.import_module("estimator_app.train")
