@@ -34,7 +34,7 @@ WAYS = {
 }
 COLUMNS = {
     "224 px": "way",
-    "CPU ms an image": "cpu_ms:.3f",
+    "CPU ms per image": "cpu_ms:.3f",
     "images/s": "images/s:,.0f",
     "first batch after, seconds": "first_batch:.2f",
     "peak MB": "peak_mb:,.0f",

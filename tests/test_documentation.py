@@ -37,16 +37,19 @@ TESTS = {
     "docs/datasets.md": "beam_pipelines/test_dataset_docs.py",
     "docs/input-service.md": "tpu_input/test_service_processes.py",
     "docs/input.md": "tpu_input/test_input_docs.py",
-    "docs/jax.md": "test_jax_docs.py",
     "docs/install.md": "test_packaging.py",
+    "docs/jax.md": "test_jax_docs.py",
+    "docs/keras.md": "tpu_input/test_input_docs.py",
+    "docs/moving.md": "tpu_input/test_input_docs.py",
     "docs/pipelines.md": "beam_pipelines/test_transforms.py",
     "docs/preflight.md": "test_guides.py",
+    "docs/pytorch.md": "tpu_input/test_example_source.py",
     "docs/security.md": "test_security_docs.py",
+    "docs/terminal.md": "test_terminal.py",
     "docs/train.md": "test_python_docs.py",
     "docs/tutorials/imagenet.md": "test_tutorials.py",
     "docs/tutorials/photographs.md": "test_tutorials.py",
 }
-PARSERS = {"beam_pipelines": "_parser", "tpu_input": "_parser", "estimator_app": "make_parser"}
 
 
 def test_every_page_with_commands_or_code_has_a_test():
@@ -62,7 +65,7 @@ def test_every_command_of_a_page_is_one_that_its_parser_takes(page):
     for words in filter(ours, commands(page)):
         module = importlib.import_module(f"{words[2]}.__main__")
         arguments = [word for word in words[3:] if word not in ("…", "D", "M")]
-        flags, unknown = getattr(module, PARSERS[words[2]])().parse_known_args(arguments)
+        flags, unknown = module.make_parser().parse_known_args(arguments)
         assert not unknown or getattr(flags, "runner", None), words
 
 

@@ -68,8 +68,10 @@ def test_the_commands_of_the_conversion_guide(few_digits, tmp_path, monkeypatch)
 @pytest.mark.long
 @pytest.mark.skipif(default_trainer() != "tpu_estimator", reason="builds the graph of TPUEstimator")
 def test_the_networks_of_the_preflight_guide(digits_dataset, tmp_path):
-    bad, good = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "preflight.md").read_text(), re.DOTALL)
-    words_of_bad, words_of_good = [words for words in commands("docs/preflight.md") if "--network=mynets:wide" in words]
+    bad, good, *_ = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "preflight.md").read_text(), re.DOTALL)
+    words_of_bad, words_of_good, *_ = [
+        words for words in commands("docs/preflight.md") if "--network=mynets:wide" in words
+    ]
     (tmp_path / "photos_tfrecords").symlink_to(digits_dataset.path)
     small = ["--image_size=32", "--train_batch_size=64", "--eval_batch_size=8"]
     said = []
