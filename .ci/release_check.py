@@ -111,7 +111,9 @@ def run_own_tests(sdist: Path, folder: Path, tests: str) -> None:
     with tarfile.open(sdist) as archive:
         archive.extractall(source, filter="data")
     (tree,) = source.iterdir()
-    run([sys.executable, "-m", "pytest", "-q", "-n", "auto", *tests.split()], tree, PYTHONPATH=str(tree))
+    # A folder of its own for temporary files, as pytest removes those of earlier runs in the usual one.
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "auto", f"--basetemp={folder}/tests", *tests.split()]
+    run(command, tree, PYTHONPATH=str(tree))
 
 
 def run_demo(wheel: Path, folder: Path, version: str) -> None:

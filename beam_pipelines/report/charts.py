@@ -100,12 +100,14 @@ def named_histogram(
     bins = histogram(counts, bounds)
     if not bins:
         return Histogram(title, axis, [], [], [], f"no {title}")
-    chosen = sorted({len(bins) * index // 4 for index in range(5)})
-    if len(bins) == 1 or not bounds[-1] - bounds[0] > len(bins):  # a value each: the number is below its bar
-        chosen = sorted({(len(bins) - 1) * index // 4 for index in range(5)})
-        ticks = [(round(100 * (at + 0.5) / len(bins), 2), text_of(bins[at].low)) for at in chosen]
-    else:
+    # Fewer ticks where their texts are long: "14.6 KB".
+    parts = 2 if max(len(text_of(int(bound))) for bound in bounds) > 6 else 4
+    if bounds[-1] - bounds[0] > len(bins):
+        chosen = sorted({len(bins) * index // parts for index in range(parts + 1)})
         ticks = [(round(100 * at / len(bins), 2), text_of(int(bounds[at]))) for at in chosen]
+    else:  # a value for each bar: the number is below its middle
+        chosen = sorted({(len(bins) - 1) * index // parts for index in range(parts + 1)})
+        ticks = [(round(100 * (at + 0.5) / len(bins), 2), text_of(bins[at].low)) for at in chosen]
     most = max(each.total for each in bins)
     levels = [(100.0, most), *([(percent(most // 2, most), most // 2)] if most > 1 else []), (0.0, 0)]
     low, middle, high = (text_of(quantile(counts, share)) for share in (0.05, 0.5, 0.95)) if most else ("0", "0", "0")

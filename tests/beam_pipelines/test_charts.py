@@ -42,6 +42,29 @@ def test_many_values_share_bars_of_equal_ratio():
     assert all(one.high + 1 == other.low for one, other in itertools.pairwise(bins))
 
 
+@pytest.mark.parametrize(
+    ("values", "ticks"),
+    [
+        (counts(v32=5), [(50.0, "32")]),
+        (counts(v32=1, v34=4), [(16.67, "32"), (50.0, "33"), (83.33, "34")]),
+        (counts(v30=1, v109=4), [(0.0, "30"), (25.0, "50"), (50.0, "70"), (75.0, "90"), (100.0, "110")]),
+    ],
+)
+def test_ticks_are_below_what_they_name(values, ticks):
+    chart = charts.named_histogram("images", "pixels", values, charts.edges(values))
+    assert chart.ticks == ticks
+    assert chart.levels[0] == (100.0, values.max())
+
+
+def test_two_histograms_have_one_axis():
+    one, other = counts(v32=5), counts(v90=1, v3000=2)
+    bounds = charts.edges(one, other)
+    bins = [charts.histogram(each, bounds) for each in (one, other)]
+    assert [(each.low, each.high) for each in bins[0]] == [(each.low, each.high) for each in bins[1]]
+    assert [sum(each.total for each in side) for side in bins] == [5, 3]
+    assert [max(each.height for each in side) for side in bins] == [100, 100]
+
+
 def test_a_bar_is_not_higher_for_holding_more_whole_numbers_than_its_neighbour():
     values = np.zeros(65_536, np.int64)
     values[30:91] = 1000
