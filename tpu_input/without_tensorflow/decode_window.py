@@ -24,11 +24,16 @@ from tpu_input.config import InputConfig
 from tpu_input.dataset_format.jpeg_markers import END, frame_size, with_rows
 from tpu_input.without_tensorflow.windows import RATIOS, Window, scaled_window
 
-try:
-    import cv2
-except ImportError:
-    cv2 = None  # type: ignore[assignment]
 
+def _opencv() -> Any:
+    try:
+        import cv2
+    except ImportError:
+        return None
+    return cv2
+
+
+cv2 = _opencv()
 Pixels = npt.NDArray[np.uint8]
 _JPEG_BEGIN = b"\xff\xd8\xff"
 
