@@ -331,7 +331,7 @@ def autocontrast(pixels: tf.Tensor) -> tf.Tensor:
     values = tf.cast(pixels, tf.float32)
     low, high = tf.reduce_min(values, [0, 1]), tf.reduce_max(values, [0, 1])
     scale = 255 / tf.maximum(high - low, 1)
-    return tf.where(high > low, _to_uint8(values * scale - low * scale), pixels)
+    return tf.where(high > low, _rounded_down(values * scale - low * scale), pixels)
 
 
 def equalize(pixels: tf.Tensor) -> tf.Tensor:
@@ -418,8 +418,8 @@ def _moved(pixels: tf.Tensor, *transform: tf.Tensor | float) -> tf.Tensor:
 def _blend(start: tf.Tensor | float, pixels: tf.Tensor, factor: float) -> tf.Tensor:
     """Returns the image for a factor of 1, `start` for 0, and an extrapolation beyond the image for more than 1."""
     start, values = tf.cast(start, tf.float32), tf.cast(pixels, tf.float32)
-    return _to_uint8(start + factor * (values - start))
+    return _rounded_down(start + factor * (values - start))
 
 
-def _to_uint8(values: tf.Tensor) -> tf.Tensor:
+def _rounded_down(values: tf.Tensor) -> tf.Tensor:
     return tf.cast(tf.clip_by_value(values, 0.0, 255.0), tf.uint8)  # rounds down, as the reference
