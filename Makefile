@@ -24,11 +24,7 @@ FAKE_GCS_VERSION = v1.56.1
 FAKE_GCS_SERVER ?= .servers/fake-gcs-server-$(FAKE_GCS_VERSION)/fake-gcs-server
 # Prism, Beam's runner in Go, of the version of the installed Beam, for `make test-engines`; built by Go 1.26 or newer.
 BEAM_VERSION := $(shell sed -n 's/^apache-beam==//p' constraints/python3.11.txt)
-PRISM ?= .servers/axe-core-$(AXE_VERSION)/node_modules/axe-core/axe.min.js:
-	@command -v npm >/dev/null || { echo 'error: no npm found, which fetches axe-core; install it, or name the file: AXE_CORE=/path/to/axe.min.js' >&2; exit 2; }
-	npm install --silent --no-audit --no-fund --no-save --prefix .servers/axe-core-$(AXE_VERSION) axe-core@$(AXE_VERSION)
-
-.servers/prism-v$(BEAM_VERSION)/prism
+PRISM ?= .servers/prism-v$(BEAM_VERSION)/prism
 # Flink, and Spark in local mode, with a job server of Beam's, for `make test-engines`.
 FLINK_JOB_SERVER ?= .servers/flink/flink-job-server.jar
 SPARK_JOB_SERVER ?= .servers/spark/spark-job-server.jar
@@ -133,6 +129,10 @@ environments: $(VENV)/installed $(VENV_NEWEST)/installed $(VENV_GCP)/installed $
 .servers/fake-gcs-server-$(FAKE_GCS_VERSION)/fake-gcs-server:
 	@command -v go >/dev/null || { echo 'error: no Go found, which builds fake-gcs-server; install it, or name a built one: make test-cloud FAKE_GCS_SERVER=/path/to/fake-gcs-server' >&2; exit 2; }
 	GOBIN=$(abspath $(@D)) GOFLAGS=-buildvcs=false go install github.com/fsouza/fake-gcs-server@$(FAKE_GCS_VERSION)
+
+.servers/axe-core-$(AXE_VERSION)/node_modules/axe-core/axe.min.js:
+	@command -v npm >/dev/null || { echo 'error: no npm found, which fetches axe-core; install it, or name the file: AXE_CORE=/path/to/axe.min.js' >&2; exit 2; }
+	npm install --silent --no-audit --no-fund --no-save --prefix .servers/axe-core-$(AXE_VERSION) axe-core@$(AXE_VERSION)
 
 .servers/prism-v$(BEAM_VERSION)/prism:
 	@command -v go >/dev/null || { echo 'error: no Go found, which builds Prism; install it, or name a built one: make test-engines PRISM=/path/to/prism' >&2; exit 2; }
