@@ -82,9 +82,9 @@ def test_the_networks_of_the_preflight_guide(digits_dataset, tmp_path):
         said.append((done.returncode, done.stdout))
     (code_of_bad, out_of_bad), (code_of_good, out_of_good) = said
     assert code_of_bad == 1
-    assert "✗ training: TPUs do not support ScalarSummary, created at mynets.py:7" in out_of_bad
+    assert "✗ training: TPUs do not support ScalarSummary, created at mynets.py:6" in out_of_bad
     assert "has a data-dependent size" in out_of_bad
-    assert "(mynets.py:10)" in out_of_bad
+    assert "(mynets.py:11)" in out_of_bad
     assert code_of_good == 0, out_of_good
     assert "nothing found that would fail on a TPU" in out_of_good
 
