@@ -45,11 +45,10 @@ def test_a_run_that_is_killed_ends_as_one_that_is_not(dataset: Manifest, tmp_pat
     assert [line["step"] for line in lines] == [100, 200, 300, 400]  # an epoch has 22.9 steps
     assert {line["examples"] for line in lines} == {333}  # each validation example once, in six batches of 64
     assert lines[-1]["accuracy"] >= 0.98
-    killed = start(dataset, tmp_path / "killed")
-    assert killed.stdout
-    assert json.loads(killed.stdout.readline()) == lines[0]
-    killed.kill()
-    killed.wait()
+    with start(dataset, tmp_path / "killed") as killed:
+        assert killed.stdout
+        assert json.loads(killed.stdout.readline()) == lines[0]
+        killed.kill()
     rest, _ = start(dataset, tmp_path / "killed").communicate()
     assert [json.loads(line) for line in rest.splitlines()][-1] == lines[-1]
 
