@@ -309,7 +309,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Misused as error:
         print_failure(argv, error.message)
         raise
-    except ValueError as error:  # of --config or --log_file
+    except (ValueError, ImportError) as error:  # of --config or --log_file
         return failed(argv, one_line(error))
 
 

@@ -65,6 +65,7 @@ def train(arguments: argparse.Namespace) -> int:
     tpu = _tpu(arguments) if arguments.use_tpu else None
     options = _options(arguments)
     del options["dataset"]  # the first argument
+    finished = None
     with on_signals() as stop:
         try:
             places = (_dataset(arguments), model_dir, arguments.export_dir)
@@ -119,7 +120,7 @@ def watch(arguments: argparse.Namespace) -> int:
     from estimator_app.watch import watch
 
     tpu, command = _tpu(arguments) if arguments.use_tpu else None, _command(arguments.argv)
-    places = (arguments.model_dir, arguments.export_dir)
+    places, finished = (arguments.model_dir, arguments.export_dir), None
     with on_signals() as stop:
         try:
             report = _reporter(arguments)

@@ -306,27 +306,27 @@ def operations(magnitude: float, cutout_const: float, translate_const: float) ->
     shear, move, degrees = 0.3 * level, level * translate_const, 30 * level
     return {
         "identity": lambda pixels, sign, place: tf.identity(pixels),
-        "autocontrast": lambda pixels, sign, place: autocontrast(pixels),
-        "equalize": lambda pixels, sign, place: equalize(pixels),
+        "autocontrast": lambda pixels, sign, place: _autocontrast(pixels),
+        "equalize": lambda pixels, sign, place: _equalize(pixels),
         "invert": lambda pixels, sign, place: 255 - pixels,
-        "rotate": lambda pixels, sign, place: rotate(pixels, sign * degrees),
-        "posterize": lambda pixels, sign, place: posterize(pixels, int(4 * level)),
+        "rotate": lambda pixels, sign, place: _rotate(pixels, sign * degrees),
+        "posterize": lambda pixels, sign, place: _posterize(pixels, int(4 * level)),
         # The reference computes the threshold as a uint8, hence modulo 256.
-        "solarize": lambda pixels, sign, place: solarize(pixels, int(256 * level) % 256),
+        "solarize": lambda pixels, sign, place: _solarize(pixels, int(256 * level) % 256),
         "color": lambda pixels, sign, place: _blend(tf.image.rgb_to_grayscale(pixels), pixels, factor),
-        "contrast": lambda pixels, sign, place: contrast(pixels, factor),
+        "contrast": lambda pixels, sign, place: _contrast(pixels, factor),
         "brightness": lambda pixels, sign, place: _blend(0.0, pixels, factor),
-        "sharpness": lambda pixels, sign, place: sharpness(pixels, factor),
+        "sharpness": lambda pixels, sign, place: _sharpness(pixels, factor),
         "shear_x": lambda pixels, sign, place: _moved(pixels, 1, sign * shear, 0, 0, 1, 0),
         "shear_y": lambda pixels, sign, place: _moved(pixels, 1, 0, 0, sign * shear, 1, 0),
         "translate_x": lambda pixels, sign, place: _moved(pixels, 1, 0, sign * move, 0, 1, 0),
         "translate_y": lambda pixels, sign, place: _moved(pixels, 1, 0, 0, 0, 1, sign * move),
-        "cutout": lambda pixels, sign, place: cutout(pixels, place, int(level * cutout_const)),
-        "solarize_add": lambda pixels, sign, place: solarize_add(pixels, int(110 * level)),
+        "cutout": lambda pixels, sign, place: _cutout(pixels, place, int(level * cutout_const)),
+        "solarize_add": lambda pixels, sign, place: _solarize_add(pixels, int(110 * level)),
     }
 
 
-def autocontrast(pixels: tf.Tensor) -> tf.Tensor:
+def _autocontrast(pixels: tf.Tensor) -> tf.Tensor:
     """Returns each channel stretched from 0 to 255."""
     values = tf.cast(pixels, tf.float32)
     low, high = tf.reduce_min(values, [0, 1]), tf.reduce_max(values, [0, 1])
@@ -334,7 +334,7 @@ def autocontrast(pixels: tf.Tensor) -> tf.Tensor:
     return tf.where(high > low, _rounded_down(values * scale - low * scale), pixels)
 
 
-def equalize(pixels: tf.Tensor) -> tf.Tensor:
+def _equalize(pixels: tf.Tensor) -> tf.Tensor:
     """Returns each channel with its grey levels spread evenly, as Pillow's ImageOps.equalize."""
     levels = tf.cast(pixels, tf.int32) + 256 * tf.range(3)
     counts = tf.reshape(tf.math.bincount(tf.reshape(levels, [-1]), minlength=768, maxlength=768), [3, 256])
@@ -345,31 +345,31 @@ def equalize(pixels: tf.Tensor) -> tf.Tensor:
     return tf.gather(tf.cast(tf.reshape(table, [-1]), tf.uint8), levels)
 
 
-def posterize(pixels: tf.Tensor, bits: int) -> tf.Tensor:
+def _posterize(pixels: tf.Tensor, bits: int) -> tf.Tensor:
     """Returns each value with only its highest `bits` bits kept; one bit if `bits` is 0 or more than 8."""
     # The reference shifts by 8 - bits as a uint8, and TensorFlow limits a shift to 7.
     shift = 8 - bits if 1 <= bits <= 8 else 7
     return tf.bitwise.bitwise_and(pixels, tf.constant(255 >> shift << shift, tf.uint8))
 
 
-def solarize(pixels: tf.Tensor, threshold: int) -> tf.Tensor:
+def _solarize(pixels: tf.Tensor, threshold: int) -> tf.Tensor:
     """Returns the image with all values at or above the threshold inverted."""
     return tf.where(pixels < threshold, pixels, 255 - pixels)
 
 
-def solarize_add(pixels: tf.Tensor, addition: int) -> tf.Tensor:
+def _solarize_add(pixels: tf.Tensor, addition: int) -> tf.Tensor:
     """Returns the image with `addition` added to all values below 128."""
     brighter = tf.cast(tf.minimum(tf.cast(pixels, tf.int32) + addition, 255), tf.uint8)
     return tf.where(pixels < 128, brighter, pixels)
 
 
-def contrast(pixels: tf.Tensor, factor: float) -> tf.Tensor:
+def _contrast(pixels: tf.Tensor, factor: float) -> tf.Tensor:
     """Returns a blend with the reference's constant: number of pixels / 256, at most 255; 196 at 224 × 224."""
     height, width = pixels.shape[:2]
     return _blend(float(min(255, height * width // 256)), pixels, factor)
 
 
-def sharpness(pixels: tf.Tensor, factor: float) -> tf.Tensor:
+def _sharpness(pixels: tf.Tensor, factor: float) -> tf.Tensor:
     """Returns a blend of an image and its smoothed copy; the border is not smoothed, as in Pillow's ImageEnhance."""
     values = tf.cast(pixels, tf.int32)
     rows = values[:-2] + values[1:-1] + values[2:]
@@ -380,7 +380,7 @@ def sharpness(pixels: tf.Tensor, factor: float) -> tf.Tensor:
     return _blend(values + difference, pixels, factor)
 
 
-def cutout(pixels: tf.Tensor, place: tf.Tensor, half: int) -> tf.Tensor:
+def _cutout(pixels: tf.Tensor, place: tf.Tensor, half: int) -> tf.Tensor:
     """Returns the image with a grey square of side 2 × half pixels centred at `place`; DeVries and Taylor 2017."""
     height, width = pixels.shape[:2]
     middle = tf.floor(place * [height, width])
@@ -391,7 +391,7 @@ def cutout(pixels: tf.Tensor, place: tf.Tensor, half: int) -> tf.Tensor:
     return tf.where(inside[:, :, None], tf.constant(FILL, tf.uint8), pixels)
 
 
-def rotate(pixels: tf.Tensor, degrees: tf.Tensor) -> tf.Tensor:
+def _rotate(pixels: tf.Tensor, degrees: tf.Tensor) -> tf.Tensor:
     """Returns the image rotated around its centre."""
     angle = degrees * (math.pi / 180)
     cos, sin = tf.cos(angle), tf.sin(angle)

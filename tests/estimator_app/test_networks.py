@@ -89,8 +89,9 @@ def windows(images, size, stride, filler):
 def made(model, kind):
     """Returns the weights of all layers of a kind, in the order in which the network's code made them."""
     found = [layer for layer in model.layers if isinstance(layer, kind)]
-    number = [int(last) if last.isdigit() else -1 for last in (layer.name.split("_")[-1] for layer in found)]
-    return [found[at].get_weights() for at in np.argsort(number)]
+    # stem, stage1_block1_conv1, …conv2, …shortcut, stage1_block2_conv1, …
+    found.sort(key=lambda layer: (not layer.name.startswith("stem"), layer.name))
+    return [layer.get_weights() for layer in found]
 
 
 def numpy_resnet(model, images, bottleneck, depths):
@@ -176,7 +177,7 @@ def test_ones_own_function_is_a_network(own):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("resnet9000", "one of cnn, resnet18, resnet50, package.module:function, got 'resnet9000'"),
+        ("resnet9000", "one of cnn, .*, vit_s16, keras:NAME, package.module:function, got 'resnet9000'"),
         ("resent50", "got 'resent50'; did you mean resnet50?"),
         ("no_such:good", "'no_such:good': no module 'no_such' in the working directory or among the installed"),
         ("broken_network:good", "'broken_network:good': no module 'no_such_module' in the working"),

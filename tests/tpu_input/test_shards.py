@@ -14,7 +14,6 @@ from PIL import Image
 from tpu_input import (
     InputConfig,
     Manifest,
-    datasets,
     eval_steps,
     make_eval_input_fn,
     make_train_input_fn,
@@ -22,7 +21,7 @@ from tpu_input import (
 )
 from tpu_input.dataset_format import records as record_format
 from tpu_input.dataset_format.records import IMAGENET, MNIST, RecordSpec
-from tpu_input.storage import positions
+from tpu_input.storage import foreign_shards, positions
 
 WHOLE = InputConfig(image_size=28, crop_area=(1.0, 1.0), crop_aspect=(1.0, 1.0), flip=False, eval_crop=1.0)
 
@@ -107,7 +106,7 @@ def test_lengths_are_kept_and_read_again_for_what_has_changed(tmp_path, monkeypa
         read.append(path)
         return read_lengths(path, num_bytes)
 
-    monkeypatch.setattr(datasets, "read_lengths", reading)
+    monkeypatch.setattr(foreign_shards, "read_lengths", reading)
     assert manifest_from_shards(pattern, record=IMAGENET) == first
     assert not read
     with (tmp_path / "train-00001").open("ab") as file:
@@ -144,7 +143,7 @@ def test_damaged_lengths_are_said(tmp_path, content):
 
 
 def test_our_own_index_counts_without_reading_the_shards(dataset_copy, digits_dataset, monkeypatch):
-    monkeypatch.setattr(datasets, "read_lengths", None)
+    monkeypatch.setattr(foreign_shards, "read_lengths", None)
     manifest = manifest_from_shards(f"{dataset_copy}/train-*.tfrecord", classes=digits_dataset.classes)
     assert manifest.split("train").num_examples == digits_dataset.split("train").num_examples
 
