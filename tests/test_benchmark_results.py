@@ -139,6 +139,9 @@ def test_tables_come_between_their_marks_and_what_was_not_measured_stays(tmp_pat
     goals = measure.against([("ours", "theirs", 1.1), ("ours", "absent", 1.0)], {"ours": 3, "theirs": 2}, "CPU time")
     measure.keep("measured", measure.Table(rows, {"way": "way", "seconds": "s:,.1f"}, goals))
     assert "| ours | 1,234.5 |" in capsys.readouterr().out
+    readme = tmp_path / "README.md"
+    readme.write_text("<!-- peers -->\n<!-- end -->\n")
+    monkeypatch.setattr(tables, "README", readme)
     monkeypatch.setattr(sys, "argv", ["tables", f"--results={tmp_path}", str(page)])
     made = []
     for _ in range(2):
@@ -156,8 +159,16 @@ def test_tables_come_between_their_marks_and_what_was_not_measured_stays(tmp_pat
 def test_each_part_of_the_pages_is_one_that_is_measured():
     parts = {f"conversion_{part}" for part in conversion.PARTS} | {f"input_{part}" for part in benchmarked_input.PARTS}
     parts |= {f"order_{part}" for part in order.PARTS} | {"evaluation", "training_input", "training_loop"}
-    parts |= {"fine_tuning", "recipes"}
+    parts |= {"fine_tuning", "recipes", "tpu_bounds"}
     texts = [page.read_text() for page in tables.PAGES]
-    of_all, of_input, of_train, of_readme = (re.findall("<!-- table (\\w+) -->", text) for text in texts)
-    assert sorted([*of_all, *of_input, *of_train]) == sorted(parts)
-    assert of_readme == ["conversion_speed", "input_speed"]
+    of_all, of_input, of_train, of_preflight = (re.findall("<!-- table (\\w+) -->", text) for text in texts)
+    assert sorted([*of_all, *of_input, *of_train, *of_preflight]) == sorted(parts)
+
+
+def test_readme_has_the_measured_speed_of_each_tool_and_says_which_decode():
+    readme = tables.README.read_text()
+    assert tables.with_peers(readme, tables.BENCHMARKS.read_text()) == readme
+    rows = [line.split(" | ") for line in readme.split("\n") if line.startswith(("| decoded |", "| copied |"))]
+    kinds = {name.strip("*").split(" ")[0]: kind.strip("| ") for kind, name, *_ in rows}
+    assert kinds["convert"] == kinds["plain"] == kinds["Beam's"] == "decoded"
+    assert kinds["TFDS"] == kinds["webdataset"] == kinds["MosaicML"] == kinds["litData"] == "copied"
