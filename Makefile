@@ -35,6 +35,8 @@ export AXE_CORE
 # Vale, the checker of prose, for `make docs`; built by Go 1.26 or newer.
 VALE_VERSION = v3.21.0
 VALE ?= .servers/vale-$(VALE_VERSION)/vale
+# Part of the tests that `make test-long` and `make test-newest` run, such as 2/6; nothing for all of them.
+PART ?=
 # Four digits that seed 0 puts into the validation split.
 HELD_OUT = 0/0072.jpg 4/0064.jpg 8/0148.jpg 9/0073.jpg
 
@@ -67,9 +69,9 @@ test: $(VENV)/installed lint $(if $(shell command -v npm),$(AXE_CORE))
 # Whole runs that are killed, stopped or held against others, and what takes many random draws to tell. Those of
 # examples/ need Keras 3 and JAX.
 test-long: $(VENV)/installed $(VENV_NEWEST)/installed
-	$(VENV)/bin/python -m pytest -m long -n auto --dist worksteal
-	$(VENV_NEWEST)/bin/python -m pytest -m long -n auto --dist worksteal tests/test_jax_example.py \
-		tests/tpu_input/test_keras_example.py
+	$(VENV)/bin/python -m pytest -m long -n auto --dist worksteal $(if $(PART),--part=$(PART))
+	$(VENV_NEWEST)/bin/python -m pytest -m long -n auto --dist worksteal $(if $(PART),--part=$(PART)) \
+		tests/test_jax_example.py tests/tpu_input/test_keras_example.py $(if $(PART),|| [ $$? -eq 5 ]  # a part may have none)
 
 lint: $(VENV)/installed
 	$(VENV)/bin/python -m ruff check .
@@ -91,7 +93,8 @@ pictures: $(VENV)/installed
 # The same under the newest TensorFlow, which has no TPUEstimator: there training is --trainer=tf_distribute.
 # Coverage through sys.monitoring takes a third less CPU time in all.
 test-newest: $(VENV_NEWEST)/installed $(if $(shell command -v npm),$(AXE_CORE))
-	COVERAGE_CORE=sysmon $(VENV_NEWEST)/bin/python -m pytest -n auto --dist worksteal --cov --cov-report=term
+	COVERAGE_CORE=sysmon $(VENV_NEWEST)/bin/python -m pytest -n auto --dist worksteal \
+		$(if $(PART),--part=$(PART),--cov --cov-report=term)
 
 # Everything that touches gs://, with Google's own clients, against a server on this machine.
 test-cloud: $(VENV)/installed $(FAKE_GCS_SERVER)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,22 @@ from beam_pipelines.sample_digits import write_sample
 from support.cloud import cloud, cloud_server, proxy  # noqa: F401
 from support.gs import gs, gs_session  # noqa: F401
 from tpu_input.dataset_format.records import Manifest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--part", metavar="K/N", help="run part K of N, in which tests are by a checksum of their names")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out the tests that are in other parts than that of --part."""
+    if not (part := config.getoption("--part")):
+        return
+    if not (numbers := re.fullmatch(r"(\d+)/(\d+)", part)) or not 1 <= int(numbers[1]) <= int(numbers[2]):
+        raise pytest.UsageError(f"--part must be K/N with K in 1 to N, got {part!r}")
+    number, parts = map(int, numbers.groups())
+    others = [item for item in items if zlib.crc32(item.nodeid.encode()) % parts != number - 1]
+    config.hook.pytest_deselected(items=others)
+    items[:] = [item for item in items if zlib.crc32(item.nodeid.encode()) % parts == number - 1]
 
 
 @pytest.fixture(scope="session")
