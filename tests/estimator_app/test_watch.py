@@ -48,7 +48,7 @@ def training_beside(manifest, model_dir, trainer: str, *flags: str) -> subproces
 
 def ended(process: subprocess.Popen[str]) -> str:
     """Returns what a process that ends well has printed."""
-    out, err = process.communicate(timeout=300)
+    out, err = process.communicate(timeout=1200)
     assert process.returncode == 0, err
     return out
 

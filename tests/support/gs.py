@@ -75,7 +75,7 @@ class Gs:
     def run(self, *args: str) -> tuple[int, str, str]:
         """Returns the exit status, stdout and stderr of `python …`."""
         process = self.start(*args)
-        out, err = process.communicate(timeout=300)
+        out, err = process.communicate(timeout=1200)
         return process.returncode, out, err
 
     def does(self, *args: str) -> str:
