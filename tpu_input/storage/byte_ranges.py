@@ -171,7 +171,7 @@ def _blob(path: str) -> Any:
 def _errors_of(path: str) -> Iterator[None]:
     """Raises OSError, with the path and what helps, for the errors of Google's client."""
     from google.api_core.exceptions import GoogleAPICallError, NotFound, RetryError
-    from google.auth.exceptions import GoogleAuthError
+    from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError, RefreshError
     from requests import RequestException
 
     try:
@@ -180,5 +180,7 @@ def _errors_of(path: str) -> Iterator[None]:
         raise FileNotFoundError(f"{path}: {reason(str(error.code), str(error))}") from error
     except GoogleAPICallError as error:
         raise OSError(f"{path}: {reason(str(error.code), str(error))}") from error
+    except (DefaultCredentialsError, RefreshError) as error:
+        raise OSError(f"{path}: {reason('401', str(error))}") from error
     except (RetryError, GoogleAuthError, RequestException) as error:
         raise OSError(f"{path}: the bucket cannot be reached: {error}") from error
