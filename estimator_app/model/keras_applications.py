@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -82,11 +83,18 @@ def _normalised_in_float32(images: Any, logits: Any) -> Any:
 
     def copied(layer: Any) -> Any:
         is_one = isinstance(layer, layers.Normalization)
-        return _in_float32(layer) if is_one else type(layer).from_config(layer.get_config())
+        return _in_float32(layer) if is_one else type(layer).from_config(_config(layer))
 
     return tf.keras.models.clone_model(model, input_tensors=images, clone_function=copied).output
 
 
 def _in_float32(layer: Any, **options: Any) -> Any:
     """Returns a new layer like another one, with float32 arithmetic and variables."""
-    return type(layer).from_config(layer.get_config() | {"dtype": "float32"} | options)
+    return type(layer).from_config(_config(layer) | {"dtype": "float32"} | options)
+
+
+def _config(layer: Any) -> dict[str, Any]:
+    with warnings.catch_warnings():  # Keras 2 warns of initializers that its own networks have
+        warnings.filterwarnings("ignore", "The `keras.initializers.serialize", UserWarning)
+        config: dict[str, Any] = layer.get_config()
+    return config
