@@ -41,7 +41,7 @@ from beam_pipelines.conversion.shard_writing import write_planned
 from beam_pipelines.conversion.working_folder import WorkingFolder
 from beam_pipelines.options import ConvertOptions
 from beam_pipelines.runners import execution, launch_checks, phases
-from beam_pipelines.sources import listing, lists
+from beam_pipelines.sources import listing
 from beam_pipelines.transforms import WriteRows
 from tpu_input.command_line import print_line
 from tpu_input.command_line.cores import num_cores
@@ -144,7 +144,7 @@ def _check(options: ConvertOptions) -> None:
         raise ValueError("at least one input is required")
     for source in options.sources:
         listing.check_source(source, options, options.labels)
-        if source.is_list and (line := lists.remark(source, options)):
+        if line := listing.remark(source, options):
             print_line(line, sys.stderr)
         _check_apart(source.folder if source.is_pattern else source.path, options.output)
     storage.check(options.output)

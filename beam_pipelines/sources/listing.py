@@ -17,11 +17,12 @@ from typing import IO, NamedTuple
 
 from beam_pipelines import storage
 from beam_pipelines.options import ConvertOptions, Source
-from beam_pipelines.sources import archives, zips
+from beam_pipelines.sources import archives, lists, zips
 from beam_pipelines.sources.archives import Member
 from beam_pipelines.sources.dataset_examples import check_changes, rows_of_shard, shards_of
 from beam_pipelines.sources.folders import is_hidden, is_split
 from beam_pipelines.sources.lists import list_columns, name_label, read_names, read_numbered_names, rows_of_list
+from beam_pipelines.sources.records import record_files
 from beam_pipelines.sources.records.parquet_files import has_images
 from beam_pipelines.sources.records.record_files import check_files, list_record_files, rows_of_file
 from beam_pipelines.sources.rows import Row, label_row
@@ -112,6 +113,13 @@ def _with_pattern(row: Row, pattern: str) -> Row:
 
 def _is_whole_folder(part: Part) -> bool:
     return not (part.folder or part.archive or part.source.is_archive)
+
+
+def remark(source: Source, options: ConvertOptions) -> str:
+    """Returns a line about what a list or records have that is not stored; "" if there is nothing."""
+    if source.is_list:
+        return lists.remark(source, options)
+    return record_files.remark(source, options) if source.record else ""
 
 
 def check_source(source: Source, options: ConvertOptions, classes: tuple[str, ...] | None = None) -> None:

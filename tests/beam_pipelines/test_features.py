@@ -17,7 +17,8 @@ import pytest
 
 from support.folders import files
 from support.pipelines_commands import refused, run
-from tpu_input.dataset_format.records import Manifest, Record, decode, encode, read_frames
+from tpu_input.dataset_format.records import Manifest, Record, decode, encode, frame, read_frames
+from tpu_input.dataset_format.tfrecord import Example
 
 FEATURE = "--feature=age:float,box:float[4],caption:string,year:int,tags:string[2]"
 
@@ -222,3 +223,36 @@ def test_inputs_that_have_no_features_are_refused(capsys, digits, tmp_path):
     said = refused(capsys, "convert", f"--input={digits}", "--feature=age:float", f"--output={tmp_path}/out")
     assert "it has no age: only lists, Parquet, WebDataset's JSON and datasets have features" in said
     assert not (tmp_path / "out/manifest.json").exists()
+
+
+@pytest.mark.parametrize("kind", ["parquet", "webdataset", "tfrecord"])
+def test_parts_of_records_that_are_not_stored_are_named(capsys, images, tmp_path, kind):
+    every, path = [(image.read_bytes(), f"d{image.parent.name}") for image in images], tmp_path / f"in.{kind}"
+    args = [f"--input={path}", f"--output={tmp_path}/out", "--feature=age:int"]
+    if kind == "parquet":
+        data, labels = zip(*every, strict=True)
+        numbers = list(range(len(every)))
+        pq.write_table(pa.table({"image": data, "label": labels, "age": numbers, "box": numbers}), path)
+        what, flag = "columns 'box'", []
+    elif kind == "webdataset":
+        path, what, flag = tmp_path / "in.tar", "parts 'json.box', 'txt'", ["--record=webdataset"]
+        args[0] = f"--input={path}"
+        with tarfile.open(path, "w") as archive:
+            for number, (data, label) in enumerate(every):
+                parts = {"jpg": data, "cls": label.encode(), "json": b'{"age": 7, "box": 1}', "txt": b"caption"}
+                for ending, content in parts.items():
+                    member = tarfile.TarInfo(f"{number}.{ending}")
+                    member.size = len(content)
+                    archive.addfile(member, io.BytesIO(content))
+    else:
+        what, flag = "features 'box', 'origin'", ["--record=image=picture,label=class"]
+        with path.open("wb") as file:
+            for data, label in every:
+                example = Example()
+                parts = {"picture": data, "class": label.encode(), "image/format": b"JPEG", "origin": b"a", "box": b""}
+                for name, content in parts.items():
+                    example.features.feature[name].bytes_list.value.append(content)
+                file.write(frame(example.SerializeToString()))
+        del args[2]  # of TFRecords, no further features are stored
+    code, _, err = run(capsys, "convert", *args, *flag)
+    assert (code, err) == (0, f"{path}: the {what} are not stored\n")

@@ -81,14 +81,14 @@ def test_networks_by_name_compile_in_both_trainers_for_training_evaluation_and_p
 
 
 def test_an_evaluation_that_is_too_large_is_told(digits_dataset):
-    options = {"network": "support.broken_networks:large", "image_size": 224, "eval_batch_size": 8192}
+    options = {"network": "support.broken_networks:large", "image_size": 224, "eval_batch_size": 65536}
     config = configured(digits_dataset, trainer=default_trainer(), train_batch_size=8, **options)
     step = step_maker(digits_dataset, config, ONE, "/nonexistent", "evaluation")
     finding = check_fits(
         Compiler(str(PYTHON), ONE), step.lowered(step.batch), "evaluation", step.batch, ONE, step.lowered
     )
     assert finding.verdict == FAILS
-    assert finding.seen.startswith("evaluation: a step with 8192 images per core takes ")
+    assert finding.seen.startswith("evaluation: a step with 65536 images per core takes ")
     assert finding.advice.startswith("use --eval_batch_size=")
 
 

@@ -27,9 +27,10 @@ def options(source: Path, output: Path) -> ConvertOptions:
 def started(source: Path, output: Path, *flags: str, **environment: str) -> subprocess.Popen[str]:
     """Returns the process of a conversion with these options."""
     args = [sys.executable, "-m", "beam_pipelines", "convert", f"--input={source}", f"--output={output}"]
+    args += ["--quiet", f"--shard_size={SHARD_BYTES}"]  # a slow machine would show progress, which comes every 30 s
     python = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONWARNINGS": "ignore"}
     return subprocess.Popen(
-        [*args, f"--shard_size={SHARD_BYTES}", *flags],
+        [*args, *flags],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -62,6 +62,14 @@ def check_first(path: str, of_format: RecordFormat, unlabelled: bool) -> bool:
         )
 
 
+def not_stored(path: str, of_format: RecordFormat, options: ConvertOptions) -> tuple[str, list[str]]:
+    """Returns what the parts of a file are called, and those that are neither stored nor read."""
+    with _Opened(path) as file:
+        columns = _columns(path, file.schema_arrow, of_format, options.label_type == "none")
+        kept = {*columns.needed, *dict(options.features)}
+        return "columns", [name for name in file.schema_arrow.names if name not in kept]
+
+
 def _of_values(kind: pa.DataType) -> pa.DataType:
     is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
     return kind.value_type if is_list else kind

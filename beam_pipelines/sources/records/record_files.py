@@ -69,6 +69,14 @@ def split_of(name: str) -> str:
     return next((SPLIT_FOLDERS[word.lower()] for word in words if word.lower() in SPLIT_FOLDERS), "")
 
 
+def remark(source: Source, options: ConvertOptions) -> str:
+    """Returns a line about the parts of the records that are not stored, as the first file has them; "" if none are."""
+    name = list_record_files(source)[0]
+    path = f"{source.folder}/{name}"
+    what, left = _kind(name).not_stored(path, RecordFormat.parse(source.record), options)
+    return f"{path}: the {what} {', '.join(map(repr, left))} are not stored" if left else ""
+
+
 def check_files(source: Source, classes: tuple[str, ...] | None = None, unlabelled: bool = False) -> None:
     """Checks that there are files of records, and that the first of them has records of the format.
 

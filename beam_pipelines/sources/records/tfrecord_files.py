@@ -16,7 +16,7 @@ from beam_pipelines.options import ConvertOptions, RecordFormat
 from beam_pipelines.sources.rows import Row, label_row
 from beam_pipelines.sources.unpacking import decompressed
 from tpu_input.dataset_format.record_spec import IMAGE_KEY, LABEL_KEY
-from tpu_input.dataset_format.records import FRAME_BYTES, read_frames
+from tpu_input.dataset_format.records import FEATURES, FRAME_BYTES, read_frames
 from tpu_input.dataset_format.tfrecord import Example
 
 _GZIP = b"\x1f\x8b"
@@ -39,6 +39,23 @@ def check_first(path: str, of_format: RecordFormat, unlabelled: bool) -> bool:
                 )
             return bool(features[label].int64_list.value) and not of_format.name and not unlabelled
     return False
+
+
+def not_stored(path: str, of_format: RecordFormat, options: ConvertOptions) -> tuple[str, list[str]]:
+    """Returns what the parts of a record are called, and those of the first record that are neither stored nor read.
+
+    Those of FEATURES are stored as conversion finds them. Of a compressed file, which is decompressed later, none are
+    known.
+    """
+    with storage.open_file(path) as file:
+        if file.read(2) == _GZIP:
+            return "features", []
+        file.seek(0)
+        _, payload = next(read_frames(file), (0, b""))
+    kept = {of_format.image, of_format.key, *FEATURES}
+    if options.label_type != "none":
+        kept |= {of_format.label, of_format.name}
+    return "features", sorted(Example.FromString(payload).features.feature.keys() - kept)
 
 
 def rows_of_file(folder: str, name: str, of_format: RecordFormat, options: ConvertOptions) -> Iterator[Row]:

@@ -46,6 +46,27 @@ def check_first(path: str, of_format: RecordFormat, unlabelled: bool) -> bool:
         return False  # its row says why
 
 
+def not_stored(path: str, of_format: RecordFormat, options: ConvertOptions) -> tuple[str, list[str]]:
+    """Returns what the parts of an example are called, and those of the first example that are neither stored nor read.
+
+    Of a compressed shard, which is decompressed later, none are known.
+    """
+    with storage.open_headers(path) as file:
+        if not archives.is_header(file.read(512)):
+            return "parts", []
+    members = next(_examples(path, path, of_format))
+    label = "" if options.label_type == "none" else of_format.label or _LABEL
+    left = []
+    for member in members:
+        ending = _ending(member.path)
+        if ending == "json":
+            kept = {label.partition(".")[2], *dict(options.features)}
+            left += [f"{ending}.{name}" for name in _fields(members) if name not in kept]
+        elif ending != label and not _is_image(member.path, of_format):
+            left.append(ending)
+    return "parts", left
+
+
 def rows_of_file(folder: str, name: str, of_format: RecordFormat, options: ConvertOptions) -> Iterator[Row]:
     """Yields a row for each example of a shard.
 
