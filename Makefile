@@ -46,6 +46,8 @@ find_python = $(shell for python in python$(1) python3 $(wildcard $(HOME)/.pyenv
 	echo "$$python" && break; done)
 PYTHON ?= $(call find_python,3.11)
 PYTHON_NEWEST ?= $(call find_python,3.13)
+# The files that have tests with a marker: to import all others, with TensorFlow and Beam, takes half a minute.
+marked = $(shell grep --recursive --files-with-matches --include='test_*.py' 'mark\.$(1)\b' tests)
 BENCHMARK = $(VENV)/bin/python -W ignore -m benchmarks
 
 .PHONY: demo docs reference pictures environments test test-long test-newest test-cloud test-engines test-preflight test-torch lint fuzz kills soak mutants cloud-server preflight benchmark benchmark-input release-check clean
@@ -69,7 +71,7 @@ test: $(VENV)/installed lint $(if $(shell command -v npm),$(AXE_CORE))
 # Whole runs that are killed, stopped or held against others, and what takes many random draws to tell. Those of
 # examples/ need Keras 3 and JAX.
 test-long: $(VENV)/installed $(VENV_NEWEST)/installed
-	$(VENV)/bin/python -m pytest -m long -n auto --dist worksteal $(if $(PART),--part=$(PART))
+	$(VENV)/bin/python -m pytest -m long -n auto --dist worksteal $(if $(PART),--part=$(PART)) $(call marked,long)
 	$(VENV_NEWEST)/bin/python -m pytest -m long -n auto --dist worksteal $(if $(PART),--part=$(PART)) \
 		tests/test_jax_example.py tests/tpu_input/test_keras_example.py $(if $(PART),|| [ $$? -eq 5 ]  # a part may have none)
 
@@ -98,7 +100,7 @@ test-newest: $(VENV_NEWEST)/installed $(if $(shell command -v npm),$(AXE_CORE))
 
 # Everything that touches gs://, with Google's own clients, against a server on this machine.
 test-cloud: $(VENV)/installed $(FAKE_GCS_SERVER)
-	FAKE_GCS_SERVER=$(abspath $(FAKE_GCS_SERVER)) $(VENV)/bin/python -m pytest -m cloud -n 4 --dist worksteal
+	FAKE_GCS_SERVER=$(abspath $(FAKE_GCS_SERVER)) $(VENV)/bin/python -m pytest -m cloud -n 4 --dist worksteal $(call marked,cloud)
 
 # Damaged and hostile files by seed, each given to the command that reads it; 20,000 take an hour on two cores.
 fuzz: $(VENV)/installed
@@ -180,7 +182,7 @@ $(VENV_BEAM_2_54)/installed: constraints/beam-2.54.txt
 
 # With the TPU's compiler, which takes minutes.
 test-preflight: $(VENV)/installed $(VENV_PREFLIGHT)/installed
-	$(VENV)/bin/python -m pytest -m preflight
+	$(VENV)/bin/python -m pytest -m preflight $(call marked,preflight)
 
 # examples/torch_train.py and the guide to PyTorch, where TensorFlow is not installed. Not part of .ci/run: PyPI's only
 # PyTorch for Linux brings CUDA along, 3 GB to load and 6 GB on disk, of which nothing is used here.

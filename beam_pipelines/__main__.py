@@ -54,7 +54,6 @@ from tpu_input.command_line import (  # noqa: E402
     to_json,
     unread,
 )
-from tpu_input.command_line.cores import num_cores  # noqa: E402
 from tpu_input.command_line.jpeg2tpu import add_command  # noqa: E402
 from tpu_input.dataset_format.lengths import lengths_name  # noqa: E402
 from tpu_input.dataset_format.records import MANIFEST_NAME  # noqa: E402
@@ -211,7 +210,7 @@ _HELP = {
     "likely wrong, and lists them in DATASET/likely_wrong_labels.csv for relabel. May be repeated, with predictions of "
     "other records (default: none)",
     "num_processes": "maximum number of processes on this machine that write shards, without --runner (default: all "
-    "cores, or the CPU quota of the container)",
+    "cores, or the CPU quota of the container; none for up to 2,000 images of together 32 MB)",
     "num_threads": "maximum number of shards that are read at the same time on this machine, without --runner "
     "(default: all cores, or the CPU quota of the container)",
     "runner": "Beam runner whose workers read the shards; its own flags may follow: docs/clusters.md (default: threads "
@@ -310,9 +309,10 @@ def _run_conversion(flags: argparse.Namespace, options: ConvertOptions, beam_fla
         if flags.no_wait or launch_checks.template_of(beam_options):
             return _submit(flags, options, beam_options)
         launch_checks.check_writable(beam_options)
-        num_processes = 0 if flags.runner else flags.num_processes or num_cores()
         with phases.shown():
-            manifest, is_new, num_resumed = convert(options, beam_options, num_processes, _as_written(flags.argv))
+            manifest, is_new, num_resumed = convert(
+                options, beam_options if flags.runner else None, flags.num_processes, _as_written(flags.argv)
+            )
     flags.found = {"is_new": is_new, "num_shards_resumed": num_resumed} | summary(manifest)
     if is_json(flags.argv):
         return 0

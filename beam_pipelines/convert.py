@@ -76,17 +76,18 @@ def convert(
       options: Options of the conversion.
       beam_options: The Beam runner and its options; None for this machine.
       num_processes: Maximum number of processes on this machine that write shards instead of the runner, if there are
-        several shards, and of threads that decode if there is only one; 0 to use the runner. None means all cores if
-        there are no beam_options, else 0. The processes import the program's main module: a script must call this
-        function below `if __name__ == "__main__":`.
+        several shards, and of threads that decode if there is only one; 0 to use the runner. None means 0 if there are
+        beam_options, else one for each core, and none for so few images that they are written before a process has
+        started. The processes import the program's main module: a script must call this function below
+        `if __name__ == "__main__":`.
       command: Command and its arguments, stored while the conversion is unfinished, to be shown in messages about it.
 
     Raises:
       ValueError: The input cannot be converted to a dataset, or the output holds something else.
     """
-    if num_processes is None:
-        num_processes = 0 if beam_options else num_cores()
-    if checked(num_processes, int, "num_processes") < 0:
+    if num_processes is None and beam_options:
+        num_processes = 0
+    if num_processes is not None and checked(num_processes, int, "num_processes") < 0:
         raise ValueError(f"num_processes must be at least 0, got {num_processes}")
     beam_options = beam_options or execution.options_of()
     _check(options)
@@ -227,7 +228,7 @@ def _write_and_commit(
     options: ConvertOptions,
     plan: Plan,
     beam_options: PipelineOptions,
-    num_processes: int,
+    num_processes: int | None,
     still_locked: Callable[[], None],
 ) -> tuple[Manifest, int]:
     """Returns the manifest, and the number of shards that an earlier run had written."""
@@ -235,14 +236,31 @@ def _write_and_commit(
     folder.write_plan(plan)
     unwritten = folder.reopen()
     num_resumed = sum(map(len, plan.shards.values())) - len(unwritten)
-    if num_processes and len(unwritten) > 1:
-        processes.write_shards(unwritten, folder, options, num_processes)
+    if num_processes is None and not _is_worth_processes(folder, unwritten):
+        num_processes = 0
+    if num_processes != 0 and len(unwritten) > 1:
+        processes.write_shards(unwritten, folder, options, num_processes or num_cores())
     else:
-        _write_with_beam(options, folder, beam_options, num_processes)
+        _write_with_beam(options, folder, beam_options, num_processes or 0)
     still_locked()
     manifest = commit(options, plan, folder.receipts_of(plan))
     phases.end()
     return manifest, num_resumed
+
+
+# A process takes about a second until it writes; so many images are written in that time.
+_FEW_IMAGES = 2_000
+_FEW_BYTES = 32 << 20
+
+
+def _is_worth_processes(folder: WorkingFolder, shards: list[str]) -> bool:
+    """Returns whether shards have so many images that processes of their own write them sooner than this one."""
+    num_images = num_bytes = 0
+    for row in (row for shard in shards for row in folder.read_rows(shard)):
+        num_images, num_bytes = num_images + 1, num_bytes + row.num_bytes
+        if num_images > _FEW_IMAGES or num_bytes > _FEW_BYTES:
+            return True
+    return False
 
 
 def _write_with_beam(

@@ -147,8 +147,24 @@ def _line(number: int) -> dict[str, Any]:
     return {"color": _CYCLE[number % len(_CYCLE)], "marker": _MARKERS[number % len(_MARKERS)], "markersize": 5}
 
 
+def frameworks(axes: Sequence[Axes], rows: Rows) -> None:
+    """Draws loss and accuracy by step, a line for each framework, with the range of the accuracy over the seeds."""
+    for number, way in enumerate(dict.fromkeys(row["way"] for row in rows)):
+        of = [row for row in rows if row["way"] == way]
+        steps, color = [row["step"] for row in of], _CYCLE[number]
+        style = {"color": color, "marker": _MARKERS[number], "markersize": 4, "label": way}
+        axes[0].plot(steps, [row["loss"] for row in of], **style)
+        axes[1].plot(steps, [100 * row["accuracy"] for row in of], **style)
+        low, high = ([100 * row[key] for row in of] for key in ("lowest", "highest"))
+        axes[1].fill_between(steps, low, high, color=color, alpha=0.12, linewidth=0)
+    axes[0].set(title=f"Training loss ({_LOWER})", xlabel="step", ylabel="cross-entropy", yscale="log")
+    axes[1].set(title=f"Validation accuracy ({_HIGHER})", xlabel="step", ylabel="accuracy, %", ylim=(None, 100))
+    axes[1].legend(frameon=False, loc="lower right")
+
+
 # {file: (part of the results, what draws it)}
 PLOTS = {
+    "frameworks": ("frameworks", frameworks),
     "conversion": ("conversion_peers", conversion),
     "growth": ("conversion_growth", growth),
     "input": ("input_speed", inputs),

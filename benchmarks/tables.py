@@ -16,7 +16,9 @@ from pathlib import Path
 from benchmarks import measure
 
 BENCHMARKS, README = Path("docs/benchmarks.md"), Path("README.md")
-PAGES = (BENCHMARKS, Path("docs/input.md"), Path("docs/train.md"), Path("docs/preflight.md"))
+PAGES = tuple(
+    Path(f"docs/{name}.md") for name in ("benchmarks", "input", "train", "preflight", "explanation/frameworks")
+)
 _MARKED = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _PEERS = re.compile(r"(<!-- peers -->\n).*?(<!-- end -->)", re.DOTALL)
 

@@ -41,7 +41,7 @@ class Conversion:
     def run(self, output: str, who: str = "all", at: int = 0) -> subprocess.CompletedProcess:
         command = [sys.executable, "-W", "ignore", "-c", COMMAND, "convert", f"--input={self._bucket}/images"]
         process = subprocess.Popen(
-            [*command, f"--output={self._bucket}/{output}", "--shard_size=10KB"],
+            [*command, f"--output={self._bucket}/{output}", "--shard_size=10KB", "--num_processes=2"],
             cwd=ROOT,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -54,7 +54,7 @@ class Killer:
         }
         args = [sys.executable, "-W", "ignore", "-m", "beam_pipelines", "convert", f"--input={self._source}"]
         return subprocess.run(
-            [*args, f"--output={output}", "--shard_size=10KB"],
+            [*args, f"--output={output}", "--shard_size=10KB", "--num_processes=2"],
             capture_output=True,
             text=True,
             cwd=ROOT,

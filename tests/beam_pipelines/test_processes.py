@@ -6,6 +6,7 @@ import importlib
 import multiprocessing
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +17,7 @@ from beam_pipelines.repair import repair
 from beam_pipelines.verify import verify
 from support.conversion import convert_module, local, options
 from support.folders import files
+from tpu_input.command_line.cores import num_cores
 
 
 def test_processes_give_the_same_bytes_as_beam(few_digits, tmp_path):
@@ -28,6 +30,22 @@ def test_processes_give_the_same_bytes_as_beam(few_digits, tmp_path):
 @pytest.mark.parametrize("num_processes", [1, 3])
 def test_no_more_processes_than_are_asked_for_write_shards(few_digits, tmp_path, num_processes):
     convert(options(few_digits, tmp_path / "a"), local())
+    assert (
+        most_processes(few_digits, tmp_path / "b", f"--num_processes={num_processes}") == num_processes
+    )  # of 4 shards
+    assert files(tmp_path / "a") == files(tmp_path / "b")
+
+
+@pytest.mark.parametrize("few", ["_FEW_IMAGES", "_FEW_BYTES"])
+def test_so_few_images_that_a_process_would_start_later_are_written_by_this_one(few_digits, tmp_path, monkeypatch, few):
+    assert most_processes(few_digits, tmp_path / "a") == 0
+    monkeypatch.setattr(convert_module, few, 30)  # of 36 images
+    assert most_processes(few_digits, tmp_path / "b") == min(num_cores(), 4)
+    assert files(tmp_path / "a") == files(tmp_path / "b")
+
+
+def most_processes(source: Path, output: Path, *flags: str) -> int:
+    """Converts images to 4 shards; returns how many processes there were at the same time."""
     seen, done = set[int](), threading.Event()
 
     def watch() -> None:
@@ -36,14 +54,13 @@ def test_no_more_processes_than_are_asked_for_write_shards(few_digits, tmp_path,
 
     watcher = threading.Thread(target=watch)
     watcher.start()
-    flags = ["--shard_size=10KB", "--max_rejected=100%", f"--num_processes={num_processes}"]
     try:
-        assert main(["convert", f"--input={few_digits}", f"--output={tmp_path}/b", *flags]) == 0
+        args = ["--shard_size=10KB", "--max_rejected=100%", *flags]
+        assert main(["convert", f"--input={source}", f"--output={output}", *args]) == 0
     finally:
         done.set()
         watcher.join()
-    assert max(seen) == num_processes  # of 4 shards
-    assert files(tmp_path / "a") == files(tmp_path / "b")
+    return max(seen)
 
 
 def test_a_single_shard_is_decoded_by_no_more_threads_than_are_asked_for(few_digits, tmp_path, monkeypatch):
