@@ -47,6 +47,7 @@ def test_jumps_of_more_than_a_fifth_between_neighbours_of_one_axis_are_listed():
     assert ["jump" in row for row in rows] == [False, True, True, False, True, True]
 
 
+@pytest.mark.long
 def test_settings_of_a_conversion_run_and_neighbours_follow_each_other(tmp_path):
     tried = list(conversion_sweep.settings(tmp_path, 20))
     axes = [axis for axis, _ in itertools.groupby(tried, key=lambda of: of.axis)]

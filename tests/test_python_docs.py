@@ -45,6 +45,7 @@ def test_training_from_python(digits_dataset, digits, tmp_path, monkeypatch, cap
 
 
 @keras_warns
+@pytest.mark.long
 def test_callbacks_from_python(digits_dataset, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "dataset").symlink_to(digits_dataset.path)

@@ -12,7 +12,7 @@ from estimator_app.train import run
 from soak.__main__ import differences
 from support.app_fixtures import configured, keras_warns
 
-pytestmark = keras_warns
+pytestmark = [pytest.mark.long, keras_warns]
 
 
 @pytest.fixture(scope="module")

@@ -179,6 +179,7 @@ def test_bash_completes_commands_flags_and_choices_of_every_package(shell, tmp_p
     assert [words.strip() for words in in_bash(script, shell, tmp_path).splitlines()] == [*lines.values()]
 
 
+@pytest.mark.long
 def test_the_blocks_of_the_page_run(shell, tmp_path):
     pytest.importorskip("argcomplete")
     results, completion = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)

@@ -76,6 +76,7 @@ def test_later_commands_ask_nothing_again(capsys, model_dir, digits_dataset, dig
     assert all(row["class"] == digits_dataset.classes[row["label"]] and 0 < row["probability"] <= 1 for row in rows)
 
 
+@pytest.mark.long
 def test_a_checkpoint_and_an_export_of_it_are_evaluated_alike(capsys, model_dir, tmp_path):
     code, _, err = run(capsys, "export", f"--model_dir={model_dir}", "--step=30", f"--export_dir={tmp_path}")
     assert (code, err) == (0, "")

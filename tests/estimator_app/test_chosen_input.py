@@ -69,6 +69,7 @@ def pixels_of_crops(side, config, count=300):
     return np.array(found)
 
 
+@pytest.mark.long
 def test_small_images_are_fed_as_they_are_and_crops_keep_most_of_them(small):
     fed, line, notes = told(small)
     assert fed.image_size == 28

@@ -191,6 +191,7 @@ def test_an_export_for_tpus_runs_only_the_network_there(finished, digits_dataset
     np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.long
 def test_the_guides_ways_to_run_it_elsewhere_work(finished, digits, digits_dataset, tmp_path, capsys):
     guide = (Path(__file__).parents[2] / "docs" / "train.md").read_text()
     section = guide.partition("### Elsewhere\n")[2].partition("\n### ")[0]

@@ -89,6 +89,7 @@ def test_each_record_is_predicted_once_by_the_model_that_has_not_seen_it(predict
         start += len(expected)
 
 
+@pytest.mark.long
 def test_a_command_that_is_stopped_goes_on_and_gives_the_same_file(predicted, folds, tmp_path):
     said, stop = list[str](), threading.Event()
 

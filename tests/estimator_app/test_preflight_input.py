@@ -46,6 +46,7 @@ def evaluate(digits_dataset):
     return make_eval_input_fn(digits_dataset, unaugmented(configured(digits_dataset).input))
 
 
+@pytest.mark.long
 def test_our_hosts_train_on_images_of_their_own(train):
     finding = check_training(feeds(train), EXAMPLES, steps=5)
     assert (finding.verdict, finding.seen) == (
@@ -61,6 +62,7 @@ def test_hosts_that_train_on_the_same_images_are_told(train):
     assert "current_input_fn_deployment()" in finding.advice
 
 
+@pytest.mark.long
 def test_a_host_that_repeats_few_images_is_told(train):
     """As an input that deals whole shards to hosts does, where one host has got a shard of ten images."""
 
@@ -79,6 +81,7 @@ def test_a_host_that_repeats_few_images_is_told(train):
     assert "TPU VM 1 feeds one of them 8 times" in finding.seen
 
 
+@pytest.mark.long
 def test_steps_of_more_than_an_epoch_may_repeat_images(digits_dataset):
     train = make_train_input_fn(digits_dataset, unaugmented(configured(digits_dataset).input), split="validation")
     finding = check_training(feeds(train), 333, steps=8)

@@ -56,7 +56,7 @@ def signalled(place: str, number: signal.Signals, *args: str) -> subprocess.Comp
     return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment)
 
 
-CONVERT = ("convert", "--input={digits}", "--output={new}", "--shard_size=200KB")
+CONVERT = ("convert", "--input={digits}", "--output={new}", "--shard_size=200KB", "--num_processes=2")
 
 
 @pytest.mark.parametrize(

@@ -304,7 +304,7 @@ def test_a_link_of_the_user_s_own_among_exports_is_in_nobody_s_way(stranger, tmp
     assert (tmp_path / "exports" / "latest").is_symlink()
 
 
-@pytest.mark.parametrize("make", [os.link, os.symlink])
+@pytest.mark.parametrize("make", [os.link, pytest.param(os.symlink, marks=pytest.mark.long)])
 def test_what_waits_under_a_temporary_name_is_not_written_over(stranger, digits_dataset, canary, capsys, make):
     for name in ("config.json", "history.csv", "exports.json", "metrics.json", "curves.png", "confusion.png"):
         (canary / name).write_text(f"canary {name}\n")

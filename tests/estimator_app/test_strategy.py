@@ -167,6 +167,7 @@ def test_a_loss_that_is_no_number_says_where_and_at_what_rate(digits_dataset, tm
         train(digits_dataset, tmp_path, learning_rate=1e30)
 
 
+@pytest.mark.long
 def test_weights_that_the_last_step_before_an_evaluation_ruins_are_said_and_never_exported(digits_dataset, tmp_path):
     diverging = {"train_steps": 2, "steps_per_eval": 2, "learning_rate": 1e30}
     for _ in range(2):  # the same command again says the same

@@ -82,7 +82,7 @@ def test_classes_and_records_come_in_a_new_random_order_each_time():
     assert not (order(1, seed=4).batches(0, 100) == order(1).batches(0, 100)).all()
 
 
-@pytest.mark.parametrize("num_hosts", [1, 5, *(pytest.param(of, marks=pytest.mark.long) for of in (2, 3, 4, 6, 7, 8))])
+@pytest.mark.parametrize("num_hosts", [1, *(pytest.param(of, marks=pytest.mark.long) for of in range(2, 9))])
 def test_hosts_read_what_the_order_says_from_any_step_on(tmp_path, num_hosts):
     manifest = write_numbered(tmp_path / "d", (60, 1, 89), labels=LABELS)
     lanes = 24 if 24 % num_hosts == 0 else num_hosts * 3

@@ -106,7 +106,9 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[pytest.mark.long] * (kind in ("HEIC", "JPEG 2000"))) for kind in KINDS]
+)
 def test_memory_by_pixel_keeps_the_largest_of_any_kind_within_the_limit(kind, tmp_path):
     make, counts = KINDS[kind]
     data = make()

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 # Trains a linear classifier on the hosts of a job, one after another in one process: each takes the gradient of its own
 # batch, and all go on with the mean. Writes a checkpoint every ten steps; resumes from the last one.
@@ -46,6 +47,7 @@ def start(dataset, folder: Path, num_hosts: int, last: int) -> subprocess.Popen[
     return subprocess.Popen(command, stdout=subprocess.PIPE)
 
 
+@pytest.mark.long
 def test_a_run_that_is_killed_and_resumed_on_other_hosts_ends_with_the_same_weights(digits_dataset, tmp_path):
     straight, changing = tmp_path / "straight", tmp_path / "changing"
     straight.mkdir()

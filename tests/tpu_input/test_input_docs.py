@@ -16,6 +16,7 @@ def blocks_of(page: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)
 
 
+@pytest.mark.long
 def test_every_block_of_the_input_guide_runs(dataset_copy):
     blocks = blocks_of("input.md")
     assert len(blocks) == 16
@@ -27,6 +28,7 @@ def test_every_block_of_the_input_guide_runs(dataset_copy):
 
 # Keras 2.15 draws seeds with randint(1, 1e9), and TensorFlow Datasets uses what NumPy deprecates.
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.long
 def test_every_block_of_the_keras_guide_runs(digits_dataset, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     blocks = blocks_of("keras.md")

@@ -13,6 +13,7 @@ from tpu_input import InputConfig, RecordSource, make_train_input_fn, training_o
 from tpu_input.pipeline import order
 
 
+@pytest.mark.long
 def test_the_order_is_the_seed_of_the_config_whatever_seed_the_program_has(digits_dataset):
     caches = [dataclasses.replace(WHOLE, cache=cache) for cache in (None, "records")]
     expected = [batches(digits_dataset, config, 2) for config in caches]
