@@ -17,7 +17,10 @@ from support.gs import running_gs
 
 
 def main() -> None:
+    for ending in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the emulator is to end with this process
+        signal.signal(ending, signal.default_int_handler)
     with (
+        contextlib.suppress(KeyboardInterrupt),
         tempfile.TemporaryDirectory() as folder,
         running_cloud(os.environ["FAKE_GCS_SERVER"], Path(folder)) as cloud,
         running_gs(cloud, Path(folder)) as gs,
@@ -25,8 +28,7 @@ def main() -> None:
         cloud.client().create_bucket("bucket")
         print("\n".join(f"export {name}={shlex.quote(value)}" for name, value in gs.variables().items()))
         print("# Paste these lines into other terminals. gs://bucket is empty; Ctrl-C ends it.", flush=True)
-        with contextlib.suppress(KeyboardInterrupt):
-            signal.pause()
+        signal.pause()
 
 
 if __name__ == "__main__":
