@@ -215,9 +215,14 @@ _OF_INPUTS = "it was made from"
 def difference(options: ConvertOptions, plan: Plan, its: _Described) -> str:
     """Returns a text on the options, by flag, that differ from this conversion; if none do, on the inputs."""
     mine, found = dict(_flags(options.shaping())), dict(_flags(its.options or {}))
+    defaults = dict(_flags(ConvertOptions(options.sources, options.output).shaping()))
     if its.options is not None:
         names = [name for name in mine | found if found.get(name) != mine.get(name)]
-        differences = [f"its {name} is {found.get(name, 'unknown')}, not {mine.get(name, 'known')}" for name in names]
+        differences = [
+            f"its {name} is {found.get(name, 'unknown')}, not {mine.get(name, 'known')}"
+            + " (the default)" * (mine.get(name) not in (None, "not given") and mine.get(name) == defaults.get(name))
+            for name in names
+        ]
         if differences:
             return "; ".join(differences)
     where = [source.path for source in options.sources]

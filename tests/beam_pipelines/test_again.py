@@ -249,7 +249,7 @@ def test_the_command_of_an_unfinished_conversion_is_shown_and_goes_on(few_digits
     assert main([*command[:3], "--quality=75", "--num_shards=train=2"]) == 2
     shown = said(capsys)
     assert "its --quality is 80, not 75" in shown
-    assert "its --resize_shorter is 16, not 0" in shown
+    assert "its --resize_shorter is 16, not 0 (the default)" in shown
     assert "its --num_shards is not given, not train=2" in shown
     assert "--min_side" not in shown
     found = re.search(r"resume it with: (python .*?), choose another output", shown)
