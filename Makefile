@@ -50,7 +50,7 @@ PYTHON_NEWEST ?= $(call find_python,3.13)
 marked = $(shell grep --recursive --files-with-matches --include='test_*.py' 'mark\.$(1)\b' tests)
 BENCHMARK = $(VENV)/bin/python -W ignore -m benchmarks
 
-.PHONY: demo docs reference pictures environments test test-long test-newest test-cloud test-engines test-preflight test-torch lint fuzz kills soak mutants cloud-server preflight benchmark benchmark-input release-check clean
+.PHONY: demo docs reference pictures environments test test-long test-newest test-cloud test-engines test-preflight test-torch lint fuzz kills soak mutants cloud-server bucket preflight benchmark benchmark-input release-check clean
 
 # Real handwritten digits → shards → classifier → predictions; run again, it goes on from what is there.
 demo: $(VENV)/installed
@@ -125,6 +125,10 @@ mutants: $(VENV)/installed
 	cd tests && PYTHONPATH=..:. $(abspath $(VENV))/bin/python -W ignore -m mutants $(addprefix --module=,$(MODULES))
 
 cloud-server: $(FAKE_GCS_SERVER)
+
+# An empty gs://bucket on this machine, to try commands with until Ctrl-C; prints the environment that they need.
+bucket: $(VENV)/installed $(FAKE_GCS_SERVER)
+	@cd tests && PYTHONPATH=..:. FAKE_GCS_SERVER=$(abspath $(FAKE_GCS_SERVER)) $(abspath $(VENV))/bin/python -W ignore -m support.bucket
 
 # All that the tests set up; make environments --jobs=4 sets it up side by side.
 environments: $(VENV)/installed $(VENV_NEWEST)/installed $(VENV_GCP)/installed $(VENV_BEAM_2_54)/installed \

@@ -261,8 +261,13 @@ class TrainConfig:
         ]
         if self.fingerprint != other.fingerprint:
             counts = f"{len(self.classes)} classes, but {other.dataset!r} has {len(other.classes)}"
-            content = counts if self.classes != other.classes else f"other content than {other.dataset!r}"
-            found.insert(0, f"--dataset is {self.dataset!r} with {content}")
+            if self.classes != other.classes:
+                content = f" with {counts}"
+            elif self.dataset == other.dataset:
+                content = ", whose content has changed since"
+            else:
+                content = f", and {other.dataset!r} has other content"
+            found.insert(0, f"--dataset is {self.dataset!r}{content}")
         if trained > other.train_steps:
             found.append(
                 f"--train_steps must be at least {trained}, the number of completed steps, got {other.train_steps}"

@@ -162,9 +162,13 @@ def _check_same(options: ConvertOptions, plan: Plan, manifest: Manifest | None, 
     for other in sorted(others, key=lambda other: other.name):
         its_plan, known = other.read_plan(), other.read_conversion()
         its = _Described(known.options if known else None, known.sources if known else [], its_plan.num_inputs)
+        why = difference(options, plan, its)
+        # The command that began it would be refused too if the files of its sources have changed since.
+        changed = why.startswith(_OF_INPUTS) and _paths(its.sources) == [source.path for source in options.sources]
+        go_on = "" if changed else f"{_go_on(known)}, "
         raise ValueError(
-            f"output {options.output!r} holds an unfinished conversion of other inputs or options: "
-            f"{difference(options, plan, its)}; {_go_on(known)}, choose another output, or replace it with --overwrite"
+            f"output {options.output!r} holds an unfinished conversion of other inputs or options: {why}; {go_on}"
+            "choose another output, or replace it with --overwrite"
         )
 
 
@@ -211,17 +215,26 @@ _OF_INPUTS = "it was made from"
 def difference(options: ConvertOptions, plan: Plan, its: _Described) -> str:
     """Returns a text on the options, by flag, that differ from this conversion; if none do, on the inputs."""
     mine, found = dict(_flags(options.shaping())), dict(_flags(its.options or {}))
+    defaults = dict(_flags(ConvertOptions(options.sources, options.output).shaping()))
     if its.options is not None:
         names = [name for name in mine | found if found.get(name) != mine.get(name)]
-        differences = [f"its {name} is {found.get(name, 'unknown')}, not {mine.get(name, 'known')}" for name in names]
+        differences = [
+            f"its {name} is {found.get(name, 'unknown')}, not {mine.get(name, 'known')}"
+            + " (the default)" * (mine.get(name) not in (None, "not given") and mine.get(name) == defaults.get(name))
+            for name in names
+        ]
         if differences:
             return "; ".join(differences)
     where = [source.path for source in options.sources]
-    its_where = [source.get("path", "") for source in its.sources]
+    its_where = _paths(its.sources)
     moved = f" of {', '.join(map(repr, its_where))}" if its_where and its_where != where else ""
-    return (
-        f"{_OF_INPUTS} {its.num_inputs} inputs{moved}, now there are {plan.num_inputs}, or their names or sizes differ"
-    )
+    if its.num_inputs == plan.num_inputs:
+        return f"{_OF_INPUTS} {its.num_inputs} inputs{moved}, and now some have other names, sizes or labels"
+    return f"{_OF_INPUTS} {its.num_inputs} inputs{moved}, and now there are {plan.num_inputs}"
+
+
+def _paths(sources: list[dict[str, str]]) -> list[str]:
+    return [source.get("path", "") for source in sources]
 
 
 def _flags(shaping: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -182,9 +182,11 @@ def complete_manifest(dataset: str) -> Manifest:
     storage.check(dataset)
     manifest = read_manifest(dataset)
     if manifest is None:
+        if "://" not in dataset and not os.path.exists(dataset):
+            raise ValueError(f"{dataset!r} does not exist; correct the path, or create a dataset there with convert")
         raise ValueError(
-            f"{dataset!r} contains no {MANIFEST_NAME}, so it is not a complete dataset; run convert, or rerun the "
-            "same command to resume an interrupted conversion"
+            f"{dataset!r} contains no {MANIFEST_NAME}, so it is not a complete dataset; create one with convert, or, "
+            "if a conversion was interrupted or rejected too many inputs, rerun that convert command to resume it"
         )
     return manifest
 

@@ -286,10 +286,14 @@ def _choose(row: Row, counts: dict[str, int], ends: dict[tuple[str, str], list[f
     # New inputs of a dataset that is extended need not be of train, which the dataset has.
     has_train = bool(counts.get("train") or options.parent)
     if options.validation and ("validation" in counts or not has_train):
-        named = ", ".join(repr(name) for name in sorted(counts) if name) or "none"
+        named = ", ".join(repr(name) for name in sorted(counts) if name)
         raise ValueError(
-            f"--validation is the share of the split 'train' that becomes 'validation', but the inputs name the splits "
-            f"{named}; it needs 'train' without 'validation'"
+            "--validation is the share of the split 'train' that becomes 'validation', but the inputs "
+            + (
+                f"name the splits {named}; it needs 'train' without 'validation'"
+                if named
+                else "name no splits; divide them with --splits, for example --splits=train=90%,validation=10%"
+            )
         )
     if options.stratify and not options.validation and "" not in counts and counts:
         raise ValueError("every input already specifies its split, so --stratify would have no effect; leave it out")

@@ -83,11 +83,11 @@ def print_summary(manifest: Manifest) -> None:
     )
 
 
-def _most(counts: dict[str, int], limit: int = 8) -> str:
-    """Returns text with the `limit` largest counts and their names, the largest first."""
+def _most(counts: Mapping[str, int], limit: int = 8) -> str:
+    """Returns text with the `limit` largest counts, each before its reasons, the largest first."""
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    more = f" and {len(ordered) - limit} rarer kinds" if len(ordered) > limit else ""
-    return ", ".join(f"{name} {count:,}" for name, count in ordered[:limit]) + more
+    more = f", {len(ordered) - limit} rarer kinds" if len(ordered) > limit else ""
+    return ", ".join(f"{count:,} {reasons.replace(', ', ' + ')}" for reasons, count in ordered[:limit]) + more
 
 
 def reasons_once(num_fixed: Mapping[str, int]) -> list[tuple[str, int]]:

@@ -92,12 +92,14 @@ def write_run_config(model_dir: str, config: TrainConfig, command: str = "") -> 
     check_free(model_dir)
     last, wrong = newest_whole(model_dir)
     if last:
-        found = read_config(model_dir).differences(config, step_of(last))
-        if found:
+        run = read_config(model_dir)
+        if found := run.differences(config, step_of(last)):
             first = read_command(model_dir)
+            repeat = f", or repeat its options{f': {first}' if first else ''}"
+            if run.dataset == config.dataset and run.fingerprint != config.fingerprint:
+                repeat = ""  # the same command would be refused too, as the dataset was replaced
             raise ValueError(
-                f"{model_dir!r} holds another run: its {'; its '.join(found)}; use another --model_dir, or repeat its "
-                f"options{f': {first}' if first else ''}"
+                f"{model_dir!r} holds another run: its {'; its '.join(found)}; use another --model_dir{repeat}"
             )
     check_unshared(model_dir, step_of(last) if last else -1)
     versions = {"python": platform.python_version(), "tensorflow": tf.__version__, "jpeg2tpu": _version()}

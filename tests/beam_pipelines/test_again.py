@@ -249,7 +249,7 @@ def test_the_command_of_an_unfinished_conversion_is_shown_and_goes_on(few_digits
     assert main([*command[:3], "--quality=75", "--num_shards=train=2"]) == 2
     shown = said(capsys)
     assert "its --quality is 80, not 75" in shown
-    assert "its --resize_shorter is 16, not 0" in shown
+    assert "its --resize_shorter is 16, not 0 (the default)" in shown
     assert "its --num_shards is not given, not train=2" in shown
     assert "--min_side" not in shown
     found = re.search(r"resume it with: (python .*?), choose another output", shown)
@@ -264,9 +264,17 @@ def test_other_inputs_of_an_unfinished_conversion_are_named(few_digits, tmp_path
     folder = few_digits.rename(tmp_path / "elsewhere")
     next((folder / "0").iterdir()).unlink()
     with pytest.raises(
-        ValueError, match=f"made from 36 inputs of '{few_digits}', now there are 35, or their names or sizes differ"
+        ValueError, match=f"made from 36 inputs of '{few_digits}', and now there are 35; rerun its command"
     ):
         convert(options(folder, tmp_path / "out"), local())
+
+
+def test_an_unfinished_conversion_whose_inputs_have_changed_is_not_to_be_resumed(few_digits, tmp_path, monkeypatch):
+    interrupted(monkeypatch, options(few_digits, tmp_path / "out"))
+    with next((few_digits / "0").iterdir()).open("ab") as file:
+        file.write(b"0")
+    with pytest.raises(ValueError, match="now some have other names, sizes or labels; choose another output, or repl"):
+        convert(options(few_digits, tmp_path / "out"), local())
 
 
 @pytest.mark.parametrize("word", ["\x1b]0;title\x07", "a\nb", 7])

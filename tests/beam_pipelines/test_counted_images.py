@@ -96,7 +96,7 @@ def converted(folder: Path, *more: str) -> int:
 
 def test_the_summary_and_the_report_say_what_was_encoded_again_and_who_has_a_position(counted, capsys):
     lines = [
-        "re-encoded: 6 of 12 images (format PNG 4, color profile 2)",
+        "re-encoded: 6 of 12 images (4 format PNG, 2 color profile)",
         "GPS position: 3 of 12 images have one in their stored bytes; --reencode=all stores only the pixels",
     ]
     for _ in ("made", "found complete"):
@@ -121,7 +121,7 @@ def test_nothing_is_said_where_there_is_nothing(counted, capsys):
 def test_profiles_can_be_left_alone_which_is_counted_and_verified(counted, capsys):
     assert converted(counted, "--color_profiles=ignore") == 0
     said = capsys.readouterr().out
-    assert "re-encoded: 4 of 12 images (format PNG 4)" in said
+    assert "re-encoded: 4 of 12 images (4 format PNG)" in said
     assert "ignored color profile: 2 of 12 images have colors other than sRGB" in said
     stored = [
         frame

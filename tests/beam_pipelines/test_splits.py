@@ -82,7 +82,7 @@ def test_a_validation_split_is_cut_out_of_train(capsys, images, tmp_path):
     said = refused(capsys, "convert", *args, f"--output={tmp_path}/b")
     assert "the inputs name the splits 'train', 'validation'; it needs 'train' without 'validation'" in said
     said = refused(capsys, "convert", f"--input={images}", "--validation=20%", f"--output={tmp_path}/b")
-    assert "the inputs name the splits none; it needs 'train' without" in said
+    assert "the inputs name no splits; divide them with --splits" in said
     said = refused(capsys, "convert", f"--input={tmp_path}/two", "--stratify", f"--output={tmp_path}/b")
     assert "every input already specifies its split, so --stratify would have no effect" in said
 

@@ -86,7 +86,11 @@ def test_a_run_goes_on_with_options_that_leave_its_weights_alone(tmp_path, field
             r"its --crop_area is \(0.5, 1.0\), not \(0.08, 1.0\); its --seed is 0, not 3;",
         ),
         ({"input": InputConfig(28, crop_area=(0.5, 1.0))}, "its --image_size is 16, not 28; use"),
-        ({"fingerprint": "f2"}, "its --dataset is '/data/digits' with other content than '/data/digits'; use"),
+        (
+            {"fingerprint": "f2"},
+            "its --dataset is '/data/digits', whose content has changed since; use another --model_dir$",
+        ),
+        ({"dataset": "/data/more", "fingerprint": "f2"}, "'/data/digits', and '/data/more' has other content; use"),
         (
             {"dataset": "/data/cats", "fingerprint": "f2", "classes": ("a", "b", "c")},
             "its --dataset is '/data/digits' with 2 classes, but '/data/cats' has 3; use",

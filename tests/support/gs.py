@@ -41,7 +41,7 @@ class Gs:
         self._uploaded = dict[str, str]()
         self.dataset = ""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("TF_", "GCS_"))}
-        self._environment = kept | self._variables()
+        self._environment = kept | self.variables() | {"PYTHONPATH": str(ROOT)}
 
     def take(self, dataset: str) -> None:
         """Takes a local dataset as the one in the bucket; it is uploaded once."""
@@ -50,7 +50,7 @@ class Gs:
             self.cloud.upload(dataset, self._uploaded[dataset])
         self.dataset = self._uploaded[dataset]
 
-    def _variables(self) -> dict[str, str]:
+    def variables(self) -> dict[str, str]:
         """Returns what both clients need; TensorFlow tries again at once, for which it else waits 197 s.
 
         With a first delay above 0 it adds up to a second at random (tensorflow/tsl: retrying_utils.cc).
@@ -65,7 +65,6 @@ class Gs:
             "GOOGLE_AUTH_TOKEN_FOR_TESTING": "token",
             "GCS_RETRY_CONFIG_INIT_DELAY_TIME_US": "0",
             "GCS_RETRY_CONFIG_MAX_RETRIES": "5",
-            "PYTHONPATH": str(ROOT),
         }
 
     def start(self, *args: str) -> subprocess.Popen[str]:

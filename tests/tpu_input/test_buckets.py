@@ -44,6 +44,12 @@ def test_a_request_that_failed_is_said_in_a_line_with_its_object(message, words)
     assert in_words(message) == f"{OBJECT}: {words}"
 
 
+def test_an_emulator_that_tensorflow_does_not_use_is_named(monkeypatch):
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://127.0.0.1:1")
+    message = "Error executing an HTTP request: libcurl code 7 meaning 'No', error details: x"
+    assert in_words(message) == "the bucket cannot be reached: No; TensorFlow does not use STORAGE_EMULATOR_HOST"
+
+
 def test_a_request_for_a_bucket_itself_names_none():
     message = "Error executing an HTTP request: HTTP response code 412 with body '{}'"
     assert in_words(message) == "the storage answers 412"

@@ -56,7 +56,8 @@ def in_words(message: str) -> str:
 def _reason(message: str) -> str:
     status, unreached = _STATUS.search(message), _UNREACHED.search(message)
     if unreached:
-        return f"the bucket cannot be reached: {unreached[1]}"
+        emulated = "; TensorFlow does not use STORAGE_EMULATOR_HOST" if "STORAGE_EMULATOR_HOST" in os.environ else ""
+        return f"the bucket cannot be reached: {unreached[1]}{emulated}"
     return reason(status[1] if status else "nothing", message)
 
 
