@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -101,3 +102,39 @@ def test_the_commands_of_the_guide_on_buckets(few_digits, cloud, gs, monkeypatch
         else:
             out = gs.does(*words[3:], *(SMALL if words[3] == "train" else ()))
     assert out.count('"file"') == len(list((few_digits / "0").iterdir()))
+
+
+@pytest.mark.cloud
+def test_a_bucket_on_this_machine_is_reached_with_what_make_bucket_prints(digits_dataset, cloud_server):
+    command = [sys.executable, "-W", "ignore", "-m", "support.bucket"]
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT}/tests"}
+    said, programs = (
+        dict[str, str](),
+        {
+            "convert": [
+                "-m",
+                "beam_pipelines",
+                "convert",
+                f"--input={digits_dataset.path}",
+                "--output=gs://bucket/copy",
+            ],
+            "read": [
+                "-c",
+                "import tpu_input as t; print(len(next(t.as_numpy(t.load('gs://bucket/copy', batch_size=4)))))",
+            ],
+        },
+    )
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as bucket:
+        assert bucket.stdout
+        for line in bucket.stdout:
+            if line.startswith("#"):  # all has been said
+                break
+            name, _, value = line.removeprefix("export ").rstrip().partition("=")
+            said[name] = value
+        for name, program in programs.items():
+            arguments = [sys.executable, "-W", "ignore", *program]
+            done = subprocess.run(arguments, cwd=ROOT, env=environment | said, capture_output=True, text=True)
+            assert done.returncode == 0, (name, done.stderr)
+        bucket.terminate()
+    assert done.stdout == "3\n"
+    assert bucket.returncode == 0
