@@ -50,7 +50,7 @@ PYTHON_NEWEST ?= $(call find_python,3.13)
 marked = $(shell grep --recursive --files-with-matches --include='test_*.py' 'mark\.$(1)\b' tests)
 BENCHMARK = $(VENV)/bin/python -W ignore -m benchmarks
 
-.PHONY: demo docs reference pictures environments test test-long test-newest test-cloud test-engines test-preflight test-torch lint fuzz kills soak mutants cloud-server bucket preflight benchmark benchmark-input release-check clean
+.PHONY: demo docs reference pictures environments test test-long test-newest test-cloud test-engines test-preflight test-torch test-peers lint fuzz kills soak mutants cloud-server bucket preflight benchmark benchmark-input release-check clean
 
 # Real handwritten digits → shards → classifier → predictions; run again, it goes on from what is there.
 demo: $(VENV)/installed
@@ -187,6 +187,10 @@ $(VENV_BEAM_2_54)/installed: constraints/beam-2.54.txt
 # With the TPU's compiler, which takes minutes.
 test-preflight: $(VENV)/installed $(VENV_PREFLIGHT)/installed
 	$(VENV)/bin/python -m pytest -m preflight $(call marked,preflight)
+
+# Other people's readers, of the environment of the benchmarks. Not part of .ci/run: it is 0.95 GB to load.
+test-peers: $(VENV)/installed $(VENV_PEERS)/installed
+	VENV_PEERS=$(VENV_PEERS) $(VENV)/bin/python -m pytest -m peers $(call marked,peers)
 
 # examples/torch_train.py and the guide to PyTorch, where TensorFlow is not installed. Not part of .ci/run: PyPI's only
 # PyTorch for Linux brings CUDA along, 3 GB to load and 6 GB on disk, of which nothing is used here.
