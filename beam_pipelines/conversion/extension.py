@@ -3,12 +3,15 @@
     indexes ──▶ keys that the dataset has ──inputs without them──▶ plan ──▶ shards of an edition of their own
     manifest.json ──▶ manifest-N.json, the old version; and the shards of both ──▶ manifest.json
 
+A file has changed if it has another size. One of the same size that was written after its image was stored is read, and
+its image is compared with the stored one. Members of archives and records are compared by their sizes alone.
+
 With --prune, images that are not among the inputs any more, or whose files have changed, are left out first: the shards
 that have any are written again without them, which is a version of its own between the old and the new one.
 
 The files of the dataset stay as they are, so a reader of the old manifest is not disturbed, and the old version can be
 read later. Inputs that were rejected are tried again. The keys that the dataset has are held in memory by each process
-that lists inputs, some 200 bytes for each.
+that lists inputs, some 260 bytes for each.
 """
 
 from __future__ import annotations
@@ -33,9 +36,11 @@ from beam_pipelines import storage
 from beam_pipelines.conversion import working_folder
 from beam_pipelines.conversion.output_folder import complete_manifest, create, index_content
 from beam_pipelines.conversion.working_folder import Rejection, WorkingFolder
+from beam_pipelines.images.check import Rejected, check_image
 from beam_pipelines.options import NEAR_DUPLICATES, ConvertOptions, complete
 from beam_pipelines.sources.folders import Layout
-from beam_pipelines.sources.rows import Row
+from beam_pipelines.sources.read_ahead import map_images
+from beam_pipelines.sources.rows import Row, locate
 from tpu_input.command_line import print_line
 from tpu_input.dataset_format.index import IndexRow, index_path, read_columns, read_index, write_index
 from tpu_input.dataset_format.records import (
@@ -103,21 +108,45 @@ def _checked_parent(output: str, fingerprint: str) -> Manifest:
     return manifest
 
 
-def known_keys(options: ConvertOptions) -> Mapping[str, int | None]:
-    """Returns the sizes of the sources of the dataset that is extended by key; read once in a process.
+class _Known(NamedTuple):
+    """An image that the dataset has: the size of its source, None if not known, and the number of its shard."""
 
-    A size is None if the index is that of an earlier version of this package.
-    """
-    return _known(options.output, options.parent)
+    num_bytes: int | None
+    shard: int
+
+
+class _Parent:
+    """What is known of the images of a dataset that is extended; read once in a process."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self._manifest = manifest
+        self._shards = [shard for split in manifest.splits.values() for shard in split.shards]
+        self.images = dict[str, _Known]()
+        for number, shard in enumerate(self._shards):
+            table = _columns(manifest, shard, ["key", "source_bytes"])
+            for key, num_bytes in zip(table["key"].to_pylist(), table["source_bytes"].to_pylist(), strict=True):
+                self.images[key] = _Known(num_bytes, number)
+        self.written_at = functools.cache(self._written_at)
+        self.digests = functools.lru_cache(maxsize=16)(self._digests)
+
+    def _written_at(self, shard: int) -> float:
+        """Returns when the index of a shard was written."""
+        return storage.written_at(f"{self._manifest.path}/{index_path(self._shards[shard].name)}")
+
+    def _digests(self, shard: int) -> dict[str, str]:
+        """Returns the SHA-256 of the images of a shard by key."""
+        table = _columns(self._manifest, self._shards[shard], ["key", "sha256"])
+        return dict(zip(table["key"].to_pylist(), table["sha256"].to_pylist(), strict=True))
 
 
 @functools.lru_cache(maxsize=1)
-def _known(output: str, fingerprint: str) -> dict[str, int | None]:
-    manifest, known = _checked_parent(output, fingerprint), dict[str, int | None]()
-    for shard in (shard for split in manifest.splits.values() for shard in split.shards):
-        table = _columns(manifest, shard, ["key", "source_bytes"])
-        known.update(zip(table["key"].to_pylist(), table["source_bytes"].to_pylist(), strict=True))
-    return known
+def _read_parent(output: str, fingerprint: str) -> _Parent:
+    return _Parent(_checked_parent(output, fingerprint))
+
+
+def known_images(options: ConvertOptions) -> Mapping[str, _Known]:
+    """Returns what is known of the images of the dataset that is extended by key."""
+    return _read_parent(options.output, options.parent).images
 
 
 def _columns(manifest: Manifest, shard: Shard, names: list[str]) -> pa.Table:
@@ -132,7 +161,7 @@ def _columns(manifest: Manifest, shard: Shard, names: list[str]) -> pa.Table:
 
 
 class Changes(NamedTuple):
-    """Keys of a dataset that is extended which are no inputs any more, and those whose files have another size."""
+    """Keys of a dataset that is extended which are no inputs any more, and those whose files have changed."""
 
     gone: frozenset[str]
     changed: frozenset[str]
@@ -155,17 +184,30 @@ def find_changes(rows: PCollection[Row], options: ConvertOptions) -> PCollection
 
 
 def _known_input(row: Row, options: ConvertOptions) -> Iterator[tuple[str, bool]]:
-    """Yields (key, whether the size is that of the source of the image) for an input that the dataset has."""
-    known = known_keys(options)
-    if row.key in known and not row.reason:
-        yield row.key, known[row.key] in (None, row.num_bytes)
+    """Yields (key, whether the file is still that of the image) for an input that the dataset has."""
+    known = known_images(options).get(row.key)
+    if known and not row.reason:
+        yield row.key, known.num_bytes in (None, row.num_bytes) and not _has_other_content(row, known, options)
+
+
+def _has_other_content(row: Row, known: _Known, options: ConvertOptions) -> bool:
+    """Returns whether a file was written after its image was stored, and would be stored as other bytes now."""
+    row, parent = locate(row, options), _read_parent(options.output, options.parent)
+    if storage.byte_range(row.uri):
+        return False
+    if storage.written_at(row.uri, row.version, or_copied=True) < parent.written_at(known.shard):
+        return False
+    ((_, image),) = map_images([row], lambda _, data: check_image(data, options.images, with_statistics=False), 1)
+    if isinstance(image, Rejected):
+        return True
+    return hashlib.sha256(image.encoded).hexdigest() != parent.digests(known.shard)[row.key]
 
 
 def _compare(seen: dict[str, bool], options: ConvertOptions) -> Changes:
     changes = Changes(
-        frozenset(known_keys(options).keys() - seen.keys()), frozenset(key for key, same in seen.items() if not same)
+        frozenset(known_images(options).keys() - seen.keys()), frozenset(key for key, same in seen.items() if not same)
     )
-    if options.prune and not len(changes.gone) + len(changes.changed) < len(known_keys(options)):
+    if options.prune and not len(changes.gone) + len(changes.changed) < len(known_images(options)):
         raise ValueError(
             f"no image of {options.output!r} is an input as it was, so --prune would leave out all of them; correct "
             "the input, or convert it into another output"
@@ -175,7 +217,7 @@ def _compare(seen: dict[str, bool], options: ConvertOptions) -> Changes:
 
 def is_new(row: Row, changes: Changes, options: ConvertOptions) -> bool:
     """Returns whether an input is to be added to the dataset that is extended."""
-    return row.key not in known_keys(options) or (options.prune and row.key in changes.changed and not row.reason)
+    return row.key not in known_images(options) or (options.prune and row.key in changes.changed and not row.reason)
 
 
 def tell_changes(layout: Layout, changes: Changes, options: ConvertOptions) -> Layout:

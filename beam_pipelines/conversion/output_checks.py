@@ -68,7 +68,7 @@ def check_plan(options: ConvertOptions, plan: Plan) -> None:
             f"none of the {plan.num_inputs} inputs of {where} can be used, e.g. {min(plan.examples.values())}; "
             + _closest_layouts(options)
         )
-    known = len(extension.known_keys(options)) if options.parent else 0
+    known = len(extension.known_images(options)) if options.parent else 0
     check_budget(options, known + plan.num_inputs, plan.num_rejected, plan.examples)
     if options.splits_required and plan.all_named and not options.stratify:
         named = ", ".join(map(repr, plan.totals))

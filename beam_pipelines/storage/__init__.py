@@ -176,6 +176,21 @@ def look(path: str) -> tuple[int, int]:
     return num_bytes, version if is_uri(file) else local.changed_at(file)
 
 
+def written_at(path: str, version: int = 0, or_copied: bool = False) -> float:
+    """Returns when a file was written, in seconds since 1970.
+
+    Args:
+      path: The file.
+      version: The generation of a GCS object, if it is known: the time of its writing in microseconds.
+      or_copied: Of a local file, take the time at which it came to its place, which copying tools do not set back as
+        they do with its modification time.
+    """
+    if is_uri(path):
+        return (version or look(path)[1]) / 1e6
+    status = os.stat(path)
+    return status.st_ctime if or_copied else status.st_mtime
+
+
 def _patiently(path: str, function: Callable[[], _Result]) -> _Result:
     """Returns function(), with a retry after each of DELAYS if the storage, not the file, caused the error.
 

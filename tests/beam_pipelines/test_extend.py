@@ -64,6 +64,8 @@ def convert(capsys: pytest.CaptureFixture[str], tmp_path: Path, *args: str) -> s
 
 def test_new_images_go_to_new_shards_and_old_ones_are_not_even_read(capsys, images, tmp_path):
     convert(capsys, tmp_path)
+    for path in (tmp_path / "out/index").iterdir():  # as if the dataset had been written in an hour
+        os.utime(path, (time.time() + 3600,) * 2)
     before, old = files(tmp_path / "out"), stored(tmp_path / "out")
     assert "already complete, nothing to do" in convert(capsys, tmp_path, "--extend")
     for path in (tmp_path / "in").rglob("*.jpg"):
@@ -186,6 +188,31 @@ def test_images_that_are_gone_stay_and_are_told(capsys, images, tmp_path):
     assert f"images of '{tmp_path}/out' that are not among the inputs any more: 3, e.g. '0/" in said
     assert "they stay in it, and --prune leaves them out" in said
     assert old.items() <= stored(tmp_path / "out").items()
+
+
+@pytest.mark.parametrize("is_dated_back", [False, True])
+def test_another_image_in_a_file_of_the_same_size_is_noticed_and_replaced(capsys, images, tmp_path, is_dated_back):
+    convert(capsys, tmp_path)
+    old = contents(tmp_path / "out")
+    changed, touched, *_ = sorted((tmp_path / "in/1").iterdir())
+    status = changed.stat()
+    other = next(
+        path
+        for path in images
+        if path.stat().st_size <= status.st_size and path.read_bytes() != old["1/" + changed.name]
+    )
+    changed.write_bytes(other.read_bytes().ljust(status.st_size, b"\0"))
+    touched.write_bytes(touched.read_bytes())
+    if is_dated_back:  # as rsync and cp -p do
+        os.utime(changed, ns=(status.st_atime_ns, status.st_mtime_ns))
+    said = convert(capsys, tmp_path, "--extend")
+    assert f"whose files have changed: '1/{changed.name}'; the dataset keeps them as they were" in said
+    assert contents(tmp_path / "out") == old
+    said = convert(capsys, tmp_path, "--extend", "--prune")
+    assert f"whose files have changed: '1/{changed.name}'; replaced" in said
+    now = contents(tmp_path / "out")
+    assert {key for key in old if now[key] != old[key]} == {f"1/{changed.name}"}
+    assert "have changed" not in convert(capsys, tmp_path, "--extend", "--prune")
 
 
 def change(images: list[Path], folder: Path) -> tuple[set[str], set[str]]:
