@@ -477,7 +477,12 @@ def test_a_dataset_in_a_bucket_grows(capsys, cloud, images, tmp_path):
     assert after["manifest-1.json"] == before["manifest.json"]
     code, out, _ = run(capsys, "verify", f"{bucket}/out")
     assert (code, "no problems found" in out) == (0, True)
-    assert "already complete" in run(capsys, *command, "--extend")[1]
+    assert "already complete" in run(capsys, *command, "--extend")[1]  # all were uploaded again, as they were
+    changed, size = images[5], images[5].stat().st_size
+    other = next(path.read_bytes() for path in images if path.stat().st_size < size)
+    cloud.put(f"{bucket}/in/{changed.parent.name}/{changed.name}", other.ljust(size, b"\0"))
+    said = run(capsys, *command, "--extend")[2]
+    assert f"whose files have changed: '{changed.parent.name}/{changed.name}'; the dataset keeps" in said
 
 
 def test_a_pipeline_in_one_job_extends(images, tmp_path):
