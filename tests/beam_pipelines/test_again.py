@@ -16,7 +16,6 @@ from pathlib import Path
 
 import pytest
 
-from beam_pipelines import __main__ as main_module
 from beam_pipelines import storage
 from beam_pipelines.__main__ import main
 from beam_pipelines.conversion import commit
@@ -343,7 +342,6 @@ def test_a_conversion_whose_output_is_removed_meanwhile_goes_on(few_digits, tmp_
         write(index, file)
 
     with monkeypatch.context() as removed:
-        removed.setattr(main_module, "num_cores", lambda: 0)  # shards are written in this process
         removed.setattr(IndexWriter, "write", remove_before_the_second)
         assert main(command) == 2
     assert said(capsys).endswith("rerun the same command to resume\n")

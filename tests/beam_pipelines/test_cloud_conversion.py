@@ -220,7 +220,6 @@ def test_a_store_that_stays_away_ends_the_conversion_rejects_nothing_and_the_nex
     cloud.upload(images, f"{bucket}/images")
     command = ("convert", f"--input={bucket}/images", f"--output={tmp_path}/out", "--shard_size=10KB")
     monkeypatch.setattr(gcs, "RETRY", gcs.RETRY.with_timeout(1))
-    monkeypatch.setattr("beam_pipelines.__main__.num_cores", lambda: 0)  # in this process, whose patience is shortened
     proxy.fault = lambda request: "503" if request.kind == "read" and "2/" in request.name else ""
     said = refused(capsys, *command)
     assert "cannot be reached" in said

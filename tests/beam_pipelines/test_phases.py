@@ -140,7 +140,7 @@ def test_json_of_a_failure_has_the_error_and_stderr_the_line(tmp_path, capsys):
     assert main(["verify", f"{tmp_path}/none", "--json"]) == 2
     out, err = capsys.readouterr()
     assert err == f"error: {json.loads(out)['error']}\n"
-    assert "contains no manifest.json" in err
+    assert "does not exist; correct the path" in err
 
 
 def test_a_run_that_goes_on_says_what_it_found_done(few_digits, tmp_path, monkeypatch, capsys):

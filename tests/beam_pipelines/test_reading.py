@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from beam_pipelines import __main__ as main_module
 from beam_pipelines import storage
 from beam_pipelines.__main__ import main
 from beam_pipelines.images.check import Rejected
@@ -157,7 +156,6 @@ def test_an_error_of_the_disk_rejects_nothing_and_the_same_command_goes_on(
     when, few_digits, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.setattr(storage, "DELAYS", (0, 0))
-    monkeypatch.setattr(main_module, "num_cores", lambda: 0)  # shards are written in this process
     path = few_digits / "1" / "0001.jpg"
     command = ["convert", f"--input={few_digits}", f"--output={tmp_path}/out", "--max_rejected=100%"]
     mends = []
@@ -200,13 +198,13 @@ def test_inputs_that_changed_after_they_were_listed_stop_the_conversion_by_name(
             replace(path)
 
     after_planning(monkeypatch, change)
-    monkeypatch.setattr(main_module, "num_cores", lambda: processes)
     command = [
         "convert",
         f"--input={few_digits}",
         f"--output={tmp_path}/out",
         "--max_rejected=100%",
         "--splits=all=100%",
+        *[f"--num_processes={processes}"] * bool(processes),
     ]
     assert main(command) == 2
     err = capsys.readouterr().err
@@ -233,7 +231,6 @@ def test_an_archive_that_changed_after_it_was_listed_stops_the_conversion(few_di
                 archive.add(few_digits / label, label)
 
     after_planning(monkeypatch, put_another_in_its_place)
-    monkeypatch.setattr(main_module, "num_cores", lambda: 0)
     assert main(["convert", f"--input={path}", f"--output={tmp_path}/out", "--max_rejected=100%"]) == 2
     err = capsys.readouterr().err
     assert err.count("\n") == 1
