@@ -172,10 +172,12 @@ def test_killed_on_four_processes_and_resumed_on_two_it_trains_as_undisturbed_on
     begun = re.search(r"^step (\d+) of 20, on 8 devices of 2 processes$", after, re.MULTILINE)
     assert begun
     assert int(begun[1]) in (5, 10)
-    assert_close(jax_example.losses(before), jax_example.losses(text), 1e-5)
-    assert_close(jax_example.losses(after), jax_example.losses(text), 1e-5)
+    # Gradients are added up in another order: the first losses differ by 1e-6, later ones by more on some processors.
+    # Another example in a batch changes its loss by some 1e-2.
+    assert_close(jax_example.losses(before), jax_example.losses(text), 1e-3)
+    assert_close(jax_example.losses(after), jax_example.losses(text), 1e-3)
     assert list(jax_example.losses(after)) == list(range(int(begun[1]) + 1, STEPS + 1))
-    assert jax_example.evaluations(after)[STEPS] == pytest.approx(jax_example.evaluations(text)[STEPS], abs=1e-5)
+    assert jax_example.evaluations(after)[STEPS] == pytest.approx(jax_example.evaluations(text)[STEPS], abs=1e-3)
 
 
 def test_two_processes_have_the_batches_of_one(digits_dataset):
