@@ -210,7 +210,7 @@ _HELP = {
     "likely wrong, and lists them in DATASET/likely_wrong_labels.csv for relabel. May be repeated, with predictions of "
     "other records (default: none)",
     "num_processes": "maximum number of processes on this machine that write shards, without --runner (default: all "
-    "cores, or the CPU quota of the container; none for up to 2,000 images of together 32 MB)",
+    "cores, or the CPU quota of the container; none for few images: docs/conversion.md)",
     "num_threads": "maximum number of shards that are read at the same time on this machine, without --runner "
     "(default: all cores, or the CPU quota of the container)",
     "runner": "Beam runner whose workers read the shards; its own flags may follow: docs/clusters.md (default: threads "

@@ -250,7 +250,7 @@ def _write_and_commit(
 
 # A process takes about a second until it writes; so many images are written in that time.
 _FEW_IMAGES = 2_000
-_FEW_BYTES = 32 << 20
+_FEW_BYTES = 32_000_000
 
 
 def _is_worth_processes(folder: WorkingFolder, shards: list[str]) -> bool:

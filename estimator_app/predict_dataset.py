@@ -87,12 +87,7 @@ def predict_dataset(
     for name, value in (("batch_size", batch_size), ("part_records", part_records)):
         if value < 1:
             raise ValueError(f"{name} must be at least 1, got {value!r}")
-    if (model_dir is None) == (export_dir is None):
-        raise ValueError(f"predict needs export_dir or model_dir, got {'neither' if model_dir is None else 'both'}")
-    if model_dir is None and (features or step is not None or network):
-        raise ValueError("features, step and network need model_dir: an export has only its probabilities")
-    if model_dir is None and tpu:
-        raise ValueError("a TPU needs model_dir: an export runs on this machine")
+    _check_source(export_dir, model_dir, features or network or step is not None, tpu)
     output, manifest = absolute(output), as_manifest(dataset)
     predictor = (
         of_export(absolute(export_dir or ""))
@@ -129,6 +124,16 @@ def predict_dataset(
         report(f"{ranges[number].stop:,} of {total:,} records predicted")
     parts.join()
     return output
+
+
+def _check_source(export_dir: str | None, model_dir: str | None, is_of_run: object, tpu: Tpu | None) -> None:
+    """Raises ValueError unless there is one source of the model, which has what is asked of it."""
+    if (model_dir is None) == (export_dir is None):
+        raise ValueError(f"predict needs export_dir or model_dir, got {'neither' if model_dir is None else 'both'}")
+    if model_dir is None and is_of_run:
+        raise ValueError("features, step and network need model_dir: an export has only its probabilities")
+    if model_dir is None and tpu:
+        raise ValueError("a TPU needs model_dir: an export runs on this machine")
 
 
 def predict_folds(

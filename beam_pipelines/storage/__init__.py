@@ -182,13 +182,16 @@ def written_at(path: str, version: int = 0, or_copied: bool = False) -> float:
     Args:
       path: The file.
       version: The generation of a GCS object, if it is known: the time of its writing in microseconds.
-      or_copied: Of a local file, take the time at which it came to its place, which copying tools do not set back as
-        they do with its modification time.
+      or_copied: Of a local file, take the time at which it, or the link to it, came to its place. Tools that copy do
+        not set it back as they do with the modification time.
+
+    Raises:
+      Unavailable: The storage failed, also after retries.
     """
     if is_uri(path):
         return (version or look(path)[1]) / 1e6
-    status = os.stat(path)
-    return status.st_ctime if or_copied else status.st_mtime
+    status = _patiently(path, lambda: os.stat(path))
+    return max(status.st_ctime, os.lstat(path).st_ctime) if or_copied else status.st_mtime
 
 
 def _patiently(path: str, function: Callable[[], _Result]) -> _Result:

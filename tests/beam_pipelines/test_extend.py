@@ -190,20 +190,21 @@ def test_images_that_are_gone_stay_and_are_told(capsys, images, tmp_path):
     assert old.items() <= stored(tmp_path / "out").items()
 
 
-@pytest.mark.parametrize("is_dated_back", [False, True])
-def test_another_image_in_a_file_of_the_same_size_is_noticed_and_replaced(capsys, images, tmp_path, is_dated_back):
+@pytest.mark.parametrize("how", ["written", "dated back", "linked"])
+def test_another_image_in_a_file_of_the_same_size_is_noticed_and_replaced(capsys, images, tmp_path, how):
+    changed, touched, *_ = sorted((tmp_path / "in/1").iterdir())
+    status, link = changed.stat(), tmp_path / "other.jpg"
+    other = next(data for path in images if len(data := path.read_bytes()) < status.st_size)
+    link.write_bytes(other.ljust(status.st_size, b"\0"))  # older than the dataset
     convert(capsys, tmp_path)
     old = contents(tmp_path / "out")
-    changed, touched, *_ = sorted((tmp_path / "in/1").iterdir())
-    status = changed.stat()
-    other = next(
-        path
-        for path in images
-        if path.stat().st_size <= status.st_size and path.read_bytes() != old["1/" + changed.name]
-    )
-    changed.write_bytes(other.read_bytes().ljust(status.st_size, b"\0"))
     touched.write_bytes(touched.read_bytes())
-    if is_dated_back:  # as rsync and cp -p do
+    if how == "linked":
+        changed.unlink()
+        changed.symlink_to(link)
+    else:
+        changed.write_bytes(link.read_bytes())
+    if how == "dated back":  # as rsync and cp -p do
         os.utime(changed, ns=(status.st_atime_ns, status.st_mtime_ns))
     said = convert(capsys, tmp_path, "--extend")
     assert f"whose files have changed: '1/{changed.name}'; the dataset keeps them as they were" in said

@@ -51,12 +51,13 @@ def test_a_dataset_that_is_none(make):
 
 
 def test_a_path_is_taken_where_a_manifest_is_wanted(digits_dataset):
-    path = digits_dataset.path
-    features, labels = next(iter(make_eval_input_fn(Path(path), CONFIG)({"batch_size": 4})))
     expected, expected_labels = next(iter(make_eval_input_fn(digits_dataset, CONFIG)({"batch_size": 4})))
-    assert (features["image"] == expected["image"]).numpy().all()
-    assert (labels == expected_labels).numpy().all()
-    assert next(iter(make_train_input_fn(path, CONFIG)({"batch_size": 4})))[0]["image"].shape == (4, 16, 16, 3)
+    for path in (digits_dataset.path, Path(digits_dataset.path)):
+        features, labels = next(iter(make_eval_input_fn(path, CONFIG)({"batch_size": 4})))
+        assert (features["image"] == expected["image"]).numpy().all()
+        assert (labels == expected_labels).numpy().all()
+        assert next(iter(make_train_input_fn(path, CONFIG)({"batch_size": 4})))[0]["image"].shape == (4, 16, 16, 3)
+    path = digits_dataset.path
     assert eval_steps(path, "validation", 10) == eval_steps(digits_dataset, "validation", 10)
     assert RecordSource(path, "validation")[0] == RecordSource(digits_dataset, "validation")[0]
 
