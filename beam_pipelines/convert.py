@@ -248,7 +248,7 @@ def _write_and_commit(
     return manifest, num_resumed
 
 
-# A process takes about a second until it writes; so many images are written in that time.
+# With about so many images, processes save as much time as they take to start.
 _FEW_IMAGES = 2_000
 _FEW_BYTES = 32_000_000
 
