@@ -152,13 +152,15 @@ def test_bfloat16_is_what_the_convolutions_compute_in(digits_dataset):
         assert {str(leaf.dtype) for leaf in jax.tree.leaves(nnx.state(state, nnx.Param))} == {"float32"}
 
 
-def test_killed_on_four_processes_and_resumed_on_two_it_trains_as_undisturbed_on_one(
-    straight, digits_dataset, tmp_path
-):
-    write_keras_weights(digits_dataset, tmp_path)
-    _, text = straight
+def test_killed_on_four_processes_and_resumed_on_two_it_trains_as_undisturbed(straight, digits_dataset, tmp_path):
+    """XLA adds gradients up in another order within a process than between processes, so that of the runs without an
+    interruption that on two processes is compared exactly, and that on one within the rounding of 20 steps."""
+    resumed, undisturbed = tmp_path / "resumed", tmp_path / "undisturbed"
+    write_keras_weights(digits_dataset, undisturbed)
+    text, _ = jax_example.printed(*jax_example.training(digits_dataset.path, undisturbed, *FLAGS, processes=2))
+    write_keras_weights(digits_dataset, resumed)
     before = ""
-    with jax_example.started(*jax_example.training(digits_dataset.path, tmp_path, *FLAGS, processes=4)) as processes:
+    with jax_example.started(*jax_example.training(digits_dataset.path, resumed, *FLAGS, processes=4)) as processes:
         stdout = processes[0].stdout
         assert stdout
         for line in stdout:
@@ -167,17 +169,16 @@ def test_killed_on_four_processes_and_resumed_on_two_it_trains_as_undisturbed_on
                 break
         for process in processes:
             process.send_signal(signal.SIGKILL)
-    after, silent = jax_example.printed(*jax_example.training(digits_dataset.path, tmp_path, *FLAGS, processes=2))
+    after, silent = jax_example.printed(*jax_example.training(digits_dataset.path, resumed, *FLAGS, processes=2))
     assert "step" not in silent
     begun = re.search(r"^step (\d+) of 20, on 8 devices of 2 processes$", after, re.MULTILINE)
     assert begun
     assert int(begun[1]) in (5, 10)
-    # Gradients are added up in another order: the first losses differ by 1e-6, later ones by more on some processors.
-    # Another example in a batch changes its loss by some 1e-2.
-    assert_close(jax_example.losses(before), jax_example.losses(text), 1e-3)
-    assert_close(jax_example.losses(after), jax_example.losses(text), 1e-3)
+    assert_close(jax_example.losses(before), jax_example.losses(text), 1e-5)
+    assert_close(jax_example.losses(after), jax_example.losses(text), 1e-5)
+    assert_close(jax_example.losses(text), jax_example.losses(straight[1]), 1e-3)
     assert list(jax_example.losses(after)) == list(range(int(begun[1]) + 1, STEPS + 1))
-    assert jax_example.evaluations(after)[STEPS] == pytest.approx(jax_example.evaluations(text)[STEPS], abs=1e-3)
+    assert jax_example.evaluations(after)[STEPS] == pytest.approx(jax_example.evaluations(text)[STEPS], abs=1e-5)
 
 
 def test_two_processes_have_the_batches_of_one(digits_dataset):
