@@ -77,8 +77,8 @@ def convert(
       beam_options: The Beam runner and its options; None for this machine.
       num_processes: Maximum number of processes on this machine that write shards instead of the runner, if there are
         several shards, and of threads that decode if there is only one; 0 to use the runner. None means 0 if there are
-        beam_options, else one for each core, and none for so few images that they are written before a process has
-        started. The processes import the program's main module: a script must call this function below
+        beam_options, else one for each core, and none for so few images that processes would take longer to start than
+        they save. The processes import the program's main module: a script must call this function below
         `if __name__ == "__main__":`.
       command: Command and its arguments, stored while the conversion is unfinished, to be shown in messages about it.
 

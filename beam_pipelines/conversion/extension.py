@@ -11,7 +11,7 @@ that have any are written again without them, which is a version of its own betw
 
 The files of the dataset stay as they are, so a reader of the old manifest is not disturbed, and the old version can be
 read later. Inputs that were rejected are tried again. The keys that the dataset has are held in memory by each process
-that lists inputs, some 260 bytes for each.
+that lists inputs, some 210 bytes for each with keys of 30 characters.
 """
 
 from __future__ import annotations
