@@ -95,12 +95,7 @@ def train(
         raise ValueError("with eval='watch' training makes no exports; give export_dir to the watcher")
     model_dir = absolute(model_dir)
     export_dir = absolute(export_dir) if export_dir else f"{model_dir}/export"
-    if record := options.get("record"):
-        dataset = absolute_patterns(dataset) if isinstance(dataset, str) else dataset
-        manifest = read_shards(dataset, record, classes)
-        options = {**options, "dataset": dataset}
-    else:
-        manifest = as_manifest(dataset if isinstance(dataset, Manifest) else absolute(dataset))
+    manifest, options = _opened(dataset, options, classes)
     last, earlier = manifest, begun(model_dir)
     manifest = version = version_with(manifest, earlier.fingerprint) if earlier else manifest
     if held_out := options.get("hold_out"):
@@ -126,6 +121,16 @@ def train(
             report(notes.pop(0))
 
     return run(manifest, config, model_dir, export_dir, tpu, report_with_notes, stop, command, callbacks)
+
+
+def _opened(
+    dataset: DatasetLike, options: dict[str, Any], classes: int | Sequence[str]
+) -> tuple[Manifest, dict[str, Any]]:
+    """Returns the manifest of a dataset, or that of TFRecords of another program, and the options with their paths."""
+    if not (record := options.get("record")):
+        return as_manifest(dataset if isinstance(dataset, Manifest) else absolute(dataset)), options
+    paths = absolute_patterns(dataset) if isinstance(dataset, str) else dataset
+    return read_shards(paths, record, classes), {**options, "dataset": paths}
 
 
 def run(
