@@ -27,7 +27,7 @@ from tpu_input.pipeline.order import Order
 from tpu_input.record_source import RecordSource
 from tpu_input.without_tensorflow.decode_window import decode_window
 from tpu_input.without_tensorflow.random_numbers import seed_for
-from tpu_input.without_tensorflow.windows import Draws, centre_window, draw, random_window
+from tpu_input.without_tensorflow.windows import Draws, centre_window, draw, random_window, whole_window
 
 Example = dict[str, Any]
 
@@ -55,7 +55,7 @@ class _ExampleSource:
         self._dtype = _dtype(config)
         self._records = RecordSource(self._manifest, split)
         self._features = {name: self._type_of(name) for name in config.features}
-        for name, needed in (("layout", "NHWC"), ("on_corrupt", "error"), ("resize", "crop")):
+        for name, needed in (("layout", "NHWC"), ("on_corrupt", "error")):
             _require(config, name, needed)
 
     def __len__(self) -> int:
@@ -247,7 +247,8 @@ class EvalSource(_ExampleSource):
         num_examples = self._manifest.split(split).num_examples
         self._share = own_share(num_examples, self._host)
         self._length = batch_size * eval_steps(self._manifest, split, batch_size * num_hosts, num_hosts)
-        self._choose = functools.partial(centre_window, share=config.eval_crop)
+        is_cropped = config.resize == "crop"
+        self._choose = functools.partial(centre_window, share=config.eval_crop) if is_cropped else whole_window
 
     def __len__(self) -> int:
         return self._length

@@ -52,6 +52,8 @@ def assert_same(ours: dict[str, np.ndarray], theirs: tuple[dict[str, np.ndarray]
         (2, 44, {}),  # an epoch ends in step 45
         (4, 7, {"flip": False, "block_records": 1}),
         (1, 3, {"dtype": "float32"}),
+        (2, 5, {"resize": "pad"}),
+        (1, 3, {"resize": "squash", "dtype": "float32"}),
     ],
 )
 def test_batches_are_those_of_the_input_fn(digits_dataset, hosts, start_step, options):
@@ -84,6 +86,13 @@ def test_a_global_batch_does_not_depend_on_the_number_of_hosts(digits_dataset):
         ]
         for name, whole in one.items():
             np.testing.assert_array_equal(np.concatenate([part[name] for part in parts]), whole)
+
+
+def test_evaluation_of_whole_images_is_that_of_the_input_fn(digits_dataset):
+    for resize in ("pad", "squash"):
+        config = dataclasses.replace(CONFIG, resize=resize, eval_crop=0.5)  # which "crop" alone uses
+        theirs = next(tpu_input.make_eval_input_fn(digits_dataset, config)({"batch_size": 40}).as_numpy_iterator())
+        assert_same(batch(EvalSource(digits_dataset, config, 40), 0, 40), theirs)
 
 
 @pytest.mark.parametrize("hosts", [1, 2, 3])

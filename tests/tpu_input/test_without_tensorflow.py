@@ -140,6 +140,9 @@ def test_the_seed_of_a_purpose_is_tensorflow_s():
         {"crop_area": (0.01, 0.6), "crop_aspect": (0.5, 3.0)},
         {"crop_area": (0.5, 1.0), "crop_aspect": (1.5, 2.5)},  # most draws do not fit
         {"crop_area": (1.0, 1.0), "crop_aspect": (1.0, 1.0)},  # almost none does
+        {"resize": "squash"},
+        {"resize": "pad", "crop_area": (0.25, 0.25), "crop_aspect": (1.0, 1.0)},
+        {"resize": "pad", "crop_area": (0.5, 1.0), "crop_aspect": (1.5, 2.5)},
     ],
 )
 def test_windows_and_flips_of_a_seed_are_tensorflow_s(options):
@@ -163,7 +166,7 @@ def test_windows_and_flips_of_a_seed_are_tensorflow_s(options):
     assert not windows.draw(seeds[:20], InputConfig(8, flip=False)).flips.any()
 
 
-def test_centre_and_scaled_windows_are_tensorflow_s():
+def test_centre_whole_and_scaled_windows_and_padded_sides_are_tensorflow_s():
     random = np.random.default_rng(2)
     for height, width in random.integers(1, 600, [60, 2]).tolist():
         share, ratio = float(random.uniform(0.01, 1)), int(random.choice([2, 4, 8]))
@@ -171,6 +174,9 @@ def test_centre_and_scaled_windows_are_tensorflow_s():
         np.testing.assert_array_equal(found, images.centre_window(tf.constant([height, width, 3]), share))
         scaled = windows.scaled_window(found, ratio)
         np.testing.assert_array_equal(scaled, images.scaled_window(tf.constant(found), ratio))
+        whole, shape, size = windows.whole_window(height, width), tf.constant([height, width, 3]), int(found[3])
+        np.testing.assert_array_equal(whole, images.whole_window(shape))
+        np.testing.assert_array_equal(windows.padded_sides(whole[2:], size), images.padded_sides(shape[:2], size))
 
 
 def smooth(height: int, width: int, seed: int = 0) -> np.ndarray:
@@ -240,6 +246,29 @@ def test_pixels_of_a_window_are_tensorflow_s(encoded, dtype, resizer):
         assert all_of_them.max() <= MOST
         assert all_of_them.mean() < MOST_MEAN[resizer]
         assert np.percentile(all_of_them, 99) <= (0 if resizer == "NumPy" else 1)
+
+
+STRIPS = {"lying": jpeg(smooth(40, 900)), "standing": jpeg(smooth(601, 3)), "PNG": FILES["PNG"]}
+
+
+@pytest.mark.parametrize("encoded", STRIPS.values(), ids=STRIPS.keys())
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+@pytest.mark.parametrize("resize", ["pad", "squash"])
+def test_pixels_of_whole_images_are_tensorflow_s(encoded, dtype, resize, resizer):
+    for image_size in (9, 40, 224):  # decoded at 1/8 to 1; with an even and an odd number of columns beside the image
+        config = InputConfig(image_size, dtype, resize=resize, mean=(200.0, 30.4, 99.6), seed=3)
+        expected = [images.decode_for_evaluation(tf.constant(encoded), config)]
+        found, seeds = [decode_window(encoded, windows.whole_window, config)], np.array([[3, of] for of in range(4)])
+        draws = windows.draw(seeds, config)
+        assert draws.flips.tolist().count(True) in (1, 2, 3)
+        for seed, tries, flip in zip(seeds, draws.tries, draws.flips, strict=True):
+            choose = functools.partial(windows.random_window, tries=tries, config=config)
+            found.append(decode_window(encoded, choose, config, bool(flip)))
+            expected.append(images.decode_for_training(tf.constant(encoded), tf.constant(seed), config, RecordSpec()))
+        difference = abs(np.array(found, float) - np.array(expected, float))
+        assert found[0].dtype == dtype
+        assert difference.max() <= (MOST if dtype == "uint8" else 0.01)
+        assert dtype == "float32" or difference.mean() < MOST_MEAN[resizer]
 
 
 @pytest.mark.parametrize("name", [name for name in FILES if "PNG" not in name])

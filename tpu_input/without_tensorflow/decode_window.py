@@ -1,6 +1,6 @@
 """Decoding of the window of an image file, and its resize, without TensorFlow: libjpeg-turbo, then OpenCV or NumPy.
 
-    bytes ──window──▶ decode down to its last row ──▶ cut out ──▶ bilinear resize, flip ──▶ [image_size, image_size, 3]
+    bytes ──window──▶ decode to its last row ──▶ cut out ──▶ bilinear resize, flip, pad ──▶ [image_size, image_size, 3]
 
 The pixels of JPEGs are those of pipeline/images.py, whose decoder is libjpeg-turbo too: the fast inverse DCT, plain
 upsampling of the colors, and 1/2, 1/4 or 1/8 of the size where the window is that many times as large as the result.
@@ -22,7 +22,7 @@ from simplejpeg import decode_jpeg
 
 from tpu_input.config import InputConfig
 from tpu_input.dataset_format.jpeg_markers import END, frame_size, with_rows
-from tpu_input.without_tensorflow.windows import RATIOS, Window, scaled_window
+from tpu_input.without_tensorflow.windows import RATIOS, Window, padded_sides, scaled_window
 
 
 def _opencv() -> Any:
@@ -46,33 +46,42 @@ def decode_window(
     Args:
       encoded: A JPEG or PNG file.
       choose: Returns the window for (height, width) of the image.
-      config: For image_size, dtype and scaled_decode.
+      config: For image_size, dtype, scaled_decode, resize, and mean as the color of "pad".
       flip: Whether to mirror the image.
 
     Raises:
       ValueError: It cannot be decoded.
     """
     if encoded.startswith(_JPEG_BEGIN):
-        pixels = _jpeg_window(encoded, choose, config)
+        pixels, sides = _jpeg_window(encoded, choose, config)
     else:
         try:
             with Image.open(io.BytesIO(encoded), formats=("PNG",)) as image:
-                pixels = _part(np.asarray(image.convert("RGB")), choose(image.height, image.width))
+                window = choose(image.height, image.width)
+                pixels, sides = _part(np.asarray(image.convert("RGB")), window), window[2:]
         except (OSError, SyntaxError) as error:  # Pillow raises the latter for damaged PNGs
             raise ValueError(f"not a JPEG or PNG file that can be decoded: {error}") from error
-    resize = _resized if cv2 is None else _resized_by_opencv
-    return resize(pixels if config.dtype == "uint8" else pixels.astype(np.float32), config.image_size, flip)
+    resize, size = _resized if cv2 is None else _resized_by_opencv, (config.image_size, config.image_size)
+    if config.resize == "pad":
+        size = padded_sides(sides, config.image_size)
+    resized = resize(pixels if config.dtype == "uint8" else pixels.astype(np.float32), size, flip)
+    return _padded(resized, config, flip) if config.resize == "pad" else resized
 
 
-def _jpeg_window(encoded: bytes, choose: Callable[[int, int], Window], config: InputConfig) -> Pixels:
-    """Returns the pixels of the window, which are decoded at 1/2, 1/4 or 1/8 where it is large."""
+def _jpeg_window(
+    encoded: bytes, choose: Callable[[int, int], Window], config: InputConfig
+) -> tuple[Pixels, tuple[int, int]]:
+    """Returns the pixels of the window, which are decoded at 1/2, 1/4 or 1/8 where it is large, and its own sides."""
     size = frame_size(encoded)
     if size is None:
         raise ValueError("the JPEG has no frame")
     height, width = size
     window, ratio = choose(height, width), 1
+    sides = window[2:]
     if config.scaled_decode:
-        times = min(window[2:]) // config.image_size
+        times = min(sides) // config.image_size
+        if config.resize == "pad":  # the longer side becomes image_size; a pixel of the shorter one has to be left
+            times = min(max(sides) // config.image_size, *sides)
         ratio = max((of for of in RATIOS if of <= times), default=1)
         window = scaled_window(window, ratio) if ratio > 1 else window
     # libjpeg reports a missing end as a warning, as it does the rows that are cut off. So a file without an end is
@@ -90,7 +99,7 @@ def _jpeg_window(encoded: bytes, choose: Callable[[int, int], Window], config: I
         min_width=0 if ratio == 1 else -(-width // ratio),
         strict=not has_end,
     )
-    return _part(cast(Pixels, pixels), window)
+    return _part(cast(Pixels, pixels), window), sides
 
 
 def _part(pixels: Pixels, window: Window) -> Pixels:
@@ -98,14 +107,25 @@ def _part(pixels: Pixels, window: Window) -> Pixels:
     return pixels[y : y + height, x : x + width]
 
 
-def _resized_by_opencv(pixels: npt.NDArray[Any], size: int, flip: bool) -> npt.NDArray[Any]:
-    image = cv2.resize(pixels, (size, size), interpolation=cv2.INTER_LINEAR)
+def _padded(image: npt.NDArray[Any], config: InputConfig, flipped: bool) -> npt.NDArray[Any]:
+    """Returns an image in the middle of a square of config.image_size, whose rest has the color config.mean."""
+    side, (height, width, _) = config.image_size, image.shape
+    square = np.empty([side, side, 3], image.dtype)
+    square[:] = np.round(config.mean) if image.dtype == np.uint8 else config.mean
+    # Of an odd number of columns, one more is on the right; mirrored with the image, on the left.
+    above, left = (side - height) // 2, (side - width + flipped) // 2
+    square[above : above + height, left : left + width] = image
+    return square
+
+
+def _resized_by_opencv(pixels: npt.NDArray[Any], size: tuple[int, int], flip: bool) -> npt.NDArray[Any]:
+    image = cv2.resize(pixels, size[::-1], interpolation=cv2.INTER_LINEAR)
     return cast(npt.NDArray[Any], cv2.flip(image, 1) if flip else image)
 
 
-def _resized(pixels: npt.NDArray[Any], size: int, flip: bool) -> npt.NDArray[Any]:
+def _resized(pixels: npt.NDArray[Any], size: tuple[int, int], flip: bool) -> npt.NDArray[Any]:
     height, width, _ = pixels.shape
-    (above, below, of_below), (left, right, of_right) = _neighbours(height, size), _neighbours(width, size)
+    (above, below, of_below), (left, right, of_right) = _neighbours(height, size[0]), _neighbours(width, size[1])
     turn = slice(None, None, -1 if flip else 1)
     # Columns of a row lie as [width * 3]: one call takes them all.
     left, right = ((of[turn, None] * 3 + np.arange(3)).ravel() for of in (left, right))
@@ -115,7 +135,7 @@ def _resized(pixels: npt.NDArray[Any], size: int, flip: bool) -> npt.NDArray[Any
     image = upper.take(left, 1)
     image += (upper.take(right, 1) - image) * np.repeat(of_right[turn], 3)
     image = image if pixels.dtype != np.uint8 else np.rint(image, out=image).astype(np.uint8)
-    return image.reshape(size, size, 3)
+    return image.reshape(*size, 3)
 
 
 @functools.lru_cache(maxsize=4096)

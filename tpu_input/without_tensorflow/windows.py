@@ -66,10 +66,14 @@ def random_window(height: int, width: int, tries: Floats, config: InputConfig) -
       height: Height of the image in pixels.
       width: Width of the image.
       tries: [TRIES, 4], as in Draws.
-      config: For crop_aspect.
+      config: For crop_aspect and resize.
     """
     one = np.float32
     sides = (one(height), one(width))
+    largest_sides = sides[::-1]  # times an aspect ratio and its inverse: those of the largest window
+    if config.resize != "crop":
+        tries = tries + np.array([0, math.log(sides[1] / sides[0]), 0, 0], one)
+        largest_sides = sides
     area = sides[0] * sides[1]
     high, wide = sides[0] + one(0.5), sides[1] + one(0.5)
     log_aspect, most = one(math.log(wide / high)), wide * high / area
@@ -81,7 +85,8 @@ def random_window(height: int, width: int, tries: Floats, config: InputConfig) -
             break
     else:
         smallest, largest = config.crop_aspect
-        wanted, places = (sides[1] * one(1 / smallest), sides[0] * one(largest)), (BELOW_HALF, BELOW_HALF)
+        wanted = largest_sides[0] * one(1 / smallest), largest_sides[1] * one(largest)
+        places = BELOW_HALF, BELOW_HALF
     size = [min(max(round(float(of)), 1), side) for of, side in zip(wanted, (height, width), strict=True)]
     begin = [int(place * (side - one(of) + one(1))) for place, side, of in zip(places, sides, size, strict=True)]
     return begin[0], begin[1], size[0], size[1]
@@ -91,6 +96,18 @@ def centre_window(height: int, width: int, share: float) -> Window:
     """Returns the centred square whose side is `share` of the shorter side."""
     side = max(round(float(np.float32(share) * np.float32(min(height, width)))), 1)
     return (height - side) // 2, (width - side) // 2, side, side
+
+
+def whole_window(height: int, width: int) -> Window:
+    """Returns the whole image."""
+    return 0, 0, height, width
+
+
+def padded_sides(sides: tuple[int, int], image_size: int) -> tuple[int, int]:
+    """Returns the (height, width) that a window gets with resize="pad", as pipeline/images.py's."""
+    scale = np.float32(image_size) / np.float32(max(sides))
+    height, width = (max(round(float(np.float32(side) * scale)), 1) for side in sides)
+    return height, width
 
 
 def scaled_window(window: Window, ratio: int) -> Window:
