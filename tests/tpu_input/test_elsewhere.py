@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 import tpu_input
+from support.app_fixtures import records_of
 from support.folders import files
 from tpu_input import InputConfig, RecordSource, __main__, read_manifest
 from tpu_input.dataset_format import records as record_format
@@ -77,6 +78,19 @@ def test_grain_reads_a_source(digits_dataset):
         grain.MapDataset.source(RecordSource(digits_dataset, "train")).shuffle(seed=0).map(lambda record: record.key)
     )
     assert len(set(dataset)) == len(dataset) == 1464
+
+
+def test_grain_s_own_reader_of_tfrecords_reads_our_shards(digits_dataset):
+    from grain.experimental import TFRecordIterDataset  # slow
+
+    for name, split in digits_dataset.splits.items():
+        paths = [f"{digits_dataset.path}/{shard.name}" for shard in split.shards]
+        payloads = [payload for path in paths for payload in TFRecordIterDataset(path)]
+        examples = [tf.train.Example.FromString(payload).features.feature for payload in payloads]
+        found = [
+            (of["image/encoded"].bytes_list.value[0], of["image/class/label"].int64_list.value[0]) for of in examples
+        ]
+        assert found == [(record.encoded, record.label) for record in records_of(digits_dataset, name)]
 
 
 def test_dali_s_index_says_where_records_lie(dataset_copy, capsys):
