@@ -147,7 +147,7 @@ def _train_flags(flag: AddFlag) -> None:
         hold_out=Flag(metavar="SPLIT"),
         split=Flag(unset=True, default="validation, or that of --hold_out"),
         train_steps=Flag(unset=True, default="1000"),
-        profile=Flag(unset=True, default="none", metavar="FIRST,LAST"),
+        profile=Flag(parse=_steps, unset=True, default="none", metavar="FIRST,LAST"),
     )
     flag("--classes", metavar="NUMBER|FILE", help=_CLASSES)
     flag("--epochs", type=float, help="number of epochs to train, in the place of --train_steps")
@@ -295,6 +295,14 @@ def _range(text: str) -> tuple[float, float]:
     except ValueError:
         raise argparse.ArgumentTypeError(f"must be two numbers, LOW,HIGH, got {text!r}") from None
     return low, high
+
+
+def _steps(text: str) -> tuple[int, int]:
+    try:
+        first, last = map(int, text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be two steps, FIRST,LAST, got {text!r}") from None
+    return first, last
 
 
 def main(argv: Sequence[str] | None = None) -> int:

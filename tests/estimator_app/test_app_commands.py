@@ -153,6 +153,8 @@ def test_files_that_cannot_be_classified_are_named_and_the_rest_is_done(capsys, 
         ("--learning_rate=0", "learning_rate must be positive and finite, got 0.0"),
         ("--crop_area=0.5,2", "crop_area must satisfy 0 < smallest <= largest <= 1.0, got (0.5, 2.0)"),
         ("--crop_area=big", "argument --crop_area: must be two numbers, LOW,HIGH, got 'big'"),
+        ("--profile=5", "argument --profile: must be two steps, FIRST,LAST, got '5'"),
+        ("--profile=5,4", "profile must be the first and the last step, such as 100,110, got (5, 4)"),
         ("--network=resnet9000", "got 'resnet9000'; did you mean resnet50?"),
         ("--network=nowhere:net", "network 'nowhere:net': no module 'nowhere' in the working directory or among"),
         (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import time
 import types
 from pathlib import Path
@@ -16,12 +17,14 @@ from sklearn.metrics import precision_recall_fscore_support
 from tensorboard.backend.event_processing import event_accumulator
 
 import estimator_app
+from estimator_app.__main__ import main
 from estimator_app.config import TRAINERS
 from estimator_app.model_dir.history import read_history
 from estimator_app.model_dir.run_files import read_config
 from estimator_app.predictions.wrong_images import MOST_EXAMINED
 from estimator_app.runtime.tensorflow_startup import has_estimator
 from estimator_app.trainers.tf_distribute import train as distributed
+from support.app_commands import FLAGS
 from support.app_fixtures import OPTIONS, configured, held_out_records, keras_warns
 from tpu_input.predict import decode_files
 
@@ -188,6 +191,15 @@ def test_the_estimator_saves_at_the_same_times(digits_dataset, tmp_path, seconds
     config = configured(digits_dataset, trainer="tpu_estimator", save_seconds=seconds)
     found = make_estimator(config, str(tmp_path)).config.save_checkpoints_secs
     assert found == seconds if seconds else found > 1e9
+
+
+def test_the_command_takes_the_flag_for_a_profile_as_the_guide_has_it(digits_dataset, tmp_path):
+    guide = (Path(__file__).parents[2] / "docs" / "train.md").read_text()
+    (flag,) = set(re.findall(r"--profile=[\d,]+", guide))
+    flags = [f"--dataset={digits_dataset.path}", f"--model_dir={tmp_path}", *FLAGS, "--train_steps=1"]
+    assert main(["train", *flags, flag.replace("100,110", "1,1")]) == 0
+    assert read_config(str(tmp_path)).profile == (1, 1)
+    assert list((tmp_path / "plugins" / "profile").glob("*/*.xplane.pb"))
 
 
 @pytest.mark.parametrize("profile", [(5, 4), (0, 4), (-1, 3)])
