@@ -21,11 +21,11 @@ CASES = [
 
 def flops(name: str, image_size: int, num_classes: int) -> int:
     """Returns the floating-point operations of one image's way through the network; a multiply-add counts as two."""
-    with tf.Graph().as_default() as graph:
-        images = v1.placeholder(tf.float32, [1, image_size, image_size, 3])
-        make_model(find_network(name), image_size, num_classes)(images, training=False)
-        options = v1.profiler.ProfileOptionBuilder.float_operation() | {"output": "none"}
-        return int(v1.profiler.profile(graph, options=options).total_float_ops)
+    model = make_model(find_network(name), image_size, num_classes)
+    images = tf.TensorSpec([1, image_size, image_size, 3], tf.float32)
+    graph = tf.function(lambda images: model(images, training=False)).get_concrete_function(images).graph
+    options = v1.profiler.ProfileOptionBuilder.float_operation() | {"output": "none"}
+    return int(v1.profiler.profile(graph, options=options).total_float_ops)
 
 
 def main() -> None:

@@ -40,9 +40,21 @@ def test_vit_s16_has_the_published_parameters():
     assert make_model(find_network("vit_s16"), 224, 1000).count_params() == 22_050_664
 
 
+# Of torchvision's documentation and timm; of MobileNet, MobileNetV2 and EfficientNet, of their papers.
 @pytest.mark.long
-def test_vit_s16_has_the_published_multiply_adds():
-    assert flops("vit_s16", 224, 1000) / 2 == pytest.approx(4.61e9, rel=0.01)
+@pytest.mark.parametrize(
+    ("name", "published", "tolerance"),
+    [
+        ("resnet18", 1.81e9, 0.01),
+        ("resnet50", 4.09e9, 0.01),
+        ("vit_s16", 4.61e9, 0.01),
+        ("keras:MobileNet", 569e6, 0.01),
+        ("keras:MobileNetV2", 300e6, 0.01),
+        ("keras:EfficientNetB0", 0.39e9, 0.02),
+    ],
+)
+def test_networks_have_the_published_multiply_adds(name, published, tolerance):
+    assert flops(name, 224, 1000) / 2 == pytest.approx(published, rel=tolerance)
 
 
 def numpy_vit(images, weights, patch, width, depth, heads):
