@@ -20,13 +20,14 @@ from tpu_input.dataset_format import json_fields
 from tpu_input.dataset_format.records import MANIFEST_NAME
 
 
-def find_checkpoint(model_dir: str, step: int | None = None, path: str | None = None) -> str:
+def find_checkpoint(model_dir: str, step: int | None = None, path: str | None = None, flag: str = "--step=") -> str:
     """Returns the path of a checkpoint, without file extensions.
 
     Args:
       model_dir: Folder or URI of the run.
       step: Global step of one of its checkpoints.
       path: Path of any checkpoint of the same network and classes. If both are None, the run's latest is returned.
+      flag: What precedes a step in the advice for a damaged checkpoint.
 
     Raises:
       ValueError: There is no such checkpoint, it is damaged (the message lists the intact ones), or it is of another
@@ -47,17 +48,17 @@ def find_checkpoint(model_dir: str, step: int | None = None, path: str | None = 
         try:
             found = latest_checkpoint(model_dir)
         except DamagedCheckpoint as error:
-            raise ValueError(f"{error}; {_instead(model_dir)}") from error
+            raise ValueError(f"{error}; {_instead(model_dir, flag)}") from error
     if not found:
         raise ValueError(f"{model_dir!r} holds no checkpoint yet; train first")
     if wrong := damage(found):
-        raise ValueError(f"{wrong}; {_instead(model_dir, found)}")
+        raise ValueError(f"{wrong}; {_instead(model_dir, flag, found)}")
     return _like(found, model_dir) if path is not None else found
 
 
-def _instead(model_dir: str, damaged: str | None = None) -> str:
+def _instead(model_dir: str, flag: str, damaged: str | None = None) -> str:
     """Returns advice for a damaged checkpoint: which other checkpoints are intact."""
-    others = [f"--step={path.rpartition('-')[2]}" for path in whole(model_dir, besides=damaged)]
+    others = [f"{flag}{path.rpartition('-')[2]}" for path in whole(model_dir, besides=damaged)]
     return f"use an intact one: {', '.join(others)}" if others else "the run has no other intact checkpoint"
 
 

@@ -23,7 +23,7 @@ import tensorflow as tf
 from estimator_app.config import TrainConfig
 from estimator_app.model.layer_names import layers_of, variables_of
 from estimator_app.model.networks import is_users
-from estimator_app.model_dir.checkpoints import OF_OBJECT
+from estimator_app.model_dir.checkpoints import NAME, OF_OBJECT
 from estimator_app.model_dir.run_files import CONFIG_NAME, read_config
 from estimator_app.saved_model.find import find_checkpoint, find_export, read_origin
 from estimator_app.trainers.checks import make_weighted_model, named_weights
@@ -132,10 +132,11 @@ def read_source(config: TrainConfig) -> Source:
     folder = path.rpartition("/")[0]
     if tf.io.gfile.exists(f"{path}.index"):
         if tf.io.gfile.exists(f"{folder}/{CONFIG_NAME}"):
-            return _of_run(read_config(folder), find_checkpoint(folder, path=path), config)
+            found = find_checkpoint(folder, path=path, flag=f"--init_from={folder}/{NAME}-")
+            return _of_run(read_config(folder), found, config)
         return Source(_of_checkpoint(path))
     if tf.io.gfile.exists(f"{path}/{CONFIG_NAME}"):
-        return _of_run(read_config(path), find_checkpoint(path), config)
+        return _of_run(read_config(path), find_checkpoint(path, flag=f"--init_from={path}/{NAME}-"), config)
     if not tf.io.gfile.exists(path):
         raise ValueError(
             f"--init_from={path} does not exist; give a model_dir, a checkpoint such as MODEL_DIR/model.ckpt-5000, a "

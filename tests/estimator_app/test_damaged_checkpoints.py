@@ -161,6 +161,17 @@ def test_evaluate_and_export_name_what_is_damaged_and_what_is_whole(model_dir, c
     assert main(["evaluate", f"--model_dir={model_dir}", network, "--step=2"]) == 0
 
 
+def test_a_run_that_begins_from_a_damaged_one_is_told_what_to_begin_from(model_dir, digits_dataset, tmp_path, capsys):
+    cut(model_dir / DATA, 0.5)
+    train = ("train", f"--dataset={digits_dataset.path}", f"--model_dir={tmp_path}/tuned", *FLAGS)
+    for path in (model_dir, model_dir / "model.ckpt-4"):
+        line = refused(capsys, *train, f"--init_from={path}")
+        assert f"a checkpoint cannot be read: '{model_dir}/{DATA}' (" in line
+        (flag, _) = line.rstrip().rpartition("; use an intact one: ")[2].split(", ")
+        assert flag == f"--init_from={model_dir}/model.ckpt-2"
+    assert main([*train, flag]) == 0  # as it says
+
+
 def test_where_no_checkpoint_is_whole_nothing_is_written(model_dir, digits_dataset, capsys):
     for path in model_dir.glob("model.ckpt-*.index"):
         cut(path, 0.5)
