@@ -24,8 +24,9 @@ NOTED = {  # findings that are counted in addition to re-encoded images: the tex
     GPS_POSITION: "have one in their stored bytes; --reencode=all stores only the pixels",
     UNUSABLE_PROFILE: "have one that is damaged or for another kind of image; their colors are treated as sRGB",
     IGNORED_PROFILE: "have colors other than sRGB, which were not converted because of --color_profiles=ignore",
-    NOT_DECODED: "were stored after a check of their headers alone, because of --check=header; the conversion looked "
-    "neither for damage in their pixels nor for images that look alike",
+    NOT_DECODED: "were stored after a check of their headers alone (--check=header, the default of relabel, merge, "
+    "filter, split and reshard); the conversion looked neither for damage in their pixels nor for images that look "
+    "alike",
     STRIPPED: "had EXIF, comments, profiles or previews, which are not stored because of --metadata=strip",
     SLIGHTLY_LARGER: "are at most 1.1 times as large, and stored unchanged",
 }

@@ -145,8 +145,9 @@ def test_averaged_weights_are_those_of_every_step_and_are_evaluated_exported_and
 @pytest.mark.long
 @pytest.mark.parametrize("trainer", TRAINERS)
 def test_a_run_with_all_of_it_goes_on_as_if_it_had_never_stopped(digits_dataset, tmp_path, trainer):
-    straight, _ = train(digits_dataset, tmp_path / "straight", trainer=trainer, **RECIPE)
-    config = configured(digits_dataset, trainer=trainer, train_steps=4, steps_per_eval=4, save_steps=1, **RECIPE)
+    recipe = RECIPE | {"sampling": "balanced"}
+    straight, _ = train(digits_dataset, tmp_path / "straight", trainer=trainer, **recipe)
+    config = configured(digits_dataset, trainer=trainer, train_steps=4, steps_per_eval=4, save_steps=1, **recipe)
 
     class Stop:
         """Set after step 2, as by a signal."""
@@ -165,7 +166,7 @@ def test_a_run_with_all_of_it_goes_on_as_if_it_had_never_stopped(digits_dataset,
             report=lambda line: None,
             stop=Stop(),
         )
-    again, _ = train(digits_dataset, tmp_path / "stopped", trainer=trainer, **RECIPE)
+    again, _ = train(digits_dataset, tmp_path / "stopped", trainer=trainer, **recipe)
     assert again.metrics == straight.metrics
     one, other = stored(tmp_path / "straight", 4), stored(tmp_path / "stopped", 4)
     assert one.keys() == other.keys()

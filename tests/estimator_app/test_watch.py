@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -122,6 +123,25 @@ def test_a_watcher_that_is_killed_goes_on_where_history_ends(digits_dataset, tmp
     assert again == list(range(last + 5, 41, 5))
     assert_same_run(model_dir, inline)
     assert ended(beside("watch", model_dir)).startswith("nothing to train: step 40 is done, ")
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+@pytest.mark.long
+def test_training_that_is_killed_goes_on_beside_its_watcher(digits_dataset, tmp_path, trainer):
+    inline, model_dir = tmp_path / "inline", tmp_path / "model"
+    ended(training_beside(digits_dataset, inline, trainer, "--eval=inline"))
+    watcher = beside("watch", model_dir, "--poll_seconds=0.2")
+    for step in (5, 15):
+        training = training_beside(digits_dataset, model_dir, trainer)
+        while not any(step <= finished < 40 for finished in finished_steps(str(model_dir))):
+            assert training.poll() is None
+            time.sleep(0.005)
+        training.kill()
+        training.communicate()
+    ended(training_beside(digits_dataset, model_dir, trainer))
+    evaluated = ended(watcher)
+    assert [int(step) for step in re.findall(r"^step (\d+)/40: ", evaluated, re.MULTILINE)] == list(range(5, 41, 5))
+    assert_same_run(model_dir, inline)
 
 
 @pytest.fixture(scope="module")

@@ -34,6 +34,7 @@ from support.gs import Gs, running_gs
 
 DISK = "48m"  # the size of the disturbed run's filesystem, some 10 times what a run writes
 POLL = 0.1  # seconds between two looks at a process
+MOST_IDLE = 20  # commands in a row that are killed before they have written a checkpoint
 SLOWEST = 300.0  # seconds within which a full disk or an unreachable bucket ends a command
 # Columns of history.csv that tell of one process's stretch of training.
 NOT_COMPARED = {"train_loss", "images_per_second", "input_wait", "train_seconds", "eval_seconds"}
@@ -67,7 +68,8 @@ class Soak:
         if away:
             shares[(full_disks + 1) / (full_disks + 2)] = lambda process: self._away(process, away)
         planned = sorted(shares.items(), key=lambda each: each[0])
-        while True:
+        reached, idle = 0, 0
+        while idle < MOST_IDLE:
             process = self._start()
             if planned and self._step() >= planned[0][0] * steps:
                 planned.pop(0)[1](process)
@@ -78,7 +80,14 @@ class Soak:
                 process.kill()
                 self.events["killed"] += 1
                 process.communicate()
-            print(f"step {self._step()}: {dict(self.events)}", file=sys.stderr, flush=True)
+            before, reached = reached, self._step()
+            idle = 0 if reached > before else idle + 1
+            print(f"step {reached}: {dict(self.events)}", file=sys.stderr, flush=True)
+        else:
+            raise SystemExit(
+                f"error: {idle} commands in a row were killed before they had written a checkpoint after step {reached}; "
+                "give a larger --kill_every"
+            )
         if planned:
             self.problems.append(f"{len(planned)} disturbances were not reached; give more --steps")
 
