@@ -130,7 +130,8 @@ def remark(source: Source, options: ConvertOptions) -> str:
         columns = _Columns(header, [_meaning(name, source, options) for name in header])
     else:
         columns = _columns(source, options)
-    left = [name for name, meaning in zip(columns.header, columns.meaning, strict=True) if not meaning]
+    # Not strict: a list without a header has no names of columns, and all of it is stored.
+    left = [name for name, meaning in zip(columns.header, columns.meaning, strict=False) if not meaning]
     return f"{source.path}: the columns {', '.join(map(repr, left))} are not stored" if left else ""
 
 
