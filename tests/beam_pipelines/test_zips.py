@@ -246,3 +246,13 @@ def test_an_image_above_the_classes_keeps_the_folder(tmp_path):
         for name in ("flowers/1.jpg", "flowers/dog/2.jpg", "other/README.md"):
             archive.writestr(name, name)
     assert {row.key for row in listed(tmp_path / "in.zip")} == {"flowers/1.jpg", "flowers/dog/2.jpg", "other/README.md"}
+
+
+@pytest.mark.parametrize(("encoded", "name"), [("été".encode(), "été"), ("été".encode("cp437"), "été")])
+def test_names_in_utf8_are_read_without_the_flag_that_says_so(tmp_path, encoded, name):
+    with zipfile.ZipFile(tmp_path / "in.zip", "w") as archive:
+        archive.writestr("x" * len(encoded) + "/1.jpg", b"1")
+        archive.writestr("dog/2.jpg", b"2")
+    content = (tmp_path / "in.zip").read_bytes()
+    (tmp_path / "in.zip").write_bytes(content.replace(b"x" * len(encoded) + b"/", encoded + b"/"))
+    assert {row.label for row in listed(tmp_path / "in.zip")} == {name, "dog"}
