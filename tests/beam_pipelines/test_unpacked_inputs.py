@@ -389,4 +389,29 @@ def test_an_archive_of_webdataset_is_named_as_such_wherever_its_labels_are(capsy
             label.size = 1
             archive.addfile(label, io.BytesIO(b"0"))
     error = refused(capsys, "convert", f"--input={tmp_path / 'train-0.tar'}", f"--output={tmp_path / 'out'}")
-    assert "has '0.cls', the label of an image" in error and "--record=webdataset" in error
+    assert "has '0.cls', the label of an image" in error
+    assert "--record=webdataset" in error
+
+
+def test_categories_of_pandas_are_labels_of_parquet(capsys, images, tmp_path):
+    """They are dictionaries in Arrow."""
+    encoded = [image.read_bytes() for image in images[:6]]
+    names = ["cat", "dog", "cat", None, "dog", "cat"]
+    table = pa.table({"image": encoded, "label": pa.array(names).dictionary_encode()})
+    pq.write_table(table, tmp_path / "in.parquet", row_group_size=2)
+    convert(capsys, f"--input={tmp_path / 'in.parquet'}", f"--output={tmp_path / 'out'}", "--max_rejected=50%")
+    expected = Counter((name, data) for name, data in zip(names, encoded, strict=True) if name)
+    assert without_splits(stored(tmp_path / "out")) == expected
+
+
+def test_a_null_in_a_list_of_classes_rejects_its_row_alone(capsys, images, tmp_path):
+    encoded = [image.read_bytes() for image in images[:4]]
+    labels = pa.array([[0, 1], [1, None], [], [1]], pa.list_(pa.int64()))
+    pq.write_table(pa.table({"image": encoded, "label": labels}), tmp_path / "in.parquet")
+    (tmp_path / "names.txt").write_text("cat\ndog\n")
+    args = [f"--input={tmp_path / 'in.parquet'}", f"--output={tmp_path / 'out'}", "--label_type=classes"]
+    convert(capsys, *args, f"--labels={tmp_path / 'names.txt'}", "--max_rejected=50%")
+    rejected = [json.loads(line) for line in (tmp_path / "out/rejected.jsonl").read_text().splitlines()]
+    assert [(each["key"], each["reason"], each["detail"]) for each in rejected] == [
+        ("in.parquet/000001", "bad_record", "the list in the column 'label' has a null")
+    ]
