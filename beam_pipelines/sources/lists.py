@@ -239,6 +239,14 @@ def _row(number: int, fields: dict[str, str], source: Source, options: ConvertOp
         uri = posixpath.join(source.image_folder or posixpath.dirname(path), uri)
     values = {name: fields[f"{_FEATURE}{name}"] for name, _ in options.features if f"{_FEATURE}{name}" in fields}
     row = Row(image, uri, "", fields.get("split", ""), fields.get("group", ""), number=number)
+    if several and label.startswith("[") and label.endswith("]") and label not in options.known_labels:
+        try:
+            label = _of_list(f"{path!r}, line {number}:", json.loads(label))
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise ValueError(
+                f"{path!r}, line {number}: the label {label[:80]!r} is not a JSON list; write it as "
+                '["cat", "dog"], or the names with --label_separator between them'
+            ) from error
     if several and label.startswith(SEPARATOR):  # a JSON list
         row = row._replace(label=label)
     elif label or options.label_type != "class":
@@ -397,11 +405,7 @@ def _json_fields(where: str, pairs: _Pairs, source: Source, options: ConvertOpti
         )
     label = fields.get("label")
     if options.label_type == "classes" and isinstance(label, list):
-        if not all(isinstance(each, str | int) and not isinstance(each, bool) and each != "" for each in label):
-            raise ValueError(
-                f"{where} the label is {json.dumps(label)[:80]}; write it as a list of texts or whole numbers"
-            )
-        fields["label"] = label_of(map(str, label))
+        fields["label"] = _of_list(where, label)
     for name, value in fields.items():
         optional = value is None and name != "label"  # _row() reports a missing image
         if not optional and (isinstance(value, bool) or not isinstance(value, str | int)):
@@ -411,3 +415,10 @@ def _json_fields(where: str, pairs: _Pairs, source: Source, options: ConvertOpti
                 + ("" if value is not None else ", or remove the line")
             )
     return {name: str(value) for name, value in fields.items() if value is not None} | features
+
+
+def _of_list(where: str, label: list[Any]) -> str:
+    """Returns the label of a row with the classes of a JSON list."""
+    if not all(isinstance(each, str | int) and not isinstance(each, bool) and each != "" for each in label):
+        raise ValueError(f"{where} the label is {json.dumps(label)[:80]}; write it as a list of texts or whole numbers")
+    return label_of(map(str, label))
