@@ -394,6 +394,7 @@ def _json_fields(where: str, pairs: _Pairs, source: Source, options: ConvertOpti
     else:
         known = dict(options.features)
         fields = {f"{_FEATURE}{name}" if name in known else name: value for name, value in fields.items()}
+    fields = {name: value for name, value in fields.items() if value is not None or not name.startswith(_FEATURE)}
     features = {name: json.dumps(value) for name, value in fields.items() if name.startswith(_FEATURE)}
     texts = {name: value for name, value in fields.items() if name in features and isinstance(value, str)}
     features |= texts  # a text is itself, all else is JSON

@@ -256,3 +256,17 @@ def test_parts_of_records_that_are_not_stored_are_named(capsys, images, tmp_path
         del args[2]  # of TFRecords, no further features are stored
     code, _, err = run(capsys, "convert", *args, *flag)
     assert (code, err) == (0, f"{path}: the {what} are not stored\n")
+
+
+def test_null_in_json_lines_is_a_missing_value(tmp_path):
+    make(tmp_path, "1.jpg", "2.jpg")
+    lines = [
+        {"image": "1.jpg", "label": "cat", "age": None, "box": None, "caption": None, "n": 1},
+        {"image": "2.jpg", "label": "dog", "age": 1.5, "box": [1, 2], "caption": "a", "n": None},
+    ]
+    (tmp_path / "list.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    features = (("age", "float"), ("box", "float[2]"), ("caption", "string"), ("n", "int"))
+    first, second = listed(tmp_path / "list.jsonl", features=features)
+    assert first.features == '{"age": [NaN], "box": [NaN, NaN], "caption": [""], "n": [1]}'
+    assert second.reason == "bad_feature"
+    assert second.detail == "its n is 'None', not int: 0 values, 1 are needed"
