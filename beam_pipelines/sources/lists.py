@@ -191,9 +191,9 @@ def _meaning(column: str, source: Source, options: ConvertOptions) -> str:
         return "image"
     if column == (source.label_column or "label"):
         return "label"
-    if column in dict(options.features):
-        return f"{_FEATURE}{column}"
-    return column if column in ("split", "group") else ""
+    if column in ("split", "group"):
+        return column
+    return f"{_FEATURE}{column}" if column in dict(options.features) else ""
 
 
 def _is_header(first: list[str]) -> bool:
@@ -237,7 +237,7 @@ def _row(number: int, fields: dict[str, str], source: Source, options: ConvertOp
     if not storage.is_uri(image):
         image = posixpath.normpath(image)  # so that all spellings of a path give the same key
         uri = posixpath.join(source.image_folder or posixpath.dirname(path), uri)
-    values = {name: fields[f"{_FEATURE}{name}"] for name, _ in options.features if f"{_FEATURE}{name}" in fields}
+    values = {name: fields.get(f"{_FEATURE}{name}", fields.get(name)) for name, _ in options.features}  # maybe a split
     row = Row(image, uri, "", fields.get("split", ""), fields.get("group", ""), number=number)
     if several and label.startswith("[") and label.endswith("]") and label not in options.known_labels:
         try:
@@ -393,7 +393,10 @@ def _json_fields(where: str, pairs: _Pairs, source: Source, options: ConvertOpti
         fields = {meaning: value for name, value in pairs if (meaning := _meaning(name, source, options))}
     else:
         known = dict(options.features)
-        fields = {f"{_FEATURE}{name}" if name in known else name: value for name, value in fields.items()}
+        fields = {
+            f"{_FEATURE}{name}" if name in known and name not in COLUMNS else name: value
+            for name, value in fields.items()
+        }
     fields = {name: value for name, value in fields.items() if value is not None or not name.startswith(_FEATURE)}
     features = {name: json.dumps(value) for name, value in fields.items() if name.startswith(_FEATURE)}
     texts = {name: value for name, value in fields.items() if name in features and isinstance(value, str)}

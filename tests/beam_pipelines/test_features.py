@@ -15,7 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from beam_pipelines.options import Source
 from support.folders import files
+from support.inputs import listed, make
 from support.pipelines_commands import refused, run
 from tpu_input.dataset_format.records import Manifest, Record, decode, encode, frame, read_frames
 from tpu_input.dataset_format.tfrecord import Example
@@ -270,3 +272,17 @@ def test_null_in_json_lines_is_a_missing_value(tmp_path):
     assert first.features == '{"age": [NaN], "box": [NaN, NaN], "caption": [""], "n": [1]}'
     assert second.reason == "bad_feature"
     assert second.detail == "its n is 'None', not int: 0 values, 1 are needed"
+
+
+@pytest.mark.parametrize("flags", [{}, {"image_column": "image"}])
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("in.csv", "image,label,split,group\n1.jpg,cat,test,g\n"),
+     ("in.jsonl", '{"image": "1.jpg", "label": "cat", "split": "test", "group": "g"}\n')],
+)  # fmt: skip
+def test_split_and_group_are_features_too(tmp_path, name, text, flags):
+    make(tmp_path, "1.jpg")
+    (tmp_path / name).write_text(text)
+    source = Source(str(tmp_path / name), **flags)
+    (row,) = listed(source, features=(("group", "string"), ("split", "string")))
+    assert (row.features, row.split, row.group) == ('{"group": ["g"], "split": ["test"]}', "test", "g")
