@@ -84,6 +84,8 @@ def name_label(row: Row, names: Mapping[int, str], options: ConvertOptions) -> R
 # Kaggle's LOC_train_solution.csv and LOC_val_solution.csv of ImageNet: the synset, and a box, of each object.
 _LOC_SOLUTION = ["ImageId", "PredictionString"]
 _LOC_WORDS = 5
+_OF_SYNSET = re.compile(r"n\d{8}_\d+")  # an image of the training set, which lies in the folder of its synset
+_OPEN_IMAGES = {"ImageID", "LabelName", "Confidence"}
 
 
 class _Columns(NamedTuple):
@@ -143,6 +145,11 @@ def _columns(source: Source, options: ConvertOptions) -> _Columns:
         raise ValueError(f"{path!r} is not UTF-8, already in its first line; save it as UTF-8")
     counts = Counter(first)
     twice = [name for name in counts if counts[name] > 1]
+    if set(first) >= _OPEN_IMAGES:
+        raise ValueError(
+            f"{path!r} has labels as Open Images publishes them, where an image has several lines, also of classes "
+            "that it is known not to have; make a list with one line for each image: docs/conversion.md, “Open Images”"
+        )
     if source.image_column or source.label_column:
         meaning = [_meaning(name, source, options) for name in first]
         for flag, name in (("image_column", "image"), ("label_column", "label")):
@@ -330,7 +337,9 @@ def _of_solution(fields: dict[str, str]) -> dict[str, str] | str:
     synsets = sorted(set(words[::_LOC_WORDS]))
     if len(synsets) > 1:
         return f"names the synsets {', '.join(synsets)}, but an image must have one label"
-    return {"image": f"{fields['image']}.JPEG" if fields["image"] else "", "label": "".join(synsets)}
+    name = fields["image"]
+    folder = f"{name.partition('_')[0]}/" if _OF_SYNSET.fullmatch(name) else ""
+    return {"image": f"{folder}{name}.JPEG" if name else "", "label": "".join(synsets)}
 
 
 def _csv_lines(path: str, text: io.TextIOWrapper) -> Iterator[tuple[int, list[str]]]:
