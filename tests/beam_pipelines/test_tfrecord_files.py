@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from beam_pipelines.conversion_flags import names
 from beam_pipelines.options import Source
 from beam_pipelines.sources.rows import names_in
 from support.folders import files
@@ -262,3 +263,17 @@ def test_a_damaged_first_record_is_refused_with_the_name_of_its_file(capsys, tmp
         capsys, "convert", f"--input={tmp_path / 'in.tfrecord'}", "--record=tfds", f"--output={tmp_path / 'out'}"
     )
     assert "/in.tfrecord' is not a complete TFRecord file: record 0 at byte 0 has a corrupt payload" in error
+
+
+@pytest.mark.parametrize(
+    ("lines", "classes"),
+    [
+        ("0:daisy\n1:tulip: red\n", ("daisy", "tulip: red")),
+        ("1:daisy\n2:tulip\n", ("1:daisy", "2:tulip")),  # not as TF-Slim counts
+        ("0:daisy\n1:\n", ("0:daisy", "1:")),
+        ("", ()),
+    ],
+)
+def test_labels_are_read_as_tf_slim_writes_them(tmp_path, lines, classes):
+    (tmp_path / "labels.txt").write_text(lines)
+    assert names(str(tmp_path / "labels.txt")) == classes
