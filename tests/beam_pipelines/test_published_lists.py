@@ -404,3 +404,19 @@ def test_the_csv_of_open_images_is_refused_with_what_it_is(tmp_path, flags):
     (tmp_path / "in.csv").write_text("ImageID,Source,LabelName,Confidence\n1,verification,/m/01,0\n")
     with pytest.raises(ValueError, match=r"as Open Images publishes them.*docs/conversion.md, “Open Images”"):
         listed(Source(str(tmp_path / "in.csv"), **flags))
+
+
+@pytest.mark.parametrize(
+    ("name", "layout"),
+    [
+        ("train-00000-of-00001", "TFRecords or Parquet of another program: --record=imagenet, tfds, flowers"),
+        ("x-train.tfrecord", "TFRecords or Parquet of another program: --record=imagenet, tfds, flowers"),
+        ("train-000000.tar", "WebDataset: --record=webdataset"),
+    ],
+)
+def test_files_of_records_without_record_are_refused_with_how_to_read_them(capsys, images, tmp_path, name, layout):
+    (tmp_path / "in").mkdir()
+    with tarfile.open(tmp_path / "in" / name, "w") as archive:
+        archive.add(images[0], "0.jpg")
+    said = refused(capsys, "convert", f"--input={tmp_path / 'in'}", f"--output={tmp_path / 'out'}")
+    assert f"the closest layouts are {layout}" in said
