@@ -293,8 +293,11 @@ def with_label_lists(sources: list[Source], label_lists: list[str]) -> tuple[Sou
 
 
 def names(path: str) -> tuple[str, ...]:
-    """Returns the lines of a text file."""
+    """Returns the lines of a text file; without the numbers that TF-Slim writes before names, as in 0:daisy."""
     try:
-        return read_names(path)
+        lines = read_names(path)
     except (OSError, ValueError) as error:
         raise argparse.ArgumentTypeError(f"cannot read {path!r}: {error}") from error
+    after = tuple(line.removeprefix(f"{number}:") for number, line in enumerate(lines))
+    are_numbered = all(name and name != line for name, line in zip(after, lines, strict=True))
+    return after if are_numbered else lines

@@ -43,6 +43,12 @@ _NO_IMAGE = re.compile(
 )
 _MAX_SHOWN = 6  # folders shown in a message
 
+
+def is_image_by_name(path: str) -> bool:
+    """Returns whether a file may be an image, by its name."""
+    return not _NO_IMAGE.fullmatch(path)
+
+
 Place = tuple[str, str, str]  # source's split, outermost folder, next folder if the outermost has the name of a split
 
 
@@ -95,7 +101,7 @@ class FolderSurvey(beam.CombineFn):
         folders = [] if row.label or row.reason else _folders(row, self._options)
         if folders and not is_hidden(folders[0]):
             below = folders[1] if len(folders) > 1 and is_split(folders[0]) else ""
-            _add(accumulator, (row.split, folders[0], below), Folder(1, int(not _NO_IMAGE.fullmatch(row.key)), row.key))
+            _add(accumulator, (row.split, folders[0], below), Folder(1, int(is_image_by_name(row.key)), row.key))
         return accumulator
 
     def merge_accumulators(self, accumulators: Iterable[dict[Place, Folder]]) -> dict[Place, Folder]:

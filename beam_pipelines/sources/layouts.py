@@ -8,7 +8,7 @@ import re
 from collections import Counter
 
 from beam_pipelines import storage
-from beam_pipelines.options import Source
+from beam_pipelines.options import RECORDS, TAR, Source
 from beam_pipelines.sources.rows import IMAGE_ENDINGS
 
 _MOST_LISTED = 2_000  # files of the input that are looked at
@@ -32,7 +32,12 @@ def closest(source: Source) -> list[str]:
     found = []
     if lists:
         found.append(f"a list of image,label: --input={source.path}/{lists[0]}")
-    names = [path.rpartition("/")[2] for path in _paths(source)]
+    paths = _paths(source)
+    if any(RECORDS.fullmatch(path) for path in paths):
+        found.append("TFRecords or Parquet of another program: --record=imagenet, tfds, flowers, huggingface or names")
+    elif paths and all(TAR.fullmatch(path) for path in paths):
+        found.append("WebDataset: --record=webdataset")
+    names = [path.rpartition("/")[2] for path in paths]
     prefixes = {match[1] for name in names if (match := _NAME_WITH_CLASS.fullmatch(name))}
     if len(images) == 1 and 1 < len(prefixes) <= len(names) // 2:
         pattern = "|".join(sorted(prefixes)[:3])

@@ -20,7 +20,7 @@ from beam_pipelines.options import ConvertOptions, Source
 from beam_pipelines.sources import archives, lists, zips
 from beam_pipelines.sources.archives import Member
 from beam_pipelines.sources.dataset_examples import check_changes, rows_of_shard, shards_of
-from beam_pipelines.sources.folders import is_hidden, is_split
+from beam_pipelines.sources.folders import is_hidden, is_image_by_name, is_split
 from beam_pipelines.sources.lists import list_columns, name_label, read_names, read_numbered_names, rows_of_list
 from beam_pipelines.sources.records import record_files
 from beam_pipelines.sources.records.parquet_files import has_images
@@ -186,7 +186,7 @@ def _row_of_file(file: Member) -> Row:
     except UnicodeEncodeError:
         return Row(_shown(file.path), _shown(file.uri)).reject("bad_name", "its name is not UTF-8")
     row = Row(file.path, file.uri, num_bytes=file.num_bytes, version=file.version, number=file.number)
-    if file.is_of_system or posixpath.basename(file.path) in _SYSTEM_FILES:
+    if _is_of_system(file):
         return row.reject("system_file", "created by a file manager of macOS or Windows")
     if file.fault:
         return row.reject("bad_member", file.fault)
@@ -197,6 +197,10 @@ def _row_of_file(file: Member) -> Row:
 
 
 _SYSTEM_FILES = {".DS_Store", "Thumbs.db", "desktop.ini"}
+
+
+def _is_of_system(file: Member) -> bool:
+    return file.is_of_system or posixpath.basename(file.path) in _SYSTEM_FILES
 
 
 def _shown(name: str) -> str:
@@ -272,8 +276,10 @@ def _refuse_webdataset(archive: str, member: Member) -> None:
 def _members_of_source(source: Source, output: str) -> Iterator[Member]:
     """Yields the files of an archive without the folder above all class folders, as `tar cf flowers.tar flowers` adds.
 
-    Archives in it are yielded as they are, unless it depends on their files whether there is such a folder. While all
-    files lie in one folder, they are kept in a temporary file, so that headers are read only once.
+    Files of macOS and Windows may lie anywhere beside it, and files that are no images by their names, such as a
+    README, above the class folders. Archives in it are yielded as they are, unless it depends on their files whether
+    there is such a folder. While all files lie in one folder, they are kept in a temporary file, so that headers are
+    read only once.
     """
     is_known, top = False, None
     members = (
@@ -285,17 +291,22 @@ def _members_of_source(source: Source, output: str) -> Iterator[Member]:
         for member in members:
             _refuse_webdataset(source.path, member)
             folder, depth = member.path.partition("/")[0], member.path.count("/") + member.is_archive
-            top = folder if top is None else top
-            if member.fault or depth < 2 or folder != top:
+            is_aside = _is_of_system(member) or (
+                depth < 2 and not member.is_archive and not is_image_by_name(member.path)
+            )
+            top = folder if top is None and not is_aside else top
+            if member.fault or not (is_aside or (depth > 1 and folder == top)):
                 is_known = True
                 yield from _held(held)
                 yield member
-                yield from members
+                for other in members:
+                    _refuse_webdataset(source.path, other)
+                    yield other
                 return
             marshal.dump(tuple(member), held)
         is_kept = not top or (not source.split and is_split(top))  # a split's name is not that of a class
-        cut = 0 if is_kept else len(top or "") + 1
-        yield from (member._replace(path=member.path[cut:]) for member in _held(held))
+        above = "" if is_kept else f"{top}/"
+        yield from (member._replace(path=member.path.removeprefix(above)) for member in _held(held))
 
 
 def _held(file: IO[bytes]) -> Iterator[Member]:

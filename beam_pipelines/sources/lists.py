@@ -84,6 +84,8 @@ def name_label(row: Row, names: Mapping[int, str], options: ConvertOptions) -> R
 # Kaggle's LOC_train_solution.csv and LOC_val_solution.csv of ImageNet: the synset, and a box, of each object.
 _LOC_SOLUTION = ["ImageId", "PredictionString"]
 _LOC_WORDS = 5
+_OF_SYNSET = re.compile(r"n\d{8}_\d+")  # an image of the training set, which lies in the folder of its synset
+_OPEN_IMAGES = {"ImageID", "LabelName", "Confidence"}
 
 
 class _Columns(NamedTuple):
@@ -130,7 +132,8 @@ def remark(source: Source, options: ConvertOptions) -> str:
         columns = _Columns(header, [_meaning(name, source, options) for name in header])
     else:
         columns = _columns(source, options)
-    left = [name for name, meaning in zip(columns.header, columns.meaning, strict=True) if not meaning]
+    # Not strict: a list without a header has no names of columns, and all of it is stored.
+    left = [name for name, meaning in zip(columns.header, columns.meaning, strict=False) if not meaning]
     return f"{source.path}: the columns {', '.join(map(repr, left))} are not stored" if left else ""
 
 
@@ -142,6 +145,11 @@ def _columns(source: Source, options: ConvertOptions) -> _Columns:
         raise ValueError(f"{path!r} is not UTF-8, already in its first line; save it as UTF-8")
     counts = Counter(first)
     twice = [name for name in counts if counts[name] > 1]
+    if set(first) >= _OPEN_IMAGES:
+        raise ValueError(
+            f"{path!r} has labels as Open Images publishes them, where an image has several lines, also of classes "
+            "that it is known not to have; make a list with one line for each image: docs/conversion.md, “Open Images”"
+        )
     if source.image_column or source.label_column:
         meaning = [_meaning(name, source, options) for name in first]
         for flag, name in (("image_column", "image"), ("label_column", "label")):
@@ -190,9 +198,9 @@ def _meaning(column: str, source: Source, options: ConvertOptions) -> str:
         return "image"
     if column == (source.label_column or "label"):
         return "label"
-    if column in dict(options.features):
-        return f"{_FEATURE}{column}"
-    return column if column in ("split", "group") else ""
+    if column in ("split", "group"):
+        return column
+    return f"{_FEATURE}{column}" if column in dict(options.features) else ""
 
 
 def _is_header(first: list[str]) -> bool:
@@ -236,8 +244,16 @@ def _row(number: int, fields: dict[str, str], source: Source, options: ConvertOp
     if not storage.is_uri(image):
         image = posixpath.normpath(image)  # so that all spellings of a path give the same key
         uri = posixpath.join(source.image_folder or posixpath.dirname(path), uri)
-    values = {name: fields[f"{_FEATURE}{name}"] for name, _ in options.features if f"{_FEATURE}{name}" in fields}
+    values = {name: fields.get(f"{_FEATURE}{name}", fields.get(name)) for name, _ in options.features}  # maybe a split
     row = Row(image, uri, "", fields.get("split", ""), fields.get("group", ""), number=number)
+    if several and label.startswith("[") and label.endswith("]") and label not in options.known_labels:
+        try:
+            label = _of_list(f"{path!r}, line {number}:", json.loads(label))
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise ValueError(
+                f"{path!r}, line {number}: the label {label[:80]!r} is not a JSON list; write it as "
+                '["cat", "dog"], or the names with --label_separator between them'
+            ) from error
     if several and label.startswith(SEPARATOR):  # a JSON list
         row = row._replace(label=label)
     elif label or options.label_type != "class":
@@ -321,7 +337,9 @@ def _of_solution(fields: dict[str, str]) -> dict[str, str] | str:
     synsets = sorted(set(words[::_LOC_WORDS]))
     if len(synsets) > 1:
         return f"names the synsets {', '.join(synsets)}, but an image must have one label"
-    return {"image": f"{fields['image']}.JPEG" if fields["image"] else "", "label": "".join(synsets)}
+    name = fields["image"]
+    folder = f"{name.partition('_')[0]}/" if _OF_SYNSET.fullmatch(name) else ""
+    return {"image": f"{folder}{name}.JPEG" if name else "", "label": "".join(synsets)}
 
 
 def _csv_lines(path: str, text: io.TextIOWrapper) -> Iterator[tuple[int, list[str]]]:
@@ -384,7 +402,11 @@ def _json_fields(where: str, pairs: _Pairs, source: Source, options: ConvertOpti
         fields = {meaning: value for name, value in pairs if (meaning := _meaning(name, source, options))}
     else:
         known = dict(options.features)
-        fields = {f"{_FEATURE}{name}" if name in known else name: value for name, value in fields.items()}
+        fields = {
+            f"{_FEATURE}{name}" if name in known and name not in COLUMNS else name: value
+            for name, value in fields.items()
+        }
+    fields = {name: value for name, value in fields.items() if value is not None or not name.startswith(_FEATURE)}
     features = {name: json.dumps(value) for name, value in fields.items() if name.startswith(_FEATURE)}
     texts = {name: value for name, value in fields.items() if name in features and isinstance(value, str)}
     features |= texts  # a text is itself, all else is JSON
@@ -396,11 +418,7 @@ def _json_fields(where: str, pairs: _Pairs, source: Source, options: ConvertOpti
         )
     label = fields.get("label")
     if options.label_type == "classes" and isinstance(label, list):
-        if not all(isinstance(each, str | int) and not isinstance(each, bool) and each != "" for each in label):
-            raise ValueError(
-                f"{where} the label is {json.dumps(label)[:80]}; write it as a list of texts or whole numbers"
-            )
-        fields["label"] = label_of(map(str, label))
+        fields["label"] = _of_list(where, label)
     for name, value in fields.items():
         optional = value is None and name != "label"  # _row() reports a missing image
         if not optional and (isinstance(value, bool) or not isinstance(value, str | int)):
@@ -410,3 +428,10 @@ def _json_fields(where: str, pairs: _Pairs, source: Source, options: ConvertOpti
                 + ("" if value is not None else ", or remove the line")
             )
     return {name: str(value) for name, value in fields.items() if value is not None} | features
+
+
+def _of_list(where: str, label: list[Any]) -> str:
+    """Returns the label of a row with the classes of a JSON list."""
+    if not all(isinstance(each, str | int) and not isinstance(each, bool) and each != "" for each in label):
+        raise ValueError(f"{where} the label is {json.dumps(label)[:80]}; write it as a list of texts or whole numbers")
+    return label_of(map(str, label))

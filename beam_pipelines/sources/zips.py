@@ -8,6 +8,7 @@ and what is inflated of a member is limited to the size that the directory state
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import posixpath
 import stat
@@ -21,7 +22,7 @@ from beam_pipelines.sources.archives import Member, fault_of_name
 
 _LOCAL_HEADER = struct.Struct("<4s22xHH")  # signature, …, bytes of the name, bytes of the extra field: APPNOTE 4.3.7
 _SIGNATURE = b"PK\x03\x04"
-_ENCRYPTED = 1  # bit of the flags
+_ENCRYPTED, _UTF8 = 1, 1 << 11  # bits of the flags
 _MAC = "__MACOSX"  # folder of what macOS stores beside files
 
 
@@ -52,7 +53,7 @@ def _incomplete(uri: str, error: Exception) -> ValueError:
 
 
 def _member(uri: str, file: IO[bytes], end: int, info: zipfile.ZipInfo, number: int) -> Member:
-    name = posixpath.normpath(info.filename)
+    name = posixpath.normpath(_decoded(info))
     of_system = _MAC in name.split("/") or posixpath.basename(name).startswith("._")
     member = Member(name, f"{uri}#{name}", 0, -number, fault_of_name(name), is_of_system=of_system)
     if stat.S_ISLNK(info.external_attr >> 16):
@@ -78,3 +79,11 @@ def _member(uri: str, file: IO[bytes], end: int, info: zipfile.ZipInfo, number: 
         return member._replace(uri=storage.slice_uri(uri, begin, info.file_size), num_bytes=info.file_size)
     packed = storage.deflate_uri(uri, begin, info.compress_size, info.file_size)
     return member._replace(uri=packed, num_bytes=info.file_size)
+
+
+def _decoded(info: zipfile.ZipInfo) -> str:
+    """Returns the name of a member. macOS writes names in UTF-8 without the flag that says so."""
+    if not info.flag_bits & _UTF8:
+        with contextlib.suppress(UnicodeError):
+            return info.filename.encode("cp437").decode()
+    return info.filename

@@ -15,7 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from beam_pipelines.options import Source
 from support.folders import files
+from support.inputs import listed, make
 from support.pipelines_commands import refused, run
 from tpu_input.dataset_format.records import Manifest, Record, decode, encode, frame, read_frames
 from tpu_input.dataset_format.tfrecord import Example
@@ -256,3 +258,31 @@ def test_parts_of_records_that_are_not_stored_are_named(capsys, images, tmp_path
         del args[2]  # of TFRecords, no further features are stored
     code, _, err = run(capsys, "convert", *args, *flag)
     assert (code, err) == (0, f"{path}: the {what} are not stored\n")
+
+
+def test_null_in_json_lines_is_a_missing_value(tmp_path):
+    make(tmp_path, "1.jpg", "2.jpg")
+    lines = [
+        {"image": "1.jpg", "label": "cat", "age": None, "box": None, "caption": None, "n": 1},
+        {"image": "2.jpg", "label": "dog", "age": 1.5, "box": [1, 2], "caption": "a", "n": None},
+    ]
+    (tmp_path / "list.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    features = (("age", "float"), ("box", "float[2]"), ("caption", "string"), ("n", "int"))
+    first, second = listed(tmp_path / "list.jsonl", features=features)
+    assert first.features == '{"age": [NaN], "box": [NaN, NaN], "caption": [""], "n": [1]}'
+    assert second.reason == "bad_feature"
+    assert second.detail == "its n is 'None', not int: 0 values, 1 are needed"
+
+
+@pytest.mark.parametrize("flags", [{}, {"image_column": "image"}])
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("in.csv", "image,label,split,group\n1.jpg,cat,test,g\n"),
+     ("in.jsonl", '{"image": "1.jpg", "label": "cat", "split": "test", "group": "g"}\n')],
+)  # fmt: skip
+def test_split_and_group_are_features_too(tmp_path, name, text, flags):
+    make(tmp_path, "1.jpg")
+    (tmp_path / name).write_text(text)
+    source = Source(str(tmp_path / name), **flags)
+    (row,) = listed(source, features=(("group", "string"), ("split", "string")))
+    assert (row.features, row.split, row.group) == ('{"group": ["g"], "split": ["test"]}', "test", "g")

@@ -344,3 +344,12 @@ def test_a_part_of_a_file_that_is_not_there_is_missing_and_nothing_is_read(tmp_p
     assert [row.reason for row in rows] == ["", "", *["missing"] * 4]
     assert storage.read_bytes(rows[0].uri) == b"1.bin"
     assert rows[2].detail == "no such file, or it does not have these bytes"
+
+
+@pytest.mark.parametrize(("separator", "begin", "end"), [(",", "", "\n"), ("\t", "\ufeff", "\r\n"), (";", "", "\r\n")])
+def test_the_command_converts_a_csv_without_header(capsys, few_digits, tmp_path, separator, begin, end):
+    images = sorted(file for file in few_digits.rglob("*") if file.is_file())
+    lines = "".join(f"{image}{separator}{image.parent.name}{end}" for image in images)
+    (tmp_path / "list.csv").write_text(begin + lines, newline="", encoding="utf-8")
+    assert main(["convert", f"--input={tmp_path / 'list.csv'}", f"--output={tmp_path / 'out'}"]) == 0
+    assert f"rejected: 0 of {len(images)} inputs" in capsys.readouterr().out

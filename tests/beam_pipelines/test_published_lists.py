@@ -15,6 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from beam_pipelines.options import Source
+from support.inputs import listed, make
 from support.pipelines_commands import refused, run
 from tpu_input.dataset_format.records import decode, read_frames
 
@@ -381,3 +383,40 @@ def test_a_shard_is_repaired_from_images_in_another_folder(capsys, images, tmp_p
     code, out, _ = run(capsys, "repair", tmp_path / "dogs")
     assert (code, "no problems found" in out) == (0, True)
     assert shard.read_bytes() == whole
+
+
+def test_kaggle_names_the_images_of_its_training_set_without_their_folder(tmp_path):
+    make(tmp_path, "train/n01440764/n01440764_10026.JPEG", "train/n02007558/n02007558_7.JPEG")
+    (tmp_path / "LOC_train_solution.csv").write_text(
+        "ImageId,PredictionString\n"
+        "n01440764_10026,n01440764 1 2 3 4 \n"
+        "n02007558_7,n02007558 1 2 3 4 n02007558 5 6 7 8 \n"
+    )
+    rows = listed(Source(str(tmp_path / "LOC_train_solution.csv"), image_folder=str(tmp_path / "train")))
+    assert [(row.key, row.label, row.reason) for row in rows] == [
+        ("n01440764/n01440764_10026.JPEG", "n01440764", ""),
+        ("n02007558/n02007558_7.JPEG", "n02007558", ""),
+    ]
+
+
+@pytest.mark.parametrize("flags", [{}, {"image_column": "ImageID", "label_column": "LabelName"}])
+def test_the_csv_of_open_images_is_refused_with_what_it_is(tmp_path, flags):
+    (tmp_path / "in.csv").write_text("ImageID,Source,LabelName,Confidence\n1,verification,/m/01,0\n")
+    with pytest.raises(ValueError, match=r"as Open Images publishes them.*docs/conversion.md, “Open Images”"):
+        listed(Source(str(tmp_path / "in.csv"), **flags))
+
+
+@pytest.mark.parametrize(
+    ("name", "layout"),
+    [
+        ("train-00000-of-00001", "TFRecords or Parquet of another program: --record=imagenet, tfds, flowers"),
+        ("x-train.tfrecord", "TFRecords or Parquet of another program: --record=imagenet, tfds, flowers"),
+        ("train-000000.tar", "WebDataset: --record=webdataset"),
+    ],
+)
+def test_files_of_records_without_record_are_refused_with_how_to_read_them(capsys, images, tmp_path, name, layout):
+    (tmp_path / "in").mkdir()
+    with tarfile.open(tmp_path / "in" / name, "w") as archive:
+        archive.add(images[0], "0.jpg")
+    said = refused(capsys, "convert", f"--input={tmp_path / 'in'}", f"--output={tmp_path / 'out'}")
+    assert f"the closest layouts are {layout}" in said

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from beam_pipelines.sources.rows import label_of, names_in
+from support import inputs
 from support.folders import files
 from support.pipelines_commands import refused, run
 from tpu_input.dataset_format.records import Manifest, Record, decode, encode, read_frames
@@ -230,3 +231,21 @@ def test_a_pipeline_writes_several_labels(images, listed, tmp_path):
         made = [LabelledImage(path.name, path.read_bytes(), "; ".join(kinds(path))) for path in images]
         pipeline | beam.Create(made) | WriteDataset(f"{tmp_path}/b", label_type="classes", label_separator="; ")
     assert Counter(stored(tmp_path / "b").values()) == Counter(kinds(path) for path in images)
+
+
+def test_json_lists_in_a_csv_are_classes_and_no_names(tmp_path):
+    inputs.make(tmp_path, "1.jpg", "2.jpg", "3.jpg", "4.jpg")
+    (tmp_path / "list.csv").write_text(
+        'image,label\n1.jpg,"[""dog"", ""cat"", ""cat""]"\n2.jpg,[]\n3.jpg,[7]\n4.jpg,[mask]\n'
+    )
+    rows = inputs.listed(tmp_path / "list.csv", label_type="classes", labels=("cat", "dog", "7", "[mask]"))
+    assert [names_in(row.label) for row in rows] == [("cat", "dog"), (), ("7",), ("[mask]",)]
+
+
+@pytest.mark.parametrize("label", ["['cat', 'dog']", '["cat", null]', "[cat]", '["cat", ""]', '[["cat"]]', "[true]"])
+def test_a_list_that_is_no_json_list_of_classes_is_refused_with_its_line(tmp_path, label):
+    inputs.make(tmp_path, "1.jpg")
+    with open(tmp_path / "list.csv", "w", newline="") as file:
+        csv.writer(file).writerows([["image", "label"], ["1.jpg", label]])
+    with pytest.raises(ValueError, match=r"list.csv', line 2: the label .* write it as "):
+        inputs.listed(tmp_path / "list.csv", label_type="classes")

@@ -10,7 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from beam_pipelines.conversion_flags import names
+from beam_pipelines.options import Source
+from beam_pipelines.sources.rows import names_in
 from support.folders import files
+from support.inputs import listed
 from support.pipelines_commands import refused, run
 from tpu_input.dataset_format.records import Record, decode, frame, read_frames
 
@@ -219,3 +223,57 @@ def test_in_a_bucket_as_on_disk(capsys, cloud, digits, tmp_path):
     local = {path: digest for path, digest in files(tmp_path / "out").items() if path.endswith(".tfrecord")}
     found = cloud.files(f"{bucket}/out")
     assert {path: found[path] for path in local} == local
+
+
+def test_with_several_labels_a_record_without_its_feature_or_with_floats_is_rejected(few_digits, tmp_path):
+    image = next(file for file in few_digits.rglob("*") if file.is_file()).read_bytes()
+    labels = [
+        {"cls": tf.train.Feature(int64_list=tf.train.Int64List(value=[1, 0]))},
+        {"cls": tf.train.Feature(int64_list=tf.train.Int64List())},
+        {"cls": tf.train.Feature()},
+        {},
+        {"cls": tf.train.Feature(float_list=tf.train.FloatList(value=[1.0]))},
+    ]
+    encoded = {"jpg": tf.train.Feature(bytes_list=tf.train.BytesList(value=[image]))}
+    with tf.io.TFRecordWriter(str(tmp_path / "in.tfrecord")) as writer:
+        for label in labels:
+            features = tf.train.Features(feature=encoded | label)
+            writer.write(tf.train.Example(features=features).SerializeToString())
+    rows = listed(
+        Source(str(tmp_path / "in.tfrecord"), record="image=jpg,label=cls"),
+        label_type="classes",
+        labels=("cat", "dog"),
+    )
+    assert [(names_in(row.label) if not row.reason else row.reason) for row in rows] == [
+        ("cat", "dog"),
+        (),
+        (),
+        "no_label",
+        "no_label",
+    ]
+
+
+def test_a_damaged_first_record_is_refused_with_the_name_of_its_file(capsys, tmp_path):
+    with tf.io.TFRecordWriter(str(tmp_path / "in.tfrecord")) as writer:
+        writer.write(tf.train.Example().SerializeToString() + b"\x12\x00")
+    content = bytearray((tmp_path / "in.tfrecord").read_bytes())
+    content[12] ^= 1
+    (tmp_path / "in.tfrecord").write_bytes(content)
+    error = refused(
+        capsys, "convert", f"--input={tmp_path / 'in.tfrecord'}", "--record=tfds", f"--output={tmp_path / 'out'}"
+    )
+    assert "/in.tfrecord' is not a complete TFRecord file: record 0 at byte 0 has a corrupt payload" in error
+
+
+@pytest.mark.parametrize(
+    ("lines", "classes"),
+    [
+        ("0:daisy\n1:tulip: red\n", ("daisy", "tulip: red")),
+        ("1:daisy\n2:tulip\n", ("1:daisy", "2:tulip")),  # not as TF-Slim counts
+        ("0:daisy\n1:\n", ("0:daisy", "1:")),
+        ("", ()),
+    ],
+)
+def test_labels_are_read_as_tf_slim_writes_them(tmp_path, lines, classes):
+    (tmp_path / "labels.txt").write_text(lines)
+    assert names(str(tmp_path / "labels.txt")) == classes

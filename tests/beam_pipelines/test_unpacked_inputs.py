@@ -379,3 +379,39 @@ def test_what_is_unpacked_on_a_bucket_lies_beside_the_dataset_until_it_is_comple
         assert found.keys() == expected.keys()
         assert all(found[path] == expected[path] for path in expected if path.endswith(".tfrecord"))
     assert sum(stored(tmp_path / "b").values()) == 2 * len(images)
+
+
+def test_an_archive_of_webdataset_is_named_as_such_wherever_its_labels_are(capsys, images, tmp_path):
+    with tarfile.open(tmp_path / "train-0.tar", "w") as archive:
+        for number, image in enumerate(images[:3]):
+            archive.add(image, f"{number}.jpg")
+            label = tarfile.TarInfo(f"{number}.cls")
+            label.size = 1
+            archive.addfile(label, io.BytesIO(b"0"))
+    error = refused(capsys, "convert", f"--input={tmp_path / 'train-0.tar'}", f"--output={tmp_path / 'out'}")
+    assert "has '0.cls', the label of an image" in error
+    assert "--record=webdataset" in error
+
+
+def test_categories_of_pandas_are_labels_of_parquet(capsys, images, tmp_path):
+    """They are dictionaries in Arrow."""
+    encoded = [image.read_bytes() for image in images[:6]]
+    names = ["cat", "dog", "cat", None, "dog", "cat"]
+    table = pa.table({"image": encoded, "label": pa.array(names).dictionary_encode()})
+    pq.write_table(table, tmp_path / "in.parquet", row_group_size=2)
+    convert(capsys, f"--input={tmp_path / 'in.parquet'}", f"--output={tmp_path / 'out'}", "--max_rejected=50%")
+    expected = Counter((name, data) for name, data in zip(names, encoded, strict=True) if name)
+    assert without_splits(stored(tmp_path / "out")) == expected
+
+
+def test_a_null_in_a_list_of_classes_rejects_its_row_alone(capsys, images, tmp_path):
+    encoded = [image.read_bytes() for image in images[:4]]
+    labels = pa.array([[0, 1], [1, None], [], [1]], pa.list_(pa.int64()))
+    pq.write_table(pa.table({"image": encoded, "label": labels}), tmp_path / "in.parquet")
+    (tmp_path / "names.txt").write_text("cat\ndog\n")
+    args = [f"--input={tmp_path / 'in.parquet'}", f"--output={tmp_path / 'out'}", "--label_type=classes"]
+    convert(capsys, *args, f"--labels={tmp_path / 'names.txt'}", "--max_rejected=50%")
+    rejected = [json.loads(line) for line in (tmp_path / "out/rejected.jsonl").read_text().splitlines()]
+    assert [(each["key"], each["reason"], each["detail"]) for each in rejected] == [
+        ("in.parquet/000001", "bad_record", "the list in the column 'label' has a null")
+    ]

@@ -75,7 +75,7 @@ def test_splits_in_a_zip(tmp_path):
 def test_what_macos_adds_is_no_input_and_no_class(tmp_path):
     make(tmp_path / "in", "f/cat/1.jpg", "f/cat/._1.jpg", "f/cat/.DS_Store", "__MACOSX/f/cat/._1.jpg", "__MACOSX/._f")
     rows = listed(packed(tmp_path / "in.zip", tmp_path / "in"))
-    assert sorted((row.key, row.reason) for row in rows if not row.reason) == [("f/cat/1.jpg", "")]
+    assert [(row.key, row.label) for row in rows if not row.reason] == [("cat/1.jpg", "cat")]
     assert {row.reason for row in rows if row.reason} == {"system_file"}
     assert len(rows) == 5
 
@@ -225,3 +225,34 @@ def test_a_zip_of_a_zip_is_no_image(tmp_path):
         archive.writestr("cat/inner.zip", inner.getvalue())
         archive.writestr("cat/1.jpg", b"x")
     assert [row.key for row in listed(tmp_path / "in.zip")] == ["cat/1.jpg", "cat/inner.zip"]
+
+
+@pytest.mark.parametrize(
+    "beside", ["flowers/.DS_Store", "__MACOSX/flowers/cat/._1.jpg", "Thumbs.db", "flowers/README.md", "LICENSE.txt"]
+)
+@pytest.mark.parametrize("is_first", [False, True])
+def test_what_is_no_image_does_not_hide_the_folder_above_the_classes(tmp_path, beside, is_first):
+    names = ["flowers/cat/1.jpg", "flowers/dog/2.jpg"]
+    with zipfile.ZipFile(tmp_path / "in.zip", "w") as archive:
+        for name in [beside, *names] if is_first else [*names, beside]:
+            archive.writestr(name, name)
+    rows = {row.key: (row.label, row.reason) for row in listed(tmp_path / "in.zip")}
+    assert rows.pop(beside.removeprefix("flowers/"))[1] in ("system_file", "no_label")
+    assert rows == {"cat/1.jpg": ("cat", ""), "dog/2.jpg": ("dog", "")}
+
+
+def test_an_image_above_the_classes_keeps_the_folder(tmp_path):
+    with zipfile.ZipFile(tmp_path / "in.zip", "w") as archive:
+        for name in ("flowers/1.jpg", "flowers/dog/2.jpg", "other/README.md"):
+            archive.writestr(name, name)
+    assert {row.key for row in listed(tmp_path / "in.zip")} == {"flowers/1.jpg", "flowers/dog/2.jpg", "other/README.md"}
+
+
+@pytest.mark.parametrize(("encoded", "name"), [("été".encode(), "été"), ("été".encode("cp437"), "été")])
+def test_names_in_utf8_are_read_without_the_flag_that_says_so(tmp_path, encoded, name):
+    with zipfile.ZipFile(tmp_path / "in.zip", "w") as archive:
+        archive.writestr("x" * len(encoded) + "/1.jpg", b"1")
+        archive.writestr("dog/2.jpg", b"2")
+    content = (tmp_path / "in.zip").read_bytes()
+    (tmp_path / "in.zip").write_bytes(content.replace(b"x" * len(encoded) + b"/", encoded + b"/"))
+    assert {row.label for row in listed(tmp_path / "in.zip")} == {name, "dog"}

@@ -72,7 +72,8 @@ def not_stored(path: str, of_format: RecordFormat, options: ConvertOptions) -> t
 
 def _of_values(kind: pa.DataType) -> pa.DataType:
     is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
-    return kind.value_type if is_list else kind
+    values = kind.value_type if is_list else kind
+    return values.value_type if pa.types.is_dictionary(values) else values
 
 
 def has_images(path: str) -> bool:
@@ -222,4 +223,6 @@ def _row(
     label = values[columns.name or columns.label]
     if label is None or (label == "" and options.label_type == "class"):
         return row.reject("no_label", f"it has no class in the column {columns.name or columns.label!r}"), data
+    if isinstance(label, list) and None in label:
+        return row.reject("bad_record", f"the list in the column {columns.name or columns.label!r} has a null"), data
     return label_row(row, label, options, columns.classes or options.labels, of_format.first_label), data

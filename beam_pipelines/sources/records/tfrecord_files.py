@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterator
-from typing import Any
+from typing import IO, Any
 
 from beam_pipelines import storage
 from beam_pipelines.options import ConvertOptions, RecordFormat
@@ -29,7 +29,7 @@ def check_first(path: str, of_format: RecordFormat, unlabelled: bool) -> bool:
         if file.read(2) == _GZIP:
             return False  # it is decompressed by the first step of the conversion
         file.seek(0)
-        for _, payload in read_frames(file):
+        for _, payload in _frames(file, path):
             features = Example.FromString(payload).features.feature
             needed = [name for name in (image, *(() if unlabelled else (label, of_format.name)), of_format.key) if name]
             if missing := [name for name in needed if name not in features]:
@@ -51,7 +51,7 @@ def not_stored(path: str, of_format: RecordFormat, options: ConvertOptions) -> t
         if file.read(2) == _GZIP:
             return "features", []
         file.seek(0)
-        _, payload = next(read_frames(file), (0, b""))
+        _, payload = next(_frames(file, path), (0, b""))
     kept = {of_format.image, of_format.key, *FEATURES}
     if options.label_type != "none":
         kept |= {of_format.label, of_format.name}
@@ -67,20 +67,18 @@ def rows_of_file(folder: str, name: str, of_format: RecordFormat, options: Conve
     path = decompressed(f"{folder}/{name}", options.output)
     _, version = storage.look(storage.record_uri(path, 0, 0))
     with storage.open_file(path) as file:
-        frames = enumerate(read_frames(file))
-        while True:
-            try:
-                number, (offset, payload) = next(frames)
-            except StopIteration:
-                return
-            except ValueError as error:
-                raise ValueError(
-                    f"{f'{folder}/{name}'!r} is not a complete TFRecord file: {error}; copy it again"
-                ) from error
+        for number, (offset, payload) in enumerate(_frames(file, f"{folder}/{name}")):
             size = len(payload) + FRAME_BYTES
             uri = storage.record_uri(path, offset, size, of_format.image or IMAGE_KEY)
             row = Row(f"{name}/{number:06d}", uri, num_bytes=size, version=version)
             yield _labelled(row, payload, of_format, options)
+
+
+def _frames(file: IO[bytes], path: str) -> Iterator[tuple[int, bytes]]:
+    try:
+        yield from read_frames(file)
+    except ValueError as error:
+        raise ValueError(f"{path!r} is not a complete TFRecord file: {error}; copy it again") from error
 
 
 def _labelled(row: Row, payload: bytes, of_format: RecordFormat, options: ConvertOptions) -> Row:
@@ -90,6 +88,7 @@ def _labelled(row: Row, payload: bytes, of_format: RecordFormat, options: Conver
         features = Example.FromString(payload).features.feature
     except Exception as error:  # the public location of protobuf's DecodeError differs between its versions
         return row.reject("bad_record", f"it is not a tf.train.Example: {error}")
+    kind = features[label].WhichOneof("kind") if label in features else "nothing"  # None: a list without values
     if len(features[image].bytes_list.value) != 1:
         return row.reject("bad_record", f"it has no image in the feature {image!r}")
     try:
@@ -102,7 +101,8 @@ def _labelled(row: Row, payload: bytes, of_format: RecordFormat, options: Conver
     except UnicodeDecodeError as error:
         return row.reject("bad_record", f"a text in it is not UTF-8: {error}")
     numbers = features[label].int64_list.value
-    if of_format.name or not (numbers or (label in features and options.label_type == "classes")):
+    is_empty = options.label_type == "classes" and kind in (None, "int64_list", "bytes_list")
+    if of_format.name or not (numbers or is_empty):
         return row.reject("no_label", f"it has no class in the feature {of_format.name or label!r}")
     return label_row(row, list(numbers), options, options.labels, of_format.first_label)
 
