@@ -85,7 +85,7 @@ class Soak:
             print(f"step {reached}: {dict(self.events)}", file=sys.stderr, flush=True)
         else:
             raise SystemExit(
-                f"error: {idle} commands in a row were killed before they had written a checkpoint after step {reached}; "
+                f"error: {idle} commands in a row were killed before a checkpoint after step {reached}; "
                 "give a larger --kill_every"
             )
         if planned:
