@@ -103,6 +103,20 @@ def test_the_first_twenty_losses_are_those_of_estimator_app(straight, digits_dat
     assert_close(jax_example.losses(straight[1]), dict(enumerate(told, 1)), 1e-3)
 
 
+def test_kernels_alone_decay(digits_dataset):
+    """By gradients of 0: within twenty steps, decay changes losses by less than they are compared to."""
+    import jax
+    from flax import nnx
+
+    model, optimizer = example().create_train_state(options(learning_rate=1000.0), digits_dataset)
+    before = nnx.to_pure_dict(nnx.state(model, nnx.Param))
+    optimizer.update(model, jax.tree.map(lambda weight: 0 * weight, nnx.state(model, nnx.Param)))
+    factor = 1 - 1.9 * 1e-4 * 500  # Nesterov momentum's first step, at half of the peak rate
+    weights = zip(jax.tree.leaves(before), jax.tree.leaves(nnx.state(model, nnx.Param)), strict=True)
+    for weight, after in weights:
+        np.testing.assert_allclose(after, weight * (factor if weight.ndim > 1 else 1), rtol=1e-5)
+
+
 def test_evaluation_counts_every_example_once(straight, digits_dataset):
     """Counted in NumPy, from the last checkpoint's logits of one batch of all examples, which has no padding."""
     import jax
