@@ -200,7 +200,8 @@ _SYSTEM_FILES = {".DS_Store", "Thumbs.db", "desktop.ini"}
 
 
 def _is_of_system(file: Member) -> bool:
-    return file.is_of_system or posixpath.basename(file.path) in _SYSTEM_FILES
+    name = posixpath.basename(file.path)
+    return file.is_of_system or name in _SYSTEM_FILES or name.startswith("._")  # what macOS stores beside each file
 
 
 def _shown(name: str) -> str:

@@ -342,3 +342,13 @@ def test_parts_are_listed_and_contents_hashed_by_all_workers(tmp_path):
         "Spread parts of class folders",
         "Spread content",
     ]
+
+
+def test_what_macos_stores_beside_each_file_of_a_tar_or_a_folder_is_no_input(tmp_path):
+    """As its tar does for files that were downloaded, and its Finder on disks of Windows."""
+    names = ("._f", "f/._cat", "f/cat/._1.jpg", "f/cat/1.jpg", "f/dog/._2.jpg", "f/dog/2.jpg")
+    make(tmp_path / "in", *names)
+    tar(tmp_path / "in.tar", tmp_path / "in", *names)
+    for rows in (listed(tmp_path / "in.tar"), listed(tmp_path / "in/f")):
+        assert {row.key: row.label for row in rows if not row.reason} == {"cat/1.jpg": "cat", "dog/2.jpg": "dog"}
+        assert {row.reason for row in rows if row.reason} == {"system_file"}
