@@ -408,7 +408,7 @@ class WriteRows(beam.PTransform[PCollection[Row], PCollection[WrittenDataset]]):
     def expand(self, rows: PCollection[Row]) -> PCollection[WrittenDataset]:
         plan, planned = planning.assign(rows, self._options)
         if self._layout:
-            plan = plan | "Add remarks" >> beam.Map(planning.add_remarks, AsSingleton(self._layout))
+            plan = plan | "Add remarks" >> beam.Map(planning.add_remarks, AsSingleton(self._layout), self._options)
         shards = (
             plan
             # The side input makes this step wait until the rows of every shard are written.

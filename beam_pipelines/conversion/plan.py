@@ -99,6 +99,7 @@ class Plan:
       all_named: Whether every row that is not rejected names its split, so that no split is chosen by hash.
       num_images: Number of rows that are not rejected before they are read, by split.
       left_out: Keys that the next version of a dataset that is extended leaves out.
+      num_ungrouped: Number of rows that are not rejected before they are read and have no group.
     """
 
     classes: tuple[str, ...]
@@ -114,6 +115,7 @@ class Plan:
     all_named: bool = False
     num_images: dict[str, int] = dataclasses.field(default_factory=dict)
     left_out: tuple[str, ...] = ()
+    num_ungrouped: int = 0
 
     @functools.cached_property
     def starts(self) -> dict[str, dict[int, int]]:
@@ -164,8 +166,9 @@ class Plan:
         Raises:
           ValueError: It is no such JSON, or a value is out of range.
         """
-        needed = [field.name for field in dataclasses.fields(cls) if field.name != "left_out"]
-        fields = json_fields.fields(json_fields.load(content), "a plan", needed, ["left_out"])
+        later = ["left_out", "num_ungrouped"]  # plans of earlier versions do not have these
+        needed = [field.name for field in dataclasses.fields(cls) if field.name not in later]
+        fields = json_fields.fields(json_fields.load(content), "a plan", needed, later)
         plan = cls(
             classes=tuple(
                 json_fields.text(name, "a class") for name in json_fields.array(fields["classes"], "classes")
@@ -192,6 +195,7 @@ class Plan:
             left_out=tuple(
                 json_fields.text(key, "a key") for key in json_fields.array(fields.get("left_out", []), "left_out")
             ),
+            num_ungrouped=json_fields.count(fields.get("num_ungrouped", 0), "num_ungrouped"),
         )
         if sum(plan.shard_of(split, total) + 1 for split, total in plan.totals.items()) > _MAX_SHARDS:
             raise ValueError(

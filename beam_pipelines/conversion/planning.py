@@ -104,7 +104,7 @@ def build_planning(pipeline: beam.Pipeline, options: ConvertOptions, plan_path: 
     """
     rows, layout = plan_rows(pipeline, options)
     plan, _ = assign(rows, options)
-    plan | "Write plan" >> beam.Map(_write_plan, AsSingleton(layout), plan_path)
+    plan | "Write plan" >> beam.Map(_write_plan, AsSingleton(layout), options, plan_path)
 
 
 def plan_rows(pipeline: beam.Pipeline, options: ConvertOptions) -> tuple[PCollection[Row], PCollection[Layout]]:
@@ -367,14 +367,18 @@ def _ratio(of_kind: str, rows: list[Row], options: ConvertOptions) -> tuple[str,
     return of_kind, sum(stored) / max(sum(row.num_bytes for row in rows), 1)
 
 
-def _write_plan(plan: Plan, layout: Layout, path: str) -> None:
+def _write_plan(plan: Plan, layout: Layout, options: ConvertOptions, path: str) -> None:
     with storage.create(path) as file:
-        file.write(add_remarks(plan, layout).to_json().encode())
+        file.write(add_remarks(plan, layout, options).to_json().encode())
 
 
-def add_remarks(plan: Plan, layout: Layout) -> Plan:
-    """Returns the plan with the notes for the user on how the folders of the inputs were interpreted."""
-    return dataclasses.replace(plan, remarks=layout.remarks, left_out=layout.left_out)
+def add_remarks(plan: Plan, layout: Layout, options: ConvertOptions) -> Plan:
+    """Returns the plan with the notes for the user on how the folders and keys of the inputs were interpreted."""
+    remarks, num_images = layout.remarks, sum(plan.num_images.values())
+    if options.group_by not in ("", NEAR_DUPLICATES) and 0 < plan.num_ungrouped < num_images:
+        of_all = f"{plan.num_ungrouped:,} of {num_images:,} images"
+        remarks = (*remarks, f"{of_all} are in no group: {options.group_by!r} is not in their keys")
+    return dataclasses.replace(plan, remarks=remarks, left_out=layout.left_out)
 
 
 def _write_rows(keyed: tuple[str, Iterable[Row]], plan: Plan, options: ConvertOptions) -> str:
@@ -527,8 +531,8 @@ def _in_one_split(keyed: tuple[str, Iterable[Row]]) -> Iterator[Row]:
 
 
 # (set of (split that an input names, class), number of inputs, number of rejected rows by reason, example by reason,
-# sum of row hashes, size by (split, bucket), number of images by split)
-_Sums = tuple[set[tuple[str, str]], int, Counter[str], dict[str, str], int, Counter[tuple[str, int]], Counter[str]]
+# sum of row hashes, size by (split, bucket), number of images by split, number of images without a group)
+_Sums = tuple[set[tuple[str, str]], int, Counter[str], dict[str, str], int, Counter[tuple[str, int]], Counter[str], int]
 
 
 class PlanCombineFn(beam.CombineFn):
@@ -538,10 +542,10 @@ class PlanCombineFn(beam.CombineFn):
         self._options = options
 
     def create_accumulator(self) -> _Sums:
-        return set(), 0, Counter(), {}, 0, Counter(), Counter()
+        return set(), 0, Counter(), {}, 0, Counter(), Counter(), 0
 
     def add_input(self, accumulator: _Sums, row: Row) -> _Sums:
-        classes, inputs, reasons, examples, hashes, costs, images = accumulator
+        classes, inputs, reasons, examples, hashes, costs, images, alone = accumulator
         split = choose_split(row, self._options)
         if row.reason:
             reasons[row.reason] += 1
@@ -549,6 +553,7 @@ class PlanCombineFn(beam.CombineFn):
         else:
             classes.update((row.split, name) for name in names_in(row.label))
             images[split] += 1
+            alone += not row.group
         number, _ = key_by_bucket(row, self._options.seed)
         costs[split, number] += row_bytes(row, split, self._options)
         # A sum of hashes does not depend on the order of the rows. The hash leaves out the URI and the version, so that
@@ -561,13 +566,13 @@ class PlanCombineFn(beam.CombineFn):
             f"number={row.number})" + row.features
         )
         digest = hashlib.sha256(what.encode()).digest()
-        return classes, inputs + 1, reasons, examples, hashes + int.from_bytes(digest, "big"), costs, images
+        return classes, inputs + 1, reasons, examples, hashes + int.from_bytes(digest, "big"), costs, images, alone
 
     def merge_accumulators(self, accumulators: Iterable[_Sums]) -> _Sums:
-        all_classes, all_inputs, all_reasons, all_examples, all_hashes, all_costs, all_images = (
+        all_classes, all_inputs, all_reasons, all_examples, all_hashes, all_costs, all_images, all_alone = (
             self.create_accumulator()
         )
-        for classes, inputs, reasons, examples, hashes, costs, images in accumulators:
+        for classes, inputs, reasons, examples, hashes, costs, images, alone in accumulators:
             all_classes |= classes
             all_inputs += inputs
             all_reasons.update(reasons)
@@ -575,10 +580,11 @@ class PlanCombineFn(beam.CombineFn):
             all_hashes += hashes
             all_costs.update(costs)
             all_images.update(images)
-        return all_classes, all_inputs, all_reasons, all_examples, all_hashes, all_costs, all_images
+            all_alone += alone
+        return all_classes, all_inputs, all_reasons, all_examples, all_hashes, all_costs, all_images, all_alone
 
     def extract_output(self, accumulator: _Sums) -> Plan:
-        classes, inputs, reasons, examples, hashes, costs, images = accumulator
+        classes, inputs, reasons, examples, hashes, costs, images, alone = accumulator
         # Keys are not sorted, because the order of the splits determines which hashes belong to which split.
         chosen = self._options.stratify or self._options.validation  # then a class may miss in a split by chance
         of_parent = [self._options.parent] if self._options.parent else []
@@ -598,13 +604,14 @@ class PlanCombineFn(beam.CombineFn):
             strangers=() if chosen or self._options.parent else tuple(_splits_without_common_class(classes)),
             all_named=all(split for split, _ in classes),
             num_images=dict(sorted(images.items())),
+            num_ungrouped=alone,
         )
 
 
 def _split_sums(sums: _Sums, num_parts: int) -> list[_Sums]:
     """Returns the parts of an accumulator of PlanCombineFn: some classes in each, and all else in the first."""
     classes = sums[0]
-    parts: list[_Sums] = [(set(), 0, Counter(), {}, 0, Counter(), Counter()) for _ in range(num_parts)]
+    parts: list[_Sums] = [(set(), 0, Counter(), {}, 0, Counter(), Counter(), 0) for _ in range(num_parts)]
     parts[0] = (set(), *sums[1:])
     for split, label in classes:
         parts[_part(label, num_parts)][0].add((split, label))

@@ -116,6 +116,17 @@ def test_keys_name_groups(capsys, images, tmp_path):
     assert "must have at most one group in parentheses, it has 2" in two
 
 
+def test_images_that_group_by_does_not_find_are_told(capsys, images, tmp_path):
+    args = ("convert", f"--input={images}", "--splits=train=50%,validation=50%")
+    said = refused(capsys, *args, r"--group_by=patient\d", f"--output={tmp_path}/none")
+    assert r"--group_by=patient\d is in the key of no image of" in said
+    code, _, err = run(capsys, *args, "--group_by=^[01]/", f"--output={tmp_path}/some")
+    assert code == 0
+    assert f"11 of {sum(SIZES.values())} images are in no group: '^[01]/' is not in their keys" in err
+    code, _, err = run(capsys, *args, "--group_by=^./", f"--output={tmp_path}/all")
+    assert (code, "in no group" in err) == (0, False)
+
+
 def test_a_pipeline_stratifies_and_groups(images, tmp_path):
     import apache_beam as beam
 
