@@ -57,10 +57,16 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     flags = parser.parse_args()
     rows = []
+    of_all: dict[int | str, list[float]]
     for recipe in RECIPES:
         with tempfile.TemporaryDirectory() as folder:
             found = accuracies(Path(folder), recipe, range(flags.seeds))
-        for step, values in found.items():
+        # Where a recipe has epochs, seeds differ in their last step, as they do in the number of training images.
+        of_all = {step: values for step, values in found.items() if len(values) == flags.seeds}
+        last = sorted(found.keys() - of_all.keys())
+        if last:
+            of_all[f"{last[0]} to {last[-1]}"] = [value for step in last for value in found[step]]
+        for step, values in of_all.items():
             spread = {"mean": statistics.mean(values), "lowest": min(values), "highest": max(values)}
             rows.append({"recipe": recipe, "step": step, **spread})
     changed = RECIPES["small_photos"]
