@@ -435,6 +435,11 @@ class ConvertOptions:
         """The names in `labels` as a set, as a label is looked up for every input, and there may be 20,000 names."""
         return frozenset(self.labels)
 
+    @property
+    def groups_by_key(self) -> bool:
+        """Whether `group_by` is a regular expression."""
+        return self.group_by not in ("", NEAR_DUPLICATES)
+
     def shaping(self) -> dict[str, Any]:
         """Returns the options that determine the content of the shards, for manifest and fingerprint."""
         fields = dataclasses.asdict(self)

@@ -12,7 +12,7 @@ import argparse
 import contextlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from estimator_app import commands
 from estimator_app.commands import warn
@@ -290,19 +290,22 @@ def _optional_path(text: str) -> str:
 
 
 def _range(text: str) -> tuple[float, float]:
-    try:
-        low, high = map(float, text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"must be two numbers, LOW,HIGH, got {text!r}") from None
-    return low, high
+    return _pair(text, float, "two numbers, LOW,HIGH")
 
 
 def _steps(text: str) -> tuple[int, int]:
+    return _pair(text, int, "two steps, FIRST,LAST")
+
+
+_Number = TypeVar("_Number", int, float)
+
+
+def _pair(text: str, kind: Callable[[str], _Number], what: str) -> tuple[_Number, _Number]:
     try:
-        first, last = map(int, text.split(","))
+        first, second = map(kind, text.split(","))
     except ValueError:
-        raise argparse.ArgumentTypeError(f"must be two steps, FIRST,LAST, got {text!r}") from None
-    return first, last
+        raise argparse.ArgumentTypeError(f"must be {what}, got {text!r}") from None
+    return first, second
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -30,7 +30,7 @@ from beam_pipelines.conversion.output_folder import (
 )
 from beam_pipelines.conversion.plan import Plan
 from beam_pipelines.conversion.working_folder import WorkingFolder
-from beam_pipelines.options import NEAR_DUPLICATES, WORK_NAME, ConvertOptions
+from beam_pipelines.options import WORK_NAME, ConvertOptions
 from beam_pipelines.sources import layouts
 from tpu_input.dataset_format import json_fields
 from tpu_input.dataset_format.index import index_path, read_columns
@@ -77,11 +77,7 @@ def check_plan(options: ConvertOptions, plan: Plan) -> None:
             f"every input of {where} already specifies its split ({named}), so --splits={given} would have no effect; "
             "leave it out, or specify the folders as inputs of one split"
         )
-    if (
-        options.group_by not in ("", NEAR_DUPLICATES)
-        and not options.parent
-        and plan.num_ungrouped == sum(plan.num_images.values())
-    ):
+    if options.groups_by_key and not options.parent and plan.num_ungrouped == sum(plan.num_images.values()):
         raise ValueError(
             f"--group_by={options.group_by} is in the key of no image of {where}, so no images would stay together; a "
             "key is the path below the input, such as CLASS/IMAGE.jpg"

@@ -211,7 +211,7 @@ def _labelled(rows: PCollection[Row], layout: PCollection[Layout], options: Conv
 
 def group_rows(rows: PCollection[Row], options: ConvertOptions) -> PCollection[Row]:
     """Returns rows with the group that `group_by` finds in their keys; Row → Row."""
-    if options.group_by in ("", NEAR_DUPLICATES):
+    if not options.groups_by_key:
         return rows
     grouped: PCollection[Row] = rows | "Group by key" >> beam.Map(_group, options.group_by).with_output_types(Row)
     return grouped
@@ -375,7 +375,7 @@ def _write_plan(plan: Plan, layout: Layout, options: ConvertOptions, path: str) 
 def add_remarks(plan: Plan, layout: Layout, options: ConvertOptions) -> Plan:
     """Returns the plan with the notes for the user on how the folders and keys of the inputs were interpreted."""
     remarks, num_images = layout.remarks, sum(plan.num_images.values())
-    if options.group_by not in ("", NEAR_DUPLICATES) and 0 < plan.num_ungrouped < num_images:
+    if options.groups_by_key and 0 < plan.num_ungrouped < num_images:
         of_all = f"{plan.num_ungrouped:,} of {num_images:,} images"
         remarks = (*remarks, f"{of_all} are in no group: {options.group_by!r} is not in their keys")
     return dataclasses.replace(plan, remarks=remarks, left_out=layout.left_out)

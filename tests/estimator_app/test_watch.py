@@ -131,13 +131,15 @@ def test_training_that_is_killed_goes_on_beside_its_watcher(digits_dataset, tmp_
     inline, model_dir = tmp_path / "inline", tmp_path / "model"
     ended(training_beside(digits_dataset, inline, trainer, "--eval=inline"))
     watcher = beside("watch", model_dir, "--poll_seconds=0.2")
-    for step in (5, 15):
+    for _ in range(2):
+        before = finished_steps(str(model_dir))
         training = training_beside(digits_dataset, model_dir, trainer)
-        while not any(step <= finished < 40 for finished in finished_steps(str(model_dir))):
+        while finished_steps(str(model_dir)) == before:
             assert training.poll() is None
             time.sleep(0.005)
         training.kill()
         training.communicate()
+        assert training.returncode == -signal.SIGKILL
     ended(training_beside(digits_dataset, model_dir, trainer))
     evaluated = ended(watcher)
     assert [int(step) for step in re.findall(r"^step (\d+)/40: ", evaluated, re.MULTILINE)] == list(range(5, 41, 5))
