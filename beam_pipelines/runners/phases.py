@@ -50,7 +50,8 @@ class _Display:
         self._bar: tqdm[Any] | None = None
         self._phase, self._total, self._begun = "", cast("int | None", None), 0.0
         self._count, self._num_bytes, self._num_rejected, self._note = 0, 0, 0, ""
-        threading.Thread(target=self._draw if has_bars else self._print_lines, daemon=True).start()
+        self._thread = threading.Thread(target=self._draw if has_bars else self._print_lines, daemon=True)
+        self._thread.start()
 
     def begin(self, phase: str, total: int | None) -> None:
         with self._lock:
@@ -95,6 +96,7 @@ class _Display:
 
     def close(self) -> None:
         self._ended.set()
+        self._thread.join()
         self.end()
 
     def _details(self) -> str:

@@ -198,8 +198,9 @@ def _kept_of_groups(path: str) -> dict[str, str]:
     """Returns {key: key of the image to keep} of the images in a file of write_pairs()."""
     try:
         content = storage.read_bytes(path, most=MAX_INDEX_BYTES)
-        table = pq.read_table(pa.BufferReader(content), columns=["key_a", "key_b", "kept"])
-        a, b, kept = (column.cast(pa.string()).to_pylist() for column in table.columns)
+        names = ["key_a", "key_b", "kept"]
+        table = pq.ParquetFile(pa.BufferReader(content)).read(columns=names, use_threads=False)
+        a, b, kept = (table[name].cast(pa.string()).to_pylist() for name in names)
     except (pa.ArrowException, KeyError, IndexError) as error:
         why = str(error).splitlines()[0]
         raise ValueError(

@@ -86,7 +86,7 @@ class Parts:
         if not self.is_complete:
             with files.writing(self.output, self.folder) as file, self.writer(file) as writer:
                 for number in range(len(self._lengths)):
-                    writer.write_table(pq.read_table(pa.BufferReader(_content(self._path(number)))))
+                    writer.write_table(_read_table(self._path(number)))
         # Only now: until the file stands, a process that is killed here goes on from its parts.
         self.remove()
 
@@ -170,8 +170,12 @@ def join_predictions(paths: Sequence[str], output: str) -> None:
     files.make_folder(whole.folder)
     with files.writing(output, whole.folder) as file, whole.writer(file) as writer:
         for path in paths:
-            writer.write_table(pq.read_table(pa.BufferReader(_content(path))))
+            writer.write_table(_read_table(path))
     whole.remove()
+
+
+def _read_table(path: str) -> pa.Table:
+    return pq.ParquetFile(pa.BufferReader(_content(path))).read(use_threads=False)
 
 
 def _content(path: str) -> bytes:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from beam_pipelines import storage
@@ -42,11 +46,36 @@ def test_a_terminal_shows_a_bar_for_each_phase_and_then_the_result(few_digits, t
     assert any(re.match(r"writing: .* \d+/36 \[", line) for line in lines)
     assert lines[-1] == f"complete: {tmp_path}/out/manifest.json"
     code, lines = in_a_terminal("verify", f"{tmp_path}/out")
-    assert (code, drawn_phases(lines)) == (0, ["verifying"])
+    assert (code, drawn_phases(lines)) == (0, ["verifying"]), lines
     assert lines[-1].endswith("every record was read, every image was decoded")
     code, lines = in_a_terminal("report", f"{tmp_path}/out")
-    assert (code, drawn_phases(lines)) == (0, ["reporting"])
+    assert (code, drawn_phases(lines)) == (0, ["reporting"]), lines
     assert lines[-1] == f"{tmp_path}/out/report.html"
+
+
+def test_no_command_leaves_a_thread_behind(few_digits, tmp_path):
+    """A thread that lives when Python ends may abort the process, also one of Arrow that has read (arrow#34314)."""
+    images = [{"bytes": path.read_bytes(), "path": path.name} for path in sorted(few_digits.glob("*/*"))]
+    labels = [path.parent.name for path in sorted(few_digits.glob("*/*"))]
+    pq.write_table(pa.table({"image": images, "label": labels}), tmp_path / "list.parquet")
+    commands = [
+        ["convert", f"--input={tmp_path}/list.parquet", f"--output={tmp_path}/out"],
+        ["verify", f"{tmp_path}/out"],
+        ["report", f"{tmp_path}/out", f"--pairs={tmp_path}/pairs.parquet"],
+        ["filter", f"{tmp_path}/out", f"--near_duplicates={tmp_path}/pairs.parquet", f"--output={tmp_path}/kept"],
+        ["diff", f"{tmp_path}/out", f"{tmp_path}/kept"],
+        ["report", f"{tmp_path}/kept"],
+    ]
+    code = f"""
+import os
+from beam_pipelines.__main__ import main
+before = set(os.listdir("/proc/self/task"))
+for command in {commands}:
+    assert main(command) == 0
+    left = {{open(f"/proc/self/task/{{thread}}/comm").read() for thread in set(os.listdir("/proc/self/task")) - before}}
+    assert not left - {{"jemalloc_bg_thd\\n"}}, (command, left)
+"""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], cwd=ROOT, check=True)
 
 
 def err_with(capsys: pytest.CaptureFixture[str], *texts: str) -> str:

@@ -163,7 +163,7 @@ def read_columns(
         raise ValueError(f"it has {rows} rows for {most_rows if num_rows is None else num_rows} records")
     check_room(rows, uncompressed_bytes(parquet.metadata))
     present = [name for name in wanted.names if name in parquet.schema_arrow.names]
-    table = parquet.read(columns=present)
+    table = parquet.read(columns=present, use_threads=False)
     if len(table) != rows or sorted(table.schema.names) != sorted(present):
         raise ValueError(f"it has {len(table)} rows of {table.schema.names}, not {rows} of {present}")
     check_room(rows, max((_text_bytes(table[name]) for name in texts if name in present), default=0))
@@ -238,7 +238,7 @@ def read_positions(content: bytes, shard: Shard) -> npt.NDArray[np.int64] | None
         return None
     if file.metadata.num_rows != shard.num_examples:
         return None
-    table = file.read(names)
+    table = file.read(names, use_threads=False)
     columns = [table[name].to_numpy() for name in names]
     if any(column.dtype != np.int64 for column in columns) or not shard.is_filled_by(*columns):
         return None

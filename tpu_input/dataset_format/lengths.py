@@ -142,7 +142,7 @@ def _parse(content: bytes, num_rows: int | None) -> Lengths:
     check_room(rows, uncompressed_bytes(file.metadata))
     lengths, names, begins, row = np.empty(rows, np.int64), list[str](), [np.empty(0, np.int64)], 0
     for group in range(file.num_row_groups):  # one after another, which takes less memory than all
-        table = file.read_row_group(group).unify_dictionaries().combine_chunks()
+        table = file.read_row_group(group, use_threads=False).unify_dictionaries().combine_chunks()
         if not len(table):
             continue
         shard, length = table["shard"].chunk(0), table["length"]

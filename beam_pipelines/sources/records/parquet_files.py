@@ -197,7 +197,8 @@ def _rows(
         features = [name for name, _ in options.features]
         if missing := [name for name in features if name not in file.schema_arrow.names]:
             raise ValueError(f"{path!r} has no column {missing[0]!r}; correct --feature")
-        for batch in file.iter_batches(_ROWS_A_BATCH, columns=list(dict.fromkeys([*columns.needed, *features]))):
+        names = list(dict.fromkeys([*columns.needed, *features]))
+        for batch in file.iter_batches(_ROWS_A_BATCH, columns=names, use_threads=False):
             for values in batch.to_pylist():
                 row, data = _row(values, f"{name}/{number:06d}", columns, of_format, options)
                 write(data)
