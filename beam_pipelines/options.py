@@ -209,9 +209,9 @@ class Source:
         return any((self.name, *changes)) or self.splits != "kept"
 
     @property
-    def files(self) -> list[str]:
-        """Files that are read beside the input."""
-        return [path for name in _FILES_OF_SOURCE if (path := getattr(self, name))]
+    def files(self) -> dict[str, str]:
+        """Files that are read beside the input, with what they must be."""
+        return {path: needed for name, needed in _FILES_OF_SOURCE.items() if (path := getattr(self, name))}
 
     def fields(self) -> dict[str, str]:
         """Returns the fields for the manifest: the first three, and the others where they are not the defaults."""
@@ -221,9 +221,18 @@ class Source:
         return {name: value for name, value in found.items() if name in always or value != getattr(usual, name)}
 
 
-# Files that change the examples of a dataset, and all files that are read beside an input.
-FILES_OF_CHANGES = ("new_labels", "only_keys", "without_keys", "only_classes", "without_classes", "near_duplicates")
-_FILES_OF_SOURCE = ("label_list", "label_names", *FILES_OF_CHANGES)
+# Files that are read beside an input, with what they must be; those from the third on change the examples of a dataset.
+_FILES_OF_SOURCE = {
+    "label_list": "a text file with one class name per line",
+    "label_names": "a text file with one class name per line, or with lines of NUMBER,NAME",
+    "new_labels": "a .csv with the header key,label",
+    "only_keys": "a text file with one key per line",
+    "without_keys": "a text file with one key per line",
+    "only_classes": "a text file with one class name per line",
+    "without_classes": "a text file with one class name per line",
+    "near_duplicates": "a Parquet file of pairs; write it with: report --pairs=FILE",
+}
+FILES_OF_CHANGES = tuple(_FILES_OF_SOURCE)[2:]
 
 
 # Encoding an image again takes more than twice the CPU time of storing its bytes, and loses some detail.

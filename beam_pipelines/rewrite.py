@@ -16,6 +16,7 @@ from beam_pipelines.conversion.output_folder import complete_manifest
 from beam_pipelines.options import Check, ConvertOptions, ImageOptions, Source
 from beam_pipelines.repair import options_of
 from beam_pipelines.sources.dataset_examples import labels_of, new_names
+from beam_pipelines.sources.listing import check_files_beside
 from beam_pipelines.sources.lists import read_names
 from tpu_input.dataset_format.records import Manifest
 
@@ -39,6 +40,8 @@ def rewriting(
       ValueError: There is no dataset, it cannot be read, or a new label is the name of no class.
     """
     manifests = [complete_manifest(source.path) for source in sources]
+    for source in sources:
+        check_files_beside(source)
     usual = options_of(manifests[0])
     classes = dict.fromkeys(name for manifest in manifests for name in manifest.classes)
     is_set = any(manifest.label_type == "classes" for manifest in manifests)

@@ -198,7 +198,7 @@ def _question(tops: dict[str, Folder], unclear: dict[str, str], source: str, opt
     seen = ", ".join(f"{top}/ with {_count(tops[top])}" for top in ordered[:_MAX_SHOWN])
     seen += f" and {len(tops) - _MAX_SHOWN} more folders" if len(tops) > _MAX_SHOWN else ""
     root = next(each.path for each in options.sources if each.split == source)
-    by_split = {split: top for top, split in sorted(unclear.items(), reverse=True)}
+    by_split = {split: _innermost(top, tops[top]) for top, split in sorted(unclear.items(), reverse=True)}
     named = " ".join(f"--input={split}={root}/{top}" for split, top in by_split.items())
     is_archive = Source(root).is_archive
     advice = f"pack an archive for each split, or unpack it and use {named}" if is_archive else named
@@ -207,6 +207,11 @@ def _question(tops: dict[str, Folder], unclear: dict[str, str], source: str, opt
         f"above the class folders of each split, for example: {advice}; or, if all are classes, list them in "
         "--labels=FILE"
     )
+
+
+def _innermost(top: str, folder: Folder) -> str:
+    """Returns TOP, or TOP/TOP where an unpacked archive has put a folder into one of the same name."""
+    return f"{top}/{top}" if folder.example.startswith(f"{top}/{top}/") else top
 
 
 def _count(folder: Folder) -> str:

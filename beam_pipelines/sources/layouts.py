@@ -14,6 +14,8 @@ from beam_pipelines.sources.rows import IMAGE_ENDINGS
 _MOST_LISTED = 2_000  # files of the input that are looked at
 _MOST_SHOWN = 3  # lines of the tree
 _LISTS = (".csv", ".tsv", ".jsonl")
+_OF_VOC = re.compile(r"[^/]+/Annotations/[^/]+\.xml")
+_OF_COCO = re.compile(r"(.*/)?annotations/(instances|captions|person)\w*\.json")
 _NAME_WITH_CLASS = re.compile(r"([A-Za-z]+)[._-]?\d+\.\w+")  # cat.0.jpg, dog_12.png
 
 
@@ -56,16 +58,13 @@ def unknown(source: Source) -> str:
 
 
 def refused(source: Source, tops: set[str]) -> str:
-    """Returns a message if the outermost folders are those of a dataset of boxes or masks; "" for others."""
+    """Returns a message if the outermost folders are those of a dataset of boxes, or of VOCdevkit; "" for others."""
     recipe = "make a list with one class for each image: docs/conversion.md, “COCO and Pascal VOC”"
-    if {"JPEGImages", "Annotations"} <= tops:
+    may_be = len(tops) == 1 or any(top.lower().startswith(("annotations", "voc")) for top in tops)
+    paths = _paths(source) if may_be else []
+    if {"JPEGImages", "Annotations"} <= tops or any(map(_OF_VOC.fullmatch, paths)):
         return f"input {source.path!r} is in the layout of Pascal VOC, where an image has objects with boxes; {recipe}"
-    if "annotations" not in map(str.lower, tops):
-        return ""
-    named = [
-        path for path in _paths(source) if re.fullmatch(r"(.*/)?annotations/(instances|captions|person)\w*\.json", path)
-    ]
-    if named:
+    if any(map(_OF_COCO.fullmatch, paths)):
         return f"input {source.path!r} is in the layout of COCO, where an image has objects with boxes; {recipe}"
     return ""
 

@@ -122,6 +122,14 @@ def remark(source: Source, options: ConvertOptions) -> str:
     return record_files.remark(source, options) if source.record else ""
 
 
+def check_files_beside(source: Source) -> None:
+    """Raises ValueError if one of the files that are read beside a source does not exist, or cannot be reached."""
+    for path, needed in source.files.items():
+        storage.check(path)
+        if not storage.exists(path):
+            raise ValueError(f"{path!r} does not exist; it must be {needed}")
+
+
 def check_source(source: Source, options: ConvertOptions, classes: tuple[str, ...] | None = None) -> None:
     """Checks a source in the driver, before the pipeline runs.
 
@@ -136,19 +144,13 @@ def check_source(source: Source, options: ConvertOptions, classes: tuple[str, ..
     if source.record:
         check_files(source, classes, options.label_type == "none")
         return
-    needed = {
-        "input": "a folder of class folders, a .tar, .tar.gz or .zip of it, a .csv, a .tsv, a .jsonl or a dataset",
-        "label list": "a text file with one class name per line",
-        "list of labels": "a .csv with the header key,label",
-    }
-    for kind, path in zip(needed, (source.path, source.label_list, source.new_labels), strict=True):
-        if path:
-            storage.check(path)
-            if not storage.exists(path):
-                raise ValueError(f"{kind} {path!r} does not exist; it must be {needed[kind]}")
-    for path in source.files:
-        if not storage.exists(path):
-            raise ValueError(f"{path!r} does not exist; it must be a text file with one name per line")
+    storage.check(source.path)
+    if not storage.exists(source.path):
+        raise ValueError(
+            f"input {source.path!r} does not exist; it must be a folder of class folders, a .tar, .tar.gz or .zip of "
+            "it, a .csv, a .tsv, a .jsonl or a dataset"
+        )
+    check_files_beside(source)
     if source.image_folder and not storage.exists(source.image_folder):
         raise ValueError(f"the folder of images {source.image_folder!r} does not exist")
     if source.path.endswith((".csv", ".tsv")):

@@ -206,6 +206,8 @@ def _converted(value: Any, kind: str) -> Any:
         return str(value)
     if isinstance(value, bool):
         raise TypeError("neither true nor false is a number")
+    if isinstance(value, str) and "_" in value:  # Python reads 1_000 as a number, other programs do not
+        raise ValueError(f"{value!r} is no number")
     if kind == "float":
         return struct.unpack("<f", struct.pack("<f", float(value)))[0]
     if isinstance(value, float) and not value.is_integer():

@@ -198,6 +198,7 @@ def test_values_that_are_missing_or_of_another_type(capsys, images, tmp_path):
     rows[5]["year"] = ""
     rows[6]["tags"] = "[1"
     rows[7]["year"] = str(2**70)
+    rows[8]["year"] = "2_000"
     write_csv(tmp_path / "in.csv", images, rows)
     args = (f"--input={tmp_path}/in.csv", f"--output={tmp_path}/out")
     said = refused(capsys, "convert", *args)
@@ -205,7 +206,7 @@ def test_values_that_are_missing_or_of_another_type(capsys, images, tmp_path):
     assert "store it with --feature=NAME:TYPE" in said
     assert run(capsys, "convert", *args, FEATURE, "--max_rejected=50%")[0] == 0
     lines = [json.loads(line) for line in (tmp_path / "out/rejected.jsonl").read_text().splitlines()]
-    assert Counter(line["reason"] for line in lines) == {"bad_feature": 6}
+    assert Counter(line["reason"] for line in lines) == {"bad_feature": 7}
     found = stored(tmp_path / "out")
     assert math.isnan(found[images[0].read_bytes()]["age"][0])  # type: ignore[arg-type]
     assert found[images[1].read_bytes()]["caption"] == ("",)

@@ -128,7 +128,7 @@ def test_a_source_that_is_missing_is_refused_in_the_driver(tmp_path):
         check_source(Source(str(tmp_path / "nothing")), ConvertOptions((), "out"))
     with pytest.raises(
         ValueError,
-        match=r"label list '.*labels\.txt' does not exist; it must be a text file with one class name per line",
+        match=r"'.*labels\.txt' does not exist; it must be a text file with one class name per line",
     ):
         check_source(Source(str(tmp_path), label_list=str(tmp_path / "labels.txt")), ConvertOptions((), "out"))
 
@@ -159,6 +159,14 @@ def test_folders_that_may_be_splits_are_refused_with_what_was_seen_unless_labels
     assert {row.label for row in rows if not row.reason} == {
         path.split("/")[0] for path in paths if path.endswith(".jpg")
     }
+
+
+def test_folders_of_the_same_name_in_each_other_are_named_to_the_innermost(tmp_path):
+    make(tmp_path, *UNCLEAR["nested twice"])
+    said = f"for example: --input=train={tmp_path}/seg_train/seg_train --input=test={tmp_path}/seg_test/seg_test;"
+    with pytest.raises(ValueError, match="it is not clear") as error:
+        listed(tmp_path)
+    assert said in str(error.value)
 
 
 CLASSES = {

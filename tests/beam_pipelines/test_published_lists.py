@@ -262,6 +262,9 @@ def test_coco_and_voc_are_refused_and_the_recipes_make_a_list(capsys, images, tm
     monkeypatch.chdir(tmp_path / "coco")
     said = refused(capsys, "convert", "--input=.", f"--output={tmp_path}/out")
     assert "is in the layout of COCO, where an image has objects with boxes" in said
+    shutil.copytree(".", "../unpacked/coco")
+    said = refused(capsys, "convert", "--input=../unpacked", f"--output={tmp_path}/out")
+    assert "is in the layout of COCO" in said
     exec(coco, {})
     assert run(capsys, "convert", "--input=val.csv", f"--output={tmp_path}/out")[0] == 0
     assert sorted(label for _, label, _ in stored(tmp_path / "out").elements()) == ["cat"] * 11 + ["dog"] * 12
@@ -277,6 +280,11 @@ def test_coco_and_voc_are_refused_and_the_recipes_make_a_list(capsys, images, tm
     Path("ImageSets/Main/train.txt").write_text("0\n")
     said = refused(capsys, "convert", "--input=.", f"--output={tmp_path}/voc")
     assert "is in the layout of Pascal VOC, where an image has objects with boxes; make a list" in said
+    Path("../VOCdevkit").mkdir()
+    for years in (["VOC2012"], ["VOC2012", "VOC2007"]):
+        shutil.copytree(".", f"../VOCdevkit/{years[-1]}")
+        said = refused(capsys, "convert", "--input=../VOCdevkit", f"--output={tmp_path}/voc")
+        assert "VOCdevkit' is in the layout of Pascal VOC" in said
     exec(voc, {})
     assert run(capsys, "convert", "--input=voc.csv", f"--output={tmp_path}/voc")[0] == 0
     assert Counter(label for _, label, _ in stored(tmp_path / "voc").elements()) == {"cat": 12, "dog": 12}

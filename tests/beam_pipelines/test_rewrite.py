@@ -202,6 +202,22 @@ def test_mistakes_are_answered_with_one_line(capsys, dataset, tmp_path):
     assert "overlap" in refused(capsys, "reshard", dataset, f"--output={dataset}/again")
 
 
+@pytest.mark.parametrize(
+    ("command", "flag", "needed"),
+    [
+        ("relabel", "labels", "a .csv with the header key,label"),
+        ("filter", "only_keys", "a text file with one key per line"),
+        ("filter", "without_classes", "a text file with one class name per line"),
+        ("filter", "near_duplicates", "a Parquet file of pairs; write it with: report --pairs=FILE"),
+        ("split", "near_duplicates", "a Parquet file of pairs; write it with: report --pairs=FILE"),
+    ],
+)
+def test_a_file_that_does_not_exist_is_named_with_what_it_must_be(capsys, digits_dataset, command, flag, needed):
+    of_split = ["--splits=train=90%,test=10%"] if command == "split" else []
+    said = refused(capsys, command, digits_dataset.path, f"--{flag}=/no/file", "--output=/no/output", *of_split)
+    assert said == f"error: '/no/file' does not exist; it must be {needed}\n"
+
+
 def test_a_damaged_record_is_rejected_and_a_damaged_index_refused(capsys, dataset, tmp_path):
     shard = sorted(dataset.glob("train-*"))[0]
     index = pq.read_table(dataset / "index" / f"{shard.stem}.parquet").to_pylist()
