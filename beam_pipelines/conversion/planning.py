@@ -530,9 +530,40 @@ def _in_one_split(keyed: tuple[str, Iterable[Row]]) -> Iterator[Row]:
             yield row._replace(split=splits[0]) if splits else row
 
 
-# (set of (split that an input names, class), number of inputs, number of rejected rows by reason, example by reason,
-# sum of row hashes, size by (split, bucket), number of images by split, number of images without a group)
-_Sums = tuple[set[tuple[str, str]], int, Counter[str], dict[str, str], int, Counter[tuple[str, int]], Counter[str], int]
+@dataclasses.dataclass
+class _Sums:
+    """What PlanCombineFn knows of the rows so far.
+
+    Attributes:
+      classes: (split that an input names, class).
+      inputs: Number of rows.
+      reasons: Number of rejected rows by reason.
+      examples: An example of a rejected row by reason, as text.
+      hashes: Sum of the hashes of the rows, which does not depend on their order.
+      costs: Size in bytes by (split, bucket).
+      images: Number of images by split.
+      ungrouped: Number of images without a group.
+    """
+
+    classes: set[tuple[str, str]] = dataclasses.field(default_factory=set)
+    inputs: int = 0
+    reasons: Counter[str] = dataclasses.field(default_factory=Counter)
+    examples: dict[str, str] = dataclasses.field(default_factory=dict)
+    hashes: int = 0
+    costs: Counter[tuple[str, int]] = dataclasses.field(default_factory=Counter)
+    images: Counter[str] = dataclasses.field(default_factory=Counter)
+    ungrouped: int = 0
+
+    def add(self, other: _Sums) -> None:
+        """Adds what is known of other rows."""
+        self.classes |= other.classes
+        self.inputs += other.inputs
+        self.reasons.update(other.reasons)
+        _keep_smallest(self.examples, other.examples)
+        self.hashes += other.hashes
+        self.costs.update(other.costs)
+        self.images.update(other.images)
+        self.ungrouped += other.ungrouped
 
 
 class PlanCombineFn(beam.CombineFn):
@@ -542,79 +573,69 @@ class PlanCombineFn(beam.CombineFn):
         self._options = options
 
     def create_accumulator(self) -> _Sums:
-        return set(), 0, Counter(), {}, 0, Counter(), Counter(), 0
+        return _Sums()
 
     def add_input(self, accumulator: _Sums, row: Row) -> _Sums:
-        classes, inputs, reasons, examples, hashes, costs, images, alone = accumulator
-        split = choose_split(row, self._options)
+        sums, split = accumulator, choose_split(row, self._options)
+        sums.inputs += 1
         if row.reason:
-            reasons[row.reason] += 1
-            _keep_smallest(examples, {row.reason: f"{row.key!r}: {row.detail}"})
+            sums.reasons[row.reason] += 1
+            _keep_smallest(sums.examples, {row.reason: f"{row.key!r}: {row.detail}"})
         else:
-            classes.update((row.split, name) for name in names_in(row.label))
-            images[split] += 1
-            alone += not row.group
+            sums.classes.update((row.split, name) for name in names_in(row.label))
+            sums.images[split] += 1
+            sums.ungrouped += not row.group
         number, _ = key_by_bucket(row, self._options.seed)
-        costs[split, number] += row_bytes(row, split, self._options)
-        # A sum of hashes does not depend on the order of the rows. The hash leaves out the URI and the version, so that
-        # the same inputs have the same fingerprint in another folder, or when an object was rewritten; and the detail
-        # of a rejection, which is a sentence that another version of this package may word differently.
+        sums.costs[split, number] += row_bytes(row, split, self._options)
+        # The hash leaves out the URI and the version, so that the same inputs have the same fingerprint in another
+        # folder, or when an object was rewritten; and the detail of a rejection, which is a sentence that another
+        # version of this package may word differently.
         # It is that of repr() of a row that has no version; to write it takes a fifth of the time of row._replace().
         what = (
             f"Row(key={row.key!r}, uri='', label={row.label!r}, split={row.split!r}, group={row.group!r}, "
             f"num_bytes={row.num_bytes}, record_bytes={row.record_bytes}, reason={row.reason!r}, detail='', "
             f"number={row.number})" + row.features
         )
-        digest = hashlib.sha256(what.encode()).digest()
-        return classes, inputs + 1, reasons, examples, hashes + int.from_bytes(digest, "big"), costs, images, alone
+        sums.hashes += int.from_bytes(hashlib.sha256(what.encode()).digest(), "big")
+        return sums
 
     def merge_accumulators(self, accumulators: Iterable[_Sums]) -> _Sums:
-        all_classes, all_inputs, all_reasons, all_examples, all_hashes, all_costs, all_images, all_alone = (
-            self.create_accumulator()
-        )
-        for classes, inputs, reasons, examples, hashes, costs, images, alone in accumulators:
-            all_classes |= classes
-            all_inputs += inputs
-            all_reasons.update(reasons)
-            _keep_smallest(all_examples, examples)
-            all_hashes += hashes
-            all_costs.update(costs)
-            all_images.update(images)
-            all_alone += alone
-        return all_classes, all_inputs, all_reasons, all_examples, all_hashes, all_costs, all_images, all_alone
+        merged = _Sums()
+        for accumulator in accumulators:
+            merged.add(accumulator)
+        return merged
 
     def extract_output(self, accumulator: _Sums) -> Plan:
-        classes, inputs, reasons, examples, hashes, costs, images, alone = accumulator
+        sums = accumulator
         # Keys are not sorted, because the order of the splits determines which hashes belong to which split.
         chosen = self._options.stratify or self._options.validation  # then a class may miss in a split by chance
         of_parent = [self._options.parent] if self._options.parent else []
-        what = json.dumps([self._options.shaping(), inputs, hashes % 2**256, *of_parent])
+        what = json.dumps([self._options.shaping(), sums.inputs, sums.hashes % 2**256, *of_parent])
         buckets: dict[str, dict[int, int]] = {}
-        for (split, number), total in sorted(costs.items()):
+        for (split, number), total in sorted(sums.costs.items()):
             buckets.setdefault(split, {})[number] = total
         return Plan(
-            classes=self._options.labels or extension.classes_of({label for _, label in classes}, self._options),
-            num_inputs=inputs,
-            num_rejected=dict(sorted(reasons.items())),
-            examples=dict(sorted(examples.items())),
+            classes=self._options.labels or extension.classes_of({label for _, label in sums.classes}, self._options),
+            num_inputs=sums.inputs,
+            num_rejected=dict(sorted(sums.reasons.items())),
+            examples=dict(sorted(sums.examples.items())),
             fingerprint=hashlib.sha256(what.encode()).hexdigest(),
             buckets=buckets,
             shard_bytes=self._options.shard_bytes,
             num_shards=dict(self._options.num_shards),
-            strangers=() if chosen or self._options.parent else tuple(_splits_without_common_class(classes)),
-            all_named=all(split for split, _ in classes),
-            num_images=dict(sorted(images.items())),
-            num_ungrouped=alone,
+            strangers=() if chosen or self._options.parent else tuple(_splits_without_common_class(sums.classes)),
+            all_named=all(split for split, _ in sums.classes),
+            num_images=dict(sorted(sums.images.items())),
+            num_ungrouped=sums.ungrouped,
         )
 
 
 def _split_sums(sums: _Sums, num_parts: int) -> list[_Sums]:
     """Returns the parts of an accumulator of PlanCombineFn: some classes in each, and all else in the first."""
-    classes = sums[0]
-    parts: list[_Sums] = [(set(), 0, Counter(), {}, 0, Counter(), Counter(), 0) for _ in range(num_parts)]
-    parts[0] = (set(), *sums[1:])
-    for split, label in classes:
-        parts[_part(label, num_parts)][0].add((split, label))
+    parts = [_Sums() for _ in range(num_parts)]
+    parts[0] = dataclasses.replace(sums, classes=set())
+    for split, label in sums.classes:
+        parts[_part(label, num_parts)].classes.add((split, label))
     return parts
 
 
