@@ -3,13 +3,15 @@
     python -m benchmarks.tpu_bounds [--networks=resnet18,…] [--topologies=v3:2x2,…] [--batch_size=128]
 
 libtpu compiles the step of one core for each generation (make preflight). The images/s are FLOPs and bytes of that step
-against the peaks of a chip, as preflight has them: a bound, which no step reaches. A compilation takes minutes.
+against the peaks of a chip, as preflight has them: a bound, which no step reaches. A compilation takes minutes; a row
+that an earlier run has kept, with the same options of the step, is not compiled again, unless with --again.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import os
 import tempfile
 from typing import Any
@@ -62,10 +64,27 @@ def spec_of(image_size: int, batch_size: int) -> Any:
     return features, tf.TensorSpec([batch_size], tf.int32)
 
 
+def generation(topology: str) -> str:
+    return topology.partition(":")[0]
+
+
+def kept_rows(notes: list[str]) -> list[dict[str, Any]]:
+    """Returns the rows of an earlier run whose steps were built with the same options."""
+    path = measure.RESULTS / "tpu_bounds.json"
+    if not path.exists():
+        return []
+    found: dict[str, Any] = json.loads(path.read_text())
+    return list(found["rows"]) if found["notes"] == notes else []
+
+
 def row(network: str, topology: str, hlo: bytes, batch_size: int, compiler: str) -> dict[str, Any]:
     """Returns a row of the table."""
-    found, place = Compiler(compiler, find_topology(topology))(hlo), find_topology(topology)
-    named = {"network": network, "tpu": topology.partition(":")[0]}
+    place, named = find_topology(topology), {"network": network, "tpu": generation(topology)}
+    try:
+        found = Compiler(compiler, place)(hlo)
+    except ValueError as error:
+        print(f"{network}, {topology}: {error}", flush=True)
+        return named | {"limit": "the compiler fails"}
     if isinstance(found, TooLarge):
         return named | {"gib": found.needs / 2**30, "limit": "does not fit"}
     bound = pace(found.flops, found.bytes_accessed, place, batch_size)
@@ -85,22 +104,26 @@ def main() -> None:
     parser.add_argument("--image_size", type=int, default=224)
     parser.add_argument("--batch_size", type=int, default=128, help="images per core")
     parser.add_argument("--compiler", default=DEFAULT_PYTHON)
+    parser.add_argument("--again", action="store_true", help="compile also what an earlier run has kept")
     flags = parser.parse_args()
-    rows = []
     with tempfile.TemporaryDirectory() as folder:
         config = config_of(folder, flags.image_size)
         spec = spec_of(flags.image_size, flags.batch_size)
+        notes = [
+            f"training with {config.optimizer} in bfloat16, {flags.image_size} px, {flags.batch_size} images a core, "
+            f"{NUM_CLASSES:,} classes, by {config.trainer}; compiled by the libtpu of constraints/preflight.txt; a "
+            "chip of v3 has two cores, others one"
+        ]
+        rows = [] if flags.again else kept_rows(notes)
         for network in flags.networks.split(","):
+            done = {each["tpu"] for each in rows if each["network"] == network}
+            topologies = [of for of in flags.topologies.split(",") if generation(of) not in done]
+            if not topologies:
+                continue
             hlo = lowered(dataclasses.replace(config, network=network), f"{folder}/model", spec)
-            for topology in flags.topologies.split(","):
+            for topology in topologies:
                 rows.append(row(network, topology, hlo, flags.batch_size, os.path.abspath(flags.compiler)))
-                print(rows[-1], flush=True)
-    notes = [
-        f"training with {config.optimizer} in bfloat16, {flags.image_size} px, {flags.batch_size} images a core, "
-        f"{NUM_CLASSES:,} classes, by {config.trainer}; compiled by the libtpu of constraints/preflight.txt; a chip "
-        "of v3 has two cores, others one"
-    ]
-    measure.keep("tpu_bounds", measure.Table(rows, COLUMNS, notes))
+                measure.keep("tpu_bounds", measure.Table(rows, COLUMNS, notes))
 
 
 if __name__ == "__main__":
