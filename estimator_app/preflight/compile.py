@@ -54,7 +54,7 @@ def check_compile(
         if search or isinstance(first, TooLarge):
             largest = largest_batch(lambda other: compiler(lowered(other)), batch, first)
     except ValueError as error:
-        return Part("compile", (Finding(FAILS, str(error)),)), None
+        return Part("compile", (_rejected(str(error)),)), None
     numbers: dict[str, object] = {"largest_batch_a_core": largest}
     if isinstance(first, TooLarge):
         return Part("compile", (_too_large(first, "training", batch, largest or 0, topology),), numbers), None
@@ -89,8 +89,14 @@ def check_fits(
             largest = largest_batch(lambda other: compiler(lowered(other)), batch, found)
             return _too_large(found, mode, batch, largest, topology)
     except ValueError as error:
-        return Finding(FAILS, f"{mode}: {error}")
+        return _rejected(f"{mode}: {error}")
     return _fits(found, mode, batch, None, topology)
+
+
+def _rejected(why: str) -> Finding:
+    """Returns the finding about a step that the compiler does not compile, be it for the step or for its own error."""
+    advice = "the compiler fails at this step, which may be correct; try another batch size, or another libtpu"
+    return Finding(FAILS, why, advice if ": INTERNAL: " in why else "")
 
 
 _COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
@@ -107,7 +113,7 @@ def check_jax_step(compiler: Compiler, name: str) -> Part:
     try:
         program = compiler.jax_step(name)
     except ValueError as error:
-        return Part("compile", (Finding(FAILS, str(error)),))
+        return Part("compile", (_rejected(str(error)),))
     if isinstance(program, TooLarge):
         seen = (
             f"the step takes {program.needs / _GB:.2f} GiB per core, "
