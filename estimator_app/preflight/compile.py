@@ -95,7 +95,9 @@ def check_fits(
 
 def _rejected(why: str) -> Finding:
     """Returns the finding about a step that the compiler does not compile, be it for the step or for its own error."""
-    advice = "the compiler fails at this step, which may be correct; try another batch size or precision, or another libtpu"
+    advice = (
+        "the compiler fails at this step, which may be correct; try another batch size or precision, or another libtpu"
+    )
     return Finding(FAILS, why, advice if ": INTERNAL: " in why else "")
 
 

@@ -92,7 +92,8 @@ def test_whether_cores_exchange_anything_is_told_of_a_step_in_jax(ops, verdict, 
         (
             "INTERNAL: RET_CHECK failure (external/xla/xla/hlo/ir/hlo_instruction.cc:463) prev_op->IsAsynchronous() "
             "Async done requires its operand to be an asynchronous op",
-            "the compiler fails at this step, which may be correct; try another batch size or precision, or another libtpu",
+            "the compiler fails at this step, which may be correct; try another batch size or precision, or another "
+            "libtpu",
         ),
         ("UNIMPLEMENTED: no such op", ""),
     ],
