@@ -302,7 +302,7 @@ def _run_conversion(flags: argparse.Namespace, options: ConvertOptions, beam_fla
             f"--runner={flags.runner} has flags of its own for the number of workers, or leave out --runner"
         )
     beam_options = _beam_options(flags.runner, beam_flags)
-    paths = [path for source in options.sources for path in (source.path, *source.files)]
+    paths = [path for source in options.sources for path in (source.path, *(path for _, path, _ in source.files))]
     with _on_workers(beam_options, [*paths, options.output]):
         if flags.dry_run:
             return _dry_run(flags, options, beam_options)

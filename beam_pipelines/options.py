@@ -142,7 +142,7 @@ class Source:
         check_types(self)
         if self.name and not valid_split(self.name):
             raise ValueError(f"the name of a dataset must be 1 to 64 letters, digits or _, got {self.name!r}")
-        for name in ("path", "image_folder", *_FILES_OF_SOURCE):
+        for name in ("path", "image_folder", *_FILES_WITH_LABELS, *_FILES_WITH_CHANGES):
             object.__setattr__(self, name, storage.absolute(getattr(self, name)) if getattr(self, name) else "")
         if self.path.endswith(".parquet") and not self.record:
             object.__setattr__(self, "record", "huggingface")
@@ -209,9 +209,10 @@ class Source:
         return any((self.name, *changes)) or self.splits != "kept"
 
     @property
-    def files(self) -> dict[str, str]:
-        """Files that are read beside the input, with what they must be."""
-        return {path: needed for name, needed in _FILES_OF_SOURCE.items() if (path := getattr(self, name))}
+    def files(self) -> list[tuple[str, str, str]]:
+        """Files that are read beside the input, each as (name of the field, path, what it must be)."""
+        needed = _FILES_WITH_LABELS | _FILES_WITH_CHANGES
+        return [(name, path, what) for name, what in needed.items() if (path := getattr(self, name))]
 
     def fields(self) -> dict[str, str]:
         """Returns the fields for the manifest: the first three, and the others where they are not the defaults."""
@@ -221,10 +222,12 @@ class Source:
         return {name: value for name, value in found.items() if name in always or value != getattr(usual, name)}
 
 
-# Files that are read beside an input, with what they must be; those from the third on change the examples of a dataset.
-_FILES_OF_SOURCE = {
+# Files that are read beside an input, with what they must be, and those of them that change the examples of a dataset.
+_FILES_WITH_LABELS = {
     "label_list": "a text file with one class name per line",
     "label_names": "a text file with one class name per line, or with lines of NUMBER,NAME",
+}
+_FILES_WITH_CHANGES = {
     "new_labels": "a .csv with the header key,label",
     "only_keys": "a text file with one key per line",
     "without_keys": "a text file with one key per line",
@@ -232,7 +235,7 @@ _FILES_OF_SOURCE = {
     "without_classes": "a text file with one class name per line",
     "near_duplicates": "a Parquet file of pairs; write it with: report --pairs=FILE",
 }
-FILES_OF_CHANGES = tuple(_FILES_OF_SOURCE)[2:]
+FILES_OF_CHANGES = tuple(_FILES_WITH_CHANGES)
 
 
 # Encoding an image again takes more than twice the CPU time of storing its bytes, and loses some detail.

@@ -153,7 +153,10 @@ def read_folders(found: dict[Place, Folder], options: ConvertOptions) -> Layout:
                 tops[top] = tops[top].plus(folder) if top in tops else folder
                 nested[top] &= bool(below)
         of_source = next(each for each in options.sources if each.split == source)
-        if not options.labels and (why := layouts.refused(of_source, set(tops))):
+        if source and len(options.sources) > 1:  # list_rows() prepends the split
+            tops = {top: folder._replace(example=folder.example[len(source) + 1 :]) for top, folder in tops.items()}
+        examples = {top: folder.example for top, folder in tops.items()}
+        if not options.labels and options.label_type != "none" and (why := layouts.refused(of_source, examples)):
             raise ValueError(why)
         if not source and all(map(is_split, tops)):
             splits = frozenset(tops)

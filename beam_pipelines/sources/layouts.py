@@ -14,8 +14,9 @@ from beam_pipelines.sources.rows import IMAGE_ENDINGS
 _MOST_LISTED = 2_000  # files of the input that are looked at
 _MOST_SHOWN = 3  # lines of the tree
 _LISTS = (".csv", ".tsv", ".jsonl")
-_OF_VOC = re.compile(r"[^/]+/Annotations/[^/]+\.xml")
-_OF_COCO = re.compile(r"(.*/)?annotations/(instances|captions|person)\w*\.json")
+_OF_VOC = re.compile(r"(.+/)?Annotations/[^/]+\.xml")
+_OF_COCO = re.compile(r"(.+/)?annotations/(instances|captions|person)\w*\.json")
+_BESIDE_COCO = re.compile(r"(annotations|train|val|test|unlabeled|images?)\w*", re.IGNORECASE)
 _NAME_WITH_CLASS = re.compile(r"([A-Za-z]+)[._-]?\d+\.\w+")  # cat.0.jpg, dog_12.png
 
 
@@ -57,16 +58,31 @@ def unknown(source: Source) -> str:
     return (f"it has {tree}; " if tree else "") + f"the closest layouts are {' and '.join(closest(source))}"
 
 
-def refused(source: Source, tops: set[str]) -> str:
-    """Returns a message if the outermost folders are those of a dataset of boxes, or of VOCdevkit; "" for others."""
-    recipe = "make a list with one class for each image: docs/conversion.md, “COCO and Pascal VOC”"
-    may_be = len(tops) == 1 or any(top.lower().startswith(("annotations", "voc")) for top in tops)
-    paths = _paths(source) if may_be else []
-    if {"JPEGImages", "Annotations"} <= tops or any(map(_OF_VOC.fullmatch, paths)):
-        return f"input {source.path!r} is in the layout of Pascal VOC, where an image has objects with boxes; {recipe}"
-    if any(map(_OF_COCO.fullmatch, paths)):
-        return f"input {source.path!r} is in the layout of COCO, where an image has objects with boxes; {recipe}"
+def refused(source: Source, examples: dict[str, str]) -> str:
+    """Returns a message if an input is in the layout of Pascal VOC or COCO, at any depth; "" for others.
+
+    Args:
+      source: A folder or an archive.
+      examples: For each outermost folder, the first file below it, as a path within the source.
+    """
+    names = set(examples)
+    found = [match for example in examples.values() if (match := _OF_VOC.fullmatch(example))]
+    # Folders of classes may have .xml files beside their images, but not beside a folder of this name.
+    is_voc = any(source.is_archive or storage.exists(f"{source.path}/{of[1] or ''}JPEGImages") for of in found)
+    if is_voc or {"JPEGImages", "Annotations"} <= names:
+        return _of_boxes(source, "Pascal VOC")
+    annotated = {top for top, example in examples.items() if _OF_COCO.fullmatch(example)}
+    if annotated and all(map(_BESIDE_COCO.fullmatch, names - annotated)):
+        return _of_boxes(source, "COCO")
     return ""
+
+
+def _of_boxes(source: Source, layout: str) -> str:
+    return (
+        f"input {source.path!r} is in the layout of {layout}, where an image has objects with boxes; make a list with "
+        "one class for each image: docs/conversion.md, “COCO and Pascal VOC”; or, if its folders are classes, list "
+        "them in --labels=FILE"
+    )
 
 
 def _paths(source: Source) -> list[str]:

@@ -123,11 +123,14 @@ def remark(source: Source, options: ConvertOptions) -> str:
 
 
 def check_files_beside(source: Source) -> None:
-    """Raises ValueError if one of the files that are read beside a source does not exist, or cannot be reached."""
-    for path, needed in source.files.items():
+    """Raises ValueError if one of the files that are read beside a source is none, or cannot be reached."""
+    for name, path, needed in source.files:
+        flag = {"new_labels": "labels"}.get(name, name)
         storage.check(path)
         if not storage.exists(path):
-            raise ValueError(f"{path!r} does not exist; it must be {needed}")
+            raise ValueError(f"--{flag}={path} does not exist; it must be {needed}")
+        if os.path.isdir(path):
+            raise ValueError(f"--{flag}={path} is a folder; it must be {needed}")
 
 
 def check_source(source: Source, options: ConvertOptions, classes: tuple[str, ...] | None = None) -> None:

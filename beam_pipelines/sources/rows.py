@@ -207,7 +207,7 @@ def _converted(value: Any, kind: str) -> Any:
     if isinstance(value, bool):
         raise TypeError("neither true nor false is a number")
     if isinstance(value, str) and "_" in value:  # Python reads 1_000 as a number, other programs do not
-        raise ValueError(f"{value!r} is no number")
+        raise ValueError("a number must not have _")
     if kind == "float":
         return struct.unpack("<f", struct.pack("<f", float(value)))[0]
     if isinstance(value, float) and not value.is_integer():

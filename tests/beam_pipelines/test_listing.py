@@ -128,7 +128,7 @@ def test_a_source_that_is_missing_is_refused_in_the_driver(tmp_path):
         check_source(Source(str(tmp_path / "nothing")), ConvertOptions((), "out"))
     with pytest.raises(
         ValueError,
-        match=r"'.*labels\.txt' does not exist; it must be a text file with one class name per line",
+        match=r"--label_list=.*labels\.txt does not exist; it must be a text file with one class name per line",
     ):
         check_source(Source(str(tmp_path), label_list=str(tmp_path / "labels.txt")), ConvertOptions((), "out"))
 
@@ -167,6 +167,41 @@ def test_folders_of_the_same_name_in_each_other_are_named_to_the_innermost(tmp_p
     with pytest.raises(ValueError, match="it is not clear") as error:
         listed(tmp_path)
     assert said in str(error.value)
+
+
+BOXES = {
+    "Pascal VOC": ["Annotations/1.xml", "JPEGImages/1.jpg", "ImageSets/Main/train.txt"],
+    "Pascal VOC above": ["down/VOCdevkit/VOC2012/Annotations/1.xml", "down/VOCdevkit/VOC2012/JPEGImages/1.jpg"],
+    "Pascal VOC doubled": ["VOC_trainval/VOC_trainval/Annotations/1.xml", "VOC_trainval/VOC_trainval/JPEGImages/1.jpg"],
+    "COCO": ["annotations/instances_val2017.json", "val2017/1.jpg", "train2017/2.jpg"],
+    "COCO above": ["down/coco/annotations/captions_val2017.json", "down/coco/val2017/1.jpg"],
+}
+
+
+@pytest.mark.parametrize("name", BOXES)
+def test_layouts_with_boxes_are_recognized_at_any_depth_unless_no_classes_are_wanted(tmp_path, name):
+    make(tmp_path, *BOXES[name])
+    said = f"is in the layout of {name.removesuffix(' above').removesuffix(' doubled')}, where an image has objects"
+    with pytest.raises(ValueError, match=said):
+        listed(tmp_path)
+    if "down" in BOXES[name][0]:  # also below the folder of a split
+        with pytest.raises(ValueError, match=said):
+            listed(Source(str(tmp_path / "down"), "train"), Source(str(tmp_path), "test"))
+    if name != "COCO":  # of which it is asked what train2017 and val2017 are
+        assert [row for row in listed(tmp_path, label_type="none") if not row.reason]
+
+
+WITH_BOXES_BESIDE = {
+    "xml": ["vocals/Annotations/1.xml", "vocals/b.jpg", "drums/Annotations/2.xml", "drums/c.jpg"],
+    "json": ["annotations/instances_default.json", "cat/1.jpg", "dog/2.jpg"],
+}
+
+
+@pytest.mark.parametrize("paths", WITH_BOXES_BESIDE.values(), ids=WITH_BOXES_BESIDE)
+def test_classes_with_files_of_boxes_beside_them_are_classes(tmp_path, paths):
+    make(tmp_path, *paths)
+    images = {path.split("/")[0] for path in paths if path.endswith(".jpg")}
+    assert {row.label for row in listed(tmp_path) if row.key.endswith(".jpg")} == images
 
 
 CLASSES = {
