@@ -50,6 +50,7 @@ class _Display:
         self._bar: tqdm[Any] | None = None
         self._phase, self._total, self._begun = "", cast("int | None", None), 0.0
         self._count, self._num_bytes, self._num_rejected, self._note = 0, 0, 0, ""
+        tqdm.monitor_interval = 0  # without a thread of its own, as ours draws the bar
         self._thread = threading.Thread(target=self._draw if has_bars else self._print_lines, daemon=True)
         self._thread.start()
 
@@ -96,8 +97,10 @@ class _Display:
 
     def close(self) -> None:
         self._ended.set()
-        self._thread.join()
-        self.end()
+        try:
+            self._thread.join()
+        finally:
+            self.end()
 
     def _details(self) -> str:
         rate = self._num_bytes / 1e6 / max(time.monotonic() - self._begun, 1e-3)
@@ -135,8 +138,8 @@ def shown() -> Iterator[None]:
     try:
         yield
     finally:
-        _display.close()
-        _display = None
+        display, _display = _display, None
+        display.close()
 
 
 def is_shown() -> bool:
@@ -209,18 +212,21 @@ def of_job(phase: str = "listing", total: int | None = None) -> Iterator[Callabl
     Yields:
       A function to be called with the job's pipeline.
     """
-    ended = threading.Event()
+    ended, asking = threading.Event(), list[threading.Thread]()
 
     def watch(pipeline: Any) -> None:
         if _display:
             _display.is_of_job = True
             _display.begin(phase, total)
-            threading.Thread(target=_ask, args=(_display, pipeline, ended), daemon=True).start()
+            asking.append(threading.Thread(target=_ask, args=(_display, pipeline, ended), daemon=True))
+            asking[-1].start()
 
     try:
         yield watch
     finally:
         ended.set()
+        for thread in asking:
+            thread.join(_ASK_EACH)  # it may wait for an engine that does not answer
         if _display:
             _display.is_of_job = False
             _display.end()

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -89,6 +90,15 @@ for command in {commands}:
         time.sleep(0.01)
 """
     subprocess.run([sys.executable, "-W", "ignore", "-c", code], cwd=ROOT, check=True)
+
+
+def test_the_bars_of_a_terminal_leave_no_thread(monkeypatch):
+    monkeypatch.setattr(phases, "shows_progress", lambda: True)
+    before = set(threading.enumerate())
+    with phases.shown():
+        phases.begin("verifying", 2)
+        phases.advance("verifying")
+    assert set(threading.enumerate()) <= before
 
 
 def err_with(capsys: pytest.CaptureFixture[str], *texts: str) -> str:
