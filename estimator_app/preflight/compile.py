@@ -48,21 +48,24 @@ def check_compile(
       search: Whether to search for the largest batch size that fits even if `batch` fits; takes two to three times as
         long.
     """
+    largest, unknown = None, list[Finding]()
     try:
         first = compiler(hlo)
-        largest = None
+    except ValueError as error:
+        return Part("compile", (_rejected(str(error)),)), None
+    try:
         if search or isinstance(first, TooLarge):
             largest = largest_batch(lambda other: compiler(lowered(other)), batch, first)
     except ValueError as error:
-        return Part("compile", (_rejected(str(error)),)), None
+        unknown = [Finding(UNKNOWN, f"the largest batch that fits is not known: {error}")]
     numbers: dict[str, object] = {"largest_batch_a_core": largest}
     if isinstance(first, TooLarge):
-        return Part("compile", (_too_large(first, "training", batch, largest or 0, topology),), numbers), None
+        return Part("compile", (_too_large(first, "training", batch, largest, topology), *unknown), numbers), None
     found = [_fits(first, "training", batch, largest, topology), _work(first, topology)]
     kept = list(tensors(first.text))
     numbers |= {"flops": first.flops, "bytes_accessed": first.bytes_accessed, "memory": first.memory}
     numbers["padding"] = sum(each.padded_bytes for each in kept) / max(1, sum(each.bytes for each in kept))
-    return Part("compile", (*found, _padding(kept), *_layout(kept, batch, layout)), numbers), first
+    return Part("compile", (*found, *unknown, _padding(kept), *_layout(kept, batch, layout)), numbers), first
 
 
 def check_fits(
@@ -94,11 +97,12 @@ def check_fits(
 
 
 def _rejected(why: str) -> Finding:
-    """Returns the finding about a step that the compiler does not compile, be it for the step or for its own error."""
+    """Returns the finding about a step that is not compiled, whether the step or the compiler is at fault."""
+    is_its_own = re.search("the TPU compiler(?: rejects the step: INTERNAL: |, run by .* failed: exit code -)", why)
     advice = (
-        "the compiler fails at this step, which may be correct; try another batch size or precision, or another libtpu"
+        "this is an error of the compiler, and the step may be correct; try another batch size, precision or libtpu"
     )
-    return Finding(FAILS, why, advice if ": INTERNAL: " in why else "")
+    return Finding(FAILS, why, advice if is_its_own else "")
 
 
 _COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
@@ -151,12 +155,15 @@ def _fits(program: Program, mode: str, batch: int, largest: int | None, topology
     )
 
 
-def _too_large(found: TooLarge, mode: str, batch: int, largest: int, topology: Topology) -> Finding:
-    advice = f"use {_FLAGS[mode]}={largest * topology.num_cores}" if largest else "use a smaller network or images"
+def _too_large(found: TooLarge, mode: str, batch: int, largest: int | None, topology: Topology) -> Finding:
+    flag = _FLAGS[mode]
+    smaller = f"a smaller {flag}" if largest is None else "a smaller network or images"
+    advice = f"use {flag}={largest * topology.num_cores}" if largest else f"use {smaller}"
     return Finding(
         FAILS,
         f"{mode}: a step with {batch} images per core takes {found.needs / _GB:.2f} GiB, "
-        f"{(found.needs - found.has) / _GB:.2f} GiB more than a core has; {largest} images fit",
+        f"{(found.needs - found.has) / _GB:.2f} GiB more than a core has"
+        + ("" if largest is None else f"; {largest} images fit"),
         f"{advice}, or --precision=bfloat16",
     )
 

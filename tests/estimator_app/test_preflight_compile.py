@@ -92,10 +92,10 @@ def test_whether_cores_exchange_anything_is_told_of_a_step_in_jax(ops, verdict, 
         (
             "INTERNAL: RET_CHECK failure (external/xla/xla/hlo/ir/hlo_instruction.cc:463) prev_op->IsAsynchronous() "
             "Async done requires its operand to be an asynchronous op",
-            "the compiler fails at this step, which may be correct; try another batch size or precision, or another "
-            "libtpu",
+            "this is an error of the compiler, and the step may be correct; "
+            "try another batch size, precision or libtpu",
         ),
-        ("UNIMPLEMENTED: no such op", ""),
+        ("UNIMPLEMENTED: no such op, not INTERNAL: one", ""),
     ],
 )
 def test_an_error_of_the_compiler_s_own_is_not_told_as_one_of_the_step(error, advice):
@@ -106,3 +106,18 @@ def test_an_error_of_the_compiler_s_own_is_not_told_as_one_of_the_step(error, ad
     (finding,) = part.findings
     assert (finding.verdict, finding.advice, program) == (FAILS, advice, None)
     assert error in finding.seen
+
+
+def test_an_error_of_the_compiler_at_another_batch_size_leaves_what_is_known():
+    def compiler(hlo: bytes) -> Program:
+        if hlo:
+            raise ValueError("the TPU compiler rejects the step: INTERNAL: RET_CHECK failure")
+        return Program(1e12, 1e9, MEMORY, images("NHWC", "NHWC"))
+
+    arguments = (compiler, b"", 16, find_topology("v6e:1x1"), "NHWC", lambda batch: b"another")
+    part, program = check_compile(*arguments, search=True)
+    assert program
+    assert not part.fails
+    (told,) = [each for each in part.findings if "largest batch" in each.seen]
+    assert told.verdict == UNKNOWN
+    assert told.seen.startswith("the largest batch that fits is not known: the TPU compiler rejects the step")
