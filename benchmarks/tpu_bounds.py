@@ -3,8 +3,8 @@
     python -m benchmarks.tpu_bounds [--networks=resnet18,…] [--topologies=v3:2x2,…] [--batch_size=128]
 
 libtpu compiles the step of one core for each generation (make preflight). The images/s are FLOPs and bytes of that step
-against the peaks of a chip, as preflight has them: a bound, which no step reaches. A compilation takes minutes; a row
-that an earlier run has kept, with the same options of the step, is not compiled again, unless with --again.
+against the peaks of a chip, as preflight has them: a bound, which no step reaches. A compilation takes minutes; what an
+earlier run has kept, with the same libtpu and the same options of the step, is compiled again only with --again.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ import argparse
 import dataclasses
 import json
 import os
+import re
 import tempfile
+from pathlib import Path
 from typing import Any
 
 from benchmarks import measure
@@ -69,12 +71,23 @@ def generation(topology: str) -> str:
 
 
 def kept_rows(notes: list[str]) -> list[dict[str, Any]]:
-    """Returns the rows of an earlier run whose steps were built with the same options."""
+    """Returns the rows of an earlier run whose steps were built with the same options.
+
+    Raises:
+      SystemExit: It had other options, so that its rows would be lost.
+    """
     path = measure.RESULTS / "tpu_bounds.json"
     if not path.exists():
         return []
     found: dict[str, Any] = json.loads(path.read_text())
-    return list(found["rows"]) if found["notes"] == notes else []
+    if found["notes"] != notes:
+        raise SystemExit(f"error: {path} is of other options; move it away first: {found['notes'][0]}")
+    return list(found["rows"])
+
+
+def libtpu_version() -> str:
+    found = re.search(r"^libtpu==(\S+)", Path("constraints/preflight.txt").read_text(), re.MULTILINE)
+    return found[1] if found else "of unknown version"
 
 
 def row(network: str, topology: str, hlo: bytes, batch_size: int, compiler: str) -> dict[str, Any]:
@@ -83,6 +96,8 @@ def row(network: str, topology: str, hlo: bytes, batch_size: int, compiler: str)
     try:
         found = Compiler(compiler, place)(hlo)
     except ValueError as error:
+        if "rejects the step" not in str(error):
+            raise
         print(f"{network}, {topology}: {error}", flush=True)
         return named | {"limit": "the compiler fails"}
     if isinstance(found, TooLarge):
@@ -111,10 +126,11 @@ def main() -> None:
         spec = spec_of(flags.image_size, flags.batch_size)
         notes = [
             f"training with {config.optimizer} in bfloat16, {flags.image_size} px, {flags.batch_size} images a core, "
-            f"{NUM_CLASSES:,} classes, by {config.trainer}; compiled by the libtpu of constraints/preflight.txt; a "
+            f"{NUM_CLASSES:,} classes, by {config.trainer}; compiled by libtpu {libtpu_version()}; a "
             "chip of v3 has two cores, others one"
         ]
-        rows = [] if flags.again else kept_rows(notes)
+        asked = [(name, generation(of)) for name in flags.networks.split(",") for of in flags.topologies.split(",")]
+        rows = [each for each in kept_rows(notes) if not flags.again or (each["network"], each["tpu"]) not in asked]
         for network in flags.networks.split(","):
             done = {each["tpu"] for each in rows if each["network"] == network}
             topologies = [of for of in flags.topologies.split(",") if generation(of) not in done]
