@@ -39,9 +39,9 @@ NUM_CLASSES = 1000
 COLUMNS = {
     "network": "network",
     "TPU": "tpu",
-    "GiB a core": "gib:.2f",
-    "GFLOP an image": "gflop:.1f",
-    "MB an image": "mb:.0f",
+    "GiB per core": "gib:.2f",
+    "GFLOP per image": "gflop:.1f",
+    "MB per image": "mb:.0f",
     "limited by": "limit",
     "images/s of a chip, at most": "images:,.0f",
 }
@@ -125,7 +125,7 @@ def main() -> None:
         config = config_of(folder, flags.image_size)
         spec = spec_of(flags.image_size, flags.batch_size)
         notes = [
-            f"training with {config.optimizer} in bfloat16, {flags.image_size} px, {flags.batch_size} images a core, "
+            f"training with {config.optimizer} in bfloat16, {flags.image_size} px, {flags.batch_size} images per core, "
             f"{NUM_CLASSES:,} classes, by {config.trainer}; compiled by libtpu {libtpu_version()}; a "
             "chip of v3 has two cores, others one"
         ]
