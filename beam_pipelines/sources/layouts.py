@@ -63,7 +63,7 @@ def refused(source: Source, examples: dict[str, str]) -> str:
 
     Args:
       source: A folder or an archive.
-      examples: For each outermost folder, the first file below it, as a path within the source.
+      examples: For each outermost folder, the first file below it in sorted order, as a path within the source.
     """
     names = set(examples)
     found = [match for example in examples.values() if (match := _OF_VOC.fullmatch(example))]

@@ -123,7 +123,7 @@ def remark(source: Source, options: ConvertOptions) -> str:
 
 
 def check_files_beside(source: Source) -> None:
-    """Raises ValueError if one of the files that are read beside a source is none, or cannot be reached."""
+    """Raises ValueError if a file that is read beside a source does not exist, is a folder, or cannot be reached."""
     for name, path, needed in source.files:
         flag = {"new_labels": "labels"}.get(name, name)
         storage.check(path)
