@@ -135,3 +135,17 @@ def test_a_missing_client_is_said_before_anything_is_launched(few_digits):
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("error: 'gs://bucket/out' needs google-cloud-storage (")
     assert done.stderr.endswith("; run: pip install google-cloud-storage\n")
+
+
+@pytest.mark.cloud
+def test_pascal_voc_in_a_bucket_is_told_as_such_but_not_files_of_boxes_beside_images(capsys, cloud, tmp_path):
+    bucket = cloud.make_bucket()
+    for name in ("voc/VOCdevkit/VOC2012/Annotations/1.xml", "voc/VOCdevkit/VOC2012/JPEGImages/1.jpg"):
+        cloud.put(f"{bucket}/{name}", b"\0")
+    for name in ("cat/Annotations/1.xml", "cat/b.jpg", "dog/Annotations/2.xml", "dog/b.jpg"):
+        cloud.put(f"{bucket}/beside/{name}", b"\0")
+    said = refused(capsys, "convert", f"--input={bucket}/voc", f"--output={tmp_path}/voc")
+    assert f"input '{bucket}/voc' is in the layout of Pascal VOC" in said
+    assert "objects with boxes" not in refused(
+        capsys, "convert", f"--input={bucket}/beside", f"--output={tmp_path}/beside"
+    )
