@@ -10,6 +10,7 @@ from collections import Counter
 from beam_pipelines import storage
 from beam_pipelines.options import RECORDS, TAR, Source
 from beam_pipelines.sources.rows import IMAGE_ENDINGS
+from tpu_input.command_line.output import printable
 
 _MOST_LISTED = 2_000  # files of the input that are looked at
 _MOST_SHOWN = 3  # lines of the tree
@@ -20,11 +21,15 @@ _BESIDE_COCO = re.compile(r"(annotations|train|val|test|unlabeled|images?)\w*", 
 _NAME_WITH_CLASS = re.compile(r"([A-Za-z]+)[._-]?\d+\.\w+")  # cat.0.jpg, dog_12.png
 
 
-def seen(source: Source) -> str:
-    """Returns what lies in a folder, as up to three lines of a tree with numbers of files; "" for other inputs."""
-    return ", ".join(
-        f"{name} ({count:,} file{'s' * (count > 1)})" for name, count in _tree(source).most_common(_MOST_SHOWN)
-    )
+def seen(source: Source) -> list[str]:
+    """Returns what lies in a folder, as up to three lines with numbers of files, and one more if there is more."""
+    tree = _tree(source)
+    shown = tree.most_common(_MOST_SHOWN)
+    names = [printable(name) for name, _ in shown]
+    width = max(map(len, names), default=0)
+    counts = [f"{count:,} file{'s' * (count > 1)}" for _, count in shown]
+    lines = [f"{name:{width}}  {count}" for name, count in zip(names, counts, strict=True)]
+    return lines + ["…"] * (len(tree) > len(shown))
 
 
 def closest(source: Source) -> list[str]:
@@ -53,9 +58,9 @@ def closest(source: Source) -> list[str]:
 
 
 def unknown(source: Source) -> str:
-    """Returns the end of a message about an input without classes: what was seen, and the two closest layouts."""
-    tree = seen(source)
-    return (f"it has {tree}; " if tree else "") + f"the closest layouts are {' and '.join(closest(source))}"
+    """Returns the end of a message about an input without classes: the two closest layouts, and lines of a tree."""
+    said, tree = f"the closest layouts are {' and '.join(closest(source))}", seen(source)
+    return said + ("; it has:" + "".join(f"\n    {line}" for line in tree) if tree else "")
 
 
 def refused(source: Source, examples: dict[str, str]) -> str:

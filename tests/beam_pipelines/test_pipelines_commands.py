@@ -123,7 +123,7 @@ def test_images_larger_than_a_shard_are_explained(capsys, tmp_path):
         Image.effect_noise((200, 200), 90).save(tmp_path / "in" / label / "1.jpg", quality=95)
     message = refused(capsys, "convert", f"--input={tmp_path}/in", f"--output={tmp_path}/out", "--shard_size=10KB")
     assert "none of the 2 inputs" in message
-    assert "bytes, more than --shard_size" in message
+    assert message.endswith(" bytes, more than --shard_size\n")  # the layout is known
 
 
 def test_nothing_but_broken_images_is_refused_with_the_reasons(capsys, tmp_path):
