@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import os
 import pickle
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -69,6 +70,10 @@ def test_a_damaged_record_of_a_source_is_named(dataset_copy):
         source[0]
     with pytest.raises(ValueError, match="the shard ends"):
         source[1]
+    shard.unlink()
+    os.mkfifo(shard)  # opening it would wait for a writer
+    with pytest.raises(ValueError, match="is not a regular file"):
+        source[0]
 
 
 def test_grain_reads_a_source(digits_dataset):

@@ -190,7 +190,7 @@ def with_rows(data: bytes, rows: int) -> bytes:
       rows: From 1 to the height of the image.
     """
     _, at = _frame(data)
-    return data[: at + 3] + rows.to_bytes(2, "big") + data[at + 5 :]
+    return b"".join((data[: at + 3], rows.to_bytes(2, "big"), memoryview(data)[at + 5 :]))
 
 
 def _frame(data: bytes) -> tuple[int, int]:

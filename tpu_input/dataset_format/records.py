@@ -130,6 +130,9 @@ FEATURES_OF_SETS = {
     for name, feature in FEATURES.items()
 }
 
+_OF_BYTES = frozenset({bytes, list[bytes]})  # kinds
+_MANY = frozenset({list[bytes], list[int]})
+
 
 def encode(record: Record, first_label: int = 0) -> bytes:
     """Returns `record` as a serialized tf.train.Example; deterministic: equal records give equal bytes.
@@ -162,8 +165,8 @@ def decode(serialized: bytes, first_label: int = 0) -> Record:
     values: dict[str, Any] = {}
     is_set = LABELS_KEY in features
     for name, (kind, _) in (FEATURES_OF_SETS if is_set else FEATURES).items():
-        value = features[name].bytes_list.value if kind in (bytes, list[bytes]) else features[name].int64_list.value
-        if kind in (list[bytes], list[int]):
+        value = features[name].bytes_list.value if kind in _OF_BYTES else features[name].int64_list.value
+        if kind in _MANY:
             values[name] = tuple(value)
         elif len(value) != 1:
             raise ValueError(f"feature {name!r} has {len(value)} values of {kind.__name__}, but must have 1")

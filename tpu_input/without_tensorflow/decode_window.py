@@ -120,7 +120,7 @@ def _padded(image: npt.NDArray[Any], config: InputConfig, flipped: bool) -> npt.
 
 def _resized_by_opencv(pixels: npt.NDArray[Any], size: tuple[int, int], flip: bool) -> npt.NDArray[Any]:
     image = cv2.resize(pixels, size[::-1], interpolation=cv2.INTER_LINEAR)
-    return cast(npt.NDArray[Any], cv2.flip(image, 1) if flip else image)
+    return cast(npt.NDArray[Any], cv2.flip(image, 1, image) if flip else image)
 
 
 def _resized(pixels: npt.NDArray[Any], size: tuple[int, int], flip: bool) -> npt.NDArray[Any]:
