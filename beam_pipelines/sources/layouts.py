@@ -45,6 +45,9 @@ def closest(source: Source) -> list[str]:
         found.append("TFRecords or Parquet of another program: --record=imagenet, tfds, flowers, huggingface or names")
     elif paths and all(TAR.fullmatch(path) for path in paths):
         found.append("WebDataset: --record=webdataset")
+    elif paths and all(path.endswith(".zip") for path in paths):
+        found.append(f"a .zip of class folders: --input={source.path}/{paths[0]}")
+        found.append("a folder with a .tar for each class: INPUT/CLASS.tar")
     names = [path.rpartition("/")[2] for path in paths]
     prefixes = {match[1] for name in names if (match := _NAME_WITH_CLASS.fullmatch(name))}
     if len(images) == 1 and 1 < len(prefixes) <= len(names) // 2:

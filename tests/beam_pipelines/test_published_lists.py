@@ -333,6 +333,14 @@ def test_an_unknown_layout_is_refused_with_what_was_seen_and_the_closest_layouts
     assert more == "    …"
 
 
+def test_a_folder_of_zips_is_refused_with_what_is_read(capsys, tmp_path):
+    (tmp_path / "in").mkdir()
+    for name in ("cats.zip", "dogs.zip"):
+        (tmp_path / "in" / name).write_bytes(b"PK")
+    said = refused(capsys, "convert", f"--input={tmp_path}/in", f"--output={tmp_path}/out", "--max_rejected=100%")
+    assert f"the closest layouts are a .zip of class folders: --input={tmp_path}/in/cats.zip and a folder with a" in said
+
+
 @pytest.mark.long
 def test_numbers_and_patterns_that_fit_nothing(capsys, images, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
