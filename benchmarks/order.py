@@ -10,6 +10,7 @@ missing.
 from __future__ import annotations
 
 import argparse
+import collections
 import dataclasses
 import functools
 import json
@@ -257,15 +258,17 @@ def mixed(folder: Path, count: int | None, repeats: int | None) -> Table:
 
 
 def summary(folder: Path, count: int | None, repeats: int | None) -> Table:
-    """The most telling columns of the other parts, as they were last measured."""
+    """The most telling columns of the other parts, as they were last measured, of the ways that were in all of them."""
     rows = []
     for way in (way for way in WAYS if way.name in SUMMARIZED):
-        row: dict[str, Any] = {}
+        of_parts = []
         for part in way.parts:
             result = json.loads((measure.RESULTS / f"order_{part}.json").read_text())
             title = f"{way.title}, blocks of {BLOCKS[-1]}" if way.name == "ours" and part == "mixing" else way.title
-            row = next(of for of in result["rows"] if of["way"].startswith(title)) | row
-        rows.append(row | {"resumed": row["read_mb"] / row["used_mb"]})
+            of_parts += [of for of in result["rows"] if of["way"].startswith(title)][:1]
+        if len(of_parts) == len(way.parts):  # else its environment is missing
+            row: dict[str, Any] = dict(collections.ChainMap(*of_parts))
+            rows.append(row | {"resumed": row["read_mb"] / row["used_mb"]})
     return Table(rows, SUMMARY_COLUMNS)
 
 
