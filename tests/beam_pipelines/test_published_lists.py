@@ -338,7 +338,9 @@ def test_a_folder_of_zips_is_refused_with_what_is_read(capsys, tmp_path):
     for name in ("cats.zip", "dogs.zip"):
         (tmp_path / "in" / name).write_bytes(b"PK")
     said = refused(capsys, "convert", f"--input={tmp_path}/in", f"--output={tmp_path}/out", "--max_rejected=100%")
-    assert f"the closest layouts are a .zip of class folders: --input={tmp_path}/in/cats.zip and a folder with a" in said
+    assert (
+        f"the closest layouts are a .zip of class folders: --input={tmp_path}/in/cats.zip and a folder with a" in said
+    )
 
 
 @pytest.mark.long

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import os
 import pickle
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
