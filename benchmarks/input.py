@@ -41,7 +41,9 @@ WAYS = (
     ("grain over RecordSource with OpenCV, uint8", "grain", "original"),
     ("webdataset with OpenCV, no PyTorch, uint8", "webdataset", "tar"),
 )
-OF_PEERS = ("simplejpeg", "simplejpeg_fast", "dali", "grain", "webdataset")
+# What large photographs take at least: all of their coded pixels are read, and hardly any pixel is made of them.
+OF_LARGE = (("libjpeg-turbo, at an eighth of the size", "simplejpeg_eighth", "original"),)
+OF_PEERS = ("simplejpeg", "simplejpeg_fast", "simplejpeg_eighth", "dali", "grain", "webdataset")
 # (way, of what, at most): what the design promises of CPU time an image.
 GOALS = (
     ("train, uint8", "libjpeg-turbo, the same with fast upsampling", 1.1),  # as ours has
@@ -77,7 +79,7 @@ def compare(folder: Path, count: int, size: tuple[int, int], repeats: int, store
     make_dataset(of_size / f"stored{stored}", count, size, images=ImageOptions(resize_shorter=stored))
     make_tar(corpus_of(folder, count, size), of_size / "tar")
     costs = {}
-    for name, way, dataset in WAYS:
+    for name, way, dataset in (*WAYS, *(OF_LARGE if size == LARGE else ())):
         if way not in OF_PEERS:
             jpegs = (corpus_of(folder, count, size),) if way == "keras" else ()
             costs[name] = functools.partial(run_ours, of_size / dataset, way, *jpegs)

@@ -1,6 +1,6 @@
 """One peer's way of making the same images, in a process and an environment of its own; benchmarks/input.py starts it.
 
-    python -m benchmarks.input_peers simplejpeg|simplejpeg_fast|dali|grain|webdataset FOLDER_OF_JPEGS DATASET COUNT
+    python -m benchmarks.input_peers WAY FOLDER_OF_JPEGS DATASET COUNT     (for the ways, see main())
         ──▶  {"images/s": …, "cpu_ms": …, "peak_mb": …, "version": …}
 
 Needs benchmarks/requirements-peers.txt, and of this repository what grain reads records with: tpu_input.RecordSource.
@@ -33,15 +33,15 @@ IMAGE_SIZE = 224
 THREADS = len(os.sched_getaffinity(0))
 
 
-def simplejpeg(folder: Path, dataset: Path, count: int, fast_upsampling: bool = False) -> tuple[Callable[[], int], str]:
-    """libjpeg-turbo's full decode, and nothing else, of files in memory; a thread a core, the fast DCT."""
+def simplejpeg(folder: Path, dataset: Path, count: int, **options: Any) -> tuple[Callable[[], int], str]:
+    """libjpeg-turbo's decode of whole images, and nothing else, of files in memory; a thread a core, the fast DCT."""
     from simplejpeg import decode_jpeg
 
     encoded = [path.read_bytes() for path in sorted(folder.rglob("*.jpg"))[:count]]
     pool = ThreadPoolExecutor(THREADS)
 
     def decode(data: bytes) -> int:
-        return len(decode_jpeg(data, "RGB", fastdct=True, fastupsample=fast_upsampling)) > 0
+        return len(decode_jpeg(data, "RGB", fastdct=True, **options)) > 0
 
     return lambda: sum(pool.map(decode, encoded)), f"simplejpeg {version('simplejpeg')}"
 
@@ -154,7 +154,9 @@ def _installed(package: str) -> bool:
 
 def main(way: str, folder: str, dataset: str, count: str) -> None:
     ways = {"simplejpeg": simplejpeg, "dali": dali, "grain": grain, "webdataset": webdataset}
-    ways["simplejpeg_fast"] = functools.partial(simplejpeg, fast_upsampling=True)
+    ways["simplejpeg_fast"] = functools.partial(simplejpeg, fastupsample=True)
+    # It takes the smallest size with at least this many pixels on a side: an eighth.
+    ways["simplejpeg_eighth"] = functools.partial(simplejpeg, fastupsample=True, min_height=1, min_width=1)
     make_images, name = ways[way](Path(folder), Path(dataset), int(count))
     make_images()  # not counted: threads start, the shuffle buffer fills
     print(json.dumps(cost_of(make_images) | {"version": name}))
