@@ -130,7 +130,7 @@ def dataset(folder: Path, files: Sequence[bytes], num_shards: int) -> Manifest:
 def cost(setting: Setting) -> dict[str, float]:
     """Returns the CPU ms of an image in the steady state, and the CPU seconds to the first batch."""
     config = tpu_input.InputConfig(**({"image_size": 224} | setting.options))
-    gc.collect()  # the graphs of earlier settings: it takes 0.4 s, which else came upon some setting or other
+    gc.collect()  # takes 0.4 s for graphs of earlier settings; Python would do it while some setting is measured
     before = cpu_seconds()
     batches = iter(tpu_input.make_train_input_fn(setting.manifest, config)({"batch_size": setting.batch_size}))
     next(batches)

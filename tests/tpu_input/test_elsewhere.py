@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import socket
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
@@ -58,7 +59,7 @@ def test_a_source_has_every_record_by_number(digits_dataset):
         source[1464]
 
 
-def test_a_damaged_record_of_a_source_is_named(dataset_copy):
+def test_a_damaged_record_of_a_source_is_named(dataset_copy, monkeypatch):
     source = RecordSource(tpu_input.read_manifest(dataset_copy), "train")
     shard = dataset_copy / "train-00000-of-00009.tfrecord"
     shard.write_bytes(shard.read_bytes()[:40] + b"X" + shard.read_bytes()[41:])
@@ -73,6 +74,12 @@ def test_a_damaged_record_of_a_source_is_named(dataset_copy):
     os.mkfifo(shard)  # opening it would wait for a writer
     with pytest.raises(ValueError, match="is not a regular file"):
         source[0]
+    shard.unlink()
+    with socket.socket(socket.AF_UNIX) as listener:
+        monkeypatch.chdir(shard.parent)  # the name of a socket has at most 107 bytes
+        listener.bind(shard.name)
+        with pytest.raises(ValueError, match="is not a regular file"):
+            source[0]
 
 
 def test_grain_reads_a_source(digits_dataset):
