@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import logging
 import signal
 import sys
@@ -254,6 +255,19 @@ def _sample(flags: argparse.Namespace, _: list[str]) -> int:
     return 0
 
 
+_M_MMAP_THRESHOLD = -3  # of malloc.h
+
+
+def _return_freed_memory() -> None:
+    """Makes glibc return memory in blocks of 1 MiB and more to the operating system as soon as it is freed.
+
+    By itself, it raises this size to up to 32 MiB, and keeps smaller blocks. After planning 200,000 inputs, these would
+    be 60 MB beside the processes that write shards.
+    """
+    with contextlib.suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 1 << 20)
+
+
 def _convert(flags: argparse.Namespace, beam_flags: list[str]) -> int:
     return _run_conversion(flags, conversion_options(flags), beam_flags)
 
@@ -301,6 +315,7 @@ def _run_conversion(flags: argparse.Namespace, options: ConvertOptions, beam_fla
             f"--num_processes={flags.num_processes} is for processes on this machine; leave it out, as "
             f"--runner={flags.runner} has flags of its own for the number of workers, or leave out --runner"
         )
+    _return_freed_memory()
     beam_options = _beam_options(flags.runner, beam_flags)
     paths = [path for source in options.sources for path in (source.path, *(path for _, path, _ in source.files))]
     with _on_workers(beam_options, [*paths, options.output]):

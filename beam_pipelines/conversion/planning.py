@@ -3,7 +3,8 @@
     Source ──list──▶ Row ──label, check──▶ Row ──sample, size──▶ Row ──PlanCombineFn──▶ Plan
                                                                   └──by bucket, cut, group──▶ a file of rows per shard
 
-No process holds the whole list of inputs in memory.
+No process holds the whole list of inputs in memory, except that of Beam's local runner, which keeps what it groups as
+Python objects. Rows are therefore grouped as bytes, which are smaller than the tuples of their fields.
 
 Rows that name a group are grouped first, and all rows of a group get the one split that any of them names; a group
 that names two splits is rejected. Otherwise images of one patient, or frames of one film, could be in both training
@@ -17,6 +18,7 @@ two splits. With --dedup=near, and with --group_by=near_duplicates, so are image
 from __future__ import annotations
 
 import bisect
+import collections
 import dataclasses
 import functools
 import hashlib
@@ -64,6 +66,7 @@ from tpu_input.command_line.cores import num_cores
 from tpu_input.dataset_format.records import valid_split
 
 _LEVELS = ("sources", "folders", "class folders")  # that are opened one after another, each by all workers
+_ROWS_A_BATCH = 1000  # rows that one call reads, with many reads in flight, or that are packed together
 _SAMPLE = 64  # images read per kind to estimate the ratio of stored bytes to source bytes
 
 
@@ -136,17 +139,44 @@ def assign(rows: PCollection[Row], options: ConvertOptions) -> tuple[PCollection
     plan: PCollection[Plan] = rows | "Survey" >> CombineInParts(PlanCombineFn(options), _split_sums)  # Plan, one
     shards: PCollection[str] = (
         rows
-        | "Key by bucket" >> beam.Map(key_by_bucket, options.seed).with_output_types(tuple[int, Row])
-        | "Group buckets" >> beam.GroupByKey()  # (bucket, [Row])
-        | "Cut into shards" >> beam.FlatMap(_cut, AsSingleton(plan), options).with_output_types(tuple[str, Row])
-        | "Group shards" >> beam.GroupByKey()  # (shard, [Row])
+        | "Key by bucket" >> beam.Map(_key_by_bucket, options.seed).with_output_types(tuple[int, bytes])
+        | "Group buckets" >> beam.GroupByKey()  # (bucket, [encoded Row])
+        | "Cut into shards" >> beam.FlatMap(_cut, AsSingleton(plan), options).with_output_types(tuple[str, _Packed])
+        | "Group shards" >> beam.GroupByKey()  # (shard, [packed rows])
         | "Write rows" >> beam.Map(_write_rows, AsSingleton(plan), options).with_output_types(str)  # shard
     )
     return plan, shards
 
 
-def _cut(keyed: tuple[int, Iterable[Row]], plan: Plan, options: ConvertOptions) -> Iterator[tuple[str, Row]]:
-    return phases.counted("planning", assign_shards(keyed, plan, options))
+# Consecutive rows of a shard: (bucket, number of the part of the bucket, rows), in this order in the shard.
+_Packed = tuple[int, int, bytes]
+
+
+def _key_by_bucket(row: Row, seed: int) -> tuple[int, bytes]:
+    bucket, row = key_by_bucket(row, seed)
+    return bucket, RowCoder().encode(row)
+
+
+def _cut(keyed: tuple[int, Iterable[bytes]], plan: Plan, options: ConvertOptions) -> Iterator[tuple[str, _Packed]]:
+    bucket, encoded = keyed
+    assigned = assign_shards((bucket, map(RowCoder().decode, encoded)), plan, options)
+    of_shards, number = collections.defaultdict[str, list[Row]](list), 0
+    for shard, row in phases.counted("planning", assigned):
+        rows = of_shards[shard]
+        rows.append(row)
+        if len(rows) == _ROWS_A_BATCH:
+            yield shard, (bucket, number, _pack(of_shards.pop(shard)))
+            number += 1
+    for shard, rows in of_shards.items():
+        yield shard, (bucket, number, _pack(rows))
+
+
+def _pack(rows: list[Row]) -> bytes:
+    return zlib.compress(marshal.dumps([tuple(row) for row in rows]), level=1)
+
+
+def _unpack(packed: bytes) -> Iterator[Row]:
+    return (Row(*fields) for fields in marshal.loads(zlib.decompress(packed)))
 
 
 def _listed(pipeline: beam.Pipeline, options: ConvertOptions) -> PCollection[Row]:
@@ -381,14 +411,11 @@ def add_remarks(plan: Plan, layout: Layout, options: ConvertOptions) -> Plan:
     return dataclasses.replace(plan, remarks=remarks, left_out=layout.left_out)
 
 
-def _write_rows(keyed: tuple[str, Iterable[Row]], plan: Plan, options: ConvertOptions) -> str:
-    shard, rows = keyed
-    ordered = sorted(rows, key=functools.partial(in_order, seed=options.seed))
-    WorkingFolder.of(options.output, plan).write_rows(shard, (locate(row, options) for row in ordered))
+def _write_rows(keyed: tuple[str, Iterable[_Packed]], plan: Plan, options: ConvertOptions) -> str:
+    shard, parts = keyed
+    rows = (locate(row, options) for _, _, packed in sorted(parts) for row in _unpack(packed))
+    WorkingFolder.of(options.output, plan).write_rows(shard, rows)
     return shard
-
-
-_ROWS_A_BATCH = 1000  # rows that one call reads, with many reads in flight
 
 
 def reject_duplicates(rows: PCollection[Row], options: ConvertOptions) -> PCollection[Row]:

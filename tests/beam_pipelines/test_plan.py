@@ -17,8 +17,10 @@ from apache_beam.testing.util import assert_that, equal_to
 
 from beam_pipelines.conversion.combining import CombineInParts
 from beam_pipelines.conversion.plan import Plan, assign_shards, choose_split, hash_position, is_measured, key_by_bucket
-from beam_pipelines.conversion.planning import PlanCombineFn, _split_folders, _split_sums
+from beam_pipelines.conversion.planning import PlanCombineFn, _split_folders, _split_sums, assign
+from beam_pipelines.conversion.working_folder import WorkingFolder
 from beam_pipelines.options import ConvertOptions, Source
+from beam_pipelines.runners import execution
 from beam_pipelines.sources.folders import FolderSurvey
 from beam_pipelines.sources.rows import Row
 from support.conversion import local
@@ -52,8 +54,8 @@ def test_a_number_of_shards_is_met_and_they_are_equally_full(total, count):
     assert max(held.values()) - min(held.values()) <= 1
 
 
-def options(**changes) -> ConvertOptions:
-    return ConvertOptions((Source("in"),), "out", **{"shard_bytes": 200_000, **changes})
+def options(output: str = "out", **changes) -> ConvertOptions:
+    return ConvertOptions((Source("in"),), output, **{"shard_bytes": 200_000, **changes})
 
 
 def rows(count: int) -> list[Row]:
@@ -113,6 +115,27 @@ def test_shards_are_cut_out_of_each_split_in_the_order_of_the_hashes(num_shards,
     plan, shards = planned(listed, opts)
     assert {name: Counter(held) for name, held in shards.items()} == expected
     assert sorted(itertools.chain(*plan.shards.values())) == sorted(expected)
+
+
+def test_the_rows_of_a_shard_are_written_in_the_order_of_the_hashes_however_many_a_bucket_has(tmp_path, monkeypatch):
+    monkeypatch.setattr("beam_pipelines.conversion.plan._BUCKET_BITS", 2)
+    monkeypatch.setattr("beam_pipelines.conversion.planning._ROWS_A_BATCH", 7)
+    listed = rows(600)
+    opts = options(output=str(tmp_path), splits=(("train", 0.8), ("validation", 0.2)))
+    with execution.pipeline(local()) as pipeline:
+        made, _ = assign(pipeline | beam.Create(listed[::-1]).with_output_types(Row), opts)
+        made | beam.Map(_keep, str(tmp_path / "plan.json"))
+    plan = Plan.from_json((tmp_path / "plan.json").read_bytes())
+    folder = WorkingFolder.of(str(tmp_path), plan)
+    for split, names in plan.shards.items():
+        written = [row for name in names for row in folder.read_rows(name)]
+        chosen = [row for row in listed if choose_split(row, opts) == split]
+        assert written == sorted(chosen, key=lambda row: digest(f"0/order/{row.key}"))
+
+
+def _keep(plan: Plan, path: str) -> None:
+    with open(path, "w") as file:
+        file.write(plan.to_json())
 
 
 def test_the_order_has_4096_ranges_of_a_64_bit_hash():

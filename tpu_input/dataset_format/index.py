@@ -105,7 +105,9 @@ class IndexWriter:
         """Writes the index of the rows so far."""
         self._end_batch()
         # In one piece: the bytes of the file must not depend on _BATCH_ROWS.
-        pq.write_table(pa.Table.from_batches(self._batches, self._schema).combine_chunks(), file)
+        whole = pa.Table.from_batches(self._batches, self._schema).combine_chunks().to_batches()
+        self._batches = whole  # the parts are not needed beside it
+        pq.write_table(pa.Table.from_batches(whole, self._schema), file)
 
     def _end_batch(self) -> None:
         if self._rows:
