@@ -23,6 +23,7 @@ from benchmarks.scale_runs import INDEX, MANIFEST, SHUFFLE, WHOLE, child
 SMALL = (48, 36)
 SMALL_SHARD = 1_000_000
 BUCKETS = 1 << 12  # beam_pipelines.conversion.plan
+PACK = 1000  # beam_pipelines.conversion.planning
 FOLDERS = 1000  # class folders, which are listed side by side
 
 
@@ -33,18 +34,20 @@ class Unit:
     Fitted at 20,000 images; the runs of a tenth and of ten times as many check them.
     """
 
-    shuffled_row: float = 77.7  # its fields, marshalled, and its key: a bucket's number or a shard's name
-    row_file: float = 106  # its line of JSON in the working folder
-    held_row: float = 620  # a row that the local runner keeps: itself, its encodings in three stages
+    shuffled_row: float = 77.7  # its fields, marshalled, and the number of its bucket
+    packed_row: float = 16  # one of many consecutive rows of a shard, compressed together
+    pack: float = 107  # rows that are packed together, without the rows
+    row_file: float = 113.5  # its line of JSON in the working folder, with a path of 40 characters
+    held_row: float = 430  # a row that the local runner keeps: its encodings in three stages
     grouped_row: float = 430  # a row of a bucket in the memory of the worker that cuts it (tracemalloc)
     plan_bucket: float = 15  # "1234": 12345, for a bucket of a split
     receipt: float = 640
-    manifest: float = 1_460  # without shards, for 10 classes
+    manifest: float = 1_565  # without shards, for 10 classes
     manifest_shard: float = 195
     index_row: float = 105
     index_shard: float = 3_000  # a Parquet file without its rows
     rejection: float = 450  # a line of rejected.jsonl in the memory of the process that commits (tracemalloc)
-    beam: float = 174e6  # a process that has imported Beam and run a pipeline
+    beam: float = 201e6  # a process that has imported Beam and run a pipeline
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +55,7 @@ class Scale:
     """What a conversion of a folder takes."""
 
     shards: int
-    shuffled_rows: int
+    shuffled_elements: float
     shuffled_bytes: float
     largest_bucket_rows: float
     planning_memory: float
@@ -69,18 +72,19 @@ def formula(images: int, record_bytes: float, shard_bytes: float, unit: Unit = U
     shards = sum(math.ceil(images * share * record_bytes / shard_bytes) for share in (0.9, 0.1))
     buckets = sum(BUCKETS * -math.expm1(-images * share / BUCKETS) for share in (0.9, 0.1))  # those that hold a row
     plan = unit.plan_bucket * buckets
+    packs = buckets + shards + images / PACK  # a bucket's rows of a shard, in packs of so many at most
     return Scale(
         shards=shards,
-        shuffled_rows=2 * images,  # by bucket, by shard
-        shuffled_bytes=2 * images * unit.shuffled_row,
+        shuffled_elements=images + packs,  # by bucket, by shard
+        shuffled_bytes=images * (unit.shuffled_row + unit.packed_row) + packs * unit.pack,
         largest_bucket_rows=images / BUCKETS + 4 * math.sqrt(images / BUCKETS),  # of 4,096 Poisson draws
         planning_memory=unit.beam + images * unit.held_row,
         working_bytes=images * unit.row_file + shards * unit.receipt + plan,
         manifest_bytes=unit.manifest + shards * unit.manifest_shard,
         index_bytes=images * unit.index_row + shards * unit.index_shard,
         reads=images + 130 + 4 * shards,  # images, a sample of two kinds; a shard's rows, twice, its receipt and index
-        writes=4 * shards + 5,  # rows, shard, index, receipt
-        stats=shards + 1,  # whether the conversion is still under way
+        writes=4 * shards + 6,  # rows, shard, index, receipt
+        stats=2 * shards + 1,  # whether the conversion is still under way, before and after a shard gets its names
     )
 
 
@@ -89,8 +93,8 @@ def check(folder: Path, counts: list[int]) -> None:
     columns = []
     for count in counts:
         make_corpus(folder / f"small{count}", count, size=SMALL)
-        rows, num_bytes = run(SHUFFLE, folder, count)
-        measured = run(WHOLE, folder, count) | {"shuffled_rows": rows, "shuffled_bytes": num_bytes}
+        elements, num_bytes = run(SHUFFLE, folder, count)
+        measured = run(WHOLE, folder, count) | {"shuffled_elements": elements, "shuffled_bytes": num_bytes}
         measured["index_bytes"] = child(INDEX, count, measured["shards"])
         predicted = dataclasses.asdict(formula(count, measured["record_bytes"], SMALL_SHARD))
         columns.append(
@@ -119,7 +123,7 @@ def predict(sizes: list[tuple[int, float, float]]) -> None:
         "bytes per shard": [in_units(shard) for _, _, shard in sizes],
         "bytes of all shards": [in_units(images * record) for images, record, _ in sizes],
         "shards": [counted(each.shards) for each in scales],
-        "rows in the shuffle": [counted(each.shuffled_rows) for each in scales],
+        "elements in the shuffle": [counted(each.shuffled_elements) for each in scales],
         "bytes in the shuffle": [in_units(each.shuffled_bytes) for each in scales],
         "rows of the largest bucket": [counted(each.largest_bucket_rows) for each in scales],
         "memory to plan on one machine": [in_units(each.planning_memory) for each in scales],

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from typing import Any
 
-# What passes the shuffle while a conversion is planned: rows, and bytes as Beam encodes them.
+# What passes the shuffle while a conversion is planned: elements, and bytes as Beam encodes them.
 SHUFFLE = """
 import json, marshal, sys
 import apache_beam as beam
@@ -20,7 +21,7 @@ from collections import Counter
 group = beam.GroupByKey
 def count(keyed):
     key, row = keyed
-    beam.metrics.Metrics.counter("scale", "rows").inc()
+    beam.metrics.Metrics.counter("scale", "elements").inc()
     beam.metrics.Metrics.counter("scale", "bytes").inc(len(beam.coders.registry.get_coder(type(key)).encode(key)))
     beam.metrics.Metrics.counter("scale", "bytes").inc(len(beam.coders.registry.get_coder(type(row)).encode(row)))
     return keyed
@@ -34,7 +35,7 @@ with execution.pipeline(PipelineOptions(["--runner=FnApiRunner"])) as pipeline:
 counted = Counter()
 for counter in pipeline.result.metrics().query()["counters"]:
     counted[counter.key.metric.name] += counter.committed
-print(json.dumps([counted["rows"], counted["bytes"]]))
+print(json.dumps([counted["elements"], counted["bytes"]]))
 """
 # A whole conversion in one process: calls to storage, memory, and what stands in the working folder at the end.
 WHOLE = """
@@ -66,11 +67,12 @@ def made(*args):
     return plan
 def committed(options, *args):
     paths = Path(options.output, ".jpeg2tpu").rglob("*")
-    seen["working_bytes"] = sum(path.stat().st_size for path in paths if path.is_file())
+    of_dataset = re.compile(r"\\.(data|index)-")  # shards and indexes before they are moved
+    seen["working_bytes"] = sum(p.stat().st_size for p in paths if p.is_file() and not of_dataset.search(p.name))
     return commit(options, *args)
 convert_module.make_plan, convert_module.commit = made, committed
 options = ConvertOptions((Source(sys.argv[1]),), sys.argv[2], shard_bytes=int(sys.argv[3]))
-manifest, _ = convert_module.convert(options, PipelineOptions(["--runner=FnApiRunner"]))
+manifest = convert_module.convert(options, PipelineOptions(["--runner=FnApiRunner"])).manifest
 output = Path(options.output)
 shards = [shard for split in manifest.splits.values() for shard in split.shards]
 keys = [str(path.relative_to(sys.argv[1])) for path in Path(sys.argv[1]).rglob("*.jpg")]
@@ -123,7 +125,8 @@ print(json.dumps([path.stat().st_size, time.monotonic() - start, peak() - before
 
 def child(code: str, *args: object) -> Any:
     command = [sys.executable, "-W", "ignore", "-c", code, *map(str, args)]
-    done = subprocess.run(command, capture_output=True, text=True)
+    environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": str(1 << 20)}  # as the command sets it
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
     if done.returncode:
         raise RuntimeError(done.stderr)
     return json.loads(done.stdout.splitlines()[-1]) if done.stdout else []

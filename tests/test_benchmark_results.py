@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import conversion, conversion_sweep, measure, order, plots, tables
+from benchmarks import conversion, conversion_sweep, measure, order, plots, scale, tables
 from benchmarks import input as benchmarked_input
 from benchmarks.conversion_promises import num_records
 from benchmarks.conversion_ways import ALL, PLAIN
@@ -45,6 +45,17 @@ def test_jumps_of_more_than_a_fifth_between_neighbours_of_one_axis_are_listed():
     assert conversion_sweep.marked(rows) == ["a: 1 → 2: 1.22 times", "b: 4 → 5: 0.62 times"]
     assert [row.get("mark") for row in rows] == [None, None, "jump", None, None, "jump"]
     assert ["jump" in row for row in rows] == [False, True, True, False, True, True]
+
+
+@pytest.mark.long
+def test_what_a_conversion_takes_follows_the_formulas(tmp_path, capsys):
+    scale.check(tmp_path, [2000])
+    cells = dict(re.findall(r"^\| (\w+) \| ([\d,]+ \([\d.]+\)) \|$", capsys.readouterr().out, re.MULTILINE))
+    ratios = {name: float(cell.split("(")[1].rstrip(")")) for name, cell in cells.items()}
+    # The largest bucket of so few images is a matter of chance; memory and the paths in working files, of the machine.
+    exact = ratios.keys() - {"largest_bucket_rows", "planning_memory", "working_bytes"}
+    assert len(exact) == 8
+    assert {name: ratios[name] for name in exact if abs(ratios[name] - 1) > 0.05} == {}
 
 
 @pytest.mark.long
