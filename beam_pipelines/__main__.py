@@ -258,7 +258,7 @@ def _sample(flags: argparse.Namespace, _: list[str]) -> int:
 _M_MMAP_THRESHOLD = -3  # of malloc.h
 
 
-def _return_freed_memory() -> None:
+def _return_memory_once_freed() -> None:
     """Makes glibc return memory in blocks of 1 MiB and more to the operating system as soon as it is freed.
 
     By itself, it raises this size to up to 32 MiB, and keeps smaller blocks. After planning 200,000 inputs, these would
@@ -315,7 +315,7 @@ def _run_conversion(flags: argparse.Namespace, options: ConvertOptions, beam_fla
             f"--num_processes={flags.num_processes} is for processes on this machine; leave it out, as "
             f"--runner={flags.runner} has flags of its own for the number of workers, or leave out --runner"
         )
-    _return_freed_memory()
+    _return_memory_once_freed()
     beam_options = _beam_options(flags.runner, beam_flags)
     paths = [path for source in options.sources for path in (source.path, *(path for _, path, _ in source.files))]
     with _on_workers(beam_options, [*paths, options.output]):

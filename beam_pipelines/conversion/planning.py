@@ -139,7 +139,7 @@ def assign(rows: PCollection[Row], options: ConvertOptions) -> tuple[PCollection
     plan: PCollection[Plan] = rows | "Survey" >> CombineInParts(PlanCombineFn(options), _split_sums)  # Plan, one
     shards: PCollection[str] = (
         rows
-        | "Key by bucket" >> beam.Map(_key_by_bucket, options.seed).with_output_types(tuple[int, bytes])
+        | "Key by bucket" >> beam.Map(_encode_by_bucket, options.seed).with_output_types(tuple[int, bytes])
         | "Group buckets" >> beam.GroupByKey()  # (bucket, [encoded Row])
         | "Cut into shards" >> beam.FlatMap(_cut, AsSingleton(plan), options).with_output_types(tuple[str, _Packed])
         | "Group shards" >> beam.GroupByKey()  # (shard, [packed rows])
@@ -152,7 +152,7 @@ def assign(rows: PCollection[Row], options: ConvertOptions) -> tuple[PCollection
 _Packed = tuple[int, int, bytes]
 
 
-def _key_by_bucket(row: Row, seed: int) -> tuple[int, bytes]:
+def _encode_by_bucket(row: Row, seed: int) -> tuple[int, bytes]:
     bucket, row = key_by_bucket(row, seed)
     return bucket, RowCoder().encode(row)
 
