@@ -23,7 +23,7 @@ import os
 import signal
 import threading
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import IO, TYPE_CHECKING, NamedTuple
@@ -220,6 +220,9 @@ def _index_row(row: Row, uri: str, framed: _Framed, offset: int) -> IndexRow:
 
 
 _LOOK_EACH = 0.1  # seconds between two updates of the progress bar
+# Environment of the writer processes. Arrow's own allocator keeps the memory of an index for the next one, some 20 MB;
+# only the environment chooses it, as what writes Parquet ignores set_memory_pool().
+_ENVIRONMENT = {"ARROW_DEFAULT_MEMORY_POOL": "system"}
 # Inputs, rejected, bytes: totals in memory shared by all writer processes.
 _counts: SynchronizedArray[int] | None = None
 
@@ -238,7 +241,8 @@ def write_shards(shards: list[str], folder: WorkingFolder, options: ConvertOptio
     num_decoders = num_cores // num_processes
     write = functools.partial(_write, folder=folder, options=options, num_decoders=num_decoders, progress=_count)
     with ProcessPoolExecutor(num_processes, context, _begin, (counts,)) as pool:
-        written = [pool.submit(write, shard) for shard in shards]
+        with _environment(_ENVIRONMENT):
+            written = [pool.submit(write, shard) for shard in shards]  # the first one starts all processes
         try:
             if counts:
                 phases.begin("writing", folder.num_rows(shards))
@@ -260,8 +264,21 @@ def write_shards(shards: list[str], folder: WorkingFolder, options: ConvertOptio
             pool.shutdown(cancel_futures=True)
 
 
+@contextlib.contextmanager
+def _environment(variables: dict[str, str]) -> Iterator[None]:
+    """Sets variables of the environment, except those that the user has set, for the processes that are started."""
+    added = {name: value for name, value in variables.items() if name not in os.environ}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            del os.environ[name]
+
+
 def _write(shard: str, folder: WorkingFolder, options: ConvertOptions, num_decoders: int, progress: Progress) -> None:
     write_planned(shard, folder, options, num_decoders, progress)  # the receipt is not sent to the other process
+    pa.default_memory_pool().release_unused()  # what the index took
 
 
 def _wait(written: list[Future[None]], counts: SynchronizedArray[int] | None) -> None:
@@ -279,7 +296,6 @@ def _begin(counts: SynchronizedArray[int] | None) -> None:
     """Initializes a writer process: it exits when its parent exits, and silently on SIGINT."""
     global _counts
     _counts = counts
-    pa.set_memory_pool(pa.system_memory_pool())  # the default one keeps some 20 MB more of an index, for speed
     signal.signal(signal.SIGINT, lambda *_: os._exit(130))
     threading.Thread(target=_end_with_parent, daemon=True).start()
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import multiprocessing
+import os
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 
 from beam_pipelines.__main__ import main
@@ -47,13 +52,40 @@ def test_so_few_images_that_a_process_would_start_later_are_written_by_this_one(
     assert files(tmp_path / "a") == files(tmp_path / "b")
 
 
+def test_writers_take_memory_from_the_c_library_unless_the_user_chose_an_allocator(few_digits, tmp_path, monkeypatch):
+    name = "ARROW_DEFAULT_MEMORY_POOL"
+
+    def allocators(folder: str) -> set[str]:
+        found = seen_of_processes(lambda process: process.environ().get(name), few_digits, tmp_path / folder, *flags)
+        return {each for of_all in found for each in of_all}
+
+    flags = ["--num_processes=2"]
+    monkeypatch.delenv(name, raising=False)
+    assert allocators("a") == {"system"}
+    assert name not in os.environ
+    monkeypatch.setenv(name, "mimalloc")
+    assert allocators("b") == {"mimalloc"}
+    assert os.environ[name] == "mimalloc"
+    assert files(tmp_path / "a") == files(tmp_path / "b")
+
+
 def most_processes(source: Path, output: Path, *flags: str) -> int:
     """Converts images to 4 shards; returns how many processes there were at the same time."""
-    seen, done = set[int](), threading.Event()
+    return max(map(len, seen_of_processes(lambda process: None, source, output, *flags)))
+
+
+def seen_of_processes(
+    look: Callable[[psutil.Process], Any], source: Path, output: Path, *flags: str
+) -> list[list[Any]]:
+    """Converts images to 4 shards; returns, again and again, what `look` returns of the processes that write them."""
+    seen, done = [], threading.Event()
 
     def watch() -> None:
         while not done.wait(0.01):
-            seen.add(len(multiprocessing.active_children()))
+            seen.append([])
+            for process in multiprocessing.active_children():
+                with contextlib.suppress(psutil.Error):  # it has just ended
+                    seen[-1].append(look(psutil.Process(process.pid)))
 
     watcher = threading.Thread(target=watch)
     watcher.start()
@@ -63,7 +95,7 @@ def most_processes(source: Path, output: Path, *flags: str) -> int:
     finally:
         done.set()
         watcher.join()
-    return max(seen)
+    return seen
 
 
 def test_a_single_shard_is_decoded_by_no_more_threads_than_are_asked_for(few_digits, tmp_path, monkeypatch):

@@ -88,40 +88,51 @@ class IndexWriter:
     """Collects the rows of one shard's index in columns, which take a third of the memory of rows, and writes them."""
 
     def __init__(self) -> None:
-        self._rows: list[IndexRow] = []
-        self._batches: list[pa.RecordBatch] = []
+        self._rows: list[IndexRow] = []  # not yet in columns
         self._schema = SCHEMA
+        self._parts: list[list[pa.Array]] = [[] for _ in SCHEMA]  # of each column
+        self._num_rows = 0
 
     def __len__(self) -> int:
-        return len(self._rows) + sum(map(len, self._batches))
+        return self._num_rows
 
     def add(self, row: IndexRow) -> None:
         """Adds the row of the next record."""
         self._rows.append(row)
+        self._num_rows += 1
         if len(self._rows) == _BATCH_ROWS:
             self._end_batch()
 
     def write(self, file: IO[bytes]) -> None:
         """Writes the index of the rows so far."""
         self._end_batch()
-        # In one piece: the bytes of the file must not depend on _BATCH_ROWS.
-        whole = pa.Table.from_batches(self._batches, self._schema).combine_chunks().to_batches()
-        self._batches = whole  # the parts are not needed beside it
-        pq.write_table(pa.Table.from_batches(whole, self._schema), file)
+        # Every column is joined, as the bytes of the file must not depend on _BATCH_ROWS; one after another, so that
+        # only one column is in memory twice.
+        for parts, field in zip(self._parts, self._schema, strict=True):
+            parts[:] = _joined(parts, field.type)
+        columns = [pa.chunked_array(parts, field.type) for parts, field in zip(self._parts, self._schema, strict=True)]
+        pq.write_table(pa.table(columns, schema=self._schema), file)
 
     def _end_batch(self) -> None:
-        if self._rows:
-            self._schema = SCHEMA_OF_SETS if isinstance(self._rows[0].label, tuple) else SCHEMA
-            rows: list[Any] = self._rows
-            if self._rows[0].features:
-                self._schema = self._schema.append(_FEATURES)
-            else:
-                rows = [row[:-1] for row in rows]
-            columns = zip(zip(*rows, strict=True), self._schema, strict=True)
-            self._batches.append(
-                pa.record_batch([pa.array(column, field.type) for column, field in columns], schema=self._schema)
-            )
-            self._rows = []
+        if not self._rows:
+            return
+        rows: list[Any] = self._rows
+        schema = SCHEMA_OF_SETS if isinstance(rows[0].label, tuple) else SCHEMA
+        if rows[0].features:
+            schema = schema.append(_FEATURES)
+        else:
+            rows = [row[:-1] for row in rows]
+        if not self._parts[0]:  # the first batch
+            self._schema, self._parts = schema, [[] for _ in schema]
+        for parts, column, field in zip(self._parts, zip(*rows, strict=True), schema, strict=True):
+            parts.append(pa.array(column, field.type))
+        self._rows = []
+
+
+def _joined(parts: list[pa.Array], dtype: pa.DataType) -> list[pa.Array]:
+    """Returns the parts of a column as one array, or as several where Arrow cannot have that much text in one."""
+    chunks: list[pa.Array] = pa.table([pa.chunked_array(parts, dtype)], [""]).combine_chunks().column(0).chunks
+    return chunks
 
 
 def write_index(file: IO[bytes], rows: Iterable[IndexRow]) -> None:
