@@ -78,7 +78,8 @@ def seen_of_processes(
     look: Callable[[psutil.Process], Any], source: Path, output: Path, *flags: str
 ) -> list[list[Any]]:
     """Converts images to 4 shards; returns, again and again, what `look` returns of the processes that write them."""
-    seen, done = [], threading.Event()
+    seen: list[list[Any]] = []
+    done = threading.Event()
 
     def watch() -> None:
         while not done.wait(0.01):
