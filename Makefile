@@ -35,7 +35,7 @@ export AXE_CORE
 # Vale, the checker of prose, for `make docs`; built by Go 1.26 or newer.
 VALE_VERSION = v3.21.0
 VALE ?= .servers/vale-$(VALE_VERSION)/vale
-# Part of the tests that `make test-long` and `make test-newest` run, such as 2/6; nothing for all of them.
+# Part of the tests that `make test-long`, `test-newest` and `test-cloud` run, such as 2/6; nothing for all of them.
 PART ?=
 # Four digits that seed 0 puts into the validation split.
 HELD_OUT = 0/0072.jpg 4/0064.jpg 8/0148.jpg 9/0073.jpg
@@ -100,7 +100,8 @@ test-newest: $(VENV_NEWEST)/installed $(if $(shell command -v npm),$(AXE_CORE))
 
 # Everything that touches gs://, with Google's own clients, against a server on this machine.
 test-cloud: $(VENV)/installed $(FAKE_GCS_SERVER)
-	FAKE_GCS_SERVER=$(abspath $(FAKE_GCS_SERVER)) $(VENV)/bin/python -m pytest -m cloud -n 4 --dist worksteal $(call marked,cloud)
+	FAKE_GCS_SERVER=$(abspath $(FAKE_GCS_SERVER)) $(VENV)/bin/python -m pytest -m cloud -n 4 --dist worksteal \
+		$(if $(PART),--part=$(PART)) $(call marked,cloud)
 
 # Damaged and hostile files by seed, each given to the command that reads it; 20,000 take an hour on two cores.
 fuzz: $(VENV)/installed
