@@ -26,10 +26,9 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from typing import IO, TYPE_CHECKING, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
 
 import google_crc32c
-import pyarrow as pa
 
 from beam_pipelines import storage
 from beam_pipelines.conversion.output_folder import create
@@ -89,9 +88,9 @@ def write_shard(
     """
     labels = {class_name: label for label, class_name in enumerate(classes)}
     frame_image = functools.partial(_frame_image, options=options, labels=labels, num_images=num_images)
-    receipt, index = Receipt(name), IndexWriter()
+    receipt = Receipt(name)
     with contextlib.ExitStack() as stack:
-        records: _Records | None = None
+        files: _Files | None = None
         framed_images = map_images(rows, frame_image, num_decoders)
         for row, framed in stack.enter_context(contextlib.closing(framed_images)):
             uri = origin(row.uri, options.output)
@@ -99,49 +98,66 @@ def write_shard(
                 receipt.rejected.append(Rejection(row.key, uri, framed.reason, framed.detail))
                 progress(0, False)
                 continue
-            records = records or _Records(stack.enter_context(create(options.output, data_path, sync_name=False)))
-            records.add(framed.data)
-            index.add(_index_row(row, uri, framed, receipt.num_bytes))
+            files = files or _Files(stack, options.output, data_path, its_index_path)
+            files.add(framed.data, _index_row(row, uri, framed, receipt.num_bytes))
             receipt.add(framed.image, framed.label, len(framed.data))
             progress(len(framed.data), True)
-        if records:
-            records.flush()
+        if files:
+            files.end(receipt)
         if not is_wanted():
             raise Unwanted
-        if records:
-            receipt.sha256, receipt.crc32c = records.sha256.hexdigest(), _base64(records.crc32c)
-            _write_index(options.output, its_index_path, index, receipt)
     return receipt
 
 
-def _write_index(output: str, path: str, index: IndexWriter, receipt: Receipt) -> None:
-    content = io.BytesIO()
-    index.write(content)
-    with create(output, path, sync_name=False) as file:
-        file.write(content.getbuffer())
-    receipt.index_bytes, receipt.index_crc32c = content.tell(), _base64(google_crc32c.value(content.getvalue()))
+class _Files:
+    """The files of a shard, which get their names when `stack` ends: its records and its index.
 
+    Records are written and hashed a megabyte at a time.
+    """
 
-class _Records:
-    """Records of a shard, which are written to its file and hashed a megabyte at a time."""
+    def __init__(self, stack: contextlib.ExitStack, output: str, data_path: str, its_index_path: str) -> None:
+        self._file = stack.enter_context(create(output, data_path, sync_name=False))
+        self._index_file = _Summed(stack.enter_context(create(output, its_index_path, sync_name=False)))
+        self._index = stack.enter_context(contextlib.closing(IndexWriter(cast(IO[bytes], self._index_file))))
+        self._sha256, self._crc32c = hashlib.sha256(), 0
+        self._parts, self._num_bytes = list[bytes](), 0
 
-    def __init__(self, file: IO[bytes]) -> None:
-        self.sha256, self.crc32c = hashlib.sha256(), 0
-        self._file, self._parts, self._num_bytes = file, list[bytes](), 0
-
-    def add(self, data: bytes) -> None:
+    def add(self, data: bytes, row: IndexRow) -> None:
+        self._index.add(row)
         self._parts.append(data)
         self._num_bytes += len(data)
         if self._num_bytes >= _FLUSHED_BYTES:
-            self.flush()
+            self._flush()
 
-    def flush(self) -> None:
-        """Writes what add() has kept."""
+    def end(self, receipt: Receipt) -> None:
+        """Writes what add() has kept; sizes and checksums of the files go into the receipt."""
+        self._flush()
+        self._index.close()
+        receipt.sha256, receipt.crc32c = self._sha256.hexdigest(), _base64(self._crc32c)
+        receipt.index_bytes, receipt.index_crc32c = self._index_file.num_bytes, _base64(self._index_file.crc32c)
+
+    def _flush(self) -> None:
         data = b"".join(self._parts)
         self._parts, self._num_bytes = [], 0
         self._file.write(data)
-        self.sha256.update(data)
-        self.crc32c = google_crc32c.extend(self.crc32c, data)
+        self._sha256.update(data)
+        self._crc32c = google_crc32c.extend(self._crc32c, data)
+
+
+class _Summed(io.RawIOBase):
+    """File that is written through this one, which knows the size and the CRC-32C of what was written."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.num_bytes, self.crc32c = 0, 0
+        self._file = file
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self.crc32c = google_crc32c.extend(self.crc32c, bytes(data))
+        self.num_bytes += len(data)
+        return self._file.write(data)
 
 
 def _base64(crc: int) -> str:
@@ -278,7 +294,6 @@ def _environment(variables: dict[str, str]) -> Iterator[None]:
 
 def _write(shard: str, folder: WorkingFolder, options: ConvertOptions, num_decoders: int, progress: Progress) -> None:
     write_planned(shard, folder, options, num_decoders, progress)  # the receipt is not sent to the other process
-    pa.default_memory_pool().release_unused()  # what the index took
 
 
 def _wait(written: list[Future[None]], counts: SynchronizedArray[int] | None) -> None:

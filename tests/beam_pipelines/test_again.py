@@ -18,7 +18,7 @@ import pytest
 
 from beam_pipelines import storage
 from beam_pipelines.__main__ import main
-from beam_pipelines.conversion import commit
+from beam_pipelines.conversion import commit, shard_writing
 from beam_pipelines.conversion.commit import write_lengths
 from beam_pipelines.convert import convert
 from beam_pipelines.repair import repair
@@ -29,7 +29,6 @@ from beam_pipelines.storage import local as local_files
 from beam_pipelines.verify import verify
 from support.conversion import local, options
 from support.folders import files, without_edition
-from tpu_input.dataset_format.index import IndexWriter
 from tpu_input.record_source import write_tfds_metadata
 
 convert_module = importlib.import_module("beam_pipelines.convert")
@@ -333,16 +332,16 @@ def test_a_conversion_whose_output_is_removed_meanwhile_goes_on(few_digits, tmp_
     opts = options(few_digits, tmp_path / "new", shard_bytes=10_000)
     convert(opts, local())
     command = ["convert", f"--input={few_digits}", f"--output={tmp_path}/out", "--shard_size=10KB"]
-    write, written = IndexWriter.write, []
+    end, ended = shard_writing._Files.end, []
 
-    def remove_before_the_second(index, file):
-        written.append(index)
-        if len(written) == 2:
+    def remove_before_the_second(written, receipt):
+        ended.append(receipt)
+        if len(ended) == 2:
             shutil.rmtree(tmp_path / "out")
-        write(index, file)
+        end(written, receipt)
 
     with monkeypatch.context() as removed:
-        removed.setattr(IndexWriter, "write", remove_before_the_second)
+        removed.setattr(shard_writing._Files, "end", remove_before_the_second)
         assert main(command) == 2
     assert said(capsys).endswith("rerun the same command to resume\n")
     assert main(command) == 0

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import io
+import itertools
 from pathlib import Path
 from typing import Literal
 
+import google_crc32c
 import pyarrow.parquet
 import pytest
 from PIL import Image
@@ -74,6 +77,8 @@ def test_records_and_index_hold_what_went_in_and_the_receipt_adds_up(tmp_path):
     assert columns["offset"] == [offset for offset, _ in frames]
     assert columns["length"] == [end - begin for end, (begin, _) in zip(ends, frames, strict=True)]
     assert (receipt.num_bytes, receipt.sha256) == (len(written), hashlib.sha256(written).hexdigest())
+    crc = google_crc32c.value(index.read_bytes()).to_bytes(4, "big")
+    assert (receipt.index_bytes, base64.b64decode(receipt.index_crc32c)) == (index.stat().st_size, crc)
     assert receipt.class_counts == {0: 3, 1: 2}
     assert (receipt.widths, receipt.heights) == ([16, 90, 20], [36, 190, 40])
 
@@ -90,6 +95,35 @@ def test_the_bytes_do_not_depend_on_how_many_records_are_written_at_once(tmp_pat
         written.append((receipt.sha256, receipt.crc32c, file, index.read().drop_columns("uri")))
         assert (index.num_row_groups, index.metadata.num_rows) == (1, 10)
     assert written[0] == written[1] == written[2]
+
+
+def test_an_index_is_written_a_row_group_at_a_time_and_has_the_same_rows(tmp_path, monkeypatch):
+    def rows_of(folder: str) -> tuple[pyarrow.Table, list[int]]:
+        (tmp_path / folder).mkdir()
+        write(tmp_path / folder, [shade(number) for number in range(10)])
+        data = (tmp_path / folder / "out" / index_path(SHARD)).read_bytes()
+        metadata = pyarrow.parquet.read_metadata(io.BytesIO(data))
+        groups = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
+        return index_format.read_columns(data, 10).drop_columns("uri"), groups
+
+    whole, groups = rows_of("whole")
+    assert groups == [10]
+    monkeypatch.setattr(index_format, "_GROUP_ROWS", 4)
+    for rows in (4096, 4, 3):
+        monkeypatch.setattr(index_format, "_BATCH_ROWS", rows)
+        assert rows_of(f"groups_{rows}") == (whole, [4, 4, 2])
+
+
+def test_rows_of_an_index_are_in_its_file_as_soon_as_a_row_group_is_complete(monkeypatch):
+    monkeypatch.setattr(index_format, "_GROUP_ROWS", 4)
+    file, sizes = io.BytesIO(), []
+    writer = index_format.IndexWriter(file)
+    for number in range(9):
+        sizes.append(file.tell())
+        writer.add(index_format.IndexRow(f"{number}", f"{number}.jpg", 0, number, 1, 1, 1, "", None))
+    assert [larger > smaller for smaller, larger in itertools.pairwise(sizes)] == [
+        number % 4 == 3 for number in range(8)
+    ]
 
 
 def test_what_is_no_image_is_rejected_and_counted_and_the_next_is_written(tmp_path):

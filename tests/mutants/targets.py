@@ -26,7 +26,7 @@ TARGETS = {
     # Which images the statistics are of, and what is in records and index. The rest starts and stops processes.
     "beam_pipelines.conversion.shard_writing": Target(
         ("beam_pipelines/test_shard_writing.py",),
-        ("write_shard", "_frame_image", "_index_row", "_Records", "_write_index"),
+        ("write_shard", "_frame_image", "_index_row", "_Files", "_Summed"),
     ),
     "beam_pipelines.conversion.working_folder": Target(
         ("beam_pipelines/test_statistics.py",), ("Receipt", "_whole_numbers")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterable, Sequence
 from typing import IO, Any, NamedTuple
@@ -17,7 +18,8 @@ from tpu_input.dataset_format.manifest import Shard
 _ROW_BYTES = 1 << 12  # upper bound of the mean text size in a column; a path has no more, a SHA-256 has 64
 _ROOM = 1 << 20
 _MAX_ROWS = 100_000_000
-_BATCH_ROWS = 4096
+_GROUP_ROWS = 1 << 14  # of a row group of the file
+_BATCH_ROWS = 1 << 12  # that are put into columns together
 
 
 class IndexRow(NamedTuple):
@@ -85,62 +87,64 @@ def index_path(shard: str) -> str:
 
 
 class IndexWriter:
-    """Collects the rows of one shard's index in columns, which take a third of the memory of rows, and writes them."""
+    """Writes the rows of one shard's index as they come, a row group at a time.
 
-    def __init__(self) -> None:
+    Until a row group is complete, its rows are kept in columns, which take a third of the memory of rows. Memory use
+    does not depend on the number of rows.
+    """
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
         self._rows: list[IndexRow] = []  # not yet in columns
         self._schema = SCHEMA
-        self._parts: list[list[pa.Array]] = [[] for _ in SCHEMA]  # of each column
-        self._num_rows = 0
-
-    def __len__(self) -> int:
-        return self._num_rows
+        self._batches: list[pa.RecordBatch] = []  # of this row group
+        self._num_rows = 0  # of this row group
+        self._writer: pq.ParquetWriter | None = None
 
     def add(self, row: IndexRow) -> None:
         """Adds the row of the next record."""
         self._rows.append(row)
         self._num_rows += 1
-        if len(self._rows) == _BATCH_ROWS:
+        if self._num_rows == _GROUP_ROWS:
+            self._end_group()
+        elif len(self._rows) == _BATCH_ROWS:
             self._end_batch()
 
-    def write(self, file: IO[bytes]) -> None:
-        """Writes the index of the rows so far."""
+    def close(self) -> None:
+        """Writes what is left of the index, and nothing when called again; the file itself stays open."""
+        if self._num_rows or not self._writer:
+            self._end_group()
+        if self._writer:
+            self._writer.close()
+
+    def _end_group(self) -> None:
         self._end_batch()
-        # Every column is joined, as the bytes of the file must not depend on _BATCH_ROWS; one after another, so that
-        # only one column is in memory twice.
-        for parts, field in zip(self._parts, self._schema, strict=True):
-            parts[:] = _joined(parts, field.type)
-        columns = [pa.chunked_array(parts, field.type) for parts, field in zip(self._parts, self._schema, strict=True)]
-        pq.write_table(pa.table(columns, schema=self._schema), file)
+        self._writer = self._writer or pq.ParquetWriter(self._file, self._schema)
+        # In one piece: the bytes of the file must not depend on _BATCH_ROWS.
+        self._writer.write_table(pa.Table.from_batches(self._batches, self._schema).combine_chunks())
+        self._batches, self._num_rows = [], 0
+        pa.default_memory_pool().release_unused()  # else some 15 MB stay with the allocator
 
     def _end_batch(self) -> None:
-        if not self._rows:
-            return
-        rows: list[Any] = self._rows
-        schema = SCHEMA_OF_SETS if isinstance(rows[0].label, tuple) else SCHEMA
-        if rows[0].features:
-            schema = schema.append(_FEATURES)
-        else:
-            rows = [row[:-1] for row in rows]
-        if not self._parts[0]:  # the first batch
-            self._schema, self._parts = schema, [[] for _ in schema]
-        for parts, column, field in zip(self._parts, zip(*rows, strict=True), schema, strict=True):
-            parts.append(pa.array(column, field.type))
-        self._rows = []
-
-
-def _joined(parts: list[pa.Array], dtype: pa.DataType) -> list[pa.Array]:
-    """Returns the parts of a column as one array, or as several where Arrow cannot have that much text in one."""
-    chunks: list[pa.Array] = pa.table([pa.chunked_array(parts, dtype)], [""]).combine_chunks().column(0).chunks
-    return chunks
+        if self._rows:
+            self._schema = SCHEMA_OF_SETS if isinstance(self._rows[0].label, tuple) else SCHEMA
+            rows: list[Any] = self._rows
+            if self._rows[0].features:
+                self._schema = self._schema.append(_FEATURES)
+            else:
+                rows = [row[:-1] for row in rows]
+            columns = zip(zip(*rows, strict=True), self._schema, strict=True)
+            self._batches.append(
+                pa.record_batch([pa.array(column, field.type) for column, field in columns], schema=self._schema)
+            )
+            self._rows = []
 
 
 def write_index(file: IO[bytes], rows: Iterable[IndexRow]) -> None:
     """Writes one shard's index."""
-    writer = IndexWriter()
-    for row in rows:
-        writer.add(row)
-    writer.write(file)
+    with contextlib.closing(IndexWriter(file)) as writer:
+        for row in rows:
+            writer.add(row)
 
 
 def read_columns(
