@@ -34,12 +34,12 @@ class Place(abc.ABC):
     Attributes:
       folder: Local folder for everything.
       command: Arguments of Python up to `convert`.
-      flags: Of the runner.
+      flags: Who writes the shards.
       environment: Of the processes, beside this one's.
     """
 
     command: tuple[str, ...] = ("-m", "beam_pipelines", "convert")
-    flags: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ("--num_processes=2",)  # else so few images are written without worker processes
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -57,8 +57,15 @@ class Place(abc.ABC):
         return str(self.folder / f"out{next(self._numbers)}")
 
     def files(self, output: str) -> Files:
-        """Returns what every file below an output holds, by its path there."""
-        return {path: storage.read_bytes(f"{output}/{path}") for path, _ in storage.list_files(output)}
+        """Returns what every file below an output holds, by its path there.
+
+        Workers of a command that was killed alone may still remove their files: those are left out.
+        """
+        found = {}
+        for path, _ in storage.list_files(output):
+            with contextlib.suppress(FileNotFoundError):
+                found[path] = storage.read_bytes(f"{output}/{path}")
+        return found
 
     @abc.abstractmethod
     def put(self, output: str, files: Files) -> None:
