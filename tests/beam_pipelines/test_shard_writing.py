@@ -20,6 +20,7 @@ from beam_pipelines.conversion.shard_writing import Unwanted, write_shard
 from beam_pipelines.conversion.working_folder import Receipt
 from beam_pipelines.options import ConvertOptions, Source
 from beam_pipelines.sources.rows import Row
+from support.pages import ROOT
 from tpu_input.dataset_format import index as index_format
 from tpu_input.dataset_format.index import index_path
 from tpu_input.dataset_format.records import decode, read_frames
@@ -106,6 +107,8 @@ def test_an_index_is_written_a_row_group_at_a_time_and_has_the_same_rows(tmp_pat
         groups = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
         return index_format.read_columns(data, 10).drop_columns("uri"), groups
 
+    said = f"in row groups of {index_format._GROUP_ROWS:,} rows"
+    assert said in (ROOT / "docs/reference/dataset.md").read_text()
     whole, groups = rows_of("whole")
     assert groups == [10]
     monkeypatch.setattr(index_format, "_GROUP_ROWS", 4)
