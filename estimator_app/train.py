@@ -26,7 +26,7 @@ from estimator_app.model_dir.checkpoints import NAME, latest_checkpoint, latest_
 from estimator_app.model_dir.exports import check_no_links
 from estimator_app.model_dir.lock import EVAL_LOCK_NAME, claim_lock, locked
 from estimator_app.model_dir.plots import write_hyperparameters, write_inputs
-from estimator_app.model_dir.run_files import Finished, begun, check_free, write_run_config
+from estimator_app.model_dir.run_files import Finished, begun, check_free, remove_unfinished, write_run_config
 from estimator_app.run import (
     Drawing,
     Report,
@@ -184,6 +184,7 @@ def run(
     with locked(model_dir), contextlib.nullcontext() if config.eval == "watch" else locked(model_dir, EVAL_LOCK_NAME):
         if wrong := write_run_config(model_dir, config, command):
             report(f"{wrong}; resuming from step {latest_step(model_dir)}, the newest intact checkpoint")
+        remove_unfinished(model_dir)
         if config.eval != "watch":
             files.make_folder(export_dir)  # checks the permission now, not after hours of training
             check_exports(run)

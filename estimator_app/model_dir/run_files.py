@@ -14,24 +14,39 @@ the checkpoints, and `watch` the other files and the exports; both remove old ch
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.metadata
 import json
 import os
 import platform
+import re
 
 import tensorflow as tf
 
 from estimator_app.config import TrainConfig
 from estimator_app.model.metrics import Metrics
 from estimator_app.model.networks import is_users
-from estimator_app.model_dir.checkpoints import check_unshared, has_checkpoint, name_last, newest_whole, step_of, steps
+from estimator_app.model_dir.checkpoints import (
+    NAME,
+    check_unshared,
+    has_checkpoint,
+    name_last,
+    newest_whole,
+    step_of,
+    steps,
+)
 from estimator_app.model_dir.exports import is_export_path
 from estimator_app.runtime import files
 from tpu_input.dataset_format import json_fields
 
 CONFIG_NAME = "config.json"
 METRICS_NAME = "metrics.json"
+# What a process that is killed leaves: a file that files.write() was about to rename, and the folder into which
+# TensorFlow writes a checkpoint first (tensorflow/core/util/tensor_bundle/tensor_bundle.cc).
+_UNFINISHED_FILE = re.compile(r"\..+\.[0-9a-f]{32}\.tmp")
+_UNFINISHED_CHECKPOINT = re.compile(re.escape(NAME) + r"-[0-9]{1,18}_temp")
+_PART = re.compile(r"part-[0-9]{5}-of-[0-9]{5}\.(index|data-[0-9]{5}-of-[0-9]{5})(\.tempstate[0-9]+)?")
 # Maximum number of unknown files that an error message lists.
 _LISTED = 5
 
@@ -108,6 +123,24 @@ def write_run_config(model_dir: str, config: TrainConfig, command: str = "") -> 
     if last and wrong:
         name_last(model_dir, last)
     return wrong
+
+
+def remove_unfinished(model_dir: str) -> None:
+    """Removes what killed processes left in the folder of a run: temporary files, and parts of unfinished checkpoints.
+
+    Must be called by the only process that trains there. Anything with another name stays, and so does what cannot be
+    removed.
+    """
+    for name in files.names(model_dir):
+        path = f"{model_dir}/{name}"
+        with contextlib.suppress(tf.errors.OpError, OSError):
+            if _UNFINISHED_FILE.fullmatch(name):
+                tf.io.gfile.remove(path)
+            elif _UNFINISHED_CHECKPOINT.fullmatch(name):
+                for part in filter(_PART.fullmatch, files.names(path)):
+                    tf.io.gfile.remove(f"{path}/{part}")
+                if not files.names(path):
+                    files.remove_folder(path)
 
 
 def read_config(model_dir: str) -> TrainConfig:

@@ -16,6 +16,7 @@ from estimator_app.model_dir.run_files import (
     read_command,
     read_config,
     read_finished,
+    remove_unfinished,
     write_finished,
     write_run_config,
 )
@@ -234,3 +235,16 @@ def test_metrics_are_read_back_and_damaged_ones_are_none(tmp_path):
     assert str(finished.metrics) == "accuracy 97.8 % on 359 validation images, loss 0.081"
     (tmp_path / "metrics.json").write_text("{")
     assert read_finished(str(tmp_path)) is None
+
+
+def test_what_killed_processes_left_is_removed_and_nothing_else(tmp_path):
+    part = "part-00000-of-00001.data-00000-of-00001"
+    left = [f".history.csv.{'0f' * 16}.tmp", f"model.ckpt-8_temp/{part}.tempstate115", "model.ckpt-8_temp/" + part]
+    stays = ["history.csv", ".lock", "notes.tmp", "model.ckpt-9_temp/notes.txt", "model.ckpt-8.index", "other_temp/x"]
+    for name in (*left, *stays, f"model.ckpt-9_temp/{part}"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "model.ckpt-9_temp" / f"{part}.tempstate1").symlink_to(tmp_path / "history.csv")
+    remove_unfinished(str(tmp_path))
+    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()) == sorted(stays)
+    assert not (tmp_path / "model.ckpt-8_temp").exists()

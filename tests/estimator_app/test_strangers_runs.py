@@ -319,9 +319,12 @@ def test_what_waits_under_a_temporary_name_is_not_written_over(stranger, digits_
     for ending in ("data-00000-of-00001", "index"):
         (canary / ending).write_text(f"canary {ending}\n")
         make(canary / ending, stranger / "model.ckpt-4_temp" / f"part-00000-of-00001.{ending}")
+    (stranger / "model.ckpt-3_temp").mkdir()  # of a process that was killed while it saved
+    (stranger / "model.ckpt-3_temp" / "part-00000-of-00001.index").touch()
     before = hashes(canary)
     assert main(train_args(digits_dataset, stranger)) == 0
     assert hashes(canary) == before
+    assert not (stranger / "model.ckpt-3_temp").exists()
     assert not [
         path.name for path in stranger.iterdir() if path.name.startswith(".") and not path.name.endswith(".lock")
     ]
