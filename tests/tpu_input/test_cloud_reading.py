@@ -105,3 +105,28 @@ def test_training_from_any_step_on_asks_for_the_records_of_its_steps_alone(gs, n
     assert len(sizes) - len(seeks) <= 8 * 4
     assert sum(sizes) - sum(seeks) <= 8 * (20 + 11) * (RECORD_BYTES + 100)
     assert len(seeks) <= 8 * 4
+
+
+# Builds the lanes of a step of 20 records; prints the warnings.
+WARNINGS = """
+import sys, warnings
+from tpu_input import read_manifest
+from tpu_input.pipeline.lanes import lane_records
+from tpu_input.pipeline.order import Order
+manifest = read_manifest(sys.argv[1])
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    lane_records(manifest, "train", Order(800, 20, 1), range(20), 0)
+print(*(warning.message for warning in caught), sep="\\n")
+"""
+
+
+def test_a_program_that_has_not_set_the_block_size_is_told_what_to_set(gs, numbered):
+    code, out, err = gs.run("-c", WARNINGS, numbered)
+    assert code == 0, err
+    assert out.strip() == (
+        f"{numbered}: TensorFlow caches a block of 67 MB of each of 20 open files, up to 1.3 GB; set the environment "
+        "variable GCS_READAHEAD_BUFFER_SIZE_BYTES=65536 before importing TensorFlow"
+    )
+    code, out, _ = gs.run("-c", "from tpu_input.storage import gcs_filesystem as of; of.set_up()" + WARNINGS, numbered)
+    assert (code, out.strip()) == (0, "")

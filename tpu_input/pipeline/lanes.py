@@ -11,6 +11,7 @@ in memory but what each lane has read ahead.
 from __future__ import annotations
 
 import functools
+import warnings
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ import tensorflow as tf
 from tpu_input.dataset_format.records import Manifest
 from tpu_input.pipeline.order import Order
 from tpu_input.pipeline.reading import is_remote, plain, read_buffer_bytes, segment_records
+from tpu_input.storage.gcs_filesystem import blocks_advice
 from tpu_input.storage.positions import split_offsets
 
 _READERS = 8  # threads that read local files: each reads some 17,000 photographs a second
@@ -184,6 +186,8 @@ def lane_records(
         first = start_step - (position - positions.start) * _STEPS_AT_ONCE // len(positions)
         return tf.data.Dataset.range(first, last_step, _STEPS_AT_ONCE).flat_map(next_records)
 
+    if advice := blocks_advice(manifest.path, len(positions)):
+        warnings.warn(advice, stacklevel=2)
     if is_remote(manifest.path):  # each read has latency, so all lanes read ahead side by side
         ahead = records_ahead(manifest, split, order, len(positions))
         return tf.data.Dataset.range(positions.start, positions.stop).interleave(

@@ -45,6 +45,22 @@ def block_bytes() -> int:
     return int(os.environ.get(_BYTES_NAME, _DEFAULT_BLOCK_BYTES))
 
 
+def blocks_advice(path: str, open_files: int) -> str:
+    """Returns what to set if files that are open in a bucket take more than a gigabyte of blocks; "" if they do not.
+
+    Args:
+      path: Of the dataset.
+      open_files: Number of files that are open at the same time.
+    """
+    taken = open_files * block_bytes()
+    if not path.startswith("gs://") or taken <= 1 << 30:
+        return ""
+    return (
+        f"{path}: TensorFlow caches a block of {block_bytes() / 1e6:.0f} MB of each of {open_files} open files, up to "
+        f"{taken / 1e9:.1f} GB; set the environment variable {_BYTES_NAME}={_BLOCK_BYTES} before importing TensorFlow"
+    )
+
+
 def in_words(message: str) -> str:
     """Returns TensorFlow's message about a failed request as one readable line; any other message unchanged."""
     if "Error executing an HTTP request" not in message:
