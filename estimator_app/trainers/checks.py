@@ -100,13 +100,19 @@ def named_weights(model: Any) -> dict[str, tf.Variable]:
     }
 
 
-def check_weights(path: str, weights: Mapping[str, tf.Variable], config: TrainConfig) -> None:
+def check_weights(path: str, weights: Mapping[str, tf.Variable], config: TrainConfig, kind: str = "weights") -> None:
     """Checks that a checkpoint has the variables of named_weights().
+
+    Args:
+      path: Of the checkpoint.
+      weights: What named_weights() returned.
+      config: Config of the run.
+      kind: Which of the checkpoint's are loaded, "weights" or "ema".
 
     Raises:
       ValueError: The checkpoint is of another network.
     """
-    needed = {f"weights/{name}{OF_OBJECT}": list(variable.shape) for name, variable in weights.items()}
+    needed = {f"{kind}/{name}{OF_OBJECT}": list(variable.shape) for name, variable in weights.items()}
     check_fits(path, needed, config.network, len(config.classes))
 
 

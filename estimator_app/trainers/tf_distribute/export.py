@@ -31,8 +31,7 @@ def save(
             "--export_to_tpu needs a run with --trainer=tpu_estimator: TensorFlow writes no TPU graph for other runs"
         )
     model = make_served_model(run)
-    weights = named_weights(model)
-    check_weights(checkpoint, weights, run)
-    saved = {"ema" if run.ema else "weights": weights}
-    tf.train.Checkpoint(**saved).read(checkpoint).expect_partial()
+    weights, kind = named_weights(model), "ema" if run.ema else "weights"
+    check_weights(checkpoint, weights, run, kind)
+    tf.train.Checkpoint(**{kind: weights}).read(checkpoint).expect_partial()
     return save_model(run, model, export_dir, classes_file, extra)
