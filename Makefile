@@ -49,6 +49,8 @@ PYTHON_NEWEST ?= $(call find_python,3.13)
 # The files that have tests with a marker: to import all others, with TensorFlow and Beam, takes half a minute.
 marked = $(shell grep --recursive --files-with-matches --include='test_*.py' 'mark\.$(1)\b' tests)
 BENCHMARK = $(VENV)/bin/python -W ignore -m benchmarks
+# A benchmark starts its bucket as the tests do, once `make cloud-server` has built the server.
+WITH_BUCKET = PYTHONPATH=tests $(if $(wildcard $(FAKE_GCS_SERVER)),FAKE_GCS_SERVER=$(abspath $(FAKE_GCS_SERVER)))
 
 .PHONY: demo docs reference pictures environments test test-long test-newest test-cloud test-engines test-preflight test-torch test-peers lint fuzz kills soak mutants cloud-server bucket preflight benchmark benchmark-input release-check clean
 
@@ -231,7 +233,7 @@ $(VENV_NEWEST)/installed: setup.py constraints/python3.13.txt constraints/refere
 # MosaicML's loader, whose packages take 6.3 GB.
 benchmark: $(VENV)/installed $(VENV_PEERS)/installed
 	$(BENCHMARK).conversion
-	$(BENCHMARK).input
+	$(WITH_BUCKET) $(BENCHMARK).input
 	$(BENCHMARK).order
 	$(BENCHMARK).evaluation
 	$(BENCHMARK).training
@@ -242,7 +244,7 @@ benchmark: $(VENV)/installed $(VENV_PEERS)/installed
 
 # The input alone, beside libjpeg-turbo, NVIDIA DALI, Keras, grain and webdataset.
 benchmark-input: $(VENV)/installed $(VENV_PEERS)/installed
-	$(BENCHMARK).input
+	$(WITH_BUCKET) $(BENCHMARK).input
 
 $(VENV_PEERS)/installed: benchmarks/requirements-peers.txt $(VENV)/installed
 	$(VENV)/bin/python -m venv $(VENV_PEERS)

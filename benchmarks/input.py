@@ -1,6 +1,6 @@
 """What a batch of training or evaluation costs, beside the decoder's limit, other loaders and the reference's steps.
 
-    make benchmark-input        or: python -m benchmarks.input [--part=speed|large|start|plan|memory|hosts|sweep|…]
+    make benchmark-input        or: python -m benchmarks.input [--part=speed|large|start|plan|memory|waits|hosts|…]
 
 Everything reads the same photographs, 224 pixels are made of them, and pages are warm. Each way is a process of its
 own, all of them run in turn and repeated; the tables have medians. CPU time is the kernel's count.
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from beam_pipelines.options import ImageOptions
-from benchmarks import conversion_ways, input_loaders, input_scale, input_sweep, measure
+from benchmarks import conversion_ways, input_loaders, input_scale, input_sweep, input_waits, measure
 from benchmarks.conversion_ways import PEERS
 from benchmarks.corpus import LARGE, SMALL, describe, make_corpus
 from benchmarks.input_start import corpus_of, make_dataset, run_ours, run_peer
@@ -111,6 +111,7 @@ PARTS = {
     "start": input_scale.start,
     "plan": input_scale.plan,
     "memory": input_scale.memory,
+    "waits": input_waits.waits,
     "hosts": input_scale.hosts,
     "sweep": input_sweep.sweep,
     "without_tensorflow": input_loaders.without_tensorflow,
@@ -122,7 +123,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("/tmp/jpeg2tpu_input_benchmark"))
     parser.add_argument("--part", choices=PARTS, action="append", help="(default: all)")
     parser.add_argument("--count", type=int, help="images, to try it out with few (default: what the page says)")
-    parser.add_argument("--repeats", type=int, help="(default: 3 of speed and start, 1 of others)")
+    parser.add_argument("--repeats", type=int, help="(default: 3 of speed, start and waits, 1 of others)")
     flags = parser.parse_args()
     print(measure.in_words(measure.machine()), "\n")
     for part in flags.part or PARTS:

@@ -5,6 +5,7 @@ python -m benchmarks.input_ours DATASET keras FOLDER_OF_JPEGS  ──▶  the sa
 python -m benchmarks.input_ours DATASET first_batch [HOST NUM_HOSTS]  ──▶  {"seconds": …, "peak_mb": …}
 python -m benchmarks.input_ours DATASET plan  ──▶  {"seconds": …, "peak_mb": …}
 python -m benchmarks.input_ours DATASET memory  ──▶  {"start_mb": …, "peak_mb": …, "buffers_mb": …}
+python -m benchmarks.input_ours DATASET waits  ──▶  {"median_ms": …, "longest_ms": …, "times": …, "peak_mb": …}
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ import dataclasses
 import json
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
 import tpu_input
+from benchmarks import order_measures
 from benchmarks.own_cost import cost_of, peak_mb
 from tpu_input.dataset_format import records as record_format
 from tpu_input.dataset_format.records import Manifest
@@ -31,6 +34,7 @@ from tpu_input.pipeline.reading import plain
 _IMPORTED_MB = peak_mb()
 BATCH_SIZE = 64
 IMAGE_SIZE = 224
+BORDERS = 2.25  # epochs of which waits are measured, so that two borders lie between
 SHUFFLE_RECORDS = 1024  # of those that have a buffer, DALI included
 CONFIG = tpu_input.InputConfig(IMAGE_SIZE)
 CONFIGS: dict[str, dict[str, Any]] = {
@@ -158,11 +162,18 @@ def memory(manifest: Manifest) -> dict[str, float]:
     return {"start_mb": start, "peak_mb": cost(manifest, "train")["peak_mb"], "buffers_mb": buffers}
 
 
+def waits(manifest: Manifest) -> dict[str, Any]:
+    """How long each batch of training takes for one who does nothing with them, across two borders of epochs."""
+    num_batches = int(BORDERS * manifest.split("train").num_examples / BATCH_SIZE)
+    batches = iter(make(manifest, "train").take(num_batches))
+    return order_measures.waits(lambda _: batches, Path(manifest.path), BATCH_SIZE, num_batches)
+
+
 def main(path: str, way: str, *of: str) -> dict[str, float]:
     if way == "plan":
         return plan(path)
     manifest = tpu_input.read_manifest(path)
-    by_name = {"first_batch": first_batch, "memory": memory}
+    by_name = {"first_batch": first_batch, "memory": memory, "waits": waits}
     return by_name[way](manifest, *of) if way in by_name else cost(manifest, way, *of)
 
 

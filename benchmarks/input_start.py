@@ -33,10 +33,10 @@ def convert_folder(corpus: Path, output: Path, **options: Any) -> Manifest:
     return manifest
 
 
-def run_ours(dataset: Path, way: str, *of: Any, **environment: str) -> dict[str, Any]:
-    """Returns what benchmarks/input_ours.py found of a way."""
+def run_ours(dataset: Path | str, way: str, *of: Any, cores: int | None = None, **environment: str) -> dict[str, Any]:
+    """Returns what benchmarks/input_ours.py found of a way, on the first `cores` cores; None: on all."""
     command = [sys.executable, "-W", "ignore", "-m", "benchmarks.input_ours", dataset, way, *of]
-    return measure.check(measure.run(command, None, None, **environment), command).found
+    return measure.check(measure.run(command, cores, None, **environment), command).found
 
 
 def run_peer(jpegs: Path, dataset: Path, way: str, count: int) -> dict[str, Any]:

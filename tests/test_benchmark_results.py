@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import os
 import re
 import sys
 import tarfile
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import conversion, conversion_sweep, measure, order, plots, scale, tables
+from benchmarks import conversion, conversion_sweep, input_waits, measure, order, plots, scale, tables
 from benchmarks import input as benchmarked_input
 from benchmarks.conversion_promises import num_records
 from benchmarks.conversion_ways import ALL, PLAIN
@@ -68,6 +69,15 @@ def test_settings_of_a_conversion_run_and_neighbours_follow_each_other(tmp_path)
     assert row["images"] == 20
     assert row["cpu_seconds"] > 0
     assert not (tmp_path / "output").exists()
+
+
+@pytest.mark.cloud
+def test_waits_are_measured_from_files_and_from_a_bucket_on_other_cores(tmp_path):
+    cores = os.sched_getaffinity(0)
+    found = input_waits.waits(tmp_path, count=1000, repeats=1)
+    assert [row["way"] for row in found.rows] == ["files", "gs:// on this machine", "gs://, each request 30 ms later"]
+    assert all(0 < row["median_ms"] < row["longest_ms"] for row in found.rows)
+    assert os.sched_getaffinity(0) == cores
 
 
 def test_meetings_are_counted_pair_by_pair():
