@@ -3,15 +3,16 @@
     undisturbed: train ───────────────────────────────────────────────────────▶ weights, history
     disturbed:   train ─SIGKILL─▶ train ─disk full─▶ train ─bucket away─▶ … ──▶ the same weights and history
 
-Both read a dataset from a bucket (fake-gcs-server) through a proxy that can refuse every request. The disturbed run
-writes to a small filesystem, which only this process and its children see: `unshare --map-root-user --mount` allows to
-mount one without being root.
+Both run at the same time and read a dataset from a bucket (fake-gcs-server), each through a proxy of its own; that of
+the disturbed run can refuse every request. The disturbed run writes to a small filesystem, which only this process and
+its children see: `unshare --map-root-user --mount` allows to mount one without being root.
 """
 
 from __future__ import annotations
 
 import argparse
 import collections
+import concurrent.futures
 import contextlib
 import csv
 import os
@@ -200,28 +201,34 @@ def _soak(flags: argparse.Namespace, folder: Path) -> list[str]:
         with contextlib.redirect_stdout(sys.stderr):
             if beam_pipelines([*args]):
                 raise SystemExit(2)
+    (folder / "calm").mkdir()
     with (
         running_cloud(os.environ["FAKE_GCS_SERVER"], folder) as cloud,
+        running_gs(cloud, folder / "calm") as calm,
         running_gs(cloud, folder) as gs,
+        concurrent.futures.ThreadPoolExecutor(1) as pool,
+        contextlib.ExitStack() as stack,
     ):
         gs.take(f"{folder}/dataset")
+        calm.dataset = gs.dataset
         options = (
             f"--trainer={flags.trainer}",
             f"--train_steps={flags.steps}",
             f"--steps_per_eval={max(1, flags.steps // 10)}",
             "--save_steps=50",
         )
-        undisturbed = gs.start("-m", "estimator_app", *gs.training(f"{folder}/undisturbed", *options))
-        if undisturbed.communicate() and undisturbed.returncode:
-            return [f"the undisturbed run ended with exit code {undisturbed.returncode}"]
-        alone = time.monotonic() - began
+        undisturbed = calm.start("-m", "estimator_app", *calm.training(f"{folder}/undisturbed", *options))
+        stack.callback(undisturbed.kill)  # where this process ends before it
+        output = pool.submit(undisturbed.communicate)  # reads all the time, so that the run is never blocked
         soak = Soak(gs, disk, options, random.Random(flags.seed))
         soak.run(flags.steps, flags.kill_every, flags.full_disks, flags.away)
+        disturbed = time.monotonic() - began
+        if output.result() and undisturbed.returncode:
+            return [f"the undisturbed run ended with exit code {undisturbed.returncode}"]
     found = soak.problems + differences(folder / "undisturbed", soak.model_dir)
     counts = ", ".join(f"{count} x {event}" for event, count in sorted(soak.events.items()))
-    disturbed = time.monotonic() - began - alone
     print(
-        f"{flags.trainer}: {flags.steps:,} steps in {alone:,.0f} s undisturbed and {disturbed:,.0f} s with {counts}; "
+        f"{flags.trainer}: {flags.steps:,} steps in {disturbed:,.0f} s with {counts}; beside an undisturbed run, "
         f"{len(_weights(soak.model_dir))} variables and {len(_history(soak.model_dir))} figures of history.csv "
         f"compared, {len(found)} problems",
         flush=True,
