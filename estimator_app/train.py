@@ -184,7 +184,6 @@ def run(
     with locked(model_dir), contextlib.nullcontext() if config.eval == "watch" else locked(model_dir, EVAL_LOCK_NAME):
         if wrong := write_run_config(model_dir, config, command):
             report(f"{wrong}; resuming from step {latest_step(model_dir)}, the newest intact checkpoint")
-        remove_unfinished(model_dir)
         if config.eval != "watch":
             files.make_folder(export_dir)  # checks the permission now, not after hours of training
             check_exports(run)
@@ -209,6 +208,7 @@ def _train_to_end(run: Run, tpu: Tpu | None) -> Finished | None:
     """
     if run.stop.is_set():
         raise Stopped
+    remove_unfinished(run.model_dir)
     initial, step = _starting_weights(run), latest_step(run.model_dir)
     state = run.trainer.make(run.config, run.model_dir, tpu and tpu.connect(), initial)
     if not is_over(step, run):

@@ -99,8 +99,10 @@ def test_a_run_killed_in_six_places_ends_with_the_same_weights_and_nothing_half(
         assert process.returncode == -signal.SIGKILL, err
         assert exports(gs, model_dir) <= exports(gs, expected)
     gs.proxy.calm()
+    gs.cloud.put(f"{model_dir}/model.ckpt-3_temp/part-00000-of-00001.data-00000-of-00001", b"half")
     gs.does(*training)
     assert_same(gs, model_dir, expected, tmp_path)
+    assert not [name for name in gs.cloud.files(model_dir) if "_temp" in name]
 
 
 def killing(pid: int, deadly: str):
