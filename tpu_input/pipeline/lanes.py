@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import warnings
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -188,16 +189,26 @@ def lane_records(
 
     if advice := blocks_advice(manifest.path, len(positions)):
         warnings.warn(advice, stacklevel=2)
-    if is_remote(manifest.path):  # each read has latency, so all lanes read ahead side by side
-        ahead = records_ahead(manifest, split, order, len(positions))
-        return tf.data.Dataset.range(positions.start, positions.stop).interleave(
-            plain(lambda position: lane(position).prefetch(ahead)),
-            cycle_length=len(positions),
-            num_parallel_calls=len(positions),
-            deterministic=True,
-        )
-    # The operating system reads local files ahead, and a thread for each lane would only take time. A few threads have
-    # neighbouring lanes each.
+    if is_remote(manifest.path):
+        return _side_by_side(lane, positions, records_ahead(manifest, split, order, len(positions)))
+    return _by_few_readers(lane, positions)
+
+
+def _side_by_side(lane: Callable[[tf.Tensor], tf.data.Dataset], positions: range, ahead: int) -> tf.data.Dataset:
+    """Returns a record of each lane in turn, where a read has latency: all lanes read `ahead` records ahead at once."""
+    return tf.data.Dataset.range(positions.start, positions.stop).interleave(
+        plain(lambda position: lane(position).prefetch(ahead)),
+        cycle_length=len(positions),
+        num_parallel_calls=len(positions),
+        deterministic=True,
+    )
+
+
+def _by_few_readers(lane: Callable[[tf.Tensor], tf.data.Dataset], positions: range) -> tf.data.Dataset:
+    """Returns a record of each lane in turn, where a few threads have neighbouring lanes each.
+
+    The operating system reads local files ahead, and a thread for each lane would only take time.
+    """
     readers = max(of for of in range(1, _READERS + 1) if len(positions) % of == 0)
     per_reader = len(positions) // readers
 
