@@ -10,10 +10,11 @@ run without interruptions.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,6 +38,7 @@ from tpu_input.pipeline.reading import plain, records
 PART_RECORDS = 4096  # records of a part, which a process that is killed loses at most
 _PART_BYTES = 64 << 20  # of the numbers of a part; with large features, it has fewer records
 _SHOWN = 3  # classes that a message lists
+_NOT_OF_FOLDS = ("hold_out", "split", "record")  # options of train() that predict_folds() sets itself
 
 
 def predict_dataset(
@@ -114,16 +116,34 @@ def predict_dataset(
     if tpu:
         origin["device"] = "TPU"
     parts = Parts(output, _schema(manifest, predictor), origin, list(map(len, ranges)))
-    missing = parts.missing()
+    columns = functools.partial(_columns, predictor, manifest, split, batch_size=batch_size)
+    _write_missing(parts, ranges, columns, report)
+    parts.join()
+    return output
+
+
+def _write_missing(
+    parts: Parts,
+    ranges: Sequence[range],
+    columns: Callable[[range], list[pa.Array]],
+    report: Callable[[str], None],
+) -> None:
+    """Writes the parts that an earlier call has not written.
+
+    Args:
+      parts: Where they are written.
+      ranges: Numbers of the records of each part.
+      columns: Function that returns the columns of such records.
+      report: Called with a line of progress at a time.
+    """
+    total, missing = sum(map(len, ranges)), parts.missing()
     if len(missing) < len(ranges) and not parts.is_complete:
         report(
             f"resuming: {total - sum(len(ranges[number]) for number in missing):,} of {total:,} records are predicted"
         )
     for number in missing:
-        parts.write_part(number, _columns(predictor, manifest, split, ranges[number], batch_size))
+        parts.write_part(number, columns(ranges[number]))
         report(f"{ranges[number].stop:,} of {total:,} records predicted")
-    parts.join()
-    return output
 
 
 def _check_source(export_dir: str | None, model_dir: str | None, is_of_run: object, tpu: Tpu | None) -> None:
@@ -168,15 +188,9 @@ def predict_folds(
       Stopped: `stop` was set.
     """
     manifest, model_dir = as_manifest(dataset), absolute(model_dir)
-    if misplaced := [name for name in ("hold_out", "split", "record") if options.pop(name, None)]:
-        raise ValueError(f"{misplaced[0]} cannot be used with folds, where each split is held out in turn")
-    if options.get("eval") == "watch":
-        raise ValueError("eval='watch' cannot be used with folds, which waits for each run; use 'inline' or 'none'")
-    if len(manifest.splits) < 2 or "train" in manifest.splits:
-        raise ValueError(
-            f"the splits of {manifest.path!r} are no folds; make some with: python -m beam_pipelines split "
-            f"{manifest.path} --folds=5 --output=FOLDS"
-        )
+    _check_folds(manifest, options)
+    for name in _NOT_OF_FOLDS:
+        options.pop(name, None)
     paths = []
     for fold in manifest.splits:
 
@@ -194,6 +208,19 @@ def predict_folds(
         paths.append(path)
     join_predictions(paths, absolute(output))
     return absolute(output)
+
+
+def _check_folds(manifest: Manifest, options: Mapping[str, Any]) -> None:
+    """Raises ValueError unless the splits of a dataset are folds, and the options of train() are for them."""
+    if misplaced := [name for name in _NOT_OF_FOLDS if options.get(name)]:
+        raise ValueError(f"{misplaced[0]} cannot be used with folds, where each split is held out in turn")
+    if options.get("eval") == "watch":
+        raise ValueError("eval='watch' cannot be used with folds, which waits for each run; use 'inline' or 'none'")
+    if len(manifest.splits) < 2 or "train" in manifest.splits:
+        raise ValueError(
+            f"the splits of {manifest.path!r} are no folds; make some with: python -m beam_pipelines split "
+            f"{manifest.path} --folds=5 --output=FOLDS"
+        )
 
 
 def _digest(manifest: Manifest) -> str:
