@@ -152,6 +152,8 @@ def test_the_guide_s_keras_3(finished, pixels, capsys):
     exec(BLOCKS[2], names)
     expected = of_saved_model(finished.export, pixels)
     assert capsys.readouterr().out == f"{expected['probabilities'].argmax(axis=1)}\n"
+    by_keyword = names["classify"](inputs=pixels)["probabilities"]
+    np.testing.assert_allclose(by_keyword, expected["probabilities"], atol=1e-4)
     keras = names["keras"]
     inputs = keras.Input(pixels.shape[1:])
     model = keras.Model(inputs, names["classify"](inputs)["logits"])
