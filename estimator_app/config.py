@@ -30,7 +30,7 @@ TRAINERS: tuple[TrainerName, ...] = get_args(TrainerName)
 Precision = Literal["float32", "bfloat16"]
 ClassWeights = Literal["equal", "balanced"]
 EvalMode = Literal["inline", "watch", "none"]
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 # Options that may change when the run in a model_dir is resumed.
 _MAY_CHANGE = frozenset(
     {"dataset", "split", "eval_batch_size", "train_steps", "steps_per_eval", "iterations_per_loop", "summary_steps"}
@@ -298,8 +298,9 @@ class TrainConfig:
             version = fields.pop("format_version")
             if version != FORMAT_VERSION:
                 raise ValueError(
-                    f"format_version must be {FORMAT_VERSION}, got {version!r}; other versions have other networks "
-                    "and learning rates, so resume with the version that started the run, or use another --model_dir"
+                    f"format_version must be {FORMAT_VERSION}, got {version!r}; other versions have other networks, "
+                    "rates or orders of training, so resume with the version that started the run, or use another "
+                    "--model_dir"
                 )
             if not all(isinstance(value, str) for value in fields.pop("versions").values()):
                 raise TypeError("versions must be strings")

@@ -186,7 +186,7 @@ def test_a_run_of_an_earlier_build_is_refused_and_what_helps_is_said(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(written | {"format_version": 2}))
     with pytest.raises(
         ValueError,
-        match=r"format_version must be 5, got 2; .*, or use another --model_",
+        match=r"format_version must be 6, got 2; .*, or use another --model_",
     ):
         read_config(str(tmp_path))
 

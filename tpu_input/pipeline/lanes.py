@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from tpu_input.config import MOST_BLOCK_RECORDS
 from tpu_input.dataset_format.records import Manifest
 from tpu_input.pipeline.order import Order
 from tpu_input.pipeline.reading import is_remote, plain, read_buffer_bytes, segment_records
@@ -29,11 +30,14 @@ _READERS = 8  # threads that read local files: each reads some 17,000 photograph
 # By all lanes of a host together. In a bucket, they take as much again for records that are read ahead.
 _LOCAL_READ_BYTES, _REMOTE_READ_BYTES = 64 << 20, 256 << 20
 _LEAST_BUFFER_BYTES = 64 << 10
+# Records of a lane below which the graph has the offset of every record, up to a kilobyte for each lane: otherwise the
+# rest of the blocks that lanes cut would be read too, which is up to a block for each lane and epoch.
+_SHORT_LANE = 8 * MOST_BLOCK_RECORDS
 _STEPS_AT_ONCE = 512  # of a lane whose records are computed together, because each operation of a graph takes 3 µs
 
 
 class Ends(NamedTuple):
-    """Where a lane begins and ends, to the byte: elsewhere, only the offsets of blocks are known in the graph.
+    """Where a lane begins and ends, to the byte: of long lanes, only the offsets of blocks are known in the graph.
 
     Attributes:
       first: epoch * records of the split + number, of the lane's first record; [] or [lanes] int64, as the others.
@@ -52,7 +56,7 @@ class Blocks:
     """Reads records of a split in a graph, where consecutive ones of a shard take one opening of it."""
 
     def __init__(self, manifest: Manifest, split: str, order: Order, at_once: int) -> None:
-        """Loads the offset of each block.
+        """Loads the offset of each block, or, of short lanes, of each record.
 
         Args:
           manifest: The dataset.
@@ -64,12 +68,14 @@ class Blocks:
           ValueError: The lengths of the records cannot be read, or do not match the shards: see split_offsets().
         """
         shards = manifest.split(split).shards
-        self._num_examples, self._block_records = order.num_examples, order.block_records
+        is_short = order.num_examples // order.lanes < _SHORT_LANE
+        # Numbers of records whose offsets are known in the graph are multiples of this.
+        self._num_examples, self._known_every = order.num_examples, 1 if is_short else order.block_records
         self._buffer_bytes = buffer_bytes(manifest.path, at_once)
         self._order, self._all_offsets = order, split_offsets(manifest, split)
         self._firsts = np.cumsum([0, *(shard.num_examples for shard in shards)], dtype=np.int64)
         self._sizes = np.array([shard.num_bytes for shard in shards], np.int64)
-        self._offsets = tf.constant(self._all_offsets[:: order.block_records])
+        self._offsets = tf.constant(self._all_offsets[:: self._known_every])
         self._shard_firsts, self._num_bytes = tf.constant(self._firsts), tf.constant(self._sizes)
         self._folder = manifest.path
         self._names = tf.constant([shard.name for shard in shards])
@@ -115,13 +121,13 @@ class Blocks:
         self, ends: Ends | None, epoch: tf.Tensor, number: tf.Tensor, shard: tf.Tensor, count: tf.Tensor
     ) -> tf.data.Dataset:
         """Returns what read() does, for consecutive records of a shard."""
-        size, shard_first, shard_end = self._block_records, self._shard_firsts[shard], self._shard_firsts[shard + 1]
+        size, shard_first, shard_end = self._known_every, self._shard_firsts[shard], self._shard_firsts[shard + 1]
         first = tf.maximum(number // size * size, shard_first)  # at which reading begins
-        next_block = (number + count - 1) // size + 1
+        following = (number + count - 1) // size + 1
         begin = tf.where(first > shard_first, self._offsets[first // size], 0)
         # Reads have the length of the segment, or an equal part of it, so that nothing behind it is read.
-        is_within = next_block * size < shard_end
-        end = tf.where(is_within, self._offsets[tf.where(is_within, next_block, 0)], self._num_bytes[shard])
+        is_within = following * size < shard_end
+        end = tf.where(is_within, self._offsets[tf.where(is_within, following, 0)], self._num_bytes[shard])
         example = epoch * self._num_examples + number
         if ends:
             is_first = tf.equal(example, ends.first)

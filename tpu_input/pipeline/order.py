@@ -35,7 +35,7 @@ Numbers: TypeAlias = Any
 # Records of a block, tried in this order. To open a block takes 0.3 ms of CPU time, a record of a photograph 0.8 ms.
 # All are odd primes, so that one of them divides neither of two consecutive lengths of lanes.
 _BLOCK_RECORDS = (MOST_BLOCK_RECORDS, 13, 11, 7, 5, 3)
-_BLOCKS_PER_LANE = 8  # at least, so that at most an eighth more blocks are opened because lanes cut them
+_BLOCKS_PER_LANE, _BLOCKS = 2, 64  # at least, of a lane and of the split
 # Training keeps a split of at most this size in memory on every host, as its encoded records: to read so few and so
 # small records from their places in files would take longer than to decode them.
 _IN_MEMORY_BYTES = 64 << 20
@@ -87,7 +87,7 @@ class Order:
         same time, and two records would meet in a batch too often, or never.
         """
         length = self.num_examples // self.lanes
-        most = min(self.most, length // _BLOCKS_PER_LANE)
+        most = min(self.most, length // _BLOCKS_PER_LANE, self.num_examples // _BLOCKS)
         return next((of for of in _BLOCK_RECORDS if of <= most and math.gcd(length * (length + 1), of) == 1), 1)
 
     def records(self, positions: Numbers, ops: ModuleType = np) -> tuple[Numbers, Numbers]:
