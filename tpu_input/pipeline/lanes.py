@@ -30,8 +30,8 @@ _READERS = 8  # threads that read local files: each reads some 17,000 photograph
 # By all lanes of a host together. In a bucket, they take as much again for records that are read ahead.
 _LOCAL_READ_BYTES, _REMOTE_READ_BYTES = 64 << 20, 256 << 20
 _LEAST_BUFFER_BYTES = 64 << 10
-# Records of a lane below which the graph has the offset of every record, up to a kilobyte for each lane: otherwise the
-# rest of the blocks that lanes cut would be read too, which is up to a block for each lane and epoch.
+# Records of a lane below which the graph has the offset of every record, up to a kilobyte for each lane. Longer lanes
+# also read the rest of the blocks that they cut, which is up to a block for each epoch, and so up to an eighth more.
 _SHORT_LANE = 8 * MOST_BLOCK_RECORDS
 _STEPS_AT_ONCE = 512  # of a lane whose records are computed together, because each operation of a graph takes 3 µs
 

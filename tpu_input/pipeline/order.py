@@ -35,7 +35,8 @@ Numbers: TypeAlias = Any
 # Records of a block, tried in this order. To open a block takes 0.3 ms of CPU time, a record of a photograph 0.8 ms.
 # All are odd primes, so that one of them divides neither of two consecutive lengths of lanes.
 _BLOCK_RECORDS = (MOST_BLOCK_RECORDS, 13, 11, 7, 5, 3)
-_BLOCKS_PER_LANE, _BLOCKS = 2, 64  # at least, of a lane and of the split
+# A lane and the split have at least so many blocks: fewer of the split would hardly be a shuffle.
+_BLOCKS_PER_LANE, _BLOCKS = 2, 64
 # Training keeps a split of at most this size in memory on every host, as its encoded records: to read so few and so
 # small records from their places in files would take longer than to decode them.
 _IN_MEMORY_BYTES = 64 << 20
