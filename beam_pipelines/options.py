@@ -262,7 +262,7 @@ class ImageOptions:
         trainers assume; ignore: profiles have no effect, and the bytes of a JPEG are stored with its profile.
       check: Check of JPEGs that are stored as they are. decode: decode each, and reject it if it is damaged; header:
         read only their headers, for files that were checked before. Then damage in their pixels is not found, nor
-        images that look alike; about 1,000 images, and at least a sixteenth, are decoded for the statistics.
+        images that look alike; about 1,000 images of each split are decoded for the statistics.
       lossless: Store images of lossless formats (PNG, BMP, GIF, TIFF, PNM, lossless WebP) as PNG, without loss, in the
         place of JPEG. They take several times the space, and three times the time to decode in training.
       metadata: Metadata of JPEGs and PNGs that are not re-encoded. keep: as they are, with EXIF and perhaps a GPS

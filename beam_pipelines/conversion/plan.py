@@ -17,7 +17,7 @@ import itertools
 import json
 from collections.abc import Iterable, Iterator, Sequence
 
-from beam_pipelines.options import ConvertOptions
+from beam_pipelines.options import Check, ConvertOptions
 from beam_pipelines.sources.rows import Row
 from tpu_input.dataset_format import json_fields
 from tpu_input.dataset_format.records import shard_name, valid_split
@@ -26,9 +26,10 @@ _BUCKET_BITS = 12  # 4,096 buckets: a plan under 200 kB, and under 3,000 rows pe
 _HASH_BITS = 64
 _MAX_SHARDS = 1_000_000  # their names are held in memory
 # Pixel statistics use all images of a split of up to this many, about this many of a larger split, and at least a
-# sixteenth: to measure a photograph of 500 x 375 pixels costs half as much as to check and store it.
+# sixteenth: to measure a photograph of 500 x 375 pixels costs half as much as to check and store it. Where the others
+# are not decoded, it costs three times as much as to store it, so that there is no least share.
 _MEASURED = 1000
-_LEAST_MEASURED = 1 / 16
+_LEAST_MEASURED = {"decode": 1 / 16, "header": 0.0}
 
 
 @functools.lru_cache(maxsize=256)  # as the steps that look at a row follow one another
@@ -37,17 +38,17 @@ def hash_position(seed: int, key: str) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed}/order/{key}".encode()).digest()[:8], "big")
 
 
-def is_measured(key: str, seed: int, num_images: int) -> bool:
+def is_measured(key: str, seed: int, num_images: int, check: Check = "decode") -> bool:
     """Returns whether the pixel statistics of a split of `num_images` images include the one with this key.
 
     The sample is drawn by a hash, so it depends neither on the shards nor on the order of the examples, and every shard
-    has the same share of it.
+    has the same share of it. `check` is that of the options of images.
     """
     if num_images <= _MEASURED:
         return True
     digest = hashlib.sha256(f"{seed}/statistics/{key}".encode()).digest()
     point: float = int.from_bytes(digest[:8], "big") / 2**_HASH_BITS
-    return point < max(_MEASURED / num_images, _LEAST_MEASURED)
+    return point < max(_MEASURED / num_images, _LEAST_MEASURED[check])
 
 
 def choose_split(row: Row, options: ConvertOptions) -> str:

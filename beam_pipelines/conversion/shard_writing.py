@@ -201,7 +201,8 @@ class _Framed(NamedTuple):
 
 
 def _frame_image(row: Row, data: bytes, options: ConvertOptions, labels: dict[str, int], num_images: int) -> _Framed:
-    image = check_image(data, options.images, is_measured(row.key, options.seed, num_images))
+    with_statistics = is_measured(row.key, options.seed, num_images, options.images.check)
+    image = check_image(data, options.images, with_statistics)
     sha256, names = hashlib.sha256(image.encoded).hexdigest(), names_in(row.label)
     label: int | tuple[int, ...] = labels[row.label] if names == (row.label,) else ()
     class_name: str | tuple[str, ...] = row.label

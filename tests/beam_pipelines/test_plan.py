@@ -237,6 +237,13 @@ def test_as_many_images_are_measured_as_their_number_asks_for_in_every_part_of_t
         assert sum(part) == pytest.approx(share * len(part), abs=4 * (len(part) * share * (1 - share)) ** 0.5)
 
 
+def test_of_images_that_are_not_decoded_about_a_thousand_are_measured_however_many_there_are():
+    keys = [f"{number}.jpg" for number in range(100_000)]
+    for num_images in (16_000, 50_000, 100_000):
+        measured = [is_measured(key, 3, num_images, "header") for key in keys[:num_images]]
+        assert sum(measured) == pytest.approx(1000, abs=4 * 1000**0.5)
+
+
 def test_a_larger_split_measures_some_of_the_same_images_and_another_seed_measures_others():
     keys = [f"{number}.jpg" for number in range(5000)]
     few, many, others = (

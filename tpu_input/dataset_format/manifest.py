@@ -118,7 +118,8 @@ class Split:
       height: (smallest, mean, largest) height in pixels.
       width: (smallest, mean, largest) width in pixels.
       channel_mean: Mean of red, green and blue, in [0, 255]; every image has the same weight regardless of its size. Of
-        a split of more than 1,000 images, a sample is used: about 1,000 of them, and at least a sixteenth.
+        a split of more than 1,000 images, a sample is used: about 1,000 of them, and at least a sixteenth if
+        all were decoded.
       channel_std: Standard deviation of the same pixels, in [0, 255].
     """
 
