@@ -1,6 +1,7 @@
 """What conversion costs: time, CPU and memory beside a plain loop and other tools, with growth and with slow storage.
 
-    make benchmark        or: python -m benchmarks.conversion [--part=speed|peers|large|growth|latency|promises|sweep]
+    make benchmark        or: python -m benchmarks.conversion --part=speed, peers, copying, large, growth, latency,
+                              promises or sweep
 
 Every way reads the same files, whose pages are warm, and writes shards of 100 MB. Each run is a process of its own, all
 in turn and repeated; tables have medians. Peers: benchmarks/requirements-peers.txt and requirements-peers-torch.txt.
@@ -16,7 +17,18 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import conversion_promises, conversion_sweep, measure
-from benchmarks.conversion_ways import ALL, CONVERT, CONVERT_1, CONVERT_512, CONVERT_HEADER, PLAIN, PROCESSES, SLOW, Way
+from benchmarks.conversion_ways import (
+    ALL,
+    CONVERT,
+    CONVERT_1,
+    CONVERT_512,
+    CONVERT_HEADER,
+    PLAIN,
+    PROCESSES,
+    SLOW,
+    WEBDATASET,
+    Way,
+)
 from benchmarks.corpus import LARGE, SMALL, describe, make_corpus
 from benchmarks.measure import Table
 
@@ -30,8 +42,10 @@ COLUMNS = {
     "MB written": "written_mb:,.0f",
     "looks at": "checks",
 }
-# (way, of what, at most): what docs/benchmarks.md promises of time and of CPU time; and of memory, by number of images.
+# (way, of what, at most): what docs/benchmarks.md promises of time and of CPU time; and by the number of images, of the
+# CPU time of copying, and of memory.
 GOALS = ((CONVERT_1.name, PLAIN.name, 1.15), (CONVERT.name, PLAIN.name, 1.15))
+COPYING_GOALS = (("--check=header, 100,000 images", "webdataset, 100,000 images", 1.5),)
 MEMORY_GOALS = (("20,000 images", "2,000 images", 1.1), ("200,000 images", "20,000 images", 1.1))
 
 
@@ -75,6 +89,15 @@ def peers(folder: Path, count: int | None, repeats: int | None) -> Table:
     return beside_plain(compare((*ALL, CONVERT_HEADER), folder, count or 10_000, SMALL, repeats or 3))
 
 
+def copying(folder: Path, count: int | None, repeats: int | None) -> Table:
+    """Photographs that were checked before, of which the headers alone are read."""
+    counts = (count,) if count else (10_000, 100_000)
+    rows = [row for of in counts for row in compare((WEBDATASET, CONVERT_HEADER), folder, of, SMALL, repeats or 3)]
+    names = {WEBDATASET.title: "webdataset", CONVERT_HEADER.title: "--check=header"}
+    found = {f"{names[row['way']]}, {row['images']:,} images": row["cpu_seconds"] for row in rows}
+    return Table(rows, COLUMNS, measure.against(COPYING_GOALS, found, "CPU time"))
+
+
 def large(folder: Path, count: int | None, repeats: int | None) -> Table:
     """Photographs of 12 megapixels."""
     return beside_plain(compare((*ALL, CONVERT_512), folder, count or 200, LARGE, repeats or 1))
@@ -101,7 +124,8 @@ def promises(folder: Path, count: int | None, repeats: int | None) -> Table:
     return conversion_promises.check_all(ALL, folder, count or 3_000)
 
 
-PARTS = {part.__name__: part for part in (speed, peers, large, growth, latency, promises, conversion_sweep.sweep)}
+_PARTS = (speed, peers, copying, large, growth, latency, promises, conversion_sweep.sweep)
+PARTS = {part.__name__: part for part in _PARTS}
 
 
 def main() -> None:

@@ -74,6 +74,7 @@ CONVERT_512 = Way("convert --resize_shorter=512", "convert", _HASHES, "*.tfrecor
 _HEADERS = "headers, a sample decoded; SHA-256 of image and shard"
 CONVERT_HEADER = Way("convert --check=header", "convert", _HEADERS, "*.tfrecord", flags=("--check=header",))
 PROCESSES = Way("convert in two of Beam's worker processes", "beam_processes", _HASHES, "*.tfrecord")
+WEBDATASET = Way("webdataset ShardWriter", "webdataset", "nothing", "*.tar", python=PEERS, package="webdataset")
 OTHERS = (
     Way(
         "Beam's WriteToTFRecord, as tensorflow/tpu has it", "reference", "decoded for its size", "train-?????-of-?????"
@@ -86,7 +87,7 @@ OTHERS = (
         python=PEERS,
         package="tensorflow-datasets",
     ),
-    Way("webdataset ShardWriter", "webdataset", "nothing", "*.tar", python=PEERS, package="webdataset"),
+    WEBDATASET,
     Way("MosaicML MDSWriter", "mds", "SHA-1 of shard", "index.json", python=PEERS_TORCH, package="mosaicml-streaming"),
     Way(
         "litData optimize, one process per core",
