@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
+import kills.moment
 from kills import places
 from kills.moment import VICTIMS, Conversions, Moment, Outcome
 
@@ -44,3 +46,22 @@ def test_what_a_kill_leaves_is_compared_and_verified(tmp_path: Path):
     assert not conversions.try_moment(Moment(1, "worker", overwrite=False, share=2.0)).killed
     place.spoils = True
     assert conversions.try_moment(moment).differing == 5
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("may_hang", [True, False])
+def test_a_command_that_waits_for_an_engine_endlessly_is_ended_and_run_again(tmp_path, monkeypatch, may_hang):
+    place = places.Local(tmp_path)
+    place.may_hang = may_hang
+    conversions = Conversions(place)
+    wait, codes = kills.moment._wait, list[int | None]()
+
+    def hang(process: subprocess.Popen[bytes]) -> int | None:
+        codes.append(wait(process))
+        return codes[-1] if len(codes) > 1 else None
+
+    monkeypatch.setattr(kills.moment, "_wait", hang)
+    outcome = conversions.try_moment(Moment(0, "worker", overwrite=True, share=0.6))
+    assert codes == [2, 0]
+    assert (outcome.hung, outcome.differing, outcome.findings) == (may_hang, 0, [])
+    assert bool(outcome.problems) is not may_hang

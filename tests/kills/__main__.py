@@ -18,10 +18,12 @@ from kills.places import NEEDS, place
 def _line(name: str, outcomes: list[tuple[Moment, Outcome]], seconds: float) -> str:
     """Returns what was seen at a place."""
     victims = collections.Counter(moment.victim for moment, _ in outcomes)
+    num_hung = sum(outcome.hung for _, outcome in outcomes)
     stood = collections.Counter(outcome.stood for moment, outcome in outcomes if moment.overwrite)
     return (
         f"{name}: {len(outcomes)} kills in {seconds:,.0f} s ({victims['all']} of all processes, {victims['command']} "
-        f"of the command alone, {victims['worker']} of a worker); {stood.total()} of them during a replacement, after "
+        f"of the command alone, {victims['worker']} of a worker, after {num_hung} of "
+        f"which the engine hung); {stood.total()} of them during a replacement, after "
         f"which the old dataset stood {stood['old']} times and the new one {stood['new']} times; "
         f"{sum(outcome.differing for _, outcome in outcomes):,} differing bytes, "
         f"{sum(len(outcome.findings) for _, outcome in outcomes)} findings of verify, "

@@ -58,6 +58,7 @@ class Outcome:
       findings: What `verify` found then and at the end.
       differing: Bytes that differ from an undisturbed conversion, with those of missing and superfluous files.
       problems: What else was wrong.
+      hung: Whether the engine worked on endlessly after a worker was killed, so that the command was killed too.
     """
 
     killed: bool
@@ -65,6 +66,7 @@ class Outcome:
     findings: list[str] = dataclasses.field(default_factory=list)
     differing: int = 0
     problems: list[str] = dataclasses.field(default_factory=list)
+    hung: bool = False
 
 
 class Conversions:
@@ -85,7 +87,7 @@ class Conversions:
         output = self._place.new_output()
         self._place.put(output, before)
         code, said, counter = self._run(output, overwrite, victim, _NEVER)
-        if code:
+        if code != 0:
             raise RuntimeError(f"a conversion that nobody disturbs ended with {code}: {said}")
         self._counts[victim, overwrite] = counter.stat().st_size
         files = self._place.files(output)
@@ -104,24 +106,39 @@ class Conversions:
             if not outcome.killed:
                 return outcome
             expected = {"worker": (0, 2)}.get(moment.victim, (-signal.SIGKILL,))
-            if code not in expected:
+            if code is None and moment.victim == "worker" and place.may_hang:
+                outcome.hung = True
+                _end(process)
+            elif code not in expected:
                 outcome.problems.append(f"ended with {code} after the kill: {log.read_text()[-2000:]}")
             self._look(output, old, new, outcome)
             # The workers of a command that was killed alone go on meanwhile.
             code, said, _ = self._run(output, moment.overwrite, "", _NEVER)
-            if code:
+            if code != 0:
                 outcome.problems.append(f"the same command ended with {code}: {said}")
         left = place.files(output)
         if moment.victim != "command":  # whose workers may leave working files
             outcome.differing += sum(len(data) for path, data in left.items() if path.startswith(".jpeg2tpu/"))
         outcome.differing += _differing({path: left[path] for path in left if not path.startswith(".jpeg2tpu/")}, new)
-        outcome.findings += verify(output).problems
+        try:
+            outcome.findings += verify(output).problems
+        except ValueError as error:  # there is no dataset
+            outcome.problems.append(str(error))
         place.remove(output)
         return outcome
 
     def _look(self, output: str, old: Files, new: Files, outcome: Outcome) -> None:
-        """Finds out which dataset stands after the kill, and verifies it."""
-        manifest = self._place.files(output).get("manifest.json")
+        """Finds out which dataset stands after the kill, and verifies it.
+
+        The workers of a command that was killed alone may replace it meanwhile; then the new one is verified.
+        """
+        manifest, findings = self._place.files(output).get("manifest.json"), list[str]()
+        while manifest is not None:
+            findings = verify(output).problems
+            verified, manifest = manifest, self._place.files(output).get("manifest.json")
+            if manifest == verified:
+                break
+        outcome.findings += findings
         if manifest is None:
             if old:
                 outcome.problems.append("no dataset stands, but the old one did before")
@@ -129,9 +146,8 @@ class Conversions:
         if manifest not in (old.get("manifest.json"), new["manifest.json"]):
             outcome.problems.append("a manifest stands that is neither the old one nor the new one")
         outcome.stood = "new" if manifest == new["manifest.json"] else "old"
-        outcome.findings += verify(output).problems
 
-    def _run(self, output: str, overwrite: bool, victim: str, at: int) -> tuple[int, str, Path]:
+    def _run(self, output: str, overwrite: bool, victim: str, at: int) -> tuple[int | None, str, Path]:
         """Returns the exit code of a conversion, the end of what it said, and the file that counts its operations."""
         with self._started(output, overwrite, victim, at) as (process, log, counter):
             return _wait(process), log.read_text()[-2000:], counter
@@ -160,17 +176,22 @@ class Conversions:
         try:
             yield process, log, counter
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            _end(process)
 
 
-def _wait(process: subprocess.Popen[bytes]) -> int:
-    """Returns the exit code; 1 for a process that hangs."""
+def _wait(process: subprocess.Popen[bytes]) -> int | None:
+    """Returns the exit code; None for a process that hangs."""
     try:
         return process.wait(SECONDS)
     except subprocess.TimeoutExpired:
-        return 1
+        return None
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ends a process and all that it started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def _differing(found: Files, expected: Files) -> int:

@@ -36,9 +36,11 @@ class Place(abc.ABC):
       command: Arguments of Python up to `convert`.
       flags: Who writes the shards.
       environment: Of the processes, beside this one's.
+      may_hang: Whether an engine may work on endlessly after a worker was killed.
     """
 
     command: tuple[str, ...] = ("-m", "beam_pipelines", "convert")
+    may_hang = False
     flags: tuple[str, ...] = ("--num_processes=2",)  # else so few images are written without worker processes
 
     def __init__(self, folder: Path) -> None:
@@ -87,7 +89,12 @@ class Local(Place):
 
 
 class Prism(Local):
-    """Local files, converted on Prism, whose worker is a process of its own."""
+    """Local files, converted on Prism, whose worker is a process of its own.
+
+    Prism 2.77 keeps a core busy endlessly after some of the kills of its worker: 3 of some 50.
+    """
+
+    may_hang = True
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
