@@ -102,6 +102,31 @@ for shard in range(shards):
     total += len(file.getvalue())
 print(total)
 """
+# The peak of cutting a bucket of so many rows into shards, in bytes per row: encoded, and decoded with their sort keys.
+CUT = """
+import dataclasses, json, sys, tracemalloc
+from beam_pipelines.conversion import planning
+from beam_pipelines.options import ConvertOptions, Source
+from beam_pipelines.sources.rows import Row
+count = int(sys.argv[1])
+def row(i):
+    label, num_bytes = f"class{i % 10}", 88_000 + i % 999
+    key = f"{label}/{i:07d}.jpg"
+    return Row(key, f"/data/of/40/letters/{key}", label, num_bytes=num_bytes, record_bytes=num_bytes + 2000)
+options = ConvertOptions((Source("/data"),), "/output")
+survey = planning.PlanCombineFn(options)
+sums = survey.create_accumulator()
+for i in range(count):
+    survey.add_input(sums, row(i))
+plan = survey.extract_output(sums)
+of_one_bucket = {split: {0: sum(costs.values())} for split, costs in plan.buckets.items()}
+plan = dataclasses.replace(plan, buckets=of_one_bucket)
+tracemalloc.start()
+encoded = [planning.RowCoder().encode(row(i)) for i in range(count)]
+for _ in planning._cut((0, encoded), plan, options):
+    pass
+print(json.dumps(tracemalloc.get_traced_memory()[1] / count))
+"""
 # A manifest of so many shards, made up, and the next time read.
 MANIFEST = """
 import json, re, sys, time

@@ -20,6 +20,7 @@ PAGES = tuple(
     Path(f"docs/{name}.md") for name in ("benchmarks", "input", "train", "preflight", "explanation/frameworks")
 )
 _MARKED = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_KINDS = ("decoded", "looked at by its header", "copied")  # what is done with an image, in README's table
 _PEERS = re.compile(r"(<!-- peers -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -42,7 +43,7 @@ def with_peers(readme: str, benchmarks: str) -> str:
     header, *rows = ([cell.strip() for cell in line] for line in lines)
     measured = [dict(zip(header, row, strict=True)) for row in rows]
     made = ["| each image is | by | images/s | CPU s | peak MB |", "|---|---|---|---|---|"]
-    for kind in ("decoded", "looked at by its header", "copied"):
+    for kind in _KINDS:
         for row in measured:
             if _kind(row["looks at"]) == kind:
                 name = f"**{row['way']}**" if row["way"].startswith("convert") else row["way"]
@@ -53,9 +54,11 @@ def with_peers(readme: str, benchmarks: str) -> str:
 
 
 def _kind(looks_at: str) -> str:
+    """Returns the one of _KINDS that the column "looks at" tells."""
+    decoded, by_header, copied = _KINDS
     if looks_at.startswith("headers"):
-        return "looked at by its header"
-    return "decoded" if "decoded" in looks_at else "copied"
+        return by_header
+    return decoded if "decoded" in looks_at else copied
 
 
 def filled(page: str, results: Path) -> str:

@@ -27,7 +27,7 @@ _HASH_BITS = 64
 _MAX_SHARDS = 1_000_000  # their names are held in memory
 # Pixel statistics use all images of a split of up to this many, about this many of a larger split, and at least a
 # sixteenth: to measure a photograph of 500 x 375 pixels costs half as much as to check and store it. Where the others
-# are not decoded, it costs three times as much as to store it, so that there is no least share.
+# are not decoded, it costs several times as much as to store it, so that there is no least share.
 _MEASURED = 1000
 _LEAST_MEASURED = {"decode": 1 / 16, "header": 0.0}
 

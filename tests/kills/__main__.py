@@ -15,6 +15,9 @@ from kills.moment import Conversions, Moment, Outcome
 from kills.places import NEEDS, place
 
 
+_MOST_HUNG = 0.25  # share of the kills of a worker after which an engine may hang
+
+
 def _line(name: str, outcomes: list[tuple[Moment, Outcome]], seconds: float) -> str:
     """Returns what was seen at a place."""
     victims = collections.Counter(moment.victim for moment, _ in outcomes)
@@ -70,6 +73,8 @@ def main() -> int:
             outcomes = _try_moments(name, Path(folder), flags.first, flags.moments, flags.seed)
         print(_line(name, outcomes, time.monotonic() - start), flush=True)
         failed += sum(bool(each.findings or each.differing or each.problems) for _, each in outcomes)
+        num_workers = sum(moment.victim == "worker" for moment, _ in outcomes)
+        failed += sum(each.hung for _, each in outcomes) > _MOST_HUNG * num_workers
     return 1 if failed else 0
 
 
