@@ -14,7 +14,6 @@ from pathlib import Path
 from kills.moment import Conversions, Moment, Outcome
 from kills.places import NEEDS, place
 
-
 _MOST_HUNG = 0.25  # share of the kills of a worker after which an engine may hang
 
 
