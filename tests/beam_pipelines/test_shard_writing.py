@@ -18,7 +18,7 @@ from beam_pipelines.conversion import shard_writing
 from beam_pipelines.conversion.plan import is_measured
 from beam_pipelines.conversion.shard_writing import Unwanted, write_shard
 from beam_pipelines.conversion.working_folder import Receipt
-from beam_pipelines.options import ConvertOptions, Source
+from beam_pipelines.options import Check, ConvertOptions, ImageOptions, Source
 from beam_pipelines.sources.rows import Row
 from support.pages import ROOT
 from tpu_input.dataset_format import index as index_format
@@ -36,13 +36,22 @@ def shade(number: int) -> bytes:
     return buffer.getvalue()
 
 
-def write(folder: Path, files: list[bytes], num_images: int = 33, first_label: Literal[0, 1] = 0, **more) -> Receipt:
+def write(
+    folder: Path,
+    files: list[bytes],
+    num_images: int = 33,
+    first_label: Literal[0, 1] = 0,
+    check: Check = "decode",
+    **more,
+) -> Receipt:
     (folder / "in").mkdir()
     rows = []
     for number, data in enumerate(files):
         (folder / "in" / f"{number}.jpg").write_bytes(data)
         rows.append(Row(f"{number}.jpg", f"{folder}/in/{number}.jpg", "ab"[number % 2], num_bytes=len(data)))
-    options = ConvertOptions((Source(f"{folder}/in"),), f"{folder}/out", first_label=first_label)
+    options = ConvertOptions(
+        (Source(f"{folder}/in"),), f"{folder}/out", first_label=first_label, images=ImageOptions(check=check)
+    )
     return write_shard(SHARD, SHARD, index_path(SHARD), rows, num_images, options, ("a", "b"), 1, **more)
 
 
@@ -60,6 +69,16 @@ def test_pixel_statistics_are_of_every_image_and_of_a_large_split_of_a_sample(tm
     assert (receipt.num_measured, receipt.sums, receipt.squares) == statistics(sampled)
     assert 0 < len(sampled) <= most
     assert (len(sampled) == 33) == (num_images <= 1000)
+
+
+def test_of_a_very_large_split_a_sixteenth_is_measured_and_hardly_any_if_the_others_are_not_decoded(tmp_path):
+    found = {}
+    for check in ("decode", "header"):
+        (tmp_path / check).mkdir()
+        files = [shade(number % 33) for number in range(400)]
+        found[check] = write(tmp_path / check, files, 10**9, check=check).num_measured
+    assert 8 < found["decode"] < 50  # 25 of 400, within 4 standard deviations
+    assert found["header"] == 0  # of 400, a thousand in a billion
 
 
 def test_records_and_index_hold_what_went_in_and_the_receipt_adds_up(tmp_path):
