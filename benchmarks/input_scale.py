@@ -28,7 +28,7 @@ MEMORY_COLUMNS = {
     "before": "start_mb:,.0f",
     "buffers, at most": "buffers_mb:,.0f",
     "peak": "peak_mb:,.0f",
-    "peak, one arena": "arena_mb:,.0f",
+    "without what is freed": "trimmed_mb:,.0f",
 }
 RECORDS_A_SHARD = 130
 PLAN_COLUMNS = {
@@ -92,17 +92,12 @@ def make_listed(folder: Path, shards: int) -> Path:
 
 
 def memory(folder: Path, count: int | None, repeats: int | None) -> Table:
-    """Peak memory by size of the dataset, beside pipeline/memory.py's sum.
-
-    malloc keeps freed memory for the threads that took it; with a single arena all threads share it.
-    """
+    """Peak memory by size of the dataset, beside pipeline/memory.py's sum; and without what malloc keeps of it."""
     rows = []
     for images, shards in ((count, 2), (count, 8)) if count else MEMORY:
         of = make_sharded(folder, images, shards)
-        found, trimmed = run_ours(of, "memory"), run_ours(of, "memory", MALLOC_ARENA_MAX="1")
         size = sum(path.stat().st_size for path in of.glob("*.tfrecord")) / 1e6
-        row = {"images": images, "shards": shards, "dataset_mb": size, "arena_mb": trimmed["peak_mb"]}
-        rows.append(row | found)
+        rows.append({"images": images, "shards": shards, "dataset_mb": size} | run_ours(of, "memory"))
     return Table(rows, MEMORY_COLUMNS)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import resource
 import time
 from collections.abc import Callable
@@ -22,5 +23,15 @@ def peak_mb() -> float:
 
     Not ru_maxrss, which begins with the size of the process that this one was forked from (getrusage(2), proc(5)).
     """
+    return _status_mb("VmHWM")
+
+
+def trimmed_mb() -> float:
+    """Returns the memory of this process in MB, once glibc has returned what is freed to the operating system."""
+    ctypes.CDLL(None).malloc_trim(0)
+    return _status_mb("VmRSS")
+
+
+def _status_mb(name: str) -> float:
     lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) * 1024 / 1e6
+    return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:")) * 1024 / 1e6

@@ -1,6 +1,6 @@
 """What the input and the loop cost training: real input beside one batch repeated, and the loop outside TPUEstimator.
 
-    python -m benchmarks.training [--part=input|loop] [--network=resnet18] [--steps=200 of the loop]
+    python -m benchmarks.training [--part=input|loop] [--network=resnet18] [--steps=200 of the loop] [--count=1000]
 
 The images are photographs, 500 x 375 pixels unless resized, which the benchmark makes and converts. Input and network
 share the processor here, so that what the input takes cannot hide behind an accelerator: it adds up.
@@ -22,11 +22,12 @@ from typing import Any
 from unittest import mock
 
 from benchmarks import measure
-from benchmarks.corpus import make_corpus
+from benchmarks.corpus import SMALL, make_corpus
 from estimator_app.runtime.tensorflow_startup import import_tensorflow
 
 import_tensorflow(verbose=False)
 
+from estimator_app import run as run_module  # noqa: E402
 from estimator_app.config import TrainConfig  # noqa: E402
 from estimator_app.train import run as run_training  # noqa: E402
 from estimator_app.trainers.tpu_estimator import train as estimator_training  # noqa: E402
@@ -34,7 +35,7 @@ from estimator_app.trainers.tpu_estimator.model_fn import make_estimator, tpu  #
 from tpu_input import InputConfig, Manifest, make_train_input_fn, read_manifest  # noqa: E402
 
 TURNS, STEPS = 3, 25  # of each input
-# (image_size, shorter side of what is stored or None for 375, --cache, train_batch_size)
+# (image_size, shorter side of what is stored or None for that of the photographs, --cache, train_batch_size)
 SETTINGS = (
     (64, None, None, 128),
     (64, None, "decoded", 128),
@@ -56,19 +57,19 @@ LOOP_COLUMNS = {"where the time of a run goes": "way", "seconds": "seconds:.2f",
 INPUT_GOAL, LOOP_GOAL = 1.05, 0.02
 
 
-def dataset_of(folder: Path, resize_shorter: int | None) -> Manifest:
-    """Returns the manifest of 1,000 photographs, a fifth of them held out."""
-    make_corpus(folder / "jpegs", 1000)
-    output = folder / f"dataset{resize_shorter or ''}"
-    flags = [f"--input={folder}/jpegs", f"--output={output}", "--splits=train=80%,validation=20%"]
+def dataset_of(folder: Path, count: int, resize_shorter: int | None) -> Manifest:
+    """Returns the manifest of so many photographs, a fifth of them held out."""
+    make_corpus(folder / f"jpegs{count}", count)
+    output = folder / f"dataset{count}of{resize_shorter or SMALL[1]}"
+    flags = [f"--input={folder}/jpegs{count}", f"--output={output}", "--splits=train=80%,validation=20%"]
     flags += [f"--resize_shorter={resize_shorter}"] if resize_shorter else []
     subprocess.run([sys.executable, "-m", "beam_pipelines", "convert", *flags], check=True, stdout=subprocess.DEVNULL)
     return read_manifest(output)
 
 
-def one_batch(manifest: Manifest, config: InputConfig, start_step: int = 0) -> Callable[..., Any]:
+def one_batch(manifest: Manifest, config: InputConfig, start_step: int, end_step: int) -> Callable[..., Any]:
     """Returns an input_fn whose first batch comes for ever: what training takes when its input takes nothing."""
-    real = make_train_input_fn(manifest, config)
+    real = make_train_input_fn(manifest, config, start_step=start_step, end_step=end_step)
     return lambda params, config=None: real(params, config).take(1).cache().repeat()
 
 
@@ -76,7 +77,7 @@ def input_part(flags: argparse.Namespace) -> measure.Table:
     rows: list[dict[str, Any]] = []
     for image_size, stored, cache, batch_size in SETTINGS:
         manifest, config = setting(flags, image_size, stored, cache, batch_size)
-        row = {"image_size": image_size, "stored": stored or 375, "cache": cache or "none"}
+        row = {"image_size": image_size, "stored": stored or SMALL[1], "cache": cache or "none"}
         rows.append(row | compare_input(manifest, config))
     missed = [
         f"{row['image_size']} stored at {row['stored']}, cache {row['cache']}"
@@ -120,9 +121,15 @@ def loop_part(flags: argparse.Namespace) -> measure.Table:
         return call
 
     methods: dict[str, Any] = {name: timed(name, getattr(tpu.TPUEstimator, name)) for name in ("train", "evaluate")}
-    methods["export_saved_model"] = timed("exports", tpu.TPUEstimator.export_saved_model)
+    functions: dict[str, Any] = {"export_model": timed("exports", run_module.export_model)}
+    for name in ("write_pictures", "load_classifier", "find_wrong"):
+        functions[name] = timed("curves, and images that are classified wrongly", getattr(run_module, name))
     began = time.perf_counter()
-    with tempfile.TemporaryDirectory() as folder, mock.patch.multiple(tpu.TPUEstimator, **methods):
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        mock.patch.multiple(tpu.TPUEstimator, **methods),
+        mock.patch.multiple(run_module, **functions),
+    ):
         run_training(manifest, config, f"{folder}/model", f"{folder}/export", report=lambda line: None)
     whole = time.perf_counter() - began
     seconds["the rest"] = whole - sum(seconds.values())
@@ -139,8 +146,8 @@ def setting(
     flags: argparse.Namespace, image_size: int, stored: int | None, cache: str | None, batch_size: int
 ) -> tuple[Manifest, TrainConfig]:
     """Returns a manifest, and a config of training on it."""
-    manifest = dataset_of(flags.folder, stored)
-    options = vars(flags) | {"dataset": manifest.path, "split": "validation", "eval_batch_size": 100}
+    manifest = dataset_of(flags.folder, flags.count, stored)
+    options: dict[str, Any] = {"network": flags.network, "dataset": manifest.path, "split": "validation", "eval_batch_size": 100}
     options |= {"image_size": image_size, "cache": cache, "train_batch_size": batch_size, "iterations_per_loop": 100}
     options |= {"train_steps": flags.steps, "steps_per_eval": flags.steps, "learning_rate": 0.01}
     options["crop_area"] = (0.08, 1.0)  # whatever is stored
@@ -155,6 +162,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("/tmp/jpeg2tpu_training"))
     parser.add_argument("--network", default="resnet18")
     parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--count", type=int, default=1000, help="number of photographs")
     parser.add_argument("--part", choices=PARTS, action="append")
     flags = parser.parse_args()
     print(measure.in_words(measure.machine()), "\n")
