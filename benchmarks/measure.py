@@ -165,11 +165,14 @@ def medians(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def machine() -> dict[str, Any]:
     """Returns what figures depend on: cores, processor, versions, day."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    model = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), "")
+    lines = Path("/proc/cpuinfo").read_text().partition("\n\n")[0].splitlines()
+    found = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    processor = found.get("model name", "")
+    if "cpu family" in found:  # a virtual machine may hide the generation in the name
+        processor += f" (family {found['cpu family']}, model {found['model']})"
     versions = {"Python": platform.python_version()} | {name: version(name) for name in _PACKAGES}
     cores = len(os.sched_getaffinity(0))
-    return {"cores": cores, "processor": model, "versions": versions, "day": datetime.date.today().isoformat()}
+    return {"cores": cores, "processor": processor, "versions": versions, "day": datetime.date.today().isoformat()}
 
 
 def in_words(found: Mapping[str, Any]) -> str:

@@ -1,9 +1,10 @@
 """What the input and the loop cost training: real input beside one batch repeated, and the loop outside TPUEstimator.
 
-    python -m benchmarks.training [--part=input|loop] [--network=resnet18] [--steps=200 of the loop] [--count=1000]
+    python -m benchmarks.training [--part=input|loop] [--network=resnet18] [--steps=200 of the loop]
 
 The images are photographs, 500 x 375 pixels unless resized, which the benchmark makes and converts. Input and network
-share the processor here, so that what the input takes cannot hide behind an accelerator: it adds up.
+share the processor here, so that what the input takes cannot hide behind an accelerator: it adds up. Given --count, a
+number of photographs, both parts are tried out in few steps.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from estimator_app.trainers.tpu_estimator import train as estimator_training  # 
 from estimator_app.trainers.tpu_estimator.model_fn import make_estimator, tpu  # noqa: E402
 from tpu_input import InputConfig, Manifest, make_train_input_fn, read_manifest  # noqa: E402
 
+COUNT = 1000  # photographs
 TURNS, STEPS = 3, 25  # of each input
 # (image_size, shorter side of what is stored or None for that of the photographs, --cache, train_batch_size)
 SETTINGS = (
@@ -75,10 +77,11 @@ def one_batch(manifest: Manifest, config: InputConfig, start_step: int, end_step
 
 def input_part(flags: argparse.Namespace) -> measure.Table:
     rows: list[dict[str, Any]] = []
-    for image_size, stored, cache, batch_size in SETTINGS:
+    turns, steps = (1, 2) if flags.count else (TURNS, STEPS)
+    for image_size, stored, cache, batch_size in SETTINGS[:1] if flags.count else SETTINGS:
         manifest, config = setting(flags, image_size, stored, cache, batch_size)
         row = {"image_size": image_size, "stored": stored or SMALL[1], "cache": cache or "none"}
-        rows.append(row | compare_input(manifest, config))
+        rows.append(row | compare_input(manifest, config, turns, steps))
     missed = [
         f"{row['image_size']} stored at {row['stored']}, cache {row['cache']}"
         for row in rows
@@ -88,17 +91,17 @@ def input_part(flags: argparse.Namespace) -> measure.Table:
     return measure.Table(rows, INPUT_COLUMNS, (note,))
 
 
-def compare_input(manifest: Manifest, config: TrainConfig) -> dict[str, float]:
+def compare_input(manifest: Manifest, config: TrainConfig, turns: int, steps: int) -> dict[str, float]:
     """Returns images/s of both inputs; they take turns, for the machine is not equally fast all the time."""
     ways: dict[str, Callable[..., Any]] = {"one_batch": one_batch, "real": make_train_input_fn}
     found = defaultdict[str, list[float]](list)
     with tempfile.TemporaryDirectory() as folder:
         estimators = {name: make_estimator(config, f"{folder}/{name}") for name in ways}
-        for step in range(0, TURNS * STEPS, STEPS):
+        for step in range(0, turns * steps, steps):
             for name, input_fn_of in ways.items():
                 with mock.patch.object(estimator_training, "make_train_input_fn", input_fn_of):
                     values = estimator_training.train(
-                        estimators[name], manifest, config, step, step + STEPS, threading.Event()
+                        estimators[name], manifest, config, step, step + steps, threading.Event()
                     )
                 found[name].append(values["images_per_second"])
     ratio = statistics.median(a / b for a, b in zip(found["one_batch"], found["real"], strict=True))
@@ -146,10 +149,11 @@ def setting(
     flags: argparse.Namespace, image_size: int, stored: int | None, cache: str | None, batch_size: int
 ) -> tuple[Manifest, TrainConfig]:
     """Returns a manifest, and a config of training on it."""
-    manifest = dataset_of(flags.folder, flags.count, stored)
-    options: dict[str, Any] = {"network": flags.network, "dataset": manifest.path, "split": "validation", "eval_batch_size": 100}
+    manifest = dataset_of(flags.folder, flags.count or COUNT, stored)
+    options: dict[str, Any] = {"dataset": manifest.path, "network": flags.network, "split": "validation"}
     options |= {"image_size": image_size, "cache": cache, "train_batch_size": batch_size, "iterations_per_loop": 100}
     options |= {"train_steps": flags.steps, "steps_per_eval": flags.steps, "learning_rate": 0.01}
+    options["eval_batch_size"] = 100
     options["crop_area"] = (0.08, 1.0)  # whatever is stored
     return manifest, TrainConfig.of(manifest, options)
 
@@ -162,7 +166,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("/tmp/jpeg2tpu_training"))
     parser.add_argument("--network", default="resnet18")
     parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--count", type=int, default=1000, help="number of photographs")
+    parser.add_argument("--count", type=int)
     parser.add_argument("--part", choices=PARTS, action="append")
     flags = parser.parse_args()
     print(measure.in_words(measure.machine()), "\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import itertools
 import json
@@ -69,6 +70,20 @@ def test_settings_of_a_conversion_run_and_neighbours_follow_each_other(tmp_path)
     assert row["images"] == 20
     assert row["cpu_seconds"] > 0
     assert not (tmp_path / "output").exists()
+
+
+@pytest.mark.long
+def test_training_is_measured_beside_one_batch_and_by_where_its_time_goes(tmp_path):
+    pytest.importorskip("tensorflow_estimator", reason="TPUEstimator ends with TensorFlow 2.15")
+    from benchmarks import training
+
+    flags = argparse.Namespace(folder=tmp_path, count=200, network="cnn", steps=2)
+    (row,) = training.input_part(flags).rows
+    assert row["one_batch"] > 0
+    assert row["real"] > 0
+    of = {row["way"]: row["seconds"] for row in training.loop_part(flags).rows}
+    assert list(of) == ["train", "evaluate", "exports", "curves, and images that are classified wrongly", "the rest"]
+    assert all(seconds > 0 for seconds in of.values())
 
 
 @pytest.mark.cloud
