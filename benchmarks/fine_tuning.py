@@ -42,7 +42,6 @@ OPTIONS: dict[str, Any] = {
     "eval_crop": 1.0,
     "trainer": "tf_distribute",
 }
-_FEW: dict[str, Any] = {"train_steps": STEPS, "steps_per_eval": STEPS, "train_batch_size": BATCH}
 COLUMNS = {
     "learning rate": "rate:.3f",
     "seed": "seed",
@@ -61,21 +60,29 @@ class Compared:
     tuned: float
 
 
-def compared(folder: Path, seeds: Sequence[int], rates: Sequence[float] = RATES) -> list[Compared]:
-    """Returns the accuracies at each rate with each seed."""
+def compared(
+    folder: Path,
+    seeds: Sequence[int],
+    rates: Sequence[float] = RATES,
+    *,
+    steps_before: int = PRE_STEPS,
+    steps: int = STEPS,
+) -> list[Compared]:
+    """Returns the accuracies at each rate with each seed; the source is trained for `steps_before`, the others `steps`."""
+    few_options = OPTIONS | {"train_steps": steps, "steps_per_eval": steps, "train_batch_size": BATCH}
     write_sample(str(folder / "digits"))
     rows = []
     for seed in seeds:
         before, few = _converted(folder, seed)
         source = f"{folder}/before{seed}"
-        options = OPTIONS | {"train_batch_size": 64, "train_steps": PRE_STEPS, "learning_rate": 0.05, "seed": seed}
+        options = OPTIONS | {"train_batch_size": 64, "train_steps": steps_before, "learning_rate": 0.05, "seed": seed}
         train(before, source, report=_quiet, **options)
         for rate in rates:
             accuracies = []
             for init_from in ("", source):
                 model_dir = f"{folder}/few"
-                options = OPTIONS | {"learning_rate": rate, "seed": seed, "init_from": init_from}
-                finished = train(few, model_dir, report=_quiet, **options, **_FEW)
+                options = few_options | {"learning_rate": rate, "seed": seed, "init_from": init_from}
+                finished = train(few, model_dir, report=_quiet, **options)
                 assert finished  # evaluated, as it is without eval="watch"
                 accuracies.append(finished.metrics.accuracy)
                 shutil.rmtree(model_dir)

@@ -86,6 +86,28 @@ def test_training_is_measured_beside_one_batch_and_by_where_its_time_goes(tmp_pa
     assert all(seconds > 0 for seconds in of.values())
 
 
+@pytest.mark.long
+def test_fine_tuning_is_compared_with_random_weights_at_each_rate(tmp_path):
+    from benchmarks import fine_tuning
+
+    (row,) = fine_tuning.compared(tmp_path, [3], [fine_tuning.DEFAULT_RATE], steps_before=2, steps=2)
+    assert (row.rate, row.seed) == (fine_tuning.DEFAULT_RATE, 3)
+    assert 0 <= row.scratch <= 1
+    assert 0 <= row.tuned <= 1
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore:non-integer arguments to randrange:DeprecationWarning")  # Keras 2.15's own seeds
+@pytest.mark.parametrize("recipe", ["digits", "small_photos"])
+def test_accuracies_of_a_recipe_are_found_by_step_for_each_seed(tmp_path, recipe):
+    from benchmarks import recipes
+
+    of_steps = {"train_steps": 4, "steps_per_eval": 2, "train_batch_size": 64}
+    found = recipes.accuracies(tmp_path, recipe, [0, 1], epochs=None, **of_steps)
+    assert list(found) == [2, 4]
+    assert all(len(values) == 2 and all(0 <= value <= 1 for value in values) for values in found.values())
+
+
 @pytest.mark.cloud
 def test_waits_are_measured_from_files_and_from_a_bucket_on_other_cores(tmp_path):
     cores = os.sched_getaffinity(0)
