@@ -68,7 +68,7 @@ def compared(
     steps_before: int = PRE_STEPS,
     steps: int = STEPS,
 ) -> list[Compared]:
-    """Returns the accuracies at each rate with each seed; the source is trained for `steps_before`, the others `steps`."""
+    """Returns the accuracies at each rate with each seed, after `steps` that follow the source's `steps_before`."""
     few_options = OPTIONS | {"train_steps": steps, "steps_per_eval": steps, "train_batch_size": BATCH}
     write_sample(str(folder / "digits"))
     rows = []
