@@ -12,9 +12,12 @@ import pytest
 
 from beam_pipelines.options import ConvertOptions, ImageOptions, Source
 from beam_pipelines.sample_digits import write_sample
+from estimator_app.runtime.tensorflow_startup import set_up_processor
 from support.cloud import cloud, cloud_server, proxy  # noqa: F401
 from support.gs import gs, gs_session  # noqa: F401
 from tpu_input.dataset_format.records import Manifest
+
+set_up_processor()  # whichever test of a process imports TensorFlow first, it computes as the commands do
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

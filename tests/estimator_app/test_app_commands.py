@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -232,6 +233,19 @@ def test_the_flags_and_an_example_of_every_command_are_in_its_help(capsys):
         assert f"python -m estimator_app {command} --" in out
     assert "the following arguments are required: COMMAND" in refused(capsys)
     assert "unknown flag --datset; did you mean --dataset?" in refused(capsys, "train", "--datset=x", "--model_dir=y")
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="oneDNN is for x86 here")
+@pytest.mark.parametrize(("chosen", "used"), [(None, "True"), ("0", "False")])
+def test_tensorflow_uses_onednn_on_any_x86_processor_unless_the_environment_says_otherwise(chosen, used):
+    program = (
+        "from estimator_app.runtime.tensorflow_startup import import_tensorflow; import_tensorflow(verbose=False); "
+        "from tensorflow.python.util import _pywrap_util_port; print(_pywrap_util_port.IsMklEnabled())"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "TF_ENABLE_ONEDNN_OPTS"}
+    environment |= {"TF_ENABLE_ONEDNN_OPTS": chosen} if chosen else {}
+    command = [sys.executable, "-c", program]
+    assert subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout.strip() == used
 
 
 @pytest.mark.skipif(TENSORFLOW <= (2, 15), reason="TPUEstimator is there")
