@@ -74,8 +74,8 @@ def import_tensorflow(verbose: bool) -> None:
 def set_up_processor() -> None:
     """Lets TensorFlow, which is not imported yet, use oneDNN on every x86 processor; TF_ENABLE_ONEDNN_OPTS precedes.
 
-    TensorFlow itself does so only on processors with AVX-512 VNNI. One with AVX2 trains several times faster with it:
-    docs/benchmarks.md.
+    TensorFlow itself does so only on processors with AVX-512 VNNI. One with AVX2 alone trains several times faster with
+    it: docs/benchmarks.md.
     """
     if platform.machine() in ("x86_64", "AMD64"):
         os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # read once, when TensorFlow is imported
