@@ -325,7 +325,7 @@ def _run_conversion(flags: argparse.Namespace, options: ConvertOptions, beam_fla
             return _submit(flags, options, beam_options)
         launch_checks.check_writable(beam_options)
         with phases.shown():
-            manifest, is_new, num_resumed = convert(
+            manifest, is_new, num_resumed, num_outdated = convert(
                 options, beam_options if flags.runner else None, flags.num_processes, _as_written(flags.argv)
             )
     flags.found = {"is_new": is_new, "num_shards_resumed": num_resumed} | summary(manifest)
@@ -335,7 +335,10 @@ def _run_conversion(flags: argparse.Namespace, options: ConvertOptions, beam_fla
     if num_resumed:
         num_shards = sum(len(split.shards) for split in manifest.splits.values())
         print_line(f"resumed: {num_resumed:,} of {num_shards:,} shards were written by an earlier run")
-    done = "complete" if is_new else "already complete, nothing to do"
+    done = "complete" if is_new else "unchanged" if num_outdated else "already complete, nothing to do"
+    if num_outdated:
+        line = f"not applied: changes of the inputs of {num_outdated:,} images (label, split, file, or removed)"
+        print_line(f"{line}; apply them with --extend --prune")
     print_line(f"{done}: {manifest.path}/{MANIFEST_NAME}")
     return 0
 

@@ -11,7 +11,7 @@ from typing import get_args
 
 from beam_pipelines import storage
 from beam_pipelines.options import Check, ConvertOptions, ImageOptions, Source
-from beam_pipelines.sources.lists import read_names
+from beam_pipelines.sources.lists import read_class_names
 from tpu_input.command_line.dataclass_options import Flag, add_flags
 from tpu_input.command_line.jpeg2tpu import AddFlag
 
@@ -193,7 +193,7 @@ _HELP = {
     "label_list": "text file with one class name per line, in the order of the images' names, for an input without "
     "class folders, such as ImageNet's validation set",
     "label_names": "text file with the names of the classes whose numbers a list or --label_list has, one per line, "
-    "counted from 1, or NUMBER,NAME (default: labels are names)",
+    "counted from 0 or from 1 as all numbers of the input are, or NUMBER,NAME (default: labels are names)",
     "label_pattern": "regular expression with a group in parentheses, searched in the path of each image in a folder "
     "or archive: what the group matches is the class, as in '/(cat|dog)[.]' (default: the folder is the class)",
     "image_column": "column of a list with the path or name of the image; other columns of the list, but split and "
@@ -293,9 +293,9 @@ def with_label_lists(sources: list[Source], label_lists: list[str]) -> tuple[Sou
 
 
 def names(path: str) -> tuple[str, ...]:
-    """Returns the lines of a text file; without the numbers that TF-Slim writes before names, as in 0:daisy."""
+    """Returns the class names of a text file; without the numbers that TF-Slim writes before them, as in 0:daisy."""
     try:
-        lines = read_names(path)
+        lines = read_class_names(path)
     except (OSError, ValueError) as error:
         raise argparse.ArgumentTypeError(f"cannot read {path!r}: {error}") from error
     after = tuple(line.removeprefix(f"{number}:") for number, line in enumerate(lines))

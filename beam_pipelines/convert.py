@@ -57,11 +57,14 @@ class Converted(NamedTuple):
       is_new: Whether this call had anything to write; False if the dataset was complete before.
       num_resumed: Number of shards that an earlier run of the same conversion had written, which was interrupted; None
         if the engine does not tell.
+      num_outdated: Number of images of a dataset that is extended which stay in it though their inputs have changed or
+        are gone, as prune is not set; None if the engine does not tell.
     """
 
     manifest: Manifest
     is_new: bool
     num_resumed: int | None = 0
+    num_outdated: int | None = 0
 
 
 def convert(
@@ -116,7 +119,7 @@ def convert(
             manifest, num_resumed = _write_and_commit(options, plan, beam_options, num_processes, still_locked)
         output_checks.remove_replaced(options.output)
         working_folder.remove(options.output)
-        return Converted(manifest, is_new, num_resumed)
+        return Converted(manifest, is_new, num_resumed, plan.num_outdated)
 
 
 def _plan(options: ConvertOptions, beam_options: PipelineOptions) -> tuple[Plan, Manifest | None]:
@@ -164,7 +167,8 @@ def _convert_in_one_job(options: ConvertOptions, beam_options: PipelineOptions, 
     manifest = complete_manifest(options.output)
     working_folder.remove_lock(options.output)
     is_new = not before or before.fingerprint != manifest.fingerprint
-    return Converted(manifest, is_new, phases.counters(pipeline).get("shards_resumed"))
+    counters = phases.counters(pipeline)
+    return Converted(manifest, is_new, counters.get("shards_resumed"), counters.get("images_outdated"))
 
 
 def submit(options: ConvertOptions, beam_options: PipelineOptions, command: Sequence[str] = ()) -> str:

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from beam_pipelines.conversion.output_folder import complete_manifest, index_content
 from beam_pipelines.runners import phases
-from tpu_input.dataset_format.index import as_labels, index_path, names_of, read_columns
+from tpu_input.dataset_format.index import as_labels, index_path, read_columns
 
 _SHOWN = 10  # keys of each kind in the text
 _COLUMNS = ["key", "label", "sha256"]
@@ -119,7 +119,9 @@ def _examples(dataset: str) -> dict[str, Example]:
             try:
                 index = read_columns(index_content(path), shard.num_examples, _COLUMNS)
                 keys, hashes = index.column(0).to_pylist(), index.column(2).to_pylist()
-                labels = [names_of(label, manifest.classes) for label in as_labels(index.column(1))]
+                labels = [
+                    manifest.label_kind.label_names(label, manifest.classes) for label in as_labels(index.column(1))
+                ]
                 rows = zip(keys, labels, hashes, strict=True)
                 found |= {key: Example(name, label, sha256) for key, label, sha256 in rows}
             except (OSError, ValueError, IndexError, TypeError, pa.ArrowException) as error:

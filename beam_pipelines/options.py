@@ -10,7 +10,9 @@ from typing import Any, Literal
 
 from beam_pipelines import storage
 from tpu_input.command_line.dataclass_options import check_types
+from tpu_input.dataset_format.class_names import class_table
 from tpu_input.dataset_format.decode_limits import MAX_PIXELS, PILLOW_MAX_PIXELS
+from tpu_input.dataset_format.label_kinds import KINDS, LabelKind
 from tpu_input.dataset_format.manifest import FeatureType
 from tpu_input.dataset_format.orientation import ColorProfiles
 from tpu_input.dataset_format.records import valid_split
@@ -22,7 +24,7 @@ TAR = re.compile(r"(.*)\.(?:tar|tar\.(?:gz|bz2|xz|zst|zstd)|tgz|tbz2|txz)", re.D
 RECORDS = re.compile(r".*(?:\.parquet|\.tfrecords?(?:\.gz)?|(?:\.tfrecords?)?-\d+-of-\d+(?:\.tfrecords?)?)", re.DOTALL)
 Dedup = Literal["none", "exact", "near"]
 NEAR_DUPLICATES = "near_duplicates"  # a value of group_by
-LabelType = Literal["class", "classes", "none"]
+LabelType = Literal["class", "classes", "none"]  # names of label_kinds.KINDS
 Reencode = Literal["needed", "all"]
 Check = Literal["decode", "header"]
 Metadata = Literal["keep", "strip"]
@@ -36,7 +38,7 @@ class RecordFormat:
       image: Part with the file of the image; "" for image/encoded, the column of images, the member that is an image.
       label: Part with the label: a number, or the name of the class; json.FIELD for a field of a .json. "" for
         image/class/label, the column that is declared as classes or named label, cls.
-      first_label: Number of the first class.
+      first_label: Number of the first class; None to take it from the numbers of all records.
       name: Part with the name of the class; "" if the label is it, or is a number for which --labels has the name.
       key: Part with the name of the image's file, for the key; "" for what the record has: its number in the file, the
         path in the column of images, the name of the member.
@@ -44,7 +46,7 @@ class RecordFormat:
 
     image: str = ""
     label: str = ""
-    first_label: int = 0
+    first_label: int | None = None
     name: str = ""
     key: str = ""
 
@@ -68,9 +70,10 @@ class RecordFormat:
                 f"image=NAME,label=NAME of {', '.join(known)}"
             )
         base = base or cls()
-        if not (first := fields.pop("first_label", str(base.first_label))).isdecimal():
+        first = fields.pop("first_label", None)
+        if first is not None and not first.isdecimal():
             raise ValueError(f"first_label of a record format must be a number, got {first!r}")
-        return dataclasses.replace(base, **fields, first_label=int(first))
+        return dataclasses.replace(base, **fields, first_label=base.first_label if first is None else int(first))
 
 
 # imagenet: as tensorflow/tpu's imagenet_to_gcs.py and TensorFlow's models write ImageNet; tfds: as TensorFlow Datasets
@@ -78,8 +81,8 @@ class RecordFormat:
 # Face's datasets have it; webdataset: tars of 0.jpg, 0.cls, ….
 FORMATS = {
     "imagenet": RecordFormat(first_label=1, name="image/class/synset", key="image/filename"),
-    "tfds": RecordFormat("image", "label"),
-    "flowers": RecordFormat(),
+    "tfds": RecordFormat("image", "label", first_label=0),
+    "flowers": RecordFormat(first_label=0),
     "huggingface": RecordFormat(),
     "webdataset": RecordFormat(),
 }
@@ -97,7 +100,7 @@ class Source:
       label_list: File with one class name per line, in the order of the images' names, for images that are not in
         class folders; "" if there is none.
       label_names: File with the names of classes whose numbers a list or label_list has: one name per line, counted
-        from 1, or NUMBER,NAME; "" if labels are names.
+        from 0 or from 1 as the numbers of all images are, or NUMBER,NAME; "" if labels are names.
       label_pattern: Regular expression with one group, searched in the path of each image within a folder or archive:
         what the group matches is the class. "" to take the class from folders.
       image_column: Column of a list with the image, in the place of "image"; the columns that are not named are not
@@ -376,8 +379,7 @@ class ConvertOptions:
         for name, count in self.num_shards:
             if count < 1:
                 raise ValueError(f"num_shards must be at least 1, got {count} for split {name!r}")
-        if len(set(self.labels)) < len(self.labels) or "" in self.labels:
-            raise ValueError("labels must name each class once, without empty names")
+        object.__setattr__(self, "labels", class_table(self.labels, "labels"))
         if len(self.labels) == 1:
             raise ValueError(f"labels has only one class, {self.labels[0]!r}; a classifier needs at least 2")
         if self.extend and self.overwrite:
@@ -446,6 +448,11 @@ class ConvertOptions:
     def known_labels(self) -> frozenset[str]:
         """The names in `labels` as a set, as a label is looked up for every input, and there may be 20,000 names."""
         return frozenset(self.labels)
+
+    @property
+    def label_kind(self) -> LabelKind:
+        """Kind of the labels."""
+        return KINDS[self.label_type]
 
     @property
     def groups_by_key(self) -> bool:

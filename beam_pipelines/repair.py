@@ -36,7 +36,7 @@ from beam_pipelines.options import WORK_NAME, ConvertOptions, ImageOptions, Sour
 from beam_pipelines.runners import execution, launch_checks
 from beam_pipelines.sources.dataset_examples import read_dataset
 from beam_pipelines.sources.lists import rows_of_list
-from beam_pipelines.sources.rows import Row, find_each, label_of, locate
+from beam_pipelines.sources.rows import Row, find_each, locate
 from beam_pipelines.verify import Findings
 from tpu_input.command_line.cores import num_cores
 from tpu_input.command_line.dataclass_options import from_fields
@@ -300,14 +300,15 @@ def _known_rows(manifest: Manifest, shard: Shard, options: ConvertOptions) -> li
         named = [(key, label, "", features) for key, label, features in records]
     else:
         return None
-    of_row = [label if isinstance(label, tuple) else (label,) for _, label, _, _ in named]
-    if not all(0 <= label < len(manifest.classes) for labels in of_row for label in labels):
+    kind = manifest.label_kind
+    if not all(kind.are_classes(label, len(manifest.classes)) for _, label, _, _ in named):
         return None
-    names = [[manifest.classes[label] for label in labels] for labels in of_row]
-    is_set = manifest.label_type != "class"
     rows = [
-        locate(Row(key, uri, label_of(each) if is_set else each[0], features=features), options)
-        for (key, _, uri, features), each in zip(named, names, strict=True)
+        locate(
+            Row(key, uri, kind.text(manifest.classes[index] for index in kind.indices(label)), features=features),
+            options,
+        )
+        for key, label, uri, features in named
     ]
     if strange := _not_in_sources(rows, options):
         raise ValueError(

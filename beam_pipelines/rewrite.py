@@ -15,9 +15,10 @@ from typing import Any
 from beam_pipelines.conversion.output_folder import complete_manifest
 from beam_pipelines.options import Check, ConvertOptions, ImageOptions, Source
 from beam_pipelines.repair import options_of
-from beam_pipelines.sources.dataset_examples import labels_of, new_names
+from beam_pipelines.sources.dataset_examples import class_set, labels_of, new_names
 from beam_pipelines.sources.listing import check_files_beside
-from beam_pipelines.sources.lists import read_names
+from tpu_input.dataset_format.class_names import canonical
+from tpu_input.dataset_format.label_kinds import LabelKind, merged_kind
 from tpu_input.dataset_format.records import Manifest
 
 
@@ -43,14 +44,14 @@ def rewriting(
     for source in sources:
         check_files_beside(source)
     usual = options_of(manifests[0])
-    classes = dict.fromkeys(name for manifest in manifests for name in manifest.classes)
-    is_set = any(manifest.label_type == "classes" for manifest in manifests)
+    classes = dict.fromkeys(canonical(name) for manifest in manifests for name in manifest.classes)
+    kind = _kind(sources, manifests)
     new = {
         name
         for source in sources
         if source.new_labels
         for label in labels_of(source.new_labels).values()
-        for name in new_names(label, is_set)
+        for name in new_names(label, kind)
     }
     if unknown := sorted(new - set(classes)):
         if not add_classes:
@@ -72,7 +73,7 @@ def rewriting(
         labels=tuple(kept),
         dedup="none",
         overwrite=False,
-        label_type=usual.label_type if usual.label_type == "none" else "classes" if is_set else "class",
+        label_type=kind.name,
         stratify=False,
         group_by="",
         validation=0.0,
@@ -82,10 +83,32 @@ def rewriting(
     return dataclasses.replace(options, **changed)
 
 
+def _kind(sources: Sequence[Source], manifests: list[Manifest]) -> LabelKind:
+    """Returns the kind of labels that the examples of all datasets can have.
+
+    Raises:
+      ValueError: There is none, or labels are to be changed that there are not.
+    """
+    kind = merged_kind(manifest.label_kind for manifest in manifests)
+    if not kind:
+        kinds = "; ".join(f"{manifest.path!r} has {manifest.label_kind.phrase}" for manifest in manifests)
+        raise ValueError(
+            f"images with labels and without cannot be in one dataset: {kinds}; leave out the one, or convert it again "
+            "with the labels of the other"
+        )
+    for source, manifest in zip(sources, manifests, strict=True):
+        if not kind.needs_classes and (source.new_labels or source.only_classes or source.without_classes):
+            raise ValueError(
+                f"the images of {manifest.path!r} have no labels that could be changed or chosen; convert them from a "
+                "list with the labels"
+            )
+    return kind
+
+
 def _is_kept(class_name: str, source: Source) -> bool:
-    if source.only_classes and class_name not in read_names(source.only_classes):
+    if source.only_classes and class_name not in class_set(source.only_classes):
         return False
-    return not source.without_classes or class_name not in read_names(source.without_classes)
+    return not source.without_classes or class_name not in class_set(source.without_classes)
 
 
 def _as_stored(options: list[ImageOptions], check: Check) -> ImageOptions:

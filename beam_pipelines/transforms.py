@@ -42,8 +42,9 @@ from beam_pipelines.runners import phases, workers
 from beam_pipelines.runners.wheel import versions
 from beam_pipelines.sources import listing
 from beam_pipelines.sources.folders import Layout
+from beam_pipelines.sources.naming import Numbering, name_classes
 from beam_pipelines.sources.read_ahead import map_images
-from beam_pipelines.sources.rows import Row, find, label_row, locate, names_in
+from beam_pipelines.sources.rows import Row, find, label_row, locate
 from beam_pipelines.sources.unpacking import NOWHERE
 from tpu_input.command_line import print_line
 from tpu_input.command_line.cores import num_cores
@@ -177,7 +178,7 @@ class ListInputs(beam.PTransform[PBegin, Any]):
 
 def _file_of(row: Row, options: ConvertOptions) -> InputFile:
     row = locate(row, options)
-    label = options.label_separator.join(names_in(row.label))
+    label = options.label_separator.join(options.label_kind.names(row.label))
     return InputFile(row.key, row.uri, label, row.split, row.group, row.num_bytes, row.version, row.number)
 
 
@@ -328,7 +329,7 @@ class _ToRows(beam.DoFn):
         # Of two images with one key, the one with the smaller hash is kept, whatever the order in which they come.
         number = int.from_bytes(hashlib.sha256(data).digest()[:6], "big")
         uri = storage.slice_uri(self._path, begin, len(data))
-        row = label_row(Row(key, uri, "", split, group, len(data), number=number), label, self._options)
+        row = _labelled(Row(key, uri, "", split, group, len(data), number=number), label, self._options)
         if row.reason:
             pass
         elif why := too_many_bytes(len(data)):
@@ -357,8 +358,12 @@ def _row_of_file(file: Any, options: ConvertOptions | None = None) -> Row:
     """Returns the row of an InputFile, without options with its label as it is; raises as _values()."""
     key, uri, label, split, group, num_bytes, version, number = _values(file, InputFile)
     row = Row(key, storage.absolute(uri), label, split, group, num_bytes, version=version, number=number)
-    row = label_row(row, label, options) if options else row
+    row = _labelled(row, label, options) if options else row
     return row if row.reason else find(row)
+
+
+def _labelled(row: Row, label: str, options: ConvertOptions) -> Row:
+    return name_classes(label_row(row, label, options), Numbering(), options)
 
 
 def _values(element: Any, kind: Any) -> tuple[Any, ...]:
@@ -434,6 +439,7 @@ def _begin(
         pass
     for remark in plan.remarks:
         print_line(remark, sys.stderr)
+    phases.counter("images_outdated").inc(plan.num_outdated)
     output_checks.remove_replaced(options.output)
     before = working_folder.unfinished(options.output)
     output_checks.check_plan(options, plan)

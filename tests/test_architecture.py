@@ -149,18 +149,6 @@ def test_the_tpu_s_compiler_is_reached_through_files_alone():
     assert not {name.split(".")[0] for name in imported(program)} & {*PACKAGES, "tensorflow"}
 
 
-def entries(path: Path) -> list[str]:
-    return [entry.name for entry in path.iterdir() if entry.name != "__pycache__"]
-
-
-def test_no_floor_is_crowded():
-    for package in PACKAGES:
-        assert len(entries(ROOT / package)) <= 20, package
-        for path in (ROOT / package).glob("**/"):
-            if path.name != "__pycache__" and path != ROOT / package:
-                assert len(entries(path)) <= 12, path
-
-
 def test_module_names_do_not_repeat():
     names = collections.Counter(
         path.stem for module, path in MODULES.items() if not module.startswith(TWINS[1]) and path.stem not in REPEATED

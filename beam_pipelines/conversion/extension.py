@@ -23,7 +23,7 @@ import json
 import math
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -35,14 +35,18 @@ from apache_beam.transforms import combiners
 from beam_pipelines import storage
 from beam_pipelines.conversion import working_folder
 from beam_pipelines.conversion.output_folder import complete_manifest, create, index_content
+from beam_pipelines.conversion.plan import choose_split
 from beam_pipelines.conversion.working_folder import Rejection, WorkingFolder
 from beam_pipelines.images.check import Rejected, check_image
 from beam_pipelines.options import NEAR_DUPLICATES, ConvertOptions, complete
 from beam_pipelines.sources.folders import Layout
+from beam_pipelines.sources.naming import in_class_order
 from beam_pipelines.sources.read_ahead import map_images
 from beam_pipelines.sources.rows import Row, locate
 from tpu_input.command_line import print_line
-from tpu_input.dataset_format.index import IndexRow, index_path, read_columns, read_index, write_index
+from tpu_input.dataset_format.class_names import canonical
+from tpu_input.dataset_format.index import IndexRow, as_labels, index_path, read_columns, read_index, write_index
+from tpu_input.dataset_format.label_kinds import Label, stored_kind
 from tpu_input.dataset_format.records import (
     MANIFEST_NAME,
     Manifest,
@@ -109,25 +113,38 @@ def _checked_parent(output: str, fingerprint: str) -> Manifest:
 
 
 class _Known(NamedTuple):
-    """An image that the dataset has: the size of its source, None if not known, and the number of its shard."""
+    """An image that the dataset has: the size of its source, None if not known, its shard's number, and its label."""
 
     num_bytes: int | None
     shard: int
+    label: Label
 
 
 class _Parent:
     """What is known of the images of a dataset that is extended; read once in a process."""
 
     def __init__(self, manifest: Manifest) -> None:
-        self._manifest = manifest
+        self._manifest, self._kind = manifest, manifest.label_kind
         self._shards = [shard for split in manifest.splits.values() for shard in split.shards]
+        self._splits = [name for name, split in manifest.splits.items() for _ in split.shards]
         self.images = dict[str, _Known]()
         for number, shard in enumerate(self._shards):
-            table = _columns(manifest, shard, ["key", "source_bytes"])
-            for key, num_bytes in zip(table["key"].to_pylist(), table["source_bytes"].to_pylist(), strict=True):
-                self.images[key] = _Known(num_bytes, number)
+            table = _columns(manifest, shard, ["key", "source_bytes", "label"])
+            columns = table["key"].to_pylist(), table["source_bytes"].to_pylist(), as_labels(table.column(2))
+            for key, num_bytes, label in zip(*columns, strict=True):
+                if not self._kind.are_classes(label, len(manifest.classes)):
+                    raise _unusable(manifest, shard, "it has labels that are not classes of the manifest")
+                self.images[key] = _Known(num_bytes, number, label)
         self.written_at = functools.cache(self._written_at)
         self.digests = functools.lru_cache(maxsize=16)(self._digests)
+
+    def names(self, known: _Known) -> tuple[str, ...]:
+        """Returns the names of the classes of an image, in canonical form, sorted."""
+        return tuple(sorted(canonical(self._manifest.classes[index]) for index in self._kind.indices(known.label)))
+
+    def split(self, known: _Known) -> str:
+        """Returns the split of an image."""
+        return self._splits[known.shard]
 
     def _written_at(self, shard: int) -> float:
         """Returns when the index of a shard was written."""
@@ -154,17 +171,51 @@ def _columns(manifest: Manifest, shard: Shard, names: list[str]) -> pa.Table:
     try:
         return read_columns(index_content(path), shard.num_examples, names)
     except (OSError, ValueError, pa.ArrowException) as error:
-        raise ValueError(
-            f"{path!r} cannot be read: {error}; repair the dataset with: python -m beam_pipelines verify "
-            f"--repair {manifest.path}"
-        ) from error
+        raise _unusable(manifest, shard, str(error)) from error
+
+
+def _unusable(manifest: Manifest, shard: Shard, why: str) -> ValueError:
+    return ValueError(
+        f"{f'{manifest.path}/{index_path(shard.name)}'!r} cannot be read: {why}; repair the dataset with: python -m "
+        f"beam_pipelines verify --repair {manifest.path}"
+    )
 
 
 class Changes(NamedTuple):
-    """Keys of a dataset that is extended which are no inputs any more, and those whose files have changed."""
+    """Keys of a dataset that is extended which are no inputs any more, and those whose inputs have changed.
+
+    Attributes:
+      gone: No inputs any more.
+      changed: Those whose files have changed.
+      relabelled: Those whose inputs have another label now.
+      moved: Those whose inputs name another split now.
+    """
 
     gone: frozenset[str]
     changed: frozenset[str]
+    relabelled: frozenset[str]
+    moved: frozenset[str]
+
+    @property
+    def replaced(self) -> frozenset[str]:
+        """Keys of all images whose inputs have changed."""
+        return self.changed | self.relabelled | self.moved
+
+
+class _Seen(NamedTuple):
+    """Inputs of an image that the dataset has.
+
+    Attributes:
+      same_file: Whether a file of them is still that of the image.
+      number: The smallest Row.number; label and split are those of its row.
+      same_label: Whether the label is still that of the image.
+      same_split: Whether the split is.
+    """
+
+    same_file: bool
+    number: int
+    same_label: bool
+    same_split: bool
 
 
 def find_changes(rows: PCollection[Row], options: ConvertOptions) -> PCollection[Changes]:
@@ -175,19 +226,36 @@ def find_changes(rows: PCollection[Row], options: ConvertOptions) -> PCollection
     """
     changes: PCollection[Changes] = (
         rows
-        | "Known inputs" >> beam.FlatMap(_known_input, options).with_output_types(tuple[str, bool])
-        | "Same if any is" >> beam.CombinePerKey(any)  # a member of an archive may be there several times
+        | "Known inputs" >> beam.FlatMap(_known_input, options).with_output_types(tuple[str, Any])
+        | "Of one image" >> beam.CombinePerKey(_seen)  # a member of an archive may be there several times
         | "Inputs seen" >> combiners.ToDict()
         | "Compare with the dataset" >> beam.Map(_compare, options)
     )
     return changes
 
 
-def _known_input(row: Row, options: ConvertOptions) -> Iterator[tuple[str, bool]]:
-    """Yields (key, whether the file is still that of the image) for an input that the dataset has."""
-    known = known_images(options).get(row.key)
+def _known_input(row: Row, options: ConvertOptions) -> Iterator[tuple[str, _Seen]]:
+    """Yields (key, what is seen of it) for an input that the dataset has."""
+    parent = _read_parent(options.output, options.parent)
+    known = parent.images.get(row.key)
     if known and not row.reason:
-        yield row.key, known.num_bytes in (None, row.num_bytes) and not _has_other_content(row, known, options)
+        same_file = known.num_bytes in (None, row.num_bytes) and not _has_other_content(row, known, options)
+        same_label = tuple(sorted(options.label_kind.names(row.label))) == parent.names(known)
+        yield row.key, _Seen(same_file, row.number, same_label, _is_in(row, parent.split(known), options))
+
+
+def _is_in(row: Row, split: str, options: ConvertOptions) -> bool:
+    """Returns whether an input may be in a split: the one that it names, or one that is chosen for it."""
+    if options.validation and row.split == "train":
+        return split in ("train", "validation")
+    if not row.split and (options.stratify or options.group_by):
+        return True  # depends on other rows
+    return split == choose_split(row, options)
+
+
+def _seen(values: Iterable[_Seen]) -> _Seen:
+    every = list(values)
+    return min(every, key=lambda seen: seen.number)._replace(same_file=any(seen.same_file for seen in every))
 
 
 def _has_other_content(row: Row, known: _Known, options: ConvertOptions) -> bool:
@@ -203,11 +271,14 @@ def _has_other_content(row: Row, known: _Known, options: ConvertOptions) -> bool
     return hashlib.sha256(image.encoded).hexdigest() != parent.digests(known.shard)[row.key]
 
 
-def _compare(seen: dict[str, bool], options: ConvertOptions) -> Changes:
+def _compare(seen: dict[str, _Seen], options: ConvertOptions) -> Changes:
     changes = Changes(
-        frozenset(known_images(options).keys() - seen.keys()), frozenset(key for key, same in seen.items() if not same)
+        frozenset(known_images(options).keys() - seen.keys()),
+        frozenset(key for key, now in seen.items() if not now.same_file),
+        frozenset(key for key, now in seen.items() if not now.same_label),
+        frozenset(key for key, now in seen.items() if not now.same_split),
     )
-    if options.prune and not len(changes.gone) + len(changes.changed) < len(known_images(options)):
+    if options.prune and not len(changes.gone) + len(changes.replaced) < len(known_images(options)):
         raise ValueError(
             f"no image of {options.output!r} is an input as it was, so --prune would leave out all of them; correct "
             "the input, or convert it into another output"
@@ -217,22 +288,33 @@ def _compare(seen: dict[str, bool], options: ConvertOptions) -> Changes:
 
 def is_new(row: Row, changes: Changes, options: ConvertOptions) -> bool:
     """Returns whether an input is to be added to the dataset that is extended."""
-    return row.key not in known_images(options) or (options.prune and row.key in changes.changed and not row.reason)
+    return row.key not in known_images(options) or (options.prune and row.key in changes.replaced and not row.reason)
 
 
 def tell_changes(layout: Layout, changes: Changes, options: ConvertOptions) -> Layout:
     """Returns the layout with remarks on images that have changed or are gone, and with --prune, what is left out."""
     remarks = list(layout.remarks)
-    where = "left out" if options.prune else "they stay in it, and --prune leaves them out"
+    where = "left out" if options.prune else "they stay in it, and --extend --prune leaves them out"
     if changes.gone:
         remarks.append(
             f"images of {options.output!r} that are not among the inputs any more: {_some(changes.gone)}; {where}"
         )
-    where = "replaced" if options.prune else "the dataset keeps them as they were, and --prune replaces them"
-    if changes.changed:
-        remarks.append(f"images of {options.output!r} whose files have changed: {_some(changes.changed)}; {where}")
-    left_out = tuple(sorted(changes.gone | changes.changed)) if options.prune else ()
-    return layout._replace(remarks=tuple(remarks), left_out=left_out)
+    where = "replaced" if options.prune else "the dataset keeps them as they were, and --extend --prune replaces them"
+    for keys, what in (
+        (changes.changed, "whose files have changed"),
+        (changes.relabelled, "whose inputs have another label now"),
+        (changes.moved, "whose inputs are of another split now"),
+    ):
+        if keys:
+            remarks.append(f"images of {options.output!r} {what}: {_some(keys)}; {where}")
+    left_out = tuple(sorted(changes.gone | changes.replaced)) if options.prune else ()
+    if left_out:
+        remarks.append(
+            f"the files of earlier versions stay in {options.output!r}: a pattern such as 'train-*' matches older "
+            "shards too, with what is left out now; read the shards that manifest.json names"
+        )
+    num_outdated = 0 if options.prune else len(changes.gone | changes.replaced)
+    return layout._replace(remarks=tuple(remarks), left_out=left_out, num_outdated=num_outdated)
 
 
 def _some(keys: frozenset[str]) -> str:
@@ -297,7 +379,7 @@ def _rest(parent: Manifest, shard: Shard, keys: frozenset[str], new_name: str) -
     rows = read_index(index_content(f"{parent.path}/{index_path(shard.name)}"), shard.num_examples)
     kept = [row for row in rows if row.key not in here]
     left_out = [
-        Rejection(row.key, row.uri, "left_out", "it is not among the inputs any more, or its file has changed")
+        Rejection(row.key, row.uri, "left_out", "it is no input any more, or its file, label or split has changed")
         for row in rows
         if row.key in here
     ]
@@ -343,7 +425,7 @@ def _split_of(split: Split, rest: list[_Rest], num_classes: int) -> Split | None
     counts = Counter[int]()
     for each in rest:
         for label in each.labels:
-            counts.update(label if isinstance(label, tuple) else (label,))
+            counts.update(stored_kind(label).indices(label))
     if not shards:
         return None
 
@@ -364,7 +446,7 @@ def _split_of(split: Split, rest: list[_Rest], num_classes: int) -> Split | None
 def classes_of(found: set[str], options: ConvertOptions) -> tuple[str, ...]:
     """Returns the classes in label order: those of the dataset that is extended, then new ones, sorted."""
     before = parent_of(options).classes if options.parent else ()
-    return (*before, *sorted(found - set(before)))
+    return (*before, *in_class_order(found - set(before)))
 
 
 def merged(parent: Manifest, new: Manifest) -> Manifest:

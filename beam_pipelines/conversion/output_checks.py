@@ -158,7 +158,11 @@ def _begins_as(path: str, folder: WorkingFolder, shard: str) -> bool:
 def _check_same(options: ConvertOptions, plan: Plan, manifest: Manifest | None, others: set[WorkingFolder]) -> None:
     if manifest and manifest.fingerprint not in (plan.fingerprint, options.parent):
         why = difference(options, plan, described(manifest))
-        grown = "add what is new with --extend, " if why.startswith(_OF_INPUTS) else ""
+        grown = (
+            "add what is new with --extend, with --extend --prune also apply changed labels, splits and files, "
+            if why.startswith(_OF_INPUTS)
+            else ""
+        )
         raise ValueError(
             f"output {options.output!r} holds another dataset: {why}; {grown}choose another output, or replace it with "
             "--overwrite"

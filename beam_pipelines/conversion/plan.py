@@ -101,6 +101,8 @@ class Plan:
       num_images: Number of rows that are not rejected before they are read, by split.
       left_out: Keys that the next version of a dataset that is extended leaves out.
       num_ungrouped: Number of rows that are not rejected before they are read and have no group.
+      num_outdated: Number of images of a dataset that is extended which stay in it though their inputs have changed.
+      num_duplicates: Number of rows that are rejected as duplicates, by the split that their input names.
     """
 
     classes: tuple[str, ...]
@@ -117,6 +119,8 @@ class Plan:
     num_images: dict[str, int] = dataclasses.field(default_factory=dict)
     left_out: tuple[str, ...] = ()
     num_ungrouped: int = 0
+    num_duplicates: dict[str, int] = dataclasses.field(default_factory=dict)
+    num_outdated: int = 0
 
     @functools.cached_property
     def starts(self) -> dict[str, dict[int, int]]:
@@ -167,7 +171,8 @@ class Plan:
         Raises:
           ValueError: It is no such JSON, or a value is out of range.
         """
-        later = ["left_out", "num_ungrouped"]  # plans of earlier versions do not have these
+        # Plans of earlier versions do not have these.
+        later = ["left_out", "num_ungrouped", "num_duplicates", "num_outdated"]
         needed = [field.name for field in dataclasses.fields(cls) if field.name not in later]
         fields = json_fields.fields(json_fields.load(content), "a plan", needed, later)
         plan = cls(
@@ -197,6 +202,8 @@ class Plan:
                 json_fields.text(key, "a key") for key in json_fields.array(fields.get("left_out", []), "left_out")
             ),
             num_ungrouped=json_fields.count(fields.get("num_ungrouped", 0), "num_ungrouped"),
+            num_outdated=json_fields.count(fields.get("num_outdated", 0), "num_outdated"),
+            num_duplicates=json_fields.counts(fields.get("num_duplicates", {}), "num_duplicates"),
         )
         if sum(plan.shard_of(split, total) + 1 for split, total in plan.totals.items()) > _MAX_SHARDS:
             raise ValueError(

@@ -58,10 +58,11 @@ from beam_pipelines.images import near_duplicates
 from beam_pipelines.images.check import Rejected, stored_bytes
 from beam_pipelines.options import NEAR_DUPLICATES, WORK_NAME, ConvertOptions
 from beam_pipelines.runners import execution, phases
-from beam_pipelines.sources.folders import Folder, FolderSurvey, Layout, Place, label_by_folder, read_folders
+from beam_pipelines.sources.folders import FolderSurvey, Layout, Survey, label_by_folder, read_folders
 from beam_pipelines.sources.listing import Part, list_below, list_part
+from beam_pipelines.sources.naming import LabelSurvey
 from beam_pipelines.sources.read_ahead import map_images, read_rows
-from beam_pipelines.sources.rows import Row, check_names, find, find_each, kind, locate, names_in, shown_label, size_row
+from beam_pipelines.sources.rows import Row, check_names, find, find_each, kind, locate, size_row
 from tpu_input.command_line.cores import num_cores
 from tpu_input.dataset_format.records import valid_split
 
@@ -114,12 +115,13 @@ def plan_rows(pipeline: beam.Pipeline, options: ConvertOptions) -> tuple[PCollec
     """Returns a labelled and sized row for every input of the sources, and how their folders were interpreted."""
     listed = _listed(pipeline, options)
     layout = _layout(listed, options)
-    if options.parent:
-        changes = extension.find_changes(listed, options)
-        layout = layout | "Tell changes" >> beam.Map(extension.tell_changes, AsSingleton(changes), options)
-        is_new = beam.Filter(extension.is_new, AsSingleton(changes), options)
-        listed = listed | "New inputs" >> is_new.with_output_types(Row)
-    return _labelled(listed, layout, options), layout
+    if not options.parent:
+        return _labelled(listed, layout, options), layout
+    labelled = listed | "Label all" >> beam.Map(label_by_folder, AsSingleton(layout), options).with_output_types(Row)
+    changes = extension.find_changes(labelled, options)
+    told = layout | "Tell changes" >> beam.Map(extension.tell_changes, AsSingleton(changes), options)
+    is_new = beam.Filter(extension.is_new, AsSingleton(changes), options)
+    return _split_and_sized(labelled | "New inputs" >> is_new.with_output_types(Row), options), told
 
 
 def list_labelled(pipeline: beam.Pipeline, options: ConvertOptions) -> PCollection[Row]:
@@ -231,12 +233,16 @@ def _labelled(rows: PCollection[Row], layout: PCollection[Layout], options: Conv
     """
     if options.stratify or options.validation or options.group_by or options.dedup == "near":
         by_folder = beam.Map(label_by_folder, AsSingleton(layout), options).with_output_types(Row)
-        labelled = rows | "Label by folder" >> by_folder
-        # A folder of a split names the split of its images, so that this is after it.
-        grouped = keep_groups_together(group_look_alikes(labelled, options)) if options.group_by else labelled
-        return size_rows(choose_splits(reject_duplicates(grouped, options), options), options)
+        return _split_and_sized(rows | "Label by folder" >> by_folder, options)
     label = beam.Map(_label, AsSingleton(layout), AsDict(_ratios(rows, options)), options).with_output_types(Row)
     return reject_duplicates(rows | "Label" >> label, options)
+
+
+def _split_and_sized(labelled: PCollection[Row], options: ConvertOptions) -> PCollection[Row]:
+    """Returns rows that have labels with splits, if these depend on other rows, and with estimated record sizes."""
+    # A folder of a split names the split of its images, so that groups are after it.
+    grouped = keep_groups_together(group_look_alikes(labelled, options)) if options.group_by else labelled
+    return size_rows(choose_splits(reject_duplicates(grouped, options), options), options)
 
 
 def group_rows(rows: PCollection[Row], options: ConvertOptions) -> PCollection[Row]:
@@ -362,7 +368,7 @@ def _label(row: Row, layout: Layout, ratios: dict[str, float], options: ConvertO
 def _size(row: Row, ratios: dict[str, float], options: ConvertOptions) -> Row:
     row = check_names(row, options)
     is_numbered = options.num_shards and choose_split(row, options) in dict(options.num_shards)
-    return size_row(row, ratios, 0 if is_numbered else options.shard_bytes)
+    return size_row(row, ratios, 0 if is_numbered else options.shard_bytes, options.label_kind)
 
 
 class _FirstInOrder(beam.CombineFn):
@@ -408,7 +414,10 @@ def add_remarks(plan: Plan, layout: Layout, options: ConvertOptions) -> Plan:
     if options.groups_by_key and 0 < plan.num_ungrouped < num_images:
         of_all = f"{plan.num_ungrouped:,} of {num_images:,} images"
         remarks = (*remarks, f"{of_all} are in no group: {options.group_by!r} is not in their keys")
-    return dataclasses.replace(plan, remarks=remarks, left_out=layout.left_out)
+    if plan.num_duplicates:
+        counts = ", ".join(f"{count:,} of {split}" for split, count in plan.num_duplicates.items())
+        remarks = (*remarks, f"duplicates left out: {counts}; of copies in several splits, the one outside train stays")
+    return dataclasses.replace(plan, remarks=remarks, left_out=layout.left_out, num_outdated=layout.num_outdated)
 
 
 def _write_rows(keyed: tuple[str, Iterable[_Packed]], plan: Plan, options: ConvertOptions) -> str:
@@ -432,7 +441,7 @@ def reject_duplicates(rows: PCollection[Row], options: ConvertOptions) -> PColle
             rows
             | "Key by look" >> beam.Map(_key_by_look, AsSingleton(found)).with_output_types(tuple[str, Row])
             | "Group by look" >> beam.GroupByKey()  # (key of the first, [Row])
-            | "Keep the first" >> beam.FlatMap(_keep_first, options.seed, "it looks like").with_output_types(Row)
+            | "Keep the first" >> beam.FlatMap(_keep_first, options, "it looks like").with_output_types(Row)
         )
         return kept
     kept = (
@@ -441,7 +450,7 @@ def reject_duplicates(rows: PCollection[Row], options: ConvertOptions) -> PColle
         | "Batch to hash" >> beam.BatchElements(_ROWS_A_BATCH, _ROWS_A_BATCH)  # [Row]
         | "Hash content" >> beam.FlatMap(_hash, options).with_output_types(tuple[str, Row])  # (sha256, Row)
         | "Group by content" >> beam.GroupByKey()  # (sha256, [Row])
-        | "Keep the first" >> beam.FlatMap(_keep_first, options.seed, "the same bytes as").with_output_types(Row)
+        | "Keep the first" >> beam.FlatMap(_keep_first, options, "the same bytes as").with_output_types(Row)
     )
     return kept
 
@@ -508,21 +517,24 @@ def _group_by_look(row: Row, firsts: dict[str, str]) -> Row:
     return row._replace(group=row.group or firsts.get(row.key, ""))
 
 
-def _keep_first(keyed: tuple[str, Iterable[Row]], seed: int, what: str) -> Iterator[Row]:
-    same = sorted(keyed[1], key=lambda row: in_order(row, seed))
-    first, labels = same[0], sorted({row.label for row in same})
-    for number, row in enumerate(same):
-        if row.reason:
-            yield row
-        elif len(labels) > 1:
-            yield row.reject(
-                "conflicting_label",
-                f"the same image is labelled {' and '.join(repr(shown_label(label)) for label in labels)}",
-            )
-        elif number:
+def _keep_first(keyed: tuple[str, Iterable[Row]], options: ConvertOptions, what: str) -> Iterator[Row]:
+    every = sorted(keyed[1], key=lambda row: (_SPLIT_RANKS.get(row.split, 1), in_order(row, options.seed)))
+    yield from (row for row in every if row.reason)
+    same = [row for row in every if not row.reason]
+    first, labels = same[0] if same else None, sorted({row.label for row in same})
+    for row in same:
+        if len(labels) > 1:
+            shown = (repr(options.label_kind.shown(label)) for label in labels)
+            yield row.reject("conflicting_label", f"the same image is labelled {' and '.join(shown)}")
+        elif first and row is not first:
             yield row.reject("duplicate", f"{what} {first.key!r}")
         else:
             yield row
+
+
+# Of copies in several splits that inputs name, the one in the first of these stays: what a model is tested with is
+# often fixed, and train can do without. Other names of splits are between test and validation.
+_SPLIT_RANKS = {"test": 0, "validation": 2, "train": 3, "": 4}
 
 
 def keep_groups_together(rows: PCollection[Row]) -> PCollection[Row]:
@@ -569,6 +581,7 @@ class _Sums:
       hashes: Sum of the hashes of the rows, which does not depend on their order.
       costs: Size in bytes by (split, bucket).
       images: Number of images by split.
+      duplicates: Number of rows that are rejected as duplicates, by the split that their input names.
       ungrouped: Number of images without a group.
     """
 
@@ -579,6 +592,7 @@ class _Sums:
     hashes: int = 0
     costs: Counter[tuple[str, int]] = dataclasses.field(default_factory=Counter)
     images: Counter[str] = dataclasses.field(default_factory=Counter)
+    duplicates: Counter[str] = dataclasses.field(default_factory=Counter)
     ungrouped: int = 0
 
     def add(self, other: _Sums) -> None:
@@ -590,6 +604,7 @@ class _Sums:
         self.hashes += other.hashes
         self.costs.update(other.costs)
         self.images.update(other.images)
+        self.duplicates.update(other.duplicates)
         self.ungrouped += other.ungrouped
 
 
@@ -607,9 +622,11 @@ class PlanCombineFn(beam.CombineFn):
         sums.inputs += 1
         if row.reason:
             sums.reasons[row.reason] += 1
+            if row.reason == "duplicate" and row.split:
+                sums.duplicates[row.split] += 1
             _keep_smallest(sums.examples, {row.reason: f"{row.key!r}: {row.detail}"})
         else:
-            sums.classes.update((row.split, name) for name in names_in(row.label))
+            sums.classes.update((row.split, name) for name in self._options.label_kind.names(row.label))
             sums.images[split] += 1
             sums.ungrouped += not row.group
         number, _ = key_by_bucket(row, self._options.seed)
@@ -654,6 +671,7 @@ class PlanCombineFn(beam.CombineFn):
             all_named=all(split for split, _ in sums.classes),
             num_images=dict(sorted(sums.images.items())),
             num_ungrouped=sums.ungrouped,
+            num_duplicates=dict(sorted(sums.duplicates.items())),
         )
 
 
@@ -666,11 +684,12 @@ def _split_sums(sums: _Sums, num_parts: int) -> list[_Sums]:
     return parts
 
 
-def _split_folders(folders: dict[Place, Folder], num_parts: int) -> list[dict[Place, Folder]]:
-    """Returns the parts of an accumulator of FolderSurvey."""
-    parts: list[dict[Place, Folder]] = [{} for _ in range(num_parts)]
-    for place, folder in folders.items():
-        parts[_part("/".join(place), num_parts)][place] = folder
+def _split_folders(survey: Survey, num_parts: int) -> list[Survey]:
+    """Returns the parts of an accumulator of FolderSurvey: some folders in each, and the labels in the first."""
+    parts = [Survey({}, LabelSurvey()) for _ in range(num_parts)]
+    parts[0].labels.merge(survey.labels)
+    for place, folder in survey.folders.items():
+        parts[_part("/".join(place), num_parts)].folders[place] = folder
     return parts
 
 

@@ -25,6 +25,7 @@ from beam_pipelines.images.check import Rejected, check_image
 from beam_pipelines.options import ImageOptions
 from tpu_input.dataset_format.decode_limits import PILLOW_MAX_PIXELS
 from tpu_input.dataset_format.index import IndexRow, features_json, index_path, read_index
+from tpu_input.dataset_format.label_kinds import stored_kind
 from tpu_input.dataset_format.lengths import Positions
 from tpu_input.dataset_format.records import FRAME_BYTES, Manifest, Record, Shard, decode, frame, read_frames
 
@@ -63,12 +64,8 @@ def check_shard(manifest: Manifest, shard: Shard, decode_images: bool) -> Checke
     """
     rows, problems = _check_records(manifest, shard, decode_images)
     digest = "" if problems else lengths_digest(np.array([row.length for row in rows], np.int64))
-    counts = Counter(label for row in rows for label in _labels(row.label))
+    counts = Counter(index for row in rows for index in stored_kind(row.label).indices(row.label))
     return CheckedShard(problems, counts, digest, hash_keys(row.key for row in rows))
-
-
-def _labels(label: int | tuple[int, ...]) -> tuple[int, ...]:
-    return label if isinstance(label, tuple) else (label,)
 
 
 def lengths_digest(lengths: Positions) -> str:
@@ -129,16 +126,15 @@ def _check_record(manifest: Manifest, offset: int, payload: bytes, decode_image:
     if problem := _feature_problem(manifest, record):
         return row, f"record {record.key!r} {problem}"
     named = f"record {record.key!r}"
-    labels = _labels(record.label)
-    if isinstance(record.label, tuple) != (manifest.label_type != "class"):
-        return (
-            row,
-            f"{named} has {'several labels' if isinstance(record.label, tuple) else 'one label'}, unlike the dataset",
-        )
-    if labels and not 0 <= min(labels) <= max(labels) < len(manifest.classes):
+    kind = manifest.label_kind
+    if not kind.fits(record.label):
+        its_kind = stored_kind(record.label)
+        return row, f"{named} has {its_kind.phrase.removesuffix(' each')}, but the manifest says {kind.phrase}"
+    labels = kind.indices(record.label)
+    if not kind.are_classes(record.label, len(manifest.classes)):
         return row, f"{named} has label {record.label}, but there are {len(manifest.classes)} classes"
-    named_so = record.class_name if isinstance(record.class_name, tuple) else (record.class_name,)
-    if named_so != tuple(manifest.classes[label] for label in labels) or list(labels) != sorted(set(labels)):
+    class_name = kind.class_name([manifest.classes[label] for label in labels])
+    if record.class_name != class_name or list(labels) != sorted(set(labels)):
         return row, f"{named} has the class name {record.class_name!r}, which contradicts its label {record.label}"
     if hashlib.sha256(record.encoded).hexdigest() != record.sha256:
         return row, f"the image of {named} does not match its SHA-256"

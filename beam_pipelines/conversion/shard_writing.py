@@ -38,8 +38,9 @@ from beam_pipelines.images.check import CheckedImage, Rejected, check_image
 from beam_pipelines.options import ConvertOptions
 from beam_pipelines.runners import phases
 from beam_pipelines.sources.read_ahead import changes, map_images
-from beam_pipelines.sources.rows import Row, features_of, names_in
+from beam_pipelines.sources.rows import Row, features_of
 from tpu_input.dataset_format.index import IndexRow, IndexWriter
+from tpu_input.dataset_format.label_kinds import Label
 from tpu_input.dataset_format.records import Record, encode, frame
 
 if TYPE_CHECKING:
@@ -195,7 +196,7 @@ class _Framed(NamedTuple):
     """An image with its label, the SHA-256 of its file, and the bytes of its TFRecord with the frame."""
 
     image: CheckedImage
-    label: int | tuple[int, ...]
+    label: Label
     sha256: str
     data: bytes
 
@@ -203,13 +204,9 @@ class _Framed(NamedTuple):
 def _frame_image(row: Row, data: bytes, options: ConvertOptions, labels: dict[str, int], num_images: int) -> _Framed:
     with_statistics = is_measured(row.key, options.seed, num_images, options.images.check)
     image = check_image(data, options.images, with_statistics)
-    sha256, names = hashlib.sha256(image.encoded).hexdigest(), names_in(row.label)
-    label: int | tuple[int, ...] = labels[row.label] if names == (row.label,) else ()
-    class_name: str | tuple[str, ...] = row.label
-    if label == ():
-        label = tuple(sorted(labels[name] for name in names))
-        by_label = {labels[name]: name for name in names}
-        class_name = tuple(by_label[each] for each in label)
+    sha256, kind = hashlib.sha256(image.encoded).hexdigest(), options.label_kind
+    names = sorted(kind.names(row.label), key=labels.__getitem__)
+    label, class_name = kind.label([labels[name] for name in names]), kind.class_name(names)
     record = Record(
         row.key, image.encoded, image.height, image.width, image.channels, label, class_name, sha256, features_of(row)
     )

@@ -48,6 +48,7 @@ from beam_pipelines.options import WORK_NAME
 from beam_pipelines.sources.rows import Row
 from tpu_input.dataset_format import json_fields
 from tpu_input.dataset_format.index import index_path
+from tpu_input.dataset_format.label_kinds import ONE, SEVERAL, Label, stored_kind
 from tpu_input.dataset_format.records import FRAME_BYTES, MAX_MANIFEST_BYTES, Manifest, in_edition
 
 
@@ -130,12 +131,13 @@ class Receipt:
     rejected: list[Rejection] = dataclasses.field(default_factory=list)
     several: bool = False
 
-    def add(self, image: CheckedImage, label: int | tuple[int, ...], num_bytes: int) -> None:
+    def add(self, image: CheckedImage, label: Label, num_bytes: int) -> None:
         """Adds one record of `num_bytes` bytes, including its frame."""
         self.num_examples += 1
         self.num_bytes += num_bytes
-        self.several = isinstance(label, tuple)
-        self.class_counts.update(label if isinstance(label, tuple) else (label,))
+        kind = stored_kind(label)
+        self.several = kind.is_list
+        self.class_counts.update(kind.indices(label))
         for sizes, size in ((self.heights, image.height), (self.widths, image.width)):
             sizes[1] += size
             if size < sizes[0]:
@@ -201,9 +203,8 @@ class Receipt:
         return receipt
 
     def _check_sums(self) -> None:
-        counted = max(self.class_counts.values(), default=0) if self.several else sum(self.class_counts.values())
-        right = counted <= self.num_examples if self.several else counted == self.num_examples
-        if not right or sum(self.fixed.values()) > self.num_examples:
+        kind, counts = SEVERAL if self.several else ONE, list(self.class_counts.values())
+        if kind.count_fault(counts, self.num_examples) or sum(self.fixed.values()) > self.num_examples:
             raise ValueError(
                 f"its class counts do not add up to {self.num_examples} examples, or its counts of re-encoded images "
                 "exceed them"

@@ -20,7 +20,6 @@ from beam_pipelines import storage
 from beam_pipelines.images.near_duplicates import grey_sample
 from beam_pipelines.report.index_columns import Columns, are_classes, read_rows
 from beam_pipelines.report.thumbnails import LARGE_SIDE, READS_IN_FLIGHT, SIDE, Thumbnail, thumbnail
-from tpu_input.dataset_format.index import names_of
 from tpu_input.dataset_format.records import Manifest, Shard, decode, read_frames
 
 _NAMES = ["key", "label", "offset", "length", "height", "width", "sha256", "uri"]
@@ -119,7 +118,7 @@ def _examples_of_shard(manifest: Manifest, columns: Columns, wanted: tuple[int, 
     table = read_rows(manifest.path, shard, _NAMES, nullable=["uri"])
     _check_places(manifest, shard, table)
     table = table.take(np.array(numbers) - columns.starts[position])
-    return list(_rows(table, shard, split, manifest.classes))
+    return list(_rows(table, shard, split, manifest))
 
 
 def _check_places(manifest: Manifest, shard: Shard, table: pa.Table) -> None:
@@ -132,10 +131,10 @@ def _check_places(manifest: Manifest, shard: Shard, table: pa.Table) -> None:
         )
 
 
-def _rows(table: pa.Table, shard: Shard, split: str, classes: tuple[str, ...]) -> Iterator[Example]:
+def _rows(table: pa.Table, shard: Shard, split: str, manifest: Manifest) -> Iterator[Example]:
     for row in zip(*(column.to_pylist() for column in table.columns), strict=True):
-        label = tuple(row[1]) if isinstance(row[1], list) else row[1]
-        yield Example._make([*row[:-1], row[-1] or "", shard.name, split, names_of(label, classes) or "no class", None])
+        names = manifest.label_kind.label_names(row[1], manifest.classes)
+        yield Example._make([*row[:-1], row[-1] or "", shard.name, split, names or "no class", None])
 
 
 def _of_image(manifest: Manifest, function: Callable[[bytes], T | None], example: Example) -> T | None:

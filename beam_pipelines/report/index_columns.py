@@ -101,7 +101,7 @@ def read_all(manifest: Manifest) -> Columns:
         raise ValueError(
             f"the manifest of {manifest.path!r} lists {starts[-1]} records, which need more memory than is available"
         ) from error
-    is_set = manifest.label_type != "class"
+    is_set = manifest.label_kind.is_list
     sets: dict[tuple[int, ...], int] = {} if is_set else {(label,): label for label in range(len(manifest.classes))}
     counts, shapes = np.zeros((3, _LONGEST_SIDE + 1), np.int64), np.zeros(3, np.int64)
     with ThreadPoolExecutor(4 * num_cores()) as pool:
@@ -134,7 +134,7 @@ def _read_part(manifest: Manifest, shard: Shard) -> _Part:
         manifest.path, shard, ["label", "height", "width", "length", "sha256", "dhash", *sources], nullable
     )
     height, width, length = (column.to_numpy() for column in table.columns[1:4])
-    labels = table.column(0).to_numpy() if manifest.label_type == "class" else as_labels(table.column(0))
+    labels = as_labels(table.column(0)) if manifest.label_kind.is_list else table.column(0).to_numpy()
     if not are_classes(table.column(0), manifest):
         raise ValueError(
             f"the index of {shard.name!r} has labels that are not classes of the manifest; {_advice(manifest.path)}"
@@ -156,7 +156,7 @@ def _read_part(manifest: Manifest, shard: Shard) -> _Part:
 
 def are_classes(column: pa.ChunkedArray, manifest: Manifest) -> bool:
     """Returns whether the column of labels of an index has classes of the manifest only, one or several per row."""
-    if (column.type == pa.int64()) != (manifest.label_type == "class"):
+    if (column.type == pa.int64()) == manifest.label_kind.is_list:
         return False
     values = column if column.type == pa.int64() else pc.list_flatten(column)
     limits = pc.min_max(values).as_py()

@@ -13,21 +13,24 @@ import functools
 import io
 from collections import Counter
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from beam_pipelines import storage
-from beam_pipelines.options import FILES_OF_CHANGES, Source
+from beam_pipelines.options import FILES_OF_CHANGES, ConvertOptions, Source
 from beam_pipelines.sources.lists import read_names
-from beam_pipelines.sources.rows import SEPARATOR, Row, label_of, names_in, shown_label
+from beam_pipelines.sources.rows import Row, label_row
+from tpu_input.dataset_format.class_names import canonical
 from tpu_input.dataset_format.index import as_labels, index_path, read_columns
+from tpu_input.dataset_format.label_kinds import SEVERAL, LabelKind
 from tpu_input.dataset_format.records import MANIFEST_NAME, MAX_INDEX_BYTES, MAX_MANIFEST_BYTES, Manifest
 
 _COLUMNS = ["key", "label", "offset", "length", "features"]
 _SEPARATOR = ";"  # between names of classes in new labels
 _MAX_SHOWN = 5  # names in a message
+_INFINITE = "Infinity"  # as JSON has it in the features of an example
 
 
 def read_dataset(path: str) -> Manifest | None:
@@ -53,7 +56,7 @@ def shards_of(path: str) -> list[str]:
     return [shard.name for split in manifest.splits.values() for shard in split.shards] if manifest else []
 
 
-def rows_of_shard(source: Source, name: str) -> Iterator[Row]:
+def rows_of_shard(source: Source, name: str, options: ConvertOptions) -> Iterator[Row]:
     """Yields a row for each record of a shard of a dataset, with the changes that the source describes.
 
     Raises:
@@ -72,25 +75,41 @@ def rows_of_shard(source: Source, name: str) -> Iterator[Row]:
     index = _index(source.path, name, shard.num_examples)
     columns = [column.to_pylist() for column in index.columns]
     columns[1] = as_labels(index.column(1))
-    is_set = manifest.label_type != "class"
+    kind = manifest.label_kind
     if not shard.is_filled_by(index["offset"].to_numpy(), index["length"].to_numpy()) or not all(
-        key and label is not None and isinstance(label, tuple) == is_set and _are_classes(label, manifest)
-        for key, label in zip(columns[0], columns[1], strict=True)
+        key and _are_classes(label, manifest) for key, label in zip(columns[0], columns[1], strict=True)
     ):
         raise _damaged(source.path, name, f"it does not match shard {name!r} and the manifest")
     _, version = storage.look(storage.record_uri(path, 0, 0))
     changes = _changes(source)
     for key, label, offset, length, features in zip(*columns, strict=True):
-        names = label_of(manifest.classes[each] for each in label) if is_set else manifest.classes[label]
-        row = Row(key, storage.record_uri(path, offset, length), names, split, "", length)
-        yield _changed(row._replace(version=version, features=features or ""), source, changes)
+        row = Row(key, storage.record_uri(path, offset, length), "", split, "", length, version=version)
+        row = row._replace(features=features or "")
+        names = [manifest.classes[index] for index in kind.indices(label)]
+        if _INFINITE in row.features:  # stored by an earlier version
+            yield row.reject("bad_feature", "a feature of it is infinite, beyond the range of float32")
+        else:
+            yield _changed(row, names, source, changes, options)
 
 
-def _are_classes(label: int | tuple[int, ...], manifest: Manifest) -> bool:
-    return all(
-        each is not None and 0 <= each < len(manifest.classes)
-        for each in (label if isinstance(label, tuple) else (label,))
-    )
+def _are_classes(label: Any, manifest: Manifest) -> bool:
+    return manifest.label_kind.are_classes(label, len(manifest.classes))
+
+
+def check_kind(source: Source, options: ConvertOptions) -> None:
+    """Checks that the examples of a dataset have labels of the kind that is to be stored, if the source is a dataset.
+
+    Raises:
+      ValueError: They have not.
+    """
+    manifest = None if source.is_list or source.is_archive or source.label_list else read_dataset(source.path)
+    if manifest and not options.label_kind.takes(manifest.label_kind):
+        has, wanted = manifest.label_kind, options.label_kind
+        advice = "or leave this dataset out" if len(options.sources) > 1 or options.extend else "or label its images"
+        raise ValueError(
+            f"the images of {source.path!r} have {has.phrase}, but {wanted.phrase} is what is stored; use "
+            f"--label_type={has.name}, {advice}"
+        )
 
 
 def check_changes(source: Source) -> None:
@@ -108,7 +127,7 @@ def check_changes(source: Source) -> None:
         )
     changes = _changes(source)
     for path, names in ((source.only_classes, changes.only_classes), (source.without_classes, changes.without_classes)):
-        if unknown := sorted((names or set()) - set(manifest.classes)):
+        if unknown := sorted((names or set()) - set(map(canonical, manifest.classes))):
             raise ValueError(
                 f"{path!r} names {_some(unknown)}, not among the classes of {source.path!r}; correct the names"
             )
@@ -144,7 +163,7 @@ def labels_of(path: str) -> dict[str, str]:
         if (header := next(lines, [])) != ["key", "label"]:
             raise ValueError(f"{path!r} begins with {','.join(header)!r}, but must have the header key,label")
         for fields in filter(None, lines):
-            if len(fields) != 2 or not all(fields):
+            if len(fields) != 2 or not all(map(canonical, fields)):
                 raise ValueError(f"{path!r}, line {lines.line_num}: {','.join(fields)!r} must be a key and a label")
             if fields[0] in labels:
                 raise ValueError(f"{path!r}, line {lines.line_num}: {fields[0]!r} has a label already; name it once")
@@ -188,8 +207,8 @@ def _read_changes(
         labels_of(new_labels) if new_labels else {},
         names(only_keys),
         names(without_keys),
-        names(only_classes),
-        names(without_classes),
+        class_set(only_classes) if only_classes else None,
+        class_set(without_classes) if without_classes else None,
         _kept_of_groups(near_duplicates) if near_duplicates else None,
     )
 
@@ -218,8 +237,21 @@ def _unique_names(path: str) -> frozenset[str]:
     return frozenset(counts)
 
 
-def _changed(row: Row, source: Source, changes: _Changes) -> Row:
-    key, label = row.key, row.label
+def class_set(path: str) -> frozenset[str]:
+    """Returns the names in a file of class names that are to be kept or left out, in canonical form.
+
+    Raises:
+      ValueError: It has none.
+    """
+    names = frozenset(map(canonical, _unique_names(path))) - {""}
+    if not names:
+        raise ValueError(f"{path!r} is empty; it must have one name per line")
+    return names
+
+
+def _changed(row: Row, names: list[str], source: Source, changes: _Changes, options: ConvertOptions) -> Row:
+    """Returns the row of an example whose classes have these names, with the changes."""
+    key, row = row.key, label_row(row, names, options)
     if source.splits == "again":
         row = row._replace(split="")
     if source.name:
@@ -233,29 +265,24 @@ def _changed(row: Row, source: Source, changes: _Changes) -> Row:
             row = row._replace(group=first) if key in changes.near_duplicates else row
         elif first != key:
             return row.reject("left_out", f"it looks like {first!r}, which is kept")
-    names = names_in(label)
     kept = [
         name
-        for name in names
+        for name in map(canonical, names)
         if (changes.only_classes is None or name in changes.only_classes)
         and (changes.without_classes is None or name not in changes.without_classes)
     ]
     if names and not kept:
-        what = f"class {label!r} was" if names == (label,) else f"classes {shown_label(label)} were"
+        what = f"class {names[0]!r} was" if len(names) == 1 else f"classes {', '.join(names)} were"
         return row.reject("left_out", f"its {what} left out on request")
-    is_set = label.startswith(SEPARATOR)
     if key in changes.new_labels:
-        return row._replace(label=_new_label(changes.new_labels[key], is_set))
-    return row._replace(label=label_of(kept) if is_set else label)
+        return label_row(row, new_names(changes.new_labels[key], options.label_kind), options)
+    return label_row(row, kept if len(kept) < len(names) else names, options)
 
 
-def _new_label(text: str, is_set: bool) -> str:
-    return label_of(new_names(text, is_set)) if is_set else text
-
-
-def new_names(text: str, is_set: bool) -> list[str]:
+def new_names(text: str, kind: LabelKind) -> list[str]:
     """Returns the names of the classes in a label of labels_of(): with several labels an image, separated by ";"."""
-    return [name.strip() for name in text.split(_SEPARATOR) if name.strip()] if is_set else [text]
+    parts = text.split(_SEPARATOR) if kind is SEVERAL else [text]
+    return [name for name in map(canonical, parts) if name]
 
 
 def _index(dataset: str, name: str, num_rows: int) -> pa.Table:

@@ -17,6 +17,7 @@ import apache_beam as beam
 
 from beam_pipelines.options import ConvertOptions, Source
 from beam_pipelines.sources import layouts
+from beam_pipelines.sources.naming import LabelSurvey, Numbering, name_classes, read_labels
 from beam_pipelines.sources.rows import Row, label_row
 
 # Names of folders above the class folders: they are splits if all outermost folders have such names.
@@ -80,38 +81,54 @@ class Layout(NamedTuple):
       without_images: Folders that would be classes, but contain no image.
       remarks: Remarks for the user, one line per remark.
       left_out: Keys that the next version of a dataset that is extended leaves out.
+      numbering: How labels that are numbers are read.
+      num_outdated: Number of images of a dataset that is extended which stay in it though their inputs have changed.
     """
 
     splits: frozenset[str]
     without_images: frozenset[str]
     remarks: tuple[str, ...]
     left_out: tuple[str, ...] = ()
+    numbering: Numbering = Numbering()
+    num_outdated: int = 0
+
+
+class Survey(NamedTuple):
+    """What read_folders() needs to know of all rows: the folders that give classes, and the labels of other rows."""
+
+    folders: dict[Place, Folder]
+    labels: LabelSurvey
 
 
 class FolderSurvey(beam.CombineFn):
-    """CombineFn: Row → {Place: Folder}, over all rows whose class is given by their folders."""
+    """CombineFn: Row → Survey, over all rows."""
 
     def __init__(self, options: ConvertOptions) -> None:
         self._options = options
 
-    def create_accumulator(self) -> dict[Place, Folder]:
-        return {}
+    def create_accumulator(self) -> Survey:
+        return Survey({}, LabelSurvey())
 
-    def add_input(self, accumulator: dict[Place, Folder], row: Row) -> dict[Place, Folder]:
+    def add_input(self, accumulator: Survey, row: Row) -> Survey:
+        if row.label and not row.reason:
+            accumulator.labels.add(row, self._options)
         folders = [] if row.label or row.reason else _folders(row, self._options)
         if folders and not is_hidden(folders[0]):
             below = folders[1] if len(folders) > 1 and is_split(folders[0]) else ""
-            _add(accumulator, (row.split, folders[0], below), Folder(1, int(is_image_by_name(row.key)), row.key))
+            _add(
+                accumulator.folders, (row.split, folders[0], below), Folder(1, int(is_image_by_name(row.key)), row.key)
+            )
         return accumulator
 
-    def merge_accumulators(self, accumulators: Iterable[dict[Place, Folder]]) -> dict[Place, Folder]:
-        merged: dict[Place, Folder] = {}
+    def merge_accumulators(self, accumulators: Iterable[Survey]) -> Survey:
+        merged = self.create_accumulator()
         for accumulator in accumulators:
-            for place, folder in accumulator.items():
-                _add(merged, place, folder)
+            merged.labels.merge(accumulator.labels)
+            for place, folder in accumulator.folders.items():
+                _add(merged.folders, place, folder)
         return merged
 
-    def extract_output(self, accumulator: dict[Place, Folder]) -> dict[Place, Folder]:
+    def extract_output(self, accumulator: Survey) -> Survey:
         return accumulator
 
 
@@ -136,12 +153,13 @@ def _folders(row: Row, options: ConvertOptions) -> list[str]:
     return folders[1:] if row.split and len(options.sources) > 1 else folders  # list_rows() prepends the split
 
 
-def read_folders(found: dict[Place, Folder], options: ConvertOptions) -> Layout:
-    """Returns the meaning of the folders of all sources.
+def read_folders(survey: Survey, options: ConvertOptions) -> Layout:
+    """Returns the meaning of the folders of all sources, and of labels that are numbers.
 
     Raises:
-      ValueError: It is ambiguous which folders are splits and which are classes.
+      ValueError: It is ambiguous which folders are splits and which are classes, or what numbers mean.
     """
+    found = survey.folders
     splits: frozenset[str] = frozenset()
     for source in {place[0] for place in found}:
         tops: dict[str, Folder] = {}
@@ -169,7 +187,11 @@ def read_folders(found: dict[Place, Folder], options: ConvertOptions) -> Layout:
         images[name] += folder.num_images
         files[name] = files[name].plus(folder) if name in files else folder
     without_images = frozenset(name for name in images if name and not images[name])
-    return Layout(splits, without_images, tuple(_remarks(splits, {name: files[name] for name in without_images})))
+    for name in files.keys() - without_images if options.label_kind.needs_classes else ():
+        survey.labels.add_name(name)
+    numbering = read_labels(survey.labels, options)
+    remarks = _remarks(splits, {name: files[name] for name in without_images})
+    return Layout(splits, without_images, (*remarks, *numbering.remarks), numbering=numbering)
 
 
 def _unclear(tops: Collection[str], nested: dict[str, bool], classes: Collection[str]) -> dict[str, str]:
@@ -235,9 +257,11 @@ def _remarks(splits: frozenset[str], without_images: dict[str, Folder]) -> Itera
 
 def label_by_folder(row: Row, layout: Layout, options: ConvertOptions) -> Row:
     """Returns the row with the label from its folders, and with the split if its outermost folder is one."""
-    if row.label or row.reason:
+    if row.reason:
         return row
-    unlabelled, folders = options.label_type == "none", _folders(row, options)
+    if row.label:
+        return name_classes(row, layout.numbering, options)
+    unlabelled, folders = not options.label_kind.needs_classes, _folders(row, options)
     if not row.split and folders and folders[0] in layout.splits:
         row = row._replace(split=SPLIT_FOLDERS[folders.pop(0).lower()])
     if not folders:
@@ -246,4 +270,4 @@ def label_by_folder(row: Row, layout: Layout, options: ConvertOptions) -> Row:
         return row.reject("hidden", f"is in the hidden folder {folders[0]!r}, which is not a class")
     if folders[0] in layout.without_images:
         return row.reject("no_class", f"is in {folders[0]!r}, which contains no image and is therefore not a class")
-    return label_row(row, folders[0], options)
+    return name_classes(label_row(row, folders[0], options), layout.numbering, options)

@@ -19,9 +19,9 @@ from beam_pipelines import storage
 from beam_pipelines.options import ConvertOptions, Source
 from beam_pipelines.sources import archives, lists, zips
 from beam_pipelines.sources.archives import Member
-from beam_pipelines.sources.dataset_examples import check_changes, rows_of_shard, shards_of
+from beam_pipelines.sources.dataset_examples import check_changes, check_kind, rows_of_shard, shards_of
 from beam_pipelines.sources.folders import is_hidden, is_image_by_name, is_split
-from beam_pipelines.sources.lists import list_columns, name_label, read_names, read_numbered_names, rows_of_list
+from beam_pipelines.sources.lists import list_columns, read_names, rows_of_list
 from beam_pipelines.sources.records import record_files
 from beam_pipelines.sources.records.parquet_files import has_images
 from beam_pipelines.sources.records.record_files import check_files, list_record_files, rows_of_file
@@ -93,7 +93,7 @@ def _rows(part: Part, options: ConvertOptions) -> Iterator[Row | Part]:
     elif part.source.record:
         yield from (Part(part.source, shard=name) for name in list_record_files(part.source))
     elif part.shard:
-        yield from rows_of_shard(part.source, part.shard)
+        yield from rows_of_shard(part.source, part.shard, options)
     elif _is_whole_folder(part) and (shards := shards_of(part.source.path)):
         yield from (Part(part.source, shard=shard) for shard in shards)
     else:
@@ -163,6 +163,7 @@ def check_source(source: Source, options: ConvertOptions, classes: tuple[str, ..
             f"input {source.path!r} is a file of unknown type; it must be a folder of class folders, a .tar, "
             "a .tar.gz, a .zip, a .csv, a .tsv, a .jsonl, or records (--record)"
         )
+    check_kind(source, options)
     check_changes(source)
 
 
@@ -179,10 +180,7 @@ def _rows_with_labels(source: Source, options: ConvertOptions) -> Iterator[Row]:
             "have one class name per line, in the order of the file names"
         )
     yield from unlabelled
-    names = read_numbered_names(source.label_names)
-    yield from (
-        name_label(label_row(row, label, options), names, options) for row, label in zip(images, labels, strict=True)
-    )
+    yield from (label_row(row, label, options) for row, label in zip(images, labels, strict=True))
 
 
 def _row_of_file(file: Member) -> Row:

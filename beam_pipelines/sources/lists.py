@@ -15,12 +15,14 @@ import json
 import posixpath
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
 
 from beam_pipelines import storage
 from beam_pipelines.options import ConvertOptions, Source
-from beam_pipelines.sources.rows import SEPARATOR, Row, label_of, label_row, names_in, with_features
+from beam_pipelines.sources.rows import Row, label_row, with_features
+from tpu_input.dataset_format.class_names import canonical, class_table
+from tpu_input.dataset_format.label_kinds import ONE, SEVERAL
 
 COLUMNS = ("image", "label", "split", "group")
 _USAGE = "image,label[,split][,group]"
@@ -50,35 +52,36 @@ def read_names(path: str) -> tuple[str, ...]:
         raise ValueError(f"{path!r} is not UTF-8; save it as UTF-8: {error}") from error
 
 
-def read_numbered_names(path: str) -> dict[int, str]:
-    """Returns the names of classes by number from a file with a name per line, from 1, or NUMBER,NAME; {} for "".
+def read_class_names(path: str) -> tuple[str, ...]:
+    """Returns the names of a text file with one class name per line, in canonical form, but empty lines at its end.
 
     Raises:
-      ValueError: As read_names(); or a number occurs twice.
+      ValueError: As read_names(); or a name occurs twice, or a line between names is empty.
     """
-    lines = list(filter(None, read_names(path))) if path else []
-    pairs = [_NUMBERED.fullmatch(line) for line in lines]
-    if not all(pairs):
-        return dict(enumerate(lines, start=1))
-    names = {int(pair[1]): pair[2] for pair in pairs if pair}
-    if len(names) < len(lines):
+    names = list(map(canonical, read_names(path)))
+    while names and not names[-1]:
+        names.pop()
+    return class_table(names, repr(path))
+
+
+def read_numbered_names(path: str) -> tuple[str, ...] | dict[int, str]:
+    """Returns the names of classes from a file with a name per line, in their order, or by number of NUMBER,NAME.
+
+    Raises:
+      ValueError: As read_names(); or a name or a number occurs twice, or only some lines have numbers.
+    """
+    lines = list(filter(None, read_names(path)))
+    pairs = [pair for line in lines if (pair := _NUMBERED.fullmatch(line))]
+    if len(pairs) < len(lines):
+        if 2 * len(pairs) > len(lines):
+            other = next(line for line in lines if not _NUMBERED.fullmatch(line))
+            raise ValueError(f"{path!r} has lines of NUMBER,NAME, but also {other!r}; write all of them so, or none")
+        return read_class_names(path)
+    names = class_table((pair[2] for pair in pairs), repr(path))
+    by_number = {int(pair[1]): name for pair, name in zip(pairs, names, strict=True)}
+    if len(by_number) < len(lines):
         raise ValueError(f"{path!r} names a number twice; each line must be NUMBER,NAME of another class")
-    return names
-
-
-def name_label(row: Row, names: Mapping[int, str], options: ConvertOptions) -> Row:
-    """Returns the row with the names of its classes in the place of their numbers, if `names` are given."""
-    if not names or row.reason:
-        return row
-    numbers = names_in(row.label)
-    unknown = [number for number in numbers if not number.isdecimal() or int(number) not in names]
-    if not unknown:
-        return label_row(row, [names[int(number)] for number in numbers], options)
-    return row.reject(
-        "unknown_label",
-        f"its label is {unknown[0]!r}, but --label_names has {min(names)} to {max(names)}; write its lines as "
-        "NUMBER,NAME if classes are counted otherwise",
-    )
+    return by_number
 
 
 # Kaggle's LOC_train_solution.csv and LOC_val_solution.csv of ImageNet: the synset, and a box, of each object.
@@ -220,7 +223,7 @@ def rows_of_list(source: Source, options: ConvertOptions) -> Iterator[Row]:
       ValueError: The file is no list; or a label is neither a name nor a whole number, or several without
         --label_type=classes.
     """
-    path, names = source.path, read_numbered_names(source.label_names)
+    path = source.path
     with _open_text(path) as text:
         for number, fields in (
             _json_lines(source, text, options) if path.endswith(".jsonl") else _csv_fields(source, text, options)
@@ -228,7 +231,7 @@ def rows_of_list(source: Source, options: ConvertOptions) -> Iterator[Row]:
             if isinstance(fields, str):
                 yield Row(f"line {number}", path, number=number).reject("bad_line", f"line {number} {fields}")
             else:
-                yield name_label(_row(number, fields, source, options), names, options)
+                yield _row(number, fields, source, options)
 
 
 def _row(number: int, fields: dict[str, str], source: Source, options: ConvertOptions) -> Row:
@@ -236,8 +239,8 @@ def _row(number: int, fields: dict[str, str], source: Source, options: ConvertOp
     if not image or not _is_text("".join(fields.values())):
         seen = "is not UTF-8; save the list as UTF-8" if image else "does not name an image"
         return Row(f"line {number}", path, number=number).reject("bad_line", f"line {number} {seen}")
-    several = options.label_type == "classes"
-    if options.label_type == "class":
+    kind = options.label_kind
+    if kind is ONE:
         _check_label(number, label, path, options.known_labels)
     image += "" if image.endswith(source.image_suffix) else source.image_suffix
     uri = image
@@ -246,18 +249,17 @@ def _row(number: int, fields: dict[str, str], source: Source, options: ConvertOp
         uri = posixpath.join(source.image_folder or posixpath.dirname(path), uri)
     values = {name: fields.get(f"{_FEATURE}{name}", fields.get(name)) for name, _ in options.features}  # maybe a split
     row = Row(image, uri, "", fields.get("split", ""), fields.get("group", ""), number=number)
-    if several and label.startswith("[") and label.endswith("]") and label not in options.known_labels:
+    classes: str | list[str] = label
+    if kind is SEVERAL and label.startswith("[") and label.endswith("]") and label not in options.known_labels:
         try:
-            label = _of_list(f"{path!r}, line {number}:", json.loads(label))
+            classes = _of_list(f"{path!r}, line {number}:", json.loads(label))
         except (json.JSONDecodeError, RecursionError) as error:
             raise ValueError(
                 f"{path!r}, line {number}: the label {label[:80]!r} is not a JSON list; write it as "
                 '["cat", "dog"], or the names with --label_separator between them'
             ) from error
-    if several and label.startswith(SEPARATOR):  # a JSON list
-        row = row._replace(label=label)
-    elif label or options.label_type != "class":
-        row = label_row(row, label, options)
+    if label or kind is not ONE:
+        row = label_row(row, classes, options)
     else:
         row = row.reject("no_label", f"line {number} has no label")
     return with_features(row, values, options)
@@ -417,8 +419,8 @@ def _json_fields(where: str, pairs: _Pairs, source: Source, options: ConvertOpti
             f"{_USAGE}"
         )
     label = fields.get("label")
-    if options.label_type == "classes" and isinstance(label, list):
-        fields["label"] = _of_list(where, label)
+    if options.label_kind is SEVERAL and isinstance(label, list):
+        fields["label"] = json.dumps(_of_list(where, label))
     for name, value in fields.items():
         optional = value is None and name != "label"  # _row() reports a missing image
         if not optional and (isinstance(value, bool) or not isinstance(value, str | int)):
@@ -430,8 +432,8 @@ def _json_fields(where: str, pairs: _Pairs, source: Source, options: ConvertOpti
     return {name: str(value) for name, value in fields.items() if value is not None} | features
 
 
-def _of_list(where: str, label: list[Any]) -> str:
-    """Returns the label of a row with the classes of a JSON list."""
+def _of_list(where: str, label: list[Any]) -> list[str]:
+    """Returns the classes of a JSON list as texts."""
     if not all(isinstance(each, str | int) and not isinstance(each, bool) and each != "" for each in label):
         raise ValueError(f"{where} the label is {json.dumps(label)[:80]}; write it as a list of texts or whole numbers")
-    return label_of(map(str, label))
+    return list(map(str, label))

@@ -11,39 +11,19 @@ import json
 import math
 import posixpath
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from beam_pipelines import storage
 from beam_pipelines.options import ConvertOptions
+from tpu_input.dataset_format.class_names import canonical
 from tpu_input.dataset_format.decode_limits import too_many_bytes
+from tpu_input.dataset_format.label_kinds import NONE, ONE, SEVERAL, LabelKind
 from tpu_input.dataset_format.manifest import FeatureType
 from tpu_input.dataset_format.records import FRAME_BYTES, Record, encode, valid_split
 
 _REQUESTS_IN_FLIGHT = 64
-
-
-# Between the names of classes of an image with several labels, and before the first one: the label of an image is such
-# a text if the dataset has several labels an image, and may then have no name.
-SEPARATOR = "\x1f"
-
-
-def label_of(names: Iterable[str]) -> str:
-    """Returns the label of an image with several labels, which are sorted; each counts once."""
-    return "".join(f"{SEPARATOR}{name}" for name in sorted(set(names))) or SEPARATOR
-
-
-def names_in(label: str) -> tuple[str, ...]:
-    """Returns the names of the classes in the label of a row: one, or any number if it is from label_of()."""
-    if not label.startswith(SEPARATOR):
-        return (label,)
-    return tuple(filter(None, label.split(SEPARATOR)))
-
-
-def shown_label(label: str) -> str:
-    """Returns a label for messages."""
-    return ", ".join(names_in(label)) or "none"
 
 
 class Row(NamedTuple):
@@ -52,7 +32,7 @@ class Row(NamedTuple):
     Attributes:
       key: Path within the input, or the image as named in the list.
       uri: Location of its bytes; "" for a file of a folder, for which locate() derives it from the key.
-      label: Class name, or several from label_of().
+      label: Text of the label as label_row() makes it of what the input writes, later as LabelKind.text() does.
       split: Name of the split; "" to choose it by hash.
       group: Name of the group, whose inputs share a split; "" means that the key is the group.
       num_bytes: Size of the source.
@@ -129,40 +109,51 @@ def find_each(rows: list[Row]) -> Iterator[Row]:
         yield from pool.map(find, (row for at, row in enumerate(rows) if at not in first))
 
 
+# Before the text of a label whose names are numbers, of which naming.name_classes() makes names when all are known.
+_OF_NUMBERS = "\x1d"
+
+
 def label_row(
-    row: Row,
-    label: str | int | Sequence[str | int],
-    options: ConvertOptions,
-    classes: tuple[str, ...] = (),
-    first_label: int = 0,
+    row: Row, label: str | int | Sequence[str | int], options: ConvertOptions, classes: tuple[str, ...] = ()
 ) -> Row:
-    """Returns a row with its label, or with the reason why it has none.
+    """Returns a row with its label as the input writes it, or with the reason why it has none.
+
+    What the input writes becomes names of classes in naming.name_classes(), after all inputs are listed.
 
     Args:
       row: One input.
-      label: Name of its class, or the number of one of `classes`; with several labels an image, a sequence of such, or
-        a text with --label_separator between names.
+      label: Name of its class, or its number; with several labels an image, a sequence of such, or a text with
+        --label_separator between names.
       options: Options of the conversion.
-      classes: Names of the classes by number.
-      first_label: Number of the first class.
+      classes: Names of the classes by number, from 0, if the input itself has them.
     """
-    if options.label_type == "none":
-        return row._replace(label=SEPARATOR)
-    several = options.label_type == "classes"
-    if isinstance(label, str) and several:
-        label = [name.strip() for name in label.split(options.label_separator) if name.strip()]
-    given = [label] if isinstance(label, str | int) else label
-    if not several and len(given) != 1:
-        return row.reject("no_label", f"it has {len(given)} labels; --label_type=classes stores several")
-    names = []
-    for each in given:
-        number = each if isinstance(each, str) else each - first_label
-        if isinstance(number, int) and not 0 <= number < len(classes):
-            return row.reject("unknown_label", f"its label is {each}, but there are {len(classes)} names of classes")
-        names.append(number if isinstance(number, str) else classes[number])
-    if several:
-        return row._replace(label=label_of(names))
-    return row._replace(label=names[0]) if names[0] else row.reject("no_label", "its label is empty")
+    kind = options.label_kind
+    if kind is SEVERAL and isinstance(label, str):
+        label = [name for name in label.split(options.label_separator) if canonical(name)]
+    given = [label] if isinstance(label, str | int) else list(label)
+    if kind is NONE:
+        return row._replace(label=kind.text(()))
+    if fault := kind.fault(len(given)):
+        return row.reject("no_label", fault)
+    if classes:
+        if -1 in given:  # of Hugging Face's test splits
+            return row.reject("no_label", "its label is -1, which stands for none")
+        if beyond := [number for number in given if isinstance(number, int) and not 0 <= number < len(classes)]:
+            raise ValueError(
+                f"the label of {row.key!r} is {beyond[0]}, but its file declares {len(classes)} names of classes, for "
+                f"0 to {len(classes) - 1}; correct the file"
+            )
+        given = [classes[each] if isinstance(each, int) else each for each in given]
+    if kind is ONE and isinstance(given[0], str) and not canonical(given[0]):
+        return row.reject("no_label", "its label is empty")
+    text = kind.text(map(str, given)).lstrip(_OF_NUMBERS)
+    return row._replace(label=f"{_OF_NUMBERS}{text}" if any(isinstance(each, int) for each in given) else text)
+
+
+def written_names(row: Row, options: ConvertOptions) -> tuple[tuple[str, ...], bool]:
+    """Returns the names in the label of a row from label_row(), and whether the input has numbers among them."""
+    is_numbered = row.label.startswith(_OF_NUMBERS)
+    return options.label_kind.names(row.label.removeprefix(_OF_NUMBERS)), is_numbered
 
 
 def with_features(row: Row, values: Mapping[str, Any], options: ConvertOptions) -> Row:
@@ -209,7 +200,10 @@ def _converted(value: Any, kind: str) -> Any:
     if isinstance(value, str) and "_" in value:  # Python reads 1_000 as a number, other programs do not
         raise ValueError("a number must not have _")
     if kind == "float":
-        return struct.unpack("<f", struct.pack("<f", float(value)))[0]
+        stored = struct.unpack("<f", struct.pack("<f", float(value)))[0]
+        if math.isinf(stored):
+            raise OverflowError("a float32 is needed, which is at most 3.4e38")
+        return stored
     if isinstance(value, float) and not value.is_integer():
         raise ValueError("a whole number is needed")
     number = int(value)
@@ -240,11 +234,8 @@ def check_names(row: Row, options: ConvertOptions) -> Row:
         )
     if row.reason:
         return row
-    if options.label_type == "none":
-        return row._replace(label=SEPARATOR)
-    if options.label_type == "classes" and not row.label.startswith(SEPARATOR):
-        row = row._replace(label=label_of([row.label]))
-    unknown = [name for name in names_in(row.label) if name not in options.known_labels] if options.labels else []
+    labels = options.label_kind.names(row.label) if options.labels else ()
+    unknown = [name for name in labels if name not in options.known_labels]
     return row.reject("unknown_label", f"{unknown[0]!r} is not in --labels") if unknown else row
 
 
@@ -262,18 +253,19 @@ def kind(row: Row) -> str:
     return f"{ending}/{round(2 * math.log2(max(row.num_bytes, 1)))}"
 
 
-def size_row(row: Row, ratios: Mapping[str, float], limit: int) -> Row:
+def size_row(row: Row, ratios: Mapping[str, float], limit: int, labels: LabelKind = ONE) -> Row:
     """Returns `row` with the estimated size of its record, and with a reason if the record is too large for a shard.
 
     Args:
       row: One input.
       ratios: Stored bytes per byte of the source, by kind().
       limit: Maximum bytes of a shard of its split; 0 if the number of shards is given instead.
+      labels: Kind of the labels.
     """
     if row.reason:
         return row
     around = len(row.features) + _bytes_around(
-        len(row.key.encode()), len(posixpath.basename(row.key).encode()), row.label
+        len(row.key.encode()), len(posixpath.basename(row.key).encode()), row.label, labels
     )
     size = around + round(row.num_bytes * ratios[kind(row)])
     if limit and size > limit:
@@ -282,12 +274,9 @@ def size_row(row: Row, ratios: Mapping[str, float], limit: int) -> Row:
 
 
 @functools.lru_cache(maxsize=1 << 16)
-def _bytes_around(key_bytes: int, name_bytes: int, label: str) -> int:
+def _bytes_around(key_bytes: int, name_bytes: int, label: str, labels: LabelKind) -> int:
     """Returns the size of a TFRecord without its image; cached, as many rows have the same arguments."""
     key = "x" * (key_bytes - name_bytes - 1) + "/" * (key_bytes > name_bytes) + "x" * name_bytes
-    names = names_in(label)
-    is_set = label.startswith(SEPARATOR)
-    labels = tuple(range(len(names))) if is_set else 0
-    return (
-        len(encode(Record(key, b"", 1 << 12, 1 << 12, 3, labels, names if is_set else label, "0" * 64))) + FRAME_BYTES
-    )
+    names = labels.names(label)
+    record = Record(key, b"", 1 << 12, 1 << 12, 3, labels.label(range(len(names))), labels.class_name(names), "0" * 64)
+    return len(encode(record)) + FRAME_BYTES

@@ -187,7 +187,7 @@ def test_images_that_are_gone_stay_and_are_told(capsys, images, tmp_path):
     add(images[:9], tmp_path / "in")
     said = convert(capsys, tmp_path, "--extend")
     assert f"images of '{tmp_path}/out' that are not among the inputs any more: 3, e.g. '0/" in said
-    assert "they stay in it, and --prune leaves them out" in said
+    assert "they stay in it, and --extend --prune leaves them out" in said
     assert old.items() <= stored(tmp_path / "out").items()
 
 

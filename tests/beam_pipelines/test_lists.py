@@ -214,7 +214,7 @@ def test_every_pair_that_another_reader_finds_in_a_list_is_stored(few_digits, tm
     names = [*ODD_NAMES, *(f"{number}.jpg" for number in range(20))]
     for name, data in zip(names, sources, strict=False):
         (few_digits / name).write_bytes(data)
-    labels = ["cat", "dog, the", ' "big" cow', "7", "1.2.3", "none"]
+    labels = ["cat", "dog, the", '"big" cow', "7", "1.2.3", "none"]
     lines = [{"label": labels[at % 6], "image": name, "group": f"{at}"} for at, name in enumerate(names)]
     path = few_digits / f"list.{kind}"
     with open(path, "w", newline="") as file:

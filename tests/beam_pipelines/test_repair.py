@@ -294,7 +294,7 @@ def test_a_repair_leaves_what_an_unfinished_replacement_has_written(few_digits, 
     (tmp_path / "out" / manifest.split("train").shards[0].name).write_bytes(b"noise")
     repair(verify(str(tmp_path / "out")))
     assert verify(str(tmp_path / "out")).problems == []
-    replaced, is_new, num_resumed = convert(replacement, local())
+    replaced, is_new, num_resumed, *_ = convert(replacement, local())
     assert is_new
     assert num_resumed == sum(len(split.shards) for split in replaced.splits.values())
     assert not (tmp_path / "out" / ".jpeg2tpu").exists()

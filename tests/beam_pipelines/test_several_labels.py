@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from beam_pipelines.sources.rows import label_of, names_in
 from support import inputs
 from support.folders import files
 from support.pipelines_commands import refused, run
+from tpu_input.dataset_format.label_kinds import ONE, SEVERAL
 from tpu_input.dataset_format.records import Manifest, Record, decode, encode, read_frames
 
 KINDS = {"even": (0, 2, 4, 6, 8), "large": (5, 6, 7, 8, 9), "round": (0, 6, 8)}
@@ -55,9 +55,9 @@ def stored(path: Path) -> dict[str, tuple[str, ...]]:
 
 def test_a_set_of_names_is_one_text():
     for names in ((), ("a",), ("a", "b;c", " d")):
-        assert names_in(label_of(reversed(names))) == tuple(sorted(names))
-    assert label_of(["b", "a", "b"]) == label_of(["a", "b"])
-    assert names_in("plain") == ("plain",)
+        assert SEVERAL.names(SEVERAL.text(reversed(names))) == tuple(sorted(names))
+    assert SEVERAL.text(["b", "a", "b"]) == SEVERAL.text(["a", "b"])
+    assert ONE.names("plain") == ("plain",)
 
 
 def test_tensorflow_reads_what_encode_writes():
@@ -239,7 +239,7 @@ def test_json_lists_in_a_csv_are_classes_and_no_names(tmp_path):
         'image,label\n1.jpg,"[""dog"", ""cat"", ""cat""]"\n2.jpg,[]\n3.jpg,[7]\n4.jpg,[mask]\n'
     )
     rows = inputs.listed(tmp_path / "list.csv", label_type="classes", labels=("cat", "dog", "7", "[mask]"))
-    assert [names_in(row.label) for row in rows] == [("cat", "dog"), (), ("7",), ("[mask]",)]
+    assert [SEVERAL.names(row.label.removeprefix("\x1d")) for row in rows] == [("cat", "dog"), (), ("7",), ("[mask]",)]
 
 
 @pytest.mark.parametrize("label", ["['cat', 'dog']", '["cat", null]', "[cat]", '["cat", ""]', '[["cat"]]', "[true]"])

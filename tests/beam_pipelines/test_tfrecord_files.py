@@ -12,10 +12,10 @@ import pytest
 
 from beam_pipelines.conversion_flags import names
 from beam_pipelines.options import Source
-from beam_pipelines.sources.rows import names_in
 from support.folders import files
 from support.inputs import listed
 from support.pipelines_commands import refused, run
+from tpu_input.dataset_format.label_kinds import SEVERAL
 from tpu_input.dataset_format.records import Record, decode, frame, read_frames
 
 tf = pytest.importorskip("tensorflow")
@@ -108,8 +108,9 @@ def test_tensorflow_datasets(capsys, digits, tmp_path):
     (source / "label.labels.txt").write_text("".join(f"digit {9 - label}\n" for label in range(10)))
     (source / "dataset_info.json").write_text("{}")
     args = (f"--input={source}", "--record=tfds")
-    said = refused(capsys, "convert", *args, f"--output={tmp_path}/out")
-    assert "are numbers; name the classes with --labels=FILE" in said
+    code, _, said = run(capsys, "convert", *args, f"--output={tmp_path}/numbers")
+    assert code == 0
+    assert "labels are numbers, 0 to 9, and so are the names of the classes; name them with --labels=FILE" in said
     found = converted(capsys, tmp_path, *args, f"--labels={source}/label.labels.txt")
     assert sorted((split, r.label, r.class_name, r.encoded) for split, r in found.values()) == sorted(
         ("train" if at % 2 == 0 else "test", label, f"digit {9 - label}", data)
@@ -140,7 +141,7 @@ def test_what_cannot_be_a_record_is_rejected_with_a_reason(capsys, digits, tmp_p
     bad: dict[str, list[dict[str, Value]]] = {
         "bad_record": [{"l": b"a"}, {"i": 3, "l": b"a"}, {"i": data, "l": b"\xff"}],
         "no_label": [{"i": data}, {"i": data, "l": b""}, {"i": data, "l": [1, 2]}],
-        "unknown_label": [{"i": data, "l": 2}],
+        "unknown_label": [{"i": data, "l": b"c"}],
         "not_an_image": [{"i": b"GET", "l": b"a"}],
         "empty": [{"i": b"", "l": b"a"}],
     }
@@ -244,7 +245,7 @@ def test_with_several_labels_a_record_without_its_feature_or_with_floats_is_reje
         label_type="classes",
         labels=("cat", "dog"),
     )
-    assert [(names_in(row.label) if not row.reason else row.reason) for row in rows] == [
+    assert [(SEVERAL.names(row.label) if not row.reason else row.reason) for row in rows] == [
         ("cat", "dog"),
         (),
         (),

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from beam_pipelines.options import ConvertOptions, Source
-from beam_pipelines.sources.folders import Folder, FolderSurvey, Place, label_by_folder, read_folders
+from beam_pipelines.sources.folders import FolderSurvey, label_by_folder, read_folders
 from beam_pipelines.sources.listing import list_rows
 from beam_pipelines.sources.rows import Row, check_names, find, locate
 
@@ -18,7 +18,7 @@ def listed(*sources: Source | Path | str, **changes: Any) -> list[Row]:
     options = ConvertOptions(given, "/out", **changes)
     rows = [find(row) for source in given for row in list_rows(source, options)]
     survey = FolderSurvey(options)
-    found: dict[Place, Folder] = {}
+    found = survey.create_accumulator()
     for row in rows:
         found = survey.add_input(found, row)
     layout = read_folders(found, options)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import IO, Any, NamedTuple
 
 import numpy as np
@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tpu_input.dataset_format.label_kinds import stored_kind
 from tpu_input.dataset_format.manifest import Shard
 
 _ROW_BYTES = 1 << 12  # upper bound of the mean text size in a column; a path has no more, a SHA-256 has 64
@@ -127,7 +128,7 @@ class IndexWriter:
 
     def _end_batch(self) -> None:
         if self._rows:
-            self._schema = SCHEMA_OF_SETS if isinstance(self._rows[0].label, tuple) else SCHEMA
+            self._schema = SCHEMA_OF_SETS if stored_kind(self._rows[0].label).is_list else SCHEMA
             rows: list[Any] = self._rows
             if self._rows[0].features:
                 self._schema = self._schema.append(_FEATURES)
@@ -233,11 +234,6 @@ def as_labels(column: pa.ChunkedArray) -> list[Any]:
 def features_json(features: dict[str, tuple[Any, ...]]) -> str:
     """Returns the features of a record as the index has them."""
     return json.dumps({name: list(values) for name, values in sorted(features.items())}) if features else ""
-
-
-def names_of(label: int | tuple[int, ...], classes: Sequence[str]) -> str:
-    """Returns the name of a class, or those of a set of classes with commas between them, to be shown."""
-    return ", ".join(classes[each] for each in label) if isinstance(label, tuple) else classes[label]
 
 
 def read_positions(content: bytes, shard: Shard) -> npt.NDArray[np.int64] | None:

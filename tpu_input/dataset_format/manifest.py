@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tpu_input.dataset_format import json_fields
+from tpu_input.dataset_format.label_kinds import KINDS, ONE, LabelKind, label_kind
 from tpu_input.dataset_format.record_spec import RecordSpec
 from tpu_input.dataset_format.tfrecord import FRAME_BYTES
 
@@ -247,7 +248,12 @@ class Manifest:
     @property
     def label_type(self) -> str:
         """Labels of an example: "class", which is one; "classes", any number, also none; "none", no labels at all."""
-        return str(self.options.get("label_type", "class"))
+        return str(self.options.get("label_type", ONE.name))
+
+    @property
+    def label_kind(self) -> LabelKind:
+        """Kind of the labels: what `label_type` names."""
+        return label_kind(self.label_type)
 
     @property
     def features(self) -> dict[str, FeatureType]:
@@ -258,7 +264,7 @@ class Manifest:
     @property
     def num_labels(self) -> int | None:
         """Number of classes of which an example may have several; None if it has one."""
-        return None if self.label_type == "class" else len(self.classes)
+        return self.label_kind.num_labels(len(self.classes))
 
     @property
     def edition(self) -> str:
@@ -340,8 +346,8 @@ def _manifest(value: object, path: str) -> Manifest:
     names = {field.name for field in dataclasses.fields(Manifest)} - {"path", "record"}
     fields = json_fields.fields(value, "it", sorted(names - set(_OPTIONAL)), _OPTIONAL)
     classes = tuple(json_fields.text(name, "a class", 1) for name in json_fields.array(fields["classes"], "classes"))
-    needed = _options(fields["options"]).get("label_type") != "none"
-    if (needed and not classes) or len(set(classes)) < len(classes):
+    kind = label_kind(_options(fields["options"]).get("label_type", ONE.name))
+    if (kind.needs_classes and not classes) or len(set(classes)) < len(classes):
         raise ValueError(f"classes must name each class once, got {json_fields.shown(fields['classes'])}")
     splits = json_fields.mapping(fields["splits"], "splits")
     earlier = tuple(
@@ -392,8 +398,8 @@ def _options(value: object) -> dict[str, Any]:
     json_fields.counts(options.get("num_shards", {}), "num_shards", 1)
     for text in json_fields.mapping(options.get("features", {}), "features").values():
         FeatureType.parse(text)
-    if options.get("label_type", "class") not in ("class", "classes", "none"):
-        raise ValueError(f"label_type must be class, classes or none, got {json_fields.shown(options['label_type'])}")
+    if (name := options.get("label_type", ONE.name)) not in list(KINDS):
+        raise ValueError(f"label_type must be {', '.join(KINDS)}, got {json_fields.shown(name)}")
     return options
 
 
@@ -432,11 +438,8 @@ def _split(name: str, value: object, num_classes: int, options: dict[str, Any], 
         channel_mean=_channels(fields["channel_mean"], f"channel_mean of {called}"),
         channel_std=_channels(fields["channel_std"], f"channel_std of {called}"),
     )
-    if options.get("label_type", "class") != "class":
-        if max(class_counts, default=0) > split.num_examples:
-            raise ValueError(f"{called} has {max(class_counts)} examples of a class, but {split.num_examples} in all")
-    elif sum(class_counts) != split.num_examples:
-        raise ValueError(f"{called} has {sum(class_counts)} examples by class, but {split.num_examples} by shard")
+    if fault := label_kind(options.get("label_type", ONE.name)).count_fault(class_counts, split.num_examples):
+        raise ValueError(f"{called} has {fault}")
     return split
 
 

@@ -14,6 +14,7 @@ import io
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from tpu_input.dataset_format.label_kinds import ONE, SEVERAL, stored_kind
 from tpu_input.dataset_format.manifest import (
     MANIFEST_NAME,
     MAX_INDEX_BYTES,
@@ -141,7 +142,7 @@ def encode(record: Record, first_label: int = 0) -> bytes:
       record: Record to encode; `record.label` is 0-based.
       first_label: Label written for class 0: 0, or 1 for the convention of tensorflow/tpu's trainers.
     """
-    table = FEATURES_OF_SETS if isinstance(record.label, tuple) else FEATURES
+    table = FEATURES_OF_SETS if stored_kind(record.label).is_list else FEATURES
     features = {name: feature.value(record, first_label) for name, feature in table.items()}
     if record.features:
         more = {
@@ -163,8 +164,9 @@ def decode(serialized: bytes, first_label: int = 0) -> Record:
     except Exception as error:  # the public location of protobuf's DecodeError differs between its versions
         raise ValueError(f"not a tf.train.Example: {error}") from error
     values: dict[str, Any] = {}
-    is_set = LABELS_KEY in features
-    for name, (kind, _) in (FEATURES_OF_SETS if is_set else FEATURES).items():
+    labels = SEVERAL if LABELS_KEY in features else ONE
+    label_key = LABELS_KEY if labels.is_list else LABEL_KEY
+    for name, (kind, _) in (FEATURES_OF_SETS if labels.is_list else FEATURES).items():
         value = features[name].bytes_list.value if kind in _OF_BYTES else features[name].int64_list.value
         if kind in _MANY:
             values[name] = tuple(value)
@@ -179,8 +181,8 @@ def decode(serialized: bytes, first_label: int = 0) -> Record:
         height=values["image/height"],
         width=values["image/width"],
         channels=values["image/channels"],
-        label=tuple(label - first_label for label in values[LABELS_KEY]) if is_set else values[LABEL_KEY] - first_label,
-        class_name=tuple(each.decode() for each in text) if is_set else text.decode(),
+        label=labels.label([index - first_label for index in labels.indices(values[label_key])]),
+        class_name=tuple(each.decode() for each in text) if labels.is_list else text.decode(),
         sha256=values["image/key/sha256"].decode(),
         features={name: _values_of(features[name]) for name in features if name not in FEATURES and name != LABELS_KEY},
     )

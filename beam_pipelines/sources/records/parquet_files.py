@@ -226,4 +226,4 @@ def _row(
         return row.reject("no_label", f"it has no class in the column {columns.name or columns.label!r}"), data
     if isinstance(label, list) and None in label:
         return row.reject("bad_record", f"the list in the column {columns.name or columns.label!r} has a null"), data
-    return label_row(row, label, options, columns.classes or options.labels, of_format.first_label), data
+    return label_row(row, label, options, columns.classes), data

@@ -95,11 +95,4 @@ def check_files(source: Source, classes: tuple[str, ...] | None = None, unlabell
             f"input {source.path!r} names no files of records; it must be a folder of files such as "
             "train-00000-of-00042, x.tfrecord, x.parquet or x.tar, or a pattern such as 'FOLDER/train-*'"
         )
-    is_number = _kind(names[0]).check_first(
-        f"{source.folder}/{names[0]}", RecordFormat.parse(source.record), unlabelled
-    )
-    if is_number and classes == ():
-        raise ValueError(
-            f"the labels of {source.path!r} are numbers; name the classes with --labels=FILE, one per line in the "
-            "order of the numbers, or name the feature with the class name: --record=…,name=FEATURE"
-        )
+    _kind(names[0]).check_first(f"{source.folder}/{names[0]}", RecordFormat.parse(source.record), unlabelled)

@@ -104,7 +104,7 @@ def _labelled(row: Row, payload: bytes, of_format: RecordFormat, options: Conver
     is_empty = options.label_type == "classes" and kind in (None, "int64_list", "bytes_list")
     if of_format.name or not (numbers or is_empty):
         return row.reject("no_label", f"it has no class in the feature {of_format.name or label!r}")
-    return label_row(row, list(numbers), options, options.labels, of_format.first_label)
+    return label_row(row, list(numbers), options)
 
 
 def _text(feature: Any) -> str:

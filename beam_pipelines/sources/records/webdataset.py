@@ -113,7 +113,7 @@ def _row(members: list[archives.Member], name: str, of_format: RecordFormat, opt
         return row.reject("bad_record", str(error))
     if found is None:
         return row.reject("no_label", f"it has no .{_label_ending(of_format)} of at most 1 MiB")
-    return label_row(row, found, options, options.labels, of_format.first_label)
+    return label_row(row, found, options)
 
 
 def _label(members: list[archives.Member], of_format: RecordFormat) -> str | int | list[str | int] | None:

@@ -1,0 +1,59 @@
+"""Canonical form of class names, and the checks of a table of names: used wherever a name comes in.
+
+Two names that look the same must not be two classes. Operating systems and editors change what nobody sees: macOS
+writes "é" as two code points, spreadsheets leave a space at the end, web pages a no-break space.
+"""
+
+from __future__ import annotations
+
+import functools
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable
+
+# Characters that no font draws, besides those that str.isspace() knows: soft hyphen, zero-width space, marks of the
+# direction of text, word joiner, byte order mark. The zero-width joiners U+200C and U+200D stay: they are part of the
+# spelling of Persian and Indic words, and of emoji.
+_INVISIBLE = "\xad\u180e\u200b\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2060\u2066\u2067\u2068\u2069\ufeff"
+
+
+@functools.lru_cache(maxsize=1 << 16)  # a name occurs for each of its images
+def canonical(name: str) -> str:
+    """Returns a class name in Unicode form NFC, without white space and invisible characters around it; maybe ""."""
+    name = unicodedata.normalize("NFC", name)
+    begin, end = 0, len(name)
+    while begin < end and _is_blank(name[begin]):
+        begin += 1
+    while end > begin and _is_blank(name[end - 1]):
+        end -= 1
+    return name[begin:end]
+
+
+def _is_blank(character: str) -> bool:
+    return character.isspace() or character in _INVISIBLE or unicodedata.category(character) == "Cc"
+
+
+def class_table(names: Iterable[str], where: str) -> tuple[str, ...]:
+    """Returns the names of a table of classes in canonical form.
+
+    Args:
+      names: One name for each class.
+      where: The table, for messages: the path of its file, or the option.
+
+    Raises:
+      ValueError: A name occurs twice, or is empty.
+    """
+    given = list(names)
+    table = tuple(map(canonical, given))
+    if "" in table:
+        raise ValueError(f"{where} must name each class once, but name {table.index('') + 1} is empty; write its name")
+    counts = Counter(table)
+    if len(counts) < len(table):
+        name = next(name for name in table if counts[name] > 1)
+        spellings = sorted({other for other, form in zip(given, table, strict=True) if form == name})
+        spelled = f", as {' and '.join(map(ascii, spellings))}" if len(spellings) > 1 else ""
+        raise ValueError(
+            f"{where} has the name {name!r} {counts[name]} times{spelled}; it must name each class once, so tell them "
+            "apart, e.g. by what follows the name"
+        )
+    return table
