@@ -9,7 +9,8 @@ import logging
 import signal
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import cast
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C during the imports (about 1 s) ends without a traceback
@@ -40,22 +41,10 @@ from beam_pipelines.rewrite import rewriting  # noqa: E402
 from beam_pipelines.runners import execution, launch_checks, phases, worker_output, workers  # noqa: E402
 from beam_pipelines.sample_digits import write_sample  # noqa: E402
 from beam_pipelines.verify import Findings, verify  # noqa: E402
-from tpu_input.command_line import (  # noqa: E402
-    Misused,
-    Parser,
-    Unread,
-    exit_code,
-    failed,
-    is_json,
-    output,
-    print_failure,
-    print_line,
-    print_traceback,
-    sigterm_raises,
-    to_json,
-    unread,
-)
+from tpu_input.command_line import Parser, is_json, print_line, to_json  # noqa: E402
+from tpu_input.command_line.error_lines import one_line  # noqa: E402
 from tpu_input.command_line.jpeg2tpu import add_command  # noqa: E402
+from tpu_input.command_line.program import place_of, run_program  # noqa: E402
 from tpu_input.dataset_format.lengths import lengths_name  # noqa: E402
 from tpu_input.dataset_format.records import MANIFEST_NAME  # noqa: E402
 
@@ -66,49 +55,41 @@ def main(argv: list[str] | None = None) -> int:
     logging.getLogger("apache_beam.runners.common").setLevel(logging.CRITICAL)
     # A job server may close the connection to workers, which are threads of this process, when their job is done.
     logging.getLogger("apache_beam.runners.worker.data_plane").setLevel(logging.CRITICAL)
-    argv = sys.argv[1:] if argv is None else argv
+    # Pillow logs an error that it also raises, and that becomes the reason of a rejected image.
+    logging.getLogger("PIL").setLevel(logging.CRITICAL)
     try:
-        flags, beam_flags = make_parser().parse_known_args(argv)
-        flags.argv, flags.found = argv, {}
-        if beam_flags and not getattr(flags, "runner", None):
-            raise ValueError(f"unknown argument {beam_flags[0]!r}; see --help")
-        with output(flags, argv):
-            return _run(flags, beam_flags)
-    except Misused as error:
-        print_failure(argv, error.message)
-        raise
-    except ValueError as error:  # of the arguments
-        return failed(argv, str(error))
+        return run_program(
+            sys.argv[1:] if argv is None else argv,
+            _parsed,
+            _run,
+            describe=_described,
+            interrupted=lambda _: _INTERRUPTED,
+        )
     finally:
         worker_output.command_ends()
 
 
-def _run(flags: argparse.Namespace, beam_flags: list[str]) -> int:
-    """Runs a command and prints its errors, in one line each unless --verbose asks for tracebacks."""
-    argv = flags.argv
-    try:
-        with sigterm_raises():
-            code = int(flags.run(flags, beam_flags))
-        if is_json(argv):
-            print_line(to_json(flags.found))
-        return code
-    except Unread:
-        return unread()
-    except KeyboardInterrupt as interrupt:
-        print_line(_INTERRUPTED, sys.stderr)
-        print_failure(argv, _INTERRUPTED)
-        return exit_code(interrupt)
-    except Exception as error:
-        if flags.verbose:
-            print_traceback()
-        if isinstance(error, ValueError):
-            return failed(argv, str(error))
-        if isinstance(error, OSError):
-            return failed(argv, f"{error}; written files are kept; rerun the same command to resume")
-        if not type(error).__module__.startswith("google."):
-            print_failure(argv, f"{type(error).__name__}: {error}")
-            raise
-        return failed(argv, " ".join(str(error).split()))
+def _parsed(argv: Sequence[str]) -> argparse.Namespace:
+    flags, beam_flags = cast(tuple[argparse.Namespace, list[str]], make_parser().parse_known_args(argv))
+    flags.argv, flags.found, flags.beam_flags = list(argv), {}, beam_flags
+    if beam_flags and not getattr(flags, "runner", None):
+        raise ValueError(f"unknown argument {beam_flags[0]!r}; see --help")
+    return flags
+
+
+def _run(flags: argparse.Namespace) -> int:
+    code = int(flags.run(flags, flags.beam_flags))
+    if is_json(flags.argv):
+        print_line(to_json(flags.found))
+    return code
+
+
+def _described(error: Exception, flags: argparse.Namespace) -> str:
+    """Returns the line of an error; "" for a fault of the program."""
+    if isinstance(error, OSError):
+        return f"{one_line(error, place_of(flags))}; written files are kept; rerun the same command to resume"
+    is_known = isinstance(error, ValueError) or type(error).__module__.startswith("google.")
+    return one_line(error) if is_known else ""
 
 
 _INTERRUPTED = "interrupted; rerun the same command to resume"

@@ -9,29 +9,18 @@ log messages can be turned off first.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from estimator_app import commands
-from estimator_app.commands import warn
 from estimator_app.config import TrainConfig, read_recipe
 from estimator_app.runtime.paths import absolute, absolute_patterns
 from estimator_app.runtime.tensorflow_startup import import_tensorflow, one_line, user_error_types
-from tpu_input.command_line import (
-    Misused,
-    Parser,
-    exit_code,
-    failed,
-    output,
-    print_failure,
-    print_traceback,
-    sigterm_raises,
-    unread,
-)
+from tpu_input.command_line import Parser
 from tpu_input.command_line.dataclass_options import Flag, add_flags
 from tpu_input.command_line.jpeg2tpu import AddFlag, add_command
+from tpu_input.command_line.program import place_of, run_program
 from tpu_input.config import InputConfig
 
 EXAMPLES = {
@@ -310,44 +299,40 @@ def _pair(text: str, kind: Callable[[str], _Number], what: str) -> tuple[_Number
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command and returns its exit code, one of command_line.EXIT_CODES; user errors are printed as one line."""
-    argv = sys.argv[1:] if argv is None else argv
-    try:
-        arguments = make_parser().parse_args(argv)
-        if vars(arguments).get("config"):
-            arguments = make_parser(_recipe(arguments)).parse_args(argv)
-        with output(arguments, argv):
-            return _run(arguments, argv)
-    except Misused as error:
-        print_failure(argv, error.message)
-        raise
-    except (ValueError, ImportError) as error:  # of --config or --log_file
-        return failed(argv, one_line(error))
+    return run_program(
+        sys.argv[1:] if argv is None else argv,
+        _parsed,
+        _run,
+        describe=_described,
+        interrupted=_interrupted,
+    )
 
 
-def _run(arguments: argparse.Namespace, argv: Sequence[str]) -> int:
-    """Runs a command and prints its errors, in one line each unless --verbose asks for tracebacks."""
+def _parsed(argv: Sequence[str]) -> argparse.Namespace:
+    arguments = make_parser().parse_args(argv)
+    if vars(arguments).get("config"):
+        arguments = make_parser(_recipe(arguments)).parse_args(argv)
     arguments.argv = argv
-    try:
-        commands.check(arguments)
-        with sigterm_raises():
-            import_tensorflow(arguments.verbose)
-            return int(arguments.command(arguments))
-    except KeyboardInterrupt as interrupt:
-        message = (
-            "interrupted"
-            + ("; rerun the same command to resume from the last checkpoint" * (arguments.command is commands.train))
-            + ("; rerun the same command to resume" * bool(vars(arguments).get("output")))
-        )
-        warn(message)
-        print_failure(argv, message)
-        return exit_code(interrupt)
-    except BrokenPipeError:
-        code = unread()
-        return _unread() if arguments.command is commands.train else code
-    except user_error_types() as error:
-        if arguments.verbose:
-            print_traceback()
-        return failed(argv, one_line(error))
+    return arguments
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    commands.check(arguments)
+    import_tensorflow(arguments.verbose)
+    return int(arguments.command(arguments))
+
+
+def _described(error: Exception, arguments: argparse.Namespace) -> str:
+    """Returns the line of an error; "" for a fault of the program."""
+    return one_line(error, place_of(arguments)) if isinstance(error, user_error_types()) else ""
+
+
+def _interrupted(arguments: argparse.Namespace) -> str:
+    return (
+        "interrupted"
+        + ("; rerun the same command to resume from the last checkpoint" * (arguments.command is commands.train))
+        + ("; rerun the same command to resume" * bool(vars(arguments).get("output")))
+    )
 
 
 def _recipe(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -355,18 +340,6 @@ def _recipe(arguments: argparse.Namespace) -> dict[str, Any]:
     recipe = read_recipe(arguments.config)
     is_told = arguments.epochs is not None or arguments.train_steps is not None
     return {name: value for name, value in recipe.items() if not (is_told and name in ("epochs", "train_steps"))}
-
-
-def _unread() -> int:
-    """Reports that training was ended early by a broken pipe, and returns exit code 2: unlike with the other commands,
-    the output is not the result.
-    """
-    with contextlib.suppress(BrokenPipeError):  # stderr may be the same closed pipe
-        warn(
-            "error: stdout was closed, so training ended; rerun the same command to resume, and write its "
-            "output to a file"
-        )
-    return 2
 
 
 if __name__ == "__main__":

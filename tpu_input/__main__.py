@@ -13,24 +13,12 @@ import sys
 import warnings
 from collections.abc import Sequence
 
-from tpu_input.command_line import (
-    Misused,
-    Parser,
-    Unread,
-    activity,
-    exit_code,
-    failed,
-    output,
-    print_failure,
-    print_line,
-    print_traceback,
-    sigterm_raises,
-    to_json,
-    unread,
-)
+from tpu_input.command_line import Parser, activity, print_line, to_json
 from tpu_input.command_line.dataclass_options import Flag, add_flags
 from tpu_input.command_line.distribution import which_extra
+from tpu_input.command_line.error_lines import one_line
 from tpu_input.command_line.jpeg2tpu import AddFlag, add_command
+from tpu_input.command_line.program import place_of, run_program
 from tpu_input.config import InputConfig, check_service, fitting_input
 from tpu_input.dataset_format.manifest import Split
 from tpu_input.storage import gcs_filesystem
@@ -40,45 +28,30 @@ _AUGMENTS = ("none", "color_jitter", "rand_augment")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command and returns its exit code, one of command_line.EXIT_CODES; user errors print no traceback."""
-    argv = sys.argv[1:] if argv is None else argv
-    try:
-        flags = make_parser().parse_args(argv)
-    except Misused as error:
-        print_failure(argv, error.message)
-        raise
+    return run_program(
+        sys.argv[1:] if argv is None else argv,
+        lambda words: make_parser().parse_args(words),
+        _run,
+        describe=_described,
+    )
+
+
+def _run(flags: argparse.Namespace) -> int:
     warnings.simplefilter("ignore", FutureWarning)  # TensorFlow imports Google's libraries, which warn of old Pythons
     if not flags.verbose:
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # read when TensorFlow is imported, below
     gcs_filesystem.set_up()
-    try:
-        with output(flags, argv):
-            return _run(flags, argv)
-    except ValueError as error:  # of --log_file
-        return failed(argv, str(error))
+    return int(flags.run(flags))
 
 
-def _run(flags: argparse.Namespace, argv: Sequence[str]) -> int:
-    """Runs a command and prints its errors, in one line each unless --verbose asks for tracebacks."""
-    try:
-        with sigterm_raises():
-            return int(flags.run(flags))
-    except KeyboardInterrupt as interrupt:
-        print_failure(argv, "interrupted")
-        return exit_code(interrupt)
-    except Unread:
-        return unread()
-    except Exception as error:
-        if flags.verbose:
-            print_traceback()
-        if isinstance(error, (ValueError, OSError)):
-            return failed(argv, str(error))
-        if isinstance(error, ImportError) and (advice := which_extra(error)):
-            return failed(argv, advice)
-        # TensorFlow's errors, e.g. for a record that cannot be read. They are recognised by the module's name, because
-        # TensorFlow is not imported for --help.
-        if not type(error).__module__.startswith("tensorflow."):
-            raise
-        return failed(argv, gcs_filesystem.in_words(str(error)).splitlines()[0])
+def _described(error: Exception, flags: argparse.Namespace) -> str:
+    """Returns the line of an error; "" for a fault of the program."""
+    if isinstance(error, (ValueError, OSError)) or (isinstance(error, ImportError) and which_extra(error)):
+        return one_line(error, place_of(flags))
+    # TensorFlow's errors, e.g. for a record that cannot be read. They are recognised by the module's name, because
+    # TensorFlow is not imported for --help.
+    is_of_tensorflow = type(error).__module__.startswith("tensorflow.")
+    return gcs_filesystem.in_words(str(error)).splitlines()[0] if is_of_tensorflow else ""
 
 
 def make_parser() -> Parser:

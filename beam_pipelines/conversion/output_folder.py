@@ -20,6 +20,7 @@ from typing import IO
 
 from beam_pipelines import storage
 from beam_pipelines.options import WORK_NAME
+from tpu_input.command_line.error_lines import about
 from tpu_input.dataset_format.index import index_path
 from tpu_input.dataset_format.lengths import lengths_name
 from tpu_input.dataset_format.manifest import TFDS_NAMES
@@ -254,7 +255,8 @@ def _flocked(path: str) -> Iterator[Callable[[], None]]:
             os.makedirs(os.path.dirname(path), exist_ok=True)
             file = stack.enter_context(_opened(path))
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                with about(path):
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 output = path.removesuffix(f"/{WORK_NAME}/{LOCK_NAME}")
                 raise ValueError(

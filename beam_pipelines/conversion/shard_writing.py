@@ -119,7 +119,7 @@ class _Files:
     def __init__(self, stack: contextlib.ExitStack, output: str, data_path: str, its_index_path: str) -> None:
         self._file = stack.enter_context(create(output, data_path, sync_name=False))
         self._index_file = _Summed(stack.enter_context(create(output, its_index_path, sync_name=False)))
-        self._index = stack.enter_context(contextlib.closing(IndexWriter(cast(IO[bytes], self._index_file))))
+        self._index = stack.enter_context(IndexWriter(cast(IO[bytes], self._index_file)))
         self._sha256, self._crc32c = hashlib.sha256(), 0
         self._parts, self._num_bytes = list[bytes](), 0
 

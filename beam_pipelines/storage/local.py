@@ -11,6 +11,8 @@ import uuid
 from collections.abc import Iterator
 from typing import IO, cast
 
+from tpu_input.command_line.error_lines import about
+
 # Errors caused by the path or the file, for which a retry does not help; other errors are caused by the storage.
 OF_THE_FILE = frozenset(
     {
@@ -145,10 +147,14 @@ def create(path: str, temporary_in: str, new: bool, version: int, sync_name: boo
     temporary = f"{temporary_in or os.path.dirname(path)}/{os.path.basename(path)}.part-{uuid.uuid4().hex}"
     os.makedirs(os.path.dirname(temporary), exist_ok=True)
     try:
-        with open(temporary, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
+        with about(path), open(temporary, "wb") as file:
+            try:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            except BaseException:
+                _close_quietly(file)  # with another error, of the same cause, it would hide this one
+                raise
         os.makedirs(os.path.dirname(path), exist_ok=True)
         if new:
             _rename_new(temporary, path)
@@ -161,11 +167,16 @@ def create(path: str, temporary_in: str, new: bool, version: int, sync_name: boo
         if sync_name:
             _sync_folder(os.path.dirname(path))
     except BaseException:
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):
             os.remove(temporary)
         if temporary_in:
             delete_empty(temporary_in)
         raise
+
+
+def _close_quietly(file: IO[bytes]) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        file.close()
 
 
 def _rename_new(source: str, target: str) -> None:
@@ -189,7 +200,8 @@ def _replace_version(source: str, target: str, version: int) -> None:
     """
     folder = os.open(os.path.dirname(target), os.O_RDONLY)
     try:
-        fcntl.flock(folder, fcntl.LOCK_EX)
+        with about(target):
+            fcntl.flock(folder, fcntl.LOCK_EX)
         if replaceable(target) != version:
             raise FileExistsError(f"{target!r} was written by another process in the meantime")
         os.replace(source, target)
@@ -232,7 +244,8 @@ def _sync_folder(folder: str) -> None:
     """Flushes a folder to disk (fsync), so that a rename in it survives a power failure."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        with about(folder):
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)
 

@@ -12,7 +12,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 
-from tpu_input.command_line import activity
+from tpu_input.command_line import activity, error_lines
 from tpu_input.command_line.distribution import which_extra
 from tpu_input.storage import gcs_filesystem
 
@@ -107,21 +107,26 @@ def user_error_types() -> tuple[type[Exception], ...]:
 _FULL = ("No space left on device", "Disk quota exceeded", "File too large")
 
 
-def one_line(error: Exception) -> str:
+def one_line(error: Exception, place: str = "") -> str:
     """Returns the message of an exception in one line, without TensorFlow's prefixes; with advice if the disk is full.
 
     TensorFlow's messages begin with the Python code that created a node; the reason follows after "Node: 'name'" and a
     count of errors. Errors of a node inside an input function have only a title or the function's name as a prefix.
+    All other errors are described by tpu_input/command_line/error_lines.py; `place` is a path for those that name none.
     """
-    if isinstance(error, ImportError) and (advice := which_extra(error)):
-        return advice
+    if isinstance(error, (ImportError, OSError)) or error_lines.limit_reached(error):
+        return _with_resume(error_lines.one_line(error, place))
     text = re.split(r"^Node: '.*'\n", str(error), flags=re.MULTILINE)[-1]
     text = re.sub(r"^(Graph execution error:\s*|\{\{function_node \S+\}\} )", "", text)
     text = re.sub(r"^\d+ root error\(s\) found\.\n\s*\(0\) [A-Z_]+: ", "", text)
     text = re.sub(r"^Exception encountered when calling [^\n]*\n\n", "", text)  # prefix by Keras
     text = re.sub(r"^in user code:\n\n.*?\n\n +", "", text, flags=re.DOTALL)  # autograph's prefix and stack trace
     text = re.sub(r" \[Op:\w+\]( name:.*)?$", "", text.strip(), flags=re.MULTILINE)  # suffix by eager execution
-    line = gcs_filesystem.in_words(text.strip() or repr(error)).splitlines()[0]
+    return _with_resume(gcs_filesystem.in_words(text.strip() or repr(error)).splitlines()[0])
+
+
+def _with_resume(line: str) -> str:
+    """Returns a line about a full disk with the advice to resume; others as they are."""
     if any(reason in line for reason in _FULL):
         line += "; free some space, then rerun the same command to resume from the last checkpoint"
     return line

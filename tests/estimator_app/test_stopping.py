@@ -70,13 +70,12 @@ def test_a_run_that_is_stopped_in_every_way_ends_with_the_same_weights(digits_da
 
 
 @pytest.mark.long
-def test_a_training_whose_output_nobody_reads_any_more_is_no_success(digits_dataset, tmp_path):
+def test_a_training_whose_output_nobody_reads_any_more_goes_on_to_its_end(digits_dataset, tmp_path):
     whole = [sys.executable, "-m", "estimator_app", *command(digits_dataset, tmp_path)]
     with subprocess.Popen(whole, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as training:
         assert training.stdout
         assert training.stderr
         assert training.stdout.readline().startswith("training cnn at step 0/20")
         training.stdout.close()
-        line = training.stderr.read().splitlines()[-1]
-    assert training.returncode == 2
-    assert line.startswith("error: stdout was closed, so training ended; rerun the same command to resume")
+        assert "error" not in training.stderr.read()
+    assert training.returncode == 0

@@ -14,7 +14,6 @@ from typing import Any, NoReturn
 
 from tpu_input.command_line.dataclass_options import suggestion
 from tpu_input.command_line.output import (
-    Unread,
     activity,
     failed,
     is_json,
@@ -28,7 +27,6 @@ from tpu_input.command_line.output import (
     printable,
     shows_progress,
     to_json,
-    unread,
 )
 
 __all__ = [
@@ -38,7 +36,6 @@ __all__ = [
     "Misused",
     "Parser",
     "Terminated",
-    "Unread",
     "activity",
     "exit_code",
     "failed",
@@ -54,7 +51,6 @@ __all__ = [
     "shows_progress",
     "sigterm_raises",
     "to_json",
-    "unread",
 ]
 
 # Exit codes that shells report for a process that was ended by a signal: 128 + the signal's number.

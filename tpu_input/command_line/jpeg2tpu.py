@@ -13,10 +13,11 @@ import textwrap
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tpu_input.command_line import EXIT_CODES, INTERRUPTED, Parser, Unread, completion, print_error, print_line, unread
+from tpu_input.command_line import EXIT_CODES, INTERRUPTED, Parser, completion, print_error, print_line
 from tpu_input.command_line.dataclass_options import suggestion
 from tpu_input.command_line.distribution import __version__
 from tpu_input.command_line.output import AddFlag, add_output_flags
+from tpu_input.command_line.streams import streams
 
 __all__ = ["COMMANDS", "AddFlag", "Command", "add_command", "main"]
 
@@ -140,18 +141,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     if completion.is_asked():
         packages = {command: of.package for command, of in COMMANDS.items()}
         completion.complete(packages, {"completion": completion.SHELLS})
-    try:
-        if name in ("-h", "--help"):
-            for line in _help().split("\n"):
-                print_line(line)
-            return 0
-        if name == "--version":
-            print_line(f"jpeg2tpu {__version__}")
-            return 0
-        if name == "completion":
-            return _completion(arguments[1:])
-    except Unread:
-        return unread()
+    with streams():
+        return _run(name, arguments)
+
+
+def _run(name: str, arguments: list[str]) -> int:
+    if name in ("-h", "--help"):
+        for line in _help().split("\n"):
+            print_line(line)
+        return 0
+    if name == "--version":
+        print_line(f"jpeg2tpu {__version__}")
+        return 0
+    if name == "completion":
+        return _completion(arguments[1:])
     if name not in COMMANDS:
         known = [*COMMANDS, "completion"]
         print_error(f"unknown command {name!r}{suggestion(name, known)} (see jpeg2tpu --help)")

@@ -21,7 +21,9 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from typing import TextIO
+from typing import TextIO, cast
+
+from tpu_input.command_line.streams import Stream, encodable
 
 AddFlag = Callable[..., argparse.Action]  # Parser.add_argument
 
@@ -59,7 +61,7 @@ def output(flags: argparse.Namespace, argv: Sequence[str]) -> Iterator[None]:
     handler = None
     if flags.log_file:
         try:
-            handler = logging.FileHandler(flags.log_file, encoding="utf-8", errors="backslashreplace")
+            handler = _LogFile(flags.log_file, encoding="utf-8", errors="backslashreplace")
         except OSError as error:
             raise ValueError(f"--log_file={flags.log_file} cannot be written: {error.strerror}") from error
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
@@ -80,7 +82,19 @@ def output(flags: argparse.Namespace, argv: Sequence[str]) -> Iterator[None]:
         if handler:
             for logger in _LOGGERS:
                 logger.removeHandler(handler)
-            handler.close()
+            with contextlib.suppress(OSError):  # what could not be written is in its buffer still
+                handler.close()
+
+
+class _LogFile(logging.FileHandler):
+    """Handler of --log_file, which is given up with one warning when it cannot be written any more."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        for logger in _LOGGERS:
+            logger.removeHandler(self)
+        error = sys.exc_info()[1]
+        reason = getattr(error, "strerror", None) or error
+        print(f"warning: --log_file={self.baseFilename} cannot be written ({reason}); it lacks lines", file=sys.stderr)
 
 
 _LOGGERS = (_log, logging.getLogger())  # that of this module, and that of all libraries
@@ -113,23 +127,29 @@ def activity(text: str) -> Iterator[None]:
     ended, began = threading.Event(), time.monotonic()
     terminal = os.dup(sys.stderr.fileno())
 
+    def show(text: str) -> None:
+        with contextlib.suppress(OSError):
+            os.write(terminal, encodable(text, sys.stderr).encode(errors="replace"))
+
     def draw() -> None:
         columns = max(20, os.get_terminal_size(terminal).columns)
         while True:
             seconds = time.monotonic() - began
             shown = f"{text} …" + (f" {seconds:.0f} s" if seconds >= 1 else "")
-            os.write(terminal, f"\r{shown[: columns - 1]}\x1b[K".encode())
+            show(f"\r{shown[: columns - 1]}\x1b[K")
             if ended.wait(_DRAW_EACH):
                 return
 
     thread = threading.Thread(target=draw, daemon=True)
-    thread.start()
+    with contextlib.suppress(RuntimeError):  # at a limit of threads, it is not drawn
+        thread.start()
     try:
         yield
     finally:
         ended.set()
-        thread.join()
-        os.write(terminal, b"\r\x1b[K")
+        if thread.ident:
+            thread.join()
+        show("\r\x1b[K")
         os.close(terminal)
 
 
@@ -151,16 +171,12 @@ def to_json(value: object) -> str:
 
 
 def print_line(text: str, file: TextIO | None = None) -> None:
-    """Prints printable(text) and flushes; on stdout unless another file is given.
-
-    Raises:
-      Unread: The reader has closed the pipe.
-    """
+    """Prints printable(text) and flushes; on stdout unless another file is given. It never fails: see streams.py."""
     _log.log(logging.WARNING if file is sys.stderr else logging.INFO, "%s", printable(text))
-    try:
-        print(printable(text), file=file, flush=True)
-    except BrokenPipeError as error:
-        raise Unread from error
+    stream = sys.stdout if file is None else file
+    if not isinstance(stream, Stream):  # of a program that calls this package
+        stream = Stream(stream, "stdout" if file is None else "stderr")
+    print(printable(text), file=cast(TextIO, stream), flush=True)
 
 
 def print_error(message: object) -> None:
@@ -191,13 +207,3 @@ def failed(argv: Sequence[str], message: str) -> int:
     print_error(message)
     print_failure(argv, message)
     return 2
-
-
-class Unread(BrokenPipeError):
-    """Error: the reader of the command's output has closed the pipe."""
-
-
-def unread() -> int:
-    """Returns the exit code of a command after Unread: 0, because the reader, e.g. head, has read all that it wants."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python flushes into the pipe at exit
-    return 0

@@ -102,6 +102,14 @@ class IndexWriter:
         self._num_rows = 0  # of this row group
         self._writer: pq.ParquetWriter | None = None
 
+    def __enter__(self) -> IndexWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
+        # After an error of the file, Arrow's close() raises another one, which would hide the first.
+        with contextlib.suppress(Exception) if kind else contextlib.nullcontext():
+            self.close()
+
     def add(self, row: IndexRow) -> None:
         """Adds the row of the next record."""
         self._rows.append(row)
@@ -143,7 +151,7 @@ class IndexWriter:
 
 def write_index(file: IO[bytes], rows: Iterable[IndexRow]) -> None:
     """Writes one shard's index."""
-    with contextlib.closing(IndexWriter(file)) as writer:
+    with IndexWriter(file) as writer:
         for row in rows:
             writer.add(row)
 
