@@ -106,13 +106,19 @@ def one_line(error: BaseException, place: str = "") -> str:
     if isinstance(error, ImportError) and (advice := which_extra(error)):
         return advice
     if isinstance(error, OSError) and error.errno is not None and error.strerror:
-        return _of_system(error, place)
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return " ".join(lines) or repr(error)
+        names = [os.fsdecode(name) for name in (error.filename, error.filename2) if isinstance(name, (str, bytes))]
+        return _of_system(error.errno, error.strerror, " -> ".join(map(repr, names)), place)
+    text = " ".join(str(error).split()) or repr(error)
+    if quoted := _QUOTED.fullmatch(text):
+        return _of_system(int(quoted[1]), quoted[2], quoted[3] or "", place)
+    return text
 
 
-def _of_system(error: OSError, place: str) -> str:
-    names = [os.fsdecode(name) for name in (error.filename, error.filename2) if isinstance(name, (str, bytes))]
-    where = " -> ".join(map(repr, names)) or (f"while working on {place!r}" if place else "")
-    advice = _ADVICE.get(error.errno or 0, "")
-    return (f"{where}: " if where else "") + str(error.strerror) + (f"; {advice}" if advice else "")
+# The text of an OSError whose type was lost on its way through an engine.
+_QUOTED = re.compile(r"\[Errno (\d+)\] ([^:']+)(?:: (['\"].*['\"]))?")
+
+
+def _of_system(code: int, reason: str, names: str, place: str) -> str:
+    where = names or (f"while working on {place!r}" if place else "")
+    advice = _ADVICE.get(code, "")
+    return (f"{where}: " if where else "") + reason + (f"; {advice}" if advice else "")
