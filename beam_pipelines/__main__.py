@@ -318,7 +318,8 @@ def _run_conversion(flags: argparse.Namespace, options: ConvertOptions, beam_fla
         print_line(f"resumed: {num_resumed:,} of {num_shards:,} shards were written by an earlier run")
     done = "complete" if is_new else "unchanged" if num_outdated else "already complete, nothing to do"
     if num_outdated:
-        line = f"not applied: changes of the inputs of {num_outdated:,} images (label, split, file, or removed)"
+        count = f"{num_outdated:,} image{'s' * (num_outdated > 1)}"
+        line = f"not applied: changes of the inputs of {count} (label, split, file, or removed)"
         print_line(f"{line}; apply them with --extend --prune")
     print_line(f"{done}: {manifest.path}/{MANIFEST_NAME}")
     return 0

@@ -218,7 +218,7 @@ class TrainConfig:
         of_input = {name: value for name, value in given.items() if name in field_types(InputConfig)}
         of_run = {name: value for name, value in given.items() if name not in of_input}
         find_network(of_run.get("network", cls.network))  # imports its module, which is safe as the user has named it
-        if manifest.label_type == "none":
+        if not manifest.label_kind.needs_classes:
             raise ValueError(
                 f"the images of {manifest.path!r} have no labels; convert them without --unlabelled to train"
             )

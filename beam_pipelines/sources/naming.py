@@ -31,7 +31,7 @@ class Table(NamedTuple):
     Attributes:
       path: File of --label_names; "" for --labels.
       first_label: Number of the first class that --record declares; None if it is to be taken from the numbers.
-      named: Whether numbers have names; not so of a list beside --labels.
+      named: Whether numbers have names; not so of labels that are text, beside --labels.
     """
 
     path: str = ""
@@ -110,8 +110,7 @@ def _table(source: Source | None, is_numbered: bool, options: ConvertOptions) ->
         return Table(source.label_names)
     if is_numbered:
         return Table("", RecordFormat.parse(source.record).first_label if source and source.record else None)
-    is_listed = source and (source.is_list or source.label_list)
-    return Table(named=False) if is_listed and options.labels else None
+    return Table(named=False) if options.labels else None
 
 
 def _number(name: str) -> int | None:
@@ -136,8 +135,8 @@ def read_labels(survey: LabelSurvey, options: ConvertOptions) -> Numbering:
             )
         if not table.named:
             raise ValueError(
-                f"the labels of the list are numbers, {_range(numbers)}, which are not in --labels; use "
-                "--label_names=FILE with the names of the numbers, in place of --labels or beside it"
+                f"the labels are numbers, {_range(numbers)}, which are not in --labels; of a list, use "
+                "--label_names=FILE with the names of the numbers, in place of --labels or beside it; else write names"
             )
         names[table], remark = _names_by_number(table, numbers, options)
         remarks += [remark] if remark else []

@@ -19,6 +19,7 @@ from estimator_app.model.mixing import mix
 from estimator_app.model.networks import find_network, make_model, plain_variable
 from estimator_app.model_dir.checkpoints import OF_OBJECT, check_fits
 from tpu_input import Manifest
+from tpu_input.dataset_format.label_kinds import label_kind
 from tpu_input.dataset_format.record_spec import parse_record
 from tpu_input.datasets import DatasetLike, as_manifest, version_with
 from tpu_input.storage.foreign_shards import manifest_from_shards, shard_patterns
@@ -140,10 +141,9 @@ def check_evaluable(manifest: Manifest, config: TrainConfig) -> None:
 def check_label_type(manifest: Manifest, config: TrainConfig) -> None:
     """Raises ValueError if the examples of a dataset have several labels and those of the model one, or vice versa."""
     if manifest.label_type != config.label_type:
-        kinds = {"class": "one label", "classes": "any number of labels", "none": "no label"}
         raise ValueError(
-            f"the images of {manifest.path!r} have {kinds[manifest.label_type]} each, but the model needs "
-            f"{kinds[config.label_type]}"
+            f"the images of {manifest.path!r} have {manifest.label_kind.phrase}, but the model needs "
+            f"{label_kind(config.label_type).phrase}"
         )
 
 

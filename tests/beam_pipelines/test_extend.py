@@ -518,3 +518,32 @@ def test_a_pipeline_in_one_job_extends(images, tmp_path):
     manifest = read_manifest(f"{tmp_path}/out")
     assert manifest
     assert manifest.version == 3
+
+
+def test_a_corrected_label_and_split_are_named_and_applied_with_prune(capsys, digits, tmp_path):
+    images = sorted(digits.rglob("*.jpg"))[:12]
+    rows = [[str(path), ("cat", "dog")[at % 2], ("train", "test")[at > 7]] for at, path in enumerate(images)]
+
+    def extend(*flags: str) -> str:
+        (tmp_path / "l.csv").write_text("\n".join(map(",".join, [["image", "label", "split"], *rows])) + "\n")
+        code, out, err = run(capsys, "convert", f"--input={tmp_path}/l.csv", f"--output={tmp_path}/out", *flags)
+        assert code == 0, err
+        return out + err
+
+    extend()
+    rows[0][1], rows[1][2], rows[9][1:] = "bird", "test", ["cat", "train"]
+    said = extend("--extend")
+    assert "whose inputs have another label now: 2, e.g. " in said
+    assert "whose inputs are of another split now: 2, e.g. " in said
+    assert "not applied: changes of the inputs of 3 images" in said
+    assert "nothing to do" not in said
+    assert "nothing to do" not in extend("--extend", "--prune")
+    assert "nothing to do" in extend("--extend", "--prune")
+    manifest = Manifest.from_json((tmp_path / "out/manifest.json").read_bytes(), str(tmp_path / "out"))
+    found: dict[str, tuple[str, str]] = {}
+    for split, content in manifest.splits.items():
+        for shard in content.shards:
+            with open(tmp_path / "out" / shard.name, "rb") as file:
+                records = [decode(payload, 0) for _, payload in read_frames(file)]
+            found |= {record.key: (record.class_name, split) for record in records}
+    assert found == {path: (label, split) for path, label, split in rows}

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import numpy.typing as npt
 
+from tpu_input.dataset_format.label_kinds import ONE
 from tpu_input.dataset_format.records import MAX_INDEX_BYTES, Manifest, Shard
 from tpu_input.storage.byte_ranges import check_file, read_bytes
 
@@ -44,11 +45,10 @@ def check_labels(manifest: Manifest) -> None:
     Raises:
       ValueError: It has not.
     """
-    if manifest.label_type != "class":
-        kind = "no labels" if manifest.label_type == "none" else "several labels each"
+    if manifest.label_kind is not ONE:
         raise ValueError(
-            f"sampling='balanced' needs one class for each image, and those of {manifest.path!r} have {kind}; leave "
-            "it out, or use class_weights='balanced' in the loss"
+            f"sampling='balanced' needs one class for each image, and those of {manifest.path!r} have "
+            f"{manifest.label_kind.phrase}; leave it out, or use class_weights='balanced' in the loss"
         )
     if not manifest.fingerprint:
         raise ValueError(

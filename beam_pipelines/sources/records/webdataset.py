@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import json
 import posixpath
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,6 +22,7 @@ from beam_pipelines.sources.rows import IMAGE_ENDINGS, Row, label_row, with_feat
 from beam_pipelines.sources.unpacking import decompressed
 
 _LABEL = "cls"
+_WHOLE_NUMBER = re.compile(r"-?\d{1,9}")
 
 
 def check_first(path: str, of_format: RecordFormat, unlabelled: bool) -> bool:
@@ -127,7 +129,7 @@ def _label(members: list[archives.Member], of_format: RecordFormat) -> str | int
     except UnicodeDecodeError as error:
         raise ValueError(f"its .{ending} is not UTF-8: {error}") from error
     if not field:
-        return int(text) if text.isdecimal() and len(text) < 10 else text or None
+        return int(text) if _WHOLE_NUMBER.fullmatch(text) else text or None
     try:
         found = json.loads(text)[field]
     except (ValueError, TypeError, LookupError, RecursionError) as error:

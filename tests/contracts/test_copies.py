@@ -1,0 +1,50 @@
+"""Contract over the ways to find copies: the one outside train stays, and the count is printed."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from support.pipelines_commands import run
+from tpu_input.dataset_format.manifest import Manifest
+
+
+def picture(seed: int) -> bytes:
+    file = io.BytesIO()
+    pixels = np.random.default_rng(seed).integers(0, 255, (6, 6, 3), np.uint8)
+    Image.fromarray(pixels).resize((64, 64), Image.Resampling.BICUBIC).save(file, "JPEG", quality=92)
+    return file.getvalue()
+
+
+@pytest.fixture
+def splits(tmp_path: Path) -> Path:
+    """Eight images of test and two of validation that are in train, too, and four that are in train alone."""
+    for number in range(14):
+        label = ("cat", "dog")[number % 2]
+        others = ("test",) if number < 8 else ("validation",) if number < 10 else ()
+        for split in ("train", *others):
+            path = tmp_path / "in" / split / label / f"{split}{number}.jpg"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(picture(number))
+    return tmp_path
+
+
+@pytest.mark.parametrize("way", ["exact", "near", "merge"])
+def test_the_copy_outside_train_stays(capsys, splits: Path, way: str) -> None:
+    if way == "merge":
+        for split in ("train", "test", "validation"):
+            paths = f"--input={split}={splits}/in/{split}", f"--output={splits}/{split}"
+            assert run(capsys, "convert", *paths)[0] == 0
+        datasets = [splits / split for split in ("train", "test", "validation")]
+        code, out, err = run(capsys, "merge", *datasets, f"--output={splits}/out")
+    else:
+        code, out, err = run(capsys, "convert", f"--input={splits}/in", f"--dedup={way}", f"--output={splits}/out")
+    assert code == 0, err
+    manifest = Manifest.from_json((splits / "out/manifest.json").read_bytes(), str(splits / "out"))
+    sizes = {name: split.num_examples for name, split in manifest.splits.items()}
+    assert sizes == {"train": 4, "test": 8, "validation": 2}
+    assert "duplicates left out: 10 of train" in out + err
