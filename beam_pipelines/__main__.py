@@ -34,7 +34,7 @@ from beam_pipelines.convert import convert, submit  # noqa: E402
 from beam_pipelines.diff import diff  # noqa: E402
 from beam_pipelines.dry_run import dry_run  # noqa: E402
 from beam_pipelines.options import FILES_OF_CHANGES, ConvertOptions, Source  # noqa: E402
-from beam_pipelines.repair import repair  # noqa: E402
+from beam_pipelines.repair import remove_leftovers, repair  # noqa: E402
 from beam_pipelines.report.page import write_pairs, write_report  # noqa: E402
 from beam_pipelines.report.summary import print_summary, summary  # noqa: E402
 from beam_pipelines.rewrite import rewriting  # noqa: E402
@@ -386,6 +386,7 @@ def _verify(flags: argparse.Namespace, beam_flags: list[str]) -> int:
 def _verify_or_repair(flags: argparse.Namespace, beam_options: PipelineOptions | None) -> int:
     with phases.shown():
         findings = verify(flags.dataset, not flags.quick, flags.num_threads, beam_options, flags.shard)
+    remove_leftovers(findings.manifest)
     path, before = findings.manifest.path, findings
     for problem in findings.problems:
         _say(flags, problem)

@@ -11,6 +11,7 @@ either, all sources are listed and planned again.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import uuid
 from typing import Any
@@ -104,6 +105,20 @@ def _remove_working_files(manifest: Manifest) -> None:
         working_folder.remove_lock(manifest.path)
     else:
         working_folder.remove(manifest.path)
+
+
+def remove_leftovers(manifest: Manifest) -> None:
+    """Removes the lock and the working files of a killed repair, unless a command holds the lock or they cannot be."""
+    folder = _folder(manifest)
+    leftovers = [path for path in working_folder.working_files(manifest.path) if _is_of_repair(path, folder)]
+    if leftovers:
+        with contextlib.suppress(OSError, ValueError), output_folder.locked(manifest.path):
+            working_folder.remove_chosen(manifest.path, lambda path: _is_of_repair(path, folder))
+
+
+def _is_of_repair(path: str, folder: WorkingFolder) -> bool:
+    is_part = "/" not in path and ".part-" in path
+    return path == LOCK_NAME or is_part or path.startswith(f"{folder.name}/")
 
 
 def _repair_shards(

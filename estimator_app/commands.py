@@ -23,6 +23,7 @@ from estimator_app.runtime.tensorflow_startup import require_estimator
 from estimator_app.runtime.topologies import Topology, find_topology
 from estimator_app.runtime.tpu import Tpu, check_paths
 from tpu_input.command_line import note, print_failure, print_line, to_json
+from tpu_input.command_line.text_files import read_lines
 from tpu_input.dataset_format.class_names import class_table
 
 if TYPE_CHECKING:
@@ -167,10 +168,11 @@ def _classes(arguments: argparse.Namespace) -> int | list[str]:
     if arguments.classes.isdecimal():
         return int(arguments.classes)
     try:
-        with open(arguments.classes, encoding="utf-8-sig") as file:
-            lines = file.read().rstrip().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        lines = read_lines(arguments.classes)
+    except (OSError, ValueError) as error:
         raise ValueError(f"--classes={arguments.classes} is neither a number nor a file of names: {error}") from error
+    while lines and not lines[-1].strip():
+        lines.pop()
     return list(class_table(lines, f"--classes={arguments.classes}"))
 
 

@@ -20,6 +20,7 @@ from tpu_input.command_line.dataclass_options import (
     from_fields,
     suggestion,
 )
+from tpu_input.command_line.text_files import read_text
 from tpu_input.config import InputConfig, fitting_input, image_side
 from tpu_input.dataset_format import json_fields
 from tpu_input.dataset_format.record_spec import parse_record
@@ -435,9 +436,8 @@ def read_recipe(path: str) -> dict[str, Any]:
 
     shipped = sorted(name.removesuffix(".yaml") for name in os.listdir(RECIPES_FOLDER) if name.endswith(".yaml"))
     try:
-        with open(f"{RECIPES_FOLDER}/{path}.yaml" if path in shipped else path, encoding="utf-8") as file:
-            fields = yaml.safe_load(file)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        fields = yaml.safe_load(read_text(f"{RECIPES_FOLDER}/{path}.yaml" if path in shipped else path))
+    except (OSError, ValueError, yaml.YAMLError) as error:
         raise ValueError(
             f"recipe {path!r} cannot be read: {' '.join(str(error).split())}; give a YAML or JSON file, or one of "
             f"{', '.join(shipped)}"

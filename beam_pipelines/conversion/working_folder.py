@@ -414,7 +414,7 @@ class WorkingFolder:
 
     def reopen(self) -> list[str]:
         """Returns what unwritten() does, and removes the receipts of these shards, as a receipt is never replaced."""
-        begun = set(_working_files(self.output))
+        begun = set(working_files(self.output))
         unwritten = self.unwritten()
         stale = [shard for shard in unwritten if f"{self.name}/{shard}.receipt" in begun]
         storage.delete([f"{self.folder}/{shard}.receipt" for shard in stale])
@@ -520,7 +520,7 @@ def _read_plan(folder: WorkingFolder) -> Plan:
 
 def unfinished(output: str) -> set[WorkingFolder]:
     """Returns the working folders that hold a plan."""
-    parts = [path.split("/") for path in _working_files(output)]
+    parts = [path.split("/") for path in working_files(output)]
     return {WorkingFolder(output, path[0]) for path in parts if len(path) == 2 and path[1] == "plan.json"}
 
 
@@ -578,33 +578,33 @@ def origin(uri: str, output: str) -> str:
 
 def remove(output: str) -> None:
     """Removes all working files, by the one who holds the lock, which is one of them."""
-    _remove(output, lambda path: True)
+    remove_chosen(output, lambda path: True)
 
 
 def remove_but_lock(output: str) -> None:
     """Removes all working files but the lock, which a command may hold."""
-    _remove(output, lambda path: path != LOCK_NAME)
+    remove_chosen(output, lambda path: path != LOCK_NAME)
 
 
 def remove_lock(output: str) -> None:
     """Removes the lock, by the one who holds it, and the folders that become empty."""
-    _remove(output, lambda path: path == LOCK_NAME)
+    remove_chosen(output, lambda path: path == LOCK_NAME)
 
 
 def remove_one(folder: WorkingFolder) -> None:
     """Removes one plan's working files."""
-    _remove(folder.output, lambda path: path.startswith(f"{folder.name}/"))
+    remove_chosen(folder.output, lambda path: path.startswith(f"{folder.name}/"))
 
 
-def _working_files(output: str) -> list[str]:
+def working_files(output: str) -> list[str]:
     """Returns the paths, within .jpeg2tpu, of the files with names of working files."""
     return [path for path, _ in list_dataset(f"{output}/{WORK_NAME}") if is_working_file(path)]
 
 
-def _remove(output: str, is_chosen: Callable[[str], bool]) -> None:
+def remove_chosen(output: str, is_chosen: Callable[[str], bool]) -> None:
     """Removes the chosen working files, and the folders that become empty."""
     root = f"{output}/{WORK_NAME}"
-    chosen = list(filter(is_chosen, _working_files(output)))
+    chosen = list(filter(is_chosen, working_files(output)))
     storage.delete([f"{root}/{path}" for path in chosen])
     folders = {path.rpartition("/")[0] for path in chosen}
     storage.delete_empty([f"{root}/{folder}" for folder in sorted(folders - {""}, reverse=True)])
@@ -614,5 +614,5 @@ def _remove(output: str, is_chosen: Callable[[str], bool]) -> None:
 def tidy(output: str, keep: set[WorkingFolder]) -> None:
     """Removes what a refused conversion leaves: working files outside `keep`, and folders that become empty."""
     kept = {folder.name for folder in keep} | ({LOCK_NAME} if keep else set())
-    _remove(output, lambda path: path.split("/")[0] not in kept)
+    remove_chosen(output, lambda path: path.split("/")[0] not in kept)
     storage.delete_empty([output])

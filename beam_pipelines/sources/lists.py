@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from beam_pipelines import storage
 from beam_pipelines.options import ConvertOptions, Source
 from beam_pipelines.sources.rows import Row, label_row, with_features
+from tpu_input.command_line.text_files import MAX_TEXT_BYTES, encoding_of, lines_of
 from tpu_input.dataset_format.class_names import canonical, class_table
 from tpu_input.dataset_format.label_kinds import ONE, SEVERAL
 
@@ -36,20 +37,16 @@ _FEATURE = "feature "  # before the names of features among the fields of a line
 _LINE_CHARACTERS = (
     1_000_000  # a path has at most 4,096 bytes; a file that is no list may be a single line of any length
 )
-_NAMES_BYTES = 1 << 28  # 13 million lines of 20 letters
 
 
 def read_names(path: str) -> tuple[str, ...]:
-    """Returns the lines of a text file, stripped, without the byte order mark that editors of Windows write.
+    """Returns the lines of a text file, stripped; on encodings and line ends see text_files.py.
 
     Raises:
-      ValueError: It is not UTF-8, or has more than 2**28 bytes.
+      ValueError: It is not UTF-8, nor UTF-16 with a byte order mark, or has more than MAX_TEXT_BYTES.
     """
-    try:
-        content = storage.read_bytes(path, most=_NAMES_BYTES).decode("utf-8-sig")
-        return tuple(line.strip() for line in content.splitlines())
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path!r} is not UTF-8; save it as UTF-8: {error}") from error
+    content = storage.read_bytes(path, most=MAX_TEXT_BYTES)
+    return tuple(line.strip() for line in lines_of(content, path))
 
 
 def read_class_names(path: str) -> tuple[str, ...]:
@@ -294,8 +291,12 @@ def _is_text(value: str) -> bool:
 
 
 def _open_text(path: str) -> io.TextIOWrapper:
+    file = storage.open_file(path)
+    encoding = encoding_of(file.read(4))
+    file.seek(0)
     # surrogateescape: a line that is not UTF-8 must neither stop the job nor give altered names; it is a bad line.
-    return io.TextIOWrapper(storage.open_file(path), encoding="utf-8-sig", errors="surrogateescape", newline="")
+    errors = "surrogateescape" if encoding.startswith("utf-8") else "replace"
+    return io.TextIOWrapper(file, encoding=encoding, errors=errors, newline="")
 
 
 def _lines(path: str, text: io.TextIOWrapper) -> Iterator[str]:

@@ -25,10 +25,9 @@ import google_crc32c
 from google.api_core import exceptions
 from google.auth.exceptions import GoogleAuthError
 from google.cloud.storage.fileio import BlobWriter
-from google.cloud.storage.retry import DEFAULT_RETRY
 
 from beam_pipelines.storage.errors import Changed, Unavailable
-from tpu_input.command_line.google_client import client
+from tpu_input.command_line.google_client import client, is_rate_limit, retries
 
 PIECE_BYTES = 16 << 20
 _BUFFER_BYTES = 1 << 16  # buffer for reads of lines and headers, so that few of them call _Pieces.readinto()
@@ -116,7 +115,7 @@ class _Headers(_Ranged):
 
 
 # Google's default retries start after a delay of one second, which is long if the store is available again at once.
-RETRY = DEFAULT_RETRY.with_delay(initial=0.25, maximum=30.0, multiplier=2.0).with_timeout(300.0)
+RETRY = retries().with_delay(initial=0.25, maximum=30.0, multiplier=2.0).with_timeout(300.0)
 QUICK = RETRY.with_timeout(10.0)  # for checks of which a user waits for the result
 _QUICK_TIMEOUT = (3.05, 10.0)  # connect and read timeout, in seconds
 _IN_FLIGHT = 32  # concurrent deletions
@@ -138,6 +137,8 @@ def explained(path: str) -> Iterator[None]:
     except (exceptions.Unauthorized, GoogleAuthError) as error:
         raise Unavailable(f"{path!r} needs credentials: {_said(error)}; {_CREDENTIALS}") from error
     except exceptions.Forbidden as error:
+        if is_rate_limit(error):
+            raise Unavailable(f"{path!r}: {_said(error)}; raise the quota, or try again later") from error
         raise Unavailable(
             f"no permission for {path!r}: {_said(error)}; reading needs the role Storage Object Viewer, and writing "
             "Storage Object User"

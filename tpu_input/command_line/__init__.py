@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 import itertools
+import os
+import re
 import signal
 import sys
 import threading
@@ -128,6 +130,18 @@ def _in_snake_case(args: Sequence[str], known: Collection[str]) -> list[str]:
     return taken
 
 
+_HOME = re.compile(r"(--?\w+=(?:\w+=)?|\w+=)?(~(?:/.*)?)", re.DOTALL)
+
+
+def _at_home(args: Sequence[str]) -> list[str]:
+    """Returns arguments with ~ at the beginning of a path replaced by the home folder.
+
+    A shell does that for the word ~/x, but not for --output=~/x or train=~/x.
+    """
+    words = [(word, _HOME.fullmatch(word)) for word in args]
+    return [(match[1] or "") + os.path.expanduser(match[2]) if match else word for word, match in words]
+
+
 class Misused(SystemExit):
     """Error: the arguments of a command are wrong, which Parser has printed."""
 
@@ -162,7 +176,7 @@ class Parser(argparse.ArgumentParser):
         # Unknown flags are reported before argparse complains that the flag that was meant is missing. They are not
         # checked at the top level, where the command is not parsed yet, or with --runner, as Beam checks its flags.
         known = [flag for action in self._actions for flag in action.option_strings]
-        args = _in_snake_case(sys.argv[1:] if args is None else args, known)
+        args = _at_home(_in_snake_case(sys.argv[1:] if args is None else args, known))
         words = itertools.takewhile(lambda word: word != "--", args)
         given = [word.partition("=")[0] for word in words if word.startswith("--")]
         if self._subparsers is None and not ("--runner" in given and "--runner" in known):

@@ -10,6 +10,9 @@ import os
 import warnings
 from typing import Any
 
+# Reasons of status 403 that end by themselves, when the rate or the quota has room again; 429 has the same ones:
+# https://cloud.google.com/storage/docs/json_api/v1/status-codes
+_OF_RATES = frozenset({"quotaExceeded", "rateLimitExceeded", "userRateLimitExceeded"})
 # Size of the pool of open connections. The default of requests is 10; each thread above that opens a new connection,
 # with a new handshake.
 _CONNECTIONS = 128
@@ -47,3 +50,26 @@ def _client_of(process: int) -> Any:
     for scheme in ("https://", "http://"):
         made._http.mount(scheme, HTTPAdapter(pool_connections=_CONNECTIONS, pool_maxsize=_CONNECTIONS))
     return made
+
+
+def retries() -> Any:
+    """Returns Google's retries of requests, of which also a rate limit as status 403 and a damaged download are one."""
+    from google.cloud.storage.retry import DEFAULT_RETRY
+
+    return DEFAULT_RETRY.with_predicate(
+        lambda error: (
+            DEFAULT_RETRY._predicate(error) or is_rate_limit(error) or type(error).__name__ == "DataCorruption"
+        )
+    )
+
+
+def is_rate_limit(error: BaseException) -> bool:
+    """Returns whether an error of Google's client is a status 403 whose reason is a rate or a quota."""
+    response = getattr(error, "response", None)
+    if getattr(response, "status_code", None) != 403 and getattr(error, "code", None) != 403:
+        return False
+    try:
+        errors = getattr(error, "errors", None) or response.json()["error"]["errors"]  # type: ignore[union-attr]
+        return any(entry.get("reason") in _OF_RATES for entry in errors)
+    except (AttributeError, KeyError, TypeError, ValueError):  # not an answer of the JSON API
+        return any(reason in str(error) for reason in _OF_RATES)

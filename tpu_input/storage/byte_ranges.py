@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, cast
 
 from tpu_input.command_line.distribution import needing_extras
-from tpu_input.command_line.google_client import client
+from tpu_input.command_line.google_client import client, retries
 from tpu_input.storage.gcs_filesystem import reason
 
 
@@ -163,7 +163,7 @@ def _download(path: str, start: int, num_bytes: int | None) -> bytes:
     checksum = "crc32c" if num_bytes is None else None
     with _errors_of(path):
         try:
-            return cast(bytes, _blob(path).download_as_bytes(start=start, end=last, checksum=checksum))
+            return cast(bytes, _blob(path).download_as_bytes(start=start, end=last, checksum=checksum, retry=retries()))
         except RequestRangeNotSatisfiable:
             return b""
 

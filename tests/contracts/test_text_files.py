@@ -1,0 +1,40 @@
+"""Every text file that a user hands in is read alike: encodings with a byte order mark, and each kind of line end."""
+
+from __future__ import annotations
+
+import pytest
+
+from beam_pipelines.conversion_flags import names as label_names
+from beam_pipelines.sources.dataset_examples import labels_of
+from beam_pipelines.sources.lists import read_names
+from estimator_app.config import read_recipe
+from tpu_input.command_line.text_files import read_lines
+
+ENCODINGS = ("utf-8", "utf-8-sig", "utf-16", "utf-32")
+ENDS = ("\n", "\r\n", "\r")
+READERS = {
+    "names": (read_names, ["café", "猫"], ("café", "猫")),
+    "--labels": (label_names, ["café", "猫"], ("café", "猫")),
+    "--classes": (lambda path: read_lines(str(path)), ["café", "猫"], ["café", "猫"]),
+    "relabel": (labels_of, ["key,label", "a.jpg,猫"], {"a.jpg": "猫"}),
+    "--config": (read_recipe, ["image_size: 32", "network: cnn"], {"image_size": 32, "network": "cnn"}),
+}
+
+
+@pytest.mark.parametrize("end", ENDS, ids=repr)
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("reader", READERS)
+def test_a_text_file_means_the_same_in_each_encoding(tmp_path, reader, encoding, end):
+    read, lines, expected = READERS[reader]
+    path = tmp_path / "file.txt"
+    path.write_bytes("".join(line + end for line in lines).encode(encoding))
+    assert read(str(path)) == expected
+
+
+@pytest.mark.parametrize("content", ["café".encode("latin-1"), "cat".encode("utf-16-le")], ids=["latin-1", "no mark"])
+@pytest.mark.parametrize("reader", READERS)
+def test_another_encoding_is_refused(tmp_path, reader, content):
+    path = tmp_path / "file.txt"
+    path.write_bytes(content)
+    with pytest.raises(Exception, match="is not UTF-8"):
+        READERS[reader][0](str(path))
