@@ -174,8 +174,8 @@ def test_kinds_meet_in_a_conversion_or_are_refused_in_one_line(capsys, datasets,
 def test_verify_finds_records_of_another_kind(capsys, datasets, tmp_path, kind, other) -> None:
     manifest = Manifest.from_json((datasets[kind] / "manifest.json").read_bytes(), str(datasets[kind]))
     label = {"class": 0, "classes": (0, 1), "none": ()}[other]
-    if KINDS[kind].fits(label):
-        return
+    if (kind, other) == ("classes", "none"):
+        pytest.skip("no label is one of any number of labels, too")
     names = [name for name, _ in zip(("cat", "dog"), KINDS[other].indices(label), strict=False)]
     buffer = io.BytesIO()
     Image.new("RGB", (8, 8)).save(buffer, "JPEG")
