@@ -34,6 +34,7 @@ from apache_beam.transforms import combiners
 
 from beam_pipelines import storage
 from beam_pipelines.conversion import working_folder
+from beam_pipelines.conversion.option_flags import flags_of, inputs_of
 from beam_pipelines.conversion.output_folder import complete_manifest, create, index_content
 from beam_pipelines.conversion.plan import choose_split
 from beam_pipelines.conversion.working_folder import Rejection, WorkingFolder
@@ -77,17 +78,18 @@ def begin(options: ConvertOptions) -> ConvertOptions:
             "images again"
         )
     mine, its = complete(options.shaping()), complete(manifest.options)
-    if other := sorted(name for name in mine.keys() | its.keys() if mine.get(name) != its.get(name)):
-        name = other[0]
+    if mine != its:
+        asked, made = dict(flags_of(mine)), dict(flags_of(its))
+        name = next((name for name in sorted({*asked, *made}) if asked.get(name) != made.get(name)), "other options")
         raise ValueError(
-            f"{options.output!r} was made with --{name}={its.get(name)!r}, not {mine.get(name)!r}; extend it with the "
-            "options that it was made with"
+            f"{options.output!r} was made with {name}={made.get(name, 'unknown')}, not {asked.get(name, 'unknown')}; "
+            "extend it with the options that it was made with"
         )
     fields = [source.fields() for source in options.sources]
     if fields != manifest.sources:
         raise ValueError(
-            f"{options.output!r} was made of {manifest.sources}, not {fields}; extend it with the inputs that it was "
-            "made of"
+            f"{options.output!r} was made with {inputs_of(manifest.sources)}, not {inputs_of(fields)}; "
+            "extend it with the inputs that it was made of, or choose another output"
         )
     finished = WorkingFolder(options.output, manifest.fingerprint[:16])
     if finished in working_folder.unfinished(options.output):  # an extension that ended before it had removed them

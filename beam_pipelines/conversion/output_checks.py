@@ -9,7 +9,7 @@ import dataclasses
 import itertools
 import os
 import shlex
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +17,7 @@ import pyarrow as pa
 from beam_pipelines import storage
 from beam_pipelines.conversion import extension, working_folder
 from beam_pipelines.conversion.commit import check_budget
+from beam_pipelines.conversion.option_flags import flags_of
 from beam_pipelines.conversion.output_folder import (
     ON_DEMAND_NAMES,
     dataset_files,
@@ -32,7 +33,6 @@ from beam_pipelines.conversion.plan import Plan
 from beam_pipelines.conversion.working_folder import WorkingFolder
 from beam_pipelines.options import WORK_NAME, ConvertOptions
 from beam_pipelines.sources import layouts
-from tpu_input.dataset_format import json_fields
 from tpu_input.dataset_format.index import index_path, read_columns
 from tpu_input.dataset_format.lengths import lengths_name
 from tpu_input.dataset_format.records import MANIFEST_NAME, Manifest, decode, read_frames
@@ -40,6 +40,8 @@ from tpu_input.dataset_format.records import MANIFEST_NAME, Manifest, decode, re
 
 def check_output(output: str) -> None:
     """Checks, before any input is listed, that the output has only files that a conversion may have written."""
+    if not storage.is_uri(output) and os.path.exists(output) and not os.path.isdir(output):
+        raise ValueError(f"output {output!r} is a file, but must be a folder; choose another output")
     files = [path for path, _ in list_dataset(output)]
     foreign = [path for path in files if not is_dataset_file(path) and not working_folder.is_in_working_folder(path)]
     if foreign and not any(path == MANIFEST_NAME or working_folder.is_in_working_folder(path) for path in files):
@@ -158,9 +160,10 @@ def _begins_as(path: str, folder: WorkingFolder, shard: str) -> bool:
 def _check_same(options: ConvertOptions, plan: Plan, manifest: Manifest | None, others: set[WorkingFolder]) -> None:
     if manifest and manifest.fingerprint not in (plan.fingerprint, options.parent):
         why = difference(options, plan, described(manifest))
+        is_moved = _paths(manifest.sources) != [source.path for source in options.sources]
         grown = (
             "add what is new with --extend, with --extend --prune also apply changed labels, splits and files, "
-            if why.startswith(_OF_INPUTS)
+            if why.startswith(_OF_INPUTS) and not is_moved
             else ""
         )
         raise ValueError(
@@ -222,8 +225,8 @@ _OF_INPUTS = "it was made from"
 
 def difference(options: ConvertOptions, plan: Plan, its: _Described) -> str:
     """Returns a text on the options, by flag, that differ from this conversion; if none do, on the inputs."""
-    mine, found = dict(_flags(options.shaping())), dict(_flags(its.options or {}))
-    defaults = dict(_flags(ConvertOptions(options.sources, options.output).shaping()))
+    mine, found = dict(flags_of(options.shaping())), dict(flags_of(its.options or {}))
+    defaults = dict(flags_of(ConvertOptions(options.sources, options.output).shaping()))
     if its.options is not None:
         names = [name for name in mine | found if found.get(name) != mine.get(name)]
         differences = [
@@ -243,27 +246,6 @@ def difference(options: ConvertOptions, plan: Plan, its: _Described) -> str:
 
 def _paths(sources: list[dict[str, str]]) -> list[str]:
     return [source.get("path", "") for source in sources]
-
-
-def _flags(shaping: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yields (flag, value as on a command line) for every option that determines the content of the shards."""
-    for name, value in shaping.items():
-        if name == "images" and isinstance(value, dict):
-            yield from _flags(value)
-        elif name == "splits" and isinstance(value, dict):
-            yield "--splits", ",".join(f"{split}={_percent(share)}" for split, share in value.items())
-        elif isinstance(value, dict):
-            yield f"--{name}", ",".join(f"{split}={count}" for split, count in value.items()) or "not given"
-        elif isinstance(value, list):
-            shown = ", ".join(map(repr, value[:3])) + ", …" * (len(value) > 3)
-            yield f"--{name}", f"a list of {len(value)} ({shown})" if value else "not given"
-        else:
-            yield "--shard_size" if name == "shard_bytes" else f"--{name}", f"{value}"
-
-
-def _percent(share: object) -> str:
-    """Returns a share as on a command line, e.g. "90%"; for a value from a file that is no number, the value."""
-    return f"{100 * share:g}%" if isinstance(share, (int, float)) else json_fields.shown(share)
 
 
 def _go_on(known: working_folder.Conversion | None) -> str:

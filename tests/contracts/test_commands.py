@@ -1,0 +1,61 @@
+"""Every command ends with the exit code of its work, whatever stdout can take, and with one line for one mistake."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tpu_input.command_line.jpeg2tpu import COMMANDS, main
+
+OUTPUTS = ("ascii", "latin-1", "full", "closed pipe")
+
+
+@contextlib.contextmanager
+def stdout_of(kind: str) -> Iterator[None]:
+    """Context manager in which stdout is a real file or pipe of this kind."""
+    if kind == "closed pipe":
+        read, write = os.pipe()
+        os.close(read)
+    else:
+        write = os.open("/dev/full" if kind == "full" else os.devnull, os.O_WRONLY)
+    encoding = kind if kind in ("ascii", "latin-1") else "utf-8"
+    stream = io.TextIOWrapper(os.fdopen(write, "wb"), encoding=encoding)
+    with contextlib.redirect_stdout(stream):
+        yield
+    with contextlib.suppress(OSError):
+        stream.close()
+
+
+def code_of(*argv: str) -> int:
+    try:
+        return main(argv)
+    except SystemExit as end:  # of argparse
+        return int(end.code or 0)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
+@pytest.mark.parametrize("kind", OUTPUTS)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_output_does_not_decide_the_exit_code(command, kind, capsys):
+    with stdout_of(kind):
+        assert code_of(command, "--help") == 0
+        assert code_of(command, "--no_such_flag=\u732b") == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert [line for line in lines if line.startswith("error: ")] == [lines[-1]]
+    assert len(lines) <= 2
+
+
+@pytest.mark.parametrize("kind", OUTPUTS)
+def test_a_sound_and_a_damaged_dataset_have_their_codes(kind, dataset_copy, capsys):
+    with stdout_of(kind):
+        assert code_of("verify", str(dataset_copy), "--quick") == 0
+    (dataset_copy / "lengths.parquet").unlink()
+    with stdout_of(kind):
+        assert code_of("verify", str(dataset_copy), "--quick") == 1
+    assert "rerun" not in capsys.readouterr().err
+    assert sys.stdout is not None
