@@ -13,7 +13,7 @@ from beam_pipelines.sources.rows import IMAGE_ENDINGS
 from tpu_input.command_line.output import printable
 
 _MOST_LISTED = 2_000  # files of the input that are looked at
-_MOST_SHOWN = 3  # lines of the tree
+_MOST_SHOWN = 3  # kinds of files in a message
 _LISTS = (".csv", ".tsv", ".jsonl")
 _OF_VOC = re.compile(r"(.+/)?Annotations/[^/]+\.xml")
 _OF_COCO = re.compile(r"(.+/)?annotations/(instances|captions|person)\w*\.json")
@@ -22,14 +22,11 @@ _NAME_WITH_CLASS = re.compile(r"([A-Za-z]+)[._-]?\d+\.\w+")  # cat.0.jpg, dog_12
 
 
 def seen(source: Source) -> list[str]:
-    """Returns what lies in a folder, as up to three lines with numbers of files, and one more if there is more."""
+    """Returns what lies in a folder: up to three kinds of files with their numbers, and "…" if there are more."""
     tree = _tree(source)
     shown = tree.most_common(_MOST_SHOWN)
-    names = [printable(name) for name, _ in shown]
-    width = max(map(len, names), default=0)
-    counts = [f"{count:,} file{'s' * (count > 1)}" for _, count in shown]
-    lines = [f"{name:{width}}  {count}" for name, count in zip(names, counts, strict=True)]
-    return lines + ["…"] * (len(tree) > len(shown))
+    kinds = [f"{printable(name)} ({count:,} file{'s' * (count > 1)})" for name, count in shown]
+    return kinds + ["…"] * (len(tree) > len(shown))
 
 
 def closest(source: Source) -> list[str]:
@@ -61,9 +58,9 @@ def closest(source: Source) -> list[str]:
 
 
 def unknown(source: Source) -> str:
-    """Returns the end of a message about an input without classes: the two closest layouts, and lines of a tree."""
-    said, tree = f"the closest layouts are {' and '.join(closest(source))}", seen(source)
-    return said + ("; it has:" + "".join(f"\n    {line}" for line in tree) if tree else "")
+    """Returns the end of a message about an input without classes: the two closest layouts, and its files."""
+    said, files = f"the closest layouts are {' and '.join(closest(source))}", seen(source)
+    return said + (f"; it has {', '.join(files)}" if files else "")
 
 
 def refused(source: Source, examples: dict[str, str]) -> str:

@@ -191,7 +191,8 @@ def test_an_output_that_holds_another_dataset_is_refused_and_kept(few_digits, tm
     difference = (
         "its --seed is 0, not 1"
         if change == "seed"
-        else "it was made from 36 inputs, and now there are 37; add what is new with --extend"
+        else "it was made from 36 inputs, and now there are 37; add what is new with --extend, with --extend --prune "
+        "also apply changed labels, splits and files"
     )
     with pytest.raises(ValueError, match=f"holds another dataset: {difference}[;,] choose another output"):
         convert(options(few_digits, tmp_path / "out", seed=int(change == "seed")), local())

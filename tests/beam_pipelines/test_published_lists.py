@@ -319,18 +319,15 @@ def test_an_unknown_layout_is_refused_with_what_was_seen_and_the_closest_layouts
     (tmp_path / "in/data.yaml").write_text("nc: 2\n")
     args = ("convert", f"--input={tmp_path}/in", f"--output={tmp_path}/out", "--max_rejected=100%")
     code, _, err = run(capsys, *args)  # a line about labels/, which is no class, goes before the refusal
-    *_, said, images_seen, labels_seen, other_seen = err.splitlines()
+    *_, said = err.splitlines()
     assert code == 2
     assert "has only one class, 'images'; a classifier needs at least 2; the closest layouts are images whose" in said
     assert "with the class: --label_pattern='(cat|dog)' and images with their classes in a file" in said
-    assert said.endswith("; it has:")
-    assert images_seen == "    images/*.jpg  24 files"
-    assert labels_seen == "    labels/*.txt  24 files"
-    assert other_seen == "    *.yaml        1 file"
+    assert said.endswith("; it has images/*.jpg (24 files), labels/*.txt (24 files), *.yaml (1 file)")
     (tmp_path / "in/all.csv").write_text(f"name,y\n{images[0]},a\n")
-    *_, said, _, _, _, more = run(capsys, *args)[2].splitlines()
+    *_, said = run(capsys, *args)[2].splitlines()
     assert f"the closest layouts are a list of image,label: --input={tmp_path}/in/all.csv and " in said
-    assert more == "    …"
+    assert said.endswith(", …")
 
 
 def test_a_folder_of_zips_is_refused_with_what_is_read(capsys, tmp_path):

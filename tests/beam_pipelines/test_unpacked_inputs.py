@@ -283,7 +283,7 @@ def test_rows_of_parquet_without_bytes_or_label_are_listed(capsys, images, tmp_p
     cells: list[dict[str, object] | None] = [{"bytes": path.read_bytes(), "path": None} for path in images]
     cells[3], cells[4], cells[5] = {"bytes": None, "path": "/data/3.jpg"}, None, {"bytes": b"no image", "path": "é.jpg"}
     labels: list[int | None] = [int(path.parent.name) for path in images]
-    labels[6], labels[7], labels[8] = None, 3, -1
+    labels[6], labels[7] = None, -1
     parquet(tmp_path / "x.parquet", images, image=pa.array(cells, struct), label=pa.array(labels, pa.int64()))
     args = (f"--input={tmp_path}/x.parquet", f"--output={tmp_path}/out", "--max_rejected=50%")
     convert(capsys, *args)
@@ -293,10 +293,13 @@ def test_rows_of_parquet_without_bytes_or_label_are_listed(capsys, images, tmp_p
         "x.parquet/000004": "bad_record",
         "x.parquet/000005-é.jpg": "not_an_image",
         "x.parquet/000006": "no_label",
-        "x.parquet/000007": "unknown_label",
-        "x.parquet/000008": "unknown_label",
+        "x.parquet/000007": "no_label",
     }
-    assert sum(stored(tmp_path / "out").values()) == len(images) - 6
+    assert sum(stored(tmp_path / "out").values()) == len(images) - 5
+    labels[8] = 3  # a mistake of the whole file: another base of numbers, or names that lack
+    parquet(tmp_path / "y.parquet", images, image=pa.array(cells, struct), label=pa.array(labels, pa.int64()))
+    said = refused(capsys, "convert", f"--input={tmp_path}/y.parquet", f"--output={tmp_path}/y", "--max_rejected=50%")
+    assert "the label of 'y.parquet/000008' is 3, but its file declares 3 names of classes, for 0 to 2" in said
 
 
 @pytest.mark.long
