@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -29,17 +29,24 @@ def every_layer(model: Any) -> Iterator[tuple[str, Any]]:
 
 def _named_layers(model: Any) -> Iterator[tuple[str, str, Any]]:
     """Yields (name, the name that counts layers of its class, layer) of all layers."""
+    leaves = list(_leaves(model))
+    for layer, (name, counted) in zip(leaves, numbered((type(x).__name__, x.name) for x in leaves), strict=True):
+        yield name, counted, layer
+
+
+def numbered(layers: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """Yields (name, the name that counts layers of its class) of layers, from their class and the name of each."""
     counts: Counter[str] = Counter()
     names: set[str] = set()
-    for layer in _leaves(model):
-        kind = _kind(layer)
+    for class_name, given in layers:
+        kind = folder_name(class_name)
         counted = f"{kind}_{counts[kind]}" if counts[kind] else kind
         counts[kind] += 1
-        name = counted if re.fullmatch(rf"{re.escape(kind)}(_\d+)?", layer.name) else layer.name
+        name = counted if re.fullmatch(rf"{re.escape(kind)}(_\d+)?", given) else given
         while name in names:  # two models inside have layers of the same given name
             name += "_"
         names.add(name)
-        yield name, counted, layer
+        yield name, counted
 
 
 def freeze(model: Any, pattern: str) -> None:
@@ -62,9 +69,9 @@ def freeze(model: Any, pattern: str) -> None:
         raise ValueError(f"--freeze={pattern} leaves nothing to train; the network has {names}")
 
 
-def _kind(layer: Any) -> str:
-    """Returns the name that Keras gives to the first layer of this class, such as conv2d or batch_normalization."""
-    parted = re.sub(r"(.)([A-Z][a-z]+)", r"\1_\2", re.sub(r"\W+", "", type(layer).__name__))
+def folder_name(class_name: str) -> str:
+    """Returns the name that Keras gives to the first layer of a class, such as conv2d or batch_normalization."""
+    parted = re.sub(r"(.)([A-Z][a-z]+)", r"\1_\2", re.sub(r"\W+", "", class_name))
     return re.sub(r"([a-z])([A-Z])", r"\1_\2", parted).lower()
 
 
@@ -80,10 +87,11 @@ def variables_of(model: Any) -> dict[str, tuple[tf.Variable, list[str]]]:
     """Returns the variables of a model by LAYER/KIND, each with the names under which a file may hold it."""
     found: dict[str, tuple[tf.Variable, list[str]]] = {}
     for name, counted, layer in _named_layers(model):
+        stored = _stored_names(layer)
         for number, weight in enumerate(layer.weights):
-            of_layer = _name_in(layer, weight)
+            of_layer, in_file = _name_in(layer, weight), stored.get(id(weight), f"vars/{number}")
             path = f"{name}/{of_layer}" if f"{name}/{of_layer}" not in found else f"{name}/{of_layer}_{number}"
-            aliases = [path, f"{counted}/{of_layer}", f"{name}/vars/{number}", f"{counted}/vars/{number}"]
+            aliases = [path, f"{counted}/{of_layer}", f"{name}/{in_file}", f"{counted}/{in_file}"]
             found[path] = plain_variable(weight), list(dict.fromkeys(aliases))
     known = {id(variable) for variable, _ in found.values()}
     for weight in model.weights:  # of a model inside that has variables beside those of its layers
@@ -91,6 +99,16 @@ def variables_of(model: Any) -> dict[str, tuple[tf.Variable, list[str]]]:
             path = "/".join(getattr(weight, "path", weight.name).removesuffix(":0").split("/")[-2:])
             found[path] = plain_variable(weight), [path]
     return found
+
+
+def _stored_names(layer: Any) -> dict[int, str]:
+    """Returns how files of Keras name the weights of the layers inside a layer, such as query_dense/vars/0, by id."""
+    stored: dict[int, str] = {}
+    for attribute, inside in vars(layer).items():
+        if isinstance(inside, tf.keras.layers.Layer) and inside is not layer:
+            own = {id(weight): f"vars/{number}" for number, weight in enumerate(inside.weights)} | _stored_names(inside)
+            stored |= {key: f"{attribute.lstrip('_')}/{name}" for key, name in own.items()}
+    return stored
 
 
 def _name_in(layer: Any, weight: Any) -> str:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import csv
 import dataclasses
 import io
-import re
 import tempfile
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -21,6 +20,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from estimator_app.config import TrainConfig
+from estimator_app.model.keras_files import NOT_WEIGHTS, read_keras_weights
 from estimator_app.model.layer_names import layers_of, variables_of
 from estimator_app.model.networks import is_users
 from estimator_app.model_dir.checkpoints import NAME, OF_OBJECT
@@ -32,11 +32,6 @@ Array = npt.NDArray[Any]
 
 TABLE_NAME = "initial_weights.csv"
 _NAMED = 3  # number of names that a message lists
-# Variables of a checkpoint that belong to its optimizer, its averages or its trainer, not to the network.
-_NOT_WEIGHTS = re.compile(
-    r"(^|/)(\.OPTIMIZER_SLOT|optimizer|_optimizer|optimizer_weights|save_counter|global_step|_CHECKPOINTABLE_OBJECT_GRAPH)(/|$)"
-    r"|/(Momentum|Adam|Adam_1|ExponentialMovingAverage)$"
-)
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
 
@@ -193,7 +188,7 @@ def _of_checkpoint(checkpoint: str) -> dict[str, Array]:
         return {
             full_names.get(key) or key.removesuffix(OF_OBJECT): reader.get_tensor(key)
             for key, dtype in reader.get_variable_to_dtype_map().items()
-            if (dtype.is_floating or dtype.is_integer) and not _NOT_WEIGHTS.search(full_names.get(key) or key)
+            if (dtype.is_floating or dtype.is_integer) and not NOT_WEIGHTS.search(full_names.get(key) or key)
         }
     except (tf.errors.OpError, ValueError, RuntimeError, IndexError) as error:
         reason = (str(error).splitlines() or [repr(error)])[0]
@@ -216,28 +211,10 @@ def _of_keras_file(path: str) -> dict[str, Array]:
         with tempfile.TemporaryDirectory() as folder:
             local = f"{folder}/{path.rpartition('/')[2]}"  # neither Keras nor h5py opens gs://
             tf.io.gfile.copy(path, local)
-            if not path.endswith(".keras"):
-                return _of_hdf5(local)
-            model = tf.keras.models.load_model(local, compile=False)  # in Keras' safe mode, which runs no code of it
-            return {name: variable.numpy() for name, (variable, _) in variables_of(model).items()}
-    except Exception as error:  # of h5py, zipfile or Keras, of almost any type
+            return read_keras_weights(local)
+    except Exception as error:  # of h5py, of almost any type
         reason = (str(error).splitlines() or [repr(error)])[0]
         raise ValueError(f"--init_from={path} cannot be read: {reason}") from error
-
-
-def _of_hdf5(path: str) -> dict[str, Array]:
-    import h5py  # comes with Keras
-
-    found: dict[str, Array] = {}
-
-    def keep(name: str, item: Any) -> None:
-        name = name.removesuffix(":0")
-        if isinstance(item, h5py.Dataset) and not _NOT_WEIGHTS.search(name):
-            found[name] = item[()]
-
-    with h5py.File(path) as file:
-        file.visititems(keep)
-    return found
 
 
 def _match(aliases: Iterable[str], values: Mapping[str, Array]) -> tuple[str, str]:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import csv
 import dataclasses
 import importlib
+import json
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -158,8 +161,8 @@ def test_a_part_of_another_network_is_taken_and_the_rest_is_listed(trained, tmp_
     np.testing.assert_array_equal(begun.get_layer("stage1_conv1").kernel.numpy(), kernel)
     assert list(taken.values) == ["stage1_conv1/kernel"]
     assert taken.rows[-2:] == (
-        ("", "", "elsewhere/kernel", "[32, 2]", "not in the network"),
-        ("", "", "elsewhere/bias", "[2]", "not in the network"),
+        ("", "", "elsewhere/vars/0", "[32, 2]", "not in the network"),
+        ("", "", "elsewhere/vars/1", "[2]", "not in the network"),
     )
     assert "new: stage1_conv1_norm/gamma (not in the source)" in str(taken)
 
@@ -236,6 +239,57 @@ def test_no_code_of_the_source_is_imported(trained, tmp_path):
         ValueError, match=r"has the custom network evil\.module:network, whose code is imported only if"
     ):
         starting_weights(seed_2(config, source))
+
+
+@pytest.mark.parametrize("hostile", ["lambda", "function name", "pickle"])
+def test_no_code_of_a_keras_file_is_run(trained, tmp_path, hostile):
+    """Weights are read, whatever config.json says of the layers; Keras 2.15 runs such code in its safe mode."""
+    _, _, config, model = trained
+    model.save(tmp_path / "plain.keras")
+    marker = tmp_path / "code-was-run"
+    function = {"module": "os", "class_name": "function", "config": "system", "registered_name": "system"}
+    settings = {"name": "lam", "module": "os", "function": function, "function_type": "function", "arguments": {}}
+    if hostile == "pickle":
+        settings |= {"function_type": "lambda", "function": ["gASVAAAAAAAAAAA=", None, None]}
+    layer = {"class_name": "Lambda", "module": "keras.layers", "registered_name": None, "config": settings}
+    if hostile == "function name":
+        layer |= {"class_name": "function", "module": "os", "config": {"name": "system"}, "registered_name": "system"}
+    layer |= {"name": "lam", "inbound_nodes": [[["_CONSTANT_VALUE", -1, f"touch {marker}", {}]]]}
+    with zipfile.ZipFile(tmp_path / "plain.keras") as plain, zipfile.ZipFile(tmp_path / "x.keras", "w") as other:
+        described = json.loads(plain.read("config.json"))
+        described["config"]["layers"].insert(1, layer)
+        other.writestr("config.json", json.dumps(described))
+        other.writestr("model.weights.h5", plain.read("model.weights.h5"))
+    begun, taken = started(seed_2(config, tmp_path / "x.keras"))
+    assert not marker.exists()
+    assert len(taken.values) == 32
+    np.testing.assert_allclose(features(begun), features(model), atol=1e-5)
+
+
+def test_files_of_keras_are_not_trusted_with_sizes_and_paths(trained, tmp_path):
+    _, _, config, _ = trained
+    (tmp_path / "elsewhere").write_bytes(bytes(4 * 864))
+    with h5py.File(tmp_path / "outside.weights.h5", "w") as file:
+        place = [(str(tmp_path / "elsewhere"), 0, 4 * 864)]
+        file.create_dataset("layers/stage1_conv1/vars/0", (3, 3, 3, 32), "float32", external=place)
+    with h5py.File(tmp_path / "inflates.weights.h5", "w") as file:  # 2 KB that declare 400 GB
+        file.create_dataset("layers/stage1_conv1/vars/0", (100_000, 1_000_000), "float32", chunks=(1000, 1000))
+    with h5py.File(tmp_path / "links.weights.h5", "w") as file:
+        file["layers"] = h5py.ExternalLink(str(tmp_path / "outside.weights.h5"), "layers")
+    with zipfile.ZipFile(tmp_path / "inflates.keras", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("config.json", "{}")
+        archive.writestr("model.weights.h5", bytes(200 << 20))
+    with zipfile.ZipFile(tmp_path / "lacks.keras", "w") as archive:
+        archive.writestr("config.json", "{}")
+    for name, message in (
+        ("outside.weights.h5", "its 'layers/stage1_conv1/vars/0' lies in another file"),
+        ("inflates.weights.h5", "its arrays inflate to more than 100 times"),
+        ("links.weights.h5", "has no variable that cnn has by name and shape"),
+        ("inflates.keras", "it inflates to more than such a file can hold"),
+        ("lacks.keras", "it needs one config.json and one model.weights.h5, and has config.json"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            starting_weights(seed_2(config, tmp_path / name))
 
 
 def test_names_do_not_depend_on_the_models_made_before():
