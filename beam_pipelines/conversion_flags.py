@@ -9,11 +9,11 @@ import re
 from collections.abc import Callable
 from typing import get_args
 
-from beam_pipelines import storage
 from beam_pipelines.options import Check, ConvertOptions, ImageOptions, Source
 from beam_pipelines.sources.lists import read_class_names
 from tpu_input.command_line.dataclass_options import Flag, add_flags
 from tpu_input.command_line.jpeg2tpu import AddFlag
+from tpu_input.command_line.paths import named_path
 
 
 def add_conversion_flags(group: Callable[[str], AddFlag]) -> None:
@@ -105,7 +105,7 @@ def named_datasets(texts: list[str]) -> list[tuple[str, str]]:
     Raises:
       ValueError: Two of several datasets have the same name.
     """
-    given = list(map(_split_and_path, texts))
+    given = [(name, path) for name, path in map(named_path, texts)]
     if len(given) == 1:
         return given
     named = [(name or re.sub(r"\W", "_", posixpath.basename(path), flags=re.ASCII), path) for name, path in given]
@@ -264,17 +264,9 @@ def features(text: str) -> tuple[tuple[str, str], ...]:
     return tuple((name, kind) for name, _, kind in parts)
 
 
-def _split_and_path(text: str) -> tuple[str, str]:
-    """Returns (split or "", path) from [SPLIT=]PATH; a text that is an existing path is a path, even with a "="."""
-    split, separator, path = text.partition("=")
-    if not separator or "/" in split or storage.exists(text):
-        return "", storage.absolute(text)
-    return split, storage.absolute(path)
-
-
 def source(text: str) -> Source:
     """Returns the input given as "PATH" or "SPLIT=PATH"."""
-    split, path = _split_and_path(text)
+    split, path = named_path(text)
     return Source(path, split)
 
 
@@ -284,7 +276,7 @@ def with_label_lists(sources: list[Source], label_lists: list[str]) -> tuple[Sou
     Raises:
       ValueError: Two label lists are for the same split, or one is for a split without an input.
     """
-    lists = dict(map(_split_and_path, label_lists))
+    lists = dict(map(named_path, label_lists))
     if len(lists) < len(label_lists):
         raise ValueError(f"each split needs a --label_list of its own, as SPLIT=FILE; got {label_lists!r}")
     if unknown := lists.keys() - {source.split for source in sources}:

@@ -15,11 +15,11 @@ from typing import Any, TypeVar
 
 from estimator_app import commands
 from estimator_app.config import TrainConfig, read_recipe
-from estimator_app.runtime.paths import absolute, absolute_patterns
 from estimator_app.runtime.tensorflow_startup import import_tensorflow, one_line, user_error_types
 from tpu_input.command_line import Parser
 from tpu_input.command_line.dataclass_options import Flag, add_flags
 from tpu_input.command_line.jpeg2tpu import AddFlag, add_command
+from tpu_input.command_line.paths import absolute, absolute_patterns
 from tpu_input.command_line.program import place_of, run_program
 from tpu_input.config import InputConfig
 

@@ -20,7 +20,6 @@ from estimator_app.model.losses import cross_entropy
 from estimator_app.model.metrics import Metrics, added, batch_sums, results
 from estimator_app.model_dir.run_files import read_named
 from estimator_app.runtime.host_memory import check_batch
-from estimator_app.runtime.paths import absolute
 from estimator_app.runtime.record_errors import check_record, named
 from estimator_app.runtime.tpu import Tpu
 from estimator_app.saved_model.classifier import Array, Classifier, load_classifier
@@ -29,6 +28,7 @@ from estimator_app.trainers.checks import check_label_type, read_dataset
 from estimator_app.trainers.registry import find_trainer
 from tpu_input import Manifest
 from tpu_input.command_line import activity
+from tpu_input.command_line.paths import absolute
 from tpu_input.dataset_format.records import parse
 from tpu_input.datasets import DatasetLike
 from tpu_input.pipeline.reading import plain, records

@@ -26,11 +26,11 @@ from estimator_app.model_dir.checkpoints import latest_checkpoint, step_of
 from estimator_app.model_dir.exports import NUMBER, check_no_links
 from estimator_app.model_dir.run_files import CONFIG_NAME, METRICS_NAME, read_named
 from estimator_app.runtime import files
-from estimator_app.runtime.paths import absolute
 from estimator_app.saved_model.assets import WARMUP_NAME, write_warmup
 from estimator_app.saved_model.classifier import CLASSES_NAME
 from estimator_app.saved_model.find import find_checkpoint
 from estimator_app.trainers.registry import find_trainer
+from tpu_input.command_line.paths import absolute
 
 
 def export(

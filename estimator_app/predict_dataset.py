@@ -24,13 +24,13 @@ import tensorflow as tf
 from estimator_app.predictions.parts import Parts, join_predictions
 from estimator_app.predictions.predictor import Predictor, of_export, of_run
 from estimator_app.runtime.host_memory import check_batch
-from estimator_app.runtime.paths import absolute
 from estimator_app.runtime.record_errors import check_record, named
 from estimator_app.runtime.tpu import Tpu
 from estimator_app.saved_model.classifier import THRESHOLD, Array
 from estimator_app.train import train
 from estimator_app.trainers.checks import num_examples
 from tpu_input import Manifest
+from tpu_input.command_line.paths import absolute
 from tpu_input.dataset_format.records import parse
 from tpu_input.datasets import DatasetLike, as_manifest
 from tpu_input.pipeline.reading import plain, records

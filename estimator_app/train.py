@@ -41,7 +41,6 @@ from estimator_app.run import (
 )
 from estimator_app.runtime import files
 from estimator_app.runtime.host_memory import check_batch
-from estimator_app.runtime.paths import absolute, absolute_patterns
 from estimator_app.runtime.tpu import Tpu
 from estimator_app.trainers.callbacks import Callback
 from estimator_app.trainers.checks import num_examples, read_shards
@@ -50,6 +49,7 @@ from estimator_app.trainers.progress import TimeLeft
 from estimator_app.trainers.registry import find_trainer
 from estimator_app.trainers.starting_weights import TABLE_NAME, starting_weights
 from tpu_input import Manifest
+from tpu_input.command_line.paths import absolute, absolute_patterns
 from tpu_input.datasets import DatasetLike, as_manifest, version_with
 from tpu_input.pipeline.caching import cache_bytes, check_memory
 from tpu_input.pipeline.hosts import Host

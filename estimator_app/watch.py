@@ -42,11 +42,11 @@ from estimator_app.run import (
 )
 from estimator_app.runtime import files
 from estimator_app.runtime.host_memory import check_batch
-from estimator_app.runtime.paths import absolute
 from estimator_app.runtime.tpu import Tpu
 from estimator_app.trainers.checks import num_examples, read_dataset
 from estimator_app.trainers.interruption import LOST, Stopped, retry_while_unavailable
 from estimator_app.trainers.registry import find_trainer
+from tpu_input.command_line.paths import absolute
 
 _LISTED = 5  # most steps that a line names
 

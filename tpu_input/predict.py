@@ -15,7 +15,7 @@ import tensorflow as tf
 from tpu_input.config import InputConfig, check_config
 from tpu_input.pipeline.hosts import check_params
 from tpu_input.pipeline.images import decode_for_evaluation
-from tpu_input.pipeline.reading import plain
+from tpu_input.pipeline.reading import finished, plain
 from tpu_input.train import InputFn
 
 
@@ -59,7 +59,7 @@ def make_predict_input_fn(files: Sequence[str], config: InputConfig) -> InputFn:
         batch_size = check_params(params)
         dataset = tf.data.Dataset.from_tensor_slices(list(map(str, files)))
         dataset = dataset.map(decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-        return dataset.batch(batch_size).prefetch(tf.data.AUTOTUNE)
+        return finished(dataset.batch(batch_size).prefetch(2))
 
     return input_fn
 

@@ -29,7 +29,7 @@ from tpu_input.pipeline.hosts import Host, check_params
 from tpu_input.pipeline.images import Resize, decode_for_training, decode_whole, for_images_of
 from tpu_input.pipeline.lanes import lane_numbers, lane_records
 from tpu_input.pipeline.order import Order, is_in_memory, turns
-from tpu_input.pipeline.reading import plain, records
+from tpu_input.pipeline.reading import finished, plain, records
 from tpu_input.service import served, visited_records
 from tpu_input.storage.labels import check_labels
 
@@ -221,7 +221,7 @@ def _served(
     batches = to_batches(dataset, batch_size, config, any_host)
     batches = served(batches, config, manifest.path, manifest.fingerprint, split, batch_size, host.num_hosts, step)
     batches = batches if num_steps is None else batches.take(num_steps * host.batches_per_step)
-    return batches.prefetch(PREFETCHED_STEPS * host.batches_per_step)
+    return finished(batches.prefetch(PREFETCHED_STEPS * host.batches_per_step))
 
 
 def _seed(number: tf.Tensor, config: InputConfig) -> tf.Tensor:

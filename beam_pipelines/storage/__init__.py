@@ -18,6 +18,7 @@ from typing import IO, Protocol, TypeVar
 from beam_pipelines.storage import local
 from beam_pipelines.storage.errors import Changed as Changed
 from beam_pipelines.storage.errors import Unavailable as Unavailable
+from tpu_input.command_line.paths import absolute as absolute
 from tpu_input.dataset_format.records import IMAGE_KEY, image_of
 
 _SLICE = re.compile(r"(.*)#(bytes|deflate|record)=(\d{1,19})-(\d{1,19})(?:(?<=\d):(.+))?", re.DOTALL)
@@ -75,12 +76,6 @@ def is_supported(path: str) -> bool:
 def is_uri(path: str) -> bool:
     """Returns whether `path` is a URI rather than a local path."""
     return "://" in path
-
-
-def absolute(path: str) -> str:
-    """Returns `path` in a form that other processes can use: a URI without trailing slashes, or an absolute path."""
-    scheme, separator, rest = path.partition("://")
-    return scheme + separator + rest.rstrip("/") if separator else os.path.abspath(path)
 
 
 def real(path: str) -> str:

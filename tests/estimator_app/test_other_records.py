@@ -14,9 +14,9 @@ import tensorflow as tf
 
 from estimator_app.__main__ import main
 from estimator_app.evaluate import evaluate
-from estimator_app.runtime.paths import absolute_patterns
 from estimator_app.train import train
 from support.app_fixtures import keras_warns, records_of
+from tpu_input.command_line.paths import absolute_patterns
 from tpu_input.storage.foreign_shards import shard_patterns
 
 pytestmark = keras_warns

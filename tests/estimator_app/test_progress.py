@@ -16,7 +16,7 @@ import tensorflow as tf
 from estimator_app.trainers import progress as progress_module
 from estimator_app.trainers.progress import READY, Progress, TimeLeft, timed
 from support.terminal import open_terminal, read_all
-from tpu_input.pipeline.reading import untuned
+from tpu_input.pipeline.reading import finished
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_batches_are_stamped_before_a_step_asks_for_them():
 
     signature = {"image": tf.TensorSpec([], tf.int32)}, tf.TensorSpec([], tf.int32)
     # Untuned, as ours are: tf.data's tuning would prefetch by itself.
-    dataset = untuned(tf.data.Dataset.from_generator(batches, output_signature=signature))
+    dataset = finished(tf.data.Dataset.from_generator(batches, output_signature=signature))
     stamped = iter(timed(lambda params, config: dataset)({}))
     first, _ = next(stamped)
     assert second_is_asked_for.wait(20)

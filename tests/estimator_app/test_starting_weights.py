@@ -248,10 +248,21 @@ def test_no_code_of_a_keras_file_is_run(trained, tmp_path, hostile):
     model.save(tmp_path / "plain.keras")
     marker = tmp_path / "code-was-run"
     function = {"module": "os", "class_name": "function", "config": "system", "registered_name": "system"}
-    settings = {"name": "lam", "module": "os", "function": function, "function_type": "function", "arguments": {}}
+    settings: dict[str, object] = {
+        "name": "lam",
+        "module": "os",
+        "function": function,
+        "function_type": "function",
+        "arguments": {},
+    }
     if hostile == "pickle":
         settings |= {"function_type": "lambda", "function": ["gASVAAAAAAAAAAA=", None, None]}
-    layer = {"class_name": "Lambda", "module": "keras.layers", "registered_name": None, "config": settings}
+    layer: dict[str, object] = {
+        "class_name": "Lambda",
+        "module": "keras.layers",
+        "registered_name": None,
+        "config": settings,
+    }
     if hostile == "function name":
         layer |= {"class_name": "function", "module": "os", "config": {"name": "system"}, "registered_name": "system"}
     layer |= {"name": "lam", "inbound_nodes": [[["_CONSTANT_VALUE", -1, f"touch {marker}", {}]]]}

@@ -21,7 +21,7 @@ from tpu_input.benchmark.variations import changes, decode_alone, sampled
 from tpu_input.command_line.cores import num_cores
 from tpu_input.config import InputConfig
 from tpu_input.dataset_format.records import Manifest
-from tpu_input.pipeline.reading import untuned
+from tpu_input.pipeline.reading import finished
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,7 +140,7 @@ def _in_turn(ways: Mapping[str, Candidate], num_images: int, rounds: int) -> dic
 def _run(way: Candidate, num_images: int) -> tuple[float, float]:
     """Returns (images per second, CPU milliseconds per image); the first batch is not counted."""
     batches = -(-num_images // way.images)
-    iterator = iter(untuned(way.make().take(batches + 1)))
+    iterator = iter(finished(way.make().take(batches + 1)))
     next(iterator)
     cpu, start = time.process_time(), time.perf_counter()
     for _ in iterator:

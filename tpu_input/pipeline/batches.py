@@ -14,7 +14,7 @@ from tpu_input.config import InputConfig
 from tpu_input.pipeline.decoding import within_budget
 from tpu_input.pipeline.device import resolved_layout
 from tpu_input.pipeline.hosts import Host
-from tpu_input.pipeline.reading import plain, untuned
+from tpu_input.pipeline.reading import finished, plain
 
 # Prefetched batches on the host, in steps: one that the device takes, and the next one. tf.data's own choice (AUTOTUNE)
 # would grow with the available memory.
@@ -55,7 +55,7 @@ def to_batches(
             plain(lambda features, label: (features | {"image": tf.transpose(features["image"], order)}, label)),
             num_parallel_calls=PARALLEL_LAYOUTS,
         )
-    return untuned(dataset.prefetch(PREFETCHED_STEPS * host.batches_per_step))
+    return finished(dataset.prefetch(PREFETCHED_STEPS * host.batches_per_step))
 
 
 def _echoed(dataset: tf.data.Dataset, batches_per_step: int) -> tf.data.Dataset:

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tpu_input.augment import find_augment
 from tpu_input.config import InputConfig
 from tpu_input.dataset_format.manifest import Split
 from tpu_input.dataset_format.records import RecordSpec
@@ -176,7 +177,8 @@ def decode_whole(encoded: tf.Tensor, record: RecordSpec = _OURS) -> tf.Tensor:
 
 
 def _augmented(image: tf.Tensor, seed: tf.Tensor, config: InputConfig) -> tf.Tensor:
-    augmented = config.augment(image, seed) if callable(config.augment) else image
+    augment = find_augment(config.augment)
+    augmented = augment(image, seed) if augment else image
     if augmented.dtype != image.dtype or not image.shape.is_compatible_with(augmented.shape):
         raise ValueError(
             f"augment must keep dtype and shape, got {augmented.dtype.name} {augmented.shape} for an image of "

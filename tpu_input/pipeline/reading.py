@@ -35,14 +35,18 @@ def plain(function: _Function) -> _Function:
     return cast(_Function, tf.autograph.experimental.do_not_convert(function))
 
 
-def untuned(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Returns the dataset with autotuning disabled, because all numbers of these pipelines are given.
+def finished(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Returns a dataset with the options of every one that leaves this package, so that frameworks leave it as it is.
 
-    Autotuning reads the clock at every step of every element, which takes time; without it, AUTOTUNE stays at 16 or the
-    number of cores (tensorflow/core/data/dataset_utils.h: kAutotuneDefaultParallelism).
+    Without autotuning, because all numbers of these pipelines are given: it reads the clock at every step of every
+    element; and AUTOTUNE stays at 16 or the number of cores (tensorflow/core/data/dataset_utils.h:
+    kAutotuneDefaultParallelism). Without auto-sharding, because a host's share is chosen by its examples:
+    tf.distribute, and Keras' fit() through it, would give each worker a part of that share again, by files or by
+    elements, so that examples are lost and padding is counted.
     """
     options = tf.data.Options()
     options.autotune.enabled = False
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     return dataset.with_options(options)
 
 

@@ -8,12 +8,12 @@ Records are counted by their lengths, which are read once and kept beside the sh
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import tensorflow as tf
 
+from tpu_input.command_line.paths import named_patterns
 from tpu_input.config import InputConfig
 from tpu_input.dataset_format.record_spec import RecordSpec
 from tpu_input.dataset_format.records import FRAME_BYTES, MAX_INDEX_BYTES, Manifest, Shard, Split
@@ -30,9 +30,12 @@ def shard_patterns(text: str) -> dict[str, str]:
     Where the name of the files of one glob contains "train", and there are files with "validation" in its place, these
     are the split "validation".
     """
-    if re.match(r"\w+=", text):  # not gs://bucket/date=2026/train-*
-        parts = (part.partition("=") for part in text.split(","))
-        return {split.strip(): pattern.strip() for split, _, pattern in parts}
+    named = named_patterns(text)
+    if named[0].name:
+        if unnamed := [path for name, path in named if not name]:
+            raise ValueError(f"{unnamed[0]!r} has no split; write SPLIT={unnamed[0]}, or one glob without a split")
+        return dict(named)
+    text = named[0].path
     folder, slash, name = text.rpartition("/")
     held_out = f"{folder}{slash}{name.replace('train', 'validation', 1)}"
     has_both = held_out != text and bool(tf.io.gfile.glob(held_out))
