@@ -11,7 +11,7 @@ import os
 import keras
 
 import tpu_input
-from tpu_input.keras import Checkpoint, Normalize
+from tpu_input.keras import Checkpoint, Normalize, trained_steps
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--dataset", required=True, help="folder or URI of a converted dataset")
@@ -49,7 +49,7 @@ validation = tpu_input.load(manifest, "validation", **options)  # every example 
 os.makedirs(flags.model_dir, exist_ok=True)
 image, _, _ = validation.element_spec
 model = keras.models.load_model(path) if os.path.exists(path) else make_model(image.shape[1], len(manifest.classes))
-while (step := int(model.optimizer.iterations)) < flags.train_steps:
+while (step := trained_steps(model)) < flags.train_steps:
     epoch, callbacks = step // flags.steps_per_eval, [Checkpoint(path, flags.save_steps)]
     steps = min((epoch + 1) * flags.steps_per_eval, flags.train_steps) - step  # of what is left of the epoch
     train = tpu_input.load(manifest, start_step=step, **options)

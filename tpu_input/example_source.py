@@ -33,7 +33,9 @@ Example = dict[str, Any]
 
 _ENDLESS = 2**62  # examples; a length must be below sys.maxsize
 _PLANNED = 256  # examples whose numbers and draws are computed together: 6 µs for each; alone it would take 0.5 ms
-_PLANS_KEPT = 8  # threads that read ahead are at several plans at the same time
+# Threads that read ahead are at a plan each, as grain's, which read whole batches: fewer plans would be computed again
+# for each example. A plan has 50 KB.
+_LEAST_PLANS, _PLANS_PER_THREAD = 64, 2
 
 
 class _Plan(NamedTuple):
@@ -199,9 +201,10 @@ class TrainSource(_ExampleSource):
         """Returns the plan of examples from chunk * _PLANNED on."""
         with self._lock:  # else all threads would compute a new one
             if chunk not in self._plans:
-                while len(self._plans) >= _PLANS_KEPT:
+                while len(self._plans) >= max(_LEAST_PLANS, _PLANS_PER_THREAD * threading.active_count()):
                     self._plans.popitem(last=False)
                 self._plans[chunk] = self._planned(chunk)
+            self._plans.move_to_end(chunk)
             return self._plans[chunk]
 
     def _planned(self, chunk: int) -> _Plan:

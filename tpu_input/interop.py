@@ -6,13 +6,17 @@ folder or URI ──load()──▶ tf.data.Dataset of (image, label, weight)
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 from tpu_input.command_line.dataclass_options import checked, field_types, suggestion
 from tpu_input.config import InputConfig
+from tpu_input.dataset_format.label_kinds import ONE
 from tpu_input.dataset_format.records import Manifest
 from tpu_input.datasets import DatasetLike, as_manifest, eval_steps
 from tpu_input.evaluate import make_eval_input_fn
@@ -33,6 +37,7 @@ def load(
     start_step: int = 0,
     static_batch: bool = False,
     normalize: bool = False,
+    class_weight: Mapping[int, float] | None = None,
     host: int = 0,
     num_hosts: int = 1,
     **options: Any,
@@ -66,6 +71,8 @@ def load(
         have equally many.
       normalize: Whether the image is float32, (image - mean) / std, on this host. It is a quarter as many bytes as
         uint8, and less work for this host, if the device normalises: tpu_input.keras.Normalize, or from_infeed().
+      class_weight: What the weight of an example is multiplied by, for each number of a class; other classes keep 1.
+        As fit() takes it, which Keras 3 refuses beside the weights of a dataset. Padding keeps weight 0.
       host: Number of this host, from 0.
       num_hosts: Number of hosts, which share each step of training and the examples of evaluation.
       options: Fields of InputConfig by name; where they are not given, image_size and crop_area fit the dataset's
@@ -82,8 +89,10 @@ def load(
     feeder = Host(checked(host, int, "host"), checked(num_hosts, int, "num_hosts"))
     params = {"batch_size": batch_size, "host": feeder.index, "num_hosts": feeder.num_hosts}
     check_params(params)
+    weights = None if class_weight is None else _weights_by_class(manifest, class_weight)
     if training or (training is None and split == "train"):
-        return _training(manifest, config, split, params, feeder, epochs, start_step, normalize)
+        batches = _training(manifest, config, split, params, feeder, epochs, start_step, normalize)
+        return batches if weights is None else _weighted(batches, weights)
     if epochs is not None or start_step:
         raise ValueError(
             f"epochs and start_step are for training, and evaluation of {split!r} is one pass; leave them out, or set "
@@ -91,7 +100,34 @@ def load(
         )
     if not static_batch and config.layout != "NHWC" and not normalize:
         raise ValueError(f"layout {config.layout!r} is for batches of one size; set static_batch=True for evaluation")
-    return _evaluation(manifest, config, split, params, feeder, static_batch, normalize)
+    batches = _evaluation(manifest, config, split, params, feeder, static_batch, normalize)
+    return batches if weights is None else _weighted(batches, weights)
+
+
+def _weights_by_class(manifest: Manifest, class_weight: Mapping[int, float]) -> npt.NDArray[np.float32]:
+    """Returns the weight of each class, [classes] float32."""
+    num_classes = len(manifest.classes)
+    if manifest.label_kind is not ONE:
+        raise ValueError(
+            f"class_weight is for images of one class, and those of {manifest.path!r} have "
+            f"{manifest.label_kind.phrase}; weigh the loss of each class instead"
+        )
+    if unknown := [number for number in class_weight if number not in range(num_classes)]:
+        raise ValueError(f"class_weight has {unknown[0]!r}; the classes have the numbers 0 to {num_classes - 1}")
+    weights = np.ones(num_classes, np.float32)
+    for number, weight in class_weight.items():
+        if not 0 <= weight < math.inf:
+            raise ValueError(f"class_weight of class {number} must be a number of at least 0, got {weight!r}")
+        weights[number] = weight
+    return weights
+
+
+def _weighted(batches: tf.data.Dataset, weights: npt.NDArray[np.float32]) -> tf.data.Dataset:
+    @plain
+    def weigh(images: Any, label: tf.Tensor, weight: tf.Tensor) -> tuple[Any, tf.Tensor, tf.Tensor]:
+        return images, label, weight * tf.gather(weights, label)
+
+    return batches.map(weigh)
 
 
 def _training(

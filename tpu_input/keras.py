@@ -79,16 +79,27 @@ class Normalize(keras.layers.Layer):  # type: ignore[misc]
         return {**super().get_config(), "mean": self.mean, "std": self.std}
 
 
+def trained_steps(model: Any) -> int:
+    """Returns how many batches a compiled model was trained with: the `start_step` with which load() goes on.
+
+    Of an optimizer with gradient_accumulation_steps, `iterations` counts updates of the weights, and this each batch.
+    """
+    optimizer = model.optimizer
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)  # of LossScaleOptimizer
+    return int(getattr(optimizer, "_iterations", optimizer.iterations))
+
+
 class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]
     """Callback that saves the whole model to one file, always complete: every so many steps, and where fit() ends.
 
-    The file has the weights, the optimizer, and in its `iterations` the number of steps that were trained. That is the
-    step at which the input goes on, so that weights and position cannot come from two different moments:
+    The file has the weights and the optimizer, which counts the batches that were trained. Their number is the step at
+    which the input goes on, so that weights and position cannot come from two different moments:
 
         model = keras.models.load_model(path) if os.path.exists(path) else make_model()
-        dataset = tpu_input.load(DATASET, start_step=int(model.optimizer.iterations))
+        dataset = tpu_input.load(DATASET, start_step=tpu_input.keras.trained_steps(model))
 
-    With the optimizer's `gradient_accumulation_steps`, multiply `iterations` by it, and save every multiple of it.
+    With the optimizer's `gradient_accumulation_steps`, steps are batches as without it, and gradients that are
+    accumulated, but not yet applied, are in the file, too.
     """
 
     def __init__(self, path: str | os.PathLike[str], every_steps: int = 1000) -> None:
@@ -121,11 +132,11 @@ class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]
                 "fit() does not know how many steps an epoch has, and with an endless dataset it would never end; "
                 "give fit() steps_per_epoch=, or load() epochs="
             )
-        self._saved = int(self.model.optimizer.iterations)
+        self._saved = trained_steps(self.model)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Notes how many steps were trained before."""
-        self._before = int(self.model.optimizer.iterations)
+        self._before = trained_steps(self.model)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Saves the model where a multiple of every_steps is reached, or passed by steps that are run together."""

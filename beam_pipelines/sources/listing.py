@@ -128,9 +128,9 @@ def check_files_beside(source: Source) -> None:
         flag = {"new_labels": "labels"}.get(name, name)
         storage.check(path)
         if not storage.exists(path):
-            raise ValueError(f"--{flag}={path} does not exist; it must be {needed}")
+            raise ValueError(f"{path!r} of --{flag} does not exist; it must be {needed}")
         if os.path.isdir(path):
-            raise ValueError(f"--{flag}={path} is a folder; it must be {needed}")
+            raise ValueError(f"{path!r} of --{flag} is a folder; it must be {needed}")
 
 
 def check_source(source: Source, options: ConvertOptions, classes: tuple[str, ...] | None = None) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 import tpu_input
 from tpu_input import InputConfig, load
-from tpu_input.keras import Checkpoint, Normalize
+from tpu_input.keras import Checkpoint, Normalize, trained_steps
 
 # Keras 2.15 draws seeds with randint(1, 1e9), and uses what later Pythons deprecate.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -139,3 +139,43 @@ np.testing.assert_allclose(model.predict(images, verbose=0), (images - np.array(
     environment = os.environ | {"KERAS_BACKEND": "jax"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(not hasattr(keras, "ops"), reason="gradient_accumulation_steps is in Keras 3")
+def test_a_checkpoint_counts_batches_also_where_gradients_are_accumulated(digits_dataset, tmp_path):
+    def compiled() -> keras.Model:
+        keras.utils.set_random_seed(0)
+        model = linear(digits_dataset)
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(keras.optimizers.SGD(0.01, gradient_accumulation_steps=4), loss)
+        return model
+
+    path, fitting = tmp_path / "checkpoint.keras", {"verbose": 0, "shuffle": False}
+    whole = compiled()
+    whole.fit(load(digits_dataset, image_size=8, batch_size=100), steps_per_epoch=11, **fitting)
+    endless = load(digits_dataset, image_size=8, batch_size=100)
+    compiled().fit(endless, steps_per_epoch=6, callbacks=[Checkpoint(path, every_steps=3)], **fitting)
+    model = keras.models.load_model(path)
+    assert trained_steps(model) == 6  # two of them are accumulated, but not applied
+    rest = load(digits_dataset, image_size=8, batch_size=100, start_step=trained_steps(model))
+    model.fit(rest, steps_per_epoch=5, **fitting)
+    for found, expected in zip(model.get_weights(), whole.get_weights(), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-7)
+
+
+def test_weights_of_classes_are_those_of_the_examples_and_padding_weighs_nothing(digits_dataset):
+    weights = {0: 4.0, 3: 0.0, 9: 0.5}
+    for more in ({"epochs": 1}, {"split": "validation", "static_batch": True}):
+        plain = load(digits_dataset, image_size=8, batch_size=100, **more)
+        weighted = load(digits_dataset, image_size=8, batch_size=100, class_weight=weights, **more)
+        assert len(plain) == len(weighted)
+        for (_, label, weight), (_, same, found) in zip(*map(tpu_input.as_numpy, (plain, weighted)), strict=True):
+            np.testing.assert_array_equal(label, same)
+            np.testing.assert_allclose(found, weight * [weights.get(int(number), 1.0) for number in label])
+    linear(digits_dataset).fit(weighted, verbose=0, shuffle=False)
+    for wrong, message in (
+        ({10: 1.0}, "has 10; the classes have the numbers 0 to 9"),
+        ({1: -1.0}, "least 0, got -1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            load(digits_dataset, class_weight=wrong)

@@ -24,6 +24,7 @@ from tpu_input.dataset_format.records import Manifest
 from tpu_input.pipeline.order import Order
 from tpu_input.pipeline.reading import is_remote, plain, read_buffer_bytes, segment_records
 from tpu_input.storage.gcs_filesystem import blocks_advice
+from tpu_input.storage.open_files import allow_open_files
 from tpu_input.storage.positions import split_offsets
 
 _READERS = 8  # threads that read local files: each reads some 17,000 photographs a second
@@ -175,6 +176,9 @@ def lane_records(
       positions: Positions of a step that are read here, of `order.lanes`.
       start_step: Step to begin with.
       end_step: Step before which to end, so that nothing is read for it; None is endless.
+
+    Raises:
+      ValueError: Each position has a local file open, and so many may not be open at the same time.
     """
     blocks, last_step = Blocks(manifest, split, order, len(positions)), 2**62 if end_step is None else end_step
     all_ends = blocks.ends(positions, start_step, end_step)
@@ -197,6 +201,7 @@ def lane_records(
         warnings.warn(advice, stacklevel=2)
     if is_remote(manifest.path):
         return _side_by_side(lane, positions, records_ahead(manifest, split, order, len(positions)))
+    allow_open_files(len(positions))
     return _by_few_readers(lane, positions)
 
 
