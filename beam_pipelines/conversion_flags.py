@@ -33,7 +33,17 @@ def conversion_options(flags: argparse.Namespace) -> ConvertOptions:
     Raises:
       ValueError: They contradict each other, or have no effect.
     """
-    as_given = ("shard_bytes", "num_shards", "labels", "first_label", "seed", "dedup", "max_rejected", "overwrite")
+    as_given = (
+        "shard_bytes",
+        "num_shards",
+        "labels",
+        "first_label",
+        "seed",
+        "dedup",
+        "ignore",
+        "max_rejected",
+        "overwrite",
+    )
     of_splits = ("extend", "prune", "features", "label_type", "label_separator", "stratify", "group_by", "validation")
     return ConvertOptions(
         sources=_sources(flags),
@@ -132,6 +142,7 @@ def _input_flags(flag: AddFlag) -> None:
         labels=Flag(parse=names, metavar="FILE", help=_HELP["labels"], default="the classes found, sorted"),
         max_rejected=Flag(parse=percent, metavar="N%", default="1%"),
     )
+    flag("--ignore", default=[], action="append", metavar="GLOB", help=_HELP["ignore"])
     flag("--unlabelled", action="store_const", const="none", dest="label_type", help=_HELP["unlabelled"])
 
 
@@ -190,6 +201,9 @@ _HELP = {
     ".zip of it, .parquet, or .csv, .tsv or .jsonl list of image,label[,split][,group] with paths relative to the "
     "list; a local path or a URI such as gs://bucket/images. May be repeated, with one split each: --input=train=T "
     "--input=validation=V",
+    "ignore": "files that are no inputs, such as '*.json' or 'thumbs': a pattern of the name of a file or of a folder "
+    "above it, or with a / of the whole path within the input. They are listed as rejected, and do not count as such. "
+    "May be repeated",
     "label_list": "text file with one class name per line, in the order of the images' names, for an input without "
     "class folders, such as ImageNet's validation set",
     "label_names": "text file with the names of the classes whose numbers a list or --label_list has, one per line, "

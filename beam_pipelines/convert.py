@@ -148,7 +148,7 @@ def _check(options: ConvertOptions) -> None:
         raise ValueError("at least one input is required")
     for source in options.sources:
         listing.check_source(source, options, options.labels)
-        if line := listing.remark(source, options):
+        for line in listing.remarks(source, options):
             print_line(line, sys.stderr)
         _check_apart(source.folder if source.is_pattern else source.path, options.output)
     storage.check(options.output)

@@ -318,6 +318,8 @@ class ConvertOptions:
       labels: Class names in label order. Default: the classes found, sorted.
       first_label: Label of the first class in the records; tensorflow/tpu's trainers expect 1.
       seed: Seed of the order of examples and of the assignment to splits.
+      ignore: Patterns such as *.json or thumbs/ of files that are no inputs: of the name of a file or of a folder above
+        it, or with a / of the whole path within the input. They are listed as rejected, and do not count as such.
       dedup: Duplicate detection. exact: keep one of the images with the same bytes, or none if they occur under two
         labels. near: the same for images that look alike. Both read every image twice.
       max_rejected: Share of the inputs that may be rejected before the conversion fails; duplicates and files that were
@@ -355,6 +357,7 @@ class ConvertOptions:
     first_label: Literal[0, 1] = 0
     seed: int = 0
     dedup: Dedup = "none"
+    ignore: tuple[str, ...] = ()
     max_rejected: float = 0.01
     overwrite: bool = False
     splits_required: bool = False
@@ -465,11 +468,11 @@ class ConvertOptions:
         for name in ("sources", "output", "max_rejected", "overwrite", "splits_required", "extend", "prune", "parent"):
             del fields[name]
         fields["splits"], fields["num_shards"] = dict(self.splits), dict(sorted(self.num_shards))
-        fields["labels"] = list(self.labels)
+        fields["labels"], fields["ignore"] = list(self.labels), list(self.ignore)
         fields["features"] = dict(sorted(self.features))
         # So that fingerprints are those of versions without these options:
         for name in _LATER:
-            if fields[name] in (getattr(ConvertOptions, name), {}):
+            if fields[name] in (getattr(ConvertOptions, name), {}, []):
                 del fields[name]
         for name in _LATER_IMAGES:
             if fields["images"][name] == getattr(ImageOptions, name):
@@ -479,7 +482,7 @@ class ConvertOptions:
 
 # Options that shaping() leaves out where they have their defaults.
 _LATER_IMAGES = ("check", "lossless", "metadata")
-_LATER = ("label_type", "label_separator", "features", "stratify", "group_by", "validation")
+_LATER = ("label_type", "label_separator", "features", "stratify", "group_by", "validation", "ignore")
 
 
 def complete(shaping: dict[str, Any]) -> dict[str, Any]:
@@ -487,5 +490,5 @@ def complete(shaping: dict[str, Any]) -> dict[str, Any]:
     images = shaping.get("images", {})
     if isinstance(images, dict):
         images = {name: getattr(ImageOptions, name) for name in _LATER_IMAGES} | images
-    later = {name: getattr(ConvertOptions, name) for name in _LATER} | {"features": {}}
+    later = {name: getattr(ConvertOptions, name) for name in _LATER} | {"features": {}, "ignore": []}
     return later | shaping | {"images": images}

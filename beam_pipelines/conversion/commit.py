@@ -22,10 +22,11 @@ from beam_pipelines import storage
 from beam_pipelines.conversion import extension
 from beam_pipelines.conversion.output_folder import create, index_content, read_manifest, rejected_name
 from beam_pipelines.conversion.plan import Plan
-from beam_pipelines.conversion.working_folder import REPLACED_NAME, Receipt, WorkingFolder
+from beam_pipelines.conversion.working_folder import REPLACED_NAME, Receipt, Rejection, WorkingFolder
 from beam_pipelines.images.check import SAMPLE_SIDE, check_image
 from beam_pipelines.options import WORK_NAME, ConvertOptions
 from beam_pipelines.runners import phases
+from beam_pipelines.sources import not_images
 from tpu_input.command_line.distribution import __version__
 from tpu_input.dataset_format import lengths as lengths_format
 from tpu_input.dataset_format.index import index_path, read_positions
@@ -33,6 +34,7 @@ from tpu_input.dataset_format.lengths import Positions, lengths_name
 from tpu_input.dataset_format.records import MANIFEST_NAME, Manifest, Shard, Split, decode, in_edition, read_frames
 
 _MOVES = 256  # files that are moved between two updates of what is shown
+_MAX_SHOWN = 3  # rejected inputs of each reason in a message
 _IN_FLIGHT = 32  # index files that are read at the same time, because an object store takes 30 ms for each
 
 
@@ -71,7 +73,7 @@ def commit(options: ConvertOptions, plan: Plan, receipts: dict[str, list[Receipt
         file.writelines(json.dumps(line._asdict(), ensure_ascii=False).encode() + b"\n" for line in rejected)
     before = sum(split.num_examples for split in replaced.splits.values()) if options.parent and replaced else 0
     num_inputs = before + plan.num_inputs
-    check_budget(options, num_inputs, num_rejected, {"all": f"listed in {options.output}/{rejected_path}"})
+    check_budget(options, num_inputs, num_rejected, _examples(rejected, f"{options.output}/{rejected_path}"))
     if not num_examples:
         raise ValueError(f"none of the {plan.num_inputs} inputs became a record: {num_rejected}")
     _publish(folder, every, edition)
@@ -227,11 +229,11 @@ def index_lengths(dataset: str, shard: Shard) -> Positions:
 
 _HARMLESS = {
     "duplicate",
-    "system_file",
+    *not_images.REASONS,
     "hidden",
     "no_class",
     "left_out",
-}  # what --dedup removes on request, and files that were not meant as inputs
+}  # what --dedup removes on request, and files that are not meant as inputs
 
 
 def check_budget(
@@ -254,6 +256,16 @@ def check_budget(
             "rerun the command with a larger --max_rejected to resume, or correct the inputs and rerun it with "
             "--overwrite"
         )
+
+
+def _examples(rejected: list[Rejection], path: str) -> dict[str, str]:
+    """Returns a text about some of the rejected inputs that count, by reason, and where all are listed."""
+    examples: dict[str, list[str]] = {}
+    for one in rejected:
+        if one.reason not in _HARMLESS:
+            examples.setdefault(one.reason, []).append(one.key)
+    said = {reason: f"{reason}: {', '.join(map(repr, keys[:_MAX_SHOWN]))}" for reason, keys in examples.items()}
+    return said | {"all": f"all are listed in {path}"}
 
 
 def _listed(num_rejected: dict[str, int]) -> str:

@@ -408,6 +408,19 @@ def _write_plan(plan: Plan, layout: Layout, options: ConvertOptions, path: str) 
         file.write(add_remarks(plan, layout, options).to_json().encode())
 
 
+def _missing_splits(plan: Plan, options: ConvertOptions) -> str:
+    """Returns a line about splits that were asked for and get no image; "" if there are none."""
+    missing = [name for name, _ in options.splits if not plan.totals.get(name)]
+    is_divided = options.stratify or not plan.all_named
+    if options.parent or not (is_divided and missing):
+        return ""
+    some = ", ".join(missing[:4]) + (", …" if len(missing) > 4 else "")
+    return (
+        f"{len(missing)} of {len(options.splits)} splits get no image: {some}; there are too few images "
+        f"({sum(plan.totals.values()):,}{', or too few of each class' * options.stratify}) for their shares"
+    )
+
+
 def add_remarks(plan: Plan, layout: Layout, options: ConvertOptions) -> Plan:
     """Returns the plan with the notes for the user on how the folders and keys of the inputs were interpreted."""
     remarks, num_images = layout.remarks, sum(plan.num_images.values())
@@ -417,6 +430,8 @@ def add_remarks(plan: Plan, layout: Layout, options: ConvertOptions) -> Plan:
     if plan.num_duplicates:
         counts = ", ".join(f"{count:,} of {split}" for split, count in plan.num_duplicates.items())
         remarks = (*remarks, f"duplicates left out: {counts}; of copies in several splits, the one outside train stays")
+    if line := _missing_splits(plan, options):
+        remarks = (*remarks, line)
     return dataclasses.replace(plan, remarks=remarks, left_out=layout.left_out, num_outdated=layout.num_outdated)
 
 
@@ -686,8 +701,8 @@ def _split_sums(sums: _Sums, num_parts: int) -> list[_Sums]:
 
 def _split_folders(survey: Survey, num_parts: int) -> list[Survey]:
     """Returns the parts of an accumulator of FolderSurvey: some folders in each, and the labels in the first."""
-    parts = [Survey({}, LabelSurvey()) for _ in range(num_parts)]
-    parts[0].labels.merge(survey.labels)
+    parts = [Survey({}, LabelSurvey(), set(), Counter()) for _ in range(num_parts)]
+    parts[0] = survey._replace(folders={})
     for place, folder in survey.folders.items():
         parts[_part("/".join(place), num_parts)].folders[place] = folder
     return parts

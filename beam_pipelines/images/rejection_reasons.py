@@ -68,9 +68,16 @@ REASONS = {
         "Correct --record; or write the records again.",
     ),
     "system_file": Reason(
-        "It was created by a file manager of macOS or Windows; it does not count against --max_rejected.",
+        "It was created by an operating system, a file server or a viewer, such as .DS_Store and what is in @eaDir; it "
+        "does not count against --max_rejected.",
         "No action is needed.",
     ),
+    "other_file": Reason(
+        "Its name is that of a file that is no image, such as README.md, x.json and x.mov; it does not count against "
+        "--max_rejected.",
+        "No action is needed; if it is an image, rename it.",
+    ),
+    "ignored": Reason("--ignore names it; it does not count against --max_rejected.", "No action is needed."),
     "duplicate_key": Reason(
         "The same file is listed more than once; the first valid line of a list is used, or the last member of that "
         "name in an archive.",

@@ -43,7 +43,6 @@ class Member(NamedTuple):
       version: Version of the complete archive, or of the file, as returned by storage.look().
       lost_target: What a hard link names, if that is no file before it in the archive; else "".
       is_archive: Whether it is, or may be, an archive whose members are still to be listed.
-      is_of_system: Whether macOS has stored it beside the files.
       content: Its bytes, where members() is asked for them.
     """
 
@@ -55,7 +54,6 @@ class Member(NamedTuple):
     version: int = 0
     lost_target: str = ""
     is_archive: bool = False
-    is_of_system: bool = False
     content: bytes = b""
 
 

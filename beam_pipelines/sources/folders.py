@@ -9,45 +9,25 @@ is refused with a message that lists the folders. A folder that is hidden, or th
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 import apache_beam as beam
 
 from beam_pipelines.options import ConvertOptions, Source
-from beam_pipelines.sources import layouts
+from beam_pipelines.sources import layouts, not_images
 from beam_pipelines.sources.naming import LabelSurvey, Numbering, name_classes, read_labels
 from beam_pipelines.sources.rows import Row, label_row
+from beam_pipelines.sources.split_names import SPLIT_FOLDERS, SPLIT_NAMES, split_named
+from tpu_input.command_line.output import printable
 
-# Names of folders above the class folders: they are splits if all outermost folders have such names.
-SPLIT_FOLDERS = {
-    "train": "train",
-    "training": "train",
-    "val": "validation",
-    "valid": "validation",
-    "validation": "validation",
-    "eval": "validation",
-    "test": "test",
-    "testing": "test",
-}
 # Matches "train2017", "seg_train", "training_set", "testset": a split's name as a separate word, possibly followed by
 # one of _THINGS.
 _THINGS = r"sets?|data|datasets?|images?|imgs?|photos?|pictures?|files?|folders?|splits?"
 _ABOUT_A_SPLIT = re.compile(rf"(.*?)(?<![a-z])({'|'.join(SPLIT_FOLDERS)})({_THINGS})?(?![a-z])(.*)", re.DOTALL)
 _SAYS_NOTHING = re.compile(rf"(?:[^a-z]|(?<![a-z])(?:{_THINGS})(?![a-z]))*", re.DOTALL)
-# File names that no image has; a folder that contains only such files is no class.
-_NO_IMAGE = re.compile(
-    r".*\.(jsonl?|txt|csv|tsv|xml|ya?ml|toml|ini|cfg|log|md|rst|html?|pdf|docx?|xlsx?|py|ipynb|sh|m|mat|np[yz]|h5|hdf5|"
-    r"pkl|pickle|parquet|db|sqlite|zip|t?gz|bz2|xz|7z|rar|tfrecord|mp[34]|avi|mov|mkv|wav)",
-    re.IGNORECASE | re.DOTALL,
-)
 _MAX_SHOWN = 6  # folders shown in a message
-
-
-def is_image_by_name(path: str) -> bool:
-    """Returns whether a file may be an image, by its name."""
-    return not _NO_IMAGE.fullmatch(path)
 
 
 Place = tuple[str, str, str]  # source's split, outermost folder, next folder if the outermost has the name of a split
@@ -94,10 +74,19 @@ class Layout(NamedTuple):
 
 
 class Survey(NamedTuple):
-    """What read_folders() needs to know of all rows: the folders that give classes, and the labels of other rows."""
+    """What read_folders() needs to know of all rows.
+
+    Attributes:
+      folders: Folders that may be classes.
+      labels: Labels of the rows that have some.
+      splits: Splits as rows name them.
+      others: Number of files that are no images, by not_images.ending().
+    """
 
     folders: dict[Place, Folder]
     labels: LabelSurvey
+    splits: set[str]
+    others: Counter[str]
 
 
 class FolderSurvey(beam.CombineFn):
@@ -107,23 +96,28 @@ class FolderSurvey(beam.CombineFn):
         self._options = options
 
     def create_accumulator(self) -> Survey:
-        return Survey({}, LabelSurvey())
+        return Survey({}, LabelSurvey(), set(), Counter())
 
     def add_input(self, accumulator: Survey, row: Row) -> Survey:
         if row.label and not row.reason:
             accumulator.labels.add(row, self._options)
-        folders = [] if row.label or row.reason else _folders(row, self._options)
-        if folders and not is_hidden(folders[0]):
+        if row.split and not row.reason:
+            accumulator.splits.add(row.split)
+        is_other = row.reason in not_images.REASONS
+        accumulator.others.update([not_images.ending(row.key)] if is_other else [])
+        is_file = not row.label and row.reason in ("", not_images.OTHER_FILE)
+        folders = _folders(row, self._options) if is_file else []
+        if folders and not any(map(is_hidden, folders)):
             below = folders[1] if len(folders) > 1 and is_split(folders[0]) else ""
-            _add(
-                accumulator.folders, (row.split, folders[0], below), Folder(1, int(is_image_by_name(row.key)), row.key)
-            )
+            _add(accumulator.folders, (row.split, folders[0], below), Folder(1, int(not row.reason), row.key))
         return accumulator
 
     def merge_accumulators(self, accumulators: Iterable[Survey]) -> Survey:
         merged = self.create_accumulator()
         for accumulator in accumulators:
             merged.labels.merge(accumulator.labels)
+            merged.splits.update(accumulator.splits)
+            merged.others.update(accumulator.others)
             for place, folder in accumulator.folders.items():
                 _add(merged.folders, place, folder)
         return merged
@@ -190,7 +184,7 @@ def read_folders(survey: Survey, options: ConvertOptions) -> Layout:
     for name in files.keys() - without_images if options.label_kind.needs_classes else ():
         survey.labels.add_name(name)
     numbering = read_labels(survey.labels, options)
-    remarks = _remarks(splits, {name: files[name] for name in without_images})
+    remarks = _remarks(splits, {name: files[name] for name in without_images}, survey, options)
     return Layout(splits, without_images, (*remarks, *numbering.remarks), numbering=numbering)
 
 
@@ -243,9 +237,13 @@ def _count(folder: Folder) -> str:
     return f"{folder.num_files:,} file{'s' * (folder.num_files > 1)} such as {folder.example!r}"
 
 
-def _remarks(splits: frozenset[str], without_images: dict[str, Folder]) -> Iterable[str]:
+def _remarks(
+    splits: frozenset[str], without_images: dict[str, Folder], survey: Survey, options: ConvertOptions
+) -> Iterable[str]:
     if splits:
         yield "read as splits: " + ", ".join(f"{top}/ as {SPLIT_FOLDERS[top.lower()]}" for top in sorted(splits))
+    if renamed := sorted(name for name in survey.splits if _split(name, options) != name):
+        yield "read as splits: " + ", ".join(f"{name} as {_split(name, options)}" for name in renamed)
     if without_images:
         shown = [f"{name}/ with {_count(folder)}" for name, folder in sorted(without_images.items())]
         yield (
@@ -253,21 +251,40 @@ def _remarks(splits: frozenset[str], without_images: dict[str, Folder]) -> Itera
             + ", ".join(shown[:_MAX_SHOWN])
             + (f" and {len(shown) - _MAX_SHOWN} more folders" if len(shown) > _MAX_SHOWN else "")
         )
+    if survey.others:
+        yield f"not images, so only listed in rejected.jsonl: {_most_common(survey.others)}"
+
+
+def _most_common(counts: Counter[str]) -> str:
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    more = len(ordered) - _MAX_SHOWN
+    shown = ", ".join(f"{count:,} {printable(name)}" for name, count in ordered[:_MAX_SHOWN])
+    return shown + (f", {sum(count for _, count in ordered[_MAX_SHOWN:]):,} others" if more > 0 else "")
+
+
+def _split(name: str, options: ConvertOptions) -> str:
+    """Returns the split that a name in a list stands for; what options and datasets name stays as it is."""
+    is_of_list = any(source.is_list for source in options.sources)
+    return split_named(name) if is_of_list and not any(name == source.split for source in options.sources) else name
 
 
 def label_by_folder(row: Row, layout: Layout, options: ConvertOptions) -> Row:
     """Returns the row with the label from its folders, and with the split if its outermost folder is one."""
-    if row.reason:
+    if row.split and row.split.lower() in SPLIT_NAMES:
+        row = row._replace(split=_split(row.split, options))
+    if row.reason not in ("", not_images.OTHER_FILE):
         return row
     if row.label:
         return name_classes(row, layout.numbering, options)
     unlabelled, folders = not options.label_kind.needs_classes, _folders(row, options)
     if not row.split and folders and folders[0] in layout.splits:
         row = row._replace(split=SPLIT_FOLDERS[folders.pop(0).lower()])
+    if hidden := next(filter(is_hidden, folders), ""):
+        return row.reject("hidden", f"is in the hidden folder {hidden!r}, which is not a class")
+    if folders and folders[0] in layout.without_images and not unlabelled:
+        return row.reject("no_class", f"is in {folders[0]!r}, which contains no image and is therefore not a class")
+    if row.reason:
+        return row
     if not folders:
         return label_row(row, "", options) if unlabelled else row.reject("no_label", "is not in a class folder")
-    if is_hidden(folders[0]):
-        return row.reject("hidden", f"is in the hidden folder {folders[0]!r}, which is not a class")
-    if folders[0] in layout.without_images:
-        return row.reject("no_class", f"is in {folders[0]!r}, which contains no image and is therefore not a class")
     return name_classes(label_row(row, folders[0], options), layout.numbering, options)

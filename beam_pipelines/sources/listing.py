@@ -17,15 +17,16 @@ from typing import IO, NamedTuple
 
 from beam_pipelines import storage
 from beam_pipelines.options import ConvertOptions, Source
-from beam_pipelines.sources import archives, lists, zips
+from beam_pipelines.sources import archives, lists, not_images, zips
 from beam_pipelines.sources.archives import Member
 from beam_pipelines.sources.dataset_examples import check_changes, check_kind, rows_of_shard, shards_of
-from beam_pipelines.sources.folders import is_hidden, is_image_by_name, is_split
+from beam_pipelines.sources.folders import is_hidden, is_split
 from beam_pipelines.sources.lists import list_columns, read_names, rows_of_list
 from beam_pipelines.sources.records import record_files
 from beam_pipelines.sources.records.parquet_files import has_images
 from beam_pipelines.sources.records.record_files import check_files, list_record_files, rows_of_file
 from beam_pipelines.sources.rows import Row, label_row
+from beam_pipelines.sources.split_names import split_named, split_of_path
 from beam_pipelines.sources.unpacking import decompressed
 
 
@@ -66,19 +67,20 @@ def list_part(part: Part, options: ConvertOptions) -> Iterator[Row | Part]:
       ValueError: The source cannot be read as the kind that its name indicates, or a line of a list names another split
         than the source.
     """
-    source = part.source
-    if not source.split:
-        yield from _rows(part, options)
-        return
-    several = len(options.sources) > 1
+    source, several = part.source, len(options.sources) > 1
     for row in _rows(part, options):
         if isinstance(row, Part):
             yield row
             continue
-        if row.split not in ("", source.split):
+        if options.ignore and not row.reason and not_images.is_ignored(row.key, options.ignore):
+            row = row.reject(not_images.IGNORED, "--ignore names it")
+        if not source.split:
+            yield row
+            continue
+        if split_named(row.split) not in ("", split_named(source.split)):
             raise ValueError(
-                f"--input={source.split}={source.path} contradicts the split in the list, {row.split!r} for "
-                f"{row.key!r}; leave out one of them"
+                f"--input={source.split}={source.path} contradicts the split of {row.key!r} in it, {row.split!r}; "
+                "leave out the split in --input, or take an input without splits"
             )
         yield row._replace(split=source.split, key=f"{source.split}/{row.key}" if several else row.key)
 
@@ -98,7 +100,11 @@ def _rows(part: Part, options: ConvertOptions) -> Iterator[Row | Part]:
         yield from (Part(part.source, shard=shard) for shard in shards)
     else:
         for file in _files(part, options.output):
-            yield file if isinstance(file, Part) else _with_pattern(_row_of_file(file), part.source.label_pattern)
+            yield (
+                file
+                if isinstance(file, Part)
+                else _with_pattern(_row_of_file(file, options), part.source.label_pattern)
+            )
 
 
 def _with_pattern(row: Row, pattern: str) -> Row:
@@ -115,11 +121,18 @@ def _is_whole_folder(part: Part) -> bool:
     return not (part.folder or part.archive or part.source.is_archive)
 
 
-def remark(source: Source, options: ConvertOptions) -> str:
-    """Returns a line about what a list or records have that is not stored; "" if there is nothing."""
-    if source.is_list:
-        return lists.remark(source, options)
-    return record_files.remark(source, options) if source.record else ""
+def remarks(source: Source, options: ConvertOptions) -> Iterator[str]:
+    """Yields lines about how a source is read, and what it has that is not stored."""
+    if source.record:
+        yield from record_files.remarks(source, options)
+    elif source.is_list:
+        yield from filter(None, [lists.remark(source, options)])
+    if not source.split and not source.is_pattern and (split := split_of_path(source.path)) not in ("", "train"):
+        name = posixpath.basename(source.path)
+        yield (
+            f"{name!r} has the name of the split {split}, but --splits divides its images, most of them to train; "
+            f"if they are to be one split, use --input={split}={source.path}"
+        )
 
 
 def check_files_beside(source: Source) -> None:
@@ -170,41 +183,71 @@ def check_source(source: Source, options: ConvertOptions, classes: tuple[str, ..
 def _rows_with_labels(source: Source, options: ConvertOptions) -> Iterator[Row]:
     """Yields the rows of the files of a source whose labels are in a list, in the order of the files' names."""
     labels = list(filter(None, read_names(source.label_list)))
-    ordered = [_row_of_file(file) for file in sorted(_files_below(Part(source), options.output))]
-    # System files and hidden files were not there when the labels were listed, so they take no label.
-    unlabelled = [row for row in ordered if row.reason == "system_file" or is_hidden(row.key)]
-    images = [row for row in ordered if not (row.reason == "system_file" or is_hidden(row.key))]
+    ordered = [_row_of_file(file, options) for file in sorted(_files_below(Part(source), options.output))]
+    # Files that are no images have no line among the labels.
+    unlabelled = [row for row in ordered if row.reason in not_images.REASONS or is_hidden(row.key)]
+    images = [row for row in ordered if not (row.reason in not_images.REASONS or is_hidden(row.key))]
+    yield from unlabelled
+    by_name = _labels_by_name(labels, images, source)
+    if by_name:
+        yield from (label_row(row, by_name[row.key], options) for row in images)
+        return
     if len(labels) != len(images):
         raise ValueError(
             f"{source.label_list!r} has {len(labels)} labels for the {len(images)} files of {source.path!r}; it must "
             "have one class name per line, in the order of the file names"
         )
-    yield from unlabelled
     yield from (label_row(row, label, options) for row, label in zip(images, labels, strict=True))
 
 
-def _row_of_file(file: Member) -> Row:
+def _labels_by_name(lines: list[str], images: list[Row], source: Source) -> dict[str, str]:
+    """Returns the label of each image by its key, if the lines name the images, as "IMAGE LABEL" of Caffe's val.txt.
+
+    Returns {} if no line names an image.
+
+    Raises:
+      ValueError: Some lines name images, but not each image has one line.
+    """
+    keys = {posixpath.basename(row.key): row.key for row in images} | {row.key: row.key for row in images}
+    found: dict[str, str] = {}
+    others = []
+    for line in lines:
+        ways = [
+            re.split(r"\s*[,;\t]\s*|\s+", line, maxsplit=1),
+            re.split(r"\s*[,;\t]\s*|\s+(?=\S+$)", line, maxsplit=1),
+        ]
+        pairs = [pair for way in ways if len(way) == 2 for pair in (way, way[::-1])]
+        pair = next(((keys[name.strip('"')], label) for name, label in pairs if name.strip('"') in keys), None)
+        if pair is None:
+            others.append(line)
+        elif found.setdefault(*pair) != pair[1]:
+            raise ValueError(
+                f"{source.label_list!r} has two labels for {pair[0]!r}: {found[pair[0]]!r} and {pair[1]!r}"
+            )
+    if found and (len(others) > 1 or len(found) < len(images)):  # one line may be a header
+        seen = f"{others[-1]!r} names no file" if len(others) > 1 else "not all of the files have a line"
+        raise ValueError(
+            f"{source.label_list!r} has lines of an image and its label, but {seen} of {source.path!r}; correct the "
+            "list, or write it as a .csv with the header image,label: --input=LIST.csv"
+        )
+    return found
+
+
+def _row_of_file(file: Member, options: ConvertOptions) -> Row:
     try:
         file.path.encode()
     except UnicodeEncodeError:
         return Row(_shown(file.path), _shown(file.uri)).reject("bad_name", "its name is not UTF-8")
     row = Row(file.path, file.uri, num_bytes=file.num_bytes, version=file.version, number=file.number)
-    if _is_of_system(file):
-        return row.reject("system_file", "created by a file manager of macOS or Windows")
+    reason, detail = not_images.reason_of(file.path, options.ignore)
+    if reason:
+        return row.reject(reason, detail)
     if file.fault:
         return row.reject("bad_member", file.fault)
     if file.lost_target:
         lost = f"it is a hard link to {_shown(file.lost_target)!r}, which is not a file before it in the archive"
         return row._replace(num_bytes=0).reject("missing", lost)
     return row
-
-
-_SYSTEM_FILES = {".DS_Store", "Thumbs.db", "desktop.ini"}
-
-
-def _is_of_system(file: Member) -> bool:
-    name = posixpath.basename(file.path)
-    return file.is_of_system or name in _SYSTEM_FILES or name.startswith("._")  # what macOS stores beside each file
 
 
 def _shown(name: str) -> str:
@@ -295,8 +338,8 @@ def _members_of_source(source: Source, output: str) -> Iterator[Member]:
         for member in members:
             _refuse_webdataset(source.path, member)
             folder, depth = member.path.partition("/")[0], member.path.count("/") + member.is_archive
-            is_aside = _is_of_system(member) or (
-                depth < 2 and not member.is_archive and not is_image_by_name(member.path)
+            is_aside = bool(not_images.creator(member.path)) or (
+                depth < 2 and not member.is_archive and not not_images.is_image_by_name(member.path)
             )
             top = folder if top is None and not is_aside else top
             if member.fault or not (is_aside or (depth > 1 and folder == top)):

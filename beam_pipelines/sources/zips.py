@@ -54,7 +54,7 @@ def _incomplete(uri: str, error: Exception) -> ValueError:
 
 def _member(uri: str, file: IO[bytes], end: int, info: zipfile.ZipInfo, number: int) -> Member:
     name = posixpath.normpath(_decoded(info))
-    member = Member(name, f"{uri}#{name}", 0, -number, fault_of_name(name), is_of_system=_MAC in name.split("/"))
+    member = Member(name, f"{uri}#{name}", 0, -number, fault_of_name(name))
     if stat.S_ISLNK(info.external_attr >> 16):
         return member._replace(uri=f"{uri}#{name} (a link)", num_bytes=-1)
     if info.flag_bits & _ENCRYPTED:

@@ -13,19 +13,15 @@ from __future__ import annotations
 
 import fnmatch
 import posixpath
-import re
 from collections.abc import Iterator
 from types import ModuleType
 
 from beam_pipelines import storage
 from beam_pipelines.options import RECORDS, TAR, ConvertOptions, RecordFormat, Source
-from beam_pipelines.sources.folders import SPLIT_FOLDERS
 from beam_pipelines.sources.records import parquet_files, tfrecord_files, webdataset
 from beam_pipelines.sources.rows import Row
+from beam_pipelines.sources.split_names import split_of_path
 
-_HASH = re.compile(r"-[0-9a-f]{16}(?=\.)")  # in names of files of Hugging Face
-# What surrounds the words of a file's name: numbers and endings.
-_NO_WORD = re.compile(r"(?<![^\W_])(?:tfrecords?|parquet|tar|tgz|tbz2|txz|gz|bz2|xz|zstd?|of)(?![^\W_])|[\W\d_]+")
 _MAX_DEPTH = 3  # folders of Parquet: Hugging Face has CONFIGURATION/SPLIT/0000.parquet
 
 
@@ -54,27 +50,28 @@ def rows_of_file(source: Source, name: str, options: ConvertOptions) -> Iterator
     Raises:
       ValueError: The file is damaged or of another kind, so that records behind the damage cannot be found.
     """
-    split, of_format = split_of(name), RecordFormat.parse(source.record)
+    split, of_format = split_of_path(name), RecordFormat.parse(source.record)
     for row in _kind(name).rows_of_file(source.folder, name, of_format, options):
         yield row._replace(split=split)
 
 
-def split_of(name: str) -> str:
-    """Returns the split that is the last word in the name of a file, or the folder that it lies in; "" for others.
-
-    As in imagenet2012-train.tfrecord-00000-of-01024, train-000000.tar and train/0000.parquet.
-    """
-    folder, _, base = name.rpartition("/")
-    words = [*_NO_WORD.sub(" ", _HASH.sub("", base)).split()[-1:], posixpath.basename(folder)]
-    return next((SPLIT_FOLDERS[word.lower()] for word in words if word.lower() in SPLIT_FOLDERS), "")
-
-
-def remark(source: Source, options: ConvertOptions) -> str:
-    """Returns a line about the parts of the records that are not stored, as the first file has them; "" if none are."""
-    name = list_record_files(source)[0]
-    path = f"{source.folder}/{name}"
-    what, left = _kind(name).not_stored(path, RecordFormat.parse(source.record), options)
-    return f"{path}: the {what} {', '.join(map(repr, left))} are not stored" if left else ""
+def remarks(source: Source, options: ConvertOptions) -> Iterator[str]:
+    """Yields lines about how files are read: their splits, and parts of the records that are not stored."""
+    names = list_record_files(source)
+    by_split: dict[str, list[str]] = {}
+    for name in names if not source.split else ():
+        by_split.setdefault(split_of_path(name), []).append(name)
+    if set(by_split) - {""}:
+        files = {
+            split: f"{some[0]}{f' and {len(some) - 1:,} more' * (len(some) > 1)}" for split, some in by_split.items()
+        }
+        yield f"{source.path}: " + ", ".join(
+            f"{files[split]} {f'as {split}' if split else 'by --splits'}" for split in sorted(files)
+        )
+    path = f"{source.folder}/{names[0]}"
+    what, left = _kind(names[0]).not_stored(path, RecordFormat.parse(source.record), options)
+    if left:
+        yield f"{path}: the {what} {', '.join(map(repr, left))} are not stored"
 
 
 def check_files(source: Source, classes: tuple[str, ...] | None = None, unlabelled: bool = False) -> None:

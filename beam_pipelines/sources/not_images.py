@@ -1,0 +1,108 @@
+"""Files that are no images: system files, hidden ones, and those whose names say so. One rule for all inputs of files.
+
+They are listed in rejected.jsonl with a reason of their own, named when the inputs are read, and do not count against
+--max_rejected. Everything else is read, whatever its name is.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import posixpath
+import re
+from collections.abc import Sequence
+
+SYSTEM_FILE, OTHER_FILE, IGNORED = REASONS = ("system_file", "other_file", "ignored")
+
+# Folders and files that operating systems, file servers and viewers create beside images; case-insensitive.
+_SYSTEM_FOLDERS = {
+    "__macosx": "macOS",
+    ".spotlight-v100": "macOS",
+    ".fseventsd": "macOS",
+    ".temporaryitems": "macOS",
+    ".trashes": "macOS",
+    "$recycle.bin": "Windows",
+    "system volume information": "Windows",
+    "lost+found": "Linux",
+    "@eadir": "a Synology file server",
+    "#recycle": "a Synology file server",
+    "#snapshot": "a Synology file server",
+    ".@__thumb": "a QNAP file server",
+    "@recycle": "a QNAP file server",
+    "@recently-snapshot": "a QNAP file server",
+    ".thumbnails": "an image viewer",
+    ".picasaoriginals": "Picasa",
+    ".ipynb_checkpoints": "Jupyter",
+}
+_SYSTEM_FILES = {
+    ".ds_store": "macOS",
+    ".localized": "macOS",
+    "icon\r": "macOS",
+    "thumbs.db": "Windows",
+    "ehthumbs.db": "Windows",
+    "ehthumbs_vista.db": "Windows",
+    "desktop.ini": "Windows",
+    ".directory": "KDE",
+    ".picasa.ini": "Picasa",
+    "picasa.ini": "Picasa",
+    "zbthumbnail.info": "ZoomBrowser",
+    ".nomedia": "Android",
+    "@syno_resource": "a Synology file server",
+    "synoindex_media_info": "a Synology file server",
+}
+# Endings that no image has.
+_OTHER_ENDING = re.compile(
+    r".*\.(jsonl?|txt|csv|tsv|xml|ya?ml|toml|ini|cfg|conf|log|md|rst|html?|css|js|pdf|docx?|xlsx?|pptx?|odt|ods|rtf|"
+    r"py|ipynb|sh|bat|m|mat|np[yz]|h5|hdf5|pkl|pickle|pth?|ckpt|onnx|parquet|arrow|feather|db|sqlite3?|"
+    r"zip|t?gz|bz2|xz|7z|rar|zst|tfrecords?|md5|sha\d+|sig|asc|torrent|part|crdownload|lnk|url|webloc|exe|dll|"
+    r"mp[34]|m4[av]|avi|mov|qt|mkv|webm|wmv|flv|mpe?g|3gp|mts|m2ts|wav|flac|ogg|aac|aae|xmp)",
+    re.IGNORECASE | re.DOTALL,
+)
+_OTHER_NAME = re.compile(
+    r"(readme|licen[cs]e|copying|notice|authors|citation|changelog|makefile|dockerfile|_success)(\.\w+)?", re.IGNORECASE
+)
+
+
+def is_image_by_name(path: str) -> bool:
+    """Returns whether a file may be an image, by its name."""
+    return not (_OTHER_ENDING.fullmatch(path) or _OTHER_NAME.fullmatch(posixpath.basename(path)))
+
+
+def is_ignored(path: str, patterns: Sequence[str]) -> bool:
+    """Returns whether one of the patterns of --ignore matches a path, or the name of the file or of a folder in it."""
+    parts = path.split("/")
+    return any(
+        fnmatch.fnmatchcase(path, pattern) if "/" in pattern else any(fnmatch.fnmatchcase(x, pattern) for x in parts)
+        for pattern in patterns
+    )
+
+
+def creator(path: str) -> str:
+    """Returns what has created a file beside images, such as "macOS"; "" for other files."""
+    *folders, name = path.lower().split("/")
+    if name.startswith("._"):  # what macOS stores beside each file
+        return "macOS"
+    return _SYSTEM_FILES.get(name) or next(
+        (_SYSTEM_FOLDERS[folder] for folder in folders if folder in _SYSTEM_FOLDERS), ""
+    )
+
+
+def reason_of(path: str, patterns: Sequence[str]) -> tuple[str, str]:
+    """Returns (reason, detail) of a file of a folder or an archive that is no image; ("", "") for others.
+
+    Args:
+      path: Path within the input.
+      patterns: Those of --ignore.
+    """
+    if is_ignored(path, patterns):
+        return IGNORED, "--ignore names it"
+    if made_by := creator(path):
+        return SYSTEM_FILE, f"created by {made_by}"
+    if not is_image_by_name(path):
+        return OTHER_FILE, f"{ending(path)} is no ending of an image"
+    return "", ""
+
+
+def ending(path: str) -> str:
+    """Returns how a file is called in a count: its ending in lower case, or its name without one."""
+    name = posixpath.basename(path)
+    return posixpath.splitext(name)[1].lower() or name

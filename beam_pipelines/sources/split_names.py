@@ -1,0 +1,57 @@
+"""Names of splits, of all inputs: one vocabulary for folders, files of records, archives and columns of lists."""
+
+from __future__ import annotations
+
+import re
+
+SPLIT_NAMES = {
+    "train": "train",
+    "training": "train",
+    "val": "validation",
+    "valid": "validation",
+    "validation": "validation",
+    "dev": "validation",
+    "devel": "validation",
+    "development": "validation",
+    "eval": "validation",
+    "evaluation": "validation",
+    "test": "test",
+    "testing": "test",
+    "holdout": "test",
+    "heldout": "test",
+}
+# Of folders only these, as dev/ and holdout/ may be classes, or folders of other things.
+SPLIT_FOLDERS = {name: split for name, split in SPLIT_NAMES.items() if not name.startswith(("dev", "hold", "held"))}
+
+_HASH = re.compile(r"-[0-9a-f]{16}(?=\.)")  # in names of files of Hugging Face
+# What surrounds the words of a file's name: numbers and endings.
+_NO_WORD = re.compile(
+    r"(?<![^\W_])(?:tfrecords?|parquet|tar|tgz|tbz2|txz|zip|gz|bz2|xz|zstd?|csv|tsv|jsonl|of)(?![^\W_])|[\W\d_]+"
+)
+
+
+def split_named(name: str) -> str:
+    """Returns the split that a name stands for, such as validation for VAL; other names as they are."""
+    return SPLIT_NAMES.get(name.strip().lower(), name)
+
+
+def split_of_path(path: str) -> str:
+    """Returns the split in the name of a file, or of the folder that it lies in; "" if there is none.
+
+    As in imagenet2012-train.tfrecord-00000-of-01024, seg_train2017-resized-000000.tar and train/0000.parquet. The last
+    word of a name precedes the others.
+
+    Raises:
+      ValueError: The name has the words of two splits, none of which is its last word.
+    """
+    folder, _, base = path.rpartition("/")
+    words = _NO_WORD.sub(" ", _HASH.sub("", base)).split()
+    named = [SPLIT_NAMES[word.lower()] for word in words if word.lower() in SPLIT_NAMES]
+    if words and words[-1].lower() in SPLIT_NAMES:
+        return named[-1]
+    if len(set(named)) > 1:
+        raise ValueError(
+            f"the name of {path!r} has the words of several splits, {' and '.join(sorted(set(named)))}; rename it, or "
+            "name each file with its split: --input=SPLIT=FILE"
+        )
+    return named[0] if named else SPLIT_NAMES.get(folder.rpartition("/")[2].lower(), "")
