@@ -9,6 +9,7 @@ import contextlib
 import fcntl
 import io
 import os
+import stat
 import tempfile
 import threading
 import warnings
@@ -38,6 +39,7 @@ from tpu_input.dataset_format.orientation import (
     KEPT_MODES,
     apply_orientation,
     has_unknown_range,
+    is_transparent,
     orientation_transpose,
 )
 from tpu_input.dataset_format.records import PNG_BEGIN
@@ -61,6 +63,7 @@ GPS_POSITION = "GPS position"
 UNUSABLE_PROFILE = "unusable color profile"
 IGNORED_PROFILE = "ignored color profile"
 NOT_DECODED = "not decoded"
+TRANSPARENT = "wholly transparent"
 SLIGHTLY_LARGER = "slightly larger than --resize_shorter"
 _POWERS = np.stack([np.arange(256), np.arange(256) ** 2], axis=1)  # values and their squares
 
@@ -93,7 +96,7 @@ class CheckedImage(NamedTuple):
         decoded.
       fixed: Why it was re-encoded, e.g. "format PNG"; "" if it is stored byte for byte.
       noted: Other findings that are counted: GPS_POSITION, UNUSABLE_PROFILE, IGNORED_PROFILE, NOT_DECODED,
-        SLIGHTLY_LARGER or STRIPPED.
+        SLIGHTLY_LARGER, TRANSPARENT or STRIPPED.
       source_size: (width, height) of the source in pixels, if it was re-encoded; () if those are the image's own.
     """
 
@@ -198,6 +201,7 @@ def _checked(image: Image.Image, data: bytes, options: ImageOptions, with_statis
         return CheckedImage(data, height, width, channels, None, None, None, "", (*noted, NOT_DECODED))
     with _one_large_at_a_time(_peak_bytes(image, data, scale)):
         pixels = _decode(image, data, scale)
+        noted += (TRANSPARENT,) if image.format not in ("BMP", "DIB") and is_transparent(pixels) else ()
         if fixed or shrink:
             if scale > 1:
                 pixels = _shrunk(pixels, options.resize_shorter, (width, height))
@@ -348,11 +352,14 @@ def _one_large_at_a_time(num_bytes: int) -> Iterator[None]:
         yield
         return
     with _large_images, contextlib.ExitStack() as stack:
-        with contextlib.suppress(OSError):  # without a folder for temporary files, the lock covers this process only
-            path = f"{tempfile.gettempdir()}/jpeg2tpu-{os.getuid()}.lock"  # one per user; others may not open it
-            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-            stack.callback(os.close, file)  # closing releases the lock, as does the end of the process
-            fcntl.flock(file, fcntl.LOCK_EX)
+        with contextlib.suppress(OSError):  # without a folder of one's own, the lock covers this process only
+            folder = f"{tempfile.gettempdir()}/jpeg2tpu-{os.getuid()}"
+            os.makedirs(folder, 0o700, exist_ok=True)
+            status = os.lstat(folder)  # another user may have made it, in a folder that all share
+            if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022:
+                file = os.open(f"{folder}/lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+                stack.callback(os.close, file)  # closing releases the lock, as does the end of the process
+                fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 

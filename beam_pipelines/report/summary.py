@@ -14,6 +14,7 @@ from beam_pipelines.images.check import (
     NOT_DECODED,
     SLIGHTLY_LARGER,
     STRIPPED,
+    TRANSPARENT,
     UNUSABLE_PROFILE,
 )
 from beam_pipelines.options import ConvertOptions, ImageOptions
@@ -29,6 +30,7 @@ NOTED = {  # findings that are counted in addition to re-encoded images: the tex
     "alike",
     STRIPPED: "had EXIF, comments, profiles or previews, which are not stored because of --metadata=strip",
     SLIGHTLY_LARGER: "are at most 1.1 times as large, and stored unchanged",
+    TRANSPARENT: "have no visible pixel, and are stored as white; look whether their alpha channel is meant",
 }
 
 

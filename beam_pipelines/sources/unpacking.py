@@ -31,6 +31,30 @@ _MOST_TIMES = 100
 _ALWAYS_ALLOWED = 1 << 30
 
 
+def inflates_too_much(num_bytes: int, packed_bytes: int, allowed: int | None = None) -> str:
+    """Returns a message if so many bytes are more than images can be in a file of `packed_bytes`; else ""."""
+    if num_bytes <= max(_ALWAYS_ALLOWED if allowed is None else allowed, _MOST_TIMES * packed_bytes):
+        return ""
+    return f"decompresses to more than {_MOST_TIMES} times its size, as no images do"
+
+
+def limited(uri: str, write: Callable[[bytes], Any]) -> Callable[[bytes], None]:
+    """Returns a function that writes what a file inflates to.
+
+    The function raises ValueError where that is more than inflates_too_much() allows.
+    """
+    packed_bytes, num_bytes = storage.file_bytes(uri), 0
+
+    def add(piece: bytes) -> None:
+        nonlocal num_bytes
+        num_bytes += len(piece)
+        if why := inflates_too_much(num_bytes, packed_bytes):
+            raise ValueError(f"{uri!r} {why}; decompress it first if you trust it")
+        write(piece)
+
+    return add
+
+
 def _read_by(opened: Callable[[IO[bytes]], Any]) -> Callable[[IO[bytes]], Iterator[bytes]]:
     def pieces(file: IO[bytes]) -> Iterator[bytes]:
         with contextlib.closing(opened(file)) as content:
@@ -77,16 +101,10 @@ def decompressed(uri: str, output: str) -> str:
         return uri
 
     def write(copy: IO[bytes]) -> None:
-        most = max(_ALWAYS_ALLOWED, _MOST_TIMES * storage.file_bytes(uri))
         with storage.open_file(uri) as file:
+            add = limited(uri, copy.write)
             for piece in read(file):
-                most -= len(piece)
-                if most < 0:
-                    raise ValueError(
-                        f"{uri!r} decompresses to more than {_MOST_TIMES} times its size, as no images do; decompress "
-                        "it first if you trust it"
-                    )
-                copy.write(piece)
+                add(piece)
 
     try:
         return unpacked(uri, output, write)

@@ -19,11 +19,12 @@ from typing import IO
 
 from beam_pipelines import storage
 from beam_pipelines.sources.archives import Member, fault_of_name
+from beam_pipelines.sources.unpacking import inflates_too_much
 
 _LOCAL_HEADER = struct.Struct("<4s22xHH")  # signature, …, bytes of the name, bytes of the extra field: APPNOTE 4.3.7
 _SIGNATURE = b"PK\x03\x04"
 _ENCRYPTED, _UTF8 = 1, 1 << 11  # bits of the flags
-_MAC = "__MACOSX"  # folder of what macOS stores beside files
+_MEMBER_BYTES = 256 << 20  # to which any member may inflate: 50 megapixels of a BMP of one color have 200 MB
 
 
 def members(uri: str) -> Iterator[Member]:
@@ -37,6 +38,7 @@ def members(uri: str) -> Iterator[Member]:
         with storage.open_headers(uri) as file:
             end = file.seek(0, 2)
             with zipfile.ZipFile(file) as archive:
+                _check_apart(archive.infolist())
                 for number, info in enumerate(archive.infolist()):
                     if not info.is_dir():
                         yield _member(uri, file, end, info, number)._replace(version=version)
@@ -46,6 +48,15 @@ def members(uri: str) -> Iterator[Member]:
         if error.errno != errno.EINVAL:  # else the storage failed; a damaged offset is negative, which no seek takes
             raise
         raise _incomplete(uri, error) from error
+
+
+def _check_apart(infos: list[zipfile.ZipInfo]) -> None:
+    """Raises zipfile.BadZipFile if members overlap: a few bytes would be inflated for each of them."""
+    end, before = 0, ""
+    for info in sorted(infos, key=lambda info: info.header_offset):
+        if info.header_offset < end:
+            raise zipfile.BadZipFile(f"its members {before[-200:]!r} and {info.filename[-200:]!r} overlap")
+        end, before = info.header_offset + _LOCAL_HEADER.size + info.compress_size, info.filename
 
 
 def _incomplete(uri: str, error: Exception) -> ValueError:
@@ -76,6 +87,8 @@ def _member(uri: str, file: IO[bytes], end: int, info: zipfile.ZipInfo, number: 
         if info.file_size != info.compress_size:
             raise zipfile.BadZipFile(f"{name[-200:]!r} has two sizes, {info.file_size} and {info.compress_size} bytes")
         return member._replace(uri=storage.slice_uri(uri, begin, info.file_size), num_bytes=info.file_size)
+    if why := inflates_too_much(info.file_size, info.compress_size, _MEMBER_BYTES):
+        return member._replace(fault=f"it {why}")
     packed = storage.deflate_uri(uri, begin, info.compress_size, info.file_size)
     return member._replace(uri=packed, num_bytes=info.file_size)
 

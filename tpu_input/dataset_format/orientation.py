@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
-from PIL import ExifTags, Image, TiffImagePlugin
+from PIL import ExifTags, Image, ImageChops, TiffImagePlugin
 
 from tpu_input.dataset_format import color_profiles
 
@@ -23,7 +23,8 @@ with contextlib.suppress(ImportError):
 KEPT_MODES = {"L": 1, "RGB": 3}  # mode: channels
 ColorProfiles = Literal["convert", "ignore"]
 _BAND_PIXELS = 1 << 20  # pixels processed at a time, so that no step copies the complete image
-_BITS = 258  # TIFF's tag BitsPerSample
+_BITS, _PHOTOMETRIC = 258, 262  # TIFF's tags BitsPerSample and PhotometricInterpretation
+_WHITE_IS_ZERO = 0
 _TURNS = {  # EXIF orientation: the transpose that makes the image upright
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -65,10 +66,16 @@ def apply_orientation(image: Image.Image, profiles: str = "convert", pixels: Ima
     change = orientation_transpose(image)
     pixels = pixels or image
     pixels.load()
+    if pixels.mode == "RGBA" and image.format in ("BMP", "DIB") and is_transparent(pixels):
+        pixels = pixels.convert("RGB")  # many programs leave the fourth byte 0, and viewers show such a BMP as opaque
     profiled = image if profiles == "convert" and color_profiles.effect(image) == "converted" else None
     if profiled or pixels.mode not in KEPT_MODES or pixels.has_transparency_data:
         is_grey = (pixels.mode in ("1", "L") and not pixels.has_transparency_data) or pixels.mode.startswith("I")
-        pixels = _in_bands(pixels, "L" if is_grey else "RGB", functools.partial(_opaque, profiled=profiled))
+        pixels = _in_bands(
+            pixels,
+            "L" if is_grey else "RGB",
+            functools.partial(_opaque, profiled=profiled, is_negative=_is_negative(image)),
+        )
     if pixels is not image:
         image.close()
     return pixels if change is None else pixels.transpose(change)
@@ -89,10 +96,26 @@ def _in_bands(image: Image.Image, mode: str, function: Callable[[Image.Image], I
     return whole
 
 
-def _opaque(image: Image.Image, profiled: Image.Image | None) -> Image.Image:
+def is_transparent(image: Image.Image) -> bool:
+    """Returns whether no pixel of a decoded image is visible."""
+    if not image.has_transparency_data:
+        return False
+    rows = max(_BAND_PIXELS // image.width, 1)
+    bands = (image.crop((0, top, image.width, min(top + rows, image.height))) for top in range(0, image.height, rows))
+    return not any(band.convert("RGBA").getchannel("A").getextrema()[1] for band in bands)
+
+
+def _is_negative(image: Image.Image) -> bool:
+    """Returns whether 0 is white, which Pillow applies to TIFFs of 8 bits, but not of 16."""
+    if not (isinstance(image, TiffImagePlugin.TiffImageFile) and image.mode.startswith("I")):
+        return False
+    return bool(image.tag_v2.get(_PHOTOMETRIC) == _WHITE_IS_ZERO)
+
+
+def _opaque(image: Image.Image, profiled: Image.Image | None, is_negative: bool) -> Image.Image:
     """Returns an image, or some rows of one, on white, RGB or greyscale; in sRGB by `profiled`'s profile, if any."""
     if image.mode.startswith("I"):
-        return _of_sixteen_bits(image, profiled)
+        return _of_sixteen_bits(image, profiled, is_negative)
     if not image.has_transparency_data:
         if image.mode != "CMYK":  # profiles of CMYK convert to RGB
             image = image.convert("L" if image.mode in ("1", "L") else "RGB")
@@ -107,10 +130,11 @@ def _opaque(image: Image.Image, profiled: Image.Image | None) -> Image.Image:
     return Image.alpha_composite(Image.new("RGBA", image.size, "white"), layer).convert("RGB")
 
 
-def _of_sixteen_bits(image: Image.Image, profiled: Image.Image | None) -> Image.Image:
+def _of_sixteen_bits(image: Image.Image, profiled: Image.Image | None, is_negative: bool) -> Image.Image:
     """Returns a 16-bit greyscale image as "L", with white for the grey that a PNG's tRNS declares transparent."""
     values = np.asarray(image.convert("I"))
     grey = Image.fromarray((values.clip(0, 65535) >> 8).astype(np.uint8))
+    grey = ImageChops.invert(grey) if is_negative else grey
     grey = color_profiles.to_srgb(grey, profiled) if profiled else grey
     transparent = image.info.get("transparency")
     if isinstance(transparent, int):

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from beam_pipelines import storage
 from beam_pipelines.options import ConvertOptions, RecordFormat
 from beam_pipelines.sources.rows import Row, label_row, with_features
-from beam_pipelines.sources.unpacking import unpacked
+from beam_pipelines.sources.unpacking import limited, unpacked
 
 _ROWS_A_BATCH = 64
 _BUFFER_BYTES = 1 << 20  # with a buffer, pages are read one after another, not a whole group of rows
@@ -92,7 +92,11 @@ def rows_of_file(folder: str, name: str, of_format: RecordFormat, options: Conve
       ValueError: It is damaged or no Parquet, or lacks a column.
     """
     path, rows = f"{folder}/{name}", list[Row]()
-    copy = unpacked(path, options.output, lambda copy: rows.extend(_rows(path, name, of_format, options, copy.write)))
+    copy = unpacked(
+        path,
+        options.output,
+        lambda copy: rows.extend(_rows(path, name, of_format, options, limited(path, copy.write))),
+    )
     _, version = storage.look(storage.slice_uri(copy, 0, 0))
     begin = 0
     for row in rows or _rows(path, name, of_format, options):
