@@ -133,9 +133,9 @@ def _plan(options: ConvertOptions, beam_options: PipelineOptions) -> tuple[Plan,
         phases.begin("listing")
         plan = make_plan(options, beam_options)
         phases.end()
+        output_checks.check_plan(options, plan)
         for remark in plan.remarks:
             print_line(remark, sys.stderr)
-        output_checks.check_plan(options, plan)
         return plan, output_checks.existing(options, plan, begun=bool(before))
     except ValueError:
         working_folder.tidy(options.output, keep=before)

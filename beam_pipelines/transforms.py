@@ -437,12 +437,12 @@ def _begin(
     """Yields the names of the shards that have to be written; raises ValueError if the dataset must not be written."""
     for _ in planned:  # some runners fill a side input only when it is read
         pass
-    for remark in plan.remarks:
-        print_line(remark, sys.stderr)
     phases.counter("images_outdated").inc(plan.num_outdated)
     output_checks.remove_replaced(options.output)
     before = working_folder.unfinished(options.output)
     output_checks.check_plan(options, plan)
+    for remark in plan.remarks:
+        print_line(remark, sys.stderr)
     if output_checks.existing(options, plan, begun=bool(before)):
         return
     folder = WorkingFolder.of(options.output, plan)

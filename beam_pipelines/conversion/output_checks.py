@@ -67,7 +67,7 @@ def check_plan(options: ConvertOptions, plan: Plan) -> None:
         raise ValueError(f"input {where} is empty")
     if not any(plan.totals.values()):
         said = f"none of the {plan.num_inputs} inputs of {where} can be used, e.g. {min(plan.examples.values())}"
-        has_layout = not {"no_label", "no_class"}.intersection(plan.num_rejected)
+        has_layout = not {"no_label", "no_class", "other_file"}.intersection(plan.num_rejected)
         raise ValueError(said if has_layout else f"{said}; {_closest_layouts(options)}")
     known = len(extension.known_images(options)) if options.parent else 0
     check_budget(options, known + plan.num_inputs, plan.num_rejected, plan.examples)

@@ -412,12 +412,13 @@ def _missing_splits(plan: Plan, options: ConvertOptions) -> str:
     """Returns a line about splits that were asked for and get no image; "" if there are none."""
     missing = [name for name, _ in options.splits if not plan.totals.get(name)]
     is_divided = options.stratify or not plan.all_named
-    if options.parent or not (is_divided and missing):
+    is_asked = options.splits_required or options.stratify or options.splits != ConvertOptions.splits
+    if options.parent or not (is_divided and is_asked and missing):
         return ""
     some = ", ".join(missing[:4]) + (", …" if len(missing) > 4 else "")
     return (
         f"{len(missing)} of {len(options.splits)} splits get no image: {some}; there are too few images "
-        f"({sum(plan.totals.values()):,}{', or too few of each class' * options.stratify}) for their shares"
+        f"({sum(plan.num_images.values()):,}{', or too few of each class' * options.stratify}) for their shares"
     )
 
 

@@ -77,7 +77,9 @@ REASONS = {
         "--max_rejected.",
         "No action is needed; if it is an image, rename it.",
     ),
-    "ignored": Reason("--ignore names it; it does not count against --max_rejected.", "No action is needed."),
+    "ignored": Reason(
+        "The option --ignore names it; it does not count against --max_rejected.", "No action is needed."
+    ),
     "duplicate_key": Reason(
         "The same file is listed more than once; the first valid line of a list is used, or the last member of that "
         "name in an archive.",

@@ -116,7 +116,7 @@ def test_what_is_no_image_is_in_rejected_jsonl_and_the_rest_is_converted(few_dig
         "0/page.jpg": "not_an_image",
         "1/empty.jpg": "empty",
         "2/half.jpg": "truncated",
-        "stray.txt": "no_label",
+        "stray.txt": "other_file",
     }
     assert sum(split.num_examples for split in manifest.splits.values()) == 36
     assert verify(str(tmp_path / "out")).problems == []

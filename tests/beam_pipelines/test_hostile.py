@@ -91,6 +91,7 @@ FOLDER = {
     "bad_member",
     "hidden",
     "no_class",
+    "other_file",
     "conflicting_label",
     "duplicate",
 }  # see the fixture
@@ -114,6 +115,7 @@ def hostile(tmp_path) -> Path:
     (folder / ".git" / "HEAD").write_bytes(b"ref")
     (folder / "notes").mkdir()
     (folder / "notes" / "1.txt").write_bytes(b"a note")
+    (folder / "a" / "good1.jpg.json").write_bytes(b"{}")
     (folder / ".DS_Store").write_bytes(b"Bud1")
     (folder / "a" / "Thumbs.db").write_bytes(b"\xd0\xcf")
     (folder / "stray.jpg").write_bytes(encoded(picture(14)))
@@ -140,6 +142,7 @@ def test_every_hostile_file_of_a_folder_is_kept_or_rejected_for_its_reason(hosti
     expected |= {".DS_Store": "system_file", "a/Thumbs.db": "system_file"}
     expected |= {"a/pipe.jpg": "unreadable", "a/latin1-\\xe9.jpg": "bad_name"}
     expected |= {"a/in/../out.jpg": "bad_member", ".git/HEAD": "hidden", "notes/1.txt": "no_class"}
+    expected |= {"a/good1.jpg.json": "other_file"}
     expected |= {"a/good1.jpg": "conflicting_label", "b/also_in_a.jpg": "conflicting_label"}
     found = reasons(tmp_path / "out")
     one_of_two = {key for key in ("a/twice.jpg", "a/good0.jpg") if key in found}
@@ -150,7 +153,12 @@ def test_every_hostile_file_of_a_folder_is_kept_or_rejected_for_its_reason(hosti
 
 
 def test_there_is_an_input_for_every_reason():
-    of_others = {"left_out", "bad_record", "bad_feature"}  # test_rewrite.py, test_tfrecord_files.py, test_features.py
+    of_others = {
+        "left_out",
+        "bad_record",
+        "bad_feature",
+        "ignored",
+    }  # test_rewrite.py, test_tfrecord_files.py, test_features.py
     found = {reason for _, reason in HOSTILE.values() if reason} | FOLDER | set(BAD_LINES.values()) | of_others
     assert found == REASONS.keys()
 

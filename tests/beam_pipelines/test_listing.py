@@ -128,7 +128,7 @@ def test_a_source_that_is_missing_is_refused_in_the_driver(tmp_path):
         check_source(Source(str(tmp_path / "nothing")), ConvertOptions((), "out"))
     with pytest.raises(
         ValueError,
-        match=r"--label_list=.*labels\.txt does not exist; it must be a text file with one class name per line",
+        match=r"labels\.txt' of --label_list does not exist; it must be a text file with one class name per line",
     ):
         check_source(Source(str(tmp_path), label_list=str(tmp_path / "labels.txt")), ConvertOptions((), "out"))
 
@@ -231,7 +231,7 @@ def test_hidden_folders_are_no_classes_and_every_file_in_them_is_counted(tmp_pat
     assert {row.key: (row.label, row.reason) for row in listed(tmp_path / "flat")} == {
         "cat/1.jpg": ("cat", ""),
         "dog/2.jpg": ("dog", ""),
-        ".ipynb_checkpoints/1-checkpoint.jpg": ("", "hidden"),
+        ".ipynb_checkpoints/1-checkpoint.jpg": ("", "system_file"),
         ".git/objects/12/34": ("", "hidden"),
         ".hidden.jpg": ("", "no_label"),
     }
@@ -249,7 +249,7 @@ def test_a_label_list_is_not_of_hidden_files(tmp_path):
     (tmp_path / "classes.txt").write_text("rose\ndaisy\n")
     rows = listed(Source(str(tmp_path / "val"), "validation", str(tmp_path / "classes.txt")))
     assert [(row.key, row.label, row.reason) for row in rows] == [
-        (".ipynb_checkpoints/1-checkpoint.jpg", "", "hidden"),
+        (".ipynb_checkpoints/1-checkpoint.jpg", "", "system_file"),
         ("1.jpg", "rose", ""),
         ("2.jpg", "daisy", ""),
     ]
@@ -265,9 +265,10 @@ def test_folders_without_images_and_hidden_ones_are_no_classes_of_the_dataset(fe
     code, out, err = convert_command(capsys, few_digits)
     assert (code, err) == (
         0,
-        "folders without images, which are not classes: annotations/ with 2 files such as 'annotations/1.xml'\n",
+        "folders without images, which are not classes: annotations/ with 2 files such as 'annotations/1.xml'\n"
+        "not images, so only listed in rejected.jsonl: 2 .xml, 1 .jpg\n",
     )
-    assert "rejected: 3 of 39 inputs (hidden 1, no_class 2)" in out
+    assert "rejected: 3 of 39 inputs (no_class 2, system_file 1)" in out
     manifest = json.loads((Path(f"{few_digits}-out") / "manifest.json").read_text())
     assert manifest["classes"] == ["0", "1", "2"]
     stored = tf.data.TFRecordDataset(sorted(map(str, Path(f"{few_digits}-out").glob("*.tfrecord"))))

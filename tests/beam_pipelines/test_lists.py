@@ -136,7 +136,7 @@ def test_a_list_whose_own_split_is_another_than_the_input_s_is_refused(tmp_path)
     make(tmp_path, "1.jpg", "2.jpg")
     (tmp_path / "list.csv").write_text("image,label,split\n1.jpg,cat,train\n2.jpg,cat,\n")
     assert [row.split for row in listed(Source(f"{tmp_path}/list.csv", "train"))] == ["train"] * 2
-    message = r"--input=test=.*list\.csv contradicts the split in the list, 'train' for '1\.jpg'; leave out one of them"
+    message = r"--input=test=.*list\.csv contradicts the split of '1\.jpg' in it, 'train'; leave out the split"
     with pytest.raises(ValueError, match=message):
         listed(Source(f"{tmp_path}/list.csv", "test"))
 

@@ -197,7 +197,7 @@ def test_mistakes_are_answered_with_one_line(capsys, dataset, tmp_path):
     assert "filter needs at least one of --only_keys" in refused(capsys, "filter", dataset, output)
     assert "contains no manifest.json" in refused(capsys, "reshard", tmp_path, output)
     said = refused(capsys, "filter", dataset, f"--only_keys={tmp_path}/none.txt", output)
-    assert f"--only_keys={tmp_path}/none.txt does not exist" in said
+    assert f"{str(tmp_path / 'none.txt')!r} of --only_keys does not exist" in said
     said = refused(capsys, "filter", dataset, f"--only_keys={tmp_path}", output)
     assert f"--only_keys={tmp_path} is a folder; it must be a text file with one key per line" in said
     classes = write(tmp_path / "c.txt", "seven")
@@ -218,7 +218,7 @@ def test_mistakes_are_answered_with_one_line(capsys, dataset, tmp_path):
 def test_a_file_that_does_not_exist_is_named_with_what_it_must_be(capsys, digits_dataset, command, flag, needed):
     of_split = ["--splits=train=90%,test=10%"] if command == "split" else []
     said = refused(capsys, command, digits_dataset.path, f"--{flag}=/no/file", "--output=/no/output", *of_split)
-    assert said == f"error: --{flag}=/no/file does not exist; it must be {needed}\n"
+    assert said == f"error: '/no/file' of --{flag} does not exist; it must be {needed}\n"
 
 
 def test_a_damaged_record_is_rejected_and_a_damaged_index_refused(capsys, dataset, tmp_path):
