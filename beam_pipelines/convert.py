@@ -134,8 +134,7 @@ def _plan(options: ConvertOptions, beam_options: PipelineOptions) -> tuple[Plan,
         plan = make_plan(options, beam_options)
         phases.end()
         output_checks.check_plan(options, plan)
-        for remark in plan.remarks:
-            print_line(remark, sys.stderr)
+        _note(options, plan.remarks)
         return plan, output_checks.existing(options, plan, begun=bool(before))
     except ValueError:
         working_folder.tidy(options.output, keep=before)
@@ -148,15 +147,20 @@ def _check(options: ConvertOptions) -> None:
         raise ValueError("at least one input is required")
     for source in options.sources:
         listing.check_source(source, options, options.labels)
-        for line in listing.remarks(source, options):
-            print_line(line, sys.stderr)
         _check_apart(source.folder if source.is_pattern else source.path, options.output)
     storage.check(options.output)
     output_checks.check_output(options.output)
 
 
+def _note(options: ConvertOptions, of_plan: Sequence[str] = ()) -> None:
+    """Prints how the inputs were interpreted, when they are known to be convertible."""
+    for remark in (*(line for source in options.sources for line in listing.remarks(source, options)), *of_plan):
+        print_line(remark, sys.stderr)
+
+
 def _convert_in_one_job(options: ConvertOptions, beam_options: PipelineOptions, command: Sequence[str]) -> Converted:
     before = read_manifest(options.output)
+    _note(options)
     try:
         with phases.of_job() as watch, execution.pipeline(beam_options) as pipeline:
             watch(pipeline)
@@ -189,6 +193,7 @@ def submit(options: ConvertOptions, beam_options: PipelineOptions, command: Sequ
     _check(options)
     with lock.locked(options.output):
         options = extension.begin(options) if options.extend else options
+        _note(options)
         job = execution.submit(beam_options, lambda pipeline: build_conversion(pipeline, options, command))
         working_folder.remove_lock(options.output)
     return job

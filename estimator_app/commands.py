@@ -299,24 +299,17 @@ def folds(arguments: argparse.Namespace) -> int:
 
 def preflight(arguments: argparse.Namespace) -> int:
     """Prints whether a training would run on a TPU, and how; returns 1 when something would fail."""
-    from estimator_app.config import TrainConfig, chosen_input
+    from estimator_app.config import chosen_input
     from estimator_app.model_dir.checkpoints import latest_step
-    from estimator_app.model_dir.run_files import begun
     from estimator_app.preflight.preflight import check_runtime, preflight
-    from estimator_app.trainers.checks import read_shards
-    from tpu_input import read_manifest
+    from estimator_app.train import open_run
 
     topology = find_topology(arguments.topology)
     if arguments.jax_step:
         return _preflight_jax_step(arguments, topology)
-    if arguments.record:
-        manifest = read_shards(_dataset(arguments), arguments.record, _classes(arguments))
-    else:
-        manifest = read_manifest(arguments.dataset, arguments.version)
-    earlier = begun(arguments.model_dir) if arguments.model_dir else None
     options = _options(arguments)
-    manifest = manifest.held_out(arguments.hold_out) if arguments.hold_out else manifest
-    config = TrainConfig.of(manifest, options, earlier)
+    del options["dataset"]  # the first argument
+    manifest, _, config, earlier = open_run(_dataset(arguments), arguments.model_dir, _classes(arguments), options)
     chosen = "" if earlier else chosen_input(config, options, manifest)
     trained = latest_step(arguments.model_dir) if earlier else 0
     differences = earlier.differences(config, trained) if earlier else []

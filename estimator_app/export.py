@@ -23,7 +23,7 @@ import tensorflow as tf
 
 from estimator_app.config import TrainConfig
 from estimator_app.model_dir.checkpoints import latest_checkpoint, step_of
-from estimator_app.model_dir.exports import NUMBER, check_no_links
+from estimator_app.model_dir.exports import NUMBER, check_export_dir
 from estimator_app.model_dir.run_files import CONFIG_NAME, METRICS_NAME, read_named
 from estimator_app.runtime import files
 from estimator_app.saved_model.assets import WARMUP_NAME, write_warmup
@@ -90,7 +90,7 @@ def export_model(
       ValueError: The checkpoint is of another network, the run's trainer cannot export to a TPU, or `export_dir` holds
         a link through which exports would be written elsewhere.
     """
-    check_no_links(export_dir)
+    check_export_dir(export_dir)
     checkpoint = checkpoint or latest_checkpoint(model_dir)
     with tempfile.TemporaryDirectory() as scratch:
         classes_file = _write(scratch, CLASSES_NAME, _lines(config.classes))

@@ -16,17 +16,23 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import shlex
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from estimator_app.config import TrainConfig, chosen_input, surprises
 from estimator_app.model_dir.checkpoints import NAME, latest_checkpoint, latest_step, prune_checkpoints
-from estimator_app.model_dir.exports import check_no_links
+from estimator_app.model_dir.exports import check_export_dir
 from estimator_app.model_dir.lock import EVAL_LOCK_NAME, claim_lock, locked
 from estimator_app.model_dir.plots import write_hyperparameters, write_inputs
-from estimator_app.model_dir.run_files import Finished, begun, check_free, remove_unfinished, write_run_config
+from estimator_app.model_dir.run_files import (
+    Finished,
+    begun,
+    check_free,
+    command_for,
+    remove_unfinished,
+    write_run_config,
+)
 from estimator_app.run import (
     Drawing,
     Report,
@@ -95,23 +101,19 @@ def train(
         raise ValueError("with eval='watch' training makes no exports; give export_dir to the watcher")
     model_dir = absolute(model_dir)
     export_dir = absolute(export_dir) if export_dir else f"{model_dir}/export"
-    manifest, options = _opened(dataset, options, classes)
-    last, earlier = manifest, begun(model_dir)
-    manifest = version = version_with(manifest, earlier.fingerprint) if earlier else manifest
-    if held_out := options.get("hold_out"):
-        manifest = manifest.held_out(held_out)
-    config = TrainConfig.of(manifest, options, earlier)
-    if version is not last:
+    opened = open_run(dataset, model_dir, classes, options)
+    manifest, config = opened.manifest, opened.config
+    if opened.is_extended:
         report(
             f"note: {manifest.path!r} was extended after this run began; the run continues with version "
-            f"{manifest.version} of {last.version}, and another --model_dir trains on all images"
+            f"{manifest.version} of {opened.newest.version}, and another --model_dir trains on all images"
         )
     if config.train_steps > config.decay_steps:
         report(
             f"note: the learning rate reaches its final value at step {config.decay_steps} (decay_steps) and "
             "stays constant after it"
         )
-    chosen = "" if earlier else chosen_input(config, options, manifest)
+    chosen = "" if opened.earlier else chosen_input(config, options, manifest)
     notes = [chosen] * bool(chosen) + [f"note: {surprise}" for surprise in surprises(config, manifest)]
 
     def report_with_notes(line: str) -> None:
@@ -123,14 +125,51 @@ def train(
     return run(manifest, config, model_dir, export_dir, tpu, report_with_notes, stop, command, callbacks)
 
 
-def _opened(
-    dataset: DatasetLike, options: dict[str, Any], classes: int | Sequence[str]
-) -> tuple[Manifest, dict[str, Any]]:
-    """Returns the manifest of a dataset, or that of TFRecords of another program, and the options with their paths."""
-    if not (record := options.get("record")):
-        return as_manifest(dataset if isinstance(dataset, Manifest) else absolute(dataset)), options
-    paths = absolute_patterns(dataset) if isinstance(dataset, str) else dataset
-    return read_shards(paths, record, classes), {**options, "dataset": paths}
+class Opened(NamedTuple):
+    """The dataset and the options with which a training begins or resumes.
+
+    Attributes:
+      manifest: The dataset in the version of the run, its train split without the hold-out.
+      newest: The dataset as it is now.
+      config: All options.
+      earlier: Options of the run that is resumed; None for a new run.
+    """
+
+    manifest: Manifest
+    newest: Manifest
+    config: TrainConfig
+    earlier: TrainConfig | None
+
+    @property
+    def is_extended(self) -> bool:
+        """Whether the dataset was extended after the run began."""
+        return self.manifest.version != self.newest.version
+
+
+def open_run(
+    dataset: DatasetLike, model_dir: str | None, classes: int | Sequence[str], options: Mapping[str, Any]
+) -> Opened:
+    """Returns what train() trains on and with; reads, and writes nothing.
+
+    Args:
+      dataset: As of train().
+      model_dir: Folder or URI of the run; None for a new run.
+      classes: As of train().
+      options: As of train().
+
+    Raises:
+      ValueError: There is no such dataset, or an option is invalid.
+    """
+    if record := options.get("record"):
+        paths = absolute_patterns(dataset) if isinstance(dataset, str) else dataset
+        newest, options = read_shards(paths, record, classes), {**options, "dataset": paths}
+    else:
+        newest = as_manifest(dataset if isinstance(dataset, Manifest) else absolute(dataset))
+    earlier = begun(model_dir) if model_dir else None
+    manifest = version_with(newest, earlier.fingerprint) if earlier else newest
+    if held_out := options.get("hold_out"):
+        manifest = manifest.held_out(held_out)
+    return Opened(manifest, newest, TrainConfig.of(manifest, options, earlier), earlier)
 
 
 def run(
@@ -179,7 +218,7 @@ def run(
     trainer, stop = find_trainer(config.trainer), stop or threading.Event()
     run = Run(trainer, manifest, config, model_dir, export_dir, report, stop, callbacks=callbacks)
     check_free(model_dir)
-    check_no_links(export_dir)
+    check_export_dir(export_dir)
     files.make_folder(model_dir)
     with locked(model_dir), contextlib.nullcontext() if config.eval == "watch" else locked(model_dir, EVAL_LOCK_NAME):
         if wrong := write_run_config(model_dir, config, command):
@@ -216,9 +255,14 @@ def _train_to_end(run: Run, tpu: Tpu | None) -> Finished | None:
     trained: dict[str, float] = {}
     left = TimeLeft.of(run.config, num_examples(run.manifest, run.config.split))
     drawing = Drawing()
+    last_saved = step if latest_checkpoint(run.model_dir) else -1
 
     def saved(step: int) -> None:
         """Does at a checkpoint what an inline run does between two stretches, and calls the callbacks."""
+        nonlocal last_saved
+        if step <= last_saved:  # TPUEstimator writes the same checkpoint again when a stretch begins or ends with it
+            return
+        last_saved = step
         for callback in run.callbacks:
             callback.on_checkpoint(step, f"{run.model_dir}/{NAME}-{step}")
         if run.config.eval == "watch":
@@ -248,8 +292,8 @@ def _train_to_end(run: Run, tpu: Tpu | None) -> Finished | None:
     if not evaluates:
         run.check_dataset()
         run.report(
-            f"trained and saved step {step}/{run.config.train_steps}; to evaluate and export: python -m estimator_app "
-            f"watch --model_dir={shlex.quote(run.model_dir)}"
+            f"trained and saved step {step}/{run.config.train_steps}; to evaluate and export: "
+            f"{command_for('watch', run.model_dir, run.config)}"
         )
         return None
     return finish(run, step)

@@ -26,7 +26,7 @@ from estimator_app.model_dir.checkpoints import (
     prune_checkpoints,
     steps,
 )
-from estimator_app.model_dir.exports import check_no_links
+from estimator_app.model_dir.exports import check_export_dir
 from estimator_app.model_dir.lock import EVAL_LOCK_NAME, claim_lock, locked
 from estimator_app.model_dir.run_files import CONFIG_NAME, Finished, check_free, read_config, read_named
 from estimator_app.run import (
@@ -83,7 +83,7 @@ def watch(
     model_dir, stop = absolute(model_dir), stop or threading.Event()
     export_dir = absolute(export_dir) if export_dir else f"{model_dir}/export"
     check_free(model_dir)
-    check_no_links(export_dir)
+    check_export_dir(export_dir)
     files.make_folder(model_dir)
     with locked(model_dir, EVAL_LOCK_NAME):
         _wait_for_training(model_dir, report, stop, poll_seconds)

@@ -3,6 +3,8 @@
 EXPORT_DIR/1763596800         export of the last step, written when a run ends
 EXPORT_DIR/best/1763596700    export of the best evaluation so far, written immediately after that evaluation
 MODEL_DIR/exports.json        exports that this run has made: no other folder is ever removed
+
+Paths of exports in MODEL_DIR are stored relative to it, so that a run can be moved or copied with its exports.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ _WRITTEN = re.compile(f"best|(temp-)?{NUMBER.pattern}")  # names of folders that
 
 
 class Entry(TypedDict):
-    """An export in exports.json: the step of its checkpoint, and its path."""
+    """An export of a run: the step of its checkpoint, and its path, which is absolute or a URI."""
 
     step: int
     path: str
@@ -36,14 +38,15 @@ def folder(export_dir: str, kind: str) -> str:
     return export_dir if kind == "last" else f"{export_dir}/{kind}"
 
 
-def check_no_links(export_dir: str) -> None:
-    """Checks that no symbolic link in an export folder could redirect where exports are written or removed.
+def check_export_dir(export_dir: str) -> None:
+    """Checks that exports can be read back from a folder, and that no symbolic link redirects them elsewhere.
 
     Links with other names, such as "latest", are allowed, and so is a link as the folder itself: the user has named it.
 
     Raises:
-      ValueError: A name that exports use is a symbolic link.
+      ValueError: A name that exports use is a symbolic link, or TensorFlow would take the path for a pattern.
     """
+    files.check_no_pattern(export_dir)
     for parent in (folder(export_dir, kind) for kind in KINDS if "://" not in export_dir):
         for name in os.listdir(parent) if os.path.isdir(parent) else ():
             if _WRITTEN.fullmatch(name) and os.path.islink(f"{parent}/{name}"):
@@ -116,25 +119,41 @@ def read_exports(model_dir: str) -> dict[str, list[Entry]]:
         found = json_fields.load(files.read_text(path))
         if not isinstance(found, dict) or not found.keys() <= {*KINDS}:
             raise ValueError(f"its keys must be {' and '.join(map(repr, KINDS))}")
-        return {kind: [_entry(fields) for fields in found[kind]] for kind in found}
+        return {kind: [_entry(fields, model_dir) for fields in found[kind]] for kind in found}
     except tf.errors.NotFoundError:
         return {}
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path!r} is damaged ({error}); remove it, then remove old exports by hand") from error
 
 
-def is_export_path(path: object) -> bool:
-    """Returns whether a path can be that of an export: absolute or a URI, without ".." in it, and its name a number."""
-    return files.is_plain_path(path) and bool(NUMBER.fullmatch(str(path).rpartition("/")[2]))
+def stored_path(path: str, model_dir: str) -> str:
+    """Returns the path of an export as files of the run store it: relative to model_dir if it is in there."""
+    return path.removeprefix(f"{model_dir}/")
 
 
-def _entry(fields: dict[str, Any]) -> Entry:
+def export_path(stored: object, model_dir: str) -> str:
+    """Returns the path of an export, absolute or a URI, from what a file of the run stores.
+
+    Raises:
+      ValueError: It is not the path of an export: it has ".." in it, or its name is not a number.
+    """
+    is_whole = isinstance(stored, str) and (stored.startswith("/") or "://" in stored)
+    path = stored if is_whole else f"{model_dir}/{stored}"
+    if not files.is_plain_path(path) or not NUMBER.fullmatch(str(path).rpartition("/")[2]):
+        raise ValueError(f"path {stored!r} is not the path of an export, such as export/1763596800")
+    return str(path)
+
+
+def _entry(fields: dict[str, Any], model_dir: str) -> Entry:
     if type(fields["step"]) is not int or fields["step"] < 0:
         raise ValueError(f"step must be a non-negative integer, got {fields['step']!r}")
-    if not is_export_path(fields["path"]):
-        raise ValueError(f"path {fields['path']!r} is not the path of an export, such as /exports/1763596800")
-    return {"step": fields["step"], "path": fields["path"]}
+    return {"step": fields["step"], "path": export_path(fields["path"], model_dir)}
 
 
 def _write(model_dir: str, kind: str, kept: list[Entry]) -> None:
-    files.write(f"{model_dir}/{EXPORTS_NAME}", json.dumps(read_exports(model_dir) | {kind: kept}, indent=1) + "\n")
+    lists = read_exports(model_dir) | {kind: kept}
+    stored = {
+        kind: [{**entry, "path": stored_path(entry["path"], model_dir)} for entry in entries]
+        for kind, entries in lists.items()
+    }
+    files.write(f"{model_dir}/{EXPORTS_NAME}", json.dumps(stored, indent=1) + "\n")

@@ -30,6 +30,7 @@ from estimator_app.model.metrics import Metrics
 from estimator_app.model_dir.history import Row, best
 from estimator_app.runtime import files
 from tpu_input import InputConfig, Manifest
+from tpu_input.augment import find_augment
 from tpu_input.command_line import printable
 from tpu_input.dataset_format.records import parse
 from tpu_input.pipeline.images import decode_for_evaluation, decode_for_training
@@ -259,7 +260,7 @@ def write_inputs(model_dir: str, manifest: Manifest, config: InputConfig) -> Non
     shards that cannot be read are skipped here: training reports or skips them, as configured.
     """
     images: list[tf.Tensor] = []
-    config = dataclasses.replace(config, echo=1)
+    config = dataclasses.replace(config, echo=1, augment=find_augment(config.augment))
     shards = manifest.split("train").shards[:NUM_SHARDS]
     for shard in shards:
         with contextlib.suppress(tf.errors.OpError):

@@ -21,6 +21,7 @@ import json
 import os
 import platform
 import re
+import shlex
 
 import tensorflow as tf
 
@@ -36,7 +37,7 @@ from estimator_app.model_dir.checkpoints import (
     step_of,
     steps,
 )
-from estimator_app.model_dir.exports import is_export_path
+from estimator_app.model_dir.exports import export_path, stored_path
 from estimator_app.runtime import files
 from tpu_input.dataset_format import json_fields
 
@@ -64,8 +65,9 @@ def check_free(model_dir: str) -> None:
 
     Raises:
       ValueError: The folder holds other files but no run; or a symbolic link, through which training would write
-        elsewhere; or something that is neither a file nor a folder.
+        elsewhere; or something that is neither a file nor a folder; or TensorFlow would take its path for a pattern.
     """
+    files.check_no_pattern(model_dir)
     every = files.names(model_dir)
     links = [name for name in every if os.path.islink(f"{model_dir}/{name}")]
     if links:
@@ -162,6 +164,12 @@ def read_command(model_dir: str) -> str:
     return command if command.isprintable() else repr(command)
 
 
+def command_for(verb: str, model_dir: str, config: TrainConfig) -> str:
+    """Returns the command line of another command on a run, for a shell: a network of the user's own is named in it."""
+    flags = [f"--model_dir={model_dir}", *([f"--network={config.network}"] if is_users(config.network) else [])]
+    return shlex.join(["python", "-m", "estimator_app", verb, *flags])
+
+
 def begun(model_dir: str) -> TrainConfig | None:
     """Returns the options of the run in `model_dir`; None when there is no config.json or no checkpoint yet.
 
@@ -211,8 +219,8 @@ def read_named(model_dir: str, network: str | None = None) -> TrainConfig:
 
 
 def write_finished(model_dir: str, finished: Finished, classes: tuple[str, ...]) -> None:
-    """Writes the metrics and the export path of a run to metrics.json."""
-    fields = finished.metrics.to_fields(classes) | {"export": finished.export}
+    """Writes metrics.json: the metrics of a run and the path of its export, relative to model_dir if it is in there."""
+    fields = finished.metrics.to_fields(classes) | {"export": stored_path(finished.export, model_dir)}
     files.write(f"{model_dir}/{METRICS_NAME}", json.dumps(fields, indent=1, ensure_ascii=False) + "\n")
 
 
@@ -220,9 +228,8 @@ def read_finished(model_dir: str) -> Finished | None:
     """Returns the content of metrics.json; None when the file is missing or cannot be parsed."""
     try:
         fields = json_fields.load(files.read_text(f"{model_dir}/{METRICS_NAME}"))
-        if fields["export"] != "" and not is_export_path(fields["export"]):
-            raise ValueError(f"export {fields['export']!r} is not the path of an export")
-        return Finished(export=fields["export"], metrics=Metrics.from_fields(fields))
+        export = "" if fields["export"] == "" else export_path(fields["export"], model_dir)
+        return Finished(export=export, metrics=Metrics.from_fields(fields))
     except (tf.errors.NotFoundError, ValueError, KeyError, TypeError, AttributeError):
         return None
 

@@ -141,6 +141,10 @@ def _places(
             yield Finding(FAILS, f"{name} {path!r} cannot be written: {why}", "use another folder, or get access to it")
         elif path:
             yield Finding(GOOD, f"{name} can be written")
+            try:
+                files.check_no_pattern(path)
+            except ValueError as error:
+                yield Finding(FAILS, *str(error).split("; ", 1))
 
 
 def _undivided(config: TrainConfig, topology: Topology) -> Iterator[Finding]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import stat
 import tempfile
@@ -58,6 +59,19 @@ def is_plain_path(path: object) -> bool:
     scheme, separator, rest = path.rpartition("://")
     parts = rest.split("/") if separator else rest[1:].split("/")
     return (bool(scheme) or path.startswith("/")) and not {"", ".", ".."} & set(parts)
+
+
+def check_no_pattern(path: str) -> None:
+    """Checks that TensorFlow can read a checkpoint back from a folder: it takes the path for a pattern of names.
+
+    Raises:
+      ValueError: The path has [ or a backslash in it, with which a pattern does not match itself; * and ? do.
+    """
+    if found := re.search(r"[\[\\]", path):
+        raise ValueError(
+            f"{path!r} has {found[0]!r} in it, which TensorFlow takes for a part of a pattern: it could not read a "
+            "checkpoint back from there; choose a path without [ and \\"
+        )
 
 
 def check_plain(folder: str, whole: bool = False, beginning: str = "") -> None:
@@ -193,7 +207,7 @@ def make_folder(path: str) -> None:
 
 
 def why_not_writable(path: str) -> str:
-    """Returns why no file can be written to a folder that may not exist yet; "" if one can.
+    """Returns why no file of a run can be written to a folder that may not exist yet; "" if one can.
 
     Writes a file and removes it: into the folder, or if it does not exist, into the nearest one above it.
     """

@@ -14,7 +14,7 @@ import tensorflow as tf
 from estimator_app.config import TrainConfig
 from estimator_app.model_dir.checkpoints import NAME, DamagedCheckpoint, damage, latest_checkpoint, misfit, steps, whole
 from estimator_app.model_dir.exports import KINDS, NUMBER, folder, read_exports
-from estimator_app.model_dir.run_files import CONFIG_NAME, METRICS_NAME, read_config
+from estimator_app.model_dir.run_files import CONFIG_NAME, METRICS_NAME, command_for, read_config
 from estimator_app.runtime import files
 from tpu_input.dataset_format import json_fields
 from tpu_input.dataset_format.records import MANIFEST_NAME
@@ -33,6 +33,7 @@ def find_checkpoint(model_dir: str, step: int | None = None, path: str | None = 
       ValueError: There is no such checkpoint, it is damaged (the message lists the intact ones), or it is of another
         network.
     """
+    files.check_no_pattern(path or model_dir)
     if step is not None:
         known = steps(model_dir)
         if step not in known:
@@ -91,6 +92,7 @@ def find_export(path: str) -> str:
     if not tf.io.gfile.exists(path):
         raise ValueError(f"{path!r} does not exist; give a SavedModel, a folder of them, or a model_dir")
     path = path.rstrip("/")
+    files.check_no_pattern(path)
     files.check_plain(path)
     if "saved_model.pb" in (inside := files.names(path)):
         return path
@@ -98,7 +100,7 @@ def find_export(path: str) -> str:
     if found:
         return found
     if CONFIG_NAME in inside:
-        hint = f"but a run without an export; export it with: python -m estimator_app export --model_dir={path}"
+        hint = f"but a run without an export; export it with: {command_for('export', path, read_config(path))}"
     elif MANIFEST_NAME in inside:
         hint = "but a dataset; use a folder that export has written"
     else:

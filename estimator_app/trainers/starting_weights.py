@@ -25,6 +25,7 @@ from estimator_app.model.layer_names import layers_of, variables_of
 from estimator_app.model.networks import is_users
 from estimator_app.model_dir.checkpoints import NAME, OF_OBJECT
 from estimator_app.model_dir.run_files import CONFIG_NAME, read_config
+from estimator_app.runtime import files
 from estimator_app.saved_model.find import find_checkpoint, find_export, read_origin
 from estimator_app.trainers.checks import make_weighted_model, named_weights
 
@@ -124,6 +125,7 @@ def read_source(config: TrainConfig) -> Source:
     path = config.init_from
     if path.endswith((".keras", ".h5", ".hdf5")):
         return Source(_of_keras_file(path))
+    files.check_no_pattern(path)
     folder = path.rpartition("/")[0]
     if tf.io.gfile.exists(f"{path}.index"):
         if tf.io.gfile.exists(f"{folder}/{CONFIG_NAME}"):

@@ -199,7 +199,7 @@ def test_mistakes_are_answered_with_one_line(capsys, dataset, tmp_path):
     said = refused(capsys, "filter", dataset, f"--only_keys={tmp_path}/none.txt", output)
     assert f"{str(tmp_path / 'none.txt')!r} of --only_keys does not exist" in said
     said = refused(capsys, "filter", dataset, f"--only_keys={tmp_path}", output)
-    assert f"--only_keys={tmp_path} is a folder; it must be a text file with one key per line" in said
+    assert f"{str(tmp_path)!r} of --only_keys is a folder; it must be a text file with one key per line" in said
     classes = write(tmp_path / "c.txt", "seven")
     assert "not among the classes of" in refused(capsys, "filter", dataset, f"--without_classes={classes}", output)
     assert "overlap" in refused(capsys, "reshard", dataset, f"--output={dataset}/again")

@@ -76,9 +76,9 @@ def records(path: Path) -> dict[str, tuple[str, Record]]:
     return found
 
 
-def converted(capsys, tmp_path, *args: object) -> dict[str, tuple[str, Record]]:
+def converted(capsys, tmp_path, *args: object, said: str = "") -> dict[str, tuple[str, Record]]:
     code, _, err = run(capsys, "convert", *args, f"--output={tmp_path}/out", "--shard_size=20KB")
-    assert (code, err) == (0, "")
+    assert (code, err) == (0, said)
     return records(tmp_path / "out")
 
 
@@ -87,7 +87,8 @@ def test_imagenet_as_the_tpu_converter_writes_it(capsys, digits, tmp_path):
     for number in range(2):
         write(source / f"train-{number:05d}-of-00002", *(imagenet(*each) for each in every[number:100:2]))
     write(source / "validation-00000-of-00001", *(imagenet(*each) for each in every[100:]))
-    found = converted(capsys, tmp_path, f"--input={source}", "--record=imagenet")
+    said = f"{source}: train-00000-of-00002 and 1 more as train, validation-00000-of-00001 as validation\n"
+    found = converted(capsys, tmp_path, f"--input={source}", "--record=imagenet", said=said)
     assert {(split, r.class_name, r.key.rpartition("/")[2], r.encoded) for split, r in found.values()} == {
         ("train" if at < 100 else "validation", f"n{label:08d}", name, data)
         for at, (label, name, data) in enumerate(every)
@@ -111,7 +112,9 @@ def test_tensorflow_datasets(capsys, digits, tmp_path):
     code, _, said = run(capsys, "convert", *args, f"--output={tmp_path}/numbers")
     assert code == 0
     assert "labels are numbers, 0 to 9, and so are the names of the classes; name them with --labels=FILE" in said
-    found = converted(capsys, tmp_path, *args, f"--labels={source}/label.labels.txt")
+    names = ("digits-test.tfrecord-00000-of-00001", "digits-train.tfrecord-00000-of-00001")
+    said = f"{source}: {names[0]} as test, {names[1]} as train\n"
+    found = converted(capsys, tmp_path, *args, f"--labels={source}/label.labels.txt", said=said)
     assert sorted((split, r.label, r.class_name, r.encoded) for split, r in found.values()) == sorted(
         ("train" if at % 2 == 0 else "test", label, f"digit {9 - label}", data)
         for at, (label, _, data) in enumerate(every)

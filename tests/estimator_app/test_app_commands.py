@@ -53,9 +53,9 @@ def test_training_says_what_it_does_in_six_lines_and_tensorflow_says_nothing(mod
         path.read_bytes().startswith(b"\x89PNG") for path in (model_dir / "curves.png", model_dir / "confusion.png")
     )
     assert lines[4].startswith("export with the best accuracy, step ")
-    assert lines[5:] == [f"export: {metrics['export']}"]
+    assert lines[5:] == [f"export: {model_dir}/{metrics['export']}"]
     assert (metrics["step"], metrics["num_examples"]) == (40, held_out)
-    assert (Path(metrics["export"]) / "saved_model.pb").is_file()
+    assert (model_dir / metrics["export"] / "saved_model.pb").is_file()
 
 
 def test_later_commands_ask_nothing_again(capsys, model_dir, digits_dataset, digits, tmp_path):
@@ -262,13 +262,12 @@ def test_a_quiet_run_prints_its_result_alone_and_json_is_one_object(capsys, mode
     assert (code, err) == (0, "")
     first, last = out.splitlines()
     assert first.startswith(f"step 40: accuracy {100 * metrics['accuracy']:.1f} %")
-    assert last == f"export: {metrics['export']}"
+    assert last == f"export: {model_dir}/{metrics['export']}"
     code, out, err = run(capsys, *again, "--json")
     found = json.loads(out)
     assert (code, out.count("\n"), found["model_dir"]) == (0, 1, str(model_dir))
-    assert {name: found[name] for name in ("step", "accuracy", "export")} == {
-        name: metrics[name] for name in ("step", "accuracy", "export")
-    }
+    assert (found["step"], found["accuracy"]) == (metrics["step"], metrics["accuracy"])
+    assert found["export"] == f"{model_dir}/{metrics['export']}"
     assert err.startswith("nothing to train: step 40 is done, ")
 
 

@@ -166,7 +166,7 @@ def test_a_run_without_flags_is_told_keeps_its_input_and_exports_it(capsys, smal
     assert lines[2].startswith("note: --train_batch_size=128 is more than the 15 training images")
     written = json.loads((tmp_path / "model/config.json").read_text())["input"]
     assert (written["image_size"], written["crop_area"]) == (28, [0.6, 1.0])
-    origin, _ = read_origin(json.loads((tmp_path / "model/metrics.json").read_text())["export"])
+    origin, _ = read_origin(f"{tmp_path}/model/{json.loads((tmp_path / 'model/metrics.json').read_text())['export']}")
     assert origin.input.image_size == 28
 
     # The same dataset, but as if its images had been measured otherwise: the run goes on as it began.

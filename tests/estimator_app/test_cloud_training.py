@@ -49,7 +49,7 @@ def test_a_run_leaves_in_a_bucket_what_it_leaves_in_a_folder(gs, trained):
     assert {"config.json", "history.csv", "metrics.json", "exports.json", "curves.png", "confusion.png"} <= found
     assert {"checkpoint", "model.ckpt-20.index", "model.ckpt-20.data-00000-of-00001"} <= found
     metrics = json.loads(gs.cloud.get(f"{model_dir}/metrics.json"))
-    assert (metrics["step"], said.splitlines()[-1]) == (20, f"export: {metrics['export']}")
+    assert (metrics["step"], said.splitlines()[-1]) == (20, f"export: {model_dir}/{metrics['export']}")
     for kind in ("export/", "export/best/"):
         assert any(name.startswith(kind) and name.endswith("/saved_model.pb") for name in found)
     assert not [name for name in found if "temp" in name or name.endswith(".tmp")]

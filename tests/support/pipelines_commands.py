@@ -24,6 +24,6 @@ def refused(capsys: pytest.CaptureFixture[str], *args: object) -> str:
     code, out, err = run(capsys, *args)
     assert (code, out) == (2, "")
     assert "Traceback" not in err
-    assert err.startswith("error: ")
+    assert err.startswith("error: "), err
     assert err.count("\n") == 1, err
     return err

@@ -172,7 +172,7 @@ def test_a_usual_progressive_jpeg_is_as_large_as_any():
 
 def is_locked() -> bool:
     """Whether util-linux's flock finds the lock of large images taken."""
-    name = next(Path(tempfile.gettempdir()).glob("jpeg2tpu-*.lock"))
+    name = next(Path(tempfile.gettempdir()).glob("jpeg2tpu-*/lock"))
     return subprocess.run(["flock", "--nonblock", str(name), "true"]).returncode == 1
 
 

@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tpu_input.augment import find_augment
 from tpu_input.config import InputConfig
 from tpu_input.dataset_format.manifest import Split
 from tpu_input.dataset_format.records import RecordSpec
@@ -120,7 +119,7 @@ def decode_for_training(
     if config.flip:
         flips = [seed_for(of, "flip") for of in seeds]
         images = [tf.image.stateless_random_flip_left_right(*pair) for pair in zip(images, flips, strict=True)]
-    if config.augment:
+    if config.augment not in (None, "none"):
         images = [_augmented(image, seed_for(of, "augment"), config) for image, of in zip(images, seeds, strict=True)]
     return images[0] if config.echo == 1 else tuple(images)
 
@@ -177,8 +176,9 @@ def decode_whole(encoded: tf.Tensor, record: RecordSpec = _OURS) -> tf.Tensor:
 
 
 def _augmented(image: tf.Tensor, seed: tf.Tensor, config: InputConfig) -> tf.Tensor:
-    augment = find_augment(config.augment)
-    augmented = augment(image, seed) if augment else image
+    if not callable(config.augment):
+        raise TypeError(f"a function of augment is needed here, got the name {config.augment!r}; see find_augment()")
+    augmented = config.augment(image, seed)
     if augmented.dtype != image.dtype or not image.shape.is_compatible_with(augmented.shape):
         raise ValueError(
             f"augment must keep dtype and shape, got {augmented.dtype.name} {augmented.shape} for an image of "
