@@ -107,22 +107,33 @@ def user_error_types() -> tuple[type[Exception], ...]:
 _FULL = ("No space left on device", "Disk quota exceeded", "File too large")
 
 
+# What stands before the reason in messages of TensorFlow and Keras, in lines of its own: where a node was made, as a stack
+# trace or as a note that there is none, the node's name, and a count of errors.
+_NO_REASON = re.compile(
+    r"Graph execution error:|Detected at node .*|<stack traces unavailable>|Node: '.*'|\d+ root error\(s\) found\.|"
+    r"Exception encountered when calling .*|\s.*|"
+)
+_BEFORE_REASON = re.compile(
+    r"\{\{function_node \S+\}\} |Error in user-defined function passed to \S+ transformation with iterator: \S+: |"
+    r"\x1b\[[0-9;]*m"
+)
+_FIRST_ERROR = re.compile(r"^\s*\(0\) [A-Z_]+: +", re.MULTILINE)  # of those that were counted
+
+
 def one_line(error: Exception, place: str = "") -> str:
     """Returns the message of an exception in one line, without TensorFlow's prefixes; with advice if the disk is full.
 
-    TensorFlow's messages begin with the Python code that created a node; the reason follows after "Node: 'name'" and a
-    count of errors. Errors of a node inside an input function have only a title or the function's name as a prefix.
+    The reason follows after the Python code that created a node, in every form of TensorFlow 2.15 to 2.21 and Keras.
     All other errors are described by tpu_input/command_line/error_lines.py; `place` is a path for those that name none.
     """
     if isinstance(error, (ImportError, OSError)) or error_lines.limit_reached(error):
         return _with_resume(error_lines.one_line(error, place))
-    text = re.split(r"^Node: '.*'\n", str(error), flags=re.MULTILINE)[-1]
-    text = re.sub(r"^(Graph execution error:\s*|\{\{function_node \S+\}\} )", "", text)
-    text = re.sub(r"^\d+ root error\(s\) found\.\n\s*\(0\) [A-Z_]+: ", "", text)
-    text = re.sub(r"^Exception encountered when calling [^\n]*\n\n", "", text)  # prefix by Keras
-    text = re.sub(r"^in user code:\n\n.*?\n\n +", "", text, flags=re.DOTALL)  # autograph's prefix and stack trace
-    text = re.sub(r" \[Op:\w+\]( name:.*)?$", "", text.strip(), flags=re.MULTILINE)  # suffix by eager execution
-    return _with_resume(gcs_filesystem.in_words(text.strip() or repr(error)).splitlines()[0])
+    text = re.sub(r"^in user code:\n\n.*?\n\n +", "", str(error), flags=re.DOTALL)  # autograph's prefix and stack trace
+    text = gcs_filesystem.in_words(_FIRST_ERROR.sub("", text))
+    lines = [line for line in text.splitlines() if not _NO_REASON.fullmatch(line)] or text.split("\n")
+    line = re.sub(r" \[Op:\w+\]( name:.*)?$", "", _BEFORE_REASON.sub("", lines[0]))  # suffix by eager execution
+    line = re.sub(r"^assertion failed: \[([^\]]+)\]$", r"\1", line)
+    return _with_resume(line.strip() or repr(error).splitlines()[0])
 
 
 def _with_resume(line: str) -> str:

@@ -1,0 +1,81 @@
+"""Contract over trainers and what can be wrong with their data: the line names the cause, and the same one."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+from estimator_app.config import TRAINERS
+from estimator_app.runtime.tensorflow_startup import has_estimator
+from support.app_commands import run
+from support.app_fixtures import keras_warns
+
+pytestmark = keras_warns
+HERE = [trainer for trainer in TRAINERS if trainer != "tpu_estimator" or has_estimator()]
+CLASSES = 3
+
+
+def jpeg(seed: int) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(np.random.default_rng(seed).integers(0, 255, (20, 20, 3), np.uint8)).save(file, "JPEG")
+    return file.getvalue()
+
+
+def example(image: bytes, label: int) -> bytes:
+    features = {
+        "image/encoded": tf.train.Feature(bytes_list=tf.train.BytesList(value=[image])),
+        "image/class/label": tf.train.Feature(int64_list=tf.train.Int64List(value=[label])),
+    }
+    return bytes(tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString())
+
+
+def good(number: int) -> bytes:
+    return example(jpeg(number), 1 + number % CLASSES)
+
+
+def negative(images: tf.Tensor, num_classes: int, training: bool) -> tf.Tensor:
+    """A network of a user who states what must hold, wrongly."""
+    return tf.keras.layers.Dense(num_classes)(tf.keras.layers.Flatten()(Checked()(images)))
+
+
+class Checked(tf.keras.layers.Layer):
+    def call(self, images: tf.Tensor) -> tf.Tensor:
+        stated = tf.debugging.assert_less(images, -100.0, "pixels must be below -100")
+        with tf.control_dependencies([stated] if stated is not None else []):
+            return tf.identity(images)
+
+
+SHARD = "train-00001-of-00002"
+# By what is wrong: the records of the last shard, what the line must have, and whether it names the shard.
+WRONG: dict[str, tuple[Callable[[int], bytes], str, bool]] = {
+    "label": (lambda number: example(jpeg(number), 0), "label 0 on disk; labels of 3 classes must be from 1 to 3", True),
+    "image": (lambda number: example(bytes(400), 1), "has no jpeg image that can be decoded in feature image/encoded", True),
+    "record": (lambda number: b"no Example", "cannot be", True),
+    "network": (good, "pixels must be below -100", False),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+@pytest.mark.parametrize("trainer", HERE)
+def test_the_line_names_the_cause(capsys, tmp_path: Path, trainer: str, wrong: str) -> None:
+    payload, word, names_shard = WRONG[wrong]
+    for shard, write in (("train-00000-of-00002", good), (SHARD, payload)):
+        with tf.io.TFRecordWriter(str(tmp_path / shard)) as writer:
+            for number in range(12):
+                writer.write(write(number))
+    network = f"{__name__}:negative" if wrong == "network" else "support.linear_network:linear"
+    size = 16 if wrong == "network" else 4
+    flags = f"--dataset={tmp_path}/train-*", "--record=imagenet", f"--classes={CLASSES}", "--split=train"
+    flags += f"--trainer={trainer}", f"--network={network}", f"--image_size={size}", "--train_batch_size=4"
+    code, _, err = run(capsys, "train", *flags, f"--model_dir={tmp_path}/m", "--train_steps=8", "--eval_batch_size=4")
+    line = err.splitlines()[-1]
+    assert (code, line[:7]) == (2, "error: ")
+    assert word in line, line
+    assert (SHARD in line) == names_shard, line
+    assert not any(part in line for part in ("Detected at node", "Graph execution", "[[{{", "Iterator::", "{{")), line
