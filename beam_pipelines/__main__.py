@@ -45,6 +45,7 @@ from tpu_input.command_line import Parser, is_json, print_line, to_json  # noqa:
 from tpu_input.command_line.error_lines import one_line  # noqa: E402
 from tpu_input.command_line.jpeg2tpu import add_command  # noqa: E402
 from tpu_input.command_line.program import place_of, run_program  # noqa: E402
+from tpu_input.command_line.streams import check_printed  # noqa: E402
 from tpu_input.dataset_format.lengths import lengths_name  # noqa: E402
 from tpu_input.dataset_format.records import MANIFEST_NAME  # noqa: E402
 
@@ -433,6 +434,7 @@ def _diff(flags: argparse.Namespace, _: list[str]) -> int:
     flags.found = found.to_json()
     for line in found.lines():
         _say(flags, line)
+    check_printed()
     return 0
 
 

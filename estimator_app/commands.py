@@ -23,6 +23,7 @@ from estimator_app.runtime.tensorflow_startup import require_estimator
 from estimator_app.runtime.topologies import Topology, find_topology
 from estimator_app.runtime.tpu import Tpu, check_paths
 from tpu_input.command_line import note, print_failure, print_line, to_json
+from tpu_input.command_line.streams import check_printed, stdout_is_lost
 from tpu_input.command_line.text_files import read_lines
 from tpu_input.dataset_format.class_names import class_table
 
@@ -199,6 +200,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
         **{name: getattr(arguments, name) for name in names},
     )
     say(to_json(metrics.to_fields(classes)) if arguments.json else f"step {metrics.step}: {metrics}")
+    check_printed()
     return 0
 
 
@@ -242,12 +244,14 @@ def predict(arguments: argparse.Namespace) -> int:
     classifier, left_out = load_classifier(arguments.export_dir), Counter[str]()
     files = image_files(arguments.files, left_out)
     results = predict(classifier, files, arguments.batch_size, arguments.top)
+    results = itertools.takewhile(lambda _: not stdout_is_lost(), results)
     is_table = sys.stdout.isatty() and not arguments.json
     classified, failed = write(results, classifier.classes, is_table, say, warn)
     if left_out:
         warn("skipped in folders: " + ", ".join(f"{count} named *{ending}" for ending, count in left_out.items()))
     if not classified and not failed:
         warn(f"no image files in {', '.join(arguments.files)}")
+    check_printed()
     return 0 if classified and not failed else 1
 
 

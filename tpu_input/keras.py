@@ -122,16 +122,19 @@ class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]
         self._every_steps, self._before, self._saved = every_steps, 0, 0
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Refuses a training that might never end, which Keras 3 would start.
+        """Makes the folder of the file, and refuses a training that might never end, which Keras 3 would start.
 
         Raises:
           ValueError: fit() does not know how many steps an epoch has, as with an endless dataset.
+          OSError: The folder cannot be made.
         """
         if self.params.get("steps") is None:
             raise ValueError(
                 "fit() does not know how many steps an epoch has, and with an endless dataset it would never end; "
                 "give fit() steps_per_epoch=, or load() epochs="
             )
+        if "://" not in self._path:
+            os.makedirs(os.path.dirname(os.path.abspath(self._path)), exist_ok=True)
         self._saved = trained_steps(self.model)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:

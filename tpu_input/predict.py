@@ -7,6 +7,7 @@ A serving input receiver takes a batch of JPEG or PNG files and does the same.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -36,7 +37,8 @@ def make_predict_input_fn(files: Sequence[str], config: InputConfig) -> InputFn:
     check_config(config)
     if isinstance(files, str):
         raise ValueError(f"files must be a sequence of paths, got the text {files!r}")
-    if not files:
+    paths = [os.fspath(file) for file in files]  # also of an array of NumPy
+    if not paths:
         raise ValueError("files is empty; give at least one image")
     input_config = config
     shape = [config.image_size, config.image_size, 3]
@@ -57,7 +59,7 @@ def make_predict_input_fn(files: Sequence[str], config: InputConfig) -> InputFn:
 
     def input_fn(params: Mapping[str, Any], config: Any = None) -> tf.data.Dataset:
         batch_size = check_params(params)
-        dataset = tf.data.Dataset.from_tensor_slices(list(map(str, files)))
+        dataset = tf.data.Dataset.from_tensor_slices(paths)
         dataset = dataset.map(decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
         return finished(dataset.batch(batch_size).prefetch(2))
 

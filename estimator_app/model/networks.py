@@ -233,7 +233,7 @@ def make_model(network: Network, image_size: int, num_classes: int, precision: s
     Its outputs are the logits, [N, num_classes] float32.
 
     Raises:
-      ValueError: The network's logits have another shape.
+      ValueError: The network's logits have another shape, or are probabilities.
     """
     inputs = tf.keras.Input([image_size, image_size, 3])
     with _computing_in(precision):
@@ -245,8 +245,22 @@ def make_model(network: Network, image_size: int, num_classes: int, precision: s
                 f"network {network.__name__!r} must return logits of shape {(None, num_classes)}, one row per image "
                 f"and one column per class, got {found}"
             )
+        _check_logits(network, tf.keras.Model(inputs, logits))
         logits = layers.Activation("linear", dtype="float32")(logits)
     return tf.keras.Model(inputs, logits)
+
+
+def _check_logits(network: Network, model: Any) -> None:
+    """Raises ValueError if the last layer of a network makes probabilities, which would train, but badly."""
+    last = model
+    while getattr(last, "layers", None):  # a model may be the last layer of another
+        last = last.layers[-1]
+    function = type(last) if isinstance(last, layers.Softmax) else getattr(last, "activation", None)
+    if (name := getattr(function, "__name__", "").lower()) in ("softmax", "sigmoid"):
+        raise ValueError(
+            f"network {network.__name__!r} ends in a {name}, but must return logits, to which the loss applies one; "
+            f"leave it out of the last layer, {last.name!r}"
+        )
 
 
 def apply(model: Any, images: tf.Tensor, training: bool) -> tf.Tensor:

@@ -107,8 +107,8 @@ def user_error_types() -> tuple[type[Exception], ...]:
 _FULL = ("No space left on device", "Disk quota exceeded", "File too large")
 
 
-# What stands before the reason in messages of TensorFlow and Keras, in lines of its own: where a node was made, as a stack
-# trace or as a note that there is none, the node's name, and a count of errors.
+# What stands before the reason in messages of TensorFlow and Keras, in lines of its own: where a node was made, as a
+# stack trace or as a note that there is none, the node's name, and a count of errors.
 _NO_REASON = re.compile(
     r"Graph execution error:|Detected at node .*|<stack traces unavailable>|Node: '.*'|\d+ root error\(s\) found\.|"
     r"Exception encountered when calling .*|\s.*|"

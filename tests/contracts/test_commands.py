@@ -10,7 +10,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from support.app_fixtures import keras_warns
 from tpu_input.command_line.jpeg2tpu import COMMANDS, main
+
+pytestmark = keras_warns
 
 OUTPUTS = ("ascii", "latin-1", "full", "closed pipe")
 
@@ -59,3 +62,18 @@ def test_a_sound_and_a_damaged_dataset_have_their_codes(kind, dataset_copy, caps
         assert code_of("verify", str(dataset_copy), "--quick") == 1
     assert "rerun" not in capsys.readouterr().err
     assert sys.stdout is not None
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
+def test_a_command_whose_lines_are_its_result_fails_if_they_are_lost_and_ends_if_nobody_reads(finished, digits, capsys):
+    files = [str(path) for path in sorted((digits / "3").iterdir())[:3]]
+    codes = {}
+    for kind in ("full", "closed pipe"):
+        with stdout_of(kind):
+            codes[kind] = code_of("predict", f"--export_dir={finished.export}", *files)
+    lines = capsys.readouterr().err.splitlines()
+    assert codes == {"full": 2, "closed pipe": 0}
+    assert lines == [
+        "warning: stdout cannot be written (No space left on device); its other lines are lost",
+        "error: the result of this command is what it prints, and some lines are lost; run it again",
+    ]

@@ -54,8 +54,16 @@ class Checked(tf.keras.layers.Layer):
 SHARD = "train-00001-of-00002"
 # By what is wrong: the records of the last shard, what the line must have, and whether it names the shard.
 WRONG: dict[str, tuple[Callable[[int], bytes], str, bool]] = {
-    "label": (lambda number: example(jpeg(number), 0), "label 0 on disk; labels of 3 classes must be from 1 to 3", True),
-    "image": (lambda number: example(bytes(400), 1), "has no jpeg image that can be decoded in feature image/encoded", True),
+    "label": (
+        lambda number: example(jpeg(number), 0),
+        "label 0 on disk; labels of 3 classes must be from 1 to 3",
+        True,
+    ),
+    "image": (
+        lambda number: example(bytes(400), 1),
+        "has no jpeg image that can be decoded in feature image/encoded",
+        True,
+    ),
     "record": (lambda number: b"no Example", "cannot be", True),
     "network": (good, "pixels must be below -100", False),
 }

@@ -153,6 +153,13 @@ def transposed(images, num_classes, training):
 def nothing(images, num_classes, training):
     pass
 
+def softmax(images, num_classes, training):
+    return tf.keras.layers.Dense(num_classes, activation="softmax")(tf.keras.layers.Flatten()(images))
+
+def nested(images, num_classes, training):
+    layers = tf.keras.layers
+    return tf.keras.Sequential([layers.Flatten(), layers.Dense(num_classes), layers.Softmax()])(images)
+
 def short(images, training):
     pass
 
@@ -199,9 +206,11 @@ def test_a_network_that_is_not_there_is_refused_and_the_known_are_named(own, nam
     [
         ("transposed", r"'transposed' must return logits of shape \(None, 3\), .*, got shape \(None, 4\)"),
         ("nothing", r"'nothing' must return logits of shape \(None, 3\), .*, got None"),
+        ("softmax", "'softmax' ends in a softmax, but must return logits"),
+        ("nested", "'nested' ends in a softmax, but must return logits"),
     ],
 )
-def test_logits_of_another_shape_are_refused(own, name, message):
+def test_what_are_no_logits_is_refused(own, name, message):
     with pytest.raises(ValueError, match=message):
         make_model(find_network(f"own_networks:{name}"), 8, 3)
 

@@ -135,7 +135,7 @@ def test_a_command_s_mistake_is_said_without_a_traceback(tmp_path, capsys):
 
 def test_prediction_sees_files_in_order_as_evaluation_does(digits):
     files = [str(path) for path in sorted((digits / "7").iterdir())[:5]]
-    dataset = tpu_input.make_predict_input_fn(files, InputConfig(8, layout="HWCN"))({"batch_size": 2})
+    dataset = tpu_input.make_predict_input_fn(np.array(files), InputConfig(8, layout="HWCN"))({"batch_size": 2})
     batches = [features["image"] for features in dataset.as_numpy_iterator()]
     assert [len(batch) for batch in batches] == [2, 2, 1]
     expected = [decode_for_evaluation(tf.io.read_file(path), CONFIG) for path in files]

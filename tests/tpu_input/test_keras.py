@@ -64,7 +64,7 @@ def test_evaluate_counts_every_example_once_and_no_padding(digits_dataset):
 
 
 def test_fit_ends_and_a_checkpoint_resumes_the_input(digits_dataset, tmp_path):
-    path = tmp_path / "checkpoint.keras"
+    path = tmp_path / "new" / "folder" / "checkpoint.keras"
     train = load(digits_dataset, image_size=8, batch_size=100, epochs=1)
     start = linear(digits_dataset)
     first = start.get_weights()
@@ -83,7 +83,7 @@ def test_fit_ends_and_a_checkpoint_resumes_the_input(digits_dataset, tmp_path):
     model.fit(rest, verbose=0, shuffle=False)
     for found, expected in zip(model.get_weights(), start.get_weights(), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-7)
-    assert [file.name for file in tmp_path.iterdir()] == ["checkpoint.keras"]
+    assert [file.name for file in path.parent.iterdir()] == ["checkpoint.keras"]
 
 
 def test_a_checkpoint_is_written_every_so_many_steps_over_epochs(digits_dataset, tmp_path):

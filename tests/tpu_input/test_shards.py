@@ -184,6 +184,14 @@ def test_a_record_spec_that_cannot_be_says_what_is_needed(fields, message):
         RecordSpec(**fields)
 
 
+@pytest.mark.parametrize("compression", ["GZIP", "ZLIB"])
+def test_compressed_shards_are_refused_as_such(tmp_path, compression):
+    with tf.io.TFRecordWriter(str(tmp_path / "train-0"), compression) as writer:
+        writer.write(b"record")
+    with pytest.raises(ValueError, match=rf"train-0' is compressed \({compression}\)"):
+        manifest_from_shards(f"{tmp_path}/train-*", record=IMAGENET, classes=10)
+
+
 def test_a_split_without_examples_is_not_trained_on(tmp_path):
     with tf.io.TFRecordWriter(str(tmp_path / "train-0")):
         pass

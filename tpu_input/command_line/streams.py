@@ -21,11 +21,12 @@ class Stream:
 
     Attributes:
       is_lost: Whether it cannot be written any more.
+      why: The reason of that, such as "No space left on device"; "" if the reader of a pipe has gone.
     """
 
     def __init__(self, stream: TextIO, name: str) -> None:
         self._stream, self._name = stream, name
-        self.is_lost = False
+        self.is_lost, self.why = False, ""
 
     def write(self, text: str) -> int:
         if not self.is_lost:
@@ -59,9 +60,8 @@ class Stream:
             os.dup2(nowhere, self._stream.fileno())
             os.close(nowhere)
         if isinstance(error, OSError) and error.errno not in (errno.EPIPE, errno.EBADF):
-            print(
-                f"warning: {self._name} cannot be written ({error.strerror}); its other lines are lost", file=sys.stderr
-            )
+            self.why = error.strerror or repr(error)
+            print(f"warning: {self._name} cannot be written ({self.why}); its other lines are lost", file=sys.stderr)
 
 
 def encodable(text: str, stream: TextIO) -> str:
@@ -115,5 +115,18 @@ def _open_descriptors() -> None:
 
 
 def stdout_is_lost() -> bool:
-    """Returns whether nobody reads stdout any more, so that a command whose only result is its lines may stop."""
+    """Returns whether stdout cannot be written any more, so that a command whose only result is its lines may stop."""
     return isinstance(sys.stdout, Stream) and sys.stdout.is_lost
+
+
+def check_printed() -> None:
+    """Checks, at the end of a command whose only result is its lines, that they were printed or nobody wanted them.
+
+    Raises:
+      ValueError: stdout could not be written.
+    """
+    sys.stdout.flush()
+    if isinstance(sys.stdout, Stream) and sys.stdout.why:
+        raise ValueError(
+            "the printed lines are the result of this command, and some are lost; run it with another stdout"
+        )

@@ -138,6 +138,12 @@ def _varint(value: int) -> bytes:
 _HEADER = struct.Struct("<QI")
 _FOOTER = struct.Struct("<I")
 FRAME_BYTES = _HEADER.size + _FOOTER.size
+# What TFRecordWriter and others compress with: https://www.rfc-editor.org/rfc/rfc1952, rfc1950 and rfc8878.
+_COMPRESSIONS = {
+    b"\x1f\x8b": "GZIP",
+    **dict.fromkeys((b"x\x01", b"x\x5e", b"x\x9c", b"x\xda"), "ZLIB"),
+    b"\x28\xb5\x2f\xfd": "zstd",
+}
 _MAX_RECORD_BYTES = 2**31  # the limit of protobuf; a larger length means that the header is damaged
 
 
@@ -152,10 +158,25 @@ def frame(payload: bytes) -> bytes:
     return b"".join((length, _FOOTER.pack(_masked_crc(length)), payload, _FOOTER.pack(_masked_crc(payload))))
 
 
+class Compressed(ValueError):
+    """Error of a file of TFRecords that was written with compression; the message goes on after the file's path."""
+
+
+def check_uncompressed(header: bytes) -> None:
+    """Checks the first bytes of a file that do not begin a TFRecord.
+
+    Raises:
+      Compressed: They begin a compressed file.
+    """
+    if name := next((name for magic, name in _COMPRESSIONS.items() if header.startswith(magic)), ""):
+        raise Compressed(f"is compressed ({name}), and records are read without decompressing; decompress the file")
+
+
 def read_frames(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
     """Yields (offset of the record in bytes, payload) for every TFRecord of `file`.
 
     Raises:
+      Compressed: The file is compressed.
       ValueError: A checksum differs or the file ends inside a record; the message gives the record's number and offset.
     """
     offset = 0
@@ -168,6 +189,8 @@ def read_frames(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
             raise ValueError(f"{where} is truncated")
         length, length_crc = _HEADER.unpack(header)
         if _masked_crc(header[:8]) != length_crc or length > _MAX_RECORD_BYTES:
+            if not number:
+                check_uncompressed(header)
             raise ValueError(f"{where} has a corrupt length")
         payload, footer = file.read(length), file.read(_FOOTER.size)
         if len(footer) < _FOOTER.size:

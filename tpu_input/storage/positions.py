@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tpu_input.dataset_format.records import FRAME_BYTES, MAX_INDEX_BYTES, Manifest, Shard
+from tpu_input.dataset_format.tfrecord import Compressed, check_uncompressed
 from tpu_input.storage.byte_ranges import check_file, read_bytes, read_existing
 
 Positions = npt.NDArray[np.int64]
@@ -199,12 +200,21 @@ def walk_lengths(path: str, num_bytes: int) -> Iterator[tuple[int, int]]:
             header = file.read(_HEADER.size)
             length = _HEADER.unpack(header)[0] if len(header) == _HEADER.size else num_bytes
             if offset + length + FRAME_BYTES > num_bytes:
+                if not number:
+                    _check_uncompressed(path, header)
                 raise ValueError(
                     f"{path!r} is truncated in record {number}, at byte {offset} of {num_bytes}, or is not a TFRecord "
                     "file; copy it again"
                 )
             yield offset + _HEADER.size, length
             number, offset = number + 1, offset + length + FRAME_BYTES
+
+
+def _check_uncompressed(path: str, header: bytes) -> None:
+    try:
+        check_uncompressed(header)
+    except Compressed as error:
+        raise ValueError(f"{path!r} {error}") from None
 
 
 def kept_lengths(folder: str) -> dict[str, Positions]:

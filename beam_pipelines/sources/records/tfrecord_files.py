@@ -17,7 +17,7 @@ from beam_pipelines.sources.rows import Row, label_row
 from beam_pipelines.sources.unpacking import decompressed
 from tpu_input.dataset_format.record_spec import IMAGE_KEY, LABEL_KEY
 from tpu_input.dataset_format.records import FEATURES, FRAME_BYTES, read_frames
-from tpu_input.dataset_format.tfrecord import Example
+from tpu_input.dataset_format.tfrecord import Compressed, Example
 
 _GZIP = b"\x1f\x8b"
 
@@ -77,6 +77,8 @@ def rows_of_file(folder: str, name: str, of_format: RecordFormat, options: Conve
 def _frames(file: IO[bytes], path: str) -> Iterator[tuple[int, bytes]]:
     try:
         yield from read_frames(file)
+    except Compressed as error:
+        raise ValueError(f"{path!r} {error}") from None
     except ValueError as error:
         raise ValueError(f"{path!r} is not a complete TFRecord file: {error}; copy it again") from error
 
