@@ -36,7 +36,6 @@ from beam_pipelines.conversion.commit import commit_once
 from beam_pipelines.conversion.plan import Plan
 from beam_pipelines.conversion.shard_writing import write_planned
 from beam_pipelines.conversion.working_folder import WorkingFolder
-from beam_pipelines.images.check import CheckedImage, Rejected, check_image
 from beam_pipelines.options import ConvertOptions, ImageOptions, LabelType, Source
 from beam_pipelines.runners import phases, workers
 from beam_pipelines.runners.wheel import versions
@@ -49,6 +48,7 @@ from beam_pipelines.sources.unpacking import NOWHERE
 from tpu_input.command_line import print_line
 from tpu_input.command_line.cores import num_cores
 from tpu_input.dataset_format.decode_limits import too_many_bytes
+from tpu_input.stored_images.check import CheckedImage, Rejected, check_image
 
 # Options that WriteDataset does not have.
 _OF_INPUTS = ("sources", "output", "splits_required", "extend", "prune", "parent")

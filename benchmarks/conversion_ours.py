@@ -93,8 +93,8 @@ def reference(folder: str, output: str) -> None:
 
 def slow_plain(folder: str, output: str) -> None:
     """Reads and checks one image at a time from storage in which opening a file takes time."""
-    from beam_pipelines.images.check import check_image
     from beam_pipelines.options import ImageOptions
+    from tpu_input.stored_images.check import check_image
 
     storage = slow_storage()
     for path in Path(folder).rglob("*.jpg"):

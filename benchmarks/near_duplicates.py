@@ -24,9 +24,9 @@ from PIL import Image, ImageEnhance
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from beam_pipelines.images import near_duplicates
-from beam_pipelines.images.check import check_image
 from beam_pipelines.images.near_duplicates import grey_sample
 from beam_pipelines.options import ImageOptions
+from tpu_input.stored_images.check import check_image
 
 LEVELS = range(3, 8)
 

@@ -25,6 +25,7 @@ from tpu_input.config import InputConfig, fitting_input, image_side
 from tpu_input.dataset_format import json_fields
 from tpu_input.dataset_format.record_spec import parse_record
 from tpu_input.dataset_format.records import Manifest
+from tpu_input.stored_images.image_options import ImageOptions
 
 TrainerName = Literal["tpu_estimator", "tf_distribute"]
 TRAINERS: tuple[TrainerName, ...] = get_args(TrainerName)
@@ -39,7 +40,7 @@ _MAY_CHANGE = frozenset(
     | {"early_stop_patience", "service", "service_job", "deterministic"}
 )
 # Fields that are derived from the dataset; its fingerprint is compared in their place.
-_OF_DATASET = frozenset({"classes", "train_examples", "class_counts", "label_type", "mean", "std"})
+_OF_DATASET = frozenset({"classes", "train_examples", "class_counts", "label_type", "images", "mean", "std"})
 _POSITIVE = (
     "train_batch_size",
     "eval_batch_size",
@@ -117,6 +118,7 @@ class TrainConfig:
       hold_out: Split of the dataset that is not trained on, but evaluated; training takes all the others together.
         Default: none, training takes the split train.
       label_type: Labels of an example of the dataset: "class", or "classes", any number.
+      images: What the conversion of the dataset stored of an image file, and a prediction makes of one.
     """
 
     dataset: str
@@ -160,6 +162,7 @@ class TrainConfig:
     record: str = ""
     hold_out: str = ""
     label_type: str = "class"
+    images: ImageOptions = dataclasses.field(default_factory=ImageOptions)
 
     def __post_init__(self) -> None:
         from estimator_app.model.metrics import watchable
@@ -236,6 +239,7 @@ class TrainConfig:
             train_examples=train.num_examples,
             class_counts=train.class_counts,
             label_type=manifest.label_type,
+            images=ImageOptions(**manifest.options.get("images", {})),
             input=InputConfig.of(manifest, **of_input),
         )
 
@@ -308,6 +312,7 @@ class TrainConfig:
             if not isinstance(fields.pop("command", ""), str):
                 raise TypeError("command must be a string")
             fields["input"] = from_fields(InputConfig, fields["input"])
+            fields["images"] = from_fields(ImageOptions, fields.get("images", {}))
             config = from_fields(cls, fields)
             if not config.classes or len(config.class_counts) not in (0, len(config.classes)):
                 raise ValueError(

@@ -1,43 +1,33 @@
 """Prediction: image files → predictions → lines of a table for people, or of JSON for programs.
 
-    photo.jpg, photos/, gs://bucket/*.png ──image_files()──▶ paths ──batches──▶ read(), normalize_image()
+    photo.jpg, photos/, gs://bucket/*.png ──image_files()──▶ paths ──batches──▶ read(), stored_image()
         ──Classifier──▶ Prediction or error ──▶ one line per file, in the order of the paths
 
-normalize_image() preprocesses an image file exactly as a conversion does, so that prediction and evaluation have the
-same input: an upright JPEG in RGB or greyscale and sRGB keeps its bytes; any other readable image is turned as EXIF
-says, converted to sRGB, put on a white background if it is transparent, and re-encoded as a JPEG. These are the rules
-of beam_pipelines.images.check with its default options. That module cannot be imported here, as the dependencies of
-beam_pipelines are not installed where a model is served; a test compares the two implementations.
+stored_image() makes of a file what the conversion of the model's dataset stores, by the same function and with the
+options in the export's config, so that prediction and evaluation have the same input.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import glob
-import io
 import itertools
 import os
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import tensorflow as tf
-from PIL import Image
 
 from estimator_app.runtime.files import is_in_bucket, reason
 from estimator_app.saved_model.classifier import THRESHOLD, Array, Classifier, load_classifier
+from estimator_app.saved_model.find import read_origin
 from tpu_input.command_line import to_json
-from tpu_input.dataset_format import color_profiles
-from tpu_input.dataset_format.decode_limits import MAX_PIXELS, too_large, too_many_bytes, too_slow
-from tpu_input.dataset_format.orientation import (
-    FORMATS,
-    KEPT_MODES,
-    apply_orientation,
-    has_unknown_range,
-    orientation_transpose,
-)
+from tpu_input.dataset_format.decode_limits import too_many_bytes
+from tpu_input.stored_images.check import stored_image
+from tpu_input.stored_images.image_options import ImageOptions
 
 # Number of concurrent reads; each read from a bucket has a latency of tens of milliseconds.
 _READERS = 16
@@ -96,10 +86,11 @@ def predict(
             raise ValueError(f"{name} must be at least 1, got {value!r}")
     if isinstance(classifier, str):
         classifier = load_classifier(classifier)
+    read_stored = functools.partial(_read_stored, options=_image_options(classifier.path))
     paths = iter(files)
     with ThreadPoolExecutor(_READERS) as readers:
         while batch := list(itertools.islice(paths, batch_size)):
-            contents = list(readers.map(_read_stored, batch))
+            contents = list(readers.map(read_stored, batch))
             found = iter(classifier([content for content in contents if isinstance(content, bytes)]))
             for path, content in zip(batch, contents, strict=True):
                 result = next(found) if isinstance(content, bytes) else content
@@ -110,10 +101,16 @@ def predict(
                 )
 
 
-def _read_stored(path: str) -> bytes | ValueError:
-    """Returns a file preprocessed by normalize_image(), or a ValueError that says why it cannot be used."""
+def _image_options(export: str) -> ImageOptions:
+    try:
+        return read_origin(export)[0].images
+    except ValueError:  # an export of an earlier version
+        return ImageOptions()
+
+
+def _read_stored(path: str, options: ImageOptions) -> bytes | ValueError:
     content = read(path)
-    return normalize_image(content) if isinstance(content, bytes) else content
+    return stored_image(content, options) if isinstance(content, bytes) else content
 
 
 def _prediction(path: str, probabilities: Array, classifier: Classifier, top: int) -> Prediction:
@@ -228,46 +225,3 @@ def read(path: str) -> bytes | ValueError:
             return content
     except (OSError, tf.errors.OpError) as error:
         return ValueError(reason(error) if isinstance(error, tf.errors.OpError) else str(error))
-
-
-_QUALITY = 90  # JPEG quality, the default of a conversion
-
-
-def normalize_image(encoded: bytes) -> bytes | ValueError:
-    """Returns the JPEG that a conversion would store for this file, or a ValueError that says why it would reject it.
-
-    A file that cannot be opened is returned unchanged: the decoder reports the error.
-    """
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # warnings about odd metadata, and about sizes, which are checked below
-            image = Image.open(io.BytesIO(encoded), formats=FORMATS)
-    except Image.DecompressionBombError as error:
-        return ValueError(f"{error}; make the image smaller")
-    except Exception:  # UnidentifiedImageError, and any other exception that damaged headers cause
-        return encoded
-    if why := too_large(image, MAX_PIXELS):
-        return ValueError(f"{why}; make the image smaller")
-    if why := too_slow(image, encoded, MAX_PIXELS):
-        return ValueError(f"{why}; re-encode it as a baseline JPEG")
-    is_srgb = color_profiles.effect(image) != "converted"
-    if (
-        image.format in ("JPEG", "MPO")
-        and image.mode in KEPT_MODES
-        and orientation_transpose(image) is None
-        and is_srgb
-    ):
-        return encoded
-    try:
-        if image.format != "MPO" and getattr(image, "is_animated", False):  # MPO: the other frames are previews
-            return ValueError(f"{image.format} with {getattr(image, 'n_frames', 0)} frames; save one of them as a file")
-        if has_unknown_range(image):
-            return ValueError(
-                f"{image.format} of mode {image.mode}, whose values of black and white are unknown; "
-                "convert it to 8 bits"
-            )
-        buffer = io.BytesIO()
-        apply_orientation(image).save(buffer, "JPEG", quality=_QUALITY, comment=b"")
-        return buffer.getvalue()
-    except Exception:  # Pillow's decoders raise OSError, SyntaxError, IndexError, struct.error, …
-        return ValueError(f"the {image.format} file is damaged")

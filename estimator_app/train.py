@@ -293,7 +293,7 @@ def _train_to_end(run: Run, tpu: Tpu | None) -> Finished | None:
         run.check_dataset()
         run.report(
             f"trained and saved step {step}/{run.config.train_steps}; to evaluate and export: "
-            f"{command_for('watch', run.model_dir, run.config)}"
+            f"{command_for('watch', run.model_dir)}"
         )
         return None
     return finish(run, step)

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGES = ("beam_pipelines", "tpu_input", "estimator_app")
 # What a package may import of the others; no other package of ours.
 OF_OTHERS = {
-    "beam_pipelines": ("tpu_input.dataset_format", "tpu_input.command_line"),
+    "beam_pipelines": ("tpu_input.dataset_format", "tpu_input.command_line", "tpu_input.stored_images"),
     "tpu_input": (),
     "estimator_app": ("tpu_input",),
 }
@@ -31,6 +31,7 @@ WITHOUT_TENSORFLOW = (
     "beam_pipelines",
     "tpu_input/dataset_format",
     "tpu_input/command_line",
+    "tpu_input/stored_images",
     "tpu_input/without_tensorflow",
 )
 # What is loaded for --help, or by those who read records without TensorFlow, or whose device runs JAX.

@@ -8,7 +8,7 @@ A serving input receiver takes a batch of JPEG or PNG files and does the same.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -20,7 +20,7 @@ from tpu_input.pipeline.reading import finished, plain
 from tpu_input.train import InputFn
 
 
-def make_predict_input_fn(files: Sequence[str], config: InputConfig) -> InputFn:
+def make_predict_input_fn(files: Iterable[str | os.PathLike[str]], config: InputConfig) -> InputFn:
     """Returns input_fn(params) -> finite Dataset of {"image": …} of config.dtype, for TPUEstimator.predict.
 
     The layout is NHWC whatever config.layout is, because TPUEstimator pads the first axis of the last batch.

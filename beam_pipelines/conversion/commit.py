@@ -23,7 +23,6 @@ from beam_pipelines.conversion import extension
 from beam_pipelines.conversion.output_folder import create, index_content, read_manifest, rejected_name
 from beam_pipelines.conversion.plan import Plan
 from beam_pipelines.conversion.working_folder import REPLACED_NAME, Receipt, Rejection, WorkingFolder
-from beam_pipelines.images.check import SAMPLE_SIDE, check_image
 from beam_pipelines.options import WORK_NAME, ConvertOptions
 from beam_pipelines.runners import phases
 from beam_pipelines.sources import not_images
@@ -32,6 +31,7 @@ from tpu_input.dataset_format import lengths as lengths_format
 from tpu_input.dataset_format.index import index_path, read_positions
 from tpu_input.dataset_format.lengths import Positions, lengths_name
 from tpu_input.dataset_format.records import MANIFEST_NAME, Manifest, Shard, Split, decode, in_edition, read_frames
+from tpu_input.stored_images.check import SAMPLE_SIDE, check_image
 
 _MOVES = 256  # files that are moved between two updates of what is shown
 _MAX_SHOWN = 3  # rejected inputs of each reason in a message

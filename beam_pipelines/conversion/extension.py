@@ -38,7 +38,6 @@ from beam_pipelines.conversion.option_flags import flags_of, inputs_of
 from beam_pipelines.conversion.output_folder import complete_manifest, create, index_content
 from beam_pipelines.conversion.plan import choose_split
 from beam_pipelines.conversion.working_folder import Rejection, WorkingFolder
-from beam_pipelines.images.check import Rejected, check_image
 from beam_pipelines.options import NEAR_DUPLICATES, ConvertOptions, complete
 from beam_pipelines.sources.folders import Layout
 from beam_pipelines.sources.naming import in_class_order
@@ -59,6 +58,7 @@ from tpu_input.dataset_format.records import (
     read_frames,
     shard_name,
 )
+from tpu_input.stored_images.check import Rejected, check_image
 
 _AT_ONCE = 8  # shards that are read and written again at the same time
 

@@ -55,7 +55,6 @@ from beam_pipelines.conversion.plan import (
 )
 from beam_pipelines.conversion.working_folder import WorkingFolder
 from beam_pipelines.images import near_duplicates
-from beam_pipelines.images.check import Rejected, stored_bytes
 from beam_pipelines.options import NEAR_DUPLICATES, WORK_NAME, ConvertOptions
 from beam_pipelines.runners import execution, phases
 from beam_pipelines.sources.folders import FolderSurvey, Layout, Survey, label_by_folder, read_folders
@@ -65,6 +64,7 @@ from beam_pipelines.sources.read_ahead import map_images, read_rows
 from beam_pipelines.sources.rows import Row, check_names, find, find_each, kind, locate, size_row
 from tpu_input.command_line.cores import num_cores
 from tpu_input.dataset_format.records import valid_split
+from tpu_input.stored_images.check import Rejected, stored_bytes
 
 _LEVELS = ("sources", "folders", "class folders")  # that are opened one after another, each by all workers
 _ROWS_A_BATCH = 1000  # rows that one call reads, with many reads in flight, or that are packed together

@@ -21,13 +21,13 @@ import pyarrow as pa
 from beam_pipelines import storage
 from beam_pipelines.conversion.duplicate_keys import Hashes, hash_keys
 from beam_pipelines.conversion.output_folder import index_content
-from beam_pipelines.images.check import Rejected, check_image
 from beam_pipelines.options import ImageOptions
 from tpu_input.dataset_format.decode_limits import PILLOW_MAX_PIXELS
 from tpu_input.dataset_format.index import IndexRow, features_json, index_path, read_index
 from tpu_input.dataset_format.label_kinds import stored_kind
 from tpu_input.dataset_format.lengths import Positions
 from tpu_input.dataset_format.records import FRAME_BYTES, Manifest, Record, Shard, decode, frame, read_frames
+from tpu_input.stored_images.check import Rejected, check_image
 
 # Columns of an index about the source, which the records do not have.
 _OF_SOURCE: dict[str, Any] = dict.fromkeys(("source_bytes", "source_height", "source_width"))

@@ -34,7 +34,6 @@ from beam_pipelines import storage
 from beam_pipelines.conversion.output_folder import create
 from beam_pipelines.conversion.plan import is_measured
 from beam_pipelines.conversion.working_folder import Receipt, Rejection, WorkingFolder, origin
-from beam_pipelines.images.check import CheckedImage, Rejected, check_image
 from beam_pipelines.options import ConvertOptions
 from beam_pipelines.runners import phases
 from beam_pipelines.sources.read_ahead import changes, map_images
@@ -42,6 +41,7 @@ from beam_pipelines.sources.rows import Row, features_of
 from tpu_input.dataset_format.index import IndexRow, IndexWriter
 from tpu_input.dataset_format.label_kinds import Label
 from tpu_input.dataset_format.records import Record, encode, frame
+from tpu_input.stored_images.check import CheckedImage, Rejected, check_image
 
 if TYPE_CHECKING:
     from multiprocessing.sharedctypes import SynchronizedArray

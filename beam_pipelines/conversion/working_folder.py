@@ -43,13 +43,13 @@ from beam_pipelines.conversion.output_folder import (
     optional_files,
 )
 from beam_pipelines.conversion.plan import Plan
-from beam_pipelines.images.check import SAMPLE_SIDE, CheckedImage
 from beam_pipelines.options import WORK_NAME
 from beam_pipelines.sources.rows import Row
 from tpu_input.dataset_format import json_fields
 from tpu_input.dataset_format.index import index_path
 from tpu_input.dataset_format.label_kinds import ONE, SEVERAL, Label, stored_kind
 from tpu_input.dataset_format.records import FRAME_BYTES, MAX_MANIFEST_BYTES, Manifest, in_edition
+from tpu_input.stored_images.check import SAMPLE_SIDE, CheckedImage
 
 
 class Rejection(NamedTuple):

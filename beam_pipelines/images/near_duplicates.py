@@ -40,9 +40,9 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageFile
 
-from beam_pipelines.images.check import perceptual_hash
 from tpu_input.dataset_format.decode_limits import MAX_PIXELS, too_slow
 from tpu_input.dataset_format.orientation import FORMATS, orientation_transpose
+from tpu_input.stored_images.check import perceptual_hash
 
 Hashes = npt.NDArray[np.uint64]
 Rows = npt.NDArray[np.int64]

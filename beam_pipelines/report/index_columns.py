@@ -19,10 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from beam_pipelines.conversion.output_folder import index_content
-from beam_pipelines.images.check import NOT_DECODED
 from tpu_input.command_line.cores import num_cores
 from tpu_input.dataset_format.index import as_labels, index_path, read_columns
 from tpu_input.dataset_format.records import Manifest, Shard
+from tpu_input.stored_images.check import NOT_DECODED
 
 Ints = npt.NDArray[np.int64]
 _LONGEST_SIDE = 65_535  # pixels; JPEG's own limit

@@ -36,7 +36,6 @@ import pyarrow.parquet as pq
 from beam_pipelines import storage
 from beam_pipelines.conversion.output_folder import LIKELY_WRONG_NAME, REPORT_NAME, complete_manifest, create
 from beam_pipelines.images import near_duplicates
-from beam_pipelines.images.check import NOT_DECODED
 from beam_pipelines.images.near_duplicates import ALIKE, DISTANCE, MAX_SHARED
 from beam_pipelines.report import charts
 from beam_pipelines.report.examples import Example, read_examples
@@ -49,6 +48,7 @@ from beam_pipelines.report.summary import NOTED, command_of, formats, reasons_on
 from beam_pipelines.runners import phases
 from tpu_input.command_line.distribution import __version__
 from tpu_input.dataset_format.records import Manifest, Split
+from tpu_input.stored_images.check import NOT_DECODED
 
 MAX_CLASSES = 50  # classes in the chart; if the dataset has more, half are the largest and half the smallest
 MAX_EXAMPLE_CLASSES = 24  # classes with examples; chosen likewise

@@ -8,7 +8,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from beam_pipelines.conversion.output_folder import rejected_name
-from beam_pipelines.images.check import (
+from beam_pipelines.options import ConvertOptions, ImageOptions
+from tpu_input.command_line import print_line
+from tpu_input.dataset_format.records import Manifest
+from tpu_input.stored_images.check import (
     GPS_POSITION,
     IGNORED_PROFILE,
     NOT_DECODED,
@@ -17,9 +20,6 @@ from beam_pipelines.images.check import (
     TRANSPARENT,
     UNUSABLE_PROFILE,
 )
-from beam_pipelines.options import ConvertOptions, ImageOptions
-from tpu_input.command_line import print_line
-from tpu_input.dataset_format.records import Manifest
 
 NOTED = {  # findings that are counted in addition to re-encoded images: the text after "N images"
     GPS_POSITION: "have one in their stored bytes; --reencode=all stores only the pixels",

@@ -18,8 +18,8 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import TypeVar
 
 from beam_pipelines import storage
-from beam_pipelines.images.check import Rejected
 from beam_pipelines.sources.rows import Row
+from tpu_input.stored_images.check import Rejected
 
 _READS_IN_FLIGHT = 64  # chunks
 _BYTES_IN_FLIGHT = 32 << 20  # of sources read ahead; a larger chunk is read alone

@@ -164,9 +164,12 @@ def read_command(model_dir: str) -> str:
     return command if command.isprintable() else repr(command)
 
 
-def command_for(verb: str, model_dir: str, config: TrainConfig) -> str:
+def command_for(verb: str, model_dir: str) -> str:
     """Returns the command line of another command on a run, for a shell: a network of the user's own is named in it."""
-    flags = [f"--model_dir={model_dir}", *([f"--network={config.network}"] if is_users(config.network) else [])]
+    flags = [f"--model_dir={model_dir}"]
+    with contextlib.suppress(ValueError):  # of a config.json that is damaged, which the command will say
+        network = read_config(model_dir).network
+        flags += [f"--network={network}"] if is_users(network) else []
     return shlex.join(["python", "-m", "estimator_app", verb, *flags])
 
 

@@ -100,7 +100,7 @@ def find_export(path: str) -> str:
     if found:
         return found
     if CONFIG_NAME in inside:
-        hint = f"but a run without an export; export it with: {command_for('export', path, read_config(path))}"
+        hint = f"but a run without an export; export it with: {command_for('export', path)}"
     elif MANIFEST_NAME in inside:
         hint = "but a dataset; use a folder that export has written"
     else:

@@ -380,7 +380,7 @@ def test_splits_that_nothing_would_follow_are_refused(few_digits, tmp_path, caps
         shutil.copytree(few_digits, tmp_path / "in" / split)
     command = ["convert", f"--input={tmp_path}/in", f"--output={tmp_path}/out"]
     assert main([*command, "--splits=train=80%,test=20%"]) == 2
-    _, shown = capsys.readouterr().err.splitlines()  # the first says that the folders are read as splits
+    (shown,) = capsys.readouterr().err.splitlines()
     assert (
         "already specifies its split ('train', 'validation'), so --splits=train=80%,test=20% would have no effect"
         in shown

@@ -14,9 +14,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image, ImageCms
 
-from beam_pipelines.images.check import IGNORED_PROFILE, UNUSABLE_PROFILE, check_image
 from beam_pipelines.options import ImageOptions
-from estimator_app.predict import normalize_image
 from support.app_fixtures import keras_warns
 from support.profiles import (
     GREEN,
@@ -30,6 +28,7 @@ from support.profiles import (
     linear,
     rgb_profile,
 )
+from tpu_input.stored_images.check import IGNORED_PROFILE, UNUSABLE_PROFILE, check_image, stored_image
 
 pytestmark = keras_warns
 SRGB = ((0.640, 0.330), (0.300, 0.600), (0.150, 0.060))
@@ -84,7 +83,7 @@ def test_colors_become_what_the_published_matrices_say(name, color, kind):
     # In Display P3 its red is 4.2 times as steep, so that a JPEG's rounding shows.
     np.testing.assert_allclose(pixel(image.encoded), GREEN, atol=8)
     assert image.fixed == ("color profile" if kind == "JPEG" else f"format {kind}, color profile")
-    assert normalize_image(data) == image.encoded
+    assert stored_image(data) == image.encoded
     assert "icc_profile" not in Image.open(io.BytesIO(image.encoded)).info
 
 
@@ -117,7 +116,7 @@ def test_any_variant_of_srgb_leaves_a_jpeg_s_bytes_alone(tone, shift):
     image = check_image(data, ImageOptions())
     assert image.encoded is data
     assert noted(image) == ("", ())
-    assert normalize_image(data) is data
+    assert stored_image(data) is data
 
 
 def test_littlecms_own_srgb_leaves_a_jpeg_s_bytes_alone():
@@ -161,7 +160,7 @@ def test_greys_become_those_of_srgb(grey, profile, mode):
     image = check_image(data, ImageOptions())
     np.testing.assert_allclose(pixel(image.encoded), expected, atol=2)
     assert abs(expected[1] - grey) > 5  # or else there was nothing to convert
-    assert normalize_image(data) == image.encoded
+    assert stored_image(data) == image.encoded
 
 
 def test_a_grey_profile_with_srgb_s_curve_changes_nothing():
@@ -181,7 +180,7 @@ def test_cmyk_becomes_what_the_press_prints(kind, color):
     assert reference
     np.testing.assert_allclose(pixel(image.encoded), np.array(reference.getpixel((0, 0))), atol=4)
     assert "color profile" in image.fixed
-    assert normalize_image(data) == image.encoded
+    assert stored_image(data) == image.encoded
 
 
 def test_what_is_transparent_becomes_white_and_the_rest_srgb():
@@ -218,7 +217,7 @@ def test_a_profile_that_cannot_be_used_rejects_no_image_and_is_counted(profile):
     image = check_image(data, ImageOptions())
     assert image.encoded is data
     assert noted(image) == ("", (UNUSABLE_PROFILE,))
-    assert normalize_image(data) is data
+    assert stored_image(data) is data
     png = file(flat(GREEN), "PNG", icc_profile=profile[:500])
     np.testing.assert_allclose(pixel(check_image(png, ImageOptions()).encoded), GREEN, atol=2)
 

@@ -12,10 +12,10 @@ import pytest
 from PIL import Image
 
 from beam_pipelines.__main__ import main
-from beam_pipelines.images.check import GPS_POSITION, check_image
 from beam_pipelines.options import ImageOptions
 from support.profiles import GREEN_IN_P3, PROFILES
 from tpu_input.dataset_format.records import MANIFEST_NAME, Manifest, read_frames
+from tpu_input.stored_images.check import GPS_POSITION, check_image
 
 
 def directory(*entries: tuple[int, int, int, bytes]) -> bytes:

@@ -12,12 +12,12 @@ from PIL import Image
 
 from beam_pipelines.__main__ import main
 from beam_pipelines.convert import convert
-from beam_pipelines.images.check import NOT_DECODED, Rejected, check_image
 from beam_pipelines.options import ImageOptions
 from beam_pipelines.verify import verify
 from support.conversion import options
 from tpu_input import read_manifest
 from tpu_input.dataset_format.index import index_path, read_index
+from tpu_input.stored_images.check import NOT_DECODED, Rejected, check_image
 
 HEADER = ImageOptions(check="header")
 COUNT = 1200  # in one split, of which the statistics then include a sample

@@ -13,9 +13,9 @@ import pytest
 from PIL import Image, ImageOps
 from sklearn.datasets import load_sample_images
 
-from beam_pipelines.images.check import CheckedImage, Rejected, check_image
 from beam_pipelines.options import ImageOptions
 from tpu_input.dataset_format.orientation import FORMATS
+from tpu_input.stored_images.check import CheckedImage, Rejected, check_image
 
 ROOT = Path(__file__).parents[2]
 KINDS: dict[str, dict[str, object]] = {
@@ -139,7 +139,7 @@ def test_jpeg_xl_is_named(data):
 WITHOUT_HEIC = """
 import sys
 sys.modules["pillow_heif"] = None
-from beam_pipelines.images.check import Rejected, check_image
+from tpu_input.stored_images.check import Rejected, check_image
 from beam_pipelines.options import ImageOptions
 try:
     check_image(sys.stdin.buffer.read(), ImageOptions(quality=98))

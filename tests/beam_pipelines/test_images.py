@@ -12,10 +12,10 @@ import tensorflow as tf
 from PIL import Image, ImageOps
 from sklearn.datasets import load_sample_images
 
-from beam_pipelines.images import check
-from beam_pipelines.images.check import CheckedImage, Rejected, check_image, stored_bytes
 from beam_pipelines.options import ImageOptions
 from tpu_input.dataset_format.orientation import apply_orientation
+from tpu_input.stored_images import check
+from tpu_input.stored_images.check import CheckedImage, Rejected, check_image, stored_bytes
 
 
 def picture(mode: str = "RGB", size: tuple[int, int] = (40, 30)) -> Image.Image:

@@ -10,8 +10,8 @@ import pytest
 from PIL import Image
 from sklearn.datasets import load_sample_images
 
-from beam_pipelines.images.check import Rejected, check_image
 from beam_pipelines.options import ImageOptions
+from tpu_input.stored_images.check import Rejected, check_image
 
 PHOTOGRAPHS = [Image.fromarray(image) for image in load_sample_images().images]
 

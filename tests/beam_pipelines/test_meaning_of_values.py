@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from beam_pipelines.images.check import TRANSPARENT, check_image
 from beam_pipelines.options import ImageOptions
+from tpu_input.stored_images.check import TRANSPARENT, check_image
 
 RED = (200, 30, 30)
 

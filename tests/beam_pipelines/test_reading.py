@@ -15,12 +15,12 @@ import pytest
 
 from beam_pipelines import storage
 from beam_pipelines.__main__ import main
-from beam_pipelines.images.check import Rejected
 from beam_pipelines.sources import read_ahead
 from beam_pipelines.sources.read_ahead import map_images, read_rows
 from beam_pipelines.sources.rows import Row, find
 from beam_pipelines.storage import local as local_files
 from support.conversion import after_planning
+from tpu_input.stored_images.check import Rejected
 
 
 def failing(error: Exception):

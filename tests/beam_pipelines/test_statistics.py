@@ -17,9 +17,9 @@ from PIL import Image
 from beam_pipelines.conversion.commit import commit
 from beam_pipelines.conversion.plan import Plan
 from beam_pipelines.conversion.working_folder import Receipt, Rejection
-from beam_pipelines.images.check import CheckedImage
 from beam_pipelines.options import ConvertOptions, ImageOptions, Source
 from tpu_input.dataset_format.records import Manifest, Record, encode, frame
+from tpu_input.stored_images.check import CheckedImage
 
 SIDE = 64  # of the sample of each image, in pixels
 SHA256 = "0a" * 32

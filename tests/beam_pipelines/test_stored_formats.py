@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from beam_pipelines.images.check import check_image
 from beam_pipelines.options import ImageOptions
 from support.folders import files
 from support.pipelines_commands import refused, run
 from tpu_input.dataset_format.jpeg_markers import without_metadata
 from tpu_input.dataset_format.records import Manifest, Record, decode, read_frames
+from tpu_input.stored_images.check import check_image
 
 LOSSLESS = ImageOptions(lossless=True)
 

@@ -79,8 +79,8 @@ def test_the_line_names_the_cause(capsys, tmp_path: Path, trainer: str, wrong: s
                 writer.write(write(number))
     network = f"{__name__}:negative" if wrong == "network" else "support.linear_network:linear"
     size = 16 if wrong == "network" else 4
-    flags = f"--dataset={tmp_path}/train-*", "--record=imagenet", f"--classes={CLASSES}", "--split=train"
-    flags += f"--trainer={trainer}", f"--network={network}", f"--image_size={size}", "--train_batch_size=4"
+    data = f"--dataset={tmp_path}/train-*", "--record=imagenet", f"--classes={CLASSES}", "--split=train"
+    flags = *data, f"--trainer={trainer}", f"--network={network}", f"--image_size={size}", "--train_batch_size=4"
     code, _, err = run(capsys, "train", *flags, f"--model_dir={tmp_path}/m", "--train_steps=8", "--eval_batch_size=4")
     line = err.splitlines()[-1]
     assert (code, line[:7]) == (2, "error: ")

@@ -6,6 +6,7 @@ import dataclasses
 import shlex
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ from tpu_input import read_manifest
 pytestmark = keras_warns
 HERE = [trainer for trainer in TRAINERS if trainer != "tpu_estimator" or has_estimator()]
 OWN = "estimator_app.model.networks:cnn"  # as a user's own network is named
-SMALL = OPTIONS | {"image_size": 4, "train_batch_size": 8, "steps_per_eval": 2, "network": "cnn"}
+SMALL: dict[str, Any] = OPTIONS | {"image_size": 4, "train_batch_size": 8, "steps_per_eval": 2, "network": "cnn"}
 
 
 class Calls(estimator_app.Callback):
@@ -43,7 +44,8 @@ def test_each_call_is_made_once_and_a_moved_model_dir_goes_on(digits_dataset, tm
     said: list[str] = []
 
     def train(folder: Path, steps: int) -> tuple[str, list[tuple[str, int]]]:
-        calls, options = Calls(), SMALL | {"train_steps": steps, "keep_exports": 1, "trainer": trainer}
+        calls = Calls()
+        options: dict[str, Any] = SMALL | {"train_steps": steps, "keep_exports": 1, "trainer": trainer}
         finished = estimator_app.train(digits_dataset, str(folder), callbacks=[calls], report=said.append, **options)
         assert finished
         return finished.export, calls.made
@@ -95,7 +97,7 @@ def test_train_and_preflight_open_the_version_that_a_run_began_with(few_digits, 
     options = ConvertOptions(sources=(Source(str(few_digits)),), output=str(tmp_path / "out"))
     convert(options)
     first = read_manifest(options.output)
-    small = SMALL | {"train_steps": 2, "split": "train"}
+    small: dict[str, Any] = SMALL | {"train_steps": 2, "split": "train"}
     model_dir = str(tmp_path / "m")
     estimator_app.train(options.output, model_dir, report=lambda line: None, **small)
     shutil.copy(sorted((digits / "0").iterdir())[12], few_digits / "0")

@@ -57,12 +57,15 @@ def test_what_is_no_image_is_named_and_the_rest_of_its_batch_is_done(classifier,
     whole = min((digits / "3").iterdir()).read_bytes()
     contents = {
         "whole.jpg": (whole, ""),
-        "empty.jpg": (b"", "the file is empty"),
-        "text.jpg": (b"hello", "not a JPEG or PNG file"),
-        "half.jpg": (whole[: len(whole) // 2], "the JPEG file is damaged"),
-        "header.jpg": (whole[:20], "the JPEG file is damaged"),
-        "zeros.jpg": (whole[:100] + bytes(len(whole) - 100), "the JPEG file is damaged"),
-        "half.png": (a_png()[:30], "the PNG file is damaged"),
+        "empty.jpg": (b"", "empty: 0 bytes"),
+        "text.jpg": (b"hello", "not an image: begins with b'hello'"),
+        "half.jpg": (
+            whole[: len(whole) // 2],
+            "truncated: JPEG: libjpeg warns: Corrupt JPEG data: premature end of data segment",
+        ),
+        "header.jpg": (whole[:20], "corrupt: JPEG: index out of range"),
+        "zeros.jpg": (whole[:100] + bytes(len(whole) - 100), "corrupt: JPEG: index out of range"),
+        "half.png": (a_png()[:30], "corrupt: PNG: broken PNG file (incomplete checksum in b'IHDR')"),
         "whole.png": (a_png(), ""),
     }
     for name, (data, _) in contents.items():

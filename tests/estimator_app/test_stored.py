@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
+import json
+import shutil
+from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageCms
 
-from beam_pipelines.images.check import check_image
 from beam_pipelines.options import ImageOptions
-from estimator_app.predict import Prediction, normalize_image, predict
+from estimator_app.predict import Prediction, predict
 from estimator_app.saved_model.classifier import load_classifier
+from estimator_app.saved_model.find import read_origin
 from support.app_fixtures import keras_warns
 from support.oriented import ORIENTED, directory, jpeg
+from tpu_input.stored_images.check import check_image, stored_image
 
 pytestmark = keras_warns
 PIXELS = np.random.default_rng(0).integers(0, 256, [40, 60, 4], np.uint8)
@@ -31,8 +36,8 @@ def encoded(image: Image.Image, kind: str, orientation: int = 1, **options) -> b
 @pytest.mark.parametrize("orientation", range(10))
 def test_a_photograph_is_turned_as_its_exif_says_and_an_upright_one_is_left_alone(orientation):
     photo = encoded(PICTURE, "JPEG", orientation)
-    assert normalize_image(photo) == check_image(photo, ImageOptions()).encoded
-    assert (normalize_image(photo) == photo) == (orientation in (0, 1, 9))
+    assert stored_image(photo) == check_image(photo, ImageOptions()).encoded
+    assert (stored_image(photo) == photo) == (orientation in (0, 1, 9))
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "I;16"])
@@ -40,7 +45,7 @@ def test_a_png_of_any_mode_is_stored_on_white_as_rgb_or_grey(mode):
     image = Image.fromarray(PIXELS) if mode == "RGBA" else PICTURE
     image = image.convert("I").point(lambda value: value * 256).convert(mode) if mode == "I;16" else image.convert(mode)
     png = encoded(image, "PNG", 6)
-    assert normalize_image(png) == check_image(png, ImageOptions()).encoded
+    assert stored_image(png) == check_image(png, ImageOptions()).encoded
 
 
 @pytest.mark.parametrize(
@@ -49,17 +54,17 @@ def test_a_png_of_any_mode_is_stored_on_white_as_rgb_or_grey(mode):
 def test_other_formats_and_colours_are_stored_likewise(kind, mode):
     buffer = io.BytesIO()
     PICTURE.convert(mode).save(buffer, kind)
-    assert normalize_image(buffer.getvalue()) == check_image(buffer.getvalue(), ImageOptions()).encoded
+    assert stored_image(buffer.getvalue()) == check_image(buffer.getvalue(), ImageOptions()).encoded
 
 
 def test_what_is_no_single_image_is_told_apart():
-    assert normalize_image(b"") == b""
-    assert normalize_image(b"hello") == b"hello"
+    assert str(stored_image(b"")) == "empty: 0 bytes"
+    assert str(stored_image(b"hello")) == "not an image: begins with b'hello'"
     buffer = io.BytesIO()
     PICTURE.save(buffer, "GIF", save_all=True, append_images=[PICTURE.rotate(90)])
-    assert str(normalize_image(buffer.getvalue())) == "GIF with 2 frames; save one of them as a file"
-    assert str(normalize_image(encoded(PICTURE, "PNG")[:-900])) == "the PNG file is damaged"
-    assert str(normalize_image(encoded(PICTURE, "JPEG", 6)[:-900])) == "the JPEG file is damaged"
+    assert str(stored_image(buffer.getvalue())) == "animated: GIF with 2 frames"
+    assert str(stored_image(encoded(PICTURE, "PNG")[:-900])).startswith("truncated: ")
+    assert str(stored_image(encoded(PICTURE, "JPEG", 6)[:-900])).startswith("truncated: ")
 
 
 @pytest.mark.long
@@ -80,9 +85,59 @@ def test_a_sideways_photograph_is_classified_as_its_record_is(finished, digits, 
 
 def test_odd_exif_and_unknown_ranges_are_taken_as_a_conversion_takes_them():
     odd = jpeg(directory(ORIENTED, (0x0100, 2, 4, b"abc\0")))
-    assert normalize_image(odd) == check_image(odd, ImageOptions()).encoded != odd
+    assert stored_image(odd) == check_image(odd, ImageOptions()).encoded != odd
     floats = io.BytesIO()
     PICTURE.convert("F").save(floats, "TIFF")
-    assert str(normalize_image(floats.getvalue())).startswith(
-        "TIFF of mode F, whose values of black and white are unknown"
-    )
+    assert str(stored_image(floats.getvalue())) == "unknown range: TIFF with mode F"
+
+
+NOISE = np.random.default_rng(1).integers(0, 256, [90, 120, 3], np.uint8)
+CHANGED: dict[str, Any] = {
+    "reencode": "all",
+    "resize_shorter": 48,
+    "quality": 30,
+    "color_profiles": "ignore",
+    "check": "header",
+    "lossless": True,
+    "metadata": "strip",
+}
+
+
+@pytest.mark.parametrize("option", [field.name for field in dataclasses.fields(ImageOptions)])
+def test_every_image_option_of_a_conversion_is_that_of_a_prediction_or_rejects(option):
+    """A new option has to be added to CHANGED, unless it only rejects images."""
+    if option in ("min_side", "max_pixels"):
+        pytest.skip("it only rejects images")
+    options = ImageOptions(**{option: CHANGED[option]})
+    profile = with_swapped_primaries()
+    image = Image.fromarray(NOISE)
+    files = [encoded(image, kind, turn, icc_profile=profile) for kind in ("JPEG", "PNG") for turn in (1, 6)]
+    stored = [stored_image(file, options) for file in files]
+    assert stored == [check_image(file, options).encoded for file in files]
+    assert (stored == [stored_image(file) for file in files]) == (option == "check")
+
+
+def with_swapped_primaries() -> bytes:
+    """Returns a color profile in which red and blue have changed places."""
+    profile = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
+    return profile.replace(b"rXYZ", b"____").replace(b"bXYZ", b"rXYZ").replace(b"____", b"bXYZ")
+
+
+def test_an_export_carries_the_image_options_of_its_dataset(finished, digits_dataset):
+    assert read_origin(finished.export)[0].images == ImageOptions(**digits_dataset.options["images"])
+
+
+def test_predict_uses_the_options_in_the_export(finished, digits, tmp_path):
+    """The file is made smaller before it is classified, as its record would have been."""
+    export = shutil.copytree(finished.export, tmp_path / "1")
+    config = json.loads((export / "assets.extra/config.json").read_text())
+    config["images"] = dataclasses.asdict(ImageOptions(resize_shorter=4))
+    (export / "assets.extra/config.json").write_text(json.dumps(config))
+    path = min((digits / "7").iterdir())
+    (found,) = predict(str(export), [str(path)], top=10)
+    small = stored_image(path.read_bytes(), ImageOptions(resize_shorter=4))
+    assert isinstance(small, bytes)
+    (expected,) = load_classifier(str(export))([small])
+    assert isinstance(found, Prediction)
+    assert isinstance(expected, np.ndarray)
+    assert [p for _, _, p in found.top] == pytest.approx(sorted(map(float, expected), reverse=True))

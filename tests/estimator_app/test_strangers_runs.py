@@ -29,6 +29,7 @@ from estimator_app.train import run as run_training
 from support.app_fixtures import configured, keras_warns
 from tpu_input import InputConfig
 from tpu_input.command_line import to_json
+from tpu_input.stored_images.image_options import ImageOptions
 
 pytestmark = keras_warns
 FLAGS = (
@@ -43,7 +44,7 @@ import tensorflow as tf
 def small(images, num_classes, training):
     return tf.keras.layers.Dense(num_classes)(tf.keras.layers.GlobalAveragePooling2D()(images))
 """
-FIELDS = (*dataclasses.fields(TrainConfig), *dataclasses.fields(InputConfig))
+FIELDS = tuple(field for kind in (TrainConfig, InputConfig, ImageOptions) for field in dataclasses.fields(kind))
 WRONG: list[Any] = [None, "x", "../x", -1, 1.5, True, [], [1, "x"], {}, float("nan")]
 
 
@@ -180,7 +181,8 @@ def test_a_config_with_a_field_of_another_type_or_range_is_refused(trained, tmp_
     text = (trained / "model" / "config.json").read_text()
     assert refusal(tmp_path, text) == ""
     config = json.loads(text)
-    places = [(config, name) for name in config] + [(config["input"], name) for name in config["input"]]
+    nested = (config, config["input"], config["images"])
+    places = [(fields, name) for fields in nested for name in fields]
     said = f"'{tmp_path}/config.json' is not a training run's config: "
     for fields, name in places:
         example = fields[name]
@@ -196,7 +198,8 @@ def test_a_config_with_a_field_of_another_type_or_range_is_refused(trained, tmp_
 
 
 def has_default(name: str) -> bool:
-    return any(field.name == name and field.default is not dataclasses.MISSING for field in FIELDS)
+    missing = dataclasses.MISSING
+    return any(field.name == name and (field.default, field.default_factory) != (missing, missing) for field in FIELDS)
 
 
 def test_metrics_of_other_types_are_none_and_are_made_again(trained, tmp_path):
@@ -508,7 +511,7 @@ def test_no_name_of_a_stranger_s_is_a_command_to_the_terminal(stranger, digits, 
         out, err = capsys.readouterr()
         assert all(line.isprintable() for line in (out + err).splitlines())
         assert err.splitlines() == [
-            f"{pictures}/bad{ESCAPED}.jpg: not a JPEG or PNG file",
+            f"{pictures}/bad{ESCAPED}.jpg: not an image: begins with b'no image'",
             f"skipped in folders: 1 named *.{ESCAPED}",
         ]
         if is_terminal:

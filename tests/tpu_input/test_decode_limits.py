@@ -15,19 +15,18 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from beam_pipelines.images import check
-from beam_pipelines.images.check import Rejected, check_image
 from beam_pipelines.options import ImageOptions
 from beam_pipelines.report.thumbnails import thumbnail
-from estimator_app.predict import normalize_image
 from tpu_input.dataset_format.decode_limits import MAX_PIXELS, PILLOW_MAX_PIXELS
 from tpu_input.dataset_format.jpeg_markers import num_scans
+from tpu_input.stored_images import check
+from tpu_input.stored_images.check import Rejected, check_image, stored_image
 
 LIMIT = 600_000_000  # bytes for one image, as --max_pixels promises
 # The peak of this process alone: ru_maxrss would count that of pytest, from which it was forked.
 CODE = """
 import sys
-from beam_pipelines.images.check import Rejected, check_image
+from tpu_input.stored_images.check import Rejected, check_image
 from beam_pipelines.options import ImageOptions
 peak = lambda: 1024 * int(open("/proc/self/status").read().split("VmHWM:")[1].split()[0])
 data = open(sys.argv[1], "rb").read()
@@ -76,7 +75,7 @@ def test_a_small_file_of_many_pixels_is_refused_before_it_takes_memory(tmp_path)
     assert seen.startswith("too_large: 13300 x 13300 = 176,890,000 pixels, but at most 50,000,000 are decoded")
     assert "--max_pixels=50000000" in seen
     assert peak < before + 20_000_000
-    answer = normalize_image(data)
+    answer = stored_image(data)
     assert isinstance(answer, ValueError)
     assert str(answer).startswith("13300 x 13300 = 176,890,000 pixels")
 
@@ -160,7 +159,7 @@ def test_a_jpeg_of_hundreds_of_scans_is_refused_with_the_numbers():
     assert "510 scans of 7000 x 7000 pixels = 24,990,000,000 pixels" in caught.value.detail
     assert "at most 2,000,000,000" in caught.value.detail
     assert "--max_pixels=50000000" in caught.value.detail
-    assert "510 scans" in str(normalize_image(data))
+    assert "510 scans" in str(stored_image(data))
     assert thumbnail(data) is None
 
 

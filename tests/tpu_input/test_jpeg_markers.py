@@ -10,9 +10,9 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from beam_pipelines.images.check import check_image, stored_bytes
 from beam_pipelines.options import ImageOptions
 from tpu_input.dataset_format.jpeg_markers import PlainHeader, has_end, is_decoded, plain_header
+from tpu_input.stored_images.check import check_image, stored_bytes
 
 
 def jpeg(**options) -> bytes:

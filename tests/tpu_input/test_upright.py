@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from beam_pipelines.images.check import check_image
 from beam_pipelines.options import ImageOptions
 from support.oriented import ORIENTED, directory, jpeg
 from tpu_input.dataset_format.orientation import apply_orientation
+from tpu_input.stored_images.check import check_image
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))

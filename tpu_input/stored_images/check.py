@@ -1,11 +1,13 @@
 """Check of one image in a single decode: damage, readability by TensorFlow, size, statistics and perceptual hash.
 
-bytes of a file ──check_image──▶ CheckedImage (a JPEG that TensorFlow decodes), or Rejected with a reason code
+bytes of a file ──check_image()──▶ CheckedImage (a JPEG that TensorFlow decodes), or Rejected with a reason code
+bytes of a file ──stored_image()──▶ the same bytes, for a prediction
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import fcntl
 import io
 import os
@@ -20,9 +22,6 @@ from typing import NamedTuple
 import numpy as np
 from PIL import ExifTags, Image, ImageFile
 
-from beam_pipelines.images import jpeg_damage
-from beam_pipelines.images.jpeg_damage import Scale, decode_plain
-from beam_pipelines.options import MOST_LARGER, ImageOptions
 from tpu_input.dataset_format import color_profiles
 from tpu_input.dataset_format.decode_limits import DECODER_BYTES, is_fast, too_large, too_slow
 from tpu_input.dataset_format.jpeg_markers import (
@@ -43,6 +42,9 @@ from tpu_input.dataset_format.orientation import (
     orientation_transpose,
 )
 from tpu_input.dataset_format.records import PNG_BEGIN
+from tpu_input.stored_images import jpeg_damage
+from tpu_input.stored_images.image_options import MOST_LARGER, ImageOptions
+from tpu_input.stored_images.jpeg_damage import Scale, decode_plain
 
 SAMPLE_SIDE = 64  # pixels; the mean and deviation of a split come from 64 x 64 pixels of each image
 MEASURED_SIDE = 256  # pixels; the shorter side to which ImageNet's images are resized for evaluation
@@ -135,6 +137,23 @@ def check_image(data: bytes, options: ImageOptions, with_statistics: bool = True
         with _damage_of(image):
             checked = _checked(image, data, options, with_statistics)
     return checked if checked.fixed or options.metadata == "keep" else _stripped(checked)
+
+
+def stored_image(encoded: bytes, options: ImageOptions | None = None) -> bytes | ValueError:
+    """Returns the image that a conversion stores of a file, or a ValueError that says why it stores none.
+
+    Args:
+      encoded: Content of a file.
+      options: Those of the conversion; None for the defaults. A JPEG whose bytes are stored is not decoded here, and no
+        image is too small.
+    """
+    options = options or ImageOptions()
+    if options.reencode != "all":
+        options = dataclasses.replace(options, check="header")
+    try:
+        return check_image(encoded, dataclasses.replace(options, min_side=1), with_statistics=False).encoded
+    except Rejected as error:
+        return ValueError(f"{error.reason.replace('_', ' ')}: {error.detail}")
 
 
 def _stripped(image: CheckedImage) -> CheckedImage:

@@ -1,0 +1,1 @@
+"""What is stored of an image file: the same for a conversion and for a prediction."""
