@@ -25,6 +25,7 @@ from beam_pipelines import storage
 from beam_pipelines.report.examples import Example, read_examples
 from beam_pipelines.report.index_columns import Columns, read_rows
 from tpu_input.dataset_format import json_fields
+from tpu_input.dataset_format.csv_cells import csv_cell
 from tpu_input.dataset_format.index import check_room
 from tpu_input.dataset_format.records import Manifest
 
@@ -84,9 +85,9 @@ class LikelyWrong:
             csv.writer(text, lineterminator="\n", quoting=each) for each in (csv.QUOTE_MINIMAL, csv.QUOTE_ALL)
         )
         for each in self.found:
-            row = (each.key, each.predicted)
+            row = (csv_cell(each.key), csv_cell(each.predicted))
             # relabel strips lines
-            (plain if row == (each.key.strip(), each.predicted.strip()) else quoted).writerow(row)
+            (plain if row == tuple(map(str.strip, row)) else quoted).writerow(row)
         return text.getvalue()
 
 

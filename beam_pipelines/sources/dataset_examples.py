@@ -23,6 +23,7 @@ from beam_pipelines.options import FILES_OF_CHANGES, ConvertOptions, Source
 from beam_pipelines.sources.lists import read_names
 from beam_pipelines.sources.rows import Row, label_row
 from tpu_input.dataset_format.class_names import canonical
+from tpu_input.dataset_format.csv_cells import text_of_cell
 from tpu_input.dataset_format.index import as_labels, index_path, read_columns
 from tpu_input.dataset_format.label_kinds import SEVERAL, LabelKind
 from tpu_input.dataset_format.records import MANIFEST_NAME, MAX_INDEX_BYTES, MAX_MANIFEST_BYTES, Manifest
@@ -162,7 +163,8 @@ def labels_of(path: str) -> dict[str, str]:
     try:
         if (header := next(lines, [])) != ["key", "label"]:
             raise ValueError(f"{path!r} begins with {','.join(header)!r}, but must have the header key,label")
-        for fields in filter(None, lines):
+        for cells in filter(None, lines):
+            fields = list(map(text_of_cell, cells))
             if len(fields) != 2 or not all(map(canonical, fields)):
                 raise ValueError(f"{path!r}, line {lines.line_num}: {','.join(fields)!r} must be a key and a label")
             if fields[0] in labels:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from estimator_app.model.metrics import Metrics
 from estimator_app.runtime import files
+from tpu_input.dataset_format.csv_cells import csv_cell
 
 HISTORY_NAME = "history.csv"
 BY_CLASS_NAME = "by_class"
@@ -89,7 +90,7 @@ def write_by_class(model_dir: str, metrics: Metrics, classes: Sequence[str]) -> 
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["class", *figures])
-    writer.writerows(zip(classes, *figures.values(), strict=True))
+    writer.writerows(zip(map(csv_cell, classes), *figures.values(), strict=True))
     files.make_folder(f"{model_dir}/{BY_CLASS_NAME}")
     files.write(f"{model_dir}/{BY_CLASS_NAME}/{metrics.step}.csv", text.getvalue())
 

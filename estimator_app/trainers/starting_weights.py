@@ -28,6 +28,7 @@ from estimator_app.model_dir.run_files import CONFIG_NAME, read_config
 from estimator_app.runtime import files
 from estimator_app.saved_model.find import find_checkpoint, find_export, read_origin
 from estimator_app.trainers.checks import make_weighted_model, named_weights
+from tpu_input.dataset_format.csv_cells import csv_cell
 
 Array = npt.NDArray[Any]
 
@@ -67,7 +68,7 @@ class StartingWeights:
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(("variable", "shape", "source", "source_shape", "not_taken_because"))
-        writer.writerows(self.rows)
+        writer.writerows(map(csv_cell, row) for row in self.rows)
         return text.getvalue()
 
     def __str__(self) -> str:

@@ -112,6 +112,7 @@ def test_every_image_option_of_a_conversion_is_that_of_a_prediction_or_rejects(o
     profile = with_swapped_primaries()
     image = Image.fromarray(NOISE)
     files = [encoded(image, kind, turn, icc_profile=profile) for kind in ("JPEG", "PNG") for turn in (1, 6)]
+    files.append(encoded(image, "JPEG"))  # is stored as it is
     stored = [stored_image(file, options) for file in files]
     assert stored == [check_image(file, options).encoded for file in files]
     assert (stored == [stored_image(file) for file in files]) == (option == "check")
