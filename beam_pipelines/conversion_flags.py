@@ -201,7 +201,7 @@ _HELP = {
     ".zip of it, .parquet, or .csv, .tsv or .jsonl list of image,label[,split][,group] with paths relative to the "
     "list; a local path or a URI such as gs://bucket/images. May be repeated, with one split each: --input=train=T "
     "--input=validation=V",
-    "ignore": "files that are no inputs, such as '*.json' or 'thumbs': a pattern of the name of a file or of a folder "
+    "ignore": "files that are not inputs, such as '*.json' or 'thumbs': a pattern of the name of a file or of a folder "
     "above it, or with a / of the whole path within the input. They are listed as rejected, and do not count as such. "
     "May be repeated",
     "label_list": "text file with one class name per line, in the order of the images' names, for an input without "

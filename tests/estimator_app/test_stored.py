@@ -6,6 +6,7 @@ import dataclasses
 import io
 import json
 import shutil
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -142,3 +143,12 @@ def test_predict_uses_the_options_in_the_export(finished, digits, tmp_path):
     assert isinstance(found, Prediction)
     assert isinstance(expected, np.ndarray)
     assert [p for _, _, p in found.top] == pytest.approx(sorted(map(float, expected), reverse=True))
+
+
+def test_the_guides_client_sends_what_is_stored(finished, digits, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "digits").symlink_to(digits)
+    section = (Path(__file__).parents[2] / "docs/train.md").read_text().partition("## Export, predict, serve")[2]
+    names: dict[str, Any] = {"export": finished.export}
+    exec(section.partition("```python\n")[2].partition("```")[0], names)
+    assert names["image_bytes"] == (digits / "0/0072.jpg").read_bytes()
