@@ -254,8 +254,8 @@ class ConvertOptions:
       labels: Class names in label order. Default: the classes found, sorted.
       first_label: Label of the first class in the records; tensorflow/tpu's trainers expect 1.
       seed: Seed of the order of examples and of the assignment to splits.
-      ignore: Patterns such as *.json or thumbs/ of files that are not inputs: of the name of a file or of a folder above
-        it, or with a / of the whole path within the input. They are listed as rejected, and do not count as such.
+      ignore: Patterns such as *.json or thumbs/ of files that are not inputs: of the name of a file or of a folder
+        above it, or with a / of the whole path within the input. They are listed as rejected, and do not count as such.
       dedup: Duplicate detection. exact: keep one of the images with the same bytes, or none if they occur under two
         labels. near: the same for images that look alike. Both read every image twice.
       max_rejected: Share of the inputs that may be rejected before the conversion fails; duplicates and files that were

@@ -73,7 +73,8 @@ REASONS = {
         "No action is needed.",
     ),
     "other_file": Reason(
-        "Its name is not that of an image, such as README.md, x.json and x.mov; it does not count against --max_rejected.",
+        "Its name is not that of an image, such as README.md, x.json and x.mov; "
+        "it does not count against --max_rejected.",
         "No action is needed; if it is an image, rename it.",
     ),
     "ignored": Reason(
