@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
+import itertools
 import os
 import sys
 import tempfile
@@ -93,7 +94,7 @@ def convert(
     if num_processes is not None and checked(num_processes, int, "num_processes") < 0:
         raise ValueError(f"num_processes must be at least 0, got {num_processes}")
     beam_options = beam_options or execution.options_of()
-    _check(options)
+    options, remarks = _checked(options)
     with contextlib.ExitStack() as stack:
         try:
             still_locked = stack.enter_context(lock.locked(options.output))
@@ -103,9 +104,9 @@ def convert(
             raise
         options = extension.begin(options) if options.extend else options
         if launch_checks.name_of(beam_options):
-            return _convert_in_one_job(options, beam_options, command)
+            return _convert_in_one_job(options, beam_options, command, remarks)
         output_checks.remove_replaced(options.output)
-        plan, existing = _plan(options, beam_options)
+        plan, existing = _plan(options, beam_options, remarks)
         is_new, num_resumed = not existing, 0
         if options.parent and not any(plan.totals.values()):
             extension.say_nothing_new(plan.num_rejected)
@@ -122,7 +123,9 @@ def convert(
         return Converted(manifest, is_new, num_resumed, plan.num_outdated)
 
 
-def _plan(options: ConvertOptions, beam_options: PipelineOptions) -> tuple[Plan, Manifest | None]:
+def _plan(
+    options: ConvertOptions, beam_options: PipelineOptions, remarks: Sequence[str]
+) -> tuple[Plan, Manifest | None]:
     """Returns the plan, and the manifest of its dataset if that is complete; prints how the inputs were interpreted.
 
     Raises:
@@ -134,33 +137,41 @@ def _plan(options: ConvertOptions, beam_options: PipelineOptions) -> tuple[Plan,
         plan = make_plan(options, beam_options)
         phases.end()
         output_checks.check_plan(options, plan)
-        _note(options, plan.remarks)
+        _print(remarks, plan.remarks)
         return plan, output_checks.existing(options, plan, begun=bool(before))
     except ValueError:
         working_folder.tidy(options.output, keep=before)
         raise
 
 
-def _check(options: ConvertOptions) -> None:
-    """Checks inputs and output before anything is listed or written; raises ValueError."""
+def _checked(options: ConvertOptions) -> tuple[ConvertOptions, list[str]]:
+    """Returns the options with the kinds of inputs that were recognised, and lines about how the inputs are read.
+
+    Raises:
+      ValueError: Something is wrong with inputs or output, before anything is listed or written.
+    """
     if not options.sources:
         raise ValueError("at least one input is required")
+    options, remarks = listing.recognise(options)
     for source in options.sources:
         listing.check_source(source, options, options.labels)
         _check_apart(source.folder if source.is_pattern else source.path, options.output)
     storage.check(options.output)
     output_checks.check_output(options.output)
+    return options, remarks + [line for source in options.sources for line in listing.remarks(source, options)]
 
 
-def _note(options: ConvertOptions, of_plan: Sequence[str] = ()) -> None:
+def _print(*remarks: Sequence[str]) -> None:
     """Prints how the inputs were interpreted, when they are known to be convertible."""
-    for remark in (*(line for source in options.sources for line in listing.remarks(source, options)), *of_plan):
+    for remark in itertools.chain(*remarks):
         print_line(remark, sys.stderr)
 
 
-def _convert_in_one_job(options: ConvertOptions, beam_options: PipelineOptions, command: Sequence[str]) -> Converted:
+def _convert_in_one_job(
+    options: ConvertOptions, beam_options: PipelineOptions, command: Sequence[str], remarks: Sequence[str]
+) -> Converted:
     before = read_manifest(options.output)
-    _note(options)
+    _print(remarks)
     try:
         with phases.of_job() as watch, execution.pipeline(beam_options) as pipeline:
             watch(pipeline)
@@ -190,10 +201,10 @@ def submit(options: ConvertOptions, beam_options: PipelineOptions, command: Sequ
       ValueError: As of convert(), or the job would end with this process.
     """
     launch_checks.check_outlives(beam_options)
-    _check(options)
+    options, remarks = _checked(options)
     with lock.locked(options.output):
         options = extension.begin(options) if options.extend else options
-        _note(options)
+        _print(remarks)
         job = execution.submit(beam_options, lambda pipeline: build_conversion(pipeline, options, command))
         working_folder.remove_lock(options.output)
     return job

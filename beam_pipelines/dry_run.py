@@ -31,7 +31,7 @@ from beam_pipelines.report.summary import size
 from beam_pipelines.runners import launch_checks
 from beam_pipelines.runners.wheel import NAME
 from beam_pipelines.sources.folders import FolderSurvey, read_folders
-from beam_pipelines.sources.listing import check_source, list_rows
+from beam_pipelines.sources.listing import check_source, list_rows, recognise
 from beam_pipelines.sources.rows import find
 
 _MAX_LISTED = 1_000_000  # inputs; listing a bucket yields about 5,000 per second
@@ -147,8 +147,10 @@ def _run(failing: str, *command: str) -> str:
 
 
 def _work(options: ConvertOptions) -> Iterator[str]:
+    options, remarks = recognise(options)
     for source in options.sources:
         check_source(source, options, options.labels)
+    yield from (f"input     {remark}" for remark in remarks)
     num_inputs = num_bytes = num_sized = 0
     survey = FolderSurvey(options)
     folders = survey.create_accumulator()

@@ -159,9 +159,11 @@ class ListInputs(beam.PTransform[PBegin, Any]):
         super().__init__()
         if not sources:
             raise ValueError("ListInputs needs at least one Source")
-        self._options = ConvertOptions(sources, output, label_type=label_type)
-        for source in sources:
+        self._options, remarks = listing.recognise(ConvertOptions(sources, output, label_type=label_type))
+        for source in self._options.sources:
             listing.check_source(source, self._options)
+        for remark in remarks:
+            print_line(remark, sys.stderr)
 
     def expand(self, pipeline: PBegin) -> tuple[PCollection[InputFile], PCollection[RejectedInput]]:
         rows = planning.list_labelled(pipeline.pipeline, self._options)

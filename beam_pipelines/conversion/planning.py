@@ -58,7 +58,8 @@ from beam_pipelines.images import near_duplicates
 from beam_pipelines.options import NEAR_DUPLICATES, WORK_NAME, ConvertOptions
 from beam_pipelines.runners import execution, phases
 from beam_pipelines.sources.folders import FolderSurvey, Layout, Survey, label_by_folder, read_folders
-from beam_pipelines.sources.listing import Part, list_below, list_part
+from beam_pipelines.sources.input_kinds import Part
+from beam_pipelines.sources.listing import list_below, list_part
 from beam_pipelines.sources.naming import LabelSurvey
 from beam_pipelines.sources.read_ahead import map_images, read_rows
 from beam_pipelines.sources.rows import Row, check_names, find, find_each, kind, locate, size_row

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from beam_pipelines import storage
 from beam_pipelines.options import FILES_OF_CHANGES, ConvertOptions, Source
+from beam_pipelines.sources.input_kinds import InputKind, Part
 from beam_pipelines.sources.lists import read_names
 from beam_pipelines.sources.rows import Row, label_row
 from tpu_input.dataset_format.class_names import canonical
@@ -32,6 +33,24 @@ _COLUMNS = ["key", "label", "offset", "length", "features"]
 _SEPARATOR = ";"  # between names of classes in new labels
 _MAX_SHOWN = 5  # names in a message
 _INFINITE = "Infinity"  # as JSON has it in the features of an example
+
+
+class Dataset(InputKind):
+    """A dataset of this package, whose examples are the inputs."""
+
+    name = "a dataset"
+
+    def is_kind(self, source: Source) -> bool:
+        return read_dataset(source.path) is not None
+
+    def check(self, source: Source, options: ConvertOptions, classes: tuple[str, ...] | None) -> None:
+        check_kind(source, options)
+
+    def rows(self, part: Part, options: ConvertOptions) -> Iterator[Row | Part]:
+        if part.shard:
+            yield from rows_of_shard(part.source, part.shard, options)
+        else:
+            yield from (Part(part.source, shard=shard) for shard in shards_of(part.source.path))
 
 
 def read_dataset(path: str) -> Manifest | None:
@@ -98,12 +117,12 @@ def _are_classes(label: Any, manifest: Manifest) -> bool:
 
 
 def check_kind(source: Source, options: ConvertOptions) -> None:
-    """Checks that the examples of a dataset have labels of the kind that is to be stored, if the source is a dataset.
+    """Checks that the examples of a dataset have labels of the kind that is to be stored.
 
     Raises:
       ValueError: They have not.
     """
-    manifest = None if source.is_list or source.is_archive or source.label_list else read_dataset(source.path)
+    manifest = read_dataset(source.path)
     if manifest and not options.label_kind.takes(manifest.label_kind):
         has, wanted = manifest.label_kind, options.label_kind
         advice = "or leave this dataset out" if len(options.sources) > 1 or options.extend else "or label its images"

@@ -1,49 +1,47 @@
-"""Rows of sources: class folders and archives of them. lists.py reads lists, archives.py the members of a tar.
+"""All kinds of inputs, and the rows of an input, whatever its kind.
 
-A source is opened as its parts, which workers list side by side: class folders, archives in folders or in an archive.
-A list, and files whose labels are in a list, are one part, as labels follow the order of names.
+A source is opened as its parts, which workers list side by side: class folders, archives in folders or in an archive,
+files of records, shards. A list, and files whose labels are in a list, are one part.
 """
 
 from __future__ import annotations
 
-import contextlib
-import marshal
+import dataclasses
 import os
 import posixpath
-import re
-import tempfile
 from collections.abc import Iterator
-from typing import IO, NamedTuple
 
 from beam_pipelines import storage
 from beam_pipelines.options import ConvertOptions, Source
-from beam_pipelines.sources import archives, lists, not_images, zips
-from beam_pipelines.sources.archives import Member
-from beam_pipelines.sources.dataset_examples import check_changes, check_kind, rows_of_shard, shards_of
-from beam_pipelines.sources.folders import is_hidden, is_split
-from beam_pipelines.sources.lists import list_columns, read_names, rows_of_list
-from beam_pipelines.sources.records import record_files
-from beam_pipelines.sources.records.parquet_files import has_images
-from beam_pipelines.sources.records.record_files import check_files, list_record_files, rows_of_file
-from beam_pipelines.sources.rows import Row, label_row
+from beam_pipelines.sources import not_images
+from beam_pipelines.sources.dataset_examples import Dataset, check_changes
+from beam_pipelines.sources.image_files import Archive, Folder
+from beam_pipelines.sources.input_kinds import InputKind, Part
+from beam_pipelines.sources.labelled_files import LabelledFiles
+from beam_pipelines.sources.lists import List
+from beam_pipelines.sources.records.record_files import Records, recognised
+from beam_pipelines.sources.rows import Row
 from beam_pipelines.sources.split_names import split_named, split_of_path
-from beam_pipelines.sources.unpacking import decompressed
+
+# Every kind of input: the first that says that a source is of its kind reads it.
+KINDS: tuple[InputKind, ...] = (List(), LabelledFiles(), Records(), Archive(), Dataset(), Folder())
 
 
-class Part(NamedTuple):
-    """Part of a source, which one worker lists.
+def kind_of(source: Source) -> InputKind:
+    """Returns the kind of a source."""
+    return next(kind for kind in KINDS if kind.is_kind(source))
 
-    Attributes:
-      source: The source.
-      folder: Folder within it, which ends with a slash; "" for the source, or with `archive`.
-      archive: What may be an archive within it.
-      shard: Name of a shard, if the source is a dataset or records of another program.
+
+def recognise(options: ConvertOptions) -> tuple[ConvertOptions, list[str]]:
+    """Returns the options with what the sources do not say of themselves, but can only be, and lines that say so.
+
+    Raises:
+      ValueError: A source can be read in two ways; the message has both.
     """
-
-    source: Source
-    folder: str = ""
-    archive: Member | None = None
-    shard: str = ""
+    found = [recognised(source, options) for source in options.sources]
+    sources = tuple(source for source, _ in found)
+    said = [line for _, line in found if line]
+    return (dataclasses.replace(options, sources=sources) if said else options), said
 
 
 def list_rows(source: Source, options: ConvertOptions) -> Iterator[Row]:
@@ -64,13 +62,13 @@ def list_part(part: Part, options: ConvertOptions) -> Iterator[Row | Part]:
     """Yields a Row for every file, member or line of a part of a source, or the parts of which it consists.
 
     Raises:
-      ValueError: The source cannot be read as the kind that its name indicates, or a line of a list names another split
-        than the source.
+      ValueError: The source cannot be read as its kind, or a line of a list names another split than the source.
     """
     source, several = part.source, len(options.sources) > 1
-    for row in _rows(part, options):
+    kind = next(kind for kind in KINDS if kind.name == part.kind) if part.kind else kind_of(source)
+    for row in kind.rows(part, options):
         if isinstance(row, Part):
-            yield row
+            yield row._replace(kind=kind.name)
             continue
         if options.ignore and not row.reason and not_images.is_ignored(row.key, options.ignore):
             row = row.reject(not_images.IGNORED, "--ignore names it")
@@ -85,48 +83,9 @@ def list_part(part: Part, options: ConvertOptions) -> Iterator[Row | Part]:
         yield row._replace(split=source.split, key=f"{source.split}/{row.key}" if several else row.key)
 
 
-def _rows(part: Part, options: ConvertOptions) -> Iterator[Row | Part]:
-    if part.source.is_list:
-        yield from rows_of_list(part.source, options)
-    elif part.source.label_list:
-        yield from _rows_with_labels(part.source, options)
-    elif part.source.record and part.shard:
-        yield from rows_of_file(part.source, part.shard, options)
-    elif part.source.record:
-        yield from (Part(part.source, shard=name) for name in list_record_files(part.source))
-    elif part.shard:
-        yield from rows_of_shard(part.source, part.shard, options)
-    elif _is_whole_folder(part) and (shards := shards_of(part.source.path)):
-        yield from (Part(part.source, shard=shard) for shard in shards)
-    else:
-        for file in _files(part, options.output):
-            yield (
-                file
-                if isinstance(file, Part)
-                else _with_pattern(_row_of_file(file, options), part.source.label_pattern)
-            )
-
-
-def _with_pattern(row: Row, pattern: str) -> Row:
-    """Returns the row of a file with the label that a pattern finds in its path."""
-    if not pattern or row.reason:
-        return row
-    match = re.search(pattern, row.key)
-    if not match or not match[1]:
-        return row.reject("no_label", f"--label_pattern={pattern} does not match its path")
-    return row._replace(label=match[1])
-
-
-def _is_whole_folder(part: Part) -> bool:
-    return not (part.folder or part.archive or part.source.is_archive)
-
-
 def remarks(source: Source, options: ConvertOptions) -> Iterator[str]:
     """Yields lines about how a source is read, and what it has that is not stored."""
-    if source.record:
-        yield from record_files.remarks(source, options)
-    elif source.is_list:
-        yield from filter(None, [lists.remark(source, options)])
+    yield from kind_of(source).remarks(source, options)
     if not source.split and not source.is_pattern and (split := split_of_path(source.path)) not in ("", "train"):
         name = posixpath.basename(source.path)
         yield (
@@ -155,13 +114,10 @@ def check_source(source: Source, options: ConvertOptions, classes: tuple[str, ..
       classes: Class names in label order, which may be none; None if it is not known whether they are given.
 
     Raises:
-      ValueError: It does not exist, cannot be reached, or is a list without the columns needed.
+      ValueError: It does not exist, cannot be reached, or cannot be read as its kind.
     """
-    if source.record:
-        check_files(source, classes, options.label_type == "none")
-        return
-    storage.check(source.path)
-    if not storage.exists(source.path):
+    storage.check(source.folder)
+    if not source.record and not storage.exists(source.path):
         raise ValueError(
             f"input {source.path!r} does not exist; it must be a folder of class folders, a .tar, .tar.gz or .zip of "
             "it, a .csv, a .tsv, a .jsonl or a dataset"
@@ -169,195 +125,5 @@ def check_source(source: Source, options: ConvertOptions, classes: tuple[str, ..
     check_files_beside(source)
     if source.image_folder and not storage.exists(source.image_folder):
         raise ValueError(f"the folder of images {source.image_folder!r} does not exist")
-    if source.path.endswith((".csv", ".tsv")):
-        list_columns(source, options)
-    elif not source.is_list and not source.is_archive and os.path.isfile(source.path):
-        raise ValueError(
-            f"input {source.path!r} is a file of unknown type; it must be a folder of class folders, a .tar, "
-            "a .tar.gz, a .zip, a .csv, a .tsv, a .jsonl, or records (--record)"
-        )
-    check_kind(source, options)
+    kind_of(source).check(source, options, classes)
     check_changes(source)
-
-
-def _rows_with_labels(source: Source, options: ConvertOptions) -> Iterator[Row]:
-    """Yields the rows of the files of a source whose labels are in a list, in the order of the files' names."""
-    labels = list(filter(None, read_names(source.label_list)))
-    ordered = [_row_of_file(file, options) for file in sorted(_files_below(Part(source), options.output))]
-    # Files that are no images have no line among the labels.
-    unlabelled = [row for row in ordered if row.reason in not_images.REASONS or is_hidden(row.key)]
-    images = [row for row in ordered if not (row.reason in not_images.REASONS or is_hidden(row.key))]
-    yield from unlabelled
-    by_name = _labels_by_name(labels, images, source)
-    if by_name:
-        yield from (label_row(row, by_name[row.key], options) for row in images)
-        return
-    if len(labels) != len(images):
-        raise ValueError(
-            f"{source.label_list!r} has {len(labels)} labels for the {len(images)} files of {source.path!r}; it must "
-            "have one class name per line, in the order of the file names"
-        )
-    yield from (label_row(row, label, options) for row, label in zip(images, labels, strict=True))
-
-
-def _labels_by_name(lines: list[str], images: list[Row], source: Source) -> dict[str, str]:
-    """Returns the label of each image by its key, if the lines name the images, as "IMAGE LABEL" of Caffe's val.txt.
-
-    Returns {} if no line names an image.
-
-    Raises:
-      ValueError: Some lines name images, but not each image has one line.
-    """
-    keys = {posixpath.basename(row.key): row.key for row in images} | {row.key: row.key for row in images}
-    found: dict[str, str] = {}
-    others = []
-    for line in lines:
-        ways = [
-            re.split(r"\s*[,;\t]\s*|\s+", line, maxsplit=1),
-            re.split(r"\s*[,;\t]\s*|\s+(?=\S+$)", line, maxsplit=1),
-        ]
-        pairs = [pair for way in ways if len(way) == 2 for pair in (way, way[::-1])]
-        pair = next(((keys[name.strip('"')], label) for name, label in pairs if name.strip('"') in keys), None)
-        if pair is None:
-            others.append(line)
-        elif found.setdefault(*pair) != pair[1]:
-            raise ValueError(
-                f"{source.label_list!r} has two labels for {pair[0]!r}: {found[pair[0]]!r} and {pair[1]!r}"
-            )
-    if found and (len(others) > 1 or len(found) < len(images)):  # one line may be a header
-        seen = f"{others[-1]!r} names no file" if len(others) > 1 else "not all of the files have a line"
-        raise ValueError(
-            f"{source.label_list!r} has lines of an image and its label, but {seen} of {source.path!r}; correct the "
-            "list, or write it as a .csv with the header image,label: --input=LIST.csv"
-        )
-    return found
-
-
-def _row_of_file(file: Member, options: ConvertOptions) -> Row:
-    try:
-        file.path.encode()
-    except UnicodeEncodeError:
-        return Row(_shown(file.path), _shown(file.uri)).reject("bad_name", "its name is not UTF-8")
-    row = Row(file.path, file.uri, num_bytes=file.num_bytes, version=file.version, number=file.number)
-    reason, detail = not_images.reason_of(file.path, options.ignore)
-    if reason:
-        return row.reject(reason, detail)
-    if file.fault:
-        return row.reject("bad_member", file.fault)
-    if file.lost_target:
-        lost = f"it is a hard link to {_shown(file.lost_target)!r}, which is not a file before it in the archive"
-        return row._replace(num_bytes=0).reject("missing", lost)
-    return row
-
-
-def _shown(name: str) -> str:
-    """Returns a name in which bytes that are not UTF-8 are written as \\x escapes."""
-    return name.encode(errors="surrogateescape").decode(errors="backslashreplace")
-
-
-def _files_below(part: Part, output: str) -> Iterator[Member]:
-    """Yields every file of a part of a source, including the members of archives inside it."""
-    for found in _files(part, output):
-        if isinstance(found, Part):
-            yield from _files_below(found, output)
-        else:
-            yield found
-
-
-def _files(part: Part, output: str) -> Iterator[Member | Part]:
-    """Yields the files of a part of a source, or the parts of which it consists.
-
-    A source is opened as its folders, and a folder with the name of a split as those in it; other folders are listed
-    with all that is below them.
-    """
-    source, folder = part.source, part.folder
-    if part.archive or (not folder and source.is_archive):
-        opened = _members(part.archive, source.path, output) if part.archive else _members_of_source(source, output)
-        for member in opened:
-            yield Part(source, archive=member) if member.is_archive else member
-        return
-    has_classes = not folder or (folder.count("/") == 1 and is_split(folder[:-1]))
-    listing = storage.list_level(source.path, folder) if has_classes else storage.list_versions(source.path, folder)
-    for path, size, version in listing:
-        file = Member(path, "", size, 0, version=version)  # locate() sets the URI
-        if path.endswith("/"):
-            yield Part(source, path)
-        elif archives.without_ending(path):
-            yield Part(source, archive=file)
-        elif path.endswith(".parquet") and has_images(f"{source.path}/{path}"):
-            raise ValueError(
-                f"{source.path!r} has {path!r}, which is Parquet with images, as Hugging Face's datasets are; add "
-                "--record=huggingface"
-            )
-        else:
-            yield file
-
-
-def _members(archive: Member, root: str, output: str) -> Iterator[Member]:
-    """Yields every file of what may be an archive within a source; a file that is none itself."""
-    uri = name = archive.uri or f"{root}/{archive.path}"
-    if not archive.uri:
-        if not archives.is_archive(uri):
-            yield archive
-            return
-        uri = _tar(uri, output)
-    folder = archives.without_ending(archive.path)
-    for member in archives.members(uri, name=name):
-        _refuse_webdataset(name, member)
-        yield member._replace(path=f"{folder}/{member.path}", fault=member.fault or archive.fault)
-
-
-def _tar(uri: str, output: str) -> str:
-    """Returns the path of the tar in what may be a compressed one, by its name: to look costs two requests."""
-    return uri if uri.endswith(".tar") else decompressed(uri, output)
-
-
-def _refuse_webdataset(archive: str, member: Member) -> None:
-    if member.path.endswith(".cls"):
-        raise ValueError(
-            f"{archive!r} has {member.path!r}, the label of an image, as WebDataset's archives have; add "
-            "--record=webdataset"
-        )
-
-
-def _members_of_source(source: Source, output: str) -> Iterator[Member]:
-    """Yields the files of an archive without the folder above all class folders, as `tar cf flowers.tar flowers` adds.
-
-    Files of macOS and Windows may lie anywhere beside it, and files that are no images by their names, such as a
-    README, above the class folders. Archives in it are yielded as they are, unless it depends on their files whether
-    there is such a folder. While all files lie in one folder, they are kept in a temporary file, so that headers are
-    read only once.
-    """
-    is_known, top = False, None
-    members = (
-        zips.members(source.path)
-        if source.path.endswith(".zip")
-        else archives.members(_tar(source.path, output), lambda name: is_known or "/" in name, name=source.path)
-    )
-    with tempfile.TemporaryFile() as held:
-        for member in members:
-            _refuse_webdataset(source.path, member)
-            folder, depth = member.path.partition("/")[0], member.path.count("/") + member.is_archive
-            is_aside = bool(not_images.creator(member.path)) or (
-                depth < 2 and not member.is_archive and not not_images.is_image_by_name(member.path)
-            )
-            top = folder if top is None and not is_aside else top
-            if member.fault or not (is_aside or (depth > 1 and folder == top)):
-                is_known = True
-                yield from _held(held)
-                yield member
-                for other in members:
-                    _refuse_webdataset(source.path, other)
-                    yield other
-                return
-            marshal.dump(tuple(member), held)
-        is_kept = not top or (not source.split and is_split(top))  # a split's name is not that of a class
-        above = "" if is_kept else f"{top}/"
-        yield from (member._replace(path=member.path.removeprefix(above)) for member in _held(held))
-
-
-def _held(file: IO[bytes]) -> Iterator[Member]:
-    file.seek(0)
-    with contextlib.suppress(EOFError):
-        while True:
-            yield Member(*marshal.load(file))

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from beam_pipelines import storage
 from beam_pipelines.options import ConvertOptions, Source
+from beam_pipelines.sources.input_kinds import InputKind, Part
 from beam_pipelines.sources.rows import Row, label_row, with_features
 from tpu_input.command_line.text_files import MAX_TEXT_BYTES, encoding_of, lines_of
 from tpu_input.dataset_format.class_names import canonical, class_table
@@ -37,6 +38,25 @@ _FEATURE = "feature "  # before the names of features among the fields of a line
 _LINE_CHARACTERS = (
     1_000_000  # a path has at most 4,096 bytes; a file that is no list may be a single line of any length
 )
+
+
+class List(InputKind):
+    """A list of images with their labels: .csv, .tsv or .jsonl."""
+
+    name = "a list"
+
+    def is_kind(self, source: Source) -> bool:
+        return source.is_list
+
+    def check(self, source: Source, options: ConvertOptions, classes: tuple[str, ...] | None) -> None:
+        if not source.path.endswith(".jsonl"):
+            list_columns(source, options)
+
+    def rows(self, part: Part, options: ConvertOptions) -> Iterator[Row | Part]:
+        return rows_of_list(part.source, options)
+
+    def remarks(self, source: Source, options: ConvertOptions) -> Iterator[str]:
+        yield from filter(None, [remark(source, options)])
 
 
 def read_names(path: str) -> tuple[str, ...]:

@@ -18,7 +18,8 @@ from beam_pipelines.__main__ import main
 from beam_pipelines.conversion import planning
 from beam_pipelines.dry_run import _work
 from beam_pipelines.options import ConvertOptions, Source
-from beam_pipelines.sources.listing import Part, check_source, list_below, list_part
+from beam_pipelines.sources.input_kinds import Part
+from beam_pipelines.sources.listing import check_source, list_below, list_part
 from beam_pipelines.sources.rows import Row, kind, size_row
 from support.inputs import listed, make, reasons, tar
 from tpu_input.dataset_format.records import Record, encode, frame

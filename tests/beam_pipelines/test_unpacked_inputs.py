@@ -384,14 +384,14 @@ def test_what_is_unpacked_on_a_bucket_lies_beside_the_dataset_until_it_is_comple
     assert sum(stored(tmp_path / "b").values()) == 2 * len(images)
 
 
-def test_an_archive_of_webdataset_is_named_as_such_wherever_its_labels_are(capsys, images, tmp_path):
-    with tarfile.open(tmp_path / "train-0.tar", "w") as archive:
+def test_a_compressed_archive_of_webdataset_is_named_as_such_wherever_its_labels_are(capsys, images, tmp_path):
+    with tarfile.open(tmp_path / "train-0.tar.gz", "w:gz") as archive:
         for number, image in enumerate(images[:3]):
             archive.add(image, f"{number}.jpg")
             label = tarfile.TarInfo(f"{number}.cls")
             label.size = 1
             archive.addfile(label, io.BytesIO(b"0"))
-    error = refused(capsys, "convert", f"--input={tmp_path / 'train-0.tar'}", f"--output={tmp_path / 'out'}")
+    error = refused(capsys, "convert", f"--input={tmp_path / 'train-0.tar.gz'}", f"--output={tmp_path / 'out'}")
     assert "has '0.cls', the label of an image" in error
     assert "--record=webdataset" in error
 

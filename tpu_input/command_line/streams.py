@@ -127,6 +127,4 @@ def check_printed() -> None:
     """
     sys.stdout.flush()
     if isinstance(sys.stdout, Stream) and sys.stdout.why:
-        raise ValueError(
-            "the printed lines are the result of this command, and some are lost; run it with another stdout"
-        )
+        raise ValueError("the result of this command is what it prints, and some lines are lost; run it again")

@@ -11,18 +11,78 @@ be other labels, as "10" comes before "2".
 
 from __future__ import annotations
 
+import dataclasses
 import fnmatch
+import itertools
+import os
 import posixpath
 from collections.abc import Iterator
 from types import ModuleType
 
 from beam_pipelines import storage
 from beam_pipelines.options import RECORDS, TAR, ConvertOptions, RecordFormat, Source
+from beam_pipelines.sources.input_kinds import InputKind, Part
+from beam_pipelines.sources.not_images import is_ignored
 from beam_pipelines.sources.records import parquet_files, tfrecord_files, webdataset
 from beam_pipelines.sources.rows import Row
 from beam_pipelines.sources.split_names import split_of_path
 
 _MAX_DEPTH = 3  # folders of Parquet: Hugging Face has CONFIGURATION/SPLIT/0000.parquet
+
+
+_LOOKED_AT = 50  # entries of a folder, among which a file of records is looked for
+
+
+class Records(InputKind):
+    """Files of records of another program: TFRecords, Parquet, or WebDataset."""
+
+    name = "records"
+
+    def is_kind(self, source: Source) -> bool:
+        return bool(source.record)
+
+    def check(self, source: Source, options: ConvertOptions, classes: tuple[str, ...] | None) -> None:
+        check_files(source, classes, options.label_type == "none")
+
+    def rows(self, part: Part, options: ConvertOptions) -> Iterator[Row | Part]:
+        if part.shard:
+            yield from rows_of_file(part.source, part.shard, options)
+        else:
+            yield from (Part(part.source, shard=name) for name in list_record_files(part.source))
+
+    def remarks(self, source: Source, options: ConvertOptions) -> Iterator[str]:
+        return remarks(source, options)
+
+
+def recognised(source: Source, options: ConvertOptions) -> tuple[Source, str]:
+    """Returns a source that says of itself what it is: as records, if it can be nothing else, and a line that says so.
+
+    A tar, or a folder with a tar, is WebDataset if an image in it is followed by its label, a file .cls.
+
+    Raises:
+      ValueError: The image lies in a folder, which may be its class.
+    """
+    is_told = source.record or source.is_list or source.label_list or source.label_pattern or source.is_of_dataset
+    is_tar = bool(TAR.fullmatch(source.path))
+    if is_told or not storage.exists(source.path) or (os.path.isfile(source.path) and not is_tar):
+        return source, ""
+    tars = [source.path] if is_tar else _tars(source.path)
+    label = next(filter(None, map(webdataset.first_label, tars)), "")
+    if not label or is_ignored(label, options.ignore):
+        return source, ""
+    if "/" in label:
+        raise ValueError(
+            f"{tars[0]!r} can be read in two ways, as it has {label!r}: add --record=webdataset if such files are the "
+            f"labels, or --ignore='*.cls' if the folder {posixpath.dirname(label)!r} is a class"
+        )
+    said = f"{source.path}: read as WebDataset, because it has {label}; this is --record=webdataset"
+    return dataclasses.replace(source, record="webdataset"), said
+
+
+def _tars(folder: str) -> list[str]:
+    """Returns a tar among the first entries of a folder."""
+    entries = itertools.islice(storage.list_level(folder, ""), _LOOKED_AT)
+    return [f"{folder}/{path}" for path, _, _ in entries if path.endswith(".tar")][:1]
 
 
 def list_record_files(source: Source) -> list[str]:

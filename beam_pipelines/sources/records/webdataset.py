@@ -25,6 +25,21 @@ _LABEL = "cls"
 _WHOLE_NUMBER = re.compile(r"-?\d{1,9}")
 
 
+_FIRST_MEMBERS = 20  # of a tar, among which a label is looked for
+
+
+def first_label(uri: str) -> str:
+    """Returns the path of a label among the first members of a tar, that of an image in it; "" if there is none."""
+    with storage.open_headers(uri) as file:
+        if not archives.is_header(file.read(512)):
+            return ""  # it is compressed, and is read later
+    paths: list[str] = []
+    with contextlib.suppress(ValueError):  # of a tar that is not complete, as listing will say
+        paths += (member.path for member in itertools.islice(archives.members(uri), _FIRST_MEMBERS))
+    images = {_stem(path) for path in paths if _ending(path) != _LABEL}
+    return next((path for path in paths if _ending(path) == _LABEL and _stem(path) in images), "")
+
+
 def check_first(path: str, of_format: RecordFormat, unlabelled: bool) -> bool:
     """Returns whether the first label of a shard is a number; raises ValueError if the first example has none."""
     with storage.open_headers(path) as file:

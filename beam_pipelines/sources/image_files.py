@@ -1,0 +1,201 @@
+"""Folders of class folders, and archives of them.
+
+A folder is opened as the class folders and archives in it. Labels come from the folders, or from the paths by
+--label_pattern.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import marshal
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from typing import IO
+
+from beam_pipelines import storage
+from beam_pipelines.options import ConvertOptions, Source
+from beam_pipelines.sources import archives, not_images, zips
+from beam_pipelines.sources.archives import Member
+from beam_pipelines.sources.folders import is_split
+from beam_pipelines.sources.input_kinds import InputKind, Part
+from beam_pipelines.sources.records.parquet_files import has_images
+from beam_pipelines.sources.rows import Row
+from beam_pipelines.sources.unpacking import decompressed
+
+
+class Folder(InputKind):
+    """A folder of class folders, of archives, or of images whose paths have their class."""
+
+    name = "a folder of class folders"
+
+    def is_kind(self, source: Source) -> bool:
+        return True
+
+    def check(self, source: Source, options: ConvertOptions, classes: tuple[str, ...] | None) -> None:
+        if os.path.isfile(source.path):
+            raise ValueError(
+                f"input {source.path!r} is a file of unknown type; it must be a folder of class folders, a .tar, "
+                "a .tar.gz, a .zip, a .csv, a .tsv, a .jsonl, or records (--record)"
+            )
+
+    def rows(self, part: Part, options: ConvertOptions) -> Iterator[Row | Part]:
+        for file in files_of_part(part, options):
+            if isinstance(file, Part):
+                yield file
+            else:
+                yield _with_pattern(row_of_file(file, options), part.source.label_pattern)
+
+
+class Archive(Folder):
+    """A tar, also compressed, or a .zip, of class folders."""
+
+    name = "an archive of class folders"
+
+    def is_kind(self, source: Source) -> bool:
+        return source.is_archive
+
+    def check(self, source: Source, options: ConvertOptions, classes: tuple[str, ...] | None) -> None:
+        pass
+
+
+def _with_pattern(row: Row, pattern: str) -> Row:
+    """Returns the row of a file with the label that a pattern finds in its path."""
+    if not pattern or row.reason:
+        return row
+    match = re.search(pattern, row.key)
+    if not match or not match[1]:
+        return row.reject("no_label", f"--label_pattern={pattern} does not match its path")
+    return row._replace(label=match[1])
+
+
+def row_of_file(file: Member, options: ConvertOptions) -> Row:
+    try:
+        file.path.encode()
+    except UnicodeEncodeError:
+        return Row(_shown(file.path), _shown(file.uri)).reject("bad_name", "its name is not UTF-8")
+    row = Row(file.path, file.uri, num_bytes=file.num_bytes, version=file.version, number=file.number)
+    reason, detail = not_images.reason_of(file.path, options.ignore)
+    if reason:
+        return row.reject(reason, detail)
+    if file.fault:
+        return row.reject("bad_member", file.fault)
+    if file.lost_target:
+        lost = f"it is a hard link to {_shown(file.lost_target)!r}, which is not a file before it in the archive"
+        return row._replace(num_bytes=0).reject("missing", lost)
+    return row
+
+
+def _shown(name: str) -> str:
+    """Returns a name in which bytes that are not UTF-8 are written as \\x escapes."""
+    return name.encode(errors="surrogateescape").decode(errors="backslashreplace")
+
+
+def files_below(part: Part, options: ConvertOptions) -> Iterator[Member]:
+    """Yields every file of a part of a source, including the members of archives inside it."""
+    for found in files_of_part(part, options):
+        if isinstance(found, Part):
+            yield from files_below(found, options)
+        else:
+            yield found
+
+
+def files_of_part(part: Part, options: ConvertOptions) -> Iterator[Member | Part]:
+    """Yields the files of a part of a source, or the parts of which it consists.
+
+    A source is opened as its folders, and a folder with the name of a split as those in it; other folders are listed
+    with all that is below them.
+    """
+    source, folder = part.source, part.folder
+    if part.archive or (not folder and source.is_archive):
+        opened = _members(part.archive, source.path, options) if part.archive else _members_of_source(source, options)
+        for member in opened:
+            yield Part(source, archive=member) if member.is_archive else member
+        return
+    has_classes = not folder or (folder.count("/") == 1 and is_split(folder[:-1]))
+    listing = storage.list_level(source.path, folder) if has_classes else storage.list_versions(source.path, folder)
+    for path, size, version in listing:
+        file = Member(path, "", size, 0, version=version)  # locate() sets the URI
+        if path.endswith("/"):
+            yield Part(source, path)
+        elif archives.without_ending(path):
+            yield Part(source, archive=file)
+        elif path.endswith(".parquet") and has_images(f"{source.path}/{path}"):
+            raise ValueError(
+                f"{source.path!r} has {path!r}, which is Parquet with images, as Hugging Face's datasets are; add "
+                "--record=huggingface"
+            )
+        else:
+            yield file
+
+
+def _members(archive: Member, root: str, options: ConvertOptions) -> Iterator[Member]:
+    """Yields every file of what may be an archive within a source; a file that is none itself."""
+    uri = name = archive.uri or f"{root}/{archive.path}"
+    if not archive.uri:
+        if not archives.is_archive(uri):
+            yield archive
+            return
+        uri = _tar(uri, options.output)
+    folder = archives.without_ending(archive.path)
+    for member in archives.members(uri, name=name):
+        _refuse_webdataset(name, member, options)
+        yield member._replace(path=f"{folder}/{member.path}", fault=member.fault or archive.fault)
+
+
+def _tar(uri: str, output: str) -> str:
+    """Returns the path of the tar in what may be a compressed one, by its name: to look costs two requests."""
+    return uri if uri.endswith(".tar") else decompressed(uri, output)
+
+
+def _refuse_webdataset(archive: str, member: Member, options: ConvertOptions) -> None:
+    """Raises ValueError if a member is a label as WebDataset has them, and --ignore does not name it."""
+    if member.path.endswith(".cls") and not not_images.is_ignored(member.path, options.ignore):
+        raise ValueError(
+            f"{archive!r} has {member.path!r}, the label of an image in WebDataset's archives, where the folder would "
+            "be the class otherwise; add --record=webdataset to read such files, or --ignore='*.cls' to leave them out"
+        )
+
+
+def _members_of_source(source: Source, options: ConvertOptions) -> Iterator[Member]:
+    """Yields the files of an archive without the folder above all class folders, as `tar cf flowers.tar flowers` adds.
+
+    Files of macOS and Windows may lie anywhere beside it, and files that are no images by their names, such as a
+    README, above the class folders. Archives in it are yielded as they are, unless it depends on their files whether
+    there is such a folder. While all files lie in one folder, they are kept in a temporary file, so that headers are
+    read only once.
+    """
+    is_known, top = False, None
+    members = (
+        zips.members(source.path)
+        if source.path.endswith(".zip")
+        else archives.members(_tar(source.path, options.output), lambda name: is_known or "/" in name, name=source.path)
+    )
+    with tempfile.TemporaryFile() as held:
+        for member in members:
+            _refuse_webdataset(source.path, member, options)
+            folder, depth = member.path.partition("/")[0], member.path.count("/") + member.is_archive
+            is_aside = bool(not_images.creator(member.path)) or (
+                depth < 2 and not member.is_archive and not not_images.is_image_by_name(member.path)
+            )
+            top = folder if top is None and not is_aside else top
+            if member.fault or not (is_aside or (depth > 1 and folder == top)):
+                is_known = True
+                yield from _held(held)
+                yield member
+                for other in members:
+                    _refuse_webdataset(source.path, other, options)
+                    yield other
+                return
+            marshal.dump(tuple(member), held)
+        is_kept = not top or (not source.split and is_split(top))  # a split's name is not that of a class
+        above = "" if is_kept else f"{top}/"
+        yield from (member._replace(path=member.path.removeprefix(above)) for member in _held(held))
+
+
+def _held(file: IO[bytes]) -> Iterator[Member]:
+    file.seek(0)
+    with contextlib.suppress(EOFError):
+        while True:
+            yield Member(*marshal.load(file))

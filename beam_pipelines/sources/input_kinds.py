@@ -1,0 +1,70 @@
+"""What a kind of input is: sources/listing.py has the registry of all kinds.
+
+Each kind recognises its inputs by what they say of themselves, checks them, and yields their rows, or the parts of
+which they consist, which workers list side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from beam_pipelines.options import ConvertOptions, Source
+from beam_pipelines.sources.archives import Member
+from beam_pipelines.sources.rows import Row
+
+
+class Part(NamedTuple):
+    """Part of a source, which one worker lists.
+
+    Attributes:
+      source: The source.
+      folder: Folder within it, which ends with a slash; "" for the source, or with `archive`.
+      archive: What may be an archive within it.
+      shard: Name of a shard, if the source is a dataset or records of another program.
+      kind: Name of the kind of the source; "" if it is not known yet.
+    """
+
+    source: Source
+    folder: str = ""
+    archive: Member | None = None
+    shard: str = ""
+    kind: str = ""
+
+
+class InputKind:
+    """A kind of input.
+
+    Attributes:
+      name: Its name in messages, such as "a list".
+    """
+
+    name = ""
+
+    def is_kind(self, source: Source) -> bool:
+        """Returns whether a source is of this kind; all kinds before it in the registry have said no."""
+        raise NotImplementedError
+
+    def check(self, source: Source, options: ConvertOptions, classes: tuple[str, ...] | None) -> None:
+        """Checks a source in the driver, before the pipeline runs.
+
+        Args:
+          source: The source, which exists.
+          options: Options of the conversion.
+          classes: Class names in label order, which may be none; None if it is not known whether they are given.
+
+        Raises:
+          ValueError: It cannot be read as this kind.
+        """
+
+    def rows(self, part: Part, options: ConvertOptions) -> Iterator[Row | Part]:
+        """Yields a Row for every file, member, line or record of a part, or the parts of which it consists.
+
+        Raises:
+          ValueError: It cannot be read as this kind.
+        """
+        raise NotImplementedError
+
+    def remarks(self, source: Source, options: ConvertOptions) -> Iterator[str]:
+        """Yields lines about how a source is read, and what it has that is not stored."""
+        yield from ()

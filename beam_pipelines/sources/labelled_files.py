@@ -1,0 +1,80 @@
+"""Images whose labels are in a file, a line for each: --label_list."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterator
+
+from beam_pipelines.options import ConvertOptions, Source
+from beam_pipelines.sources import not_images
+from beam_pipelines.sources.folders import is_hidden
+from beam_pipelines.sources.image_files import files_below, row_of_file
+from beam_pipelines.sources.input_kinds import InputKind, Part
+from beam_pipelines.sources.lists import read_names
+from beam_pipelines.sources.rows import Row, label_row
+
+
+class LabelledFiles(InputKind):
+    """Images of a folder or an archive, with their labels in a file; one part, as labels follow the order of names."""
+
+    name = "images with a list of their labels"
+
+    def is_kind(self, source: Source) -> bool:
+        return bool(source.label_list)
+
+    def rows(self, part: Part, options: ConvertOptions) -> Iterator[Row | Part]:
+        return _rows_with_labels(part.source, options)
+
+
+def _rows_with_labels(source: Source, options: ConvertOptions) -> Iterator[Row]:
+    """Yields the rows of the files of a source whose labels are in a list, in the order of the files' names."""
+    labels = list(filter(None, read_names(source.label_list)))
+    ordered = [row_of_file(file, options) for file in sorted(files_below(Part(source), options))]
+    # Files that are no images have no line among the labels.
+    unlabelled = [row for row in ordered if row.reason in not_images.REASONS or is_hidden(row.key)]
+    images = [row for row in ordered if not (row.reason in not_images.REASONS or is_hidden(row.key))]
+    yield from unlabelled
+    by_name = _labels_by_name(labels, images, source)
+    if by_name:
+        yield from (label_row(row, by_name[row.key], options) for row in images)
+        return
+    if len(labels) != len(images):
+        raise ValueError(
+            f"{source.label_list!r} has {len(labels)} labels for the {len(images)} files of {source.path!r}; it must "
+            "have one class name per line, in the order of the file names"
+        )
+    yield from (label_row(row, label, options) for row, label in zip(images, labels, strict=True))
+
+
+def _labels_by_name(lines: list[str], images: list[Row], source: Source) -> dict[str, str]:
+    """Returns the label of each image by its key, if the lines name the images, as "IMAGE LABEL" of Caffe's val.txt.
+
+    Returns {} if no line names an image.
+
+    Raises:
+      ValueError: Some lines name images, but not each image has one line.
+    """
+    keys = {posixpath.basename(row.key): row.key for row in images} | {row.key: row.key for row in images}
+    found: dict[str, str] = {}
+    others = []
+    for line in lines:
+        ways = [
+            re.split(r"\s*[,;\t]\s*|\s+", line, maxsplit=1),
+            re.split(r"\s*[,;\t]\s*|\s+(?=\S+$)", line, maxsplit=1),
+        ]
+        pairs = [pair for way in ways if len(way) == 2 for pair in (way, way[::-1])]
+        pair = next(((keys[name.strip('"')], label) for name, label in pairs if name.strip('"') in keys), None)
+        if pair is None:
+            others.append(line)
+        elif found.setdefault(*pair) != pair[1]:
+            raise ValueError(
+                f"{source.label_list!r} has two labels for {pair[0]!r}: {found[pair[0]]!r} and {pair[1]!r}"
+            )
+    if found and (len(others) > 1 or len(found) < len(images)):  # one line may be a header
+        seen = f"{others[-1]!r} names no file" if len(others) > 1 else "not all of the files have a line"
+        raise ValueError(
+            f"{source.label_list!r} has lines of an image and its label, but {seen} of {source.path!r}; correct the "
+            "list, or write it as a .csv with the header image,label: --input=LIST.csv"
+        )
+    return found

@@ -1,0 +1,192 @@
+"""Contract over the kinds of inputs in the registry: what holds for one holds for all, and each recognises its own."""
+
+from __future__ import annotations
+
+import csv
+import io
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from beam_pipelines.options import Source
+from beam_pipelines.sources.input_kinds import InputKind
+from beam_pipelines.sources.listing import KINDS, kind_of
+from support.pipelines_commands import refused, run
+from support.stored_records import splits_by_key
+from tpu_input.dataset_format.records import Record, decode, read_frames
+from tpu_input.dataset_format.tfrecord import frame, serialize
+
+
+def images(digits: Path) -> Iterator[tuple[str, str, bytes]]:
+    """Yields (class, name of the file, content) of 12 digits of two classes."""
+    for label in ("3", "7"):
+        for number, path in enumerate(sorted((digits / label).iterdir())[:6]):
+            yield f"digit {label}", f"{label}{number}.jpg", path.read_bytes()
+
+
+def folder(work: Path, digits: Path) -> list[str]:
+    for label, name, data in images(digits):
+        (work / "in" / label).mkdir(parents=True, exist_ok=True)
+        (work / "in" / label / name).write_bytes(data)
+    return [f"{work}/in"]
+
+
+def archive(work: Path, digits: Path) -> list[str]:
+    with tarfile.open(work / "in.tar", "w") as tar:
+        for label, name, data in images(digits):
+            add(tar, f"{label}/{name}", data)
+    return [f"{work}/in.tar"]
+
+
+def zipped(work: Path, digits: Path) -> list[str]:
+    with zipfile.ZipFile(work / "in.zip", "w") as archive:
+        for label, name, data in images(digits):
+            archive.writestr(f"{label}/{name}", data)
+    return [f"{work}/in.zip"]
+
+
+def labels(work: Path, digits: Path) -> list[str]:
+    found = sorted(images(digits), key=lambda each: each[1])
+    (work / "in").mkdir()
+    for _, name, data in found:
+        (work / "in" / name).write_bytes(data)
+    (work / "labels.txt").write_text("".join(f"{label}\n" for label, _, _ in found))
+    return [f"{work}/in", f"--label_list={work}/labels.txt"]
+
+
+def table(work: Path, digits: Path) -> list[str]:
+    (path,) = folder(work, digits)
+    with open(work / "in.csv", "w", newline="") as file:
+        csv.writer(file).writerows(
+            [("image", "label"), *((f"{path}/{label}/{n}", label) for label, n, _ in images(digits))]
+        )
+    return [f"{work}/in.csv"]
+
+
+def parquet(work: Path, digits: Path) -> list[str]:
+    found = list(images(digits))
+    column = [{"bytes": data, "path": name} for _, name, data in found]
+    pq.write_table(pa.table({"image": column, "label": [label for label, _, _ in found]}), work / "in.parquet")
+    return [f"{work}/in.parquet"]
+
+
+def tfrecords(work: Path, digits: Path) -> list[str]:
+    with open(work / "in.tfrecord", "wb") as file:
+        for label, _, data in images(digits):
+            file.write(frame(serialize({"jpg": data, "cls": label.encode()})))
+    return [f"{work}/in.tfrecord", "--record=image=jpg,label=cls"]
+
+
+def webdataset(work: Path, digits: Path, folder: str = "") -> list[str]:
+    with tarfile.open(work / "in.tar", "w") as tar:
+        for label, name, data in images(digits):
+            add(tar, f"{folder}{name}", data)
+            add(tar, f"{folder}{name.replace('jpg', 'cls')}", label.encode())
+    return [f"{work}/in.tar"]
+
+
+def dataset(work: Path, digits: Path) -> list[str]:
+    work = work / "first"
+    work.mkdir()
+    from beam_pipelines import ConvertOptions, convert
+
+    convert(ConvertOptions((Source(folder(work, digits)[0]),), f"{work}/dataset"))
+    return [f"{work}/dataset"]
+
+
+def add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
+    member = tarfile.TarInfo(name)
+    member.size = len(data)
+    tar.addfile(member, io.BytesIO(data))
+
+
+# Inputs of each kind; one that is registered without having any fails.
+INPUTS: dict[str, tuple[Callable[[Path, Path], list[str]], ...]] = {
+    "a folder of class folders": (folder,),
+    "an archive of class folders": (archive, zipped),
+    "a list": (table,),
+    "images with a list of their labels": (labels,),
+    "records": (parquet, tfrecords, webdataset),
+    "a dataset": (dataset,),
+}
+ALL = [(kind, make) for kind in KINDS for make in INPUTS[kind.name]]
+
+
+def converted(capsys: pytest.CaptureFixture[str], work: Path, given: list[str], *flags: str) -> list[tuple[str, bytes]]:
+    path, *more = given
+    code, _, err = run(capsys, "convert", f"--input={path}", *more, f"--output={work}/out", *flags)
+    assert code == 0, err
+    found: list[Record] = []
+    for shard in (work / "out").glob("*.tfrecord"):
+        with open(shard, "rb") as file:
+            found += [decode(payload) for _, payload in read_frames(file)]
+    return sorted((record.class_name, record.encoded) for record in found)
+
+
+@pytest.mark.parametrize(("kind", "make"), ALL, ids=lambda value: getattr(value, "__name__", ""))
+def test_all_kinds_of_the_same_images_give_the_same_records(
+    capsys, digits, tmp_path, kind: InputKind, make: Callable[[Path, Path], list[str]]
+) -> None:
+    given = make(tmp_path, digits)
+    assert converted(capsys, tmp_path, given) == sorted((label, data) for label, _, data in images(digits))
+
+
+@pytest.mark.parametrize(("kind", "make"), ALL, ids=lambda value: getattr(value, "__name__", ""))
+def test_a_split_before_an_input_is_that_of_all_its_images(capsys, digits, tmp_path, kind, make) -> None:
+    path, *more = make(tmp_path, digits)
+    more = [flag.replace("label_list=", "label_list=test=") for flag in more]
+    if make is dataset:  # its examples have splits already, which are others
+        assert "contradicts the split" in refused(capsys, "convert", f"--input=test={path}", f"--output={tmp_path}/out")
+        return
+    converted(capsys, tmp_path, [f"test={path}", *more])
+    assert set(splits_by_key(tmp_path / "out").values()) == {"test"}
+
+
+@pytest.mark.parametrize(("kind", "make"), ALL, ids=lambda value: getattr(value, "__name__", ""))
+def test_a_kind_recognises_its_own_and_no_kind_before_it_does(digits, tmp_path, kind, make) -> None:
+    path, *flags = make(tmp_path, digits)
+    fields = dict(flag.removeprefix("--").split("=", 1) for flag in flags)
+    if make is webdataset:
+        fields["record"] = "webdataset"  # as recognise() finds
+    assert kind_of(Source(path, **fields)) is kind
+
+
+def test_a_tar_that_can_only_be_webdataset_is_read_as_it_and_the_command_says_so(capsys, digits, tmp_path) -> None:
+    (path,) = webdataset(tmp_path, digits)
+    code, _, err = run(capsys, "convert", f"--input={path}", f"--output={tmp_path}/out")
+    assert (code, err) == (0, f"{path}: read as WebDataset, because it has 30.cls; this is --record=webdataset\n")
+    code, _, err = run(capsys, "convert", f"--input={path}", "--record=webdataset", f"--output={tmp_path}/out")
+    assert (code, err) == (0, "")  # it is complete: the same conversion
+
+
+def test_a_folder_of_such_tars_and_numbers_without_names(capsys, digits, tmp_path) -> None:
+    (tmp_path / "shards").mkdir()
+    for shard in range(2):
+        with tarfile.open(tmp_path / f"shards/train-{shard:06d}.tar", "w") as tar:
+            for label, name, data in images(digits):
+                add(tar, f"{shard}{name}", data)
+                add(tar, f"{shard}{name.replace('jpg', 'cls')}", b"0" if label.endswith("3") else b"1")
+    code, _, err = run(capsys, "convert", f"--input={tmp_path}/shards", f"--output={tmp_path}/out")
+    lines = err.splitlines()
+    assert code == 0
+    assert lines[0].startswith(f"{tmp_path}/shards: read as WebDataset, because it has ")
+    assert lines[-1].startswith(
+        "labels are numbers, 0 to 1, and so are the names of the classes; name them with --labels="
+    )
+
+
+def test_what_can_be_two_kinds_is_refused_with_both(capsys, digits, tmp_path) -> None:
+    (path,) = webdataset(tmp_path, digits, folder="cat/")
+    said = refused(capsys, "convert", f"--input={path}", f"--output={tmp_path}/out")
+    assert "can be read in two ways" in said
+    assert "--record=webdataset" in said
+    assert "--ignore='*.cls'" in said
+    code, _, err = run(capsys, "convert", f"--input={path}", f"--output={tmp_path}/out", "--record=webdataset")
+    assert code == 0, err
+    said = refused(capsys, "convert", f"--input={path}", f"--output={tmp_path}/cat", "--ignore=*.cls")
+    assert "only one class" in said  # it is read as folders
