@@ -17,6 +17,8 @@ import io
 import json
 import random
 import shutil
+import subprocess
+import sys
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -88,17 +90,21 @@ def _app(*argv: str, writes: tuple[str, ...] = (), slack: float = 5) -> Command:
     return Command("estimator_app", argv, writes, slack)
 
 
-def _train(loop: str, model: str, dataset: str = "dataset", steps: int = 2, steps_per_eval: int = 2) -> Command:
+_WEIGHTS = ("weights.keras", "weights.weights.h5")
+
+
+def _train(loop: str, model: str, steps: int = 2, more: tuple[str, ...] = ()) -> Command:
     return _app(
         "train",
-        f"--dataset={dataset}",
+        "--dataset=dataset",
         f"--model_dir={model}",
         f"--trainer={loop}",
         "--image_size=8",
         "--train_batch_size=4",
         "--eval_batch_size=4",
         f"--train_steps={steps}",
-        f"--steps_per_eval={steps_per_eval}",
+        "--steps_per_eval=2",
+        *more,
         writes=(model,),
         slack=20,
     )
@@ -282,6 +288,37 @@ def _kinds() -> dict[str, Kind]:
             2,
         ),
     }
+    of_weights = ("src", "dataset", "weights.keras", "weights.weights.h5", "recipe.yaml")
+    starts = [_train("tf_distribute", "out", more=(f"--init_from={name}",)) for name in _WEIGHTS]
+    kinds |= {
+        "weights": Kind(_WEIGHTS, of_weights, _BYTES, tuple(starts), 2),
+        "recipe": Kind(
+            ("recipe.yaml",),
+            of_weights,
+            _TEXT,
+            (
+                _app(
+                    "train", "--dataset=dataset", "--model_dir=nowhere/model", "--split=nowhere", "--config=recipe.yaml"
+                ),
+            ),
+        ),
+        "predictions": Kind(
+            ("predictions.parquet",),
+            ("src", "single", "predictions.parquet"),
+            damage.several(*[damage.column_damages] * 3, damage.byte_damages),
+            (_beam("report", "single", "--predictions=predictions.parquet", writes=("single",)),),
+        ),
+        "table of labels": Kind(
+            ("relabel.csv",),
+            ("src", "single", "relabel.csv"),
+            _TEXT,
+            (
+                _beam(
+                    "relabel", "single", "--labels=relabel.csv", "--add_classes", "--output=out", _MOST, writes=("out",)
+                ),
+            ),
+        ),
+    }
     kinds |= _of_runs("model", "tf_distribute")
     if has_estimator():
         kinds |= _of_runs("tpu_estimator", "tpu_estimator")
@@ -299,8 +336,25 @@ def make(work: Path, run: Callable[[Command], None]) -> None:
     run(_convert("src", "half", "--max_rejected=0%"))  # ends at its budget, after all shards are written
     shutil.copy(work / "single" / "manifest.json", work / "half" / ".jpeg2tpu" / "replaced.json")
     run(_train("tf_distribute", "model"))
+    _write_weights(work)
     if has_estimator():
         run(_train("tpu_estimator", "tpu_estimator"))
+
+
+def _write_weights(work: Path) -> None:
+    """Writes the weights of the network of the runs as Keras does; the files that are read beside a dataset, too."""
+    code = (
+        "from estimator_app.model.networks import find_network, make_model\n"
+        "model = make_model(find_network('cnn'), 8, 2)\n"
+        f"model.save({str(work / _WEIGHTS[0])!r}); model.save_weights({str(work / _WEIGHTS[1])!r})\n"
+    )
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    keys = [f"{label}/{number}.jpg" for label in "ab" for number in range(4)]
+    table = {"key": keys, "probabilities": [[0.1, 0.9] if key < "a/2" else [0.8, 0.2] for key in keys]}
+    pq.write_table(pa.table(table), work / "predictions.parquet")
+    (work / "relabel.csv").write_text('key,label\na/0.jpg,b\nb/1.jpg,a\n"b/2.jpg",\'=a\n')
+    (work / "recipe.yaml").write_text("learning_rate: 0.1\noptimizer: adamw\naugment: rand_augment:2,9\nmixup: 0.2\n")
 
 
 def write_images(work: Path) -> None:

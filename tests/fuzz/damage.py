@@ -64,6 +64,8 @@ STRINGS = [
     "'; --",
     "<script>alert(1)</script>",
     "%s%n{0}{}",
+    '=HYPERLINK("http://x")',
+    "!!python/object/apply:os.system ['true']",
     "nan",
     "-1",
     "1e999",
