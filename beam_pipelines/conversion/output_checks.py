@@ -83,7 +83,7 @@ def check_plan(options: ConvertOptions, plan: Plan) -> None:
             f"--group_by={options.group_by} is in the key of no image of {where}, so no images would stay together; a "
             "key is the path below the input, such as CLASS/IMAGE.jpg"
         )
-    if len(plan.classes) < 2 and options.label_type != "none":
+    if len(plan.classes) < 2 and options.label_kind.needs_classes:
         raise ValueError(
             f"input {where} has only one class, {plan.classes[0]!r}; a classifier needs at least 2; "
             + _closest_layouts(options)

@@ -104,7 +104,7 @@ def find_likely_wrong(manifest: Manifest, columns: Columns, paths: Sequence[str]
     Raises:
       ValueError: A file cannot be used, no record has a prediction or one has two, or records have not one label each.
     """
-    if manifest.label_type != "class":
+    if manifest.label_kind.is_list:
         raise ValueError(f"--predictions needs a dataset with one label an image, unlike {manifest.path!r}")
     numbers = {key: number for number, key in enumerate(_keys(manifest, columns))}
     seen = np.zeros(len(numbers), bool)

@@ -168,7 +168,7 @@ def read_folders(survey: Survey, options: ConvertOptions) -> Layout:
         if source and len(options.sources) > 1:  # list_rows() prepends the split
             tops = {top: folder._replace(example=folder.example[len(source) + 1 :]) for top, folder in tops.items()}
         examples = {top: folder.example for top, folder in tops.items()}
-        if not options.labels and options.label_type != "none" and (why := layouts.refused(of_source, examples)):
+        if not options.labels and options.label_kind.needs_classes and (why := layouts.refused(of_source, examples)):
             raise ValueError(why)
         if not source and all(map(is_split, tops)):
             splits = frozenset(tops)

@@ -158,7 +158,7 @@ def remark(source: Source, options: ConvertOptions) -> str:
 
 
 def _columns(source: Source, options: ConvertOptions) -> _Columns:
-    path, unlabelled = source.path, options.label_type == "none"
+    path, unlabelled = source.path, not options.label_kind.needs_classes
     with _open_text(path) as text:
         _, first = next(_csv_lines(path, text), (0, []))
     if not _is_text("".join(first)) or "\0" in "".join(first):

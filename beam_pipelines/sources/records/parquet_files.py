@@ -65,7 +65,7 @@ def check_first(path: str, of_format: RecordFormat, unlabelled: bool) -> bool:
 def not_stored(path: str, of_format: RecordFormat, options: ConvertOptions) -> tuple[str, list[str]]:
     """Returns what the parts of a file are called, and those that are neither stored nor read."""
     with _Opened(path) as file:
-        columns = _columns(path, file.schema_arrow, of_format, options.label_type == "none")
+        columns = _columns(path, file.schema_arrow, of_format, not options.label_kind.needs_classes)
         kept = {*columns.needed, *dict(options.features)}
         return "columns", [name for name in file.schema_arrow.names if name not in kept]
 
@@ -197,7 +197,7 @@ def _rows(
     """Yields the rows of a file without their URIs; writes their images, one behind the other."""
     number = 0
     with _Opened(path) as file:
-        columns = _columns(path, file.schema_arrow, of_format, options.label_type == "none")
+        columns = _columns(path, file.schema_arrow, of_format, not options.label_kind.needs_classes)
         features = [name for name, _ in options.features]
         if missing := [name for name in features if name not in file.schema_arrow.names]:
             raise ValueError(f"{path!r} has no column {missing[0]!r}; correct --feature")
@@ -223,10 +223,10 @@ def _row(
     if not isinstance(data, bytes) or not data:
         where = f", only the path {its_path!r}" if its_path else ""
         return row.reject("bad_record", f"it has no bytes of an image{where}"), b""
-    if options.label_type == "none":
+    if not options.label_kind.needs_classes:
         return label_row(row, "", options), data
     label = values[columns.name or columns.label]
-    if label is None or (label == "" and options.label_type == "class"):
+    if label is None or (label == "" and not options.label_kind.is_list):
         return row.reject("no_label", f"it has no class in the column {columns.name or columns.label!r}"), data
     if isinstance(label, list) and None in label:
         return row.reject("bad_record", f"the list in the column {columns.name or columns.label!r} has a null"), data

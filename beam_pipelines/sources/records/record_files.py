@@ -42,7 +42,7 @@ class Records(InputKind):
         return bool(source.record)
 
     def check(self, source: Source, options: ConvertOptions, classes: tuple[str, ...] | None) -> None:
-        check_files(source, classes, options.label_type == "none")
+        check_files(source, classes, not options.label_kind.needs_classes)
 
     def rows(self, part: Part, options: ConvertOptions) -> Iterator[Row | Part]:
         if part.shard:

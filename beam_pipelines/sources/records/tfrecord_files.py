@@ -53,7 +53,7 @@ def not_stored(path: str, of_format: RecordFormat, options: ConvertOptions) -> t
         file.seek(0)
         _, payload = next(_frames(file, path), (0, b""))
     kept = {of_format.image, of_format.key, *FEATURES}
-    if options.label_type != "none":
+    if options.label_kind.needs_classes:
         kept |= {of_format.label, of_format.name}
     return "features", sorted(Example.FromString(payload).features.feature.keys() - kept)
 
@@ -96,14 +96,14 @@ def _labelled(row: Row, payload: bytes, of_format: RecordFormat, options: Conver
     try:
         if of_format.key and (found := _text(features[of_format.key])):
             row = row._replace(key=f"{row.key.rpartition('/')[0]}/{posixpath.basename(found)}")
-        if options.label_type == "none":
+        if not options.label_kind.needs_classes:
             return label_row(row, "", options)
         if names := [value.decode() for value in features[of_format.name or label].bytes_list.value]:
             return label_row(row, names, options)
     except UnicodeDecodeError as error:
         return row.reject("bad_record", f"a text in it is not UTF-8: {error}")
     numbers = features[label].int64_list.value
-    is_empty = options.label_type == "classes" and kind in (None, "int64_list", "bytes_list")
+    is_empty = options.label_kind.is_list and kind in (None, "int64_list", "bytes_list")
     if of_format.name or not (numbers or is_empty):
         return row.reject("no_label", f"it has no class in the feature {of_format.name or label!r}")
     return label_row(row, list(numbers), options)

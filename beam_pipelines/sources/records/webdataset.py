@@ -72,7 +72,7 @@ def not_stored(path: str, of_format: RecordFormat, options: ConvertOptions) -> t
         if not archives.is_header(file.read(512)):
             return "parts", []
     members = next(_examples(path, path, of_format))
-    label = "" if options.label_type == "none" else of_format.label or _LABEL
+    label = "" if not options.label_kind.needs_classes else of_format.label or _LABEL
     left = []
     for member in members:
         ending = _ending(member.path)
@@ -122,7 +122,7 @@ def _row(members: list[archives.Member], name: str, of_format: RecordFormat, opt
         row = with_features(row, _fields(members), options)
         if row.reason:
             return row
-    if options.label_type == "none":
+    if not options.label_kind.needs_classes:
         return label_row(row, "", options)
     try:
         found = _label(members, of_format)
