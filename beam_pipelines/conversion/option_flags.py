@@ -1,6 +1,7 @@
 """Options and inputs of a dataset as the flags of convert, for messages about datasets that were made with others.
 
-options of a manifest ──▶ --splits=train=90%,validation=10%, --shard_size=100MB, …
+options of a manifest ──flags_of()──────▶ --splits=train=90%,validation=10%, --shard_size=100MB, … all, as text
+                      ──command_flags()──▶ those that are not the defaults, for a shell
 """
 
 from __future__ import annotations
@@ -34,9 +35,35 @@ def flags_of(shaping: dict[str, Any]) -> Iterator[tuple[str, str]]:
             yield f"--{_NAMES.get(name, name)}", _size(value) if name == "shard_bytes" else f"{value}"
 
 
+def command_flags(shaping: Mapping[str, Any], usual: Mapping[str, Any]) -> Iterator[str]:
+    """Yields the flags of a command line for the options that are not the usual ones.
+
+    Names of classes, which a manifest has and a command line has not, are in a file called CLASSES.
+
+    Raises:
+      KeyError: There is no such option.
+      TypeError: The value of one is of another type.
+    """
+    for name, value in shaping.items():
+        if value == usual[name]:
+            continue
+        if type(value) is not type(usual[name]) and {type(value), type(usual[name])} != {int, float}:
+            raise TypeError(f"{name} is {value!r}")
+        if name == "images":
+            yield from command_flags(value, usual[name])
+        elif name == "labels":
+            yield "--labels=CLASSES"
+        elif isinstance(value, list):
+            yield from (f"--{name}={each}" for each in value)
+        elif value is True:
+            yield f"--{name}"
+        else:
+            yield from (f"{flag}={text}" for flag, text in flags_of({name: value}))
+
+
 def _percent(share: object) -> str:
     """Returns a share as on a command line, e.g. "90%"; for a value from a file that is no number, the value."""
-    return f"{100 * share:g}%" if isinstance(share, (int, float)) else json_fields.shown(share)
+    return f"{100 * share:.15g}%" if isinstance(share, (int, float)) else json_fields.shown(share)
 
 
 def _size(num_bytes: object) -> str:

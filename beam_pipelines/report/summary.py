@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from beam_pipelines.conversion.option_flags import command_flags
 from beam_pipelines.conversion.output_folder import rejected_name
-from beam_pipelines.options import ConvertOptions, ImageOptions
+from beam_pipelines.options import ConvertOptions, complete
 from tpu_input.command_line import print_line
 from tpu_input.dataset_format.records import Manifest
 from tpu_input.stored_images.check import (
@@ -121,7 +122,6 @@ _OF_SOURCES = (
     *("label_list", "record", "label_names", "label_pattern"),
     *("image_column", "label_column", "image_folder", "image_suffix"),
 )
-_PLAIN = ("first_label", "seed", "dedup", "label_type", "label_separator", "group_by")
 
 
 def command_of(manifest: Manifest) -> str:
@@ -130,7 +130,8 @@ def command_of(manifest: Manifest) -> str:
     That is the case for a dataset that was extended or made of other datasets, and for odd values of a stranger.
     """
     try:
-        words = ["jpeg2tpu", "convert", *_source_flags(manifest.sources), "--output=OUTPUT", *_option_flags(manifest)]
+        words = ["jpeg2tpu", "convert", *_source_flags(manifest.sources), "--output=OUTPUT"]
+        words += command_flags(complete(manifest.options), complete(ConvertOptions((), manifest.path).shaping()))
     except (AttributeError, KeyError, TypeError, ValueError):  # the options are not checked when a manifest is read
         return ""
     command = shlex.join(words)
@@ -149,42 +150,6 @@ def _source_flags(sources: list[dict[str, str]]) -> Iterator[str]:
         if values := {source[name] for source in sources if source.get(name)}:
             (value,) = values  # one flag is for all inputs
             yield f"--{name}={value}"
-
-
-def _option_flags(manifest: Manifest) -> Iterator[str]:
-    options = dict(manifest.options)
-    usual = ConvertOptions((), manifest.path).shaping()
-    images, shards = options.pop("images", {}), options.pop("shard_bytes")
-    splits, labels = options.pop("splits"), options.pop("labels")
-    if splits != usual["splits"]:
-        yield "--splits=" + ",".join(f"{name}={100 * share:.15g}%" for name, share in splits.items())
-    if shards != usual["shard_bytes"]:
-        yield f"--shard_size={_size_text(shards)}"
-    if labels:
-        yield "--labels=CLASSES"  # a file with one class per line
-    if numbers := options.pop("num_shards"):
-        yield "--num_shards=" + ",".join(f"{name}={number}" for name, number in numbers.items())
-    if features := options.pop("features", {}):
-        yield "--feature=" + ",".join(f"{name}:{kind}" for name, kind in features.items())
-    if options.pop("stratify", False):
-        yield "--stratify"
-    if share := options.pop("validation", 0):
-        yield f"--validation={100 * share:.15g}%"
-    for name in _PLAIN:
-        if name in options and (value := options.pop(name)) != usual.get(name, getattr(ConvertOptions, name)):
-            yield f"--{name}={value}"
-    for name, value in images.items():
-        if value != getattr(ImageOptions, name):
-            yield f"--{name}" if value is True else f"--{name}={value}"
-    if options:
-        raise ValueError(f"options of another command: {sorted(options)}")
-
-
-def _size_text(num_bytes: int) -> str:
-    for unit, unit_bytes in (("GB", 1000**3), ("MB", 1000**2), ("KB", 1000)):
-        if num_bytes % unit_bytes == 0:
-            return f"{num_bytes // unit_bytes}{unit}"
-    return str(num_bytes)
 
 
 def size(num_bytes: int) -> str:

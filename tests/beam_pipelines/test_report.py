@@ -245,6 +245,7 @@ OPTIONS = [
     ["--num_shards=train=3,validation=2", "--resize_shorter=30", "--quality=80", "--lossless", "--metadata=strip"],
     ["--validation=12.5%", "--stratify", "--check=header", "--color_profiles=ignore", "--min_side=8"],
     ["--group_by=^(.)/0", "--shard_size=123456"],
+    ["--ignore=*.json", "--ignore=a b/x", "--label_type=classes", "--feature=age:float,box:int[4]"],
 ]
 
 
