@@ -317,7 +317,7 @@ def _write(shard: str, folder: WorkingFolder, options: ConvertOptions, num_decod
 
 
 def _check_apart(source: str, output: str) -> None:
-    here, there = storage.real(source), storage.real(output)
+    here, there = storage.real(source).rstrip("/"), storage.real(output).rstrip("/")
     if f"{there}/".startswith(f"{here}/") or f"{here}/".startswith(f"{there}/"):
         raise ValueError(
             f"input {source!r} and output {output!r} overlap: one contains the other; use separate folders"

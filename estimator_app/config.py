@@ -427,6 +427,27 @@ def _with_steps(options: Mapping[str, Any], num_examples: int) -> dict[str, Any]
 RECIPES_FOLDER = os.path.join(os.path.dirname(__file__), "recipes")
 
 
+def _yaml(text: str) -> Any:
+    """Returns the value in a text of YAML, or JSON.
+
+    Raises:
+      ValueError: A key is there twice, of which YAML takes the last.
+      yaml.YAMLError, RecursionError: It is not YAML, or nested too deeply.
+    """
+    import yaml
+
+    def check_keys(node: Any) -> None:
+        for child in node.value if isinstance(node, yaml.CollectionNode) else ():
+            for each in child if isinstance(child, tuple) else (child,):
+                check_keys(each)
+        keys = [key.value for key, _ in node.value] if isinstance(node, yaml.MappingNode) else []
+        if twice := [key for number, key in enumerate(keys) if key in keys[:number]]:
+            raise ValueError(f"{twice[0]!r} is there twice; keep one of them")
+
+    check_keys(yaml.compose(text, yaml.SafeLoader))
+    return yaml.safe_load(text)
+
+
 def read_recipe(path: str) -> dict[str, Any]:
     """Returns the options in a recipe, by name, as train() takes them.
 
@@ -441,8 +462,8 @@ def read_recipe(path: str) -> dict[str, Any]:
 
     shipped = sorted(name.removesuffix(".yaml") for name in os.listdir(RECIPES_FOLDER) if name.endswith(".yaml"))
     try:
-        fields = yaml.safe_load(read_text(f"{RECIPES_FOLDER}/{path}.yaml" if path in shipped else path))
-    except (OSError, ValueError, yaml.YAMLError) as error:
+        fields = _yaml(read_text(f"{RECIPES_FOLDER}/{path}.yaml" if path in shipped else path))
+    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
         raise ValueError(
             f"recipe {path!r} cannot be read: {' '.join(str(error).split())}; give a YAML or JSON file, or one of "
             f"{', '.join(shipped)}"

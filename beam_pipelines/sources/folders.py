@@ -252,7 +252,8 @@ def _remarks(
             + (f" and {len(shown) - _MAX_SHOWN} more folders" if len(shown) > _MAX_SHOWN else "")
         )
     if survey.others:
-        yield f"not images, so only listed in rejected.jsonl: {_most_common(survey.others)}"
+        left_out = "not images, or ignored" if options.ignore else "not images"
+        yield f"{left_out}, so only listed in rejected.jsonl: {_most_common(survey.others)}"
 
 
 def _most_common(counts: Counter[str]) -> str:

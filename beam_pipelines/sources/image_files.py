@@ -153,8 +153,8 @@ def _refuse_webdataset(archive: str, member: Member, options: ConvertOptions) ->
     """Raises ValueError if a member is a label as WebDataset has them, and --ignore does not name it."""
     if member.path.endswith(".cls") and not not_images.is_ignored(member.path, options.ignore):
         raise ValueError(
-            f"{archive!r} has {member.path!r}, the label of an image in WebDataset's archives, where the folder would "
-            "be the class otherwise; add --record=webdataset to read such files, or --ignore='*.cls' to leave them out"
+            f"{archive!r} has {member.path!r}, the label of an image in WebDataset's archives; add --record=webdataset "
+            "to read such files; or if the folder or the name of the archive is the class, add --ignore='*.cls'"
         )
 
 

@@ -14,6 +14,8 @@ from beam_pipelines.sources.input_kinds import InputKind, Part
 from beam_pipelines.sources.lists import read_names
 from beam_pipelines.sources.rows import Row, label_row
 
+_HEADERS = ("label", "labels", "class", "classes", "class_name", "category", "target")
+
 
 class LabelledFiles(InputKind):
     """Images of a folder or an archive, with their labels in a file; one part, as labels follow the order of names."""
@@ -39,12 +41,26 @@ def _rows_with_labels(source: Source, options: ConvertOptions) -> Iterator[Row]:
     if by_name:
         yield from (label_row(row, by_name[row.key], options) for row in images)
         return
+    if labels and labels[0].lower() in _HEADERS and labels[0] not in {*labels[1:], *options.labels}:
+        raise ValueError(
+            f"{source.label_list!r} begins with {labels[0]!r}, which is the header of a column; remove the line, or if "
+            "it is a class, list all classes in --labels=FILE"
+        )
     if len(labels) != len(images):
         raise ValueError(
             f"{source.label_list!r} has {len(labels)} labels for the {len(images)} files of {source.path!r}; it must "
             "have one class name per line, in the order of the file names"
         )
     yield from (label_row(row, label, options) for row, label in zip(images, labels, strict=True))
+
+
+def _stem(key: str) -> str:
+    return posixpath.splitext(posixpath.basename(key))[0]
+
+
+def _named(name: str, keys: dict[str, str]) -> str:
+    """Returns the key of the image that a name in a list stands for, without folders if it has others; "" for none."""
+    return keys.get(name) or (keys.get(posixpath.basename(name), "") if "/" in name else "")
 
 
 def _labels_by_name(lines: list[str], images: list[Row], source: Source) -> dict[str, str]:
@@ -55,7 +71,9 @@ def _labels_by_name(lines: list[str], images: list[Row], source: Source) -> dict
     Raises:
       ValueError: Some lines name images, but not each image has one line.
     """
-    keys = {posixpath.basename(row.key): row.key for row in images} | {row.key: row.key for row in images}
+    keys: dict[str, str] = {}
+    for form in (_stem, posixpath.basename, str):  # those that name an image more exactly precede
+        keys |= {form(row.key): row.key for row in images}
     found: dict[str, str] = {}
     others = []
     for line in lines:
@@ -64,7 +82,7 @@ def _labels_by_name(lines: list[str], images: list[Row], source: Source) -> dict
             re.split(r"\s*[,;\t]\s*|\s+(?=\S+$)", line, maxsplit=1),
         ]
         pairs = [pair for way in ways if len(way) == 2 for pair in (way, way[::-1])]
-        pair = next(((keys[name.strip('"')], label) for name, label in pairs if name.strip('"') in keys), None)
+        pair = next(((key, label) for name, label in pairs if (key := _named(name.strip('"'), keys))), None)
         if pair is None:
             others.append(line)
         elif found.setdefault(*pair) != pair[1]:

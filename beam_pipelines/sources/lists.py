@@ -33,6 +33,7 @@ _NAME_OF_COLUMN = re.compile(
 )  # hardly any image has such a name, without an extension or a number
 _FRACTION = re.compile(r"[+-]?(\d+\.\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(nan|inf|infinity)", re.IGNORECASE)
 _SEVERAL = re.compile(r".*[;|].*|\[.*\]|\{.*\}", re.DOTALL)
+_NAME_BEFORE_NUMBER = re.compile(r".*[^\s,;:][,;\t]\s*\d{1,9}")
 _NUMBERED = re.compile(r"(\d{1,9})[\s,;:]+(.*\S)")  # number and name of a class
 _FEATURE = "feature "  # before the names of features among the fields of a line
 _LINE_CHARACTERS = (
@@ -89,6 +90,8 @@ def read_numbered_names(path: str) -> tuple[str, ...] | dict[int, str]:
     """
     lines = list(filter(None, read_names(path)))
     pairs = [pair for line in lines if (pair := _NUMBERED.fullmatch(line))]
+    if lines and not pairs and all(map(_NAME_BEFORE_NUMBER.fullmatch, lines)):
+        raise ValueError(f"{path!r} has lines such as {lines[0]!r}, of NAME,NUMBER; write them as NUMBER,NAME")
     if len(pairs) < len(lines):
         if 2 * len(pairs) > len(lines):
             other = next(line for line in lines if not _NUMBERED.fullmatch(line))

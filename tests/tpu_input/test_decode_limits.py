@@ -77,7 +77,7 @@ def test_a_small_file_of_many_pixels_is_refused_before_it_takes_memory(tmp_path)
     assert peak < before + 20_000_000
     answer = stored_image(data)
     assert isinstance(answer, ValueError)
-    assert str(answer).startswith("13300 x 13300 = 176,890,000 pixels")
+    assert str(answer).startswith("too large: 13300 x 13300 = 176,890,000 pixels")
 
 
 def test_the_largest_transparent_png_stays_within_the_limit(tmp_path):

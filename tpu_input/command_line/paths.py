@@ -14,8 +14,12 @@ _NAME = re.compile(r"\w[\w .-]*")  # of a split or a dataset; no part of a path 
 _WILDCARDS = frozenset("*?[")
 
 
+# A URI whose second slash is missing; such a local folder can be given as ./gs:/x.
+_HALF_URI = re.compile(r"(gs|s3|https?|hdfs|file):/(?!/)")
+
+
 class Unclear(ValueError, argparse.ArgumentTypeError):
-    """A text that can be read in two ways; argparse, too, shows its message."""
+    """A text that is no path, or can be read in two ways; argparse, too, shows its message."""
 
 
 class NamedPath(NamedTuple):
@@ -26,8 +30,16 @@ class NamedPath(NamedTuple):
 
 
 def absolute(path: str | os.PathLike[str]) -> str:
-    """Returns a form of a path that processes in other folders can use: a URI without trailing slashes, or absolute."""
+    """Returns a form of a path that processes in other folders can use: a URI without trailing slashes, or absolute.
+
+    Raises:
+      Unclear: The path is empty, as from a variable of a shell that is not set, or a URI with a single slash.
+    """
     text = os.fspath(path)
+    if not text:
+        raise Unclear("a path is empty; if it comes from a variable, set it, and for this folder write .")
+    if match := _HALF_URI.match(text):
+        raise Unclear(f"{text!r} is not a URI; write {match[1]}://, or for a local folder ./{text}")
     scheme, separator, rest = text.partition("://")
     return scheme + separator + rest.rstrip("/") if separator else os.path.abspath(os.path.expanduser(text))
 

@@ -16,20 +16,25 @@ import fnmatch
 import itertools
 import os
 import posixpath
+import re
 from collections.abc import Iterator
 from types import ModuleType
 
 from beam_pipelines import storage
 from beam_pipelines.options import RECORDS, TAR, ConvertOptions, RecordFormat, Source
+from beam_pipelines.sources.folders import is_hidden
 from beam_pipelines.sources.input_kinds import InputKind, Part
-from beam_pipelines.sources.not_images import is_ignored
+from beam_pipelines.sources.not_images import OTHER_FILE, ending, is_ignored, reason_of
 from beam_pipelines.sources.records import parquet_files, tfrecord_files, webdataset
-from beam_pipelines.sources.rows import Row
+from beam_pipelines.sources.rows import IMAGE_ENDINGS, Row
 from beam_pipelines.sources.split_names import split_of_path
 
 _MAX_DEPTH = 3  # folders of Parquet: Hugging Face has CONFIGURATION/SPLIT/0000.parquet
 
 
+# A file of a number, and how many there are; of more than _MAX_NUMBERED, none is looked for.
+_NUMBERED = re.compile(r"(.*-)(\d+)-of-(\d+)(\D.*)?", re.DOTALL)
+_MAX_NUMBERED = 1_000_000
 _LOOKED_AT = 50  # entries of a folder, among which a file of records is looked for
 
 
@@ -49,6 +54,7 @@ class Records(InputKind):
             yield from rows_of_file(part.source, part.shard, options)
         else:
             yield from (Part(part.source, shard=name) for name in list_record_files(part.source))
+            yield from _others(part.source, options)
 
     def remarks(self, source: Source, options: ConvertOptions) -> Iterator[str]:
         return remarks(source, options)
@@ -93,10 +99,38 @@ def list_record_files(source: Source) -> list[str]:
     if source.is_pattern:
         found = [path for path, _, _ in storage.list_level(folder) if fnmatch.fnmatchcase(path, pattern)]
         return sorted(path for path in found if not path.endswith("/"))
+    return sorted(path for path, _ in storage.list_files(folder) if _is_of_source(path, source))
+
+
+def _is_of_source(path: str, source: Source) -> bool:
+    """Returns whether a file below the folder of a source has a name of its records."""
+    if path.count("/") > _MAX_DEPTH or _is_hidden(path) or not (RECORDS.fullmatch(path) or TAR.fullmatch(path)):
+        return False
     wanted = {"webdataset": webdataset, "huggingface": parquet_files}.get(source.record.partition(",")[0])
-    found = [path for path, _ in storage.list_files(folder) if path.count("/") <= _MAX_DEPTH]
-    kinds = {path: _kind(path) for path in found if RECORDS.fullmatch(path) or TAR.fullmatch(path)}
-    return sorted(path for path, kind in kinds.items() if kind is wanted or not wanted)
+    return not wanted or _kind(path) is wanted
+
+
+def _is_hidden(path: str) -> bool:
+    return any(map(is_hidden, path.split("/")))
+
+
+def _others(source: Source, options: ConvertOptions) -> Iterator[Row]:
+    """Yields a rejected row for each file of a folder that is not one of its records."""
+    if source.is_file_of_records or source.is_pattern:
+        return
+    for path, size in storage.list_files(source.folder):
+        if _is_of_source(path, source):
+            continue
+        row = Row(path, "", num_bytes=max(size, 0))
+        reason, detail = reason_of(path, options.ignore)
+        if _is_hidden(path):
+            yield row.reject("hidden", "it is in a hidden folder")
+        elif reason != OTHER_FILE and reason:
+            yield row.reject(reason, detail)
+        elif ending(path) in IMAGE_ENDINGS or _is_of_source(path.lower(), source):
+            yield row.reject("no_label", f"its name is not that of a file of --record={source.record}")
+        else:
+            yield row.reject(OTHER_FILE, detail or "its name is not that of a file of records")
 
 
 def _kind(path: str) -> ModuleType:
@@ -128,10 +162,23 @@ def remarks(source: Source, options: ConvertOptions) -> Iterator[str]:
         yield f"{source.path}: " + ", ".join(
             f"{files[split]} {f'as {split}' if split else 'by --splits'}" for split in sorted(files)
         )
+    yield from _missing(names)
     path = f"{source.folder}/{names[0]}"
     what, left = _kind(names[0]).not_stored(path, RecordFormat.parse(source.record), options)
     if left:
         yield f"{path}: the {what} {', '.join(map(repr, left))} are not stored"
+
+
+def _missing(names: list[str]) -> Iterator[str]:
+    """Yields lines about files that the names of others count, as train-00000-of-00003 counts two more."""
+    numbers: dict[tuple[str, str, str], set[int]] = {}
+    for match in filter(None, map(_NUMBERED.fullmatch, names)):
+        numbers.setdefault((match[1], match[3], match[4]), set()).add(int(match[2]))
+    for (before, count, behind), found in sorted(numbers.items()):
+        if lost := sorted(set(range(int(count))) - found) if int(count) <= _MAX_NUMBERED else []:
+            first = f"{before}{lost[0]:0{len(count)}d}-of-{count}{behind or ''}"
+            more = f" and {len(lost) - 1:,} more" * (len(lost) > 1)
+            yield f"{len(found):,} of {int(count):,} files are there: without {first}{more}"
 
 
 def check_files(source: Source, classes: tuple[str, ...] | None = None, unlabelled: bool = False) -> None:

@@ -1,0 +1,108 @@
+"""What somebody who did not know the code found with files of their own: nothing is lost, and mistakes are one line."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from estimator_app.config import read_recipe
+from support.pipelines_commands import refused, run
+from tpu_input.dataset_format.tfrecord import frame, serialize
+
+
+def records(path: Path, images: list[Path]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "wb") as file:
+        for image in images:
+            file.write(frame(serialize({"jpg": image.read_bytes(), "cls": image.parent.name.encode()})))
+
+
+@pytest.fixture
+def images(few_digits) -> list[Path]:
+    return sorted(few_digits.glob("[01]/*"))
+
+
+def test_every_file_beside_files_of_records_is_listed(capsys, tmp_path, images):
+    source = tmp_path / "in"
+    records(source / "train-00000-of-00003", images)
+    records(source / ".cache" / "train-00001-of-00003", images)
+    records(source / "more.TFRECORD", images)
+    shutil.copy(images[0], source / "loose.jpg")
+    (source / "README.md").write_text("about")
+    flags = f"--input={source}", "--record=image=jpg,label=cls", f"--output={tmp_path}/out"
+    code, _, err = run(capsys, "convert", *flags)
+    assert code == 2, err  # they are more than a few
+    code, _, err = run(capsys, "convert", *flags, "--max_rejected=20%")
+    assert code == 0
+    assert "1 of 3 files are there: without train-00001-of-00003 and 1 more" in err
+    listed = [json.loads(line) for line in (tmp_path / "out/rejected.jsonl").read_text().splitlines()]
+    assert {each["key"]: each["reason"] for each in listed} == {
+        ".cache/train-00001-of-00003": "hidden",
+        "more.TFRECORD": "no_label",
+        "loose.jpg": "no_label",
+        "README.md": "other_file",
+    }
+
+
+@pytest.fixture
+def flat(tmp_path, images) -> Path:
+    (tmp_path / "flat").mkdir()
+    for number, image in enumerate(images[:4] + images[12:16]):
+        shutil.copy(image, tmp_path / "flat" / f"{number:02d}.jpg")
+    return tmp_path / "flat"
+
+
+@pytest.mark.parametrize("name", ["{n:02d}", "{n:02d}.jpg", "other/{n:02d}.jpg"])
+def test_a_label_list_names_images_with_or_without_ending_and_folder(capsys, tmp_path, flat, name):
+    lines = [f"{name.format(n=n)} {'dog' if n % 2 else 'cat'}" for n in reversed(range(8))]
+    (tmp_path / "labels.txt").write_text("\n".join(lines))
+    code, _, err = run(
+        capsys, "convert", f"--input={flat}", f"--label_list={tmp_path}/labels.txt", f"--output={tmp_path}/o"
+    )
+    assert code == 0, err
+    assert json.loads((tmp_path / "o/manifest.json").read_text())["classes"] == ["cat", "dog"]
+
+
+def test_a_header_of_a_label_list_is_no_label(capsys, tmp_path, flat):
+    (tmp_path / "labels.txt").write_text("label\n" + "cat\ndog\n" * 3 + "cat\n")
+    flags = f"--input={flat}", f"--label_list={tmp_path}/labels.txt", f"--output={tmp_path}/o"
+    assert "begins with 'label', which is the header of a column" in refused(capsys, "convert", *flags)
+
+
+def test_names_before_numbers_are_refused(capsys, tmp_path, flat):
+    (tmp_path / "names.txt").write_text("cat,2\ndog,0\nemu,1\n")
+    (tmp_path / "in.csv").write_text("image,label\n" + "".join(f"flat/{n:02d}.jpg,{n % 3}\n" for n in range(8)))
+    flags = f"--input={tmp_path}/in.csv", f"--label_names={tmp_path}/names.txt", f"--output={tmp_path}/o"
+    assert "of NAME,NUMBER; write them as NUMBER,NAME" in refused(capsys, "convert", *flags)
+
+
+@pytest.mark.parametrize(
+    ("output", "said"),
+    [
+        ("", "a path is empty"),
+        ("gs:/bucket/x", "'gs:/bucket/x' is not a URI; write gs://, or for a local folder ./gs:/bucket/x"),
+        ("/", "overlap: one contains the other"),
+    ],
+)
+def test_an_output_that_nobody_means_is_refused(capsys, few_digits, tmp_path, monkeypatch, output, said):
+    monkeypatch.chdir(tmp_path)
+    assert said in refused(capsys, "convert", f"--input={few_digits}", f"--output={output}")
+    assert [path.name for path in tmp_path.iterdir()] == [few_digits.name]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("mixup: 0.1\nmixup: 0.2\n", "'mixup' is there twice"),
+        ("[" * 3000 + "]" * 3000, "cannot be read"),
+        ("a: !!python/object/apply:os.system [x]", "cannot be read"),
+    ],
+)
+def test_a_recipe_that_cannot_be_meant_is_one_line(tmp_path, text, said):
+    (tmp_path / "r.yaml").write_text(text)
+    with pytest.raises(ValueError, match=said) as error:
+        read_recipe(str(tmp_path / "r.yaml"))
+    assert "\n" not in str(error.value)
