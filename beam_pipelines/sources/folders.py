@@ -80,7 +80,7 @@ class Survey(NamedTuple):
       folders: Folders that may be classes.
       labels: Labels of the rows that have some.
       splits: Splits as rows name them.
-      others: Number of files that are no images, by not_images.ending().
+      others: Number of files that are not images, by not_images.ending(), or by the flags --ignore that name them.
     """
 
     folders: dict[Place, Folder]
@@ -103,8 +103,9 @@ class FolderSurvey(beam.CombineFn):
             accumulator.labels.add(row, self._options)
         if row.split and not row.reason:
             accumulator.splits.add(row.split)
-        is_other = row.reason in not_images.REASONS
-        accumulator.others.update([not_images.ending(row.key)] if is_other else [])
+        if row.reason in not_images.REASONS:
+            is_ignored = row.reason == not_images.IGNORED
+            accumulator.others.update([row.detail if is_ignored else not_images.ending(row.key)])
         is_file = not row.label and row.reason in ("", not_images.OTHER_FILE)
         folders = _folders(row, self._options) if is_file else []
         if folders and not any(map(is_hidden, folders)):
@@ -254,6 +255,10 @@ def _remarks(
     if survey.others:
         left_out = "not images, or ignored" if options.ignore else "not images"
         yield f"{left_out}, so only listed in rejected.jsonl: {_most_common(survey.others)}"
+    flags = {flag for flags in survey.others for flag in flags.split(" --ignore=")}
+    unused = [pattern for pattern in options.ignore if not {pattern, f"--ignore={pattern}"} & flags]
+    if unused:
+        yield f"no file is ignored because of {', '.join(f'--ignore={pattern}' for pattern in unused)}"
 
 
 def _most_common(counts: Counter[str]) -> str:

@@ -151,7 +151,7 @@ def _tar(uri: str, output: str) -> str:
 
 def _refuse_webdataset(archive: str, member: Member, options: ConvertOptions) -> None:
     """Raises ValueError if a member is a label as WebDataset has them, and --ignore does not name it."""
-    if member.path.endswith(".cls") and not not_images.is_ignored(member.path, options.ignore):
+    if member.path.endswith(".cls") and not not_images.ignored_by(member.path, options.ignore):
         raise ValueError(
             f"{archive!r} has {member.path!r}, the label of an image in WebDataset's archives; add --record=webdataset "
             "to read such files; or if the folder or the name of the archive is the class, add --ignore='*.cls'"

@@ -70,8 +70,9 @@ def list_part(part: Part, options: ConvertOptions) -> Iterator[Row | Part]:
         if isinstance(row, Part):
             yield row._replace(kind=kind.name)
             continue
-        if options.ignore and not row.reason and not_images.is_ignored(row.key, options.ignore):
-            row = row.reject(not_images.IGNORED, "--ignore names it")
+        if options.ignore and not row.reason:
+            reason, detail = not_images.reason_of(row.key, options.ignore)
+            row = row.reject(reason, detail) if reason == not_images.IGNORED else row
         if not source.split:
             yield row
             continue

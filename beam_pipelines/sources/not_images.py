@@ -67,13 +67,14 @@ def is_image_by_name(path: str) -> bool:
     return not (_OTHER_ENDING.fullmatch(path) or _OTHER_NAME.fullmatch(posixpath.basename(path)))
 
 
-def is_ignored(path: str, patterns: Sequence[str]) -> bool:
-    """Returns whether one of the patterns of --ignore matches a path, or the name of the file or of a folder in it."""
+def ignored_by(path: str, patterns: Sequence[str]) -> list[str]:
+    """Returns the patterns of --ignore that match a path, or the name of the file or of a folder in it."""
     parts = path.split("/")
-    return any(
-        fnmatch.fnmatchcase(path, pattern) if "/" in pattern else any(fnmatch.fnmatchcase(x, pattern) for x in parts)
+    return [
+        pattern
         for pattern in patterns
-    )
+        if any(fnmatch.fnmatchcase(each, pattern) for each in ([path] if "/" in pattern else parts))
+    ]
 
 
 def creator(path: str) -> str:
@@ -93,8 +94,8 @@ def reason_of(path: str, patterns: Sequence[str]) -> tuple[str, str]:
       path: Path within the input.
       patterns: Those of --ignore.
     """
-    if is_ignored(path, patterns):
-        return IGNORED, "--ignore names it"
+    if flags := [f"--ignore={pattern}" for pattern in ignored_by(path, patterns)]:
+        return IGNORED, " ".join(flags)
     if made_by := creator(path):
         return SYSTEM_FILE, f"created by {made_by}"
     if not is_image_by_name(path):

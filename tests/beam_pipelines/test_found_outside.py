@@ -106,3 +106,16 @@ def test_a_recipe_that_cannot_be_meant_is_one_line(tmp_path, text, said):
     with pytest.raises(ValueError, match=said) as error:
         read_recipe(str(tmp_path / "r.yaml"))
     assert "\n" not in str(error.value)
+
+
+def test_a_pattern_of_ignore_without_a_file_is_named(capsys, few_digits, tmp_path):
+    (few_digits / "0/notes.json").write_text("{}")
+    flags = "--ignore=*.json", "--ignore=a[1].jpg", "--ignore=*.j*n"
+    code, _, err = run(capsys, "convert", f"--input={few_digits}", f"--output={tmp_path}/out", *flags)
+    assert (code, err.splitlines()) == (
+        0,
+        [
+            "not images, or ignored, so only listed in rejected.jsonl: 1 --ignore=*.json --ignore=*.j*n",
+            "no file is ignored because of --ignore=a[1].jpg",
+        ],
+    )

@@ -24,7 +24,7 @@ from beam_pipelines import storage
 from beam_pipelines.options import RECORDS, TAR, ConvertOptions, RecordFormat, Source
 from beam_pipelines.sources.folders import is_hidden
 from beam_pipelines.sources.input_kinds import InputKind, Part
-from beam_pipelines.sources.not_images import OTHER_FILE, ending, is_ignored, reason_of
+from beam_pipelines.sources.not_images import OTHER_FILE, ending, ignored_by, reason_of
 from beam_pipelines.sources.records import parquet_files, tfrecord_files, webdataset
 from beam_pipelines.sources.rows import IMAGE_ENDINGS, Row
 from beam_pipelines.sources.split_names import split_of_path
@@ -74,7 +74,7 @@ def recognised(source: Source, options: ConvertOptions) -> tuple[Source, str]:
         return source, ""
     tars = [source.path] if is_tar else _tars(source.path)
     label = next(filter(None, map(webdataset.first_label, tars)), "")
-    if not label or is_ignored(label, options.ignore):
+    if not label or ignored_by(label, options.ignore):
         return source, ""
     if "/" in label:
         raise ValueError(
