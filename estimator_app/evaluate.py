@@ -76,7 +76,7 @@ def evaluate(
     """
     if (model_dir is None) == (export_dir is None):
         raise ValueError(f"evaluate needs model_dir or export_dir, got {'neither' if model_dir is None else 'both'}")
-    model_dir = absolute(model_dir or "")
+    model_dir = absolute(model_dir) if model_dir else ""
     classifier = None if export_dir is None else load_classifier(absolute(export_dir))
     config = read_origin(classifier.path)[0] if classifier else read_named(model_dir, network)
     config = dataclasses.replace(

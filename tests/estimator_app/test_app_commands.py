@@ -141,7 +141,7 @@ def test_files_that_cannot_be_classified_are_named_and_the_rest_is_done(capsys, 
     text.write_text("not an image")
     code, out, err = run(capsys, "predict", f"--export_dir={model_dir}/export", text, tmp_path / "nowhere.jpg", good)
     assert code == 1
-    assert err == f"{text}: not a JPEG or PNG file\n{tmp_path}/nowhere.jpg: No such file or directory\n"
+    assert err == f"{text}: not an image: begins with b'not an i'\n{tmp_path}/nowhere.jpg: No such file or directory\n"
     assert json.loads(out)["file"] == str(good)
 
 
