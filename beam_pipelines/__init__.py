@@ -16,7 +16,7 @@ from tpu_input.command_line.public_names import publish
 if TYPE_CHECKING:
     from beam_pipelines.convert import Converted, convert
     from beam_pipelines.diff import Differences, diff
-    from beam_pipelines.options import ConvertOptions, ImageOptions, Source
+    from beam_pipelines.options import ConvertOptions, Source
     from beam_pipelines.pipeline_options import ConvertPipelineOptions
     from beam_pipelines.repair import repair
     from beam_pipelines.report.page import write_report
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         WrittenDataset,
     )
     from beam_pipelines.verify import Findings, verify
+    from tpu_input.stored_images.image_options import ImageOptions
 
 __all__ = [
     "ConvertOptions",
@@ -63,7 +64,7 @@ publish(
         "ConvertPipelineOptions": "beam_pipelines.pipeline_options",
         "Differences": "beam_pipelines.diff",
         "Findings": "beam_pipelines.verify",
-        "ImageOptions": "beam_pipelines.options",
+        "ImageOptions": "tpu_input.stored_images.image_options",
         "InputFile": "beam_pipelines.transforms",
         "LabelledImage": "beam_pipelines.transforms",
         "ListInputs": "beam_pipelines.transforms",

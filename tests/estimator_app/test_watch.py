@@ -76,7 +76,7 @@ def assert_same_run(model_dir, other) -> None:
     assert metrics(model_dir) == metrics(other)
     assert kept(model_dir) == kept(other)
     first, second = (json.loads((folder / "metrics.json").read_text()) for folder in (model_dir, other))
-    assert Path(first.pop("export")).is_dir()
+    assert (model_dir / first.pop("export")).is_dir()
     second.pop("export")
     assert first == second
     assert names(model_dir) == names(other)
