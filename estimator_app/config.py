@@ -436,13 +436,20 @@ def _yaml(text: str) -> Any:
     """
     import yaml
 
+    checked_nodes: set[int] = set()  # an alias is the same node again, and may stand for billions of values
+
     def check_keys(node: Any) -> None:
-        for child in node.value if isinstance(node, yaml.CollectionNode) else ():
-            for each in child if isinstance(child, tuple) else (child,):
-                check_keys(each)
-        keys = [key.value for key, _ in node.value] if isinstance(node, yaml.MappingNode) else []
-        if twice := [key for number, key in enumerate(keys) if key in keys[:number]]:
-            raise ValueError(f"{twice[0]!r} is there twice; keep one of them")
+        if id(node) in checked_nodes or not isinstance(node, yaml.CollectionNode):
+            return
+        checked_nodes.add(id(node))
+        names: set[str] = set()
+        for child in node.value:
+            if isinstance(child, tuple) and isinstance(name := child[0].value, str):
+                if name in names:
+                    raise ValueError(f"{name!r} is there twice; keep one of them")
+                names.add(name)
+            for inner in child if isinstance(child, tuple) else (child,):
+                check_keys(inner)
 
     check_keys(yaml.compose(text, yaml.SafeLoader))
     return yaml.safe_load(text)

@@ -14,6 +14,7 @@ import functools
 import glob
 import itertools
 import os
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +25,7 @@ import tensorflow as tf
 from estimator_app.runtime.files import is_in_bucket, reason
 from estimator_app.saved_model.classifier import THRESHOLD, Array, Classifier, load_classifier
 from estimator_app.saved_model.find import read_origin
-from tpu_input.command_line import to_json
+from tpu_input.command_line import print_line, to_json
 from tpu_input.dataset_format.decode_limits import too_many_bytes
 from tpu_input.stored_images.check import stored_image
 from tpu_input.stored_images.image_options import ImageOptions
@@ -104,7 +105,8 @@ def predict(
 def _image_options(export: str) -> ImageOptions:
     try:
         return read_origin(export)[0].images
-    except ValueError:  # an export of an earlier version
+    except ValueError as error:
+        print_line(f"{error}; until then, files are prepared with the default options of convert", sys.stderr)
         return ImageOptions()
 
 

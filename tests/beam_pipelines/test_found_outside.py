@@ -93,12 +93,17 @@ def test_an_output_that_nobody_means_is_refused(capsys, few_digits, tmp_path, mo
     assert [path.name for path in tmp_path.iterdir()] == [few_digits.name]
 
 
+# Each list has nine times the one before: 3 * 10**19 values, if aliases were followed.
+BOMB = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 21))
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ("mixup: 0.1\nmixup: 0.2\n", "'mixup' is there twice"),
         ("[" * 3000 + "]" * 3000, "cannot be read"),
         ("a: !!python/object/apply:os.system [x]", "cannot be read"),
+        (BOMB, "there is no option 'a0'"),
     ],
 )
 def test_a_recipe_that_cannot_be_meant_is_one_line(tmp_path, text, said):
