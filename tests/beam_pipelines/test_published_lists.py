@@ -171,13 +171,14 @@ LAYOUTS = {
     "Kaggle's dog breeds": dog_breeds,
     "Kaggle's Intel scenes": intel,
 }
-# What the command says beside its results; lines with a path begin at the working folder.
+# What the command says beside its results; "./" is the working folder.
 NOTES = {
-    "Hugging Face imagefolder": ["folder/metadata.csv: the columns 'text' are not stored"],
+    "Hugging Face imagefolder": ["./folder/metadata.csv: the columns 'text' are not stored"],
     "Hugging Face Parquet": [
-        "dataset: data/test-00000-of-00001.parquet as test, data/train-00000-of-00001.parquet as train",
+        "./dataset: data/test-00000-of-00001.parquet as test, data/train-00000-of-00001.parquet as train",
         "not images, so only listed in rejected.jsonl: 1 .md",
     ],
+    "WebDataset": ["./shards: train-000000.tar and 1 more as train, val-000000.tar as validation"],
 }
 COMMANDS = {
     layout: shlex.split(command)
@@ -211,7 +212,7 @@ def test_a_published_layout_is_stored_with_its_labels_and_splits(capsys, images,
     if not any(split for split, _, _ in expected):  # splits by hash
         found = Counter({("", label, data): count for (_, label, data), count in found.items()})
     assert found == expected
-    assert err == "".join(f"{tmp_path}/{line}\n" if "/" in line else f"{line}\n" for line in NOTES.get(layout, []))
+    assert err == "".join(f"{line}\n".replace("./", f"{tmp_path}/") for line in NOTES.get(layout, []))
 
 
 def test_a_line_of_kaggle_s_imagenet_with_two_synsets_is_rejected(capsys, images, tmp_path, monkeypatch):
@@ -377,7 +378,9 @@ def test_numbers_and_patterns_that_fit_nothing(capsys, images, tmp_path, monkeyp
     (tmp_path / "names.txt").write_text("a\nb\n")
     command = ("convert", "--input=list.csv", "--output=c", "--label_names=names.txt")
     said = refused(capsys, *command)
-    assert "its label is '0', but --label_names has 1 to 2; write its lines as NUMBER,NAME if classes are" in said
+    assert (
+        "the labels are the numbers 0 to 2, beside 2 names in" in said and "or write its lines as NUMBER,NAME" in said
+    )
     (tmp_path / "names.txt").write_text("0,zero\n2,two\n1,one and a half\n")
     assert run(capsys, *command)[0] == 0
     assert {label for _, label, _ in stored(tmp_path / "c")} == {"zero", "two", "one and a half"}
