@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal, get_args
 
 from estimator_app.model.schedule import RECIPES, Decay, Optimizer, Schedule
+from estimator_app.model.tasks import TASKS, Task, task
 from estimator_app.runtime.tensorflow_startup import has_estimator
 from tpu_input.command_line.dataclass_options import (
     check_choice,
@@ -165,12 +166,11 @@ class TrainConfig:
     images: ImageOptions = dataclasses.field(default_factory=ImageOptions)
 
     def __post_init__(self) -> None:
-        from estimator_app.model.metrics import watchable
         from estimator_app.model.networks import check_network
 
         check_types(self)
         check_network(self.network, self.input.image_size)
-        check_choice("early_stop_metric", self.early_stop_metric, watchable(len(self.classes), self.label_type))
+        check_choice("early_stop_metric", self.early_stop_metric, self.task.watchable(len(self.classes)))
         for least, names in ((1, _POSITIVE), (0, _NOT_NEGATIVE)):
             for name in names:
                 if getattr(self, name) < least:
@@ -222,12 +222,11 @@ class TrainConfig:
         of_input = {name: value for name, value in given.items() if name in field_types(InputConfig)}
         of_run = {name: value for name, value in given.items() if name not in of_input}
         find_network(of_run.get("network", cls.network))  # imports its module, which is safe as the user has named it
-        if not manifest.label_kind.needs_classes:
+        if manifest.label_kind not in TASKS:
             raise ValueError(
                 f"the images of {manifest.path!r} have no labels; convert them without --unlabelled to train"
             )
-        if manifest.label_type == "classes":
-            of_run.setdefault("early_stop_metric", "mean_average_precision")
+        of_run.setdefault("early_stop_metric", TASKS[manifest.label_kind].early_stop_metric)
         if of_run.get("hold_out"):
             of_run.setdefault("split", of_run["hold_out"])
         if earlier:
@@ -248,6 +247,11 @@ class TrainConfig:
         fields = dataclasses.asdict(self)
         fields |= fields.pop("input")
         return {name: value for name, value in fields.items() if name not in _OF_DATASET | {"fingerprint"}}
+
+    @property
+    def task(self) -> Task:
+        """What the network learns from the labels of the dataset."""
+        return task(self.label_type)
 
     @property
     def schedule(self) -> Schedule:

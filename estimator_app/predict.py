@@ -118,9 +118,9 @@ def _read_stored(path: str, options: ImageOptions) -> bytes | ValueError:
 def _prediction(path: str, probabilities: Array, classifier: Classifier, top: int) -> Prediction:
     """Returns the most likely classes; with several labels an image, at least all those that it is said to have."""
     labels, names = np.argsort(-probabilities, kind="stable"), classifier.classes
-    its = [label for label in labels if probabilities[label] >= THRESHOLD] if classifier.is_of_sets else []
-    shown = tuple((int(label), names[label], float(probabilities[label])) for label in labels[: max(top, len(its))])
-    return Prediction(path, shown, tuple(names[label] for label in its) if classifier.is_of_sets else None)
+    likely = [label for label in labels if probabilities[label] >= THRESHOLD] if classifier.has_several else []
+    shown = tuple((int(label), names[label], float(probabilities[label])) for label in labels[: max(top, len(likely))])
+    return Prediction(path, shown, tuple(names[label] for label in likely) if classifier.has_several else None)
 
 
 def write(

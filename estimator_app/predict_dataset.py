@@ -255,19 +255,15 @@ def _differing_classes(of_dataset: Sequence[str], of_model: Sequence[str]) -> st
     )
 
 
-def _is_of_sets(predictor: Predictor) -> bool:
-    return predictor.config.label_type == "classes"
-
-
 def _schema(manifest: Manifest, predictor: Predictor) -> pa.Schema:
     fields = [
         ("key", pa.string()),
         ("shard", pa.string()),
         ("record", pa.int64()),
-        ("label", pa.list_(pa.int64()) if manifest.label_type == "classes" else pa.int64()),
+        ("label", pa.list_(pa.int64()) if manifest.num_labels else pa.int64()),
         ("class", pa.string()),
         ("probability", pa.float32()),
-        *([("classes", pa.list_(pa.string()))] if _is_of_sets(predictor) else []),
+        *([("classes", pa.list_(pa.string()))] if not predictor.config.task.has_one_answer else []),
         ("probabilities", pa.list_(pa.float32(), len(predictor.classes))),
         *([("features", pa.list_(pa.float32(), predictor.num_features))] if predictor.num_features else []),
     ]
@@ -303,12 +299,12 @@ def _columns(predictor: Predictor, manifest: Manifest, split: str, chosen: range
         "key": [key.decode(errors="replace") or None for key in keys.tolist()],
         "shard": [shards[place].name for place in places],
         "record": numbers - starts[places],
-        "label": _labels(labels, manifest.label_type),
+        "label": _labels(labels, manifest.num_labels),
         "class": classes[best],
         "probability": probabilities[np.arange(len(best)), best],
         "probabilities": _lists(probabilities),
     }
-    if _is_of_sets(predictor):
+    if "classes" in schema.names:
         columns["classes"] = [classes[row >= THRESHOLD].tolist() for row in probabilities]
     if predictor.num_features:
         columns["features"] = _lists(rows[:, num_classes:])
@@ -319,12 +315,11 @@ def _columns(predictor: Predictor, manifest: Manifest, split: str, chosen: range
     ]
 
 
-def _labels(labels: Array, label_type: str) -> list[Any]:
-    if label_type == "none":
-        return [None] * len(labels)
-    if label_type == "classes":
-        return [np.flatnonzero(each).tolist() for each in labels]
-    return labels.tolist()  # type: ignore[no-any-return]
+def _labels(labels: Array, num_labels: int | None) -> list[Any]:
+    """Returns for each record its label, the list of its labels where it may have several, or None without classes."""
+    if num_labels is None:
+        return labels.tolist()  # type: ignore[no-any-return]
+    return [np.flatnonzero(each).tolist() if num_labels else None for each in labels]
 
 
 def _lists(rows: Array) -> pa.Array:

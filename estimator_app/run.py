@@ -266,7 +266,7 @@ def _draw(run: Run) -> list[str]:
 def _show_wrong(run: Run, export: str, step: int) -> None:
     """Writes some images that the last checkpoint classifies wrongly for TensorBoard."""
     config = run.config
-    if not config.wrong_images or config.label_type != "class":
+    if not config.wrong_images or not config.task.has_one_answer:
         return
     found = find_wrong(load_classifier(export), run.manifest, config.split, config.wrong_images)
     named = {f"{one.key}: {one.label}, not {one.predicted} ({one.probability:.1%})": one.encoded for one in found}

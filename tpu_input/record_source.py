@@ -25,7 +25,6 @@ from tpu_input.dataset_format.manifest import (
     in_edition,
     parse_shard_name,
 )
-from tpu_input.dataset_format.record_spec import LABEL_KEY, LABELS_KEY
 from tpu_input.dataset_format.records import Manifest, Record, decode, read_frames
 from tpu_input.datasets import DatasetLike, as_manifest
 from tpu_input.pipeline.order import Order
@@ -74,11 +73,12 @@ def write_tfds_metadata(manifest: Manifest) -> list[str]:
     """
     features: dict[str, Any] = {"image/encoded": _IMAGE, "image/key": _tfds("text_feature.Text", text={})}
     names = [*["(none)"] * manifest.first_label, *manifest.classes]
-    label_name = {"class": LABEL_KEY, "classes": LABELS_KEY, "none": ""}[manifest.label_type]
+    kind = manifest.label_kind
+    label_name = kind.key if kind.needs_classes else ""
     label = _tfds("class_label_feature.ClassLabel", classLabel={"numClasses": str(len(names))})
     if label_name:
         as_many = _tfds("sequence_feature.Sequence", sequence={"feature": label, "length": "-1"})
-        features[label_name] = label if manifest.label_type == "class" else as_many
+        features[label_name] = as_many if kind.is_list else label
     for name, of in manifest.features.items():
         features[name] = _tfds_feature(of)
     info: dict[str, Any] = {

@@ -120,7 +120,7 @@ def _groups(count: int) -> str:
 
 
 def _of_classes(manifest: Manifest, splits: Mapping[str, Split]) -> Iterator[Note]:
-    if manifest.label_type == "classes":
+    if manifest.num_labels:
         yield Note(
             "Images may have several classes or none; an image counts for each of its classes.", "classes", False
         )

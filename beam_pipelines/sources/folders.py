@@ -2,8 +2,9 @@
 
     Row ──add──▶ {(source's split, folder): Folder} ──read_folders──▶ Layout ──label_by_folder──▶ Row with label, split
 
-Folders are classes unless all of them have names of splits. If the names are ambiguous, nothing is guessed: the input
-is refused with a message that lists the folders. A folder that is hidden, or that contains no image, is no class.
+Folders are classes unless all of them have names of splits; or all folders in them do, as in CLASS/train/IMAGE.jpg. If
+the names are ambiguous, nothing is guessed: the input is refused with a message that lists the folders. A folder that
+is hidden, or that contains no image, is no class.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ _THINGS = r"sets?|data|datasets?|images?|imgs?|photos?|pictures?|files?|folders?
 _ABOUT_A_SPLIT = re.compile(rf"(.*?)(?<![a-z])({'|'.join(SPLIT_FOLDERS)})({_THINGS})?(?![a-z])(.*)", re.DOTALL)
 _SAYS_NOTHING = re.compile(rf"(?:[^a-z]|(?<![a-z])(?:{_THINGS})(?![a-z]))*", re.DOTALL)
 _MAX_SHOWN = 6  # folders shown in a message
+_MAX_INNER = 64  # names of folders that are noted below a class folder, beside names of splits
 
 
-Place = tuple[str, str, str]  # source's split, outermost folder, next folder if the outermost has the name of a split
+Place = tuple[str, str, str]  # source's split, outermost folder, next folder if one of both has the name of a split
 
 
 class Folder(NamedTuple):
@@ -40,16 +42,21 @@ class Folder(NamedTuple):
       num_files: Inputs that are not rejected.
       num_images: Those of these inputs whose names may be names of images.
       example: The first of these inputs.
+      inner: Names of folders below it: of splits, and the first of the others.
     """
 
     num_files: int
     num_images: int
     example: str
+    inner: frozenset[str] = frozenset()
 
     def plus(self, other: Folder) -> Folder:
         """Returns the sums of both."""
         return Folder(
-            self.num_files + other.num_files, self.num_images + other.num_images, min(self.example, other.example)
+            self.num_files + other.num_files,
+            self.num_images + other.num_images,
+            min(self.example, other.example),
+            self.inner if other.inner <= self.inner else _first(self.inner | other.inner),
         )
 
 
@@ -57,7 +64,8 @@ class Layout(NamedTuple):
     """Meaning of the folders.
 
     Attributes:
-      splits: Outermost folders that are splits.
+      splits: Folders that are splits.
+      has_inner_splits: Whether these lie in the class folders, as in CLASS/train/IMAGE.jpg, not around them.
       without_images: Folders that would be classes, but contain no image.
       remarks: Remarks for the user, one line per remark.
       left_out: Keys that the next version of a dataset that is extended leaves out.
@@ -66,6 +74,7 @@ class Layout(NamedTuple):
     """
 
     splits: frozenset[str]
+    has_inner_splits: bool
     without_images: frozenset[str]
     remarks: tuple[str, ...]
     left_out: tuple[str, ...] = ()
@@ -109,8 +118,9 @@ class FolderSurvey(beam.CombineFn):
         is_file = not row.label and row.reason in ("", not_images.OTHER_FILE)
         folders = _folders(row, self._options) if is_file else []
         if folders and not any(map(is_hidden, folders)):
-            below = folders[1] if len(folders) > 1 and is_split(folders[0]) else ""
-            _add(accumulator.folders, (row.split, folders[0], below), Folder(1, int(not row.reason), row.key))
+            below = folders[1] if len(folders) > 1 and any(map(is_split, folders[:2])) else ""
+            inner = frozenset(folders[2:] if is_split(folders[0]) else folders[1:])
+            _add(accumulator.folders, (row.split, folders[0], below), Folder(1, int(not row.reason), row.key, inner))
         return accumulator
 
     def merge_accumulators(self, accumulators: Iterable[Survey]) -> Survey:
@@ -130,6 +140,14 @@ class FolderSurvey(beam.CombineFn):
 def _add(folders: dict[Place, Folder], place: Place, folder: Folder) -> None:
     known = folders.get(place)
     folders[place] = known.plus(folder) if known else folder
+
+
+def _first(names: frozenset[str]) -> frozenset[str]:
+    """Returns the names of splits and the first of the others, which are the same in whatever order they are added."""
+    if len(names) <= _MAX_INNER:
+        return names
+    splits = frozenset(filter(is_split, names))
+    return splits | frozenset(sorted(names - splits)[:_MAX_INNER])
 
 
 def is_split(folder: str) -> bool:
@@ -156,6 +174,7 @@ def read_folders(survey: Survey, options: ConvertOptions) -> Layout:
     """
     found = survey.folders
     splits: frozenset[str] = frozenset()
+    has_inner_splits = bool(found) and all(not of and is_split(below) and not is_split(top) for of, top, below in found)
     for source in {place[0] for place in found}:
         tops: dict[str, Folder] = {}
         nested: dict[str, bool] = defaultdict(
@@ -181,12 +200,51 @@ def read_folders(survey: Survey, options: ConvertOptions) -> Layout:
         name = below if not of and top in splits else top
         images[name] += folder.num_images
         files[name] = files[name].plus(folder) if name in files else folder
+    for name in sorted(files):
+        if not has_inner_splits:
+            _check_splits_inside(name, files[name])
+        if options.label_kind.needs_classes and not set(files) <= set(options.labels):
+            _check_classes_inside(name, files[name], files.keys() - {name})
     without_images = frozenset(name for name in images if name and not images[name])
     for name in files.keys() - without_images if options.label_kind.needs_classes else ():
         survey.labels.add_name(name)
     numbering = read_labels(survey.labels, options)
-    remarks = _remarks(splits, {name: files[name] for name in without_images}, survey, options)
-    return Layout(splits, without_images, (*remarks, *numbering.remarks), numbering=numbering)
+    if has_inner_splits:
+        splits = frozenset(below for _, _, below in found)
+    above = "CLASS/" if has_inner_splits else ""
+    remarks = _remarks(
+        {f"{above}{name}/": name for name in sorted(splits)},
+        {name: files[name] for name in without_images},
+        survey,
+        options,
+    )
+    return Layout(splits, has_inner_splits, without_images, (*remarks, *numbering.remarks), numbering=numbering)
+
+
+def _check_splits_inside(name: str, folder: Folder) -> None:
+    """Raises ValueError if there are folders of several splits in a class folder that has other images as well."""
+    inner = sorted(filter(is_split, folder.inner))
+    if len({SPLIT_FOLDERS[each.lower()] for each in inner}) > 1:
+        raise ValueError(
+            f"class folder {name!r} has folders of several splits in it, {_enumerated(inner)}, whose images would be "
+            f"mixed ({_count(folder)}); move them to SPLIT/CLASS/, or have all images in CLASS/SPLIT/, or make a list: "
+            "--input=LIST.csv with the columns image,label,split"
+        )
+
+
+def _check_classes_inside(name: str, folder: Folder, others: Collection[str]) -> None:
+    """Raises ValueError if what looks like a class folder has the other class folders in it once more."""
+    if len(again := sorted(folder.inner & set(others))) > 1:
+        raise ValueError(
+            f"{name!r} would be a class, but has folders of other classes in it, {_enumerated(again)} "
+            f"({_count(folder)}); move it out of the input if it is a copy, such as the archive from which the classes "
+            "were unpacked; or, if it is a class, list all classes in --labels=FILE"
+        )
+
+
+def _enumerated(names: list[str]) -> str:
+    more = len(names) - _MAX_SHOWN
+    return " and ".join([*map(repr, names[:_MAX_SHOWN]), *([f"{more:,} more"] if more > 0 else [])])
 
 
 def _unclear(tops: Collection[str], nested: dict[str, bool], classes: Collection[str]) -> dict[str, str]:
@@ -239,10 +297,12 @@ def _count(folder: Folder) -> str:
 
 
 def _remarks(
-    splits: frozenset[str], without_images: dict[str, Folder], survey: Survey, options: ConvertOptions
+    splits: dict[str, str], without_images: dict[str, Folder], survey: Survey, options: ConvertOptions
 ) -> Iterable[str]:
     if splits:
-        yield "read as splits: " + ", ".join(f"{top}/ as {SPLIT_FOLDERS[top.lower()]}" for top in sorted(splits))
+        yield "read as splits: " + ", ".join(
+            f"{shown} as {SPLIT_FOLDERS[name.lower()]}" for shown, name in splits.items()
+        )
     if renamed := sorted(name for name in survey.splits if _split(name, options) != name):
         yield "read as splits: " + ", ".join(f"{name} as {_split(name, options)}" for name in renamed)
     if without_images:
@@ -283,7 +343,9 @@ def label_by_folder(row: Row, layout: Layout, options: ConvertOptions) -> Row:
     if row.label:
         return name_classes(row, layout.numbering, options)
     unlabelled, folders = not options.label_kind.needs_classes, _folders(row, options)
-    if not row.split and folders and folders[0] in layout.splits:
+    if layout.has_inner_splits and len(folders) > 1:
+        row = row._replace(split=SPLIT_FOLDERS[folders[1].lower()])
+    elif not row.split and folders and folders[0] in layout.splits:
         row = row._replace(split=SPLIT_FOLDERS[folders.pop(0).lower()])
     if hidden := next(filter(is_hidden, folders), ""):
         return row.reject("hidden", f"is in the hidden folder {hidden!r}, which is not a class")

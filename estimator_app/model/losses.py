@@ -12,6 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from estimator_app.model.networks import apply, plain_variable
+from estimator_app.model.tasks import Task
 
 OVER_CORES = "over_cores"  # name scope of the sums over a TPU's cores that are not sums of gradients
 
@@ -70,29 +71,9 @@ def weighted_mean(losses: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
     return tf.math.divide_no_nan(tf.reduce_sum(losses * weight), tf.reduce_sum(weight))
 
 
-def balanced(class_counts: tuple[int, ...]) -> tuple[float, ...]:
-    """Returns one weight per class, so that every class has the same total weight; the mean over all examples is 1.
-
-    Args:
-      class_counts: Number of examples of each class; a class without examples gets weight 0.
-    """
-    present = sum(count > 0 for count in class_counts)
-    return tuple(sum(class_counts) / (present * count) if count else 0.0 for count in class_counts)
-
-
-def of_ones(class_counts: tuple[int, ...], num_examples: int) -> tuple[float, ...]:
-    """Returns for each class the weight of its ones, by which they have the same total weight as its zeros.
-
-    Args:
-      class_counts: Number of examples that have each class; one without examples gets weight 1.
-      num_examples: Number of all examples.
-    """
-    return tuple((num_examples - count) / count if 0 < count < num_examples else 1.0 for count in class_counts)
-
-
-def probabilities(logits: tf.Tensor, label_type: str) -> tf.Tensor:
+def probabilities(logits: tf.Tensor, task: Task) -> tf.Tensor:
     """Returns [N, K] probabilities: a softmax over the classes; with several labels an image, the sigmoid of each."""
-    return tf.sigmoid(logits) if label_type == "classes" else tf.nn.softmax(logits)
+    return getattr(tf.nn, task.activation)(logits)
 
 
 def weight_and_replicas(weight: tf.Tensor) -> tf.Tensor:

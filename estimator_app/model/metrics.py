@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from estimator_app.model.tasks import TOP
+
 v1 = tf.compat.v1
 
-TOP = 5
 # Largest number of classes for which the confusion matrix is computed. Its size is quadratic: 4 MB for 1,000 classes,
 # which TPUEstimator also writes into its event files.
 CONFUSION_UP_TO = 1000
@@ -316,10 +317,3 @@ class Metrics:
 
 
 _BY_CLASS = ("recall", "average_precision", "f1")
-
-
-def watchable(num_classes: int, label_type: str = "class") -> tuple[str, ...]:
-    """Returns the names in Metrics.scalars(), without needing an evaluation."""
-    if label_type == "classes":
-        return "accuracy", "loss", "mean_recall", "mean_average_precision", "mean_f1"
-    return "accuracy", "loss", "mean_recall", *([f"top_{TOP}_accuracy"] if num_classes > TOP else [])

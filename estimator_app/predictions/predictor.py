@@ -107,7 +107,7 @@ def of_run(
     def of_replica(images: tf.Tensor) -> tf.Tensor:
         found = whole(from_infeed(images, arrived), training=False)
         logits, *others = found if isinstance(found, (list, tuple)) else [found]
-        return tf.concat([probabilities(logits, config.label_type), *others], axis=1)
+        return tf.concat([probabilities(logits, config.task), *others], axis=1)
 
     @tf.function(autograph=False)  # type: ignore[untyped-decorator]
     def rows(images: Any) -> tf.Tensor:

@@ -108,7 +108,7 @@ def strategy_step(config: Any, model_dir: str, spec: Any, mode: str = "training"
 
     def predict(features: dict[str, tf.Tensor]) -> tf.Tensor:
         logits = apply(model, from_infeed(features["image"], arrived), training=False)
-        return probabilities(logits, config.label_type)
+        return probabilities(logits, config.task)
 
     return Step(predict, spec)
 

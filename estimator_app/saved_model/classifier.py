@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from estimator_app.model.tasks import Task
 from estimator_app.runtime import files
 from estimator_app.runtime.tensorflow_startup import no_stderr
 from estimator_app.saved_model.find import find_export
@@ -48,7 +49,7 @@ class Classifier:
     logits_signature: Any = None
 
     @property
-    def is_of_sets(self) -> bool:
+    def has_several(self) -> bool:
         """Whether an image may have several of the classes."""
         return "labels" in self.signature.structured_outputs
 
@@ -135,12 +136,12 @@ def names_table(classes_file: str) -> tf.lookup.StaticHashTable:
     return tf.lookup.StaticHashTable(lines, default_value="")
 
 
-def classified(probabilities: tf.Tensor, label_type: str, names: tf.lookup.StaticHashTable) -> dict[str, tf.Tensor]:
+def classified(probabilities: tf.Tensor, task: Task, names: tf.lookup.StaticHashTable) -> dict[str, tf.Tensor]:
     """Returns what the signature for clients returns, by name.
 
     Args:
       probabilities: [N, K] float32.
-      label_type: TrainConfig.label_type.
+      task: TrainConfig.task.
       names: Table from names_table().
 
     Returns:
@@ -149,7 +150,7 @@ def classified(probabilities: tf.Tensor, label_type: str, names: tf.lookup.Stati
     """
     label = tf.argmax(probabilities, axis=1)
     outputs = {"probabilities": probabilities, "label": label, "class": names.lookup(label)}
-    if label_type == "classes":
+    if not task.has_one_answer:
         outputs["labels"] = tf.cast(probabilities >= THRESHOLD, tf.int64)
     return outputs
 

@@ -13,7 +13,6 @@ import tensorflow as tf
 
 from estimator_app.config import TrainConfig
 from estimator_app.model.layer_names import freeze, variables_of
-from estimator_app.model.losses import balanced, of_ones
 from estimator_app.model.metrics import Metrics
 from estimator_app.model.mixing import mix
 from estimator_app.model.networks import find_network, make_model, plain_variable
@@ -183,7 +182,7 @@ def num_examples(manifest: Manifest, split: str) -> int:
 
 def is_mixed(config: TrainConfig) -> bool:
     """Returns whether the labels of a step are shares of the classes, of images with one label each."""
-    return bool(config.mixup or config.cutmix) and config.label_type == "class"
+    return bool(config.mixup or config.cutmix) and config.task.has_one_answer
 
 
 def mixed(
@@ -200,6 +199,4 @@ def class_weights(config: TrainConfig) -> tuple[float, ...]:
     """Returns the weight in the loss of an example of each class; () for equal weights."""
     if config.class_weights != "balanced":
         return ()
-    if config.label_type == "classes":
-        return of_ones(config.class_counts, config.train_examples)
-    return balanced(config.class_counts)
+    return config.task.balanced(config.class_counts, config.train_examples)

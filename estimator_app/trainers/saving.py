@@ -55,7 +55,7 @@ def save_model(run: TrainConfig, model: Any, export_dir: str, classes_file: str,
     @tf.function(input_signature=[decoded], autograph=False)  # type: ignore[untyped-decorator]
     def of_pixels(pixels: tf.Tensor) -> dict[str, tf.Tensor]:
         found = apply(model, from_infeed(pixels, arrived), training=False)
-        return {"probabilities": probabilities(found, run.label_type), LOGITS: found}
+        return {"probabilities": probabilities(found, run.task), LOGITS: found}
 
     def of_files(image_bytes: tf.Tensor) -> dict[str, tf.Tensor]:
         found: dict[str, tf.Tensor] = of_pixels(tf.cast(decode_files(image_bytes, arrived), tf.float32))
@@ -67,7 +67,7 @@ def save_model(run: TrainConfig, model: Any, export_dir: str, classes_file: str,
 
     @tf.function(input_signature=[encoded], autograph=False)  # type: ignore[untyped-decorator]
     def classify(image_bytes: tf.Tensor) -> dict[str, tf.Tensor]:
-        return classified(of_files(image_bytes)["probabilities"], run.label_type, module.names)
+        return classified(of_files(image_bytes)["probabilities"], run.task, module.names)
 
     return _write(module, {"serving_default": classify, LOGITS: logits, PIXELS: of_pixels}, export_dir, extra)
 

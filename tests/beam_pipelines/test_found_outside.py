@@ -10,6 +10,7 @@ import pytest
 
 from estimator_app.config import read_recipe
 from support.pipelines_commands import refused, run
+from tpu_input import read_manifest
 from tpu_input.dataset_format.tfrecord import frame, serialize
 
 
@@ -124,3 +125,59 @@ def test_a_pattern_of_ignore_without_a_file_is_named(capsys, few_digits, tmp_pat
             "no file is ignored because of --ignore=a[1].jpg",
         ],
     )
+
+
+def copied(images: list[Path], root: Path, pattern: str) -> None:
+    """Copies 8 images of two classes, the first three of each four as train."""
+    for number, image in enumerate(images[:4] + images[12:16]):
+        label, split = ("cat", "dog")[number // 4], ("val", "train")[number % 4 < 3]
+        path = root / pattern.format(label=label, split=split, n=number)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(image, path)
+
+
+@pytest.mark.parametrize("form", ["folder", "tar for each class", "zip"])
+def test_splits_in_class_folders_are_read_as_splits(capsys, tmp_path, images, form):
+    copied(images, tmp_path / "in", "{label}/{split}/{n}.jpg")
+    source = tmp_path / "in"
+    if form == "zip":
+        source = Path(shutil.make_archive(str(tmp_path / "all"), "zip", source))
+    elif form != "folder":
+        for label in ("cat", "dog"):
+            shutil.make_archive(str(tmp_path / "tars" / label), "tar", source / label)
+        source = tmp_path / "tars"
+    code, _, err = run(capsys, "convert", f"--input={source}", f"--output={tmp_path}/out")
+    assert code == 0
+    assert "read as splits: CLASS/train/ as train, CLASS/val/ as validation" in err
+    splits = read_manifest(str(tmp_path / "out")).splits
+    assert {name: split.num_examples for name, split in splits.items()} == {"train": 6, "validation": 2}
+
+
+@pytest.mark.parametrize("place", ["in/cat/more.jpg", "in/bird/0.jpg"])
+def test_splits_in_some_class_folders_are_never_mixed(capsys, tmp_path, images, place):
+    copied(images, tmp_path / "in", "{label}/{split}/{n}.jpg")
+    (tmp_path / place).parent.mkdir(exist_ok=True)
+    shutil.copy(images[20], tmp_path / place)
+    said = refused(capsys, "convert", f"--input={tmp_path}/in", f"--output={tmp_path}/out")
+    assert "class folder 'cat' has folders of several splits in it, 'train' and 'val'" in said
+    (tmp_path / place).unlink()
+    said = refused(capsys, "convert", f"--input=train={tmp_path}/in", f"--output={tmp_path}/out")
+    assert "class folder 'cat' has folders of several splits in it, 'train' and 'val'" in said
+
+
+@pytest.mark.parametrize("form", ["folder", "tar", "tar with splits"])
+def test_a_copy_of_the_classes_is_no_class(capsys, tmp_path, images, form):
+    copied(images, tmp_path / "in", "{label}/{n}.jpg")
+    copied(images, tmp_path / "copy", "{split}/{label}/{n}.jpg" if "splits" in form else "{label}/{n}.jpg")
+    if form == "folder":
+        shutil.copytree(tmp_path / "copy", tmp_path / "in/backup")
+    else:
+        shutil.make_archive(str(tmp_path / "in/backup"), "tar", tmp_path / "copy")
+    convert = ("convert", f"--input={tmp_path}/in", f"--output={tmp_path}/out")
+    said = refused(capsys, *convert)
+    if "splits" in form:
+        assert "class folder 'backup' has folders of several splits in it" in said
+        return
+    assert "'backup' would be a class, but has folders of other classes in it, 'cat' and 'dog' (8 files" in said
+    (tmp_path / "labels.txt").write_text("backup\ncat\ndog\n")
+    assert run(capsys, *convert, f"--labels={tmp_path}/labels.txt")[0] == 0

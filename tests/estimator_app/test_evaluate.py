@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from estimator_app.config import TRAINERS
 from estimator_app.evaluate import evaluate_checkpoint, evaluate_export
-from estimator_app.model.metrics import watchable
+from estimator_app.model.tasks import task
 from estimator_app.saved_model.classifier import load_classifier
 from estimator_app.saved_model.find import find_checkpoint
 from estimator_app.train import run as run_training
@@ -39,7 +39,7 @@ def test_a_checkpoint_and_its_export_have_the_metrics_of_the_loop(finished, digi
         assert found.num_examples == digits_dataset.split(split).num_examples
         assert exported.accuracy == pytest.approx(found.accuracy, abs=1e-6)
         assert exported.loss == pytest.approx(found.loss, rel=1e-4)
-        assert set(found.scalars()) == set(watchable(10))
+        assert set(found.scalars()) == set(task("class").watchable(10))
         assert exported.scalars() == pytest.approx(found.scalars(), rel=1e-4)
         assert exported.recall == pytest.approx(found.recall)
         assert exported.confusion == found.confusion

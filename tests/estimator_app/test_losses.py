@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from estimator_app.model.losses import balanced, cross_entropy, loss_and_gradients, weight_and_replicas, weighted_mean
+from estimator_app.model.losses import cross_entropy, loss_and_gradients, weight_and_replicas, weighted_mean
+from estimator_app.model.tasks import task
 from support.app_fixtures import keras_warns
 
 pytestmark = keras_warns
@@ -40,8 +41,8 @@ def test_padding_counts_for_nothing_and_nothing_but_padding_is_zero():
     ],
 )
 def test_balanced_classes_weigh_the_same_and_the_mean_example_one(counts, weights):
-    assert balanced(counts) == pytest.approx(weights)
-    assert np.dot(counts, balanced(counts)) == pytest.approx(sum(counts))
+    assert task("class").balanced(counts, sum(counts)) == pytest.approx(weights)
+    assert np.dot(counts, weights) == pytest.approx(sum(counts))
 
 
 L2 = 0.01

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from estimator_app.model.metrics import Metrics, batch_sums, results, streaming, watchable
+from estimator_app.model.metrics import Metrics, batch_sums, results, streaming
+from estimator_app.model.tasks import task
 
 v1 = tf.compat.v1
 
@@ -204,4 +205,4 @@ def test_damaged_metrics_are_refused(name, value, message):
 def test_what_can_be_watched_is_what_an_evaluation_computes(num_classes):
     found = results(batch_sums(*map(tf.constant, examples(num_classes))))
     others = {name for name, value in found.items() if not value.shape.rank}
-    assert {*watchable(num_classes)} == others - {"num_examples", "cross_entropy"} | {"loss"}
+    assert {*task("class").watchable(num_classes)} == others - {"num_examples", "cross_entropy"} | {"loss"}

@@ -14,8 +14,9 @@ from sklearn.metrics import average_precision_score, f1_score
 
 import tpu_input
 from beam_pipelines.__main__ import main
-from estimator_app.model.losses import cross_entropy, of_ones
+from estimator_app.model.losses import cross_entropy
 from estimator_app.model.metrics import added, average_precision, batch_sums, results, streaming
+from estimator_app.model.tasks import task
 from support.app_commands import refused, run
 from support.app_fixtures import configured
 from tpu_input.dataset_format.records import Manifest, Record, encode, frame
@@ -95,7 +96,7 @@ def test_the_loss_is_the_mean_over_the_classes():
     np.testing.assert_allclose(cross_entropy(tf.constant(logits), tf.constant(labels)), expected, rtol=1e-5)
     smooth = tf.keras.losses.BinaryCrossentropy(True, label_smoothing=0.2, reduction="none")(labels, logits)
     np.testing.assert_allclose(cross_entropy(tf.constant(logits), tf.constant(labels), 0.2), smooth, rtol=1e-5)
-    weights = of_ones((5, 0, 20, 10, 1), 20)
+    weights = task("classes").balanced((5, 0, 20, 10, 1), 20)
     assert weights == (3.0, 1.0, 1.0, 1.0, 19.0)
     terms = tf.nn.sigmoid_cross_entropy_with_logits(labels, logits) * (1 + labels * (np.array(weights, np.float32) - 1))
     found = cross_entropy(tf.constant(logits), tf.constant(labels), 0.0, weights)

@@ -18,6 +18,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal
 
+from tpu_input.dataset_format.record_spec import LABEL_KEY, LABELS_KEY
+
 Label = Any  # int, or tuple[int, ...] of a kind that is stored as a list
 
 _SEPARATOR, _ESCAPE = "\x1f", "\x1e"  # before each name in a text with several names, and before what stands for both
@@ -29,12 +31,14 @@ class LabelKind(abc.ABC):
     Attributes:
       name: Name in manifest.json and on the command line.
       phrase: What an image has, for messages, as in "the images of 'flowers' have no labels".
+      key: Feature of a record that has the label.
       is_list: Whether labels are stored as a list of class indices, not as one.
       needs_classes: Whether a dataset must have classes.
     """
 
     name: Literal["class", "classes", "none"]
     phrase: str
+    key: str
     is_list: bool
     needs_classes: bool = True
 
@@ -103,7 +107,7 @@ class LabelKind(abc.ABC):
 
 class _One(LabelKind):
     name: Literal["class", "classes", "none"] = "class"
-    phrase, is_list = "one label each", False
+    phrase, key, is_list = "one label each", LABEL_KEY, False
 
     def text(self, names: Iterable[str]) -> str:
         (name,) = names
@@ -138,7 +142,7 @@ class _One(LabelKind):
 
 class _Several(LabelKind):
     name: Literal["class", "classes", "none"] = "classes"
-    phrase, is_list = "several labels each", True
+    phrase, key, is_list = "several labels each", LABELS_KEY, True
 
     def text(self, names: Iterable[str]) -> str:
         ordered = sorted(set(names))

@@ -165,7 +165,6 @@ def decode(serialized: bytes, first_label: int = 0) -> Record:
         raise ValueError(f"not a tf.train.Example: {error}") from error
     values: dict[str, Any] = {}
     labels = SEVERAL if LABELS_KEY in features else ONE
-    label_key = LABELS_KEY if labels.is_list else LABEL_KEY
     for name, (kind, _) in (FEATURES_OF_SETS if labels.is_list else FEATURES).items():
         value = features[name].bytes_list.value if kind in _OF_BYTES else features[name].int64_list.value
         if kind in _MANY:
@@ -181,7 +180,7 @@ def decode(serialized: bytes, first_label: int = 0) -> Record:
         height=values["image/height"],
         width=values["image/width"],
         channels=values["image/channels"],
-        label=labels.label([index - first_label for index in labels.indices(values[label_key])]),
+        label=labels.label([index - first_label for index in labels.indices(values[labels.key])]),
         class_name=tuple(each.decode() for each in text) if labels.is_list else text.decode(),
         sha256=values["image/key/sha256"].decode(),
         features={name: _values_of(features[name]) for name in features if name not in FEATURES and name != LABELS_KEY},

@@ -103,7 +103,7 @@ def make_serving_model_fn(run: TrainConfig, classes_file: str) -> Callable[..., 
     ) -> Any:
         pixels = features["image"] if params["use_tpu"] else tf.cast(features["image"], tf.float32)
         spec = (_on_tpu if params["use_tpu"] else _here)(model_fn, {"image": pixels}, params, config)
-        outputs = classified(spec.predictions["probabilities"], run.label_type, names_table(classes_file))
+        outputs = classified(spec.predictions["probabilities"], run.task, names_table(classes_file))
         output = tf.estimator.export.PredictOutput
         export_outputs = {"serving_default": output(outputs), LOGITS: output({LOGITS: spec.predictions["logits"]})}
         if not params["use_tpu"]:

@@ -35,6 +35,7 @@ from estimator_app.model.losses import (
 from estimator_app.model.metrics import streaming
 from estimator_app.model.networks import apply
 from estimator_app.model.optimizers import averaging, clip, dense, make_optimizer
+from estimator_app.model.tasks import Task
 from estimator_app.model_dir.checkpoints import MAX_TO_KEEP
 from estimator_app.runtime.tensorflow_private import eagerly
 from estimator_app.trainers.checks import class_weights, is_mixed, make_weighted_model, mixed
@@ -67,7 +68,7 @@ def make_model_fn(run: TrainConfig, initial: Mapping[str, Any] | None = None) ->
         if mode == ModeKeys.TRAIN:
             return _training(network, model, images, labels, features["weight"], run, params["use_tpu"], config)
         logits = model.call(functools.partial(apply, network, training=False), images)
-        return _prediction(logits, run.label_type) if serving else _evaluation(logits, labels, features["weight"])
+        return _prediction(logits, run.task) if serving else _evaluation(logits, labels, features["weight"])
 
     return model_fn
 
@@ -128,9 +129,9 @@ def _evaluation(logits: tf.Tensor, labels: tf.Tensor, weight: tf.Tensor) -> Any:
     )
 
 
-def _prediction(logits: tf.Tensor, label_type: str) -> Any:
+def _prediction(logits: tf.Tensor, task: Task) -> Any:
     outputs = {
-        "probabilities": probabilities(logits, label_type),
+        "probabilities": probabilities(logits, task),
         "logits": logits,
     }  # tpu_estimator/export.py adds label and class
     return v1.estimator.tpu.TPUEstimatorSpec(
