@@ -48,12 +48,30 @@ def measured(data: bytes, folder: Path, max_pixels: int = MAX_PIXELS) -> tuple[i
     return int(before), int(peak), seen
 
 
+def chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def png_with(kind: bytes, content: bytes, times: int = 1) -> bytes:
+    """A small PNG with chunks of compressed content before its pixels."""
+    data = encoded(Image.new("RGB", (8, 8)), "PNG")
+    inflating = chunk(kind, b"name\0\0" + zlib.compress(content, 9))
+    return data[:33] + inflating * times + data[33:]
+
+
+def tiff_with_tile(side: int) -> bytes:
+    """A TIFF of 8 x 8 gray pixels whose only tile has `side` x `side`, all 0 and compressed by deflate."""
+    content = zlib.compress(bytes(side**2), 9)
+    shorts = {258: 8, 259: 8, 262: 1, 277: 1}  # bits, compression, photometric interpretation, samples
+    longs = {256: 8, 257: 8, 322: side, 323: side, 324: 8, 325: len(content)}  # sizes, place and bytes of the tile
+    entries = [(tag, 3, value) for tag, value in shorts.items()] + [(tag, 4, value) for tag, value in longs.items()]
+    directory = b"".join(struct.pack("<HHII", tag, kind, 1, value) for tag, kind, value in sorted(entries))
+    header = b"II*\0" + struct.pack("<I", 8 + len(content))
+    return header + content + struct.pack("<H", len(entries)) + directory + bytes(4)
+
+
 def transparent_png(side: int) -> bytes:
     """An RGBA PNG of `side` x `side` pixels, all 0."""
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
     compress, rows = zlib.compressobj(6), []
     for _ in range(side):
         rows.append(compress.compress(bytes(1 + 4 * side)))
@@ -78,6 +96,31 @@ def test_a_small_file_of_many_pixels_is_refused_before_it_takes_memory(tmp_path)
     answer = stored_image(data)
     assert isinstance(answer, ValueError)
     assert str(answer).startswith("too large: 13300 x 13300 = 176,890,000 pixels")
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda: png_with(b"zTXt", bytes(200 << 20)), "corrupt: PNG: Decompressed data too large"),
+        (lambda: png_with(b"zTXt", bytes((1 << 20) - 9), 200), "corrupt: PNG: Too much memory used in text chunks"),
+        (lambda: png_with(b"iCCP", bytes(200 << 20)), "corrupt: PNG: Decompressed data too large"),
+        (
+            lambda: tiff_with_tile(15_000),
+            "too_large: 15000 x 15000 = 225,000,000 pixels of a tile, but at most 50,000,0",
+        ),
+    ],
+    ids=["text", "texts", "profile", "tile"],
+)
+def test_what_inflates_beside_the_pixels_is_refused_before_it_takes_memory(make, reason, tmp_path):
+    data = make()
+    assert len(data) < 1_000_000
+    before, peak, seen = measured(data, tmp_path)
+    assert seen.startswith(reason)
+    assert peak < before + 40_000_000
+
+
+def test_a_tile_may_be_larger_than_its_image(tmp_path):
+    assert measured(tiff_with_tile(256), tmp_path)[2] == "format TIFF"
 
 
 def test_the_largest_transparent_png_stays_within_the_limit(tmp_path):

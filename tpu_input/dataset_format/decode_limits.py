@@ -6,6 +6,8 @@ Decoding a file of a few hundred kilobytes can take gigabytes of memory, or minu
 
 from __future__ import annotations
 
+import math
+
 from PIL import Image
 
 from tpu_input.dataset_format.jpeg_markers import num_scans
@@ -22,6 +24,7 @@ MAX_FILE_BYTES = 1 << 31
 # Memory in bytes per pixel that Pillow's decoders of these formats take; those of CMYK JPEGs take 12, others 4 to 10.
 # Measured as in tests/tpu_input/test_decode_limits.py, of images with an alpha channel.
 DECODER_BYTES = {"WEBP": 16, "AVIF": 16, "HEIF": 16, "JPEG2000": 26}
+_TILE_SIZE = (322, 323)  # tags of a TIFF with the width and the height of its tiles
 _MIN_SCAN_BYTES = 11  # a scan has a header of 10 bytes, and at least one byte of pixels
 
 
@@ -37,15 +40,26 @@ def too_large(image: Image.Image, max_pixels: int) -> str:
     kind = image.format if image.format in DECODER_BYTES else image.mode if image.mode == "CMYK" else ""
     times = {"JPEG2000": 3}.get(kind, 2) if kind else 1
     allowed = max_pixels // times
-    if image.width * image.height <= allowed:
+    width, height = _decoded_size(image)
+    if width * height <= allowed:
         return ""
     memory = {2: "twice", 3: "three times"}
     kind = f"{kind} images, which take {memory[times]} the memory" if kind else ""
     return (
-        f"{image.width} x {image.height} = {image.width * image.height:,} pixels, but at most {allowed:,}"
+        f"{width} x {height} = {width * height:,} pixels{' of a tile' * ((width, height) != image.size)}, but at most "
+        f"{allowed:,}"
         + (f" of {kind}," if kind else "")
         + " are decoded"
     )
+
+
+def _decoded_size(image: Image.Image) -> tuple[int, int]:
+    """Returns the width and height of what is decoded at once: the image, or a tile of a TIFF that is larger."""
+    if image.format == "TIFF":
+        tile = tuple(image.tag_v2.get(tag, 0) for tag in _TILE_SIZE)  # type: ignore[attr-defined]
+        if all(isinstance(side, int) for side in tile) and math.prod(tile) > math.prod(image.size):
+            return tile
+    return image.size
 
 
 def is_fast(num_pixels: int, data: bytes, max_pixels: int) -> bool:
