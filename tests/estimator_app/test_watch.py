@@ -69,7 +69,8 @@ def names(model_dir) -> list[str]:
     found = {
         re.sub(r"/[0-9]{10}/|tfevents.*", "/N/", str(path.relative_to(model_dir))) for path in model_dir.rglob("*")
     }
-    return sorted(name for name in found if not re.search(r"export/.*[0-9]{10}$", name))
+    # TensorFlow renames its list of checkpoints from a temporary file, which stays if it is killed before.
+    return sorted(name for name in found if not re.search(r"export/.*[0-9]{10}$|^checkpoint\.tmp", name))
 
 
 def assert_same_run(model_dir, other) -> None:

@@ -32,7 +32,7 @@ def test_every_block_of_the_input_guide_runs(dataset_copy):
 def test_every_block_of_the_keras_guide_runs(digits_dataset, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     blocks = blocks_of("keras.md")
-    assert len(blocks) == 7
+    assert len(blocks) == 8
     names: dict[str, Any] = {"DATASET": digits_dataset.path}
     for block in blocks:
         exec(block, names)

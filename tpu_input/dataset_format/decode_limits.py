@@ -47,9 +47,7 @@ def too_large(image: Image.Image, max_pixels: int) -> str:
     kind = f"{kind} images, which take {memory[times]} the memory" if kind else ""
     return (
         f"{width} x {height} = {width * height:,} pixels{' of a tile' * ((width, height) != image.size)}, but at most "
-        f"{allowed:,}"
-        + (f" of {kind}," if kind else "")
-        + " are decoded"
+        f"{allowed:,}" + (f" of {kind}," if kind else "") + " are decoded"
     )
 
 

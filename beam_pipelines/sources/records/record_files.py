@@ -70,14 +70,13 @@ def recognised(source: Source, options: ConvertOptions) -> tuple[Source, str]:
     """
     is_told = source.record or source.is_list or source.label_list or source.label_pattern or source.is_of_dataset
     is_tar = bool(TAR.fullmatch(source.path))
+    if is_told or (os.path.isfile(source.path) and not is_tar):
+        return source, ""
     try:
-        is_there = not is_told and storage.exists(source.path)
-    except OSError:  # of a bucket, which check_source() describes
+        tars = [source.path] if is_tar else _tars(source.path)
+        label = next(filter(None, map(webdataset.first_label, tars)), "")
+    except OSError:  # it is not there, or cannot be reached, which check_source() describes
         return source, ""
-    if not is_there or (os.path.isfile(source.path) and not is_tar):
-        return source, ""
-    tars = [source.path] if is_tar else _tars(source.path)
-    label = next(filter(None, map(webdataset.first_label, tars)), "")
     if not label or ignored_by(label, options.ignore):
         return source, ""
     if "/" in label:
