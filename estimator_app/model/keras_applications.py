@@ -61,24 +61,37 @@ def application(name: str, mean: Sequence[float], std: Sequence[float]) -> Calla
     preprocess = sys.modules[make.__module__].preprocess_input
 
     def network(images: Any, num_classes: int, training: bool | None) -> Any:
-        pixels = layers.Rescaling(list(std), list(mean), dtype="float32")(images)
-        whole = make(weights=None, input_tensor=preprocess(pixels), input_shape=images.shape[1:], classes=num_classes)
+        to_pixels = layers.Rescaling(list(std), list(mean), dtype="float32")
+        pixels, shape = preprocess(to_pixels(images)), images.shape[1:]
+        whole = make(weights=None, input_tensor=pixels, input_shape=shape, classes=num_classes)
+        # ConvNeXt and RegNet of Keras 2 begin at the images, whatever comes before input_tensor.
+        begins_at_pixels = to_pixels in whole.layers
+        if not begins_at_pixels:
+            whole = make(weights=None, input_shape=shape, classes=num_classes)
         last = [layer for layer in whole.layers if layer.weights][-1]
         # Some have a convolution of a single pixel as the last layer, hence the Flatten.
         logits = layers.Flatten(dtype="float32")(_in_float32(last, activation="linear")(last.input))
-        return _normalised_in_float32(images, logits)
+        if not begins_at_pixels:
+            logits = tf.keras.Model(whole.input, logits).call(pixels)  # adds each layer to the graph of `images`
+        return _copied(images, logits, only_normalised=begins_at_pixels)
 
     network.__name__ = name
     return network
 
 
-def _normalised_in_float32(images: Any, logits: Any) -> Any:
-    """Returns the logits of the same network, whose Normalization layers have float32 variables under any precision.
+def _copied(images: Any, logits: Any, only_normalised: bool) -> Any:
+    """Returns the logits of a copy of the network, whose Normalization layers have float32 variables.
 
-    Keras makes them in the precision of the arithmetic, unlike those of all other layers.
+    Keras makes them in the precision of the arithmetic, unlike those of all other layers. Each layer of the copy is in
+    one place of one graph only.
+
+    Args:
+      images: Input of the network.
+      logits: Its output.
+      only_normalised: Whether a network without such layers is returned as it is.
     """
     model = tf.keras.Model(images, logits)
-    if not any(isinstance(layer, layers.Normalization) for layer in model.layers):
+    if only_normalised and not any(isinstance(layer, layers.Normalization) for layer in model.layers):
         return logits
 
     def copied(layer: Any) -> Any:

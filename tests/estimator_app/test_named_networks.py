@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from benchmarks.networks import flops
 from estimator_app.config import TrainConfig, default_trainer
-from estimator_app.model.keras_applications import applications
+from estimator_app.model.keras_applications import application, applications
 from estimator_app.model.layer_names import variables_of
 from estimator_app.model.networks import find_network, logits, make_model
 from estimator_app.model.vit import encoded
@@ -150,6 +150,20 @@ def test_networks_of_keras_have_the_published_number_of_parameters(name):
     assert model.output.dtype == "float32"
     floating = {tf.as_dtype(weight.dtype) for weight in model.weights if tf.as_dtype(weight.dtype).is_floating}
     assert floating == {tf.float32}
+
+
+@pytest.mark.parametrize("name", ["RegNetX002", "MobileNet"])
+def test_a_network_of_keras_gets_pixels_whatever_the_images_were_divided_by(name):
+    """RegNet and ConvNeXt of Keras 2 begin at the images, whatever comes before their input_tensor."""
+    images = np.random.default_rng(0).integers(0, 256, [2, 32, 32, 3]).astype("f")
+    networks = []
+    for mean, std in ((0.0, 1.0), (100.0, 50.0)):
+        inputs = tf.keras.Input([32, 32, 3])
+        networks.append(tf.keras.Model(inputs, application(name, [mean] * 3, [std] * 3)(inputs, 10, None)))
+    networks[1].set_weights(networks[0].get_weights())
+    expected, found = networks[0](images).numpy(), networks[1]((images - 100) / 50).numpy()
+    assert np.std(expected, axis=0).max() > 1e-2 * np.abs(expected).max()
+    np.testing.assert_allclose(found, expected, atol=1e-4 * np.abs(expected).max())
 
 
 @pytest.mark.filterwarnings("ignore:.*keras.initializers.serialize.* API should only be used for:UserWarning")
