@@ -99,8 +99,12 @@ def read_numbered_names(path: str) -> tuple[str, ...] | dict[int, str]:
         return read_class_names(path)
     names = class_table((pair[2] for pair in pairs), repr(path))
     by_number = {int(pair[1]): name for pair, name in zip(pairs, names, strict=True)}
-    if len(by_number) < len(lines):
-        raise ValueError(f"{path!r} names a number twice; each line must be NUMBER,NAME of another class")
+    for pair, name in zip(pairs, names, strict=True):
+        if (last := by_number[int(pair[1])]) != name:
+            raise ValueError(
+                f"{path!r} names a number twice, {pair[1]} as {name!r} and as {last!r}; each line must be NUMBER,NAME of "
+                "another class"
+            )
     return by_number
 
 
