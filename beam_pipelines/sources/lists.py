@@ -102,8 +102,8 @@ def read_numbered_names(path: str) -> tuple[str, ...] | dict[int, str]:
     for pair, name in zip(pairs, names, strict=True):
         if (last := by_number[int(pair[1])]) != name:
             raise ValueError(
-                f"{path!r} names a number twice, {pair[1]} as {name!r} and as {last!r}; each line must be NUMBER,NAME of "
-                "another class"
+                f"{path!r} names a number twice, {pair[1]} as {name!r} and as {last!r}; each line must be NUMBER,NAME "
+                "of another class"
             )
     return by_number
 
