@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import os
 import pickle
+import re
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -235,7 +239,21 @@ def test_grain_s_worker_processes_keep_the_order(digits_dataset):
         np.testing.assert_allclose(ours["image"].astype(int), theirs["image"].astype(int), atol=1)
 
 
+GUIDE = Path(__file__).parents[2] / "docs" / "pytorch.md"
+
+
 def test_the_guide_s_blocks_for_grain_run(digits_dataset):
-    guide = Path(__file__).parents[2] / "docs" / "pytorch.md"
-    without_torch = run_blocks(guide, {"DATASET": digits_dataset.path}, lambda block: "DataLoader" not in block)
-    assert without_torch == 4
+    names = {"DATASET": digits_dataset.path}
+    assert run_blocks(GUIDE, names, lambda block: "DataLoader" not in block and "__main__" not in block) == 4
+
+
+@pytest.mark.long
+def test_the_guide_s_script_with_processes_of_grain_runs_as_it_stands(digits_dataset, tmp_path):
+    (script,) = (
+        block for block in re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL) if "main()" in block
+    )
+    (tmp_path / "script.py").write_text(script)
+    command = [sys.executable, "-W", "ignore", "script.py", digits_dataset.path]
+    environment = os.environ | {"PYTHONPATH": str(GUIDE.parents[1])}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
+    assert (done.returncode, done.stdout) == (0, "(64, 32, 32, 3)\n"), done.stderr
