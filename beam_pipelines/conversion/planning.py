@@ -600,6 +600,7 @@ class _Sums:
       images: Number of images by split.
       duplicates: Number of rows that are rejected as duplicates, by the split that their input names.
       ungrouped: Number of images without a group.
+      unsplit: Number of images whose input names no split.
     """
 
     classes: set[tuple[str, str]] = dataclasses.field(default_factory=set)
@@ -611,6 +612,7 @@ class _Sums:
     images: Counter[str] = dataclasses.field(default_factory=Counter)
     duplicates: Counter[str] = dataclasses.field(default_factory=Counter)
     ungrouped: int = 0
+    unsplit: int = 0
 
     def add(self, other: _Sums) -> None:
         """Adds what is known of other rows."""
@@ -623,6 +625,7 @@ class _Sums:
         self.images.update(other.images)
         self.duplicates.update(other.duplicates)
         self.ungrouped += other.ungrouped
+        self.unsplit += other.unsplit
 
 
 class PlanCombineFn(beam.CombineFn):
@@ -646,6 +649,7 @@ class PlanCombineFn(beam.CombineFn):
             sums.classes.update((row.split, name) for name in self._options.label_kind.names(row.label))
             sums.images[split] += 1
             sums.ungrouped += not row.group
+            sums.unsplit += not row.split
         number, _ = key_by_bucket(row, self._options.seed)
         sums.costs[split, number] += row_bytes(row, split, self._options)
         # The hash leaves out the URI and the version, so that the same inputs have the same fingerprint in another
@@ -685,7 +689,7 @@ class PlanCombineFn(beam.CombineFn):
             shard_bytes=self._options.shard_bytes,
             num_shards=dict(self._options.num_shards),
             strangers=() if chosen or self._options.parent else tuple(_splits_without_common_class(sums.classes)),
-            all_named=all(split for split, _ in sums.classes),
+            all_named=not sums.unsplit,
             num_images=dict(sorted(sums.images.items())),
             num_ungrouped=sums.ungrouped,
             num_duplicates=dict(sorted(sums.duplicates.items())),

@@ -34,7 +34,7 @@ _NAME_OF_COLUMN = re.compile(
 _FRACTION = re.compile(r"[+-]?(\d+\.\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(nan|inf|infinity)", re.IGNORECASE)
 _SEVERAL = re.compile(r".*[;|].*|\[.*\]|\{.*\}", re.DOTALL)
 _NAME_BEFORE_NUMBER = re.compile(r".*[^\s,;:][,;\t]\s*\d{1,9}")
-_NUMBERED = re.compile(r"(\d{1,9})[\s,;:]+(.*\S)")  # number and name of a class
+NUMBERED = re.compile(r"(\d{1,9})[\s,;:]+(.*\S)")  # number and name of a class
 _FEATURE = "feature "  # before the names of features among the fields of a line
 _LINE_CHARACTERS = (
     1_000_000  # a path has at most 4,096 bytes; a file that is no list may be a single line of any length
@@ -74,11 +74,13 @@ def read_class_names(path: str) -> tuple[str, ...]:
     """Returns the names of a text file with one class name per line, in canonical form, but empty lines at its end.
 
     Raises:
-      ValueError: As read_names(); or a name occurs twice, or a line between names is empty.
+      ValueError: As read_names(); or there is no name, one occurs twice, or a line between names is empty.
     """
     names = list(map(canonical, read_names(path)))
     while names and not names[-1]:
         names.pop()
+    if not names:
+        raise ValueError(f"{path!r} has no name; it must have the name of a class in each line")
     return class_table(names, repr(path))
 
 
@@ -89,12 +91,12 @@ def read_numbered_names(path: str) -> tuple[str, ...] | dict[int, str]:
       ValueError: As read_names(); or a name or a number occurs twice, or only some lines have numbers.
     """
     lines = list(filter(None, read_names(path)))
-    pairs = [pair for line in lines if (pair := _NUMBERED.fullmatch(line))]
+    pairs = [pair for line in lines if (pair := NUMBERED.fullmatch(line))]
     if lines and not pairs and all(map(_NAME_BEFORE_NUMBER.fullmatch, lines)):
         raise ValueError(f"{path!r} has lines such as {lines[0]!r}, of NAME,NUMBER; write them as NUMBER,NAME")
-    if len(pairs) < len(lines):
+    if not pairs or len(pairs) < len(lines):
         if 2 * len(pairs) > len(lines):
-            other = next(line for line in lines if not _NUMBERED.fullmatch(line))
+            other = next(line for line in lines if not NUMBERED.fullmatch(line))
             raise ValueError(f"{path!r} has lines of NUMBER,NAME, but also {other!r}; write all of them so, or none")
         return read_class_names(path)
     names = class_table((pair[2] for pair in pairs), repr(path))

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from beam_pipelines.options import ConvertOptions, RecordFormat, Source
-from beam_pipelines.sources.lists import read_numbered_names
+from beam_pipelines.sources.lists import NUMBERED, read_numbered_names
 from beam_pipelines.sources.rows import Row, written_names
 from tpu_input.dataset_format.class_names import canonical
 from tpu_input.dataset_format.label_kinds import ONE
@@ -155,6 +155,11 @@ def _names_by_number(table: Table, numbers: set[int], options: ConvertOptions) -
             "--labels=FILE, one name per line in the order of the numbers"
         )
     where = repr(table.path) if table.path else "--labels"
+    if not table.path and all(map(NUMBERED.fullmatch, options.labels)):
+        raise ValueError(
+            f"the labels are the numbers {_range(numbers)}, and the names in --labels begin with numbers, such as "
+            f"{options.labels[0]!r}; write only the names, one per line in the order of the numbers"
+        )
     given = read_numbered_names(table.path) if table.path else options.labels
     if isinstance(given, Mapping):
         if unknown := sorted(numbers - given.keys()):

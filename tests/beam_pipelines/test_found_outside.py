@@ -181,3 +181,42 @@ def test_a_copy_of_the_classes_is_no_class(capsys, tmp_path, images, form):
     assert "'backup' would be a class, but has folders of other classes in it, 'cat' and 'dog' (8 files" in said
     (tmp_path / "labels.txt").write_text("backup\ncat\ndog\n")
     assert run(capsys, *convert, f"--labels={tmp_path}/labels.txt")[0] == 0
+
+
+@pytest.mark.parametrize("form", ["folder", "list"])
+def test_images_without_labels_are_divided_as_asked(capsys, tmp_path, flat, form):
+    (tmp_path / "list.csv").write_text("image\n" + "".join(f"flat/{path.name}\n" for path in sorted(flat.iterdir())))
+    source = flat if form == "folder" else tmp_path / "list.csv"
+    flags = f"--input={source}", f"--output={tmp_path}/out", "--unlabelled", "--splits=train=50%,test=50%"
+    code, _, err = run(capsys, "convert", *flags)
+    assert code == 0, err
+    splits = read_manifest(str(tmp_path / "out")).splits
+    assert splits.keys() == {"train", "test"}
+    assert sum(split.num_examples for split in splits.values()) == 8
+
+
+@pytest.mark.parametrize("content", ["", "\n \n"])
+@pytest.mark.parametrize("flag", ["labels", "label_names"])
+def test_a_file_of_no_names_is_no_file_of_names(capsys, tmp_path, flat, flag, content):
+    lines = [f"flat/{path.name},{number % 2}" for number, path in enumerate(sorted(flat.iterdir()))]
+    (tmp_path / "list.csv").write_text("\n".join(["image,label", *lines]) + "\n")
+    (tmp_path / "names.txt").write_text(content)
+    flags = f"--input={tmp_path}/list.csv", f"--output={tmp_path}/out", f"--{flag}={tmp_path}/names.txt"
+    said = refused(capsys, "convert", *flags)
+    assert "names.txt' has no name; it must have the name of a class in each line" in said
+
+
+@pytest.mark.parametrize("lines", ["3,c\n1,a\n2,b\n", "2:c\n0:a\n1:b\n", "1 a\n2 b\n3 c\n"])
+def test_numbers_in_front_of_labels_are_no_names(capsys, tmp_path, images, lines):
+    with open(tmp_path / "train.tfrecord", "wb") as file:
+        for number, image in enumerate(images[:9]):
+            file.write(frame(serialize({"image/encoded": image.read_bytes(), "image/class/label": 1 + number % 3})))
+    (tmp_path / "names.txt").write_text(lines)
+    flags = (
+        "--record=image=image/encoded,label=image/class/label",
+        f"--labels={tmp_path}/names.txt",
+        f"--output={tmp_path}/out",
+    )
+    said = refused(capsys, "convert", f"--input={tmp_path}/train.tfrecord", *flags)
+    assert "the names in --labels begin with numbers, such as" in said
+    assert "write only the names, one per line in the order of the numbers" in said
