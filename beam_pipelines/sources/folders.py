@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 import apache_beam as beam
 
 from beam_pipelines.options import ConvertOptions, Source
 from beam_pipelines.sources import layouts, not_images
-from beam_pipelines.sources.naming import LabelSurvey, Numbering, name_classes, read_labels
+from beam_pipelines.sources.naming import LabelSurvey, Numbering, name_classes, read_labels, source_of
 from beam_pipelines.sources.rows import Row, label_row
 from beam_pipelines.sources.split_names import SPLIT_FOLDERS, SPLIT_NAMES, split_named
 from tpu_input.command_line.output import printable
@@ -90,12 +90,15 @@ class Survey(NamedTuple):
       labels: Labels of the rows that have some.
       splits: Splits as rows name them.
       others: Number of files that are not images, by not_images.ending(), or by the flags --ignore that name them.
+      labelled: Folders of the images of sources whose labels are in a file or in their names, with the source's split:
+        the outermost one, or "", and whether those below it have the name of a split.
     """
 
     folders: dict[Place, Folder]
     labels: LabelSurvey
     splits: set[str]
     others: Counter[str]
+    labelled: set[tuple[str, str, bool]]
 
 
 class FolderSurvey(beam.CombineFn):
@@ -105,11 +108,14 @@ class FolderSurvey(beam.CombineFn):
         self._options = options
 
     def create_accumulator(self) -> Survey:
-        return Survey({}, LabelSurvey(), set(), Counter())
+        return Survey({}, LabelSurvey(), set(), Counter(), set())
 
     def add_input(self, accumulator: Survey, row: Row) -> Survey:
         if row.label and not row.reason:
             accumulator.labels.add(row, self._options)
+            if _is_labelled(row, self._options):
+                top, *others = _folders(row, self._options) or [""]
+                accumulator.labelled.add((row.split, top if is_split(top) else "", any(map(is_split, others))))
         if row.split and not row.reason:
             accumulator.splits.add(row.split)
         if row.reason in not_images.REASONS:
@@ -129,6 +135,7 @@ class FolderSurvey(beam.CombineFn):
             merged.labels.merge(accumulator.labels)
             merged.splits.update(accumulator.splits)
             merged.others.update(accumulator.others)
+            merged.labelled.update(accumulator.labelled)
             for place, folder in accumulator.folders.items():
                 _add(merged.folders, place, folder)
         return merged
@@ -200,11 +207,17 @@ def read_folders(survey: Survey, options: ConvertOptions) -> Layout:
         name = below if not of and top in splits else top
         images[name] += folder.num_images
         files[name] = files[name].plus(folder) if name in files else folder
+    if splits and all(map(is_split, files)):
+        raise ValueError(
+            f"folders of splits lie in folders of splits, such as {min(files.values(), key=str).example!r}; name the "
+            "folder above the class folders of each split: --input=SPLIT=FOLDER"
+        )
+    if not has_inner_splits:
+        _check_splits_inside(files)
     for name in sorted(files):
-        if not has_inner_splits:
-            _check_splits_inside(name, files[name])
         if options.label_kind.needs_classes and not set(files) <= set(options.labels):
             _check_classes_inside(name, files[name], files.keys() - {name})
+    splits |= _splits_of_labelled(survey)
     without_images = frozenset(name for name in images if name and not images[name])
     for name in files.keys() - without_images if options.label_kind.needs_classes else ():
         survey.labels.add_name(name)
@@ -221,13 +234,50 @@ def read_folders(survey: Survey, options: ConvertOptions) -> Layout:
     return Layout(splits, has_inner_splits, without_images, (*remarks, *numbering.remarks), numbering=numbering)
 
 
-def _check_splits_inside(name: str, folder: Folder) -> None:
-    """Raises ValueError if there are folders of several splits in a class folder that has other images as well."""
-    inner = sorted(filter(is_split, folder.inner))
-    if len({SPLIT_FOLDERS[each.lower()] for each in inner}) > 1:
+def _is_labelled(row: Row, options: ConvertOptions) -> bool:
+    """Returns whether a row is an image of a folder or an archive whose label is not the name of its folder."""
+    source = source_of(row, options)
+    return bool(source and (source.label_list or source.label_pattern))
+
+
+def _splits_of_labelled(survey: Survey) -> frozenset[str]:
+    """Returns the outermost folders that are splits, of images whose labels are in a file or in their names.
+
+    Raises:
+      ValueError: They have names of several splits, but there are other images, or they lie in other folders.
+    """
+    tops = {top for _, top, _ in survey.labelled}
+    if not tops - {""} and not any(inner for _, _, inner in survey.labelled):
+        return frozenset()
+    if all(not split and top and not inner for split, top, inner in survey.labelled):
+        return frozenset(tops)
+    named = sorted(tops - {""})
+    if len({SPLIT_FOLDERS[top.lower()] for top in named}) < 2 and not any(inner for _, _, inner in survey.labelled):
+        return frozenset()
+    seen = f"some images lie in {_enumerated([f'{top}/' for top in named])}, " if named else ""
+    raise ValueError(
+        f"it is not clear which images are of which split: {seen}some lie in other folders or are given a split, and "
+        "folders named as splits would be mixed; have all images in SPLIT/, or name the folder of each split: "
+        "--input=SPLIT=FOLDER"
+    )
+
+
+def _check_splits_inside(files: dict[str, Folder]) -> None:
+    """Raises ValueError if class folders have folders of splits in them, whose images would be mixed.
+
+    A single folder with such a name, in one class folder, may be a part of the class.
+    """
+    split_of = {
+        name: {inner: SPLIT_NAMES[inner.lower()] for inner in sorted(folder.inner) if inner.lower() in SPLIT_NAMES}
+        | _unclear(folder.inner, {}, ())
+        for name, folder in sorted(files.items())
+    }
+    inside = {name: meant for name, meant in split_of.items() if meant}
+    if len(inside) > 1 or any(len(set(meant.values())) > 1 for meant in inside.values()):
+        name, meant = max(inside.items(), key=lambda item: len(item[1]))
         raise ValueError(
-            f"class folder {name!r} has folders of several splits in it, {_enumerated(inner)}, whose images would be "
-            f"mixed ({_count(folder)}); move them to SPLIT/CLASS/, or have all images in CLASS/SPLIT/, or make a list: "
+            f"class folder {name!r} has {_enumerated(list(meant))} in it, which would be mixed, as other files lie "
+            f"beside folders of splits ({_count(files[name])}); move them to SPLIT/CLASS/ or CLASS/SPLIT/, or make a list: "
             "--input=LIST.csv with the columns image,label,split"
         )
 
@@ -247,7 +297,7 @@ def _enumerated(names: list[str]) -> str:
     return " and ".join([*map(repr, names[:_MAX_SHOWN]), *([f"{more:,} more"] if more > 0 else [])])
 
 
-def _unclear(tops: Collection[str], nested: dict[str, bool], classes: Collection[str]) -> dict[str, str]:
+def _unclear(tops: Collection[str], nested: Mapping[str, bool], classes: Collection[str]) -> dict[str, str]:
     """Returns {folder: split that it seems to be} of the ambiguous folders; {} if there are none.
 
     A single folder with the name of a split may be a class ("train" among classes of vehicles), unless it contains only
@@ -266,7 +316,7 @@ def _unclear(tops: Collection[str], nested: dict[str, bool], classes: Collection
         top: split for top, (split, rest) in seeming.items() if _SAYS_NOTHING.fullmatch(rest) or len(by_rest[rest]) > 1
     }
     several = len(set(meant.values())) > 1 and ("train" in meant.values() or not all(map(is_split, meant)))
-    holds_folders = any(is_split(top) and nested[top] for top in meant)
+    holds_folders = any(is_split(top) and nested.get(top) for top in meant)
     return meant if several or holds_folders else {}
 
 
@@ -340,13 +390,15 @@ def label_by_folder(row: Row, layout: Layout, options: ConvertOptions) -> Row:
         row = row._replace(split=_split(row.split, options))
     if row.reason not in ("", not_images.OTHER_FILE):
         return row
-    if row.label:
-        return name_classes(row, layout.numbering, options)
     unlabelled, folders = not options.label_kind.needs_classes, _folders(row, options)
-    if layout.has_inner_splits and len(folders) > 1:
+    if row.label and not _is_labelled(row, options):
+        return name_classes(row, layout.numbering, options)
+    if layout.has_inner_splits and len(folders) > 1 and not row.label:
         row = row._replace(split=SPLIT_FOLDERS[folders[1].lower()])
     elif not row.split and folders and folders[0] in layout.splits:
         row = row._replace(split=SPLIT_FOLDERS[folders.pop(0).lower()])
+    if row.label:
+        return name_classes(row, layout.numbering, options)
     if hidden := next(filter(is_hidden, folders), ""):
         return row.reject("hidden", f"is in the hidden folder {hidden!r}, which is not a class")
     if folders and folders[0] in layout.without_images and not unlabelled:
