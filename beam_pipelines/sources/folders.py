@@ -277,8 +277,8 @@ def _check_splits_inside(files: dict[str, Folder]) -> None:
         name, meant = max(inside.items(), key=lambda item: len(item[1]))
         raise ValueError(
             f"class folder {name!r} has {_enumerated(list(meant))} in it, which would be mixed, as other files lie "
-            f"beside folders of splits ({_count(files[name])}); move them to SPLIT/CLASS/ or CLASS/SPLIT/, or make a list: "
-            "--input=LIST.csv with the columns image,label,split"
+            f"beside folders of splits ({_count(files[name])}); move them to SPLIT/CLASS/ or CLASS/SPLIT/, or make a "
+            "list: --input=LIST.csv with the columns image,label,split"
         )
 
 
