@@ -181,7 +181,10 @@ def read_folders(survey: Survey, options: ConvertOptions) -> Layout:
     """
     found = survey.folders
     splits: frozenset[str] = frozenset()
-    has_inner_splits = bool(found) and all(not of and is_split(below) and not is_split(top) for of, top, below in found)
+    with_images = [place for place, folder in found.items() if folder.num_images]
+    has_inner_splits = bool(with_images) and all(
+        not of and is_split(below) and not is_split(top) for of, top, below in with_images
+    )
     for source in {place[0] for place in found}:
         tops: dict[str, Folder] = {}
         nested: dict[str, bool] = defaultdict(
@@ -223,7 +226,7 @@ def read_folders(survey: Survey, options: ConvertOptions) -> Layout:
         survey.labels.add_name(name)
     numbering = read_labels(survey.labels, options)
     if has_inner_splits:
-        splits = frozenset(below for _, _, below in found)
+        splits = frozenset(below for _, _, below in with_images)
     above = "CLASS/" if has_inner_splits else ""
     remarks = _remarks(
         {f"{above}{name}/": name for name in sorted(splits)},
@@ -393,7 +396,7 @@ def label_by_folder(row: Row, layout: Layout, options: ConvertOptions) -> Row:
     unlabelled, folders = not options.label_kind.needs_classes, _folders(row, options)
     if row.label and not _is_labelled(row, options):
         return name_classes(row, layout.numbering, options)
-    if layout.has_inner_splits and len(folders) > 1 and not row.label:
+    if layout.has_inner_splits and len(folders) > 1 and is_split(folders[1]) and not row.label:
         row = row._replace(split=SPLIT_FOLDERS[folders[1].lower()])
     elif not row.split and folders and folders[0] in layout.splits:
         row = row._replace(split=SPLIT_FOLDERS[folders.pop(0).lower()])

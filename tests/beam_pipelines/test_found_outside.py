@@ -140,17 +140,22 @@ def copied(images: list[Path], root: Path, pattern: str) -> None:
 def test_splits_in_class_folders_are_read_as_splits(capsys, tmp_path, images, form):
     copied(images, tmp_path / "in", "{label}/{split}/{n}.jpg")
     source = tmp_path / "in"
+    (source / "cat/notes.txt").write_text("about cats")
+    (source / "dog/.thumbs").mkdir()
+    shutil.copy(images[0], source / "dog/.thumbs/0.jpg")
     if form == "zip":
         source = Path(shutil.make_archive(str(tmp_path / "all"), "zip", source))
     elif form != "folder":
         for label in ("cat", "dog"):
             shutil.make_archive(str(tmp_path / "tars" / label), "tar", source / label)
         source = tmp_path / "tars"
-    code, _, err = run(capsys, "convert", f"--input={source}", f"--output={tmp_path}/out")
+    code, _, err = run(capsys, "convert", f"--input={source}", f"--output={tmp_path}/out", "--max_rejected=20%")
     assert code == 0
     assert "read as splits: CLASS/train/ as train, CLASS/val/ as validation" in err
     splits = read_manifest(str(tmp_path / "out")).splits
     assert {name: split.num_examples for name, split in splits.items()} == {"train": 6, "validation": 2}
+    lines = (tmp_path / "out/rejected.jsonl").read_text().splitlines()
+    assert sorted(json.loads(line)["reason"] for line in lines) == ["hidden", "other_file"]
 
 
 @pytest.mark.parametrize("place", ["in/cat/more.jpg", "in/bird/0.jpg"])
