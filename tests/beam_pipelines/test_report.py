@@ -281,6 +281,14 @@ def test_a_strangers_or_other_commands_options_give_no_command(change, dataset_c
     assert "makes the same shards" not in Path(write_report(str(dataset_copy))).read_text()
 
 
+@pytest.mark.parametrize("option", ["labels", "shard_bytes", "seed"])
+def test_a_manifest_without_an_option_has_its_page(option, dataset_copy):
+    fields = json.loads((dataset_copy / "manifest.json").read_text())
+    del fields["options"][option]
+    (dataset_copy / "manifest.json").write_text(json.dumps(fields))
+    assert Path(write_report(str(dataset_copy))).exists()
+
+
 def test_no_manifest_is_one_line_and_exit_code_2(tmp_path, capsys):
     assert main(["report", str(tmp_path)]) == 2
     out, err = capsys.readouterr()
