@@ -276,7 +276,6 @@ def test_a_damaged_first_record_is_refused_with_the_name_of_its_file(capsys, tmp
         ("0:daisy\n1:tulip: red\n", ("daisy", "tulip: red")),
         ("1:daisy\n2:tulip\n", ("1:daisy", "2:tulip")),  # not as TF-Slim counts
         ("0:daisy\n1:\n", ("0:daisy", "1:")),
-        ("", ()),
     ],
 )
 def test_labels_are_read_as_tf_slim_writes_them(tmp_path, lines, classes):
