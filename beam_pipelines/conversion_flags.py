@@ -303,8 +303,8 @@ def names(path: str) -> tuple[str, ...]:
     try:
         lines = read_class_names(path)
     except (OSError, ValueError) as error:
-        seen = str(error)
-        raise argparse.ArgumentTypeError(seen if repr(path) in seen else f"cannot read {path!r}: {seen}") from error
+        is_said = isinstance(error, ValueError) and repr(path) in str(error)
+        raise argparse.ArgumentTypeError(str(error) if is_said else f"cannot read {path!r}: {error}") from error
     after = tuple(line.removeprefix(f"{number}:") for number, line in enumerate(lines))
     are_numbered = all(name and name != line for name, line in zip(after, lines, strict=True))
     return after if are_numbered else lines
