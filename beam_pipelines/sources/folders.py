@@ -183,7 +183,7 @@ def read_folders(survey: Survey, options: ConvertOptions) -> Layout:
     splits: frozenset[str] = frozenset()
     with_images = [place for place, folder in found.items() if folder.num_images]
     has_inner_splits = bool(with_images) and all(
-        not of and is_split(below) and not is_split(top) for of, top, below in with_images
+        not split and is_split(below) and not is_split(top) for split, top, below in with_images
     )
     for source in {place[0] for place in found}:
         tops: dict[str, Folder] = {}
@@ -211,9 +211,10 @@ def read_folders(survey: Survey, options: ConvertOptions) -> Layout:
         images[name] += folder.num_images
         files[name] = files[name].plus(folder) if name in files else folder
     if splits and all(map(is_split, files)):
+        example = min(folder.example for folder in files.values())
         raise ValueError(
-            f"folders of splits lie in folders of splits, such as {min(files.values(), key=str).example!r}; name the "
-            "folder above the class folders of each split: --input=SPLIT=FOLDER"
+            f"folders of splits lie in folders of splits, such as {example!r}; name the folder above the class folders "
+            "of each split: --input=SPLIT=FOLDER"
         )
     if not has_inner_splits:
         _check_splits_inside(files)
@@ -272,7 +273,7 @@ def _check_splits_inside(files: dict[str, Folder]) -> None:
     """
     split_of = {
         name: {inner: SPLIT_NAMES[inner.lower()] for inner in sorted(folder.inner) if inner.lower() in SPLIT_NAMES}
-        | _unclear(folder.inner, {}, ())
+        | _unclear(sorted(folder.inner), {}, ())
         for name, folder in sorted(files.items())
     }
     inside = {name: meant for name, meant in split_of.items() if meant}
