@@ -9,6 +9,7 @@ import re
 from typing import Any, Literal
 
 from beam_pipelines import storage
+from beam_pipelines.sources.split_names import split_named
 from tpu_input.command_line.dataclass_options import check_types
 from tpu_input.dataset_format.class_names import class_table
 from tpu_input.dataset_format.label_kinds import KINDS, LabelKind
@@ -144,6 +145,7 @@ class Source:
             raise ValueError(f"the name of a dataset must be 1 to 64 letters, digits or _, got {self.name!r}")
         for name in ("path", "image_folder", *_FILES_WITH_LABELS, *_FILES_WITH_CHANGES):
             object.__setattr__(self, name, storage.absolute(getattr(self, name)) if getattr(self, name) else "")
+        object.__setattr__(self, "split", split_named(self.split))
         if self.path.endswith(".parquet") and not self.record:
             object.__setattr__(self, "record", "huggingface")
         if self.record:
@@ -344,6 +346,8 @@ class ConvertOptions:
                 raise ValueError(f"a split name must be 1 to 64 letters, digits or _, got {name!r}")
 
     def _check_splits(self) -> None:
+        for field in ("splits", "num_shards"):
+            object.__setattr__(self, field, tuple((split_named(name), value) for name, value in getattr(self, field)))
         for name, share in self.splits:
             if not valid_split(name):
                 raise ValueError(f"a split name must be 1 to 64 letters, digits or _, got {name!r}")

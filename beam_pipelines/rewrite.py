@@ -17,6 +17,7 @@ from beam_pipelines.options import Check, ConvertOptions, ImageOptions, Source
 from beam_pipelines.repair import options_of
 from beam_pipelines.sources.dataset_examples import class_set, labels_of, new_names
 from beam_pipelines.sources.listing import check_files_beside
+from beam_pipelines.sources.rows import fault_of_name
 from tpu_input.dataset_format.class_names import canonical
 from tpu_input.dataset_format.label_kinds import LabelKind, merged_kind
 from tpu_input.dataset_format.records import Manifest
@@ -59,6 +60,10 @@ def rewriting(
                 f"{unknown[0]!r} is none of the {len(classes):,} classes of {sources[0].path!r}; correct the label, or "
                 "use --add_classes if it is a new class"
             )
+        for name in unknown:
+            if fault_of_name(name, kind):
+                advice = "separate several classes by ;" if kind.is_list else "an image has one label in this dataset"
+                raise ValueError(f"the new class {name!r} does not look like the name of one class; {advice}")
         classes |= dict.fromkeys(unknown)
     if any(manifest.features != manifests[0].features for manifest in manifests):
         raise ValueError(

@@ -81,10 +81,9 @@ def begin(options: ConvertOptions) -> ConvertOptions:
     if mine != its:
         asked, made = dict(flags_of(mine)), dict(flags_of(its))
         name = next((name for name in sorted({*asked, *made}) if asked.get(name) != made.get(name)), "other options")
-        raise ValueError(
-            f"{options.output!r} was made with {name}={made.get(name, 'unknown')}, not {asked.get(name, 'unknown')}; "
-            "extend it with the options that it was made with"
-        )
+        then = f"with {name}={made[name]}" if name in made else f"without {name}"
+        now = f"not {name}={asked[name]}" if name in asked else f"not without {name}"
+        raise ValueError(f"{options.output!r} was made {then}, {now}; extend it with the options that it was made with")
     fields = [source.fields() for source in options.sources]
     if fields != manifest.sources:
         raise ValueError(

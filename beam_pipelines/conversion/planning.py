@@ -707,7 +707,7 @@ def _split_sums(sums: _Sums, num_parts: int) -> list[_Sums]:
 
 def _split_folders(survey: Survey, num_parts: int) -> list[Survey]:
     """Returns the parts of an accumulator of FolderSurvey: some folders in each, and the labels in the first."""
-    parts = [Survey({}, LabelSurvey(), set(), Counter(), set()) for _ in range(num_parts)]
+    parts = [Survey({}, LabelSurvey(), Counter(), set()) for _ in range(num_parts)]
     parts[0] = survey._replace(folders={})
     for place, folder in survey.folders.items():
         parts[_part("/".join(place), num_parts)].folders[place] = folder

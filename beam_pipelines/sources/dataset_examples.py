@@ -39,6 +39,7 @@ class Dataset(InputKind):
     """A dataset of this package, whose examples are the inputs."""
 
     name = "a dataset"
+    has_splits = True
 
     def is_kind(self, source: Source) -> bool:
         return read_dataset(source.path) is not None
@@ -272,7 +273,7 @@ def class_set(path: str) -> frozenset[str]:
 
 def _changed(row: Row, names: list[str], source: Source, changes: _Changes, options: ConvertOptions) -> Row:
     """Returns the row of an example whose classes have these names, with the changes."""
-    key, row = row.key, label_row(row, names, options)
+    key, row = row.key, label_row(row, names, options, are_names=True)
     if source.splits == "again":
         row = row._replace(split="")
     if source.name:
@@ -296,8 +297,8 @@ def _changed(row: Row, names: list[str], source: Source, changes: _Changes, opti
         what = f"class {names[0]!r} was" if len(names) == 1 else f"classes {', '.join(names)} were"
         return row.reject("left_out", f"its {what} left out on request")
     if key in changes.new_labels:
-        return label_row(row, new_names(changes.new_labels[key], options.label_kind), options)
-    return label_row(row, kept if len(kept) < len(names) else names, options)
+        names = kept = new_names(changes.new_labels[key], options.label_kind)
+    return label_row(row, kept if len(kept) < len(names) else names, options, are_names=True)
 
 
 def new_names(text: str, kind: LabelKind) -> list[str]:

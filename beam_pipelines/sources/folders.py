@@ -20,7 +20,7 @@ from beam_pipelines.options import ConvertOptions, Source
 from beam_pipelines.sources import layouts, not_images
 from beam_pipelines.sources.naming import LabelSurvey, Numbering, name_classes, read_labels, source_of
 from beam_pipelines.sources.rows import Row, label_row
-from beam_pipelines.sources.split_names import SPLIT_FOLDERS, SPLIT_NAMES, split_named
+from beam_pipelines.sources.split_names import SPLIT_FOLDERS, SPLIT_NAMES
 from tpu_input.command_line.output import printable
 
 # Matches "train2017", "seg_train", "training_set", "testset": a split's name as a separate word, possibly followed by
@@ -88,7 +88,6 @@ class Survey(NamedTuple):
     Attributes:
       folders: Folders that may be classes.
       labels: Labels of the rows that have some.
-      splits: Splits as rows name them.
       others: Number of files that are not images, by not_images.ending(), or by the flags --ignore that name them.
       labelled: Folders of the images of sources whose labels are in a file or in their names, with the source's split:
         the outermost one, or "", and whether those below it have the name of a split.
@@ -96,7 +95,6 @@ class Survey(NamedTuple):
 
     folders: dict[Place, Folder]
     labels: LabelSurvey
-    splits: set[str]
     others: Counter[str]
     labelled: set[tuple[str, str, bool]]
 
@@ -108,7 +106,7 @@ class FolderSurvey(beam.CombineFn):
         self._options = options
 
     def create_accumulator(self) -> Survey:
-        return Survey({}, LabelSurvey(), set(), Counter(), set())
+        return Survey({}, LabelSurvey(), Counter(), set())
 
     def add_input(self, accumulator: Survey, row: Row) -> Survey:
         if row.label and not row.reason:
@@ -116,8 +114,6 @@ class FolderSurvey(beam.CombineFn):
             if _is_labelled(row, self._options):
                 top, *others = _folders(row, self._options) or [""]
                 accumulator.labelled.add((row.split, top if is_split(top) else "", any(map(is_split, others))))
-        if row.split and not row.reason:
-            accumulator.splits.add(row.split)
         if row.reason in not_images.REASONS:
             is_ignored = row.reason == not_images.IGNORED
             accumulator.others.update([row.detail if is_ignored else not_images.ending(row.key)])
@@ -133,7 +129,6 @@ class FolderSurvey(beam.CombineFn):
         merged = self.create_accumulator()
         for accumulator in accumulators:
             merged.labels.merge(accumulator.labels)
-            merged.splits.update(accumulator.splits)
             merged.others.update(accumulator.others)
             merged.labelled.update(accumulator.labelled)
             for place, folder in accumulator.folders.items():
@@ -200,8 +195,9 @@ def read_folders(survey: Survey, options: ConvertOptions) -> Layout:
         examples = {top: folder.example for top, folder in tops.items()}
         if not options.labels and options.label_kind.needs_classes and (why := layouts.refused(of_source, examples)):
             raise ValueError(why)
-        if not source and all(map(is_split, tops)):
-            splits = frozenset(tops)
+        # A folder of other files, such as docs/, may lie beside the folders of splits.
+        if not source and all(map(is_split, {top for top, folder in tops.items() if folder.num_images} or tops)):
+            splits = frozenset(filter(is_split, tops))
         elif unclear := _unclear(tops, nested, options.labels):
             raise ValueError(_question(tops, unclear, source, options))
     images: dict[str, int] = defaultdict(int)
@@ -357,8 +353,6 @@ def _remarks(
         yield "read as splits: " + ", ".join(
             f"{shown} as {SPLIT_FOLDERS[name.lower()]}" for shown, name in splits.items()
         )
-    if renamed := sorted(name for name in survey.splits if _split(name, options) != name):
-        yield "read as splits: " + ", ".join(f"{name} as {_split(name, options)}" for name in renamed)
     if without_images:
         shown = [f"{name}/ with {_count(folder)}" for name, folder in sorted(without_images.items())]
         yield (
@@ -382,16 +376,8 @@ def _most_common(counts: Counter[str]) -> str:
     return shown + (f", {sum(count for _, count in ordered[_MAX_SHOWN:]):,} others" if more > 0 else "")
 
 
-def _split(name: str, options: ConvertOptions) -> str:
-    """Returns the split that a name in a list stands for; what options and datasets name stays as it is."""
-    is_of_list = any(source.is_list for source in options.sources)
-    return split_named(name) if is_of_list and not any(name == source.split for source in options.sources) else name
-
-
 def label_by_folder(row: Row, layout: Layout, options: ConvertOptions) -> Row:
     """Returns the row with the label from its folders, and with the split if its outermost folder is one."""
-    if row.split and row.split.lower() in SPLIT_NAMES:
-        row = row._replace(split=_split(row.split, options))
     if row.reason not in ("", not_images.OTHER_FILE):
         return row
     unlabelled, folders = not options.label_kind.needs_classes, _folders(row, options)
@@ -411,4 +397,4 @@ def label_by_folder(row: Row, layout: Layout, options: ConvertOptions) -> Row:
         return row
     if not folders:
         return label_row(row, "", options) if unlabelled else row.reject("no_label", "is not in a class folder")
-    return name_classes(label_row(row, folders[0], options), layout.numbering, options)
+    return name_classes(label_row(row, folders[0], options, are_names=True), layout.numbering, options)

@@ -37,9 +37,12 @@ class InputKind:
 
     Attributes:
       name: Its name in messages, such as "a list".
+      has_splits: Whether its rows have splits of a dataset, whose names stay as they are; all other names of splits
+        are those of split_names.py.
     """
 
     name = ""
+    has_splits = False
 
     def is_kind(self, source: Source) -> bool:
         """Returns whether a source is of this kind; all kinds before it in the registry have said no."""

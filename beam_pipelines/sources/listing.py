@@ -21,7 +21,7 @@ from beam_pipelines.sources.labelled_files import LabelledFiles
 from beam_pipelines.sources.lists import List
 from beam_pipelines.sources.records.record_files import Records, recognised
 from beam_pipelines.sources.rows import Row
-from beam_pipelines.sources.split_names import split_named, split_of_path
+from beam_pipelines.sources.split_names import is_missing, split_named, split_of_path
 
 # Every kind of input: the first that says that a source is of its kind reads it.
 KINDS: tuple[InputKind, ...] = (List(), LabelledFiles(), Records(), Archive(), Dataset(), Folder())
@@ -73,10 +73,17 @@ def list_part(part: Part, options: ConvertOptions) -> Iterator[Row | Part]:
         if options.ignore and not row.reason:
             reason, detail = not_images.reason_of(row.key, options.ignore)
             row = row.reject(reason, detail) if reason == not_images.IGNORED else row
+        if row.split and not kind.has_splits:
+            if is_missing(row.split) and not row.reason:
+                raise ValueError(
+                    f"{source.path!r}: the split of {row.key!r} is {row.split!r}, which stands for none; leave the "
+                    "field empty if --splits is to choose, or write train, validation or test"
+                )
+            row = row._replace(split=split_named(row.split))
         if not source.split:
             yield row
             continue
-        if split_named(row.split) not in ("", split_named(source.split)):
+        if row.split not in ("", source.split):
             raise ValueError(
                 f"--input={source.split}={source.path} contradicts the split of {row.key!r} in it, {row.split!r}; "
                 "leave out the split in --input, or take an input without splits"

@@ -15,7 +15,7 @@ import json
 import posixpath
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from beam_pipelines import storage
@@ -31,8 +31,6 @@ _USAGE = "image,label[,split][,group]"
 _NAME_OF_COLUMN = re.compile(
     r"[A-Za-z][A-Za-z _-]*"
 )  # hardly any image has such a name, without an extension or a number
-_FRACTION = re.compile(r"[+-]?(\d+\.\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(nan|inf|infinity)", re.IGNORECASE)
-_SEVERAL = re.compile(r".*[;|].*|\[.*\]|\{.*\}", re.DOTALL)
 _NAME_BEFORE_NUMBER = re.compile(r".*[^\s,;:][,;\t]\s*\d{1,9}")
 NUMBERED = re.compile(r"(\d{1,9})[\s,;:]+(.*\S)")  # number and name of a class
 _FEATURE = "feature "  # before the names of features among the fields of a line
@@ -227,8 +225,8 @@ def _meaning(column: str, source: Source, options: ConvertOptions) -> str:
         return "image"
     if column == (source.label_column or "label"):
         return "label"
-    if column in ("split", "group"):
-        return column
+    if (name := column.strip().lower()) in ("split", "group"):
+        return name
     return f"{_FEATURE}{column}" if column in dict(options.features) else ""
 
 
@@ -266,8 +264,6 @@ def _row(number: int, fields: dict[str, str], source: Source, options: ConvertOp
         seen = "is not UTF-8; save the list as UTF-8" if image else "does not name an image"
         return Row(f"line {number}", path, number=number).reject("bad_line", f"line {number} {seen}")
     kind = options.label_kind
-    if kind is ONE:
-        _check_label(number, label, path, options.known_labels)
     image += "" if image.endswith(source.image_suffix) else source.image_suffix
     uri = image
     if not storage.is_uri(image):
@@ -285,29 +281,10 @@ def _row(number: int, fields: dict[str, str], source: Source, options: ConvertOp
                 '["cat", "dog"], or the names with --label_separator between them'
             ) from error
     if label or kind is not ONE:
-        row = label_row(row, classes, options)
+        row = label_row(row, classes, options, where=f"{path!r}, line {number}:")
     else:
         row = row.reject("no_label", f"line {number} has no label")
     return with_features(row, values, options)
-
-
-def _check_label(number: int, label: str, path: str, classes: Collection[str]) -> None:
-    """Checks that a label is a single class, not a measured value or several classes.
-
-    Raises:
-      ValueError: It looks like a measured value or several classes, and is not among `classes`.
-    """
-    if label in classes:
-        return
-    if _FRACTION.fullmatch(label):
-        seen = "is not a whole number; a label must be a class, written as a name or a whole number"
-    elif _SEVERAL.fullmatch(label):
-        seen = "looks like several classes, which --label_type=classes stores; else an image must have one label"
-    else:
-        return
-    raise ValueError(
-        f"{path!r}, line {number}: the label {label!r} {seen}. If it is the name of a class, list it in --labels"
-    )
 
 
 def _is_text(value: str) -> bool:

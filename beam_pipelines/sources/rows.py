@@ -10,6 +10,7 @@ import functools
 import json
 import math
 import posixpath
+import re
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -113,8 +114,30 @@ def find_each(rows: list[Row]) -> Iterator[Row]:
 _OF_NUMBERS = "\x1d"
 
 
+_FRACTION = re.compile(r"[+-]?(\d+\.\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(nan|inf|infinity)", re.IGNORECASE)
+_SEVERAL = re.compile(r".*[;|].*|\[.*\]|\{.*\}", re.DOTALL)
+_COMMA = re.compile(r".*\S,\S.*", re.DOTALL)  # not so "tench, Tinca tinca", a name with a comma
+
+
+@functools.lru_cache(maxsize=1 << 16)  # a name occurs for each of its images
+def fault_of_name(name: str, kind: LabelKind) -> str:
+    """Returns why what an input writes is not the name of one class; "" if it may be one."""
+    if _FRACTION.fullmatch(name):
+        return "is not a whole number; a label must be a class, written as a name or a whole number"
+    if kind is ONE and _SEVERAL.fullmatch(name):
+        return "looks like several classes, which --label_type=classes stores; else an image must have one label"
+    if kind is SEVERAL and (_SEVERAL.fullmatch(name) or _COMMA.fullmatch(name)):
+        return "looks like several classes in one name; separate them by --label_separator"
+    return ""
+
+
 def label_row(
-    row: Row, label: str | int | Sequence[str | int], options: ConvertOptions, classes: tuple[str, ...] = ()
+    row: Row,
+    label: str | int | Sequence[str | int],
+    options: ConvertOptions,
+    classes: tuple[str, ...] = (),
+    where: str = "",
+    are_names: bool = False,
 ) -> Row:
     """Returns a row with its label as the input writes it, or with the reason why it has none.
 
@@ -126,6 +149,12 @@ def label_row(
         --label_separator between names.
       options: Options of the conversion.
       classes: Names of the classes by number, from 0, if the input itself has them.
+      where: Where the label stands, for messages, if that is not the row.
+      are_names: Whether labels are certainly the names of classes, such as those of folders.
+
+    Raises:
+      ValueError: It looks like a measured value or like several classes, and is not in --labels; or the input's own
+        names have none for it.
     """
     kind = options.label_kind
     if kind is SEVERAL and isinstance(label, str):
@@ -144,6 +173,12 @@ def label_row(
                 f"0 to {len(classes) - 1}; correct the file"
             )
         given = [classes[each] if isinstance(each, int) else each for each in given]
+    for name in () if are_names or classes else given:
+        if isinstance(name, str) and (fault := fault_of_name(name, kind)) and name not in options.known_labels:
+            raise ValueError(
+                f"{where or repr(row.key) + ':'} the label {name!r} {fault}. If it is the name of a class, list it in "
+                "--labels"
+            )
     if kind is ONE and isinstance(given[0], str) and not canonical(given[0]):
         return row.reject("no_label", "its label is empty")
     text = kind.text(map(str, given)).lstrip(_OF_NUMBERS)

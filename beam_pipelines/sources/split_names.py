@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 SPLIT_NAMES = {
     "train": "train",
@@ -30,9 +31,24 @@ _NO_WORD = re.compile(
 )
 
 
+# What programs write where there is no value.
+_NO_NAME = frozenset({"nan", "none", "null", "na", "n/a", "<na>", "nat", "-"})
+
+
 def split_named(name: str) -> str:
     """Returns the split that a name stands for, such as validation for VAL; other names as they are."""
     return SPLIT_NAMES.get(name.strip().lower(), name)
+
+
+def is_missing(name: str) -> bool:
+    """Returns whether a name is what programs write where there is no value, such as nan."""
+    return name.strip().lower() in _NO_NAME
+
+
+def split_column(names: Iterable[str]) -> str:
+    """Returns the name of the column, or field, with the splits: "split" in any case; "" if there is none."""
+    matches = [name for name in names if name.strip().lower() == "split"]
+    return "split" if "split" in matches else matches[0] if matches else ""
 
 
 def split_of_path(path: str) -> str:

@@ -376,7 +376,7 @@ def test_what_cannot_be_extended_is_refused_and_stays_as_it_is(capsys, images, t
     convert(capsys, tmp_path)
     before = files(tmp_path / "out")
     add(images, tmp_path / "in")
-    assert "was made with --seed=0, not 1; extend it" in refused(capsys, *args, "--extend", "--seed=1")
+    assert "was made with --seed=0, not --seed=1; extend it" in refused(capsys, *args, "--extend", "--seed=1")
     assert "--dedup must be none" in refused(capsys, *args, "--extend", "--dedup=exact")
     assert "leave out one of them" in refused(capsys, *args, "--extend", "--overwrite")
     other = (args[0], f"--input={tmp_path}/in/0", *args[2:], "--extend")

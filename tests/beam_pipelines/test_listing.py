@@ -108,7 +108,7 @@ def test_split_folders_may_be_written_in_capitals(tmp_path):
 
 
 def test_another_folder_beside_train_and_val_is_refused_rather_than_made_a_class(tmp_path):
-    make(tmp_path, "train/cat/1.jpg", "Val/dog/2.jpg", "annotations/labels.txt")
+    make(tmp_path, "train/cat/1.jpg", "Val/dog/2.jpg", "annotations/boxes.jpg")
     message = (
         "it is not clear which folders of .* are splits and which are classes: Val/ with 1 file such as "
         f"'Val/dog/2.jpg', train/ with .*, annotations/ with .*; specify .*--input=train={tmp_path}/train "
@@ -117,6 +117,13 @@ def test_another_folder_beside_train_and_val_is_refused_rather_than_made_a_class
     with pytest.raises(ValueError, match=message):
         listed(tmp_path)
     assert len(listed(Source(f"{tmp_path}/train", "train"), Source(f"{tmp_path}/Val", "validation"))) == 2
+
+
+def test_a_folder_without_images_beside_train_and_val_is_no_class(tmp_path):
+    make(tmp_path, "train/cat/1.jpg", "Val/dog/2.jpg", "docs/notes.txt")
+    rows = {row.key: (row.split, row.label, bool(row.reason)) for row in listed(tmp_path)}
+    assert rows.pop("docs/notes.txt")[2]
+    assert rows == {"train/cat/1.jpg": ("train", "cat", False), "Val/dog/2.jpg": ("validation", "dog", False)}
 
 
 def test_a_class_called_test_among_other_classes_is_a_class(tmp_path):

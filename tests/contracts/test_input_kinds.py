@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import collections
 import csv
 import io
+import json
+import sys
 import tarfile
 import zipfile
 from collections.abc import Callable, Iterator
@@ -145,6 +148,88 @@ def test_a_split_before_an_input_is_that_of_all_its_images(capsys, digits, tmp_p
         return
     converted(capsys, tmp_path, [f"test={path}", *more])
     assert set(splits_by_key(tmp_path / "out").values()) == {"test"}
+
+
+def table_with_splits(work: Path, digits: Path, names: list[str]) -> list[str]:
+    (path,) = folder(work, digits)
+    lines = [(f"{path}/{label}/{n}", label, split) for (label, n, _), split in zip(images(digits), names, strict=True)]
+    with open(work / "in.csv", "w", newline="") as file:
+        csv.writer(file).writerows([("image", "label", "Split"), *lines])
+    return [f"{work}/in.csv", "--image_column=image"]
+
+
+def json_with_splits(work: Path, digits: Path, names: list[str]) -> list[str]:
+    (path,) = folder(work, digits)
+    rows = [
+        {"image": f"{path}/{label}/{n}", "label": label, "split": split}
+        for (label, n, _), split in zip(images(digits), names, strict=True)
+    ]
+    (work / "in.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return [f"{work}/in.jsonl"]
+
+
+def parquet_with_splits(work: Path, digits: Path, names: list[str]) -> list[str]:
+    (path,) = parquet(work, digits)
+    pq.write_table(pq.read_table(path).append_column("split", [names]), path)
+    return [path]
+
+
+def webdataset_with_splits(work: Path, digits: Path, names: list[str]) -> list[str]:
+    with tarfile.open(work / "in.tar", "w") as tar:
+        for (label, name, data), split in zip(images(digits), names, strict=True):
+            add(tar, name, data)
+            add(tar, name.replace("jpg", "cls"), label.encode())
+            add(tar, name.replace("jpg", "json"), json.dumps({"split": split}).encode())
+    return [f"{work}/in.tar"]
+
+
+WITH_SPLITS = (table_with_splits, json_with_splits, parquet_with_splits, webdataset_with_splits)
+
+
+@pytest.mark.parametrize("make", WITH_SPLITS)
+def test_splits_that_inputs_name_have_one_vocabulary(capsys, digits, tmp_path, make) -> None:
+    path, *more = make(tmp_path, digits, ["train", "Training", "val", "VALID", "dev", "test"] * 2)
+    converted(capsys, tmp_path, [path, *more])
+    counts = collections.Counter(splits_by_key(tmp_path / "out").values())
+    assert counts == {"train": 4, "validation": 6, "test": 2}
+
+
+@pytest.mark.parametrize("name", ["nan", "None", "N/A"])
+@pytest.mark.parametrize("make", WITH_SPLITS)
+def test_what_stands_for_no_split_is_refused(capsys, digits, tmp_path, make, name) -> None:
+    path, *more = make(tmp_path, digits, ["train"] * 11 + [name])
+    said = refused(capsys, "convert", f"--input={path}", *more, f"--output={tmp_path}/out")
+    assert f"is '{name}', which stands for none" in said
+    assert not (tmp_path / "out" / "manifest.json").exists()
+
+
+@pytest.mark.parametrize(
+    "flags", [("--splits=train=50%,val=50%",), ("--splits=Training=50%,dev=50%",), ("--splits=train=50%,VALID=50%",)]
+)
+def test_splits_that_options_name_have_the_same_vocabulary(capsys, digits, tmp_path, flags) -> None:
+    converted(capsys, tmp_path, [*folder(tmp_path, digits), *flags])
+    assert set(splits_by_key(tmp_path / "out").values()) == {"train", "validation"}
+
+
+def test_inputs_of_splits_have_the_same_vocabulary(capsys, digits, tmp_path) -> None:
+    (path,) = folder(tmp_path, digits)
+    converted(capsys, tmp_path, [f"Train={path}", f"--input=dev={path}"])
+    assert set(splits_by_key(tmp_path / "out").values()) == {"train", "validation"}
+    said = refused(capsys, "convert", f"--input=train={path}", f"--input=training={path}", f"--output={tmp_path}/again")
+    assert "must have its own split" in said
+
+
+@pytest.mark.parametrize("text", ["0.5", "cat;dog", "cat|dog", "[1, 2]"])
+@pytest.mark.parametrize("make", [table, parquet, tfrecords, webdataset, labels])
+def test_what_is_no_single_class_is_refused(capsys, digits, tmp_path, monkeypatch, make, text) -> None:
+    found = [(text, name, data) for _, name, data in images(digits)]
+    with monkeypatch.context() as patch:
+        patch.setattr(sys.modules[__name__], "images", lambda digits: iter(found))
+        (tmp_path / "in" / text).mkdir(parents=True) if make is table else None
+        path, *more = make(tmp_path, digits)
+    said = refused(capsys, "convert", f"--input={path}", *more, f"--output={tmp_path}/out")
+    assert f"the label '{text}'" in said
+    assert "list it in --labels" in said
 
 
 @pytest.mark.parametrize(("kind", "make"), ALL, ids=lambda value: getattr(value, "__name__", ""))

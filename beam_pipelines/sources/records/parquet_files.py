@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from beam_pipelines import storage
 from beam_pipelines.options import ConvertOptions, RecordFormat
 from beam_pipelines.sources.rows import Row, label_row, with_features
+from beam_pipelines.sources.split_names import split_column
 from beam_pipelines.sources.unpacking import limited, unpacked
 
 _ROWS_A_BATCH = 64
@@ -36,6 +37,7 @@ class _Columns(NamedTuple):
       classes: Names of the classes by number, as the file has them; () if it has none.
       name: Column with the name of the class; "" if the label is it.
       key: Column with the name of the image's file; "" if the struct's path is it.
+      split: Column with the name of the split; "" if there is none.
     """
 
     image: str
@@ -44,11 +46,12 @@ class _Columns(NamedTuple):
     classes: tuple[str, ...]
     name: str
     key: str
+    split: str
 
     @property
     def needed(self) -> list[str]:
         """Columns that are read, besides those of features."""
-        return list(dict.fromkeys(filter(None, (self.image, self.label, self.name, self.key))))
+        return list(dict.fromkeys(filter(None, (self.image, self.label, self.name, self.key, self.split))))
 
 
 def check_first(path: str, of_format: RecordFormat, unlabelled: bool) -> bool:
@@ -74,6 +77,10 @@ def _of_values(kind: pa.DataType) -> pa.DataType:
     is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
     values = kind.value_type if is_list else kind
     return values.value_type if pa.types.is_dictionary(values) else values
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def has_images(path: str) -> bool:
@@ -160,14 +167,16 @@ def _columns(path: str, schema: pa.Schema, of_format: RecordFormat, unlabelled: 
     is_struct = pa.types.is_struct(kind)
     if not (image in _image_columns(schema) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
         raise ValueError(f"the column {image!r} of {path!r} has {kind}, not the bytes of images; name another one")
+    texts = [field.name for field in schema if field.name != label and _is_text(_of_values(field.type))]
+    split = split_column(texts)
     if unlabelled:
-        return _Columns(image, is_struct, "", (), "", of_format.key)
+        return _Columns(image, is_struct, "", (), "", of_format.key, split)
     of_class = _of_values(schema.field(of_format.name or label).type)
-    if not any(is_kind(of_class) for is_kind in (pa.types.is_integer, pa.types.is_string, pa.types.is_large_string)):
+    if not (pa.types.is_integer(of_class) or _is_text(of_class)):
         raise ValueError(
             f"the column {of_format.name or label!r} of {path!r} has {of_class}; labels must be whole numbers or text"
         )
-    return _Columns(image, is_struct, label, declared.get(label, ()), of_format.name, of_format.key)
+    return _Columns(image, is_struct, label, declared.get(label, ()), of_format.name, of_format.key, split)
 
 
 def _declared_classes(schema: pa.Schema) -> dict[str, tuple[str, ...]]:
@@ -217,7 +226,9 @@ def _row(
     data = (image or {}).get("bytes") if columns.is_struct else image
     its_path = values[columns.key] if columns.key else (image or {}).get("path") if columns.is_struct else None
     base = posixpath.basename(its_path) if isinstance(its_path, str) else ""
-    row = with_features(Row(f"{key}-{base}" if base else key, num_bytes=len(data or b"")), values, options)
+    split = values[columns.split] if columns.split else ""
+    row = Row(f"{key}-{base}" if base else key, split=split or "", num_bytes=len(data or b""))
+    row = with_features(row, values, options)
     if row.reason:
         return row, data or b""
     if not isinstance(data, bytes) or not data:

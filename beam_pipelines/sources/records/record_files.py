@@ -27,7 +27,7 @@ from beam_pipelines.sources.input_kinds import InputKind, Part
 from beam_pipelines.sources.not_images import OTHER_FILE, ending, ignored_by, reason_of
 from beam_pipelines.sources.records import parquet_files, tfrecord_files, webdataset
 from beam_pipelines.sources.rows import IMAGE_ENDINGS, Row
-from beam_pipelines.sources.split_names import split_of_path
+from beam_pipelines.sources.split_names import split_named, split_of_path
 
 _MAX_DEPTH = 3  # folders of Parquet: Hugging Face has CONFIGURATION/SPLIT/0000.parquet
 
@@ -149,7 +149,12 @@ def rows_of_file(source: Source, name: str, options: ConvertOptions) -> Iterator
     """
     split, of_format = split_of_path(name), RecordFormat.parse(source.record)
     for row in _kind(name).rows_of_file(source.folder, name, of_format, options):
-        yield row._replace(split=split)
+        if split and split_named(row.split) not in ("", split):
+            raise ValueError(
+                f"the name of {name!r} stands for the split {split}, but {row.key!r} in it has the split "
+                f"{row.split!r}; rename the file, or correct the splits in it"
+            )
+        yield row._replace(split=row.split or split)
 
 
 def remarks(source: Source, options: ConvertOptions) -> Iterator[str]:

@@ -19,6 +19,7 @@ from beam_pipelines import storage
 from beam_pipelines.options import ConvertOptions, RecordFormat
 from beam_pipelines.sources import archives
 from beam_pipelines.sources.rows import IMAGE_ENDINGS, Row, label_row, with_features
+from beam_pipelines.sources.split_names import split_column
 from beam_pipelines.sources.unpacking import decompressed
 
 _LABEL = "cls"
@@ -77,7 +78,7 @@ def not_stored(path: str, of_format: RecordFormat, options: ConvertOptions) -> t
     for member in members:
         ending = _ending(member.path)
         if ending == "json":
-            kept = {label.partition(".")[2], *dict(options.features)}
+            kept = {label.partition(".")[2], split_column(_fields(members)), *dict(options.features)}
             left += [f"{ending}.{name}" for name in _fields(members) if name not in kept]
         elif ending != label and not _is_image(member.path, of_format):
             left.append(ending)
@@ -118,10 +119,11 @@ def _row(members: list[archives.Member], name: str, of_format: RecordFormat, opt
         return row.reject("bad_record", f"it has {what}, but {has}; name one: --record=webdataset,image=ENDING")
     if image.fault or image.num_bytes < 0:
         return row.reject("bad_member", image.fault or "it is a link, which has no bytes of its own")
-    if options.features:
-        row = with_features(row, _fields(members), options)
-        if row.reason:
-            return row
+    fields = _fields(members)
+    split = fields.get(split_column(fields))
+    row = with_features(row._replace(split=split if isinstance(split, str) else ""), fields, options)
+    if row.reason:
+        return row
     if not options.label_kind.needs_classes:
         return label_row(row, "", options)
     try:
