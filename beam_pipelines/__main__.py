@@ -104,7 +104,7 @@ def _say(flags: argparse.Namespace, line: str) -> None:
 
 def make_parser() -> Parser:
     """Returns the parser of all commands; each sets `run` to the function that runs it."""
-    parser = Parser(prog="python -m beam_pipelines", description="Images and labels -> TFRecord shards + manifest.")
+    parser = Parser(prog="jpeg2tpu", description="Images and labels -> TFRecord shards + manifest.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=Parser)
 
     command = add_command(commands, "sample", "digits")
@@ -189,7 +189,7 @@ _HELP = {
     "one has the SHA-256 of the manifest. lengths.parquet is written again from the index",
     "sources": "folder, .tar or URI of the dataset's inputs: the report shows thumbnails of rejected inputs below it. "
     "May be repeated. Files that rejected.jsonl names elsewhere are not read (default: no thumbnails)",
-    "predictions": "Parquet file of `python -m estimator_app predict --dataset`: the report shows the labels that are "
+    "predictions": "Parquet file of `jpeg2tpu predict --dataset`: the report shows the labels that are "
     "likely wrong, and lists them in DATASET/likely_wrong_labels.csv for relabel. May be repeated, with predictions of "
     "other records (default: none)",
     "num_processes": "maximum number of processes on this machine that write shards, without --runner (default: all "
@@ -217,13 +217,13 @@ _HELP = {
 }
 _CONVERT_EPILOG = """\
 examples:
-  python -m beam_pipelines convert --input=flowers --output=flowers_tfrecords
-  python -m beam_pipelines convert --input=photos.csv --output=gs://bucket/photos --resize_shorter=256
-  python -m beam_pipelines convert --input=train=ILSVRC2012_img_train.tar --input=validation=ILSVRC2012_img_val.tar \\
+  jpeg2tpu convert --input=flowers --output=flowers_tfrecords
+  jpeg2tpu convert --input=photos.csv --output=gs://bucket/photos --resize_shorter=256
+  jpeg2tpu convert --input=train=ILSVRC2012_img_train.tar --input=validation=ILSVRC2012_img_val.tar \\
       --label_list=validation=imagenet_2012_validation_synset_labels.txt --output=imagenet \\
       --num_shards=train=1024,validation=128 --first_label=1
 
-  python -m beam_pipelines convert --input=gs://bucket/images --output=gs://bucket/dataset --runner=DataflowRunner \\
+  jpeg2tpu convert --input=gs://bucket/images --output=gs://bucket/dataset --runner=DataflowRunner \\
       --project=my-project --region=us-central1 --temp_location=gs://bucket/temp --dry_run
 
 With --runner, all flags of that Beam runner may follow: docs/clusters.md."""

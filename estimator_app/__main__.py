@@ -40,7 +40,7 @@ def make_parser(recipe: Mapping[str, Any] | None = None) -> Parser:
     Args:
       recipe: Options of --config, which become the defaults of the flags.
     """
-    parser = Parser(prog="python -m estimator_app", description="Trains and serves an image classifier.")
+    parser = Parser(prog="jpeg2tpu", description="Trains and serves an image classifier.")
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=Parser)
 
     def add(run: Callable[[argparse.Namespace], int], *groups: Callable[[AddFlag], None]) -> None:

@@ -79,7 +79,7 @@ def train(arguments: argparse.Namespace) -> int:
             return _stopped(arguments, stopped, stop.number)
         except Moved as moved:
             say(f"{moved}; resuming in a new process")
-            os.execv(sys.executable, [sys.executable, "-m", "estimator_app", *arguments.argv])
+            _restart(arguments.argv)
     _print_finished(arguments, finished)
     return 0
 
@@ -132,7 +132,7 @@ def watch(arguments: argparse.Namespace) -> int:
             return _stopped(arguments, f"stopped; resume with: {command}", stop.number)
         except Moved as moved:
             say(f"{moved}; continuing in a new process")
-            os.execv(sys.executable, [sys.executable, "-m", "estimator_app", *arguments.argv])
+            _restart(arguments.argv)
     _print_finished(arguments, finished)
     return 0
 
@@ -297,7 +297,7 @@ def folds(arguments: argparse.Namespace) -> int:
             return 128 + (stop.number or 0)
         except Moved as moved:
             say(f"{moved}; going on in a new process")
-            os.execv(sys.executable, [sys.executable, "-m", "estimator_app", *arguments.argv])
+            _restart(arguments.argv)
     return 0
 
 
@@ -387,7 +387,17 @@ def _tpu(arguments: argparse.Namespace) -> Tpu:
 
 def _command(argv: Sequence[str]) -> str:
     """Returns the command line as a shell command."""
-    return shlex.join(["python", "-m", "estimator_app", *argv])
+    return shlex.join(["jpeg2tpu", *argv])
+
+
+def _restart(argv: Sequence[str]) -> None:
+    """Replaces this process by a new one of the same command.
+
+    Python looks for modules first in the folder of a script, but in the current folder with -m; so the script jpeg2tpu
+    is started again as the script that it is.
+    """
+    script = [sys.argv[0]] if os.path.basename(sys.argv[0]) == "jpeg2tpu" else ["-m", "jpeg2tpu"]
+    os.execv(sys.executable, [sys.executable, *script, *argv])
 
 
 def say(line: str) -> None:

@@ -19,6 +19,7 @@ import pytest
 
 from documentation import pictures, prose, reference
 from support.pages import ROOT, commands, ours
+from tpu_input.command_line.jpeg2tpu import COMMANDS
 from tpu_input.dataset_format.lengths import LENGTHS_NAME
 from tpu_input.dataset_format.record_spec import LABELS_KEY
 from tpu_input.dataset_format.records import FEATURES
@@ -63,8 +64,8 @@ def test_every_page_with_commands_or_code_has_a_test():
 @pytest.mark.parametrize("page", PAGES)
 def test_every_command_of_a_page_is_one_that_its_parser_takes(page):
     for words in filter(ours, commands(page)):
-        module = importlib.import_module(f"{words[2]}.__main__")
-        arguments = [word for word in words[3:] if word not in ("…", "D", "M")]
+        module = importlib.import_module(f"{COMMANDS[words[1]].package}.__main__")
+        arguments = [word for word in words[1:] if word not in ("…", "D", "M")]
         flags, unknown = module.make_parser().parse_known_args(arguments)
         assert not unknown or getattr(flags, "runner", None), words
 

@@ -407,7 +407,7 @@ def _write_rest(
         for row, (_, payload) in zip(rows, read_frames(source), strict=True):
             if decode(payload, parent.first_label).key != row.key:
                 raise ValueError(
-                    f"{path!r} does not match its index; repair the dataset with: python -m beam_pipelines verify "
+                    f"{path!r} does not match its index; repair the dataset with: jpeg2tpu verify "
                     f"--repair {parent.path}"
                 )
             if row.key not in left_out:

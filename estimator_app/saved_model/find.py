@@ -104,7 +104,7 @@ def find_export(path: str) -> str:
     elif MANIFEST_NAME in inside:
         hint = "but a dataset; use a folder that export has written"
     else:
-        hint = "; create one with: python -m estimator_app export"
+        hint = "; create one with: jpeg2tpu export"
     raise ValueError(f"{path!r} holds no SavedModel{'' if hint.startswith(';') else ' '}{hint}")
 
 
