@@ -9,6 +9,7 @@ log messages can be turned off first.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -318,6 +319,8 @@ def _parsed(argv: Sequence[str]) -> argparse.Namespace:
 
 def _run(arguments: argparse.Namespace) -> int:
     commands.check(arguments)
+    if importlib.util.find_spec("tensorflow"):  # without it, that it is missing is what a user needs to know
+        commands.check_existence(arguments)
     import_tensorflow(arguments.verbose)
     return int(arguments.command(arguments))
 

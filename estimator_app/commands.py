@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from estimator_app.preflight.compiler import DEFAULT_PYTHON, Compiler
 from estimator_app.preflight.findings import FAILS, NO_COMPILER, Finding, Part, conclusion
+from estimator_app.runtime import missing_paths
 from estimator_app.runtime.tensorflow_startup import require_estimator
 from estimator_app.runtime.topologies import Topology, find_topology
 from estimator_app.runtime.tpu import Tpu, check_paths
@@ -55,6 +56,26 @@ def check(arguments: argparse.Namespace) -> None:
     paths_of_tpu = arguments.command not in (preflight, predict)
     if paths_of_tpu and vars(arguments).get("use_tpu") and _tpu(arguments).is_remote:
         _check_paths(arguments)
+
+
+def check_existence(arguments: argparse.Namespace) -> None:
+    """Raises ValueError for a local path that does not exist; a watcher may be started before its run."""
+    given = vars(arguments)
+    if given.get("dataset"):
+        is_pattern = given.get("record") or any(sign in arguments.dataset for sign in "*?[")
+        check = missing_paths.check_shards if is_pattern else missing_paths.check_dataset
+        check(arguments.dataset)
+    if given.get("classes"):
+        _classes(arguments)
+    if given.get("init_from") and not (arguments.model_dir and missing_paths.may_exist(arguments.model_dir)):
+        missing_paths.check_weights(arguments.init_from)
+    if given.get("checkpoint"):
+        missing_paths.check_checkpoint(arguments.checkpoint)
+    if arguments.command in (evaluate, export, predict) and arguments.model_dir:
+        missing_paths.check_run(arguments.model_dir)
+    if arguments.command in (evaluate, predict) and arguments.export_dir:
+        missing_paths.check_export(arguments.export_dir)
+    missing_paths.check_images(given.get("files") or ())
 
 
 def train(arguments: argparse.Namespace) -> int:
@@ -372,6 +393,8 @@ def _compiler(arguments: argparse.Namespace) -> Compiler | None:
     topology, python = find_topology(arguments.topology), arguments.compiler
     if python is None and not os.path.exists(DEFAULT_PYTHON):
         return None
+    if python is not None and not os.path.exists(python):
+        raise ValueError(f"--compiler={python} does not exist; give the Python of an environment with libtpu")
     return Compiler(os.path.abspath(python or DEFAULT_PYTHON), topology)
 
 

@@ -136,12 +136,13 @@ def _benchmark(flags: argparse.Namespace) -> int:
             raise ValueError(f"--{name} must be at least 1, got {getattr(flags, name)}")
     if flags.need is not None and flags.need <= 0:
         raise ValueError(f"--need must be above 0, got {flags.need:g}")
+    from tpu_input.datasets import read_manifest
+
+    manifest, sizes = read_manifest(flags.dataset), (flags.images, flags.rounds, flags.batch_size)
     with activity("starting TensorFlow"):
         from tpu_input.benchmark.measure import measure
         from tpu_input.benchmark.report import bottleneck, describe
-        from tpu_input.datasets import read_manifest
 
-    manifest, sizes = read_manifest(flags.dataset), (flags.images, flags.rounds, flags.batch_size)
     config = _config(flags, manifest.split(flags.split))
     with activity("measuring"):
         measured = measure(manifest, flags.split, config, *sizes)

@@ -118,8 +118,8 @@ def test_a_checkpoint_and_an_export_of_it_are_evaluated_alike(capsys, model_dir,
         (("export", "--model_dir=MODEL", "--export_dir=/dev/null/x"), "/dev/null"),
         (("predict", "--export_dir=nowhere", "x.jpg"), "nowhere' does not exist; give a SavedModel"),
         (("predict", "--export_dir=MODEL"), "the following arguments are required: FILE"),
-        (("predict", "--export_dir=MODEL", "--top=0", "x.jpg"), "top must be at least 1, got 0"),
-        (("predict", "--export_dir=MODEL", "--batch_size=0", "x.jpg"), "batch_size must be at least 1, got 0"),
+        (("predict", "--export_dir=MODEL", "--top=0", __file__), "top must be at least 1, got 0"),
+        (("predict", "--export_dir=MODEL", "--batch_size=0", __file__), "batch_size must be at least 1, got 0"),
     ],
 )
 def test_what_cannot_be_evaluated_exported_or_predicted_with_is_answered_in_a_line(
