@@ -30,7 +30,8 @@ def check(flags: argparse.Namespace) -> None:
             complete_manifest(dataset)  # raises
     if flags.run == "rewrite":
         _check_files(Source(datasets[0], **{name: given.get(name, "") for name in FILES_OF_CHANGES}))
-    for path in filter(_is_missing, given.get("predictions", ())):
+    # With --pairs, that the two exclude each other is what a user needs to know.
+    for path in filter(_is_missing, () if given.get("pairs") else given.get("predictions", ())):
         raise ValueError(f"{path!r} of --predictions does not exist; {ADVICE}")
     for path in filter(_is_missing, given.get("sources", ())):
         raise ValueError(f"{path!r} of --sources does not exist; it must be a folder, a .tar or a URI of inputs")

@@ -70,6 +70,18 @@ def test_every_command_of_a_page_is_one_that_its_parser_takes(page):
         assert not unknown or getattr(flags, "runner", None), words
 
 
+_OTHER_WAY = re.compile(r"""-m[\s"',f]+(?:beam_pipelines|estimator_app|tpu_input)\b""")  # also in two literals
+# What users read or run: pages, messages, help, examples, the Makefile and what makes their numbers.
+_READ = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "Makefile", "docs", "examples", "benchmarks", "documentation")
+
+
+def test_every_command_is_called_as_jpeg2tpu_in_all_that_users_read():
+    roots = [ROOT / name for name in (*_READ, ".ci", *reference.PACKAGES, "jpeg2tpu.py")]
+    files = [path for root in roots for path in (root, *root.rglob("*")) if path.is_file() and path.suffix != ".pyc"]
+    found = {str(path.relative_to(ROOT)): _OTHER_WAY.findall(path.read_text(errors="replace")) for path in files}
+    assert {path: len(names) for path, names in found.items() if names} == {"docs/install.md": 3}
+
+
 @pytest.mark.skipif(
     sys.version_info[:2] != (3, 11), reason="argparse of other versions of Python formats help differently"
 )

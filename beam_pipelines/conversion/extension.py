@@ -178,8 +178,8 @@ def _columns(manifest: Manifest, shard: Shard, names: list[str]) -> pa.Table:
 
 def _unusable(manifest: Manifest, shard: Shard, why: str) -> ValueError:
     return ValueError(
-        f"{f'{manifest.path}/{index_path(shard.name)}'!r} cannot be read: {why}; repair the dataset with: python -m "
-        f"beam_pipelines verify --repair {manifest.path}"
+        f"{f'{manifest.path}/{index_path(shard.name)}'!r} cannot be read: {why}; repair the dataset with: jpeg2tpu "
+        f"verify --repair {manifest.path}"
     )
 
 
