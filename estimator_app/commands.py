@@ -27,6 +27,7 @@ from tpu_input.command_line import note, print_failure, print_line, to_json
 from tpu_input.command_line.streams import check_printed, stdout_is_lost
 from tpu_input.command_line.text_files import read_lines
 from tpu_input.dataset_format.class_names import class_table
+from tpu_input.dataset_format.record_spec import parse_record
 
 if TYPE_CHECKING:
     from estimator_app.model_dir.run_files import Finished
@@ -59,14 +60,19 @@ def check(arguments: argparse.Namespace) -> None:
 
 
 def check_existence(arguments: argparse.Namespace) -> None:
-    """Raises ValueError for a local path that does not exist; a watcher may be started before its run."""
+    """Raises ValueError for a local path that does not exist, and a wrong --classes or --record.
+
+    The folder of a watcher's run is not looked for: the watcher may be started first.
+    """
     given = vars(arguments)
+    if given.get("classes"):
+        _classes(arguments)
+    if given.get("record"):
+        parse_record(arguments.record)
     if given.get("dataset"):
         is_pattern = given.get("record") or any(sign in arguments.dataset for sign in "*?[")
         check = missing_paths.check_shards if is_pattern else missing_paths.check_dataset
         check(arguments.dataset)
-    if given.get("classes"):
-        _classes(arguments)
     if given.get("init_from") and not (arguments.model_dir and missing_paths.may_exist(arguments.model_dir)):
         missing_paths.check_weights(arguments.init_from)
     if given.get("checkpoint"):
