@@ -56,14 +56,14 @@ WITH_BUCKET = PYTHONPATH=tests $(if $(wildcard $(FAKE_GCS_SERVER)),FAKE_GCS_SERV
 
 # Real handwritten digits → shards → classifier → predictions; run again, it goes on from what is there.
 demo: $(VENV)/installed
-	$(VENV)/bin/python -m beam_pipelines sample $(DEMO)/digits
-	$(VENV)/bin/python -m beam_pipelines convert --input=$(DEMO)/digits --output=$(DEMO)/dataset \
+	$(VENV)/bin/jpeg2tpu sample $(DEMO)/digits
+	$(VENV)/bin/jpeg2tpu convert --input=$(DEMO)/digits --output=$(DEMO)/dataset \
 		--splits=train=80%,validation=20% --shard_size=100KB --seed=$(SEED)
-	$(VENV)/bin/python -m beam_pipelines verify $(DEMO)/dataset
-	$(VENV)/bin/python -m estimator_app train --dataset=$(DEMO)/dataset --model_dir=$(DEMO)/model --image_size=32 \
+	$(VENV)/bin/jpeg2tpu verify $(DEMO)/dataset
+	$(VENV)/bin/jpeg2tpu train --dataset=$(DEMO)/dataset --model_dir=$(DEMO)/model --image_size=32 \
 		--train_batch_size=64 --train_steps=600 --steps_per_eval=200 --learning_rate=0.1 --crop_area=0.6,1 \
 		--no_flip --eval_crop=1 --seed=$(SEED) $(if $(TRAINER),--trainer=$(TRAINER))
-	$(VENV)/bin/python -m estimator_app predict --export_dir=$(DEMO)/model/export \
+	$(VENV)/bin/jpeg2tpu predict --export_dir=$(DEMO)/model/export \
 		$(addprefix $(DEMO)/digits/,$(HELD_OUT))
 
 # Without npm, the test of the report's accessibility is left out; .ci/run has it.
@@ -207,7 +207,7 @@ $(VENV_TORCH)/installed: setup.py constraints/python3.11.txt
 		pytest scikit-learn trustme
 	@touch $@
 
-# The TPU's compiler, for python -m estimator_app preflight: an environment of its own, for JAX needs another NumPy than
+# The TPU's compiler, for jpeg2tpu preflight: an environment of its own, for JAX needs another NumPy than
 # TensorFlow 2.15; 1.2 GB.
 preflight: $(VENV_PREFLIGHT)/installed
 

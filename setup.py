@@ -139,6 +139,7 @@ setup(
     project_urls={"Documentation": DOCUMENTATION_URL} if DOCUMENTATION_URL else {},
     python_requires=">=3.10",
     packages=find_packages(include=["beam_pipelines*", "tpu_input*", "estimator_app*"]),
+    py_modules=["jpeg2tpu"],  # python -m jpeg2tpu
     package_data={"": ["py.typed"], "beam_pipelines.report": ["template/*"], "estimator_app": ["recipes/*.yaml"]},
     entry_points={"console_scripts": ["jpeg2tpu=tpu_input.command_line.jpeg2tpu:main"]},
     install_requires=BASE,

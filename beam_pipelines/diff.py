@@ -126,8 +126,7 @@ def _examples(dataset: str) -> dict[str, Example]:
                 found |= {key: Example(name, label, sha256) for key, label, sha256 in rows}
             except (OSError, ValueError, IndexError, TypeError, pa.ArrowException) as error:
                 raise ValueError(
-                    f"{path!r} cannot be read: {error}; repair the dataset with: python -m beam_pipelines verify "
-                    f"--repair {dataset}"
+                    f"{path!r} cannot be read: {error}; repair the dataset with: jpeg2tpu verify --repair {dataset}"
                 ) from error
             phases.advance("listing", shard.num_examples)
     return dict(sorted(found.items()))

@@ -16,7 +16,7 @@ from beam_pipelines.conversion.output_folder import complete_manifest
 from beam_pipelines.options import Check, ConvertOptions, ImageOptions, Source
 from beam_pipelines.repair import options_of
 from beam_pipelines.sources.dataset_examples import class_set, labels_of, new_names
-from beam_pipelines.sources.listing import check_files_beside
+from beam_pipelines.sources.existence import check_files_beside
 from beam_pipelines.sources.rows import fault_of_name
 from tpu_input.dataset_format.class_names import canonical
 from tpu_input.dataset_format.label_kinds import LabelKind, merged_kind

@@ -152,7 +152,7 @@ def corpus(folder: Path, count: int, make: Callable[[int], bytes]) -> Path:
 def cost(setting: Setting, output: Path) -> dict[str, Any]:
     """Returns the CPU seconds of one run, and the number of images; what it wrote is removed."""
     shutil.rmtree(output, ignore_errors=True)
-    program = (sys.executable, "-W", "ignore", "-m", "beam_pipelines")
+    program = (sys.executable, "-W", "ignore", "-m", "jpeg2tpu")
     command = (*program, "convert", f"--input={setting.corpus}", f"--output={output}", *setting.flags)
     done = measure.check(measure.run(command), command)
     if setting.is_report:

@@ -57,8 +57,8 @@ def by_keras(folder: Path, seed: int, trainer: str) -> tuple[float, int]:
     splits = ["--splits=train=80%,validation=20%", "--shard_size=100KB", f"--seed={seed}"]
     options = ["--no_flip", "--eval_crop=1", f"--seed={seed}"]
     commands = (
-        ["-m", "beam_pipelines", "sample", str(images)],
-        ["-m", "beam_pipelines", "convert", f"--input={images}", f"--output={dataset}", *splits],
+        ["-m", "jpeg2tpu", "sample", str(images)],
+        ["-m", "jpeg2tpu", "convert", f"--input={images}", f"--output={dataset}", *splits],
         ["examples/keras_train.py", f"--dataset={dataset}", f"--model_dir={model_dir}", *options],
     )
     environment = os.environ | {"KERAS_BACKEND": trainer.removeprefix("keras_"), "PYTHONPATH": os.getcwd()}

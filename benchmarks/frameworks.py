@@ -47,7 +47,7 @@ Curve = Mapping[int, Point]
 
 def by_estimator(python: str, dataset: Path, model_dir: Path, seed: int) -> Curve:
     flags = ["--trainer=tpu_estimator", "--network=cnn", "--image_size=32", "--train_batch_size=64"]
-    command = ["-m", "estimator_app", "train", f"--dataset={dataset}", f"--model_dir={model_dir}", f"--seed={seed}"]
+    command = ["-m", "jpeg2tpu", "train", f"--dataset={dataset}", f"--model_dir={model_dir}", f"--seed={seed}"]
     _output(sys.executable, *command, *flags, *COMMON)
     lines = (model_dir / "history.csv").read_text().splitlines()
     rows = [dict(zip(lines[0].split(","), line.split(","), strict=True)) for line in lines[1:]]
@@ -103,8 +103,8 @@ def curves(newest: str, seeds: Sequence[int]) -> dict[str, list[Curve]]:
         for seed in seeds:
             images, dataset = Path(folder, "digits"), Path(folder, f"dataset{seed}")
             splits = ["--splits=train=80%,validation=20%", f"--seed={seed}"]
-            _output(sys.executable, "-m", "beam_pipelines", "sample", str(images))
-            command = ["-m", "beam_pipelines", "convert", f"--input={images}", f"--output={dataset}", *splits]
+            _output(sys.executable, "-m", "jpeg2tpu", "sample", str(images))
+            command = ["-m", "jpeg2tpu", "convert", f"--input={images}", f"--output={dataset}", *splits]
             _output(sys.executable, *command)
             for number, (way, train) in enumerate(FRAMEWORKS.items()):
                 found[way].append(train(newest, dataset, Path(folder, f"model{seed}-{number}"), seed))

@@ -66,7 +66,7 @@ def dataset_of(folder: Path, count: int, resize_shorter: int | None) -> Manifest
     output = folder / f"dataset{count}of{resize_shorter or SMALL[1]}"
     flags = [f"--input={folder}/jpegs{count}", f"--output={output}", "--splits=train=80%,validation=20%"]
     flags += [f"--resize_shorter={resize_shorter}"] if resize_shorter else []
-    subprocess.run([sys.executable, "-m", "beam_pipelines", "convert", *flags], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([sys.executable, "-m", "jpeg2tpu", "convert", *flags], check=True, stdout=subprocess.DEVNULL)
     return read_manifest(output)
 
 

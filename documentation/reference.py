@@ -45,9 +45,8 @@ def commands_page() -> str:
     lines = [
         "# Commands",
         "",
-        "`jpeg2tpu COMMAND` and `python -m PACKAGE COMMAND` run the same program. Every command also takes `--help`,",
-        "and ends with one of the [exit codes](messages.md#exit-codes). `python -m documentation.reference` made this",
-        "page from the commands' own help.",
+        "Every command also takes `--help`, and ends with one of the [exit codes](messages.md#exit-codes). This page",
+        "is made from the commands' own help, by `python -m documentation.reference`.",
     ]
     for package, summary in PACKAGES.items():
         lines += ["", f"## {package}: {summary}"]

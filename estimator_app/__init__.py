@@ -1,4 +1,4 @@
-"""Application that trains, evaluates and exports an image classifier; see `python -m estimator_app --help`.
+"""Application that trains, evaluates and exports an image classifier; see `jpeg2tpu --help`.
 
     finished = estimator_app.train("flowers_tfrecords", "model", image_size=224, train_steps=5000)
     classifier = estimator_app.load_classifier(finished.export)

@@ -9,6 +9,7 @@ log messages can be turned off first.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -40,7 +41,7 @@ def make_parser(recipe: Mapping[str, Any] | None = None) -> Parser:
     Args:
       recipe: Options of --config, which become the defaults of the flags.
     """
-    parser = Parser(prog="python -m estimator_app", description="Trains and serves an image classifier.")
+    parser = Parser(prog="jpeg2tpu", description="Trains and serves an image classifier.")
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=Parser)
 
     def add(run: Callable[[argparse.Namespace], int], *groups: Callable[[AddFlag], None]) -> None:
@@ -318,6 +319,8 @@ def _parsed(argv: Sequence[str]) -> argparse.Namespace:
 
 def _run(arguments: argparse.Namespace) -> int:
     commands.check(arguments)
+    if importlib.util.find_spec("tensorflow"):  # without it, that it is missing is what a user needs to know
+        commands.check_existence(arguments)
     import_tensorflow(arguments.verbose)
     return int(arguments.command(arguments))
 

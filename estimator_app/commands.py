@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from estimator_app.preflight.compiler import DEFAULT_PYTHON, Compiler
 from estimator_app.preflight.findings import FAILS, NO_COMPILER, Finding, Part, conclusion
+from estimator_app.runtime import missing_paths
 from estimator_app.runtime.tensorflow_startup import require_estimator
 from estimator_app.runtime.topologies import Topology, find_topology
 from estimator_app.runtime.tpu import Tpu, check_paths
@@ -26,6 +27,7 @@ from tpu_input.command_line import note, print_failure, print_line, to_json
 from tpu_input.command_line.streams import check_printed, stdout_is_lost
 from tpu_input.command_line.text_files import read_lines
 from tpu_input.dataset_format.class_names import class_table
+from tpu_input.dataset_format.record_spec import parse_record
 
 if TYPE_CHECKING:
     from estimator_app.model_dir.run_files import Finished
@@ -57,6 +59,31 @@ def check(arguments: argparse.Namespace) -> None:
         _check_paths(arguments)
 
 
+def check_existence(arguments: argparse.Namespace) -> None:
+    """Raises ValueError for a local path that does not exist, and a wrong --classes or --record.
+
+    The folder of a watcher's run is not looked for: the watcher may be started first.
+    """
+    given = vars(arguments)
+    if given.get("classes"):
+        _classes(arguments)
+    if given.get("record"):
+        parse_record(arguments.record)
+    if given.get("dataset"):
+        is_pattern = given.get("record") or any(sign in arguments.dataset for sign in "*?[")
+        check = missing_paths.check_shards if is_pattern else missing_paths.check_dataset
+        check(arguments.dataset)
+    if given.get("init_from") and not (arguments.model_dir and missing_paths.may_exist(arguments.model_dir)):
+        missing_paths.check_weights(arguments.init_from)
+    if given.get("checkpoint"):
+        missing_paths.check_checkpoint(arguments.checkpoint)
+    if arguments.command in (evaluate, export, predict) and arguments.model_dir:
+        missing_paths.check_run(arguments.model_dir)
+    if arguments.command in (evaluate, predict) and arguments.export_dir:
+        missing_paths.check_export(arguments.export_dir)
+    missing_paths.check_images(given.get("files") or ())
+
+
 def train(arguments: argparse.Namespace) -> int:
     """Trains to the end, evaluates and exports; resumes from the last checkpoint if there is one."""
     from estimator_app.model_dir.checkpoints import latest_step
@@ -79,7 +106,7 @@ def train(arguments: argparse.Namespace) -> int:
             return _stopped(arguments, stopped, stop.number)
         except Moved as moved:
             say(f"{moved}; resuming in a new process")
-            os.execv(sys.executable, [sys.executable, "-m", "estimator_app", *arguments.argv])
+            _restart(arguments.argv)
     _print_finished(arguments, finished)
     return 0
 
@@ -132,7 +159,7 @@ def watch(arguments: argparse.Namespace) -> int:
             return _stopped(arguments, f"stopped; resume with: {command}", stop.number)
         except Moved as moved:
             say(f"{moved}; continuing in a new process")
-            os.execv(sys.executable, [sys.executable, "-m", "estimator_app", *arguments.argv])
+            _restart(arguments.argv)
     _print_finished(arguments, finished)
     return 0
 
@@ -297,7 +324,7 @@ def folds(arguments: argparse.Namespace) -> int:
             return 128 + (stop.number or 0)
         except Moved as moved:
             say(f"{moved}; going on in a new process")
-            os.execv(sys.executable, [sys.executable, "-m", "estimator_app", *arguments.argv])
+            _restart(arguments.argv)
     return 0
 
 
@@ -372,6 +399,8 @@ def _compiler(arguments: argparse.Namespace) -> Compiler | None:
     topology, python = find_topology(arguments.topology), arguments.compiler
     if python is None and not os.path.exists(DEFAULT_PYTHON):
         return None
+    if python is not None and not os.path.exists(python):
+        raise ValueError(f"--compiler={python} does not exist; give the Python of an environment with libtpu")
     return Compiler(os.path.abspath(python or DEFAULT_PYTHON), topology)
 
 
@@ -387,7 +416,17 @@ def _tpu(arguments: argparse.Namespace) -> Tpu:
 
 def _command(argv: Sequence[str]) -> str:
     """Returns the command line as a shell command."""
-    return shlex.join(["python", "-m", "estimator_app", *argv])
+    return shlex.join(["jpeg2tpu", *argv])
+
+
+def _restart(argv: Sequence[str]) -> None:
+    """Replaces this process by a new one of the same command.
+
+    Python looks for modules first in the folder of a script, but in the current folder with -m; so the script jpeg2tpu
+    is started again as the script that it is.
+    """
+    script = [sys.argv[0]] if os.path.basename(sys.argv[0]) == "jpeg2tpu" else ["-m", "jpeg2tpu"]
+    os.execv(sys.executable, [sys.executable, *script, *argv])
 
 
 def say(line: str) -> None:

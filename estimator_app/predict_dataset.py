@@ -218,7 +218,7 @@ def _check_folds(manifest: Manifest, options: Mapping[str, Any]) -> None:
         raise ValueError("eval='watch' cannot be used with folds, which waits for each run; use 'inline' or 'none'")
     if len(manifest.splits) < 2 or "train" in manifest.splits:
         raise ValueError(
-            f"the splits of {manifest.path!r} are no folds; make some with: python -m beam_pipelines split "
+            f"the splits of {manifest.path!r} are no folds; make some with: jpeg2tpu split "
             f"{manifest.path} --folds=5 --output=FOLDS"
         )
 

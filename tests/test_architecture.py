@@ -26,7 +26,7 @@ FORBIDDEN = {"beam_pipelines": {"tensorflow"}, "tpu_input": {"apache_beam"}, "es
 LEAVES = {"config", "options"}
 COMMAND_OF_FOLDER = {("tpu_input.benchmark", "tpu_input.train")}
 TWINS = ("estimator_app.trainers.tpu_estimator", "estimator_app.trainers.tf_distribute")
-REPEATED = {"__init__", "__main__", "config", "train", "evaluate", "predict", "export"}
+REPEATED = {"__init__", "__main__", "commands", "config", "train", "evaluate", "predict", "export"}
 WITHOUT_TENSORFLOW = (
     "beam_pipelines",
     "tpu_input/dataset_format",

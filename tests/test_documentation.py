@@ -19,6 +19,7 @@ import pytest
 
 from documentation import pictures, prose, reference
 from support.pages import ROOT, commands, ours
+from tpu_input.command_line.jpeg2tpu import COMMANDS
 from tpu_input.dataset_format.lengths import LENGTHS_NAME
 from tpu_input.dataset_format.record_spec import LABELS_KEY
 from tpu_input.dataset_format.records import FEATURES
@@ -63,10 +64,22 @@ def test_every_page_with_commands_or_code_has_a_test():
 @pytest.mark.parametrize("page", PAGES)
 def test_every_command_of_a_page_is_one_that_its_parser_takes(page):
     for words in filter(ours, commands(page)):
-        module = importlib.import_module(f"{words[2]}.__main__")
-        arguments = [word for word in words[3:] if word not in ("…", "D", "M")]
+        module = importlib.import_module(f"{COMMANDS[words[1]].package}.__main__")
+        arguments = [word for word in words[1:] if word not in ("…", "D", "M")]
         flags, unknown = module.make_parser().parse_known_args(arguments)
         assert not unknown or getattr(flags, "runner", None), words
+
+
+_OTHER_WAY = re.compile(r"""-m[\s"',f]+(?:beam_pipelines|estimator_app|tpu_input)\b""")  # also in two literals
+# What users read or run: pages, messages, help, examples, the Makefile and what makes their numbers.
+_READ = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "Makefile", "docs", "examples", "benchmarks", "documentation")
+
+
+def test_every_command_is_called_as_jpeg2tpu_in_all_that_users_read():
+    roots = [ROOT / name for name in (*_READ, ".ci", *reference.PACKAGES, "jpeg2tpu.py")]
+    files = [path for root in roots for path in (root, *root.rglob("*")) if path.is_file() and path.suffix != ".pyc"]
+    found = {str(path.relative_to(ROOT)): _OTHER_WAY.findall(path.read_text(errors="replace")) for path in files}
+    assert {path: len(names) for path, names in found.items() if names} == {"docs/install.md": 3}
 
 
 @pytest.mark.skipif(

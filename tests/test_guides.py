@@ -17,6 +17,7 @@ import pytest
 
 from estimator_app.config import default_trainer
 from support.pages import ROOT, commands, ours, run_ours
+from tpu_input.command_line.jpeg2tpu import COMMANDS
 from tpu_input.dataset_format.manifest import Manifest
 
 SMALL = ["--image_size=16", "--train_batch_size=8", "--train_steps=2", "--steps_per_eval=2"]
@@ -78,7 +79,7 @@ def test_the_networks_of_the_preflight_guide(digits_dataset, tmp_path):
     said = []
     for code, words in ((bad, words_of_bad), (good, words_of_good)):
         (tmp_path / "mynets.py").write_text(code)
-        command = [sys.executable, "-W", "ignore", *words[1:], *small]
+        command = [sys.executable, "-W", "ignore", "-m", "jpeg2tpu", *words[1:], *small]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
         said.append((done.returncode, done.stdout))
     (code_of_bad, out_of_bad), (code_of_good, out_of_good) = said
@@ -97,10 +98,10 @@ def test_the_commands_of_the_guide_on_buckets(few_digits, cloud, gs, monkeypatch
     cloud.upload(few_digits / "0", f"{bucket}/new")
     for words in filter(ours, commands("docs/cloud.md")):
         words = [word.replace("gs://bucket", bucket) for word in words]
-        if words[2] == "beam_pipelines":
+        if COMMANDS[words[1]].package == "beam_pipelines":
             assert run_ours(words, {}) == 0, (words, capsys.readouterr())
         else:
-            out = gs.does(*words[3:], *(SMALL if words[3] == "train" else ()))
+            out = gs.does(*words[1:], *(SMALL if words[1] == "train" else ()))
     assert out.count('"file"') == len(list((few_digits / "0").iterdir()))
 
 
@@ -108,7 +109,7 @@ def test_the_commands_of_the_guide_on_buckets(few_digits, cloud, gs, monkeypatch
 def test_a_bucket_on_this_machine_is_reached_with_what_make_bucket_prints(digits_dataset, cloud_server):
     command = [sys.executable, "-W", "ignore", "-m", "support.bucket"]
     environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT}/tests"}
-    convert = f"-m beam_pipelines convert --input={digits_dataset.path} --output=gs://bucket/copy".split()
+    convert = f"-m jpeg2tpu convert --input={digits_dataset.path} --output=gs://bucket/copy".split()
     read = "import tpu_input as t; print(next(t.as_numpy(t.load('gs://bucket/copy', batch_size=4)))[1].shape)"
     said = dict[str, str]()
     with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as bucket:

@@ -38,7 +38,9 @@ def built(tmp_path_factory):
 def test_the_sdist_holds_setup_py_and_every_module(built):
     with tarfile.open(next(built.glob("*.tar.gz"))) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    modules = {str(path.relative_to(ROOT)) for package in PACKAGES for path in (ROOT / package).glob("**/*.py")}
+    modules = {"jpeg2tpu.py"} | {
+        str(path.relative_to(ROOT)) for package in PACKAGES for path in (ROOT / package).glob("**/*.py")
+    }
     data = {"setup.py", "README.md", "pyproject.toml", *(f"beam_pipelines/report/template/{name}" for name in TEMPLATE)}
     assert names >= modules | data | {f"{name}/py.typed" for name in PACKAGES}
 
@@ -55,7 +57,7 @@ def test_the_sdist_holds_what_is_committed_and_nothing_else(built):
 def test_the_wheel_holds_the_three_packages_and_their_types(built):
     with zipfile.ZipFile(next(built.glob("*.whl"))) as archive:
         names = archive.namelist()
-    assert {name.partition("/")[0] for name in names if ".dist-info" not in name} == set(PACKAGES)
+    assert {name.partition("/")[0] for name in names if ".dist-info" not in name} == {*PACKAGES, "jpeg2tpu.py"}
     assert all(f"{package}/py.typed" in names for package in PACKAGES)
     assert {f"beam_pipelines/report/template/{name}" for name in TEMPLATE} <= set(names)
     with zipfile.ZipFile(next(built.glob("*.whl"))) as archive:

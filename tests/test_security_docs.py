@@ -9,7 +9,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from beam_pipelines.__main__ import main
+from tpu_input.command_line.jpeg2tpu import main
 from tpu_input.dataset_format.records import read_frames
 from tpu_input.dataset_format.tfrecord import Example
 
@@ -31,9 +31,9 @@ def test_the_commands_for_strangers_files_run(few_digits, dataset_copy, tmp_path
         Image.open(first).save(first, comment=b"taken at home", quality=90)
     fuzz, *ours = commands()
     assert fuzz == ["make", "fuzz", "CASES=20000"]
-    assert [words[3] for words in ours] == ["convert", "verify", "report", "verify"]
-    for python, option, package, *argv in ours:
-        assert (python, option, package) == ("python", "-m", "beam_pipelines")
+    assert [words[1] for words in ours] == ["convert", "verify", "report", "verify"]
+    for program, *argv in ours:
+        assert program == "jpeg2tpu"
         assert main(argv) == 0
     shards = list(Path("dataset").glob("*.tfrecord"))
     assert shards

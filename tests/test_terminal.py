@@ -145,7 +145,7 @@ def shell(tmp_path):
     """Environment of a shell that finds jpeg2tpu, in an empty folder."""
     program = tmp_path / "bin" / "jpeg2tpu"
     program.parent.mkdir()
-    python = shlex.join([sys.executable, "-W", "ignore", "-m", "tpu_input.command_line.jpeg2tpu"])
+    python = shlex.join([sys.executable, "-W", "ignore", "-m", "jpeg2tpu"])
     program.write_text(f'#!/bin/sh\nexec {python} "$@"\n')
     program.chmod(0o755)
     return os.environ | {

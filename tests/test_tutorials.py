@@ -26,7 +26,7 @@ def test_readme_s_commands_run_as_they_stand(tmp_path, monkeypatch):
     for flaw in ("coffee/download.jpg", "rocket/not_found.jpg"):
         (tmp_path / "photos" / flaw).unlink()
     found = [words for words in commands("README.md") if ours(words)]
-    assert [words[3] for words in found] == ["sample", "convert", "train", "predict", "convert", "report", "train"]
+    assert [words[1] for words in found] == ["sample", "convert", "train", "predict", "convert", "report", "train"]
     for words in found:
         assert run_ours(words, {"train": SMALL}) == 0, words
     assert (tmp_path / "photos_tfrecords" / "report.html").exists()
@@ -48,11 +48,11 @@ def test_the_photographs_tutorial(tmp_path, monkeypatch, capsys):
     assert remove[0] == "rm"
     for path in remove[1:]:
         (tmp_path / path).unlink()
-    assert [words[3] for words in rest] == ["convert", "report", "train", "predict"]
+    assert [words[1] for words in rest] == ["convert", "report", "train", "predict"]
     for words in rest:
         assert run_ours(words, {"train": SMALL}) == 0, words
         shown = capsys.readouterr().out
-        if words[3] == "convert":
+        if words[1] == "convert":
             assert "train: 164 examples of 6 classes in 1 shard" in shown
             assert "train: 164 examples of 6 classes in 1 shard" in page
     assert [line.split('"')[3] for line in shown.splitlines()] == ["photos/cat/000.jpg", "photos/rocket/029.jpg"]
@@ -95,7 +95,7 @@ def test_the_imagenet_tutorial(tmp_path, monkeypatch, capsys):
         "train": [*small, "--train_steps=2"],
     }
     found = [words for words in commands("docs/tutorials/imagenet.md") if ours(words)]
-    assert [words[3] for words in found] == [
+    assert [words[1] for words in found] == [
         *("convert", "verify", "report", "preflight", "train", "evaluate", "evaluate", "predict")
     ]
     for words in found:

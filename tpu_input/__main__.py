@@ -1,4 +1,4 @@
-"""Command line of tpu_input: python -m tpu_input benchmark|idx|tfds DATASET, dispatcher, worker.
+"""Command line of tpu_input: jpeg2tpu benchmark|idx|tfds DATASET, jpeg2tpu dispatcher, jpeg2tpu worker.
 
 This is the only module of the package that parses flags. TensorFlow is imported after the flags are parsed, so that
 --help and errors in the flags are printed at once, and so that TensorFlow's log messages can be turned off.
@@ -56,9 +56,7 @@ def _described(error: Exception, flags: argparse.Namespace) -> str:
 
 def make_parser() -> Parser:
     """Returns the parser of all commands; each sets `run` to the function that runs it."""
-    parser = Parser(
-        prog="python -m tpu_input", description="Tools for the input pipeline, which turns shards into batches."
-    )
+    parser = Parser(prog="jpeg2tpu", description="Tools for the input pipeline, which turns shards into batches.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=Parser)
     idx = add_command(commands, "idx", "gs://bucket/flowers")
     tfds = add_command(commands, "tfds", "gs://bucket/flowers")
@@ -138,12 +136,13 @@ def _benchmark(flags: argparse.Namespace) -> int:
             raise ValueError(f"--{name} must be at least 1, got {getattr(flags, name)}")
     if flags.need is not None and flags.need <= 0:
         raise ValueError(f"--need must be above 0, got {flags.need:g}")
+    from tpu_input.datasets import read_manifest
+
+    manifest, sizes = read_manifest(flags.dataset), (flags.images, flags.rounds, flags.batch_size)
     with activity("starting TensorFlow"):
         from tpu_input.benchmark.measure import measure
         from tpu_input.benchmark.report import bottleneck, describe
-        from tpu_input.datasets import read_manifest
 
-    manifest, sizes = read_manifest(flags.dataset), (flags.images, flags.rounds, flags.batch_size)
     config = _config(flags, manifest.split(flags.split))
     with activity("measuring"):
         measured = measure(manifest, flags.split, config, *sizes)

@@ -71,7 +71,7 @@ def _read_manifest(folder: str, name: str) -> Manifest:
             raise ValueError(f"bucket {folder.split('/')[2]!r} of {folder!r} does not exist; check its name") from None
         raise ValueError(
             f"{folder!r} has no {name}, so it is not a complete dataset; "
-            "create one with: python -m beam_pipelines convert --input=IMAGES --output=" + folder
+            "create one with: jpeg2tpu convert --input=IMAGES --output=" + folder
         ) from None
     if len(text) > MAX_MANIFEST_BYTES:
         raise ValueError(f"{path} has more than {MAX_MANIFEST_BYTES:,} bytes, which no manifest has; copy it again")

@@ -94,7 +94,7 @@ def write_tfds_metadata(manifest: Manifest) -> list[str]:
         if broken := next((name for name in names if name.splitlines() != [name.strip()]), None):
             raise ValueError(
                 f"class {broken!r} has a line break or spaces around it, and TensorFlow Datasets reads a name a line; "
-                "rename it with: python -m beam_pipelines relabel"
+                "rename it with: jpeg2tpu relabel"
             )
         texts[f"{label_name.replace('/', '.')}.labels.txt"] = "".join(f"{name}\n" for name in names)
     texts[TFDS_INFO_NAME] = json.dumps(info, indent=1) + "\n"  # last: without it, there is no dataset for its readers
@@ -129,7 +129,7 @@ def _tfds_split(manifest: Manifest, split: str) -> dict[str, Any]:
     if len(editions) > 1 or None in editions or totals != {len(parts)}:
         raise ValueError(
             f"the shards of split {split!r} are of several versions of {manifest.path!r}, which TensorFlow Datasets "
-            "cannot read as one; write them as one with: python -m beam_pipelines reshard"
+            "cannot read as one; write them as one with: jpeg2tpu reshard"
         )
     (edition,) = editions
     return {

@@ -6,7 +6,7 @@
 https://www.tensorflow.org/api_docs/python/tf/data/experimental/service. Each example comes once per epoch over all
 hosts. A visit is one block (pipeline/order.py) in one epoch. Workers are assigned visits and not files, so that an
 endless dataset of epochs can be divided, and only the order depends on which worker does what. run_dispatcher() and
-run_worker() implement the commands python -m tpu_input dispatcher and worker.
+run_worker() implement the commands jpeg2tpu dispatcher and worker.
 """
 
 from __future__ import annotations

@@ -177,8 +177,8 @@ def _columns(manifest: Manifest, shard: Shard, names: list[str]) -> pa.Table:
 
 def _unusable(manifest: Manifest, shard: Shard, why: str) -> ValueError:
     return ValueError(
-        f"{f'{manifest.path}/{index_path(shard.name)}'!r} cannot be read: {why}; repair the dataset with: python -m "
-        f"beam_pipelines verify --repair {manifest.path}"
+        f"{f'{manifest.path}/{index_path(shard.name)}'!r} cannot be read: {why}; repair the dataset with: jpeg2tpu "
+        f"verify --repair {manifest.path}"
     )
 
 
@@ -406,7 +406,7 @@ def _write_rest(
         for row, (_, payload) in zip(rows, read_frames(source), strict=True):
             if decode(payload, parent.first_label).key != row.key:
                 raise ValueError(
-                    f"{path!r} does not match its index; repair the dataset with: python -m beam_pipelines verify "
+                    f"{path!r} does not match its index; repair the dataset with: jpeg2tpu verify "
                     f"--repair {parent.path}"
                 )
             if row.key not in left_out:

@@ -196,8 +196,8 @@ def check_files(output: str, plan: Plan, manifest: Manifest | None, left: list[l
     needed = its_files - {lengths_name(manifest.edition if manifest else "")}
     if manifest and manifest.fingerprint == plan.fingerprint and (missing := needed - found):
         raise ValueError(
-            f"output {output!r} holds this dataset without {_some(missing)}; re-create what is missing with: python "
-            f"-m beam_pipelines verify --repair {output}"
+            f"output {output!r} holds this dataset without {_some(missing)}; re-create what is missing with: jpeg2tpu "
+            f"verify --repair {output}"
         )
 
 
@@ -253,7 +253,7 @@ def _go_on(known: working_folder.Conversion | None) -> str:
     if not known or not known.command:
         return "rerun its command to resume it"
     where = "" if known.folder == os.getcwd() else f", in {known.folder!r}"
-    return f"resume it with: python -m beam_pipelines {shlex.join(known.command)}{where}"
+    return f"resume it with: jpeg2tpu {shlex.join(known.command)}{where}"
 
 
 def remove_replaced(output: str) -> None:

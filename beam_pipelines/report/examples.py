@@ -126,8 +126,7 @@ def _check_places(manifest: Manifest, shard: Shard, table: pa.Table) -> None:
     offsets, lengths = (table[name].to_numpy() for name in ("offset", "length"))
     if not shard.is_filled_by(offsets, lengths) or not are_classes(table.column(_NAMES.index("label")), manifest):
         raise ValueError(
-            f"the index of {shard.name!r} does not match its shard; run: python -m beam_pipelines verify --repair "
-            f"{manifest.path}"
+            f"the index of {shard.name!r} does not match its shard; run: jpeg2tpu verify --repair {manifest.path}"
         )
 
 

@@ -207,4 +207,4 @@ def read_rows(dataset: str, shard: Shard, names: list[str], nullable: Collection
 
 
 def _advice(dataset: str) -> str:
-    return f"run: python -m beam_pipelines verify --repair {dataset}"
+    return f"run: jpeg2tpu verify --repair {dataset}"

@@ -2,7 +2,7 @@
 
 predictions.parquet ──key──▶ p(predicted), p(label) of a record ──p(predicted) - p(label), largest first──▶ LikelyWrong
 
-The file is written by `python -m estimator_app predict --dataset=…`. Labels are those of the dataset as it is now. The
+The file is written by `jpeg2tpu predict --dataset=…`. Labels are those of the dataset as it is now. The
 file may come from an untrusted source: types and sizes are checked before its rows are loaded, a batch at a time. Keys
 of the dataset are held in memory, some 150 bytes each.
 """
@@ -36,7 +36,7 @@ _METADATA_KEY = (
 _BATCH_ROWS = 4096
 _MAX_KEY_BYTES = 1 << 16
 _SLACK = 1e-3  # a probability in float16 or float32 may be this much larger than 1
-_ADVICE = "write it with: python -m estimator_app predict --dataset=DATASET --output=FILE"
+ADVICE = "write it with: jpeg2tpu predict --dataset=DATASET --output=FILE"
 
 Probabilities = npt.NDArray[np.float64]
 
@@ -173,7 +173,7 @@ def _read(path: str, manifest: Manifest) -> Iterator[tuple[tuple[str, ...], list
         raise
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:
         why = (str(error).splitlines() or [repr(error)])[0]
-        raise ValueError(f"{path!r} cannot be used as predictions: {why}; {_ADVICE}") from error
+        raise ValueError(f"{path!r} cannot be used as predictions: {why}; {ADVICE}") from error
 
 
 def _classes(parquet: pq.ParquetFile, manifest: Manifest) -> tuple[str, ...]:

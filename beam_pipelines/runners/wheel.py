@@ -60,9 +60,11 @@ def write_wheel(folder: str) -> str:
 
 
 def _modules(installed: importlib.metadata.Distribution) -> Iterator[tuple[str, bytes]]:
-    """Yields (name in the wheel, content) of every file of the packages that this process would import."""
+    """Yields (name in the wheel, content) of every file of the packages and modules that this process would import."""
     for package in (installed.read_text("top_level.txt") or "").split():
         spec = importlib.util.find_spec(package)
+        if spec and spec.origin and not spec.submodule_search_locations:  # a module that is a file
+            yield Path(spec.origin).name, Path(spec.origin).read_bytes()
         for folder in (spec and spec.submodule_search_locations) or ():
             for path in sorted(Path(folder).rglob("*")):
                 if path.is_file() and path.suffix != ".pyc":

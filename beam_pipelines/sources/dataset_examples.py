@@ -317,8 +317,8 @@ def _index(dataset: str, name: str, num_rows: int) -> pa.Table:
 
 def _damaged(dataset: str, name: str, why: str) -> ValueError:
     return ValueError(
-        f"the index of {name!r} in {dataset!r} cannot be used: {why}; repair the dataset with: python -m "
-        f"beam_pipelines verify --repair {dataset}"
+        f"the index of {name!r} in {dataset!r} cannot be used: {why}; repair the dataset with: jpeg2tpu "
+        f"verify --repair {dataset}"
     )
 
 

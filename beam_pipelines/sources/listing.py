@@ -7,7 +7,6 @@ files of records, shards. A list, and files whose labels are in a list, are one 
 from __future__ import annotations
 
 import dataclasses
-import os
 import posixpath
 from collections.abc import Iterator
 
@@ -15,6 +14,7 @@ from beam_pipelines import storage
 from beam_pipelines.options import ConvertOptions, Source
 from beam_pipelines.sources import not_images
 from beam_pipelines.sources.dataset_examples import Dataset, check_changes
+from beam_pipelines.sources.existence import check_exists, check_files_beside
 from beam_pipelines.sources.image_files import Archive, Folder
 from beam_pipelines.sources.input_kinds import InputKind, Part
 from beam_pipelines.sources.labelled_files import LabelledFiles
@@ -102,17 +102,6 @@ def remarks(source: Source, options: ConvertOptions) -> Iterator[str]:
         )
 
 
-def check_files_beside(source: Source) -> None:
-    """Raises ValueError if a file that is read beside a source does not exist, is a folder, or cannot be reached."""
-    for name, path, needed in source.files:
-        flag = {"new_labels": "labels"}.get(name, name)
-        storage.check(path)
-        if not storage.exists(path):
-            raise ValueError(f"{path!r} of --{flag} does not exist; it must be {needed}")
-        if os.path.isdir(path):
-            raise ValueError(f"{path!r} of --{flag} is a folder; it must be {needed}")
-
-
 def check_source(source: Source, options: ConvertOptions, classes: tuple[str, ...] | None = None) -> None:
     """Checks a source in the driver, before the pipeline runs.
 
@@ -125,13 +114,7 @@ def check_source(source: Source, options: ConvertOptions, classes: tuple[str, ..
       ValueError: It does not exist, cannot be reached, or cannot be read as its kind.
     """
     storage.check(source.folder)
-    if not source.record and not storage.exists(source.path):
-        raise ValueError(
-            f"input {source.path!r} does not exist; it must be a folder of class folders, a .tar, .tar.gz or .zip of "
-            "it, a .csv, a .tsv, a .jsonl or a dataset"
-        )
+    check_exists(source)
     check_files_beside(source)
-    if source.image_folder and not storage.exists(source.image_folder):
-        raise ValueError(f"the folder of images {source.image_folder!r} does not exist")
     kind_of(source).check(source, options, classes)
     check_changes(source)

@@ -19,7 +19,9 @@ import contextlib
 import functools
 import importlib
 import inspect
+import os
 import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -212,6 +214,7 @@ def find_network(name: str, mean: Sequence[float] = (0, 0, 0), std: Sequence[flo
         return NETWORKS[name]
     module_name, _, function_name = name.partition(":")
     try:
+        _search_current_folder()
         network = getattr(importlib.import_module(module_name), function_name)
         inspect.signature(network).bind("images", "num_classes", "training")
     except ModuleNotFoundError as error:
@@ -225,6 +228,16 @@ def find_network(name: str, mean: Sequence[float] = (0, 0, 0), std: Sequence[flo
     except Exception as error:  # a custom module may raise any exception when it is imported
         raise ValueError(f"network {name!r}: {module_name} cannot be imported: {error!r}") from error
     return network  # type: ignore[no-any-return]
+
+
+def _search_current_folder() -> None:
+    """Lets modules of the current folder be imported, as python -m does, which puts it first, and a script does not.
+
+    The folder comes last, so that a file in it cannot take the place of an installed module.
+    """
+    folder = os.getcwd()
+    if not {"", folder} & {*sys.path}:
+        sys.path.append(folder)
 
 
 def make_model(network: Network, image_size: int, num_classes: int, precision: str = "float32") -> Any:

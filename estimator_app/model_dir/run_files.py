@@ -39,6 +39,7 @@ from estimator_app.model_dir.checkpoints import (
 )
 from estimator_app.model_dir.exports import export_path, stored_path
 from estimator_app.runtime import files
+from estimator_app.runtime.missing_paths import no_run
 from tpu_input.dataset_format import json_fields
 
 CONFIG_NAME = "config.json"
@@ -153,8 +154,11 @@ def read_config(model_dir: str) -> TrainConfig:
     """
     path = f"{model_dir}/{CONFIG_NAME}"
     if not tf.io.gfile.exists(path):
-        has = f"has no {CONFIG_NAME}, so it is not a training run" if tf.io.gfile.isdir(model_dir) else "does not exist"
-        raise ValueError(f"{model_dir!r} {has}; create one with: python -m estimator_app train")
+        if not tf.io.gfile.isdir(model_dir):
+            raise ValueError(no_run(model_dir))
+        raise ValueError(
+            f"{model_dir!r} has no {CONFIG_NAME}, so it is not a training run; create one with: jpeg2tpu train"
+        )
     return TrainConfig.from_json(files.read_text(path), path)
 
 
@@ -170,7 +174,7 @@ def command_for(verb: str, model_dir: str) -> str:
     with contextlib.suppress(ValueError):  # of a config.json that is damaged, which the command will say
         network = read_config(model_dir).network
         flags += [f"--network={network}"] if is_users(network) else []
-    return shlex.join(["python", "-m", "estimator_app", verb, *flags])
+    return shlex.join(["jpeg2tpu", verb, *flags])
 
 
 def begun(model_dir: str) -> TrainConfig | None:

@@ -1,1 +1,1 @@
-"""python -m estimator_app preflight: checks, without a TPU, whether a training run would work on one."""
+"""jpeg2tpu preflight: checks, without a TPU, whether a training run would work on one."""

@@ -84,13 +84,13 @@ def compiled_jax_step(topology: str, name: str, folder: str) -> dict[str, Any]:
       name: "package.module:function" of a function that takes the list of the topology's devices and returns (step,
         arguments of the step): the step is a function of JAX, under jax.jit or not, and the arguments are trees of
         jax.ShapeDtypeStruct with a sharding over these devices.
-      folder: Folder in which the module is looked for first.
+      folder: Folder in which the module is looked for after the installed ones.
     """
     import jax
     from jax.experimental import topologies
 
     devices = topologies.get_topology_desc(platform="tpu", topology_name=topology).devices
-    sys.path[0] = folder  # in the place of the folder of this file, whose modules are not meant
+    sys.path[:] = [*sys.path[1:], folder]  # without the folder of this file, whose modules are not meant
     try:
         module, _, function = name.partition(":")
         step, arguments = getattr(importlib.import_module(module), function)(list(devices))

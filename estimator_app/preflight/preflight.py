@@ -332,5 +332,5 @@ def _feeding(program: Program | None, manifest: Manifest, config: TrainConfig, t
     return Part("feeding", tuple(check_feeding(found, topology, cost, batched)), numbers | here)
 
 
-# Same values as in python -m tpu_input benchmark.
+# Same values as in jpeg2tpu benchmark.
 _IMAGES, _ROUNDS, _BATCH = 2000, 3, 64

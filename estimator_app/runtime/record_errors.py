@@ -45,7 +45,7 @@ def named(manifest: Manifest, split: str) -> Iterator[None]:
         said = reason.partition(", value: ")[0]  # followed by the record itself, which is left out
         raise ValueError(
             f"{place} has an image or a label that cannot be decoded ({said}); find all such records with: "
-            f"python -m beam_pipelines verify {manifest.path}"
+            f"jpeg2tpu verify {manifest.path}"
         ) from error
 
 
@@ -70,5 +70,5 @@ def check_record(
         return
     path, place = locate(manifest, split)(tf.constant(number, tf.int64))
     why = f"cannot be decoded: {result}" if valid else f"has label {np.max(label)}, which is out of range"
-    why += f"; find the damage with: python -m beam_pipelines verify {manifest.path}"
+    why += f"; find the damage with: jpeg2tpu verify {manifest.path}"
     raise ValueError(f"record {place.numpy()} of {path.numpy().decode()!r} {why if is_read else unread(manifest)}")

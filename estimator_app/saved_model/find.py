@@ -16,6 +16,7 @@ from estimator_app.model_dir.checkpoints import NAME, DamagedCheckpoint, damage,
 from estimator_app.model_dir.exports import KINDS, NUMBER, folder, read_exports
 from estimator_app.model_dir.run_files import CONFIG_NAME, METRICS_NAME, command_for, read_config
 from estimator_app.runtime import files
+from estimator_app.runtime.missing_paths import no_checkpoint, no_export
 from tpu_input.dataset_format import json_fields
 from tpu_input.dataset_format.records import MANIFEST_NAME
 
@@ -44,7 +45,7 @@ def find_checkpoint(model_dir: str, step: int | None = None, path: str | None = 
         folder_of, _, name = found.rpartition("/")
         files.check_plain(folder_of, beginning=f"{name}.")
         if not tf.io.gfile.exists(f"{found}.index"):
-            raise ValueError(f"checkpoint {found!r} does not exist; give a path such as MODEL_DIR/{NAME}-5000")
+            raise ValueError(no_checkpoint(found))
     else:
         try:
             found = latest_checkpoint(model_dir)
@@ -90,7 +91,7 @@ def find_export(path: str) -> str:
         nor a folder.
     """
     if not tf.io.gfile.exists(path):
-        raise ValueError(f"{path!r} does not exist; give a SavedModel, a folder of them, or a model_dir")
+        raise ValueError(no_export(path))
     path = path.rstrip("/")
     files.check_no_pattern(path)
     files.check_plain(path)
@@ -104,7 +105,7 @@ def find_export(path: str) -> str:
     elif MANIFEST_NAME in inside:
         hint = "but a dataset; use a folder that export has written"
     else:
-        hint = "; create one with: python -m estimator_app export"
+        hint = "; create one with: jpeg2tpu export"
     raise ValueError(f"{path!r} holds no SavedModel{'' if hint.startswith(';') else ' '}{hint}")
 
 

@@ -162,7 +162,7 @@ def counted(found: Mapping[str, Any], manifest: Manifest, config: TrainConfig) -
     if metrics.num_examples != promised:
         raise ValueError(
             f"evaluation counted {metrics.num_examples} examples of split {config.split!r}, but the manifest states "
-            f"{promised}; find the damage with: python -m beam_pipelines verify {manifest.path}"
+            f"{promised}; find the damage with: jpeg2tpu verify {manifest.path}"
         )
     if not math.isfinite(metrics.loss):
         raise no_number(metrics.step, config)

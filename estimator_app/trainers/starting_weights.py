@@ -26,6 +26,7 @@ from estimator_app.model.networks import is_users
 from estimator_app.model_dir.checkpoints import NAME, OF_OBJECT
 from estimator_app.model_dir.run_files import CONFIG_NAME, read_config
 from estimator_app.runtime import files
+from estimator_app.runtime.missing_paths import no_weights
 from estimator_app.saved_model.find import find_checkpoint, find_export, read_origin
 from estimator_app.trainers.checks import make_weighted_model, named_weights
 from tpu_input.dataset_format.csv_cells import csv_cell
@@ -136,10 +137,7 @@ def read_source(config: TrainConfig) -> Source:
     if tf.io.gfile.exists(f"{path}/{CONFIG_NAME}"):
         return _of_run(read_config(path), find_checkpoint(path, flag=f"--init_from={path}/{NAME}-"), config)
     if not tf.io.gfile.exists(path):
-        raise ValueError(
-            f"--init_from={path} does not exist; give a model_dir, a checkpoint such as MODEL_DIR/model.ckpt-5000, a "
-            "SavedModel, or a .keras, .h5 or .weights.h5 file"
-        )
+        raise ValueError(no_weights(path))
     found = find_export(path)
     try:
         origin = read_origin(found)[0]

@@ -250,11 +250,11 @@ def test_the_command_of_an_unfinished_conversion_is_shown_and_goes_on(few_digits
     assert "its --resize_shorter is 16, not 0 (the default)" in shown
     assert "its --num_shards is not given, not train=2" in shown
     assert "--min_side" not in shown
-    found = re.search(r"resume it with: (python .*?), choose another output", shown)
+    found = re.search(r"resume it with: (jpeg2tpu .*?), choose another output", shown)
     assert found
     words = shlex.split(found[1])
-    assert words == ["python", "-m", "beam_pipelines", *command, "--max_rejected=0%"]
-    assert main([*words[3:-1], "--max_rejected=10%"]) == 0
+    assert words == ["jpeg2tpu", *command, "--max_rejected=0%"]
+    assert main([*words[1:-1], "--max_rejected=10%"]) == 0
 
 
 def test_other_inputs_of_an_unfinished_conversion_are_named(few_digits, tmp_path, monkeypatch):

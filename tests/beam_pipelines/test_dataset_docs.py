@@ -16,9 +16,7 @@ def test_the_commands_of_the_page_run_as_they_stand(capsys, tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     (tmp_path / "corrected.csv").write_text("key,label\n3/0003.jpg,5\n")
     (tmp_path / "blurred.txt").write_text("4/0004.jpg\n")
-    commands = [
-        line.split()[3:] for line in PAGE.read_text().splitlines() if line.startswith("    python -m beam_pipelines ")
-    ]
+    commands = [line.split()[1:] for line in PAGE.read_text().splitlines() if line.startswith("    jpeg2tpu ")]
     assert [command[0] for command in commands][2:8] == ["relabel", "filter", "split", "reshard", "merge", "diff"]
     assert run(capsys, *commands[0])[0] == 0
     assert run(capsys, "convert", "--input=digits", "--output=more", "--seed=1")[0] == 0

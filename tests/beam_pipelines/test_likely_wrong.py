@@ -177,7 +177,7 @@ def classes(value: object) -> pa.Table:
         (classes(7), "classes must be "),
         (classes(["a"] * 10), "its classes are not different names"),
         (classes([f"c{label}" for label in range(10)]), "has predictions of other classes than"),
-        (None, "No such file"),
+        (None, "does not exist; write it with: jpeg2tpu predict"),
     ],
 )
 def test_a_file_that_is_no_predictions_is_one_line_and_leaves_no_page(dataset_copy, tmp_path, capsys, content, message):

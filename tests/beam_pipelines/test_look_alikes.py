@@ -255,5 +255,5 @@ def test_a_digest_that_is_none_is_said(planted, tmp_path):
     table = pq.read_table(path)
     digests = ["x" * 64, *table["sha256"].to_pylist()[1:]]
     pq.write_table(table.set_column(table.schema.get_field_index("sha256"), "sha256", [digests]), path)
-    with pytest.raises(ValueError, match=r"run: python -m beam_pipelines verify --repair"):
+    with pytest.raises(ValueError, match=r"run: jpeg2tpu verify --repair"):
         found_of(copy)

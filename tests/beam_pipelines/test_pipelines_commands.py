@@ -1,4 +1,4 @@
-"""python -m beam_pipelines as a user types it: one clear line and exit code 2 for a mistake, never a traceback."""
+"""The commands of beam_pipelines as users type them: one clear line and exit code 2 for a mistake, no traceback."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_verify_of_no_dataset_is_refused(capsys, tmp_path):
 def test_help_explains_each_command(capsys, command):
     code, out, _ = run(capsys, command, "--help")
     assert code == 0
-    assert f"python -m beam_pipelines {command}" in out
+    assert f"jpeg2tpu {command}" in out
 
 
 def test_a_command_in_its_own_process_prints_nothing_but_its_lines(few_digits, tmp_path):

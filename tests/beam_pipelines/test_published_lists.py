@@ -312,7 +312,7 @@ def test_the_labels_of_open_images_become_sets(capsys, images, tmp_path, monkeyp
         expected[path.read_bytes(), classes] += 1
     Path("oidv6-train-annotations-human-imagelabels.csv").write_text("\n".join(lines) + "\n")
     exec(recipe, {})
-    command = re.search(r"python -m beam_pipelines (convert --input=train.jsonl .*)", PAGE.read_text())
+    command = re.search(r"jpeg2tpu (convert --input=train.jsonl .*)", PAGE.read_text())
     assert command
     assert run(capsys, *command[1].split())[0] == 0
     assert Counter((data, label) for _, label, data in stored(tmp_path / "open_images").elements()) == expected

@@ -93,7 +93,7 @@ def test_the_command_that_the_error_of_training_input_names_repairs_the_shard(fe
 
     with pytest.raises(tf.errors.InvalidArgumentError) as caught:
         total()
-    command = re.search(r"python -m beam_pipelines (verify \S+ \S+)", caught.value.message)
+    command = re.search(r"jpeg2tpu (verify \S+ \S+)", caught.value.message)
     assert command
     assert beam_pipelines.__main__.main(command[1].split()) == 0
     assert total() == manifest.split("train").num_examples

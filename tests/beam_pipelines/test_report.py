@@ -305,7 +305,7 @@ def give_wrong_labels(path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda path: path.unlink(), "is missing; run: python -m beam_pipelines verify --repair"),
+        (lambda path: path.unlink(), "is missing; run: jpeg2tpu verify --repair"),
         (lambda path: path.write_bytes(b"PAR1"), "cannot be read"),
         (lambda path: shutil.copy(path.with_name("validation-00001-of-00002.parquet"), path), "rows for"),
         (

@@ -290,7 +290,7 @@ def test_what_is_unfinished_is_named_with_its_command(capsys, dataset, tmp_path,
         run(capsys, "reshard", dataset, "--shard_size=50KB", f"--output={tmp_path}/out")
     monkeypatch.undo()
     said = refused(capsys, "reshard", dataset, "--shard_size=60KB", f"--output={tmp_path}/out")
-    assert f"python -m beam_pipelines reshard {dataset} --shard_size=50KB --output={tmp_path}/out" in said
+    assert f"jpeg2tpu reshard {dataset} --shard_size=50KB --output={tmp_path}/out" in said
 
 
 def test_convert_reads_a_dataset_with_every_check(capsys, dataset, tmp_path):

@@ -112,7 +112,7 @@ def test_the_command_that_a_training_prints_for_its_watcher_runs(capsys, digits_
     flags = f"--dataset={digits_dataset.path}", f"--model_dir={folder}", "--image_size=4", f"--network={OWN}"
     code, out, _ = run(capsys, "train", *flags, "--train_steps=2", "--steps_per_eval=2", "--eval=watch")
     assert code == 0
-    command = shlex.split(out.splitlines()[-1].partition("to evaluate and export: python -m estimator_app ")[2])
+    command = shlex.split(out.splitlines()[-1].partition("to evaluate and export: jpeg2tpu ")[2])
     code, out, _ = run(capsys, *command)
     assert code == 0
     assert list(folder.glob("export/*/saved_model.pb"))

@@ -1,4 +1,4 @@
-"""python -m estimator_app as a user types it: calm lines, one clear line for a mistake, never a traceback."""
+"""The commands of estimator_app as a user types them: calm lines, one clear line for a mistake, never a traceback."""
 
 from __future__ import annotations
 
@@ -118,8 +118,8 @@ def test_a_checkpoint_and_an_export_of_it_are_evaluated_alike(capsys, model_dir,
         (("export", "--model_dir=MODEL", "--export_dir=/dev/null/x"), "/dev/null"),
         (("predict", "--export_dir=nowhere", "x.jpg"), "nowhere' does not exist; give a SavedModel"),
         (("predict", "--export_dir=MODEL"), "the following arguments are required: FILE"),
-        (("predict", "--export_dir=MODEL", "--top=0", "x.jpg"), "top must be at least 1, got 0"),
-        (("predict", "--export_dir=MODEL", "--batch_size=0", "x.jpg"), "batch_size must be at least 1, got 0"),
+        (("predict", "--export_dir=MODEL", "--top=0", __file__), "top must be at least 1, got 0"),
+        (("predict", "--export_dir=MODEL", "--batch_size=0", __file__), "batch_size must be at least 1, got 0"),
     ],
 )
 def test_what_cannot_be_evaluated_exported_or_predicted_with_is_answered_in_a_line(
@@ -183,7 +183,7 @@ def test_files_that_cannot_be_classified_are_named_and_the_rest_is_done(capsys, 
         ("--model_dir=/dev/null/model", "/dev/null"),
         ("--seed=-1", "seed must be in [0, 2**31), got -1"),
         ("--cache=crops", "argument --cache: must be one of records, decoded, none, got 'crops'"),
-        ("--image_sise=16", "unknown flag --image_sise; did you mean --image_size? (see python -m estimator_app train"),
+        ("--image_sise=16", "unknown flag --image_sise; did you mean --image_size? (see jpeg2tpu train"),
         ("stray", "unrecognized arguments: stray"),
     ],
 )
@@ -198,7 +198,7 @@ def test_a_model_dir_of_another_run_is_refused_and_left_alone(capsys, model_dir,
     train = ("train", f"--dataset={digits_dataset.path}", f"--model_dir={model_dir}", *FLAGS, "--train_steps=40")
     message = refused(capsys, *train, "--image_size=28", "--seed=1")
     assert "holds another run: its --image_size is 16, not 28; its --seed is 0, not 1; use another" in message
-    assert "or repeat its options: python -m estimator_app train --dataset=" in message
+    assert "or repeat its options: jpeg2tpu train --dataset=" in message
     assert (model_dir / "config.json").read_text() == before
 
 
@@ -230,7 +230,7 @@ def test_the_flags_and_an_example_of_every_command_are_in_its_help(capsys):
     for command in ("train", "watch", "evaluate", "export", "predict", "folds", "preflight"):
         code, out, _ = run(capsys, command, "--help")
         assert code == 0
-        assert f"python -m estimator_app {command} --" in out
+        assert f"jpeg2tpu {command} --" in out
     assert "the following arguments are required: COMMAND" in refused(capsys)
     assert "unknown flag --datset; did you mean --dataset?" in refused(capsys, "train", "--datset=x", "--model_dir=y")
 

@@ -90,7 +90,7 @@ def test_the_exports_of_a_run_that_made_them_elsewhere_are_found_by_its_model_di
 def test_where_there_is_no_export_it_says_what_is_there_instead(tmp_path):
     with pytest.raises(ValueError, match="nowhere' does not exist; give a SavedModel"):
         find_export(f"{tmp_path}/nowhere")
-    with pytest.raises(ValueError, match="holds no SavedModel; create one with: python -m estimator_app export"):
+    with pytest.raises(ValueError, match="holds no SavedModel; create one with: jpeg2tpu export"):
         find_export(str(tmp_path))
     (tmp_path / "config.json").touch()
     with pytest.raises(ValueError, match=f"a run without an export; export it with: .* --model_dir={tmp_path}"):

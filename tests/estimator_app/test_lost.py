@@ -126,7 +126,7 @@ def test_a_tpu_at_another_address_is_gone_on_with_by_the_same_command(digits_dat
     monkeypatch.setattr(os, "execv", lambda path, command: executed.append(command))
     command = ["train", f"--dataset={digits_dataset.path}", f"--model_dir={tmp_path}/model"]
     assert main(command) == 0
-    assert executed == [[sys.executable, "-m", "estimator_app", *command]]
+    assert executed == [[sys.executable, "-m", "jpeg2tpu", *command]]
     assert capsys.readouterr().out.endswith("grpc://10.0.0.3:8470; resuming in a new process\n")
 
 

@@ -170,8 +170,8 @@ def test_a_folder_of_foreign_files_is_refused_with_the_first_of_their_names(tmp_
 
 def test_hidden_files_are_nobodys(tmp_path):
     (tmp_path / ".DS_Store").touch()
-    write_run_config(str(tmp_path), CONFIG, "python -m estimator_app train --dataset=d")
-    assert read_command(str(tmp_path)) == "python -m estimator_app train --dataset=d"
+    write_run_config(str(tmp_path), CONFIG, "jpeg2tpu train --dataset=d")
+    assert read_command(str(tmp_path)) == "jpeg2tpu train --dataset=d"
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"format_version": 99}', '{"format_version": 1, "versions": {}}'])

@@ -247,11 +247,12 @@ def test_the_commands_of_the_guide_run_as_they_stand(digits_dataset, tmp_path, m
     block = section.partition("```python\n")[2].partition("```")[0]
     exec(block.replace('weights="imagenet"', "weights=None"), {})
     lines = section.replace("\\\n", "").splitlines()
-    commands = [line.strip() for line in lines if line.startswith("    python -m estimator_app")]
+    commands = [line.strip() for line in lines if line.startswith("    jpeg2tpu ")]
     assert len(commands) == 2
     for command in commands:
         _, *argv = shlex.split(command.replace("--train_steps=20", "--train_steps=1"))
         environment = os.environ | {"PYTHONPATH": str(ROOT)}
-        done = subprocess.run([sys.executable, "-W", "ignore", *argv], capture_output=True, text=True, env=environment)
+        program = [sys.executable, "-W", "ignore", "-m", "jpeg2tpu"]
+        done = subprocess.run([*program, *argv], capture_output=True, text=True, env=environment)
         assert done.returncode == 0, (command, done.stderr)
     assert "initial weights: 260 of 262 variables" in done.stdout

@@ -6,6 +6,7 @@ import functools
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ import tensorflow as tf
 from estimator_app.model.networks import cnn, find_network, make_model, resnet18, resnet50
 from support.app_fixtures import keras_warns
 
+ROOT = Path(__file__).parents[2]
 pytestmark = keras_warns
 needs_estimator = pytest.mark.skipif(tf.__version__ >= "2.16", reason="TPUEstimator's graph ends with TensorFlow 2.15")
 
@@ -215,11 +217,27 @@ def test_what_are_no_logits_is_refused(own, name, message):
         make_model(find_network(f"own_networks:{name}"), 8, 3)
 
 
+def test_a_network_in_the_current_folder_is_found_from_a_script_after_what_is_installed(tmp_path, monkeypatch):
+    (tmp_path / "beside_the_user.py").write_text("def good(images, num_classes, training): ...")
+    (tmp_path / "colorsys.py").write_text("def good(images, num_classes, training): ...")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [folder for folder in sys.path if folder])  # a script has no current folder here
+    assert find_network("beside_the_user:good").__module__ == "beside_the_user"
+    monkeypatch.delitem(sys.modules, "colorsys", raising=False)
+    with pytest.raises(ValueError, match="module 'colorsys' has no attribute 'good'"):  # the standard library's
+        find_network("colorsys:good")
+
+
 @needs_estimator
 @pytest.mark.long
-def test_the_command_finds_a_network_in_the_working_directory(own, digits_dataset):
+@pytest.mark.parametrize("way", ["script", "module"])
+def test_the_command_finds_a_network_in_the_working_directory(own, digits_dataset, tmp_path_factory, way):
     options = [f"--dataset={digits_dataset.path}", "--model_dir=model", "--image_size=16", "--train_steps=2"]
-    command = [sys.executable, "-m", "estimator_app", "train", *options, "--network=own_networks:good"]
-    done = subprocess.run(command, cwd=own, env=os.environ, capture_output=True, text=True)
+    (script := tmp_path_factory.mktemp("bin") / "jpeg2tpu").write_text(
+        "import sys; from tpu_input.command_line.jpeg2tpu import main; sys.exit(main())"
+    )
+    program = [sys.executable, *{"script": [str(script)], "module": ["-m", "jpeg2tpu"]}[way]]
+    command = [*program, "train", *options, "--network=own_networks:good"]
+    done = subprocess.run(command, cwd=own, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("training own_networks:good at step 0/2")

@@ -132,7 +132,7 @@ def test_the_command_of_the_guide_runs_as_it_stands_and_preflight_takes_its_flag
     )
     text = (Path(__file__).parents[2] / "docs" / "train.md").read_text().replace("\\\n", "")
     section = text.partition("\n## TFRecords of other programs\n")[2]
-    (command,) = re.findall(r"^    python -m estimator_app (.*)", section.partition("\n## ")[0], re.MULTILINE)
+    (command,) = re.findall(r"^    jpeg2tpu (.*)", section.partition("\n## ")[0], re.MULTILINE)
     small = ["--image_size=16", "--train_batch_size=8"]
     argv = [word for word in shlex.split(command) if not word.startswith(("--image_size", "--epochs"))]
     assert main([*argv, *small, "--train_steps=1"]) == 0

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from beam_pipelines.__main__ import main as beam_pipelines
-from estimator_app.__main__ import main as estimator_app
 from support.app_fixtures import keras_warns
 from tpu_input import read_manifest
+from tpu_input.command_line.jpeg2tpu import main
 from tpu_input.dataset_format.index import index_path, read_index
 
 PAGE = Path(__file__).parents[2] / "docs" / "train.md"
@@ -38,14 +37,13 @@ def test_planted_labels_are_the_first_of_the_list(digits, tmp_path, monkeypatch,
     monkeypatch.chdir(tmp_path)
     planted = plant(Path(shutil.copytree(digits, tmp_path / "digits")))
     assert len(planted) == 36
-    assert beam_pipelines(["convert", "--input=digits", "--output=dataset", "--shard_size=100KB"]) == 0
+    assert main(["convert", "--input=digits", "--output=dataset", "--shard_size=100KB"]) == 0
     section = PAGE.read_text().partition("### Labels that are likely wrong\n")[2].partition("\n### ")[0]
-    commands = re.findall(r"^    python -m (\w+) (.*)$", section.replace("\\\n", ""), re.MULTILINE)
-    assert [line.split()[0] for _, line in commands] == ["split", "folds", "report", "relabel"]
-    for package, line in commands:
-        run = {"beam_pipelines": beam_pipelines, "estimator_app": estimator_app}[package]
+    commands = re.findall(r"^    jpeg2tpu (.*)$", section.replace("\\\n", ""), re.MULTILINE)
+    assert [line.split()[0] for line in commands] == ["split", "folds", "report", "relabel"]
+    for line in commands:
         words = line.split() + ["--trainer=tf_distribute"] * (line.split()[0] == "folds")
-        assert run(words) == 0, (line, capsys.readouterr())
+        assert main(words) == 0, (line, capsys.readouterr())
 
     with open("dataset/likely_wrong_labels.csv", newline="") as file:
         listed = list(csv.reader(file))[1:]

@@ -309,7 +309,7 @@ def test_the_commands_of_the_guide_run_as_they_stand(capsys, model_dir, digits_d
     (tmp_path / "model").symlink_to(model_dir)
     (tmp_path / "dataset").symlink_to(digits_dataset.path)
     section = (ROOT / "docs" / "train.md").read_text().partition("### Predict a dataset\n")[2].partition("\n### ")[0]
-    commands = re.findall(r"^    python -m estimator_app (.*)$", section, re.MULTILINE)
+    commands = re.findall(r"^    jpeg2tpu (.*)$", section, re.MULTILINE)
     assert len(commands) == 2
     for command in commands:
         code, _, err = run(capsys, *command.split())

@@ -1,4 +1,4 @@
-"""python -m estimator_app preflight as a user types it, without the TPU's compiler."""
+"""jpeg2tpu preflight as a user types it, without the TPU's compiler."""
 
 from __future__ import annotations
 

@@ -317,7 +317,9 @@ def test_the_commands_of_the_guide_run_as_they_stand(digits_dataset, tmp_path, m
     (tmp_path / "dataset").symlink_to(digits_dataset.path)
     text = (Path(__file__).parents[2] / "docs" / "train.md").read_text().replace("\\\n", "")
     sections = [text.partition(f"\n## {title}\n")[2].partition("\n## ")[0] for title in ("Fine-tuning", "Recipes")]
-    commands = [line.strip() for section in sections for line in section.splitlines() if line.startswith("    python")]
+    commands = [
+        line.strip() for section in sections for line in section.splitlines() if line.startswith("    jpeg2tpu ")
+    ]
     assert len(commands) == 3
     train(digits_dataset, tmp_path / "model", image_size=32, train_steps=1)
     for command in commands:
@@ -325,7 +327,10 @@ def test_the_commands_of_the_guide_run_as_they_stand(digits_dataset, tmp_path, m
         environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
         more = [] if "--train_steps" in command else ["--train_steps=2"]
         done = subprocess.run(
-            [sys.executable, "-W", "ignore", *argv, *more], capture_output=True, text=True, env=environment
+            [sys.executable, "-W", "ignore", "-m", "jpeg2tpu", *argv, *more],
+            capture_output=True,
+            text=True,
+            env=environment,
         )
         assert done.returncode == 0, (command, done.stderr)
     assert not read_config(f"{tmp_path}/again").differences(read_config(f"{tmp_path}/from_recipe"))

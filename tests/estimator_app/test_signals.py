@@ -64,8 +64,8 @@ CONVERT = ("convert", "--input={digits}", "--output={new}", "--shard_size=200KB"
     [
         ("beam_pipelines.conversion.shard_writing:_wait", signal.SIGTERM, 143, CONVERT),
         ("beam_pipelines.conversion.shard_writing:_wait", signal.SIGINT, 130, CONVERT),
-        ("beam_pipelines.__main__:verify", signal.SIGTERM, 143, ("verify", "{dataset}")),
-        ("beam_pipelines.__main__:write_sample", signal.SIGTERM, 143, ("sample", "{new}")),
+        ("beam_pipelines.commands:verify_dataset", signal.SIGTERM, 143, ("verify", "{dataset}")),
+        ("beam_pipelines.commands:write_sample", signal.SIGTERM, 143, ("sample", "{new}")),
     ],
 )
 def test_a_command_of_beam_pipelines_ends_with_the_signals_code(

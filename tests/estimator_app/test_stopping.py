@@ -52,7 +52,7 @@ def test_a_run_that_is_stopped_in_every_way_ends_with_the_same_weights(digits_da
         assert done.returncode == code, (what, done.stderr)
         assert weights(model_dir)["global_step"] == saved, what
         if what.startswith("SIG") and what != "SIGKILL":
-            go_on = f"resume with: python -m estimator_app {' '.join(args)}"
+            go_on = f"resume with: jpeg2tpu {' '.join(args)}"
             assert done.stdout.splitlines()[-1] == f"stopped and saved at step {saved}/20; {go_on}"
             assert done.stderr == ""
         if what == "FULL":

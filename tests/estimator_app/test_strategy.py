@@ -105,7 +105,7 @@ def test_a_run_that_is_killed_stopped_out_of_disk_and_extended_ends_with_the_sam
         assert done.returncode == code, done.stderr
         assert weights(tmp_path / "model")[f"global_step{OF_OBJECT}"] == saved
     assert done.stdout.startswith("resuming cnn at step 4/16")
-    go_on = f"resume with: python -m estimator_app train {' '.join(flags)}"
+    go_on = f"resume with: jpeg2tpu train {' '.join(flags)}"
     assert done.stdout.splitlines()[-1] == f"stopped and saved at step 7/16; {go_on}"
     for train_steps in (16, 20):
         assert train(digits_dataset, tmp_path / "model", train_steps=train_steps, **options).metrics.step == train_steps

@@ -185,7 +185,7 @@ def test_a_step_in_jax_that_cannot_run_is_told_in_one_line(in_tests, name, said)
 def test_the_step_of_the_guide_compiles(capsys, monkeypatch, tmp_path):
     page = (Path(__file__).parents[2] / "docs" / "preflight.md").read_text().partition("## A step in JAX")[2]
     (tmp_path / "mystep.py").write_text(page.partition("```python\n")[2].partition("```")[0])
-    command = re.search(r"^    python -m estimator_app (preflight .*)$", page, re.MULTILINE)
+    command = re.search(r"^    jpeg2tpu (preflight .*)$", page, re.MULTILINE)
     assert command
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))

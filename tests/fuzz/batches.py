@@ -48,7 +48,7 @@ class Case:
         said = "\n".join(line[:400] for line in self.ended.stderr.splitlines()[-6:])
         return (
             f"{'; '.join(self.problems)}\n  {self.file}: {damages}\n"
-            f"  python -m {self.command.package} {' '.join(self.command.argv)}\n{said}\n  again: {self.batch}\n"
+            f"  jpeg2tpu {' '.join(self.command.argv)}\n{said}\n  again: {self.batch}\n"
         )
 
 

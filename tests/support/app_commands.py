@@ -1,4 +1,4 @@
-"""python -m estimator_app, called in this process."""
+"""The commands of estimator_app, called in this process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""python -m beam_pipelines, called in this process."""
+"""The commands of beam_pipelines, called in this process."""
 
 from __future__ import annotations
 

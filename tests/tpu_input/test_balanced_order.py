@@ -173,7 +173,7 @@ def test_corrupt_records_are_counted_by_epoch(rare):
     [
         ({"options": {"label_type": "classes"}}, "one class for each image, and those of .* have several labels each"),
         ({"options": {"label_type": "none"}}, "one class for each image, and those of .* have no labels"),
-        ({"fingerprint": ""}, "convert them with: python -m beam_pipelines convert"),
+        ({"fingerprint": ""}, "convert them with: jpeg2tpu convert"),
     ],
 )
 def test_a_dataset_without_one_class_for_each_image_in_an_index_is_refused(rare, changes, message):
@@ -189,7 +189,7 @@ def test_a_dataset_without_one_class_for_each_image_in_an_index_is_refused(rare,
 def test_an_index_that_the_manifest_does_not_count_is_refused(rare):
     split = rare.split("train")
     other = dataclasses.replace(split, class_counts=(39, 22, 4))
-    with pytest.raises(ValueError, match="repair it with: python -m beam_pipelines verify --repair"):
+    with pytest.raises(ValueError, match="repair it with: jpeg2tpu verify --repair"):
         training_order(dataclasses.replace(rare, splits={"train": other}), 8, sampling="balanced")
 
 

@@ -98,7 +98,7 @@ def test_the_report_says_what_a_need_takes_and_what_changes_gain():
     [
         (
             ["--imagesize=3"],
-            "error: unknown flag --imagesize; did you mean --image_size? (see python -m tpu_input benc",
+            "error: unknown flag --imagesize; did you mean --image_size? (see jpeg2tpu benc",
         ),
         (["--images=0"], "error: --images must be at least 1, got 0"),
         (["--need=0"], "error: --need must be above 0, got 0"),

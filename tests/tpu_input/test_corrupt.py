@@ -79,7 +79,7 @@ def damage(folder: Path, record: int, at: int) -> None:
 @pytest.mark.parametrize("at", [0, 9, 12 + 50], ids=["length", "checksum", "payload"])
 def test_a_damaged_record_of_a_shard_is_named_and_what_mends_it(dataset_copy, make, at):
     damage(dataset_copy, 10, at)
-    mend = f"repair the shard with: python -m beam_pipelines verify --repair {dataset_copy}"
+    mend = f"repair the shard with: jpeg2tpu verify --repair {dataset_copy}"
     with pytest.raises(tf.errors.InvalidArgumentError) as caught:
         epoch(dataset_copy, make)
     ((number, shard),) = re.findall(r"record (\d+) of (\S+)", caught.value.message)

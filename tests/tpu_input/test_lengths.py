@@ -247,7 +247,7 @@ def test_a_damaged_file_is_named_with_the_command_that_repairs_it(how, dataset_c
         said = str(caught.value)
         assert "\n" not in said
         assert said.startswith(f"'{dataset_copy}/{LENGTHS_NAME}' does not match '{dataset_copy}': ")
-        assert said.endswith(f"repair it with: python -m beam_pipelines verify --repair {dataset_copy}")
+        assert said.endswith(f"repair it with: jpeg2tpu verify --repair {dataset_copy}")
 
 
 def test_another_manifest_is_refused(dataset_copy):

@@ -73,7 +73,7 @@ def test_what_tfds_cannot_read_is_refused(digits_dataset):
     train = digits_dataset.splits["train"]
     renamed = dataclasses.replace(train.shards[0], name=in_edition(train.shards[0].name, "0123abcd"))
     extended = {"train": dataclasses.replace(train, shards=(*train.shards[1:], renamed))}
-    with pytest.raises(ValueError, match=r"are of several versions of .* with: python -m beam_pipelines reshard"):
+    with pytest.raises(ValueError, match=r"are of several versions of .* with: jpeg2tpu reshard"):
         write_tfds_metadata(dataclasses.replace(digits_dataset, splits=extended))
     with pytest.raises(ValueError, match=r"class 'a\\nb' has a line break"):
         write_tfds_metadata(dataclasses.replace(digits_dataset, classes=("a\nb",)))

@@ -1,1 +1,1 @@
-"""Implementation of python -m tpu_input benchmark, which measures each stage of the input on this machine."""
+"""Implementation of jpeg2tpu benchmark, which measures each stage of the input on this machine."""

@@ -1,4 +1,4 @@
-"""Measurements of python -m tpu_input benchmark: the cost of each stage of training's input, and of changed options.
+"""Measurements of jpeg2tpu benchmark: the cost of each stage of training's input, and of changed options.
 
 Each variant (a stage with all stages before it, the complete input, the complete input with one option changed) is run
 by itself. Each round runs all variants in turn, and costs are medians over the rounds. Everything is measured, nothing

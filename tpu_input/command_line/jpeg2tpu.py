@@ -1,6 +1,6 @@
 """Command jpeg2tpu, which runs the commands of all three packages and imports a package only to run its command.
 
-jpeg2tpu convert …  =  python -m beam_pipelines convert …
+jpeg2tpu convert …, python -m jpeg2tpu convert …  ──▶  beam_pipelines.__main__.main(["convert", …])
 """
 
 from __future__ import annotations
@@ -75,12 +75,12 @@ def add_command(commands: argparse._SubParsersAction[Parser], name: str, example
       example: Arguments of the example at the end of the help.
       epilog: Text at the end of the help, instead of an example.
     """
-    package, summary = COMMANDS[name]
+    summary = COMMANDS[name].summary
     command = commands.add_parser(
         name,
         help=summary,
         description=f"{summary[0].upper()}{summary[1:]}.",
-        epilog=epilog or f"example:\n  python -m {package} {name} {example}",
+        epilog=epilog or f"example:\n  jpeg2tpu {name} {example}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )

@@ -190,7 +190,8 @@ class Manifest:
       splits: Splits by name.
       num_inputs: Number of inputs listed; equals the records of all splits plus the rejected inputs.
       num_rejected: Number of inputs that are in no shard, by reason code.
-      options: Options of the conversion that determine the shards (seed, shard_bytes, splits, …), to repeat it.
+      options: Options of the conversion that determine the shards, to repeat it: seed, splits, shard_bytes (the value
+        of --shard_size), and others.
       fingerprint: Hex digest of the options, and of each input's name, label, split and size: datasets with equal
         fingerprints have equal shards, unless a file was changed without a change of its size.
       num_fixed: Number of re-encoded images, by reason.

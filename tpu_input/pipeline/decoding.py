@@ -201,7 +201,7 @@ def _described(
 
 def unread(manifest: Manifest) -> str:
     """Returns the message about the first record of a shard that cannot be read, with what a user can do about it."""
-    repair = f"repair the shard with: python -m beam_pipelines verify --repair {manifest.path}"
+    repair = f"repair the shard with: jpeg2tpu verify --repair {manifest.path}"
     others = "copy the shard again"  # TFRecords that another program wrote have no fingerprint
     # The command is not at the end, where TensorFlow adds a bracket, so that it can be copied.
     return (

@@ -19,6 +19,7 @@ from tpu_input.dataset_format.record_spec import RecordSpec
 from tpu_input.dataset_format.records import FRAME_BYTES, MAX_INDEX_BYTES, Manifest, Shard, Split
 from tpu_input.dataset_format.tfrecord import Example
 from tpu_input.storage.byte_ranges import check_file
+from tpu_input.storage.no_match import no_match
 from tpu_input.storage.positions import KEPT_NAME, Positions, keep_lengths, kept_lengths, read_lengths
 
 _THREADS = 16  # which mostly wait for storage
@@ -89,7 +90,7 @@ def _match(pattern: str) -> list[str]:
 
 def _require(found: Sequence[object], pattern: str) -> None:
     if not found:
-        raise ValueError(f"no file matches {pattern!r}; quote the pattern, and check it with: ls {pattern}")
+        raise ValueError(no_match(pattern))
 
 
 def _split(shards: tuple[Shard, ...]) -> Split:

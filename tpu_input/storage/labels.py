@@ -34,7 +34,7 @@ def split_labels(manifest: Manifest, split: str) -> Labels:
     if tuple(counts) != of.class_counts:
         raise ValueError(
             f"the labels in the index of {manifest.path!r} are not those that its manifest counts in split {split!r}; "
-            f"repair it with: python -m beam_pipelines verify --repair {manifest.path}"
+            f"repair it with: jpeg2tpu verify --repair {manifest.path}"
         )
     return labels
 
@@ -53,7 +53,7 @@ def check_labels(manifest: Manifest) -> None:
     if not manifest.fingerprint:
         raise ValueError(
             f"sampling='balanced' needs the labels in a dataset's index, which the TFRecords in {manifest.path!r} do "
-            "not have; convert them with: python -m beam_pipelines convert --input=TFRECORDS --output=DATASET"
+            "not have; convert them with: jpeg2tpu convert --input=TFRECORDS --output=DATASET"
         )
 
 
@@ -73,6 +73,5 @@ def _shard_labels(folder: str, shard: Shard) -> Labels:
         return np.asarray(labels, np.int32)
     except Exception as error:  # OSError, pyarrow's, or TensorFlow's for a URI
         raise ValueError(
-            f"cannot read the index {path!r}: {error}; repair it with: python -m beam_pipelines verify --repair "
-            f"{folder}"
+            f"cannot read the index {path!r}: {error}; repair it with: jpeg2tpu verify --repair {folder}"
         ) from error

@@ -95,7 +95,7 @@ def _listed_lengths(manifest: Manifest, shards: Sequence[Shard]) -> Positions | 
         return parse_lengths(content, num_rows).of_shards(shards)
     except ValueError as error:
         raise ValueError(
-            f"{path!r} does not match {manifest.path!r}: {error}; repair it with: python -m beam_pipelines verify "
+            f"{path!r} does not match {manifest.path!r}: {error}; repair it with: jpeg2tpu verify "
             f"--repair {manifest.path}"
         ) from error
 
@@ -112,7 +112,7 @@ def check_stands(dataset: str, shard: Shard) -> None:
     except FileNotFoundError as error:
         raise ValueError(
             f"{path!r} does not exist: the dataset was replaced or moved after its manifest was read, or is not "
-            f"complete; read the manifest again, or check the dataset with: python -m beam_pipelines verify {dataset}"
+            f"complete; read the manifest again, or check the dataset with: jpeg2tpu verify {dataset}"
         ) from error
 
 
@@ -169,13 +169,11 @@ def read_positions(folder: str, shard: Shard) -> Positions:
     except Exception as error:  # OSError, pyarrow's, or TensorFlow's for a URI
         if isinstance(error, FileNotFoundError):
             check_stands(folder, shard)
-        raise ValueError(
-            f"cannot read the index {path!r}: {error}; python -m beam_pipelines convert writes it"
-        ) from error
+        raise ValueError(f"cannot read the index {path!r}: {error}; jpeg2tpu convert writes it") from error
     if positions is None:
         raise ValueError(
             f"{path!r} does not match shard {shard.name!r}, which has {shard.num_examples} records in "
-            f"{shard.num_bytes} bytes; repair it with: python -m beam_pipelines verify --repair {folder}"
+            f"{shard.num_bytes} bytes; repair it with: jpeg2tpu verify --repair {folder}"
         )
     return positions
 

@@ -22,6 +22,7 @@ from types import ModuleType
 
 from beam_pipelines import storage
 from beam_pipelines.options import RECORDS, TAR, ConvertOptions, RecordFormat, Source
+from beam_pipelines.sources.existence import no_records
 from beam_pipelines.sources.folders import is_hidden
 from beam_pipelines.sources.input_kinds import InputKind, Part
 from beam_pipelines.sources.not_images import OTHER_FILE, ending, ignored_by, reason_of
@@ -203,8 +204,5 @@ def check_files(source: Source, classes: tuple[str, ...] | None = None, unlabell
     storage.check(source.folder)
     names = list_record_files(source)
     if not names:
-        raise ValueError(
-            f"input {source.path!r} names no files of records; it must be a folder of files such as "
-            "train-00000-of-00042, x.tfrecord, x.parquet or x.tar, or a pattern such as 'FOLDER/train-*'"
-        )
+        raise ValueError(no_records(source))
     _kind(names[0]).check_first(f"{source.folder}/{names[0]}", RecordFormat.parse(source.record), unlabelled)

@@ -1,0 +1,290 @@
+"""The functions that run the commands of this package, with what they need of Beam; imported when a command runs."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+from collections.abc import Iterator
+
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from beam_pipelines import storage
+from beam_pipelines.conversion.output_folder import LIKELY_WRONG_NAME
+from beam_pipelines.conversion_flags import conversion_options, named_datasets
+from beam_pipelines.convert import convert as convert_inputs
+from beam_pipelines.convert import submit
+from beam_pipelines.diff import diff as diff_datasets
+from beam_pipelines.dry_run import dry_run
+from beam_pipelines.options import FILES_OF_CHANGES, ConvertOptions, Source
+from beam_pipelines.repair import remove_leftovers, repair
+from beam_pipelines.report.page import write_pairs, write_report
+from beam_pipelines.report.summary import print_summary, summary
+from beam_pipelines.rewrite import rewriting
+from beam_pipelines.runners import execution, launch_checks, phases, worker_output, workers
+from beam_pipelines.sample_digits import write_sample
+from beam_pipelines.verify import Findings
+from beam_pipelines.verify import verify as verify_dataset
+from tpu_input.command_line import is_json, print_line, to_json
+from tpu_input.command_line.streams import check_printed
+from tpu_input.dataset_format.lengths import lengths_name
+from tpu_input.dataset_format.records import MANIFEST_NAME
+
+
+def run(flags: argparse.Namespace) -> int:
+    """Runs the command that the flags name; returns its exit code."""
+    functions = {
+        "sample": sample,
+        "convert": convert,
+        "verify": verify,
+        "rewrite": rewrite,
+        "diff": diff,
+        "report": report,
+    }
+    code = functions[flags.run](flags, flags.beam_flags)
+    if is_json(flags.argv):
+        print_line(to_json(flags.found))
+    return code
+
+
+def _say(flags: argparse.Namespace, line: str) -> None:
+    """Prints a line of the result, unless it is asked for as JSON."""
+    if not is_json(flags.argv):
+        print_line(line)
+
+
+def sample(flags: argparse.Namespace, _: list[str]) -> int:
+    folder = storage.absolute(flags.output)
+    written, total = write_sample(folder)
+    flags.found = {"folder": folder, "num_digits": total, "num_written": written}
+    _say(flags, f"{folder}: {total:,} digits in 10 class folders, {written:,} of them written now")
+    return 0
+
+
+_M_MMAP_THRESHOLD = -3  # of malloc.h
+
+
+def _return_memory_once_freed() -> None:
+    """Makes glibc return memory in blocks of 1 MiB and more to the operating system as soon as it is freed.
+
+    By itself, it raises this size to up to 32 MiB, and keeps smaller blocks. After planning 200,000 inputs, these would
+    be 60 MB beside the processes that write shards.
+    """
+    with contextlib.suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 1 << 20)
+
+
+def convert(flags: argparse.Namespace, beam_flags: list[str]) -> int:
+    return _run_conversion(flags, conversion_options(flags), beam_flags)
+
+
+def rewrite(flags: argparse.Namespace, beam_flags: list[str]) -> int:
+    changes = {name: value for name in FILES_OF_CHANGES if (value := getattr(flags, name, ""))}
+    if flags.command == "filter" and not changes:
+        raise ValueError(f"filter needs at least one of {', '.join(f'--{name}' for name in FILES_OF_CHANGES[1:])}")
+    if flags.command == "merge" and len(flags.datasets) < 2:
+        raise ValueError(f"merge needs at least two datasets, got {flags.datasets!r}")
+    sources = [
+        Source(path, name=name, splits="again" if flags.command == "split" else "kept", **changes)
+        for name, path in named_datasets(flags.datasets)
+    ]
+    changed = {name: value for name in _CHANGED_OPTIONS if (value := getattr(flags, name, None)) is not None}
+    if flags.command == "split":
+        if (flags.folds is None) == ("splits" not in changed):
+            raise ValueError("split needs either --splits, such as train=90%,validation=10%, or --folds")
+        if flags.folds:
+            changed["splits"] = tuple((f"fold{number + 1}", 1 / flags.folds) for number in range(flags.folds))
+    if "shard_bytes" in changed:
+        changed = {"num_shards": ()} | changed
+    if flags.command == "merge":
+        changed = {"dedup": "exact"} | changed
+    options = rewriting(sources, flags.output, getattr(flags, "add_classes", False), flags.check, **changed)
+    return _run_conversion(flags, options, beam_flags)
+
+
+_CHANGED_OPTIONS = (
+    "splits",
+    "stratify",
+    "group_by",
+    "seed",
+    "dedup",
+    "shard_bytes",
+    "num_shards",
+    "max_rejected",
+    "overwrite",
+)
+
+
+def _run_conversion(flags: argparse.Namespace, options: ConvertOptions, beam_flags: list[str]) -> int:
+    if flags.runner and flags.num_processes:
+        raise ValueError(
+            f"--num_processes={flags.num_processes} is for processes on this machine; leave it out, as "
+            f"--runner={flags.runner} has flags of its own for the number of workers, or leave out --runner"
+        )
+    _return_memory_once_freed()
+    beam_options = _beam_options(flags.runner, beam_flags)
+    paths = [path for source in options.sources for path in (source.path, *(path for _, path, _ in source.files))]
+    with _on_workers(beam_options, [*paths, options.output]):
+        if flags.dry_run:
+            return _dry_run(flags, options, beam_options)
+        if flags.no_wait or launch_checks.template_of(beam_options):
+            return _submit(flags, options, beam_options)
+        launch_checks.check_writable(beam_options)
+        with phases.shown():
+            manifest, is_new, num_resumed, num_outdated = convert_inputs(
+                options, beam_options if flags.runner else None, flags.num_processes, _as_written(flags.argv)
+            )
+    flags.found = {"is_new": is_new, "num_shards_resumed": num_resumed} | summary(manifest)
+    if is_json(flags.argv):
+        return 0
+    print_summary(manifest)
+    if num_resumed:
+        num_shards = sum(len(split.shards) for split in manifest.splits.values())
+        print_line(f"resumed: {num_resumed:,} of {num_shards:,} shards were written by an earlier run")
+    done = "complete" if is_new else "unchanged" if num_outdated else "already complete, nothing to do"
+    if num_outdated:
+        count = f"{num_outdated:,} image{'s' * (num_outdated > 1)}"
+        line = f"not applied: changes of the inputs of {count} (label, split, file, or removed)"
+        print_line(f"{line}; apply them with --extend --prune")
+    print_line(f"{done}: {manifest.path}/{MANIFEST_NAME}")
+    return 0
+
+
+@contextlib.contextmanager
+def _on_workers(beam_options: PipelineOptions, paths: list[str]) -> Iterator[None]:
+    """Context manager: checks an engine, and that it reaches these paths, and sets its workers up for the body.
+
+    After a body that did not raise, it prints the steps that failed and were run again.
+    """
+    launch_checks.check(beam_options, paths)
+    if is_engine := bool(launch_checks.name_of(beam_options)):
+        workers.set_up(beam_options)
+        worker_output.show_errors_once()
+    with launch_checks.packed(beam_options):
+        yield
+    if is_engine:
+        worker_output.show_retried()
+
+
+def _as_written(argv: list[str]) -> list[str]:
+    """Returns the command and its arguments without --overwrite, to be shown while the conversion is unfinished."""
+    return [word for word in argv if word != "--overwrite"]
+
+
+def _submit(flags: argparse.Namespace, options: ConvertOptions, beam_options: PipelineOptions) -> int:
+    job = submit(options, beam_options, _as_written(flags.argv))
+    if template := launch_checks.template_of(beam_options):
+        flags.found = {"template": template}
+        _say(flags, f"written: the template {template}; nothing was submitted")
+        return 0
+    flags.found = {"job": job, "dataset": options.output}
+    _say(flags, f"submitted: job {job}; the dataset is complete when {options.output}/{MANIFEST_NAME} is there")
+    return 0
+
+
+def _dry_run(flags: argparse.Namespace, options: ConvertOptions, beam_options: PipelineOptions) -> int:
+    if launch_checks.name_of(beam_options) != "dataflow":
+        raise ValueError(
+            "--dry_run is only available with --runner=DataflowRunner; to test another runner, convert a few images"
+        )
+    flags.found = {"dry_run": []}
+    for line in dry_run(options, beam_options):
+        flags.found["dry_run"].append(line)
+        _say(flags, line)
+    return 0
+
+
+def verify(flags: argparse.Namespace, beam_flags: list[str]) -> int:
+    if not flags.runner:
+        return _verify_or_repair(flags, None)
+    if flags.num_threads:
+        raise ValueError(
+            f"--num_threads={flags.num_threads} is for threads on this machine; leave it out, as "
+            f"--runner={flags.runner} has flags of its own for the number of workers, or leave out --runner"
+        )
+    beam_options = _beam_options(flags.runner, beam_flags)
+    with _on_workers(beam_options, [flags.dataset]):
+        launch_checks.check_writable(beam_options)
+        return _verify_or_repair(flags, beam_options)
+
+
+def _verify_or_repair(flags: argparse.Namespace, beam_options: PipelineOptions | None) -> int:
+    with phases.shown():
+        findings = verify_dataset(flags.dataset, not flags.quick, flags.num_threads, beam_options, flags.shard)
+    remove_leftovers(findings.manifest)
+    path, before = findings.manifest.path, findings
+    for problem in findings.problems:
+        _say(flags, problem)
+    if flags.repair and (findings.damaged or findings.lengths_damaged):
+        findings = _repair(flags, findings, beam_options)
+    repaired = [*before.damaged, *[lengths_name(before.manifest.edition)] * before.lengths_damaged]
+    flags.found = {
+        "problems": findings.problems,
+        "damaged": findings.damaged,
+        "repaired": repaired if findings is not before else [],
+        "is_decoded": not flags.quick,
+    } | summary(findings.manifest)
+    if findings.problems:
+        _say(flags, f"{path}: {len(findings.problems)} problems" + (" remain" if flags.repair else ""))
+        return 1
+    if is_json(flags.argv):
+        return 0
+    if not flags.shard:
+        print_summary(findings.manifest)
+    where = f" in {', '.join(flags.shard)}" if flags.shard else ""
+    read = "every record was read" + ("" if flags.quick else ", every image was decoded")
+    print_line(f"{path}: no problems found{where}; {read}")
+    return 0
+
+
+def _repair(flags: argparse.Namespace, findings: Findings, beam_options: PipelineOptions | None) -> Findings:
+    """Re-creates what is damaged; returns what is found afterwards."""
+    path = findings.manifest.path
+    if findings.damaged:
+        sources = ", ".join(repr(source["path"]) for source in findings.manifest.sources)
+        _say(flags, f"{path}: re-reading {sources}")
+    repair(findings, beam_options, flags.num_threads)
+    if findings.damaged:
+        _say(flags, f"{path}: re-created from the sources: {', '.join(findings.damaged)}")
+    if findings.lengths_damaged:
+        _say(flags, f"{path}: re-created from the index: {lengths_name(findings.manifest.edition)}")
+    with phases.shown():
+        return verify_dataset(path, not flags.quick, flags.num_threads, beam_options, flags.shard)
+
+
+def diff(flags: argparse.Namespace, _: list[str]) -> int:
+    with phases.shown():
+        found = diff_datasets(storage.absolute(flags.before), storage.absolute(flags.after))
+    flags.found = found.to_json()
+    for line in found.lines():
+        _say(flags, line)
+    check_printed()
+    return 0
+
+
+def report(flags: argparse.Namespace, _: list[str]) -> int:
+    if flags.pairs and flags.predictions:
+        raise ValueError("--pairs writes a file in the place of the page, so --predictions would have no effect")
+    if flags.pairs:
+        count = write_pairs(flags.dataset, flags.pairs)
+        flags.found = {"pairs": storage.absolute(flags.pairs), "num_pairs": count}
+        _say(flags, f"{storage.absolute(flags.pairs)}: {count:,} pair{'s' * (count != 1)} of images that look alike")
+        return 0
+    with phases.shown():
+        path = write_report(flags.dataset, flags.sources, flags.predictions)
+    flags.found = {"report": path}
+    _say(flags, path)
+    if flags.predictions:
+        listed = f"{path.rpartition('/')[0]}/{LIKELY_WRONG_NAME}"
+        flags.found["likely_wrong_labels"] = listed
+        _say(flags, listed)
+    return 0
+
+
+def _beam_options(runner: str | None, beam_flags: list[str]) -> PipelineOptions:
+    if any("multi_processing" in flag for flag in beam_flags):
+        raise ValueError(
+            "Beam's local runner hangs forever if one of its worker processes dies; leave out multi_processing: "
+            "without --runner, a conversion uses processes of its own on all cores"
+        )
+    return execution.options_of(runner, beam_flags)

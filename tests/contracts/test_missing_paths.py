@@ -1,0 +1,120 @@
+"""A local path that is mistyped ends every command with one line, before TensorFlow or Beam is imported."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tpu_input.command_line.jpeg2tpu import COMMANDS
+
+ROOT = Path(__file__).parents[2]
+
+# Arguments of every command that reads a path; MISSING does not exist, the others do.
+MISSING = {
+    "convert": [
+        "--input=MISSING --output=out",
+        "--input=MISSING.csv --output=out",
+        "--input=MISSING --record=imagenet --output=out",
+        "--input=MISSING/train-* --record=imagenet --output=out",
+        "--input=EMPTY --label_list=MISSING --output=out",
+        "--input=LIST.csv --image_folder=MISSING --output=out",
+        "--input=LIST.csv --label_names=MISSING --output=out",
+        "--input=EMPTY --labels=MISSING --output=out",
+    ],
+    "verify": ["MISSING", "MISSING --repair"],
+    "repair": ["MISSING"],
+    "relabel": ["MISSING --labels=LIST.csv --output=out", "DATASET --labels=MISSING --output=out"],
+    "merge": ["MISSING DATASET --output=out", "a=DATASET b=MISSING --output=out"],
+    "filter": [
+        "MISSING --without_keys=LIST.csv --output=out",
+        "DATASET --without_keys=MISSING --output=out",
+        "DATASET --only_classes=MISSING --output=out",
+        "DATASET --near_duplicates=MISSING --output=out",
+    ],
+    "split": ["MISSING --folds=3 --output=out", "DATASET --folds=3 --near_duplicates=MISSING --output=out"],
+    "reshard": ["MISSING --shard_size=1MB --output=out"],
+    "diff": ["MISSING DATASET", "DATASET MISSING"],
+    "report": [
+        "MISSING",
+        "MISSING --pairs=pairs.parquet",
+        "DATASET --predictions=MISSING",
+        "DATASET --sources=MISSING",
+    ],
+    "benchmark": ["MISSING"],
+    "idx": ["MISSING"],
+    "tfds": ["MISSING"],
+    "train": [
+        "--dataset=MISSING --model_dir=m",
+        "--dataset=MISSING/train-* --record=imagenet --model_dir=m",
+        "--dataset=EMPTY/train-* --record=imagenet --model_dir=m",
+        "--dataset=DATASET --model_dir=m --config=MISSING",
+        "--dataset=DATASET --model_dir=m --init_from=MISSING",
+        "--dataset=LIS* --record=imagenet --classes=MISSING --model_dir=m",
+    ],
+    "evaluate": [
+        "--model_dir=MISSING",
+        "--export_dir=MISSING",
+        "--model_dir=EMPTY --dataset=MISSING",
+        "--model_dir=EMPTY --checkpoint=MISSING",
+    ],
+    "export": ["--model_dir=MISSING", "--model_dir=EMPTY --checkpoint=MISSING"],
+    "predict": [
+        "--export_dir=MISSING LIST.csv",
+        "--export_dir=EMPTY MISSING.jpg",
+        "--export_dir=EMPTY MISSING/*.jpg MISSING.jpg",
+        "--export_dir=MISSING --dataset=DATASET --output=p.parquet",
+        "--model_dir=MISSING --dataset=DATASET --output=p.parquet",
+        "--export_dir=EMPTY --dataset=MISSING --output=p.parquet",
+    ],
+    "folds": ["--dataset=MISSING --model_dir=m --output=p.parquet"],
+    "preflight": [
+        "--dataset=MISSING --topology=v5e:2x2",
+        "--dataset=DATASET --topology=v5e:2x2 --compiler=MISSING",
+    ],
+}
+# sample, dispatcher and worker read no path; a watcher waits for a run that has not begun.
+WITHOUT = {"sample", "dispatcher", "worker", "watch"}
+# Runs commands one after another, and prints a line for each: its code, stderr, and what is imported by then.
+PROGRAM = """
+import contextlib, io, json, sys
+from tpu_input.command_line.jpeg2tpu import main
+for argv in json.loads(sys.argv[1]):
+    with contextlib.redirect_stderr(io.StringIO()) as said, contextlib.redirect_stdout(io.StringIO()):
+        try:
+            code = main(argv)
+        except SystemExit as end:
+            code = end.code
+    print(json.dumps([code, said.getvalue(), sorted({"tensorflow", "apache_beam"} & {*sys.modules})]))
+"""
+
+
+def test_the_table_has_every_command():
+    assert {*MISSING} | WITHOUT == {*COMMANDS}
+
+
+@pytest.mark.parametrize("command", MISSING)
+def test_a_missing_path_is_one_line_before_a_framework_is_loaded(command, digits_dataset, tmp_path):
+    (tmp_path / "DATASET").symlink_to(digits_dataset.path)
+    (tmp_path / "EMPTY").mkdir()
+    (tmp_path / "LIST.csv").write_text("image,label\nMISSING.jpg,0\n")
+    commands = [[command, *arguments.split()] for arguments in MISSING[command]]
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", PROGRAM, json.dumps(commands)],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    for argv, line in zip(commands, done.stdout.splitlines(), strict=True):
+        code, said, imported = json.loads(line)
+        assert (code, imported) == (2, []), (argv, said)
+        assert said.startswith("error: "), argv
+        assert said.count("\n") == 1, argv
+        assert "MISSING" in said or "EMPTY/train-*" in said, argv
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["DATASET", "EMPTY", "LIST.csv"]
