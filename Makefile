@@ -275,7 +275,7 @@ $(VENV_PEERS_TORCH)/installed: benchmarks/requirements-peers-torch.txt $(VENV)/i
 	@touch $@
 
 # Builds the sdist and the wheel, runs the tests of the sdist, and the demo from the wheel in an empty environment of each
-# Python from 3.10 to 3.13: CONTRIBUTING.md. PYTHONS= and TESTS= name some of them; TESTS= alone leaves the tests out.
+# Python from 3.11 to 3.13: CONTRIBUTING.md. PYTHONS= and TESTS= name some of them; TESTS= alone leaves the tests out.
 release-check: $(VENV)/installed
 	$(VENV)/bin/python .ci/release_check.py $(if $(PYTHONS),--pythons=$(PYTHONS)) $(if $(filter undefined,$(origin TESTS)),,--tests='$(TESTS)')
 
