@@ -251,13 +251,13 @@ $(VENV_TORCH)/installed: setup.py constraints.txt $$(call renew,$(VENV_TORCH),$$
 preflight: $(VENV_PREFLIGHT)/installed
 
 $(VENV)/installed: setup.py constraints.txt constraints/references.txt $$(call renew,$(VENV),$$(PYTHON))
-	$(call environment,$(VENV),PYTHON,3.11$(comma) 3.12 or 3.13,'1.2 GB',--constraint constraints.txt --editable '.[dev]' -- --no-deps --requirement constraints/references.txt)
+	$(call environment,$(VENV),PYTHON,3.11$(comma) 3.12 or 3.13,'1.1 GB',--constraint constraints.txt --editable '.[dev]' -- --no-deps --requirement constraints/references.txt)
 
 $(VENV_DEMO)/installed: setup.py constraints.txt $$(call renew,$(VENV_DEMO),$$(PYTHON_DEMO))
 	$(call environment,$(VENV_DEMO),PYTHON_DEMO,3.11$(comma) 3.12 or 3.13,'0.8 GB',--constraint constraints.txt --editable '.[train$(comma)demo]')
 
 $(VENV_NEWEST)/installed: setup.py constraints.txt constraints/references.txt $$(call renew,$(VENV_NEWEST),$$(PYTHON_NEWEST))
-	$(call environment,$(VENV_NEWEST),PYTHON_NEWEST,3.12 or 3.13,'1.2 GB',--constraint constraints.txt --editable '.[dev]' -- --no-deps --requirement constraints/references.txt)
+	$(call environment,$(VENV_NEWEST),PYTHON_NEWEST,3.12 or 3.13,'1.1 GB',--constraint constraints.txt --editable '.[dev]' -- --no-deps --requirement constraints/references.txt)
 
 ## benchmark: measure everything in docs/benchmarks.md
 # Everything that docs/benchmarks.md's numbers come from, in parts meant to take under 10 minutes each on

@@ -37,7 +37,7 @@ TESTS = {
     "docs/datasets.md": "beam_pipelines/test_dataset_docs.py",
     "docs/input-service.md": "tpu_input/test_service_processes.py",
     "docs/input.md": "tpu_input/test_input_docs.py",
-    "docs/install.md": "test_packaging.py",
+    "docs/install.md": "test_install.py",
     "docs/jax.md": "test_jax_docs.py",
     "docs/keras.md": "tpu_input/test_input_docs.py",
     "docs/moving.md": "tpu_input/test_input_docs.py",
