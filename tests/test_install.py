@@ -16,6 +16,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
 
+from estimator_app.runtime.tensorflow_startup import has_estimator
 from support.pages import ROOT
 
 PYTHONS = ("3.11", "3.12", "3.13")
@@ -69,11 +70,24 @@ def test_constraints_are_the_versions_that_the_tests_run_with():
 def test_a_tpu_vm_gets_tensorflow_tpu_and_no_other_tensorflow(python):
     found = pins("constraints/tensorflow-tpu.txt", python)
     assert found["tensorflow-tpu"].release[:2] == (2, 20)
+    assert found["libtpu"] < Version("0.0.32")  # beside which it aborts
     assert "tensorflow" not in found
     base = [Requirement(line) for line in metadata.requires("jpeg2tpu") or [] if "extra ==" not in line]
     for requirement in base:
         assert requirement.specifier.contains(found[re.sub(r"[-_.]+", "-", requirement.name).lower()]), requirement
     assert {"matplotlib", "pyyaml", "tensorboard"} <= found.keys()
+
+
+@pytest.mark.parametrize("name", ["tensorflow", "tensorflow-cpu", "tensorflow-tpu"])
+@pytest.mark.parametrize(("version", "has"), [("2.15.1", True), ("2.20.0", False)])
+def test_every_build_of_tensorflow_tells_whether_it_has_an_estimator(name, version, has, monkeypatch):
+    def find(package: str) -> str:
+        if package != name:
+            raise metadata.PackageNotFoundError
+        return version
+
+    monkeypatch.setattr("importlib.metadata.version", find)
+    assert has_estimator() is has
 
 
 def test_no_constraint_is_for_a_python_that_is_not_tested():
