@@ -1,7 +1,9 @@
-# `make demo` and `make test` set up what they need, and are quick when run again.
+# `make demo` and `make test` set up what they need, and are quick when run again. `make help` lists the targets: a comment
+# that begins with ## is a target's line there.
 
 SHELL := /bin/bash
 VENV ?= .venv
+VENV_DEMO ?= .venv-demo
 VENV_NEWEST ?= .venv-newest
 VENV_PEERS ?= .venv-peers
 VENV_GCP ?= .venv-gcp
@@ -23,7 +25,7 @@ STEPS ?= 20000
 FAKE_GCS_VERSION = v1.56.1
 FAKE_GCS_SERVER ?= .servers/fake-gcs-server-$(FAKE_GCS_VERSION)/fake-gcs-server
 # Prism, Beam's runner in Go, of the version of the installed Beam, for `make test-engines`; built by Go 1.26 or newer.
-BEAM_VERSION := $(shell sed -n 's/^apache-beam==//p' constraints/python3.11.txt)
+BEAM_VERSION := $(shell sed -n 's/^apache-beam==\([0-9.]*\).*/\1/p' constraints.txt)
 PRISM ?= .servers/prism-v$(BEAM_VERSION)/prism
 # Flink, and Spark in local mode, with a job server of Beam's, for `make test-engines`.
 FLINK_JOB_SERVER ?= .servers/flink/flink-job-server.jar
@@ -40,22 +42,51 @@ PART ?=
 # Four digits that seed 0 puts into the validation split.
 HELD_OUT = 0/0072.jpg 4/0064.jpg 8/0148.jpg 9/0073.jpg
 
-# TPUEstimator ends with TensorFlow 2.15, and that with Python 3.11. The newest TensorFlow is tested beside it.
-find_python = $(shell for python in python$(1) python3 $(wildcard $(HOME)/.pyenv/versions/$(1).*/bin/python); do \
-	"$$python" -c 'import sys; sys.exit("%d.%d" % sys.version_info[:2] != "$(1)")' 2>/dev/null && \
-	echo "$$python" && break; done)
-PYTHON ?= $(call find_python,3.11)
-PYTHON_NEWEST ?= $(call find_python,3.13)
+# Pythons. make test prefers 3.11, whose TensorFlow 2.15 is the last with TPUEstimator; make demo prefers the newest.
+# PYTHON= names one for both. A Python is taken if it can make environments: Debian's needs the package python3-venv.
+NAMED := $(PYTHON)
+# The path of the first Python of the versions $(1): the named one, on the PATH, or pyenv's.
+find_python = $(shell for version in $(1); do \
+	for python in $(if $(NAMED),"$(NAMED)") python$$version python3 python \
+	"$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/$$version.*/bin/python; do \
+	"$$python" -c "import ensurepip, sys, venv; '%d.%d' % sys.version_info[:2] == '$$version' or sys.exit(1); print(sys.executable)" \
+	2>/dev/null && exit; done; done)
+# Found when first used, once.
+PYTHON ?= $(eval PYTHON := $$(call find_python,3.11 3.13 3.12))$(PYTHON)
+PYTHON_DEMO ?= $(eval PYTHON_DEMO := $$(or $$(NAMED),$$(call find_python,3.13 3.12 3.11)))$(PYTHON_DEMO)
+PYTHON_NEWEST ?= $(eval PYTHON_NEWEST := $$(call find_python,3.13 3.12))$(PYTHON_NEWEST)
+PYTHON_3_11 ?= $(eval PYTHON_3_11 := $$(call find_python,3.11))$(PYTHON_3_11)
+python_version = $(shell "$(1)" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
+# FORCE, which makes the environment $(1) anew, if it is of another version of Python than $(2), or its Python is gone.
+renew = $(if $(wildcard $(1)/installed),$(if $(filter $(call python_version,$(1)/bin/python),$(or $(call python_version,$(2)),$(call python_version,$(1)/bin/python))),,FORCE))
+comma := ,
+# $(call environment,FOLDER,NAME OF THE VARIABLE,VERSIONS,SIZE,PIP_ARGUMENTS)
+define environment
+	@test -n "$($(2))" || { echo 'error: no Python $(3) found that can make environments; install it (on Debian and Ubuntu: apt-get install python3-venv), or name it: make $(2:_DEMO=)=/path/to/python' >&2; exit 2; }
+	@.ci/environment $(1) "$($(2))" $(4) $(5)
+endef
 # The files that have tests with a marker: to import all others, with TensorFlow and Beam, takes half a minute.
 marked = $(shell grep --recursive --files-with-matches --include='test_*.py' 'mark\.$(1)\b' tests)
 BENCHMARK = $(VENV)/bin/python -W ignore -m benchmarks
 # A benchmark starts its bucket as the tests do, once `make cloud-server` has built the server.
 WITH_BUCKET = PYTHONPATH=tests $(if $(wildcard $(FAKE_GCS_SERVER)),FAKE_GCS_SERVER=$(abspath $(FAKE_GCS_SERVER)))
 
-.PHONY: demo docs reference pictures environments test test-long test-newest test-cloud test-engines test-preflight test-torch test-peers lint fuzz kills soak mutants cloud-server bucket preflight benchmark benchmark-input release-check clean
+.PHONY: FORCE help demo docs reference pictures environments test test-long test-newest test-cloud test-engines test-preflight test-torch test-peers lint fuzz kills soak mutants cloud-server bucket preflight benchmark benchmark-input release-check clean
 
-# Real handwritten digits → shards → classifier → predictions; run again, it goes on from what is there.
-demo: $(VENV)/installed
+# A target that is always made; and $$ in what a target depends on is expanded when the target is looked at.
+FORCE:
+.SECONDEXPANSION:
+
+## help: list the targets
+help:
+	@sed -n 's/^## \([a-z-]*\): \(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) | while IFS='|' read -r name line; do \
+		printf '%-16s %s\n' "$$name" "$$line"; done
+
+## demo: install what the demo needs, then digits → shards → training → predictions
+# Real handwritten digits; run again, it goes on from what is there. It has an environment of its own, which is smaller
+# than that of the tests: VENV is this one in the lines below.
+demo: override VENV = $(VENV_DEMO)
+demo: $(VENV_DEMO)/installed
 	$(VENV)/bin/jpeg2tpu sample $(DEMO)/digits
 	$(VENV)/bin/jpeg2tpu convert --input=$(DEMO)/digits --output=$(DEMO)/dataset \
 		--splits=train=80%,validation=20% --shard_size=100KB --seed=$(SEED)
@@ -66,10 +97,12 @@ demo: $(VENV)/installed
 	$(VENV)/bin/jpeg2tpu predict --export_dir=$(DEMO)/model/export \
 		$(addprefix $(DEMO)/digits/,$(HELD_OUT))
 
+## test: install what the tests need, then ruff, mypy and the tests
 # Without npm, the test of the report's accessibility is left out; .ci/run has it.
 test: $(VENV)/installed lint $(if $(shell command -v npm),$(AXE_CORE))
 	$(VENV)/bin/python -m pytest -n auto --dist worksteal
 
+## test-long: whole runs that are killed or compared with others, and statistics
 # Whole runs that are killed, stopped or held against others, and what takes many random draws to tell. Those of
 # examples/ need Keras 3 and JAX.
 test-long: $(VENV)/installed $(VENV_NEWEST)/installed
@@ -77,44 +110,53 @@ test-long: $(VENV)/installed $(VENV_NEWEST)/installed
 	$(VENV_NEWEST)/bin/python -m pytest -m long -n auto --dist worksteal $(if $(PART),--part=$(PART)) \
 		tests/test_jax_example.py tests/tpu_input/test_keras_example.py $(if $(PART),|| [ $$? -eq 5 ]  # a part may have none)
 
+## lint: ruff and mypy
 lint: $(VENV)/installed
 	$(VENV)/bin/python -m ruff check .
 	$(VENV)/bin/python -m ruff format --check .
-	$(VENV)/bin/python -m mypy
+	$(if $(filter 3.12 3.13,$(call python_version,$(VENV)/bin/python)),@echo 'mypy is left out: it needs the packages of Python 3.11',$(VENV)/bin/python -m mypy)
 
+## docs: the site of docs/ in site/, with its prose and links checked
 # The site of docs/ and the docstrings, in site/: every link must lead somewhere, and the prose must pass vale's rules.
 docs: $(VENV)/installed $(VENV_DOCS)/installed $(VALE)
 	$(VENV)/bin/python -W ignore -m documentation.prose --vale=$(VALE)
 	NO_MKDOCS_2_WARNING=1 $(VENV_DOCS)/bin/python -m mkdocs build --quiet
 
+## reference: make the pages of docs/reference anew from the code
 # The parts of docs/ that are made: pages of reference from the code, and pictures, which need Chromium.
 reference: $(VENV)/installed
 	$(VENV)/bin/python -W ignore -m documentation.reference
 
+## pictures: make the pictures of docs/ anew, in Chromium
 pictures: $(VENV)/installed
 	PYTHONPATH=tests TF_CPP_MIN_LOG_LEVEL=3 $(VENV)/bin/python -W ignore -m documentation.pictures
 
+## test-newest: make test under the newest Python and TensorFlow
 # The same under the newest TensorFlow, which has no TPUEstimator: there training is --trainer=tf_distribute.
 # Coverage through sys.monitoring takes a third less CPU time in all.
 test-newest: $(VENV_NEWEST)/installed $(if $(shell command -v npm),$(AXE_CORE))
 	COVERAGE_CORE=sysmon $(VENV_NEWEST)/bin/python -m pytest -n auto --dist worksteal \
 		$(if $(PART),--part=$(PART),--cov --cov-report=term)
 
+## test-cloud: what touches gs://, against a server on this machine
 # Everything that touches gs://, with Google's own clients, against a server on this machine.
 test-cloud: $(VENV)/installed $(FAKE_GCS_SERVER)
 	FAKE_GCS_SERVER=$(abspath $(FAKE_GCS_SERVER)) $(VENV)/bin/python -m pytest -m cloud -n 4 --dist worksteal \
 		$(if $(PART),--part=$(PART)) $(call marked,cloud)
 
+## fuzz: damaged and hostile files
 # Damaged and hostile files by seed, each given to the command that reads it; 20,000 take an hour on two cores.
 fuzz: $(VENV)/installed
 	cd tests && PYTHONPATH=..:. $(abspath $(VENV))/bin/python -W ignore -m fuzz --cases=$(CASES) --seed=$(SEED)
 
+## kills: conversions that are killed and completed
 # Conversions into local files, into a bucket and on Prism that are killed (SIGKILL), completed by the same command and
 # compared with undisturbed ones; a moment takes some 10 s on two cores. PLACES= names some of local, gs and prism.
 kills: $(VENV)/installed $(FAKE_GCS_SERVER) $(PRISM)
 	cd tests && PYTHONPATH=..:. PRISM=$(abspath $(PRISM)) FAKE_GCS_SERVER=$(abspath $(FAKE_GCS_SERVER)) \
 		$(abspath $(VENV))/bin/python -W ignore -m kills --moments=$(MOMENTS) --seed=$(SEED) $(addprefix --place=,$(PLACES))
 
+## soak: a training run that is killed every random minute
 # A run that is killed every random minute, whose disk fills up twice and whose bucket is away for a minute, against one
 # that nothing happens to. TRAINER= names the trainer; with 200,000 STEPS both together take some hours.
 soak: $(VENV)/installed $(FAKE_GCS_SERVER)
@@ -122,17 +164,21 @@ soak: $(VENV)/installed $(FAKE_GCS_SERVER)
 		unshare --map-root-user --mount $(abspath $(VENV))/bin/python -W ignore -m soak --steps=$(STEPS) --seed=$(SEED) \
 		$(if $(TRAINER),--trainer=$(TRAINER))
 
+## mutants: whether the tests notice changed arithmetic
 # Whether the tests notice a changed operator or number in the arithmetic of tests/mutants/targets.py: at least 90 % of
 # some 1,760 changes; it prints those that no test notices. 20 minutes on two cores; MODULES= names some of the modules.
 mutants: $(VENV)/installed
 	cd tests && PYTHONPATH=..:. $(abspath $(VENV))/bin/python -W ignore -m mutants $(addprefix --module=,$(MODULES))
 
+## cloud-server: build the storage server of test-cloud
 cloud-server: $(FAKE_GCS_SERVER)
 
+## bucket: an empty gs://bucket on this machine, until Ctrl-C
 # An empty gs://bucket on this machine, to try commands with until Ctrl-C; prints the environment that they need.
 bucket: $(VENV)/installed $(FAKE_GCS_SERVER)
 	@cd tests && PYTHONPATH=..:. FAKE_GCS_SERVER=$(abspath $(FAKE_GCS_SERVER)) $(abspath $(VENV))/bin/python -W ignore -m support.bucket
 
+## environments: install all that any test needs
 # All that the tests set up; make environments --jobs=4 sets it up side by side.
 environments: $(VENV)/installed $(VENV_NEWEST)/installed $(VENV_GCP)/installed $(VENV_BEAM_2_54)/installed \
 		$(VENV_PREFLIGHT)/installed $(VENV_DOCS)/installed $(AXE_CORE) $(FAKE_GCS_SERVER) $(FLINK_JOB_SERVER) $(SPARK_JOB_SERVER) \
@@ -154,6 +200,7 @@ environments: $(VENV)/installed $(VENV_NEWEST)/installed $(VENV_GCP)/installed $
 	@command -v go >/dev/null || { echo 'error: no Go found, which builds vale; install it, or name a built one: make docs VALE=/path/to/vale' >&2; exit 2; }
 	GOBIN=$(abspath $(@D)) GOFLAGS=-buildvcs=false go install github.com/vale-cli/vale/v3/cmd/vale@$(VALE_VERSION)
 
+## test-engines: conversions on Flink, Spark, Prism and other engines
 # Conversion on engines that are processes of their own, and all of one on Dataflow but the submission. For that, Beam's
 # Google Cloud clients are installed apart, without TensorFlow, as they would be by one who launches jobs. The job servers
 # are tried by the newest Beam, and Flink's by the Beam of its own version too.
@@ -172,61 +219,47 @@ test-engines: $(VENV)/installed $(VENV_BEAM_2_54)/installed $(VENV_GCP)/installe
 	@command -v mvn >/dev/null && command -v java >/dev/null || { echo 'error: no Maven or no JRE found, which fetch and run Flink and Spark; install them: apt-get install maven' >&2; exit 2; }
 	mvn --quiet --batch-mode --file $< package -Doutput=$(abspath $(@D))
 
-$(VENV_GCP)/installed: setup.py constraints/python3.11-dataflow.txt
-	"$(PYTHON)" -m venv $(VENV_GCP)
-	$(VENV_GCP)/bin/python -m pip install --quiet --upgrade pip
-	PYTHONWARNINGS=ignore $(VENV_GCP)/bin/python -m pip install --quiet --constraint constraints/python3.11-dataflow.txt --editable '.[gcp]' pytest scikit-learn trustme
-	@touch $@
+$(VENV_GCP)/installed: setup.py constraints/python3.11-dataflow.txt $$(call renew,$(VENV_GCP),$$(PYTHON_3_11))
+	$(call environment,$(VENV_GCP),PYTHON_3_11,3.11,'0.3 GB',--constraint constraints/python3.11-dataflow.txt --editable '.[gcp]' pytest scikit-learn trustme)
 
 # Older than setup.py asks for, as all else is tested with newer ones; hence this package without what it requires.
-$(VENV_BEAM_2_54)/installed: constraints/beam-2.54.txt
-	@test -n "$(PYTHON)" || { echo 'error: no Python 3.11 found; name it: make PYTHON=/path/to/python3.11' >&2; exit 2; }
-	"$(PYTHON)" -m venv $(VENV_BEAM_2_54)
-	$(VENV_BEAM_2_54)/bin/python -m pip install --quiet --upgrade pip
-	$(VENV_BEAM_2_54)/bin/python -m pip install --quiet --requirement $<
-	PYTHONWARNINGS=ignore $(VENV_BEAM_2_54)/bin/python -m pip install --quiet --no-deps --editable .
-	@touch $@
+$(VENV_BEAM_2_54)/installed: constraints/beam-2.54.txt $$(call renew,$(VENV_BEAM_2_54),$$(PYTHON_3_11))
+	$(call environment,$(VENV_BEAM_2_54),PYTHON_3_11,3.11,'0.2 GB',--requirement constraints/beam-2.54.txt -- --no-deps --editable .)
 
-# With the TPU's compiler, which takes minutes.
+## test-preflight: what asks the TPU's compiler
+# It takes minutes.
 test-preflight: $(VENV)/installed $(VENV_PREFLIGHT)/installed
 	$(VENV)/bin/python -m pytest -m preflight $(call marked,preflight)
 
+## test-peers: other libraries' readers on our datasets
 # Other people's readers, of the environment of the benchmarks. Not part of .ci/run: it is 0.95 GB to load.
 test-peers: $(VENV)/installed $(VENV_PEERS)/installed
 	VENV_PEERS=$(VENV_PEERS) $(VENV)/bin/python -m pytest -m peers $(call marked,peers)
 
+## test-torch: the PyTorch example and its guide
 # examples/torch_train.py and the guide to PyTorch, where TensorFlow is not installed. Not part of .ci/run: PyPI's only
 # PyTorch for Linux brings CUDA along, 3 GB to load and 6 GB on disk, of which nothing is used here.
 test-torch: $(VENV_TORCH)/installed
 	$(VENV_TORCH)/bin/python -m pytest -m torch tests/test_torch_train.py
 
-$(VENV_TORCH)/installed: setup.py constraints/python3.11.txt
-	"$(PYTHON)" -m venv $(VENV_TORCH)
-	$(VENV_TORCH)/bin/python -m pip install --quiet --upgrade pip
-	$(VENV_TORCH)/bin/python -m pip install --quiet --constraint constraints/python3.11.txt --editable . torch==2.15.0 \
-		pytest scikit-learn trustme
-	@touch $@
+$(VENV_TORCH)/installed: setup.py constraints.txt $$(call renew,$(VENV_TORCH),$$(PYTHON_3_11))
+	$(call environment,$(VENV_TORCH),PYTHON_3_11,3.11,'3 GB',--constraint constraints.txt --editable . torch==2.15.0 pytest scikit-learn trustme)
 
+## preflight: install the TPU's compiler, which jpeg2tpu preflight uses
 # The TPU's compiler, for jpeg2tpu preflight: an environment of its own, for JAX needs another NumPy than
 # TensorFlow 2.15; 1.2 GB.
 preflight: $(VENV_PREFLIGHT)/installed
 
-$(VENV)/installed: setup.py constraints/python3.11.txt constraints/references.txt
-	@test -n "$(PYTHON)" || { echo 'error: no Python 3.11 found, which TPUEstimator needs; install it, or name it: make PYTHON=/path/to/python3.11' >&2; exit 2; }
-	"$(PYTHON)" -m venv $(VENV)
-	$(VENV)/bin/python -m pip install --quiet --upgrade pip
-	PYTHONWARNINGS=ignore $(VENV)/bin/python -m pip install --quiet --constraint constraints/python3.11.txt --editable '.[dev]'
-	$(VENV)/bin/python -m pip install --quiet --no-deps --requirement constraints/references.txt
-	@touch $@
+$(VENV)/installed: setup.py constraints.txt constraints/references.txt $$(call renew,$(VENV),$$(PYTHON))
+	$(call environment,$(VENV),PYTHON,3.11$(comma) 3.12 or 3.13,'1.1 GB',--constraint constraints.txt --editable '.[dev]' -- --no-deps --requirement constraints/references.txt)
 
-$(VENV_NEWEST)/installed: setup.py constraints/python3.13.txt constraints/references.txt
-	@test -n "$(PYTHON_NEWEST)" || { echo 'error: no Python 3.13 found; name it: make PYTHON_NEWEST=/path/to/python3.13' >&2; exit 2; }
-	"$(PYTHON_NEWEST)" -m venv $(VENV_NEWEST)
-	$(VENV_NEWEST)/bin/python -m pip install --quiet --upgrade pip
-	PYTHONWARNINGS=ignore $(VENV_NEWEST)/bin/python -m pip install --quiet --constraint constraints/python3.13.txt --editable '.[dev]'
-	$(VENV_NEWEST)/bin/python -m pip install --quiet --no-deps --requirement constraints/references.txt
-	@touch $@
+$(VENV_DEMO)/installed: setup.py constraints.txt $$(call renew,$(VENV_DEMO),$$(PYTHON_DEMO))
+	$(call environment,$(VENV_DEMO),PYTHON_DEMO,3.11$(comma) 3.12 or 3.13,'0.8 GB',--constraint constraints.txt --editable '.[train$(comma)demo]')
 
+$(VENV_NEWEST)/installed: setup.py constraints.txt constraints/references.txt $$(call renew,$(VENV_NEWEST),$$(PYTHON_NEWEST))
+	$(call environment,$(VENV_NEWEST),PYTHON_NEWEST,3.12 or 3.13,'1.1 GB',--constraint constraints.txt --editable '.[dev]' -- --no-deps --requirement constraints/references.txt)
+
+## benchmark: measure everything in docs/benchmarks.md
 # Everything that docs/benchmarks.md's numbers come from, in parts meant to take under 10 minutes each on
 # two cores; for a machine that does nothing else. Results: benchmarks/results/; plots and tables of them are in docs/.
 # `make .venv-peers-torch/installed benchmark` adds MosaicML's and litData's converters and
@@ -242,43 +275,31 @@ benchmark: $(VENV)/installed $(VENV_PEERS)/installed
 	$(BENCHMARK).plots
 	$(BENCHMARK).tables
 
+## benchmark-input: measure the input alone
 # The input alone, beside libjpeg-turbo, NVIDIA DALI, Keras, grain and webdataset.
 benchmark-input: $(VENV)/installed $(VENV_PEERS)/installed
 	$(WITH_BUCKET) $(BENCHMARK).input
 
 $(VENV_PEERS)/installed: benchmarks/requirements-peers.txt $(VENV)/installed
-	$(VENV)/bin/python -m venv $(VENV_PEERS)
-	$(VENV_PEERS)/bin/python -m pip install --quiet --upgrade pip
-	$(VENV_PEERS)/bin/python -m pip install --quiet --requirement benchmarks/requirements-peers.txt
-	@touch $@
+	@.ci/environment $(VENV_PEERS) $(VENV)/bin/python '0.95 GB' --requirement $<
 
 # With this package, which steps in JAX import, and without what else it requires.
-$(VENV_PREFLIGHT)/installed: constraints/preflight.txt
-	@test -n "$(PYTHON)" || { echo 'error: no Python 3.11 found; name it: make PYTHON=/path/to/python3.11' >&2; exit 2; }
-	"$(PYTHON)" -m venv $(VENV_PREFLIGHT)
-	$(VENV_PREFLIGHT)/bin/python -m pip install --quiet --upgrade pip
-	$(VENV_PREFLIGHT)/bin/python -m pip install --quiet --requirement constraints/preflight.txt
-	PYTHONWARNINGS=ignore $(VENV_PREFLIGHT)/bin/python -m pip install --quiet --no-deps --editable .
-	@touch $@
+$(VENV_PREFLIGHT)/installed: constraints/preflight.txt $$(call renew,$(VENV_PREFLIGHT),$$(PYTHON_3_11))
+	$(call environment,$(VENV_PREFLIGHT),PYTHON_3_11,3.11,'0.4 GB',--requirement constraints/preflight.txt -- --no-deps --editable .)
 
-$(VENV_DOCS)/installed: constraints/docs.txt
-	@test -n "$(PYTHON)" || { echo 'error: no Python 3.11 found; name it: make PYTHON=/path/to/python3.11' >&2; exit 2; }
-	"$(PYTHON)" -m venv $(VENV_DOCS)
-	$(VENV_DOCS)/bin/python -m pip install --quiet --upgrade pip
-	$(VENV_DOCS)/bin/python -m pip install --quiet --requirement $<
-	@touch $@
+$(VENV_DOCS)/installed: constraints/docs.txt $$(call renew,$(VENV_DOCS),$$(PYTHON_3_11))
+	$(call environment,$(VENV_DOCS),PYTHON_3_11,3.11,'0.1 GB',--requirement constraints/docs.txt)
 
 $(VENV_PEERS_TORCH)/installed: benchmarks/requirements-peers-torch.txt $(VENV)/installed
-	$(VENV)/bin/python -m venv $(VENV_PEERS_TORCH)
-	$(VENV_PEERS_TORCH)/bin/python -m pip install --quiet --upgrade pip
-	$(VENV_PEERS_TORCH)/bin/python -m pip install --quiet --requirement benchmarks/requirements-peers-torch.txt
-	@touch $@
+	@.ci/environment $(VENV_PEERS_TORCH) $(VENV)/bin/python '3 GB' --requirement $<
 
+## release-check: build the release and try it on every Python
 # Builds the sdist and the wheel, runs the tests of the sdist, and the demo from the wheel in an empty environment of each
-# Python from 3.10 to 3.13: CONTRIBUTING.md. PYTHONS= and TESTS= name some of them; TESTS= alone leaves the tests out.
+# Python from 3.11 to 3.13: CONTRIBUTING.md. PYTHONS= and TESTS= name some of them; TESTS= alone leaves the tests out.
 release-check: $(VENV)/installed
 	$(VENV)/bin/python .ci/release_check.py $(if $(PYTHONS),--pythons=$(PYTHONS)) $(if $(filter undefined,$(origin TESTS)),,--tests='$(TESTS)')
 
+## clean: delete everything that make has made
 clean:
-	rm -rf $(VENV) $(VENV_NEWEST) $(VENV_PEERS) $(VENV_PEERS_TORCH) $(VENV_GCP) $(VENV_PREFLIGHT) $(VENV_BEAM_2_54) \
+	rm -rf $(VENV) $(VENV_DEMO) $(VENV_NEWEST) $(VENV_PEERS) $(VENV_PEERS_TORCH) $(VENV_GCP) $(VENV_PREFLIGHT) $(VENV_BEAM_2_54) \
 		$(VENV_DOCS) $(VENV_TORCH) $(DEMO) .servers site benchmarks/results build dist release *.egg-info

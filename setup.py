@@ -127,7 +127,6 @@ setup(
         "Operating System :: POSIX :: Linux",
         "Programming Language :: Python :: 3",
         "Programming Language :: Python :: 3 :: Only",
-        "Programming Language :: Python :: 3.10",
         "Programming Language :: Python :: 3.11",
         "Programming Language :: Python :: 3.12",
         "Programming Language :: Python :: 3.13",
@@ -137,7 +136,7 @@ setup(
         "Typing :: Typed",
     ],
     project_urls={"Documentation": DOCUMENTATION_URL} if DOCUMENTATION_URL else {},
-    python_requires=">=3.10",
+    python_requires=">=3.11",
     packages=find_packages(include=["beam_pipelines*", "tpu_input*", "estimator_app*"]),
     py_modules=["jpeg2tpu"],  # python -m jpeg2tpu
     package_data={"": ["py.typed"], "beam_pipelines.report": ["template/*"], "estimator_app": ["recipes/*.yaml"]},

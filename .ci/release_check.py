@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PYTHONS = ("3.10", "3.11", "3.12", "3.13")
+PYTHONS = ("3.11", "3.12", "3.13")
 # What a plain install lacks, and the line with which its commands end.
 MISSING = {
     "sample digits": "error: scikit-learn is not installed; install it with: pip install 'jpeg2tpu[demo]'",

@@ -45,7 +45,8 @@ def main() -> None:
 
 def by_demo(folder: Path, seed: int, trainer: str) -> tuple[float, int]:
     """Returns (accuracy, held-out images) of the commands of `make demo` themselves, from sample to predict."""
-    command = ["make", "demo", f"SEED={seed}", f"DEMO={folder}", f"TRAINER={trainer}"]
+    environment = [f"PYTHON_DEMO={sys.executable}", f"VENV_DEMO={sys.prefix}"]  # this one, whose TensorFlow is reported
+    command = ["make", "demo", f"SEED={seed}", f"DEMO={folder}", f"TRAINER={trainer}", *environment]
     subprocess.run(command, check=True, capture_output=True)
     metrics = json.loads((folder / "model" / "metrics.json").read_text())
     return metrics["accuracy"], metrics["num_examples"]

@@ -86,7 +86,7 @@ def test_the_metadata_names_the_pythons_that_are_tried(built):
     named = {each.rpartition(" ")[2] for each in metadata.get_all("Classifier", []) if "Python :: 3." in each}
     script = (ROOT / ".ci" / "release_check.py").read_text()
     assert named == set(re.findall(r'"(3\.\d+)"', script.partition("PYTHONS = ")[2].partition("\n")[0]))
-    assert metadata["Requires-Python"] == ">=3.10"
+    assert metadata["Requires-Python"] == ">=3.11"
     assert len((metadata["Keywords"] or "").split(",")) > 5
 
 

@@ -248,8 +248,8 @@ def _date() -> datetime.datetime:
     """Returns the present in UTC, or what SOURCE_DATE_EPOCH says: https://reproducible-builds.org/specs/."""
     set_to = os.environ.get("SOURCE_DATE_EPOCH", "")
     if set_to.isdecimal():
-        return datetime.datetime.fromtimestamp(int(set_to), datetime.timezone.utc)
-    return datetime.datetime.now(datetime.timezone.utc)
+        return datetime.datetime.fromtimestamp(int(set_to), datetime.UTC)
+    return datetime.datetime.now(datetime.UTC)
 
 
 def _histograms(columns: Columns) -> list[charts.Histogram]:

@@ -38,7 +38,7 @@ def require_estimator() -> None:
 
 def _version() -> tuple[int, ...]:
     """Returns (major, minor) of the installed TensorFlow; (0, 0) if it is not installed."""
-    for name in ("tensorflow", "tensorflow-cpu"):
+    for name in ("tensorflow", "tensorflow-cpu", "tensorflow-tpu"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             return tuple(map(int, importlib.metadata.version(name).split(".")[:2]))
     return 0, 0
