@@ -7,7 +7,7 @@
 ARG PYTHON=3.13
 FROM python:${PYTHON}-slim
 WORKDIR /jpeg2tpu
-COPY setup.py pyproject.toml README.md LICENSE constraints.txt ./
+COPY setup.py pyproject.toml README.md LICENSE constraints.txt jpeg2tpu.py ./
 COPY beam_pipelines beam_pipelines
 COPY tpu_input tpu_input
 COPY estimator_app estimator_app
