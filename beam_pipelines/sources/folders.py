@@ -42,7 +42,7 @@ class Folder(NamedTuple):
       num_files: Inputs that are not rejected.
       num_images: Those of these inputs whose names may be names of images.
       example: The first of these inputs.
-      inner: Names of folders below it: of splits, and the first of the others.
+      inner: Names of folders below it: of splits, and the first of the others; "" if files lie directly in it.
     """
 
     num_files: int
@@ -121,7 +121,7 @@ class FolderSurvey(beam.CombineFn):
         folders = _folders(row, self._options) if is_file else []
         if folders and not any(map(is_hidden, folders)):
             below = folders[1] if len(folders) > 1 and any(map(is_split, folders[:2])) else ""
-            inner = frozenset(folders[2:] if is_split(folders[0]) else folders[1:])
+            inner = frozenset((folders[2:] if is_split(folders[0]) else folders[1:]) or [""])
             _add(accumulator.folders, (row.split, folders[0], below), Folder(1, int(not row.reason), row.key, inner))
         return accumulator
 
@@ -284,7 +284,10 @@ def _check_splits_inside(files: dict[str, Folder]) -> None:
 
 def _check_classes_inside(name: str, folder: Folder, others: Collection[str]) -> None:
     """Raises ValueError if what looks like a class folder has the other class folders in it once more."""
-    if len(again := sorted(folder.inner & set(others))) > 1:
+    known = {other.casefold() for other in others}
+    again = sorted(inner for inner in folder.inner if inner.casefold() in known)
+    # One such folder may be a part of the class, unless there is nothing else in it.
+    if len(again) > 1 or (again and len(again) == len(folder.inner)):
         raise ValueError(
             f"{name!r} would be a class, but has folders of other classes in it, {_enumerated(again)} "
             f"({_count(folder)}); move it out of the input if it is a copy, such as the archive from which the classes "

@@ -126,6 +126,18 @@ def test_a_folder_without_images_beside_train_and_val_is_no_class(tmp_path):
     assert rows == {"train/cat/1.jpg": ("train", "cat", False), "Val/dog/2.jpg": ("validation", "dog", False)}
 
 
+@pytest.mark.parametrize("copy", ["backup/cat/3.jpg", "Backup/CAT/3.jpg"])
+def test_a_folder_that_has_nothing_but_another_class_is_refused(tmp_path, copy):
+    make(tmp_path, "cat/1.jpg", "dog/2.jpg", copy)
+    with pytest.raises(ValueError, match="has folders of other classes in it"):
+        listed(tmp_path)
+
+
+def test_a_part_of_a_class_may_have_the_name_of_another(tmp_path):
+    make(tmp_path, "cat/1.jpg", "dog/2.jpg", "dog/cat/3.jpg")
+    assert [row.label for row in listed(tmp_path)] == ["cat", "dog", "dog"]
+
+
 def test_a_class_called_test_among_other_classes_is_a_class(tmp_path):
     make(tmp_path, "test/1.jpg", "quiz/2.jpg")
     assert {(row.split, row.label) for row in listed(tmp_path)} == {("", "test"), ("", "quiz")}
