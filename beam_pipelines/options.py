@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import posixpath
 import re
+import shlex
 from typing import Any, Literal
 
 from beam_pipelines import storage
@@ -179,6 +180,11 @@ class Source:
                 f"label_pattern {self.label_pattern!r} must have one group, in parentheses, for the class; it has "
                 f"{num_groups}"
             )
+
+    @property
+    def flag(self) -> str:
+        """The option of convert that names the input, as one word of a shell."""
+        return shlex.quote(f"--input={self.split}={self.path}" if self.split else f"--input={self.path}")
 
     @property
     def is_list(self) -> bool:

@@ -166,10 +166,10 @@ def _check_same(options: ConvertOptions, plan: Plan, manifest: Manifest | None, 
             if why.startswith(_OF_INPUTS) and not is_moved
             else ""
         )
-        raise ValueError(
-            f"output {options.output!r} holds another dataset: {why}; {grown}choose another output, or replace it with "
-            "--overwrite"
-        )
+        # Commands that change a dataset, such as relabel, neither extend nor overwrite one.
+        is_rewritten = any(source.is_of_dataset for source in options.sources)
+        advice = "" if is_rewritten else f"{grown}replace it with --overwrite, or "
+        raise ValueError(f"output {options.output!r} holds another dataset: {why}; {advice}choose another output")
     for other in sorted(others, key=lambda other: other.name):
         its_plan, known = other.read_plan(), other.read_conversion()
         its = _Described(known.options if known else None, known.sources if known else [], its_plan.num_inputs)

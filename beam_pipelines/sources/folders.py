@@ -330,7 +330,7 @@ def _question(tops: dict[str, Folder], unclear: dict[str, str], source: str, opt
     seen += f" and {len(tops) - _MAX_SHOWN} more folders" if len(tops) > _MAX_SHOWN else ""
     root = next(each.path for each in options.sources if each.split == source)
     by_split = {split: _innermost(top, tops[top]) for top, split in sorted(unclear.items(), reverse=True)}
-    named = " ".join(f"--input={split}={root}/{top}" for split, top in by_split.items())
+    named = " ".join(Source(f"{root}/{top}", split).flag for split, top in by_split.items())
     is_archive = Source(root).is_archive
     advice = f"pack an archive for each split, or unpack it and use {named}" if is_archive else named
     return (

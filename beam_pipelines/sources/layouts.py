@@ -36,14 +36,14 @@ def closest(source: Source) -> list[str]:
     lists = [name for name in tree if name.endswith(_LISTS)]
     found = []
     if lists:
-        found.append(f"a list of image,label: --input={source.path}/{lists[0]}")
+        found.append(f"a list of image,label: {Source(f'{source.path}/{lists[0]}').flag}")
     paths = _paths(source)
     if any(RECORDS.fullmatch(path) for path in paths):
         found.append("TFRecords or Parquet of another program: --record=imagenet, tfds, flowers, huggingface or names")
     elif paths and all(TAR.fullmatch(path) for path in paths):
         found.append("WebDataset: --record=webdataset")
     elif paths and all(path.endswith(".zip") for path in paths):
-        found.append(f"a .zip of class folders: --input={source.path}/{paths[0]}")
+        found.append(f"a .zip of class folders: {Source(f'{source.path}/{paths[0]}').flag}")
         found.append("a folder with a .tar for each class: INPUT/CLASS.tar")
     names = [path.rpartition("/")[2] for path in paths]
     prefixes = {match[1] for name in names if (match := _NAME_WITH_CLASS.fullmatch(name))}

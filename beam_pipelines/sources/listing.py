@@ -85,7 +85,7 @@ def list_part(part: Part, options: ConvertOptions) -> Iterator[Row | Part]:
             continue
         if row.split not in ("", source.split):
             raise ValueError(
-                f"--input={source.split}={source.path} contradicts the split of {row.key!r} in it, {row.split!r}; "
+                f"{source.flag} contradicts the split of {row.key!r} in it, {row.split!r}; "
                 "leave out the split in --input, or take an input without splits"
             )
         yield row._replace(split=source.split, key=f"{source.split}/{row.key}" if several else row.key)
@@ -98,7 +98,7 @@ def remarks(source: Source, options: ConvertOptions) -> Iterator[str]:
         name = posixpath.basename(source.path)
         yield (
             f"{name!r} has the name of the split {split}, but --splits divides its images, most of them to train; "
-            f"if they are to be one split, use --input={split}={source.path}"
+            f"if they are to be one split, use {Source(source.path, split).flag}"
         )
 
 

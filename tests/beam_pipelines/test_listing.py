@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 from collections import Counter
 from collections.abc import Iterable
@@ -124,6 +125,14 @@ def test_a_folder_without_images_beside_train_and_val_is_no_class(tmp_path):
     rows = {row.key: (row.split, row.label, bool(row.reason)) for row in listed(tmp_path)}
     assert rows.pop("docs/notes.txt")[2]
     assert rows == {"train/cat/1.jpg": ("train", "cat", False), "Val/dog/2.jpg": ("validation", "dog", False)}
+
+
+def test_an_advised_option_can_be_pasted(tmp_path):
+    make(tmp_path / "my photos", "train/cat/1.jpg", "val/dog/2.jpg", "other/3.jpg")
+    with pytest.raises(ValueError, match="it is not clear") as error:
+        listed(tmp_path / "my photos")
+    words = shlex.split(str(error.value).partition("for example: ")[2].partition("; or")[0])
+    assert words == [f"--input=validation={tmp_path}/my photos/val", f"--input=train={tmp_path}/my photos/train"]
 
 
 @pytest.mark.parametrize("copy", ["backup/cat/3.jpg", "Backup/CAT/3.jpg"])
