@@ -84,9 +84,15 @@ help:
 
 ## demo: install what the demo needs, then digits → shards → training → predictions
 # Real handwritten digits; run again, it goes on from what is there. It has an environment of its own, which is smaller
-# than that of the tests: VENV is this one in the lines below.
+# than that of the tests: VENV is this one in the lines below. A run of another Python, whose TensorFlow may not be able to
+# resume it, is moved to model.previous.
 demo: override VENV = $(VENV_DEMO)
 demo: $(VENV_DEMO)/installed
+	@python='$(call python_version,$(VENV_DEMO)/bin/python)'; mkdir -p $(DEMO); \
+	if [ -e $(DEMO)/model ] && [ "$$(cat $(DEMO)/python 2>/dev/null)" != "$$python" ]; then \
+		echo "$(DEMO)/model was trained by another Python: it is now $(DEMO)/model.previous"; \
+		rm -rf $(DEMO)/model.previous; mv $(DEMO)/model $(DEMO)/model.previous; fi; \
+	echo "$$python" > $(DEMO)/python
 	$(VENV)/bin/jpeg2tpu sample $(DEMO)/digits
 	$(VENV)/bin/jpeg2tpu convert --input=$(DEMO)/digits --output=$(DEMO)/dataset \
 		--splits=train=80%,validation=20% --shard_size=100KB --seed=$(SEED)

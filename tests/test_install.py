@@ -190,7 +190,7 @@ def clone(tmp_path):
     for name in ("Makefile", "setup.py", "constraints.txt", "constraints", ".ci", "tests", "benchmarks"):
         (folder / name).symlink_to(ROOT / name)
     (tmp_path / "bin").mkdir()
-    for name in ("bash", "cat", "env", "grep", "rm", "sed", "sh", "touch"):
+    for name in ("bash", "cat", "env", "grep", "mkdir", "mv", "rm", "sed", "sh", "touch"):
         (tmp_path / "bin" / name).symlink_to(str(shutil.which(name)))
     return folder
 
@@ -292,6 +292,20 @@ def test_an_environment_of_another_python_is_made_again(clone, there, found, is_
         (environment / "bin" / "python").symlink_to("/nowhere/python3")
     _, printed = run_make(clone, "--dry-run", "demo")
     assert bool(chosen(printed)) is is_made, printed
+
+
+@needs_make
+@pytest.mark.parametrize(("before", "is_moved"), [("3.11", True), ("", True), ("3.13", False)])
+def test_a_demo_of_another_python_is_moved_aside(clone, before, is_moved):
+    write_python(clone.parent / "bin" / "python3.13", "3.13")
+    write_environment(clone / ".venv-demo", "3.13")
+    (clone / "demo" / "model").mkdir(parents=True)
+    if before:
+        (clone / "demo" / "python").write_text(f"{before}\n")
+    _, printed = run_make(clone, "demo")  # it ends where the stand-in would have to convert
+    assert (clone / "demo" / "model.previous").exists() is is_moved, printed
+    assert (clone / "demo" / "model").exists() is not is_moved
+    assert (clone / "demo" / "python").read_text() == "3.13\n"
 
 
 @needs_make
