@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -30,6 +31,16 @@ def test_readme_s_commands_run_as_they_stand(tmp_path, monkeypatch):
     for words in found:
         assert run_ours(words, {"train": SMALL}) == 0, words
     assert (tmp_path / "photos_tfrecords" / "report.html").exists()
+
+
+def test_the_front_page_of_the_site_shows_commands_and_output_of_pages_that_run():
+    found = commands("docs/index.md")
+    assert [words[1] for words in found] == ["convert", "report", "train"]
+    assert [words for words in commands("README.md") if words in found] == found
+    page, tutorial = ((ROOT / "docs" / name).read_text() for name in ("index.md", "tutorials/photographs.md"))
+    output = re.search(r"\n( {4}train: 164 .*?manifest\.json\n)", page, re.DOTALL)
+    assert output
+    assert output[1] in tutorial
 
 
 @keras_warns
