@@ -10,12 +10,12 @@ import shlex
 from typing import Any, Literal
 
 from beam_pipelines import storage
-from beam_pipelines.sources.split_names import split_named
 from tpu_input.command_line.dataclass_options import check_types
 from tpu_input.dataset_format.class_names import class_table
 from tpu_input.dataset_format.label_kinds import KINDS, LabelKind
 from tpu_input.dataset_format.manifest import FeatureType
 from tpu_input.dataset_format.records import valid_split
+from tpu_input.dataset_format.split_names import split_named
 from tpu_input.stored_images.image_options import Check as Check
 from tpu_input.stored_images.image_options import ImageOptions as ImageOptions
 

@@ -399,8 +399,6 @@ def _compiler(arguments: argparse.Namespace) -> Compiler | None:
     topology, python = find_topology(arguments.topology), arguments.compiler
     if python is None and not os.path.exists(DEFAULT_PYTHON):
         return None
-    if python is not None and not os.path.exists(python):
-        raise ValueError(f"--compiler={python} does not exist; give the Python of an environment with libtpu")
     return Compiler(os.path.abspath(python or DEFAULT_PYTHON), topology)
 
 

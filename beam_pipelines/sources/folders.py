@@ -20,8 +20,8 @@ from beam_pipelines.options import ConvertOptions, Source
 from beam_pipelines.sources import layouts, not_images
 from beam_pipelines.sources.naming import LabelSurvey, Numbering, name_classes, read_labels, source_of
 from beam_pipelines.sources.rows import Row, label_row
-from beam_pipelines.sources.split_names import SPLIT_FOLDERS, SPLIT_NAMES
 from tpu_input.command_line.output import printable
+from tpu_input.dataset_format.split_names import SPLIT_FOLDERS, SPLIT_NAMES
 
 # Matches "train2017", "seg_train", "training_set", "testset": a split's name as a separate word, possibly followed by
 # one of _THINGS.
@@ -284,7 +284,7 @@ def _check_splits_inside(files: dict[str, Folder]) -> None:
 
 def _check_classes_inside(name: str, folder: Folder, others: Collection[str]) -> None:
     """Raises ValueError if what looks like a class folder has the other class folders in it once more."""
-    known = {other.casefold() for other in others}
+    known = {other.casefold() for other in others if other}
     again = sorted(inner for inner in folder.inner if inner.casefold() in known)
     # One such folder may be a part of the class, unless there is nothing else in it.
     if len(again) > 1 or (again and len(again) == len(folder.inner)):

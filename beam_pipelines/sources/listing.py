@@ -21,7 +21,7 @@ from beam_pipelines.sources.labelled_files import LabelledFiles
 from beam_pipelines.sources.lists import List
 from beam_pipelines.sources.records.record_files import Records, recognised
 from beam_pipelines.sources.rows import Row
-from beam_pipelines.sources.split_names import is_missing, split_named, split_of_path
+from tpu_input.dataset_format.split_names import is_missing, split_named, split_of_path
 
 # Every kind of input: the first that says that a source is of its kind reads it.
 KINDS: tuple[InputKind, ...] = (List(), LabelledFiles(), Records(), Archive(), Dataset(), Folder())

@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 from beam_pipelines import storage
 from beam_pipelines.options import ConvertOptions, RecordFormat
 from beam_pipelines.sources.rows import Row, label_row, with_features
-from beam_pipelines.sources.split_names import split_column
 from beam_pipelines.sources.unpacking import limited, unpacked
+from tpu_input.dataset_format.split_names import split_column
 
 _ROWS_A_BATCH = 64
 _BUFFER_BYTES = 1 << 20  # with a buffer, pages are read one after another, not a whole group of rows

@@ -28,7 +28,7 @@ from beam_pipelines.sources.input_kinds import InputKind, Part
 from beam_pipelines.sources.not_images import OTHER_FILE, ending, ignored_by, reason_of
 from beam_pipelines.sources.records import parquet_files, tfrecord_files, webdataset
 from beam_pipelines.sources.rows import IMAGE_ENDINGS, Row
-from beam_pipelines.sources.split_names import split_named, split_of_path
+from tpu_input.dataset_format.split_names import split_named, split_of_path
 
 _MAX_DEPTH = 3  # folders of Parquet: Hugging Face has CONFIGURATION/SPLIT/0000.parquet
 

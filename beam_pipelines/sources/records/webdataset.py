@@ -19,8 +19,8 @@ from beam_pipelines import storage
 from beam_pipelines.options import ConvertOptions, RecordFormat
 from beam_pipelines.sources import archives
 from beam_pipelines.sources.rows import IMAGE_ENDINGS, Row, label_row, with_features
-from beam_pipelines.sources.split_names import split_column
 from beam_pipelines.sources.unpacking import decompressed
+from tpu_input.dataset_format.split_names import split_column
 
 _LABEL = "cls"
 _WHOLE_NUMBER = re.compile(r"-?\d{1,9}")
