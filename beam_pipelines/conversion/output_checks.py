@@ -168,8 +168,9 @@ def _check_same(options: ConvertOptions, plan: Plan, manifest: Manifest | None, 
         )
         # Commands that change a dataset, such as relabel, neither extend nor overwrite one.
         is_rewritten = any(source.is_of_dataset for source in options.sources)
-        advice = "" if is_rewritten else f"{grown}replace it with --overwrite, or "
-        raise ValueError(f"output {options.output!r} holds another dataset: {why}; {advice}choose another output")
+        other = "choose another output"
+        advice = other if is_rewritten else f"{grown}{other}, or replace it with --overwrite"
+        raise ValueError(f"output {options.output!r} holds another dataset: {why}; {advice}")
     for other in sorted(others, key=lambda other: other.name):
         its_plan, known = other.read_plan(), other.read_conversion()
         its = _Described(known.options if known else None, known.sources if known else [], its_plan.num_inputs)
