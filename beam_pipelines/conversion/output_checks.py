@@ -160,17 +160,18 @@ def _begins_as(path: str, folder: WorkingFolder, shard: str) -> bool:
 def _check_same(options: ConvertOptions, plan: Plan, manifest: Manifest | None, others: set[WorkingFolder]) -> None:
     if manifest and manifest.fingerprint not in (plan.fingerprint, options.parent):
         why = difference(options, plan, described(manifest))
+        # Commands that change a dataset, such as relabel, have no --extend.
+        is_rewritten = any(source.is_of_dataset for source in options.sources)
         is_moved = _paths(manifest.sources) != [source.path for source in options.sources]
         grown = (
             "add what is new with --extend, with --extend --prune also apply changed labels, splits and files, "
-            if why.startswith(_OF_INPUTS) and not is_moved
+            if why.startswith(_OF_INPUTS) and not is_moved and not is_rewritten
             else ""
         )
-        # Commands that change a dataset, such as relabel, neither extend nor overwrite one.
-        is_rewritten = any(source.is_of_dataset for source in options.sources)
-        other = "choose another output"
-        advice = other if is_rewritten else f"{grown}{other}, or replace it with --overwrite"
-        raise ValueError(f"output {options.output!r} holds another dataset: {why}; {advice}")
+        raise ValueError(
+            f"output {options.output!r} holds another dataset: {why}; {grown}choose another output, or replace it with "
+            "--overwrite"
+        )
     for other in sorted(others, key=lambda other: other.name):
         its_plan, known = other.read_plan(), other.read_conversion()
         its = _Described(known.options if known else None, known.sources if known else [], its_plan.num_inputs)

@@ -203,6 +203,12 @@ def test_what_stands_for_no_split_is_refused(capsys, digits, tmp_path, make, nam
     assert not (tmp_path / "out" / "manifest.json").exists()
 
 
+def test_a_split_of_webdataset_that_is_no_text_is_rejected_not_ignored(capsys, digits, tmp_path) -> None:
+    path, *more = webdataset_with_splits(tmp_path, digits, ["train"] * 11 + [1])
+    said = refused(capsys, "convert", f"--input={path}", *more, f"--output={tmp_path}/out")
+    assert "bad_split 1" in said
+
+
 @pytest.mark.parametrize(
     "flags", [("--splits=train=50%,val=50%",), ("--splits=Training=50%,dev=50%",), ("--splits=train=50%,VALID=50%",)]
 )

@@ -121,7 +121,9 @@ def _row(members: list[archives.Member], name: str, of_format: RecordFormat, opt
         return row.reject("bad_member", image.fault or "it is a link, which has no bytes of its own")
     fields = _fields(members)
     split = fields.get(split_column(fields))
-    row = with_features(row._replace(split=split if isinstance(split, str) else ""), fields, options)
+    if split is not None and not isinstance(split, str):
+        return row.reject("bad_split", f"the split in its .json is {json.dumps(split)[:80]}; it must be text")
+    row = with_features(row._replace(split=split or ""), fields, options)
     if row.reason:
         return row
     if not options.label_kind.needs_classes:
