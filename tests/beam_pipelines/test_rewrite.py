@@ -110,6 +110,16 @@ def test_a_list_of_labels_that_cannot_be_meant_is_refused_and_nothing_is_written
     assert not output.exists()
 
 
+def test_an_output_with_another_dataset_advises_only_options_that_the_command_has(capsys, dataset, tmp_path):
+    args = ("relabel", dataset, f"--output={tmp_path / 'out'}")
+    first, second = sorted(records(dataset))[:2]
+    made(capsys, *args, f"--labels={write(tmp_path / 'a.csv', 'key,label', f'{first},3')}")
+    said = refused(capsys, *args, f"--labels={write(tmp_path / 'b.csv', 'key,label', f'{second},3')}")
+    assert "holds another dataset" in said
+    assert "--overwrite" in said
+    assert "--extend" not in said
+
+
 def test_filter_accounts_for_what_it_leaves_out(capsys, dataset, tmp_path):
     before, output = records(dataset), tmp_path / "out"
     classes, keys = write(tmp_path / "c.txt", "7", "2"), [key for key in before if key.startswith("7/")][:3]
