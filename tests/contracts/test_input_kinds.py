@@ -9,7 +9,7 @@ import json
 import sys
 import tarfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -174,7 +174,7 @@ def parquet_with_splits(work: Path, digits: Path, names: list[str]) -> list[str]
     return [path]
 
 
-def webdataset_with_splits(work: Path, digits: Path, names: list[str]) -> list[str]:
+def webdataset_with_splits(work: Path, digits: Path, names: Sequence[str | int]) -> list[str]:
     with tarfile.open(work / "in.tar", "w") as tar:
         for (label, name, data), split in zip(images(digits), names, strict=True):
             add(tar, name, data)
