@@ -489,7 +489,8 @@ def read_recipe(path: str) -> dict[str, Any]:
         if name in _NO_RECIPE:
             continue
         if name not in known:
-            raise ValueError(f"recipe {path!r}: there is no option {name!r}{suggestion(name, known)}")
+            advice = suggestion(name, known) or "; remove it, or name one of jpeg2tpu train --help"
+            raise ValueError(f"recipe {path!r}: there is no option {name!r}{advice}")
         hint = float if name == "epochs" else _TYPES[name]
         # YAML 1.1 reads 1e-4 as text.
         is_number = isinstance(value, str) and float in (hint, *get_args(hint)) and str not in get_args(hint)

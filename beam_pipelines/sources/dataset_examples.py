@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from beam_pipelines import storage
 from beam_pipelines.options import FILES_OF_CHANGES, ConvertOptions, Source
 from beam_pipelines.sources.input_kinds import InputKind, Part
-from beam_pipelines.sources.lists import read_names
+from beam_pipelines.sources.lists import delimiter_of, read_names
 from beam_pipelines.sources.rows import Row, label_row
 from tpu_input.dataset_format.class_names import canonical
 from tpu_input.dataset_format.csv_cells import text_of_cell
@@ -178,7 +178,8 @@ def labels_of(path: str) -> dict[str, str]:
     Raises:
       ValueError: It has another header, a line has not two fields, a key is named twice, or a label is empty.
     """
-    lines = csv.reader(io.StringIO("\n".join(read_names(path))), strict=True)
+    text = "\n".join(read_names(path))
+    lines = csv.reader(io.StringIO(text), strict=True, delimiter=delimiter_of(text.partition("\n")[0]))
     labels: dict[str, str] = {}
     try:
         if (header := next(lines, [])) != ["key", "label"]:

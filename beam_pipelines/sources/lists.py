@@ -359,9 +359,8 @@ def _csv_lines(path: str, text: io.TextIOWrapper) -> Iterator[tuple[int, list[st
     """
     lines = _lines(path, text)
     first = next(lines, "")
-    delimiter = "\t" if "\t" in first else ";" if ";" in first and "," not in first else ","
     # strict: otherwise an open quote would swallow all lines after it
-    reader = csv.reader(itertools.chain([first], lines), strict=True, delimiter=delimiter)
+    reader = csv.reader(itertools.chain([first], lines), strict=True, delimiter=delimiter_of(first))
     number = 1
     try:
         for fields in reader:
@@ -371,6 +370,13 @@ def _csv_lines(path: str, text: io.TextIOWrapper) -> Iterator[tuple[int, list[st
         raise ValueError(
             f"{path!r}, line {number}: {error}; close every quoted field, and double the quotes inside it"
         ) from error
+
+
+def delimiter_of(first_line: str) -> str:
+    """Returns what separates the fields of a table of text, by its first line."""
+    if "\t" in first_line:
+        return "\t"
+    return ";" if ";" in first_line and "," not in first_line else ","
 
 
 def _json_lines(

@@ -148,7 +148,7 @@ def _range(numbers: set[int]) -> str:
 
 
 def _names_by_number(table: Table, numbers: set[int], options: ConvertOptions) -> tuple[Mapping[int, str], str]:
-    """Returns (names of a table by number, a line for the user or "")."""
+    """Returns (names of a table by number, a line for the user or "" if the names are given with their numbers)."""
     if not table.path and not options.labels:
         return {}, (
             f"labels are numbers, {_range(numbers)}, and so are the names of the classes; name them with "
@@ -170,9 +170,8 @@ def _names_by_number(table: Table, numbers: set[int], options: ConvertOptions) -
             )
         return given, ""
     first = _first_number(table, numbers, len(given), where)
-    usual = 1 if table.path else 0
     remark = f"labels are numbers, {_range(numbers)}: counted from {first} in the {len(given)} names of {where}"
-    return dict(enumerate(given, first)), "" if first == usual else remark
+    return dict(enumerate(given, first)), remark
 
 
 def _first_number(table: Table, numbers: set[int], num_names: int, where: str) -> int:

@@ -89,7 +89,14 @@ def find(row: Row) -> Row:
     if row.num_bytes >= 0:
         return row
     detail = "no such file, or it does not have these bytes" if storage.byte_range(row.uri) else "no such file"
-    return row._replace(num_bytes=0).reject("missing", detail)
+    return row._replace(num_bytes=0).reject("missing", f"{detail}{_advice_on_path(row.key)}")
+
+
+def _advice_on_path(path: str) -> str:
+    """Returns what to change in the path of a file that is not there, if it is not written as paths are here."""
+    if path[:1] == path[-1:] == "'":
+        return "; its path is in single quotes: remove them, only double quotes belong around a field"
+    return "; its path has backslashes: write / between folders" if "\\" in path else ""
 
 
 def find_each(rows: list[Row]) -> Iterator[Row]:

@@ -22,6 +22,7 @@ from beam_pipelines.options import ImageOptions
 from beam_pipelines.verify import verify
 from support.conversion import local, options
 from support.folders import without_edition
+from support.pipelines_commands import refused
 from tpu_input.dataset_format import records as record_format
 
 
@@ -239,3 +240,17 @@ def test_the_job_graph_is_as_small_for_a_million_lines_as_for_one(tmp_path):
         sizes.append(pipeline.to_runner_api().ByteSize())
     assert abs(sizes[1] - sizes[0]) < 1000
     assert max(sizes) < 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("output", "said"),
+    [
+        ("", "a path is empty"),
+        ("gs:/bucket/x", "'gs:/bucket/x' is not a URI; write gs://, or for a local folder ./gs:/bucket/x"),
+        ("/", "overlap: one contains the other"),
+    ],
+)
+def test_an_output_that_nobody_means_is_refused(capsys, few_digits, tmp_path, monkeypatch, output, said):
+    monkeypatch.chdir(tmp_path)
+    assert said in refused(capsys, "convert", f"--input={few_digits}", f"--output={output}")
+    assert [path.name for path in tmp_path.iterdir()] == [few_digits.name]

@@ -23,7 +23,9 @@ from beam_pipelines.sources.input_kinds import Part
 from beam_pipelines.sources.listing import check_source, list_below, list_part
 from beam_pipelines.sources.rows import Row, kind, size_row
 from support.inputs import listed, make, reasons, tar
+from support.pipelines_commands import run
 from tpu_input.dataset_format.records import Record, encode, frame
+from tpu_input.dataset_format.tfrecord import serialize
 
 
 def test_the_first_folder_names_the_class_however_deep_the_image_lies(tmp_path):
@@ -425,3 +427,45 @@ def test_what_macos_stores_beside_each_file_of_a_tar_or_a_folder_is_no_input(tmp
     for rows in (listed(tmp_path / "in.tar"), listed(tmp_path / "in/f")):
         assert {row.key: row.label for row in rows if not row.reason} == {"cat/1.jpg": "cat", "dog/2.jpg": "dog"}
         assert {row.reason for row in rows if row.reason} == {"system_file"}
+
+
+def write_records(path: Path, images: list[Path]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "wb") as file:
+        for image in images:
+            file.write(frame(serialize({"jpg": image.read_bytes(), "cls": image.parent.name.encode()})))
+
+
+def test_every_file_beside_files_of_records_is_listed(capsys, tmp_path, few_digits):
+    images, source = sorted(few_digits.glob("[01]/*")), tmp_path / "in"
+    write_records(source / "train-00000-of-00003", images)
+    write_records(source / ".cache" / "train-00001-of-00003", images)
+    write_records(source / "more.TFRECORD", images)
+    shutil.copy(images[0], source / "loose.jpg")
+    (source / "README.md").write_text("about")
+    flags = f"--input={source}", "--record=image=jpg,label=cls", f"--output={tmp_path}/out"
+    code, _, err = run(capsys, "convert", *flags)
+    assert code == 2, err  # they are more than a few
+    code, _, err = run(capsys, "convert", *flags, "--max_rejected=20%")
+    assert code == 0
+    assert "1 of 3 files are there: without train-00001-of-00003 and 1 more" in err
+    listed = [json.loads(line) for line in (tmp_path / "out/rejected.jsonl").read_text().splitlines()]
+    assert {line["key"]: line["reason"] for line in listed} == {
+        ".cache/train-00001-of-00003": "hidden",
+        "more.TFRECORD": "no_label",
+        "loose.jpg": "no_label",
+        "README.md": "other_file",
+    }
+
+
+def test_a_pattern_of_ignore_without_a_file_is_named(capsys, few_digits, tmp_path):
+    (few_digits / "0/notes.json").write_text("{}")
+    flags = "--ignore=*.json", "--ignore=a[1].jpg", "--ignore=*.j*n"
+    code, _, err = run(capsys, "convert", f"--input={few_digits}", f"--output={tmp_path}/out", *flags)
+    assert (code, err.splitlines()) == (
+        0,
+        [
+            "not images, or ignored, so only listed in rejected.jsonl: 1 --ignore=*.json --ignore=*.j*n",
+            "no file is ignored because of --ignore=a[1].jpg",
+        ],
+    )

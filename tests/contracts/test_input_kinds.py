@@ -139,6 +139,18 @@ def test_all_kinds_of_the_same_images_give_the_same_records(
     assert converted(capsys, tmp_path, given) == sorted((label, data) for label, _, data in images(digits))
 
 
+@pytest.mark.cloud
+@pytest.mark.parametrize(("kind", "make"), ALL, ids=lambda value: getattr(value, "__name__", ""))
+def test_all_kinds_give_the_same_records_from_a_bucket(capsys, cloud, digits, tmp_path, kind, make) -> None:
+    given = make(tmp_path, digits)
+    bucket = cloud.make_bucket()
+    for path in tmp_path.glob("*.csv"):
+        path.write_text(path.read_text().replace(str(tmp_path), bucket))
+    cloud.upload(tmp_path, bucket)
+    flags = [flag.replace(str(tmp_path), bucket) for flag in given]
+    assert converted(capsys, tmp_path, flags) == sorted((label, data) for label, _, data in images(digits))
+
+
 @pytest.mark.parametrize(("kind", "make"), ALL, ids=lambda value: getattr(value, "__name__", ""))
 def test_a_split_before_an_input_is_that_of_all_its_images(capsys, digits, tmp_path, kind, make) -> None:
     path, *more = make(tmp_path, digits)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from beam_pipelines.conversion_flags import names as label_names
+from beam_pipelines.options import ConvertOptions, Source
 from beam_pipelines.sources.dataset_examples import labels_of
-from beam_pipelines.sources.lists import read_names
+from beam_pipelines.sources.lists import read_names, rows_of_list
 from estimator_app.config import read_recipe
 from tpu_input.command_line.text_files import read_lines
 
@@ -38,3 +39,13 @@ def test_another_encoding_is_refused(tmp_path, reader, content):
     path.write_bytes(content)
     with pytest.raises(Exception, match="is not UTF-8"):
         READERS[reader][0](str(path))
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"], ids=["comma", "semicolon", "tab"])
+def test_a_table_is_divided_by_what_its_first_line_has(tmp_path, delimiter):
+    (tmp_path / "list.csv").write_text(f"image{delimiter}label\na.jpg{delimiter}cat\n")
+    source = Source(f"{tmp_path}/list.csv")
+    rows = list(rows_of_list(source, ConvertOptions((source,), f"{tmp_path}/out")))
+    assert [(row.key, row.label) for row in rows] == [("a.jpg", "cat")]
+    (tmp_path / "labels.csv").write_text(f"key{delimiter}label\na.jpg{delimiter}cat\n")
+    assert labels_of(f"{tmp_path}/labels.csv") == {"a.jpg": "cat"}

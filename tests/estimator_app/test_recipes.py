@@ -334,3 +334,23 @@ def test_the_commands_of_the_guide_run_as_they_stand(digits_dataset, tmp_path, m
         )
         assert done.returncode == 0, (command, done.stderr)
     assert not read_config(f"{tmp_path}/again").differences(read_config(f"{tmp_path}/from_recipe"))
+
+
+# Each list has nine times the one before: 3 * 10**19 values, if aliases were followed.
+BOMB = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 21))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("mixup: 0.1\nmixup: 0.2\n", "'mixup' is there twice"),
+        ("[" * 3000 + "]" * 3000, "cannot be read"),
+        ("a: !!python/object/apply:os.system [x]", "cannot be read"),
+        (BOMB, "there is no option 'a0'; remove it, or name one of jpeg2tpu train --help"),
+    ],
+)
+def test_a_recipe_that_cannot_be_meant_is_one_line(tmp_path, text, said):
+    (tmp_path / "r.yaml").write_text(text)
+    with pytest.raises(ValueError, match=said) as error:
+        read_recipe(str(tmp_path / "r.yaml"))
+    assert "\n" not in str(error.value)
