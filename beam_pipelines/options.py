@@ -398,6 +398,10 @@ class ConvertOptions:
         """The names in `labels` as a set, as a label is looked up for every input, and there may be 20,000 names."""
         return frozenset(self.labels)
 
+    def shards_of(self, split: str) -> int:
+        """Returns the number in num_shards for a split, which may be a dataset's own, such as val; 0 if there is none."""
+        return dict(self.num_shards).get(split_named(split), 0)
+
     @property
     def label_kind(self) -> LabelKind:
         """Kind of the labels."""

@@ -129,4 +129,4 @@ def _as_stored(options: list[ImageOptions], check: Check) -> ImageOptions:
 
 
 def _of_splits(options: ConvertOptions, manifest: Manifest) -> tuple[tuple[str, int], ...]:
-    return tuple((name, count) for name, count in options.num_shards if name in manifest.splits)
+    return tuple((split, count) for split in manifest.splits if (count := options.shards_of(split)))

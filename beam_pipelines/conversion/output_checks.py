@@ -36,6 +36,7 @@ from beam_pipelines.sources import layouts
 from tpu_input.dataset_format.index import index_path, read_columns
 from tpu_input.dataset_format.lengths import lengths_name
 from tpu_input.dataset_format.records import MANIFEST_NAME, Manifest, decode, read_frames
+from tpu_input.dataset_format.split_names import split_named
 
 
 def check_output(output: str) -> None:
@@ -95,7 +96,8 @@ def check_plan(options: ConvertOptions, plan: Plan) -> None:
             "class names in both (replace the numbers of a ground-truth file with the class names of the other split)"
         )
     for split, count in options.num_shards:
-        if (total := plan.totals.get(split, 0)) < count:
+        total = sum(total for name, total in plan.totals.items() if split_named(name) == split)
+        if total < count:
             raise ValueError(f"split {split!r} has {total} images, too few for --num_shards={split}={count}")
 
 

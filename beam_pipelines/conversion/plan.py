@@ -236,7 +236,7 @@ def _bucket_costs(value: object) -> dict[int, int]:
 
 def row_bytes(row: Row, split: str, options: ConvertOptions) -> int:
     """Returns what a row adds to its shard: its bytes, or 1 for a split in num_shards; 0 for a rejected row."""
-    return bool(row.record_bytes) if split in dict(options.num_shards) else row.record_bytes
+    return bool(row.record_bytes) if options.shards_of(split) else row.record_bytes
 
 
 def assign_shards(keyed: tuple[int, Iterable[Row]], plan: Plan, options: ConvertOptions) -> Iterator[tuple[str, Row]]:

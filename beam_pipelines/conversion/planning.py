@@ -368,7 +368,7 @@ def _label(row: Row, layout: Layout, ratios: dict[str, float], options: ConvertO
 
 def _size(row: Row, ratios: dict[str, float], options: ConvertOptions) -> Row:
     row = check_names(row, options)
-    is_numbered = options.num_shards and choose_split(row, options) in dict(options.num_shards)
+    is_numbered = options.num_shards and options.shards_of(choose_split(row, options))
     return size_row(row, ratios, 0 if is_numbered else options.shard_bytes, options.label_kind)
 
 
@@ -687,7 +687,7 @@ class PlanCombineFn(beam.CombineFn):
             fingerprint=hashlib.sha256(what.encode()).hexdigest(),
             buckets=buckets,
             shard_bytes=self._options.shard_bytes,
-            num_shards=dict(self._options.num_shards),
+            num_shards={split: count for split in buckets if (count := self._options.shards_of(split))},
             strangers=() if chosen or self._options.parent else tuple(_splits_without_common_class(sums.classes)),
             all_named=not sums.unsplit,
             num_images=dict(sorted(sums.images.items())),

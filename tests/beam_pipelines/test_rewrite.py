@@ -20,6 +20,7 @@ from beam_pipelines.rewrite import rewriting
 from support.conversion import convert_module
 from support.folders import files
 from support.pipelines_commands import refused, run
+from tpu_input import read_manifest
 from tpu_input.dataset_format.records import Record, decode, read_frames
 
 ROOT = Path(__file__).parents[2]
@@ -328,3 +329,17 @@ def test_in_a_bucket_as_on_disk(capsys, cloud, digits_dataset, tmp_path):
     assert {path: found[path] for path in of_shards} == of_shards
     assert found.keys() == files(tmp_path / "out").keys()
     assert made(capsys, "diff", f"{bucket}/out", tmp_path / "out").startswith("60 examples are the same in")
+
+
+@pytest.mark.parametrize("name", ["val", "validation"])
+def test_the_number_of_shards_is_that_of_an_earlier_datasets_own_split(capsys, dataset_copy, tmp_path, name):
+    for path in (*dataset_copy.glob("validation-*"), *dataset_copy.glob("index/validation-*")):
+        path.rename(path.with_name(path.name.replace("validation-", "val-")))
+    manifest = dataset_copy / "manifest.json"  # as datasets of before had it, converted with --splits=train=80%,val=20%
+    manifest.write_text(manifest.read_text().replace("validation", "val"))
+    code, _, err = run(
+        capsys, "reshard", str(dataset_copy), f"--output={tmp_path}/out", f"--num_shards=train=3,{name}=1"
+    )
+    assert code == 0, err
+    splits = read_manifest(str(tmp_path / "out")).splits
+    assert {split: len(value.shards) for split, value in splits.items()} == {"train": 3, "val": 1}
