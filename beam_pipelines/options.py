@@ -399,7 +399,7 @@ class ConvertOptions:
         return frozenset(self.labels)
 
     def shards_of(self, split: str) -> int:
-        """Returns the number in num_shards for a split, which may be a dataset's own, such as val; 0 if there is none."""
+        """Returns the number in num_shards for a split, which may be an earlier dataset's own: val; 0 for none."""
         return dict(self.num_shards).get(split_named(split), 0)
 
     @property
