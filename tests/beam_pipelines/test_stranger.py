@@ -8,6 +8,8 @@ import json
 import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ from support.nasty import encoded
 from tpu_input import Manifest, RecordSource, manifest_from_shards, read_manifest
 from tpu_input.__main__ import main as tpu_input_main
 
+ROOT = Path(__file__).parents[2]
 SHARD = "train-00000-of-00009.tfrecord"
 FINGERPRINT = "0123456789abcdef" * 4
 
@@ -434,11 +437,36 @@ def bomb(index: Path, column: str, mebibytes: int) -> None:
 def test_an_index_s_texts_take_no_more_memory_than_its_rows_can(column, mebibytes, dataset_copy, capsys):
     bomb(dataset_copy / "index" / f"{SHARD[:-9]}.parquet", column, mebibytes)
     said = refused(capsys, beam_pipelines_main, "report", dataset_copy)
-    assert re.search(
-        r"cannot be read: a column has [\d,]+ bytes, but \d+ rows can have at most [\d,]+; run: .* --repair", said
-    )
+    too_many = r"(a column has|its columns have) [\d,]+ bytes, but \d+ rows can have at most [\d,]+"
+    assert re.search(rf"cannot be read: {too_many}; run: .* --repair", said)
     assert beam_pipelines_main(["verify", str(dataset_copy)]) == 1
-    assert f"{SHARD}: its index cannot be read: a column has" in capsys.readouterr().out
+    assert f"{SHARD}: its index cannot be read: " in capsys.readouterr().out
+
+
+# Reads a Parquet file with each byte of its schema set to 0, one after another.
+READ_DAMAGED = """
+import sys
+import pyarrow as pa
+from tpu_input.dataset_format.index import read_columns
+from tpu_input.dataset_format.lengths import parse_lengths
+content, read = open(sys.argv[2], "rb").read(), {"index": read_columns, "lengths": parse_lengths}[sys.argv[1]]
+footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+read(content, None)
+for at in range(footer, footer + 200):
+    try:
+        read(content[:at] + bytes(1) + content[at + 1 :], None)
+    except (ValueError, pa.ArrowException, OSError, KeyError):
+        pass
+"""
+
+
+@pytest.mark.parametrize("name", ["index", "lengths"])
+def test_a_damaged_schema_never_ends_the_process(digits_dataset, name):
+    pattern = {"index": f"index/{SHARD[:-9]}.parquet", "lengths": "lengths*.parquet"}[name]
+    (path,) = Path(digits_dataset.path).glob(pattern)
+    command = [sys.executable, "-W", "ignore", "-c", READ_DAMAGED, name, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(

@@ -187,7 +187,7 @@ def read_columns(
     rows = parquet.metadata.num_rows
     if num_rows not in (None, rows) or rows > most_rows:
         raise ValueError(f"it has {rows} rows for {most_rows if num_rows is None else num_rows} records")
-    check_room(rows, uncompressed_bytes(parquet.metadata))
+    check_size(parquet.metadata)
     present = [name for name in wanted.names if name in parquet.schema_arrow.names]
     table = parquet.read(columns=present, use_threads=False)
     if len(table) != rows or sorted(table.schema.names) != sorted(present):
@@ -206,13 +206,17 @@ def check_room(rows: int, num_bytes: int) -> None:
         raise ValueError(f"a column has {num_bytes:,} bytes, but {rows:,} rows can have at most {room:,}")
 
 
-def uncompressed_bytes(metadata: pq.FileMetaData) -> int:
-    """Returns the size of the largest column in bytes, encoded but uncompressed."""
-    sizes = [0] * metadata.num_columns
-    for group in range(metadata.num_row_groups):
-        for number in range(metadata.num_columns):
-            sizes[number] += metadata.row_group(group).column(number).total_uncompressed_size
-    return max(sizes, default=0)
+def check_size(metadata: pq.FileMetaData) -> None:
+    """Raises ValueError if all columns together have more bytes, encoded but uncompressed, than their rows can have.
+
+    Row groups are asked, not their columns: pyarrow aborts the process where it looks at a column whose statistics
+    contradict a damaged schema.
+    """
+    num_bytes = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
+    room = metadata.num_columns * (_ROOM + _ROW_BYTES * metadata.num_rows)
+    if num_bytes > room:
+        rows = metadata.num_rows
+        raise ValueError(f"its columns have {num_bytes:,} bytes, but {rows:,} rows can have at most {room:,}")
 
 
 def _text_bytes(column: pa.ChunkedArray) -> int:

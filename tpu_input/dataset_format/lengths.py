@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tpu_input.dataset_format.index import check_room, uncompressed_bytes
+from tpu_input.dataset_format.index import check_size
 from tpu_input.dataset_format.manifest import Shard, in_edition
 from tpu_input.dataset_format.tfrecord import FRAME_BYTES
 
@@ -139,7 +139,7 @@ def _parse(content: bytes, num_rows: int | None) -> Lengths:
         raise ValueError(f"its column shard has the type {types.field('shard').type}")
     if num_rows not in (None, rows) or not 0 <= rows <= _MAX_ROWS:
         raise ValueError(f"it has {rows} rows for {_MAX_ROWS if num_rows is None else num_rows} records")
-    check_room(rows, uncompressed_bytes(file.metadata))
+    check_size(file.metadata)
     lengths, names, begins, row = np.empty(rows, np.int64), list[str](), [np.empty(0, np.int64)], 0
     for group in range(file.num_row_groups):  # one after another, which takes less memory than all
         table = file.read_row_group(group, use_threads=False).unify_dictionaries().combine_chunks()
