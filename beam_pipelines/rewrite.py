@@ -17,7 +17,7 @@ from beam_pipelines.options import Check, ConvertOptions, ImageOptions, Source
 from beam_pipelines.repair import options_of
 from beam_pipelines.sources.dataset_examples import class_set, labels_of, new_names
 from beam_pipelines.sources.existence import check_files_beside
-from beam_pipelines.sources.rows import fault_of_name
+from beam_pipelines.sources.rows import fault_of_name, stands_for_none
 from tpu_input.dataset_format.class_names import canonical
 from tpu_input.dataset_format.label_kinds import LabelKind, merged_kind
 from tpu_input.dataset_format.records import Manifest
@@ -61,14 +61,19 @@ def rewriting(
                 "use --add_classes if it is a new class"
             )
         for name in unknown:
+            if stands_for_none(name):
+                raise ValueError(
+                    f"the new class {name!r} stands for no label in many lists; leave its images out with filter"
+                )
             if fault_of_name(name, kind):
                 advice = "separate several classes by ;" if kind.is_list else "an image has one label in this dataset"
                 raise ValueError(f"the new class {name!r} does not look like the name of one class; {advice}")
         classes |= dict.fromkeys(unknown)
     if any(manifest.features != manifests[0].features for manifest in manifests):
+        seen = "; ".join(f"{manifest.path!r} has {', '.join(manifest.features) or 'none'}" for manifest in manifests)
         raise ValueError(
-            f"the records of the datasets have different features: {[list(each.features) for each in manifests]}; "
-            "convert their inputs again with the same --feature"
+            f"the records of the datasets have different features: {seen}; convert their inputs again with the same "
+            "--feature"
         )
     kept = [name for name in classes if all(_is_kept(name, source) for source in sources)]
     options = dataclasses.replace(

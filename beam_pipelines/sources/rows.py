@@ -126,6 +126,14 @@ _SEVERAL = re.compile(r".*[;|].*|\[.*\]|\{.*\}", re.DOTALL)
 _COMMA = re.compile(r".*\S,\S.*", re.DOTALL)  # not so "tench, Tinca tinca", a name with a comma
 
 
+NO_CLASS = "-1"  # what Hugging Face's test splits and many lists have for images without a label
+
+
+def stands_for_none(label: str | int) -> bool:
+    """Returns whether what an input writes as a label says that there is none; "-1" may be a class in --labels."""
+    return label == -1 if isinstance(label, int) else label.strip() == NO_CLASS
+
+
 @functools.lru_cache(maxsize=1 << 16)  # a name occurs for each of its images
 def fault_of_name(name: str, kind: LabelKind) -> str:
     """Returns why what an input writes is not the name of one class; "" if it may be one."""
@@ -171,9 +179,9 @@ def label_row(
         return row._replace(label=kind.text(()))
     if fault := kind.fault(len(given)):
         return row.reject("no_label", fault)
+    if not are_names and any(map(stands_for_none, given)) and NO_CLASS not in options.known_labels:
+        return row.reject("no_label", f"its label is {NO_CLASS}, which stands for none")
     if classes:
-        if -1 in given:  # of Hugging Face's test splits
-            return row.reject("no_label", "its label is -1, which stands for none")
         if beyond := [number for number in given if isinstance(number, int) and not 0 <= number < len(classes)]:
             raise ValueError(
                 f"the label of {row.key!r} is {beyond[0]}, but its file declares {len(classes)} names of classes, for "
@@ -242,13 +250,19 @@ def _converted(value: Any, kind: str) -> Any:
     if isinstance(value, str) and "_" in value:  # Python reads 1_000 as a number, other programs do not
         raise ValueError("a number must not have _")
     if kind == "float":
-        stored = struct.unpack("<f", struct.pack("<f", float(value)))[0]
+        try:
+            stored = struct.unpack("<f", struct.pack("<f", float(value)))[0]
+        except OverflowError:
+            stored = math.inf
         if math.isinf(stored):
             raise OverflowError("a float32 is needed, which is at most 3.4e38")
         return stored
-    if isinstance(value, float) and not value.is_integer():
+    try:
+        number = int(value)
+    except ValueError:
+        number = None
+    if number is None or (isinstance(value, float) and number != value):
         raise ValueError("a whole number is needed")
-    number = int(value)
     struct.pack("<q", number)
     return number
 

@@ -114,12 +114,14 @@ def test_transparent_pixels_become_white():
         (encoded(picture("L"), "EPS"), "not_an_image"),  # or else Ghostscript would be started
         (encoded(picture("F"), "TIFF"), "unknown_range"),
         (encoded(picture("I"), "TIFF"), "unknown_range"),
+        (encoded(picture("L"), "TIFF", tiffinfo={339: 2}), "unknown_range"),
+        (encoded(picture("I;16B"), "TIFF", tiffinfo={262: 0}), "unsupported_format"),
         (encoded(picture(size=(70_000, 4)), "PNG"), "too_large"),
         (encoded(picture("L", (4, 70_000)), "TIFF"), "too_large"),
     ],
     ids=[
         *("empty", "html", "half a jpeg", "half a png", "animation", "eps"),
-        *("tiff of floats", "tiff of integers", "wide png", "tall tiff"),
+        *("tiff of floats", "tiff of integers", "tiff of signed bytes", "tiff of big-endian negatives", "wide png", "tall tiff"),
     ],
 )
 def test_what_is_no_whole_image_is_rejected_with_its_reason(data, reason):

@@ -250,6 +250,20 @@ def test_what_is_no_single_class_is_refused(capsys, digits, tmp_path, monkeypatc
     assert "list it in --labels" in said
 
 
+@pytest.mark.parametrize("more", [(), ("--label_type=classes",)], ids=["one label", "several"])
+@pytest.mark.parametrize("make", [table, parquet, tfrecords, webdataset, labels])
+def test_a_label_of_minus_one_is_none(capsys, digits, tmp_path, monkeypatch, make, more) -> None:
+    given = [("-1" if name == "30.jpg" else label, name, data) for label, name, data in images(digits)]
+    with monkeypatch.context() as patch:
+        patch.setattr(sys.modules[__name__], "images", lambda digits: iter(given))
+        (tmp_path / "in" / "-1").mkdir(parents=True) if make is table else None
+        found = [*make(tmp_path, digits), *more]
+    assert "no_label" in refused(capsys, "convert", f"--input={found[0]}", *found[1:], f"--output={tmp_path}/no")
+    stored = converted(capsys, tmp_path, found, "--max_rejected=10%")
+    assert {name for name, _ in stored} == {"digit 3", "digit 7"}
+    assert len(stored) == 11
+
+
 @pytest.mark.parametrize(("kind", "make"), ALL, ids=lambda value: getattr(value, "__name__", ""))
 def test_a_kind_recognises_its_own_and_no_kind_before_it_does(digits, tmp_path, kind, make) -> None:
     path, *flags = make(tmp_path, digits)

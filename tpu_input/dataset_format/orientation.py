@@ -25,6 +25,7 @@ ColorProfiles = Literal["convert", "ignore"]
 _BAND_PIXELS = 1 << 20  # pixels processed at a time, so that no step copies the complete image
 _BITS, _PHOTOMETRIC = 258, 262  # TIFF's tags BitsPerSample and PhotometricInterpretation
 _WHITE_IS_ZERO = 0
+_SAMPLE_FORMAT, _UNSIGNED = 339, {1, 4}  # TIFF's tag SampleFormat: whole numbers from 0, or not defined
 _TURNS = {  # EXIF orientation: the transpose that makes the image upright
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -39,8 +40,12 @@ _TURNS = {  # EXIF orientation: the transpose that makes the image upright
 def has_unknown_range(image: Image.Image) -> bool:
     """Returns whether it is unknown which pixel values of an image are black and white."""
     # A 16-bit PNG or PNM opens as "I;16" or "I" with values up to 65,535. The "I" of a TIFF may have any range.
-    if isinstance(image, TiffImagePlugin.TiffImageFile) and image.mode.startswith("I"):
-        return image.mode == "I" or image.tag_v2.get(_BITS) != (16,)
+    if isinstance(image, TiffImagePlugin.TiffImageFile):
+        formats = image.tag_v2.get(_SAMPLE_FORMAT, ())
+        if not {*(formats if isinstance(formats, tuple) else (formats,))} <= _UNSIGNED:  # Pillow takes -10 as 246
+            return True
+        if image.mode.startswith("I"):
+            return image.mode == "I" or image.tag_v2.get(_BITS) != (16,)
     return image.mode == "F"
 
 

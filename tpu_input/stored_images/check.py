@@ -358,8 +358,13 @@ def _damage_of(image: Image.Image) -> Iterator[None]:
         raise _damaged(image.format, error) from error
 
 
+_UNKNOWN_BANDS = "unknown pixel mode"  # as Pillow says of a TIFF that is sound
+
+
 def _damaged(kind: str | None, error: Exception) -> Rejected:
     said = str(error) or type(error).__name__
+    if said == _UNKNOWN_BANDS:
+        return Rejected("unsupported_format", f"{kind} with bands, bits or a byte order that Pillow does not read")
     reason = "truncated" if "truncated" in said.lower() else "corrupt"
     return Rejected(reason, f"{kind}: {said}")
 
