@@ -213,7 +213,7 @@ def chosen(printed: str) -> dict[str, str]:
 @pytest.mark.parametrize("name", ["bin/python{}", "bin/python3", "bin/python", "home/.pyenv/versions/{}.9/bin/python"])
 def test_demo_and_test_find_the_only_python(clone, python, name):
     path = write_python(clone.parent / name.format(python), python)
-    for target, environment in (("demo", ".venv-demo"), ("test", ".venv")):
+    for target, environment in (("demo", ".venv-demo"), ("test", ".venv"), ("site", ".venv-docs")):
         code, printed = run_make(clone, "--dry-run", target)
         assert (code, chosen(printed)) == (0, {environment: str(path)}), printed
 
@@ -229,6 +229,16 @@ def test_with_all_pythons_the_tests_take_311_and_the_demo_the_newest(clone):
     others = {".venv-gcp", ".venv-beam-2.54", ".venv-preflight", ".venv-docs", ".venv"}
     expected = dict.fromkeys(others, f"{bin_folder}/python3.11") | {".venv-newest": f"{bin_folder}/python3.13"}
     assert (code, chosen(printed)) == (0, expected)
+
+
+@needs_make
+def test_the_site_is_served_without_go_or_tensorflow(clone):
+    write_python(clone.parent / "bin" / "python3.11", "3.11")
+    _, printed = run_make(clone, "--dry-run", "site", "PORT=8001")
+    assert list(chosen(printed)) == [".venv-docs"]
+    assert "go install" not in printed
+    assert "tensorflow" not in (ROOT / "constraints" / "docs.txt").read_text()
+    assert ".venv-docs/bin/python -m mkdocs serve --dev-addr=127.0.0.1:8001" in printed
 
 
 @needs_make
