@@ -1,6 +1,6 @@
 # jpeg2tpu for training on a CPU (docs/install.md); docs/worker.Dockerfile is for workers of Dataflow:
 #
-#     docker build --tag jpeg2tpu .
+#     docker build --tag jpeg2tpu . &&
 #     docker run --rm --user "$(id -u):$(id -g)" --volume "$PWD:/data" jpeg2tpu sample digits
 #
 # With 3.11, it has TensorFlow 2.15 and TPUEstimator.

@@ -15,6 +15,8 @@ VENV_TORCH ?= .venv-torch
 export VENV_PEERS VENV_PEERS_TORCH
 DEMO ?= demo
 SEED ?= 0
+# Where `make site` serves the site on this machine.
+PORT ?= 8000
 # How many hostile files `make fuzz` tries.
 CASES ?= 500
 # In how many moments `make kills` kills conversions, at each of three places.
@@ -71,7 +73,7 @@ BENCHMARK = $(VENV)/bin/python -W ignore -m benchmarks
 # A benchmark starts its bucket as the tests do, once `make cloud-server` has built the server.
 WITH_BUCKET = PYTHONPATH=tests $(if $(wildcard $(FAKE_GCS_SERVER)),FAKE_GCS_SERVER=$(abspath $(FAKE_GCS_SERVER)))
 
-.PHONY: FORCE help demo docs reference pictures environments test test-long test-newest test-cloud test-engines test-preflight test-torch test-peers lint fuzz kills soak mutants cloud-server bucket preflight benchmark benchmark-input release-check clean
+.PHONY: FORCE help demo docs site reference pictures environments test test-long test-newest test-cloud test-engines test-preflight test-torch test-peers lint fuzz kills soak mutants cloud-server bucket preflight benchmark benchmark-input release-check clean
 
 # A target that is always made; and $$ in what a target depends on is expanded when the target is looked at.
 FORCE:
@@ -127,6 +129,12 @@ lint: $(VENV)/installed
 docs: $(VENV)/installed $(VENV_DOCS)/installed $(VALE)
 	$(VENV)/bin/python -W ignore -m documentation.prose --vale=$(VALE)
 	NO_MKDOCS_2_WARNING=1 $(VENV_DOCS)/bin/python -m mkdocs build --quiet
+
+## site: build the site and serve it on http://127.0.0.1:8000
+# Without vale's check, so neither Go nor TensorFlow is needed. A page that is changed is built again. PORT= takes another
+# port. Search works only where the site is served: a browser does not let it read its index from a folder.
+site: $(VENV_DOCS)/installed
+	NO_MKDOCS_2_WARNING=1 $(VENV_DOCS)/bin/python -m mkdocs serve --dev-addr=127.0.0.1:$(PORT)
 
 ## reference: make the pages of docs/reference anew from the code
 # The parts of docs/ that are made: pages of reference from the code, and pictures, which need Chromium.
@@ -293,8 +301,8 @@ $(VENV_PEERS)/installed: benchmarks/requirements-peers.txt $(VENV)/installed
 $(VENV_PREFLIGHT)/installed: constraints/preflight.txt $$(call renew,$(VENV_PREFLIGHT),$$(PYTHON_3_11))
 	$(call environment,$(VENV_PREFLIGHT),PYTHON_3_11,3.11,'0.4 GB',--requirement constraints/preflight.txt -- --no-deps --editable .)
 
-$(VENV_DOCS)/installed: constraints/docs.txt $$(call renew,$(VENV_DOCS),$$(PYTHON_3_11))
-	$(call environment,$(VENV_DOCS),PYTHON_3_11,3.11,'0.1 GB',--requirement constraints/docs.txt)
+$(VENV_DOCS)/installed: constraints/docs.txt $$(call renew,$(VENV_DOCS),$$(PYTHON))
+	$(call environment,$(VENV_DOCS),PYTHON,3.11$(comma) 3.12 or 3.13,'0.1 GB',--requirement constraints/docs.txt)
 
 $(VENV_PEERS_TORCH)/installed: benchmarks/requirements-peers-torch.txt $(VENV)/installed
 	@.ci/environment $(VENV_PEERS_TORCH) $(VENV)/bin/python '3 GB' --requirement $<

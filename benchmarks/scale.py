@@ -13,6 +13,7 @@ import argparse
 import dataclasses
 import math
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ SMALL_SHARD = 1_000_000
 BUCKETS = 1 << 12  # beam_pipelines.conversion.plan
 PACK = 1000  # beam_pipelines.conversion.planning
 FOLDERS = 1000  # class folders, which are listed side by side
+# Of docs/scale.md: images, bytes per record, bytes per shard.
+SIZES = ((1_300_000, 110_000, 1e8), (100_000_000, 110_000, 1e8), (10_000_000_000, 110_000, 2e10))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,11 +116,9 @@ def run(code: str, folder: Path, count: int) -> Any:
     return child(code, folder / f"small{count}", output, SMALL_SHARD)
 
 
-def predict(sizes: list[tuple[int, float, float]]) -> None:
-    """Prints the formulas for (images, bytes a record, bytes a shard)."""
+def predictions(sizes: Sequence[tuple[int, float, float]] = SIZES) -> list[str]:
+    """Returns the lines of a Markdown table: the formulas for (images, bytes per record, bytes per shard)."""
     unit = Unit()
-    print("\n| | " + " | ".join(f"{images:,} images" for images, _, _ in sizes) + " |")
-    print("|---|" + "---|" * len(sizes))
     scales = [formula(*each) for each in sizes]
     rates = {"reads": 5000 * 3600, "writes": 1000 * 3600}  # of a bucket, per hour, at first
     lines = {
@@ -146,8 +147,9 @@ def predict(sizes: list[tuple[int, float, float]]) -> None:
             in_time(images / IMAGES_A_SECOND / 3600) for images, _, _ in sizes
         ],
     }
-    for name, values in lines.items():
-        print(f"| {name} | " + " | ".join(values) + " |")
+    header = ["| |", *(f" {images:,} images |" for images, _, _ in sizes)]
+    rows = [f"| {' | '.join([name, *values])} |" for name, values in lines.items()]
+    return ["".join(header), "|---|" + "---|" * len(sizes), *rows]
 
 
 def in_units(num_bytes: float) -> str:
@@ -199,7 +201,7 @@ def main() -> None:
     flags.folder.mkdir(parents=True, exist_ok=True)
     if flags.counts:
         check(flags.folder, [int(count) for count in flags.counts.split(",")])
-    predict([(1_300_000, 110_000, 1e8), (100_000_000, 110_000, 1e8), (10_000_000_000, 110_000, 2e10)])
+    print("", *predictions(), sep="\n")
     manifest_of(flags.folder, 100_000)
     print(f"To cut a bucket of 25,000 rows takes {child(CUT, 25_000):.0f} bytes per row.")
 

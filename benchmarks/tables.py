@@ -3,7 +3,8 @@
     <!-- table conversion_speed -->   rows, goals, command and machine of that part   <!-- end -->
 
 python -m benchmarks.tables [--results=benchmarks/results] [PAGE …]; what has not been measured stays as it is. README
-has a part of one table, between <!-- peers --> and <!-- end -->, which is taken from docs/benchmarks.md.
+has a part of one table, between <!-- peers --> and <!-- end -->, which is taken from docs/benchmarks.md. docs/scale.md
+has what the formulas of benchmarks/scale.py give, between <!-- formulas --> and <!-- end -->.
 """
 
 from __future__ import annotations
@@ -13,15 +14,16 @@ import json
 import re
 from pathlib import Path
 
-from benchmarks import measure
+from benchmarks import measure, scale
 
 BENCHMARKS, README = Path("docs/benchmarks.md"), Path("README.md")
 PAGES = tuple(
-    Path(f"docs/{name}.md") for name in ("benchmarks", "input", "train", "preflight", "explanation/frameworks")
+    Path(f"docs/{name}.md") for name in ("benchmarks", "input", "train", "preflight", "scale", "explanation/frameworks")
 )
 _MARKED = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _KINDS = ("decoded", "looked at by its header", "copied")  # what is done with an image, in README's table
 _PEERS = re.compile(r"(<!-- peers -->\n).*?(<!-- end -->)", re.DOTALL)
+_FORMULAS = re.compile(r"(<!-- formulas -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def main() -> None:
@@ -30,7 +32,7 @@ def main() -> None:
     parser.add_argument("pages", type=Path, nargs="*", default=PAGES)
     flags = parser.parse_args()
     for page in flags.pages:
-        page.write_text(filled(page.read_text(), flags.results))
+        page.write_text(with_formulas(filled(page.read_text(), flags.results)))
         print(page)
     README.write_text(with_peers(README.read_text(), BENCHMARKS.read_text()))
     print(README)
@@ -51,6 +53,12 @@ def with_peers(readme: str, benchmarks: str) -> str:
                 made.append("| " + " | ".join([kind, name, *values]) + " |")
     source = table[table.rindex("(`") :].partition(" <!--")[0].removesuffix("<!-- end -->").strip()
     return _PEERS.sub(lambda marked: f"{marked[1]}\n" + "\n".join(made) + f"\n\n{source}\n\n{marked[2]}", readme)
+
+
+def with_formulas(page: str) -> str:
+    """Returns the page with what the formulas give for sizes that cannot be run."""
+    table = "\n".join(scale.predictions())
+    return _FORMULAS.sub(lambda marked: f"{marked[1]}\n{table}\n\n{marked[2]}", page)
 
 
 def _kind(looks_at: str) -> str:

@@ -71,6 +71,48 @@ def test_every_command_of_a_page_is_one_that_its_parser_takes(page):
         assert not unknown or getattr(flags, "runner", None), words
 
 
+def runs_on(block: str) -> list[str]:
+    """Returns each command of a block that harms where the one above it has failed, and is not joined to it by &&.
+
+    A shell into which a block is pasted goes on after a failure: pip would install outside the environment, docker
+    would take an older image, and what is repaired, removed or trained on would be an older dataset.
+    """
+    lines = re.sub(r"\\\n +", "", block).splitlines()
+    changes = r"repair |relabel |filter .*--near_duplicates=|.*--(?:overwrite|predictions)\b"
+    harmful = []
+    for above, line in itertools.pairwise(line.strip() for line in lines if line.strip()):
+        trains = line.startswith("jpeg2tpu train ") and above.startswith(("jpeg2tpu convert ", "jpeg2tpu report "))
+        if (trains or re.match(f"pip |docker |jpeg2tpu (?:{changes})", line)) and not above.endswith("&&"):
+            harmful.append(line)
+    return harmful
+
+
+# The commands of docs/datasets.md are examples of each kind, of which relabel takes a file that somebody has written.
+_EXAMPLES = {"docs/datasets.md": ["jpeg2tpu relabel dataset --labels=corrected.csv --output=relabelled"]}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_block_that_is_pasted_whole_does_no_harm_after_a_failure(page):
+    text = (ROOT / page).read_text()
+    blocks = re.findall(r"(?:^ {4}.*\n)+", text, re.MULTILINE) + re.findall(r"^```sh\n(.*?)^```", text, re.M | re.S)
+    assert [line for block in blocks for line in runs_on(block)] == _EXAMPLES.get(page, [])
+
+
+@pytest.mark.parametrize(
+    ("block", "harmful"),
+    [
+        ("python3 -m venv a && . a/bin/activate\npip install .\n", 1),
+        ("python3 -m venv a && . a/bin/activate &&\npip install . &&\npip install x\n", 0),
+        ("jpeg2tpu convert --input=a \\\n    --output=b\njpeg2tpu train --dataset=b\n", 1),
+        ("jpeg2tpu convert --input=a \\\n    --output=b &&\njpeg2tpu train --dataset=b\n", 0),
+        ("jpeg2tpu verify a\njpeg2tpu repair a\n", 1),
+        ("jpeg2tpu verify a\njpeg2tpu report a\n", 0),
+    ],
+)
+def test_commands_that_run_on_after_a_failure_are_noticed(block, harmful):
+    assert len(runs_on(block)) == harmful
+
+
 _OTHER_WAY = re.compile(r"""-m[\s"',f]+(?:beam_pipelines|estimator_app|tpu_input)\b""")  # also in two literals
 # What users read or run: pages, messages, help, examples, the Makefile and what makes their numbers.
 _READ = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "Makefile", "docs", "examples", "benchmarks", "documentation")

@@ -134,7 +134,9 @@ def test_the_lines_of_the_pages_install_into_an_empty_environment(page, tmp_path
     """Offline: what pip would download is there already, in the environment of the tests."""
     blocks = re.findall(r"(?:^    .*\n)+", (ROOT / page).read_text(), re.MULTILINE)
     block = next(block for block in blocks if " -m venv " in block)
-    make, *lines = [line.strip() for line in block.splitlines()]
+    # Where an environment cannot be made, nothing is installed elsewhere.
+    assert [line.endswith(" &&") for line in block.splitlines()] == [True, True, False]
+    make, *lines = [line.strip().removesuffix(" &&") for line in block.splitlines()]
     assert make == "python3 -m venv .venv && . .venv/bin/activate"
     assert lines == LINES
     copy_as_the_container(tmp_path)
@@ -213,7 +215,7 @@ def chosen(printed: str) -> dict[str, str]:
 @pytest.mark.parametrize("name", ["bin/python{}", "bin/python3", "bin/python", "home/.pyenv/versions/{}.9/bin/python"])
 def test_demo_and_test_find_the_only_python(clone, python, name):
     path = write_python(clone.parent / name.format(python), python)
-    for target, environment in (("demo", ".venv-demo"), ("test", ".venv")):
+    for target, environment in (("demo", ".venv-demo"), ("test", ".venv"), ("site", ".venv-docs")):
         code, printed = run_make(clone, "--dry-run", target)
         assert (code, chosen(printed)) == (0, {environment: str(path)}), printed
 
@@ -229,6 +231,16 @@ def test_with_all_pythons_the_tests_take_311_and_the_demo_the_newest(clone):
     others = {".venv-gcp", ".venv-beam-2.54", ".venv-preflight", ".venv-docs", ".venv"}
     expected = dict.fromkeys(others, f"{bin_folder}/python3.11") | {".venv-newest": f"{bin_folder}/python3.13"}
     assert (code, chosen(printed)) == (0, expected)
+
+
+@needs_make
+def test_the_site_is_served_without_go_or_tensorflow(clone):
+    write_python(clone.parent / "bin" / "python3.11", "3.11")
+    _, printed = run_make(clone, "--dry-run", "site", "PORT=8001")
+    assert list(chosen(printed)) == [".venv-docs"]
+    assert "go install" not in printed
+    assert "tensorflow" not in (ROOT / "constraints" / "docs.txt").read_text()
+    assert ".venv-docs/bin/python -m mkdocs serve --dev-addr=127.0.0.1:8001" in printed
 
 
 @needs_make

@@ -66,10 +66,10 @@ class Page:
             for each in self._named(name)
         ]
 
-    def open(self, path: Path) -> None:
-        """Shows a local file and waits until it has loaded."""
+    def open(self, address: Path | str) -> None:
+        """Shows a local file or a URL and waits until it has loaded."""
         loaded = len(self._named("Page.loadEventFired"))
-        self.send("Page.navigate", url=path.as_uri())
+        self.send("Page.navigate", url=address if isinstance(address, str) else address.as_uri())
         while len(self._named("Page.loadEventFired")) == loaded:
             self._read()
 

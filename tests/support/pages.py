@@ -13,10 +13,10 @@ ROOT = Path(__file__).parents[2]
 
 
 def commands(page: str) -> list[list[str]]:
-    """Returns every command of a page's blocks, indented or fenced, word by word, in their order."""
+    """Returns every command of a page's blocks, indented or fenced, word by word, in their order, without a last &&."""
     text = re.sub(r"\\\n +", "", (ROOT / page).read_text())
     ours = rf"jpeg2tpu (?:{'|'.join(COMMANDS)}) "
-    lines = re.findall(rf"^(?:    (?=python|{ours}|rm |pip )|(?=python -m |{ours}))(.*)$", text, re.MULTILINE)
+    lines = re.findall(rf"^(?:    (?=python|{ours}|rm |pip )|(?=python -m |{ours}))(.*?)(?: &&)?$", text, re.MULTILINE)
     return [shlex.split(line, comments=True) for line in lines]
 
 

@@ -26,8 +26,7 @@ class ImageOptions:
         only images that trainers cannot read unchanged, and the bytes of the other JPEGs are stored.
       resize_shorter: Scale larger images down to a shorter side of this many pixels; 0 keeps their size. JPEGs that
         are at most 1.1 times as large are stored unchanged, and counted, as encoding them again gains little. Smaller
-        images make training decode faster: a core decodes about 40 photographs of 12 megapixels per second, 1,100 if
-        they are stored at 512 pixels, 2,500 at 256.
+        images make training decode faster.
       quality: JPEG quality of re-encoded images, 1 to 100.
       min_side: Reject images with a shorter side below this many pixels.
       max_pixels: Reject images with more pixels than this. The limit is half of it for WebP, AVIF, HEIC and CMYK, a
@@ -39,7 +38,7 @@ class ImageOptions:
         read only their headers, for files that were checked before. Then damage in their pixels is not found, nor
         images that look alike; about 1,000 images of each split are decoded for the statistics.
       lossless: Store images of lossless formats (PNG, BMP, GIF, TIFF, PNM, lossless WebP) as PNG, without loss, in the
-        place of JPEG. They take several times the space, and three times the time to decode in training.
+        place of JPEG. They take several times the space, and longer to decode in training.
       metadata: Metadata of JPEGs and PNGs that are not re-encoded. keep: as they are, with EXIF and perhaps a GPS
         position; strip: without EXIF, XMP, comments, color profiles and previews, the coded pixels unchanged. Images
         that are re-encoded have none.
