@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import logging
 import signal
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
 if __name__ == "__main__":
@@ -22,7 +23,7 @@ from beam_pipelines.conversion_flags import add_conversion_flags, add_rewriting_
 from beam_pipelines.options import FILES_OF_CHANGES  # noqa: E402
 from tpu_input.command_line import Parser  # noqa: E402
 from tpu_input.command_line.error_lines import one_line  # noqa: E402
-from tpu_input.command_line.jpeg2tpu import add_command  # noqa: E402
+from tpu_input.command_line.jpeg2tpu import AddFlag, add_command  # noqa: E402
 from tpu_input.command_line.program import place_of, run_program  # noqa: E402
 
 
@@ -82,23 +83,27 @@ def make_parser() -> Parser:
     command.set_defaults(run="sample")
     command.add_argument("output", metavar="OUTPUT", help="folder or URI to write to")
 
-    command = add_command(commands, "convert", epilog=_CONVERT_EPILOG)
+    command = add_command(commands, "convert", *_CONVERT_EXAMPLES, everyday=_EVERYDAY["convert"])
     command.set_defaults(run="convert")
-    _add_convert_flags(command)
+    group = _groups_of(command)
+    add_conversion_flags(group)
+    _add_running_flags(group("execution"))
 
     for name in ("verify", "repair"):
         command = add_command(commands, name, "digits")
         command.set_defaults(run="verify", repair=name == "repair")
-        command.add_argument("dataset", metavar="DATASET", help="folder or URI of the dataset")
-        command.add_argument("--quick", action="store_true", help="skip decoding the images")
-        command.add_argument("--num_threads", type=positive, metavar="N", help=_HELP["num_threads"])
-        command.add_argument("--runner", help=_HELP["runner"])
-        command.add_argument("--shard", default=[], action="append", metavar="NAME", help=_HELP["shard"])
+        command.add_argument("dataset", metavar="DATASET", help=_HELP["dataset"])
+        flag = command.add_argument_group("what to check").add_argument
+        flag("--quick", action="store_true", help="skip decoding the images")
+        flag("--shard", default=[], action="append", metavar="FILE", help=_HELP["shard"])
         if name == "verify":
-            command.add_argument("--repair", action="store_true", help=_HELP["repair"])
+            flag("--repair", action="store_true", help=_HELP["repair"])
+        flag = command.add_argument_group("execution").add_argument
+        flag("--num_threads", type=positive, metavar="N", help=_HELP["num_threads"])
+        flag("--runner", metavar="NAME", help=_HELP["verify_runner"])
 
     for name, example in _REWRITING.items():
-        command = add_command(commands, name, example)
+        command = add_command(commands, name, example, everyday=_EVERYDAY[name])
         command.set_defaults(run="rewrite", command=name)
         _add_rewriting_flags(name, command)
 
@@ -109,23 +114,24 @@ def make_parser() -> Parser:
 
     command = add_command(commands, "report", "digits")
     command.set_defaults(run="report")
-    command.add_argument("dataset", metavar="DATASET", help="folder or URI of the dataset")
-    command.add_argument("--sources", default=[], action="append", metavar="PATH", help=_HELP["sources"])
-    command.add_argument("--predictions", default=[], action="append", metavar="FILE", help=_HELP["predictions"])
-    command.add_argument("--pairs", default="", metavar="FILE", help=_HELP["pairs"])
+    command.add_argument("dataset", metavar="DATASET", help=_HELP["dataset"])
+    flag = command.add_argument_group("page").add_argument
+    flag("--sources", default=[], action="append", metavar="PATH", help=_HELP["sources"])
+    flag("--predictions", default=[], action="append", metavar="FILE", help=_HELP["predictions"])
+    flag("--pairs", default="", metavar="FILE", help=_HELP["pairs"])
     return parser
 
 
-def _add_convert_flags(command: Parser) -> None:
-    add_conversion_flags(lambda title: command.add_argument_group(title).add_argument)
-    _add_running_flags(command)
+def _groups_of(command: Parser) -> Callable[[str], AddFlag]:
+    """Returns the function from the title of a group of flags to the function that adds a flag to it."""
+    return functools.cache(lambda title: command.add_argument_group(title).add_argument)
 
 
-def _add_running_flags(command: Parser) -> None:
-    command.add_argument("--runner", help="Beam runner (default: processes on this machine)")
-    command.add_argument("--num_processes", type=positive, metavar="N", help=_HELP["num_processes"])
-    command.add_argument("--dry_run", action="store_true", help=_HELP["dry_run"])
-    command.add_argument("--no_wait", action="store_true", help=_HELP["no_wait"])
+def _add_running_flags(flag: AddFlag) -> None:
+    flag("--runner", metavar="NAME", help=_HELP["runner"])
+    flag("--num_processes", type=positive, metavar="N", help=_HELP["num_processes"])
+    flag("--dry_run", action="store_true", help=_HELP["dry_run"])
+    flag("--no_wait", action="store_true", help=_HELP["no_wait"])
 
 
 # Arguments of an example of each command that makes a dataset of datasets.
@@ -136,68 +142,82 @@ _REWRITING = {
     "split": "flowers --splits=train=80%,validation=10%,test=10% --output=flowers_again",
     "reshard": "flowers --shard_size=500MB --output=flowers_large",
 }
+# What --help shows next to the arguments and the required options.
+_EVERYDAY = {
+    "convert": (
+        *("--input", "--output", "--splits", "--resize_shorter", "--dedup", "--max_rejected"),
+        *("--shard_size", "--extend", "--overwrite", "--runner"),
+    ),
+    "relabel": ("--labels", "--add_classes", "--output", "--overwrite"),
+    "merge": ("--output", "--dedup", "--shard_size", "--overwrite"),
+    "filter": (*(f"--{name}" for name in FILES_OF_CHANGES[1:]), "--output", "--overwrite"),
+    "split": ("--splits", "--folds", "--stratify", "--group_by", "--near_duplicates", "--output", "--overwrite"),
+    "reshard": ("--shard_size", "--num_shards", "--output", "--overwrite"),
+}
 
 
 def _add_rewriting_flags(name: str, command: Parser) -> None:
+    group = _groups_of(command)
     if name == "merge":
         command.add_argument("datasets", nargs="+", metavar="[NAME=]DATASET", help=_HELP["datasets"])
     else:
-        command.add_argument("datasets", nargs=1, metavar="DATASET", help="folder or URI of the dataset")
+        command.add_argument("datasets", nargs=1, metavar="DATASET", help=_HELP["dataset"])
     if name == "relabel":
-        command.add_argument("--labels", dest="new_labels", required=True, metavar="FILE", help=_HELP["new_labels"])
-        command.add_argument("--add_classes", action="store_true", help=_HELP["add_classes"])
+        flag = group("changes")
+        flag("--labels", dest="new_labels", required=True, metavar="FILE", help=_HELP["new_labels"])
+        flag("--add_classes", action="store_true", help=_HELP["add_classes"])
     if name == "split":
-        command.add_argument("--folds", type=positive, metavar="K", help=_HELP["folds"])
+        group("changes")("--folds", type=positive, metavar="N", help=_HELP["folds"])
     of_command = {"filter": FILES_OF_CHANGES[1:], "split": FILES_OF_CHANGES[-1:]}
-    for flag in of_command.get(name, ()):
-        command.add_argument(f"--{flag}", default="", metavar="FILE", help=_HELP[flag])
-    add_rewriting_flags(command.add_argument, name)
-    _add_running_flags(command)
+    for file in of_command.get(name, ()):
+        group("changes")(f"--{file}", default="", metavar="FILE", help=_HELP[file])
+    add_rewriting_flags(group, name)
+    _add_running_flags(group("execution"))
 
 
 _HELP = {
-    "repair": "re-create damaged shards from the sources that the manifest names; a shard is replaced only if the new "
+    "dataset": "folder or URI of the dataset",
+    "repair": "re-create damaged shards from the sources that the manifest names. A shard is replaced only if the new "
     "one has the SHA-256 of the manifest. lengths.parquet is written again from the index",
-    "sources": "folder, .tar or URI of the dataset's inputs: the report shows thumbnails of rejected inputs below it. "
-    "May be repeated. Files that rejected.jsonl names elsewhere are not read (default: no thumbnails)",
-    "predictions": "Parquet file of `jpeg2tpu predict --dataset`: the report shows the labels that are "
-    "likely wrong, and lists them in DATASET/likely_wrong_labels.csv for relabel. May be repeated, with predictions of "
-    "other records (default: none)",
-    "num_processes": "maximum number of processes on this machine that write shards, without --runner (default: all "
-    "cores, or the CPU quota of the container; none for few images: docs/conversion.md)",
-    "num_threads": "maximum number of shards that are read at the same time on this machine, without --runner "
-    "(default: all cores, or the CPU quota of the container)",
-    "runner": "Beam runner whose workers read the shards; its own flags may follow: docs/clusters.md (default: threads "
-    "on this machine)",
-    "shard": "file name of a shard: only this one is read, with its index and lengths. May be repeated (default: all "
-    "shards, and the sums and files of the dataset)",
-    "datasets": "folder or URI of a dataset; its examples get the keys NAME/KEY (default: the name of its folder)",
-    "new_labels": ".csv with the header key,label: the class of each of these examples; all others keep theirs",
-    "add_classes": "accept labels that are the name of no class yet, and add them after the others in sorted order",
-    "only_keys": "file with one key per line: keep only these examples (default: all)",
-    "without_keys": "file with one key per line: leave these examples out (default: none)",
-    "only_classes": "file with one class name per line: keep only examples of these classes (default: all)",
-    "without_classes": "file with one class name per line: leave out examples of these classes (default: none)",
-    "folds": "number of splits of equal shares, fold1, fold2, …, instead of --splits, for the command folds of "
-    "estimator_app (default: none)",
-    "near_duplicates": "file of report --pairs: filter leaves out all but one of each group of images that look alike; "
-    "split keeps each group in one split (default: none)",
-    "pairs": "write all pairs of images that look alike to this Parquet file, in the place of the page (default: none)",
-    "no_wait": "submit the job to the engine of --runner and end; without it, the command waits for the job",
-    "dry_run": "install, build, check and estimate everything, without submitting a job; needs --runner=DataflowRunner",
+    "sources": "folder, .tar or URI of the dataset's inputs, for thumbnails of rejected inputs. Files elsewhere that "
+    "rejected.jsonl names are not read. May be repeated (default: no thumbnails)",
+    "predictions": "Parquet file of `jpeg2tpu predict --dataset`, to show labels that are likely wrong. They are also "
+    "listed in DATASET/likely_wrong_labels.csv for relabel. May be repeated, with predictions of other records "
+    "(default: none)",
+    "num_processes": "maximum number of processes that write shards, without --runner. Few images are written without "
+    "processes: docs/conversion.md (default: all cores, or the container's CPU quota)",
+    "num_threads": "maximum number of shards to read at the same time, without --runner (default: all cores, or the "
+    "container's CPU quota)",
+    "runner": "Beam runner, such as DataflowRunner. All of its own flags may follow: docs/clusters.md (default: "
+    "processes of this machine)",
+    "verify_runner": "Beam runner whose workers read the shards. All of its own flags may follow: docs/clusters.md "
+    "(default: threads of this machine)",
+    "shard": "file name of a shard, to read only this one, with its index and lengths. May be repeated (default: all "
+    "shards)",
+    "datasets": "folder or URI of a dataset. Its examples get the keys NAME/KEY; without NAME, it is the folder's",
+    "new_labels": ".csv with the header key,label: the class of each of these examples. All others keep theirs",
+    "add_classes": "accept labels that are not the name of a class yet. They are added after the others, sorted",
+    "only_keys": "file with one key per line, of the examples to keep (default: all)",
+    "without_keys": "file with one key per line, of examples to leave out (default: none)",
+    "only_classes": "file with one class name per line, of classes to keep (default: all)",
+    "without_classes": "file with one class name per line, of classes to leave out (default: none)",
+    "folds": "number of splits of equal shares, fold1, fold2, …, instead of --splits. The command folds trains on them "
+    "(default: none)",
+    "near_duplicates": "file of `jpeg2tpu report --pairs`, of images that look alike. filter keeps one image of each "
+    "group; split puts each group into one split (default: none)",
+    "pairs": "Parquet file to write all pairs of images that look alike to, instead of the page (default: none)",
+    "no_wait": "submit the job to the engine of --runner and end, without waiting for the job",
+    "dry_run": "install, build, check and estimate everything, without submitting a job. Needs --runner=DataflowRunner",
 }
-_CONVERT_EPILOG = """\
-examples:
-  jpeg2tpu convert --input=flowers --output=flowers_tfrecords
-  jpeg2tpu convert --input=photos.csv --output=gs://bucket/photos --resize_shorter=256
-  jpeg2tpu convert --input=train=ILSVRC2012_img_train.tar --input=validation=ILSVRC2012_img_val.tar \\
-      --label_list=validation=imagenet_2012_validation_synset_labels.txt --output=imagenet \\
-      --num_shards=train=1024,validation=128 --first_label=1
-
-  jpeg2tpu convert --input=gs://bucket/images --output=gs://bucket/dataset --runner=DataflowRunner \\
-      --project=my-project --region=us-central1 --temp_location=gs://bucket/temp --dry_run
-
-With --runner, all flags of that Beam runner may follow: docs/clusters.md."""
+_CONVERT_EXAMPLES = (
+    "--input=flowers --output=flowers_tfrecords",
+    "--input=photos.csv --output=gs://bucket/photos --resize_shorter=256",
+    "--input=train=ILSVRC2012_img_train.tar --input=validation=ILSVRC2012_img_val.tar "
+    "--label_list=validation=imagenet_2012_validation_synset_labels.txt --output=imagenet "
+    "--num_shards=train=1024,validation=128 --first_label=1",
+    "--input=gs://bucket/images --output=gs://bucket/dataset --runner=DataflowRunner --project=my-project "
+    "--region=us-central1 --temp_location=gs://bucket/temp --dry_run",
+)
 
 
 if __name__ == "__main__":

@@ -22,9 +22,9 @@ def add_conversion_flags(group: Callable[[str], AddFlag]) -> None:
     Args:
       group: Function from the title of a group of flags to the function that adds a flag to it.
     """
-    _input_flags(group("inputs"))
+    _input_flags(group)
     add_flags(group("images"), ImageOptions, _IMAGE_FLAGS, **_IMAGE_METAVARS)
-    _dataset_flags(group("dataset"))
+    _dataset_flags(group)
 
 
 def conversion_options(flags: argparse.Namespace) -> ConvertOptions:
@@ -74,39 +74,52 @@ def _sources(flags: argparse.Namespace) -> tuple[Source, ...]:
     )
 
 
-def add_rewriting_flags(flag: AddFlag, command: str) -> None:
+def add_rewriting_flags(group: Callable[[str], AddFlag], command: str) -> None:
     """Adds the flags of a command that makes a dataset of datasets; those that are not given are None.
 
     Args:
-      flag: Function that adds a flag.
+      group: Function from the title of a group of flags to the function that adds a flag to it.
       command: Name of the command.
     """
     of_command = {"split": ("splits", "stratify", "group_by", "seed"), "merge": ("dedup",)}.get(command, ())
     add_flags(
-        flag,
+        group("changes"),
         ConvertOptions,
-        ("output", "overwrite", *of_command, "shard_bytes", "num_shards", "max_rejected"),
-        output=Flag(required=True),
+        of_command,
         splits=Flag(
             parse=splits,
             metavar="NAME=N%,…",
             default="none",
             unset=True,
-            help="share of each split, assigned by a hash of the key, whatever split an example was in",
+            help="share of each split. A hash of the key assigns examples, whatever split they were in",
         ),
         group_by=_GROUP_BY,
-        seed=Flag(metavar="N", default="that of the dataset", unset=True),
+        seed=Flag(metavar="N", default="the dataset's", unset=True),
         dedup=Flag(default="exact", unset=True),
-        shard_bytes=Flag("shard_size", num_bytes, "SIZE", _HELP["shard_size"], "that of the dataset", unset=True),
+    )
+    add_flags(
+        group("dataset"),
+        ConvertOptions,
+        ("output", "overwrite", "shard_bytes", "num_shards", "max_rejected"),
+        output=_OUTPUT,
+        shard_bytes=Flag("shard_size", num_bytes, "SIZE", _HELP["shard_size"], "the dataset's", unset=True),
         num_shards=Flag(
-            parse=counts, metavar="NAME=N,…", help=_HELP["num_shards"], default="that of the dataset", unset=True
+            parse=counts, metavar="NAME=N,…", help=_HELP["num_shards"], default="the dataset's", unset=True
         ),
         max_rejected=Flag(parse=percent, metavar="N%", default="1%"),
     )
-    flag("--check", choices=get_args(Check), default="header", help=_HELP["check"])
+    group("dataset")("--check", choices=get_args(Check), default="header", help=_HELP["check"])
 
 
-_GROUP_BY = Flag(metavar="REGEX", default="no groups")
+_OUTPUT = Flag(metavar="FOLDER", required=True)
+_GROUP_BY = Flag(
+    metavar="REGEX",
+    default="no groups",
+    help="regular expression that finds an image's group in its key. What it matches, or what its one group in "
+    "parentheses matches, is the group's name; the images of a group share a split. Images that have a group already "
+    "keep it, and images without a match have none. With near_duplicates instead, images that look alike are a group, "
+    "and every image is read twice",
+)
 
 
 def named_datasets(texts: list[str]) -> list[tuple[str, str]]:
@@ -124,26 +137,32 @@ def named_datasets(texts: list[str]) -> list[tuple[str, str]]:
     return named
 
 
-def _input_flags(flag: AddFlag) -> None:
+def _input_flags(group: Callable[[str], AddFlag]) -> None:
+    flag = group("inputs")
     flag("--input", required=True, action="append", type=source, metavar="[SPLIT=]PATH", help=_HELP["input"])
-    flag("--label_list", default=[], action="append", metavar="[SPLIT=]FILE", help=_HELP["label_list"])
-    flag("--label_names", default="", metavar="FILE", help=_HELP["label_names"])
-    flag("--label_pattern", default="", metavar="REGEX", help=_HELP["label_pattern"])
-    for name in _COLUMN_FLAGS:
-        metavar = {"image_folder": "FOLDER", "image_suffix": "TEXT"}.get(name, "NAME")
-        flag(f"--{name}", default="", metavar=metavar, help=_HELP[name])
     flag("--record", default="", metavar="FORMAT", help=_HELP["record"])
+    flag("--ignore", default=[], action="append", metavar="GLOB", help=_HELP["ignore"])
+    add_flags(
+        flag, ConvertOptions, ("dedup", "max_rejected"), max_rejected=Flag(parse=percent, metavar="N%", default="1%")
+    )
+    flag = group("labels")
     add_flags(
         flag,
         ConvertOptions,
-        ("label_type", "label_separator", "features", "labels", "dedup", "max_rejected"),
-        label_separator=Flag(metavar="TEXT"),
-        features=Flag("feature", features, "NAME:TYPE,…", default="none"),
+        ("label_type", "label_separator", "labels", "first_label"),
+        label_separator=Flag(help=_HELP["label_separator"]),
         labels=Flag(parse=names, metavar="FILE", help=_HELP["labels"], default="the classes found, sorted"),
-        max_rejected=Flag(parse=percent, metavar="N%", default="1%"),
     )
-    flag("--ignore", default=[], action="append", metavar="GLOB", help=_HELP["ignore"])
+    flag("--label_list", default=[], action="append", metavar="[SPLIT=]FILE", help=_HELP["label_list"])
+    flag("--label_names", default="", metavar="FILE", help=_HELP["label_names"])
+    flag("--label_pattern", default="", metavar="REGEX", help=_HELP["label_pattern"])
     flag("--unlabelled", action="store_const", const="none", dest="label_type", help=_HELP["unlabelled"])
+    flag = group("lists")
+    for name in _COLUMN_FLAGS:
+        metavar = {"image_folder": "FOLDER", "image_suffix": "TEXT"}.get(name, "NAME")
+        flag(f"--{name}", default="", metavar=metavar, help=_HELP[name])
+    further = Flag("feature", features, "NAME:TYPE,…", _HELP["feature"], "none")
+    add_flags(flag, ConvertOptions, ("features",), features=further)
 
 
 _COLUMN_FLAGS = ("image_column", "label_column", "image_folder", "image_suffix")
@@ -160,31 +179,25 @@ def _with_columns(flags: argparse.Namespace) -> list[Source]:
     return [dataclasses.replace(source, **given) if source.is_list else source for source in sources]
 
 
-def _dataset_flags(flag: AddFlag) -> None:
+def _dataset_flags(group: Callable[[str], AddFlag]) -> None:
     add_flags(
-        flag,
+        group("splits"),
         ConvertOptions,
-        (
-            "output",
-            "overwrite",
-            "extend",
-            "prune",
-            "splits",
-            "stratify",
-            "group_by",
-            "validation",
-            "shard_bytes",
-            "num_shards",
-            "first_label",
-            "seed",
+        ("splits", "stratify", "group_by", "validation", "seed"),
+        splits=Flag(
+            parse=splits, metavar="NAME=N%,…", help=_HELP["splits"], default="train=90%,validation=10%", unset=True
         ),
         group_by=_GROUP_BY,
-        validation=Flag(parse=percent, metavar="N%", default="0%"),
-        output=Flag(required=True),
-        splits=Flag(parse=splits, metavar="NAME=N%,…", default="train=90%,validation=10%", unset=True),
+        validation=Flag(parse=percent, metavar="N%", help=_HELP["validation"], default="0%"),
+    )
+    add_flags(
+        group("dataset"),
+        ConvertOptions,
+        ("output", "overwrite", "extend", "prune", "shard_bytes", "num_shards"),
+        output=_OUTPUT,
+        prune=Flag(help=_HELP["prune"]),
         shard_bytes=Flag("shard_size", num_bytes, "SIZE", _HELP["shard_size"], "100MB"),
         num_shards=Flag(parse=counts, metavar="NAME=N,…", help=_HELP["num_shards"], default="by --shard_size"),
-        seed=Flag(metavar="N"),
     )
 
 
@@ -197,34 +210,44 @@ _IMAGE_METAVARS = {
     "max_pixels": _PIXELS,
 }
 _HELP = {
-    "input": "folder of class folders (CLASS/IMAGE.jpg, optionally below train/, val/, test/), .tar, .tar.gz or "
-    ".zip of it, .parquet, or .csv, .tsv or .jsonl list of image,label[,split][,group] with paths relative to the "
-    "list; a local path or a URI such as gs://bucket/images. May be repeated, with one split each: --input=train=T "
-    "--input=validation=V",
-    "ignore": "files that are not inputs, such as '*.json' or 'thumbs': a pattern of the name of a file or of a folder "
-    "above it, or with a / of the whole path within the input. They are listed as rejected, and do not count as such. "
-    "May be repeated",
-    "label_list": "text file with one class name per line, in the order of the images' names, for an input without "
-    "class folders, such as ImageNet's validation set",
-    "label_names": "text file with the names of the classes whose numbers a list or --label_list has, one per line, "
-    "counted from 0 or from 1 as all numbers of the input are, or NUMBER,NAME (default: labels are names)",
-    "label_pattern": "regular expression with a group in parentheses, searched in the path of each image in a folder "
-    "or archive: what the group matches is the class, as in '/(cat|dog)[.]' (default: the folder is the class)",
-    "image_column": "column of a list with the path or name of the image; other columns of the list, but split and "
-    "group, are not stored then (default: image)",
+    "input": "folder of class folders, archive, or list of images. Folders are CLASS/IMAGE.jpg, optionally "
+    "below train/, val/, test/; a .tar, .tar.gz or .zip holds the same; a .csv, .tsv or .jsonl has "
+    "image,label[,split][,group], with paths relative to the list; or a .parquet. All of them are local paths or URIs "
+    "such as gs://bucket/images. May be repeated, with one split each: --input=train=T --input=validation=V",
+    "ignore": "files that are not inputs, such as '*.json' or 'thumbs'. The pattern is that of a file's name or of a "
+    "folder above it, or, with a /, of the whole path within the input. These files are listed as rejected, but do not "
+    "count for --max_rejected. May be repeated",
+    "label_list": "text file with one class name per line, for inputs without class folders. The lines are in the "
+    "order of the images' names, as for ImageNet's validation set",
+    "label_names": "text file with the names of classes that the input gives as numbers. The numbers are in a list or "
+    "in --label_list; the file has one name per line, counted from 0 or from 1 as the numbers are, or lines of "
+    "NUMBER,NAME (default: labels are names)",
+    "label_pattern": "regular expression that finds the class in the path of an image. Its one group in parentheses "
+    "matches the class, as in '/(cat|dog)[.]'; for folders and archives (default: the folder is the class)",
+    "image_column": "column of a list with the path or name of the image. If it is given, other columns of the list, "
+    "but split and group, are not stored (default: image)",
     "label_column": "column of a list with the label (default: label)",
+    "label_separator": "text between the names of classes in a label of a list, for --label_type=classes",
     "image_folder": "folder to which the paths of a list are relative (default: the folder of the list)",
     "image_suffix": "ending that names of images in a list lack, such as .jpg (default: none)",
-    "record": "format of records of other programs: TFRecords, Parquet or WebDataset. The inputs are then their "
-    "files, their folders, or patterns such as 'gs://bucket/train-*'. imagenet, tfds, flowers, huggingface, "
-    "webdataset; or the names of features, columns or endings: "
-    "image=NAME,label=NAME[,first_label=N][,name=NAME][,key=NAME]; or both (default: inputs are images)",
-    "unlabelled": "store images without labels, for prediction: --label_type=none (default: off)",
+    "record": "format of inputs that are TFRecords, Parquet or WebDataset of other programs. It is imagenet, tfds, "
+    "flowers, huggingface or webdataset, or image=NAME,label=NAME with the names of features, columns or endings, to "
+    "which first_label=N, name=NAME and key=NAME may be added, or both, separated by a comma. The inputs are files, "
+    "their folders, or patterns such as 'gs://bucket/train-*' (default: inputs are images)",
+    "unlabelled": "store images without labels, for prediction. The same as --label_type=none",
+    "feature": "further columns to store, with their types: float, int, string, or float[4] for 4 values. They are "
+    "columns of a list or of Parquet, or fields of WebDataset's JSON",
+    "splits": "share of each split. A hash of an image's group or key assigns it; only for inputs that do not name "
+    "their split",
+    "validation": "share of the split train to take for a split validation. Only for inputs that name their splits and "
+    "have no split validation",
+    "prune": "with --extend, leave out images that are no longer among the inputs. Images whose files have another "
+    "size than before are stored as they are now; earlier versions of the dataset keep both",
     "labels": "text file with one class name per line, in label order",
-    "check": "header: read only the headers of the images, which were checked when the dataset was made, and decode "
-    "those that the statistics include; decode: decode each (default: header)",
-    "shard_size": "bytes per shard, e.g. 500KB, 100MB, 1GB",
-    "num_shards": "number of shards of the named splits, in place of a shard size, e.g. train=1024,validation=128",
+    "check": "how much of each image to check: its header, or all by decoding it. The images were decoded when the "
+    "dataset was made; with header, only those that the statistics include are decoded again (default: header)",
+    "shard_size": "size of a shard, such as 500KB, 100MB or 1GB",
+    "num_shards": "number of shards per split, instead of --shard_size. For example, train=1024,validation=128",
 }
 
 

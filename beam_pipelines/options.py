@@ -253,7 +253,7 @@ class ConvertOptions:
     Attributes:
       sources: Inputs; if there are several, each needs a split or a name of its own. None for a dataset of the images
         that a pipeline makes (transforms.WriteDataset).
-      output: Folder or URI of the dataset: a new one, or one that this conversion has begun or completed.
+      output: Folder or URI of the dataset to write. It may be one that this conversion has begun or completed.
       splits: Share of each split, to which images are assigned by a hash of their group or key; for inputs that do not
         name their split.
       shard_bytes: Bytes per shard, except the last of a split.
@@ -264,14 +264,14 @@ class ConvertOptions:
       seed: Seed of the order of examples and of the assignment to splits.
       ignore: Patterns such as *.json or thumbs/ of files that are not inputs: of the name of a file or of a folder
         above it, or with a / of the whole path within the input. They are listed as rejected, and do not count as such.
-      dedup: Duplicate detection. exact: keep one of the images with the same bytes, or none if they occur under two
-        labels. near: the same for images that look alike. Both read every image twice.
-      max_rejected: Share of the inputs that may be rejected before the conversion fails; duplicates and files that were
+      dedup: Duplicates to leave out: images with the same bytes (exact), or that look alike (near). One of them is
+        stored, or none if they occur under two labels. Both read every image twice.
+      max_rejected: Share of the inputs that may be rejected before the conversion fails. Duplicates and files that were
         not meant as inputs, such as hidden ones, do not count.
-      overwrite: Replace another dataset or unfinished conversion in the output; only files that its manifest or plan
+      overwrite: Replace another dataset or unfinished conversion in the output. Only files that its manifest or plan
         names are removed.
-      label_type: Labels of an image. class: one; classes: any number, also none, as in a list with labels such as
-        "cat;dog" or a JSON list of names; none: no labels, for a dataset of images to predict.
+      label_type: Labels of an image: one (class), any number (classes), or none. With classes, a list has labels such
+        as "cat;dog" or a JSON list of names; none is for a dataset of images to predict.
       label_separator: Text between the names of the classes in a label of a list, with label_type="classes".
       features: Further features of the records, as (name, type): the columns of a list or of Parquet, or fields of
         WebDataset's JSON, of these names. Types: float, int, string, or float[4] for 4 values.
@@ -283,8 +283,8 @@ class ConvertOptions:
         read twice. "" for none.
       validation: Share of the split train that becomes the split validation, where inputs name their splits and have
         no such split; 0 for none.
-      extend: Add the inputs that the dataset at the output does not have, in new shards; its other files stay as they
-        are. Inputs and options must be those that it was made with.
+      extend: Add the inputs that the dataset at the output does not have. They are stored in new shards, and its other
+        files stay as they are. Inputs and options must be those that it was made with.
       prune: With extend, leave out images that are not among the inputs any more, and store those whose files have
         another size than before in their new form. Earlier versions keep them as they were.
       parent: Fingerprint of the dataset that is extended; set by convert().

@@ -32,9 +32,10 @@ def help_texts(folder: Path) -> list[Path]:
     files = []
     for name in COMMANDS:
         files.append(folder / f"{name}.txt")
-        text = shown([name, "--help"]).removesuffix(EXIT_CODES)
+        text = shown([name, "--help-all"]).removesuffix(EXIT_CODES)
         prose = [part for part in text.split("\n\n") if not part.startswith(("usage:", "example"))]
-        options = re.split(r"\n(?=  ?-)", "\n\n".join(prose))  # a paragraph for each option
+        untitled = [re.sub(r"^\S[^\n]*:\n", "", part) for part in prose]  # without the titles of groups
+        options = re.split(r"\n+(?=  ?\S)", "\n\n".join(untitled))  # a paragraph for each option
         files[-1].write_text("\n\n".join(" ".join(option.split()).rstrip(".") + "." for option in options))
     return files
 

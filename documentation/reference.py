@@ -1,6 +1,6 @@
 """The code ──▶ the parts of docs/reference that follow from it.
 
-    commands.md   the help of every command, in 80 columns
+    commands.md   the help of every command with all options, in 80 columns
     python.md     the public names of each package, for mkdocstrings
     dataset.md    the fields of manifest.json and of the other files, from docstrings and schemas, between marks:
 
@@ -45,14 +45,15 @@ def commands_page() -> str:
     lines = [
         "# Commands",
         "",
-        "Every command also takes `--help`, and ends with one of the [exit codes](messages.md#exit-codes). This page",
-        "is made from the commands' own help, by `python -m documentation.reference`.",
+        "This page has all options of every command, as `jpeg2tpu COMMAND --help-all` prints them; `--help` shows the",
+        "everyday ones. Every command ends with one of the [exit codes](messages.md#exit-codes).",
+        "`python -m documentation.reference` makes the page.",
     ]
     for package, summary in PACKAGES.items():
         lines += ["", f"## {package}: {summary}"]
         for name, command in COMMANDS.items():
             if command.package == package:
-                text = shown([name, "--help"]).removesuffix(EXIT_CODES).rstrip()
+                text = shown([name, "--help-all"]).removesuffix(EXIT_CODES).rstrip()
                 lines += ["", f"### {name}", "", "```text", *text.split("\n"), "```"]
     return "\n".join(lines) + "\n"
 

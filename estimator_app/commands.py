@@ -268,7 +268,7 @@ def predict(arguments: argparse.Namespace) -> int:
     from estimator_app.predict import image_files, predict, write
     from estimator_app.saved_model.classifier import load_classifier
 
-    classifier, left_out = load_classifier(arguments.export_dir), Counter[str]()
+    classifier, left_out = load_classifier(arguments.export_dir or arguments.model_dir), Counter[str]()
     files = image_files(arguments.files, left_out)
     results = predict(classifier, files, arguments.batch_size, arguments.top)
     results = itertools.takewhile(lambda _: not stdout_is_lost(), results)
@@ -285,22 +285,22 @@ def predict(arguments: argparse.Namespace) -> int:
 def _check_predicted(arguments: argparse.Namespace) -> None:
     """Raises ValueError if the flags do not name either files or a dataset, and a model for them."""
     given = vars(arguments)
+    model = "--export_dir or --model_dir"
+    if arguments.export_dir and arguments.model_dir:
+        raise ValueError("predict takes --export_dir or --model_dir, got both")
     if arguments.dataset is None:
-        of_dataset = ("output", "split", "version", "model_dir", "features", "step", "network", "use_tpu")
+        of_dataset = ("output", "split", "version", "features", "step", "network", "use_tpu")
         if misplaced := [f"--{name}" for name in of_dataset if given[name] not in (None, False)]:
             raise ValueError(f"{misplaced[0]} can be used only with --dataset")
-        needed = {"--export_dir": arguments.export_dir, "FILE": arguments.files}
+        needed = {model: arguments.export_dir or arguments.model_dir, "FILE": arguments.files}
     else:
         if arguments.files or arguments.top != 1:
             raise ValueError(f"{'FILE' if arguments.files else '--top'} cannot be used with --dataset")
-        if arguments.export_dir and arguments.model_dir:
-            raise ValueError("predict takes --export_dir or --model_dir, got both")
         of_run = [f"--{name}" for name in ("features", "step", "network") if given[name] is not None]
         if of_run and not arguments.model_dir:
             raise ValueError(f"{of_run[0]} needs --model_dir, as an export has only its probabilities")
         if arguments.use_tpu and not arguments.model_dir:
             raise ValueError("--use_tpu needs --model_dir, as an export runs on this machine")
-        model = "--export_dir or --model_dir"
         needed = {"--output": arguments.output, model: arguments.export_dir or arguments.model_dir}
     if missing := [name for name, value in needed.items() if not value]:
         raise ValueError(f"the following arguments are required: {', '.join(missing)}")

@@ -60,14 +60,15 @@ class TrainConfig:
     """All options of a training run, except where it runs and where it writes; TrainConfig.of() makes one.
 
     Attributes:
-      dataset: Folder or gs:// URI of the shards and their manifest.json.
+      dataset: Folder or gs:// URI of the dataset, with its manifest.json.
       fingerprint: Fingerprint of the dataset, which may be moved but not changed between runs.
       classes: Class names in label order.
       train_examples: Number of training examples, one epoch.
       class_counts: Number of training examples of each class, in label order; empty if the manifest has no counts.
       input: Size, dtype, layout, normalisation, augmentation and the run's seed.
-      learning_rate: Peak learning rate. Default: 0.1 per 256 images of the batch; adamw: 0.00025 per 256; lars: 25 for
-        batches of up to 16,384, 34 up to 32,768, 41 above.
+      learning_rate: Peak learning rate. The optimizer's own is 0.1 per 256 images of the batch for momentum, 0.00025
+        per 256 for adamw, and for lars 25 for batches of up to 16,384, 34 up to 32,768, 41 above. Default: the
+        optimizer's own.
       warmup_steps: Step at which the learning rate reaches its peak. Default: 1/18 of --decay_steps; lars: more for
         batches above 16,384.
       decay_steps: Step at which the decay of the learning rate ends; the run may end before or after it. Default: the
@@ -76,22 +77,22 @@ class TrainConfig:
         8/9. Default: polynomial for lars, else cosine.
       weight_decay: Weight decay applied to kernels: share of a kernel that a step subtracts, times the learning rate.
         Default: 0.0001; adamw: 0.05, decoupled from the gradient.
-      trainer: What trains: TPUEstimator or tf.distribute. It writes the checkpoints, which the other one cannot read.
-        Default: the run's, else tpu_estimator if TensorFlow has it.
+      trainer: What trains the network. It is TPUEstimator, or TensorFlow's distribution strategies; neither reads the
+        checkpoints of the other. Default: the run's, else tpu_estimator if TensorFlow has it.
       network: Network: cnn, resnet18, resnet50, vit_s16, one of keras.applications such as keras:EfficientNetV2B0, or
         your own as package.module:function.
       split: Split to evaluate on.
       train_batch_size: Images per step, over all TPU cores.
       eval_batch_size: Images per step of evaluation, over all TPU cores.
-      train_steps: Total number of training steps; may be changed when a run is resumed.
+      train_steps: Total number of training steps. It may be changed when a run is resumed.
       steps_per_eval: Steps between evaluations.
-      eval: When to evaluate: inline, between two stretches of training; watch, in a process beside it, the command
-        watch; none, only once, after the last step.
+      eval: When to evaluate. inline: between two stretches of training; watch: in a process of its own, which the
+        command watch starts; none: only once, after the last step.
       iterations_per_loop: Steps that a TPU runs before control returns to the host.
       optimizer: Optimizer; lars is for batches of thousands.
       label_smoothing: Share of the target that is spread evenly over all classes.
       class_weights: Class weights in the loss; balanced gives larger weights to rare classes.
-      precision: Precision of the network's arithmetic; variables, batch normalisation, logits and loss are always
+      precision: Precision of the network's arithmetic; variables, batch normalization, logits and loss are always
         float32.
       summary_steps: Steps between points of TensorBoard's curves.
       save_steps: Steps between checkpoints, in addition to those of --save_seconds and of evaluations; 0 for none.
@@ -99,7 +100,7 @@ class TrainConfig:
       profile: First and last step of a profile for TensorBoard, such as 100,110.
       keep_exports: Number of exports to keep, of the last step and of the best evaluation each.
       wrong_images: Number of wrongly classified images of the evaluated split that TensorBoard shows after the last
-        step, with one label an image; 0 for none.
+        step, for datasets with one label per image; 0 for none.
       early_stop_metric: Metric of the best evaluation: accuracy, loss, mean_recall or top_5_accuracy; with several
         labels per image also mean_average_precision, which is then the default, or mean_f1.
       early_stop_patience: Number of evaluations in a row without a new best after which training stops; 0 for never.
@@ -107,10 +108,11 @@ class TrainConfig:
       cutmix: Alpha of CutMix (Yun et al. 2019), which pastes boxes of other images of the batch; 0 for none. With
         --mixup too, each step applies one of them, drawn at random.
       clip_norm: Largest norm of all gradients of a step together; larger ones are scaled to it; 0 for no limit.
-      ema: Decay of the moving average of all weights, such as 0.9999, which is evaluated and exported in the place of
-        the weights; 0 for none.
-      init_from: Trained model whose weights a new run starts from, where name and shape are the same: a model_dir, a
-        checkpoint, a SavedModel, or Keras' .keras, .h5 or .weights.h5. Default: none, random weights.
+      ema: Decay of the moving average of all weights, such as 0.9999, which is evaluated and exported instead of the
+        weights; 0 for none.
+      init_from: Trained model whose weights a new run starts from. It is a model_dir, a checkpoint, a SavedModel, or
+        Keras' .keras, .h5 or .weights.h5; weights are taken where name and shape are the same. Default: none, random
+        weights.
       freeze: Regular expression; layers whose whole name it matches keep their weights and statistics, such as
         "stem.*|stage[12]_.*", or "(?!head).*" for all but the last. Default: none.
       record: Format of the records of another program's TFRecords, which are read as they are: imagenet, tfds, flowers,

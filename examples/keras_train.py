@@ -7,6 +7,7 @@ The same command resumes a training that was killed, exactly, from the last of i
 
 import argparse
 import os
+import time
 
 import keras
 
@@ -42,6 +43,20 @@ def make_model(size: int, num_classes: int) -> keras.Model:
     return model
 
 
+class Progress(keras.callbacks.Callback):
+    """Prints a line about every ten seconds and after the last step."""
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.before, self.steps, self.time = trained_steps(self.model), 0, time.monotonic()
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.steps, seconds = self.steps + 1, time.monotonic() - self.time
+        if seconds > 10 or batch + 1 == self.params["steps"]:
+            speed = self.steps * options["batch_size"] / seconds
+            print(f"step {self.before + batch + 1}: mean loss {logs['loss']:.4f}, {speed:.3g} images/s", flush=True)
+            self.steps, self.time = 0, time.monotonic()
+
+
 keras.utils.set_random_seed(flags.seed)
 manifest, path = tpu_input.read_manifest(flags.dataset), f"{flags.model_dir}/checkpoint.keras"
 options = {"batch_size": 64, "seed": flags.seed, "flip": flags.flip, "eval_crop": flags.eval_crop}
@@ -50,11 +65,11 @@ os.makedirs(flags.model_dir, exist_ok=True)
 image, _, _ = validation.element_spec
 model = keras.models.load_model(path) if os.path.exists(path) else make_model(image.shape[1], len(manifest.classes))
 while (step := trained_steps(model)) < flags.train_steps:
-    epoch, callbacks = step // flags.steps_per_eval, [Checkpoint(path, flags.save_steps)]
+    epoch, callbacks = step // flags.steps_per_eval, [Checkpoint(path, flags.save_steps), Progress()]
     steps = min((epoch + 1) * flags.steps_per_eval, flags.train_steps) - step  # of what is left of the epoch
     train = tpu_input.load(manifest, start_step=step, **options)
     fitting = {"steps_per_epoch": steps, "initial_epoch": epoch, "epochs": epoch + 1, "callbacks": callbacks}
-    model.fit(train, **fitting, shuffle=False, verbose=2)  # load() has shuffled
+    model.fit(train, **fitting, shuffle=False, verbose=0)  # load() has shuffled
     print(model.evaluate(validation, return_dict=True, verbose=0), flush=True)
 if keras.backend.backend() == "tensorflow":  # run once more so after a training on JAX, whose programs it may not read
     model.export(f"{flags.model_dir}/export", verbose=False)

@@ -11,6 +11,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -103,13 +105,18 @@ def main() -> None:
     while step < flags.steps:
         end = min((step // flags.eval_steps + 1) * flags.eval_steps, flags.steps)
         source = tpu_input.TrainSource(manifest, config, flags.batch_size, start_step=step, end_step=end)
+        began, timed = time.monotonic(), step
         for batch in batches(source, flags.batch_size, flags.workers, device):
             loss = nn.functional.cross_entropy(model(batch["image"]), batch["label"].long())
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             schedule.step()
-        step = end
+            step += 1
+            if (seconds := time.monotonic() - began) > 10:
+                speed = (step - timed) * flags.batch_size / seconds
+                print(f"step {step}: loss {float(loss):.4f}, {speed:.3g} images/s", file=sys.stderr, flush=True)
+                began, timed = time.monotonic(), step
         measured = evaluate(model, batches(validation, flags.batch_size, flags.workers, device))
         temporary = path.with_suffix(".new")
         torch.save({"step": step} | {name: of.state_dict() for name, of in kept.items()}, temporary)

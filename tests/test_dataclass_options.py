@@ -115,10 +115,10 @@ def test_flags_set_the_fields():
 
 def test_the_help_has_the_descriptions_of_the_fields_and_their_defaults():
     said = " ".join(parser().format_help().split())
-    assert "--steps STEPS number of steps, at least 1 (default: as many as there are)" in said
-    assert "--share SHARE share of 100% that is used (default: 0.5)" in said
-    assert "--type {plain,fancy} kind of thing (default: plain)" in said
-    assert "--cache {records,images,none} what to keep (default: none)" in said
+    assert "--steps=N number of steps, at least 1 (default: as many as there are)" in said
+    assert "--share=X share of 100% that is used (default: 0.5)" in said
+    assert "--type=plain|fancy kind of thing (default: plain)" in said
+    assert "--cache=records|images|none what to keep (default: none)" in said
     assert "--no_mirrored whether it is mirrored" in said
 
 

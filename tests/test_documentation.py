@@ -125,15 +125,12 @@ def test_every_command_is_called_as_jpeg2tpu_in_all_that_users_read():
     assert {path: len(names) for path, names in found.items() if names} == {"docs/install.md": 3}
 
 
-@pytest.mark.skipif(
-    sys.version_info[:2] != (3, 11), reason="argparse of other versions of Python formats help differently"
-)
 def test_pages_of_reference_are_what_the_code_says():
     for path, text in reference.pages().items():
         assert path.read_text() == text, f"{path.name} is out of date; make reference"
 
 
-@pytest.mark.parametrize(("name", "most"), [("keras", 60), ("jax", 150)])
+@pytest.mark.parametrize(("name", "most"), [("keras", 75), ("jax", 155)])
 def test_an_example_is_as_short_as_its_guide_says(name, most):
     assert f"training in {most} lines" in " ".join((DOCS / f"{name}.md").read_text().split())
     assert len((ROOT / "examples" / f"{name}_train.py").read_text().splitlines()) <= most
@@ -275,9 +272,9 @@ def test_rules_of_prose_find_our_habits(tmp_path, sentence, rule):
 
 def test_help_is_checked_option_by_option(tmp_path):
     files = {path.stem: path.read_text() for path in prose.help_texts(tmp_path)}
-    assert "--image_size IMAGE_SIZE height and width of the images" in files["train"]
-    assert "\n\n--seed SEED " in files["train"]
-    assert "exit codes" not in files["train"]
+    assert "--image_size=PIXELS height and width of the images" in files["train"]
+    assert "\n\n--seed=N " in files["train"]
+    assert "130 ended" not in files["train"]
 
 
 def test_the_photographs_have_the_flaws_that_the_tutorial_names(tmp_path):

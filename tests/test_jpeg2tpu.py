@@ -75,6 +75,19 @@ def test_flags_of_other_programs_are_told_ours(given, meant, capsys):
     assert f"unknown flag {given.partition('=')[0]}; did you mean {meant}?" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("written", [["--dataset=d"], ["--dataset", "d"], ["d"]])
+@pytest.mark.parametrize("verb", ["verify", "repair", "reshard", "report", "benchmark", "idx", "tfds"])
+def test_a_dataset_has_one_name_in_every_command(verb, written):
+    parser = import_module(f"{COMMANDS[verb].package}.__main__").make_parser()
+    more = {"reshard": ["--output=o"]}.get(verb, [])
+    given = vars(parser.parse_args([verb, *written, *more, "--quiet"]))
+    assert given.get("dataset", given.get("datasets")) in ("d", ["d"])
+
+
+def test_an_output_has_one_name_in_every_command():
+    assert import_module("beam_pipelines.__main__").make_parser().parse_args(["sample", "--output=o"]).output == "o"
+
+
 def test_hyphens_in_flags_are_taken_as_underscores():
     parser = Parser()
     parser.add_argument("--train_steps", type=int)

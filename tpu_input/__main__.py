@@ -17,9 +17,9 @@ from tpu_input.command_line import Parser, activity, print_line, to_json
 from tpu_input.command_line.dataclass_options import Flag, add_flags
 from tpu_input.command_line.distribution import which_extra
 from tpu_input.command_line.error_lines import one_line
-from tpu_input.command_line.jpeg2tpu import AddFlag, add_command
+from tpu_input.command_line.jpeg2tpu import add_command
 from tpu_input.command_line.program import place_of, run_program
-from tpu_input.config import InputConfig, check_service, fitting_input
+from tpu_input.config import INPUT_FLAGS, InputConfig, check_service, fitting_input
 from tpu_input.dataset_format.manifest import Split
 from tpu_input.storage import gcs_filesystem
 
@@ -60,47 +60,65 @@ def make_parser() -> Parser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=Parser)
     idx = add_command(commands, "idx", "gs://bucket/flowers")
     tfds = add_command(commands, "tfds", "gs://bucket/flowers")
-    benchmark = add_command(commands, "benchmark", "gs://bucket/flowers --need=3000")
+    benchmark = add_command(commands, "benchmark", "gs://bucket/flowers --need=3000", everyday=_EVERYDAY)
     for command, run in ((idx, _idx), (tfds, _tfds), (benchmark, _benchmark)):
         command.set_defaults(run=run)
         command.add_argument("dataset", metavar="DATASET", help="folder or URI of a converted dataset")
-    _benchmark_flags(benchmark.add_argument)
+    _benchmark_flags(benchmark)
     _service_commands(commands)
     return parser
 
 
-def _benchmark_flags(flag: AddFlag) -> None:
-    flag("--split", default="train", help="name of the split to read (default: %(default)s)")
-    flag("--images", type=int, default=2000, help="images to time each variant with, per round (default: %(default)s)")
-    flag("--rounds", type=int, default=3, help="rounds of timing; reports medians (default: %(default)s)")
-    flag("--need", type=float, metavar="N", help="images per second that the accelerator needs (default: none)")
-    flag("--batch_size", type=int, default=64, help="images per batch of this host (default: %(default)s)")
-    _config_flags(flag)
+_EVERYDAY = ("--need", "--split", "--image_size", "--batch_size", "--images", "--rounds", "--augment", "--cache")
+
+
+def _benchmark_flags(command: Parser) -> None:
+    flag = command.add_argument_group("measurement").add_argument
+    flag("--split", metavar="NAME", default="train", help="split to read (default: %(default)s)")
+    flag("--images", type=int, metavar="N", default=2000, help=_IMAGES)
+    flag(
+        "--rounds",
+        type=int,
+        metavar="N",
+        default=3,
+        help="rounds of timing. Medians are printed (default: %(default)s)",
+    )
+    flag("--need", type=float, metavar="RATE", help="images/s that the accelerator needs (default: none)")
+    flag("--batch_size", type=int, metavar="N", default=64, help="images per batch of this host (default: %(default)s)")
+    flag = command.add_argument_group("input").add_argument
+    flag("--augment", choices=_AUGMENTS, default="none", help="augmentation of training's crops (default: %(default)s)")
+    add_flags(
+        flag,
+        InputConfig,
+        ("image_size", *_AS_GIVEN),
+        **INPUT_FLAGS
+        | {
+            "image_size": Flag(metavar="PIXELS", default="the images' own, at most 224, as for train"),
+            "deterministic": Flag(help="yield records as they arrive, in an order that varies"),
+        },
+    )
+
+
+_IMAGES = "images to time each variant with, per round (default: %(default)s)"
 
 
 def _service_commands(commands: argparse._SubParsersAction[Parser]) -> None:
     dispatcher = add_command(commands, "dispatcher", "--port=5050")
     dispatcher.set_defaults(run=_dispatcher)
-    flag = dispatcher.add_argument
-    flag("--port", type=int, default=5050, help="port to listen on; 0: any free port (default: %(default)s)")
-    flag("--work_dir", help="folder or URI of the journal that a restarted dispatcher resumes from (default: none)")
+    flag = dispatcher.add_argument_group("server").add_argument
+    flag("--port", type=int, metavar="N", default=5050, help=_PORT)
+    flag("--work_dir", metavar="FOLDER", help=_WORK_DIR)
     worker = add_command(commands, "worker", "--dispatcher=grpc://10.0.0.2:5050")
     worker.set_defaults(run=_worker)
-    flag = worker.add_argument
+    flag = worker.add_argument_group("server").add_argument
     flag("--dispatcher", required=True, metavar="grpc://ADDRESS:PORT", help="address that the dispatcher has printed")
-    flag("--port", type=int, default=0, help="port to listen on; 0: any free port (default: %(default)s)")
-    flag("--host", help="name or address by which the training's hosts reach this machine (default: its host name)")
+    flag("--port", type=int, metavar="N", default=0, help=_PORT)
+    flag("--host", metavar="NAME", help=_HOST)
 
 
-def _config_flags(flag: AddFlag) -> None:
-    flag("--augment", choices=_AUGMENTS, default="none", help="function of tpu_input.augment (default: %(default)s)")
-    add_flags(
-        flag,
-        InputConfig,
-        ("image_size", *_AS_GIVEN),
-        image_size=Flag(default="as train: the images' own, at most 224"),
-        deterministic=Flag(help="yield records as they arrive, in an order that varies"),
-    )
+_PORT = "port to listen on, or 0 for any free port (default: %(default)s)"
+_WORK_DIR = "folder or URI of the journal that a restarted dispatcher resumes from (default: none)"
+_HOST = "name or address by which the training's hosts reach this machine (default: its host name)"
 
 
 # Fields of InputConfig whose flags have the same default.

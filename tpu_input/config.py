@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Any, Literal, get_args
 
-from tpu_input.command_line.dataclass_options import check_choice, check_types, from_fields
+from tpu_input.command_line.dataclass_options import Flag, check_choice, check_types, from_fields
 from tpu_input.dataset_format.manifest import Manifest, Split
 
 Dtype = Literal["uint8", "bfloat16", "float32"]
@@ -184,6 +184,32 @@ class InputConfig:
             raise ValueError(
                 f"cache must be None with a service, as its workers read other shards in each epoch, got {self.cache!r}"
             )
+
+
+# What the command line says of fields whose description above is for Python.
+INPUT_FLAGS = {
+    "resize": Flag(
+        help="how images become squares. crop: evaluation and serving take the square in the middle; pad: they take "
+        "all of the image, with its proportions, on a square of the mean color; squash: they stretch all of it to a "
+        "square. Training takes a random part and stretches it, or pads it with pad"
+    ),
+    "sampling": Flag(
+        help="how often training takes an example: each as often as any other (equal), or each class (balanced). With "
+        "balanced, examples of rare classes come more often than once per epoch, records are read one by one, and "
+        "--cache keeps all records on every host. It needs one class per image, and does not work with an input service"
+    ),
+    "dtype": Flag(
+        help="type of the images that are sent to the device, with values from 0 to 255. uint8 needs a quarter of "
+        "float32's transfer; the device normalizes"
+    ),
+    "layout": Flag(
+        help="order of the axes of a batch of images. A TPU can take HWCN and HWNC without transposing; auto is HWCN "
+        "for more than 8 examples per core, else HWNC, as in Google's MLPerf submissions"
+    ),
+    "cache": Flag(
+        help="what training keeps in memory: encoded records, decoded images, or none. Crops are never cached"
+    ),
+}
 
 
 def check_config(config: object) -> None:

@@ -20,7 +20,7 @@ from typing import Any, TypeVar, cast
 
 from tqdm import tqdm
 
-from tpu_input.command_line import is_quiet, print_line, shows_progress
+from tpu_input.command_line import is_quiet, print_line, shows_progress, speed
 
 EACH = 30.0  # seconds between two lines where there is no terminal
 _DRAW_EACH = 0.5  # seconds between two drawings of a bar, while nothing is counted too
@@ -37,6 +37,9 @@ UNITS = {
     "verifying": "shards",
     "reporting": "parts",
 }
+# Bars with and without a known total; tqdm's own ones show slow phases as "2.37s/ inputs".
+_BAR = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
+_COUNT = "{desc}: {n_fmt}{unit} [{elapsed}{postfix}]"
 _Item = TypeVar("_Item")
 
 
@@ -51,7 +54,7 @@ class _Display:
         self._phase, self._total, self._begun = "", cast("int | None", None), 0.0
         self._count, self._num_bytes, self._num_rejected, self._note = 0, 0, 0, ""
         tqdm.monitor_interval = 0  # without a thread of its own, as ours draws the bar
-        self._thread = threading.Thread(target=self._draw if has_bars else self._print_lines, daemon=True)
+        self._thread = threading.Thread(target=self._draw_often if has_bars else self._print_lines, daemon=True)
         self._thread.start()
 
     def begin(self, phase: str, total: int | None) -> None:
@@ -63,6 +66,7 @@ class _Display:
             if self._has_bars:
                 is_large = (total or 0) >= 100_000  # shown as 100k
                 looks = {"unit": f" {UNITS[phase]}", "unit_scale": is_large, "dynamic_ncols": True, "leave": False}
+                looks["bar_format"] = _BAR if total else _COUNT
                 self._bar = tqdm(desc=phase, total=total, file=sys.stderr, **looks)
 
     def end(self) -> None:
@@ -103,16 +107,20 @@ class _Display:
             self.end()
 
     def _details(self) -> str:
-        rate = self._num_bytes / 1e6 / max(time.monotonic() - self._begun, 1e-3)
-        details = [f"{rate:.0f} MB/s"] if self._num_bytes else []
+        seconds = time.monotonic() - self._begun
+        details = [speed(self._count, seconds, UNITS[self._phase])] if self._count else []
+        details += [speed(self._num_bytes / 1e6, seconds, "MB")] if self._num_bytes else []
         details += [f"{self._num_rejected:,} rejected"] if self._num_rejected else []
         return ", ".join([*details, self._note] if self._note else details)
 
-    def _draw(self) -> None:
+    def draw(self) -> None:
+        with self._lock:
+            if self._bar is not None:
+                self._bar.set_postfix_str(self._details())
+
+    def _draw_often(self) -> None:
         while not self._ended.wait(_DRAW_EACH):
-            with self._lock:
-                if self._bar is not None:
-                    self._bar.set_postfix_str(self._details())
+            self.draw()
 
     def _print_lines(self) -> None:
         while not self._ended.wait(EACH):

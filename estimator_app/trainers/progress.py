@@ -21,7 +21,7 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from estimator_app.config import TrainConfig
-from tpu_input.command_line import shows_progress
+from tpu_input.command_line import shows_progress, speed
 
 v1 = tf.compat.v1
 SessionRunHook: Any = v1.train.SessionRunHook
@@ -239,7 +239,7 @@ class Progress(SessionRunHook):  # type: ignore[misc]
         values = self.values()
         parts = [f"loss {self.loss:.3f}"]
         if "images_per_second" in values:
-            parts.append(f"{values['images_per_second']:.0f} images/s")
+            parts.append(speed(values["images_per_second"], 1, "images"))
         if "input_wait" in values:
             parts.append(f"waits {100 * values['input_wait']:.0f} %")
         if self._stop is not None:

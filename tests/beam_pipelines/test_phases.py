@@ -117,7 +117,25 @@ def test_elsewhere_a_phase_that_lasts_is_a_line_now_and_then(capsys, monkeypatch
         phases.reach("writing", 12_000, num_bytes=10**9, num_rejected=3)
         said = err_with(capsys, "writing", "writing")
     for line in said.splitlines():
-        assert re.fullmatch(r"writing: 12,000 of 50,000 images, [\d,]+ MB/s, 3 rejected, 0 s", line)
+        assert re.fullmatch(r"writing: 12,000 of 50,000 images, \d+ images/s, \d+ MB/s, 3 rejected, 0 s", line)
+
+
+@pytest.mark.parametrize("total", [4, None])
+@pytest.mark.parametrize("phase", phases.UNITS)
+def test_a_slow_phase_shows_units_per_second_and_never_seconds_per_unit(phase, total, capsys, monkeypatch):
+    monkeypatch.setattr(phases, "shows_progress", lambda: True)
+    with phases.shown():
+        phases.begin(phase, total)
+        display = phases._display
+        assert display is not None
+        assert display._bar is not None
+        display._begun -= 10  # ten seconds for one unit
+        display._bar.start_t -= 10
+        phases.advance(phase, 1, 250_000)
+        display.draw()
+    said = capsys.readouterr().err
+    assert re.search(rf"{phase}: .*0\.(1|09\d*) {phases.UNITS[phase]}/s, 0\.025 MB/s", said)
+    assert not re.search(r"\ds/", said)
 
 
 def test_a_command_that_ends_soon_shows_nothing_elsewhere_and_a_function_never(few_digits, tmp_path, capsys):
@@ -137,7 +155,7 @@ def test_a_phase_begins_with_what_it_counts(capsys, monkeypatch):
             pass
         phases.advance("planning", 5)  # of as many as were listed
         said = err_with(capsys, "planning")
-    assert "planning: 5 of 700 inputs, 0 s" in said
+    assert re.search(r"planning: 5 of 700 inputs, \d+ inputs/s, 0 s", said)
 
 
 def printed(capsys: pytest.CaptureFixture[str], *command: str) -> tuple[int, dict[str, Any]]:

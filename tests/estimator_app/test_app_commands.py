@@ -230,7 +230,7 @@ def test_the_flags_and_an_example_of_every_command_are_in_its_help(capsys):
     for command in ("train", "watch", "evaluate", "export", "predict", "folds", "preflight"):
         code, out, _ = run(capsys, command, "--help")
         assert code == 0
-        assert f"jpeg2tpu {command} --" in out
+        assert f"example:\n  jpeg2tpu {command} --" in out
     assert "the following arguments are required: COMMAND" in refused(capsys)
     assert "unknown flag --datset; did you mean --dataset?" in refused(capsys, "train", "--datset=x", "--model_dir=y")
 

@@ -17,6 +17,7 @@ from PIL import Image
 from estimator_app.predict import Prediction, image_files, predict, read, write
 from estimator_app.saved_model.classifier import Classifier, load_classifier
 from support.app_fixtures import keras_warns
+from tpu_input.command_line.jpeg2tpu import main
 
 pytestmark = keras_warns
 
@@ -43,6 +44,17 @@ def test_digits_are_told_apart_whatever_the_batch(classifier, digits):
         likely = [probability for _, _, probability in one.top]
         assert likely == sorted(likely, reverse=True)
         np.testing.assert_allclose(likely, [probability for _, _, probability in other.top], atol=1e-5)
+
+
+def test_a_run_is_named_by_its_model_dir_as_in_other_commands(finished, digits, capsys):
+    file = str(digits / "3" / "0003.jpg")
+    model_dir = finished.export.rpartition("/export/")[0]
+    lines = []
+    for model in (f"--model_dir={model_dir}", f"--export_dir={finished.export}"):
+        assert main(["predict", model, file, "--json"]) == 0
+        lines.append(capsys.readouterr().out)
+    assert lines[0] == lines[1]
+    assert json.loads(lines[0])["file"] == file
 
 
 def test_a_png_is_classified_as_the_jpeg_of_its_pixels(classifier, digits):

@@ -278,6 +278,8 @@ def test_a_tpu_s_cores_share_the_batches(whole, model_dir, digits_dataset, tmp_p
     ("arguments", "message"),
     [
         (("--dataset=DATA", "--output=p", "--export_dir=MODEL", "--use_tpu"), "--use_tpu needs --model_dir"),
+        (("--export_dir=MODEL", "--model_dir=MODEL", "x.jpg"), "predict takes --export_dir or --model_dir, got both"),
+        (("x.jpg",), "the following arguments are required: --export_dir or --model_dir"),
         (("--export_dir=MODEL", "x.jpg", "--use_tpu"), "--use_tpu can be used only with --dataset"),
         (("--dataset=DATA", "--export_dir=MODEL"), "the following arguments are required: --output"),
         (("--dataset=DATA", "--output=p"), "the following arguments are required: --export_dir or --model_dir"),

@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterator, Sequence
 from types import FrameType
 from typing import Any, NoReturn
 
+from tpu_input.command_line import help_text
 from tpu_input.command_line.dataclass_options import suggestion
 from tpu_input.command_line.output import (
     activity,
@@ -28,6 +29,7 @@ from tpu_input.command_line.output import (
     print_traceback,
     printable,
     shows_progress,
+    speed,
     to_json,
 )
 
@@ -52,6 +54,7 @@ __all__ = [
     "printable",
     "shows_progress",
     "sigterm_raises",
+    "speed",
     "to_json",
 ]
 
@@ -117,16 +120,37 @@ _MEANT = {
 }
 
 
-def _in_snake_case(args: Sequence[str], known: Collection[str]) -> list[str]:
-    """Returns arguments with hyphens in known flags replaced by underscores: --train-steps becomes --train_steps."""
+def _as_spelled(args: Sequence[str], known: Collection[str]) -> list[str]:
+    """Returns arguments with known flags as they are spelled: --train-steps becomes --train_steps."""
+    spelled = {flag.replace("-", "_"): flag for flag in known}
     taken = list(args)
     for number, word in enumerate(taken):
         if word == "--":
             break
         flag, separator, value = word.partition("=")
-        name = "--" + flag[2:].replace("-", "_")
-        if word.startswith("--") and flag not in known and name in known:
+        if word.startswith("--") and flag not in known and (name := spelled.get(flag.replace("-", "_"))):
             taken[number] = f"{name}{separator}{value}"
+    return taken
+
+
+def _without_names(args: Sequence[str], arguments: Collection[str], known: Collection[str]) -> list[str]:
+    """Returns arguments with --dataset=D as D if a command has the argument DATASET: it is an option of other commands.
+
+    Args:
+      args: What was given.
+      arguments: Arguments of the command as they are in its usage, such as DATASET.
+      known: Options of the command.
+    """
+    names = {f"--{name.lower()}" for name in arguments} - {*known}
+    taken: list[str] = []
+    for number, word in enumerate(args):
+        name, _, value = word.partition("=")
+        if word == "--":
+            return [*taken, *args[number:]]
+        if name in names:
+            taken += [value] * (word != name)  # else the value is the next word
+        else:
+            taken.append(word)
     return taken
 
 
@@ -142,6 +166,17 @@ def _at_home(args: Sequence[str]) -> list[str]:
     return [(match[1] or "") + os.path.expanduser(match[2]) if match else word for word, match in words]
 
 
+class _HelpAll(argparse.Action):
+    """Prints the long help and ends the process, as argparse's action "help" does with the short one."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, help: str) -> None:
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, default=argparse.SUPPRESS, help=help)
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        parser._print_message(parser.format_help(is_whole=True), sys.stdout)
+        parser.exit()
+
+
 class Misused(SystemExit):
     """Error: the arguments of a command are wrong, which Parser has printed."""
 
@@ -151,9 +186,22 @@ class Misused(SystemExit):
 
 
 class Parser(argparse.ArgumentParser):
-    """ArgumentParser with one-line errors, a suggestion for a mistyped command, flag or choice, and the exit codes in
-    the help.
+    """ArgumentParser with one-line errors, a suggestion for a mistyped command, flag or choice, and two lengths of
+    help, as in help_text.py.
+
+    Attributes:
+      everyday: Options that --help shows, in their order, next to the required ones; None for all of the command's own.
+      examples: Commands at the end of the help.
+      messages: Group of the options that every command has.
     """
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings | {"add_help": False})
+        self.everyday: Sequence[str] | None = None
+        self.examples: Sequence[str] = ()
+        self.messages = self.add_argument_group(help_text.MESSAGES)
+        self.messages.add_argument("-h", "--help", action="help", help="show the everyday options")
+        self.messages.add_argument("--help-all", action=_HelpAll, help="show all options, in full, and the exit codes")
 
     def error(self, message: str) -> NoReturn:
         error = f"{message} (see {self.prog} --help)"
@@ -169,14 +217,29 @@ class Parser(argparse.ArgumentParser):
         choice = f"must be one of {', '.join(known)}, got {value!r}{suggestion(str(value), known)}"
         raise argparse.ArgumentError(action, choice)
 
-    def format_help(self) -> str:
-        return f"{super().format_help()}\n{EXIT_CODES}"
+    def format_usage(self) -> str:
+        return "\n".join(help_text.usage(self)) + "\n"
+
+    def format_help(self, is_whole: bool = False) -> str:
+        lines = [*help_text.usage(self), ""]
+        if self.description:
+            lines += [*help_text.paragraph(self.description), ""]
+        if self._subparsers is not None:
+            lines += [*help_text.commands(self), "", EXIT_CODES]
+            return "\n".join(lines)
+        lines += help_text.groups(self) if is_whole else help_text.everyday(self, self.everyday)
+        if self.examples:
+            lines += ["", f"example{'s' * (len(self.examples) > 1)}:"]
+            lines += [line for example in self.examples for line in help_text.command_line(example)]
+        return "\n".join([*lines, *(["", EXIT_CODES] if is_whole else [""])])
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         # Unknown flags are reported before argparse complains that the flag that was meant is missing. They are not
         # checked at the top level, where the command is not parsed yet, or with --runner, as Beam checks its flags.
         known = [flag for action in self._actions for flag in action.option_strings]
-        args = _at_home(_in_snake_case(sys.argv[1:] if args is None else args, known))
+        args = _at_home(_as_spelled(sys.argv[1:] if args is None else args, known))
+        arguments = [str(action.metavar) for action in self._get_positional_actions()]
+        args = _without_names(args, [name for name in arguments if name in ("DATASET", "OUTPUT")], known)
         words = itertools.takewhile(lambda word: word != "--", args)
         given = [word.partition("=")[0] for word in words if word.startswith("--")]
         if self._subparsers is None and not ("--runner" in given and "--runner" in known):

@@ -1,6 +1,6 @@
 """Options as dataclasses: a check of each field's type, and the flags that follow from the fields.
 
-    @dataclass(frozen=True)                    add_flags() ──▶ --quality QUALITY  JPEG quality, 1 to 100 (default: 90)
+    @dataclass(frozen=True)                    add_flags() ──▶ --quality=N  JPEG quality, 1 to 100 (default: 90)
     class ImageOptions:                        check_types() ──▶ ValueError: quality must be an integer, got '90'
         '''Attributes: quality: …'''
         quality: int = 90
@@ -132,7 +132,7 @@ class Flag:
     Attributes:
       name: Name without hyphens, if it is not the field's.
       parse: Function that parses the text after the flag; raises argparse.ArgumentTypeError.
-      metavar: What stands for the value in the help.
+      metavar: What stands for the value in the help, if it is not the choices, N for an integer or X for a number.
       help: Description, if it is not the field's.
       default: Default as shown in the help, if it is not the field's: "the run's".
       required: Whether the flag must be given.
@@ -175,11 +175,11 @@ def add_flags(add_argument: Callable[..., Any], kind: type, names: Sequence[str]
         if default is dataclasses.MISSING or flag.unset:
             default = None
         elif not said:
-            said = "none" if default is None else f"{default}"
+            said = "none" if default is None else f"{default:g}" if hint is float else f"{default}"
         if not flag.required:
             text = f"{text} (default: {said})"
         choices, parse = _parser_of(hint)
-        shown = ",".join("none" if choice is None else f"{choice}" for choice in choices or ())
+        shown = "|".join("none" if choice is None else f"{choice}" for choice in choices or ())
         add_argument(
             f"--{label}",
             dest=name,
@@ -187,7 +187,7 @@ def add_flags(add_argument: Callable[..., Any], kind: type, names: Sequence[str]
             default=default,
             required=flag.required,
             choices=choices,
-            metavar=flag.metavar or (f"{{{shown}}}" if shown else None),
+            metavar=flag.metavar or shown or {int: "N", float: "X"}.get(hint, "TEXT"),
             help=_escaped(text),
         )
 

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import shutil
 import sys
-import textwrap
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tpu_input.command_line import EXIT_CODES, INTERRUPTED, Parser, completion, print_error, print_line
+from tpu_input.command_line import EXIT_CODES, INTERRUPTED, Parser, completion, help_text, print_error, print_line
 from tpu_input.command_line.dataclass_options import suggestion
 from tpu_input.command_line.distribution import __version__
 from tpu_input.command_line.output import AddFlag, add_output_flags
@@ -66,25 +64,23 @@ COMMANDS = {
 }
 
 
-def add_command(commands: argparse._SubParsersAction[Parser], name: str, example: str = "", epilog: str = "") -> Parser:
+def add_command(
+    commands: argparse._SubParsersAction[Parser], name: str, *examples: str, everyday: Sequence[str] | None = None
+) -> Parser:
     """Adds a command to the subparsers of its package's parser, and returns the command's parser.
 
     Args:
       commands: From Parser.add_subparsers().
       name: One of COMMANDS.
-      example: Arguments of the example at the end of the help.
-      epilog: Text at the end of the help, instead of an example.
+      examples: Arguments of each example at the end of the help.
+      everyday: Options that --help shows, in their order, next to the required ones; None for all of the command's own.
     """
     summary = COMMANDS[name].summary
     command = commands.add_parser(
-        name,
-        help=summary,
-        description=f"{summary[0].upper()}{summary[1:]}.",
-        epilog=epilog or f"example:\n  jpeg2tpu {name} {example}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+        name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.", allow_abbrev=False
     )
-    add_output_flags(command.add_argument_group("output").add_argument, has_result=name not in _SERVERS)
+    command.everyday, command.examples = everyday, [f"jpeg2tpu {name} {arguments}" for arguments in examples]
+    add_output_flags(command.messages.add_argument, has_result=name not in _SERVERS)
     return command
 
 
@@ -92,23 +88,18 @@ _SERVERS = ("dispatcher", "worker")  # which run until they are ended, and have 
 
 
 def _help() -> str:
-    width, columns = max(map(len, COMMANDS)), min(shutil.get_terminal_size().columns, 100) - 1
-    lines = []
     summaries = {name: command.summary for name, command in COMMANDS.items()} | {"completion": _COMPLETION}
-    for name, summary in summaries.items():
-        lines += textwrap.wrap(
-            summary, columns, initial_indent=f"  {name:{width}}  ", subsequent_indent=" " * (width + 4)
-        )
     return "\n".join(
         [
             "usage: jpeg2tpu [--version] COMMAND …",
             "",
             "Images and labels to sharded TFRecords, to batches for an accelerator, to a",
             "trained classifier.",
-            "Run jpeg2tpu COMMAND --help for details.",
+            "Run jpeg2tpu COMMAND --help for the everyday options of a command, and",
+            "jpeg2tpu COMMAND --help-all for all of them.",
             "",
             "commands:",
-            *lines,
+            *help_text.table(list(summaries.items())),
             "",
             EXIT_CODES.rstrip(),
         ]
@@ -120,9 +111,8 @@ def _completion(argv: Sequence[str]) -> int:
     parser = Parser(
         prog="jpeg2tpu completion",
         description=f"{_COMPLETION[0].upper()}{_COMPLETION[1:]}.",
-        epilog="example:\n  source <(jpeg2tpu completion bash)",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.examples = ["source <(jpeg2tpu completion bash)"]
     parser.add_argument("shell", choices=completion.SHELLS, metavar="|".join(completion.SHELLS), help="the shell")
     try:
         script = completion.script(parser.parse_args(argv).shell)
@@ -146,7 +136,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(name: str, arguments: list[str]) -> int:
-    if name in ("-h", "--help"):
+    if name in ("-h", "--help", "--help-all", "--help_all"):
         for line in _help().split("\n"):
             print_line(line)
         return 0

@@ -45,8 +45,8 @@ def add_output_flags(flag: AddFlag, has_result: bool) -> None:
     flag("--quiet", action="store_true", help="show no progress; only the result, warnings and errors")
     flag("--verbose", action="store_true", help="show messages of the libraries, and full tracebacks")
     if has_result:
-        flag("--json", action="store_true", help="print JSON on stdout, in the place of lines of text")
-    flag("--log_file", metavar="FILE", help="local file to which all lines are added with the time (default: none)")
+        flag("--json", action="store_true", help="print JSON on stdout instead of lines of text")
+    flag("--log_file", metavar="FILE", help="local file to append all lines to, with the time (default: none)")
 
 
 @contextlib.contextmanager
@@ -108,6 +108,12 @@ def is_quiet() -> bool:
 def shows_progress() -> bool:
     """Returns whether bars and activities are to be drawn on stderr: on a terminal, without --quiet."""
     return sys.stderr.isatty() and not _is_quiet
+
+
+def speed(count: float, seconds: float, unit: str) -> str:
+    """Returns a speed for a line of progress, such as "2.3 images/s": two digits or more, never the time per unit."""
+    rate = count / max(seconds, 1e-3)
+    return f"{rate:.2g} {unit}/s" if rate < 10 else f"{rate:.0f} {unit}/s"
 
 
 def note(text: str) -> None:

@@ -24,7 +24,7 @@ class ImageOptions:
     Attributes:
       reencode: Images to re-encode. all: every image, so that only the pixels of untrusted files are stored; needed:
         only images that trainers cannot read unchanged, and the bytes of the other JPEGs are stored.
-      resize_shorter: Scale larger images down to a shorter side of this many pixels; 0 keeps their size. JPEGs that
+      resize_shorter: Scale larger images down to a shorter side of this many pixels. 0 keeps their size. JPEGs that
         are at most 1.1 times as large are stored unchanged, and counted, as encoding them again gains little. Smaller
         images make training decode faster.
       quality: JPEG quality of re-encoded images, 1 to 100.
@@ -37,8 +37,8 @@ class ImageOptions:
       check: Check of JPEGs that are stored as they are. decode: decode each, and reject it if it is damaged; header:
         read only their headers, for files that were checked before. Then damage in their pixels is not found, nor
         images that look alike; about 1,000 images of each split are decoded for the statistics.
-      lossless: Store images of lossless formats (PNG, BMP, GIF, TIFF, PNM, lossless WebP) as PNG, without loss, in the
-        place of JPEG. They take several times the space, and longer to decode in training.
+      lossless: Store images of lossless formats (PNG, BMP, GIF, TIFF, PNM, lossless WebP) as PNG, without loss, instead
+        of JPEG. They take several times the space, and longer to decode in training.
       metadata: Metadata of JPEGs and PNGs that are not re-encoded. keep: as they are, with EXIF and perhaps a GPS
         position; strip: without EXIF, XMP, comments, color profiles and previews, the coded pixels unchanged. Images
         that are re-encoded have none.
