@@ -44,12 +44,16 @@ def conversion_options(flags: argparse.Namespace) -> ConvertOptions:
         "max_rejected",
         "overwrite",
     )
-    of_splits = ("extend", "prune", "features", "label_type", "label_separator", "stratify", "group_by", "validation")
+    of_splits = ("extend", "prune", "features", "label_separator", "stratify", "group_by", "validation")
+    label_type = flags.label_type or ("none" if flags.unlabelled else ConvertOptions.label_type)
+    if flags.unlabelled and label_type != "none":
+        raise ValueError(f"--unlabelled stores no labels, but --label_type={label_type} does; leave out one of them")
     return ConvertOptions(
         sources=_sources(flags),
         output=flags.output,
         splits=flags.splits or ConvertOptions.splits,
         splits_required=bool(flags.splits),
+        label_type=label_type,
         images=ImageOptions(**{name: getattr(flags, name) for name in _IMAGE_FLAGS}),
         **{name: getattr(flags, name) for name in (*as_given, *of_splits)},
     )
@@ -150,13 +154,14 @@ def _input_flags(group: Callable[[str], AddFlag]) -> None:
         flag,
         ConvertOptions,
         ("label_type", "label_separator", "labels", "first_label"),
+        label_type=Flag(default=ConvertOptions.label_type, unset=True),
         label_separator=Flag(help=_HELP["label_separator"]),
         labels=Flag(parse=names, metavar="FILE", help=_HELP["labels"], default="the classes found, sorted"),
     )
     flag("--label_list", default=[], action="append", metavar="[SPLIT=]FILE", help=_HELP["label_list"])
     flag("--label_names", default="", metavar="FILE", help=_HELP["label_names"])
     flag("--label_pattern", default="", metavar="REGEX", help=_HELP["label_pattern"])
-    flag("--unlabelled", action="store_const", const="none", dest="label_type", help=_HELP["unlabelled"])
+    flag("--unlabelled", action="store_true", help=_HELP["unlabelled"])
     flag = group("lists")
     for name in _COLUMN_FLAGS:
         metavar = {"image_folder": "FOLDER", "image_suffix": "TEXT"}.get(name, "NAME")

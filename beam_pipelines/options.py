@@ -329,6 +329,9 @@ class ConvertOptions:
         object.__setattr__(self, "labels", class_table(self.labels, "labels"))
         if len(self.labels) == 1:
             raise ValueError(f"labels has only one class, {self.labels[0]!r}; a classifier needs at least 2")
+        if not self.label_kind.needs_classes and (self.labels or self.stratify):
+            what = "labels names classes" if self.labels else "stratify divides the images of each class"
+            raise ValueError(f"{what}, but the images are stored without labels; leave it out, or store the labels")
         if self.extend and self.overwrite:
             raise ValueError(
                 "extend adds to the dataset at the output, and overwrite replaces it; leave out one of them"

@@ -50,6 +50,22 @@ def test_names_before_numbers_are_refused(capsys, tmp_path, flat):
     assert "of NAME,NUMBER; write them as NUMBER,NAME" in refused(capsys, "convert", *flags)
 
 
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--unlabelled", "--label_type=classes"], "--unlabelled stores no labels, but --label_type=classes does"),
+        (["--label_type=class", "--unlabelled"], "--unlabelled stores no labels, but --label_type=class does"),
+        (["--unlabelled", "--labels=NAMES"], "labels names classes, but the images are stored without labels"),
+        (["--label_type=none", "--stratify"], "stratify divides the images of each class, but"),
+    ],
+)
+def test_what_needs_labels_contradicts_images_without(capsys, tmp_path, flat, flags, said):
+    (tmp_path / "names.txt").write_text("cat\ndog\n")
+    flags = [flag.replace("NAMES", f"{tmp_path}/names.txt") for flag in flags]
+    assert said in refused(capsys, "convert", f"--input={flat}", f"--output={tmp_path}/out", *flags)
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("content", ["", "\n \n"])
 @pytest.mark.parametrize("flag", ["labels", "label_names"])
 def test_a_file_of_no_names_is_no_file_of_names(capsys, tmp_path, flat, flag, content):
