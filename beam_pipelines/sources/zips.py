@@ -21,6 +21,7 @@ from beam_pipelines import storage
 from beam_pipelines.sources.archives import Member, fault_of_name
 from beam_pipelines.sources.unpacking import inflates_too_much
 
+_OF_WINDOWS = {0, 10, 11, 14}  # where \ is no character of a file's name: FAT, NTFS (twice), VFAT; APPNOTE 4.4.2.2
 _LOCAL_HEADER = struct.Struct("<4s22xHH")  # signature, …, bytes of the name, bytes of the extra field: APPNOTE 4.3.7
 _SIGNATURE = b"PK\x03\x04"
 _ENCRYPTED, _UTF8 = 1, 1 << 11  # bits of the flags
@@ -40,7 +41,7 @@ def members(uri: str) -> Iterator[Member]:
             with zipfile.ZipFile(file) as archive:
                 _check_apart(archive.infolist())
                 for number, info in enumerate(archive.infolist()):
-                    if not info.is_dir():
+                    if not _decoded(info).endswith("/"):
                         yield _member(uri, file, end, info, number)._replace(version=version)
     except (zipfile.BadZipFile, struct.error, ValueError, NotImplementedError, LookupError, ArithmeticError) as error:
         raise _incomplete(uri, error) from error
@@ -94,8 +95,12 @@ def _member(uri: str, file: IO[bytes], end: int, info: zipfile.ZipInfo, number: 
 
 
 def _decoded(info: zipfile.ZipInfo) -> str:
-    """Returns the name of a member. macOS writes names in UTF-8 without the flag that says so."""
+    """Returns the name of a member, with / between folders.
+
+    macOS writes names in UTF-8 without the flag that says so, and programs on Windows \\ between folders.
+    """
+    name = info.filename
     if not info.flag_bits & _UTF8:
         with contextlib.suppress(UnicodeError):
-            return info.filename.encode("cp437").decode()
-    return info.filename
+            name = name.encode("cp437").decode()
+    return name.replace("\\", "/") if info.create_system in _OF_WINDOWS else name

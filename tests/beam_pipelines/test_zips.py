@@ -42,6 +42,20 @@ def test_a_zip_reads_as_the_folder_it_holds(tmp_path, method):
     assert [storage.file_bytes(row.uri) for row in rows] == [row.num_bytes for row in unpacked]
 
 
+@pytest.mark.parametrize(
+    ("system", "key"), [(0, "photos/cat/1.jpg"), (3, "photos\\cat\\1.jpg")], ids=["windows", "unix"]
+)
+def test_backslashes_of_windows_are_between_folders(tmp_path, system, key):
+    with zipfile.ZipFile(tmp_path / "in.zip", "w") as archive:
+        for name in ("photos\\", "photos\\cat\\1.jpg", "photos\\..\\..\\2.jpg"):
+            info = zipfile.ZipInfo(name)
+            info.create_system = system
+            archive.writestr(info, b"" if name.endswith("\\") else b"12345")
+    found = {row.key: row.reason for row in listed(tmp_path / "in.zip")}
+    assert key in found
+    assert system or found == {"photos/cat/1.jpg": "", "../2.jpg": "bad_member"}, found
+
+
 def test_a_zip_made_by_info_zip_becomes_the_same_dataset_as_its_folder(capsys, few_digits, tmp_path):
     """Kaggle's archives have a folder above the classes, and members that were deflated."""
     program = shutil.which("zip")
