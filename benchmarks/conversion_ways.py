@@ -66,7 +66,7 @@ class Way:
         return measure.run(self.command(folder, output), self.cores, kill_when, **environment)
 
 
-_HASHES = "decoded; SHA-256 of image and shard; sizes, colours"
+_HASHES = "decoded; SHA-256 of image and shard; sizes, colors"
 PLAIN = Way("plain loop: read, decode in full, encode, write", "plain", "decoded", "plain.tfrecord", cores=1)
 CONVERT_1 = Way("convert, 1 core", "convert", _HASHES, "*.tfrecord", cores=1)
 CONVERT = Way("convert", "convert", _HASHES, "*.tfrecord")

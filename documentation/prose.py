@@ -1,4 +1,4 @@
-"""Vale's check of the prose of README, docs/ and the help of every command; the rules are in documentation/vale.
+"""Vale's check of the prose of README, docs/, the help of every command and the code; the rules are in documentation/vale.
 
 python -m documentation.prose --vale=.servers/vale-v3.21.0/vale, as `make docs` runs it. It prints a line for each place
 that breaks a rule, and ends with 1 if there are any.
@@ -7,17 +7,21 @@ that breaks a rule, and ends with 1 if there are any.
 from __future__ import annotations
 
 import argparse
+import ast
 import re
 import subprocess
 import sys
 import tempfile
+import tokenize
 from pathlib import Path
 
-from documentation.reference import ROOT, shown
+from documentation.reference import PACKAGES, ROOT, shown
 from tpu_input.command_line import EXIT_CODES
 from tpu_input.command_line.jpeg2tpu import COMMANDS
 
 CONFIG = Path(__file__).with_name("vale") / ".vale.ini"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("**/*.md"))]
+_LETTERS = re.compile(r"[A-Za-z]+,? [A-Za-z]+")  # two words: a text that is read, not a name or a pattern
 
 
 def check(vale: str, files: list[Path]) -> tuple[int, str]:
@@ -40,13 +44,52 @@ def help_texts(folder: Path) -> list[Path]:
     return files
 
 
+def code_texts(folder: Path) -> list[Path]:
+    """Writes docstrings, comments and messages of every module into a file of its own and returns the files.
+
+    The files have the modules' paths below `folder`, and every text is on its line of the module.
+    """
+    files = []
+    for module in sorted(path for package in PACKAGES for path in (ROOT / package).glob("**/*.py")):
+        files.append(folder / f"{module.relative_to(ROOT)}.md")
+        files[-1].parent.mkdir(parents=True, exist_ok=True)
+        files[-1].write_text(prose_of(module))
+    return files
+
+
+def prose_of(module: Path) -> str:
+    """Returns a module without all that is not prose; what is left is on the line where it was."""
+    source = module.read_text()
+    lines = [""] * (source.count("\n") + 2)
+    with module.open("rb") as file:
+        for token in tokenize.tokenize(file.readline):
+            if token.type == tokenize.COMMENT:
+                lines[token.start[0]] += " " + token.string.lstrip("#: ")
+    for node in ast.walk(ast.parse(source)):
+        for number, text in enumerate(_text(node).split("\n")):
+            lines[getattr(node, "lineno", 0) + number] += " " + text.strip()
+    return "\n".join(line.strip() for line in lines[1:])
+
+
+def _text(node: ast.AST) -> str:
+    """Returns a literal text, with … for the values of an f-string; nothing if it has no words."""
+    parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+    text = "".join(
+        part.value if isinstance(part.value, str) else "…" if isinstance(part, ast.FormattedValue) else ""
+        for part in parts
+        if isinstance(part, ast.Constant | ast.FormattedValue)
+    )
+    return text if _LETTERS.search(text) else ""
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--vale", required=True, help="vale's program")
     flags = parser.parse_args()
-    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
     with tempfile.TemporaryDirectory() as folder:
-        code, lines = check(flags.vale, [*pages, *help_texts(Path(folder))])
+        help_files, code_files = help_texts(Path(folder)), code_texts(Path(folder))
+        code, lines = check(flags.vale, [*PAGES, *help_files, *code_files])
+    lines = re.sub(rf"^{re.escape(folder)}/(.+\.py)\.md:", r"\1:", lines, flags=re.MULTILINE)
     print(lines.replace(f"{ROOT}/", ""), end="")
     return code
 
