@@ -133,7 +133,7 @@ def main() -> None:
         "from importlib.metadata import version as v; print(*(f'{n} {v(n)}' for n in ('tensorflow', 'keras', 'jax')))"
     )
     notes = [
-        f"means over {flags.seeds} seeds, from 0; the loss is that of the {EVERY} steps before",
+        f"means over {flags.seeds} seeds, from 0; the loss is the mean of the {EVERY} steps before",
         f"Keras 3 and JAX: {_output(flags.newest, '-c', code).strip()}",
     ]
     measure.keep("frameworks", measure.Table(rows_of(curves(flags.newest, range(flags.seeds))), COLUMNS, notes))
