@@ -45,7 +45,7 @@ def test_no_more_processes_than_are_asked_for_write_shards(few_digits, tmp_path,
 @pytest.mark.parametrize("few", ["_FEW_IMAGES", "_FEW_BYTES"])
 def test_so_few_images_that_a_process_would_start_later_are_written_by_this_one(few_digits, tmp_path, monkeypatch, few):
     numbers = convert_module._FEW_IMAGES, convert_module._FEW_BYTES // 10**6
-    assert "Up to {:,} images of together {} MB".format(*numbers) in (ROOT / "docs/conversion.md").read_text()
+    assert "Up to {:,} images of {} MB in total".format(*numbers) in (ROOT / "docs/conversion.md").read_text()
     assert most_processes(few_digits, tmp_path / "a") == 0
     monkeypatch.setattr(convert_module, few, 30)  # of 36 images
     assert most_processes(few_digits, tmp_path / "b") == min(num_cores(), 4)

@@ -228,7 +228,7 @@ def test_none_evaluates_the_last_step_alone(digits_dataset, tmp_path):
 
 @pytest.mark.long
 def test_the_guides_commands_train_and_watch(digits_dataset, tmp_path, monkeypatch, capsys):
-    guide = (ROOT / "docs" / "train.md").read_text().partition("\n## Evaluation beside training\n")[2]
+    guide = (ROOT / "docs" / "train.md").read_text().partition("\n## Evaluation during training\n")[2]
     commands = re.findall(r"^    jpeg2tpu (.*?)(?: +#.*)?$", guide.partition("\n## ")[0], re.MULTILINE)
     assert [command.split()[0] for command in commands] == ["train", "watch"]
     monkeypatch.chdir(tmp_path)
