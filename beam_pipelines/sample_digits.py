@@ -41,7 +41,7 @@ def write_sample(output: str) -> tuple[int, int]:
 
 
 def _jpeg(values: object) -> bytes:
-    """Returns an 8 x 8 array of values 0 to 16 as a greyscale JPEG of _SIDE x _SIDE pixels."""
+    """Returns an 8 x 8 array of values 0 to 16 as a grayscale JPEG of _SIDE x _SIDE pixels."""
     import numpy as np
 
     grey = np.round(np.asarray(values) * (255 / 16)).astype(np.uint8)

@@ -247,7 +247,7 @@ class WriteDataset(beam.PTransform[Any, PCollection[WrittenDataset]]):
     RejectedInput, which are listed in rejected.jsonl and count against max_rejected. Its output is one WrittenDataset.
 
     An InputFile, or a row with a `uri` in the place of an `image`, is read and checked when its shard is written, as by
-    the command line. So files that are chosen or labelled in the pipeline, but not changed, are neither read twice nor
+    the command line. So files that are chosen or labeled in the pipeline, but not changed, are neither read twice nor
     copied.
 
     The dataset is a function of the images and options, whatever the runner and its retries. If the job fails or is
@@ -389,7 +389,7 @@ def _values(element: Any, kind: Any) -> tuple[Any, ...]:
 
 
 class WriteRows(beam.PTransform[PCollection[Row], PCollection[WrittenDataset]]):
-    """Plans, writes and commits a dataset of labelled and sized rows, in one pipeline.
+    """Plans, writes and commits a dataset of labeled and sized rows, in one pipeline.
 
     rows ──assign──▶ plan, a file of rows a shard ──▶ names of shards ──write──▶ receipts ──commit──▶ manifest
     """

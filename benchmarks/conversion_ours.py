@@ -61,7 +61,7 @@ def reference(folder: str, output: str) -> None:
 
     A list of path,label ──Map: read, decode with TensorFlow for the size, tf.train.Example──▶ WriteToTFRecord. The
     original leaves the number of shards to the runner, which locally is one; here it is as many as hold SHARD_BYTES.
-    It decodes in a session made for each image, in whose favour this uses an eager operation.
+    It decodes in a session made for each image, in whose favor this uses an eager operation.
     """
     import apache_beam as beam
     import tensorflow as tf

@@ -3,7 +3,7 @@
     python -m benchmarks.conversion --part=sweep
 
 Along each axis, one thing changes at a time: sizes of shards and of images, targets of --resize_shorter, kinds of
-files, near twins. Two neighbours should cost the same CPU time to a factor of 1.2; the notes list those that do not.
+files, near twins. Two neighbors should cost the same CPU time to a factor of 1.2; the notes list those that do not.
 The CPU time of the same command for two images is subtracted from each run, as few images are converted.
 """
 
@@ -86,7 +86,7 @@ def marked(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def settings(folder: Path, count: int) -> Iterator[Setting]:
-    """Yields all settings, neighbours after each other."""
+    """Yields all settings, neighbors after each other."""
     plain = corpus(folder / "plain", count, small)
     for num_bytes in _IMAGE_BYTES:
         of_size = functools.partial(small, num_bytes=num_bytes)

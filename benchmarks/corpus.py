@@ -25,7 +25,7 @@ from sklearn.datasets import load_sample_images
 SMALL = (500, 375)
 LARGE = (4000, 3000)
 DISTINCT = {SMALL: 1000, LARGE: 40}  # more files than this are hard links to them
-_NOISE = {SMALL: 11.4, LARGE: 6.0}  # grey levels of one standard deviation; chosen for the sizes above
+_NOISE = {SMALL: 11.4, LARGE: 6.0}  # gray levels of one standard deviation; chosen for the sizes above
 # Color photographs that lie in scikit-image's wheel; those named by skimage.data beside them are downloaded.
 _SCIKIT_IMAGE = ("astronaut.png", "chelsea.png", "coffee.png", "motorcycle_left.png", "rocket.jpg")
 

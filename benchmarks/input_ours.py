@@ -52,7 +52,7 @@ _MEAN, _STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
 def reference(manifest: Manifest) -> tf.data.Dataset:
     """The steps of the Cloud TPU tutorial's ResNet-50 input, as publicly described, all of them on the host.
 
-    A distorted box of 0.08 to 1 of the image, fused decode and crop, bicubic resize, flip, normalisation, bfloat16.
+    A distorted box of 0.08 to 1 of the image, fused decode and crop, bicubic resize, flip, normalization, bfloat16.
     """
 
     def prepare(serialized: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

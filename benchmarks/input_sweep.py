@@ -1,7 +1,7 @@
 """Whether the cost of training's input jumps where a user would expect it to be smooth.
 
 Along each axis, one thing changes at a time: sizes of batches, images and shards, kinds of files, options. Two
-neighbours should cost the same to a factor of 1.2, unless what they do differs by more, which the notes then say.
+neighbors should cost the same to a factor of 1.2, unless what they do differs by more, which the notes then say.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def sweep(folder: Path, count: int | None, repeats: int | None) -> Table:
 
 
 def settings(folder: Path, count: int) -> Iterator[Setting]:
-    """Yields all settings, neighbours after each other."""
+    """Yields all settings, neighbors after each other."""
     of = [photograph(np.random.default_rng([0, number]), (500, 375)) for number in range(count)]
     plain = dataset(folder / "plain", of, 8)
     for batch_size in (1, 2, 3, 4, 8, 16, 31, 32, 33, 61, 64, 127, 128, 256):

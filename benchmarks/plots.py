@@ -24,7 +24,7 @@ Rows = Sequence[Mapping[str, Any]]
 _OURS, _DECODING, _COPYING = "#0072b2", "#d55e00", "#999999"
 _CYCLE = ("#0072b2", "#d55e00", "#009e73", "#e69f00", "#cc79a7", "#56b4e9", "#999999")
 _MARKERS = "osD^vPX*"
-_INK = "#767676"  # grey that is read on white, and on the dark pages that the transparent plots also lie on
+_INK = "#767676"  # gray that is read on white, and on the dark pages that the transparent plots also lie on
 # The same bytes for the same results: no random ids, no date; text stays text.
 _STYLE: dict[Any, Any] = {"svg.hashsalt": "jpeg2tpu", "svg.fonttype": "none", "font.size": 9, "axes.spines.top": False}
 _STYLE |= {"axes.spines.right": False, "hatch.linewidth": 0.6, "savefig.transparent": True, "axes.titlesize": 10}

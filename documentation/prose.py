@@ -1,4 +1,4 @@
-"""Vale's check of the prose of README, docs/, the help of every command and the code; the rules are in documentation/vale.
+"""Vale's check of the prose of README, docs/, the help of commands and the code; the rules are in documentation/vale.
 
 python -m documentation.prose --vale=.servers/vale-v3.21.0/vale, as `make docs` runs it. It prints a line for each place
 that breaks a rule, and ends with 1 if there are any.

@@ -65,7 +65,7 @@ class TrainConfig:
       classes: Class names in label order.
       train_examples: Number of training examples, one epoch.
       class_counts: Number of training examples of each class, in label order; empty if the manifest has no counts.
-      input: Size, dtype, layout, normalisation, augmentation and the run's seed.
+      input: Size, dtype, layout, normalization, augmentation and the run's seed.
       learning_rate: Peak learning rate. The optimizer's own is 0.1 per 256 images of the batch for momentum, 0.00025
         per 256 for adamw, and for lars 25 for batches of up to 16,384, 34 up to 32,768, 41 above. Default: the
         optimizer's own.

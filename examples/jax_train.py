@@ -45,7 +45,7 @@ def create_train_state(args, manifest):
 def batch_sums(model, config, batch):
     """Returns sums over the examples of all processes, where padding has weight 0; XLA makes a psum of each."""
     image, label, weight = batch
-    logits = model(tpu_input.from_infeed(image, config))  # undoes the layout and normalises, on the device
+    logits = model(tpu_input.from_infeed(image, config))  # undoes the layout and normalizes, on the device
     losses = optax.softmax_cross_entropy_with_integer_labels(logits, label)
     values = {"examples": 1, "correct": logits.argmax(-1) == label, "loss": losses}
     return {name: jnp.sum(value * weight) for name, value in values.items()}
@@ -67,7 +67,7 @@ def train_step(definition, config, state, batch):
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def eval_step(definition, config, state, batch):
-    """Returns batch_sums(), normalised by the moving averages of training."""
+    """Returns batch_sums(), normalized by the moving averages of training."""
     model, _ = nnx.merge(definition, state)
     model.eval()
     return batch_sums(model, config, batch)

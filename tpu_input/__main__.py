@@ -48,7 +48,7 @@ def _described(error: Exception, flags: argparse.Namespace) -> str:
     """Returns the line of an error; "" for a fault of the program."""
     if isinstance(error, (ValueError, OSError)) or (isinstance(error, ImportError) and which_extra(error)):
         return one_line(error, place_of(flags))
-    # TensorFlow's errors, e.g. for a record that cannot be read. They are recognised by the module's name, because
+    # TensorFlow's errors, e.g. for a record that cannot be read. They are recognized by the module's name, because
     # TensorFlow is not imported for --help.
     is_of_tensorflow = type(error).__module__.startswith("tensorflow.")
     return gcs_filesystem.in_words(str(error)).splitlines()[0] if is_of_tensorflow else ""

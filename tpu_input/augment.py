@@ -335,7 +335,7 @@ def _autocontrast(pixels: tf.Tensor) -> tf.Tensor:
 
 
 def _equalize(pixels: tf.Tensor) -> tf.Tensor:
-    """Returns each channel with its grey levels spread evenly, as Pillow's ImageOps.equalize."""
+    """Returns each channel with its gray levels spread evenly, as Pillow's ImageOps.equalize."""
     levels = tf.cast(pixels, tf.int32) + 256 * tf.range(3)
     counts = tf.reshape(tf.math.bincount(tf.reshape(levels, [-1]), minlength=768, maxlength=768), [3, 256])
     brightest = tf.reduce_max(tf.where(counts > 0, tf.range(256), 0), axis=1)
@@ -375,13 +375,13 @@ def _sharpness(pixels: tf.Tensor, factor: float) -> tf.Tensor:
     rows = values[:-2] + values[1:-1] + values[2:]
     around = rows[:, :-2] + rows[:, 1:-1] + rows[:, 2:]
     inner = values[1:-1, 1:-1]
-    # Pillow's SMOOTH weighs the centre 5 and each of its 8 neighbours 1.
+    # Pillow's SMOOTH weighs the center 5 and each of its 8 neighbors 1.
     difference = tf.pad((around + 4 * inner) // 13 - inner, [[1, 1], [1, 1], [0, 0]])
     return _blend(values + difference, pixels, factor)
 
 
 def _cutout(pixels: tf.Tensor, place: tf.Tensor, half: int) -> tf.Tensor:
-    """Returns the image with a grey square of side 2 × half pixels centred at `place`; DeVries and Taylor 2017."""
+    """Returns the image with a gray square of side 2 × half pixels centered at `place`; DeVries and Taylor 2017."""
     height, width = pixels.shape[:2]
     middle = tf.floor(place * [height, width])
     rows, columns = tf.range(float(height)), tf.range(float(width))
@@ -392,7 +392,7 @@ def _cutout(pixels: tf.Tensor, place: tf.Tensor, half: int) -> tf.Tensor:
 
 
 def _rotate(pixels: tf.Tensor, degrees: tf.Tensor) -> tf.Tensor:
-    """Returns the image rotated around its centre."""
+    """Returns the image rotated around its center."""
     angle = degrees * (math.pi / 180)
     cos, sin = tf.cos(angle), tf.sin(angle)
     y, x = ((size - 1) / 2 for size in pixels.shape[:2])
@@ -402,7 +402,7 @@ def _rotate(pixels: tf.Tensor, degrees: tf.Tensor) -> tf.Tensor:
 def _moved(pixels: tf.Tensor, *transform: tf.Tensor | float) -> tf.Tensor:
     """Returns an image whose pixel (x, y) is the source's nearest to (a x + b y + c, d x + e y + f).
 
-    Beyond its borders the source is reflected, as in the reference (tensorflow/tpu's code fills with grey).
+    Beyond its borders the source is reflected, as in the reference (tensorflow/tpu's code fills with gray).
     """
     values = tf.stack([tf.cast(value, tf.float32) for value in (*transform, 0.0, 0.0)])
     return tf.raw_ops.ImageProjectiveTransformV3(

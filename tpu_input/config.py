@@ -51,12 +51,12 @@ class InputConfig:
     Attributes:
       image_size: Height and width of the images in a batch, in pixels.
       dtype: dtype of the images sent to the device: "uint8", "bfloat16" or "float32", always in [0, 255]. uint8 needs a
-        quarter of float32's transfer; normalisation runs on the device (`from_infeed`).
+        quarter of float32's transfer; normalization runs on the device (`from_infeed`).
       layout: Order of a batch's axes: "NHWC", or "HWCN" or "HWNC", which a TPU can take without transposing; or
         "auto": HWCN for more than 8 examples per core, else HWNC, as in Google's MLPerf submissions.
       mean: Red, green and blue that are subtracted on the device, in [0, 255]. Default: ImageNet's.
       std: Red, green and blue that are divided by on the device, in [0, 255]. Default: ImageNet's.
-      resize: How an image, or the part that training takes of it, becomes a square. "crop" uses the centred square in
+      resize: How an image, or the part that training takes of it, becomes a square. "crop" uses the centered square in
         evaluation and serving. "pad" keeps all of the image and its proportions, in the middle of a square whose rest
         has the color `mean`. "squash" keeps all of it and stretches it to a square. Training draws a part at random and
         stretches it, or pads it with "pad"; see crop_aspect.
@@ -67,7 +67,7 @@ class InputConfig:
         proportions. Default: the same paper's.
       flip: Whether training mirrors half of the images, chosen at random; use False where left and right differ, as in
         digits.
-      eval_crop: Side of the centred square that evaluation and serving use with resize="crop", as a share of the
+      eval_crop: Side of the centered square that evaluation and serving use with resize="crop", as a share of the
         image's shorter side.
         Default: 224 / 256.
       seed: Seed of the order of examples, cropping, flipping and augmentation.

@@ -1,6 +1,6 @@
 """Evaluation input: every example exactly once over all hosts, then endless padding of weight 0.
 
-    host's share of the records, in order ▶ fused decode and centre crop, weight 1 ▶ + endless black images, weight 0
+    host's share of the records, in order ▶ fused decode and center crop, weight 1 ▶ + endless black images, weight 0
     ▶ batch ▶ layout ▶ prefetch
 
 The padding keeps every batch full and its shape static, and lets a host with fewer examples run as many steps as the

@@ -45,7 +45,7 @@ def load(
     """Returns a dataset of batches (image, label, weight), as Keras takes them.
 
     image is [N, image_size, image_size, 3] uint8, of another dtype or order of axes where the options say so, or
-    normalised float32; with the option `features`, it is {"image": image, NAME: …}. label is [N] int32 in [0, number of
+    normalized float32; with the option `features`, it is {"image": image, NAME: …}. label is [N] int32 in [0, number of
     classes), or [N, classes] float32 of zeros and ones in a dataset of several labels an image. weight is [N] float32:
     1, and 0 for what does not count.
 
@@ -70,7 +70,7 @@ def load(
       static_batch: Whether evaluation fills its last batch, so that the shape of each batch is known, and all hosts
         have equally many.
       normalize: Whether the image is float32, (image - mean) / std, on this host. It is a quarter as many bytes as
-        uint8, and less work for this host, if the device normalises: tpu_input.keras.Normalize, or from_infeed().
+        uint8, and less work for this host, if the device normalizes: tpu_input.keras.Normalize, or from_infeed().
       class_weight: What the weight of an example is multiplied by, for each number of a class; other classes keep 1.
         As fit() takes it, which Keras 3 refuses beside the weights of a dataset. Padding keeps weight 0.
       host: Number of this host, from 0.

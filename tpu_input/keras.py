@@ -1,4 +1,4 @@
-"""Parts of a Keras model and training that belong to the input: normalisation, and a checkpoint to resume from.
+"""Parts of a Keras model and training that belong to the input: normalization, and a checkpoint to resume from.
 
 Works with Keras 3 on each of its backends, and with TensorFlow 2.15's Keras 2.
 
@@ -65,7 +65,7 @@ class Normalize(keras.layers.Layer):  # type: ignore[misc]
         return cls(config.mean, config.std, **options)
 
     def call(self, images: Any) -> Any:
-        """Returns the images, [..., 3] of any dtype in [0, 255], normalised."""
+        """Returns the images, [..., 3] of any dtype in [0, 255], normalized."""
         ops = _operations()
         images = ops.subtract(ops.cast(images, "float32"), ops.cast(self.mean, "float32"))
         return ops.cast(ops.divide(images, ops.cast(self.std, "float32")), self.compute_dtype)

@@ -1,6 +1,6 @@
 """Prediction and serving input: image files, decoded and cropped as in evaluation.
 
-    file names ──▶ bytes ──▶ centre crop ──▶ {"image": [batch_size, image_size, image_size, 3]}, the last batch shorter
+    file names ──▶ bytes ──▶ center crop ──▶ {"image": [batch_size, image_size, image_size, 3]}, the last batch shorter
 
 A serving input receiver takes a batch of JPEG or PNG files and does the same.
 """

@@ -49,7 +49,7 @@ Rows = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 DISTANCE = 5  # most bits of 64 that differ
-ALIKE = 0.98  # least correlation of 32 x 32 grey pixels
+ALIKE = 0.98  # least correlation of 32 x 32 gray pixels
 SAMPLE_SIDE = 32  # pixels
 # Pixels of each side that libjpeg's scaling leaves at least. Of half as many, the 32 areas of a row are 2 or 3 pixels
 # wide in turn, and the same photograph at another size correlates with itself by 0.991 only.
@@ -168,7 +168,7 @@ def alike(samples: npt.NDArray[np.float32], pairs: Rows, plain: Mask | None = No
     """Returns for which pairs the two pictures correlate by ALIKE or more.
 
     Args:
-      samples: [n, pixels] grey values of complete pictures, 0 to 255, each resized to the same size.
+      samples: [n, pixels] gray values of complete pictures, 0 to 255, each resized to the same size.
       pairs: [m, 2] rows of `samples`.
       plain: [m] pairs with a stricter test: their pixels also have to be equal to within _SAME_GREY. For two flat
         pictures, in which there is nothing to correlate, this is the only test.
@@ -213,7 +213,7 @@ class Picture(NamedTuple):
     Attributes:
       content: SHA-256 of its file.
       hash: Perceptual hash, 64 bits, unsigned.
-      grey: Grey values, SAMPLE_SIDE x SAMPLE_SIDE bytes.
+      grey: Gray values, SAMPLE_SIDE x SAMPLE_SIDE bytes.
     """
 
     content: bytes
@@ -257,7 +257,7 @@ def groups_of(pictures: list[Picture]) -> list[list[int]]:
 
 
 def grey_sample(data: bytes) -> npt.NDArray[np.float32] | None:
-    """Returns the grey values of the image in `data`, upright and resized to 32 x 32, as far as it can be decoded.
+    """Returns the gray values of the image in `data`, upright and resized to 32 x 32, as far as it can be decoded.
 
     Of a JPEG only the brightness is decoded, in less than half of the time that its colors take.
 

@@ -1,6 +1,6 @@
 """Reads of single records by number: the shard's index gives the offset, so no shard is read completely.
 
-numbers ──index──▶ (shard, offset, length) ──read that part of the shard──▶ Example with its thumbnail, or grey values
+numbers ──index──▶ (shard, offset, length) ──read that part of the shard──▶ Example with its thumbnail, or gray values
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class Group:
       examples: Some of the images: first one for each combination of split and label, then others.
       num_images: Number of all images of the group.
       splits: Names of the splits that contain them.
-      class_names: Names of the classes that they are labelled with.
+      class_names: Names of the classes that they are labeled with.
       num_identical: Number of images that have the same bytes as another image.
     """
 

@@ -1,6 +1,6 @@
 """Small pictures for the report: bytes of an image file ──decode, shrink──▶ Thumbnail.
 
-Damaged images are shown as far as they can be decoded: the rest of a truncated photograph stays grey or black.
+Damaged images are shown as far as they can be decoded: the rest of a truncated photograph stays gray or black.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a kind of input is: sources/listing.py has the registry of all kinds.
 
-Each kind recognises its inputs by what they say of themselves, checks them, and yields their rows, or the parts of
+Each kind recognizes its inputs by what they say of themselves, checks them, and yields their rows, or the parts of
 which they consist, which workers list side by side.
 """
 

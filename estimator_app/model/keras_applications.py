@@ -1,9 +1,9 @@
 """Networks of keras.applications, by the names of its functions, as "keras:EfficientNetV2B0".
 
-    images [N, H, W, 3] float32, normalised ──pixels──▶ 0 … 255 ──preprocess_input──▶ Keras' network ──▶ logits
+    images [N, H, W, 3] float32, normalized ──pixels──▶ 0 … 255 ──preprocess_input──▶ Keras' network ──▶ logits
 
 Weights are random; those of a .keras file of the same network come with --init_from. They were trained on images as the
-network's own preprocess_input makes them of pixels, so the normalisation by the dataset's mean and deviation is undone.
+network's own preprocess_input makes them of pixels, so the normalization by the dataset's mean and deviation is undone.
 """
 
 from __future__ import annotations

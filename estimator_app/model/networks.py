@@ -1,6 +1,6 @@
 """Networks: functions from images to logits.
 
-    images [N, H, W, 3] float32, normalised ──network(images, num_classes, training)──▶ logits [N, num_classes]
+    images [N, H, W, 3] float32, normalized ──network(images, num_classes, training)──▶ logits [N, num_classes]
 
 A network is made of Keras layers and models applied to `images`, a keras.Input, and passes `training` on to those that
 take it. Changes that it makes to their weights, such as load_weights() or trainable = False, take effect in both
@@ -107,7 +107,7 @@ def convolved(
     """Returns a batch-normalised convolution of `size` × `size` without a bias.
 
     Its weights are initialized as in He et al. 2015, "Delving Deep into Rectifiers", section 2.2. Statistics and
-    parameters of the normalisation are float32 under any precision.
+    parameters of the normalization are float32 under any precision.
 
     Args:
       images: [N, H, W, C].
@@ -115,8 +115,8 @@ def convolved(
       size: Height and width of the kernel, in pixels.
       stride: In pixels.
       training: Whether to use the batch's statistics instead of the moving averages.
-      name: Name of the convolution; the normalisation is called NAME_norm. --freeze and --init_from use these names.
-      scale: Initializer of the normalisation's scale. "zeros" in the last one of a block makes the block start as the
+      name: Name of the convolution; the normalization is called NAME_norm. --freeze and --init_from use these names.
+      scale: Initializer of the normalization's scale. "zeros" in the last one of a block makes the block start as the
         identity: Goyal et al. 2017, "Accurate, Large Minibatch SGD", section 5.1.
       padding: "same" or "valid", as Keras has them.
     """
@@ -201,7 +201,7 @@ def find_network(name: str, mean: Sequence[float] = (0, 0, 0), std: Sequence[flo
     Args:
       name: One of NETWORKS, a network of keras.applications as "keras:NAME", or a custom one, as
         "package.module:function".
-      mean: Mean of each channel, in 0 … 255, of the images' normalisation, which networks of keras.applications undo.
+      mean: Mean of each channel, in 0 … 255, of the images' normalization, which networks of keras.applications undo.
       std: Standard deviation of each channel, likewise.
 
     Raises:

@@ -6,7 +6,7 @@ They subclass tf.compat.v1.train.Optimizer, the only kind that CrossShardOptimiz
 optimizers). Every release of TensorFlow has it, and it works in graphs and in functions under tf.distribute. The
 arithmetic of the update is done by TensorFlow's kernels. The subclasses override `_resource_apply_dense`, the hook for
 one variable's update: when it is called, the gradients are summed over replicas and dense.
-Biases and batch normalisation's parameters, the variables of rank 1, are excluded from weight decay (Goyal et al. 2017,
+Biases and batch normalization's parameters, the variables of rank 1, are excluded from weight decay (Goyal et al. 2017,
 "Accurate, Large Minibatch SGD", section 5.1) and of LARS' rates.
 """
 

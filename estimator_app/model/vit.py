@@ -1,9 +1,9 @@
 """Vision transformer: Dosovitskiy et al. 2021, "An Image is Worth 16x16 Words", without its last layer.
 
     images [N, H, W, 3] ──patches──▶ [N, H/P × W/P, width] ──class token, positions──▶ [N, 1 + H/P × W/P, width]
-        ──depth × (attention, MLP)──▶ normalised ──class token──▶ [N, width]
+        ──depth × (attention, MLP)──▶ normalized ──class token──▶ [N, width]
 
-The blocks normalise their input rather than their output, and have no dropout, whose random state is not saved, so that
+The blocks normalize their input rather than their output, and have no dropout, whose random state is not saved, so that
 resumed runs are exact; Steiner et al. 2022, "How to train your ViT?", find that augmentation does more for the S/16.
 """
 
@@ -15,11 +15,11 @@ import tensorflow as tf
 
 layers = tf.keras.layers
 
-_EPSILON = 1e-6  # of all normalisations, as in the paper's own code, google-research/vision_transformer
+_EPSILON = 1e-6  # of all normalizations, as in the paper's own code, google-research/vision_transformer
 
 
 def encoded(images: Any, patch: int, width: int, depth: int, heads: int, mlp_width: int) -> Any:
-    """Returns the features of images, [N, width]: the last block's output at the class token, normalised.
+    """Returns the features of images, [N, width]: the last block's output at the class token, normalized.
 
     Args:
       images: [N, H, W, 3].

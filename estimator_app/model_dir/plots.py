@@ -43,7 +43,7 @@ _MOST_LETTERS = 40  # of a name; with a name of 8,000 characters, an image would
 
 # Colors that the color-blind tell apart: M. Okabe, K. Ito, "Color Universal Design", 2008.
 _BLUE, _VERMILION, _GREEN, _PURPLE, _GREY = "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#7f7f7f"
-_MOST_POINTS = 500  # of a curve of training: each is the mean of neighbours, if there are more
+_MOST_POINTS = 500  # of a curve of training: each is the mean of neighbors, if there are more
 
 
 def draw_curves(
@@ -106,7 +106,7 @@ def _columns(points: Sequence[tuple[int, float]]) -> tuple[list[int], list[float
 
 
 def _thinned(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
-    """Returns at most _MOST_POINTS points: each the last step and the mean value of equally many neighbours."""
+    """Returns at most _MOST_POINTS points: each the last step and the mean value of equally many neighbors."""
     size = -(-len(points) // _MOST_POINTS)
     parts = [points[start : start + size] for start in range(0, len(points), max(size, 1))]
     return [(part[-1][0], float(np.mean([value for _, value in part]))) for part in parts]

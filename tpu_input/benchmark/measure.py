@@ -2,7 +2,7 @@
 
 Each variant (a stage with all stages before it, the complete input, the complete input with one option changed) is run
 by itself. Each round runs all variants in turn, and costs are medians over the rounds. Everything is measured, nothing
-is modelled:
+is modeled:
 
     read ▶ parse ▶ crop ▶ decode ▶ resize ▶ batch ▶ layout = the complete input, as training calls it
 """

@@ -1,7 +1,7 @@
 """ICC color profiles: detects images whose colors are not sRGB, and converts them to sRGB.
 
     image with a profile ──effect──▶ "" (sRGB or close to it), "converted", or "unusable"
-    its pixels           ──to_srgb──▶ the same image in sRGB, RGB or greyscale
+    its pixels           ──to_srgb──▶ the same image in sRGB, RGB or grayscale
 
 Trainers and exported models ignore profiles: they interpret all pixel values as sRGB. The conversion uses LittleCMS,
 which is part of Pillow (PIL.ImageCms; rendering intent "perceptual", as for ImageCms.profileToProfile).
@@ -17,13 +17,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image, ImageCms
 
-# Levels, of 255, by which a profile may change any grey, and the share _MOST of colors, and still count as sRGB.
+# Levels, of 255, by which a profile may change any gray, and the share _MOST of colors, and still count as sRGB.
 # Cameras and editors embed dozens of variants of sRGB, shortened or rounded. Primaries that are off by 0.0001, as by
 # rounding, change 95 % of the colors by up to 1.4 levels, and colors in which a channel is nearly 0 by up to 4; Display
 # P3 changes half of the colors by over 15.
 TOLERANCE = 2
 _MOST = 0.95
-_STEPS = 9  # per channel, of the colors with which a profile is tested: 729 colors, and all 256 greys
+_STEPS = 9  # per channel, of the colors with which a profile is tested: 729 colors, and all 256 grays
 _GREY_MODES = ("L", "LA", "La")
 _MAX_PROFILE_BYTES = 4 << 20  # profiles of printing presses have 0.5 to 3 MB
 _DAMAGE = (ImageCms.PyCMSError, OSError, ValueError, TypeError)
@@ -34,7 +34,7 @@ class _Conversion(NamedTuple):
 
     Attributes:
       effect: "", "converted" or "unusable".
-      table: For greyscale: lookup table from the 256 levels to sRGB; else empty.
+      table: For grayscale: lookup table from the 256 levels to sRGB; else empty.
       transform: For RGB and CMYK with a usable profile: the transform to RGB in sRGB; else None.
     """
 
@@ -100,7 +100,7 @@ def _conversion(profile: bytes, mode: str) -> _Conversion:
 
 
 def _of_greys(profile: ImageCms.ImageCmsProfile, space: str) -> _Conversion:
-    """Returns the conversion of a greyscale image; its profile may be for grey or, just as often, for RGB."""
+    """Returns the conversion of a grayscale image; its profile may be for gray or, just as often, for RGB."""
     if space not in ("GRAY", "RGB"):
         return _Conversion("unusable")
     transform = ImageCms.buildTransform(profile, _srgb(), "L" if space == "GRAY" else "RGB", "RGB")

@@ -138,7 +138,7 @@ def without_metadata(data: bytes) -> bytes:
 def plain_header(data: bytes) -> PlainHeader | None:
     """Returns the header of a JPEG that is as plain as most are; None for any other, which may be a good JPEG too.
 
-    It has one frame of 8 bits with Huffman coding, greyscale or of three components. Before its pixels, it has nothing
+    It has one frame of 8 bits with Huffman coding, grayscale or of three components. Before its pixels, it has nothing
     but the tables of these, JFIF's and Adobe's markers without a thumbnail, and comments: no EXIF, no color profile, no
     second image, and no byte that is out of place. Reading it takes a fifth of the time of Image.open().
     """

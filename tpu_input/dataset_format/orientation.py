@@ -1,4 +1,4 @@
-"""Conversion of an opened image to upright RGB or greyscale in sRGB; shared by conversion and prediction."""
+"""Conversion of an opened image to upright RGB or grayscale in sRGB; shared by conversion and prediction."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def orientation_transpose(image: Image.Image) -> Image.Transpose | None:
 
 
 def apply_orientation(image: Image.Image, profiles: str = "convert", pixels: Image.Image | None = None) -> Image.Image:
-    """Returns the image as a viewer shows it: upright, RGB or greyscale in sRGB, on white where it is transparent.
+    """Returns the image as a viewer shows it: upright, RGB or grayscale in sRGB, on white where it is transparent.
 
     Args:
       image: Opened by Pillow. It is closed unless it is the image that is returned, to free its memory.
@@ -118,7 +118,7 @@ def _is_negative(image: Image.Image) -> bool:
 
 
 def _opaque(image: Image.Image, profiled: Image.Image | None, is_negative: bool) -> Image.Image:
-    """Returns an image, or some rows of one, on white, RGB or greyscale; in sRGB by `profiled`'s profile, if any."""
+    """Returns an image, or some rows of one, on white, RGB or grayscale; in sRGB by `profiled`'s profile, if any."""
     if image.mode.startswith("I"):
         return _of_sixteen_bits(image, profiled, is_negative)
     if not image.has_transparency_data:
@@ -136,7 +136,7 @@ def _opaque(image: Image.Image, profiled: Image.Image | None, is_negative: bool)
 
 
 def _of_sixteen_bits(image: Image.Image, profiled: Image.Image | None, is_negative: bool) -> Image.Image:
-    """Returns a 16-bit greyscale image as "L", with white for the grey that a PNG's tRNS declares transparent."""
+    """Returns a 16-bit grayscale image as "L", with white for the gray that a PNG's tRNS declares transparent."""
     values = np.asarray(image.convert("I"))
     grey = Image.fromarray((values.clip(0, 65535) >> 8).astype(np.uint8))
     grey = ImageChops.invert(grey) if is_negative else grey

@@ -69,11 +69,11 @@ class Record(NamedTuple):
 
     Attributes:
       key: Unique within the dataset; the source's path relative to the input.
-      encoded: A complete JPEG file, baseline or progressive, greyscale or RGB; or, if the dataset was converted with
-        --lossless, a PNG file of 8 bits, greyscale or RGB.
+      encoded: A complete JPEG file, baseline or progressive, grayscale or RGB; or, if the dataset was converted with
+        --lossless, a PNG file of 8 bits, grayscale or RGB.
       height: Height in pixels.
       width: Width in pixels.
-      channels: 1 (greyscale) or 3 (RGB).
+      channels: 1 (grayscale) or 3 (RGB).
       label: Class index, always 0-based, also if first_label on disk is 1; in a dataset with several labels an image,
         those of its classes, ascending.
       class_name: Name of the class; with several labels, those of its classes.

@@ -1,6 +1,6 @@
-"""The first operations on the device: the layout of a batch is undone, and its images are normalised; TensorFlow-free.
+"""The first operations on the device: the layout of a batch is undone, and its images are normalized; TensorFlow-free.
 
-config.layout, config.dtype ──from_infeed()──▶ [N, H, W, 3] float32, normalised
+config.layout, config.dtype ──from_infeed()──▶ [N, H, W, 3] float32, normalized
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ def random_window(shape: tf.Tensor, seed: tf.Tensor, config: InputConfig) -> tf.
     The window's area is uniformly distributed over config.crop_area, as in Szegedy et al. 2014, "Going deeper with
     convolutions", section 6; the logarithm of width / height over that of config.crop_aspect; its position over all
     positions within the image. A window that does not fit into the image is drawn again. If ten draws do not fit (e.g.
-    in a panorama), it is the largest centred window with an allowed aspect ratio. These are the rules of
+    in a panorama), it is the largest centered window with an allowed aspect ratio. These are the rules of
     torchvision.transforms.RandomResizedCrop. With config.resize "pad" and "squash", the aspect ratio is relative to the
     image's: the window is the one that these rules give for the image stretched to a square.
 
@@ -66,7 +66,7 @@ def random_window(shape: tf.Tensor, seed: tf.Tensor, config: InputConfig) -> tf.
 
 
 def centre_window(shape: tf.Tensor, share: float) -> tf.Tensor:
-    """Returns [4] int32 (y, x, height, width) of the centred square whose side is `share` of the shorter side."""
+    """Returns [4] int32 (y, x, height, width) of the centered square whose side is `share` of the shorter side."""
     side = tf.cast(tf.round(share * tf.cast(tf.reduce_min(shape[:2]), tf.float32)), tf.int32)
     side = tf.maximum(side, 1)
     return tf.concat([(shape[:2] - side) // 2, [side, side]], axis=0)
@@ -129,7 +129,7 @@ def decode_for_evaluation(
 ) -> tf.Tensor:
     """Returns what evaluation and serving see of an image: [image_size, image_size, 3] of config.dtype in [0, 255].
 
-    It is the centred square, or with config.resize "pad" and "squash" the whole image.
+    It is the centered square, or with config.resize "pad" and "squash" the whole image.
 
     Args:
       encoded: Scalar string, a JPEG or PNG file or as `record` says.

@@ -216,7 +216,7 @@ def _side_by_side(lane: Callable[[tf.Tensor], tf.data.Dataset], positions: range
 
 
 def _by_few_readers(lane: Callable[[tf.Tensor], tf.data.Dataset], positions: range) -> tf.data.Dataset:
-    """Returns a record of each lane in turn, where a few threads have neighbouring lanes each.
+    """Returns a record of each lane in turn, where a few threads have neighboring lanes each.
 
     The operating system reads local files ahead, and a thread for each lane would only take time.
     """

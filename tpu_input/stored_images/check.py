@@ -87,7 +87,7 @@ class CheckedImage(NamedTuple):
     """An image as it will be stored.
 
     Attributes:
-      encoded: A JPEG file, RGB or greyscale; with --lossless maybe a PNG file of 8 bits.
+      encoded: A JPEG file, RGB or grayscale; with --lossless maybe a PNG file of 8 bits.
       height: Pixels.
       width: Pixels.
       channels: 3 or 1.
@@ -519,7 +519,7 @@ def _moments_scale(width: int, height: int) -> int:
     """Returns the factor by which the image can be reduced and still be as large as the images that trainers crop.
 
     Trainers see no finer detail either. An image of 12 megapixels takes a quarter of the CPU time. On the images of
-    benchmarks/corpus.py, the mean changes by less than 0.1 of 255 grey levels, and the deviation by less than 0.5, as
+    benchmarks/corpus.py, the mean changes by less than 0.1 of 255 gray levels, and the deviation by less than 0.5, as
     noise is averaged out.
     """
     return next((scale for scale in (8, 4, 2) if min(width, height) >= MEASURED_SIDE * scale), 1)
@@ -541,7 +541,7 @@ def _hash_scale(width: int, height: int) -> int:
 def perceptual_hash(image: Image.Image) -> int:
     """Returns the perceptual hash of an image as a signed 64-bit integer, one bit for each of 8 x 8 areas.
 
-    A bit is set if the area is brighter than its left neighbour. This is the "dHash" of N. Krawetz, "Kind of Like
+    A bit is set if the area is brighter than its left neighbor. This is the "dHash" of N. Krawetz, "Kind of Like
     That", hackerfactor.com, 2013. The hash of an image decoded at the hash's scale differs from that of the full size
     in a few bits at most.
     """

@@ -93,7 +93,7 @@ def random_window(height: int, width: int, tries: Floats, config: InputConfig) -
 
 
 def centre_window(height: int, width: int, share: float) -> Window:
-    """Returns the centred square whose side is `share` of the shorter side."""
+    """Returns the centered square whose side is `share` of the shorter side."""
     side = max(round(float(np.float32(share) * np.float32(min(height, width)))), 1)
     return (height - side) // 2, (width - side) // 2, side, side
 

@@ -191,7 +191,7 @@ def make_state(
 def _make_average(
     weights: dict[str, tf.Variable], averages: dict[str, tf.Variable], decay: float
 ) -> Callable[[tf.Tensor], None]:
-    """Returns the function of a replica that moves all averages towards the weights, given the steps done before."""
+    """Returns the function of a replica that moves all averages toward the weights, given the steps done before."""
 
     def update(strategy: Any, kept: Any) -> None:
         for name, average in averages.items():
