@@ -35,7 +35,7 @@ class Differences:
       added: Examples of B whose keys A has not, by key.
       removed: Examples of A whose keys B has not, by key.
       relabelled: (class in A, class in B) by key.
-      reencoded: Keys of which the bytes of the image differ.
+      reencoded: Keys whose images have different bytes.
       moved: (split in A, split in B) by key.
       classes: (classes of A that B has not, classes of B that A has not).
     """
@@ -89,7 +89,7 @@ def diff(before: str, after: str) -> Differences:
       after: Folder or URI of the second one, B.
 
     Raises:
-      ValueError: One of them is no complete dataset, or an index cannot be read.
+      ValueError: One of them is not a complete dataset, or an index cannot be read.
     """
     a, b = _examples(before), _examples(after)
     classes_a, classes_b = (complete_manifest(path).classes for path in (before, after))

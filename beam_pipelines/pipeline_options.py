@@ -1,4 +1,4 @@
-"""The flags of `convert` among those of Beam, for the main program of a pipeline of one's own.
+"""The flags of `convert` among Beam's own, for the main program of a user's pipeline.
 
 Nothing else imports this module: Beam gathers the flags of all classes of options that are imported, and ends a program
 in which two of them have a flag in common, such as --input.

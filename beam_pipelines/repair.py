@@ -1,7 +1,7 @@
 """Repair: re-creates damaged shards of a complete dataset from their sources, and lengths.parquet from the index.
 
 index of a damaged shard ──▶ its inputs ──write──▶ DATASET/.jpeg2tpu/FINGERPRINT, with a receipt
-                                        ──if the sha256 is that of the manifest──▶ move into place
+                                        ──if the sha256 is the manifest's──▶ move into place
 every index              ──▶ DATASET/lengths.parquet, if that is damaged
 
 A shard is written again on this machine or by a worker, from its own inputs: nothing else is listed or read. If the
@@ -65,7 +65,7 @@ def repair(
     """Re-creates the files that verify found damaged: shards with their indexes, and lengths.parquet; returns names.
 
     The inputs of a shard are those that its index names, in the sources that the manifest names. Data from them is kept
-    only if it is that of the dataset: a shard is moved into place only if it has the SHA-256 in the manifest.
+    only if it is the dataset's: a shard is moved into place only if it has the SHA-256 in the manifest.
     lengths.parquet is computed from the indexes, whatever it held before, so that no source is read for it.
 
     Args:
@@ -99,7 +99,7 @@ def repair(
 
 
 def _remove_working_files(manifest: Manifest) -> None:
-    """Removes all working files, but those of an unfinished conversion that is to replace the dataset."""
+    """Removes all working files, except of an unfinished conversion that is to replace the dataset."""
     if working_folder.unfinished(manifest.path) - {_folder(manifest)}:
         working_folder.remove_one(_folder(manifest))
         working_folder.remove_lock(manifest.path)
@@ -387,7 +387,7 @@ def _not_in_sources(rows: list[Row], options: ConvertOptions) -> list[str]:
 
 
 def _difference(manifest: Manifest, shard: Shard, new_index: str) -> str:
-    """Returns why a shard that was written again is not that of the manifest, naming the inputs that have changed."""
+    """Returns why a shard that was written again is not the manifest's, naming the inputs that have changed."""
     try:
         new = {row.key: row.sha256 for row in read_index(index_content(f"{manifest.path}/{new_index}"))}
     except FileNotFoundError:  # none of the inputs became a record

@@ -28,7 +28,7 @@ def rewriting(
 ) -> ConvertOptions:
     """Returns the options of the conversion that makes one dataset of the examples of others.
 
-    Classes are those of the first dataset in their order, then the new ones of the next. Everything else is as in the
+    Classes are the first dataset's in their order, then the new ones of the next. Everything else is as in the
     first dataset: seed, size and number of shards, first label. Pass them to convert().
 
     Args:
@@ -36,7 +36,7 @@ def rewriting(
       output: Folder or URI of the new dataset.
       add_classes: Whether new_labels of a source may name classes that no dataset has; they are added in sorted order.
       check: As of ImageOptions.
-      **changed: Fields of ConvertOptions that differ from those of the first dataset.
+      **changed: Fields of ConvertOptions that differ from the first dataset's.
 
     Raises:
       ValueError: There is no dataset, it cannot be read, or a new label is the name of no class.

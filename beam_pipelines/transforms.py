@@ -7,7 +7,7 @@
 Elements are named tuples with a Beam schema, so that SqlTransform, RunInference or ReadFromParquet can stand before,
 between and after; rows of another type with the same fields are understood. WriteDataset is the conversion of
 convert(): the same plan, shards, receipts and commit, here as steps of one pipeline. Image bytes never pass through a
-shuffle: WriteDataset keeps them beside the dataset until the shards are written. Files are read where they are.
+shuffle: WriteDataset keeps them next to the dataset until the shards are written. Files are read where they are.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from tpu_input.stored_images.check import CheckedImage, Rejected, check_image
 # Options that WriteDataset does not have.
 _OF_INPUTS = ("sources", "output", "splits_required", "extend", "prune", "parent")
 _BATCH = 256  # files that one call reads, many of them at the same time
-_HANDED_OVER_BYTES = 100_000_000  # of images in one file beside the dataset
+_HANDED_OVER_BYTES = 100_000_000  # of images in one file next to the dataset
 
 
 class InputFile(NamedTuple):
@@ -67,7 +67,7 @@ class InputFile(NamedTuple):
       group: Name of a group of inputs that share a split; "" for none.
       num_bytes: Size of the file; 0 to look it up when it is written.
       version: Version of the file when it was listed: see storage.look(); 0 if unknown.
-      number: Precedence among files with the same key, of which the one with the smallest number is written.
+      number: Precedence among files with the same key: the one with the smallest number is written.
     """
 
     key: str
@@ -246,7 +246,7 @@ class WriteDataset(beam.PTransform[Any, PCollection[WrittenDataset]]):
     Its input is a PCollection of LabelledImage, or of rows with these fields; or a tuple of it and of PCollections of
     RejectedInput, which are listed in rejected.jsonl and count against max_rejected. Its output is one WrittenDataset.
 
-    An InputFile, or a row with a `uri` in the place of an `image`, is read and checked when its shard is written, as by
+    An InputFile, or a row with a `uri` instead of an `image`, is read and checked when its shard is written, as by
     the command line. So files that are chosen or labeled in the pipeline, but not changed, are neither read twice nor
     copied.
 
@@ -260,7 +260,7 @@ class WriteDataset(beam.PTransform[Any, PCollection[WrittenDataset]]):
         """Checks the options and the output.
 
         Args:
-          output: Folder or gs:// URI of the dataset; or all options of a conversion, of which the sources are ignored.
+          output: Folder or gs:// URI of the dataset; or all options of a conversion, whose sources are ignored.
           **options: Fields of ConvertOptions, but those that are about inputs.
 
         Raises:
@@ -300,7 +300,7 @@ def _row_of_rejected(rejected: Any) -> Row:
 
 
 class _ToRows(beam.DoFn):
-    """Writes images to files beside the dataset, one after another, and yields their rows; LabelledImage → Row.
+    """Writes images to files next to the dataset, one after another, and yields their rows; LabelledImage → Row.
 
     The writers of shards read them there. A retried bundle writes another file, and the rows of the first one are gone.
     An InputFile is a row already.
@@ -323,7 +323,7 @@ class _ToRows(beam.DoFn):
                 return
             key, data, label, split, group = _values(element, LabelledImage)
         except ValueError:
-            self._file.close()  # the bundle fails, and nobody ends it
+            self._file.close()  # the bundle fails, and nothing else ends it
             raise
         begin = self._num_bytes
         self._file.write(data)
@@ -391,7 +391,7 @@ def _values(element: Any, kind: Any) -> tuple[Any, ...]:
 class WriteRows(beam.PTransform[PCollection[Row], PCollection[WrittenDataset]]):
     """Plans, writes and commits a dataset of labeled and sized rows, in one pipeline.
 
-    rows ──assign──▶ plan, a file of rows a shard ──▶ names of shards ──write──▶ receipts ──commit──▶ manifest
+    rows ──assign──▶ plan, a file of rows per shard ──▶ names of shards ──write──▶ receipts ──commit──▶ manifest
     """
 
     def __init__(
@@ -405,7 +405,7 @@ class WriteRows(beam.PTransform[PCollection[Row], PCollection[WrittenDataset]]):
         Args:
           options: Options of the conversion.
           command: Command and its arguments on the command line, for messages while the conversion is unfinished.
-          layout: How the folders of the inputs were interpreted, of which workers print the remarks.
+          layout: How the folders of the inputs were interpreted; workers print its remarks.
         """
         super().__init__()
         sources = [source.fields() for source in options.sources]

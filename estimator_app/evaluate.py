@@ -61,11 +61,11 @@ def evaluate(
     """Returns the metrics of a checkpoint or an export over every example of a split, each exactly once.
 
     Args:
-      model_dir: Folder or URI of the training run, of which a checkpoint is evaluated.
-      export_dir: SavedModel to evaluate instead, or a folder of them, of which the newest is taken.
-      dataset: Manifest, folder or URI of a dataset with the run's classes; None for that of the run.
-      split: Split to read; None for that of the run.
-      eval_batch_size: Images per step; None for that of the run.
+      model_dir: Folder or URI of the training run whose checkpoint is evaluated.
+      export_dir: SavedModel to evaluate instead, or a folder of them, from which the newest is taken.
+      dataset: Manifest, folder or URI of a dataset with the run's classes; None for the run's own.
+      split: Split to read; None for the run's.
+      eval_batch_size: Images per step; None for the run's.
       step: Step of a checkpoint in model_dir; None for the last.
       checkpoint: Path of any checkpoint of the same network, instead of a step.
       network: "package.module:function" of a run with a custom network, which is imported only if it is named.

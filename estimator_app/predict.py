@@ -42,8 +42,8 @@ class Prediction:
     Attributes:
       file: Path of the file.
       top: (label, class, probability in [0, 1]) of the most likely classes, in descending order of probability.
-      classes: Of a model of several labels an image, the names of the classes with a probability of at least 0.5, in
-        the same order; else None.
+      classes: For a model with several labels per image, the names of the classes with a probability of at least 0.5,
+        in the same order; else None.
     """
 
     file: str
@@ -53,7 +53,7 @@ class Prediction:
     def as_json(self) -> str:
         """Returns one line of JSON: file; label, class and probability of the most likely class; "top" for several.
 
-        With several labels an image, "classes" has the names of those with a probability of at least 0.5.
+        With several labels per image, "classes" has the names of the classes with a probability of at least 0.5.
         """
         first, *others = [{"label": n, "class": name, "probability": round(p, 6)} for n, name, p in self.top]
         fields = {"file": self.file, **first} | ({"top": [first, *others]} if others else {})
@@ -116,7 +116,7 @@ def _read_stored(path: str, options: ImageOptions) -> bytes | ValueError:
 
 
 def _prediction(path: str, probabilities: Array, classifier: Classifier, top: int) -> Prediction:
-    """Returns the most likely classes; with several labels an image, at least all those that it is said to have."""
+    """Returns the most likely classes; with several labels per image, at least all with a probability of 0.5."""
     labels, names = np.argsort(-probabilities, kind="stable"), classifier.classes
     likely = [label for label in labels if probabilities[label] >= THRESHOLD] if classifier.has_several else []
     shown = tuple((int(label), names[label], float(probabilities[label])) for label in labels[: max(top, len(likely))])
@@ -178,7 +178,7 @@ def image_files(named: Sequence[str], left_out: Counter[str]) -> Iterator[str]:
 def _below(folder: str, left_out: Counter[str]) -> Iterator[str]:
     for name in sorted((tf.io.gfile if _is_uri(folder) else os).listdir(folder)):
         path = f"{folder}/{name.rstrip('/')}"
-        if name.startswith("."):  # hidden files, such as those of file managers
+        if name.startswith("."):  # hidden files, such as file managers'
             continue
         if not _is_uri(folder) and _is_special(path):
             left_out[os.path.splitext(name)[1]] += 1

@@ -4,8 +4,8 @@
 
     splits, each held out in turn ──train()──▶ runs ──▶ predictions of each split ──▶ OUTPUT     (predict_folds())
 
-Parts have the same batches however often the command is interrupted, so that the file has the same bytes as that of a
-run without interruptions.
+Parts have the same batches however often the command is interrupted, so that the file has the same bytes as without
+interruptions.
 """
 
 from __future__ import annotations
@@ -59,19 +59,19 @@ def predict_dataset(
     """Writes the predictions of a model for every record of a split as Parquet; returns the path of the file.
 
     Its columns are key, shard (file name) and record (number in the shard); label, as the dataset has it: an integer,
-    a list of integers in a dataset with several labels an image, null in one without labels; class and probability,
-    those of the most likely class; probabilities, a list of float32 in the order of the model's classes; with several
-    labels an image, classes, the names of those with a probability of at least 0.5; and with `features`, features, the
+    a list of integers in a dataset with several labels per image, null in one without labels; class and probability,
+    of the most likely class; probabilities, a list of float32 in the order of the model's classes; with several
+    labels per image, classes, the names of all with a probability of at least 0.5; and with `features`, features, the
     flattened output of that layer, a list of float32.
 
-    The rows are written in parts to OUTPUT.parts first. After an interruption, the same call goes on from them.
+    The rows are written in parts to OUTPUT.parts first. After an interruption, the same call continues from them.
 
     Args:
       dataset: Manifest, folder or URI of a dataset. It may have other classes than the model.
       output: Path or URI of the file.
-      export_dir: SavedModel, a folder of them or a model_dir, of which the newest is taken.
-      model_dir: Folder or URI of a run, of which a checkpoint is taken, instead of export_dir.
-      split: Split to read; None for that of the run.
+      export_dir: SavedModel, a folder of them or a model_dir, from which the newest is taken.
+      model_dir: Folder or URI of a run whose checkpoint is taken, instead of export_dir.
+      split: Split to read; None for the run's.
       batch_size: Images per batch.
       features: Name of a layer, as in MODEL_DIR/initial_weights.csv or of a layer without weights, whose output is
         written, too; needs model_dir.
@@ -170,8 +170,8 @@ def predict_folds(
     """Predicts each split of a dataset by a model that was trained on all the others; returns the path of the file.
 
     The file is one of predict_dataset(), with a row for each record of all splits, in the order of the splits. Each
-    split has its run in a folder of model_dir named after it, of which the last step predicts, and its predictions in a
-    file beside it. After an interruption, the same call goes on from them.
+    split has its run in a folder of model_dir named after it, whose last step predicts, and its predictions in a
+    file next to it. After an interruption, the same call continues from them.
 
     Args:
       dataset: Manifest, folder or URI of a dataset whose splits are the folds.
@@ -218,7 +218,7 @@ def _check_folds(manifest: Manifest, options: Mapping[str, Any]) -> None:
         raise ValueError("eval='watch' cannot be used with folds, which waits for each run; use 'inline' or 'none'")
     if len(manifest.splits) < 2 or "train" in manifest.splits:
         raise ValueError(
-            f"the splits of {manifest.path!r} are no folds; make some with: jpeg2tpu split "
+            f"the splits of {manifest.path!r} are not folds; make some with: jpeg2tpu split "
             f"{manifest.path} --folds=5 --output=FOLDS"
         )
 
@@ -332,7 +332,7 @@ def _predicted(
     """Yields the batches of a range of the records; the last one may be smaller.
 
     Raises:
-      ValueError: A record cannot be read or decoded, or has a label that is no class; the message names it.
+      ValueError: A record cannot be read or decoded, or has a label outside the classes; the message names it.
     """
 
     @plain

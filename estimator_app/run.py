@@ -3,7 +3,7 @@
     checkpoint ──evaluate_and_keep()──▶ metrics.json ─ best so far: export ─ history.csv
     last checkpoint ──finish()──▶ export, curves, metrics.json with the path of the export
 
-train.py calls these between two stretches of training, and watch.py in a process of its own beside the training.
+train.py calls these between two stretches of training, and watch.py in a separate process during the training.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ def is_due(step: int, run: Run) -> bool:
 
 
 def is_evaluated(step: int, run: Run) -> bool:
-    """Returns whether the last evaluation was that of a step, and metrics.json has its metrics."""
+    """Returns whether the last evaluation was of a given step, and metrics.json has its metrics."""
     rows, finished = run.evaluations(), read_finished(run.model_dir)
     of_finished = (finished.metrics.step, finished.metrics.split) if finished else None
     return bool(rows) and rows[-1].step == step and of_finished == (step, run.config.split)

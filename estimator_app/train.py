@@ -9,7 +9,7 @@ one. The next action depends only on the last checkpoint and history.csv.
 
 With --eval=watch or none, training does not stop for evaluations, but saves a checkpoint at the same steps:
 
-    step 0 ──train──▶ train_steps, with checkpoints of steps 400, 800, … for watch.py, which evaluates them beside it
+    step 0 ──train──▶ train_steps, with checkpoints of steps 400, 800, … for watch.py, which evaluates them meanwhile
 """
 
 from __future__ import annotations

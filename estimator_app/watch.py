@@ -1,11 +1,11 @@
-"""Evaluation beside training: a process that evaluates the checkpoints of `train --eval=watch`, and exports.
+"""Evaluation during training: a process that evaluates the checkpoints of `train --eval=watch`, and exports.
 
     train --eval=watch:  checkpoint of step 400 ──train──▶ checkpoint of step 800 ──train──▶ … ──▶ train_steps
                                    └────evaluate────▶ history.csv ──evaluate──▶ … ──▶ export, metrics.json   :watch
 
 Checkpoints of the multiples of steps_per_eval and of the last step are evaluated in ascending order, by the same code
 as between two stretches of an inline run (run.py). The next action depends only on the checkpoints and history.csv, so
-that a watcher that was killed anywhere and restarted goes on.
+that a watcher that was killed anywhere and restarted continues.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def watch(
       model_dir: Folder or URI of the run, which may not have begun yet.
       export_dir: Folder or URI for SavedModels; None for MODEL_DIR/export.
       network: "package.module:function" of a run with a custom network, which is imported only if it is named.
-      tpu: The TPU, which must be another one than that of the training; None runs on this machine.
+      tpu: The TPU, which must not be the training's; None runs on this machine.
       report: Called with each line of progress.
       stop: Event; when it is set, the watcher ends.
       poll_seconds: Seconds between two looks for a new checkpoint.
@@ -76,7 +76,7 @@ def watch(
         cannot be evaluated.
       OSError: A folder cannot be written.
       Stopped: `stop` was set.
-      Moved: The TPU was lost and is back at another address; a new process can go on.
+      Moved: The TPU was lost and is back at another address; a new process can continue.
     """
     if not 0 < poll_seconds < threading.TIMEOUT_MAX:
         raise ValueError(f"poll_seconds must be above 0, got {poll_seconds:g}")
@@ -109,7 +109,7 @@ def _wait_for_training(model_dir: str, report: Report, stop: threading.Event, po
       Stopped: `stop` was set.
     """
     told = False
-    # A config.json without a checkpoint may be that of an earlier attempt, which training replaces.
+    # A config.json without a checkpoint may be an earlier attempt's, which training replaces.
     while not tf.io.gfile.exists(f"{model_dir}/{CONFIG_NAME}") or not any(steps(model_dir)):
         if not told:
             report(f"waiting for the first checkpoint in {model_dir}")

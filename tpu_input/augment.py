@@ -162,8 +162,8 @@ def auto_augment() -> Augment:
     """Returns a function that applies one of AutoAugment's 25 sub-policies for ImageNet, all equally often.
 
     Cubuk et al. 2018, "AutoAugment: Learning Augmentation Policies from Data". A sub-policy is two operations, each
-    with a probability and a magnitude. They are those of the policy "v0" in tf-models-official and in tensorflow/tpu's
-    EfficientNet, and the operations those of rand_augment(). A translation is by 250 pixels at magnitude 10, on images
+    with a probability and a magnitude. They are the policy "v0" of tf-models-official and of tensorflow/tpu's
+    EfficientNet, with the operations of rand_augment(). A translation is by 250 pixels at magnitude 10, on images
     whose shorter side is below 224 pixels reduced in proportion.
     """
 
@@ -203,7 +203,7 @@ def mixup(
 
     To be called in a model_fn, after from_infeed(). Zhang et al. 2017, "mixup: Beyond Empirical Risk Minimization". One
     mixing share is drawn per batch, as in the authors' code. With the weights, the sum of weight × cross-entropy equals
-    that of the unmixed labels, each weighted by its share: an example of weight 0 contributes to no label.
+    of the unmixed labels, each weighted by its share: an example of weight 0 contributes to no label.
 
     Args:
       images: [N, H, W, C], floating point.
@@ -294,7 +294,7 @@ def _bound(operation: Operation, *arguments: tf.Tensor) -> Callable[[], tf.Tenso
 
 
 def operations(magnitude: float, cutout_const: float, translate_const: float) -> dict[str, Operation]:
-    """Returns operations by name: the 16 of the reference and the identity, all of which it chooses equally often.
+    """Returns operations by name: the 16 of the reference and the identity; it chooses each equally often.
 
     Args:
       magnitude: In [0, 30]; 10 is the full strength of most operations.

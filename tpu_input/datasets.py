@@ -17,7 +17,7 @@ DatasetLike = Manifest | str | os.PathLike[str]  # what as_manifest() takes
 
 
 def as_manifest(dataset: DatasetLike) -> Manifest:
-    """Returns a manifest as it is, and reads that of a dataset given by its folder or URI.
+    """Returns a manifest as it is, or reads the manifest of a dataset given by its folder or URI.
 
     Raises:
       ValueError: It is neither, or there is no dataset.
@@ -85,7 +85,7 @@ def eval_steps(dataset: DatasetLike, split: str, eval_batch_size: int, num_hosts
       dataset: Manifest of the dataset, or its folder or URI.
       split: Name of the split.
       eval_batch_size: Global batch size.
-      num_hosts: Input hosts, each of which feeds an equal part of the batch.
+      num_hosts: Input hosts; each feeds an equal part of the batch.
 
     Raises:
       ValueError: The batch is not a positive multiple of the hosts, or there is no such split.

@@ -110,8 +110,8 @@ class TrainSource(_ExampleSource):
     """Sequence of training's examples: len(source), source[n]; thread-safe, and picklable for other processes.
 
     An example is {"image": [image_size, image_size, 3] of config.dtype in [0, 255], "weight": float32, always 1,
-    "label": int32 in [0, number of classes), or [classes] float32 with several labels an image}, and what
-    config.features names. Batches of batch_size consecutive examples are those of make_train_input_fn; the pixels
+    "label": int32 in [0, number of classes), or [classes] float32 with several labels per image}, and what
+    config.features names. Batches of batch_size consecutive examples equal make_train_input_fn's; the pixels
     differ by less than 1 where the decoders are built of the same libjpeg-turbo.
 
     Options of InputConfig that need the whole batch or TensorFlow are refused: layouts other than NHWC, echo, cache,
@@ -232,7 +232,7 @@ class TrainSource(_ExampleSource):
 class EvalSource(_ExampleSource):
     """Sequence of evaluation's examples: each of a host's share once, then padding of weight 0 to full batches.
 
-    All hosts have the same length, eval_steps() * batch_size. Examples are as those of a TrainSource; padding is black,
+    All hosts have the same length, eval_steps() * batch_size. Examples are as in a TrainSource; padding is black,
     of label 0.
     """
 

@@ -46,7 +46,7 @@ def load(
 
     image is [N, image_size, image_size, 3] uint8, of another dtype or order of axes where the options say so, or
     normalized float32; with the option `features`, it is {"image": image, NAME: …}. label is [N] int32 in [0, number of
-    classes), or [N, classes] float32 of zeros and ones in a dataset of several labels an image. weight is [N] float32:
+    classes), or [N, classes] float32 of zeros and ones in a dataset of several labels per image. weight is [N] float32:
     1, and 0 for what does not count.
 
     Training is endless, and its cardinality is tf.data.INFINITE_CARDINALITY; N is always batch_size. Keras' fit() needs
@@ -72,11 +72,11 @@ def load(
       normalize: Whether the image is float32, (image - mean) / std, on this host. It is a quarter as many bytes as
         uint8, and less work for this host, if the device normalizes: tpu_input.keras.Normalize, or from_infeed().
       class_weight: What the weight of an example is multiplied by, for each number of a class; other classes keep 1.
-        As fit() takes it, which Keras 3 refuses beside the weights of a dataset. Padding keeps weight 0.
+        As in fit(), where Keras 3 refuses it for a dataset with weights. Padding keeps weight 0.
       host: Number of this host, from 0.
       num_hosts: Number of hosts, which share each step of training and the examples of evaluation.
       options: Fields of InputConfig by name; where they are not given, image_size and crop_area fit the dataset's
-        images, and mean and std are those of its split "train".
+        images, and mean and std are taken from its split "train".
 
     Raises:
       ValueError: There is no such dataset, split or option, or a value is invalid.
@@ -109,7 +109,7 @@ def _weights_by_class(manifest: Manifest, class_weight: Mapping[int, float]) -> 
     num_classes = len(manifest.classes)
     if manifest.label_kind is not ONE:
         raise ValueError(
-            f"class_weight is for images of one class, and those of {manifest.path!r} have "
+            f"class_weight is for images of one class, and the images of {manifest.path!r} have "
             f"{manifest.label_kind.phrase}; weigh the loss of each class instead"
         )
     if unknown := [number for number in class_weight if number not in range(num_classes)]:

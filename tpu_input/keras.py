@@ -3,7 +3,7 @@
 Works with Keras 3 on each of its backends, and with TensorFlow 2.15's Keras 2.
 
     load() ──image [N, H, W, 3] uint8──▶ Normalize ──float32──▶ layers of yours
-    fit(callbacks=[Checkpoint(FILE)]) ──▶ FILE: weights, optimizer, and the step from which load() goes on
+    fit(callbacks=[Checkpoint(FILE)]) ──▶ FILE: weights, optimizer, and the step from which load() continues
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Normalize(keras.layers.Layer):  # type: ignore[misc]
 
 
 def trained_steps(model: Any) -> int:
-    """Returns how many batches a compiled model was trained with: the `start_step` with which load() goes on.
+    """Returns how many batches a compiled model was trained with: the `start_step` with which load() continues.
 
     Of an optimizer with gradient_accumulation_steps, `iterations` counts updates of the weights, and this each batch.
     """
@@ -93,7 +93,7 @@ class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]
     """Callback that saves the whole model to one file, always complete: every so many steps, and where fit() ends.
 
     The file has the weights and the optimizer, which counts the batches that were trained. Their number is the step at
-    which the input goes on, so that weights and position cannot come from two different moments:
+    which the input continues, so that weights and position cannot come from two different moments:
 
         model = keras.models.load_model(path) if os.path.exists(path) else make_model()
         dataset = tpu_input.load(DATASET, start_step=tpu_input.keras.trained_steps(model))
@@ -106,8 +106,8 @@ class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]
         """Makes the callback.
 
         Args:
-          path: File to write, FILE.keras, or with Keras 3 also a URI. A local file is written beside it first and then
-            renamed; uploads of objects are atomic.
+          path: File to write, FILE.keras, or with Keras 3 also a URI. A local file is written under a temporary
+            name first and then renamed; uploads of objects are atomic.
           every_steps: Steps from one checkpoint to the next.
 
         Raises:
@@ -125,12 +125,12 @@ class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]
         """Makes the folder of the file, and refuses a training that might never end, which Keras 3 would start.
 
         Raises:
-          ValueError: fit() does not know how many steps an epoch has, as with an endless dataset.
+          ValueError: fit() does not know the number of steps per epoch, as with an endless dataset.
           OSError: The folder cannot be made.
         """
         if self.params.get("steps") is None:
             raise ValueError(
-                "fit() does not know how many steps an epoch has, and with an endless dataset it would never end; "
+                "fit() does not know the number of steps per epoch, and with an endless dataset it would never end; "
                 "give fit() steps_per_epoch=, or load() epochs="
             )
         if "://" not in self._path:

@@ -60,7 +60,7 @@ def write_tfds_metadata(manifest: Manifest) -> list[str]:
     """Writes what tfds.builder_from_directory(DATASET) needs: dataset_info.json, features.json and the class names.
 
     An example of TensorFlow Datasets then has "image/encoded", the decoded [height, width, 3] uint8 image; "image/key";
-    "image/class/label", or "image/class/labels" of several labels an image; and the dataset's further features. With
+    "image/class/label", or "image/class/labels" of several labels per image; and the dataset's further features. With
     as_supervised=True it is (image, label). Labels are those on disk: where the first is 1, class 0 of TensorFlow
     Datasets is "(none)". https://www.tensorflow.org/datasets/external_tfrecord
 
@@ -68,7 +68,7 @@ def write_tfds_metadata(manifest: Manifest) -> list[str]:
       The paths of the files.
 
     Raises:
-      ValueError: Its files have names that no template of TensorFlow Datasets has, as those of an extended dataset, or
+      ValueError: Its files have names that no template of TensorFlow Datasets has, as in an extended dataset, or
         a class has a name with a line break.
     """
     features: dict[str, Any] = {"image/encoded": _IMAGE, "image/key": _tfds("text_feature.Text", text={})}

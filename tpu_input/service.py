@@ -61,7 +61,7 @@ def served(batches: tf.data.Dataset, config: InputConfig, *described_by: object)
     Args:
       batches: Batches made of visited_records().
       config: For service and service_job.
-      described_by: Other values that distinguish these batches from those of other jobs.
+      described_by: Other values that distinguish these batches from other jobs'.
     """
     # A dispatcher that already has a job of this name returns that job's batches, even if the dataset is a different
     # one (TF 2.15), so the name contains a hash of what describes the batches.

@@ -52,7 +52,7 @@ def make_train_input_fn(
       split: Name of the split.
       start_step: Global step to begin at; the examples of earlier steps are not read.
       end_step: Global step before which the dataset ends. Nothing is then read ahead for later steps, which a run that
-        goes on after an evaluation would read again. None is endless.
+        continues after an evaluation would read again. None is endless.
 
     Raises:
       ValueError: There is no such split, it has no examples, start_step is negative, or end_step is not after it; or

@@ -3,8 +3,8 @@
     hashes ──common ones once──▶ near_pairs: within DISTANCE bits, without comparing all with all
            ──the pixels of those pairs, 32 x 32──▶ alike: correlated by ALIKE ──▶ group
 
-Every pair within DISTANCE bits is found and counted, except pairs of images of which too many share bytes of the hash
-to be compared; these images are counted too.
+Every pair within DISTANCE bits is found and counted, except pairs whose bytes of the hash are shared by too many
+images to compare them all; these images are counted too.
 
 Neither test is sufficient alone. Measured with benchmarks/near_duplicates.py, which documents the source of the
 pictures, on 260 photographs (animals, monuments, tools) and on 519 pictures of nebulae, which have similar hashes:
@@ -55,8 +55,8 @@ SAMPLE_SIDE = 32  # pixels
 # wide in turn, and the same photograph at another size correlates with itself by 0.991 only.
 _DECODED_SIDE = 192
 _MAX_PIXELS = 40_000_000  # most pixels decoded; libjpeg's scaling reduces larger JPEGs first
-MAX_SHARED = 50  # images; a hash shared by more is that of a blank page or a placeholder, and is reported as such
-# A hash with fewer bits set, or fewer bits clear, is that of a flat picture or of a plain gradient. Among 7,200 crops
+MAX_SHARED = 50  # images; a hash shared by more belongs to a blank page or a placeholder, and is reported so
+# A hash with fewer bits set, or fewer bits clear, belongs to a flat picture or a plain gradient. Among 7,200 crops
 # of desktop backgrounds and nebulae, 62,682 pairs from different pictures are within 5 bits, but only 2,343 without the
 # 600 plain crops; of the photographs, 1 of 260 is plain. Gradients of any pictures correlate, so the pixels of plain
 # pictures have to be equal, apart from the changes that re-encoding causes.
@@ -148,7 +148,7 @@ def count_bits(values: Hashes) -> npt.NDArray[np.uint8]:
 
 
 def is_plain(hashes: Hashes) -> Mask:
-    """Returns which hashes have too little information to compare: those of flat pictures or plain gradients."""
+    """Returns which hashes have too little information to compare, as flat pictures and plain gradients have."""
     plain = np.empty(len(hashes), bool)
     for start in range(0, len(hashes), _CHUNK):
         bits = count_bits(hashes[start : start + _CHUNK])

@@ -73,8 +73,7 @@ REASONS = {
         "No action is needed.",
     ),
     "other_file": Reason(
-        "Its name is not that of an image, such as README.md, x.json and x.mov; "
-        "it does not count against --max_rejected.",
+        "Its name is not an image's, such as README.md, x.json and x.mov; it does not count against --max_rejected.",
         "No action is needed; if it is an image, rename it.",
     ),
     "ignored": Reason(
@@ -94,7 +93,7 @@ REASONS = {
     ),
     "empty": Reason("The file has 0 bytes.", "Download or copy it again."),
     "not_an_image": Reason(
-        "Its first bytes are not those of a supported format: JPEG, PNG, WebP, AVIF, HEIC, JPEG 2000, GIF, "
+        "Its first bytes match no supported format: JPEG, PNG, WebP, AVIF, HEIC, JPEG 2000, GIF, "
         "BMP, TIFF, PNM; it is often an error page saved as .jpg.",
         "Download it again, save it in one of these formats, or leave it out.",
     ),
@@ -106,7 +105,7 @@ REASONS = {
     "truncated": Reason("The file ends in the middle of the image.", "Download or copy it again."),
     "corrupt": Reason(
         "The file is corrupt or of a kind that Pillow cannot decode, see the detail; or libjpeg warns that the pixels "
-        "that it decodes from a JPEG are not those of the image.",
+        "that it decodes from a JPEG do not match the image.",
         "Restore it from a copy, or save it again.",
     ),
     "too_large": Reason(

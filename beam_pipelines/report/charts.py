@@ -35,7 +35,7 @@ class Histogram(NamedTuple):
       axis: Name and unit of the values.
       bins: Its bars, from the smallest values to the largest; [] if nothing is counted.
       ticks: (position in percent of the width, text) below the bars.
-      levels: (position in percent of the height, count) beside the bars, from the highest to 0.
+      levels: (position in percent of the height, count) next to the bars, from the highest to 0.
       text: What it shows, in words.
     """
 
@@ -74,7 +74,7 @@ def histogram(counts: Ints, bounds: Ints | None = None) -> list[Bin]:
 
     Args:
       counts: How often each of the values 0, 1, 2, … occurs.
-      bounds: From edges(); by default those of these values alone.
+      bounds: From edges(); by default edges(values).
     """
     bounds = edges(counts) if bounds is None else bounds
     if not len(bounds):

@@ -90,7 +90,7 @@ def read_examples(
 
 
 def read_samples(manifest: Manifest, columns: Columns, numbers: Iterable[int]) -> dict[int, npt.NDArray[np.float32]]:
-    """Returns {number: [1024] grey values, see near_duplicates.grey_sample()} of the records that can be read.
+    """Returns {number: [1024] gray values, see near_duplicates.grey_sample()} of the records that can be read.
 
     Raises:
       ValueError: An index cannot be read.

@@ -2,7 +2,7 @@
 
 DATASET/index/*.parquet ──label, dhash, sha256, length, sizes of image and source──▶ Columns
 
-Keys are read later, and only those of the records that are shown.
+Keys are read later, and only for the records that are shown.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Columns:
       shards: Shards in the manifest's order.
       starts: [shards + 1] number of the first record of each shard; the last entry is the number of records.
       splits: [shards] position of the shard's split among the manifest's splits.
-      labels: [records] class index, int32; with several labels an image, the position of its classes in `sets`.
+      labels: [records] class index, int32; with several labels per image, the position of its classes in `sets`.
       sets: Classes of each value in `labels`.
       hashes: [records] perceptual hash, uint64; of an image that was not decoded (--check=header) as `contents`.
       contents: [records] the first 64 bits of the SHA-256 of the stored image, uint64.
@@ -164,7 +164,7 @@ def are_classes(column: pa.ChunkedArray, manifest: Manifest) -> bool:
 
 
 def _hashes(dhash: pa.ChunkedArray, contents: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Returns the perceptual hashes; that of an image which was not decoded is its content's hash.
+    """Returns the perceptual hashes; for an image which was not decoded, it is its content's hash.
 
     That is equal for images with the same bytes, and as far from any other hash as a random number.
     """
@@ -185,7 +185,7 @@ def _contents(manifest: Manifest, shard: Shard, digests: list[str]) -> npt.NDArr
 
 
 def read_rows(dataset: str, shard: Shard, names: list[str], nullable: Collection[str] = ()) -> pa.Table:
-    """Returns columns of one shard's index, of which those in `nullable` may have rows without a value.
+    """Returns columns of one shard's index; those in `nullable` may have rows without a value.
 
     Raises:
       ValueError: It is missing, cannot be read, or does not have one row for each record.

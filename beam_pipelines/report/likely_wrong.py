@@ -2,7 +2,7 @@
 
 predictions.parquet ──key──▶ p(predicted), p(label) of a record ──p(predicted) - p(label), largest first──▶ LikelyWrong
 
-The file is written by `jpeg2tpu predict --dataset=…`. Labels are those of the dataset as it is now. The
+The file is written by `jpeg2tpu predict --dataset=…`. Labels are read from the dataset as it is now. The
 file may come from an untrusted source: types and sizes are checked before its rows are loaded, a batch at a time. Keys
 of the dataset are held in memory, some 150 bytes each.
 """
@@ -177,7 +177,7 @@ def _read(path: str, manifest: Manifest) -> Iterator[tuple[tuple[str, ...], list
 
 
 def _classes(parquet: pq.ParquetFile, manifest: Manifest) -> tuple[str, ...]:
-    """Returns the model's classes, in the order of the probabilities: those of the dataset if the file does not say."""
+    """Returns the model's classes, in the order of the probabilities: the dataset's if the file does not name any."""
     origin = (parquet.schema_arrow.metadata or {}).get(_METADATA_KEY)
     if origin is None:
         return manifest.classes

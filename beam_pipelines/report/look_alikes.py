@@ -82,7 +82,7 @@ class LookAlikes:
       all: All groups, identical images among them.
       identical: The groups of images with the same bytes, also where they are part of a larger group.
       num_near: Pairs of images with near hashes and different bytes.
-      num_compared: Those of these pairs whose pixels were compared.
+      num_compared: How many of these pairs had their pixels compared.
       num_crowded: Images whose hash was not compared with all hashes that might be near; these pairs are not counted.
       num_common: Images whose hash is too common to compare.
       common: The most common hashes, as groups.
@@ -100,7 +100,7 @@ class LookAlikes:
 
 
 class Contents:
-    """Records grouped by content: sets of records with the same bytes, most of which hold one record.
+    """Records grouped by content: sets of records with the same bytes; most hold one record.
 
     Attributes:
       firsts: [sets] smallest record number of each set, ascending.
@@ -108,7 +108,7 @@ class Contents:
     """
 
     def __init__(self, contents: near_duplicates.Hashes) -> None:
-        self._order = np.argsort(contents, kind="stable")  # record numbers; those of a set are adjacent and ascending
+        self._order = np.argsort(contents, kind="stable")  # record numbers; a set's are adjacent and ascending
         ordered = contents[self._order]
         starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]])[: len(ordered)])
         sizes = np.diff(starts, append=len(ordered))
@@ -194,7 +194,7 @@ def all_pairs(manifest: Manifest, columns: Columns) -> Iterator[Pair]:
     """Yields all pairs of records that look alike: the pixels of every near pair are compared, however many there are.
 
     Of records with the same bytes, each is paired with the first of them, and only the first one with other records.
-    Images whose hash more than near_duplicates.MAX_SHARED images share are compared with those of other hashes by one
+    Images whose hash more than near_duplicates.MAX_SHARED images share are compared with images of other hashes by one
     of them alone.
 
     Raises:

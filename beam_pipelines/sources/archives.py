@@ -37,11 +37,11 @@ class Member(NamedTuple):
     Attributes:
       path: Path within its archive or folder.
       uri: URI of its bytes; "" for a file of a folder.
-      num_bytes: Its size; -1 for a link whose target is no file.
-      number: Precedence among members with the same path: the smallest number counts, which is that of the last member.
+      num_bytes: Its size; -1 for a link whose target is not a file.
+      number: Precedence among members with the same path: the smallest number counts, which the last member has.
       fault: Why it cannot be an input, or "".
       version: Version of the complete archive, or of the file, as returned by storage.look().
-      lost_target: What a hard link names, if that is no file before it in the archive; else "".
+      lost_target: What a hard link names, if that is not a file before it in the archive; else "".
       is_archive: Whether it is, or may be, an archive whose members are still to be listed.
       content: Its bytes, where members() is asked for them.
     """
@@ -58,7 +58,7 @@ class Member(NamedTuple):
 
 
 def without_ending(name: str) -> str:
-    """Returns the name of an archive without its ending, .tar or that of a compressed tar; "" if it has none."""
+    """Returns the name of an archive without its ending, of a tar or a compressed tar; "" if it has none."""
     match = TAR.fullmatch(name)
     return match[1] if match else ""
 
@@ -80,12 +80,12 @@ def members(
 
     Args:
       uri: The archive, or one that lies in another, as its member.
-      is_apart: Whether an archive in it, of this name, is yielded as it is, in the place of its files.
+      is_apart: Whether an archive in it, of this name, is yielded as it is, instead of its files.
       with_content: Whether the content of a file of this name is read, if it has at most 1 MiB.
       name: Name of the archive in messages; default: the URI.
 
     Raises:
-      ValueError: It is no complete tar, or is compressed.
+      ValueError: It is not a complete tar, or is compressed.
     """
     inside = storage.byte_range(uri)
     archive, start, end = inside or (uri, 0, -1)
@@ -183,7 +183,7 @@ def _headers(file: IO[bytes], start: int, end: int) -> Iterator[tarfile.TarInfo]
     """Yields the members of the tar in these bytes; each lies completely within them.
 
     Raises:
-      tarfile.TarError: It is no tar, is truncated, continues after its end, or a header has an impossible value.
+      tarfile.TarError: It is not a tar, is truncated, continues after its end, or a header has an impossible value.
     """
     window = _Window(file, start, end)
     try:
@@ -204,7 +204,7 @@ def _headers(file: IO[bytes], start: int, end: int) -> Iterator[tarfile.TarInfo]
                 yield member
                 window.seek(tar.offset)  # or else tarfile reads a byte of the member to see that it is there
             _check_end(file, start + tar.offset, end)
-    except (ValueError, ArithmeticError, LookupError, RecursionError) as error:  # e.g. from a field that is no number
+    except (ValueError, ArithmeticError, LookupError, RecursionError) as error:  # e.g. a field that is not a number
         raise tarfile.ReadError(f"the headers at byte {start + window.tell()} cannot be read: {error}") from error
 
 

@@ -137,7 +137,7 @@ def check_changes(source: Source) -> None:
     """Checks the files of a source that change the examples of a dataset.
 
     Raises:
-      ValueError: They cannot be read, name keys or classes that the dataset has not, or the source is no dataset.
+      ValueError: They cannot be read, name keys or classes that the dataset lacks, or the source is not a dataset.
     """
     if not source.is_of_dataset:
         return
@@ -303,7 +303,7 @@ def _changed(row: Row, names: list[str], source: Source, changes: _Changes, opti
 
 
 def new_names(text: str, kind: LabelKind) -> list[str]:
-    """Returns the names of the classes in a label of labels_of(): with several labels an image, separated by ";"."""
+    """Returns the names of the classes in a label of labels_of(): with several labels per image, separated by ";"."""
     parts = text.split(_SEPARATOR) if kind is SEVERAL else [text]
     return [name for name in map(canonical, parts) if name]
 

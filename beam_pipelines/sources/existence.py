@@ -33,7 +33,7 @@ def no_records(source: Source) -> str:
 
 
 def check_files_beside(source: Source) -> None:
-    """Raises ValueError if a file that is read beside a source does not exist, is a folder, or cannot be reached."""
+    """Raises ValueError if a file that is read with a source does not exist, is a folder, or cannot be reached."""
     for name, path, needed in source.files:
         check_file(name, path, needed)
 

@@ -4,7 +4,7 @@
 
 Folders are classes unless all of them have names of splits; or all folders in them do, as in CLASS/train/IMAGE.jpg. If
 the names are ambiguous, nothing is guessed: the input is refused with a message that lists the folders. A folder that
-is hidden, or that contains no image, is no class.
+is hidden, or that contains no image, is not a class.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _THINGS = r"sets?|data|datasets?|images?|imgs?|photos?|pictures?|files?|folders?
 _ABOUT_A_SPLIT = re.compile(rf"(.*?)(?<![a-z])({'|'.join(SPLIT_FOLDERS)})({_THINGS})?(?![a-z])(.*)", re.DOTALL)
 _SAYS_NOTHING = re.compile(rf"(?:[^a-z]|(?<![a-z])(?:{_THINGS})(?![a-z]))*", re.DOTALL)
 _MAX_SHOWN = 6  # folders shown in a message
-_MAX_INNER = 64  # names of folders that are noted below a class folder, beside names of splits
+_MAX_INNER = 64  # names of folders that are noted below a class folder, besides names of splits
 
 
 Place = tuple[str, str, str]  # source's split, outermost folder, next folder if one of both has the name of a split
@@ -40,7 +40,7 @@ class Folder(NamedTuple):
 
     Attributes:
       num_files: Inputs that are not rejected.
-      num_images: Those of these inputs whose names may be names of images.
+      num_images: How many of these inputs have names that may be an image's.
       example: The first of these inputs.
       inner: Names of folders below it: of splits, and the first of the others; "" if files lie directly in it.
     """
@@ -195,7 +195,7 @@ def read_folders(survey: Survey, options: ConvertOptions) -> Layout:
         examples = {top: folder.example for top, folder in tops.items()}
         if not options.labels and options.label_kind.needs_classes and (why := layouts.refused(of_source, examples)):
             raise ValueError(why)
-        # A folder of other files, such as docs/, may lie beside the folders of splits.
+        # A folder of other files, such as docs/, may be next to the folders of splits.
         if not source and all(map(is_split, {top for top, folder in tops.items() if folder.num_images} or tops)):
             splits = frozenset(filter(is_split, tops))
         elif unclear := _unclear(tops, nested, options.labels):
@@ -256,8 +256,8 @@ def _splits_of_labelled(survey: Survey) -> frozenset[str]:
         return frozenset()
     seen = f"some images lie in {_enumerated([f'{top}/' for top in named])}, " if named else ""
     raise ValueError(
-        f"it is not clear which images are of which split: {seen}some lie in other folders or are given a split, and "
-        "folders named as splits would be mixed; have all images in SPLIT/, or name the folder of each split: "
+        f"it is not clear which split an image belongs to: {seen}some are in other folders or are given a split, and "
+        "folders named like splits would be mixed; move all images to SPLIT/, or name the folder of each split: "
         "--input=SPLIT=FOLDER"
     )
 
@@ -276,14 +276,14 @@ def _check_splits_inside(files: dict[str, Folder]) -> None:
     if len(inside) > 1 or any(len(set(meant.values())) > 1 for meant in inside.values()):
         name, meant = max(inside.items(), key=lambda item: len(item[1]))
         raise ValueError(
-            f"class folder {name!r} has {_enumerated(list(meant))} in it, which would be mixed, as other files lie "
-            f"beside folders of splits ({_count(files[name])}); move them to SPLIT/CLASS/ or CLASS/SPLIT/, or make a "
-            "list: --input=LIST.csv with the columns image,label,split"
+            f"class folder {name!r} has {_enumerated(list(meant))} in it, which would be mixed, as other files are "
+            f"next to the folders of splits ({_count(files[name])}); move them to SPLIT/CLASS/ or CLASS/SPLIT/, or "
+            "make a list: --input=LIST.csv with the columns image,label,split"
         )
 
 
 def _check_classes_inside(name: str, folder: Folder, others: Collection[str]) -> None:
-    """Raises ValueError if what looks like a class folder has the other class folders in it once more."""
+    """Raises ValueError if what looks like a class folder contains the other class folders again."""
     known = {other.casefold() for other in others if other}
     again = sorted(inner for inner in folder.inner if inner.casefold() in known)
     # One such folder may be a part of the class, unless there is nothing else in it.

@@ -102,7 +102,7 @@ def files_below(part: Part, options: ConvertOptions) -> Iterator[Member]:
 
 
 def files_of_part(part: Part, options: ConvertOptions) -> Iterator[Member | Part]:
-    """Yields the files of a part of a source, or the parts of which it consists.
+    """Yields the files of a part of a source, or its parts if it has any.
 
     A source is opened as its folders, and a folder with the name of a split as those in it; other folders are listed
     with all that is below them.
@@ -161,7 +161,7 @@ def _refuse_webdataset(archive: str, member: Member, options: ConvertOptions) ->
 def _members_of_source(source: Source, options: ConvertOptions) -> Iterator[Member]:
     """Yields the files of an archive without the folder above all class folders, as `tar cf flowers.tar flowers` adds.
 
-    Files of macOS and Windows may lie anywhere beside it, and files that are no images by their names, such as a
+    Files of macOS and Windows may be anywhere next to it, and files whose names are not an image's, such as a
     README, above the class folders. Archives in it are yielded as they are, unless it depends on their files whether
     there is such a folder. While all files lie in one folder, they are kept in a temporary file, so that headers are
     read only once.
@@ -189,7 +189,7 @@ def _members_of_source(source: Source, options: ConvertOptions) -> Iterator[Memb
                     yield other
                 return
             marshal.dump(tuple(member), held)
-        is_kept = not top or (not source.split and is_split(top))  # a split's name is not that of a class
+        is_kept = not top or (not source.split and is_split(top))  # a split's name is not a class's
         above = "" if is_kept else f"{top}/"
         yield from (member._replace(path=member.path.removeprefix(above)) for member in _held(held))
 

@@ -38,7 +38,7 @@ class InputKind:
     Attributes:
       name: Its name in messages, such as "a list".
       has_splits: Whether its rows have splits of a dataset, whose names stay as they are; all other names of splits
-        are those of split_names.py.
+        come from split_names.py.
     """
 
     name = ""
@@ -61,7 +61,7 @@ class InputKind:
         """
 
     def rows(self, part: Part, options: ConvertOptions) -> Iterator[Row | Part]:
-        """Yields a Row for every file, member, line or record of a part, or the parts of which it consists.
+        """Yields a Row for every file, member, line or record of a part, or its parts if it has any.
 
         Raises:
           ValueError: It cannot be read as this kind.

@@ -33,7 +33,7 @@ def _rows_with_labels(source: Source, options: ConvertOptions) -> Iterator[Row]:
     """Yields the rows of the files of a source whose labels are in a list, in the order of the files' names."""
     labels = list(filter(None, read_names(source.label_list)))
     ordered = [row_of_file(file, options) for file in sorted(files_below(Part(source), options))]
-    # Files that are no images have no line among the labels.
+    # Files that are not images have no line among the labels.
     unlabelled = [row for row in ordered if row.reason in not_images.REASONS or is_hidden(row.key)]
     images = [row for row in ordered if not (row.reason in not_images.REASONS or is_hidden(row.key))]
     yield from unlabelled

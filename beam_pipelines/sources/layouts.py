@@ -72,7 +72,7 @@ def refused(source: Source, examples: dict[str, str]) -> str:
     """
     names = set(examples)
     found = [match for example in examples.values() if (match := _OF_VOC.fullmatch(example))]
-    # Folders of classes may have .xml files beside their images, but not beside a folder of this name.
+    # Folders of classes may have .xml files next to their images, but not next to a folder of this name.
     is_voc = any(source.is_archive or storage.exists(f"{source.path}/{of[1] or ''}JPEGImages") for of in found)
     if is_voc or {"JPEGImages", "Annotations"} <= names:
         return _of_boxes(source, "Pascal VOC")

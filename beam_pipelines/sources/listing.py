@@ -59,7 +59,7 @@ def list_below(part: Part, options: ConvertOptions) -> Iterator[Row]:
 
 
 def list_part(part: Part, options: ConvertOptions) -> Iterator[Row | Part]:
-    """Yields a Row for every file, member or line of a part of a source, or the parts of which it consists.
+    """Yields a Row for every file, member or line of a part of a source, or its parts if it has any.
 
     Raises:
       ValueError: The source cannot be read as its kind, or a line of a list names another split than the source.

@@ -35,7 +35,7 @@ _NAME_BEFORE_NUMBER = re.compile(r".*[^\s,;:][,;\t]\s*\d{1,9}")
 NUMBERED = re.compile(r"(\d{1,9})[\s,;:]+(.*\S)")  # number and name of a class
 _FEATURE = "feature "  # before the names of features among the fields of a line
 _LINE_CHARACTERS = (
-    1_000_000  # a path has at most 4,096 bytes; a file that is no list may be a single line of any length
+    1_000_000  # a path has at most 4,096 bytes; a file that is not a list may be a single line of any length
 )
 
 
@@ -121,7 +121,7 @@ class _Columns(NamedTuple):
     Attributes:
       header: Their names in the file; [] if it has no header.
       meaning: Their names in COLUMNS; "" for those that are not stored.
-      is_solution: Whether they are those of _LOC_SOLUTION.
+      is_solution: Whether they are the columns of _LOC_SOLUTION.
     """
 
     header: list[str]
@@ -140,7 +140,7 @@ def list_columns(source: Source, options: ConvertOptions | None = None) -> list[
 
     Raises:
       ValueError: The header lacks a required column, or has a repeated or unknown one; or there is no header and the
-        first line does not have two fields; or it is no CSV.
+        first line does not have two fields; or it is not a CSV file.
     """
     return _columns(source, options or ConvertOptions((source,), source.folder)).meaning
 
@@ -244,7 +244,7 @@ def rows_of_list(source: Source, options: ConvertOptions) -> Iterator[Row]:
       options: Options of the conversion, whose `labels` are accepted without further checks.
 
     Raises:
-      ValueError: The file is no list; or a label is neither a name nor a whole number, or several without
+      ValueError: The file is not a list; or a label is neither a name nor a whole number, or several without
         --label_type=classes.
     """
     path = source.path

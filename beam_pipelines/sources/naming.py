@@ -31,7 +31,7 @@ class Table(NamedTuple):
     Attributes:
       path: File of --label_names; "" for --labels.
       first_label: Number of the first class that --record declares; None if it is to be taken from the numbers.
-      named: Whether numbers have names; not so of labels that are text, beside --labels.
+      named: Whether numbers have names; false for labels that are text, with --labels.
     """
 
     path: str = ""
@@ -45,7 +45,7 @@ class LabelSurvey:
 
     Attributes:
       numbers: Different numbers by table.
-      others: A label that is no number, for each table with such labels.
+      others: A label that is not a number, for each table with such labels.
       spellings: Names that are not in canonical form, by that form.
     """
 
@@ -135,8 +135,8 @@ def read_labels(survey: LabelSurvey, options: ConvertOptions) -> Numbering:
             )
         if not table.named:
             raise ValueError(
-                f"the labels are numbers, {_range(numbers)}, which are not in --labels; of a list, use "
-                "--label_names=FILE with the names of the numbers, in place of --labels or beside it; else write names"
+                f"the labels are numbers, {_range(numbers)}, which are not in --labels; with a list, use "
+                "--label_names=FILE for the names of the numbers, instead of --labels or with it; else write names"
             )
         names[table], remark = _names_by_number(table, numbers, options)
         remarks += [remark] if remark else []
@@ -176,7 +176,7 @@ def _names_by_number(table: Table, numbers: set[int], options: ConvertOptions) -
 
 def _first_number(table: Table, numbers: set[int], num_names: int, where: str) -> int:
     """Returns the number of the first of so many names."""
-    seen = f"the labels are the numbers {_range(numbers)}, beside {num_names} names in {where}"
+    seen = f"the labels are the numbers {_range(numbers)}, for {num_names} names in {where}"
     smallest, largest = min(numbers), max(numbers)
     explicit = (
         "write its lines as NUMBER,NAME" if table.path else "name the first number, --record=FORMAT,first_label=N"
@@ -221,7 +221,7 @@ def _spelling_remarks(survey: LabelSurvey) -> Iterator[str]:
 
 
 def name_classes(row: Row, numbering: Numbering, options: ConvertOptions) -> Row:
-    """Returns a row with the names of its classes in the place of what the input writes, or with a reason."""
+    """Returns a row with the names of its classes instead of the input's labels, or with a reason."""
     kind = options.label_kind
     if row.reason:
         return row

@@ -1,4 +1,4 @@
-"""Files that are no images: system files, hidden ones, and those whose names say so. One rule for all inputs of files.
+"""Files that are not images: system files, hidden ones, and those whose names say so. One rule for all inputs of files.
 
 They are listed in rejected.jsonl with a reason of their own, named when the inputs are read, and do not count against
 --max_rejected. Everything else is read, whatever its name is.
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 SYSTEM_FILE, OTHER_FILE, IGNORED = REASONS = ("system_file", "other_file", "ignored")
 
-# Folders and files that operating systems, file servers and viewers create beside images; case-insensitive.
+# Folders and files that operating systems, file servers and viewers create next to images; case-insensitive.
 _SYSTEM_FOLDERS = {
     "__macosx": "macOS",
     ".spotlight-v100": "macOS",
@@ -78,9 +78,9 @@ def ignored_by(path: str, patterns: Sequence[str]) -> list[str]:
 
 
 def creator(path: str) -> str:
-    """Returns what has created a file beside images, such as "macOS"; "" for other files."""
+    """Returns what has created a file next to images, such as "macOS"; "" for other files."""
     *folders, name = path.lower().split("/")
-    if name.startswith("._"):  # what macOS stores beside each file
+    if name.startswith("._"):  # what macOS stores for each file
         return "macOS"
     return _SYSTEM_FILES.get(name) or next(
         (_SYSTEM_FOLDERS[folder] for folder in folders if folder in _SYSTEM_FOLDERS), ""
@@ -88,18 +88,18 @@ def creator(path: str) -> str:
 
 
 def reason_of(path: str, patterns: Sequence[str]) -> tuple[str, str]:
-    """Returns (reason, detail) of a file of a folder or an archive that is no image; ("", "") for others.
+    """Returns (reason, detail) of a file of a folder or an archive that is not an image; ("", "") for others.
 
     Args:
       path: Path within the input.
-      patterns: Those of --ignore.
+      patterns: The values of --ignore.
     """
     if flags := [f"--ignore={pattern}" for pattern in ignored_by(path, patterns)]:
         return IGNORED, " ".join(flags)
     if made_by := creator(path):
         return SYSTEM_FILE, f"created by {made_by}"
     if not is_image_by_name(path):
-        return OTHER_FILE, f"{ending(path)} is no ending of an image"
+        return OTHER_FILE, f"{ending(path)} is not the ending of an image's name"
     return "", ""
 
 

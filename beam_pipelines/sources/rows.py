@@ -117,7 +117,7 @@ def find_each(rows: list[Row]) -> Iterator[Row]:
         yield from pool.map(find, (row for at, row in enumerate(rows) if at not in first))
 
 
-# Before the text of a label whose names are numbers, of which naming.name_classes() makes names when all are known.
+# Before the text of a label whose names are numbers; naming.name_classes() turns them into names when all are known.
 _OF_NUMBERS = "\x1d"
 
 
@@ -160,12 +160,12 @@ def label_row(
 
     Args:
       row: One input.
-      label: Name of its class, or its number; with several labels an image, a sequence of such, or a text with
+      label: Name of its class, or its number; with several labels per image, a sequence of such, or a text with
         --label_separator between names.
       options: Options of the conversion.
       classes: Names of the classes by number, from 0, if the input itself has them.
       where: Where the label stands, for messages, if that is not the row.
-      are_names: Whether labels are certainly the names of classes, such as those of folders.
+      are_names: Whether labels are certainly the names of classes, such as the names of folders.
 
     Raises:
       ValueError: It looks like a measured value or like several classes, and is not in --labels; or the input's own

@@ -3,7 +3,7 @@
     flowers.tar.gz ──decompress──▶ OUTPUT/.jpeg2tpu/images-HASH, a tar, whose members are read in place
 
 The copy is a working file of the conversion, removed at its end. Its name is a hash of path, size and version of the
-input, so that a conversion that is resumed finds it. It needs the space of the images once more.
+input, so that a conversion that is resumed finds it. It needs as much space as the images again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from beam_pipelines.options import WORK_NAME
 NOWHERE = "/dev/null/no-output"  # output of options for rows that are not converted, so that nothing can be unpacked
 _PIECE_BYTES = 1 << 20
 _ZSTD_BYTES = 1 << 12  # of a compressed file; 4 bytes of it may be 128 KiB in memory
-# Images hardly become smaller, labels a tenth. What unpacks to more is no archive of images, but made to fill the disk.
+# Images hardly become smaller, labels a tenth. What unpacks to more does not hold images, but is meant to fill disks.
 _MOST_TIMES = 100
 _ALWAYS_ALLOWED = 1 << 30
 
@@ -139,7 +139,7 @@ def copy_path(uri: str, output: str) -> str:
     """Returns the path of the copy of a file, from its path, size and version; raises ValueError without an output."""
     if output == NOWHERE:
         raise ValueError(
-            f"{uri!r} must be unpacked before its images can be read one by one, beside the dataset that is made of "
+            f"{uri!r} must be unpacked before its images can be read one by one, next to the dataset that is made from "
             "them: ListInputs(…, output=OUTPUT); or unpack it first"
         )
     num_bytes = storage.file_bytes(uri)

@@ -32,7 +32,7 @@ def members(uri: str) -> Iterator[Member]:
     """Yields every file of a .zip, in the order of its directory.
 
     Raises:
-      ValueError: It is no complete .zip.
+      ValueError: It is not a complete .zip.
     """
     _, version = storage.look(storage.slice_uri(uri, 0, 0))
     try:

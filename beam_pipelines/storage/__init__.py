@@ -156,7 +156,7 @@ def look(path: str) -> tuple[int, int]:
     """Returns (size as from file_bytes(), version to be checked by read_bytes()).
 
     The version of a GCS object is its generation, which changes with every write. The version of a part of a local file
-    is the file's modification time in nanoseconds. A complete local file, of which only the size is compared, and files
+    is the file's modification time in nanoseconds. A complete local file, whose size alone is compared, and files
     in other kinds of storage have no version: 0.
     """
     part = _part(path)
@@ -248,7 +248,7 @@ def is_record(path: str) -> bool:
 
 
 def whole(path: str) -> str:
-    """Returns the file of which `path`, as from slice_uri(), deflate_uri() or record_uri(), names a part; or `path`."""
+    """Returns the file that `path`, as from slice_uri(), deflate_uri() or record_uri(), names a part of; or `path`."""
     return part[1] if (part := _part(path)) else path
 
 
@@ -268,13 +268,13 @@ def open_file(path: str) -> IO[bytes]:
     """Returns a file opened for reading.
 
     Raises:
-      OSError: It cannot be opened, or is no regular file: opening a pipe, for example, would block.
+      OSError: It cannot be opened, or is not a regular file: opening a pipe, for example, would block.
     """
     return _files(path).open_file(path)
 
 
 def open_headers(path: str) -> IO[bytes]:
-    """Returns a file opened for reading a few bytes here and there, of which little else is read.
+    """Returns a file opened for reading a few bytes here and there, and little else.
 
     It has no buffer on a local disk. Of an object, what follows the bytes is read with them, but at most 4 KiB if they
     are 1 MiB or more behind those that were read last.
@@ -322,7 +322,7 @@ def _inflated(data: bytes, num_bytes: int) -> bytes:
     except zlib.error as error:
         raise ValueError(f"its deflated bytes are damaged: {error}") from error
     if len(found) != num_bytes or not inflater.eof:
-        raise ValueError(f"its deflated bytes are not those of {num_bytes:,} bytes, as the archive states")
+        raise ValueError(f"its deflated bytes do not become {num_bytes:,} bytes, as the archive states")
     return found
 
 
@@ -375,7 +375,7 @@ def move(source: str, target: str) -> None:
 
 
 def publish(files: list[tuple[str, str]]) -> None:
-    """Moves files, given as (source, target), to names at which there must be no file; several concurrently.
+    """Moves files, given as (source, target), to names that must not exist; several concurrently.
 
     Raises:
       FileExistsError: There is another file at a target.
@@ -385,7 +385,7 @@ def publish(files: list[tuple[str, str]]) -> None:
 
 
 def delete(paths: list[str]) -> None:
-    """Deletes files and links, but not folders or the targets of links; a missing file is no error."""
+    """Deletes files and links, but not folders or the targets of links; a missing file is not an error."""
     if paths:
         _files(paths[0]).delete(paths)
 

@@ -101,7 +101,7 @@ class _Headers(_Ranged):
             self._start, self._num_places = self._at, 0
             self._piece = self._fetch(self._at, min(max(self._at + self._ahead, end), self._num_bytes))
         data = self._piece[self._at - self._start : end - self._start]
-        self._num_places += self._at != self._end  # a header that goes on is in one place
+        self._num_places += self._at != self._end  # a header that continues is in one place
         self._at = self._end = end
         return data
 
@@ -116,7 +116,7 @@ class _Headers(_Ranged):
 
 # Google's default retries start after a delay of one second, which is long if the store is available again at once.
 RETRY = retries().with_delay(initial=0.25, maximum=30.0, multiplier=2.0).with_timeout(300.0)
-QUICK = RETRY.with_timeout(10.0)  # for checks of which a user waits for the result
+QUICK = RETRY.with_timeout(10.0)  # for checks whose result a user waits for
 _QUICK_TIMEOUT = (3.05, 10.0)  # connect and read timeout, in seconds
 _IN_FLIGHT = 32  # concurrent deletions
 
@@ -129,7 +129,7 @@ def blob(path: str, generation: int = 0) -> Any:
 
 @contextlib.contextmanager
 def explained(path: str) -> Iterator[None]:
-    """Context manager: converts errors of Google's client to those of beam_pipelines.storage, in one line each."""
+    """Context manager: converts errors of Google's client to the errors of beam_pipelines.storage, in one line each."""
     try:
         yield
     except exceptions.NotFound as error:
@@ -288,7 +288,7 @@ class _Writer(BlobWriter):  # type: ignore[misc]
 
 @contextlib.contextmanager
 def _usual_errors() -> Iterator[None]:
-    """Context manager: turns the error that an upload in pieces raises for any status into that of the status."""
+    """Context manager: turns the error that an upload in pieces raises for any status into the status's own."""
     try:
         yield
     except Exception as error:
@@ -298,7 +298,7 @@ def _usual_errors() -> Iterator[None]:
 
 
 class _Upload(io.RawIOBase):
-    """File that is an object after complete(), and of which there is nothing without that.
+    """File that becomes an object by complete(), and leaves nothing behind without it.
 
     It is sent with one request if it has at most PIECE_BYTES, else in pieces while it is written.
     """

@@ -2,8 +2,8 @@
 
     images [N, H, W, 3] float32, normalized ──pixels──▶ 0 … 255 ──preprocess_input──▶ Keras' network ──▶ logits
 
-Weights are random; those of a .keras file of the same network come with --init_from. They were trained on images as the
-network's own preprocess_input makes them of pixels, so the normalization by the dataset's mean and deviation is undone.
+Weights are random; --init_from loads the weights of a .keras file of the same network. They were trained on images from
+the network's own preprocess_input, so the normalization by the dataset's mean and deviation is undone.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def application(name: str, mean: Sequence[float], std: Sequence[float]) -> Calla
 def _copied(images: Any, logits: Any, only_normalised: bool) -> Any:
     """Returns the logits of a copy of the network, whose Normalization layers have float32 variables.
 
-    Keras makes them in the precision of the arithmetic, unlike those of all other layers. Each layer of the copy is in
+    Keras makes them in the precision of the arithmetic, unlike all other layers'. Each layer of the copy is in
     one place of one graph only.
 
     Args:

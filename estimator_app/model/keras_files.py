@@ -97,7 +97,7 @@ def _renamed(path: str, names: dict[str, str]) -> str:
 
 
 def _read_hdf5(file: str | IO[bytes], num_bytes: int) -> dict[str, Array]:
-    """Returns the arrays of numbers in an HDF5 file by name, without those of an optimizer."""
+    """Returns the arrays of numbers in an HDF5 file by name, without an optimizer's."""
     import h5py  # comes with Keras
 
     datasets: dict[str, Any] = {}

@@ -94,7 +94,7 @@ def variables_of(model: Any) -> dict[str, tuple[tf.Variable, list[str]]]:
             aliases = [path, f"{counted}/{of_layer}", f"{name}/{in_file}", f"{counted}/{in_file}"]
             found[path] = plain_variable(weight), list(dict.fromkeys(aliases))
     known = {id(variable) for variable, _ in found.values()}
-    for weight in model.weights:  # of a model inside that has variables beside those of its layers
+    for weight in model.weights:  # of a model inside that has variables besides its layers'
         if id(plain_variable(weight)) not in known:
             path = "/".join(getattr(weight, "path", weight.name).removesuffix(":0").split("/")[-2:])
             found[path] = plain_variable(weight), [path]

@@ -26,17 +26,17 @@ def cross_entropy(
 ) -> tf.Tensor:
     """Returns every example's cross-entropy in nats, [N] float32.
 
-    With several labels an image, it is the mean over the classes of the cross-entropy of each, after a sigmoid.
+    With several labels per image, it is the mean over the classes of the cross-entropy of each, after a sigmoid.
 
     Args:
       logits: [N, K] float32.
-      labels: [N] integers in [0, K); with several labels an image, [N, K] float32 of zeros and ones.
+      labels: [N] integers in [0, K); with several labels per image, [N, K] float32 of zeros and ones.
       label_smoothing: Share of the target that is spread evenly over all classes: Szegedy et al. 2016, "Rethinking the
-        Inception Architecture", section 7. With several labels an image: zeros become half of it, ones 1 less half.
+        Inception Architecture", section 7. With several labels per image: zeros become half of it, ones 1 less half.
       class_weights: Weight of an example of each class; with several labels, of the ones of each class, in relation to
         its zeros. Empty for equal weights.
-      mixed: Whether `labels` are shares of the classes, [N, K] float32, that sum to 1 for each example: those of images
-        with one label each that mixup or CutMix has mixed.
+      mixed: Whether `labels` are shares of the classes, [N, K] float32, that sum to 1 for each example: labels of
+        images with one label each that mixup or CutMix has mixed.
     """
     if mixed:
         return _of_shares(logits, labels, label_smoothing, class_weights)
@@ -72,7 +72,7 @@ def weighted_mean(losses: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
 
 
 def probabilities(logits: tf.Tensor, task: Task) -> tf.Tensor:
-    """Returns [N, K] probabilities: a softmax over the classes; with several labels an image, the sigmoid of each."""
+    """Returns [N, K] probabilities: a softmax over the classes; with several labels per image, the sigmoid of each."""
     return getattr(tf.nn, task.activation)(logits)
 
 
@@ -100,8 +100,8 @@ def loss_and_gradients(
 
     Args:
       model: keras.Model called with images and `training`.
-      images: [N, H, W, 3] float32; images, labels and weight are those of this replica.
-      labels: [N] int32, or [N, K] float32 with several labels an image.
+      images: [N, H, W, 3] float32; images, labels and weight are this replica's.
+      labels: [N] int32, or [N, K] float32 with several labels per image.
       weight: [N] float32.
       sums: The sum of weight_and_replicas() over all replicas.
       label_smoothing: See cross_entropy().

@@ -30,7 +30,7 @@ def batch_sums(logits: tf.Tensor, labels: tf.Tensor, losses: tf.Tensor, weight: 
 
     Args:
       logits: [N, K] float32.
-      labels: [N] int32; with several labels an image, [N, K] float32 of zeros and ones.
+      labels: [N] int32; with several labels per image, [N, K] float32 of zeros and ones.
       losses: [N] float32.
       weight: [N] float32: 1 for an example, 0 for padding.
     """
@@ -85,7 +85,7 @@ def _sums_of_sets(logits: tf.Tensor, labels: tf.Tensor, losses: tf.Tensor, weigh
 
 
 def added(totals: Mapping[str, tf.Tensor], sums: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """Returns the sums of further examples added to those of others, which are {} at first."""
+    """Returns the sums of further examples added to earlier sums, which are {} at first."""
     if not totals:
         return dict(sums)
     return {
@@ -128,7 +128,7 @@ def results(sums: Mapping[str, Any]) -> dict[str, Any]:
       over the classes that have examples; and for up to CONFUSION_UP_TO classes "confusion_matrix" [K, K], the number
       of examples by true class (row) and predicted class (column).
 
-      With several labels an image, "accuracy" is the share of the decisions that are right, one for each image and
+      With several labels per image, "accuracy" is the share of the decisions that are right, one for each image and
       class, at a probability of 0.5, and there are "average_precision" [K], "mean_average_precision", "f1" [K] and
       "mean_f1", the means over the classes that have examples.
     """
@@ -223,16 +223,16 @@ class Metrics:
       step: Global step of the checkpoint.
       split: Split that was evaluated.
       num_examples: Sum of the weights of all evaluated examples, which counts every example once.
-      accuracy: Share of the examples whose most likely class is their label; with several labels an image, share of the
-        decisions that are right, one for each image and class, at a probability of 0.5.
+      accuracy: Share of the examples whose most likely class is their label; with several labels per image, the share
+        of correct decisions, one for each image and class, at a probability of 0.5.
       loss: Mean cross-entropy, in nats.
       others: Further scalar metrics, by name.
       recall: For each class, in label order, the share of its examples that were classified correctly; None for a class
         without examples. Empty if it was not computed.
       confusion: Number of examples by (true, predicted) class, [C, C]; empty if it was not computed, as with more than
-        CONFUSION_UP_TO classes, or several labels an image.
-      average_precision: For each class with several labels an image, its average precision; None without examples.
-      f1: For each class with several labels an image, its F1 at a probability of 0.5; None without examples.
+        CONFUSION_UP_TO classes, or several labels per image.
+      average_precision: For each class with several labels per image, its average precision; None without examples.
+      f1: For each class with several labels per image, its F1 at a probability of 0.5; None without examples.
     """
 
     step: int

@@ -28,7 +28,7 @@ def mix(
 
     Args:
       images: [N, H, W, 3] float32.
-      labels: [N] int32; with several labels an image, [N, K] float32.
+      labels: [N] int32; with several labels per image, [N, K] float32.
       weight: [N] float32.
       num_classes: K.
       seed: The run's seed and the global step, which alone determine the choice and the shares.

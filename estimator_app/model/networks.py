@@ -6,7 +6,7 @@ A network is made of Keras layers and models applied to `images`, a keras.Input,
 take it. Changes that it makes to their weights, such as load_weights() or trainable = False, take effect in both
 trainers.
 
-ResNet-18 and ResNet-50 v1.5 are those of He et al. 2016, "Deep Residual Learning", table 1. Version 1.5 has the stride
+ResNet-18 and ResNet-50 v1.5 follow He et al. 2016, "Deep Residual Learning", table 1. Version 1.5 has the stride
 of 2 in a bottleneck's 3 × 3 convolution instead of the 1 × 1 before it, which skips three of four positions: 0.5 % more
 accuracy at 5 % fewer images/s, according to NVIDIA's Deep Learning Examples, "ResNet50 v1.5".
 
@@ -104,7 +104,7 @@ def convolved(
     scale: str = "ones",
     padding: str = "same",
 ) -> Any:
-    """Returns a batch-normalised convolution of `size` × `size` without a bias.
+    """Returns a batch-normalized convolution of `size` × `size` without a bias.
 
     Its weights are initialized as in He et al. 2015, "Delving Deep into Rectifiers", section 2.2. Statistics and
     parameters of the normalization are float32 under any precision.
@@ -124,7 +124,7 @@ def convolved(
         filters, size, stride, padding, use_bias=False, kernel_initializer="he_normal", name=name
     )
     # With Keras' default momentum of 0.99, the moving averages need thousands of steps to forget their initial values;
-    # 0.9 is that of Goyal et al.
+    # 0.9 is from Goyal et al.
     normalisation = layers.BatchNormalization(momentum=0.9, epsilon=1e-5, gamma_initializer=scale, name=f"{name}_norm")
     return normalisation(convolution(images), training=training)
 

@@ -40,7 +40,7 @@ def dense(gradient: Any, variable: tf.Variable) -> Any:
 def clip(gradients: Sequence[Any], variables: Sequence[Any], norm: float, total: Callable[[Any], Any]) -> list[Any]:
     """Returns a replica's gradients, all scaled by one factor so that the norm of their sum is at most `norm`.
 
-    The norm is that of all gradients together (Pascanu et al. 2013, "On the difficulty of training recurrent neural
+    The norm is over all gradients together (Pascanu et al. 2013, "On the difficulty of training recurrent neural
     networks"), summed over all replicas: clipping each replica's part would change with the number of replicas.
 
     Args:

@@ -114,7 +114,7 @@ RECIPES: dict[Optimizer, Recipe] = {
     "momentum": Recipe(_in_proportion(0.1, 256), 1e-4),
     # tensorflow/tpu's ResNet-50 in 90 epochs, models/official/resnet: the rate, its decay and its warm-up of 5, 12 or
     # 16 epochs from poly_rate_schedule() in lars_util.py, weight decay from configs/resnet_config.py. It has values
-    # for batches up to 16,384, for 32,768 and for more; here, batch sizes between the first two use those of 32,768.
+    # for batches up to 16,384, for 32,768 and for more; here, batch sizes between the first two use the second.
     "lars": Recipe(_lars_rate, 1e-4, "polynomial", _lars_warmup_share),
     # Touvron et al. 2021, "Training data-efficient image transformers", table 9.
     "adamw": Recipe(_in_proportion(5e-4, 512), 0.05),

@@ -3,9 +3,9 @@
     MODEL_DIR/checkpoint                            names the latest one: latest_checkpoint()
     MODEL_DIR/model.ckpt-STEP.index, .data-…        one checkpoint: damage(), newest_whole()
 
-Both trainers name their checkpoints model.ckpt-STEP. Checkpoints of Estimator store variables by their names in
-the graph, those of tf.distribute by their path in the trainer's object graph. A model_dir may come from an untrusted
-source: TensorFlow would load, and later delete, whatever the file `checkpoint` names, so the file is validated first.
+Both trainers name their checkpoints model.ckpt-STEP. Estimator's checkpoints store variables by their names in the
+graph, and tf.distribute's by their path in the trainer's object graph. A model_dir may come from an untrusted source:
+ TensorFlow would load, and later delete, whatever the file `checkpoint` names, so the file is validated first.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def damage(path: str) -> str:
     """Returns a description of the problem with a checkpoint, "" when it is intact.
 
     Reads the complete checkpoint once: TensorFlow then verifies the checksum of each tensor
-    (tensorflow/core/util/tensor_bundle/tensor_bundle.cc: BundleReader::GetValue) and those of the index's blocks.
+    (tensorflow/core/util/tensor_bundle/tensor_bundle.cc: BundleReader::GetValue) and of the index's blocks.
     """
     if not tf.io.gfile.exists(f"{path}.index"):
         return f"{path + '.index'!r} is missing"
@@ -163,7 +163,7 @@ def finished_steps(model_dir: str) -> list[int]:
 def prune_checkpoints(model_dir: str, evaluated: int, steps_per_eval: int) -> None:
     """Removes old checkpoints: all but the newest MAX_TO_KEEP and those that are still to be evaluated.
 
-    Training and a watcher may both call it, as a file that is already gone is no error.
+    Training and a watcher may both call it, as a file that is already gone is not an error.
 
     Args:
       model_dir: Folder or URI of the run.

@@ -76,7 +76,7 @@ def write_by_class(model_dir: str, metrics: Metrics, classes: Sequence[str]) -> 
     """Writes by_class/STEP.csv atomically: a row per class with the figures of one evaluation.
 
     Columns: class; with one label an image, and up to CONFUSION_UP_TO classes, the number of examples and the
-    precision; recall; f1; with several labels an image, the average precision. A figure that is not defined, as the
+    precision; recall; f1; with several labels per image, the average precision. A figure that is not defined, as the
     recall of a class without examples, is empty.
     """
     figures: dict[str, Sequence[float | None]] = {"recall": metrics.recall}

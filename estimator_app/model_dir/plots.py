@@ -124,8 +124,8 @@ def draw_confusion(metrics: Metrics, classes: Sequence[str]) -> bytes:
     """Returns a PNG of the confusion matrix: one row per true class, one column per predicted class.
 
     A cell's color is the share of the true class's examples that were predicted to be of the column's class: blue where
-    that is right, orange where it is wrong. The scale is that of a root, so that a single wrong example is seen. Beside
-    each row is the class's recall.
+    that is right, orange where it is wrong. The scale is a square root's, so that a single wrong example is seen. Next
+    to each row is the class's recall.
     """
     counts = np.array(metrics.confusion)
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
@@ -174,7 +174,7 @@ def draw_confusion(metrics: Metrics, classes: Sequence[str]) -> bytes:
 
 
 def _visible(name: str) -> Colormap:
-    """Returns a color map whose lightest color is not that of the paper."""
+    """Returns a color map whose lightest color is not the paper's."""
     return ListedColormap(colormaps[name](np.linspace(0.15, 1, 256)))
 
 
@@ -245,7 +245,7 @@ def read_training_curves(model_dir: str) -> dict[str, list[tuple[int, float]]]:
             for serialized in tf.data.TFRecordDataset(path):
                 event = tf.compat.v1.Event.FromString(serialized.numpy())
                 for value in event.summary.value:
-                    # A tensor of one number has no dimensions; those of a stranger's may need all of the memory.
+                    # A tensor of one number has no dimensions; a stranger's tensor may need all of the memory.
                     if value.tag in _TRAINING_CURVES and not value.tensor.tensor_shape.dim:
                         is_tensor = value.HasField("tensor")
                         number = tf.make_ndarray(value.tensor) if is_tensor else value.simple_value

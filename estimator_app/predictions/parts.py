@@ -49,7 +49,7 @@ class Parts:
           lengths: Number of rows of each part.
 
         Raises:
-          ValueError: `output` or its parts are of another origin, or something else lies there.
+          ValueError: `output` or its parts are of another origin, or something else exists there.
         """
         self.output, self.folder = output, f"{output}.parts"
         self._origin, self._lengths = dict(origin), list(lengths)
@@ -87,7 +87,7 @@ class Parts:
             with files.writing(self.output, self.folder) as file, self.writer(file) as writer:
                 for number in range(len(self._lengths)):
                     writer.write_table(_read_table(self._path(number)))
-        # Only now: until the file stands, a process that is killed here goes on from its parts.
+        # Only now: until the file stands, a process that is killed here continues from its parts.
         self.remove()
 
     def remove(self) -> None:
@@ -192,7 +192,7 @@ def _origin_of(metadata: pq.FileMetaData) -> dict[str, Any] | None:
 
 
 def _read_metadata(path: str) -> pq.FileMetaData | None:
-    """Returns the footer of a Parquet file, of which nothing else is read; None if it is no Parquet file."""
+    """Returns the footer of a Parquet file, without reading anything else; None if it is not a Parquet file."""
     with tf.io.gfile.GFile(path, "rb") as file:
         size = file.size()
         if size < 12:

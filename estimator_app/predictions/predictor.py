@@ -35,7 +35,7 @@ class Predictor(NamedTuple):
       classes: Names of the classes, in label order.
       digest: Hex digest that changes with the model.
       num_features: Number of features of each image; 0 for none.
-      run: Function that returns a row of each file, or a ValueError for a file that is no image.
+      run: Function that returns a row of each file, or a ValueError for a file that is not an image.
     """
 
     config: TrainConfig

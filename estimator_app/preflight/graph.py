@@ -127,7 +127,7 @@ def all_ops(graph: tf.Graph) -> Iterator[tf.Operation]:
 
 
 def tpu_graph_ops(graph: tf.Graph) -> Iterator[tf.Operation]:
-    """Yields all ops that would run on the TPU, including those of functions."""
+    """Yields all ops that would run on the TPU, including the ops of functions."""
     seen: set[str] = set()
     ahead: list[Any] = [op for op in graph.get_operations() if "_tpu_replicate" in op.node_def.attr]
     while ahead:

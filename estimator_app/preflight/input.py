@@ -2,7 +2,7 @@
 
     a Dataset of each host ──▶ batches of its cores ──▶ digest and weight of each example ──▶ counts per host
 
-Training must not be fed one image more than once more often than another, neither by one host nor by several; an
+In training, the counts of two images must not differ by more than one, neither on one host nor over several; an
 evaluation must count each example exactly once.
 
 An example is identified by a digest of its pixels, so the input must be without random augmentation: unaugmented().

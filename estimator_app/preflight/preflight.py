@@ -298,7 +298,7 @@ def lowered(config: TrainConfig, model_dir: str, spec: Any, mode: str = "trainin
 
 
 def _hlos(steps: Mapping[str, StepMaker]) -> tuple[list[Finding], dict[str, Hlo | None]]:
-    """Returns the findings about the HLO of each mode, and the HLO; what training has, too, is told once."""
+    """Returns the findings about the HLO of each mode, and the HLO; what training has, too, is reported once."""
     findings: list[Finding] = []
     hlos: dict[str, Hlo | None] = {}
     for mode, step in steps.items():

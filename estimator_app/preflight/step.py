@@ -97,7 +97,7 @@ def _without(nodes: Any, tensors: list[str]) -> Any:
 
 
 def strategy_step(config: Any, model_dir: str, spec: Any, mode: str = "training") -> Step:
-    """Returns a step of a run whose trainer uses tf.distribute; the arguments are those of estimator_step()."""
+    """Returns a step of a run whose trainer uses tf.distribute; the arguments are as in estimator_step()."""
     from estimator_app.trainers.checks import make_weighted_model
     from estimator_app.trainers.tf_distribute.state import make_state
 

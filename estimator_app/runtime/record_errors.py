@@ -63,7 +63,7 @@ def check_record(
       result: What the image gives; a ValueError if it cannot be decoded.
 
     Raises:
-      ValueError: It cannot be read or decoded, or its label is no class; the message names the record.
+      ValueError: It cannot be read or decoded, or its label is outside the classes; the message names the record.
     """
     valid = bool(np.all((label >= 0) & (label < len(manifest.classes))))
     if is_read and valid and not isinstance(result, ValueError):

@@ -1,6 +1,6 @@
 """Private API of TensorFlow that building and reading graphs needs, in one place; tested with TensorFlow 2.15.1.
 
-There will be no newer TPUEstimator; the parts that concern tf.function were also tested with 2.21.0.
+TPUEstimator has ended; the parts that concern tf.function were also tested with 2.21.0.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import tensorflow as tf
 from estimator_app.runtime.topologies import Topology
 
 # Ops that run on a TPU besides XLA's: infeed and outfeed, sums over cores, TPUReplicate's own markers. No wheel
-# contains the list of the TPU's ops, but TensorFlow's contains that of XLA for CPUs.
+# contains the list of the TPU's ops, but TensorFlow's contains the list of XLA for CPUs.
 _TPU_OPS = frozenset(
     {"AllToAll", "CollectivePermute", "CrossReplicaSum", "InfeedDequeue", "InfeedDequeueTuple", "OutfeedEnqueue"}
     | {"OutfeedEnqueueTuple", "TPUCompilationResult", "TPUReplicateMetadata", "TPUReplicatedInput"}

@@ -83,7 +83,7 @@ def set_up_processor() -> None:
 
 @contextlib.contextmanager
 def no_stderr() -> Iterator[None]:
-    """Context manager that discards stderr, including that of C and C++ code.
+    """Context manager that discards stderr, including the output of C and C++ code.
 
     Newer TensorFlow logs before it reads its log level, and its JPEG decoder prints an error that is also raised.
     """

@@ -58,7 +58,7 @@ class Chip:
 # Sources of peaks, slices and hosts: https://cloud.google.com/tpu/docs/v3, v4, v5e, v5p and v6e; the page of v6e has a
 # column for hosts and one for VMs. VMs of v5e slices: the types for training, v5litepod-16 to -256, consist of
 # ct5lp-hightpu-4t VMs. v2: Jouppi et al. 2020, "A Domain Specific Supercomputer for Training Deep Neural Networks".
-# vCPUs: those of the machine types ct3-hightpu-4t (v2 has as many), ct4p-, ct5lp-, ct5p-hightpu-*t and
+# vCPUs: of the machine types ct3-hightpu-4t (v2 has as many), ct4p-, ct5lp-, ct5p-hightpu-*t and
 # ct6e-standard-*t; for a VM of 8 chips of v6e, the smaller of the two numbers that are published:
 # https://cloud.google.com/kubernetes-engine/docs/concepts/plan-tpus
 _SMALL_CUBES = ("2x2x1", "2x2x2", "2x2x4", "2x4x4")

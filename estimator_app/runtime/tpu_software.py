@@ -8,7 +8,7 @@ is the interface to the TPU, the older stream executor (se) or PJRT.
 
 Sources of the rows:
   - https://cloud.google.com/tpu/docs/runtimes: the names; v5e, v5p and v6e need PJRT and TensorFlow 2.15.0 or newer; v4
-    is as v2 and v3; versions of TensorFlow that have a libtpu, of which 2.18.0 is the last;
+    is as v2 and v3; versions of TensorFlow that have a libtpu, up to 2.18.0;
     base images for other frameworks.
   - https://pypi.org/project/tensorflow-tpu/: 2.16.1, 2.16.2, 2.17.0, 2.17.1, 2.18.0, 2.19.1 and 2.20.0, each with the
     libtpu that it needs.
@@ -103,7 +103,7 @@ ROWS = (
 def find_software(version: str, topology: Topology) -> Software | None:
     """Returns the row of a TensorFlow version, such as "2.15.1", on a TPU; None if none is documented.
 
-    The names of its runtime and its package are those of this version and this slice.
+    The names of its runtime and its package are for this version and this slice.
     """
     numbers = tuple(map(int, version.split(".")[:2]))
     generation = topology.name.partition(":")[0]

@@ -54,11 +54,11 @@ class Classifier:
         return "labels" in self.signature.structured_outputs
 
     def __call__(self, files: Sequence[bytes]) -> list[Array | ValueError]:
-        """Returns the class probabilities of each file, in label order; a ValueError for a file that is no image."""
+        """Returns the class probabilities of each file, in label order; a ValueError if it is not an image."""
         return of_images(files, self._probabilities)
 
     def logits(self, files: Sequence[bytes]) -> list[Array | ValueError]:
-        """Returns the class logits of each file, in label order; a ValueError for a file that is no image.
+        """Returns the class logits of each file, in label order; a ValueError for a file that is not an image.
 
         For an export without the signature LOGITS, these are the logarithms of its probabilities, which have the same
         softmax. Classes whose probability has underflowed to 0 are then tied.
@@ -75,7 +75,7 @@ class Classifier:
 
 
 def of_images(files: Sequence[bytes], run: Callable[[tf.Tensor], Array]) -> list[Array | ValueError]:
-    """Returns a row of run(files) for each file; a ValueError for a file that is no image.
+    """Returns a row of run(files) for each file; a ValueError for a file that is not an image.
 
     Args:
       files: Contents of files.
@@ -102,7 +102,7 @@ def load_classifier(path: str) -> Classifier:
     """Returns the classifier of a SavedModel.
 
     Args:
-      path: A SavedModel, a folder of SavedModels named by numbers, of which the largest is taken, or a model_dir.
+      path: A SavedModel, a folder of SavedModels named by numbers, where the largest is taken, or a model_dir.
 
     Raises:
       ValueError: There is no SavedModel, it was exported by another program, or it holds something that is neither a
@@ -145,8 +145,8 @@ def classified(probabilities: tf.Tensor, task: Task, names: tf.lookup.StaticHash
       names: Table from names_table().
 
     Returns:
-      "probabilities" as given; "label" [N] int64 and "class" [N] string, those of the largest probability; with several
-      labels an image also "labels" [N, K] int64, 1 for each class with a probability of at least 0.5.
+      "probabilities" as given; "label" [N] int64 and "class" [N] string, of the largest probability; with several
+      labels per image also "labels" [N, K] int64, 1 for each class with a probability of at least 0.5.
     """
     label = tf.argmax(probabilities, axis=1)
     outputs = {"probabilities": probabilities, "label": label, "class": names.lookup(label)}

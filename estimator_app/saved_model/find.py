@@ -129,7 +129,7 @@ def read_origin(path: str) -> tuple[TrainConfig, int]:
 
 
 def _newest(export_dir: str) -> str | None:
-    """Returns the path of the SavedModel with the highest number, among those of all kinds; None when there is none."""
+    """Returns the path of the SavedModel with the highest number, of any kind; None when there is none."""
     return _last(found for kind in KINDS for found in _numbered(folder(export_dir, kind)))
 
 
@@ -146,5 +146,5 @@ def _last(exports: Iterable[tuple[int, str]]) -> str | None:
 
 
 def _numbered(parent: str) -> list[tuple[int, str]]:
-    """Returns (number, path) of the entries of a folder whose names are those of exports."""
+    """Returns (number, path) of the entries of a folder that are named like exports."""
     return [(int(name), f"{parent}/{name}") for name in files.names(parent) if NUMBER.fullmatch(name)]

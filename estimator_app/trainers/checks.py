@@ -51,7 +51,7 @@ def read_shards(dataset: DatasetLike, record: str, classes: int | Sequence[str])
       classes: Names of the classes in label order, or their number.
 
     Raises:
-      ValueError: It is no glob, no file matches, or the records have another format.
+      ValueError: It is not a glob, no file matches, or the records have another format.
     """
     if not isinstance(dataset, str) or not _is_pattern(dataset):
         raise ValueError(
@@ -138,7 +138,7 @@ def check_evaluable(manifest: Manifest, config: TrainConfig) -> None:
 
 
 def check_label_type(manifest: Manifest, config: TrainConfig) -> None:
-    """Raises ValueError if the examples of a dataset have several labels and those of the model one, or vice versa."""
+    """Raises ValueError if the examples of a dataset have several labels and the model's have one, or vice versa."""
     if manifest.label_type != config.label_type:
         raise ValueError(
             f"the images of {manifest.path!r} have {manifest.label_kind.phrase}, but the model needs "

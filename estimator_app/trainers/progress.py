@@ -48,8 +48,8 @@ class TimeLeft:
     first, the graph is built and compiled and the shuffle buffer filled; TPUEstimator's second step makes an executor
     without the summaries of its first, and took 9 times as long as those after it (cnn, 32 px, 2 cores). The pace is
     the mean over all other measurements of all stretches. Between two stretches is an evaluation, with an export if it
-    was the best. Until one has been measured, its time is estimated as that of the beginning of a stretch, which builds
-    a graph too, plus a third of training's time per image. If all stretches have only two measurements, there is no
+    was the best. Until one has been measured, its time is estimated as the beginning of a stretch, which builds a
+    graph too, plus a third of training's time per image. If all stretches have only two measurements, there is no
     pace, and their beginnings hold all of the time.
 
     Attributes:

@@ -36,7 +36,7 @@ def make_served_model(run: TrainConfig) -> Any:
 def save_model(run: TrainConfig, model: Any, export_dir: str, classes_file: str, extra: Mapping[str, str]) -> str:
     """Returns the path of a new SavedModel, in a folder of `export_dir` named after the time.
 
-    Its signatures are serving_default, whose outputs are those of classifier.classified(), classifier.LOGITS and
+    Its signatures are serving_default, whose outputs are classifier.classified()'s, classifier.LOGITS and
     classifier.PIXELS.
 
     Args:

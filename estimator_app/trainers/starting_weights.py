@@ -56,9 +56,9 @@ class StartingWeights:
     """What a run takes from a trained model.
 
     Attributes:
-      values: Initial values, by LAYER/KIND; variables that are missing keep those of their initializers.
+      values: Initial values, by LAYER/KIND; missing variables keep their initializers' values.
       rows: (variable, its shape, variable of the source, its shape, why it was not taken or "") of every variable of
-        the network, then of those of the source that no variable of the network has taken.
+        the network, then of the variables of the source that no variable of the network has taken.
     """
 
     values: Mapping[str, Array]
@@ -182,7 +182,7 @@ def weights_of_run(config: TrainConfig, checkpoint: str, source: str) -> dict[st
 
 
 def _of_checkpoint(checkpoint: str) -> dict[str, Array]:
-    """Returns the variables of any checkpoint of TensorFlow by name, without those of its optimizer."""
+    """Returns the variables of any checkpoint of TensorFlow by name, without its optimizer's."""
     try:
         reader = tf.train.load_checkpoint(checkpoint)
         full_names = _full_names(reader)

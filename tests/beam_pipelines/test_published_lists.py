@@ -378,7 +378,7 @@ def test_numbers_and_patterns_that_fit_nothing(capsys, images, tmp_path, monkeyp
     (tmp_path / "names.txt").write_text("a\nb\n")
     command = ("convert", "--input=list.csv", "--output=c", "--label_names=names.txt")
     said = refused(capsys, *command)
-    assert "the labels are the numbers 0 to 2, beside 2 names in" in said
+    assert "the labels are the numbers 0 to 2, for 2 names in" in said
     assert "or write its lines as NUMBER,NAME" in said
     (tmp_path / "names.txt").write_text("0,zero\n2,two\n1,one and a half\n")
     assert run(capsys, *command)[0] == 0

@@ -117,7 +117,7 @@ def test_folders_of_splits_beside_other_images_are_never_mixed(capsys, tmp_path,
     copied(images, tmp_path / "in", "{split}/{label}.{n}.jpg")
     convert = ("convert", f"--input=train={tmp_path}/in", f"--output={tmp_path}/out")
     flags = [flag.replace("list=", "list=train=") for flag in labelled(tmp_path / "in", how)]
-    assert "it is not clear which images are of which split" in refused(capsys, *convert, *flags)
+    assert "it is not clear which split an image belongs to" in refused(capsys, *convert, *flags)
     copied(images[4:], tmp_path / "in", more)
     convert = ("convert", f"--input={tmp_path}/in", f"--output={tmp_path}/out")
     said = refused(capsys, *convert, *labelled(tmp_path / "in", how))
@@ -136,7 +136,7 @@ def test_folders_that_may_be_splits_are_never_mixed(capsys, tmp_path, images, na
             shutil.copy(image, folder / f"{number}.jpg")
     said = refused(capsys, "convert", f"--input={tmp_path}/in", f"--output={tmp_path}/out", *labels)
     assert "class folder 'cat' has " in said
-    assert "in it, which would be mixed, as other files lie beside folders of splits" in said
+    assert "in it, which would be mixed, as other files are next to the folders of splits" in said
 
 
 def test_a_folder_of_a_split_around_those_of_splits_is_no_split_with_classes(capsys, tmp_path, images):

@@ -146,7 +146,7 @@ def test_no_more_is_inflated_than_the_directory_states(tmp_path, monkeypatch):
     path.write_bytes(data)
     [row] = listed(path)
     assert row.num_bytes == 1000
-    with pytest.raises(ValueError, match="are not those of 1,000 bytes, as the archive states"):
+    with pytest.raises(ValueError, match="do not become 1,000 bytes, as the archive states"):
         storage.read_bytes(row.uri)
 
 

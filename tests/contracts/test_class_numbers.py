@@ -131,7 +131,7 @@ def test_the_first_number_is_decided_from_all_or_refused(folder: Path, make, wha
     made = make(folder, numbers)
     if first is None:
         smallest, largest = min(numbers), max(numbers)
-        with pytest.raises(ValueError, match=f"the numbers {smallest} to {largest}, beside {N} names in .*; "):
+        with pytest.raises(ValueError, match=f"the numbers {smallest} to {largest}, for {N} names in .*; "):
             names_of(folder, made)
     else:
         assert names_of(folder, made) == {at: NAMES[number - first] for at, number in enumerate(numbers)}
@@ -200,7 +200,7 @@ def test_several_numbers_an_image_are_decided_together(folder: Path) -> None:
             (folder / f"{at:03d}.jpg").write_bytes(image(at))
         source = Source(str(folder / "l.jsonl"), label_names=str(folder / "names.txt"))
         if first is None:
-            with pytest.raises(ValueError, match="beside 12 names"):
+            with pytest.raises(ValueError, match="for 12 names"):
                 listed(source, label_type="classes")
             continue
         found = {row.key: set(row.label.split("\x1f")) - {""} for row in listed(source, label_type="classes")}

@@ -142,7 +142,7 @@ def test_a_run_keeps_what_it_holds_out(predicted, folds, capsys):
     [
         (
             ("folds", "--dataset=DIGITS"),
-            "are no folds; make some with: jpeg2tpu split DIGITS --folds=5",
+            "are not folds; make some with: jpeg2tpu split DIGITS --folds=5",
         ),
         (("folds", "--dataset=FOLDS", "--eval=watch"), "eval='watch' cannot be used with folds"),
         (("folds", "--dataset=FOLDS", "--split=fold1"), "split cannot be used with folds"),

@@ -171,8 +171,11 @@ def test_corrupt_records_are_counted_by_epoch(rare):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"options": {"label_type": "classes"}}, "one class for each image, and those of .* have several labels each"),
-        ({"options": {"label_type": "none"}}, "one class for each image, and those of .* have no labels"),
+        (
+            {"options": {"label_type": "classes"}},
+            "one class for each image, and the images of .* have several labels each",
+        ),
+        ({"options": {"label_type": "none"}}, "one class for each image, and the images of .* have no labels"),
         ({"fingerprint": ""}, "convert them with: jpeg2tpu convert"),
     ],
 )

@@ -126,7 +126,7 @@ def batching_rate(config: InputConfig, num_images: int, rounds: int, batch_size:
     """Returns the images per second that can be put into batches, a limit that more cores do not raise.
 
     It is computed from the CPU time, the least of `rounds` runs, because other programs on this machine may slow it
-    down. The arguments are those of measure().
+    down. The arguments are as in measure().
     """
     way = batching(config, batch_size)
     return 1000 / min(_run(way, num_images)[1] for _ in range(rounds))

@@ -59,7 +59,7 @@ def from_fields(kind: type[T], fields: Mapping[str, Any]) -> T:
 
 
 def checked(value: Any, hint: Any, name: str) -> Any:
-    """Returns a value as an instance of the type `hint`: that of a field, item or argument called `name`.
+    """Returns a value as an instance of the type `hint`, for a field, item or argument called `name`.
 
     Raises:
       ValueError: It has another type.
@@ -96,7 +96,7 @@ def _is_number(value: Any, kind: type) -> bool:
 
 
 def _checked_tuple(value: Any, types: tuple[Any, ...], name: str) -> tuple[Any, ...]:
-    """Returns a list, a tuple or an array as a tuple; types are those of tuple[X, ...] or of tuple[X, Y]."""
+    """Returns a list, a tuple or an array as a tuple; types are as in tuple[X, ...] or in tuple[X, Y]."""
     if not isinstance(value, (list, tuple)) and not hasattr(value, "__array__"):
         raise ValueError(f"{name} must be a sequence, got {value!r}")
     items = tuple(value)

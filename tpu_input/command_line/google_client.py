@@ -53,7 +53,7 @@ def _client_of(process: int) -> Any:
 
 
 def retries() -> Any:
-    """Returns Google's retries of requests, of which also a rate limit as status 403 and a damaged download are one."""
+    """Returns Google's retries of requests, extended to a rate limit as status 403 and to a damaged download."""
     from google.cloud.storage.retry import DEFAULT_RETRY
 
     return DEFAULT_RETRY.with_predicate(

@@ -19,7 +19,7 @@ _HALF_URI = re.compile(r"(gs|s3|https?|hdfs|file):/(?!/)")
 
 
 class Unclear(ValueError, argparse.ArgumentTypeError):
-    """A text that is no path, or can be read in two ways; argparse, too, shows its message."""
+    """A text that is not a path, or can be read in two ways; argparse, too, shows its message."""
 
 
 class NamedPath(NamedTuple):
@@ -47,7 +47,7 @@ def absolute(path: str | os.PathLike[str]) -> str:
 def named_path(text: str) -> NamedPath:
     """Returns [NAME=]PATH with an absolute path.
 
-    A text that begins as a local file or folder does is a path: so that of a folder date=2026, and date=2026/train-*.
+    A text that begins as a local file or folder does is a path, such as a folder date=2026, and date=2026/train-*.
 
     Raises:
       Unclear: There is both a local path of the whole text and one behind NAME=.

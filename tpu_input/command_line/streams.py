@@ -120,7 +120,7 @@ def stdout_is_lost() -> bool:
 
 
 def check_printed() -> None:
-    """Checks, at the end of a command whose only result is its lines, that they were printed or nobody wanted them.
+    """Checks, at the end of a command whose only result is its lines, that they were printed or are not wanted.
 
     Raises:
       ValueError: stdout could not be written.

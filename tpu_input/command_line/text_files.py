@@ -25,7 +25,7 @@ _LINE_END = re.compile(r"\r\n|\r|\n")
 
 
 def encoding_of(beginning: bytes) -> str:
-    """Returns the encoding of a text file, of which the first four bytes are needed."""
+    """Returns the encoding of a text file from its first four bytes."""
     return next((encoding for mark, encoding in _MARKS if beginning.startswith(mark)), "utf-8")
 
 
@@ -60,7 +60,7 @@ def read_text(path: str) -> str:
     """Returns the text of a local file.
 
     Raises:
-      ValueError: As decoded(); or it is no regular file, or has more than MAX_TEXT_BYTES.
+      ValueError: As decoded(); or it is not a regular file, or has more than MAX_TEXT_BYTES.
       OSError: It cannot be read.
     """
     return decoded(_content(path), path)

@@ -1,6 +1,6 @@
 """Canonical form of class names, and the checks of a table of names: used wherever a name comes in.
 
-Two names that look the same must not be two classes. Operating systems and editors change what nobody sees: macOS
+Two names that look the same must not be two classes. Operating systems and editors change what no one sees: macOS
 writes "é" as two code points, spreadsheets leave a space at the end, web pages a no-break space.
 """
 

@@ -21,7 +21,7 @@ PILLOW_MAX_PIXELS = 178_956_970  # above this, Image.open() of Pillow raises Dec
 MAX_SCANS = 40
 # Largest file; PILLOW_MAX_PIXELS with four 16-bit channels take 1.4 GB without compression.
 MAX_FILE_BYTES = 1 << 31
-# Memory in bytes per pixel that Pillow's decoders of these formats take; those of CMYK JPEGs take 12, others 4 to 10.
+# Memory in bytes per pixel that Pillow's decoders of these formats take; CMYK JPEGs take 12, others 4 to 10.
 # Measured as in tests/tpu_input/test_decode_limits.py, of images with an alpha channel.
 DECODER_BYTES = {"WEBP": 16, "AVIF": 16, "HEIF": 16, "JPEG2000": 26}
 _TILE_SIZE = (322, 323)  # tags of a TIFF with the width and the height of its tiles

@@ -29,7 +29,7 @@ class IndexRow(NamedTuple):
     Attributes:
       key: Key of the example.
       uri: URI of the source file.
-      label: Class index, 0-based; in a dataset with several labels per image, those of its classes.
+      label: Class index, 0-based; in a dataset with several labels per image, a list of them.
       offset: Offset of the TFRecord in the shard, in bytes.
       length: Length of the TFRecord with its framing, in bytes.
       height: Height in pixels.
@@ -76,7 +76,7 @@ SCHEMA = pa.schema(
 )
 
 
-# Of a dataset with several labels an image.
+# Of a dataset with several labels per image.
 SCHEMA_OF_SETS = pa.schema([("labels", pa.list_(pa.int64())) if field.name == "label" else field for field in SCHEMA])
 # Of a dataset with further features, the last column of both.
 _FEATURES = pa.field("features", pa.string())
@@ -164,8 +164,8 @@ def read_columns(
     Args:
       content: Bytes of the index file.
       num_rows: Number of rows that it must have; None if unknown.
-      names: Names of the columns to return, in this order; None for all. With several labels an image, the column
-        in the place of "label" is "labels".
+      names: Names of the columns to return, in this order; None for all. With several labels per image, the column
+        instead of "label" is "labels".
       most_rows: Largest number of rows that it may have.
 
     Raises:

@@ -53,7 +53,7 @@ class LabelKind(abc.ABC):
         """Returns the text of a label with the names of its classes: equal texts for equal labels.
 
         Raises:
-          ValueError: So many classes are no label of this kind.
+          ValueError: A label of this kind cannot have so many classes.
         """
 
     @abc.abstractmethod
@@ -101,7 +101,7 @@ class LabelKind(abc.ABC):
         return ", ".join(classes[index] for index in self.indices(label))
 
     def num_labels(self, num_classes: int) -> int | None:
-        """Returns the number of classes of which an example may have several; None if it has one."""
+        """Returns the number of classes if an example may have several of them; None if it has one."""
         return num_classes if self.is_list else None
 
 

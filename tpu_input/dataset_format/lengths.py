@@ -62,7 +62,7 @@ class Lengths:
         numbers_by_name = {name: number for number, name in enumerate(self.names)}
         numbers = _int64((numbers_by_name.get(shard.name, -1) for shard in shards), len(shards))
         sums = np.add.reduceat(self.lengths, self.begins[:-1]) if self.names else np.empty(0, np.int64)
-        counts = np.append(np.diff(self.begins), 0)[numbers]  # -1 takes the last, which is that of no shard
+        counts = np.append(np.diff(self.begins), 0)[numbers]  # -1 takes the last, which belongs to no shard
         num_bytes = np.append(sums, 0)[numbers]
         differs = counts != _int64((shard.num_examples for shard in shards), len(shards))
         differs |= num_bytes != _int64((shard.num_bytes for shard in shards), len(shards))
@@ -84,7 +84,7 @@ def lengths_name(edition: str) -> str:
 
 
 def max_bytes(num_rows: int | None = None) -> int:
-    """Returns the most bytes that the lengths of so many records can take, more of which are not read into memory."""
+    """Returns the most bytes that the lengths of so many records can take; more are not read into memory."""
     return _MAX_BYTES if num_rows is None else min(_MAX_BYTES, (1 << 20) + (1 << 8) * num_rows)
 
 
@@ -152,7 +152,7 @@ def _parse(content: bytes, num_rows: int | None) -> Lengths:
         numbers = shard.indices.to_numpy()
         first = np.flatnonzero(np.diff(numbers, prepend=-1))
         found = shard.dictionary.take(pa.array(numbers[first])).to_pylist()
-        if names and found[0] == names[-1]:  # the shard goes on from the group before
+        if names and found[0] == names[-1]:  # the shard continues from the group before
             first, found = first[1:], found[1:]
         names += found
         begins.append(first + row)
@@ -162,7 +162,7 @@ def _parse(content: bytes, num_rows: int | None) -> Lengths:
     if len(set(names)) < len(names):
         raise ValueError("the records of a shard are not together")
     if rows and lengths.min() < FRAME_BYTES:
-        raise ValueError(f"a record has {lengths.min()} bytes")
+        raise ValueError(f"a record of {lengths.min()} bytes is too short")
     if lengths.sum(dtype=np.float64) > _MAX_TOTAL_BYTES:
         raise ValueError("its records have more bytes than a dataset can have")
     return Lengths(names, np.concatenate([*begins, [rows]]), lengths)

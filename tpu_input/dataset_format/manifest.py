@@ -57,8 +57,8 @@ def shard_name(split: str, index: int, num_shards: int, edition: str = "") -> st
       split: Name of the split.
       index: Number of the shard.
       num_shards: Number of shards of the split.
-      edition: Eight hexadecimal digits that tell the files of a dataset that replaced another one in its folder from
-        those of that one: "train-00000-of-00042-3f9a2b1c.tfrecord"; "" for a dataset that replaced none.
+      edition: Eight hexadecimal digits by which the files of a dataset that replaced another one in its folder differ
+        from the old files: "train-00000-of-00042-3f9a2b1c.tfrecord"; "" for a dataset that replaced none.
     """
     return in_edition(f"{split}-{index:05d}-of-{num_shards:05d}.tfrecord", edition)
 
@@ -169,7 +169,7 @@ def merged(splits: Sequence[Split]) -> Split:
 
 FORMAT_VERSION = 1
 MANIFEST_NAME = "manifest.json"
-# What TensorFlow Datasets needs beside the shards, written on request: see record_source.write_tfds_metadata().
+# What TensorFlow Datasets needs in addition to the shards, written on request: see record_source.write_tfds_metadata().
 TFDS_INFO_NAME, TFDS_FEATURES_NAME = "dataset_info.json", "features.json"
 TFDS_NAMES = (
     TFDS_INFO_NAME,
@@ -184,7 +184,7 @@ class Manifest:
     """Description of a complete dataset, the content of DATASET/manifest.json.
 
     Attributes:
-      path: Folder or URI from which the manifest was read, that of the dataset; not part of the file.
+      path: Folder or URI of the dataset, from which the manifest was read; not part of the file.
       classes: Class names in label order.
       first_label: Label on disk of class 0: 0 or 1.
       splits: Splits by name.
@@ -264,7 +264,7 @@ class Manifest:
 
     @property
     def num_labels(self) -> int | None:
-        """Number of classes of which an example may have several; None if it has one."""
+        """Number of classes if an example may have several of them; None if it has one."""
         return self.label_kind.num_labels(len(self.classes))
 
     @property

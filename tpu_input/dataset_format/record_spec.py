@@ -9,7 +9,7 @@ from tpu_input.command_line.dataclass_options import check_types
 
 Encoding = Literal["jpeg", "png", "raw"]
 IMAGE_KEY = "image/encoded"  # a complete JPEG file
-LABELS_KEY = "image/class/labels"  # in datasets with several labels an image, in the place of LABEL_KEY: any number
+LABELS_KEY = "image/class/labels"  # in datasets with several labels per image, instead of LABEL_KEY: any number
 LABEL_KEY = "image/class/label"  # class index + the label on disk of class 0
 
 

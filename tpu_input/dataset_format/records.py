@@ -74,9 +74,9 @@ class Record(NamedTuple):
       height: Height in pixels.
       width: Width in pixels.
       channels: 1 (grayscale) or 3 (RGB).
-      label: Class index, always 0-based, also if first_label on disk is 1; in a dataset with several labels an image,
-        those of its classes, ascending.
-      class_name: Name of the class; with several labels, those of its classes.
+      label: Class index, always 0-based, also if first_label on disk is 1; in a dataset with several labels per image,
+        all of them, ascending.
+      class_name: Name of the class; with several labels, the names of all.
       sha256: Hex digest of `encoded`.
       features: Further features by name, each a tuple of float, int or str: see Manifest.features.
     """
@@ -104,7 +104,7 @@ class Feature(NamedTuple):
     value: Callable[[Any, int], Any]
 
 
-# The features of a record, those of ImageNet-style records as tensorflow/tpu's converters write them, plus `image/key`
+# The features of a record: of ImageNet-style records as tensorflow/tpu's converters write them, plus `image/key`
 # and `image/key/sha256`. encode(), decode() and parse() follow this table. It is in the order of protobuf's
 # deterministic serializer, so that encode() writes the same bytes.
 FEATURES = {
@@ -188,7 +188,7 @@ def decode(serialized: bytes, first_label: int = 0) -> Record:
 
 
 def _values_of(feature: Any) -> tuple[Any, ...]:
-    """Returns the values of a feature: texts, floats or integers; bytes that are no UTF-8 as replacement characters."""
+    """Returns the values of a feature: texts, floats or integers; bytes other than UTF-8 as replacement characters."""
     if feature.HasField("bytes_list"):
         return tuple(value.decode(errors="replace") for value in feature.bytes_list.value)
     return tuple(feature.float_list.value if feature.HasField("float_list") else feature.int64_list.value)
@@ -202,7 +202,7 @@ def image_of(framed: bytes, feature: str = IMAGE_KEY) -> bytes:
       feature: Feature with the image.
 
     Raises:
-      ValueError: It is no complete, undamaged record, or has no image.
+      ValueError: It is not a complete, undamaged record, or has no image.
     """
     frames = list(read_frames(io.BytesIO(framed)))
     if len(frames) != 1:

@@ -58,7 +58,7 @@ def split_of_path(path: str) -> str:
     word of a name precedes the others.
 
     Raises:
-      ValueError: The name has the words of two splits, none of which is its last word.
+      ValueError: The name has the words of two splits, and neither is its last word.
     """
     folder, _, base = path.rpartition("/")
     words = _NO_WORD.sub(" ", _HASH.sub("", base)).split()

@@ -159,7 +159,7 @@ def frame(payload: bytes) -> bytes:
 
 
 class Compressed(ValueError):
-    """Error of a file of TFRecords that was written with compression; the message goes on after the file's path."""
+    """Error of a file of TFRecords that was written with compression; the message continues after the file's path."""
 
 
 def check_uncompressed(header: bytes) -> None:

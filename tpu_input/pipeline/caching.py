@@ -4,7 +4,7 @@
 
 What is kept comes before every random choice, so that each epoch draws new crops and augmentations. Every host keeps a
 share of its own, of the same size up to one record: Share describes it. With sampling="balanced", every host keeps all
-records and takes those of its positions in the order of training.
+records and takes the ones at its positions in the order of training.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ def parallel_decodes(service: str | None = None) -> int:
     """Returns the number of records that are being decoded or wait for those before them.
 
     It follows the cores that this process may use, and the CPU quota of its container. With a tf.data service,
-    InputConfig.service, the dataset must be identical on all hosts, and the machines that decode are others.
+    InputConfig.service, the dataset must be identical on all hosts, and other machines decode.
     """
     return _SERVICE_DECODES if service else _DECODES_PER_CORE * num_cores()
 
@@ -60,7 +60,7 @@ def decode_records(
 ) -> tf.data.Dataset:
     """Returns a dataset of ({"image", "weight"}, label), one element per record, corrupt records included.
 
-    The order is that of the records if config.deterministic. With on_corrupt="skip", the features also have "problem"
+    The order of the records is kept if config.deterministic. With on_corrupt="skip", the features also have "problem"
     and "epoch", for within_budget().
 
     Args:
@@ -256,7 +256,7 @@ _MOST_OTHER_FEATURES = 1 << 16  # largest size of a record without its image, in
 def search_undecodable(manifest: Manifest, split: str, message: str) -> str | None:
     """Returns "record N of 'SHARD'" for the record that a message is about; None if none is found.
 
-    The arguments, and what is read, are those of datasets.find_undecodable().
+    The arguments, and what is read, are as in datasets.find_undecodable().
 
     Raises:
       ValueError: There is no such split, or a shard is truncated.

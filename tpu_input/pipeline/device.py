@@ -13,7 +13,7 @@ from tpu_input.config import InputConfig
 
 
 def from_infeed(images: Any, config: InputConfig) -> Any:
-    """Returns the images for a network from those of an input_fn; runs on the device, first in a training step.
+    """Returns the images for a network from the images of an input_fn; runs on the device, first in a training step.
 
     It is a pure function of its arguments, for tf.function, a model_fn and jax.jit, also with arrays that lie on
     several devices. Only the library of `images` is used.

@@ -79,7 +79,7 @@ class Host:
 
 
 def own_share(num_examples: int, host: Host) -> range:
-    """Returns the numbers of the records that a host evaluates; those of two hosts differ by one record at most."""
+    """Returns the numbers of the records that a host evaluates; two hosts differ by one record at most."""
     return range(num_examples * host.index // host.num_hosts, num_examples * (host.index + 1) // host.num_hosts)
 
 

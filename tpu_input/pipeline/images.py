@@ -30,7 +30,7 @@ def random_window(shape: tf.Tensor, seed: tf.Tensor, config: InputConfig) -> tf.
     """Returns [4] int32 (y, x, height, width) of a random window of an image.
 
     The window's area is uniformly distributed over config.crop_area, as in Szegedy et al. 2014, "Going deeper with
-    convolutions", section 6; the logarithm of width / height over that of config.crop_aspect; its position over all
+    convolutions", section 6; the logarithm of width / height over config.crop_aspect's; its position over all
     positions within the image. A window that does not fit into the image is drawn again. If ten draws do not fit (e.g.
     in a panorama), it is the largest centered window with an allowed aspect ratio. These are the rules of
     torchvision.transforms.RandomResizedCrop. With config.resize "pad" and "squash", the aspect ratio is relative to the
@@ -46,7 +46,7 @@ def random_window(shape: tf.Tensor, seed: tf.Tensor, config: InputConfig) -> tf.
     # (share, log aspect, y, x) of all tries at once, because the time depends on the number of ops.
     tries = low + (high - low) * tf.random.stateless_uniform([4, TRIES], seed)
     sides = tf.cast(shape[:2], tf.float32)
-    largest_sides = sides[::-1]  # times an aspect ratio and its inverse: those of the largest window
+    largest_sides = sides[::-1]  # times an aspect ratio and its inverse: the largest window's
     if config.resize != "crop":
         tries += tf.math.log(sides[1] / sides[0]) * [[0.0], [1.0], [0.0], [0.0]]
         largest_sides = sides
@@ -144,7 +144,7 @@ def decode_for_evaluation(
 
 
 def has_magic_bytes(encoded: tf.Tensor, record: RecordSpec) -> tf.Tensor:
-    """Returns a scalar bool: whether a file begins with the magic bytes of its encoding, and has those of its end.
+    """Returns a scalar bool: whether a file begins and ends with the magic bytes of its encoding.
 
     The end may be followed by other bytes, as cameras add them, but is looked for in the second half of the file alone:
     a preview in the header has an end too. The check is cheap and does not guarantee that the image decodes. For raw

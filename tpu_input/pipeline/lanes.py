@@ -3,7 +3,7 @@
     lane ▶ numbers of its next records (order.py) ▶ consecutive ones of a shard as a segment ▶ records
     all lanes of a host, a record of each in turn ▶ (number of the example, serialized)
 
-A lane goes through all epochs without end, so that nothing is to be opened or closed for all lanes where an epoch
+A lane goes through all epochs endlessly, so that nothing is to be opened or closed for all lanes where an epoch
 begins. Each segment begins at the byte offset of its block, so that a run begins at any step at once. Nothing is kept
 in memory but what each lane has read ahead.
 """
@@ -27,7 +27,7 @@ from tpu_input.storage.gcs_filesystem import blocks_advice
 from tpu_input.storage.open_files import allow_open_files
 from tpu_input.storage.positions import split_offsets
 
-_READERS = 8  # threads that read local files: each reads some 17,000 photographs a second
+_READERS = 8  # threads that read local files: each reads some 17,000 photographs per second
 # By all lanes of a host together. In a bucket, they take as much again for records that are read ahead.
 _LOCAL_READ_BYTES, _REMOTE_READ_BYTES = 64 << 20, 256 << 20
 _LEAST_BUFFER_BYTES = 64 << 10
@@ -235,7 +235,7 @@ def _by_few_readers(lane: Callable[[tf.Tensor], tf.data.Dataset], positions: ran
 def lane_numbers(order: Order, positions: range, start_step: int) -> tf.data.Dataset:
     """Returns the endless (number over all epochs, number in the split) of records, without reading any.
 
-    For a split in memory: the order is that of lane_records().
+    For a split in memory: the order is lane_records()'s.
 
     Args:
       order: Order of the records.

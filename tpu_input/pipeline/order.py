@@ -116,7 +116,7 @@ class Order:
     def blocks(self, visits: Numbers, ops: ModuleType = np) -> tuple[Numbers, Numbers, Numbers]:
         """Returns (epoch, number of its first record, number of its records) of visits.
 
-        Visit v is that of block v % num_blocks of epoch v // num_blocks, in the order of the epoch. The records that
+        Visit v is to block v % num_blocks of epoch v // num_blocks, in the order of the epoch. The records that
         make no full block are the last one's.
 
         Args:
@@ -192,7 +192,7 @@ class BalancedOrder(Order):
         counts, firsts, heights, widths = (
             _gathered(of, number, ops) for of in (classes.counts, classes.firsts, classes.heights, classes.widths)
         )
-        key = mix(epoch_key(self.seed, turn // counts) + number + _u(1))  # 0 is that of the classes, above
+        key = mix(epoch_key(self.seed, turn // counts) + number + _u(1))  # 0 is for the classes, above
         within = _permuted_within(turn % counts, counts, heights, widths, key, ops)
         return turn, _unsigned(_gathered(classes.members, firsts + within, ops), ops)
 

@@ -2,7 +2,8 @@
 
     pattern ──manifest_from_shards()──▶ Manifest
 
-Records are counted by their lengths, which are read once and kept beside the shards (positions.py); nothing is decoded.
+Records are counted by their lengths, which are read once and stored next to the shards (positions.py); nothing is
+decoded.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def shard_patterns(text: str) -> dict[str, str]:
 def manifest_from_shards(
     pattern: str | Mapping[str, str], record: RecordSpec | None = None, classes: int | Sequence[str] = 1000
 ) -> Manifest:
-    """Returns a manifest of another program's TFRecords; reads their lengths once and keeps these beside them.
+    """Returns a manifest of another program's TFRecords; reads their lengths once and stores these next to them.
 
     Args:
       pattern: Glob of the shards, e.g. "gs://bucket/imagenet/train-*", which become the split "train"; or a mapping
@@ -82,7 +83,7 @@ def manifest_from_shards(
 
 
 def _match(pattern: str) -> list[str]:
-    """Returns the paths that match a pattern, except the counts that this module caches beside the shards."""
+    """Returns the paths that match a pattern, except the counts that this module caches next to the shards."""
     paths = sorted(path for path in tf.io.gfile.glob(pattern) if not os.path.basename(path).startswith(KEPT_NAME))
     _require(paths, pattern)
     return paths
@@ -103,8 +104,8 @@ def _shard(path: str, kept: Mapping[str, Positions], found: dict[str, Positions]
 
     Args:
       path: Path of the shard.
-      kept: Lengths of the records by shard, as kept beside the shards.
-      found: Lengths of the records by shard, to which those of this shard are added if it has no index.
+      kept: Lengths of the records by shard, as stored next to the shards.
+      found: Lengths of the records by shard, to which this shard's are added if it has no index.
     """
     name, status = os.path.basename(path), tf.io.gfile.stat(path)
     num_bytes = status.length

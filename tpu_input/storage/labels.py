@@ -47,7 +47,7 @@ def check_labels(manifest: Manifest) -> None:
     """
     if manifest.label_kind is not ONE:
         raise ValueError(
-            f"sampling='balanced' needs one class for each image, and those of {manifest.path!r} have "
+            f"sampling='balanced' needs one class for each image, and the images of {manifest.path!r} have "
             f"{manifest.label_kind.phrase}; leave it out, or use class_weights='balanced' in the loss"
         )
     if not manifest.fingerprint:

@@ -4,8 +4,8 @@
     FOLDER/.tpu_input_records.parquet, else the index, else the length before every record  ──▶ positions
 
 A conversion writes what the first line names; datasets of earlier builds have the index alone. The second line is for
-TFRecords of other programs: the lengths of the records are read once, 12 bytes of each, and kept beside the shards, in
-the format of lengths.parquet. What a conversion wrote is read without TensorFlow.
+TFRecords of other programs: the lengths of the records are read once, 12 bytes of each, and stored next to the shards,
+in the format of lengths.parquet. What a conversion wrote is read without TensorFlow.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def split_positions(manifest: Manifest, split: str) -> tuple[Positions, Position
 
 
 def _is_converted(manifest: Manifest) -> bool:
-    """Returns whether a manifest is that of a conversion, and not of TFRecords of other programs."""
+    """Returns whether a manifest comes from a conversion, and not from TFRecords of other programs."""
     return bool(manifest.fingerprint)
 
 
@@ -104,7 +104,7 @@ def check_stands(dataset: str, shard: Shard) -> None:
     """Checks that a shard that a manifest names exists.
 
     Raises:
-      ValueError: It does not, for instance because another dataset has replaced that of the manifest.
+      ValueError: It does not, for instance because another dataset has replaced the manifest's.
     """
     path = f"{dataset}/{shard.name}"
     try:
@@ -216,7 +216,7 @@ def _check_uncompressed(path: str, header: bytes) -> None:
 
 
 def kept_lengths(folder: str) -> dict[str, Positions]:
-    """Returns {shard: lengths of its records with their framing} as kept beside the shards; empty if nothing is kept.
+    """Returns {shard: lengths of its records with their framing} as kept next to the shards; empty if nothing is kept.
 
     Raises:
       ValueError: The file is damaged.
@@ -234,7 +234,7 @@ def kept_lengths(folder: str) -> dict[str, Positions]:
 
 
 def keep_lengths(folder: str, lengths: Mapping[str, Positions]) -> None:
-    """Writes the lengths of the records of shards beside them, unless the folder cannot be written."""
+    """Writes the lengths of the records of shards next to them, unless the folder cannot be written."""
     import tensorflow as tf
 
     from tpu_input.dataset_format.lengths import write_lengths

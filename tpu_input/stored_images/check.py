@@ -144,7 +144,7 @@ def stored_image(encoded: bytes, options: ImageOptions | None = None) -> bytes |
 
     Args:
       encoded: Content of a file.
-      options: Those of the conversion; None for the defaults. A JPEG whose bytes are stored is not decoded here, and no
+      options: The conversion's; None for the defaults. A JPEG whose bytes are stored is not decoded here, and no
         image is too small.
     """
     options = options or ImageOptions()
@@ -180,8 +180,8 @@ def _png_without_metadata(data: bytes) -> bytes:
 def _check_plain(data: bytes, options: ImageOptions, with_statistics: bool) -> CheckedImage | None:
     """Returns a plain JPEG that is stored as it is; None for any other image, also for any that is to be rejected.
 
-    The result is that of _checked(). As Pillow does not read the header, the check of a JPEG of 48 x 36 pixels takes
-    half of the time.
+    The result is the same as _checked()'s. As Pillow does not read the header, the check of a JPEG of 48 x 36 pixels
+    takes half of the time.
     """
     header = plain_header(data) if options.reencode == "needed" and data.endswith(END) else None
     if not header:
@@ -238,8 +238,8 @@ def _scale(image: Image.Image, options: ImageOptions, with_statistics: bool, is_
     """Returns the factor by which a JPEG is reduced while decoded; when it is made smaller, 1 / one of _PARTS.
 
     What is left has at least one and a half times the final size. Measured on seven photographs without noise, with 14
-    targets each: the pixels differ from those of a full decode, resized with the same filter, by 0.5 to 0.8 of 255
-    levels on average (PSNR 40 dB at least, 46 to 49 on average), those of the JPEG that is then stored in quality 90 by
+    targets each: the pixels differ from a full decode, resized with the same filter, by 0.5 to 0.8 of 255
+    levels on average (PSNR 40 dB at least, 46 to 49 on average), the JPEG that is then stored in quality 90 by
     2.5 to 5 (30 to 36 dB). With a scale that leaves at least the final size itself, it is 1.1 to 1.4 levels (33 dB).
     """
     if image.format not in _JPEG:
@@ -253,7 +253,7 @@ def _scale(image: Image.Image, options: ImageOptions, with_statistics: bool, is_
 
 
 def _decode(image: Image.Image, data: bytes, scale: Scale) -> Image.Image:
-    """Returns an image's pixels, those of a JPEG at 1/scale of its size.
+    """Returns an image's pixels; a JPEG's at 1/scale of its size.
 
     Raises:
       Rejected: libjpeg warns about a JPEG, which is treated as damage.
@@ -542,11 +542,11 @@ def perceptual_hash(image: Image.Image) -> int:
     """Returns the perceptual hash of an image as a signed 64-bit integer, one bit for each of 8 x 8 areas.
 
     A bit is set if the area is brighter than its left neighbor. This is the "dHash" of N. Krawetz, "Kind of Like
-    That", hackerfactor.com, 2013. The hash of an image decoded at the hash's scale differs from that of the full size
-    in a few bits at most.
+    That", hackerfactor.com, 2013. The hash of an image decoded at the hash's scale differs from the full size's in a
+    few bits at most.
     """
     scale = _hash_scale(*image.size)
     small = (image.reduce(scale) if scale > 1 else image).convert("L")
-    # tobytes() takes half of the time of np.asarray(), which is a twentieth of that of checking a small image.
+    # tobytes() takes half of the time of np.asarray(), which is a twentieth of the time of checking a small image.
     grey = np.frombuffer(small.resize((9, 8), Image.Resampling.BOX).tobytes(), np.uint8).reshape(8, 9)
     return int.from_bytes(np.packbits(grey[:, 1:] > grey[:, :-1]).tobytes(), "big", signed=True)

@@ -44,7 +44,7 @@ class ImageOptions:
         that are re-encoded have none.
     """
 
-    # The order of the fields is that of the options in manifest.json and in the fingerprint.
+    # The fields have the order of the options in manifest.json and in the fingerprint.
     reencode: Reencode = "needed"
     resize_shorter: int = 0
     quality: int = 90

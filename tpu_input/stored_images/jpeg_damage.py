@@ -26,7 +26,7 @@ Scale = int | Fraction  # the factor by which both sides of an image are reduced
 _COLOR_SPACES = {"L": "GRAY", "RGB": "RGB", "RGBX": "RGBX", "CMYK": "CMYK"}
 _SHARED_MODES = {"L": "L", "RGB": "RGBX"}  # mode of a JPEG: one with the same pixels that Image.frombuffer() shares
 _EXTRANEOUS = re.compile(r"(\d+) extraneous bytes before marker 0x(..)")
-# Number of extraneous bytes that is no sign of damage: undamaged files of some encoders have 1 or 2. Measured on 1,346
+# Number of extraneous bytes that is still harmless: undamaged files of some encoders have 1 or 2. Measured on 1,346
 # small photographs (256 x 192 pixels, quality 60) in which 1 to 512 bytes were overwritten so that more than 2 % of the
 # pixels differed by more than 40: libjpeg warned about 923 of them. Of these, 2 had up to 2 extraneous bytes, 15 had 3
 # to 12, and the others had more.
@@ -44,7 +44,7 @@ class Damaged(ValueError):
 def decode_plain(data: bytes, header: jpeg_markers.PlainHeader, scale: Scale) -> Image.Image | None:
     """Returns the pixels of a JPEG with a plain header at 1/scale of its size; None if that may fail.
 
-    They are those of decode(), in mode "RGBX" where it has "RGB": Pillow shares the memory of four bytes per pixel,
+    They are decode()'s, in mode "RGBX" where it has "RGB": Pillow shares the memory of four bytes per pixel,
     which it would copy, byte by byte, of three.
 
     Args:

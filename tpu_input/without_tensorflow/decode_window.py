@@ -2,7 +2,7 @@
 
     bytes ──window──▶ decode to its last row ──▶ cut out ──▶ bilinear resize, flip, pad ──▶ [image_size, image_size, 3]
 
-The pixels of JPEGs are those of pipeline/images.py, whose decoder is libjpeg-turbo too: the fast inverse DCT, plain
+JPEGs get the same pixels as in pipeline/images.py, whose decoder is libjpeg-turbo too: the fast inverse DCT, plain
 upsampling of the colors, and 1/2, 1/4 or 1/8 of the size where the window is that many times as large as the result.
 The resize in NumPy gives TensorFlow's result but for the rounding of a float32. OpenCV's, which is used where it is
 installed, takes a tenth of the time; its results differ by at most 1 of 255, because its weights have 11 bits.

@@ -1,4 +1,4 @@
-"""The windows and flips of training, and the window of evaluation: those of pipeline/images.py, bit by bit, in NumPy.
+"""The windows and flips of training, and the window of evaluation: as in pipeline/images.py, bit by bit, in NumPy.
 
     (seed, number of the example) ──draw()──▶ Draws ──random_window(height, width)──▶ (y, x, height, width)
 
@@ -70,7 +70,7 @@ def random_window(height: int, width: int, tries: Floats, config: InputConfig) -
     """
     one = np.float32
     sides = (one(height), one(width))
-    largest_sides = sides[::-1]  # times an aspect ratio and its inverse: those of the largest window
+    largest_sides = sides[::-1]  # times an aspect ratio and its inverse: the largest window's
     if config.resize != "crop":
         tries = tries + np.array([0, math.log(sides[1] / sides[0]), 0, 0], one)
         largest_sides = sides

@@ -24,7 +24,7 @@ from tpu_input.dataset_format.split_names import split_column
 _ROWS_A_BATCH = 64
 _BUFFER_BYTES = 1 << 20  # with a buffer, pages are read one after another, not a whole group of rows
 _METADATA = b"huggingface"
-_USUAL_LABELS = ("label", "labels")  # of which one counts where no ClassLabel is declared
+_USUAL_LABELS = ("label", "labels")  # one of these counts if no ClassLabel is declared
 
 
 class _Columns(NamedTuple):
@@ -50,7 +50,7 @@ class _Columns(NamedTuple):
 
     @property
     def needed(self) -> list[str]:
-        """Columns that are read, besides those of features."""
+        """Columns that are read, besides the features'."""
         return list(dict.fromkeys(filter(None, (self.image, self.label, self.name, self.key, self.split))))
 
 

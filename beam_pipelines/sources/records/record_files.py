@@ -132,9 +132,9 @@ def _others(source: Source, options: ConvertOptions) -> Iterator[Row]:
         elif reason != OTHER_FILE and reason:
             yield row.reject(reason, detail)
         elif ending(path) in IMAGE_ENDINGS or _is_of_source(path.lower(), source):
-            yield row.reject("no_label", f"its name is not that of a file of --record={source.record}")
+            yield row.reject("no_label", f"by its name, it is not a file of --record={source.record}")
         else:
-            yield row.reject(OTHER_FILE, detail or "its name is not that of a file of records")
+            yield row.reject(OTHER_FILE, detail or "by its name, it is not a file of records")
 
 
 def _kind(path: str) -> ModuleType:

@@ -42,10 +42,10 @@ def check_first(path: str, of_format: RecordFormat, unlabelled: bool) -> bool:
 
 
 def not_stored(path: str, of_format: RecordFormat, options: ConvertOptions) -> tuple[str, list[str]]:
-    """Returns what the parts of a record are called, and those of the first record that are neither stored nor read.
+    """Returns what the parts of a record are called, and which of the first record are neither stored nor read.
 
-    Those of FEATURES are stored as conversion finds them. Of a compressed file, which is decompressed later, none are
-    known.
+    Features in FEATURES are stored as conversion finds them. For a compressed file, which is decompressed later,
+    there are none.
     """
     with storage.open_file(path) as file:
         if file.read(2) == _GZIP:
@@ -62,7 +62,7 @@ def rows_of_file(folder: str, name: str, of_format: RecordFormat, options: Conve
     """Yields a row for each record of a file.
 
     Raises:
-      ValueError: The file is damaged or is no TFRecord file, so that records behind the damage cannot be found.
+      ValueError: The file is damaged or is not a TFRecord file, so that records behind the damage cannot be found.
     """
     path = decompressed(f"{folder}/{name}", options.output)
     _, version = storage.look(storage.record_uri(path, 0, 0))

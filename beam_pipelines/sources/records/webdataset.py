@@ -30,7 +30,7 @@ _FIRST_MEMBERS = 20  # of a tar, among which a label is looked for
 
 
 def first_label(uri: str) -> str:
-    """Returns the path of a label among the first members of a tar, that of an image in it; "" if there is none."""
+    """Returns the path of an image's label among the first members of a tar; "" if there is none."""
     with storage.open_headers(uri) as file:
         if not archives.is_header(file.read(512)):
             return ""  # it is compressed, and is read later
@@ -65,7 +65,7 @@ def check_first(path: str, of_format: RecordFormat, unlabelled: bool) -> bool:
 
 
 def not_stored(path: str, of_format: RecordFormat, options: ConvertOptions) -> tuple[str, list[str]]:
-    """Returns what the parts of an example are called, and those of the first example that are neither stored nor read.
+    """Returns what the parts of an example are called, and which of the first example are neither stored nor read.
 
     Of a compressed shard, which is decompressed later, none are known.
     """
@@ -89,7 +89,7 @@ def rows_of_file(folder: str, name: str, of_format: RecordFormat, options: Conve
     """Yields a row for each example of a shard.
 
     Raises:
-      ValueError: It is no complete tar.
+      ValueError: It is not a complete tar.
     """
     path = f"{folder}/{name}"
     for members in _examples(decompressed(path, options.output), path, of_format):

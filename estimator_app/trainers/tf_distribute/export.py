@@ -21,7 +21,7 @@ def save(
 ) -> str:
     """Returns the path of a new SavedModel, in a folder of `export_dir` named after the time.
 
-    Arguments are those of tpu_estimator.export.save(), except that export_to_tpu is not supported.
+    Arguments are as in tpu_estimator.export.save(), except that export_to_tpu is not supported.
 
     Raises:
       ValueError: The checkpoint is of another network, or export_to_tpu is True.

@@ -5,7 +5,7 @@
     {"image", "weight"}, label of every replica ──steps()──▶ mean loss; updates the variables
                                                 └──sums()───▶ metrics.batch_sums() of all replicas together
 
-The network, loss, optimizer, sums and initial values are the same as those of tpu_estimator/model_fn.py.
+The network, loss, optimizer, sums and initial values are the same as in tpu_estimator/model_fn.py.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ def _save_graph(
 def make_serving_model_fn(run: TrainConfig, classes_file: str) -> Callable[..., Any]:
     """Returns the model_fn(features, labels, mode, params, config) of an export, for TPUEstimator.
 
-    Its signatures are those of trainers/saving.py; on a TPU, there is none over pixels.
+    Its signatures are as in trainers/saving.py; on a TPU, there is none over pixels.
 
     Args:
       run: Config of the run.

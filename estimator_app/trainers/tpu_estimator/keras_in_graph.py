@@ -22,7 +22,7 @@ from estimator_app.trainers.checks import named_weights
 
 v1 = tf.compat.v1
 
-Averages = Literal["none", "beside", "instead"]
+Averages = Literal["none", "both", "instead"]
 AVERAGE = "ema_"  # prefix of the moving average of a weight
 UNTRACKED = "untracked_"  # prefix of variables that Keras does not know, such as those made in a Lambda layer
 # Largest size in bytes of the initial values fed in one session run. The message of a run must stay below 2 GB; but
@@ -42,8 +42,8 @@ class KerasInGraph:
 
         Args:
           model: A keras.Model that was made eagerly; it is not changed.
-          averages: "beside" to make a moving average of each weight too, which average() updates; "instead" to compute
-            with the averages of a checkpoint in the place of the weights.
+          averages: "both" to make a moving average of each weight too, which average() updates; "instead" to compute
+            with the averages of a checkpoint instead of the weights.
         """
         weights = named_weights(model)
         trainable = {id(weight) for weight in model.trainable_weights}
@@ -53,12 +53,12 @@ class KerasInGraph:
         self._prefix = AVERAGE if averages == "instead" else ""
         for name, weight in weights.items():
             self._add(name, weight, id(weight) in trainable)
-            if averages == "beside":
+            if averages == "both":
                 self._averages[name] = _variable(f"{AVERAGE}{name}", weight, False)
         self.trainable = [self._variables[name] for name, weight in weights.items() if id(weight) in trainable]
 
     def call(self, function: Callable[..., Any], *tensors: tf.Tensor) -> Any:
-        """Returns function(*tensors), with the model's variables replaced by those of the graph.
+        """Returns function(*tensors), with the model's variables replaced by the graph's.
 
         Args:
           function: Function that uses the model; its assignments to variables run whenever its results are computed.

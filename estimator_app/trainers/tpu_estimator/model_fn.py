@@ -63,7 +63,7 @@ def make_model_fn(run: TrainConfig, initial: Mapping[str, Any] | None = None) ->
         images = from_infeed(features["image"], arrived)
         with eagerly():
             network = make_network()
-        averages: Averages = "none" if not run.ema else "beside" if mode == ModeKeys.TRAIN else "instead"
+        averages: Averages = "none" if not run.ema else "both" if mode == ModeKeys.TRAIN else "instead"
         model = KerasInGraph(network, averages)
         if mode == ModeKeys.TRAIN:
             return _training(network, model, images, labels, features["weight"], run, params["use_tpu"], config)
@@ -123,7 +123,7 @@ def _over_cores(value: tf.Tensor, use_tpu: bool) -> tf.Tensor:
 
 def _evaluation(logits: tf.Tensor, labels: tf.Tensor, weight: tf.Tensor) -> Any:
     losses = cross_entropy(logits, labels)
-    # TPUEstimator's own loss is only that of the first replica and ignores weights: eval_metrics are used instead.
+    # TPUEstimator's own loss is only the first replica's and ignores weights: eval_metrics are used instead.
     return v1.estimator.tpu.TPUEstimatorSpec(
         ModeKeys.EVAL, loss=weighted_mean(losses, weight), eval_metrics=(streaming, [logits, labels, losses, weight])
     )
@@ -165,7 +165,7 @@ def make_host_call(
             tf.summary.scalar("train/epoch", tf.cast(done, tf.float32) * epochs_per_step, done)
         return list(tf.compat.v1.summary.all_v2_summary_ops())
 
-    # Each tensor gets an axis along which TPUEstimator concatenates those of all replicas.
+    # Each tensor gets an axis along which TPUEstimator concatenates the tensors of all replicas.
     return host_call, [tf.reshape(tensor, [1]) for tensor in (step, loss, rate)]
 
 
