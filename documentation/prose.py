@@ -65,7 +65,11 @@ def prose_of(module: Path) -> str:
         for token in tokenize.tokenize(file.readline):
             if token.type == tokenize.COMMENT:
                 lines[token.start[0]] += " " + token.string.lstrip("#: ")
-    for node in ast.walk(ast.parse(source)):
+    nodes = list(ast.walk(ast.parse(source)))
+    parts = {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
+    for node in nodes:
+        if id(node) in parts:
+            continue
         for number, text in enumerate(_text(node).split("\n")):
             lines[getattr(node, "lineno", 0) + number] += " " + text.strip()
     return "\n".join(line.strip() for line in lines[1:])

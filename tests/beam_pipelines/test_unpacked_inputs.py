@@ -355,7 +355,7 @@ def test_list_inputs_of_a_pipeline_needs_an_output_to_unpack_to(few_digits, tmp_
     source, output = Source(f"{tmp_path}/in.tgz"), f"{tmp_path}/out"
     pipeline = beam.Pipeline()
     pipeline | ListInputs(source)
-    with pytest.raises(Exception, match=r"beside the dataset that is made of them: ListInputs\(…, output=OUTPUT\)"):
+    with pytest.raises(Exception, match=r"next to the dataset that is made from them: ListInputs\(…, output=OUTPUT\)"):
         pipeline.run()
     with beam.Pipeline() as pipeline:
         pipeline | ListInputs(source, output=output) | WriteDataset(output)
