@@ -254,7 +254,7 @@ def _splits_of_labelled(survey: Survey) -> frozenset[str]:
     named = sorted(tops - {""})
     if len({SPLIT_FOLDERS[top.lower()] for top in named}) < 2 and not any(inner for _, _, inner in survey.labelled):
         return frozenset()
-    seen = f"some images lie in {_enumerated([f'{top}/' for top in named])}, " if named else ""
+    seen = f"some images are in {_enumerated([f'{top}/' for top in named])}, " if named else ""
     raise ValueError(
         f"it is not clear which split an image belongs to: {seen}some are in other folders or are given a split, and "
         "folders named like splits would be mixed; move all images to SPLIT/, or name the folder of each split: "

@@ -121,7 +121,7 @@ def test_folders_of_splits_beside_other_images_are_never_mixed(capsys, tmp_path,
     copied(images[4:], tmp_path / "in", more)
     convert = ("convert", f"--input={tmp_path}/in", f"--output={tmp_path}/out")
     said = refused(capsys, *convert, *labelled(tmp_path / "in", how))
-    assert "some images lie in 'train/' and 'val/', some lie in other folders or are given a split" in said
+    assert "some images are in 'train/' and 'val/', some are in other folders or are given a split" in said
 
 
 @pytest.mark.parametrize(
