@@ -112,7 +112,7 @@ def train(arguments: argparse.Namespace) -> int:
 
 
 def _reporter(arguments: argparse.Namespace) -> Callable[[str], None]:
-    """Returns what is called with each line of a run: it prints on stdout, or beside the JSON of --json on stderr."""
+    """Returns what is called with each line of a run: it prints on stdout, or with --json on stderr."""
     if arguments.quiet:
         return note
     return warn if arguments.json else say
@@ -174,12 +174,12 @@ def _dataset(arguments: argparse.Namespace) -> Any:
 
     if vars(arguments).get("record"):
         if arguments.version is not None:
-            raise ValueError("--version is that of a dataset with a manifest; leave it out with --record")
+            raise ValueError("--version needs a dataset with a manifest; leave it out with --record")
         return arguments.dataset
     if arguments.version is None:
         return arguments.dataset
     if arguments.dataset is None:
-        raise ValueError("--version is that of --dataset; name the dataset, too")
+        raise ValueError("--version selects a version of --dataset; name the dataset, too")
     return read_manifest(arguments.dataset, arguments.version)
 
 
@@ -320,10 +320,10 @@ def folds(arguments: argparse.Namespace) -> int:
             path = predict_folds(*places, batch_size=arguments.batch_size, tpu=tpu, report=say, stop=stop, **options)
             say(f"predictions: {path}")
         except Stopped:
-            say(f"stopped; go on with: {command}")
+            say(f"stopped; resume with: {command}")
             return 128 + (stop.number or 0)
         except Moved as moved:
-            say(f"{moved}; going on in a new process")
+            say(f"{moved}; continuing in a new process")
             _restart(arguments.argv)
     return 0
 
