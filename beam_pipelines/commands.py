@@ -68,7 +68,7 @@ def _return_memory_once_freed() -> None:
     """Makes glibc return memory in blocks of 1 MiB and more to the operating system as soon as it is freed.
 
     By itself, it raises this size to up to 32 MiB, and keeps smaller blocks. After planning 200,000 inputs, these would
-    be 60 MB beside the processes that write shards.
+    be 60 MB in addition to the processes that write shards.
     """
     with contextlib.suppress(OSError, AttributeError):  # another C library
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 1 << 20)
@@ -238,7 +238,7 @@ def _verify_or_repair(flags: argparse.Namespace, beam_options: PipelineOptions |
 
 
 def _repair(flags: argparse.Namespace, findings: Findings, beam_options: PipelineOptions | None) -> Findings:
-    """Re-creates what is damaged; returns what is found afterwards."""
+    """Re-creates what is damaged; returns what is found after that."""
     path = findings.manifest.path
     if findings.damaged:
         sources = ", ".join(repr(source["path"]) for source in findings.manifest.sources)
@@ -264,7 +264,7 @@ def diff(flags: argparse.Namespace, _: list[str]) -> int:
 
 def report(flags: argparse.Namespace, _: list[str]) -> int:
     if flags.pairs and flags.predictions:
-        raise ValueError("--pairs writes a file in the place of the page, so --predictions would have no effect")
+        raise ValueError("--pairs writes a file instead of the page, so --predictions would have no effect")
     if flags.pairs:
         count = write_pairs(flags.dataset, flags.pairs)
         flags.found = {"pairs": storage.absolute(flags.pairs), "num_pairs": count}

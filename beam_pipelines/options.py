@@ -102,13 +102,13 @@ class Source:
         from 0 or from 1 as the numbers of all images are, or NUMBER,NAME; "" if labels are names.
       label_pattern: Regular expression with one group, searched in the path of each image within a folder or archive:
         what the group matches is the class. "" to take the class from folders.
-      image_column: Column of a list with the image, in the place of "image"; the columns that are not named are not
+      image_column: Column of a list with the image, instead of "image"; the columns that are not named are not
         stored then.
-      label_column: Column of a list with the label, in the place of "label".
+      label_column: Column of a list with the label, instead of "label".
       image_folder: Folder to which the paths of a list are relative; "" for the folder of the list.
       image_suffix: Text to append to the names of images in a list that do not end with it, such as ".jpg".
       name: Folder to put before the keys of a dataset's examples, where several datasets become one; "" for none.
-      new_labels: .csv with the header key,label: classes of these examples of a dataset, in the place of their own.
+      new_labels: .csv with the header key,label: classes of these examples of a dataset, instead of their own.
       only_keys: File with one key per line: all other examples of a dataset are left out.
       without_keys: File with one key per line: these examples of a dataset are left out.
       only_classes: File with one class name per line: examples of all other classes of a dataset are left out.
@@ -218,7 +218,7 @@ class Source:
 
     @property
     def files(self) -> list[tuple[str, str, str]]:
-        """Files that are read beside the input, each as (name of the field, path, what it must be)."""
+        """Files that are read with the input, each as (name of the field, path, what it must be)."""
         needed = _FILES_WITH_LABELS | _FILES_WITH_CHANGES
         return [(name, path, what) for name, what in needed.items() if (path := getattr(self, name))]
 
@@ -230,7 +230,7 @@ class Source:
         return {name: value for name, value in found.items() if name in always or value != getattr(usual, name)}
 
 
-# Files that are read beside an input, with what they must be, and those of them that change the examples of a dataset.
+# Files that are read with an input, with what they must be, and which of them change the examples of a dataset.
 _FILES_WITH_LABELS = {
     "label_list": "a text file with one class name per line",
     "label_names": "a text file with one class name per line, or with lines of NUMBER,NAME",
@@ -371,7 +371,7 @@ class ConvertOptions:
             raise ValueError(f"validation must be 0 % to less than 100 % of train, got {100 * self.validation:g} %")
         if self.stratify and self.group_by:
             raise ValueError(
-                "stratify takes the images of a class one by one, but those of a group go together: leave out stratify "
+                "stratify takes the images of a class one by one, but images of a group stay together: leave out stratify "
                 "or group_by"
             )
         try:
@@ -423,7 +423,7 @@ class ConvertOptions:
         fields["splits"], fields["num_shards"] = dict(self.splits), dict(sorted(self.num_shards))
         fields["labels"], fields["ignore"] = list(self.labels), list(self.ignore)
         fields["features"] = dict(sorted(self.features))
-        # So that fingerprints are those of versions without these options:
+        # So that fingerprints are the same as in versions without these options:
         for name in _LATER:
             if fields[name] in (getattr(ConvertOptions, name), {}, []):
                 del fields[name]

@@ -204,14 +204,14 @@ class TrainConfig:
         """Returns the config of training on a dataset.
 
         Args:
-          manifest: Of the dataset; the mean and std of its training pixels are used. With hold_out, that of
+          manifest: Of the dataset; the mean and std of its training pixels are used. With hold_out, the one of
             Manifest.held_out().
           options: Fields of TrainConfig and InputConfig, by name, except those that follow from the dataset; or epochs
-            instead of train_steps. The value None means the default. Defaults of learning_rate, weight_decay, decay and
-            warmup_steps: those of the optimizer's recipe, schedule.RECIPES; of decay_steps: that of `earlier`, else
-            train_steps; of trainer: that of `earlier`, else default_trainer(); of image_size and crop_area: those of
-            `earlier`, else those that fit the images: tpu_input.config.fitting_input(); of dataset: the manifest's
-            path.
+            instead of train_steps. The value None means the default. learning_rate, weight_decay, decay and warmup_steps
+            default to the optimizer's recipe, schedule.RECIPES; decay_steps to the value of `earlier`, else to
+            train_steps; trainer to the one of `earlier`, else to default_trainer(); image_size and crop_area to the
+            values of `earlier`, else to values that fit the images: tpu_input.config.fitting_input(); dataset to the
+            manifest's path.
           earlier: Config of the run that is resumed; None for a new run.
 
         Raises:
@@ -407,12 +407,12 @@ def of_fields(options: Mapping[str, Any]) -> dict[str, Any]:
 # Fields that are not options: they follow from the dataset, or hold the options of the input.
 _DERIVED = _OF_DATASET | {"fingerprint", "input"}
 _TYPES = field_types(InputConfig) | field_types(TrainConfig)
-# What config.json has beside the options of a recipe.
+# What config.json has in addition to the options of a recipe.
 _NO_RECIPE = _DERIVED | {"format_version", "versions", "command", "dataset"}
 
 
 def _with_steps(options: Mapping[str, Any], num_examples: int) -> dict[str, Any]:
-    """Returns the options with train_steps in the place of epochs.
+    """Returns the options with train_steps instead of epochs.
 
     Raises:
       ValueError: Both are given, or epochs is not positive.
@@ -437,7 +437,7 @@ def _yaml(text: str) -> Any:
     """Returns the value in a text of YAML, or JSON.
 
     Raises:
-      ValueError: A key is there twice, of which YAML takes the last.
+      ValueError: A key is there twice; YAML would take the last.
       yaml.YAMLError, RecursionError: It is not YAML, or nested too deeply.
     """
     import yaml
@@ -465,8 +465,8 @@ def read_recipe(path: str) -> dict[str, Any]:
     """Returns the options in a recipe, by name, as train() takes them.
 
     Args:
-      path: YAML or JSON file of options by name, such as a run's config.json, of which what follows from the dataset or
-        only tells about the run is left out; or the name of a recipe that comes with this package, such as "digits".
+      path: YAML or JSON file of options by name, such as a run's config.json, without what follows from the dataset or
+        only tells about the run; or the name of a recipe that comes with this package, such as "digits".
 
     Raises:
       ValueError: There is no such file, it cannot be parsed, or it has an option that does not exist.

@@ -30,7 +30,7 @@ def parse_augment(text: str) -> tuple[str, tuple[float, ...]]:
     """Returns the name and the strengths of an augmentation that is written as in InputConfig.augment.
 
     Raises:
-      ValueError: There is no augmentation of that name, or the strengths are no numbers or too many.
+      ValueError: There is no augmentation of that name, or the strengths are not numbers or too many.
     """
     name, colon, rest = text.partition(":")
     check_choice("augment", name, AUGMENTATIONS)
@@ -157,7 +157,7 @@ class InputConfig:
         """Returns the config of a dataset's images.
 
         Args:
-          manifest: The dataset. The mean and std are those of the pixels of its split "train"; image_size and crop_area
+          manifest: The dataset. The mean and std are of the pixels of its split "train"; image_size and crop_area
             fit its images: see fitting_input(). Without a split "train", its first one is taken.
           options: Fields of InputConfig by name, which are taken instead.
 
@@ -172,7 +172,7 @@ class InputConfig:
         check_service(self.service or "")
         if self.sampling != "equal":
             raise ValueError(
-                f"sampling must be 'equal' with a service, whose workers take each block of records once an epoch, got "
+                f"sampling must be 'equal' with a service, whose workers take each block of records once per epoch, got "
                 f"{self.sampling!r}"
             )
         if self.deterministic:
@@ -216,7 +216,7 @@ def check_config(config: object) -> None:
     """Checks the argument `config` of the factories of input_fns.
 
     Raises:
-      ValueError: It is no InputConfig.
+      ValueError: It is not an InputConfig.
     """
     if not isinstance(config, InputConfig):
         raise ValueError(f"config must be an InputConfig, e.g. InputConfig(image_size=224), got {config!r}")

@@ -110,7 +110,7 @@ def test_keys_name_groups(capsys, images, tmp_path):
         again.setdefault(key.partition("/")[2].partition("_")[0], set()).add(name)
     assert all(len(splits) == 1 for splits in again.values())
     both = refused(capsys, "convert", *args, "--group_by=x", "--stratify", f"--output={tmp_path}/b")
-    assert "those of a group go together: leave out stratify or group_by" in both
+    assert "images of a group stay together: leave out stratify or group_by" in both
     assert "is not a regular expression" in refused(capsys, "convert", *args, "--group_by=(", f"--output={tmp_path}/b")
     two = refused(capsys, "convert", *args, "--group_by=(a)(b)", f"--output={tmp_path}/b")
     assert "must have at most one group in parentheses, it has 2" in two

@@ -107,7 +107,7 @@ def _help() -> str:
 
 
 def _completion(argv: Sequence[str]) -> int:
-    """Prints the script for a shell; it is no command of a package, so that none is imported."""
+    """Prints the script for a shell; it is not a command of a package, so that none is imported."""
     parser = Parser(
         prog="jpeg2tpu completion",
         description=f"{_COMPLETION[0].upper()}{_COMPLETION[1:]}.",

@@ -97,7 +97,7 @@ class _LogFile(logging.FileHandler):
         print(f"warning: --log_file={self.baseFilename} cannot be written ({reason}); it lacks lines", file=sys.stderr)
 
 
-_LOGGERS = (_log, logging.getLogger())  # that of this module, and that of all libraries
+_LOGGERS = (_log, logging.getLogger())  # this module's, and the one of all libraries
 
 
 def is_quiet() -> bool:
@@ -123,7 +123,7 @@ def note(text: str) -> None:
 
 @contextlib.contextmanager
 def activity(text: str) -> Iterator[None]:
-    """Context manager: shows on a terminal what goes on and for how many seconds, and removes it at the end.
+    """Context manager: shows on a terminal what happens and for how many seconds, and removes it at the end.
 
     It writes to its own copy of stderr, so that the body may redirect stderr.
     """
