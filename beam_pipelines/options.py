@@ -371,8 +371,8 @@ class ConvertOptions:
             raise ValueError(f"validation must be 0 % to less than 100 % of train, got {100 * self.validation:g} %")
         if self.stratify and self.group_by:
             raise ValueError(
-                "stratify takes the images of a class one by one, but images of a group stay together: leave out stratify "
-                "or group_by"
+                "stratify takes the images of a class one by one, but images of a group stay together: leave out "
+                "stratify or group_by"
             )
         try:
             num_groups = re.compile(self.group_by).groups

@@ -207,9 +207,9 @@ class TrainConfig:
           manifest: Of the dataset; the mean and std of its training pixels are used. With hold_out, the one of
             Manifest.held_out().
           options: Fields of TrainConfig and InputConfig, by name, except those that follow from the dataset; or epochs
-            instead of train_steps. The value None means the default. learning_rate, weight_decay, decay and warmup_steps
-            default to the optimizer's recipe, schedule.RECIPES; decay_steps to the value of `earlier`, else to
-            train_steps; trainer to the one of `earlier`, else to default_trainer(); image_size and crop_area to the
+            instead of train_steps. The value None means the default. learning_rate, weight_decay, decay and
+            warmup_steps default to the optimizer's recipe, schedule.RECIPES; decay_steps to the value of `earlier`, or
+            to train_steps; trainer to the one of `earlier`, else to default_trainer(); image_size and crop_area to the
             values of `earlier`, else to values that fit the images: tpu_input.config.fitting_input(); dataset to the
             manifest's path.
           earlier: Config of the run that is resumed; None for a new run.

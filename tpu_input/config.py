@@ -172,8 +172,8 @@ class InputConfig:
         check_service(self.service or "")
         if self.sampling != "equal":
             raise ValueError(
-                f"sampling must be 'equal' with a service, whose workers take each block of records once per epoch, got "
-                f"{self.sampling!r}"
+                f"sampling must be 'equal' with a service, whose workers take each block of records once per epoch, "
+                f"got {self.sampling!r}"
             )
         if self.deterministic:
             raise ValueError(
