@@ -174,7 +174,7 @@ _COLUMN_FLAGS = ("image_column", "label_column", "image_folder", "image_suffix")
 
 
 def _with_columns(flags: argparse.Namespace) -> list[Source]:
-    """Returns the inputs, of which the lists have the columns that flags name."""
+    """Returns the inputs; lists have the columns that flags name."""
     sources: list[Source] = flags.input or []
     given = {name: value for name in _COLUMN_FLAGS if (value := getattr(flags, name))}
     if given and sources and not any(source.is_list for source in sources):
@@ -219,8 +219,8 @@ _HELP = {
     "below train/, val/, test/; a .tar, .tar.gz or .zip holds the same; a .csv, .tsv or .jsonl has "
     "image,label[,split][,group], with paths relative to the list; or a .parquet. All of them are local paths or URIs "
     "such as gs://bucket/images. May be repeated, with one split each: --input=train=T --input=validation=V",
-    "ignore": "files that are not inputs, such as '*.json' or 'thumbs'. The pattern is that of a file's name or of a "
-    "folder above it, or, with a /, of the whole path within the input. These files are listed as rejected, but do not "
+    "ignore": "files that are not inputs, such as '*.json' or 'thumbs'. The pattern matches a file's name or a "
+    "folder above it, or, with a /, the whole path within the input. These files are listed as rejected, but do not "
     "count for --max_rejected. May be repeated",
     "label_list": "text file with one class name per line, for inputs without class folders. The lines are in the "
     "order of the images' names, as for ImageNet's validation set",

@@ -203,7 +203,7 @@ def _preflight_train_flags(group: Group) -> None:
     _train_flags(lambda title: optional if title == "dataset" else group(title))
 
 
-_VERSION = "version of a dataset that was extended, from 1 (default: that of the run, else the last)"
+_VERSION = "version of a dataset that was extended, from 1 (default: the run's, else the last)"
 _OWN_FLAGS: dict[str, dict[str, Any]] = {
     "version": {"type": int, "metavar": "N", "help": _VERSION},
     "classes": {

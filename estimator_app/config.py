@@ -95,8 +95,8 @@ class TrainConfig:
       precision: Precision of the network's arithmetic; variables, batch normalization, logits and loss are always
         float32.
       summary_steps: Steps between points of TensorBoard's curves.
-      save_steps: Steps between checkpoints, in addition to those of --save_seconds and of evaluations; 0 for none.
-      save_seconds: Seconds between checkpoints, in addition to those of --save_steps and of evaluations; 0 for none.
+      save_steps: Steps between checkpoints, in addition to --save_seconds and evaluations; 0 for none.
+      save_seconds: Seconds between checkpoints, in addition to --save_steps and evaluations; 0 for none.
       profile: First and last step of a profile for TensorBoard, such as 100,110.
       keep_exports: Number of exports to keep, of the last step and of the best evaluation each.
       wrong_images: Number of wrongly classified images of the evaluated split that TensorBoard shows after the last

@@ -100,7 +100,7 @@ class InputConfig:
         often as any other, and within a class each example as often as any other. Examples of rare classes then come
         more often than once per epoch, every record is read from a place of its own, and a cache has all records on
         every host. "balanced" needs a dataset with one class for each image, and no service.
-      features: Names of further features of the records, which come beside the image: float32, int64 or string, a
+      features: Names of further features of the records, which come with the image: float32, int64 or string, a
         scalar or as many values as the dataset has of it. Texts cannot be sent to a TPU.
     """
 

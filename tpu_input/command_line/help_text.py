@@ -147,7 +147,7 @@ def _options(parser: argparse.ArgumentParser) -> list[argparse.Action]:
 
 
 def _groups(parser: argparse.ArgumentParser) -> list[tuple[str, list[argparse.Action]]]:
-    """Returns (title, options) of every group that has options; the last one is that of all commands."""
+    """Returns (title, options) of every group that has options; the last one is common to all commands."""
     found = [
         (group.title or "", [action for action in group._group_actions if action.option_strings])
         for group in parser._action_groups

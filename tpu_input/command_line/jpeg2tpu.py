@@ -53,7 +53,7 @@ COMMANDS = {
     "dispatcher": Command("tpu_input", "run the dispatcher that assigns input work to workers (docs/input-service.md)"),
     "worker": Command("tpu_input", "run a worker that does a dispatcher's input work; any number of them"),
     "train": Command("estimator_app", "train, evaluate and export; a rerun resumes from the last checkpoint"),
-    "watch": Command("estimator_app", "evaluate and export beside train --eval=watch, as a process of its own"),
+    "watch": Command("estimator_app", "evaluate and export during train --eval=watch, as a separate process"),
     "evaluate": Command("estimator_app", "evaluate a checkpoint or an export on every example of a split"),
     "export": Command("estimator_app", "write a checkpoint as a SavedModel"),
     "predict": Command("estimator_app", "classify image files, or all records of a dataset, with a trained model"),
