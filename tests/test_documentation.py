@@ -88,7 +88,7 @@ def runs_on(block: str) -> list[str]:
 
 
 # The commands of docs/datasets.md are examples of each kind, of which relabel takes a file that somebody has written.
-_EXAMPLES = {"docs/datasets.md": ["jpeg2tpu relabel dataset --labels=corrected.csv --output=relabelled"]}
+_EXAMPLES = {"docs/datasets.md": ["jpeg2tpu relabel dataset --labels=corrected.csv --output=relabeled"]}
 
 
 @pytest.mark.parametrize("page", PAGES)
