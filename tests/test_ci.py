@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
-CI = Path(__file__).parents[1] / ".ci" / "run"
+TESTS = Path(__file__).parent
+CI = TESTS.parent / ".ci" / "run"
 TARGETS = ["environments", "test", "test-core", "test-cloud"]
 TARGETS += ["docs", "test-engines", "test-preflight", "fuzz"]
 PROGRAMS = ["chromium", "npm", "go", "mvn", "java"]
@@ -46,3 +48,12 @@ def test_a_program_that_cannot_be_installed_fails_it_before_anything_is_tried(tm
     assert (code, made) == (2, [])
     assert "install" in said
     assert os.linesep not in said.rstrip()
+
+
+def test_the_core_of_the_long_tests_is_long_and_reaches_every_package():
+    """`make test-core` looks for its tests in the files that have the mark."""
+    files = [
+        path for path in TESTS.rglob("test_*.py") if re.search(r"^@pytest\.mark\.core$", path.read_text(), re.MULTILINE)
+    ]
+    assert {path.parent.name for path in files} >= {"beam_pipelines", "tpu_input", "estimator_app"}
+    assert [path.name for path in files if "mark.long" not in path.read_text()] == []
