@@ -34,7 +34,7 @@ def test_processes_that_need_a_folder_at_once_get_the_one_that_the_first_has_fil
         return f"{folder}/file"
 
     threads = [
-        threading.Thread(target=lambda one=factory: results.append(shared(one, "folder", make)))  # type: ignore[misc]
+        threading.Thread(target=lambda one=factory: results.append(shared(one, "folder", make)))
         for factory in factories
     ]
     for thread in threads:

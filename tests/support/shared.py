@@ -31,6 +31,6 @@ def shared(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], Ma
         if not result.exists():
             shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed, or failed
             folder.mkdir()
-            made = make(folder)
-            result.write_bytes(pickle.dumps(made))
-        return pickle.loads(result.read_bytes())
+            result.write_bytes(pickle.dumps(make(folder)))
+        made: Made = pickle.loads(result.read_bytes())
+        return made

@@ -58,10 +58,11 @@ def _remember_parsed(view_as: Callable[..., Any]) -> Any:
     """Returns PipelineOptions.view_as, which parses the same flags once for all views of a class."""
 
     @functools.lru_cache(256)
-    def parsed(view: type[PipelineOptions], flags: tuple[str, ...]) -> argparse.Namespace:
-        return view(list(flags))._visible_options
+    def parsed(view: Any, flags: tuple[str, ...]) -> argparse.Namespace:
+        values: argparse.Namespace = view(list(flags))._visible_options
+        return values
 
-    def remembered(options: PipelineOptions, view: type[PipelineOptions]) -> Any:
+    def remembered(options: PipelineOptions, view: Any) -> Any:
         if options._flags is None:  # sys.argv
             return view_as(options, view)
         values = copy.deepcopy(parsed(view, tuple(options._flags)))
