@@ -13,6 +13,8 @@ VENV_PEERS_TORCH ?= .venv-peers-torch
 VENV_DOCS ?= .venv-docs
 VENV_TORCH ?= .venv-torch
 export VENV_PEERS VENV_PEERS_TORCH
+# Hundreds of processes of the tests would each compile this package again, and pytest its 250 files.
+unexport PYTHONDONTWRITEBYTECODE
 DEMO ?= demo
 SEED ?= 0
 # Where `make site` serves the site on this machine.
@@ -39,8 +41,6 @@ export AXE_CORE
 # Vale, the checker of prose, for `make docs`; built by Go 1.26 or newer.
 VALE_VERSION = v3.21.0
 VALE ?= .servers/vale-$(VALE_VERSION)/vale
-# Part of the tests that `make test-long`, `test-newest` and `test-cloud` run, such as 2/6; nothing for all of them.
-PART ?=
 # Four digits that seed 0 puts into the validation split.
 HELD_OUT = 0/0072.jpg 4/0064.jpg 8/0148.jpg 9/0073.jpg
 
@@ -73,7 +73,7 @@ BENCHMARK = $(VENV)/bin/python -W ignore -m benchmarks
 # A benchmark starts its bucket as the tests do, once `make cloud-server` has built the server.
 WITH_BUCKET = PYTHONPATH=tests $(if $(wildcard $(FAKE_GCS_SERVER)),FAKE_GCS_SERVER=$(abspath $(FAKE_GCS_SERVER)))
 
-.PHONY: FORCE help demo docs site reference pictures environments test test-long test-newest test-cloud test-engines test-preflight test-torch test-peers lint fuzz kills soak mutants cloud-server bucket preflight benchmark benchmark-input release-check clean
+.PHONY: FORCE help demo docs site reference pictures environments test test-core test-all test-long test-newest test-cloud test-engines test-preflight test-torch test-peers lint fuzz kills soak mutants cloud-server bucket preflight benchmark benchmark-input release-check clean
 
 # A target that is always made; and $$ in what a target depends on is expanded when the target is looked at.
 FORCE:
@@ -110,13 +110,31 @@ demo: $(VENV_DEMO)/installed
 test: $(VENV)/installed lint $(if $(shell command -v npm),$(AXE_CORE))
 	$(VENV)/bin/python -m pytest -n auto --dist worksteal
 
+## test-core: what .ci/run has of the long tests, and of those under the newest TensorFlow
+# Long tests that are marked core: a scene for each promise that nothing shorter shows. And under the newest TensorFlow,
+# what meets it, and the contracts, which lead through every command, kind of input and trainer.
+NOT_ALONE = not cloud and not engines and not preflight and not torch and not peers
+test-core: $(VENV)/installed $(VENV_NEWEST)/installed
+	$(VENV)/bin/python -m pytest -m 'core and long' -n auto --dist worksteal $(call marked,core)
+	$(VENV_NEWEST)/bin/python -m pytest -m '(core or not long) and $(NOT_ALONE)' -n auto --dist worksteal \
+		tests/contracts tests/tpu_input tests/estimator_app tests/test_jax_example.py
+
+## test-all: every test that there is, in a day; for a release
+# In order of what takes long: what fails is said as early as can be. The last line is for the checklist of a release.
+test-all: test docs test-long test-newest test-cloud test-engines test-preflight test-peers test-torch
+	$(MAKE) fuzz CASES=20000
+	$(MAKE) mutants
+	$(MAKE) kills
+	$(MAKE) soak
+	@echo "make test-all passed on $$(date -I), commit $$(git rev-parse --short HEAD)"
+
 ## test-long: whole runs that are killed or compared with others, and statistics
 # Whole runs that are killed, stopped or held against others, and what takes many random draws to tell. Those of
 # examples/ need Keras 3 and JAX.
 test-long: $(VENV)/installed $(VENV_NEWEST)/installed
-	$(VENV)/bin/python -m pytest -m long -n auto --dist worksteal $(if $(PART),--part=$(PART)) $(call marked,long)
-	$(VENV_NEWEST)/bin/python -m pytest -m long -n auto --dist worksteal $(if $(PART),--part=$(PART)) \
-		tests/test_jax_example.py tests/tpu_input/test_keras_example.py $(if $(PART),|| [ $$? -eq 5 ]  # a part may have none)
+	$(VENV)/bin/python -m pytest -m long -n auto --dist worksteal $(call marked,long)
+	$(VENV_NEWEST)/bin/python -m pytest -m long -n auto --dist worksteal \
+		tests/test_jax_example.py tests/tpu_input/test_keras_example.py
 
 ## lint: ruff and mypy
 lint: $(VENV)/installed
@@ -149,14 +167,13 @@ pictures: $(VENV)/installed
 # The same under the newest TensorFlow, which has no TPUEstimator: there training is --trainer=tf_distribute.
 # Coverage through sys.monitoring takes a third less CPU time in all.
 test-newest: $(VENV_NEWEST)/installed $(if $(shell command -v npm),$(AXE_CORE))
-	COVERAGE_CORE=sysmon $(VENV_NEWEST)/bin/python -m pytest -n auto --dist worksteal \
-		$(if $(PART),--part=$(PART),--cov --cov-report=term)
+	COVERAGE_CORE=sysmon $(VENV_NEWEST)/bin/python -m pytest -n auto --dist worksteal --cov --cov-report=term
 
 ## test-cloud: what touches gs://, against a server on this machine
 # Everything that touches gs://, with Google's own clients, against a server on this machine.
 test-cloud: $(VENV)/installed $(FAKE_GCS_SERVER)
 	FAKE_GCS_SERVER=$(abspath $(FAKE_GCS_SERVER)) $(VENV)/bin/python -m pytest -m cloud -n 4 --dist worksteal \
-		$(if $(PART),--part=$(PART)) $(call marked,cloud)
+		$(call marked,cloud)
 
 ## fuzz: damaged and hostile files
 # Damaged and hostile files by seed, each given to the command that reads it; 20,000 take an hour on two cores.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
+import os
 import shutil
-import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,47 +15,45 @@ from beam_pipelines.sample_digits import write_sample
 from estimator_app.runtime.tensorflow_startup import set_up_processor
 from support.cloud import cloud, cloud_server, proxy  # noqa: F401
 from support.gs import gs, gs_session  # noqa: F401
+from support.shared import shared
 from tpu_input.dataset_format.records import Manifest
 
 set_up_processor()  # whichever test of a process imports TensorFlow first, it computes as the commands do
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--part", metavar="K/N", help="run part K of N, in which tests are by a checksum of their names")
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out the tests that are in other parts than that of --part."""
-    if not (part := config.getoption("--part")):
-        return
-    if not (numbers := re.fullmatch(r"(\d+)/(\d+)", part)) or not 1 <= int(numbers[1]) <= int(numbers[2]):
-        raise pytest.UsageError(f"--part must be K/N with K in 1 to N, got {part!r}")
-    number, parts = map(int, numbers.groups())
-    others = [item for item in items if zlib.crc32(item.nodeid.encode()) % parts != number - 1]
-    config.hook.pytest_deselected(items=others)
-    items[:] = [item for item in items if zlib.crc32(item.nodeid.encode()) % parts == number - 1]
+@pytest.fixture(scope="session", autouse=True)
+def unflushed() -> Iterator[None]:
+    """Nothing waits for the disk, as a conversion of ten images does twenty times: no test cuts the power."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", os.fstat)  # fails for what is no open file, too
+        yield
 
 
 @pytest.fixture(scope="session")
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All 1,797 digits in class folders; not to be changed."""
-    folder = tmp_path_factory.mktemp("digits")
-    write_sample(str(folder))
-    return folder
+
+    def make(folder: Path) -> Path:
+        write_sample(str(folder))
+        return folder
+
+    return shared(tmp_path_factory, "digits", make)
 
 
 @pytest.fixture(scope="session")
 def digits_dataset(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Manifest:
     """The digits in 9 train and 2 validation shards; not to be changed."""
-    from beam_pipelines.convert import convert
-    from support.conversion import local
 
-    output = tmp_path_factory.mktemp("dataset") / "digits"
-    splits = (("train", 0.8), ("validation", 0.2))
-    manifest, *_ = convert(
-        ConvertOptions((Source(str(digits)),), str(output), splits=splits, shard_bytes=200_000), local()
-    )
-    return manifest
+    def make(folder: Path) -> Manifest:
+        from beam_pipelines.convert import convert
+        from support.conversion import local
+
+        splits = (("train", 0.8), ("validation", 0.2))
+        options = ConvertOptions((Source(str(digits)),), f"{folder}/digits", splits=splits, shard_bytes=200_000)
+        manifest, *_ = convert(options, local())
+        return manifest
+
+    return shared(tmp_path_factory, "dataset", make)
 
 
 @pytest.fixture(scope="session")
@@ -97,9 +95,13 @@ def few_digits(digits: Path, tmp_path: Path) -> Path:
 @pytest.fixture(scope="session")
 def finished(digits_dataset: Manifest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A run of estimator_app, its batches laid out for a TPU, and its export; not to be changed."""
-    from estimator_app.train import run as run_training
-    from support.app_fixtures import configured
 
-    model_dir = str(tmp_path_factory.mktemp("finished"))
-    config = configured(digits_dataset, layout="HWCN", train_steps=60, train_batch_size=64, learning_rate=0.1)
-    return run_training(digits_dataset, config, model_dir, f"{model_dir}/export")
+    def make(folder: Path) -> Any:
+        from estimator_app.train import run as run_training
+        from support.app_fixtures import configured
+
+        options = {"train_steps": 60, "steps_per_eval": 60, "train_batch_size": 64, "learning_rate": 0.1}
+        config = configured(digits_dataset, layout="HWCN", **options)
+        return run_training(digits_dataset, config, str(folder), f"{folder}/export")
+
+    return shared(tmp_path_factory, "finished", make)

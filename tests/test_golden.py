@@ -96,6 +96,7 @@ def test_the_batches_of_training_and_evaluation(dataset, scaled_decode, expected
 
 
 @pytest.mark.long
+@pytest.mark.core
 def test_the_figures_of_a_training(dataset, tmp_path):
     flags = ("--image_size=32", "--train_batch_size=4", "--eval_batch_size=4", "--train_steps=8", "--steps_per_eval=4")
     argv = [

@@ -166,6 +166,7 @@ def test_bfloat16_is_what_the_convolutions_compute_in(digits_dataset):
         assert {str(leaf.dtype) for leaf in jax.tree.leaves(nnx.state(state, nnx.Param))} == {"float32"}
 
 
+@pytest.mark.core
 def test_killed_on_four_processes_and_resumed_on_two_it_trains_as_undisturbed(straight, digits_dataset, tmp_path):
     """XLA adds gradients up in another order within a process than between processes, so that of the runs without an
     interruption that on two processes is compared exactly, and that on one within the rounding of 20 steps."""

@@ -31,6 +31,7 @@ def test_conversion_from_python(few_digits, tmp_path, monkeypatch, capsys):
 
 @keras_warns
 @pytest.mark.long
+@pytest.mark.core
 def test_training_from_python(digits_dataset, digits, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "dataset").symlink_to(digits_dataset.path)

@@ -21,6 +21,7 @@ SMALL = ["--image_size=16", "--train_batch_size=8", "--train_steps=2", "--steps_
 
 @keras_warns
 @pytest.mark.long
+@pytest.mark.core
 def test_readme_s_commands_run_as_they_stand(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_photographs(tmp_path / "photos", per_class=4)

@@ -57,6 +57,8 @@ def save_model(run: TrainConfig, model: Any, export_dir: str, classes_file: str,
         found = apply(model, from_infeed(pixels, arrived), training=False)
         return {"probabilities": probabilities(found, run.task), LOGITS: found}
 
+    # A function of its own, so that the decoders are built and stored once for both signatures that have them.
+    @tf.function(input_signature=[encoded], autograph=False)  # type: ignore[untyped-decorator]
     def of_files(image_bytes: tf.Tensor) -> dict[str, tf.Tensor]:
         found: dict[str, tf.Tensor] = of_pixels(tf.cast(decode_files(image_bytes, arrived), tf.float32))
         return found

@@ -420,6 +420,7 @@ def test_an_extension_that_is_killed_goes_on_with_the_same_bytes(capsys, images,
 
 
 @pytest.mark.long
+@pytest.mark.core
 def test_training_reads_all_versions(capsys, images, tmp_path):
     pytest.importorskip("tensorflow")
     import numpy as np

@@ -282,6 +282,7 @@ def test_at_each_moment_of_a_replacement_the_old_or_the_new_dataset_verifies_and
 
 
 @pytest.mark.long
+@pytest.mark.core
 def test_a_replacement_that_is_killed_at_any_change_leaves_a_dataset_that_verifies_and_goes_on(
     few_digits, tmp_path, monkeypatch
 ):

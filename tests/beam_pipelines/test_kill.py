@@ -92,6 +92,7 @@ def whole(killer) -> dict[str, str]:
 
 @pytest.mark.parametrize(("who", "kills"), [("parent", 12), ("writer", 8)])
 @pytest.mark.long
+@pytest.mark.core
 def test_a_conversion_killed_at_random_moments_ends_with_the_same_files(killer, whole, who, kills):
     folder = killer.folder / f"killed_{who}"
     random_, killed, outputs = random.Random(0), 0, (folder / f"out{number}" for number in itertools.count())

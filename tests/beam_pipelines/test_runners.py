@@ -32,6 +32,7 @@ ROOT = Path(__file__).parents[2]
     ids=["threads", "processes", "portable"],
 )
 @pytest.mark.long
+@pytest.mark.core
 def test_every_runner_gives_the_same_bytes(few_digits, tmp_path, flags):
     (few_digits / "0" / "page.jpg").write_text("<html>")
     convert(options(few_digits, tmp_path / "a"), local())

@@ -45,7 +45,12 @@ def test_each_call_is_made_once_and_a_moved_model_dir_goes_on(digits_dataset, tm
 
     def train(folder: Path, steps: int) -> tuple[str, list[tuple[str, int]]]:
         calls = Calls()
-        options: dict[str, Any] = SMALL | {"train_steps": steps, "keep_exports": 1, "trainer": trainer}
+        options: dict[str, Any] = SMALL | {
+            "train_steps": steps,
+            "keep_exports": 1,
+            "save_seconds": 0,
+            "trainer": trainer,
+        }
         finished = estimator_app.train(digits_dataset, str(folder), callbacks=[calls], report=said.append, **options)
         assert finished
         return finished.export, calls.made

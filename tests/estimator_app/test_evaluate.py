@@ -25,6 +25,7 @@ pytestmark = keras_warns
 
 
 @pytest.mark.long
+@pytest.mark.core
 def test_a_checkpoint_and_its_export_have_the_metrics_of_the_loop(finished, digits_dataset):
     model_dir = Path(finished.export).parent.parent
     before = {path: path.stat().st_mtime_ns for path in model_dir.rglob("*")}

@@ -64,6 +64,7 @@ def test_the_next_stop_is_a_multiple_of_steps_per_eval_or_the_end(step, steps_pe
 
 
 @pytest.mark.long
+@pytest.mark.core
 def test_a_run_stopped_after_7_of_20_steps_ends_with_the_same_weights(digits_dataset, straight, tmp_path):
     def stop_at_the_first_evaluation(line):
         if line.startswith("step 7/20"):
@@ -215,6 +216,7 @@ def test_a_loss_that_is_no_number_says_where_and_at_what_rate(digits_dataset, tm
 
 
 @pytest.mark.long
+@pytest.mark.core
 def test_sixty_steps_learn_most_digits(digits_dataset, tmp_path):
     options = {"train_steps": 60, "train_batch_size": 64, "learning_rate": 0.1, "eval_crop": 1.0, "steps_per_eval": 60}
     assert train(digits_dataset, tmp_path, **options).metrics.accuracy > 0.8

@@ -86,6 +86,7 @@ def refused(capsys, *args) -> str:
 
 
 @pytest.mark.long
+@pytest.mark.core
 def test_the_code_that_a_config_names_is_imported_only_when_the_user_names_it(stranger, digits_dataset, digits, capsys):
     marker, topology = stranger.parent / "imported", "--topology=v5e:1x1"
     dataset, image = f"--dataset={digits_dataset.path}", str(next((digits / "3").iterdir()))

@@ -62,6 +62,7 @@ def straight(digits_dataset, tmp_path_factory):
 @pytest.mark.skipif(not HAS_ESTIMATOR, reason="TPUEstimator ends with TensorFlow 2.15")
 @pytest.mark.parametrize("optimizer", ["momentum", "adamw"])
 @pytest.mark.long
+@pytest.mark.core
 def test_the_first_twenty_losses_of_both_loops_agree(digits_dataset, tmp_path, monkeypatch, optimizer):
     told = step_losses(monkeypatch)
     rate = 0.05 if optimizer == "momentum" else 0.001
@@ -80,6 +81,7 @@ def test_the_first_twenty_losses_of_both_loops_agree(digits_dataset, tmp_path, m
 
 
 @pytest.mark.long
+@pytest.mark.core
 def test_a_run_that_is_killed_stopped_out_of_disk_and_extended_ends_with_the_same_weights(digits_dataset, tmp_path):
     options = {"optimizer": "adamw", "learning_rate": 0.01, "decay_steps": 20, "steps_per_eval": 12, "save_steps": 4}
     train(digits_dataset, tmp_path / "straight", **options)

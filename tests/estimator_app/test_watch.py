@@ -85,6 +85,7 @@ def assert_same_run(model_dir, other) -> None:
 
 @pytest.mark.parametrize("trainer", TRAINERS)
 @pytest.mark.long
+@pytest.mark.core
 def test_a_watcher_beside_training_gives_what_inline_evaluation_gives(digits_dataset, tmp_path, trainer):
     inline, model_dir = tmp_path / "inline", tmp_path / "model"
     ended(training_beside(digits_dataset, inline, trainer, "--eval=inline"))

@@ -53,6 +53,7 @@ def weights(model_dir: Path) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("backend", ["tensorflow", "jax"])
+@pytest.mark.core
 def test_a_killed_run_resumes_exactly_and_evaluates_exactly(digits_dataset, tmp_path, backend):
     pytest.importorskip(backend)
     straight = run(backend, digits_dataset, tmp_path / "straight", *SHORT)

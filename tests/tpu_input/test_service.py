@@ -40,6 +40,7 @@ def taken(manifest, config, host, num_batches, start_step=0):
 
 
 @pytest.mark.long
+@pytest.mark.core
 def test_each_example_comes_once_an_epoch_over_all_hosts(digits_dataset, dispatcher, request):
     total, config = digits_dataset.split("train").num_examples, configured(dispatcher, request)
     with ThreadPoolExecutor(2) as pool:
