@@ -92,7 +92,7 @@ SETS: dict[str, tuple[Sequence[int], int | None]] = {  # numbers, and the first 
     "0 to N": (range(N + 1), None),
     "neither 0 nor N": ((3, 4, 5), None),
     "one beyond N": ((*range(1, N + 1), N + 1), None),
-    "one below 0": ((*range(N), -1), None),
+    "one below 0": ((*range(N), -2), None),
 }
 
 
