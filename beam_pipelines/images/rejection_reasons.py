@@ -28,7 +28,8 @@ REASONS = {
         "Correct the line: image,label, and perhaps split and group; save the list as UTF-8.",
     ),
     "no_label": Reason(
-        "It has no label: it is not in a class folder, or its label is empty, or -1, which stands for none in many lists.",
+        "It has no label: it is not in a class folder, or its label is empty, or -1, which stands for none in many "
+        "lists.",
         "Move it into the folder of its class, fill in the label, or leave it out.",
     ),
     "no_class": Reason(
