@@ -28,7 +28,7 @@ import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from beam_pipelines import storage
-from beam_pipelines.conversion import extension, output_checks, planning, working_folder
+from beam_pipelines.conversion import extension, output_checks, working_folder
 from beam_pipelines.conversion import output_folder as lock
 from beam_pipelines.conversion import shard_writing as processes
 from beam_pipelines.conversion.commit import commit, leave_out
@@ -37,7 +37,8 @@ from beam_pipelines.conversion.output_folder import (
     read_manifest,
 )
 from beam_pipelines.conversion.plan import Plan
-from beam_pipelines.conversion.planning import make_plan
+from beam_pipelines.conversion.planning.beam_steps import plan_rows
+from beam_pipelines.conversion.planning.make_plan import make_plan
 from beam_pipelines.conversion.shard_writing import write_planned
 from beam_pipelines.conversion.working_folder import WorkingFolder
 from beam_pipelines.options import ConvertOptions
@@ -212,7 +213,7 @@ def submit(options: ConvertOptions, beam_options: PipelineOptions, command: Sequ
 
 def build_conversion(pipeline: beam.Pipeline, options: ConvertOptions, command: Sequence[str] = ()) -> None:
     """Adds the steps of a whole conversion: list, plan, write and commit; an engine needs nobody else for it."""
-    rows, layout = planning.plan_rows(pipeline, options)
+    rows, layout = plan_rows(pipeline, options)
     rows | "Write dataset" >> WriteRows(options, command, layout)
 
 

@@ -30,7 +30,7 @@ from beam_pipelines.conversion.output_folder import (
     manifest_digest,
     unchanged_manifest,
 )
-from beam_pipelines.conversion.planning import make_plan
+from beam_pipelines.conversion.planning.make_plan import make_plan
 from beam_pipelines.conversion.shard_writing import Unwanted, write_shard
 from beam_pipelines.conversion.working_folder import WorkingFolder
 from beam_pipelines.options import WORK_NAME, ConvertOptions, ImageOptions, Source, complete
