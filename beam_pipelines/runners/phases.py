@@ -178,22 +178,17 @@ def reach(phase: str, count: int, num_bytes: int = 0, num_rejected: int = 0) -> 
 
 
 def count_units(phase: str, number: int = 1) -> None:
-    """Counts units of a phase: here, and in Beam's counter if a pipeline may be running."""
+    """Counts units of a phase: here, and in Beam's counter if this may be a step of a pipeline."""
     advance(phase, number)
-    _increase(phase, number)
+    if "apache_beam" in sys.modules:  # a process that has not loaded Beam runs no step
+        counter(phase).inc(number)
 
 
 def count(num_bytes: int, written: bool) -> None:
-    """Counts one input: the bytes written for it, and whether it became a record."""
-    _increase("records" if written else "rejected", 1)
-    _increase("bytes_written", num_bytes)
+    """Counts one input of a Beam pipeline: the bytes written for it, and whether it became a record."""
+    counter("records" if written else "rejected").inc()
+    counter("bytes_written").inc(num_bytes)
     advance("writing", 1, num_bytes, int(not written))
-
-
-def _increase(name: str, number: int) -> None:
-    """Increases Beam's counter of this name; a process that has not loaded Beam runs no step that could be asked."""
-    if "apache_beam" in sys.modules:
-        counter(name).inc(number)
 
 
 @functools.cache

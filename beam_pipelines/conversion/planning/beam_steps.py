@@ -314,7 +314,7 @@ def _choose_splits(batches: Batches, options: ConvertOptions) -> Batches:
         batches
         | "Points by class" >> beam.FlatMap(lambda rows: split_choice.points_by_class(rows, options).items())
         | "Group classes" >> beam.GroupByKey()
-        | "Ends of splits" >> beam.MapTuple(_ends, options=options)
+        | "Ends of splits" >> beam.Map(_ends, options)
     )
     choose = beam.Map(split_choice.choose_splits, AsSingleton(counts), AsDict(ends), options).with_output_types(Batch)
     chosen: Batches = batches | "Choose splits" >> choose
@@ -322,8 +322,9 @@ def _choose_splits(batches: Batches, options: ConvertOptions) -> Batches:
 
 
 def _ends(
-    split_class: split_choice.SplitClass, points: Iterable[list[float]], options: ConvertOptions
+    keyed: tuple[split_choice.SplitClass, Iterable[list[float]]], options: ConvertOptions
 ) -> tuple[split_choice.SplitClass, list[float]]:
+    split_class, points = keyed
     return split_class, split_choice.ends_of_splits(split_class, itertools.chain.from_iterable(points), options)
 
 
