@@ -267,10 +267,10 @@ def assign_shards(
       options: Options of the conversion.
     """
     ends = {split: plan.size_before(split, first_bucket) for split in plan.buckets}
-    last_key = None
+    shards, last_key = plan.shards, None
     for _, split, row in _sorted(placed):
         ends[split] += row_bytes(row, split, options)
-        name = plan.shards[split][plan.shard_of(split, ends[split])]
+        name = shards[split][plan.shard_of(split, ends[split])]
         if row.key == last_key and not row.reason:
             row = row.reject(
                 "duplicate_key",
@@ -284,7 +284,7 @@ def assign_shards(
 def _sorted(placed: Iterable[Placed]) -> list[Placed]:
     ordered = sorted(placed, key=operator.itemgetter(0))
     # Hardly any two positions are equal, but those of rows with one key.
-    if any(first[0] == second[0] for first, second in itertools.pairwise(ordered)):
+    if len({position for position, _, _ in ordered}) < len(ordered):
         ordered.sort(key=lambda each: _order_at(each[0], each[2]))
     return ordered
 

@@ -439,5 +439,9 @@ def label_rows(rows: Iterable[Row], layout: Layout, options: ConvertOptions) -> 
         model = models.get((folder, row.split))
         if not model:
             model = models[folder, row.split] = label_by_folder(row, layout, options)
-        labelled.append(row._replace(label=model.label, split=model.split, reason=model.reason, detail=model.detail))
+        key, uri, _, _, group, num_bytes, record_bytes, _, _, version, features, number = row
+        label, split, reason, detail = model.label, model.split, model.reason, model.detail
+        labelled.append(
+            Row(key, uri, label, split, group, num_bytes, record_bytes, reason, detail, version, features, number)
+        )
     return labelled

@@ -58,9 +58,8 @@ class Samples:
         for row in rows:
             if not row.reason:
                 name = kind(row)
-                if name not in self._kinds:
-                    self._kinds[name] = FirstRows(self._seed)
-                self._kinds[name].add(row, hash_position(self._seed, row.key))
+                first = self._kinds.get(name) or self._kinds.setdefault(name, FirstRows(self._seed))
+                first.add(row, hash_position(self._seed, row.key))
 
     def by_kind(self) -> dict[str, list[Row]]:
         """Returns the rows of the sample of each kind."""
@@ -78,9 +77,10 @@ def measure(rows: list[Row], options: ConvertOptions) -> float:
 
 def size_rows(rows: list[Row], ratios: Mapping[str, float], options: ConvertOptions) -> list[Row]:
     """Returns rows that have a label with their estimated record sizes, or with a reason for a wrong name or size."""
-    return [_size(check_names(row, options), ratios, options) for row in rows]
-
-
-def _size(row: Row, ratios: Mapping[str, float], options: ConvertOptions) -> Row:
-    is_counted = options.num_shards and options.shards_of(choose_split(row, options))
-    return size_row(row, ratios, 0 if is_counted else options.shard_bytes, options.label_kind)
+    labels = options.label_kind
+    sized = []
+    for listed in rows:
+        row = check_names(listed, options)
+        is_counted = options.num_shards and options.shards_of(choose_split(row, options))
+        sized.append(size_row(row, ratios, 0 if is_counted else options.shard_bytes, labels))
+    return sized
