@@ -180,7 +180,7 @@ def reach(phase: str, count: int, num_bytes: int = 0, num_rejected: int = 0) -> 
 def count_units(phase: str, number: int = 1) -> None:
     """Counts units of a phase: here, and in Beam's counter if this may be a step of a pipeline."""
     advance(phase, number)
-    if "apache_beam" in sys.modules:  # a process that has not loaded Beam runs no step
+    if sys.modules.get("apache_beam"):  # a process that has not loaded Beam runs no step
         counter(phase).inc(number)
 
 

@@ -3,8 +3,8 @@
     sources ──list──▶ [Row] ──survey──▶ Layout ──label, split, size──▶ [Row] ──survey──▶ Plan
                       kept packed                                      kept packed ──cut──▶ a file of rows per shard
 
-Where rows depend on all others, those before them are kept, packed, some 60 bytes each: until all folders are known, until all
-splits are, and until the plan is.
+Where rows depend on all others, those before them are kept, packed, in some 60 bytes each: until all folders are known,
+until all splits are, and until the plan is.
 """
 
 from __future__ import annotations
