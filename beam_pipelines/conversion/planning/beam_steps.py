@@ -30,10 +30,18 @@ from beam_pipelines.conversion.combining import CombineInParts
 from beam_pipelines.conversion.plan import BUCKET_BITS, Plan, place_rows
 from beam_pipelines.conversion.planning import duplicates, split_choice
 from beam_pipelines.conversion.planning.cutting import by_range, cut
-from beam_pipelines.conversion.planning.make_plan import LINE_ROWS, depends_on_labels
 from beam_pipelines.conversion.planning.plan_survey import PlanSurvey, add_remarks, split_sums
 from beam_pipelines.conversion.planning.record_sizes import Samples, first_rows, measure, size_rows
-from beam_pipelines.conversion.planning.row_batches import BATCH_ROWS, Parts, batched, by_hash, groups_of, pack, unpack
+from beam_pipelines.conversion.planning.row_batches import (
+    BATCH_ROWS,
+    LINE_ROWS,
+    Parts,
+    batched,
+    by_hash,
+    groups_of,
+    pack,
+    unpack,
+)
 from beam_pipelines.conversion.working_folder import WorkingFolder
 from beam_pipelines.options import NEAR_DUPLICATES, ConvertOptions
 from beam_pipelines.runners import phases
@@ -77,7 +85,7 @@ def plan_rows(pipeline: beam.Pipeline, options: ConvertOptions) -> tuple[Batches
     """Returns a labelled and sized row for every input of the sources, and how their folders were interpreted."""
     listed = _listed(pipeline, options)
     layout = _layout(listed, options)
-    if not depends_on_labels(options):
+    if not split_choice.depends_on_labels(options):
         sized = beam.Map(_label_and_size, AsSingleton(layout), AsDict(_ratios(listed, options)), options)
         return reject_duplicates(listed | "Label" >> sized.with_output_types(Batch), options), layout
     labelled: Batches = listed | "Label all" >> _labelling(layout, options)

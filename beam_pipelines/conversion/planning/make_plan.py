@@ -22,7 +22,15 @@ from beam_pipelines.conversion.planning import duplicates, split_choice
 from beam_pipelines.conversion.planning.cutting import by_range, cut, range_bits
 from beam_pipelines.conversion.planning.plan_survey import PlanSurvey, add_remarks
 from beam_pipelines.conversion.planning.record_sizes import Samples, measure, size_rows
-from beam_pipelines.conversion.planning.row_batches import BATCH_ROWS, RowStore, batched, by_hash, groups_of, in_parts
+from beam_pipelines.conversion.planning.row_batches import (
+    BATCH_ROWS,
+    LINE_ROWS,
+    RowStore,
+    batched,
+    by_hash,
+    groups_of,
+    in_parts,
+)
 from beam_pipelines.conversion.working_folder import WorkingFolder
 from beam_pipelines.options import NEAR_DUPLICATES, WORK_NAME, ConvertOptions
 from beam_pipelines.runners import phases
@@ -33,7 +41,6 @@ from beam_pipelines.sources.rows import Row, find, find_each
 if TYPE_CHECKING:
     from apache_beam.options.pipeline_options import PipelineOptions
 
-LINE_ROWS = 256  # of a list that are looked up together
 Batches = Iterable[list[Row]]
 
 
@@ -60,25 +67,19 @@ def make_plan(options: ConvertOptions, beam_options: PipelineOptions | None = No
     return plan
 
 
-def depends_on_labels(options: ConvertOptions) -> bool:
-    """Returns whether rows have labels before their sizes are estimated, as their splits depend on those of others."""
-    near = options.dedup == "near"
-    return bool(options.parent or split_choice.depends_on_others(options) or options.group_by or near)
-
-
 def _plan_here(options: ConvertOptions) -> Plan:
     survey, samples, listed = FolderSurvey(options), Samples(options.seed), RowStore()
     folders = survey.create_accumulator()
     for rows in _listed(options):
         folders = survey.add_input(folders, rows)
-        if not depends_on_labels(options):
+        if not split_choice.depends_on_labels(options):
             samples.add(rows)
         listed.add(rows)
     layout = read_folders(survey.extract_output(folders), options)
     labelled: Batches = (label_rows(rows, layout, options) for rows in listed.taken())
     if options.parent:
         labelled, layout = _changed(RowStore(labelled), layout, options)
-    if depends_on_labels(options):
+    if split_choice.depends_on_labels(options):
         sized = _sized(_split(labelled, options), options)
     else:
         ratios = {name: measure(rows, options) for name, rows in samples.by_kind().items()}

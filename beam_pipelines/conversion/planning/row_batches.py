@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from beam_pipelines.sources.rows import Row
 
 BATCH_ROWS = 1000  # most rows of a batch
+LINE_ROWS = 256  # of a list, as each of them may take a request of its own
 _PARTS = 1024  # in which rows are grouped by a key, each part in the memory of one process
 _HELD_ROWS = 1 << 16  # of all parts, that are collected before they are packed: 20 MB
 _Item = TypeVar("_Item")

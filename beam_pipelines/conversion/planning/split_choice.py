@@ -62,6 +62,11 @@ def depends_on_others(options: ConvertOptions) -> bool:
     return bool(options.stratify or options.validation)
 
 
+def depends_on_labels(options: ConvertOptions) -> bool:
+    """Returns whether rows have labels before their sizes are estimated, as their splits depend on those of others."""
+    return bool(options.parent or depends_on_others(options) or options.group_by or options.dedup == "near")
+
+
 def count_splits(rows: Iterable[Row]) -> Counter[str]:
     """Returns the number of rows that are not rejected by the split that they name."""
     return Counter(row.split for row in rows if not row.reason)
