@@ -29,7 +29,7 @@ from beam_pipelines.conversion.plan import (
     place_rows,
 )
 from beam_pipelines.conversion.planning import beam_steps, cutting
-from beam_pipelines.conversion.planning.beam_steps import Batch, assign
+from beam_pipelines.conversion.planning.beam_steps import Batch, PlacedBatch, assign
 from beam_pipelines.conversion.planning.cutting import by_range, cut, range_bits
 from beam_pipelines.conversion.planning.plan_survey import PlanSurvey, split_sums
 from beam_pipelines.conversion.planning.row_batches import RowStore, batched, by_hash, groups_of, in_parts
@@ -356,6 +356,10 @@ def test_rows_pass_between_steps_without_pickling():
     assert coder.decode(coder.encode(batch)) == batch
     assert {type(row) for row in coder.decode(coder.encode(batch))} == {Row}
     assert len(coder.encode(batch)) < 0.8 * len(pickle.dumps(batch))
+    placed = place_rows(batch, options())
+    assert max(position for position, _, _ in placed) >= 2**63  # Beam encodes no such integer
+    coder = registry.get_coder(PlacedBatch)
+    assert coder.decode(coder.encode(placed)) == placed
 
 
 def test_rows_of_a_key_come_together_once_all_are_there():
@@ -385,18 +389,21 @@ def many_classes(count: int) -> list[Row]:
     ids=["plan", "folders"],
 )
 def test_many_classes_are_combined_in_parts_none_of_which_is_large(combine_fn, split):
-    listed: list[Any] = [*many_classes(20_000), Row("x", "/x").reject("empty", "0 bytes")]
-    if isinstance(combine_fn, PlanSurvey):
-        listed = place_rows(listed, options())
-    accumulator = combine_fn.add_input(combine_fn.create_accumulator(), listed)
+    listed = [*many_classes(20_000), Row("x", "/x").reject("empty", "0 bytes")]
+    is_placed = isinstance(combine_fn, PlanSurvey)
+    values: list[Any] = place_rows(listed, options()) if is_placed else listed
+    accumulator = combine_fn.add_input(combine_fn.create_accumulator(), values)
     parts = split(accumulator, 64)
     # 20,000 classes take 0.2 MB and more, and the sizes of buckets, of which there are never more, 0.06 MB.
     assert max(len(pickle.dumps(part)) for part in parts[1:]) < len(pickle.dumps(accumulator)) / 40
     whole = combine_fn.extract_output(accumulator)
     assert combine_fn.extract_output(combine_fn.merge_accumulators(parts)) == whole
     with beam.Pipeline(options=local()) as pipeline:
-        batches = pipeline | beam.Create(list(batched(listed))) | beam.Reshuffle(num_buckets=3)
-        assert_that(batches | CombineInParts(combine_fn, split), equal_to([whole]))
+        batches = pipeline | beam.Create(list(batched(listed)))
+        if is_placed:
+            batches = batches | beam.Map(place_rows, options()).with_output_types(PlacedBatch)
+        spread = batches | beam.Reshuffle(num_buckets=3)  # so that they are encoded
+        assert_that(spread | CombineInParts(combine_fn, split), equal_to([whole]))
 
 
 def test_no_rows_at_all_make_a_plan_too():

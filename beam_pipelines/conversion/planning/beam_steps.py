@@ -27,7 +27,7 @@ from apache_beam.utils.windowed_value import WindowedValue
 from beam_pipelines import storage
 from beam_pipelines.conversion import extension
 from beam_pipelines.conversion.combining import CombineInParts
-from beam_pipelines.conversion.plan import BUCKET_BITS, Plan, place_rows
+from beam_pipelines.conversion.plan import BUCKET_BITS, Placed, Plan, place_rows
 from beam_pipelines.conversion.planning import duplicates, split_choice
 from beam_pipelines.conversion.planning.cutting import by_range, cut
 from beam_pipelines.conversion.planning.plan_survey import PlanSurvey, add_remarks, split_sums
@@ -39,8 +39,11 @@ from beam_pipelines.conversion.planning.row_batches import (
     batched,
     by_hash,
     groups_of,
+    new_row,
     pack,
+    pack_tuples,
     unpack,
+    unpack_tuples,
 )
 from beam_pipelines.conversion.working_folder import WorkingFolder
 from beam_pipelines.options import NEAR_DUPLICATES, ConvertOptions
@@ -70,7 +73,25 @@ class BatchCoder(beam.coders.Coder):
         return Batch
 
 
+class PlacedBatch(list[Placed]):
+    """Type of batches of placed rows, whose positions are too large for Beam's own coder of integers."""
+
+
+class PlacedBatchCoder(beam.coders.Coder):
+    """Beam coder of batches of placed rows."""
+
+    def encode(self, value: list[Placed]) -> bytes:
+        return pack_tuples([(position, split, *row) for position, split, row in value])
+
+    def decode(self, encoded: bytes) -> list[Placed]:
+        return [(position, split, new_row(fields)) for position, split, *fields in unpack_tuples(encoded)]
+
+    def to_type_hint(self) -> type[PlacedBatch]:
+        return PlacedBatch
+
+
 registry.register_coder(Batch, BatchCoder)
+registry.register_coder(PlacedBatch, PlacedBatchCoder)
 Batches = PCollection[Batch]
 
 
@@ -122,7 +143,7 @@ def assign(batches: Batches, options: ConvertOptions) -> tuple[PCollection[Plan]
     Returns:
       The plan, and the names of the shards whose rows are written.
     """
-    placed = batches | "Place" >> beam.Map(place_rows, options)
+    placed = batches | "Place" >> beam.Map(place_rows, options).with_output_types(PlacedBatch)
     plan: PCollection[Plan] = placed | "Survey" >> CombineInParts(PlanSurvey(options), split_sums)  # Plan, one
     shards: PCollection[str] = (
         placed
@@ -432,7 +453,8 @@ class FindLookAlikes(beam.PTransform):  # type: ignore[type-arg]
         found: PCollection[dict[str, str]] = (
             batches
             | "Spread pictures" >> beam.Reshuffle()
-            | "Decode to compare" >> beam.FlatMap(duplicates.pictures, self._options)  # LookAlike
+            | "Decode to compare"
+            >> beam.FlatMap(duplicates.pictures, self._options).with_output_types(Any)  # LookAlike
             | "All pictures" >> combiners.ToList()
             | "Compare" >> beam.Map(duplicates.first_by_key)
         )
