@@ -217,7 +217,7 @@ class Seen(NamedTuple):
 
 
 def seen_inputs(rows: Iterable[Row], options: ConvertOptions) -> dict[str, Seen]:
-    """Returns what is seen of the images that the dataset has in some of its labelled inputs, by key."""
+    """Returns what is seen of the images that the dataset has in some of its labeled inputs, by key."""
     parent, seen = _read_parent(options.output, options.parent), dict[str, Seen]()
     for row in rows:
         known = parent.images.get(row.key)

@@ -82,7 +82,7 @@ Placed = tuple[int, str, Row]
 
 
 def place_rows(rows: Iterable[Row], options: ConvertOptions) -> list[Placed]:
-    """Returns labelled and sized rows, each with its position in the order and its split."""
+    """Returns labeled and sized rows, each with its position in the order and its split."""
     seed = options.seed
     return [(hash_position(seed, row.key), row.split or choose_split(row, options), row) for row in rows]
 

@@ -103,7 +103,7 @@ def build_planning(pipeline: beam.Pipeline, options: ConvertOptions, plan_path: 
 
 
 def plan_rows(pipeline: beam.Pipeline, options: ConvertOptions) -> tuple[Batches, PCollection[Layout]]:
-    """Returns a labelled and sized row for every input of the sources, and how their folders were interpreted."""
+    """Returns a labeled and sized row for every input of the sources, and how their folders were interpreted."""
     listed = _listed(pipeline, options)
     layout = _layout(listed, options)
     if not split_choice.depends_on_labels(options):
@@ -138,7 +138,7 @@ def plan_images(batches: Batches, options: ConvertOptions) -> Batches:
 
 
 def assign(batches: Batches, options: ConvertOptions) -> tuple[PCollection[Plan], PCollection[str]]:
-    """Plans a dataset of labelled and sized rows; writes the rows of every shard to the plan's working folder.
+    """Plans a dataset of labeled and sized rows; writes the rows of every shard to the plan's working folder.
 
     Returns:
       The plan, and the names of the shards whose rows are written.
@@ -294,7 +294,7 @@ def _split_and_size(labelled: Batches, options: ConvertOptions, has_groups: bool
     """Returns rows that have labels with splits, if these depend on other rows, and with estimated record sizes.
 
     Args:
-      labelled: Batches of labelled rows.
+      labelled: Batches of labeled rows.
       options: Options of the conversion.
       has_groups: Whether rows may name groups of their own, which were not kept together before.
     """
@@ -330,7 +330,7 @@ def _in_one_split(part: tuple[int, Iterable[bytes]]) -> Iterator[list[Row]]:
 
 
 def _choose_splits(batches: Batches, options: ConvertOptions) -> Batches:
-    """Returns labelled rows with their splits, if these depend on other rows or are cut out of train."""
+    """Returns labeled rows with their splits, if these depend on other rows or are cut out of train."""
     if not split_choice.depends_on_others(options):
         return batches
     counts = (

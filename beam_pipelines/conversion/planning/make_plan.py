@@ -113,7 +113,7 @@ def _changed(labelled: RowStore, layout: Layout, options: ConvertOptions) -> tup
 
 
 def _split(labelled: Batches, options: ConvertOptions) -> Batches:
-    """Returns labelled rows with their splits, if these depend on other rows."""
+    """Returns labeled rows with their splits, if these depend on other rows."""
     rows = labelled
     if options.group_by == NEAR_DUPLICATES:
         kept = RowStore(rows)
@@ -183,7 +183,7 @@ def _look_alikes(rows: Batches, options: ConvertOptions) -> dict[str, str]:
 
 
 def _cut(sized: Batches, bits: int, layout: Layout, options: ConvertOptions) -> Plan:
-    """Returns the plan of labelled and sized rows; writes the rows of every shard to its working folder."""
+    """Returns the plan of labeled and sized rows; writes the rows of every shard to its working folder."""
     survey = PlanSurvey(options)
     sums = survey.create_accumulator()
 

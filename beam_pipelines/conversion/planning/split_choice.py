@@ -92,7 +92,7 @@ def ends_of_splits(split_class: SplitClass, points: Iterable[float], options: Co
 def choose_splits(
     rows: list[Row], counts: Mapping[str, int], ends: Mapping[SplitClass, list[float]], options: ConvertOptions
 ) -> list[Row]:
-    """Returns labelled rows with their splits, if these depend on other rows or are cut out of train.
+    """Returns labeled rows with their splits, if these depend on other rows or are cut out of train.
 
     Args:
       rows: Some rows.
