@@ -1,4 +1,7 @@
-"""The functions that run the commands of this package, with what they need of Beam; imported when a command runs."""
+"""The functions that run the commands of this package; imported when a command runs.
+
+Beam, which takes more than a second to import, is imported with --runner alone.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,7 @@ import argparse
 import contextlib
 import ctypes
 from collections.abc import Iterator
-
-from apache_beam.options.pipeline_options import PipelineOptions
+from typing import TYPE_CHECKING
 
 from beam_pipelines import storage
 from beam_pipelines.conversion.output_folder import LIKELY_WRONG_NAME
@@ -15,13 +17,12 @@ from beam_pipelines.conversion_flags import conversion_options, named_datasets
 from beam_pipelines.convert import convert as convert_inputs
 from beam_pipelines.convert import submit
 from beam_pipelines.diff import diff as diff_datasets
-from beam_pipelines.dry_run import dry_run
 from beam_pipelines.options import FILES_OF_CHANGES, ConvertOptions, Source
 from beam_pipelines.repair import remove_leftovers, repair
 from beam_pipelines.report.page import write_pairs, write_report
 from beam_pipelines.report.summary import print_summary, summary
 from beam_pipelines.rewrite import rewriting
-from beam_pipelines.runners import execution, launch_checks, phases, worker_output, workers
+from beam_pipelines.runners import phases
 from beam_pipelines.sample_digits import write_sample
 from beam_pipelines.verify import Findings
 from beam_pipelines.verify import verify as verify_dataset
@@ -29,6 +30,9 @@ from tpu_input.command_line import is_json, print_line, to_json
 from tpu_input.command_line.streams import check_printed
 from tpu_input.dataset_format.lengths import lengths_name
 from tpu_input.dataset_format.records import MANIFEST_NAME
+
+if TYPE_CHECKING:
+    from apache_beam.options.pipeline_options import PipelineOptions
 
 
 def run(flags: argparse.Namespace) -> int:
@@ -122,17 +126,15 @@ def _run_conversion(flags: argparse.Namespace, options: ConvertOptions, beam_fla
             f"--runner={flags.runner} has flags of its own for the number of workers, or leave out --runner"
         )
     _return_memory_once_freed()
-    beam_options = _beam_options(flags.runner, beam_flags)
+    # Only an engine has a dry run, or works on when the command has ended: Beam's options say which runner there is.
+    beam_options = _beam_options(flags.runner, beam_flags) if flags.runner or flags.dry_run or flags.no_wait else None
     paths = [path for source in options.sources for path in (source.path, *(path for _, path, _ in source.files))]
     with _on_workers(beam_options, [*paths, options.output]):
-        if flags.dry_run:
-            return _dry_run(flags, options, beam_options)
-        if flags.no_wait or launch_checks.template_of(beam_options):
-            return _submit(flags, options, beam_options)
-        launch_checks.check_writable(beam_options)
+        if beam_options and _is_launched(flags, options, beam_options):
+            return 0
         with phases.shown():
             manifest, is_new, num_resumed, num_outdated = convert_inputs(
-                options, beam_options if flags.runner else None, flags.num_processes, _as_written(flags.argv)
+                options, beam_options, flags.num_processes, _as_written(flags.argv)
             )
     flags.found = {"is_new": is_new, "num_shards_resumed": num_resumed} | summary(manifest)
     if is_json(flags.argv):
@@ -151,11 +153,16 @@ def _run_conversion(flags: argparse.Namespace, options: ConvertOptions, beam_fla
 
 
 @contextlib.contextmanager
-def _on_workers(beam_options: PipelineOptions, paths: list[str]) -> Iterator[None]:
+def _on_workers(beam_options: PipelineOptions | None, paths: list[str]) -> Iterator[None]:
     """Context manager: checks an engine, and that it reaches these paths, and sets its workers up for the body.
 
-    After a body that did not raise, it prints the steps that failed and were run again.
+    After a body that did not raise, it prints the steps that failed and were run again. It does nothing without Beam.
     """
+    if not beam_options:
+        yield
+        return
+    from beam_pipelines.runners import launch_checks, worker_output, workers
+
     launch_checks.check(beam_options, paths)
     if is_engine := bool(launch_checks.name_of(beam_options)):
         workers.set_up(beam_options)
@@ -171,18 +178,36 @@ def _as_written(argv: list[str]) -> list[str]:
     return [word for word in argv if word != "--overwrite"]
 
 
-def _submit(flags: argparse.Namespace, options: ConvertOptions, beam_options: PipelineOptions) -> int:
+def _is_launched(flags: argparse.Namespace, options: ConvertOptions, beam_options: PipelineOptions) -> bool:
+    """Returns whether the command is done with a dry run, or with a job that continues without it."""
+    from beam_pipelines.runners import launch_checks
+
+    if flags.dry_run:
+        _dry_run(flags, options, beam_options)
+    elif flags.no_wait or launch_checks.template_of(beam_options):
+        _submit(flags, options, beam_options)
+    else:
+        launch_checks.check_writable(beam_options)
+        return False
+    return True
+
+
+def _submit(flags: argparse.Namespace, options: ConvertOptions, beam_options: PipelineOptions) -> None:
+    from beam_pipelines.runners import launch_checks
+
     job = submit(options, beam_options, _as_written(flags.argv))
     if template := launch_checks.template_of(beam_options):
         flags.found = {"template": template}
         _say(flags, f"written: the template {template}; nothing was submitted")
-        return 0
-    flags.found = {"job": job, "dataset": options.output}
-    _say(flags, f"submitted: job {job}; the dataset is complete when {options.output}/{MANIFEST_NAME} is there")
-    return 0
+    else:
+        flags.found = {"job": job, "dataset": options.output}
+        _say(flags, f"submitted: job {job}; the dataset is complete when {options.output}/{MANIFEST_NAME} is there")
 
 
-def _dry_run(flags: argparse.Namespace, options: ConvertOptions, beam_options: PipelineOptions) -> int:
+def _dry_run(flags: argparse.Namespace, options: ConvertOptions, beam_options: PipelineOptions) -> None:
+    from beam_pipelines.dry_run import dry_run
+    from beam_pipelines.runners import launch_checks
+
     if launch_checks.name_of(beam_options) != "dataflow":
         raise ValueError(
             "--dry_run is only available with --runner=DataflowRunner; to test another runner, convert a few images"
@@ -191,7 +216,6 @@ def _dry_run(flags: argparse.Namespace, options: ConvertOptions, beam_options: P
     for line in dry_run(options, beam_options):
         flags.found["dry_run"].append(line)
         _say(flags, line)
-    return 0
 
 
 def verify(flags: argparse.Namespace, beam_flags: list[str]) -> int:
@@ -204,6 +228,8 @@ def verify(flags: argparse.Namespace, beam_flags: list[str]) -> int:
         )
     beam_options = _beam_options(flags.runner, beam_flags)
     with _on_workers(beam_options, [flags.dataset]):
+        from beam_pipelines.runners import launch_checks
+
         launch_checks.check_writable(beam_options)
         return _verify_or_repair(flags, beam_options)
 
@@ -282,6 +308,8 @@ def report(flags: argparse.Namespace, _: list[str]) -> int:
 
 
 def _beam_options(runner: str | None, beam_flags: list[str]) -> PipelineOptions:
+    from beam_pipelines.runners import execution
+
     if any("multi_processing" in flag for flag in beam_flags):
         raise ValueError(
             "Beam's local runner hangs forever if one of its worker processes dies; leave out multi_processing: "

@@ -5,7 +5,8 @@
     3. the shards are moved into place, the manifest is computed from the receipts, and the working files are removed
 
 On an engine, this is one pipeline (transforms.WriteRows), which needs the command no more once it is submitted. On this
-machine, a pipeline plans, processes write the shards, and this process commits.
+machine, this process plans and commits, and processes of its own write the shards; Beam is not loaded. With a local
+runner of Beam, one pipeline plans and another one writes.
 
 Only rows pass through Beam's shuffle, never image bytes, which would need several times the size of the dataset in
 memory. A conversion is resumable: it may be rerun after any interruption, because the plan is a deterministic function
@@ -22,13 +23,10 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
-
-import apache_beam as beam
-from apache_beam.options.pipeline_options import PipelineOptions
+from typing import TYPE_CHECKING, NamedTuple
 
 from beam_pipelines import storage
-from beam_pipelines.conversion import extension, output_checks, planning, working_folder
+from beam_pipelines.conversion import extension, output_checks, working_folder
 from beam_pipelines.conversion import output_folder as lock
 from beam_pipelines.conversion import shard_writing as processes
 from beam_pipelines.conversion.commit import commit, leave_out
@@ -37,17 +35,20 @@ from beam_pipelines.conversion.output_folder import (
     read_manifest,
 )
 from beam_pipelines.conversion.plan import Plan
-from beam_pipelines.conversion.planning import make_plan
+from beam_pipelines.conversion.planning.make_plan import make_plan
 from beam_pipelines.conversion.shard_writing import write_planned
 from beam_pipelines.conversion.working_folder import WorkingFolder
 from beam_pipelines.options import ConvertOptions
-from beam_pipelines.runners import execution, launch_checks, phases
+from beam_pipelines.runners import phases
 from beam_pipelines.sources import listing
-from beam_pipelines.transforms import WriteRows
 from tpu_input.command_line import print_line
 from tpu_input.command_line.cores import num_cores
 from tpu_input.command_line.dataclass_options import checked
 from tpu_input.dataset_format.records import Manifest
+
+if TYPE_CHECKING:  # a conversion on this machine does without Beam
+    import apache_beam as beam
+    from apache_beam.options.pipeline_options import PipelineOptions
 
 
 class Converted(NamedTuple):
@@ -80,7 +81,8 @@ def convert(
       options: Options of the conversion.
       beam_options: The Beam runner and its options; None for this machine.
       num_processes: Maximum number of processes on this machine that write shards instead of the runner, if there are
-        several shards, and of threads that decode if there is only one; 0 to use the runner. None means 0 if there are
+        several shards, and of threads that decode if there is only one; 0 to use the runner, or this process without a
+        runner. None means 0 if there are
         beam_options, else one for each core, and none for so few images that processes would take longer to start than
         they save. The processes import the program's main module: a script must call this function below
         `if __name__ == "__main__":`.
@@ -93,7 +95,6 @@ def convert(
         num_processes = 0
     if num_processes is not None and checked(num_processes, int, "num_processes") < 0:
         raise ValueError(f"num_processes must be at least 0, got {num_processes}")
-    beam_options = beam_options or execution.options_of()
     options, remarks = _checked(options)
     with contextlib.ExitStack() as stack:
         try:
@@ -103,7 +104,7 @@ def convert(
                 return Converted(manifest, is_new=False)
             raise
         options = extension.begin(options) if options.extend else options
-        if launch_checks.name_of(beam_options):
+        if beam_options and _is_engine(beam_options):
             return _convert_in_one_job(options, beam_options, command, remarks)
         output_checks.remove_replaced(options.output)
         plan, existing = _plan(options, beam_options, remarks)
@@ -124,7 +125,7 @@ def convert(
 
 
 def _plan(
-    options: ConvertOptions, beam_options: PipelineOptions, remarks: Sequence[str]
+    options: ConvertOptions, beam_options: PipelineOptions | None, remarks: Sequence[str]
 ) -> tuple[Plan, Manifest | None]:
     """Returns the plan, and the manifest of its dataset if that is complete; prints how the inputs were interpreted.
 
@@ -167,9 +168,18 @@ def _print(*remarks: Sequence[str]) -> None:
         print_line(remark, sys.stderr)
 
 
+def _is_engine(beam_options: PipelineOptions) -> bool:
+    """Returns whether a Beam runner is an engine, which runs the whole conversion as one job."""
+    from beam_pipelines.runners import launch_checks
+
+    return bool(launch_checks.name_of(beam_options))
+
+
 def _convert_in_one_job(
     options: ConvertOptions, beam_options: PipelineOptions, command: Sequence[str], remarks: Sequence[str]
 ) -> Converted:
+    from beam_pipelines.runners import execution
+
     before = read_manifest(options.output)
     _print(remarks)
     try:
@@ -200,6 +210,8 @@ def submit(options: ConvertOptions, beam_options: PipelineOptions, command: Sequ
     Raises:
       ValueError: As of convert(), or the job would end with this process.
     """
+    from beam_pipelines.runners import execution, launch_checks
+
     launch_checks.check_outlives(beam_options)
     options, remarks = _checked(options)
     with lock.locked(options.output):
@@ -212,14 +224,19 @@ def submit(options: ConvertOptions, beam_options: PipelineOptions, command: Sequ
 
 def build_conversion(pipeline: beam.Pipeline, options: ConvertOptions, command: Sequence[str] = ()) -> None:
     """Adds the steps of a whole conversion: list, plan, write and commit; an engine needs nobody else for it."""
-    rows, layout = planning.plan_rows(pipeline, options)
+    from beam_pipelines.conversion.planning.beam_steps import plan_rows
+    from beam_pipelines.transforms import WriteRows
+
+    rows, layout = plan_rows(pipeline, options)
     rows | "Write dataset" >> WriteRows(options, command, layout)
 
 
 _READ_ONLY = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
 
-def _complete_and_read_only(options: ConvertOptions, beam_options: PipelineOptions, why: OSError) -> Manifest | None:
+def _complete_and_read_only(
+    options: ConvertOptions, beam_options: PipelineOptions | None, why: OSError
+) -> Manifest | None:
     """Returns the manifest of this conversion's dataset if it is complete, in a folder that cannot be written.
 
     The plan that the manifest is compared with is made in a temporary folder of this machine, so this needs a local
@@ -228,7 +245,7 @@ def _complete_and_read_only(options: ConvertOptions, beam_options: PipelineOptio
     Raises:
       ValueError: The output holds something else.
     """
-    is_here = not storage.is_uri(options.output) and not launch_checks.name_of(beam_options)
+    is_here = not storage.is_uri(options.output) and not (beam_options and _is_engine(beam_options))
     if not is_here or why.errno not in _READ_ONLY or not (manifest := read_manifest(options.output)):
         return None
     with tempfile.TemporaryDirectory() as folder:
@@ -247,7 +264,7 @@ def _complete_and_read_only(options: ConvertOptions, beam_options: PipelineOptio
 def _write_and_commit(
     options: ConvertOptions,
     plan: Plan,
-    beam_options: PipelineOptions,
+    beam_options: PipelineOptions | None,
     num_processes: int | None,
     still_locked: Callable[[], None],
 ) -> tuple[Manifest, int]:
@@ -260,8 +277,10 @@ def _write_and_commit(
         num_processes = 0
     if num_processes != 0 and len(unwritten) > 1:
         processes.write_shards(unwritten, folder, options, num_processes or num_cores())
-    else:
+    elif beam_options:
         _write_with_beam(options, folder, beam_options, num_processes or 0)
+    else:
+        _write_here(options, folder, unwritten, num_processes or num_cores())
     still_locked()
     manifest = commit(options, plan, folder.receipts_of(plan))
     phases.end()
@@ -283,9 +302,23 @@ def _is_worth_processes(folder: WorkingFolder, shards: list[str]) -> bool:
     return False
 
 
+def _write_here(options: ConvertOptions, folder: WorkingFolder, shards: list[str], num_decoders: int) -> None:
+    """Writes shards in this process, one after another."""
+    if phases.is_shown():
+        phases.begin("writing", folder.num_rows(shards))
+    for shard in shards:
+        write_planned(shard, folder, options, num_decoders, _advance_writing)
+
+
+def _advance_writing(num_bytes: int, written: bool) -> None:
+    phases.advance("writing", 1, num_bytes, int(not written))
+
+
 def _write_with_beam(
     options: ConvertOptions, folder: WorkingFolder, beam_options: PipelineOptions, num_decoders: int
 ) -> None:
+    from beam_pipelines.runners import execution
+
     if phases.is_shown():
         phases.begin("writing", folder.num_rows(folder.unwritten()))
     with execution.pipeline(beam_options) as pipeline:
@@ -303,6 +336,8 @@ def build_writing(
       folder: Working folder with the plan.
       num_decoders: Threads that decode the images of a shard; 0 for all cores of the machine that writes it.
     """
+    import apache_beam as beam
+
     (
         pipeline
         | "Start" >> beam.Create([folder])

@@ -25,6 +25,7 @@ import apache_beam as beam
 from apache_beam.options import pipeline_options as beam_flags
 from apache_beam.options.pipeline_options import PipelineOptions
 
+from beam_pipelines.conversion.planning.row_batches import batched
 from beam_pipelines.convert import build_conversion
 from beam_pipelines.options import ConvertOptions
 from beam_pipelines.report.summary import size
@@ -158,13 +159,14 @@ def _work(options: ConvertOptions) -> Iterator[str]:
     with tempfile.TemporaryDirectory() as here:  # for archives that must be unpacked to be listed
         listed = dataclasses.replace(options, output=here)
         rows = itertools.chain.from_iterable(list_rows(source, listed) for source in options.sources)
-        for row in itertools.islice(rows, _MAX_LISTED):
-            num_inputs += 1
-            survey.add_input(folders, row)
-            # The listing of a folder includes sizes; a list needs a request per file.
-            if row.num_bytes or num_sized < _SIZED:
-                num_sized += 1
-                num_bytes += find(row).num_bytes
+        for batch in batched(itertools.islice(rows, _MAX_LISTED)):
+            num_inputs += len(batch)
+            survey.add_input(folders, batch)
+            for row in batch:
+                # The listing of a folder includes sizes; a list needs a request per file.
+                if row.num_bytes or num_sized < _SIZED:
+                    num_sized += 1
+                    num_bytes += find(row).num_bytes
     if not num_inputs:
         raise ValueError(f"input {options.sources[0].path!r} is empty")
     num_bytes = num_bytes * num_inputs // max(num_sized, 1)

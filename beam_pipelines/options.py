@@ -403,7 +403,7 @@ class ConvertOptions:
 
     def shards_of(self, split: str) -> int:
         """Returns the number in num_shards for a split, which may be an earlier dataset's own: val; 0 for none."""
-        return dict(self.num_shards).get(split_named(split), 0)
+        return dict(self.num_shards).get(split_named(split), 0) if self.num_shards else 0
 
     @property
     def label_kind(self) -> LabelKind:

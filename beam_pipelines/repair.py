@@ -14,11 +14,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import uuid
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import apache_beam as beam
 import pyarrow as pa
-from apache_beam.options.pipeline_options import PipelineOptions
 
 from beam_pipelines import storage
 from beam_pipelines.conversion import output_folder, working_folder
@@ -30,11 +28,10 @@ from beam_pipelines.conversion.output_folder import (
     manifest_digest,
     unchanged_manifest,
 )
-from beam_pipelines.conversion.planning import make_plan
+from beam_pipelines.conversion.planning.make_plan import make_plan
 from beam_pipelines.conversion.shard_writing import Unwanted, write_shard
 from beam_pipelines.conversion.working_folder import WorkingFolder
 from beam_pipelines.options import WORK_NAME, ConvertOptions, ImageOptions, Source, complete
-from beam_pipelines.runners import execution, launch_checks
 from beam_pipelines.sources.dataset_examples import read_dataset
 from beam_pipelines.sources.lists import rows_of_list
 from beam_pipelines.sources.rows import Row, find_each, locate
@@ -55,6 +52,9 @@ from tpu_input.dataset_format.records import (
     read_frames,
     shard_name,
 )
+
+if TYPE_CHECKING:  # a repair on this machine does without Beam
+    from apache_beam.options.pipeline_options import PipelineOptions
 
 _MAX_NAMED = 5  # inputs in a message
 
@@ -84,6 +84,8 @@ def repair(
             "run it again"
         )
     if options and beam_options:
+        from beam_pipelines.runners import launch_checks
+
         launch_checks.check(beam_options, [source.path for source in options.sources])
     with output_folder.locked(manifest.path):
         try:
@@ -132,7 +134,7 @@ def _repair_shards(
     working_folder.remove_one(folder)  # a receipt from before may name a file that is in its place already, damaged
     _write_again(manifest, names, False, beam_options, num_decoders)
     if left := [name for name in names if not storage.exists(f"{folder.folder}/{name}.receipt")]:
-        plan = make_plan(options, beam_options or execution.options_of())
+        plan = make_plan(options, beam_options)
         if plan.fingerprint != manifest.fingerprint:
             raise ValueError(
                 f"{[source.path for source in options.sources]} no longer contain the inputs that "
@@ -161,6 +163,10 @@ def _write_again(
         for name in names:
             _make_again(name, manifest, planned, num_decoders)
         return
+    import apache_beam as beam
+
+    from beam_pipelines.runners import execution
+
     with execution.pipeline(beam_options) as pipeline:
         (
             pipeline

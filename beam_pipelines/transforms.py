@@ -31,9 +31,13 @@ from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.windowed_value import WindowedValue
 
 from beam_pipelines import storage
-from beam_pipelines.conversion import output_checks, planning, working_folder
+from beam_pipelines.conversion import output_checks, working_folder
 from beam_pipelines.conversion.commit import commit_once
 from beam_pipelines.conversion.plan import Plan
+from beam_pipelines.conversion.planning import beam_steps
+from beam_pipelines.conversion.planning.beam_steps import Batch
+from beam_pipelines.conversion.planning.plan_survey import add_remarks
+from beam_pipelines.conversion.planning.row_batches import BATCH_ROWS, batched
 from beam_pipelines.conversion.shard_writing import write_planned
 from beam_pipelines.conversion.working_folder import WorkingFolder
 from beam_pipelines.options import ConvertOptions, ImageOptions, LabelType, Source
@@ -166,7 +170,8 @@ class ListInputs(beam.PTransform[PBegin, Any]):
             print_line(remark, sys.stderr)
 
     def expand(self, pipeline: PBegin) -> tuple[PCollection[InputFile], PCollection[RejectedInput]]:
-        rows = planning.list_labelled(pipeline.pipeline, self._options)
+        batches = beam_steps.list_labelled(pipeline.pipeline, self._options)
+        rows = batches | "Rows of inputs" >> beam.FlatMap(lambda rows: rows)
         usable = rows | "Usable inputs" >> beam.Filter(lambda row: not row.reason)
         rejected = rows | "Other inputs" >> beam.Filter(lambda row: bool(row.reason))
         return (
@@ -279,15 +284,12 @@ class WriteDataset(beam.PTransform[Any, PCollection[WrittenDataset]]):
 
     def expand(self, inputs: Any) -> PCollection[WrittenDataset]:
         images, *rejected = inputs if isinstance(inputs, (tuple, list)) else (inputs,)
-        rows = [images | "Rows of images" >> beam.ParDo(_ToRows(self._options)).with_output_types(Row)]
-        rows += [
-            each | f"Rejected inputs {number}" >> beam.Map(_row_of_rejected).with_output_types(Row)
-            for number, each in enumerate(rejected)
-        ]
-        every = planning.group_rows(rows | "Every input" >> beam.Flatten(), self._options)
-        every = planning.keep_groups_together(planning.group_look_alikes(every, self._options))
-        every = planning.reject_duplicates(every, self._options)
-        sized = planning.size_rows(planning.choose_splits(every, self._options), self._options)
+        batches = [images | "Rows of images" >> beam.ParDo(_ToRows(self._options)).with_output_types(Batch)]
+        for number, each in enumerate(rejected):
+            lines = each | f"Batch rejected inputs {number}" >> beam.BatchElements(BATCH_ROWS, BATCH_ROWS)
+            rows = beam.Map(_rows_of_rejected).with_output_types(Batch)
+            batches.append(lines | f"Rejected inputs {number}" >> rows)
+        sized = beam_steps.plan_images(batches | "Every input" >> beam.Flatten(), self._options)
         written: PCollection[WrittenDataset] = sized | WriteRows(self._options)
         return written
 
@@ -295,12 +297,12 @@ class WriteDataset(beam.PTransform[Any, PCollection[WrittenDataset]]):
         return _displayed({"output": self._options.output} | self._options.shaping())
 
 
-def _row_of_rejected(rejected: Any) -> Row:
-    return Row(rejected.key, rejected.uri).reject(rejected.reason, rejected.detail)
+def _rows_of_rejected(inputs: list[Any]) -> list[Row]:
+    return [Row(rejected.key, rejected.uri).reject(rejected.reason, rejected.detail) for rejected in inputs]
 
 
 class _ToRows(beam.DoFn):
-    """Writes images to files next to the dataset, one after another, and yields their rows; LabelledImage → Row.
+    """Writes images to files next to the dataset, one after another, and yields their rows; LabelledImage → Batch.
 
     The writers of shards read them there. A retried bundle writes another file, and the rows of the first one are gone.
     An InputFile is a row already.
@@ -310,16 +312,20 @@ class _ToRows(beam.DoFn):
         self._options, self._output = options, options.output
 
     def start_bundle(self) -> None:
+        self._input_rows = list[Row]()
         self._open()
 
     def _open(self) -> None:
         self._path, self._rows, self._num_bytes = working_folder.new_images_path(self._output), list[Row](), 0
         self._file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
 
-    def process(self, element: Any) -> Iterator[Row]:
+    def process(self, element: Any) -> Iterator[list[Row]]:
         try:
             if hasattr(element, "uri") and not hasattr(element, "image"):
-                yield _row_of_file(element, self._options)
+                self._input_rows.append(_row_of_file(element, self._options))
+                if len(self._input_rows) == BATCH_ROWS:
+                    yield self._input_rows
+                    self._input_rows = []
                 return
             key, data, label, split, group = _values(element, LabelledImage)
         except ValueError:
@@ -338,13 +344,13 @@ class _ToRows(beam.DoFn):
             row = row.reject("too_large", why)
         self._rows.append(row)
         if self._num_bytes >= _HANDED_OVER_BYTES:
-            yield from self._close()
+            yield from batched(self._close())
             self._open()
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
         window = GlobalWindow()
-        for row in self._close():
-            yield WindowedValue(row, window.max_timestamp(), (window,))
+        for rows in batched([*self._input_rows, *self._close()]):
+            yield WindowedValue(rows, window.max_timestamp(), (window,))
 
     def _close(self) -> list[Row]:
         with self._file:
@@ -388,10 +394,10 @@ def _values(element: Any, kind: Any) -> tuple[Any, ...]:
     return tuple(values)
 
 
-class WriteRows(beam.PTransform[PCollection[Row], PCollection[WrittenDataset]]):
-    """Plans, writes and commits a dataset of labeled and sized rows, in one pipeline.
+class WriteRows(beam.PTransform[PCollection[Batch], PCollection[WrittenDataset]]):
+    """Plans, writes and commits a dataset of batches of labeled and sized rows, in one pipeline.
 
-    rows ──assign──▶ plan, a file of rows per shard ──▶ names of shards ──write──▶ receipts ──commit──▶ manifest
+    batches ──assign──▶ plan, a file of rows per shard ──▶ names of shards ──write──▶ receipts ──commit──▶ manifest
     """
 
     def __init__(
@@ -412,10 +418,10 @@ class WriteRows(beam.PTransform[PCollection[Row], PCollection[WrittenDataset]]):
         self._options, self._layout = options, layout
         self._conversion = working_folder.Conversion(list(command), os.getcwd(), sources, options.shaping())
 
-    def expand(self, rows: PCollection[Row]) -> PCollection[WrittenDataset]:
-        plan, planned = planning.assign(rows, self._options)
+    def expand(self, batches: PCollection[Batch]) -> PCollection[WrittenDataset]:
+        plan, planned = beam_steps.assign(batches, self._options)
         if self._layout:
-            plan = plan | "Add remarks" >> beam.Map(planning.add_remarks, AsSingleton(self._layout), self._options)
+            plan = plan | "Add remarks" >> beam.Map(add_remarks, AsSingleton(self._layout), self._options)
         shards = (
             plan
             # The side input makes this step wait until the rows of every shard are written.
@@ -423,7 +429,7 @@ class WriteRows(beam.PTransform[PCollection[Row], PCollection[WrittenDataset]]):
             >> beam.FlatMap(_begin, self._options, self._conversion, AsIter(planned)).with_output_types(str)  # shard
             | "Spread shards" >> beam.Reshuffle()
         )
-        num_decoders = workers.num_decoders(rows.pipeline.options)
+        num_decoders = workers.num_decoders(batches.pipeline.options)
         written = shards | "Write shards" >> beam.Map(  # shard
             _write_shard, AsSingleton(plan), self._options, num_decoders, versions()
         )

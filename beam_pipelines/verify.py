@@ -16,12 +16,9 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import apache_beam as beam
 import numpy as np
-from apache_beam.options.pipeline_options import PipelineOptions
-from apache_beam.pvalue import AsIter, PCollection, TaggedOutput
 
 from beam_pipelines import storage
 from beam_pipelines.conversion import duplicate_keys, working_folder
@@ -39,11 +36,15 @@ from beam_pipelines.conversion.output_folder import (
 )
 from beam_pipelines.conversion.shard_checking import check_shard, keys_with, lengths_digest
 from beam_pipelines.report.rejections import read_lines
-from beam_pipelines.runners import execution, phases
+from beam_pipelines.runners import phases
 from tpu_input.command_line.cores import num_cores
 from tpu_input.dataset_format.index import index_path
 from tpu_input.dataset_format.lengths import lengths_name, max_bytes, parse_lengths
 from tpu_input.dataset_format.records import Manifest, Shard
+
+if TYPE_CHECKING:  # a verification on this machine does without Beam
+    import apache_beam as beam
+    from apache_beam.options.pipeline_options import PipelineOptions
 
 
 @dataclasses.dataclass
@@ -188,6 +189,8 @@ def _check_here(manifest: Manifest, numbers: Sequence[int], decode_images: bool,
 def _check_with_beam(
     manifest: Manifest, numbers: Sequence[int], decode_images: bool, beam_options: PipelineOptions
 ) -> _Checks:
+    from beam_pipelines.runners import execution
+
     path = working_folder.new_checks_path()
     try:
         with phases.of_job("verifying", len(numbers)) as watch, execution.pipeline(beam_options) as pipeline:
@@ -210,6 +213,8 @@ def build_checks(
       decode_images: Whether to decode every image.
       path: Path of the file within the dataset; it gets lines of JSON, which _read_checks() reads.
     """
+    import apache_beam as beam
+
     dataset, digest = manifest.path, manifest_digest(manifest)
     checked = (
         pipeline
@@ -231,15 +236,17 @@ def build_checks(
         | "Group keys" >> beam.GroupByKey()
         | "All but the first" >> beam.FlatMapTuple(_surplus)  # (shard, key)
     )
-    lines: PCollection[str] = (
+    lines: beam.pvalue.PCollection[str] = (
         checked.found | "Lines of shards" >> beam.Map(_line, "shard"),
         counts | "Lines of counts" >> beam.Map(_line, "count"),
         surplus | "Lines of keys" >> beam.Map(_line, "surplus key"),
     ) | "All lines" >> beam.Flatten()
-    pipeline | "Path" >> beam.Create([path]) | "Write" >> beam.Map(_write_checks, dataset, AsIter(lines))
+    pipeline | "Path" >> beam.Create([path]) | "Write" >> beam.Map(_write_checks, dataset, beam.pvalue.AsIter(lines))
 
 
 def _check_numbered(number: int, dataset: str, digest: str, decode_images: bool) -> Iterator[Any]:
+    from apache_beam.pvalue import TaggedOutput
+
     manifest = unchanged_manifest(dataset, digest)
     split, shard = _shards(manifest)[number]
     checked = check_shard(manifest, shard, decode_images)

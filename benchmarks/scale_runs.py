@@ -16,7 +16,7 @@ from apache_beam.metrics import Metrics
 from apache_beam.options.pipeline_options import PipelineOptions
 from beam_pipelines.runners import execution
 from beam_pipelines.options import ConvertOptions, Source
-from beam_pipelines.conversion.planning import build_planning
+from beam_pipelines.conversion.planning.beam_steps import build_planning
 from collections import Counter
 group = beam.GroupByKey
 def count(keyed):
@@ -42,7 +42,6 @@ WHOLE = """
 import importlib, json, re, sys
 from collections import Counter
 from pathlib import Path
-from apache_beam.options.pipeline_options import PipelineOptions
 from beam_pipelines import storage
 convert_module = importlib.import_module("beam_pipelines.convert")
 from beam_pipelines.conversion import plan as plan_module
@@ -72,11 +71,11 @@ def committed(options, *args):
     return commit(options, *args)
 convert_module.make_plan, convert_module.commit = made, committed
 options = ConvertOptions((Source(sys.argv[1]),), sys.argv[2], shard_bytes=int(sys.argv[3]))
-manifest = convert_module.convert(options, PipelineOptions(["--runner=FnApiRunner"])).manifest
+manifest = convert_module.convert(options).manifest
 output = Path(options.output)
 shards = [shard for split in manifest.splits.values() for shard in split.shards]
 keys = [str(path.relative_to(sys.argv[1])) for path in Path(sys.argv[1]).rglob("*.jpg")]
-buckets = Counter(plan_module.hash_position(0, key) >> (64 - plan_module._BUCKET_BITS) for key in keys)
+buckets = Counter(plan_module.hash_position(0, key) >> (64 - plan_module.BUCKET_BITS) for key in keys)
 print(json.dumps(seen | dict(calls) | {
     "shards": len(shards),
     "record_bytes": sum(shard.num_bytes for shard in shards) / len(keys),
@@ -104,8 +103,11 @@ print(total)
 """
 # The peak of cutting a bucket of so many rows into shards, in bytes per row: encoded, and decoded with their sort keys.
 CUT = """
-import dataclasses, json, sys, tracemalloc
-from beam_pipelines.conversion import planning
+import json, sys, tracemalloc
+from beam_pipelines.conversion.plan import BUCKET_BITS, place_rows
+from beam_pipelines.conversion.planning.cutting import by_range, cut
+from beam_pipelines.conversion.planning.plan_survey import PlanSurvey
+from beam_pipelines.conversion.planning.row_batches import in_parts
 from beam_pipelines.options import ConvertOptions, Source
 from beam_pipelines.sources.rows import Row
 count = int(sys.argv[1])
@@ -114,16 +116,16 @@ def row(i):
     key = f"{label}/{i:07d}.jpg"
     return Row(key, f"/data/of/40/letters/{key}", label, num_bytes=num_bytes, record_bytes=num_bytes + 2000)
 options = ConvertOptions((Source("/data"),), "/output")
-survey = planning.PlanCombineFn(options)
-sums = survey.create_accumulator()
-for i in range(count):
-    survey.add_input(sums, row(i))
-plan = survey.extract_output(sums)
-of_one_bucket = {split: {0: sum(costs.values())} for split, costs in plan.buckets.items()}
-plan = dataclasses.replace(plan, buckets=of_one_bucket)
+# All in the first bucket, at positions that differ.
+placed = [
+    (position >> BUCKET_BITS, split, row) for position, split, row in place_rows(map(row, range(count)), options)
+]
+survey = PlanSurvey(options)
+plan = survey.extract_output(survey.add_input(survey.create_accumulator(), placed))
+packed = in_parts([by_range(placed, BUCKET_BITS)])
+del placed
 tracemalloc.start()
-encoded = [planning.RowCoder().encode(row(i)) for i in range(count)]
-for _ in planning._cut((0, encoded), plan, options):
+for _ in cut(0, BUCKET_BITS, packed[0], plan, options):
     pass
 print(json.dumps(tracemalloc.get_traced_memory()[1] / count))
 """

@@ -206,8 +206,11 @@ def write_lengths(manifest: Manifest) -> None:
     shards = [shard for split in manifest.splits.values() for shard in split.shards]
     phases.begin("committing", len(shards))
     with ThreadPoolExecutor(_IN_FLIGHT) as pool:
-        read = phases.counted("committing", pool.map(lambda shard: index_lengths(manifest.path, shard), shards))
-        lengths = {shard.name: of for shard, of in zip(shards, read, strict=True)}
+        read = pool.map(lambda shard: index_lengths(manifest.path, shard), shards)
+        lengths = {}
+        for shard, shard_lengths in zip(shards, read, strict=True):
+            lengths[shard.name] = shard_lengths
+            phases.count_units("committing")
     with create(manifest.path, lengths_name(manifest.edition)) as file:
         lengths_format.write_lengths(file, lengths)
 

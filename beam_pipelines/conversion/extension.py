@@ -23,14 +23,11 @@ import json
 import math
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-import apache_beam as beam
 import pyarrow as pa
-from apache_beam.pvalue import PCollection
-from apache_beam.transforms import combiners
 
 from beam_pipelines import storage
 from beam_pipelines.conversion import working_folder
@@ -203,7 +200,7 @@ class Changes(NamedTuple):
         return self.changed | self.relabelled | self.moved
 
 
-class _Seen(NamedTuple):
+class Seen(NamedTuple):
     """Inputs of an image that the dataset has.
 
     Attributes:
@@ -219,30 +216,17 @@ class _Seen(NamedTuple):
     same_split: bool
 
 
-def find_changes(rows: PCollection[Row], options: ConvertOptions) -> PCollection[Changes]:
-    """Returns what has changed about the inputs of the images that the dataset has; PCollection of one Changes.
-
-    Raises:
-      ValueError: With options.prune, if nothing of the dataset would be left.
-    """
-    changes: PCollection[Changes] = (
-        rows
-        | "Known inputs" >> beam.FlatMap(_known_input, options).with_output_types(tuple[str, Any])
-        | "Of one image" >> beam.CombinePerKey(_seen)  # a member of an archive may be there several times
-        | "Inputs seen" >> combiners.ToDict()
-        | "Compare with the dataset" >> beam.Map(_compare, options)
-    )
-    return changes
-
-
-def _known_input(row: Row, options: ConvertOptions) -> Iterator[tuple[str, _Seen]]:
-    """Yields (key, what is seen of it) for an input that the dataset has."""
-    parent = _read_parent(options.output, options.parent)
-    known = parent.images.get(row.key)
-    if known and not row.reason:
-        same_file = known.num_bytes in (None, row.num_bytes) and not _has_other_content(row, known, options)
-        same_label = tuple(sorted(options.label_kind.names(row.label))) == parent.names(known)
-        yield row.key, _Seen(same_file, row.number, same_label, _is_in(row, parent.split(known), options))
+def seen_inputs(rows: Iterable[Row], options: ConvertOptions) -> dict[str, Seen]:
+    """Returns what is seen of the images that the dataset has in some of its labeled inputs, by key."""
+    parent, seen = _read_parent(options.output, options.parent), dict[str, Seen]()
+    for row in rows:
+        known = parent.images.get(row.key)
+        if known and not row.reason:
+            same_file = known.num_bytes in (None, row.num_bytes) and not _has_other_content(row, known, options)
+            same_label = tuple(sorted(options.label_kind.names(row.label))) == parent.names(known)
+            now = Seen(same_file, row.number, same_label, _is_in(row, parent.split(known), options))
+            seen[row.key] = merge_seen([seen[row.key], now]) if row.key in seen else now
+    return seen
 
 
 def _is_in(row: Row, split: str, options: ConvertOptions) -> bool:
@@ -254,7 +238,8 @@ def _is_in(row: Row, split: str, options: ConvertOptions) -> bool:
     return split == choose_split(row, options)
 
 
-def _seen(values: Iterable[_Seen]) -> _Seen:
+def merge_seen(values: Iterable[Seen]) -> Seen:
+    """Returns what is seen of an image in several of its inputs: a member of an archive may be there several times."""
     every = list(values)
     return min(every, key=lambda seen: seen.number)._replace(same_file=any(seen.same_file for seen in every))
 
@@ -272,7 +257,12 @@ def _has_other_content(row: Row, known: _Known, options: ConvertOptions) -> bool
     return hashlib.sha256(image.encoded).hexdigest() != parent.digests(known.shard)[row.key]
 
 
-def _compare(seen: dict[str, _Seen], options: ConvertOptions) -> Changes:
+def find_changes(seen: Mapping[str, Seen], options: ConvertOptions) -> Changes:
+    """Returns what has changed about the inputs of the images that the dataset has, given what is seen of them all.
+
+    Raises:
+      ValueError: With options.prune, if nothing of the dataset would be left.
+    """
     changes = Changes(
         frozenset(known_images(options).keys() - seen.keys()),
         frozenset(key for key, now in seen.items() if not now.same_file),

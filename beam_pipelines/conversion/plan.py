@@ -1,20 +1,22 @@
 """Plan of a conversion: the assignment of rows to shards, decided before any image is read.
 
-    Row ──PlanCombineFn──▶ Plan (one, small)           classes, fingerprint, bytes or rows in each bucket of the order
-    Row ──key_by_bucket──▶ (bucket, [Row]) ──assign_shards──▶ (shard, Row)
+    Row ──place_rows──▶ Placed ──PlanSurvey──▶ Plan (one, small)   classes, fingerprint, bytes in each bucket
+                               ──by range──▶ (range, [Placed]) ──assign_shards──▶ (shard, Row)
 
 The rows of a split are sorted by hash(seed, key). A bucket is a range of these hashes, so the shard of a row follows
-from the bytes before its bucket and the other rows of the bucket. No step needs the whole list, and the plan is a
-deterministic function of rows, options and seed.
+from the bytes before its bucket and the other rows of the bucket, or of several buckets that follow one another. No
+step needs the whole list, and the plan is a deterministic function of rows, options and seed.
 """
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import functools
 import hashlib
 import itertools
 import json
+import operator
 from collections.abc import Iterable, Iterator, Sequence
 
 from beam_pipelines.options import Check, ConvertOptions
@@ -22,8 +24,8 @@ from beam_pipelines.sources.rows import Row
 from tpu_input.dataset_format import json_fields
 from tpu_input.dataset_format.records import shard_name, valid_split
 
-_BUCKET_BITS = 12  # 4,096 buckets: a plan under 200 kB, and under 3,000 rows per bucket for ten million rows
-_HASH_BITS = 64
+BUCKET_BITS = 12  # 4,096 buckets: a plan under 200 kB, and under 3,000 rows per bucket for ten million rows
+HASH_BITS = 64
 _MAX_SHARDS = 1_000_000  # their names are held in memory
 # Pixel statistics use all images of a split of up to this many, about this many of a larger split, and at least a
 # sixteenth: to measure a photograph of 500 x 375 pixels costs half as much as to check and store it. Where the others
@@ -32,7 +34,6 @@ _MEASURED = 1000
 _LEAST_MEASURED = {"decode": 1 / 16, "header": 0.0}
 
 
-@functools.lru_cache(maxsize=256)  # as the steps that look at a row follow one another
 def hash_position(seed: int, key: str) -> int:
     """Returns the position of `key` in the order of the examples, in [0, 2**64)."""
     return int.from_bytes(hashlib.sha256(f"{seed}/order/{key}".encode()).digest()[:8], "big")
@@ -47,7 +48,7 @@ def is_measured(key: str, seed: int, num_images: int, check: Check = "decode") -
     if num_images <= _MEASURED:
         return True
     digest = hashlib.sha256(f"{seed}/statistics/{key}".encode()).digest()
-    point: float = int.from_bytes(digest[:8], "big") / 2**_HASH_BITS
+    point: float = int.from_bytes(digest[:8], "big") / 2**HASH_BITS
     return point < max(_MEASURED / num_images, _LEAST_MEASURED[check])
 
 
@@ -62,7 +63,7 @@ def choose_split(row: Row, options: ConvertOptions) -> str:
 def split_point(row: Row, seed: int) -> float:
     """Returns the point in [0, 1) that the split of a row is chosen by, from the hash of its group or key."""
     digest = hashlib.sha256(f"{seed}/split/{row.group or row.key}".encode()).digest()
-    point: float = int.from_bytes(digest[:8], "big") / 2**_HASH_BITS
+    point: float = int.from_bytes(digest[:8], "big") / 2**HASH_BITS
     return point
 
 
@@ -76,9 +77,19 @@ def split_at(point: float, splits: Sequence[tuple[str, float]]) -> str:
     return name  # the shares may add up to slightly less than 1
 
 
-def key_by_bucket(row: Row, seed: int) -> tuple[int, Row]:
-    """Returns (bucket, row): the row keyed by its range of the order."""
-    return hash_position(seed, row.key) >> (_HASH_BITS - _BUCKET_BITS), row
+# A row with its position in the order of the examples and its split.
+Placed = tuple[int, str, Row]
+
+
+def place_rows(rows: Iterable[Row], options: ConvertOptions) -> list[Placed]:
+    """Returns labeled and sized rows, each with its position in the order and its split."""
+    seed = options.seed
+    return [(hash_position(seed, row.key), row.split or choose_split(row, options), row) for row in rows]
+
+
+def bucket_at(position: int) -> int:
+    """Returns the number of the bucket, 0 to 4,095, in which a position lies."""
+    return position >> (HASH_BITS - BUCKET_BITS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,15 +133,25 @@ class Plan:
     num_duplicates: dict[str, int] = dataclasses.field(default_factory=dict)
     num_outdated: int = 0
 
+    def __post_init__(self) -> None:
+        if sum(self.shard_of(split, total) + 1 for split, total in self.totals.items()) > _MAX_SHARDS:
+            raise ValueError(
+                f"the plan has more than {_MAX_SHARDS:,} shards; use a larger --shard_size or a smaller --num_shards"
+            )
+
     @functools.cached_property
-    def starts(self) -> dict[str, dict[int, int]]:
-        """Sum of the sizes of all earlier buckets of a split, by split, then bucket; in the units of `buckets`."""
+    def _starts(self) -> dict[str, tuple[list[int], list[int]]]:
+        """Numbers of the buckets of a split, and the sizes of all buckets before each and before the end; by split."""
         starts = {}
         for split, costs in self.buckets.items():
             numbers = sorted(costs)
-            ends = itertools.accumulate((costs[number] for number in numbers), initial=0)
-            starts[split] = dict(zip(numbers, ends, strict=False))
+            starts[split] = numbers, [0, *itertools.accumulate(costs[number] for number in numbers)]
         return starts
+
+    def size_before(self, split: str, bucket: int) -> int:
+        """Returns the sum of the sizes of all buckets of a split before one, in the units of `buckets`."""
+        numbers, starts = self._starts[split]
+        return starts[bisect.bisect_left(numbers, bucket)]
 
     @functools.cached_property
     def totals(self) -> dict[str, int]:
@@ -175,7 +196,7 @@ class Plan:
         later = ["left_out", "num_ungrouped", "num_duplicates", "num_outdated"]
         needed = [field.name for field in dataclasses.fields(cls) if field.name not in later]
         fields = json_fields.fields(json_fields.load(content), "a plan", needed, later)
-        plan = cls(
+        return cls(
             classes=tuple(
                 json_fields.text(name, "a class") for name in json_fields.array(fields["classes"], "classes")
             ),
@@ -205,11 +226,6 @@ class Plan:
             num_outdated=json_fields.count(fields.get("num_outdated", 0), "num_outdated"),
             num_duplicates=json_fields.counts(fields.get("num_duplicates", {}), "num_duplicates"),
         )
-        if sum(plan.shard_of(split, total) + 1 for split, total in plan.totals.items()) > _MAX_SHARDS:
-            raise ValueError(
-                f"the plan has more than {_MAX_SHARDS:,} shards; use a larger --shard_size or a smaller --num_shards"
-            )
-        return plan
 
 
 def _strangers(value: object) -> tuple[str, str, str, str]:
@@ -227,7 +243,7 @@ def _valid_split(name: str) -> str:
 
 def _bucket_costs(value: object) -> dict[int, int]:
     """Returns the size by bucket; raises ValueError if it is no such mapping."""
-    numbers = {str(number): number for number in range(1 << _BUCKET_BITS)}
+    numbers = {str(number): number for number in range(1 << BUCKET_BITS)}
     costs = json_fields.counts(value, "buckets")
     if unknown := costs.keys() - numbers.keys():
         raise ValueError(f"unknown bucket {json_fields.shown(min(unknown))}")
@@ -239,15 +255,22 @@ def row_bytes(row: Row, split: str, options: ConvertOptions) -> int:
     return bool(row.record_bytes) if options.shards_of(split) else row.record_bytes
 
 
-def assign_shards(keyed: tuple[int, Iterable[Row]], plan: Plan, options: ConvertOptions) -> Iterator[tuple[str, Row]]:
-    """Yields (shard name, row) for the rows of one bucket; rows with a duplicate key are rejected here."""
-    number, rows = keyed
-    ends = {split: starts.get(number, 0) for split, starts in plan.starts.items()}
-    last_key = None
-    for row in sorted(rows, key=functools.partial(in_order, seed=options.seed)):
-        split = choose_split(row, options)
+def assign_shards(
+    placed: Iterable[Placed], first_bucket: int, plan: Plan, options: ConvertOptions
+) -> Iterator[tuple[str, Row]]:
+    """Yields (shard name, row) in the order of the examples; rows with a duplicate key are rejected here.
+
+    Args:
+      placed: All rows of one bucket, or of several that follow one another.
+      first_bucket: Number of the first of these buckets.
+      plan: The plan.
+      options: Options of the conversion.
+    """
+    ends = {split: plan.size_before(split, first_bucket) for split in plan.buckets}
+    shards, last_key = plan.shards, None
+    for _, split, row in _sorted(placed):
         ends[split] += row_bytes(row, split, options)
-        name = plan.shards[split][plan.shard_of(split, ends[split])]
+        name = shards[split][plan.shard_of(split, ends[split])]
         if row.key == last_key and not row.reason:
             row = row.reject(
                 "duplicate_key",
@@ -258,6 +281,18 @@ def assign_shards(keyed: tuple[int, Iterable[Row]], plan: Plan, options: Convert
         yield name, row
 
 
+def _sorted(placed: Iterable[Placed]) -> list[Placed]:
+    ordered = sorted(placed, key=operator.itemgetter(0))
+    # Hardly any two positions are equal, but those of rows with one key.
+    if len({position for position, _, _ in ordered}) < len(ordered):
+        ordered.sort(key=lambda each: _order_at(each[0], each[2]))
+    return ordered
+
+
 def in_order(row: Row, seed: int) -> tuple[int, str, bool, int, Row]:
     """Returns the sort key of a row; of the rows with one key, the row that is kept sorts first."""
-    return hash_position(seed, row.key), row.key, bool(row.reason), row.number, row
+    return _order_at(hash_position(seed, row.key), row)
+
+
+def _order_at(position: int, row: Row) -> tuple[int, str, bool, int, Row]:
+    return position, row.key, bool(row.reason), row.number, row

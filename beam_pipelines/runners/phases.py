@@ -15,8 +15,8 @@ import functools
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, Iterator
+from typing import Any, cast
 
 from tqdm import tqdm
 
@@ -25,7 +25,6 @@ from tpu_input.command_line import is_quiet, print_line, shows_progress, speed
 EACH = 30.0  # seconds between two lines where there is no terminal
 _DRAW_EACH = 0.5  # seconds between two drawings of a bar, while nothing is counted too
 _ASK_EACH = 2.0  # seconds between two questions to an engine
-_BATCH = 256  # items that are added to a counter of Beam at a time
 # What is counted in each phase, in the order of the phases of a conversion.
 UNITS = {
     "listing": "inputs",
@@ -40,7 +39,6 @@ UNITS = {
 # Bars with and without a known total; tqdm's own ones show slow phases as "2.37s/ inputs".
 _BAR = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
 _COUNT = "{desc}: {n_fmt}{unit} [{elapsed}{postfix}]"
-_Item = TypeVar("_Item")
 
 
 class _Display:
@@ -179,19 +177,11 @@ def reach(phase: str, count: int, num_bytes: int = 0, num_rejected: int = 0) -> 
         _display.reach(phase, count, None, num_bytes, num_rejected)
 
 
-def counted(
-    phase: str, items: Iterable[_Item], is_unit: Callable[[_Item], bool] = lambda item: True
-) -> Iterator[_Item]:
-    """Yields the items of a step of a pipeline, and counts the units of the phase here and in Beam's counter."""
-    number = 0
-    for item in items:
-        yield item
-        if is_unit(item):
-            number += 1
-            advance(phase)
-            if number % _BATCH == 0:
-                counter(phase).inc(_BATCH)
-    counter(phase).inc(number % _BATCH)
+def count_units(phase: str, number: int = 1) -> None:
+    """Counts units of a phase: here, and in Beam's counter if this may be a step of a pipeline."""
+    advance(phase, number)
+    if sys.modules.get("apache_beam"):  # a process that has not loaded Beam runs no step
+        counter(phase).inc(number)
 
 
 def count(num_bytes: int, written: bool) -> None:
@@ -204,7 +194,7 @@ def count(num_bytes: int, written: bool) -> None:
 @functools.cache
 def counter(name: str) -> Any:
     """Returns Beam's counter of this name in the namespace jpeg2tpu."""
-    from apache_beam.metrics.metric import Metrics  # imported here, as processes that write shards do without Beam
+    from apache_beam.metrics.metric import Metrics  # imported here, as commands on this machine do without Beam
 
     return Metrics.counter("jpeg2tpu", name)
 

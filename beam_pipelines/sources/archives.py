@@ -12,6 +12,7 @@ Of the bytes of members nothing is read, but where small members lie between the
 
 from __future__ import annotations
 
+import functools
 import posixpath
 import re
 import tarfile
@@ -59,8 +60,14 @@ class Member(NamedTuple):
 
 def without_ending(name: str) -> str:
     """Returns the name of an archive without its ending, of a tar or a compressed tar; "" if it has none."""
-    match = TAR.fullmatch(name)
+    match = TAR.fullmatch(name) if _is_ending_of_tar(name.rpartition(".")[2]) else None
     return match[1] if match else ""
+
+
+@functools.lru_cache(maxsize=1 << 12)  # most files have one of a few
+def _is_ending_of_tar(ending: str) -> bool:
+    """Returns whether a name that ends with a dot and this may be that of a tar."""
+    return bool(TAR.fullmatch(f".{ending}") or TAR.fullmatch(f".tar.{ending}"))
 
 
 def is_archive(uri: str) -> bool:

@@ -10,11 +10,10 @@ is hidden, or that contains no image, is not a class.
 from __future__ import annotations
 
 import re
+import zlib
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
-
-import apache_beam as beam
 
 from beam_pipelines.options import ConvertOptions, Source
 from beam_pipelines.sources import layouts, not_images
@@ -99,8 +98,8 @@ class Survey(NamedTuple):
     labelled: set[tuple[str, str, bool]]
 
 
-class FolderSurvey(beam.CombineFn):
-    """CombineFn: Row → Survey, over all rows."""
+class FolderSurvey:
+    """Combination of batches of rows to the one Survey, with the methods of Beam's CombineFn."""
 
     def __init__(self, options: ConvertOptions) -> None:
         self._options = options
@@ -108,22 +107,37 @@ class FolderSurvey(beam.CombineFn):
     def create_accumulator(self) -> Survey:
         return Survey({}, LabelSurvey(), Counter(), set())
 
-    def add_input(self, accumulator: Survey, row: Row) -> Survey:
-        if row.label and not row.reason:
+    def add_input(self, accumulator: Survey, rows: Iterable[Row]) -> Survey:
+        several = len(self._options.sources) > 1
+        named: dict[tuple[str, str], Row] = {}  # one row of each label and source, as all of them add the same
+        files: dict[tuple[str, str, bool], tuple[int, str]] = {}
+        for row in rows:
+            if row.label and not row.reason:
+                named.setdefault((row.label, row.key.partition("/")[0] if several else ""), row)
+                if _is_labelled(row, self._options):
+                    top, *others = _folders(row, self._options) or [""]
+                    accumulator.labelled.add((row.split, top if is_split(top) else "", any(map(is_split, others))))
+            if row.reason in not_images.REASONS:
+                is_ignored = row.reason == not_images.IGNORED
+                accumulator.others.update([row.detail if is_ignored else not_images.ending(row.key)])
+            if not row.label and row.reason in ("", not_images.OTHER_FILE):
+                place = row.split, row.key[: row.key.rfind("/") + 1], not row.reason
+                count, example = files.get(place, (0, row.key))
+                files[place] = count + 1, min(example, row.key)
+        for row in named.values():
             accumulator.labels.add(row, self._options)
-            if _is_labelled(row, self._options):
-                top, *others = _folders(row, self._options) or [""]
-                accumulator.labelled.add((row.split, top if is_split(top) else "", any(map(is_split, others))))
-        if row.reason in not_images.REASONS:
-            is_ignored = row.reason == not_images.IGNORED
-            accumulator.others.update([row.detail if is_ignored else not_images.ending(row.key)])
-        is_file = not row.label and row.reason in ("", not_images.OTHER_FILE)
-        folders = _folders(row, self._options) if is_file else []
+        for (split, _, is_image), (count, example) in files.items():
+            self._add_folder(accumulator, split, example, count, is_image)
+        return accumulator
+
+    def _add_folder(self, survey: Survey, split: str, example: str, count: int, is_image: bool) -> None:
+        """Adds so many files of a folder, of which one is `example`."""
+        folders = _folders(Row(example, split=split), self._options)
         if folders and not any(map(is_hidden, folders)):
             below = folders[1] if len(folders) > 1 and any(map(is_split, folders[:2])) else ""
             inner = frozenset((folders[2:] if is_split(folders[0]) else folders[1:]) or [""])
-            _add(accumulator.folders, (row.split, folders[0], below), Folder(1, int(not row.reason), row.key, inner))
-        return accumulator
+            place = split, folders[0], below
+            _add(survey.folders, place, Folder(count, count * is_image, example, inner))
 
     def merge_accumulators(self, accumulators: Iterable[Survey]) -> Survey:
         merged = self.create_accumulator()
@@ -137,6 +151,16 @@ class FolderSurvey(beam.CombineFn):
 
     def extract_output(self, accumulator: Survey) -> Survey:
         return accumulator
+
+
+def split_survey(survey: Survey, num_parts: int) -> list[Survey]:
+    """Returns the parts of an accumulator of FolderSurvey: some folders in each, and the labels in the first."""
+    parts = [Survey({}, LabelSurvey(), Counter(), set()) for _ in range(num_parts)]
+    parts[0] = survey._replace(folders={})
+    for place, folder in survey.folders.items():
+        number = zlib.crc32("/".join(place).encode(errors="replace")) % num_parts  # unlike hash(), the same everywhere
+        parts[number].folders[place] = folder
+    return parts
 
 
 def _add(folders: dict[Place, Folder], place: Place, folder: Folder) -> None:
@@ -401,3 +425,23 @@ def label_by_folder(row: Row, layout: Layout, options: ConvertOptions) -> Row:
     if not folders:
         return label_row(row, "", options) if unlabelled else row.reject("no_label", "is not in a class folder")
     return name_classes(label_row(row, folders[0], options, are_names=True), layout.numbering, options)
+
+
+def label_rows(rows: Iterable[Row], layout: Layout, options: ConvertOptions) -> list[Row]:
+    """Returns rows with labels and splits as label_by_folder() does, which is called once for the files of a folder."""
+    models: dict[tuple[str, str], Row] = {}
+    labelled = []
+    for row in rows:
+        folder = "" if row.label or row.reason else row.key[: row.key.rfind("/") + 1]
+        if not folder:
+            labelled.append(label_by_folder(row, layout, options))
+            continue
+        model = models.get((folder, row.split))
+        if not model:
+            model = models[folder, row.split] = label_by_folder(row, layout, options)
+        key, uri, _, _, group, num_bytes, record_bytes, _, _, version, features, number = row
+        label, split, reason, detail = model.label, model.split, model.reason, model.detail
+        labelled.append(
+            Row(key, uri, label, split, group, num_bytes, record_bytes, reason, detail, version, features, number)
+        )
+    return labelled

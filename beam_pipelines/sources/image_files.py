@@ -71,10 +71,11 @@ def _with_pattern(row: Row, pattern: str) -> Row:
 
 
 def row_of_file(file: Member, options: ConvertOptions) -> Row:
-    try:
-        file.path.encode()
-    except UnicodeEncodeError:
-        return Row(_shown(file.path), _shown(file.uri)).reject("bad_name", "its name is not UTF-8")
+    if not file.path.isascii():
+        try:
+            file.path.encode()
+        except UnicodeEncodeError:
+            return Row(_shown(file.path), _shown(file.uri)).reject("bad_name", "its name is not UTF-8")
     row = Row(file.path, file.uri, num_bytes=file.num_bytes, version=file.version, number=file.number)
     reason, detail = not_images.reason_of(file.path, options.ignore)
     if reason:

@@ -7,6 +7,7 @@ They are listed in rejected.jsonl with a reason of their own, named when the inp
 from __future__ import annotations
 
 import fnmatch
+import functools
 import posixpath
 import re
 from collections.abc import Sequence
@@ -51,11 +52,11 @@ _SYSTEM_FILES = {
 }
 # Endings that no image has.
 _OTHER_ENDING = re.compile(
-    r".*\.(jsonl?|txt|csv|tsv|xml|ya?ml|toml|ini|cfg|conf|log|md|rst|html?|css|js|pdf|docx?|xlsx?|pptx?|odt|ods|rtf|"
+    r"(jsonl?|txt|csv|tsv|xml|ya?ml|toml|ini|cfg|conf|log|md|rst|html?|css|js|pdf|docx?|xlsx?|pptx?|odt|ods|rtf|"
     r"py|ipynb|sh|bat|m|mat|np[yz]|h5|hdf5|pkl|pickle|pth?|ckpt|onnx|parquet|arrow|feather|db|sqlite3?|"
     r"zip|t?gz|bz2|xz|7z|rar|zst|tfrecords?|md5|sha\d+|sig|asc|torrent|part|crdownload|lnk|url|webloc|exe|dll|"
     r"mp[34]|m4[av]|avi|mov|qt|mkv|webm|wmv|flv|mpe?g|3gp|mts|m2ts|wav|flac|ogg|aac|aae|xmp)",
-    re.IGNORECASE | re.DOTALL,
+    re.IGNORECASE,
 )
 _OTHER_NAME = re.compile(
     r"(readme|licen[cs]e|copying|notice|authors|citation|changelog|makefile|dockerfile|_success)(\.\w+)?", re.IGNORECASE
@@ -64,7 +65,13 @@ _OTHER_NAME = re.compile(
 
 def is_image_by_name(path: str) -> bool:
     """Returns whether a file may be an image, by its name."""
-    return not (_OTHER_ENDING.fullmatch(path) or _OTHER_NAME.fullmatch(posixpath.basename(path)))
+    _, dot, ending = path.rpartition(".")
+    return not ((dot and _is_other_ending(ending)) or _OTHER_NAME.fullmatch(path[path.rfind("/") + 1 :]))
+
+
+@functools.lru_cache(maxsize=1 << 12)  # most files have one of a few
+def _is_other_ending(ending: str) -> bool:
+    return bool(_OTHER_ENDING.fullmatch(ending))
 
 
 def ignored_by(path: str, patterns: Sequence[str]) -> list[str]:
@@ -79,12 +86,15 @@ def ignored_by(path: str, patterns: Sequence[str]) -> list[str]:
 
 def creator(path: str) -> str:
     """Returns what has created a file next to images, such as "macOS"; "" for other files."""
-    *folders, name = path.lower().split("/")
+    folder, _, name = path.rpartition("/")
     if name.startswith("._"):  # what macOS stores for each file
         return "macOS"
-    return _SYSTEM_FILES.get(name) or next(
-        (_SYSTEM_FOLDERS[folder] for folder in folders if folder in _SYSTEM_FOLDERS), ""
-    )
+    return _SYSTEM_FILES.get(name.lower()) or (_creator_of_folder(folder) if folder else "")
+
+
+@functools.lru_cache(maxsize=1 << 12)  # a folder has many files
+def _creator_of_folder(path: str) -> str:
+    return next((_SYSTEM_FOLDERS[name] for name in path.lower().split("/") if name in _SYSTEM_FOLDERS), "")
 
 
 def reason_of(path: str, patterns: Sequence[str]) -> tuple[str, str]:
@@ -94,7 +104,7 @@ def reason_of(path: str, patterns: Sequence[str]) -> tuple[str, str]:
       path: Path within the input.
       patterns: The values of --ignore.
     """
-    if flags := [f"--ignore={pattern}" for pattern in ignored_by(path, patterns)]:
+    if patterns and (flags := [f"--ignore={pattern}" for pattern in ignored_by(path, patterns)]):
         return IGNORED, " ".join(flags)
     if made_by := creator(path):
         return SYSTEM_FILE, f"created by {made_by}"

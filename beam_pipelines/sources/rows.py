@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import json
 import math
-import posixpath
 import re
 import struct
 from collections.abc import Iterator, Mapping, Sequence
@@ -69,10 +68,12 @@ def locate(row: Row, options: ConvertOptions) -> Row:
     if row.uri:
         return row
     if len(options.sources) == 1:
-        return row._replace(uri=f"{options.sources[0].path}/{row.key}")
-    split, _, path = row.key.partition("/")
-    source = next(source for source in options.sources if source.split == split)
-    return row._replace(uri=f"{source.path}/{path}")
+        uri = f"{options.sources[0].path}/{row.key}"
+    else:
+        split, _, path = row.key.partition("/")
+        source = next(source for source in options.sources if source.split == split)
+        uri = f"{source.path}/{path}"
+    return Row(row.key, uri, *row[2:])
 
 
 def find(row: Row) -> Row:
@@ -304,9 +305,17 @@ def kind(row: Row) -> str:
     Sizes within a factor of 1.4 are in the same class. Ratios depend on both: a small PNG and a large JPEG that are
     resized to the same side have little in common except the result.
     """
-    ending = posixpath.splitext(row.key)[1].lower()
-    ending = ending if ending in IMAGE_ENDINGS else ""  # or else each of img.1, img.2, … would be a kind of its own
-    return f"{ending}/{round(2 * math.log2(max(row.num_bytes, 1)))}"
+    return f"{_image_ending(row.key)}/{round(2 * math.log2(max(row.num_bytes, 1)))}"
+
+
+def _image_ending(key: str) -> str:
+    """Returns the extension of a file, as posixpath.splitext() has it, if it is that of an image; else "".
+
+    Otherwise each of img.1, img.2, … would be a kind of its own.
+    """
+    dot = key.rfind(".")
+    ending = key[dot:].lower()
+    return ending if ending in IMAGE_ENDINGS and key[key.rfind("/") + 1 : dot].strip(".") else ""
 
 
 def size_row(row: Row, ratios: Mapping[str, float], limit: int, labels: LabelKind = ONE) -> Row:
@@ -320,13 +329,17 @@ def size_row(row: Row, ratios: Mapping[str, float], limit: int, labels: LabelKin
     """
     if row.reason:
         return row
-    around = len(row.features) + _bytes_around(
-        len(row.key.encode()), len(posixpath.basename(row.key).encode()), row.label, labels
-    )
-    size = around + round(row.num_bytes * ratios[kind(row)])
+    key, uri, label, split, group, num_bytes, _, reason, detail, version, features, number = row
+    name = key[key.rfind("/") + 1 :]
+    around = _bytes_around(_num_bytes(key), _num_bytes(name), label, labels)
+    size = len(features) + around + round(num_bytes * ratios[kind(row)])
     if limit and size > limit:
         return row.reject("too_large", f"about {size} bytes, more than --shard_size")
-    return row._replace(record_bytes=size)
+    return Row(key, uri, label, split, group, num_bytes, size, reason, detail, version, features, number)
+
+
+def _num_bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
 
 
 @functools.lru_cache(maxsize=1 << 16)

@@ -90,7 +90,7 @@ def _leads_back(folder: str, way: tuple[str, ...]) -> bool:
 
 def look(path: str) -> tuple[int, int]:
     try:
-        return os.path.getsize(path), 0
+        return os.stat(path).st_size, 0
     except ValueError:  # a line of a list may have a null byte
         return -1, 0
     except OSError as error:

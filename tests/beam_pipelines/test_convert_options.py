@@ -15,7 +15,7 @@ import tensorflow as tf
 from PIL import Image
 
 from beam_pipelines.conversion import output_folder as lock
-from beam_pipelines.conversion.planning import build_planning
+from beam_pipelines.conversion.planning.beam_steps import build_planning
 from beam_pipelines.conversion.working_folder import WorkingFolder
 from beam_pipelines.convert import build_writing, convert
 from beam_pipelines.options import ImageOptions

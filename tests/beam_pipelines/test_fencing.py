@@ -24,7 +24,7 @@ from beam_pipelines.conversion import commit, output_checks
 from beam_pipelines.conversion.commit import commit_once, write_lengths
 from beam_pipelines.conversion.output_folder import complete_manifest
 from beam_pipelines.conversion.plan import Plan
-from beam_pipelines.conversion.planning import make_plan
+from beam_pipelines.conversion.planning.make_plan import make_plan
 from beam_pipelines.conversion.shard_writing import write_planned
 from beam_pipelines.conversion.working_folder import WorkingFolder
 from beam_pipelines.convert import convert

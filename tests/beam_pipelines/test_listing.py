@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from beam_pipelines import storage
 from beam_pipelines.__main__ import main
-from beam_pipelines.conversion import planning
+from beam_pipelines.conversion.planning.beam_steps import plan_rows
 from beam_pipelines.dry_run import _work
 from beam_pipelines.options import ConvertOptions, Source
 from beam_pipelines.sources.input_kinds import Part
@@ -404,13 +404,11 @@ def test_parts_are_listed_and_contents_hashed_by_all_workers(tmp_path):
     make(tmp_path, "cat/1.jpg")
     opts = ConvertOptions((Source(str(tmp_path)),), "/out", dedup="exact")
     pipeline = beam.Pipeline()
-    planning.plan_rows(pipeline, opts)
+    plan_rows(pipeline, opts)
     graph = pipeline.to_runner_api().components.transforms
     maker = {output: each.unique_name for each in graph.values() for output in each.outputs.values()}
     inputs = {each.unique_name: [maker[name] for name in each.inputs.values()] for each in graph.values()}
-    spread = {
-        name: inputs[name][0] for name in ("Open folders", "Open class folders", "List archives", "Batch to hash")
-    }
+    spread = {name: inputs[name][0] for name in ("Open folders", "Open class folders", "List archives", "Hash content")}
     assert [name.partition("/")[0] for name in spread.values()] == [
         "Spread parts of sources",
         "Spread parts of folders",

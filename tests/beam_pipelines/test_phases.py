@@ -151,8 +151,7 @@ def test_a_phase_begins_with_what_it_counts(capsys, monkeypatch):
     monkeypatch.setattr(phases, "EACH", 0.001)
     with phases.shown():
         phases.begin("listing")
-        for _ in phases.counted("listing", range(700)):
-            pass
+        phases.count_units("listing", 700)
         phases.advance("planning", 5)  # of as many as were listed
         said = err_with(capsys, "planning")
     assert re.search(r"planning: 5 of 700 inputs, \d+ inputs/s, 0 s", said)

@@ -9,19 +9,34 @@ import itertools
 import json
 import pickle
 from collections import Counter
+from typing import Any
 
 import apache_beam as beam
 import pytest
 from apache_beam.coders.typecoders import registry
 from apache_beam.testing.util import assert_that, equal_to
 
+from beam_pipelines.conversion import plan as plan_module
 from beam_pipelines.conversion.combining import CombineInParts
-from beam_pipelines.conversion.plan import Plan, assign_shards, choose_split, hash_position, is_measured, key_by_bucket
-from beam_pipelines.conversion.planning import PlanCombineFn, _split_folders, _split_sums, assign
+from beam_pipelines.conversion.plan import (
+    Placed,
+    Plan,
+    assign_shards,
+    bucket_at,
+    choose_split,
+    hash_position,
+    is_measured,
+    place_rows,
+)
+from beam_pipelines.conversion.planning import beam_steps, cutting
+from beam_pipelines.conversion.planning.beam_steps import Batch, PlacedBatch, assign
+from beam_pipelines.conversion.planning.cutting import by_range, cut, range_bits
+from beam_pipelines.conversion.planning.plan_survey import PlanSurvey, split_sums
+from beam_pipelines.conversion.planning.row_batches import RowStore, batched, by_hash, groups_of, in_parts
 from beam_pipelines.conversion.working_folder import WorkingFolder
 from beam_pipelines.options import ConvertOptions, Source
 from beam_pipelines.runners import execution
-from beam_pipelines.sources.folders import FolderSurvey
+from beam_pipelines.sources.folders import FolderSurvey, split_survey
 from beam_pipelines.sources.rows import Row
 from support.conversion import local
 
@@ -66,18 +81,15 @@ def rows(count: int) -> list[Row]:
 
 def planned(listed: list[Row], opts: ConvertOptions) -> tuple[Plan, dict[str, list[Row]]]:
     """Plans as the pipeline does, the survey in two accumulators."""
-    survey = PlanCombineFn(opts)
-    parts = [survey.create_accumulator(), survey.create_accumulator()]
-    for number, row in enumerate(listed):
-        parts[number % 2] = survey.add_input(parts[number % 2], row)
+    survey, placed = PlanSurvey(opts), place_rows(listed, opts)
+    parts = [survey.add_input(survey.create_accumulator(), placed[start::2]) for start in range(2)]
     plan = survey.extract_output(survey.merge_accumulators(parts))
-    buckets: dict[int, list[Row]] = {}
-    for row in listed:
-        number, _ = key_by_bucket(row, opts.seed)
-        buckets.setdefault(number, []).append(row)
+    buckets: dict[int, list[Placed]] = {}
+    for each in placed:
+        buckets.setdefault(bucket_at(each[0]), []).append(each)
     shards: dict[str, list[Row]] = {}
-    for keyed in buckets.items():
-        for name, row in assign_shards(keyed, plan, opts):
+    for number, together in buckets.items():
+        for name, row in assign_shards(together, number, plan, opts):
             shards.setdefault(name, []).append(row)
     return plan, shards
 
@@ -118,12 +130,14 @@ def test_shards_are_cut_out_of_each_split_in_the_order_of_the_hashes(num_shards,
 
 
 def test_the_rows_of_a_shard_are_written_in_the_order_of_the_hashes_however_many_a_bucket_has(tmp_path, monkeypatch):
-    monkeypatch.setattr("beam_pipelines.conversion.plan._BUCKET_BITS", 2)
-    monkeypatch.setattr("beam_pipelines.conversion.planning._ROWS_A_BATCH", 7)
+    for module in (plan_module, cutting, beam_steps):
+        monkeypatch.setattr(module, "BUCKET_BITS", 2)
+    monkeypatch.setattr(beam_steps, "BATCH_ROWS", 7)
     listed = rows(600)
     opts = options(output=str(tmp_path), splits=(("train", 0.8), ("validation", 0.2)))
     with execution.pipeline(local()) as pipeline:
-        made, _ = assign(pipeline | beam.Create(listed[::-1]).with_output_types(Row), opts)
+        batches = pipeline | beam.Create([listed[::-2], listed[::2]]).with_output_types(Batch)
+        made, _ = assign(batches, opts)
         made | beam.Map(_keep, str(tmp_path / "plan.json"))
     plan = Plan.from_json((tmp_path / "plan.json").read_bytes())
     folder = WorkingFolder.of(str(tmp_path), plan)
@@ -138,11 +152,31 @@ def _keep(plan: Plan, path: str) -> None:
         file.write(plan.to_json())
 
 
+@pytest.mark.parametrize("bits", [0, 1, 5, 12])
+def test_rows_are_cut_into_the_same_shards_however_many_ranges_there_are(bits):
+    opts = options()
+    plan, shards = planned(rows(500), opts)
+    ranges = in_parts([by_range(place_rows(rows(500), opts), bits)])
+    assert bits == 0 or len(ranges) > 1
+    found: dict[str, list[Row]] = {}
+    for number in sorted(ranges):
+        for shard, row in cut(number, bits, ranges[number], plan, opts):
+            found.setdefault(shard, []).append(row)
+    assert {name: set(held) for name, held in found.items()} == {name: set(held) for name, held in shards.items()}
+    for held in found.values():
+        assert held == sorted(held, key=lambda row: digest(f"0/order/{row.key}"))
+
+
+@pytest.mark.parametrize(("num_rows", "bits"), [(0, 0), (16_383, 0), (50_000, 1), (1_000_000, 5), (10**9, 12)])
+def test_a_range_has_some_batches_of_rows(num_rows, bits):
+    assert range_bits(num_rows) == bits
+
+
 def test_the_order_has_4096_ranges_of_a_64_bit_hash():
     assert hash_position(3, "a.jpg") == digest("3/order/a.jpg")
-    for row in rows(200):
-        number, same = key_by_bucket(row, 3)
-        assert (number, same) == (digest(f"3/order/{row.key}") // 2**52, row)
+    for position, _, row in place_rows(rows(200), options(seed=3)):
+        assert position == digest(f"3/order/{row.key}")
+        assert bucket_at(position) == digest(f"3/order/{row.key}") // 2**52
 
 
 def test_every_row_is_in_one_shard_whatever_the_order_in_which_rows_come():
@@ -318,10 +352,31 @@ def test_a_rejected_row_takes_no_place_and_is_told_by_example():
 
 def test_rows_pass_between_steps_without_pickling():
     """Planning two hundred thousand rows takes 40 MB more with Beam's own coder."""
-    coder, row = registry.get_coder(Row), Row("a/b.jpg", "", "a", num_bytes=5)
-    assert coder.decode(coder.encode(row)) == row
-    assert coder.decode(coder.encode(row._replace(number=7))) == row._replace(number=7)
-    assert len(coder.encode(row)) < 0.8 * len(pickle.dumps(row))
+    coder, batch = registry.get_coder(Batch), [row._replace(number=7) for row in rows(20)]
+    assert coder.decode(coder.encode(batch)) == batch
+    assert {type(row) for row in coder.decode(coder.encode(batch))} == {Row}
+    assert len(coder.encode(batch)) < 0.8 * len(pickle.dumps(batch))
+    placed = place_rows(batch, options())
+    assert max(position for position, _, _ in placed) >= 2**63  # Beam encodes no such integer
+    coder = registry.get_coder(PlacedBatch)
+    assert coder.decode(coder.encode(placed)) == placed
+
+
+def test_rows_of_a_key_come_together_once_all_are_there():
+    keyed = [(f"k{number % 37}é\udcff", row) for number, row in enumerate(rows(500))]
+    parts = in_parts([by_hash(keyed[:200]), by_hash(keyed[200:])])
+    groups = [each for packed in parts.values() for each in groups_of(packed)]
+    assert len(groups) == 37
+    for key, together in groups:
+        assert together == [row for each, row in keyed if each == key]
+
+
+def test_kept_batches_come_back_in_their_order_and_once():
+    store = RowStore([rows(3), [], rows(20)[3:]])
+    assert store.num_rows == 20
+    assert [row for batch in store for row in batch] == rows(20)
+    assert [row for batch in store.taken() for row in batch] == rows(20)
+    assert list(store.taken()) == []
 
 
 def many_classes(count: int) -> list[Row]:
@@ -330,26 +385,29 @@ def many_classes(count: int) -> list[Row]:
 
 @pytest.mark.parametrize(
     ("combine_fn", "split"),
-    [(PlanCombineFn(options()), _split_sums), (FolderSurvey(options()), _split_folders)],
+    [(PlanSurvey(options()), split_sums), (FolderSurvey(options()), split_survey)],
     ids=["plan", "folders"],
 )
 def test_many_classes_are_combined_in_parts_none_of_which_is_large(combine_fn, split):
     listed = [*many_classes(20_000), Row("x", "/x").reject("empty", "0 bytes")]
-    accumulator = combine_fn.create_accumulator()
-    for row in listed:
-        accumulator = combine_fn.add_input(accumulator, row)
+    is_placed = isinstance(combine_fn, PlanSurvey)
+    values: list[Any] = place_rows(listed, options()) if is_placed else listed
+    accumulator = combine_fn.add_input(combine_fn.create_accumulator(), values)
     parts = split(accumulator, 64)
     # 20,000 classes take 0.2 MB and more, and the sizes of buckets, of which there are never more, 0.06 MB.
     assert max(len(pickle.dumps(part)) for part in parts[1:]) < len(pickle.dumps(accumulator)) / 40
     whole = combine_fn.extract_output(accumulator)
     assert combine_fn.extract_output(combine_fn.merge_accumulators(parts)) == whole
     with beam.Pipeline(options=local()) as pipeline:
-        rows = pipeline | beam.Create(listed) | beam.Reshuffle(num_buckets=3)
-        assert_that(rows | CombineInParts(combine_fn, split), equal_to([whole]))
+        batches = pipeline | beam.Create(list(batched(listed)))
+        if is_placed:
+            batches = batches | beam.Map(place_rows, options()).with_output_types(PlacedBatch)
+        spread = batches | beam.Reshuffle(num_buckets=3)  # so that they are encoded
+        assert_that(spread | CombineInParts(combine_fn, split), equal_to([whole]))
 
 
 def test_no_rows_at_all_make_a_plan_too():
     with beam.Pipeline(options=local()) as pipeline:
-        rows = pipeline | beam.Create([]).with_output_types(Row)
-        empty = PlanCombineFn(options()).extract_output(PlanCombineFn(options()).create_accumulator())
-        assert_that(rows | CombineInParts(PlanCombineFn(options()), _split_sums), equal_to([empty]))
+        batches = pipeline | beam.Create([])
+        empty = PlanSurvey(options()).extract_output(PlanSurvey(options()).create_accumulator())
+        assert_that(batches | CombineInParts(PlanSurvey(options()), split_sums), equal_to([empty]))

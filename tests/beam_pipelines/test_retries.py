@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from beam_pipelines.conversion.planning import make_plan
+from beam_pipelines.conversion.planning.make_plan import make_plan
 from beam_pipelines.conversion.shard_writing import write_planned
 from beam_pipelines.conversion.working_folder import WorkingFolder
 from beam_pipelines.convert import convert

@@ -12,7 +12,7 @@ from apache_beam.metrics.metric import MetricsFilter
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.pipeline import Pipeline
 
-from beam_pipelines.conversion.planning import make_plan
+from beam_pipelines.conversion.planning.make_plan import make_plan
 from beam_pipelines.conversion.working_folder import WorkingFolder
 from beam_pipelines.convert import build_writing, convert
 from beam_pipelines.runners import worker_output

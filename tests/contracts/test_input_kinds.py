@@ -17,8 +17,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from beam_pipelines.options import Source
+from beam_pipelines.runners import phases
 from beam_pipelines.sources.input_kinds import InputKind
 from beam_pipelines.sources.listing import KINDS, kind_of
+from support.folders import files
 from support.pipelines_commands import refused, run
 from support.stored_records import splits_by_key
 from tpu_input.dataset_format.records import Record, decode, read_frames
@@ -149,6 +151,31 @@ def test_all_kinds_give_the_same_records_from_a_bucket(capsys, cloud, digits, tm
     cloud.upload(tmp_path, bucket)
     flags = [flag.replace(str(tmp_path), bucket) for flag in given]
     assert converted(capsys, tmp_path, flags) == sorted((label, data) for label, _, data in images(digits))
+
+
+# Options that let the rows of an input pass through all steps of planning, or fail there.
+OPTIONS = (
+    ["--shard_size=10KB", "--seed=3"],
+    ["--shard_size=10KB", "--dedup=near", r"--group_by=([0-9])\d*\.", "--splits=train=60%,test=40%"],
+    ["--dedup=exact", "--splits=train=60%,test=40%", "--num_shards=train=3", "--stratify"],
+)
+
+
+@pytest.mark.parametrize("flags", OPTIONS, ids=["default", "groups", "stratify"])
+@pytest.mark.parametrize(("kind", "make"), ALL, ids=lambda value: getattr(value, "__name__", ""))
+def test_beam_makes_the_plan_that_is_made_in_this_process(capsys, digits, tmp_path, kind, make, flags) -> None:
+    path, *more = make(tmp_path, digits)
+    given = ["convert", f"--input={path}", *more, *flags, "--max_rejected=100%"]
+    here = run(capsys, *given, f"--output={tmp_path}/here")
+    beam = run(capsys, *given, f"--output={tmp_path}/beam", "--runner=DirectRunner")
+    assert said(beam) == [line.replace("/here", "/beam") for line in said(here)]
+    assert files(tmp_path / "beam") == files(tmp_path / "here")
+
+
+def said(result: tuple[int | str | None, str, str]) -> list[str]:
+    """The exit code and the lines that a command has printed, but those that say how far it is, after some seconds."""
+    code, out, err = result
+    return [str(code), *(line for line in f"{out}{err}".splitlines() if line.partition(":")[0] not in phases.UNITS)]
 
 
 @pytest.mark.parametrize(("kind", "make"), ALL, ids=lambda value: getattr(value, "__name__", ""))

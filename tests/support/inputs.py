@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from beam_pipelines.options import ConvertOptions, Source
-from beam_pipelines.sources.folders import FolderSurvey, label_by_folder, read_folders
+from beam_pipelines.sources.folders import FolderSurvey, label_by_folder, label_rows, read_folders
 from beam_pipelines.sources.listing import list_rows
 from beam_pipelines.sources.rows import Row, check_names, find, locate
 
@@ -18,11 +18,10 @@ def listed(*sources: Source | Path | str, **changes: Any) -> list[Row]:
     options = ConvertOptions(given, "/out", **changes)
     rows = [find(row) for source in given for row in list_rows(source, options)]
     survey = FolderSurvey(options)
-    found = survey.create_accumulator()
-    for row in rows:
-        found = survey.add_input(found, row)
-    layout = read_folders(found, options)
-    return sorted(locate(check_names(label_by_folder(row, layout, options), options), options) for row in rows)
+    layout = read_folders(survey.add_input(survey.create_accumulator(), rows), options)
+    labelled = label_rows(rows, layout, options)
+    assert labelled == [label_by_folder(row, layout, options) for row in rows]
+    return sorted(locate(check_names(row, options), options) for row in labelled)
 
 
 def reasons(rows: list[Row]) -> dict[str, str]:

@@ -1,0 +1,86 @@
+"""Images with the same content, and images that look alike: which of them stay, and which share a split.
+
+    [Row] ──read──▶ (SHA-256, Row) ──group──▶ keep_first      --dedup=exact
+    [Row] ──decode──▶ LookAlike ──compare all──▶ {key: key of the first of its group}      --dedup=near, --group_by
+
+The first in the order of the dataset is kept; the others, and all that occur under two labels, are rejected, so that no
+content is in two splits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from beam_pipelines.conversion.plan import in_order
+from beam_pipelines.images import near_duplicates
+from beam_pipelines.options import ConvertOptions
+from beam_pipelines.runners import phases
+from beam_pipelines.sources.read_ahead import map_images, read_rows
+from beam_pipelines.sources.rows import Row, locate
+from tpu_input.command_line.cores import num_cores
+from tpu_input.stored_images.check import Rejected
+
+# Of copies in several splits that inputs name, the one in the first of these stays: what a model is tested with is
+# often fixed, and train can do without. Other names of splits are between test and validation.
+_SPLIT_RANKS = {"test": 0, "validation": 2, "train": 3, "": 4}
+
+
+def key_by_content(rows: list[Row], options: ConvertOptions) -> Iterator[tuple[str, Row]]:
+    """Yields (SHA-256 of its file, row) for every row."""
+    for row, data in read_rows([locate(row, options) for row in rows]):
+        # An unreadable file is rejected later, when shards are written; its key serves as a hash of its own until then.
+        yield row.key if isinstance(data, Rejected) else hashlib.sha256(data).hexdigest(), row
+    phases.advance("hashing", len(rows))
+
+
+class LookAlike(NamedTuple):
+    """An image to be compared with all others: its place in the order of the dataset, its key, and its picture."""
+
+    place: tuple[int, str]
+    key: str
+    picture: near_duplicates.Picture
+
+
+def pictures(rows: list[Row], options: ConvertOptions) -> Iterator[LookAlike]:
+    """Yields what is compared of the images that can be decoded, 1.2 kB each."""
+    located = [locate(row, options) for row in rows if not row.reason]
+    for row, picture in map_images(located, lambda _row, data: near_duplicates.picture(data), num_cores()):
+        if isinstance(picture, near_duplicates.Picture):
+            yield LookAlike(in_order(row, options.seed)[:2], row.key, picture)
+    phases.advance("hashing", len(rows))
+
+
+def first_by_key(images: list[LookAlike]) -> dict[str, str]:
+    """Returns {key: key of the first image of its group} of the images that look like others."""
+    images = sorted(images, key=lambda image: image.place)
+    groups = near_duplicates.groups_of([image.picture for image in images])
+    return {images[number].key: images[group[0]].key for group in groups for number in group}
+
+
+def key_by_look(rows: list[Row], firsts: Mapping[str, str]) -> Iterator[tuple[str, Row]]:
+    """Yields (key of the first image that it looks like, row) for every row."""
+    return ((firsts.get(row.key, row.key), row) for row in rows)
+
+
+def group_by_look(rows: list[Row], firsts: Mapping[str, str]) -> list[Row]:
+    """Returns rows with a group for those that look alike and have none."""
+    return [row._replace(group=row.group or firsts.get(row.key, "")) for row in rows]
+
+
+def keep_first(rows: Iterable[Row], options: ConvertOptions) -> Iterator[Row]:
+    """Yields rows with one content, or that look alike, with those rejected that are not to be in the dataset."""
+    what = "it looks like" if options.dedup == "near" else "the same bytes as"
+    ordered = sorted(rows, key=lambda row: (_SPLIT_RANKS.get(row.split, 1), in_order(row, options.seed)))
+    yield from (row for row in ordered if row.reason)
+    same = [row for row in ordered if not row.reason]
+    labels = sorted({row.label for row in same})
+    for row in same:
+        if len(labels) > 1:
+            shown = (repr(options.label_kind.shown(label)) for label in labels)
+            yield row.reject("conflicting_label", f"the same image is labelled {' and '.join(shown)}")
+        elif row is not same[0]:
+            yield row.reject("duplicate", f"{what} {same[0].key!r}")
+        else:
+            yield row

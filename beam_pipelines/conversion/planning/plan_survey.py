@@ -1,0 +1,193 @@
+"""Survey of all rows, from which the one plan of a conversion is made: counts, classes, sizes, fingerprint."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+import json
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from beam_pipelines.conversion import extension
+from beam_pipelines.conversion.plan import Placed, Plan, bucket_at, row_bytes
+from beam_pipelines.options import ConvertOptions
+from beam_pipelines.sources.folders import Layout
+from beam_pipelines.sources.rows import Row
+
+
+@dataclasses.dataclass
+class Sums:
+    """What is known of the rows so far.
+
+    Attributes:
+      classes: (split that an input names, class).
+      inputs: Number of rows.
+      reasons: Number of rejected rows by reason.
+      examples: An example of a rejected row by reason, as text.
+      hashes: Sum of the hashes of the rows, which does not depend on their order.
+      costs: Size in bytes by (split, bucket).
+      images: Number of images by split.
+      duplicates: Number of rows that are rejected as duplicates, by the split that their input names.
+      ungrouped: Number of images without a group.
+      unsplit: Number of images whose input names no split.
+    """
+
+    classes: set[tuple[str, str]] = dataclasses.field(default_factory=set)
+    inputs: int = 0
+    reasons: Counter[str] = dataclasses.field(default_factory=Counter)
+    examples: dict[str, str] = dataclasses.field(default_factory=dict)
+    hashes: int = 0
+    costs: Counter[tuple[str, int]] = dataclasses.field(default_factory=Counter)
+    images: Counter[str] = dataclasses.field(default_factory=Counter)
+    duplicates: Counter[str] = dataclasses.field(default_factory=Counter)
+    ungrouped: int = 0
+    unsplit: int = 0
+
+    def add(self, other: Sums) -> None:
+        """Adds what is known of other rows."""
+        self.classes |= other.classes
+        self.inputs += other.inputs
+        self.reasons.update(other.reasons)
+        for reason, example in other.examples.items():
+            self._add_example(reason, example)
+        self.hashes += other.hashes
+        self.costs.update(other.costs)
+        self.images.update(other.images)
+        self.duplicates.update(other.duplicates)
+        self.ungrouped += other.ungrouped
+        self.unsplit += other.unsplit
+
+    def add_rejected(self, row: Row) -> None:
+        """Adds what is known of rejected rows alone."""
+        self.reasons[row.reason] += 1
+        if row.reason == "duplicate" and row.split:
+            self.duplicates[row.split] += 1
+        self._add_example(row.reason, f"{row.key!r}: {row.detail}")
+
+    def _add_example(self, reason: str, example: str) -> None:
+        self.examples[reason] = min(example, self.examples.get(reason, example))
+
+
+class PlanSurvey:
+    """Combination of batches of placed rows to the one Plan, with the methods of Beam's CombineFn."""
+
+    def __init__(self, options: ConvertOptions) -> None:
+        """Makes the combination for a conversion with these options."""
+        self._options = options
+
+    def create_accumulator(self) -> Sums:
+        return Sums()
+
+    def add_input(self, accumulator: Sums, placed: Iterable[Placed]) -> Sums:
+        sums, options, labels = accumulator, self._options, set[tuple[str, str]]()
+        for position, split, row in placed:
+            sums.inputs += 1
+            if row.reason:
+                sums.add_rejected(row)
+            else:
+                labels.add((row.split, row.label))
+                sums.images[split] += 1
+                sums.ungrouped += not row.group
+                sums.unsplit += not row.split
+            sums.costs[split, bucket_at(position)] += row_bytes(row, split, options)
+            sums.hashes += int.from_bytes(hashlib.sha256(_identity(row).encode()).digest(), "big")
+        for named, label in labels:
+            sums.classes.update((named, name) for name in options.label_kind.names(label))
+        return sums
+
+    def merge_accumulators(self, accumulators: Iterable[Sums]) -> Sums:
+        merged = Sums()
+        for accumulator in accumulators:
+            merged.add(accumulator)
+        return merged
+
+    def extract_output(self, accumulator: Sums) -> Plan:
+        sums, options = accumulator, self._options
+        # Keys are not sorted, because the order of the splits determines which hashes belong to which split.
+        what = json.dumps(
+            [options.shaping(), sums.inputs, sums.hashes % 2**256, *([options.parent] if options.parent else [])]
+        )
+        chosen = options.stratify or options.validation  # then a class may miss in a split by chance
+        buckets: dict[str, dict[int, int]] = {}
+        for (split, number), total in sorted(sums.costs.items()):
+            buckets.setdefault(split, {})[number] = total
+        return Plan(
+            classes=options.labels or extension.classes_of({label for _, label in sums.classes}, options),
+            num_inputs=sums.inputs,
+            num_rejected=dict(sorted(sums.reasons.items())),
+            examples=dict(sorted(sums.examples.items())),
+            fingerprint=hashlib.sha256(what.encode()).hexdigest(),
+            buckets=buckets,
+            shard_bytes=options.shard_bytes,
+            num_shards={split: count for split in buckets if (count := options.shards_of(split))},
+            strangers=() if chosen or options.parent else tuple(_splits_without_common_class(sums.classes)),
+            all_named=not sums.unsplit,
+            num_images=dict(sorted(sums.images.items())),
+            num_ungrouped=sums.ungrouped,
+            num_duplicates=dict(sorted(sums.duplicates.items())),
+        )
+
+
+def _identity(row: Row) -> str:
+    """Returns what the fingerprint of a conversion includes of a row.
+
+    It leaves out the URI and the version, so that the same inputs have the same fingerprint in another folder, or when
+    an object was rewritten; and the detail of a rejection, which is a sentence that another version of this package may
+    word differently. It is the repr() of a row that has none of these, and then the features.
+    """
+    key, _, label, split, group, num_bytes, record_bytes, reason, _, _, features, number = row
+    return (
+        f"Row(key={key!r}, uri='', label={label!r}, split={split!r}, group={group!r}, num_bytes={num_bytes}, "
+        f"record_bytes={record_bytes}, reason={reason!r}, detail='', number={number}){features}"
+    )
+
+
+def split_sums(sums: Sums, num_parts: int) -> list[Sums]:
+    """Returns the parts of an accumulator of PlanSurvey: some classes in each, and all else in the first."""
+    parts = [Sums() for _ in range(num_parts)]
+    parts[0] = dataclasses.replace(sums, classes=set())
+    for split, label in sums.classes:
+        number = zlib.crc32(label.encode(errors="replace")) % num_parts  # unlike hash(), the same everywhere
+        parts[number].classes.add((split, label))
+    return parts
+
+
+def _splits_without_common_class(classes: set[tuple[str, str]]) -> Iterator[tuple[str, str, str, str]]:
+    """Yields (split, split, first class of each) for the pairs of splits that have no class in common."""
+    by_split: dict[str, set[str]] = {}
+    for split, label in classes:
+        if split:  # not if chosen by hash: of few images, some classes may be missing by chance
+            by_split.setdefault(split, set()).add(label)
+    for (one, its), (other, others) in itertools.combinations(sorted(by_split.items()), 2):
+        if its.isdisjoint(others):
+            yield one, other, min(its), min(others)
+
+
+def add_remarks(plan: Plan, layout: Layout, options: ConvertOptions) -> Plan:
+    """Returns the plan with the notes for the user on how the folders and keys of the inputs were interpreted."""
+    remarks, num_images = layout.remarks, sum(plan.num_images.values())
+    if options.groups_by_key and 0 < plan.num_ungrouped < num_images:
+        of_all = f"{plan.num_ungrouped:,} of {num_images:,} images"
+        remarks = (*remarks, f"{of_all} are in no group: {options.group_by!r} is not in their keys")
+    if plan.num_duplicates:
+        counts = ", ".join(f"{count:,} of {split}" for split, count in plan.num_duplicates.items())
+        remarks = (*remarks, f"duplicates left out: {counts}; of copies in several splits, the one outside train stays")
+    if line := _missing_splits(plan, options):
+        remarks = (*remarks, line)
+    return dataclasses.replace(plan, remarks=remarks, left_out=layout.left_out, num_outdated=layout.num_outdated)
+
+
+def _missing_splits(plan: Plan, options: ConvertOptions) -> str:
+    """Returns a line about splits that were asked for and get no image; "" if there are none."""
+    missing = [name for name, _ in options.splits if not plan.totals.get(name)]
+    is_divided = options.stratify or not plan.all_named
+    is_asked = options.splits_required or options.stratify or options.splits != ConvertOptions.splits
+    if options.parent or not (is_divided and is_asked and missing):
+        return ""
+    some = ", ".join(missing[:4]) + (", …" if len(missing) > 4 else "")
+    return (
+        f"{len(missing)} of {len(options.splits)} splits get no image: {some}; there are too few images "
+        f"({sum(plan.num_images.values()):,}{', or too few of each class' * options.stratify}) for their shares"
+    )
