@@ -111,11 +111,12 @@ def _checked_parent(output: str, fingerprint: str) -> Manifest:
 
 
 class _Known(NamedTuple):
-    """An image that the dataset has: the size of its source, None if not known, its shard's number, and its label."""
+    """An image that the dataset has: the size of its source, None if not known, its shard's number, label, features."""
 
     num_bytes: int | None
     shard: int
     label: Label
+    features: str
 
 
 class _Parent:
@@ -127,12 +128,13 @@ class _Parent:
         self._splits = [name for name, split in manifest.splits.items() for _ in split.shards]
         self.images = dict[str, _Known]()
         for number, shard in enumerate(self._shards):
-            table = _columns(manifest, shard, ["key", "source_bytes", "label"])
-            columns = table["key"].to_pylist(), table["source_bytes"].to_pylist(), as_labels(table.column(2))
-            for key, num_bytes, label in zip(*columns, strict=True):
+            table = _columns(manifest, shard, ["key", "source_bytes", "label", "features"])
+            sizes, features = table["source_bytes"].to_pylist(), table["features"].to_pylist()
+            columns = table["key"].to_pylist(), sizes, as_labels(table.column(2)), features
+            for key, num_bytes, label, text in zip(*columns, strict=True):
                 if not self._kind.are_classes(label, len(manifest.classes)):
                     raise _unusable(manifest, shard, "it has labels that are not classes of the manifest")
-                self.images[key] = _Known(num_bytes, number, label)
+                self.images[key] = _Known(num_bytes, number, label, text or "")
         self.written_at = functools.cache(self._written_at)
         self.digests = functools.lru_cache(maxsize=16)(self._digests)
 
@@ -187,17 +189,19 @@ class Changes(NamedTuple):
       changed: Those whose files have changed.
       relabelled: Those whose inputs have another label now.
       moved: Those whose inputs name another split now.
+      described: Those whose inputs have other features now.
     """
 
     gone: frozenset[str]
     changed: frozenset[str]
     relabelled: frozenset[str]
     moved: frozenset[str]
+    described: frozenset[str]
 
     @property
     def replaced(self) -> frozenset[str]:
         """Keys of all images whose inputs have changed."""
-        return self.changed | self.relabelled | self.moved
+        return self.changed | self.relabelled | self.moved | self.described
 
 
 class Seen(NamedTuple):
@@ -205,15 +209,17 @@ class Seen(NamedTuple):
 
     Attributes:
       same_file: Whether a file of them is still that of the image.
-      number: The smallest Row.number; label and split are those of its row.
+      number: The smallest Row.number; label, split and features are those of its row.
       same_label: Whether the label is still that of the image.
       same_split: Whether the split is.
+      same_features: Whether the features are.
     """
 
     same_file: bool
     number: int
     same_label: bool
     same_split: bool
+    same_features: bool
 
 
 def seen_inputs(rows: Iterable[Row], options: ConvertOptions) -> dict[str, Seen]:
@@ -224,7 +230,8 @@ def seen_inputs(rows: Iterable[Row], options: ConvertOptions) -> dict[str, Seen]
         if known and not row.reason:
             same_file = known.num_bytes in (None, row.num_bytes) and not _has_other_content(row, known, options)
             same_label = tuple(sorted(options.label_kind.names(row.label))) == parent.names(known)
-            now = Seen(same_file, row.number, same_label, _is_in(row, parent.split(known), options))
+            same_features = row.features == known.features
+            now = Seen(same_file, row.number, same_label, _is_in(row, parent.split(known), options), same_features)
             seen[row.key] = merge_seen([seen[row.key], now]) if row.key in seen else now
     return seen
 
@@ -268,6 +275,7 @@ def find_changes(seen: Mapping[str, Seen], options: ConvertOptions) -> Changes:
         frozenset(key for key, now in seen.items() if not now.same_file),
         frozenset(key for key, now in seen.items() if not now.same_label),
         frozenset(key for key, now in seen.items() if not now.same_split),
+        frozenset(key for key, now in seen.items() if not now.same_features),
     )
     if options.prune and not len(changes.gone) + len(changes.replaced) < len(known_images(options)):
         raise ValueError(
@@ -295,6 +303,7 @@ def tell_changes(layout: Layout, changes: Changes, options: ConvertOptions) -> L
         (changes.changed, "whose files have changed"),
         (changes.relabelled, "whose inputs have another label now"),
         (changes.moved, "whose inputs are of another split now"),
+        (changes.described, "whose inputs have other features now"),
     ):
         if keys:
             remarks.append(f"images of {options.output!r} {what}: {_some(keys)}; {where}")
@@ -370,7 +379,9 @@ def _rest(parent: Manifest, shard: Shard, keys: frozenset[str], new_name: str) -
     rows = read_index(index_content(f"{parent.path}/{index_path(shard.name)}"), shard.num_examples)
     kept = [row for row in rows if row.key not in here]
     left_out = [
-        Rejection(row.key, row.uri, "left_out", "it is no input any more, or its file, label or split has changed")
+        Rejection(
+            row.key, row.uri, "left_out", "it is no input any more, or its file, label, split or features have changed"
+        )
         for row in rows
         if row.key in here
     ]

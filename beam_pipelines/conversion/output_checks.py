@@ -244,7 +244,7 @@ def difference(options: ConvertOptions, plan: Plan, its: _Described) -> str:
     its_where = _paths(its.sources)
     moved = f" of {', '.join(map(repr, its_where))}" if its_where and its_where != where else ""
     if its.num_inputs == plan.num_inputs:
-        return f"{_OF_INPUTS} {its.num_inputs} inputs{moved}, and now some have other names, sizes or labels"
+        return f"{_OF_INPUTS} {its.num_inputs} inputs{moved}, and now some have other names, sizes, labels or features"
     return f"{_OF_INPUTS} {its.num_inputs} inputs{moved}, and now there are {plan.num_inputs}"
 
 

@@ -271,7 +271,9 @@ def test_an_unfinished_conversion_whose_inputs_have_changed_is_not_to_be_resumed
     interrupted(monkeypatch, options(few_digits, tmp_path / "out"))
     with next((few_digits / "0").iterdir()).open("ab") as file:
         file.write(b"0")
-    with pytest.raises(ValueError, match="now some have other names, sizes or labels; choose another output, or repl"):
+    with pytest.raises(
+        ValueError, match="now some have other names, sizes, labels or features; choose another output, or repl"
+    ):
         convert(options(few_digits, tmp_path / "out"), local())
 
 

@@ -90,28 +90,23 @@ def test_tensorflow_reads_what_encode_writes():
     assert decode(encode(record)) == record
 
 
-@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet", "webdataset"])
-def test_features_of_every_kind_of_input(capsys, images, tmp_path, kind):
-    rows = [values(number) for number in range(len(images))]
-    args = [f"--output={tmp_path}/out", FEATURE]
+def write_inputs(folder: Path, kind: str, images: list[Path], rows: list[dict[str, object]]) -> list[str]:
+    """Writes images with the features of rows as a kind of input, and returns the flags that read it."""
     if kind == "csv":
-        write_csv(tmp_path / "in.csv", images, rows)
-        args.append(f"--input={tmp_path}/in.csv")
+        write_csv(folder / "in.csv", images, rows)
     if kind == "jsonl":
         lines = [
             json.dumps({"image": str(image), "label": image.parent.name} | row)
             for image, row in zip(images, rows, strict=True)
         ]
-        (tmp_path / "in.jsonl").write_text("\n".join(lines) + "\n")
-        args.append(f"--input={tmp_path}/in.jsonl")
+        (folder / "in.jsonl").write_text("\n".join(lines) + "\n")
     if kind == "parquet":
         columns = {"image": [image.read_bytes() for image in images], "label": [image.parent.name for image in images]}
         pq.write_table(
-            pa.table(columns | {name: [row[name] for row in rows] for name in rows[0]}), tmp_path / "in.parquet"
+            pa.table(columns | {name: [row[name] for row in rows] for name in rows[0]}), folder / "in.parquet"
         )
-        args.append(f"--input={tmp_path}/in.parquet")
     if kind == "webdataset":
-        with tarfile.open(tmp_path / "in.tar", "w") as archive:
+        with tarfile.open(folder / "in.tar", "w") as archive:
             for number, (image, row) in enumerate(zip(images, rows, strict=True)):
                 parts = {
                     "jpg": image.read_bytes(),
@@ -122,7 +117,39 @@ def test_features_of_every_kind_of_input(capsys, images, tmp_path, kind):
                     member = tarfile.TarInfo(f"{number:04d}.{ending}")
                     member.size = len(content)
                     archive.addfile(member, io.BytesIO(content))
-        args += [f"--input={tmp_path}/in.tar", "--record=webdataset"]
+        return [f"--input={folder}/in.tar", "--record=webdataset"]
+    return [f"--input={folder}/in.{kind}"]
+
+
+KINDS = ["csv", "jsonl", "parquet", "webdataset"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_features_that_were_corrected_are_said_and_replaced(capsys, images, tmp_path, kind):
+    rows = [values(number) for number in range(len(images))]
+    args = [f"--output={tmp_path}/out", FEATURE, *write_inputs(tmp_path, kind, images, rows)]
+    assert run(capsys, "convert", *args)[0] == 0
+    before = stored(tmp_path / "out")
+    rows[7]["year"] = 7777
+    write_inputs(tmp_path, kind, images, rows)
+    assert "other names, sizes, labels or features" in refused(capsys, "convert", *args)
+    code, _, err = run(capsys, "convert", *args, "--extend")
+    assert (code, "whose inputs have other features now: " in err) == (0, True), err
+    assert stored(tmp_path / "out") == before
+    assert run(capsys, "convert", *args, "--extend", "--prune")[0] == 0
+    manifest = Manifest.from_json((tmp_path / "out/manifest.json").read_bytes(), "")
+    names = {shard.name for split in manifest.splits.values() for shard in split.shards}
+    for shard in tmp_path.glob("out/*.tfrecord"):
+        if shard.name not in names:
+            shard.unlink()
+    corrected = before[images[7].read_bytes()] | {"year": (7777,)}
+    assert stored(tmp_path / "out") == before | {images[7].read_bytes(): corrected}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_features_of_every_kind_of_input(capsys, images, tmp_path, kind):
+    rows = [values(number) for number in range(len(images))]
+    args = [f"--output={tmp_path}/out", FEATURE, *write_inputs(tmp_path, kind, images, rows)]
     code, _, err = run(capsys, "convert", *args)
     assert (code, err) == (0, "")
     assert stored(tmp_path / "out") == {image.read_bytes(): expected(at) for at, image in enumerate(images)}
