@@ -27,6 +27,7 @@ from tpu_input.dataset_format.split_names import SPLIT_FOLDERS, SPLIT_NAMES
 _THINGS = r"sets?|data|datasets?|images?|imgs?|photos?|pictures?|files?|folders?|splits?"
 _ABOUT_A_SPLIT = re.compile(rf"(.*?)(?<![a-z])({'|'.join(SPLIT_FOLDERS)})({_THINGS})?(?![a-z])(.*)", re.DOTALL)
 _SAYS_NOTHING = re.compile(rf"(?:[^a-z]|(?<![a-z])(?:{_THINGS})(?![a-z]))*", re.DOTALL)
+_MAX_SPLITS = 3  # that an input usually has
 _MAX_SHOWN = 6  # folders shown in a message
 _MAX_INNER = 64  # names of folders that are noted below a class folder, besides names of splits
 
@@ -255,6 +256,9 @@ def read_folders(survey: Survey, options: ConvertOptions) -> Layout:
         survey,
         options,
     )
+    if options.label_kind.needs_classes and not options.labels:
+        classes = {name: folder for name, folder in files.items() if name and name not in without_images}
+        remarks = (*remarks, *_remarks_on_alike(classes))
     return Layout(splits, has_inner_splits, without_images, (*remarks, *numbering.remarks), numbering=numbering)
 
 
@@ -371,6 +375,17 @@ def _innermost(top: str, folder: Folder) -> str:
 
 def _count(folder: Folder) -> str:
     return f"{folder.num_files:,} file{'s' * (folder.num_files > 1)} such as {folder.example!r}"
+
+
+def _remarks_on_alike(classes: Mapping[str, Folder]) -> Iterable[str]:
+    """Yields a line if the classes may be splits of names that nobody knows, as all have the same folders in them."""
+    inner = {folder.inner for folder in classes.values()}
+    if not 1 < len(classes) <= _MAX_SPLITS or len(inner) > 1 or len(names := sorted(*inner)) < 2 or "" in names:
+        return
+    yield (
+        f"the classes are {_enumerated(sorted(classes))}, though each has {_enumerated(names)} in it; if these are the "
+        "classes, name the folder of each split: --input=SPLIT=FOLDER"
+    )
 
 
 def _remarks(

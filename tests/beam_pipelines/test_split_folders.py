@@ -143,3 +143,19 @@ def test_a_folder_of_a_split_around_those_of_splits_is_no_split_with_classes(cap
     copied(images, tmp_path / "in", "train/{split}/{label}/{n}.jpg")
     said = refused(capsys, "convert", f"--input={tmp_path}/in", f"--output={tmp_path}/out")
     assert "folders of splits lie in folders of splits, such as 'train/" in said
+
+
+@pytest.mark.parametrize(
+    ("names", "said"), [(("trn", "tst"), True), (("a", "b", "c"), True), (("a", "b", "c", "d"), False)]
+)
+def test_classes_with_the_same_folders_in_them_may_be_splits(capsys, tmp_path, images, names, said):
+    for number, name in enumerate(names):
+        for label in ("cat", "dog"):
+            (tmp_path / "in" / name / label).mkdir(parents=True)
+            shutil.copy(images[number + (12 if label == "dog" else 0)], tmp_path / "in" / name / label / "1.jpg")
+    code, _, err = run(capsys, "convert", f"--input={tmp_path}/in", f"--output={tmp_path}/out")
+    assert code == 0
+    assert ("though each has 'cat' and 'dog' in it; if these are the classes" in err) == said, err
+    (tmp_path / "names.txt").write_text("\n".join(names))
+    flags = f"--output={tmp_path}/named", f"--labels={tmp_path}/names.txt"
+    assert run(capsys, "convert", f"--input={tmp_path}/in", *flags)[::2] == (0, "")
