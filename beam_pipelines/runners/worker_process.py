@@ -130,7 +130,7 @@ def start_server(connection: Connection, modules: Sequence[str]) -> subprocess.P
             [sys.executable, *warnings, "-c", program, *arguments],
             stdin=subprocess.DEVNULL,
             pass_fds=[connection.fileno()],
-            env=_ENVIRONMENT | os.environ,
+            env=os.environ | _ENVIRONMENT,
         )
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -152,10 +152,13 @@ def serve() -> None:
             workers.append(_forked(connection, descriptors[0]))
             os.close(descriptors[0])
     except Exception as error:  # no memory, no more processes: the command reports it
-        send(connection, 0, _portable(error))
+        with contextlib.suppress(OSError):  # it has ended
+            send(connection, 0, _portable(error))
     finally:
         for worker in workers:  # none of them has been waited for, so no other process can have the number
             os.kill(worker, signal.SIGKILL)
+        for worker in workers:  # so that all have ended when this process has, and it has counted their time
+            os.waitpid(worker, 0)
     os._exit(0)  # what modules have registered for the end of Python belongs to nobody here
 
 

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from pathlib import Path
 
@@ -22,7 +22,11 @@ from beam_pipelines.runners.executors import UNIT_BYTES, Executor, Inline, Proce
 from support.executor_functions import Logger, fail_awkwardly, process_of
 
 ROOT = Path(__file__).parents[2]
-EXECUTORS = {"inline": Inline, "threads": lambda: Threads(2), "processes": lambda: Processes(2)}
+EXECUTORS: dict[str, Callable[[], Executor]] = {
+    "inline": Inline,
+    "threads": lambda: Threads(2),
+    "processes": lambda: Processes(2),
+}
 
 
 @pytest.fixture(params=EXECUTORS)
