@@ -108,8 +108,9 @@ class _Files:
     def add(self, unit: WrittenUnit, begin: int) -> None:
         """Adds the records of a unit, of which the first begins at `begin` in the shard."""
         self._index.add(unit.shifted_index(begin))
-        self._file.write(unit.data)
-        self._sha256.update(unit.data)
+        data = memoryview(unit.data)  # which it also is from another process
+        self._file.write(data)
+        self._sha256.update(data)
         self._crc32c = combined_crc32c(self._crc32c, unit.crc32c, unit.receipt.num_bytes)
 
     def end(self, receipt: Receipt) -> None:
