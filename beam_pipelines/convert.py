@@ -26,9 +26,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from beam_pipelines import storage
-from beam_pipelines.conversion import extension, output_checks, working_folder
+from beam_pipelines.conversion import extension, output_checks, row_lines, working_folder
 from beam_pipelines.conversion import output_folder as lock
-from beam_pipelines.conversion import shard_writing as processes
 from beam_pipelines.conversion.commit import commit, leave_out
 from beam_pipelines.conversion.output_folder import (
     complete_manifest,
@@ -36,10 +35,11 @@ from beam_pipelines.conversion.output_folder import (
 )
 from beam_pipelines.conversion.plan import Plan
 from beam_pipelines.conversion.planning.make_plan import make_plan
-from beam_pipelines.conversion.shard_writing import write_planned
+from beam_pipelines.conversion.shard_writing import local_executor, write_planned, write_shards
 from beam_pipelines.conversion.working_folder import WorkingFolder
 from beam_pipelines.options import ConvertOptions
 from beam_pipelines.runners import phases
+from beam_pipelines.runners.executors import threads_or_inline
 from beam_pipelines.sources import listing
 from tpu_input.command_line import print_line
 from tpu_input.command_line.cores import num_cores
@@ -80,12 +80,9 @@ def convert(
     Args:
       options: Options of the conversion.
       beam_options: The Beam runner and its options; None for this machine.
-      num_processes: Maximum number of processes on this machine that write shards instead of the runner, if there are
-        several shards, and of threads that decode if there is only one; 0 to use the runner, or this process without a
-        runner. None means 0 if there are
-        beam_options, else one for each core, and none for so few images that processes would take longer to start than
-        they save. The processes import the program's main module: a script must call this function below
-        `if __name__ == "__main__":`.
+      num_processes: Maximum number of processes on this machine that make records instead of the runner, or of threads
+        for so few images that processes would take longer to start than they save; with 1, it is done in this process.
+        0 to use the runner. None means 0 if there are beam_options, else one for each core.
       command: Command and its arguments, stored while the conversion is unfinished, to be shown in messages about it.
 
     Raises:
@@ -273,14 +270,14 @@ def _write_and_commit(
     folder.write_plan(plan)
     unwritten = folder.reopen()
     num_resumed = sum(map(len, plan.shards.values())) - len(unwritten)
-    if num_processes is None and not _is_worth_processes(folder, unwritten):
-        num_processes = 0
-    if num_processes != 0 and len(unwritten) > 1:
-        processes.write_shards(unwritten, folder, options, num_processes or num_cores())
-    elif beam_options:
-        _write_with_beam(options, folder, beam_options, num_processes or 0)
-    else:
-        _write_here(options, folder, unwritten, num_processes or num_cores())
+    if num_processes == 0 and beam_options:
+        _write_with_beam(options, folder, beam_options)
+    elif unwritten:
+        if phases.is_shown():
+            phases.begin("writing", folder.num_rows(unwritten))
+        is_much = bool(num_processes) or (num_processes is None and _is_worth_processes(folder, unwritten))
+        with local_executor(num_processes or num_cores(), is_much) as executor:
+            write_shards(unwritten, folder, options, executor)
     still_locked()
     manifest = commit(options, plan, folder.receipts_of(plan))
     phases.end()
@@ -295,46 +292,29 @@ _FEW_BYTES = 32_000_000
 def _is_worth_processes(folder: WorkingFolder, shards: list[str]) -> bool:
     """Returns whether shards have so many images that processes of their own write them sooner than this one."""
     num_images = num_bytes = 0
-    for row in (row for shard in shards for row in folder.read_rows(shard)):
-        num_images, num_bytes = num_images + 1, num_bytes + row.num_bytes
+    for unit in (unit for shard in shards for unit in folder.read_units(shard, row_lines.MOST_ROWS)):
+        num_images, num_bytes = num_images + unit.num_rows, num_bytes + unit.num_bytes
         if num_images > _FEW_IMAGES or num_bytes > _FEW_BYTES:
             return True
     return False
 
 
-def _write_here(options: ConvertOptions, folder: WorkingFolder, shards: list[str], num_decoders: int) -> None:
-    """Writes shards in this process, one after another."""
-    if phases.is_shown():
-        phases.begin("writing", folder.num_rows(shards))
-    for shard in shards:
-        write_planned(shard, folder, options, num_decoders, _advance_writing)
-
-
-def _advance_writing(num_bytes: int, written: bool) -> None:
-    phases.advance("writing", 1, num_bytes, int(not written))
-
-
-def _write_with_beam(
-    options: ConvertOptions, folder: WorkingFolder, beam_options: PipelineOptions, num_decoders: int
-) -> None:
+def _write_with_beam(options: ConvertOptions, folder: WorkingFolder, beam_options: PipelineOptions) -> None:
     from beam_pipelines.runners import execution
 
     if phases.is_shown():
         phases.begin("writing", folder.num_rows(folder.unwritten()))
     with execution.pipeline(beam_options) as pipeline:
-        build_writing(pipeline, options, folder, num_decoders)
+        build_writing(pipeline, options, folder)
 
 
-def build_writing(
-    pipeline: beam.Pipeline, options: ConvertOptions, folder: WorkingFolder, num_decoders: int = 0
-) -> None:
+def build_writing(pipeline: beam.Pipeline, options: ConvertOptions, folder: WorkingFolder) -> None:
     """Adds the steps that write the shards of a plan which have no receipt yet.
 
     Args:
       pipeline: The pipeline.
       options: Options of the conversion.
       folder: Working folder with the plan.
-      num_decoders: Threads that decode the images of a shard; 0 for all cores of the machine that writes it.
     """
     import apache_beam as beam
 
@@ -343,12 +323,13 @@ def build_writing(
         | "Start" >> beam.Create([folder])
         | "Name shards" >> beam.FlatMap(WorkingFolder.unwritten)  # shard
         | "Spread shards" >> beam.Reshuffle()
-        | "Write shards" >> beam.Map(_write, folder, options, num_decoders)
+        | "Write shards" >> beam.Map(_write, folder, options)
     )
 
 
-def _write(shard: str, folder: WorkingFolder, options: ConvertOptions, num_decoders: int) -> None:
-    write_planned(shard, folder, options, num_decoders or num_cores(), phases.count)
+def _write(shard: str, folder: WorkingFolder, options: ConvertOptions) -> None:
+    with threads_or_inline(num_cores()) as executor:
+        write_planned(shard, folder, options, executor, phases.count)
 
 
 def _check_apart(source: str, output: str) -> None:

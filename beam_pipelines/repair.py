@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from beam_pipelines import storage
-from beam_pipelines.conversion import output_folder, working_folder
+from beam_pipelines.conversion import output_folder, row_lines, working_folder
 from beam_pipelines.conversion.commit import index_lengths, write_lengths
 from beam_pipelines.conversion.output_folder import (
     LOCK_NAME,
@@ -32,6 +32,7 @@ from beam_pipelines.conversion.planning.make_plan import make_plan
 from beam_pipelines.conversion.shard_writing import Unwanted, write_shard
 from beam_pipelines.conversion.working_folder import WorkingFolder
 from beam_pipelines.options import WORK_NAME, ConvertOptions, ImageOptions, Source, complete
+from beam_pipelines.runners.executors import threads_or_inline
 from beam_pipelines.sources.dataset_examples import read_dataset
 from beam_pipelines.sources.lists import rows_of_list
 from beam_pipelines.sources.rows import Row, find_each, locate
@@ -199,25 +200,26 @@ def _make_again(name: str, manifest: Manifest, planned: bool, num_decoders: int)
     if planned:
         parts = parse_shard_name(name)
         own = shard_name(parts.split, parts.number, parts.num_shards) if parts else name
-        rows: list[Row] | None = list(folder.read_rows(own))
+        units = folder.read_units(own, row_lines.MOST_ROWS)
+    elif rows := _known_rows(manifest, shard, options):
+        units = row_lines.units_of(rows)
     else:
-        rows = _known_rows(manifest, shard, options)
-    if rows is None:
         return
     attempt = uuid.uuid4().hex
     paths = folder.attempt_paths(name, attempt)
     try:
-        receipt = write_shard(
-            name,
-            *paths,
-            rows,
-            split.num_examples,
-            options,
-            manifest.classes,
-            num_decoders,
-            # A worker that comes late, after the repair, leaves nothing.
-            is_wanted=lambda: storage.exists(f"{manifest.path}/{WORK_NAME}/{LOCK_NAME}"),
-        )
+        with threads_or_inline(num_decoders) as executor:
+            receipt = write_shard(
+                name,
+                *paths,
+                units,
+                split.num_examples,
+                options,
+                manifest.classes,
+                executor,
+                # A worker that comes late, after the repair, leaves nothing.
+                is_wanted=lambda: storage.exists(f"{manifest.path}/{WORK_NAME}/{LOCK_NAME}"),
+            )
     except Unwanted:
         return
     if receipt.sha256 != shard.sha256:

@@ -42,6 +42,7 @@ from beam_pipelines.conversion.shard_writing import write_planned
 from beam_pipelines.conversion.working_folder import WorkingFolder
 from beam_pipelines.options import ConvertOptions, ImageOptions, LabelType, Source
 from beam_pipelines.runners import phases, workers
+from beam_pipelines.runners.executors import threads_or_inline
 from beam_pipelines.runners.wheel import versions
 from beam_pipelines.sources import listing
 from beam_pipelines.sources.folders import Layout
@@ -466,7 +467,8 @@ def _write_shard(
 ) -> str:
     workers.check_versions(launched_with)
     folder = WorkingFolder.of(options.output, plan)
-    receipt = write_planned(shard, folder, options, num_decoders or num_cores(), phases.count)
+    with threads_or_inline(num_decoders or num_cores()) as executor:
+        receipt = write_planned(shard, folder, options, executor, phases.count)
     for reason, count in Counter(each.reason for each in receipt.rejected).items() if receipt else ():
         phases.counter(f"rejected_{reason}").inc(count)
     return shard

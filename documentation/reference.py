@@ -22,7 +22,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any
 
-from beam_pipelines.conversion.working_folder import Rejection
+from beam_pipelines.conversion.receipts import Rejection
 from tpu_input.command_line import EXIT_CODES
 from tpu_input.command_line.dataclass_options import attributes, field_types
 from tpu_input.command_line.jpeg2tpu import COMMANDS, main

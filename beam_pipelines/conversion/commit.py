@@ -22,7 +22,8 @@ from beam_pipelines import storage
 from beam_pipelines.conversion import extension
 from beam_pipelines.conversion.output_folder import create, index_content, read_manifest, rejected_name
 from beam_pipelines.conversion.plan import Plan
-from beam_pipelines.conversion.working_folder import REPLACED_NAME, Receipt, Rejection, WorkingFolder
+from beam_pipelines.conversion.receipts import Receipt, Rejection
+from beam_pipelines.conversion.working_folder import REPLACED_NAME, WorkingFolder
 from beam_pipelines.options import WORK_NAME, ConvertOptions
 from beam_pipelines.runners import phases
 from beam_pipelines.sources import not_images

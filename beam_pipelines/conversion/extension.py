@@ -34,7 +34,8 @@ from beam_pipelines.conversion import working_folder
 from beam_pipelines.conversion.option_flags import flags_of, inputs_of
 from beam_pipelines.conversion.output_folder import complete_manifest, create, index_content
 from beam_pipelines.conversion.plan import choose_split
-from beam_pipelines.conversion.working_folder import Rejection, WorkingFolder
+from beam_pipelines.conversion.receipts import Rejection
+from beam_pipelines.conversion.working_folder import WorkingFolder
 from beam_pipelines.options import NEAR_DUPLICATES, ConvertOptions, complete
 from beam_pipelines.sources.folders import Layout
 from beam_pipelines.sources.naming import in_class_order

@@ -24,15 +24,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import io
 import json
 import re
 import uuid
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from beam_pipelines import storage
+from beam_pipelines.conversion import row_lines
 from beam_pipelines.conversion.output_folder import (
     LOCK_NAME,
     dataset_files,
@@ -43,194 +42,14 @@ from beam_pipelines.conversion.output_folder import (
     optional_files,
 )
 from beam_pipelines.conversion.plan import Plan
+from beam_pipelines.conversion.receipts import ATTEMPT, Receipt
+from beam_pipelines.conversion.row_lines import Unit
 from beam_pipelines.options import WORK_NAME
 from beam_pipelines.sources.rows import Row
 from tpu_input.dataset_format import json_fields
 from tpu_input.dataset_format.index import index_path
-from tpu_input.dataset_format.label_kinds import ONE, SEVERAL, Label, stored_kind
-from tpu_input.dataset_format.records import FRAME_BYTES, MAX_MANIFEST_BYTES, Manifest, in_edition
-from tpu_input.stored_images.check import SAMPLE_SIDE, CheckedImage
+from tpu_input.dataset_format.records import MAX_MANIFEST_BYTES, Manifest, in_edition
 
-
-class Rejection(NamedTuple):
-    """One line of rejected.jsonl.
-
-    Attributes:
-      key: Path of the input within its source, or the line of the list that names it.
-      uri: Location of the input.
-      reason: Reason code; the codes keep their meaning in all versions.
-      detail: Description of the problem, for people; its words may change.
-    """
-
-    key: str
-    uri: str
-    reason: str
-    detail: str
-
-    @classmethod
-    def from_json(cls, line: bytes) -> Rejection:
-        """Returns the rejection in a line of rejected.jsonl.
-
-        Raises:
-          ValueError: The line is no valid rejection.
-        """
-        return cls(**json_fields.fields(json_fields.load(line), "a rejection", cls._fields)).checked()
-
-    def checked(self) -> Rejection:
-        """Returns itself, if all fields are strings.
-
-        Raises:
-          ValueError: A field is no string.
-        """
-        for name, value in zip(self._fields, self, strict=True):
-            json_fields.text(value, f"{name} of a rejection")
-        return self
-
-
-@dataclasses.dataclass
-class Receipt:
-    """Result of a written shard: counts and statistics, from which the manifest is computed.
-
-    Attributes:
-      name: File name of the shard.
-      num_examples: Number of records; with 0 no file is written.
-      num_bytes: Size of the shard.
-      sha256: SHA-256 of the shard, as a hex digest; "" without records.
-      crc32c: CRC-32C of the shard in base64, which is what a bucket keeps of each object; "" without records.
-      index_bytes: Size of the index.
-      index_crc32c: CRC-32C of the index.
-      attempt: Identifier of the attempt that wrote the files, which are named after it until they are in place.
-      class_counts: Number of examples by label.
-      heights: [smallest, sum, largest] in pixels.
-      widths: [smallest, sum, largest] in pixels.
-      num_measured: Number of examples whose pixels are in sums and squares.
-      sums: Sums of red, green and blue over SAMPLE_SIDE**2 pixels of each measured image.
-      squares: Sums of the squares of the same values.
-      fixed: Number of re-encoded images, by reason.
-      noted: Number of images with other findings, such as a GPS position, by finding.
-      rejected: Rejected inputs of this shard's rows.
-      several: Whether an example counts for each of several classes, or for none.
-    """
-
-    name: str
-    num_examples: int = 0
-    num_bytes: int = 0
-    sha256: str = ""
-    crc32c: str = ""
-    index_bytes: int = 0
-    index_crc32c: str = ""
-    attempt: str = ""
-    class_counts: Counter[int] = dataclasses.field(default_factory=Counter)
-    heights: list[int] = dataclasses.field(default_factory=lambda: [1 << 62, 0, 0])
-    widths: list[int] = dataclasses.field(default_factory=lambda: [1 << 62, 0, 0])
-    num_measured: int = 0
-    sums: list[int] = dataclasses.field(default_factory=lambda: [0, 0, 0])
-    squares: list[int] = dataclasses.field(default_factory=lambda: [0, 0, 0])
-    fixed: Counter[str] = dataclasses.field(default_factory=Counter)
-    noted: Counter[str] = dataclasses.field(default_factory=Counter)
-    rejected: list[Rejection] = dataclasses.field(default_factory=list)
-    several: bool = False
-
-    def add(self, image: CheckedImage, label: Label, num_bytes: int) -> None:
-        """Adds one record of `num_bytes` bytes, including its frame."""
-        self.num_examples += 1
-        self.num_bytes += num_bytes
-        kind = stored_kind(label)
-        self.several = kind.is_list
-        self.class_counts.update(kind.indices(label))
-        for sizes, size in ((self.heights, image.height), (self.widths, image.width)):
-            sizes[1] += size
-            if size < sizes[0]:
-                sizes[0] = size
-            if size > sizes[2]:
-                sizes[2] = size
-        if image.sums and image.squares:
-            self.num_measured += 1
-            self.sums = [total + value for total, value in zip(self.sums, image.sums, strict=True)]
-            self.squares = [total + value for total, value in zip(self.squares, image.squares, strict=True)]
-        if image.fixed:
-            self.fixed[image.fixed] += 1
-        for finding in image.noted:
-            self.noted[finding] += 1
-
-    def to_json(self) -> str:
-        return json.dumps(vars(self))
-
-    @classmethod
-    def from_json(cls, content: bytes, shard: str, num_classes: int) -> Receipt:
-        """Returns the receipt of `shard` from the JSON of to_json().
-
-        Raises:
-          ValueError: It is no receipt, or that of another shard, or its numbers are out of range or do not add up.
-        """
-        fields = json_fields.fields(
-            json_fields.load(content),
-            "a receipt",
-            [field.name for field in dataclasses.fields(cls) if field.name != "several"],
-            ("several",),
-        )
-        if fields["name"] != shard:
-            raise ValueError(f"it is the receipt of another shard, {json_fields.shown(fields['name'])}")
-        labels = {str(label): label for label in range(num_classes)}
-        class_counts = json_fields.counts(fields["class_counts"], "class_counts", 1)
-        if unknown := class_counts.keys() - labels.keys():
-            raise ValueError(f"unknown class {json_fields.shown(min(unknown))}")
-        num_examples = json_fields.count(fields["num_examples"], "num_examples")
-        receipt = cls(
-            name=shard,
-            num_examples=num_examples,
-            num_bytes=json_fields.count(fields["num_bytes"], "num_bytes", FRAME_BYTES * num_examples),
-            sha256=json_fields.sha256(fields["sha256"], "sha256") if num_examples else "",
-            crc32c=json_fields.text(fields["crc32c"], "crc32c"),
-            index_bytes=json_fields.count(fields["index_bytes"], "index_bytes"),
-            index_crc32c=json_fields.text(fields["index_crc32c"], "index_crc32c"),
-            attempt=_attempt(fields["attempt"]) if num_examples else "",
-            class_counts=Counter({labels[label]: number for label, number in class_counts.items()}),
-            heights=_whole_numbers(fields["heights"], "heights"),
-            widths=_whole_numbers(fields["widths"], "widths"),
-            num_measured=json_fields.count(fields["num_measured"], "num_measured", 0, num_examples),
-            sums=_whole_numbers(fields["sums"], "sums"),
-            squares=_whole_numbers(fields["squares"], "squares"),
-            fixed=Counter(json_fields.counts(fields["fixed"], "fixed", 1)),
-            noted=Counter(json_fields.counts(fields["noted"], "noted", 1)),
-            rejected=[
-                Rejection(*json_fields.array(rejection, "a rejection", len(Rejection._fields))).checked()
-                for rejection in json_fields.array(fields["rejected"], "rejected")
-            ],
-            several=fields.get("several") is True,
-        )
-        receipt._check_sums()
-        return receipt
-
-    def _check_sums(self) -> None:
-        kind, counts = SEVERAL if self.several else ONE, list(self.class_counts.values())
-        if kind.count_fault(counts, self.num_examples) or sum(self.fixed.values()) > self.num_examples:
-            raise ValueError(
-                f"its class counts do not add up to {self.num_examples} examples, or its counts of re-encoded images "
-                "exceed them"
-            )
-        for smallest, total, largest in (self.heights, self.widths) if self.num_examples else ():
-            if not 1 <= smallest * self.num_examples <= total <= largest * self.num_examples:
-                raise ValueError(
-                    f"image sizes from {smallest} to {largest} pixels contradict their sum, {total} pixels"
-                )
-        brightest = 255 * self.num_measured * SAMPLE_SIDE**2
-        if max(self.sums) > brightest or max(self.squares) > 255 * brightest:
-            raise ValueError("its sums of pixel values are larger than possible")
-
-
-def _attempt(value: object) -> str:
-    if not _ATTEMPT.fullmatch(text := json_fields.text(value, "attempt")):
-        raise ValueError(f"attempt must be 32 hexadecimal digits, got {json_fields.shown(value)}")
-    return text
-
-
-def _whole_numbers(value: object, name: str) -> list[int]:
-    """Returns a list of three integers, 0 to 1 << 62, which is the initial value of the smallest size in Receipt()."""
-    return [json_fields.count(each, name, most=1 << 62) for each in json_fields.array(value, name, 3)]
-
-
-_ATTEMPT = re.compile("[0-9a-f]{32}")  # its name becomes part of a path
 REPLACED_NAME = "replaced.json"
 _FOLDER = re.compile(r"[0-9a-f]{16}")  # working folder of a plan
 _PART = re.compile(r"\.part-[0-9a-f]{32}$")  # see storage/local.py, create()
@@ -266,7 +85,7 @@ def _is_attempt(name: str) -> bool:
     shard, _, kind = name.rpartition(".")
     kind, _, attempt = kind.partition("-")
     is_shard = shard.endswith(".tfrecord") and is_dataset_file(shard)
-    return kind in ("data", "index") and is_shard and bool(_ATTEMPT.fullmatch(attempt))
+    return kind in ("data", "index") and is_shard and bool(ATTEMPT.fullmatch(attempt))
 
 
 def is_in_working_folder(path: str) -> bool:
@@ -345,18 +164,24 @@ class WorkingFolder:
 
     def write_rows(self, shard: str, rows: Iterable[Row]) -> None:
         with storage.create(f"{self.folder}/{shard}.rows") as file:
-            # Without the last field, `number`, which is used only to choose among rows with the same key.
-            file.writelines(json.dumps(row[:-1]).encode() + b"\n" for row in rows)
+            file.writelines(map(row_lines.line_of, rows))
 
-    def read_rows(self, shard: str) -> Iterator[Row]:
-        """Yields the inputs of a shard.
+    def read_units(self, shard: str, most_rows: int) -> Iterator[Unit]:
+        """Yields the inputs of a shard in units of at most `most_rows` inputs.
 
         Raises:
           ValueError: They are damaged.
         """
         path = f"{self.folder}/{shard}.rows"
-        for line in io.BytesIO(storage.read_bytes(path, most=_MAX_BYTES)):
-            yield self._explained(path, _row, line)
+        content = storage.read_bytes(path, most=_MAX_BYTES)
+        units = row_lines.units(content, most_rows)
+        while unit := self._explained(path, lambda _: next(units, None), content):
+            yield unit
+
+    def read_rows(self, shard: str) -> Iterator[Row]:
+        """Yields the inputs of a shard; raises as read_units()."""
+        for unit in self.read_units(shard, row_lines.MOST_ROWS):
+            yield from row_lines.rows_of(unit)
 
     def num_rows(self, shards: Iterable[str]) -> int:
         return sum(
@@ -496,17 +321,6 @@ class Conversion:
         return cls(command, folder, sources, json_fields.mapping(fields["options"], "options"))
 
 
-def _row(line: bytes) -> Row:
-    """Returns the row in a line of a .rows file, which has all fields but `number`."""
-    values = json_fields.array(json_fields.load(line), "a row", len(Row._fields) - 1)
-    for name, value in zip(Row._fields, values, strict=False):
-        if name in ("num_bytes", "record_bytes", "version"):
-            json_fields.count(value, name, most=2**63)  # the generation of a GCS object is a time in microseconds
-        else:
-            json_fields.text(value, name)
-    return Row(*values)
-
-
 @functools.lru_cache(maxsize=1)
 def _read_plan(folder: WorkingFolder) -> Plan:
     def read(content: bytes) -> Plan:
@@ -569,11 +383,6 @@ def remove_checks(dataset: str, path: str) -> None:
     """Removes a file from new_checks_path(), and the working folder if it becomes empty."""
     storage.delete([f"{dataset}/{path}"])
     storage.delete_empty([f"{dataset}/{WORK_NAME}"])
-
-
-def origin(uri: str, output: str) -> str:
-    """Returns where an image comes from: its URI, or "" if the pipeline has handed it over in a working file."""
-    return "" if uri.startswith(f"{output}/{WORK_NAME}/images-") else uri
 
 
 def remove(output: str) -> None:

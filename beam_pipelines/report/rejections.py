@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from beam_pipelines import storage
 from beam_pipelines.conversion.output_folder import rejected_name
-from beam_pipelines.conversion.working_folder import Rejection
+from beam_pipelines.conversion.receipts import Rejection
 from beam_pipelines.images.rejection_reasons import REASONS, Reason
 from beam_pipelines.report.thumbnails import Thumbnail, of_sources
 from tpu_input.dataset_format.records import Manifest

@@ -4,8 +4,8 @@
         begin("verifying", total=42)     a phase begins, and the one before it ends
         advance("verifying")
 
-What workers do is counted where they can be asked: threads of this process call advance(), processes of this machine
-count in shared memory (shard_writing.py), and the workers of an engine in Beam's counters, which of_job() reads.
+What workers do is counted where they can be asked: threads of this process call advance(), also for the units that
+processes of this machine have done, and the workers of an engine count in Beam's counters, which of_job() reads.
 """
 
 from __future__ import annotations
@@ -184,11 +184,17 @@ def count_units(phase: str, number: int = 1) -> None:
         counter(phase).inc(number)
 
 
-def count(num_bytes: int, written: bool) -> None:
-    """Counts one input of a Beam pipeline: the bytes written for it, and whether it became a record."""
-    counter("records" if written else "rejected").inc()
+def advance_writing(num_inputs: int, num_bytes: int, num_rejected: int) -> None:
+    """Counts inputs that were written, or rejected, on this machine."""
+    advance("writing", num_inputs, num_bytes, num_rejected)
+
+
+def count(num_inputs: int, num_bytes: int, num_rejected: int) -> None:
+    """Counts inputs of a Beam pipeline: how many there were, the bytes written for them, and how many were rejected."""
+    counter("records").inc(num_inputs - num_rejected)
+    counter("rejected").inc(num_rejected)
     counter("bytes_written").inc(num_bytes)
-    advance("writing", 1, num_bytes, int(not written))
+    advance_writing(num_inputs, num_bytes, num_rejected)
 
 
 @functools.cache

@@ -3,8 +3,8 @@
     [Row] ──read, many in flight──▶ (Row, bytes) ──decode and more, one core each──▶ (Row, result or Rejected)
 
 Pillow, hashlib and file reads release the GIL, so threads run in parallel, but with limits: two threads that decode are
-1.6 times as fast as one. One process per core is faster (conversion/shard_writing.py), and then decodes in the thread
-that writes. A read from an object store takes tens of milliseconds, in which a core could decode dozens of images; many
+1.6 times as fast as one. One process per core is faster (runners/executors.py), and each reads units of rows with a
+Reader. A read from an object store takes tens of milliseconds, in which a core could decode dozens of images; many
 reads in flight hide this latency. Local files in the kernel's page cache are read by the thread that needs them.
 """
 
@@ -32,6 +32,8 @@ _LEAST_AHEAD, _MOST_AHEAD = _READS_IN_FLIGHT, 16 * _READS_IN_FLIGHT
 _IN = TypeVar("_IN")
 _OUT = TypeVar("_OUT")
 Loaded = tuple[Row, bytes | Rejected]
+_READS_OF_UNIT = _READS_IN_FLIGHT // 2  # while one unit is decoded, another is read
+_MOST_UNITS_AHEAD = 16
 
 
 def map_images(
@@ -47,26 +49,76 @@ def map_images(
       num_decoders: Number of threads that call `function`; with 1, the caller's thread calls it.
     """
 
-    def check(row: Row, data: bytes | Rejected) -> tuple[Row, _OUT | Rejected]:
-        if isinstance(data, Rejected):
-            return row, data
-        try:
-            return row, function(row, data)
-        except Rejected as rejected:
-            return row, rejected
-        except MemoryError as error:
-            raise _unavailable(row, "there is not enough memory") from error
-
     def check_chunk(chunk: list[Loaded]) -> list[tuple[Row, _OUT | Rejected]]:
-        return [check(*loaded) for loaded in chunk]
+        return [(row, checked(row, data, function)) for row, data in chunk]
 
     if num_decoders == 1:
-        for chunk in _loaded_chunks(rows):
-            yield from check_chunk(chunk)
+        for loaded in _loaded_chunks(rows):
+            yield from check_chunk(loaded)
         return
     with ThreadPoolExecutor(num_decoders) as decoders:
-        for checked in _in_flight(decoders, check_chunk, _loaded_chunks(rows), 2 * num_decoders):
-            yield from checked
+        for chunk in _in_flight(decoders, check_chunk, _loaded_chunks(rows), 2 * num_decoders):
+            yield from chunk
+
+
+def checked(row: Row, data: bytes | Rejected, function: Callable[[Row, bytes], _OUT]) -> _OUT | Rejected:
+    """Returns function(row, its bytes), or the Rejected that explains why not: what `data` is, or `function` raises."""
+    if isinstance(data, Rejected):
+        return data
+    try:
+        return function(row, data)
+    except Rejected as rejected:
+        return rejected
+    except MemoryError as error:
+        raise _unavailable(row, "there is not enough memory") from error
+
+
+class Reader:
+    """Reads the rows of one unit after another; it begins to read the next one early where reading takes time.
+
+    That is so for object stores. Files of a local disk are read when they are needed, as map_images() does, until one
+    was not in the page cache: then the next unit is read ahead, and twice as many each time that one has to be waited
+    for again.
+    """
+
+    def __init__(self) -> None:
+        self._num_ahead, self._next_ahead = 0, 1  # units that are still to be read ahead, and after the next wait
+
+    def begin(self, rows: list[Row]) -> Iterator[Loaded]:
+        """Returns an iterator of the rows of a unit with their bytes, or with the Rejected of why not, in order."""
+        if any(storage.is_uri(row.uri) for row in rows):
+            return _started([[row] for row in rows])
+        if self._num_ahead:
+            self._num_ahead -= 1
+            return _started(list(_chunks(rows)))
+        return self._read_here(rows)
+
+    def _read_here(self, rows: list[Row]) -> Iterator[Loaded]:
+        waits = False
+        for chunk in _loaded_chunks(rows):
+            waits = waits or isinstance(chunk, _Awaited)
+            yield from chunk
+        if waits:
+            self._num_ahead, self._next_ahead = self._next_ahead, min(2 * self._next_ahead, _MOST_UNITS_AHEAD)
+        else:
+            self._next_ahead = 1
+
+
+class _Awaited(list[Loaded]):
+    """A chunk for which the thread that reads it had to wait."""
+
+
+def _started(chunks: list[list[Row]]) -> Iterator[Loaded]:
+    """Starts reading, in threads that end when they have; returns an iterator of what they read."""
+    readers = ThreadPoolExecutor(_READS_OF_UNIT)
+    futures = collections.deque(readers.submit(_read_chunk, chunk) for chunk in chunks)
+    readers.shutdown(wait=False)
+
+    def loaded() -> Iterator[Loaded]:
+        while futures:
+            yield from futures.popleft().result()
+
+    return loaded()
 
 
 def read_rows(rows: Iterable[Row]) -> Iterator[Loaded]:
@@ -89,22 +141,23 @@ def _loaded_chunks(rows: Iterable[Row]) -> Iterator[list[Loaded]]:
             if not storage.is_uri(chunk[0].uri):
                 loaded = _read_until_wait(chunk)
                 yield loaded
-                if len(loaded) == len(chunk):
+                if not isinstance(loaded, _Awaited):
                     num_ahead = _LEAST_AHEAD
                     continue
-                ahead = itertools.chain([chunk[len(loaded) :]], itertools.islice(chunks, num_ahead))
+                rest = chunk[len(loaded) :]
+                ahead = itertools.chain([rest] if rest else [], itertools.islice(chunks, num_ahead))
                 num_ahead = min(2 * num_ahead, _MOST_AHEAD)
             yield from _in_flight(readers, _read_chunk, ahead, _READS_IN_FLIGHT, _chunk_bytes)
 
 
 def _read_until_wait(chunk: list[Row]) -> list[Loaded]:
-    """Returns the rows with their bytes, up to the first for which this thread had to wait."""
+    """Returns the rows with their bytes, up to the first for which this thread had to wait; then as _Awaited."""
     loaded: list[Loaded] = []
     waits = _num_waits()
     for row in chunk:
         loaded.append(_read(row))
         if _num_waits() > waits:
-            break
+            return _Awaited(loaded)
     return loaded
 
 

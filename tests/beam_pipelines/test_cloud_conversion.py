@@ -37,6 +37,19 @@ def shards(found: dict[str, str]) -> dict[str, str]:
     return {path: digest for path, digest in found.items() if path.endswith(".tfrecord")}
 
 
+def test_worker_processes_read_a_bucket_and_the_command_writes_another_as_one_process_does(capsys, cloud, images):
+    bucket, other = cloud.make_bucket(), cloud.make_bucket()
+    cloud.upload(images, f"{bucket}/images")
+    found = []
+    for number in (1, 2):
+        flags = (f"--num_processes={number}", "--shard_size=10KB", "--max_rejected=100%")
+        assert run(capsys, "convert", f"--input={bucket}/images", f"--output={other}/out", *flags)[0] == 0
+        found.append(cloud.files(f"{other}/out"))
+        delete_all(f"{other}/out")
+    assert found[0] == found[1]
+    assert len(shards(found[0])) == 5
+
+
 def test_every_command_does_on_a_bucket_what_it_does_on_disk(capsys, cloud, images, tmp_path):
     bucket = cloud.make_bucket()
     cloud.upload(images, f"{bucket}/images")

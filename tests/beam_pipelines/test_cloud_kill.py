@@ -11,6 +11,7 @@ import sys
 import threading
 from pathlib import Path
 
+import psutil
 import pytest
 
 from beam_pipelines import storage
@@ -71,11 +72,10 @@ def _kill(parent: int, who: str) -> None:
     if who == "all":
         os.killpg(parent, signal.SIGKILL)
         return
-    for task in Path(f"/proc/{parent}/task").iterdir():
-        for child in (task / "children").read_text().split():
-            if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes():
-                os.kill(int(child), signal.SIGKILL)
-                return
+    for server in psutil.Process(parent).children():
+        for worker in server.children():
+            worker.kill()
+            return
 
 
 @pytest.fixture

@@ -29,6 +29,7 @@ from beam_pipelines.conversion.shard_writing import write_planned
 from beam_pipelines.conversion.working_folder import WorkingFolder
 from beam_pipelines.convert import convert
 from beam_pipelines.options import ConvertOptions
+from beam_pipelines.runners.executors import Inline
 from beam_pipelines.verify import verify
 from support.conversion import local, options
 from support.folders import files, without_edition
@@ -39,6 +40,7 @@ ROOT = Path(__file__).parents[2]
 WRITER = """
 import os, pickle, signal, sys
 from beam_pipelines.conversion.shard_writing import write_planned
+from beam_pipelines.runners.executors import Inline
 from beam_pipelines.conversion.working_folder import WorkingFolder
 
 shard, folder, options, moment = pickle.loads(bytes.fromhex(sys.argv[1]))
@@ -61,7 +63,7 @@ def checked(self):
 
 if moment != "in a record":
     WorkingFolder.is_open = checked
-write_planned(shard, folder, options, 1, progress)
+write_planned(shard, folder, options, Inline(), progress)
 """
 MOMENTS = ["in a record", "before its files have names", "before its receipt"]
 
@@ -108,7 +110,7 @@ def written_plan(opts: ConvertOptions) -> Plan:
     folder = WorkingFolder.of(opts.output, plan)
     folder.write_plan(plan)
     for shard in folder.reopen():
-        write_planned(shard, folder, opts, 1, lambda *_: None)
+        write_planned(shard, folder, opts, Inline(), lambda *_: None)
     return plan
 
 
@@ -165,7 +167,7 @@ def test_a_receipt_is_on_the_disk_after_the_files_that_it_names(few_digits, tmp_
         fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", noted)
-    write_planned(shards[0], folder, opts, 1, lambda *_: None)
+    write_planned(shards[0], folder, opts, Inline(), lambda *_: None)
     kinds = [path.rpartition(".tfrecord.")[2].partition("-")[0].partition(".")[0] for path in flushed]
     assert sorted(kinds[:2]) == ["data", "index"]
     assert kinds[2:] == ["receipt", f"/{folder.name}"]  # the folder last, for the names of all three
@@ -176,7 +178,7 @@ def test_of_two_attempts_the_first_counts_whatever_the_second_could_not_read(few
     folder, shards = begun(opts)
     with stopped_writer(shards[0], folder, opts, "in a record") as go_on:
         for shard in shards:
-            write_planned(shard, folder, opts, 1, lambda *_: None)
+            write_planned(shard, folder, opts, Inline(), lambda *_: None)
         receipt = list(folder.read_receipts(shards[:1]))
         last = [row.uri for row in folder.read_rows(shards[0])][-1]
         image = Path(last).read_bytes()
@@ -194,7 +196,7 @@ def test_the_commit_compares_every_file_with_its_receipt_and_the_same_command_me
     opts = options(few_digits, f"{place}/out")
     folder, shards = begun(opts)
     for shard in shards:
-        write_planned(shard, folder, opts, 1, lambda *_: None)
+        write_planned(shard, folder, opts, Inline(), lambda *_: None)
     (receipt,) = folder.read_receipts(shards[:1])
     path = f"{opts.output}/{folder.attempt_paths(shards[0], receipt.attempt)[0]}"
     data = bytearray(storage.read_bytes(path))

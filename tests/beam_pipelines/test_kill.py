@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 # leaves a byte for each.
 SITE = """
 import os, signal, sys
-kind = "writer" if "--multiprocessing-fork" in sys.orig_argv else "parent"
+kind = "writer" if "worker_process" in " ".join(sys.orig_argv) else "parent"
 if kind == os.environ.get("KILL_WHO"):
     folder, count, fatal = os.environ["KILL_IN"], os.environ["KILL_COUNT"], int(os.environ["KILL_AT"])
     log = os.open(f"{count}{os.getpid()}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -120,7 +120,7 @@ def is_whole(output: Path, expected: dict[str, str]) -> bool:
 def test_the_death_of_a_writer_is_said(killer, whole):
     done = killer.run(killer.folder / "said", "writer", 3)
     assert done.returncode == 2
-    assert done.stderr.startswith("error: a process that writes shards has ended")
+    assert done.stderr.startswith("error: a worker process has ended")
     assert done.stderr.endswith("rerun the same command to resume\n")
     assert len(done.stderr.splitlines()) == 1
 

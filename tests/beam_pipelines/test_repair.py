@@ -16,7 +16,8 @@ import tensorflow as tf
 from PIL import Image
 
 import beam_pipelines.__main__
-from beam_pipelines.conversion.working_folder import Receipt, WorkingFolder
+from beam_pipelines.conversion.receipts import Receipt
+from beam_pipelines.conversion.working_folder import WorkingFolder
 from beam_pipelines.convert import convert
 from beam_pipelines.repair import repair
 from beam_pipelines.verify import verify

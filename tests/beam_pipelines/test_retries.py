@@ -11,6 +11,7 @@ from beam_pipelines.conversion.planning.make_plan import make_plan
 from beam_pipelines.conversion.shard_writing import write_planned
 from beam_pipelines.conversion.working_folder import WorkingFolder
 from beam_pipelines.convert import convert
+from beam_pipelines.runners.executors import Inline
 from beam_pipelines.verify import verify
 from support.conversion import local, options
 from support.folders import files
@@ -32,7 +33,7 @@ def test_planning_and_shards_that_are_run_twice_end_with_the_same_files(planned,
     opts, folder, shards, expected = planned
     make_plan(opts, local())
     for shard in [*shards, *shards]:
-        write_planned(shard, folder, opts, 1, lambda *_: None)
+        write_planned(shard, folder, opts, Inline(), lambda *_: None)
     convert(opts, local())
     assert files(tmp_path / "out") == expected
 
@@ -43,7 +44,7 @@ def test_a_shard_that_two_workers_write_record_by_record_at_the_same_time_is_who
         both = threading.Barrier(2, timeout=60)
         with ThreadPoolExecutor(2) as workers:
             tries = [
-                workers.submit(write_planned, shard, folder, opts, 1, lambda *_, both=both: both.wait())
+                workers.submit(write_planned, shard, folder, opts, Inline(), lambda *_, both=both: both.wait())
                 for _ in range(2)
             ]
         assert [each.result() is None for each in tries].count(True) == 1  # the other's receipt counts
@@ -79,7 +80,7 @@ def overtaken(opts, folder: WorkingFolder, shard: str) -> BaseException | None:
         assert committed.wait(60)
 
     with ThreadPoolExecutor(1) as workers:
-        late = workers.submit(write_planned, shard, folder, opts, 1, wait)
+        late = workers.submit(write_planned, shard, folder, opts, Inline(), wait)
         assert begun.wait(60)
         convert(opts, local())
         committed.set()
@@ -90,5 +91,5 @@ def test_a_worker_that_begins_after_the_commit_writes_nothing(planned, tmp_path)
     opts, folder, shards, expected = planned
     convert(opts, local())
     with pytest.raises(FileNotFoundError):  # which no engine waits for any more
-        write_planned(shards[0], folder, opts, 1, lambda *_: None)
+        write_planned(shards[0], folder, opts, Inline(), lambda *_: None)
     assert files(tmp_path / "out") == expected

@@ -14,11 +14,12 @@ import pyarrow.parquet
 import pytest
 from PIL import Image
 
-from beam_pipelines.conversion import shard_writing
+from beam_pipelines.conversion import row_lines
 from beam_pipelines.conversion.plan import is_measured
+from beam_pipelines.conversion.receipts import Receipt
 from beam_pipelines.conversion.shard_writing import Unwanted, write_shard
-from beam_pipelines.conversion.working_folder import Receipt
 from beam_pipelines.options import Check, ConvertOptions, ImageOptions, Source
+from beam_pipelines.runners.executors import Inline
 from beam_pipelines.sources.rows import Row
 from support.pages import ROOT
 from tpu_input.dataset_format import index as index_format
@@ -42,6 +43,7 @@ def write(
     num_images: int = 33,
     first_label: Literal[0, 1] = 0,
     check: Check = "decode",
+    most_rows: int = row_lines.MOST_ROWS,
     **more,
 ) -> Receipt:
     (folder / "in").mkdir()
@@ -52,7 +54,8 @@ def write(
     options = ConvertOptions(
         (Source(f"{folder}/in"),), f"{folder}/out", first_label=first_label, images=ImageOptions(check=check)
     )
-    return write_shard(SHARD, SHARD, index_path(SHARD), rows, num_images, options, ("a", "b"), 1, **more)
+    units = row_lines.units(b"".join(map(row_lines.line_of, rows)), most_rows)
+    return write_shard(SHARD, SHARD, index_path(SHARD), units, num_images, options, ("a", "b"), Inline(), **more)
 
 
 def statistics(shades: list[int]) -> tuple[int, list[int], list[int]]:
@@ -103,24 +106,24 @@ def test_records_and_index_hold_what_went_in_and_the_receipt_adds_up(tmp_path):
     assert (receipt.widths, receipt.heights) == ([16, 90, 20], [36, 190, 40])
 
 
-def test_the_bytes_do_not_depend_on_how_many_records_are_written_at_once(tmp_path, monkeypatch):
+def test_the_bytes_do_not_depend_on_how_many_records_are_written_at_once(tmp_path):
     written = []
-    for name, flushed, rows in (("all", 1 << 20, 4096), ("few", 2000, 3), ("each", 1, 1)):
-        monkeypatch.setattr(shard_writing, "_FLUSHED_BYTES", flushed)
-        monkeypatch.setattr(index_format, "_BATCH_ROWS", rows)
+    for name, rows in (("all", 256), ("few", 3), ("each", 1)):
         (tmp_path / name).mkdir()
-        receipt = write(tmp_path / name, [shade(number) for number in range(10)])
+        receipt = write(tmp_path / name, [*map(shade, range(5)), b"no image", *map(shade, range(5, 9))], most_rows=rows)
         file = (tmp_path / name / "out" / SHARD).read_bytes()
         index = pyarrow.parquet.ParquetFile(tmp_path / name / "out" / index_path(SHARD))
-        written.append((receipt.sha256, receipt.crc32c, file, index.read().drop_columns("uri")))
-        assert (index.num_row_groups, index.metadata.num_rows) == (1, 10)
+        receipt.index_bytes, receipt.index_crc32c, receipt.rejected = 0, "", []  # which have the path of the input
+        written.append((receipt, file, index.read().drop_columns("uri")))
+        assert (index.num_row_groups, index.metadata.num_rows) == (1, 9)
+        assert receipt.crc32c == base64.b64encode(google_crc32c.value(file).to_bytes(4, "big")).decode()
     assert written[0] == written[1] == written[2]
 
 
 def test_an_index_is_written_a_row_group_at_a_time_and_has_the_same_rows(tmp_path, monkeypatch):
-    def rows_of(folder: str) -> tuple[pyarrow.Table, list[int]]:
+    def rows_of(folder: str, most_rows: int = 256) -> tuple[pyarrow.Table, list[int]]:
         (tmp_path / folder).mkdir()
-        write(tmp_path / folder, [shade(number) for number in range(10)])
+        write(tmp_path / folder, [shade(number) for number in range(10)], most_rows=most_rows)
         data = (tmp_path / folder / "out" / index_path(SHARD)).read_bytes()
         metadata = pyarrow.parquet.read_metadata(io.BytesIO(data))
         groups = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
@@ -131,9 +134,8 @@ def test_an_index_is_written_a_row_group_at_a_time_and_has_the_same_rows(tmp_pat
     whole, groups = rows_of("whole")
     assert groups == [10]
     monkeypatch.setattr(index_format, "_GROUP_ROWS", 4)
-    for rows in (4096, 4, 3):
-        monkeypatch.setattr(index_format, "_BATCH_ROWS", rows)
-        assert rows_of(f"groups_{rows}") == (whole, [4, 4, 2])
+    for rows in (256, 4, 3):
+        assert rows_of(f"groups_{rows}", rows) == (whole, [4, 4, 2])
 
 
 def test_rows_of_an_index_are_in_its_file_as_soon_as_a_row_group_is_complete(monkeypatch):
@@ -142,19 +144,21 @@ def test_rows_of_an_index_are_in_its_file_as_soon_as_a_row_group_is_complete(mon
     writer = index_format.IndexWriter(file)
     for number in range(9):
         sizes.append(file.tell())
-        writer.add(index_format.IndexRow(f"{number}", f"{number}.jpg", 0, number, 1, 1, 1, "", None))
+        row = index_format.IndexRow(f"{number}", f"{number}.jpg", 0, number, 1, 1, 1, "", None)
+        writer.add([[value] for value in row])
     assert [larger > smaller for smaller, larger in itertools.pairwise(sizes)] == [
         number % 4 == 3 for number in range(8)
     ]
 
 
 def test_what_is_no_image_is_rejected_and_counted_and_the_next_is_written(tmp_path):
-    told: list[tuple[int, bool]] = []
-    receipt = write(tmp_path, [shade(0), b"no image", shade(2)], progress=lambda *done: told.append(done))
+    told: list[tuple[int, int, int]] = []
+    images = [shade(0), b"no image", shade(2)]
+    receipt = write(tmp_path, images, most_rows=2, progress=lambda *done: told.append(done))
     assert [(rejection.key, rejection.reason) for rejection in receipt.rejected] == [("1.jpg", "not_an_image")]
     assert receipt.num_examples == 2
-    assert [written for _, written in told] == [True, False, True]
-    assert (told[1][0], told[0][0] + told[2][0]) == (0, receipt.num_bytes)
+    assert [(num_inputs, num_rejected) for num_inputs, _, num_rejected in told] == [(2, 1), (1, 0)]
+    assert told[0][1] + told[1][1] == receipt.num_bytes > told[0][1] > 0
 
 
 def test_without_an_image_no_file_is_written(tmp_path):

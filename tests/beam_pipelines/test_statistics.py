@@ -16,7 +16,7 @@ from PIL import Image
 
 from beam_pipelines.conversion.commit import commit
 from beam_pipelines.conversion.plan import Plan
-from beam_pipelines.conversion.working_folder import Receipt, Rejection
+from beam_pipelines.conversion.receipts import Receipt, Rejection
 from beam_pipelines.options import ConvertOptions, ImageOptions, Source
 from tpu_input.dataset_format.records import Manifest, Record, encode, frame
 from tpu_input.stored_images.check import CheckedImage

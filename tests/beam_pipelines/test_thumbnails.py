@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 from sklearn.datasets import load_sample_images
 
-from beam_pipelines.conversion.working_folder import Rejection
+from beam_pipelines.conversion.receipts import Rejection
 from beam_pipelines.convert import convert
 from beam_pipelines.images.near_duplicates import grey_sample
 from beam_pipelines.options import ConvertOptions, Source

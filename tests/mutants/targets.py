@@ -23,14 +23,16 @@ TARGETS = {
     "beam_pipelines.conversion.plan": Target(
         ("beam_pipelines/test_plan.py", "-k", "not a_split_s_share and not 1281167-1024")
     ),
-    # Which images the statistics are of, and what is in records and index. The rest starts and stops processes.
+    # What is in shard, index and receipt. The rest waits for processes.
     "beam_pipelines.conversion.shard_writing": Target(
-        ("beam_pipelines/test_shard_writing.py",),
-        ("write_shard", "_frame_image", "_index_row", "_Files", "_Summed"),
+        ("beam_pipelines/test_shard_writing.py",), ("write_shard", "_Files", "_Summed")
     ),
-    "beam_pipelines.conversion.working_folder": Target(
-        ("beam_pipelines/test_statistics.py",), ("Receipt", "_whole_numbers")
+    # Which images the statistics are of, and what is in records and index.
+    "beam_pipelines.conversion.units": Target(("beam_pipelines/test_shard_writing.py",)),
+    "beam_pipelines.conversion.receipts": Target(
+        ("beam_pipelines/test_statistics.py", "beam_pipelines/test_shard_writing.py"), ("Receipt", "_whole_numbers")
     ),
+    "beam_pipelines.conversion.checksums": Target(("beam_pipelines/test_shard_writing.py",)),
     "beam_pipelines.conversion.commit": Target(("beam_pipelines/test_statistics.py",)),
     "tpu_input.pipeline.order": Target(
         (

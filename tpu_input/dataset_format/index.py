@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import IO, Any, NamedTuple
 
 import numpy as np
@@ -90,13 +91,12 @@ def index_path(shard: str) -> str:
 class IndexWriter:
     """Writes the rows of one shard's index as they come, a row group at a time.
 
-    Until a row group is complete, its rows are kept in columns, which take a third of the memory of rows. Memory use
-    does not depend on the number of rows.
+    Until a row group is complete, its rows are kept in Arrow's columns, which take a third of the memory of rows. So
+    memory use does not depend on the number of rows. The bytes of the file do not depend on how many come at a time.
     """
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
-        self._rows: list[IndexRow] = []  # not yet in columns
         self._schema = SCHEMA
         self._batches: list[pa.RecordBatch] = []  # of this row group
         self._num_rows = 0  # of this row group
@@ -110,14 +110,17 @@ class IndexWriter:
         with contextlib.suppress(Exception) if kind else contextlib.nullcontext():
             self.close()
 
-    def add(self, row: IndexRow) -> None:
-        """Adds the row of the next record."""
-        self._rows.append(row)
-        self._num_rows += 1
-        if self._num_rows == _GROUP_ROWS:
-            self._end_group()
-        elif len(self._rows) == _BATCH_ROWS:
-            self._end_batch()
+    def add(self, columns: Sequence[Sequence[Any]]) -> None:
+        """Adds the rows of the next records, as columns in the order of IndexRow's fields."""
+        num_rows = len(columns[0])
+        begin = 0
+        while begin < num_rows:
+            end = min(num_rows, begin + _GROUP_ROWS - self._num_rows)
+            self._add_batch([column[begin:end] for column in columns])
+            self._num_rows += end - begin
+            begin = end
+            if self._num_rows == _GROUP_ROWS:
+                self._end_group()
 
     def close(self) -> None:
         """Writes what is left of the index, and nothing when called again; the file itself stays open."""
@@ -127,33 +130,27 @@ class IndexWriter:
             self._writer.close()
 
     def _end_group(self) -> None:
-        self._end_batch()
         self._writer = self._writer or pq.ParquetWriter(self._file, self._schema)
-        # In one piece: the bytes of the file must not depend on _BATCH_ROWS.
+        # In one piece: the bytes of the file must not depend on the batches.
         self._writer.write_table(pa.Table.from_batches(self._batches, self._schema).combine_chunks())
         self._batches, self._num_rows = [], 0
         pa.default_memory_pool().release_unused()  # else some 15 MB stay with the allocator
 
-    def _end_batch(self) -> None:
-        if self._rows:
-            self._schema = SCHEMA_OF_SETS if stored_kind(self._rows[0].label).is_list else SCHEMA
-            rows: list[Any] = self._rows
-            if self._rows[0].features:
-                self._schema = self._schema.append(_FEATURES)
-            else:
-                rows = [row[:-1] for row in rows]
-            columns = zip(zip(*rows, strict=True), self._schema, strict=True)
-            self._batches.append(
-                pa.record_batch([pa.array(column, field.type) for column, field in columns], schema=self._schema)
-            )
-            self._rows = []
+    def _add_batch(self, columns: Sequence[Sequence[Any]]) -> None:
+        names = {name: number for number, name in enumerate(IndexRow._fields)}
+        self._schema = SCHEMA_OF_SETS if stored_kind(columns[names["label"]][0]).is_list else SCHEMA
+        if columns[names["features"]][0]:
+            self._schema = self._schema.append(_FEATURES)
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, self._schema, strict=False)]
+        self._batches.append(pa.record_batch(arrays, schema=self._schema))
 
 
 def write_index(file: IO[bytes], rows: Iterable[IndexRow]) -> None:
     """Writes one shard's index."""
+    rows = iter(rows)
     with IndexWriter(file) as writer:
-        for row in rows:
-            writer.add(row)
+        while batch := list(itertools.islice(rows, _BATCH_ROWS)):
+            writer.add(list(zip(*batch, strict=True)))
 
 
 def read_columns(

@@ -9,7 +9,7 @@ import signal
 import sys
 
 _FILES = {"open", "os.rename", "os.remove", "os.mkdir", "os.link", "os.rmdir", "shutil.rmtree"}
-_WORKERS = {"--multiprocessing-fork", "SdkHarness"}  # a local process that writes shards, and a worker of Beam's
+_WORKERS = {"worker_process", "SdkHarness"}  # a local worker, or the server that forks them, and a worker of Beam's
 
 
 def _count_and_kill() -> None:

@@ -1,0 +1,112 @@
+"""The file of a shard's rows, a line of JSON each, and the units in which they are written.
+
+    [Row] ──line_of()──▶ SHARD.rows ──units()──▶ Unit, for a worker ──rows_of()──▶ [Row]
+
+Whoever divides the rows checks them, but hands the lines on as they are: for a worker process they need not be pickled.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from beam_pipelines.runners.executors import UNIT_BYTES
+from beam_pipelines.sources.rows import Row
+from tpu_input.dataset_format import json_fields
+
+MOST_ROWS = 256  # of a unit
+# All fields but `number`, which is used only to choose among rows with the same key.
+_NAMES = Row._fields[:-1]
+_INTEGERS = tuple(map(_NAMES.index, ("num_bytes", "record_bytes", "version")))
+_NUM_BYTES = _NAMES.index("num_bytes")
+_TYPES = tuple(int if number in _INTEGERS else str for number in range(len(_NAMES)))
+# Half a character of UTF-16, escaped or as it is, which is no text in UTF-8 unless the other half follows.
+_HALF = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")
+_MOST = 2**63  # the generation of a GCS object is a time in microseconds
+
+
+class Unit(NamedTuple):
+    """Consecutive rows of a shard, which are written in one piece.
+
+    Attributes:
+      lines: Their lines, each with its end.
+      num_rows: Number of rows.
+      num_bytes: Sum of the sizes of their sources.
+    """
+
+    lines: bytes
+    num_rows: int
+    num_bytes: int
+
+
+def line_of(row: Row) -> bytes:
+    """Returns the line of a row, with its end."""
+    return json.dumps(row[:-1]).encode() + b"\n"
+
+
+def units(content: bytes, most_rows: int = MOST_ROWS) -> Iterator[Unit]:
+    """Yields the units of the lines in `content`, in order, of at most `most_rows` rows and UNIT_BYTES of sources.
+
+    A larger source is a unit of its own.
+
+    Raises:
+      ValueError: A line is no row.
+    """
+    file = io.BytesIO(content)
+    while lines := list(itertools.islice(file, most_rows)):
+        begin = num_bytes = 0
+        for number, row in enumerate(_checked(lines)):
+            size = row[_NUM_BYTES]
+            if number > begin and num_bytes + size > UNIT_BYTES:
+                yield Unit(b"".join(lines[begin:number]), number - begin, num_bytes)
+                begin, num_bytes = number, 0
+            num_bytes += size
+        yield Unit(b"".join(lines[begin:]), len(lines) - begin, num_bytes)
+
+
+def units_of(rows: Iterable[Row]) -> Iterator[Unit]:
+    """Yields the units of rows that are in no file."""
+    return units(b"".join(map(line_of, rows)))
+
+
+def rows_of(unit: Unit) -> list[Row]:
+    """Returns the rows of a unit."""
+    return [Row(*values) for values in _values(unit.lines)]
+
+
+def _values(lines: bytes) -> Any:
+    return json_fields.load(b"[%b]" % lines.rstrip(b"\n").replace(b"\n", b","))
+
+
+def _checked(lines: list[bytes]) -> list[Any]:
+    """Returns the values of each line; raises ValueError if one is no row.
+
+    Together, as one array: lines that are checked one by one take four times as long. The message for a fault is that
+    of its line.
+    """
+    joined = b"".join(lines)
+    try:
+        rows = _values(joined)
+    except ValueError:
+        rows = []
+    is_right = len(rows) == len(lines) and all(
+        type(row) is list and tuple(map(type, row)) == _TYPES and all(0 <= row[number] <= _MOST for number in _INTEGERS)
+        for row in rows
+    )
+    if is_right and not _HALF.search(joined):
+        return rows  # type: ignore[no-any-return]
+    return [_checked_line(line) for line in lines]
+
+
+def _checked_line(line: bytes) -> list[Any]:
+    values = json_fields.array(json_fields.load(line), "a row", len(_NAMES))
+    for number, (name, value) in enumerate(zip(_NAMES, values, strict=True)):
+        if number in _INTEGERS:
+            json_fields.count(value, name, most=_MOST)
+        else:
+            json_fields.text(value, name)
+    return values

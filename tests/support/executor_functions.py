@@ -1,0 +1,42 @@
+"""Functions that executors call in other processes, which import them from here."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+
+
+class Awkward(ValueError):
+    """An exception that cannot be pickled: the copy lacks an argument."""
+
+    def __init__(self, where: str, what: str) -> None:
+        super().__init__(f"{where}: {what}")
+
+
+def fail_awkwardly(unit: str) -> None:
+    raise Awkward(unit, "does not fit")
+
+
+def process_of(unit: int) -> tuple[int, int]:
+    """Returns the process that does a unit, and how many threads it has."""
+    return os.getpid(), len(os.listdir("/proc/self/task"))
+
+
+@dataclasses.dataclass(frozen=True)
+class Logger:
+    """Function whose method begin() leaves a line in a file, as the function itself does, which returns unit + 1."""
+
+    path: Path
+
+    def begin(self, unit: int) -> tuple[int]:
+        self._log(f"begin {unit}")
+        return (unit,)
+
+    def __call__(self, begun: tuple[int]) -> int:
+        self._log(f"call {begun[0]}")
+        return begun[0] + 1
+
+    def _log(self, line: str) -> None:
+        with self.path.open("a") as file:
+            file.write(f"{line}\n")
