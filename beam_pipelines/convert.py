@@ -143,7 +143,7 @@ def _plan(
 
 
 def _checked(options: ConvertOptions) -> tuple[ConvertOptions, list[str]]:
-    """Returns the options with the kinds of inputs that were recognised, and lines about how the inputs are read.
+    """Returns the options with the kinds of inputs that were recognized, and lines about how the inputs are read.
 
     Raises:
       ValueError: Something is wrong with inputs or output, before anything is listed or written.
@@ -220,7 +220,7 @@ def submit(options: ConvertOptions, beam_options: PipelineOptions, command: Sequ
 
 
 def build_conversion(pipeline: beam.Pipeline, options: ConvertOptions, command: Sequence[str] = ()) -> None:
-    """Adds the steps of a whole conversion: list, plan, write and commit; an engine needs nobody else for it."""
+    """Adds the steps of a whole conversion: list, plan, write and commit; an engine needs no other process for it."""
     from beam_pipelines.conversion.planning.beam_steps import plan_rows
     from beam_pipelines.transforms import WriteRows
 

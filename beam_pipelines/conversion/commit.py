@@ -40,7 +40,7 @@ _IN_FLIGHT = 32  # index files that are read at the same time, because an object
 
 
 def commit(options: ConvertOptions, plan: Plan, receipts: dict[str, list[Receipt]]) -> Manifest:
-    """Writes and returns the manifest of a dataset whose shards are all written, after the files beside it.
+    """Writes and returns the manifest of a dataset whose shards are all written, after its other files.
 
     Args:
       options: Options of the conversion.
@@ -154,7 +154,7 @@ def _manifest(
 
 
 def commit_once(options: ConvertOptions, plan: Plan) -> Manifest:
-    """Commits what workers have written if nobody has, as a step of a pipeline that an engine may run twice.
+    """Commits what workers have written unless that is done, as a step of a pipeline that an engine may run twice.
 
     Raises:
       ValueError: As commit() does, or another conversion has written its dataset into the output in the meantime.
@@ -196,7 +196,7 @@ def _publish(folder: WorkingFolder, receipts: list[Receipt], edition: str) -> No
 
 
 def write_lengths(manifest: Manifest) -> None:
-    """Writes the dataset's lengths.parquet from the index of each shard, several of which are read at the same time.
+    """Writes the dataset's lengths.parquet from the index of each shard; several are read at the same time.
 
     The receipts do not carry the lengths, so that they stay small. The index of a shard of 100 MB takes 1 ms to read,
     and the shard takes seconds to write.
@@ -309,7 +309,7 @@ _MEASURED_LATE = 1000  # images; they take a few seconds
 
 
 def _measure_stored(options: ConvertOptions, shards: tuple[Shard, ...]) -> Receipt:
-    """Returns the statistics of the first stored images of a split of which the whole sample was rejected.
+    """Returns the statistics of the first stored images of a split whose whole sample was rejected.
 
     This happens if nearly all inputs of a large split are rejected. The first images of a split are the same whatever
     its shards.

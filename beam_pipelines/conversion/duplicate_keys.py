@@ -33,7 +33,7 @@ def num_bands(num_keys: int) -> int:
 
 
 def in_band(hashes: Hashes, band: int, of: int) -> Hashes:
-    """Returns those of some sorted hashes that are in one of `of` bands; a view."""
+    """Returns the sorted hashes that are in one of `of` bands; a view."""
     first, end = ((number << _HASH_BITS) // of for number in (band, band + 1))
     begin = int(np.searchsorted(hashes, np.int64(first)))
     stop = len(hashes) if band + 1 == of else int(np.searchsorted(hashes, np.int64(end)))

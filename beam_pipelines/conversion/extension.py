@@ -183,7 +183,7 @@ def _unusable(manifest: Manifest, shard: Shard, why: str) -> ValueError:
 
 
 class Changes(NamedTuple):
-    """Keys of a dataset that is extended which are no inputs any more, and those whose inputs have changed.
+    """Keys of a dataset that is extended which are not inputs any more, and the ones whose inputs have changed.
 
     Attributes:
       gone: No inputs any more.
@@ -209,9 +209,9 @@ class Seen(NamedTuple):
     """Inputs of an image that the dataset has.
 
     Attributes:
-      same_file: Whether a file of them is still that of the image.
-      number: The smallest Row.number; label, split and features are those of its row.
-      same_label: Whether the label is still that of the image.
+      same_file: Whether one of their files is still the image's.
+      number: The smallest Row.number; its row has label, split and features.
+      same_label: Whether the label is still the image's.
       same_split: Whether the split is.
       same_features: Whether the features are.
     """
@@ -326,8 +326,8 @@ def without(parent: Manifest, keys: frozenset[str]) -> tuple[Manifest, list[Reje
     """Writes the shards of a dataset that have any of these keys again, without them; other shards stay as they are.
 
     Returns:
-      The manifest of the version without them, of which nothing but shards and indexes is written, and the examples
-      that were left out. Channel means and standard deviations are those of the parent, as only indexes and bytes of
+      The manifest of the version without them, whose shards and indexes alone are written, and the examples
+      that were left out. Channel means and standard deviations are the parent's, as only indexes and bytes of
       records are read.
     """
     fingerprint = _fingerprint_without(parent, keys)
@@ -381,7 +381,10 @@ def _rest(parent: Manifest, shard: Shard, keys: frozenset[str], new_name: str) -
     kept = [row for row in rows if row.key not in here]
     left_out = [
         Rejection(
-            row.key, row.uri, "left_out", "it is no input any more, or its file, label, split or features have changed"
+            row.key,
+            row.uri,
+            "left_out",
+            "it is not an input any more, or its file, label, split or features have changed",
         )
         for row in rows
         if row.key in here
@@ -447,13 +450,13 @@ def _split_of(split: Split, rest: list[_Rest], num_classes: int) -> Split | None
 
 
 def classes_of(found: set[str], options: ConvertOptions) -> tuple[str, ...]:
-    """Returns the classes in label order: those of the dataset that is extended, then new ones, sorted."""
+    """Returns the classes in label order: first the classes of the dataset that is extended, then new ones, sorted."""
     before = parent_of(options).classes if options.parent else ()
     return (*before, *in_class_order(found - set(before)))
 
 
 def merged(parent: Manifest, new: Manifest) -> Manifest:
-    """Returns the manifest of a dataset with the shards of two, of which the second one has the rejected inputs."""
+    """Returns the manifest of a dataset with the shards of two; the second one has the rejected inputs."""
     names = sorted({*parent.splits, *new.splits})
     return dataclasses.replace(
         new,

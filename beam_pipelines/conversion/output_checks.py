@@ -112,7 +112,7 @@ def existing(options: ConvertOptions, plan: Plan, begun: bool) -> Manifest | Non
 
     With options.overwrite, the files that another unfinished plan names are removed. Another dataset stays as it is
     until commit() has replaced its manifest. `begun` is whether there was a plan before this call; if not, files in the
-    output must be those of this conversion.
+    output must belong to this conversion.
 
     Raises:
       ValueError: The output holds something else.

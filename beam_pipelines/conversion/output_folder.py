@@ -36,7 +36,7 @@ from tpu_input.dataset_format.records import (
 
 REJECTED_NAME = "rejected.jsonl"  # with the dataset's edition, if it has one: see rejected_name()
 REPORT_NAME = "report.html"  # written on demand, so it may be missing
-LIKELY_WRONG_NAME = "likely_wrong_labels.csv"  # the same, beside the report
+LIKELY_WRONG_NAME = "likely_wrong_labels.csv"  # the same, next to the report
 # All files that are written on demand and describe the whole dataset, so that they are removed with it.
 ON_DEMAND_NAMES = (REPORT_NAME, LIKELY_WRONG_NAME, *TFDS_NAMES)
 _BESIDE = re.compile(r"(manifest-[0-9]{1,6}\.json|lengths(-[0-9a-f]{8})?\.parquet|rejected(-[0-9a-f]{8})?\.jsonl)")
@@ -114,7 +114,7 @@ def optional_files(shards: Iterable[str]) -> set[str]:
 
 
 def is_dataset_file(path: str) -> bool:
-    """Returns whether a path, within the dataset, can be that of a file of a dataset of this package."""
+    """Returns whether a path, within the dataset, can be the path of a file of this package's dataset."""
     if path in (MANIFEST_NAME, *ON_DEMAND_NAMES) or _BESIDE.fullmatch(path):
         return True
     folder, name = posixpath.split(path)
@@ -133,7 +133,7 @@ def list_dataset(dataset: str) -> Iterator[tuple[str, int]]:
 
 
 def check_folders(dataset: str) -> None:
-    """Checks that the dataset's own folders are no symbolic links, which would lead writes and deletions elsewhere.
+    """Checks that the dataset's own folders are not symbolic links, which would lead writes and deletions elsewhere.
 
     Raises:
       ValueError: One of them is a link.
@@ -279,7 +279,7 @@ def _opened(path: str) -> IO[bytes]:
     """Returns the file at `path` opened for writing, created if it does not exist.
 
     Raises:
-      ValueError: It is no regular file, but a pipe, for example.
+      ValueError: It is not a regular file, but a pipe, for example.
       OSError: It cannot be opened.
     """
     # Without O_NOFOLLOW, the target of a link would be created; without O_NONBLOCK, opening a pipe would block.

@@ -43,7 +43,7 @@ def is_measured(key: str, seed: int, num_images: int, check: Check = "decode") -
     """Returns whether the pixel statistics of a split of `num_images` images include the one with this key.
 
     The sample is drawn by a hash, so it depends neither on the shards nor on the order of the examples, and every shard
-    has the same share of it. `check` is that of the options of images.
+    has the same share of it. `check` is the option of images.
     """
     if num_images <= _MEASURED:
         return True
@@ -283,7 +283,7 @@ def assign_shards(
 
 def _sorted(placed: Iterable[Placed]) -> list[Placed]:
     ordered = sorted(placed, key=operator.itemgetter(0))
-    # Hardly any two positions are equal, but those of rows with one key.
+    # Hardly any two positions are equal, except where rows have the same key.
     if len({position for position, _, _ in ordered}) < len(ordered):
         ordered.sort(key=lambda each: _order_at(each[0], each[2]))
     return ordered

@@ -42,7 +42,7 @@ class Rejection(NamedTuple):
         """Returns the rejection in a line of rejected.jsonl.
 
         Raises:
-          ValueError: The line is no valid rejection.
+          ValueError: The line is not a valid rejection.
         """
         return cls(**json_fields.fields(json_fields.load(line), "a rejection", cls._fields)).checked()
 
@@ -50,7 +50,7 @@ class Rejection(NamedTuple):
         """Returns itself, if all fields are strings.
 
         Raises:
-          ValueError: A field is no string.
+          ValueError: A field is not a string.
         """
         for name, value in zip(self._fields, self, strict=True):
             json_fields.text(value, f"{name} of a rejection")
@@ -146,7 +146,7 @@ class Receipt:
         """Returns the receipt of `shard` from the JSON of to_json().
 
         Raises:
-          ValueError: It is no receipt, or that of another shard, or its numbers are out of range or do not add up.
+          ValueError: It is not a receipt, or another shard's, or its numbers are out of range or do not add up.
         """
         fields = json_fields.fields(
             json_fields.load(content),

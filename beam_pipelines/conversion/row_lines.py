@@ -24,7 +24,7 @@ _NAMES = Row._fields[:-1]
 _INTEGERS = tuple(map(_NAMES.index, ("num_bytes", "record_bytes", "version")))
 _NUM_BYTES = _NAMES.index("num_bytes")
 _TYPES = tuple(int if number in _INTEGERS else str for number in range(len(_NAMES)))
-# Half a character of UTF-16, escaped or as it is, which is no text in UTF-8 unless the other half follows.
+# Half a character of UTF-16, escaped or as it is, which is not valid in UTF-8 unless the other half follows.
 _HALF = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")
 _MOST = 2**63  # the generation of a GCS object is a time in microseconds
 
@@ -54,7 +54,7 @@ def units(content: bytes, most_rows: int = MOST_ROWS) -> Iterator[Unit]:
     A larger source is a unit of its own.
 
     Raises:
-      ValueError: A line is no row.
+      ValueError: A line is not a row.
     """
     file = io.BytesIO(content)
     while lines := list(itertools.islice(file, most_rows)):
@@ -83,7 +83,7 @@ def _values(lines: bytes) -> Any:
 
 
 def _checked(lines: list[bytes]) -> list[Any]:
-    """Returns the values of each line; raises ValueError if one is no row.
+    """Returns the values of each line; raises ValueError if one is not a row.
 
     Together, as one array: lines that are checked one by one take four times as long. The message for a fault is that
     of its line.

@@ -69,7 +69,7 @@ def check_shard(manifest: Manifest, shard: Shard, decode_images: bool) -> Checke
 
 
 def lengths_digest(lengths: Positions) -> str:
-    """Returns the SHA-256 of [records] lengths, by which those of lengths.parquet are compared with those read."""
+    """Returns the SHA-256 of [records] lengths, by which lengths.parquet is compared with what was read."""
     return hashlib.sha256(lengths.astype("<i8").tobytes()).hexdigest()
 
 
@@ -142,7 +142,7 @@ def _check_record(manifest: Manifest, offset: int, payload: bytes, decode_image:
 
 
 def _feature_problem(manifest: Manifest, record: Record) -> str:
-    """Returns the problem with the features of a record beside image and label, or ""."""
+    """Returns the problem with the features of a record other than image and label, or ""."""
     kinds = {"float": float, "int": int, "string": str}
     for name, of in manifest.features.items():
         values = record.features.get(name, ())

@@ -68,7 +68,7 @@ def write_shard(
       index_path: Path of its index.
       units: Inputs, in the order of their records.
       num_images: Number of images of the split, from which it follows which of them the statistics include.
-      options: Options of the conversion, of which output, first_label and images are used.
+      options: Options of the conversion: output, first_label and images are used.
       classes: Class names in label order.
       executor: Makes the records.
       progress: Called for every unit with (inputs, bytes written, inputs that were rejected).
@@ -106,7 +106,7 @@ class _Files:
         self._sha256, self._crc32c = hashlib.sha256(), 0
 
     def add(self, unit: WrittenUnit, begin: int) -> None:
-        """Adds the records of a unit, of which the first begins at `begin` in the shard."""
+        """Adds the records of a unit; the first begins at `begin` in the shard."""
         self._index.add(unit.shifted_index(begin))
         data = memoryview(unit.data)  # which it also is from another process
         self._file.write(data)
@@ -169,7 +169,7 @@ def write_planned(
 
 
 def _rows_per_unit(num_rows: int, num_workers: int) -> int:
-    """Returns the size of units of which each worker gets several, but not so many that dividing them takes time."""
+    """Returns a size of units such that each worker gets several, but not so many that dividing them takes time."""
     return min(max(num_rows // (_UNITS_EACH * num_workers), _LEAST_ROWS), row_lines.MOST_ROWS)
 
 

@@ -56,7 +56,7 @@ class UnitWriter:
     """Function for executors: it makes the records of a unit.
 
     Attributes:
-      options: Options of the conversion, of which output, seed, labels, first_label and images are used.
+      options: Options of the conversion: output, seed, labels, first_label and images are used.
       classes: Class names in label order.
       num_images: Number of images of the split, from which it follows which of them the statistics include.
     """

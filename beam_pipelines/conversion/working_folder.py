@@ -81,7 +81,7 @@ def _is_on_top(name: str) -> bool:
 
 
 def _is_attempt(name: str) -> bool:
-    """Returns whether a file name is that of a shard or an index that an attempt has written."""
+    """Returns whether a file name belongs to a shard or an index that an attempt has written."""
     shard, _, kind = name.rpartition(".")
     kind, _, attempt = kind.partition("-")
     is_shard = shard.endswith(".tfrecord") and is_dataset_file(shard)
@@ -89,7 +89,7 @@ def _is_attempt(name: str) -> bool:
 
 
 def is_in_working_folder(path: str) -> bool:
-    """Returns whether a path, within the dataset, is that of a working file."""
+    """Returns whether a path, within the dataset, belongs to a working file."""
     return path.startswith(f"{WORK_NAME}/") and is_working_file(path.removeprefix(f"{WORK_NAME}/"))
 
 
@@ -251,14 +251,14 @@ class WorkingFolder:
         storage.delete_empty([self.folder, f"{self.output}/{WORK_NAME}", self.output])
 
     def read_receipts(self, shards: Iterable[str], num_classes: int | None = None) -> Iterator[Receipt]:
-        """Yields the receipts of `shards`, all of which must have one.
+        """Yields the receipts of `shards`, which must all have one.
 
         Args:
           shards: Names of shards.
-          num_classes: Number of classes of the dataset; None for that of its plan.
+          num_classes: Number of classes of the dataset; None for its plan's.
 
         Raises:
-          ValueError: One is damaged, or that of another shard or conversion.
+          ValueError: One is damaged, or belongs to another shard or conversion.
         """
         shards = list(shards)
         num_classes = len(self.read_plan().classes) if num_classes is None else num_classes
@@ -341,7 +341,7 @@ def unfinished(output: str) -> set[WorkingFolder]:
 def files_in_transit(output: str) -> set[str]:
     """Returns the paths that files may have which belong to no complete dataset for now, within the output.
 
-    These are files that an unfinished conversion has begun to move into place, and those of a replaced dataset that
+    These are files that an unfinished conversion has begun to move into place, and files of a replaced dataset that
     are being removed.
 
     Raises:

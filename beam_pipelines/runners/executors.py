@@ -68,7 +68,7 @@ class Executor(Protocol):
         caller. On average they have at most UNIT_BYTES; a larger unit is in flight alone.
 
         If the function has a method begin(unit), that is called while a unit before is in work, in order to start
-        reading, and the function is called with what it returns in the place of the unit.
+        reading, and the function is called with what it returns instead of the unit.
 
         Args:
           function: Function to call. Processes need one that can be pickled, as the units; a pickle.PickleBuffer in a

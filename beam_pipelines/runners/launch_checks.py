@@ -234,7 +234,7 @@ def template_of(options: PipelineOptions) -> str:
 
 
 def check_outlives(options: PipelineOptions) -> None:
-    """Raises ValueError unless a job goes on when the command that has submitted it ends."""
+    """Raises ValueError unless a job continues when the command that has submitted it ends."""
     engine = name_of(options)
     portable = options.view_as(beam_flags.PortableOptions)
     if engine == "dataflow":
@@ -248,7 +248,7 @@ def check_outlives(options: PipelineOptions) -> None:
         )
     if (portable.environment_type or ("LOOPBACK" if engine == "prism" else "")) == "LOOPBACK":
         raise ValueError(
-            "--no_wait needs workers that continue without the command, but those of --environment_type=LOOPBACK are "
+            "--no_wait needs workers that continue without the command, but with --environment_type=LOOPBACK they are "
             "in it; use containers, --environment_type=DOCKER, or a worker pool of Beam's, --environment_type=EXTERNAL"
         )
 

@@ -130,7 +130,7 @@ class _Display:
                     print_line(f"{self._phase}: {', '.join(said)}", sys.stderr)
 
 
-_display: _Display | None = None  # that of the command; writers may run in processes without one
+_display: _Display | None = None  # the command's; writers may run in processes without one
 
 
 @contextlib.contextmanager
@@ -262,7 +262,7 @@ def counters(pipeline: Any) -> dict[str, int]:
 
 
 def _show(display: _Display, counts: dict[str, int]) -> None:
-    """Shows the last phase of which a job has counted something."""
+    """Shows the last phase in which a job has counted something."""
     listed, rejected = counts.get("listing", 0), counts.get("rejected", 0)
     if verified := counts.get("verifying", 0):
         display.reach("verifying", verified, None)

@@ -4,7 +4,7 @@
 
 Beam would build an sdist from setup.py, which an installed package does not have, and each worker would build it again.
 It requires the installed versions of the packages that the bytes of a dataset depend on, so that workers have them too.
-A wheel is an archive of the modules and their metadata, all of which are installed
+A wheel is an archive of the modules and their metadata, which are all installed
 (https://packaging.python.org/en/latest/specifications/binary-distribution-format/), and is installed by unpacking it.
 """
 
@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 NAME = "jpeg2tpu"
-# Packages of which another version may write other bytes: re-encoded images, statistics, Parquet files.
+# Packages whose other versions may write other bytes: re-encoded images, statistics, Parquet files.
 _BYTES_DEPEND_ON = ("numpy", "pillow", "pyarrow", "simplejpeg")
 _HEIC = "pillow-heif"  # of the extra heic
 _WHEEL = "Wheel-Version: 1.0\nGenerator: jpeg2tpu\nRoot-Is-Purelib: true\nTag: py3-none-any\n"

@@ -70,7 +70,7 @@ class _Stderr:
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Returns whether to log a message: not those of a failed job or step, which Beam raises too."""
+    """Returns whether to log a message: not the messages of a failed job or step, which Beam raises too."""
     if record.module == "portable_runner" or record.name == "PrismRunner":
         return False
     return not (_TRACEBACK in (text := record.getMessage()) and _is_reported(text))

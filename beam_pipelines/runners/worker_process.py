@@ -159,7 +159,7 @@ def serve() -> None:
             os.kill(worker, signal.SIGKILL)
         for worker in workers:  # so that all have ended when this process has, and it has counted their time
             os.waitpid(worker, 0)
-    os._exit(0)  # what modules have registered for the end of Python belongs to nobody here
+    os._exit(0)  # what modules have registered for the end of Python is not this process's
 
 
 def _forked(server: Connection, descriptor: int) -> int:

@@ -66,7 +66,7 @@ def without_ending(name: str) -> str:
 
 @functools.lru_cache(maxsize=1 << 12)  # most files have one of a few
 def _is_ending_of_tar(ending: str) -> bool:
-    """Returns whether a name that ends with a dot and this may be that of a tar."""
+    """Returns whether a name that ends with a dot and this may be a tar's."""
     return bool(TAR.fullmatch(f".{ending}") or TAR.fullmatch(f".tar.{ending}"))
 
 

@@ -132,7 +132,7 @@ class FolderSurvey:
         return accumulator
 
     def _add_folder(self, survey: Survey, split: str, example: str, count: int, is_image: bool) -> None:
-        """Adds so many files of a folder, of which one is `example`."""
+        """Adds so many files of a folder, such as `example`."""
         folders = _folders(Row(example, split=split), self._options)
         if folders and not any(map(is_hidden, folders)):
             below = folders[1] if len(folders) > 1 and any(map(is_split, folders[:2])) else ""
@@ -378,7 +378,7 @@ def _count(folder: Folder) -> str:
 
 
 def _remarks_on_alike(classes: Mapping[str, Folder]) -> Iterable[str]:
-    """Yields a line if the classes may be splits of names that nobody knows, as all have the same folders in them."""
+    """Yields a line if the classes may be splits of unusual names, as all have the same folders in them."""
     inner = {folder.inner for folder in classes.values()}
     if not 1 < len(classes) <= _MAX_SPLITS or len(inner) > 1 or len(names := sorted(*inner)) < 2 or "" in names:
         return

@@ -309,7 +309,7 @@ def kind(row: Row) -> str:
 
 
 def _image_ending(key: str) -> str:
-    """Returns the extension of a file, as posixpath.splitext() has it, if it is that of an image; else "".
+    """Returns the extension of a file, as posixpath.splitext() has it, if images have it; else "".
 
     Otherwise each of img.1, img.2, … would be a kind of its own.
     """

@@ -176,9 +176,9 @@ def test_workers_beside_the_installed_package_are_given_none(flags):
         ([], "--no_wait needs --runner of an engine"),
         (
             ["--runner=PortableRunner", "--environment_type=LOOPBACK"],
-            "but those of --environment_type=LOOPBACK are in it",
+            "but with --environment_type=LOOPBACK they are in it",
         ),
-        (["--runner=PrismRunner"], "but those of --environment_type=LOOPBACK are in it; use containers"),
+        (["--runner=PrismRunner"], "but with --environment_type=LOOPBACK they are in it; use containers"),
     ],
 )
 def test_a_job_that_would_end_with_the_command_is_not_left_alone(capsys, few_digits, tmp_path, flags, message):

@@ -140,7 +140,7 @@ def test_unknown_names_and_conflicting_sets_are_rejected(capsys, images, listed,
     lines = [json.loads(line) for line in (tmp_path / "out/rejected.jsonl").read_text().splitlines()]
     assert Counter(line["reason"] for line in lines) == {"conflicting_label": 2, "unknown_label": 1}
     said = {line["detail"] for line in lines if line["reason"] == "conflicting_label"}
-    assert said == {"the same image is labelled 'even, round' and 'large'"}
+    assert said == {"the same image is labeled 'even, round' and 'large'"}
     assert stored(tmp_path / "out").keys() == {str(path) for path in images[1:]}
 
 

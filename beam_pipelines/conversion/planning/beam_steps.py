@@ -1,9 +1,9 @@
-"""Beam's steps of planning, whose elements are batches of rows; what they do is in the files beside this one.
+"""Beam's steps of planning, whose elements are batches of rows; what they do is in the other files of this folder.
 
     Source ──list──▶ Batch ──label, check──▶ Batch ──sample, size──▶ Batch ──PlanSurvey──▶ Plan
                                                                  └──by range, cut, group──▶ a file of rows per shard
 
-No process holds the whole list of inputs in memory, except that of Beam's local runner. Rows are sent as packed
+No process holds the whole list of inputs in memory, except in Beam's local runner. Rows are sent as packed
 batches, which are smaller than the tuples of their fields. Steps declare their output types so that Beam encodes rows
 with BatchCoder rather than pickle.
 """

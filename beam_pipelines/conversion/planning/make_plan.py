@@ -195,7 +195,7 @@ def _cut(sized: Batches, bits: int, layout: Layout, options: ConvertOptions) -> 
     ranges = in_parts(by_range(surveyed(rows), bits) for rows in sized)
     plan = add_remarks(survey.extract_output(sums), layout, options)
     folder = WorkingFolder.of(options.output, plan)
-    begun: dict[str, tuple[str, list[Row]]] = {}  # by split: a shard of which not all rows are cut yet, and its rows
+    begun: dict[str, tuple[str, list[Row]]] = {}  # by split: a shard whose rows are not all cut yet, and its rows
     for number in sorted(ranges):
         count = 0
         for shard, row in cut(number, bits, ranges.pop(number), plan, options):

@@ -28,7 +28,7 @@ class FirstRows:
     """
 
     def __init__(self, seed: int) -> None:
-        """Begins with no rows; `seed` is that of the conversion."""
+        """Begins with no rows; `seed` is the conversion's."""
         self.rows: list[Row] = []
         self._seed, self._last = seed, 1 << 64  # position of the last row that may still be one of the first
 
@@ -50,7 +50,7 @@ class Samples:
     """The sample of each kind of image, of the rows that were added."""
 
     def __init__(self, seed: int) -> None:
-        """Begins without rows; `seed` is that of the conversion."""
+        """Begins without rows; `seed` is the conversion's."""
         self._seed = seed
         self._kinds: dict[str, FirstRows] = {}
 
@@ -67,7 +67,7 @@ class Samples:
 
 
 def measure(rows: list[Row], options: ConvertOptions) -> float:
-    """Returns the ratio of stored bytes to source bytes of a sample; files that are no images count as 0 stored."""
+    """Returns the ratio of stored bytes to source bytes of a sample; files that are not images count as 0 stored."""
     phases.advance("planning", 0)  # all is listed
     located = [locate(row, options) for row in rows]
     sizes = map_images(located, lambda _row, data: stored_bytes(data, options.images), num_cores())

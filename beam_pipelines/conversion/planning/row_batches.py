@@ -1,6 +1,6 @@
 """Batches of rows, the elements of planning: packed to be kept or sent, and grouped by a key in bounded memory.
 
-    [Row] ──pack──▶ bytes ──unpack──▶ [Row]         some 45 bytes a row, where its object takes 350
+    [Row] ──pack──▶ bytes ──unpack──▶ [Row]         some 45 bytes per row, where its object takes 350
     (key, Row) ──by_hash──▶ Parts ──groups_of──▶ (key, [Row])        of all rows, one of 1,024 parts at a time
 
 marshal is smaller and faster than pickle, which stores the name of the class with each row. Its format may differ
@@ -29,7 +29,7 @@ new_row = functools.partial(tuple.__new__, Row)  # as Row._make(), in a third of
 
 
 def batched(items: Iterable[_Item], size: int = BATCH_ROWS) -> Iterator[list[_Item]]:
-    """Yields the items in lists of `size`, of which the last may be shorter."""
+    """Yields the items in lists of `size`; the last may be shorter."""
     iterator = iter(items)
     while batch := list(itertools.islice(iterator, size)):
         yield batch
@@ -37,7 +37,7 @@ def batched(items: Iterable[_Item], size: int = BATCH_ROWS) -> Iterator[list[_It
 
 def pack_tuples(tuples: Sequence[tuple[Any, ...]]) -> bytes:
     """Returns tuples of one length, whose values are numbers and texts, as bytes for unpack_tuples()."""
-    # By columns, of which many have one value for all rows: it is stored once.
+    # By columns: many have one value for all rows, which is stored once.
     columns = zip(*tuples, strict=True)
     values = [column[0] if column.count(column[0]) == len(column) else column for column in columns]
     return marshal.dumps((len(tuples), values))
@@ -82,7 +82,7 @@ class RowStore:
         return map(unpack, self._packed)
 
     def taken(self) -> Iterator[list[Row]]:
-        """Yields the batches, each of which is then kept no more."""
+        """Yields the batches, and forgets each."""
         while self._packed:
             yield unpack(self._packed.popleft())
 
@@ -90,7 +90,7 @@ class RowStore:
 class Parts:
     """Tuples by the number of the part that they are in, collected until there are so many that it is worth packing.
 
-    Packed, they are smaller than in memory, and those of a part stay together.
+    Packed, they are smaller than in memory, and the rows of a part stay together.
     """
 
     def __init__(self) -> None:

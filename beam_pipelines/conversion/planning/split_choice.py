@@ -1,4 +1,4 @@
-"""Splits that depend on other rows: those of a group, of a class (--stratify), and what is cut out of train.
+"""Splits that depend on other rows: of a group, of a class (--stratify), and what is cut out of train.
 
 All other splits are chosen by plan.choose_split(), of each row alone.
 
@@ -63,7 +63,7 @@ def depends_on_others(options: ConvertOptions) -> bool:
 
 
 def depends_on_labels(options: ConvertOptions) -> bool:
-    """Returns whether rows have labels before their sizes are estimated, as their splits depend on those of others."""
+    """Returns whether labels must be known before sizes are estimated, as splits depend on the labels of other rows."""
     return bool(options.parent or depends_on_others(options) or options.group_by or options.dedup == "near")
 
 
