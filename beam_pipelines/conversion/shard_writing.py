@@ -3,8 +3,8 @@
     [Unit] ──an executor calls UnitWriter──▶ [WrittenUnit], in order ──append──▶ shard, index, Receipt
 
 A unit is at most 256 rows of a shard, so all cores of a machine work on a shard, whatever the number of shards. What
-needs one writer, the files and their checksums, is done here. Memory use depends on the units in flight, not on the size
-of a shard.
+needs one writer, the files and their checksums, is done here. Memory use depends on the units in flight, not on the
+size of a shard.
 """
 
 from __future__ import annotations
