@@ -19,6 +19,7 @@ from typing import Any
 from benchmarks.corpus import SMALL, make_corpus
 from benchmarks.measure import Table, check, in_turn, keep, medians, run
 
+_MODULE = "beam_pipelines"  # which commits before `jpeg2tpu convert` have too
 _TINY = (48, 36)
 # Name: size, images, bytes of a shard.
 INPUTS = {
@@ -49,7 +50,7 @@ def converted(code: Path, images: Path, output: Path, shard_bytes: int, num_proc
         "-W",
         "ignore",
         "-m",
-        "beam_pipelines",
+        _MODULE,
         "convert",
         *flags,
     ]  # -P: not of this folder

@@ -65,7 +65,7 @@ _ANSWERS = {
     "jsonl": "conversion.html",
     "pretrained": "train.html",
     "--resize_shorter": "reference/commands.html",
-    "--resize_shorter=256": "reference/commands.html",
+    "--resize_shorter=256": "conversion.html",
     "multi-label": "conversion.html",
     "S3": "cloud.html",
     "s3://": "cloud.html",

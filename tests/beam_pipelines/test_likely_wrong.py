@@ -76,7 +76,8 @@ def test_the_surest_come_first_on_the_page_and_in_the_file_that_relabel_takes(da
         in section
     )
     assert (
-        f"4 of {len(truth):,} records with a prediction (0.223 %) have another predicted class than label." in section
+        f"4 of {len(truth):,} records with a prediction (0.223 %) have a predicted class that is not their label."
+        in section
     )
     notes = page[page.index('<ul class="notes">') :]
     assert notes.index("4 records have another predicted class than label") < notes.index("</li>")

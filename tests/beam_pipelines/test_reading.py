@@ -203,9 +203,10 @@ def test_an_error_of_the_disk_rejects_nothing_and_the_same_command_goes_on(
 
 def test_a_size_that_cannot_be_told_is_not_taken_for_a_missing_file(few_digits, monkeypatch):
     monkeypatch.setattr(storage, "DELAYS", (0,))
-    monkeypatch.setattr(os.path, "getsize", failing(OSError(errno.EIO, os.strerror(errno.EIO))))
-    with pytest.raises(storage.Unavailable, match="Input/output error"):
-        find(Row("a", str(few_digits / "1" / "0001.jpg")))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "stat", failing(OSError(errno.EIO, os.strerror(errno.EIO))))
+        with pytest.raises(storage.Unavailable, match="Input/output error"):
+            find(Row("a", str(few_digits / "1" / "0001.jpg")))
 
 
 def replace(path: Path) -> None:

@@ -417,8 +417,8 @@ def test_a_terminal_is_told_nothing_by_what_a_dataset_says(dataset_copy, few_dig
 def test_a_plan_of_more_shards_than_memory_has_names_for_is_refused(few_digits, tmp_path, capsys):
     folder = tmp_path / "out" / ".jpeg2tpu" / FINGERPRINT[:16]
     folder.mkdir(parents=True)
-    buckets = {f"split{number}": {0: 999_999} for number in range(60)}
-    (folder / "plan.json").write_text(Plan(("a", "b"), 1, {}, {}, FINGERPRINT, buckets, 1, {}).to_json())
+    (folder / "plan.json").write_text(Plan(("a", "b"), 1, {}, {}, FINGERPRINT, {"train": {0: 1}}, 1, {}).to_json())
+    edit(folder / "plan.json", lambda plan: plan["buckets"].update({f"split{n}": {"0": 999_999} for n in range(60)}))
     command = ("convert", f"--input={few_digits}", f"--output={tmp_path / 'out'}", "--overwrite")
     assert "the plan has more than 1,000,000 shards" in refused(capsys, beam_pipelines_main, *command)
 

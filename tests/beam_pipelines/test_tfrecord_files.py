@@ -115,6 +115,7 @@ def test_tensorflow_datasets(capsys, digits, tmp_path):
     names = ("digits-test.tfrecord-00000-of-00001", "digits-train.tfrecord-00000-of-00001")
     said = f"{source}: {names[0]} as test, {names[1]} as train\n"
     said += "not images, so only listed in rejected.jsonl: 1 .json, 1 .txt\n"
+    said += "labels are numbers, 0 to 9: counted from 0 in the 10 names of --labels\n"
     found = converted(capsys, tmp_path, *args, f"--labels={source}/label.labels.txt", said=said)
     assert sorted((split, r.label, r.class_name, r.encoded) for split, r in found.values()) == sorted(
         ("train" if at % 2 == 0 else "test", label, f"digit {9 - label}", data)

@@ -95,7 +95,9 @@ class Sandbox:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
-                env=environment | {"PYTHONPATH": path, "MPLCONFIGDIR": str(self.output.parent / "matplotlib")},
+                env=environment
+                | {"PYTHONPATH": path, "MPLCONFIGDIR": str(self.output.parent / "matplotlib")}
+                | {"PYTHONDONTWRITEBYTECODE": "1"},  # else an import of a file in the case's folder writes there
             )
             self._servers[packages].stdout.readline()  # type: ignore[union-attr]
         return self._servers[packages]
