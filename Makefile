@@ -112,12 +112,13 @@ test: $(VENV)/installed lint $(if $(shell command -v npm),$(AXE_CORE))
 
 ## test-core: what .ci/run has of the long tests, and of those under the newest TensorFlow
 # Long tests that are marked core: a scene for each promise that nothing shorter shows. And under the newest TensorFlow,
-# what meets it, and the contracts, which lead through every command, kind of input and trainer.
+# what differs most under it, and the contracts, which lead through every command, kind of input and trainer.
 NOT_ALONE = not cloud and not engines and not preflight and not torch and not peers
 test-core: $(VENV)/installed $(VENV_NEWEST)/installed
 	$(VENV)/bin/python -m pytest -m 'core and long' -n auto --dist worksteal $(call marked,core)
 	$(VENV_NEWEST)/bin/python -m pytest -m '(core or not long) and $(NOT_ALONE)' -n auto --dist worksteal \
-		tests/contracts tests/tpu_input tests/estimator_app tests/test_jax_example.py
+		tests/contracts tests/tpu_input tests/test_jax_example.py \
+		$(patsubst %,tests/estimator_app/test_%.py,export keras_networks networks predict starting_weights strategy)
 
 ## test-all: every test that there is, in a day; for a release
 # In order of what takes long: what fails is said as early as can be. The last line is for the checklist of a release.
