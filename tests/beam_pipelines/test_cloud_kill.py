@@ -102,7 +102,7 @@ def test_a_conversion_killed_at_any_request_leaves_whole_objects_alone_and_goes_
             if who == "all":
                 assert done.returncode == -signal.SIGKILL
             if who == "writer" and done.returncode:
-                assert done.stderr.startswith("error: a process that writes shards has ended")
+                assert done.stderr.startswith("error: a worker process has ended")
             done = conversion.run(f"{who}{seed}")
             assert done.returncode == 0, done.stderr
             assert cloud.files(f"{bucket}/{who}{seed}") == whole
