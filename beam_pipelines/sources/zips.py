@@ -21,7 +21,7 @@ from beam_pipelines import storage
 from beam_pipelines.sources.archives import Member, fault_of_name
 from beam_pipelines.sources.unpacking import inflates_too_much
 
-_OF_WINDOWS = {0, 10, 11, 14}  # where \ is not a character of a file's name: FAT, NTFS (twice), VFAT; APPNOTE 4.4.2.2
+_WINDOWS_SYSTEMS = {0, 10, 11, 14}  # where \ is not a character of a file's name: FAT, NTFS (twice), VFAT; APPNOTE 4.4.2.2
 _LOCAL_HEADER = struct.Struct("<4s22xHH")  # signature, …, bytes of the name, bytes of the extra field: APPNOTE 4.3.7
 _SIGNATURE = b"PK\x03\x04"
 _ENCRYPTED, _UTF8 = 1, 1 << 11  # bits of the flags
@@ -103,4 +103,4 @@ def _decoded(info: zipfile.ZipInfo) -> str:
     if not info.flag_bits & _UTF8:
         with contextlib.suppress(UnicodeError):
             name = name.encode("cp437").decode()
-    return name.replace("\\", "/") if info.create_system in _OF_WINDOWS else name
+    return name.replace("\\", "/") if info.create_system in _WINDOWS_SYSTEMS else name
