@@ -21,7 +21,8 @@ from beam_pipelines import storage
 from beam_pipelines.sources.archives import Member, fault_of_name
 from beam_pipelines.sources.unpacking import inflates_too_much
 
-_WINDOWS_SYSTEMS = {0, 10, 11, 14}  # where \ is not a character of a file's name: FAT, NTFS (twice), VFAT; APPNOTE 4.4.2.2
+# Where \ is not allowed in a file name: FAT, NTFS (twice), VFAT; APPNOTE 4.4.2.2
+_WINDOWS_SYSTEMS = {0, 10, 11, 14}
 _LOCAL_HEADER = struct.Struct("<4s22xHH")  # signature, …, bytes of the name, bytes of the extra field: APPNOTE 4.3.7
 _SIGNATURE = b"PK\x03\x04"
 _ENCRYPTED, _UTF8 = 1, 1 << 11  # bits of the flags
