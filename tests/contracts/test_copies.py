@@ -25,9 +25,8 @@ def splits(tmp_path: Path) -> Path:
     """Eight images of test and two of validation that are in train, too, one of all three, and four of train alone."""
     for number in range(14):
         label = ("cat", "dog")[number % 2]
-        others = ("test",) if number < 8 else ("validation",) if number < 10 else ()
-        others = ("test", "validation") if number == 0 else others
-        for split in ("train", *others):
+        in_split = {"train": True, "test": number < 8, "validation": number in (0, 8, 9)}
+        for split in filter(in_split.get, in_split):
             path = tmp_path / "in" / split / label / f"{split}{number}.jpg"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(picture(number))
