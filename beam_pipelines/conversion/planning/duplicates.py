@@ -20,11 +20,8 @@ from beam_pipelines.runners import phases
 from beam_pipelines.sources.read_ahead import map_images, read_rows
 from beam_pipelines.sources.rows import Row, locate
 from tpu_input.command_line.cores import num_cores
+from tpu_input.dataset_format.split_names import keeping_rank
 from tpu_input.stored_images.check import Rejected
-
-# Of copies in several splits that inputs name, the one in the first of these stays: what a model is tested with is
-# often fixed, and train can do without. Other names of splits are between test and validation.
-_SPLIT_RANKS = {"test": 0, "validation": 2, "train": 3, "": 4}
 
 
 def key_by_content(rows: list[Row], options: ConvertOptions) -> tuple[list[Row], list[str]]:
@@ -75,7 +72,7 @@ def group_by_look(rows: list[Row], firsts: Mapping[str, str]) -> list[Row]:
 def keep_first(rows: Iterable[Row], options: ConvertOptions) -> Iterator[Row]:
     """Yields rows with one content, or that look alike, with those rejected that are not to be in the dataset."""
     what = "it looks like" if options.dedup == "near" else "the same bytes as"
-    ordered = sorted(rows, key=lambda row: (_SPLIT_RANKS.get(row.split, 1), in_order(row, options.seed)))
+    ordered = sorted(rows, key=lambda row: (keeping_rank(row.split), in_order(row, options.seed)))
     yield from (row for row in ordered if row.reason)
     same = [row for row in ordered if not row.reason]
     labels = sorted({row.label for row in same})

@@ -211,6 +211,9 @@ def add_remarks(plan: Plan, layout: Layout, options: ConvertOptions) -> Plan:
 
 def _missing_splits(plan: Plan, options: ConvertOptions) -> str:
     """Returns a line about splits that were asked for and get no image; "" if there are none."""
+    if options.validation and plan.all_named and not options.parent and not plan.totals.get("validation"):
+        num_images, share = plan.num_images.get("train", 0), f"--validation={100 * options.validation:g}%"
+        return f"no image is taken for validation; there are too few images of train ({num_images:,}) for {share}"
     missing = [name for name, _ in options.splits if not plan.totals.get(name)]
     is_divided = options.stratify or not plan.all_named
     is_asked = options.splits_required or options.stratify or options.splits != ConvertOptions.splits
