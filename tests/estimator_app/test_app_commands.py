@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from support.app_commands import FLAGS, refused, run
+from support.app_commands import FLAGS, refused, run, without_progress
 from support.terminal import run_in_terminal
 
 ROOT = Path(__file__).parents[2]
@@ -32,7 +32,7 @@ def model_dir(digits_dataset, tmp_path_factory):
         capture_output=True,
         text=True,
     )
-    (folder / "said.json").write_text(json.dumps([done.returncode, done.stdout, done.stderr]))
+    (folder / "said.json").write_text(json.dumps([done.returncode, done.stdout, without_progress(done.stderr)]))
     return folder
 
 
