@@ -15,20 +15,17 @@ from estimator_app.config import TRAINERS, default_trainer
 from estimator_app.model_dir.checkpoints import damage, latest_checkpoint, newest_whole
 from estimator_app.model_dir.run_files import write_run_config
 from estimator_app.train import run as run_training
+from support import small_network
 from support.app_fixtures import configured, keras_warns
 from support.shared import shared
 
 pytestmark = keras_warns
-OPTIONS = {"network": "test_damaged_checkpoints:small", "train_steps": 4, "steps_per_eval": 2, "decay_steps": 6}
+OPTIONS = {"network": small_network.NAME, "train_steps": 4, "steps_per_eval": 2, "decay_steps": 6}
 FLAGS = (
-    *("--network=test_damaged_checkpoints:small", "--train_steps=6", "--steps_per_eval=2", "--decay_steps=6"),
+    *(f"--network={small_network.NAME}", "--train_steps=6", "--steps_per_eval=2", "--decay_steps=6"),
     *("--image_size=16", "--train_batch_size=16", "--eval_batch_size=100", "--learning_rate=0.05"),
     *("--crop_area=0.6,1", "--no_flip"),
 )
-
-
-def small(images, num_classes, training):
-    return tf.keras.layers.Dense(num_classes)(tf.keras.layers.GlobalAveragePooling2D()(images))
 
 
 def train(manifest, model_dir, **options) -> list[str]:
