@@ -207,7 +207,8 @@ _HELP = {
     "group; split puts each group into one split (default: none)",
     "pairs": "Parquet file to write all pairs of images that look alike to, instead of the page (default: none)",
     "no_wait": "submit the job to the engine of --runner and end, without waiting for the job",
-    "dry_run": "install, build, check and estimate everything, without submitting a job. Needs --runner=DataflowRunner",
+    "dry_run": "check the inputs and estimate shards, time and memory, without writing anything. With "
+    "--runner=DataflowRunner, it also installs and builds all that a job needs, without submitting one",
 }
 _CONVERT_EXAMPLES = (
     "--input=flowers --output=flowers_tfrecords",

@@ -17,6 +17,7 @@ from beam_pipelines.conversion_flags import conversion_options, named_datasets
 from beam_pipelines.convert import convert as convert_inputs
 from beam_pipelines.convert import submit
 from beam_pipelines.diff import diff as diff_datasets
+from beam_pipelines.dry_run import dry_run, dry_run_of_dataflow
 from beam_pipelines.options import FILES_OF_CHANGES, ConvertOptions, Source
 from beam_pipelines.repair import remove_leftovers, repair
 from beam_pipelines.report.page import write_pairs, write_report
@@ -126,8 +127,12 @@ def _run_conversion(flags: argparse.Namespace, options: ConvertOptions, beam_fla
             f"--runner={flags.runner} has flags of its own for the number of workers, or leave out --runner"
         )
     _return_memory_once_freed()
-    # Only an engine has a dry run, or works on when the command has ended: Beam's options say which runner there is.
-    beam_options = _beam_options(flags.runner, beam_flags) if flags.runner or flags.dry_run or flags.no_wait else None
+    if not flags.runner and flags.no_wait:
+        raise ValueError("--no_wait needs --runner of an engine, as this machine works only while the command does")
+    if not flags.runner and flags.dry_run:
+        _say_checks(flags, dry_run(options, flags.num_processes))
+        return 0
+    beam_options = _beam_options(flags.runner, beam_flags) if flags.runner else None
     paths = [path for source in options.sources for path in (source.path, *(path for _, path, _ in source.files))]
     with _on_workers(beam_options, [*paths, options.output]):
         if beam_options and _is_launched(flags, options, beam_options):
@@ -183,7 +188,7 @@ def _is_launched(flags: argparse.Namespace, options: ConvertOptions, beam_option
     from beam_pipelines.runners import launch_checks
 
     if flags.dry_run:
-        _dry_run(flags, options, beam_options)
+        _dry_run_of_dataflow(flags, options, beam_options)
     elif flags.no_wait or launch_checks.template_of(beam_options):
         _submit(flags, options, beam_options)
     else:
@@ -204,16 +209,20 @@ def _submit(flags: argparse.Namespace, options: ConvertOptions, beam_options: Pi
         _say(flags, f"submitted: job {job}; the dataset is complete when {options.output}/{MANIFEST_NAME} is there")
 
 
-def _dry_run(flags: argparse.Namespace, options: ConvertOptions, beam_options: PipelineOptions) -> None:
-    from beam_pipelines.dry_run import dry_run
+def _dry_run_of_dataflow(flags: argparse.Namespace, options: ConvertOptions, beam_options: PipelineOptions) -> None:
     from beam_pipelines.runners import launch_checks
 
     if launch_checks.name_of(beam_options) != "dataflow":
         raise ValueError(
-            "--dry_run is only available with --runner=DataflowRunner; to test another runner, convert a few images"
+            "--dry_run is only available on this machine and with --runner=DataflowRunner; to test another runner, "
+            "convert a few images"
         )
+    _say_checks(flags, dry_run_of_dataflow(options, beam_options))
+
+
+def _say_checks(flags: argparse.Namespace, lines: Iterator[str]) -> None:
     flags.found = {"dry_run": []}
-    for line in dry_run(options, beam_options):
+    for line in lines:
         flags.found["dry_run"].append(line)
         _say(flags, line)
 

@@ -92,7 +92,7 @@ def convert(
         num_processes = 0
     if num_processes is not None and checked(num_processes, int, "num_processes") < 0:
         raise ValueError(f"num_processes must be at least 0, got {num_processes}")
-    options, remarks = _checked(options)
+    options, remarks = check_inputs(options)
     with contextlib.ExitStack() as stack:
         try:
             still_locked = stack.enter_context(lock.locked(options.output))
@@ -142,7 +142,7 @@ def _plan(
         raise
 
 
-def _checked(options: ConvertOptions) -> tuple[ConvertOptions, list[str]]:
+def check_inputs(options: ConvertOptions) -> tuple[ConvertOptions, list[str]]:
     """Returns the options with the kinds of inputs that were recognized, and lines about how the inputs are read.
 
     Raises:
@@ -210,7 +210,7 @@ def submit(options: ConvertOptions, beam_options: PipelineOptions, command: Sequ
     from beam_pipelines.runners import execution, launch_checks
 
     launch_checks.check_outlives(beam_options)
-    options, remarks = _checked(options)
+    options, remarks = check_inputs(options)
     with lock.locked(options.output):
         options = extension.begin(options) if options.extend else options
         _print(remarks)

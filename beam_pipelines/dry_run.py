@@ -1,7 +1,14 @@
-"""Dry run of a conversion on Dataflow: all steps except the submission of the job, with one line of output per check.
+"""Dry run of a conversion: what can be checked and estimated without converting, with one line of output per check.
+
+input     checks the inputs and the output, and lists the inputs
+folders   how the folders of the inputs are read
+output    estimates the number of shards
+work      estimates the time
+memory    estimates the memory of a process
+
+On this machine, that is all. On Dataflow, these come before all steps except the submission of the job:
 
 bucket    writes and deletes a small file
-input     lists the inputs, to estimate the number of shards, bytes and hours
 job       builds the graph with the Dataflow runner, and measures the size of the request
 package   installs the package into a new environment and unpickles the graph's steps there, as a worker does
 """
@@ -19,21 +26,20 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import apache_beam as beam
-from apache_beam.options import pipeline_options as beam_flags
-from apache_beam.options.pipeline_options import PipelineOptions
-
-from beam_pipelines.convert import build_conversion
+from beam_pipelines.convert import build_conversion, check_inputs
 from beam_pipelines.options import ConvertOptions
 from beam_pipelines.report.summary import size
-from beam_pipelines.runners import launch_checks
 from beam_pipelines.runners.wheel import NAME
 from beam_pipelines.sources.folders import FolderSurvey, read_folders
-from beam_pipelines.sources.listing import check_source, list_rows, recognise
+from beam_pipelines.sources.listing import list_rows
 from beam_pipelines.sources.row_columns import batches_of
 from beam_pipelines.sources.rows import find
+from tpu_input.command_line.cores import num_cores
+
+if TYPE_CHECKING:  # on this machine, a dry run does without Beam
+    from apache_beam.options.pipeline_options import PipelineOptions
 
 _MAX_LISTED = 1_000_000  # inputs; listing a bucket yields about 5,000 per second
 _SIZED = 64  # number of lines of a list for which the size of the file is requested
@@ -61,8 +67,27 @@ print("tensorflow" in sys.modules)
 """
 
 
-def dry_run(options: ConvertOptions, beam_options: PipelineOptions) -> Iterator[str]:
-    """Yields one line per check that succeeded.
+def dry_run(options: ConvertOptions, num_processes: int | None = None) -> Iterator[str]:
+    """Yields one line per check of a conversion on this machine that succeeded.
+
+    Args:
+      options: Options of the conversion.
+      num_processes: Number of processes that would write shards; None for one for each core.
+
+    Raises:
+      ValueError: A check failed.
+    """
+    number = num_processes or num_cores()
+    workers = f"{number} processes" if number > 1 else "one process"
+    options, remarks = check_inputs(options)
+    yield f"machine   {workers}, at most; nothing is written"
+    yield from _work(
+        options, remarks, f"on {number} cores" if number > 1 else "on one core", number, "each process, which", ")"
+    )
+
+
+def dry_run_of_dataflow(options: ConvertOptions, beam_options: PipelineOptions) -> Iterator[str]:
+    """Yields one line per check of a conversion on Dataflow that succeeded.
 
     Args:
       options: Options of the conversion.
@@ -71,6 +96,11 @@ def dry_run(options: ConvertOptions, beam_options: PipelineOptions) -> Iterator[
     Raises:
       ValueError: A check failed.
     """
+    import apache_beam as beam
+    from apache_beam.options import pipeline_options as beam_flags
+
+    from beam_pipelines.runners import launch_checks
+
     cloud = beam_options.view_as(beam_flags.GoogleCloudOptions)
     yield (
         f"dataflow  project {cloud.project}, region {cloud.region}, Beam {beam.version.__version__}, "
@@ -78,7 +108,9 @@ def dry_run(options: ConvertOptions, beam_options: PipelineOptions) -> Iterator[
     )
     for place in launch_checks.check_writable(beam_options):
         yield f"bucket    {place} can be written"
-    yield from _work(options)
+    options, remarks = check_inputs(options)
+    more = ", not on Dataflow), plus a few minutes to start workers"
+    yield from _work(options, remarks, "of one vCPU", 1, "each vCPU, whose process", more)
     with tempfile.TemporaryDirectory() as folder:
         graph = f"{folder}/conversion.pb"
         yield f"job       {_graph(options, beam_options, graph)}"
@@ -87,6 +119,9 @@ def dry_run(options: ConvertOptions, beam_options: PipelineOptions) -> Iterator[
 
 def _graph(options: ConvertOptions, beam_options: PipelineOptions, path: str) -> str:
     """Builds the graph of the job and writes it to `path`; returns a description with its size."""
+    import apache_beam as beam
+    from apache_beam.options import pipeline_options as beam_flags
+
     beam_options.view_as(beam_flags.TestOptions).dry_run = True
     with _silent():
         pipeline = beam.Pipeline(options=beam_options)
@@ -118,6 +153,9 @@ def _request(job: Any) -> str:
 
 def _package(beam_options: PipelineOptions, folder: str, graph: str) -> str:
     """Installs the package as workers do, and unpickles the graph there; returns a description of the result."""
+    import apache_beam as beam
+    from apache_beam.options import pipeline_options as beam_flags
+
     wheel = beam_options.view_as(beam_flags.SetupOptions).extra_packages[-1]
     python = f"{folder}/worker/bin/python"
     _run("cannot create a virtual environment", sys.executable, "-m", "venv", f"{folder}/worker")
@@ -148,10 +186,9 @@ def _run(failing: str, *command: str) -> str:
     return done.stdout.strip()
 
 
-def _work(options: ConvertOptions) -> Iterator[str]:
-    options, remarks = recognise(options)
-    for source in options.sources:
-        check_source(source, options, options.labels)
+def _work(
+    options: ConvertOptions, remarks: list[str], where: str, num_workers: int, process: str, more: str
+) -> Iterator[str]:
     yield from (f"input     {remark}" for remark in remarks)
     num_inputs = num_bytes = num_sized = 0
     survey = FolderSurvey(options)
@@ -170,23 +207,23 @@ def _work(options: ConvertOptions) -> Iterator[str]:
     if not num_inputs:
         raise ValueError(f"input {options.sources[0].path!r} is empty")
     num_bytes = num_bytes * num_inputs // max(num_sized, 1)
-    more = " or more, because the listing stops there" if num_inputs == _MAX_LISTED else ""
-    yield f"input     {num_inputs:,} files{more}, {size(num_bytes)}" + (
+    at_least = " or more, because the listing stops there" if num_inputs == _MAX_LISTED else ""
+    yield f"input     {num_inputs:,} files{at_least}, {size(num_bytes)}" + (
         "" if num_sized == num_inputs else " (estimated)"
     )
     yield from (f"folders   {remark}" for remark in read_folders(folders, options).remarks)
     yield f"output    {_shards(options, num_bytes)}"
     rate = HEADERS_A_SECOND if options.images.check == "header" else IMAGES_A_SECOND
-    minutes = max(num_inputs, num_bytes / IMAGE_BYTES) / rate / 60
+    minutes = max(num_inputs, num_bytes / IMAGE_BYTES) / (rate * num_workers) / 60
     time = f"{minutes:.0f} minutes" if minutes < 120 else f"{minutes / 60:,.0f} hours"
+    per = "per second and core" if num_workers > 1 else "per second"
     yield (
-        f"work      {time if minutes > 1 else 'less than a minute'} of one vCPU, at {rate} photographs of "
-        f"{size(IMAGE_BYTES)} per second (measured by python -m benchmarks.conversion on our machine, not on "
-        "Dataflow), plus a few minutes to start workers"
+        f"work      {time if minutes > 1 else 'less than a minute'} {where}, at {rate} photographs of "
+        f"{size(IMAGE_BYTES)} {per} (measured by python -m benchmarks.conversion on our machine{more}"
     )
     largest = options.images.max_pixels
     yield (
-        f"memory    at most {size(_PROCESS_BYTES + _BYTES_PER_PIXEL * largest)} for each vCPU, whose process takes "
+        f"memory    at most {size(_PROCESS_BYTES + _BYTES_PER_PIXEL * largest)} for {process} takes "
         f"{size(_PROCESS_BYTES)} and {_BYTES_PER_PIXEL} bytes for each pixel of its largest image, up to "
         f"--max_pixels={largest}"
     )

@@ -60,10 +60,11 @@ print(json.dumps([planned - imported, imported - begin, peak, plan.fingerprint])
 _CONVERT = """
 import json, os, sys, tempfile
 with tempfile.TemporaryDirectory() as output:
-    argv = ["-m", "jpeg2tpu", "convert", f"--input={sys.argv[1]}", f"--output={output}/dataset", "--quiet"]
+    argv = ["-m", "beam_pipelines", "convert", f"--input={sys.argv[1]}", f"--output={output}/dataset", "--quiet"]
     pid = os.posix_spawn(sys.executable, [sys.executable, "-W", "ignore", *argv], os.environ)
     _, status, used = os.wait4(pid, 0)
-    print(json.dumps([used.ru_utime + used.ru_stime, status]))
+    assert status == 0
+    print(json.dumps(used.ru_utime + used.ru_stime))
 """
 
 
@@ -133,7 +134,7 @@ def main() -> None:
     for _ in range(flags.repeats):
         for name, checkout in {"base": flags.base, "this": ROOT}.items():
             if checkout:
-                runs.setdefault(name, []).append(child(checkout, _CONVERT, photographs)[0])
+                runs.setdefault(name, []).append(child(checkout, _CONVERT, photographs))
     for name, seconds in runs.items():
         print(f"| {name} | {statistics.median(seconds):.2f} |")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import socket
 from importlib.metadata import version
 from pathlib import Path
@@ -15,7 +16,7 @@ from beam_pipelines.runners import execution, launch_checks, workers
 from beam_pipelines.runners.wheel import versions
 from support.conversion import local
 from support.conversion import options as convert_options
-from support.pipelines_commands import refused
+from support.pipelines_commands import refused, run
 
 DATAFLOW = ["--project=my-project", "--region=us-central1", "--temp_location=gs://bucket/temp"]
 URIS = ["gs://bucket/images", "gs://bucket/dataset"]
@@ -108,9 +109,34 @@ def test_a_mistyped_flag_of_a_runner_is_refused_and_not_dropped(capsys, few_digi
     assert message in refused(capsys, "convert", *flags)
 
 
-def test_a_dry_run_is_dataflows(capsys, few_digits, tmp_path):
-    flags = [f"--input={few_digits}", f"--output={tmp_path}/out", "--dry_run"]
-    assert "--dry_run is only available with --runner=DataflowRunner" in refused(capsys, "convert", *flags)
+def test_a_dry_run_is_for_dataflow_or_this_machine(capsys, few_digits, tmp_path):
+    flags = [f"--input={few_digits}", f"--output={tmp_path}/out", "--dry_run", "--runner=DirectRunner"]
+    message = "--dry_run is only available on this machine and with --runner=DataflowRunner"
+    assert message in refused(capsys, "convert", *flags)
+
+
+def test_a_dry_run_on_this_machine_checks_and_estimates_and_leaves_nothing(capsys, few_digits, tmp_path):
+    flags = [f"--input={few_digits}", f"--output={tmp_path}/out", "--dry_run", "--num_processes=3"]
+    code, out, err = run(capsys, "convert", *flags)
+    assert (code, err) == (0, "")
+    lines = dict(re.split(r" {2,}", line, maxsplit=1) for line in out.splitlines())
+    assert list(lines) == ["machine", "input", "output", "work", "memory"]
+    assert lines["machine"] == "3 processes, at most; nothing is written"
+    assert lines["input"].startswith("36 files, ")
+    assert lines["output"] == "about 2 shards of up to 100 MB, if images are stored unchanged"
+    assert lines["work"].startswith("less than a minute on 3 cores, at 619 photographs of 88 KB per second and core")
+    assert lines["memory"].startswith("at most 860 MB for each process, which takes 260 MB")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_dry_run_on_this_machine_fails_where_the_conversion_would(capsys, few_digits, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine.txt").write_text("not a dataset")
+    for flags in (
+        [f"--input={few_digits}", f"--output={tmp_path}/out"],
+        [f"--input={few_digits}", f"--output={few_digits}/out"],
+    ):
+        refused(capsys, "convert", *flags, "--dry_run")
 
 
 @pytest.mark.parametrize(

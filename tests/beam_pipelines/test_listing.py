@@ -20,7 +20,7 @@ from beam_pipelines import storage
 from beam_pipelines.__main__ import main
 from beam_pipelines.conversion.planning.beam_steps import plan_rows
 from beam_pipelines.conversion.planning.record_sizes import Samples, size_rows
-from beam_pipelines.dry_run import _work
+from beam_pipelines.dry_run import dry_run
 from beam_pipelines.options import ConvertOptions, Source
 from beam_pipelines.sources import not_images
 from beam_pipelines.sources.input_kinds import Part
@@ -382,10 +382,10 @@ def test_one_of_three_splits_without_a_class_of_the_others_is_refused(few_digits
 
 def test_a_dry_run_reads_folders_as_the_conversion_does(tmp_path):
     make(tmp_path, "in/train/cat/1.jpg", "in/val/cat/2.jpg", "bad/train/cat/1.jpg", "bad/more/2.jpg")
-    lines = list(_work(ConvertOptions((Source(f"{tmp_path}/in"),), "/out")))
+    lines = list(dry_run(ConvertOptions((Source(f"{tmp_path}/in"),), f"{tmp_path}/out")))
     assert "folders   read as splits: train/ as train, val/ as validation" in lines
     with pytest.raises(ValueError, match=r"it is not clear which folders of .* are splits and which are classes"):
-        list(_work(ConvertOptions((Source(f"{tmp_path}/bad"),), "/out")))
+        list(dry_run(ConvertOptions((Source(f"{tmp_path}/bad"),), f"{tmp_path}/out")))
 
 
 def parts(found: Iterable[Batch | Part]) -> dict[str, Part]:

@@ -371,7 +371,7 @@ def test_rows_pass_between_steps_without_pickling():
     assert decoded == batch
     assert decoded.rows() == listed
     assert {type(row) for row in decoded.rows()} == {Row}
-    assert decoded.column("position").tolist() == batch.column("position").tolist()
+    assert list(decoded.column("position")) == list(batch.column("position"))
     assert decoded.column("placed_split") == batch.column("placed_split")
     assert len(coder.encode(Batch.of(listed))) < 0.8 * len(pickle.dumps(listed))
 

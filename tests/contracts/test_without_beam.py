@@ -63,6 +63,7 @@ def test_every_command_that_runs_on_this_machine_does_without_beam(few_digits, t
 @pytest.mark.parametrize(
     "flags",
     [
+        ["--dry_run"],
         ["--dedup=exact", "--stratify"],
         ["--dedup=near"],
         ["--group_by=near_duplicates"],
