@@ -20,9 +20,17 @@ from support.app_fixtures import configured, keras_warns
 from support.shared import shared
 
 pytestmark = keras_warns
-OPTIONS = {"network": small_network.NAME, "train_steps": 4, "steps_per_eval": 2, "decay_steps": 6}
+# On a slow machine, a checkpoint each minute would come between those of the evaluations.
+OPTIONS = {
+    "network": small_network.NAME,
+    "train_steps": 4,
+    "steps_per_eval": 2,
+    "decay_steps": 6,
+    "save_seconds": 0,
+}
 FLAGS = (
     *(f"--network={small_network.NAME}", "--train_steps=6", "--steps_per_eval=2", "--decay_steps=6"),
+    "--save_seconds=0",
     *("--image_size=16", "--train_batch_size=16", "--eval_batch_size=100", "--learning_rate=0.05"),
     *("--crop_area=0.6,1", "--no_flip"),
 )
