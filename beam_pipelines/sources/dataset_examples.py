@@ -25,8 +25,9 @@ from beam_pipelines.sources.lists import delimiter_of, read_names
 from beam_pipelines.sources.rows import Row, label_row
 from tpu_input.dataset_format.class_names import canonical
 from tpu_input.dataset_format.csv_cells import text_of_cell
-from tpu_input.dataset_format.index import as_labels, index_path, read_columns
+from tpu_input.dataset_format.index import as_labels, check_room, index_path, read_columns, text_bytes
 from tpu_input.dataset_format.label_kinds import SEVERAL, LabelKind
+from tpu_input.dataset_format.parquet_footer import column_chunks
 from tpu_input.dataset_format.records import MANIFEST_NAME, MAX_INDEX_BYTES, MAX_MANIFEST_BYTES, Manifest
 
 _COLUMNS = ["key", "label", "offset", "length", "features"]
@@ -238,19 +239,32 @@ def _read_changes(
 
 def _kept_of_groups(path: str) -> dict[str, str]:
     """Returns {key: key of the image to keep} of the images in a file of write_pairs()."""
+    content = storage.read_bytes(path, most=MAX_INDEX_BYTES)
     try:
-        content = storage.read_bytes(path, most=MAX_INDEX_BYTES)
-        names = ["key_a", "key_b", "kept"]
-        table = pq.ParquetFile(pa.BufferReader(content)).read(columns=names, use_threads=False)
-        a, b, kept = (table[name].cast(pa.string()).to_pylist() for name in names)
-    except (pa.ArrowException, KeyError, IndexError) as error:
-        why = str(error).splitlines()[0]
+        a, b, kept = (_texts_of_pairs(content, name) for name in ("key_a", "key_b", "kept"))
+    except (pa.ArrowException, KeyError, IndexError, ValueError) as error:
+        why = (str(error).splitlines() or [repr(error)])[0]
         raise ValueError(
             f"{path!r} is not a Parquet file of pairs: {why}; write it with: report --pairs=FILE"
         ) from error
-    if any(key is None for key in (*a, *b, *kept)):
+    if None in (*a, *b, *kept):
         raise ValueError(f"{path!r} has a pair without a key; write it again with: report --pairs=FILE")
     return dict(zip(a, kept, strict=True)) | dict(zip(b, kept, strict=True))
+
+
+def _texts_of_pairs(content: bytes, name: str) -> list[str]:
+    """Returns a column of a file of pairs, with None where a key is missing.
+
+    Raises:
+      ValueError: It takes more memory than such a file's can.
+    """
+    chunks = [chunk for chunk in column_chunks(io.BytesIO(content)) if chunk.path == (name,)]
+    check_room(sum(chunk.num_values for chunk in chunks), sum(chunk.unpacked_bytes for chunk in chunks))
+    # Dictionary-encoded: otherwise, a long text that the file stores once would take memory per row.
+    parquet = pq.ParquetFile(pa.BufferReader(content), read_dictionary=[name])
+    column = parquet.read(columns=[name], use_threads=False)[name]
+    check_room(len(column), text_bytes(column))
+    return column.cast(pa.string()).to_pylist()  # type: ignore[no-any-return]
 
 
 def _unique_names(path: str) -> frozenset[str]:

@@ -9,6 +9,7 @@ function. Here config.json is data: of each layer its class and its name.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -27,6 +28,7 @@ _CONFIG, _WEIGHTS = "config.json", "model.weights.h5"
 # Arrays may take so many times the bytes of their file, and so many more: weights hardly compress, but a file of some
 # bytes can declare arrays of any size.
 _MAX_RATIO, _MORE_BYTES = 100, 64 << 20
+_MAX_LAYERS = 10_000  # some kilobytes can describe millions; the largest networks of Keras have 1,000
 # Variables of a file or a checkpoint that belong to its optimizer, its averages or its trainer, not to the network.
 NOT_WEIGHTS = re.compile(
     r"(^|/)(\.OPTIMIZER_SLOT|optimizer|_optimizer|optimizer_weights|save_counter|global_step|_CHECKPOINTABLE_OBJECT_GRAPH)(/|$)"
@@ -62,7 +64,9 @@ def read_keras_weights(path: str) -> dict[str, Array]:
 
 def _layer_names(config: Any) -> dict[str, str]:
     """Returns the name of each layer, as layers_of() has it, by its folder in the weights, such as layers/conv2d_1."""
-    leaves = list(_leaves(config, ""))
+    leaves = list(itertools.islice(_leaves(config, ""), _MAX_LAYERS + 1))
+    if len(leaves) > _MAX_LAYERS:
+        raise ValueError(f"its {_CONFIG} has more than {_MAX_LAYERS:,} layers")
     names = numbered((class_name, given) for _, class_name, given in leaves)
     return {folder: name for (folder, _, _), (name, _) in zip(leaves, names, strict=True)}
 
@@ -103,7 +107,8 @@ def _read_hdf5(file: str | IO[bytes], num_bytes: int) -> dict[str, Array]:
     datasets: dict[str, Any] = {}
 
     def add(path: str, item: Any) -> None:  # called for what lies in the file, not for its links to other files
-        if isinstance(item, h5py.Dataset) and item.dtype.kind in "fiub" and not NOT_WEIGHTS.search(path):
+        is_array = isinstance(item, h5py.Dataset) and item.shape is not None and item.dtype.kind in "fiub"
+        if is_array and not NOT_WEIGHTS.search(path):
             # Keras 2 keeps the layers of a layer as _query_dense, Keras 3 as query_dense.
             datasets["/".join(part.lstrip("_") for part in path.removesuffix(":0").split("/"))] = item
 

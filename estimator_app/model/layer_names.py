@@ -36,15 +36,16 @@ def _named_layers(model: Any) -> Iterator[tuple[str, str, Any]]:
 
 def numbered(layers: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
     """Yields (name, the name that counts layers of its class) of layers, from their class and the name of each."""
-    counts: Counter[str] = Counter()
+    counts, repeats = Counter[str](), Counter[str]()
     names: set[str] = set()
     for class_name, given in layers:
         kind = folder_name(class_name)
         counted = f"{kind}_{counts[kind]}" if counts[kind] else kind
         counts[kind] += 1
-        name = counted if re.fullmatch(rf"{re.escape(kind)}(_\d+)?", given) else given
+        name = base = counted if re.fullmatch(rf"{re.escape(kind)}(_\d+)?", given) else given
         while name in names:  # two models inside have layers of the same given name
-            name += "_"
+            repeats[base] += 1
+            name = base + "_" * repeats[base]
         names.add(name)
         yield name, counted
 

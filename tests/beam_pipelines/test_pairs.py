@@ -96,6 +96,12 @@ def test_files_that_are_no_pairs_are_refused(capsys, dataset, tmp_path):
     assert "has 1 keys that" in refused(capsys, *args)
     pq.write_table(pa.table({"key_a": ["1.jpg"], "key_b": [None], "kept": ["1.jpg"]}), tmp_path / "x.parquet")
     assert "write it again with: report --pairs=FILE" in refused(capsys, *args)
+    keys = pa.array(["x" * (8 << 20)] * 40).dictionary_encode()  # 8 MB in the file, 320 MB as text
+    table = pa.table({"key_a": keys, "key_b": keys, "kept": keys})
+    pq.write_table(table, tmp_path / "x.parquet", store_schema=False, dictionary_pagesize_limit=1 << 30)
+    said = refused(capsys, *args)
+    assert "is not a Parquet file of pairs: a column has" in said
+    assert "rows can have at most" in said
 
 
 @pytest.mark.long

@@ -292,7 +292,15 @@ def test_files_of_keras_are_not_trusted_with_sizes_and_paths(trained, tmp_path):
         archive.writestr("model.weights.h5", bytes(200 << 20))
     with zipfile.ZipFile(tmp_path / "lacks.keras", "w") as archive:
         archive.writestr("config.json", "{}")
+    with h5py.File(tmp_path / "empty.weights.h5", "w") as file:
+        file["layers/stage1_conv1/vars/0"] = h5py.Empty("float32")
+    layers = [{"class_name": "Dense", "config": {"name": "same"}}] * 20_000
+    with zipfile.ZipFile(tmp_path / "layers.keras", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("config.json", json.dumps({"config": {"layers": layers}}))
+        archive.write(tmp_path / "empty.weights.h5", "model.weights.h5")
     for name, message in (
+        ("empty.weights.h5", "has no variable that cnn has by name and shape"),
+        ("layers.keras", "its config.json has more than 10,000 layers"),
         ("outside.weights.h5", "its 'layers/stage1_conv1/vars/0' lies in another file"),
         ("inflates.weights.h5", "its arrays inflate to more than 100 times"),
         ("links.weights.h5", "has no variable that cnn has by name and shape"),

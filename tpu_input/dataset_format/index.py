@@ -189,7 +189,7 @@ def read_columns(
     table = parquet.read(columns=present, use_threads=False)
     if len(table) != rows or sorted(table.schema.names) != sorted(present):
         raise ValueError(f"it has {len(table)} rows of {table.schema.names}, not {rows} of {present}")
-    check_room(rows, max((_text_bytes(table[name]) for name in texts if name in present), default=0))
+    check_room(rows, max((text_bytes(table[name]) for name in texts if name in present), default=0))
     columns = [
         table[field.name].cast(field.type) if field.name in present else pa.nulls(rows, field.type) for field in wanted
     ]
@@ -216,7 +216,7 @@ def check_size(metadata: pq.FileMetaData) -> None:
         raise ValueError(f"its columns have {num_bytes:,} bytes, but {rows:,} rows can have at most {room:,}")
 
 
-def _text_bytes(column: pa.ChunkedArray) -> int:
+def text_bytes(column: pa.ChunkedArray) -> int:
     """Returns the size in bytes of a text column once decoded: a dictionary stores a text once for many rows."""
     total = 0
     for chunk in column.chunks:
