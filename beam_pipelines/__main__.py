@@ -184,14 +184,15 @@ _HELP = {
     "predictions": "Parquet file of `jpeg2tpu predict --dataset`, to show labels that are likely wrong. They are also "
     "listed in DATASET/likely_wrong_labels.csv for relabel. May be repeated, with predictions of other records "
     "(default: none)",
-    "num_processes": "maximum number of processes that write shards, without --runner. Few images are written without "
-    "processes: docs/conversion.md (default: all cores, or the container's CPU quota)",
+    "num_processes": "maximum number of processes that read, check and encode images, without --runner. They share the "
+    "work on each shard. Few images need no processes: docs/conversion.md (default: all cores, or the container's CPU "
+    "quota)",
     "num_threads": "maximum number of shards to read at the same time, without --runner (default: all cores, or the "
     "container's CPU quota)",
     "runner": "Beam runner, such as DataflowRunner. All of its own flags may follow: docs/clusters.md (default: "
     "processes of this machine)",
     "verify_runner": "Beam runner whose workers read the shards. All of its own flags may follow: docs/clusters.md "
-    "(default: threads of this machine)",
+    "(default: processes of this machine)",
     "shard": "file name of a shard, to read only this one, with its index and lengths. May be repeated (default: all "
     "shards)",
     "datasets": "folder or URI of a dataset. Its examples get the keys NAME/KEY; without NAME, it is the folder's",

@@ -35,11 +35,12 @@ from beam_pipelines.conversion.output_folder import (
 )
 from beam_pipelines.conversion.plan import Plan
 from beam_pipelines.conversion.planning.make_plan import make_plan
-from beam_pipelines.conversion.shard_writing import local_executor, write_planned, write_shards
+from beam_pipelines.conversion.shard_writing import write_planned, write_shards
+from beam_pipelines.conversion.units import UnitWriter
 from beam_pipelines.conversion.working_folder import WorkingFolder
 from beam_pipelines.options import ConvertOptions
 from beam_pipelines.runners import phases
-from beam_pipelines.runners.executors import threads_or_inline
+from beam_pipelines.runners.executors import is_much_work, local_executor, threads_or_inline
 from beam_pipelines.sources import listing
 from tpu_input.command_line import print_line
 from tpu_input.command_line.cores import num_cores
@@ -276,7 +277,7 @@ def _write_and_commit(
         if phases.is_shown():
             phases.begin("writing", folder.num_rows(unwritten))
         is_much = bool(num_processes) or (num_processes is None and _is_worth_processes(folder, unwritten))
-        with local_executor(num_processes or num_cores(), is_much) as executor:
+        with local_executor(num_processes or num_cores(), is_much, UnitWriter.__module__) as executor:
             write_shards(unwritten, folder, options, executor)
     still_locked()
     manifest = commit(options, plan, folder.receipts_of(plan))
@@ -284,17 +285,12 @@ def _write_and_commit(
     return manifest, num_resumed
 
 
-# With about so many images, processes save as much time as they take to start.
-_FEW_IMAGES = 2_000
-_FEW_BYTES = 32_000_000
-
-
 def _is_worth_processes(folder: WorkingFolder, shards: list[str]) -> bool:
     """Returns whether shards have so many images that processes of their own write them sooner than this one."""
     num_images = num_bytes = 0
     for unit in (unit for shard in shards for unit in folder.read_units(shard, row_lines.MOST_ROWS)):
         num_images, num_bytes = num_images + unit.num_rows, num_bytes + unit.num_bytes
-        if num_images > _FEW_IMAGES or num_bytes > _FEW_BYTES:
+        if is_much_work(num_images, num_bytes):
             return True
     return False
 

@@ -30,9 +30,10 @@ from beam_pipelines.conversion.output_folder import (
 )
 from beam_pipelines.conversion.planning.make_plan import make_plan
 from beam_pipelines.conversion.shard_writing import Unwanted, write_shard
+from beam_pipelines.conversion.units import UnitWriter
 from beam_pipelines.conversion.working_folder import WorkingFolder
 from beam_pipelines.options import WORK_NAME, ConvertOptions, ImageOptions, Source, complete
-from beam_pipelines.runners.executors import threads_or_inline
+from beam_pipelines.runners.executors import Executor, is_much_work, local_executor, threads_or_inline
 from beam_pipelines.sources.dataset_examples import read_dataset
 from beam_pipelines.sources.lists import rows_of_list
 from beam_pipelines.sources.rows import Row, find_each, locate
@@ -72,7 +73,8 @@ def repair(
     Args:
       findings: From verify().
       beam_options: The Beam runner whose workers write the shards, and its options; None for this machine.
-      num_threads: Maximum number of threads of this machine that decode images; None for all cores.
+      num_threads: Maximum number of processes of this machine that make records, or of threads for few images; None
+        for all cores.
 
     Raises:
       ValueError: The inputs of a shard have changed since the conversion, or do not match the manifest.
@@ -129,11 +131,11 @@ def _repair_shards(
     names: list[str],
     options: ConvertOptions,
     beam_options: PipelineOptions | None,
-    num_decoders: int,
+    num_workers: int,
 ) -> None:
     folder = _folder(manifest)
     working_folder.remove_one(folder)  # a receipt from before may name a file that is in its place already, damaged
-    _write_again(manifest, names, False, beam_options, num_decoders)
+    _write_again(manifest, names, False, beam_options, num_workers)
     if left := [name for name in names if not storage.exists(f"{folder.folder}/{name}.receipt")]:
         plan = make_plan(options, beam_options)
         if plan.fingerprint != manifest.fingerprint:
@@ -148,7 +150,7 @@ def _repair_shards(
                 f"{list(manifest.classes)[:5]!r}, not {list(plan.classes)[:5]!r}; restore the manifest from a "
                 "copy, or convert the images again; nothing was changed"
             )
-        _write_again(manifest, left, True, beam_options, num_decoders)
+        _write_again(manifest, left, True, beam_options, num_workers)
     _replace(folder, names, len(manifest.classes))
 
 
@@ -157,12 +159,15 @@ def _folder(manifest: Manifest) -> WorkingFolder:
 
 
 def _write_again(
-    manifest: Manifest, names: list[str], planned: bool, beam_options: PipelineOptions | None, num_decoders: int
+    manifest: Manifest, names: list[str], planned: bool, beam_options: PipelineOptions | None, num_workers: int
 ) -> None:
     """Writes shards again, on this machine or on workers; see _make_again()."""
     if not beam_options:
-        for name in names:
-            _make_again(name, manifest, planned, num_decoders)
+        shards = [shard for split in manifest.splits.values() for shard in split.shards if shard.name in set(names)]
+        is_much = is_much_work(sum(shard.num_examples for shard in shards), sum(shard.num_bytes for shard in shards))
+        with local_executor(num_workers, is_much, UnitWriter.__module__) as executor:
+            for name in names:
+                _make_again(name, manifest, planned, executor)
         return
     import apache_beam as beam
 
@@ -178,17 +183,18 @@ def _write_again(
 
 
 def _make_again_on_worker(name: str, dataset: str, digest: str, planned: bool) -> None:
-    _make_again(name, unchanged_manifest(dataset, digest), planned, num_cores())
+    with threads_or_inline(num_cores()) as executor:
+        _make_again(name, unchanged_manifest(dataset, digest), planned, executor)
 
 
-def _make_again(name: str, manifest: Manifest, planned: bool, num_decoders: int) -> None:
+def _make_again(name: str, manifest: Manifest, planned: bool, executor: Executor) -> None:
     """Writes a shard in files of this attempt, and its receipt last; nothing if its inputs are not known.
 
     Args:
       name: Name of the shard.
       manifest: Manifest of the dataset.
       planned: Whether the sources were planned again, so that the working folder names the inputs.
-      num_decoders: Number of threads that decode.
+      executor: Makes the records.
 
     Raises:
       ValueError: Its inputs do not give the shard that the manifest promises.
@@ -208,18 +214,17 @@ def _make_again(name: str, manifest: Manifest, planned: bool, num_decoders: int)
     attempt = uuid.uuid4().hex
     paths = folder.attempt_paths(name, attempt)
     try:
-        with threads_or_inline(num_decoders) as executor:
-            receipt = write_shard(
-                name,
-                *paths,
-                units,
-                split.num_examples,
-                options,
-                manifest.classes,
-                executor,
-                # A worker that comes late, after the repair, leaves nothing.
-                is_wanted=lambda: storage.exists(f"{manifest.path}/{WORK_NAME}/{LOCK_NAME}"),
-            )
+        receipt = write_shard(
+            name,
+            *paths,
+            units,
+            split.num_examples,
+            options,
+            manifest.classes,
+            executor,
+            # A worker that comes late, after the repair, leaves nothing.
+            is_wanted=lambda: storage.exists(f"{manifest.path}/{WORK_NAME}/{LOCK_NAME}"),
+        )
     except Unwanted:
         return
     if receipt.sha256 != shard.sha256:

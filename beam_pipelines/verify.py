@@ -5,7 +5,7 @@ manifest.json ──▶ every shard: size, sha256, record checksums, labels, ind
               ──▶ lengths.parquet: the lengths of the records read
               ──▶ the sums: records + rejected = inputs; no missing files, no extra files
 
-The shards are checked by threads of this machine or as elements of a pipeline, by the same functions. A pipeline hands
+The shards are checked by workers of this machine or as elements of a pipeline, by the same functions. A pipeline hands
 over its results in a file of the working folder, with a line per shard, and per class that occurs in a split.
 """
 
@@ -15,7 +15,6 @@ import dataclasses
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,13 +33,15 @@ from beam_pipelines.conversion.output_folder import (
     rejected_name,
     unchanged_manifest,
 )
-from beam_pipelines.conversion.shard_checking import check_shard, keys_with, lengths_digest
+from beam_pipelines.conversion.shard_checking import ShardChecker, check_shard, keys_with, lengths_digest
 from beam_pipelines.report.rejections import read_lines
 from beam_pipelines.runners import phases
+from beam_pipelines.runners.executors import is_much_work, local_executor
 from tpu_input.command_line.cores import num_cores
 from tpu_input.dataset_format.index import index_path
 from tpu_input.dataset_format.lengths import lengths_name, max_bytes, parse_lengths
 from tpu_input.dataset_format.records import Manifest, Shard
+from tpu_input.stored_images.check import check_image
 
 if TYPE_CHECKING:  # a verification on this machine does without Beam
     import apache_beam as beam
@@ -77,7 +78,8 @@ def verify(
     Args:
       dataset: Folder or URI.
       decode_images: Whether to decode every image, which takes most of the time.
-      num_threads: Maximum number of shards that are read at the same time on this machine; None for all cores.
+      num_threads: Maximum number of shards that are read at the same time on this machine, by processes, or by threads
+        if there are few images; None for all cores.
       beam_options: The Beam runner whose workers read the shards, and its options; None for this machine. Its workers
         write a file into the working folder of the dataset, which is removed at the end.
       shards: Names of the shards to check, with their indexes and lengths, and nothing else; () for the whole dataset.
@@ -159,15 +161,18 @@ def _num_bands(manifest: Manifest) -> int:
 
 def _check_here(manifest: Manifest, numbers: Sequence[int], decode_images: bool, num_threads: int) -> _Checks:
     checks, shards, key_hashes = _Checks(), _shards(manifest), list[Hashes]()
-    with ThreadPoolExecutor(num_threads) as pool:
-        checked = pool.map(lambda number: check_shard(manifest, shards[number][1], decode_images), numbers)
+    chosen = [shards[number][1] for number in numbers]
+    is_much = is_much_work(sum(shard.num_examples for shard in chosen), sum(shard.num_bytes for shard in chosen))
+    # Not the module of ShardChecker: it has Arrow, which starts a thread, and the server of processes must have one.
+    with local_executor(num_threads, is_much, check_image.__module__) as executor:
+        checked = executor.map_units(ShardChecker(manifest, decode_images), chosen)
         phases.begin("verifying", len(numbers))
         for number, shard in zip(numbers, checked, strict=True):
             phases.advance("verifying", 1, shards[number][1].num_bytes)
             split = shards[number][0]
             checks.add_shard(number, shard.problems, shard.lengths_digest)
             checks.class_counts.update({(split, label): count for label, count in shard.class_counts.items()})
-            key_hashes.append(shard.key_hashes)
+            key_hashes.append(shard.key_hashes.copy())  # not as a part of a worker's message, which has an open file
     by_shard: defaultdict[int, list[int]] = defaultdict(list)
     bands = _num_bands(manifest)
     for band in range(bands):

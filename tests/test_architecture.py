@@ -179,6 +179,31 @@ def test_cores_are_counted_in_one_place():
     ]
 
 
+# Below the executors: requests to a storage, and files that are read while others are decoded. Beside them: shards that
+# are written at the same time, each with units of its own, and what ticks while a command works.
+WITH_THREADS_OF_THEIR_OWN = {
+    "beam_pipelines.conversion.shard_writing",
+    "beam_pipelines.runners.executors",
+    "beam_pipelines.runners.phases",
+    "beam_pipelines.runners.worker_output",
+    "beam_pipelines.sources.read_ahead",
+    "beam_pipelines.storage",
+    "beam_pipelines.storage.gcs",
+    "beam_pipelines.storage.gcs_lock",
+}
+
+
+def test_work_in_parallel_goes_through_the_executors():
+    parallel = ("concurrent.futures.ThreadPoolExecutor", "concurrent.futures.ProcessPoolExecutor", "threading")
+    parallel += ("concurrent.futures", "multiprocessing")
+    own_threads = {
+        module
+        for module in MODULES
+        if module.startswith("beam_pipelines.") and any(name in parallel for name in imported(module))
+    }
+    assert own_threads == WITH_THREADS_OF_THEIR_OWN
+
+
 def test_worker_processes_load_neither_beam_nor_arrow():
     """Both take time and memory, and Arrow starts a thread, with which the server of the workers must not fork."""
     code = "import sys; import beam_pipelines.conversion.units; print({'apache_beam', 'pyarrow'} & {*sys.modules})"

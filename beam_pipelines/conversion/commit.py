@@ -9,12 +9,12 @@ moment, and so do all files that it names, as none of the new files has the name
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import json
 import math
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 
@@ -26,6 +26,7 @@ from beam_pipelines.conversion.receipts import Receipt, Rejection
 from beam_pipelines.conversion.working_folder import REPLACED_NAME, WorkingFolder
 from beam_pipelines.options import WORK_NAME, ConvertOptions
 from beam_pipelines.runners import phases
+from beam_pipelines.runners.executors import map_in_threads
 from beam_pipelines.sources import not_images
 from tpu_input.command_line.distribution import __version__
 from tpu_input.dataset_format import lengths as lengths_format
@@ -206,12 +207,11 @@ def write_lengths(manifest: Manifest) -> None:
     """
     shards = [shard for split in manifest.splits.values() for shard in split.shards]
     phases.begin("committing", len(shards))
-    with ThreadPoolExecutor(_IN_FLIGHT) as pool:
-        read = pool.map(lambda shard: index_lengths(manifest.path, shard), shards)
-        lengths = {}
-        for shard, shard_lengths in zip(shards, read, strict=True):
-            lengths[shard.name] = shard_lengths
-            phases.count_units("committing")
+    lengths = {}
+    read = map_in_threads(functools.partial(index_lengths, manifest.path), shards, _IN_FLIGHT)
+    for shard, shard_lengths in zip(shards, read, strict=True):
+        lengths[shard.name] = shard_lengths
+        phases.count_units("committing")
     with create(manifest.path, lengths_name(manifest.edition)) as file:
         lengths_format.write_lengths(file, lengths)
 

@@ -24,7 +24,6 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -37,6 +36,7 @@ from beam_pipelines.conversion.plan import choose_split
 from beam_pipelines.conversion.receipts import Rejection
 from beam_pipelines.conversion.working_folder import WorkingFolder
 from beam_pipelines.options import NEAR_DUPLICATES, ConvertOptions, complete
+from beam_pipelines.runners.executors import map_in_threads
 from beam_pipelines.sources.folders import Layout
 from beam_pipelines.sources.naming import in_class_order
 from beam_pipelines.sources.read_ahead import map_images
@@ -333,13 +333,12 @@ def without(parent: Manifest, keys: frozenset[str]) -> tuple[Manifest, list[Reje
     """
     fingerprint = _fingerprint_without(parent, keys)
     splits, left_out = dict[str, Split](), list[Rejection]()
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        for name, split in parent.splits.items():
-            names = _names_of(name, split, fingerprint)
-            rest = list(pool.map(lambda shard, new: _rest(parent, shard, keys, new), split.shards, names))
-            left_out += [line for each in rest for line in each.left_out]
-            if kept := _split_of(split, rest, len(parent.classes)):
-                splits[name] = kept
+    for name, split in parent.splits.items():
+        pairs = zip(split.shards, _names_of(name, split, fingerprint), strict=True)
+        rest = list(map_in_threads(lambda pair: _rest(parent, pair[0], keys, pair[1]), pairs, _AT_ONCE))
+        left_out += [line for each in rest for line in each.left_out]
+        if kept := _split_of(split, rest, len(parent.classes)):
+            splits[name] = kept
     manifest = dataclasses.replace(
         parent,
         splits=splits,

@@ -68,6 +68,17 @@ def check_shard(manifest: Manifest, shard: Shard, decode_images: bool) -> Checke
     return CheckedShard(problems, counts, digest, hash_keys(row.key for row in rows))
 
 
+@dataclasses.dataclass(frozen=True)
+class ShardChecker:
+    """Function for executors: check_shard() of a shard."""
+
+    manifest: Manifest
+    decode_images: bool
+
+    def __call__(self, shard: Shard) -> CheckedShard:
+        return check_shard(self.manifest, shard, self.decode_images)
+
+
 def lengths_digest(lengths: Positions) -> str:
     """Returns the SHA-256 of [records] lengths, by which lengths.parquet is compared with what was read."""
     return hashlib.sha256(lengths.astype("<i8").tobytes()).hexdigest()

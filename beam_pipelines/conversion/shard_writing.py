@@ -31,7 +31,7 @@ from beam_pipelines.conversion.units import UnitWriter, WrittenUnit
 from beam_pipelines.conversion.working_folder import WorkingFolder
 from beam_pipelines.options import ConvertOptions
 from beam_pipelines.runners import phases
-from beam_pipelines.runners.executors import Executor, Processes, threads_or_inline
+from beam_pipelines.runners.executors import Executor
 from beam_pipelines.sources.read_ahead import changes
 from tpu_input.dataset_format.index import IndexWriter
 
@@ -171,18 +171,6 @@ def write_planned(
 def _rows_per_unit(num_rows: int, num_workers: int) -> int:
     """Returns a size of units such that each worker gets several, but not so many that dividing them takes time."""
     return min(max(num_rows // (_UNITS_EACH * num_workers), _LEAST_ROWS), row_lines.MOST_ROWS)
-
-
-def local_executor(num_cores: int, is_much: bool) -> Executor:
-    """Returns what writes shards on this machine.
-
-    Args:
-      num_cores: Maximum number of processes or threads.
-      is_much: Whether there is so much to do that processes save more time than they take to start.
-    """
-    if is_much and num_cores > 1:
-        return Processes(num_cores, [UnitWriter.__module__])
-    return threads_or_inline(num_cores)
 
 
 def write_shards(shards: list[str], folder: WorkingFolder, options: ConvertOptions, executor: Executor) -> None:

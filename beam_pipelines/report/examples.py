@@ -9,7 +9,6 @@ import functools
 import io
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -20,6 +19,7 @@ from beam_pipelines import storage
 from beam_pipelines.images.near_duplicates import grey_sample
 from beam_pipelines.report.index_columns import Columns, are_classes, read_rows
 from beam_pipelines.report.thumbnails import LARGE_SIDE, READS_IN_FLIGHT, SIDE, Thumbnail, thumbnail
+from beam_pipelines.runners.executors import map_in_threads
 from tpu_input.dataset_format.records import Manifest, Shard, decode, read_frames
 
 _NAMES = ["key", "label", "offset", "length", "height", "width", "sha256", "uri"]
@@ -77,16 +77,15 @@ def read_examples(
     Raises:
       ValueError: An index cannot be read.
     """
-    with ThreadPoolExecutor(READS_IN_FLIGHT) as pool:
-        examples = _listed(pool, manifest, columns, numbers)
-        if pictures:
-            sides = [LARGE_SIDE if number in large else SIDE for number in examples]
-            functions = [functools.partial(thumbnail, side=side) for side in sides]
-            seen = pool.map(functools.partial(_of_image, manifest), functions, examples.values())
-            return {
-                number: examples[number]._replace(thumbnail=each) for number, each in zip(examples, seen, strict=True)
-            }
+    examples = _listed(manifest, columns, numbers)
+    if not pictures:
         return examples
+
+    def picture(number: int) -> Example:
+        shrink = functools.partial(thumbnail, side=LARGE_SIDE if number in large else SIDE)
+        return examples[number]._replace(thumbnail=_of_image(manifest, shrink, examples[number]))
+
+    return dict(zip(examples, map_in_threads(picture, examples, READS_IN_FLIGHT), strict=True))
 
 
 def read_samples(manifest: Manifest, columns: Columns, numbers: Iterable[int]) -> dict[int, npt.NDArray[np.float32]]:
@@ -95,20 +94,17 @@ def read_samples(manifest: Manifest, columns: Columns, numbers: Iterable[int]) -
     Raises:
       ValueError: An index cannot be read.
     """
-    with ThreadPoolExecutor(READS_IN_FLIGHT) as pool:
-        examples = _listed(pool, manifest, columns, numbers)
-        functions = itertools.repeat(grey_sample)
-        samples = pool.map(functools.partial(_of_image, manifest), functions, examples.values())
-        return {number: each for number, each in zip(examples, samples, strict=True) if each is not None}
+    examples = _listed(manifest, columns, numbers)
+    read = functools.partial(_of_image, manifest, grey_sample)
+    samples = map_in_threads(read, examples.values(), READS_IN_FLIGHT)
+    return {number: sample for number, sample in zip(examples, samples, strict=True) if sample is not None}
 
 
-def _listed(
-    pool: ThreadPoolExecutor, manifest: Manifest, columns: Columns, numbers: Iterable[int]
-) -> dict[int, Example]:
+def _listed(manifest: Manifest, columns: Columns, numbers: Iterable[int]) -> dict[int, Example]:
     """Returns {number: record} as the indexes have it, in ascending order."""
     wanted = sorted(set(numbers))
     by_shard = [(int(shard), list(group)) for shard, group in itertools.groupby(wanted, columns.shard_of)]
-    listed = pool.map(functools.partial(_examples_of_shard, manifest, columns), by_shard)
+    listed = map_in_threads(functools.partial(_examples_of_shard, manifest, columns), by_shard, READS_IN_FLIGHT)
     return dict(zip(wanted, itertools.chain.from_iterable(listed), strict=True))
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Collection
-from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from beam_pipelines.conversion.output_folder import index_content
+from beam_pipelines.runners.executors import map_in_threads
 from tpu_input.command_line.cores import num_cores
 from tpu_input.dataset_format.index import as_labels, index_path, read_columns
 from tpu_input.dataset_format.records import Manifest, Shard
@@ -104,14 +104,13 @@ def read_all(manifest: Manifest) -> Columns:
     is_set = manifest.label_kind.is_list
     sets: dict[tuple[int, ...], int] = {} if is_set else {(label,): label for label in range(len(manifest.classes))}
     counts, shapes = np.zeros((3, _LONGEST_SIDE + 1), np.int64), np.zeros(3, np.int64)
-    with ThreadPoolExecutor(4 * num_cores()) as pool:
-        parts = pool.map(functools.partial(_read_part, manifest), shards)
-        for start, end, part in zip(starts, starts[1:], parts, strict=False):
-            hashes[start:end], contents[start:end] = part.hashes, part.contents
-            labels[start:end] = [sets.setdefault(each, len(sets)) for each in part.labels] if is_set else part.labels
-            for total, each in zip(counts, part.counts, strict=True):
-                total[: len(each)] += each
-            shapes += part.shapes
+    parts = map_in_threads(functools.partial(_read_part, manifest), shards, 4 * num_cores())
+    for start, end, part in zip(starts, starts[1:], parts, strict=False):
+        hashes[start:end], contents[start:end] = part.hashes, part.contents
+        labels[start:end] = [sets.setdefault(each, len(sets)) for each in part.labels] if is_set else part.labels
+        for total, each in zip(counts, part.counts, strict=True):
+            total[: len(each)] += each
+        shapes += part.shapes
     return Columns(
         shards=tuple(shards),
         starts=starts,

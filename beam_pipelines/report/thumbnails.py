@@ -8,13 +8,13 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from PIL import ImageOps
 
 from beam_pipelines import storage
 from beam_pipelines.images.near_duplicates import load_small
+from beam_pipelines.runners.executors import map_in_threads
 
 SIDE = 96  # pixels; with the first of _QUALITIES, a photograph takes 3 KB, and noise, the worst case, 6 KB
 LARGE_SIDE = 256  # pixels, for images that are to be compared; a photograph takes 14 KB
@@ -74,5 +74,4 @@ def of_source(uri: str) -> Thumbnail | None:
 
 def of_sources(uris: Iterable[str]) -> list[Thumbnail | None]:
     """Returns the thumbnail of each source, in order; see of_source()."""
-    with ThreadPoolExecutor(READS_IN_FLIGHT) as pool:
-        return list(pool.map(of_source, uris))
+    return list(map_in_threads(of_source, uris, READS_IN_FLIGHT))

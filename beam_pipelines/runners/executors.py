@@ -6,8 +6,9 @@
 | executor  | calls the function in                          | is for                                            |
 |-----------|------------------------------------------------|---------------------------------------------------|
 | Inline    | the caller's thread                            | a single core                                     |
-| Threads   | threads of this process                        | workers of an engine; so little work that         |
-|           |                                                | processes would take longer to start than to save |
+| Threads   | threads of this process                        | what waits for a storage; workers of an engine;   |
+|           |                                                | so little work that processes would take longer   |
+|           |                                                | to start than they save                           |
 | Processes | processes of this machine, see worker_process  | everything else                                   |
 
 Several threads may call map_units() at the same time; they share the workers and the memory. Python's lock lets two
@@ -36,6 +37,8 @@ _Result = TypeVar("_Result")
 UNIT_BYTES = 4 << 20  # of sources in a unit
 _IN_FLIGHT = 3  # units for each worker: one in work, one that waits for it, one whose result waits to be taken
 _QUEUED = 2  # units that a worker process has: the one in work, and the next
+# With about so many images, processes save as much time as they take to start.
+_FEW_IMAGES, _FEW_BYTES = 2_000, 32_000_000
 # Files that a process has open at most besides those for workers: a connection and two results each.
 _OTHER_FILES, _FILES_EACH = 32, 1 + _IN_FLIGHT
 ENDED = "a worker process has ended: it was killed, perhaps because memory ran out"
@@ -123,10 +126,11 @@ class Inline:
 class _Pool:
     """What Threads and Processes share: the number and the bytes of the units in flight, and the order of results."""
 
-    def __init__(self, num_workers: int) -> None:
+    def __init__(self, num_workers: int, units_each: int = _IN_FLIGHT, bytes_each: int = UNIT_BYTES) -> None:
         self.num_workers = num_workers
         self._room = threading.Condition()
-        self._most = max(_IN_FLIGHT * num_workers, 2)
+        self._most = max(units_each * num_workers, 2)
+        self._most_bytes = self._most * bytes_each
         self._num_units, self._num_bytes, self._num_callers = 0, 0, 0
 
     def map_units(
@@ -136,6 +140,7 @@ class _Pool:
         num_bytes: Callable[[_Unit], int] = lambda unit: 0,
     ) -> Generator[_Result, None, None]:
         flight = collections.deque[tuple[Future[_Result], int]]()
+        submit = self._submitter(function)
         with self._caller():
             try:
                 for unit in units:
@@ -143,7 +148,7 @@ class _Pool:
                     while not self._begin(size, len(flight)):
                         yield self._take(flight)
                     try:
-                        future = self._submit(function, unit)
+                        future = submit(unit)
                     except BaseException:
                         self._end(size)
                         raise
@@ -155,7 +160,7 @@ class _Pool:
                     future.cancel()
                     self._end(size)
 
-    def _submit(self, function: Callable[[Any], _Result], unit: _Unit) -> Future[_Result]:
+    def _submitter(self, function: Callable[[Any], _Result]) -> Callable[[Any], Future[_Result]]:
         raise NotImplementedError
 
     @contextlib.contextmanager
@@ -174,7 +179,7 @@ class _Pool:
 
         def is_free() -> bool:
             is_alone = not self._num_units
-            return is_alone or (self._num_units < self._most and self._num_bytes + size <= self._most * UNIT_BYTES)
+            return is_alone or (self._num_units < self._most and self._num_bytes + size <= self._most_bytes)
 
         with self._room:
             share = max(-(-self._most // max(self._num_callers, 1)), 2)
@@ -202,8 +207,15 @@ class _Pool:
 class Threads(_Pool):
     """Calls functions in threads of this process."""
 
-    def __init__(self, num_threads: int) -> None:
-        super().__init__(num_threads)
+    def __init__(self, num_threads: int, units_each: int = _IN_FLIGHT, bytes_each: int = UNIT_BYTES) -> None:
+        """Makes the executor; its threads start when there are units for them.
+
+        Args:
+          num_threads: Maximum number of threads.
+          units_each: Maximum number of units for each thread that are in flight.
+          bytes_each: Their size on average.
+        """
+        super().__init__(num_threads, units_each, bytes_each)
         self._threads = ThreadPoolExecutor(num_threads)
 
     def __enter__(self) -> Threads:
@@ -213,13 +225,16 @@ class Threads(_Pool):
         self.close()
         self._threads.shutdown()
 
-    def _submit(self, function: Callable[[Any], _Result], unit: _Unit) -> Future[_Result]:
-        try:
-            return self._threads.submit(function, worker_process.begin(function, unit))
-        except RuntimeError as error:
-            if "shutdown" in str(error):
-                raise CancelledError from None
-            raise
+    def _submitter(self, function: Callable[[Any], _Result]) -> Callable[[Any], Future[_Result]]:
+        def submit(unit: Any) -> Future[_Result]:
+            try:
+                return self._threads.submit(function, worker_process.begin(function, unit))
+            except RuntimeError as error:
+                if "shutdown" in str(error):
+                    raise CancelledError from None
+                raise
+
+        return submit
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -228,6 +243,30 @@ class Threads(_Pool):
 def threads_or_inline(num_threads: int) -> Executor:
     """Returns the executor of a worker of an engine, whose process has this number of threads for a shard."""
     return Inline() if num_threads == 1 else Threads(num_threads)
+
+
+def map_in_threads(
+    function: Callable[[_Unit], _Result], units: Iterable[_Unit], num_threads: int
+) -> Generator[_Result, None, None]:
+    """Yields function(unit) for every unit, in order, from threads of its own: for what waits for a storage."""
+    with Threads(num_threads) as threads:
+        yield from threads.map_units(function, units)
+
+
+def is_much_work(num_images: int, num_bytes: int) -> bool:
+    """Returns whether processes save more time than they take to start, with so many images in so many bytes."""
+    return num_images > _FEW_IMAGES or num_bytes > _FEW_BYTES
+
+
+def local_executor(num_workers: int, is_much: bool, module: str) -> Executor:
+    """Returns what works on images on this machine.
+
+    Args:
+      num_workers: Maximum number of processes or threads.
+      is_much: As is_much_work() has it.
+      module: Name of a module that all processes need, see Processes.
+    """
+    return Processes(num_workers, [module]) if is_much and num_workers > 1 else threads_or_inline(num_workers)
 
 
 class _Task(NamedTuple):
@@ -288,14 +327,19 @@ class Processes(_Pool):
     def close(self) -> None:
         self._fail(CancelledError())
 
-    def _submit(self, function: Callable[[Any], _Result], unit: _Unit) -> Future[_Result]:
-        task = _Task(pickle.dumps(function), unit, Future[Any]())
-        with self._lock:
-            if self._error:
-                raise self._error
-            self._queue.append(task)
-            self._dispatch()
-        return task.future
+    def _submitter(self, function: Callable[[Any], _Result]) -> Callable[[Any], Future[_Result]]:
+        pickled = pickle.dumps(function)
+
+        def submit(unit: Any) -> Future[_Result]:
+            task = _Task(pickled, unit, Future[Any]())
+            with self._lock:
+                if self._error:
+                    raise self._error
+                self._queue.append(task)
+                self._dispatch()
+            return task.future
+
+        return submit
 
     def _dispatch(self) -> None:
         """Sends tasks to processes that have room for them; the caller holds the lock."""

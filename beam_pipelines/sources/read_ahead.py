@@ -14,10 +14,11 @@ import collections
 import itertools
 import resource
 from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from beam_pipelines import storage
+from beam_pipelines.runners.executors import Threads, map_in_threads, threads_or_inline
 from beam_pipelines.sources.rows import Row
 from tpu_input.stored_images.check import Rejected
 
@@ -29,7 +30,6 @@ _CHUNK_BYTES = 1 << 20
 # Local chunks that threads read after one for which this thread had to wait: few after a single wait, and twice as many
 # each time that the next read has to wait again.
 _LEAST_AHEAD, _MOST_AHEAD = _READS_IN_FLIGHT, 16 * _READS_IN_FLIGHT
-_IN = TypeVar("_IN")
 _OUT = TypeVar("_OUT")
 Loaded = tuple[Row, bytes | Rejected]
 _READS_OF_UNIT = _READS_IN_FLIGHT // 2  # while one unit is decoded, another is read
@@ -52,14 +52,8 @@ def map_images(
     def check_chunk(chunk: list[Loaded]) -> list[tuple[Row, _OUT | Rejected]]:
         return [(row, checked(row, data, function)) for row, data in chunk]
 
-    if num_decoders == 1:
-        for loaded in _loaded_chunks(rows):
-            yield from check_chunk(loaded)
-        return
-    with ThreadPoolExecutor(num_decoders) as decoders:
-        most_bytes = num_decoders * _BYTES_IN_FLIGHT
-        loaded_chunks = _loaded_chunks(rows)
-        for chunk in _in_flight(decoders, check_chunk, loaded_chunks, 2 * num_decoders, _loaded_bytes, most_bytes):
+    with threads_or_inline(num_decoders) as decoders:
+        for chunk in decoders.map_units(check_chunk, _loaded_chunks(rows), _loaded_bytes):
             yield from chunk
 
 
@@ -139,7 +133,7 @@ def _loaded_chunks(rows: Iterable[Row]) -> Iterator[list[Loaded]]:
     wait for the disk, as the kernel's count of voluntary context switches shows; then threads read the next ones.
     """
     chunks, num_ahead = _chunks(rows), _LEAST_AHEAD
-    with ThreadPoolExecutor(_READS_IN_FLIGHT) as readers:
+    with Threads(_READS_IN_FLIGHT, 1, _BYTES_IN_FLIGHT // _READS_IN_FLIGHT) as readers:
         for chunk in chunks:
             ahead = itertools.chain([chunk], chunks)
             if not storage.is_uri(chunk[0].uri):
@@ -151,7 +145,7 @@ def _loaded_chunks(rows: Iterable[Row]) -> Iterator[list[Loaded]]:
                 rest = chunk[len(loaded) :]
                 ahead = itertools.chain([rest] if rest else [], itertools.islice(chunks, num_ahead))
                 num_ahead = min(2 * num_ahead, _MOST_AHEAD)
-            yield from _in_flight(readers, _read_chunk, ahead, _READS_IN_FLIGHT, _chunk_bytes)
+            yield from readers.map_units(_read_chunk, ahead, _chunk_bytes)
 
 
 def _read_until_wait(chunk: list[Row]) -> list[Loaded]:
@@ -226,8 +220,7 @@ def changes(rows: Iterable[Row]) -> str:
             return _resized(row, num_bytes)
         return "" if version == row.version else f"{row.uri!r} was modified"
 
-    with ThreadPoolExecutor(_READS_IN_FLIGHT) as pool:
-        seen = list(filter(None, pool.map(change, rows)))
+    seen = list(filter(None, map_in_threads(change, rows, _READS_IN_FLIGHT)))
     return _changed(seen) if seen else ""
 
 
@@ -247,40 +240,3 @@ def _changed(seen: list[str]) -> str:
 
 def _unavailable(row: Row, why: str) -> storage.Unavailable:
     return storage.Unavailable(f"{row.uri!r} cannot be read now: {why}; resolve this, the file is not the cause")
-
-
-def _in_flight(
-    pool: Executor,
-    function: Callable[[_IN], _OUT],
-    items: Iterable[_IN],
-    limit: int,
-    num_bytes: Callable[[_IN], int] = lambda _: 0,
-    most_bytes: int = _BYTES_IN_FLIGHT,
-) -> Iterator[_OUT]:
-    """Yields function(item) for every item, in order.
-
-    Args:
-      pool: Executor that runs the calls.
-      function: Function to call.
-      items: Arguments of the calls.
-      limit: Maximum number of items in flight: submitted and not yet yielded.
-      num_bytes: Size of an item.
-      most_bytes: Maximum size of all items in flight; a larger item runs alone.
-    """
-    futures: collections.deque[tuple[Future[_OUT], int]] = collections.deque()
-    weight = 0
-
-    def take() -> _OUT:
-        nonlocal weight
-        future, taken = futures.popleft()
-        weight -= taken
-        return future.result()
-
-    for item in items:
-        size = num_bytes(item)
-        while futures and (len(futures) == limit or weight + size > most_bytes):
-            yield take()
-        futures.append((pool.submit(function, item), size))
-        weight += size
-    while futures:
-        yield take()

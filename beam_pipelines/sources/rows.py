@@ -12,11 +12,11 @@ import math
 import re
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from beam_pipelines import storage
 from beam_pipelines.options import ConvertOptions
+from beam_pipelines.runners.executors import map_in_threads
 from tpu_input.dataset_format.class_names import canonical
 from tpu_input.dataset_format.decode_limits import too_many_bytes
 from tpu_input.dataset_format.label_kinds import NONE, ONE, SEVERAL, LabelKind
@@ -114,8 +114,8 @@ def find_each(rows: list[Row]) -> Iterator[Row]:
         return
     first = set(first_of.values())
     yield from (find(rows[at]) for at in sorted(first))
-    with ThreadPoolExecutor(_REQUESTS_IN_FLIGHT) as pool:
-        yield from pool.map(find, (row for at, row in enumerate(rows) if at not in first))
+    others = (row for at, row in enumerate(rows) if at not in first)
+    yield from map_in_threads(find, others, _REQUESTS_IN_FLIGHT)
 
 
 # Before the text of a label whose names are numbers; naming.name_classes() turns them into names when all are known.

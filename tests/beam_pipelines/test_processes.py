@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import threading
 import time
 from pathlib import Path
@@ -12,11 +11,12 @@ import psutil
 import pytest
 
 from beam_pipelines.__main__ import main
-from beam_pipelines.conversion import shard_writing
+from beam_pipelines.conversion import shard_checking, shard_writing
 from beam_pipelines.convert import convert
 from beam_pipelines.repair import repair
+from beam_pipelines.runners import executors
 from beam_pipelines.verify import verify
-from support.conversion import convert_module, local, options
+from support.conversion import local, options
 from support.folders import files
 from support.pages import ROOT
 from tpu_input.command_line.cores import num_cores
@@ -44,10 +44,10 @@ def test_no_more_processes_than_are_asked_for_make_records(few_digits, tmp_path,
 
 @pytest.mark.parametrize("few", ["_FEW_IMAGES", "_FEW_BYTES"])
 def test_so_few_images_that_a_process_would_start_later_are_written_by_this_one(few_digits, tmp_path, monkeypatch, few):
-    numbers = convert_module._FEW_IMAGES, convert_module._FEW_BYTES // 10**6
+    numbers = executors._FEW_IMAGES, executors._FEW_BYTES // 10**6
     assert "Up to {:,} images of {} MB in total".format(*numbers) in (ROOT / "docs/conversion.md").read_text()
     assert most_processes(few_digits, tmp_path / "a") == 0
-    monkeypatch.setattr(convert_module, few, 30)  # of 36 images
+    monkeypatch.setattr(executors, few, 30)  # of 36 images
     assert most_processes(few_digits, tmp_path / "b") == (min(num_cores(), 4) if num_cores() > 1 else 0)
     assert files(tmp_path / "a") == files(tmp_path / "b")
 
@@ -86,17 +86,40 @@ def test_a_number_of_processes_that_cannot_be_is_refused(few_digits, tmp_path, n
 @pytest.mark.parametrize("num_threads", [1, 3])
 def test_no_more_threads_than_are_asked_for_verify(few_digits, tmp_path, monkeypatch, num_threads):
     convert(options(few_digits, tmp_path / "out"), local())
-    verify_module = importlib.import_module("beam_pipelines.verify")
-    check_shard, threads = verify_module.check_shard, set()
+    check_shard, threads = shard_checking.check_shard, set()
 
     def slowly(*args):
         threads.add(threading.get_ident())
         time.sleep(0.05)  # so that each of the 4 shards is given to a thread of its own, if there is one
         return check_shard(*args)
 
-    monkeypatch.setattr(verify_module, "check_shard", slowly)
+    monkeypatch.setattr(shard_checking, "check_shard", slowly)
     assert not verify(str(tmp_path / "out"), num_threads=num_threads).problems
     assert len(threads) == num_threads
+
+
+def test_a_dataset_is_verified_and_repaired_by_processes_as_by_one_thread(few_digits, tmp_path, monkeypatch):
+    convert(options(few_digits, tmp_path / "out"), local())
+    before = files(tmp_path / "out")
+    shards = sorted((tmp_path / "out").glob("*.tfrecord"))
+    shards[0].write_bytes(shards[0].read_bytes()[:-1])
+    shards[-1].write_bytes(b"noise")
+    by_thread = verify(str(tmp_path / "out"), num_threads=1)
+    monkeypatch.setattr(executors, "_FEW_IMAGES", 1)  # so that there are enough for processes
+    sizes: list[int] = []
+
+    class Recorded(executors.Processes):
+        def __init__(self, num_processes: int, names: list[str]) -> None:
+            sizes.append(num_processes)
+            super().__init__(num_processes, names)
+
+    monkeypatch.setattr(executors, "Processes", Recorded)
+    findings = verify(str(tmp_path / "out"), num_threads=2)
+    assert findings == by_thread
+    assert findings.damaged == [shards[0].name, shards[-1].name]
+    assert repair(findings, num_threads=2) == findings.damaged
+    assert files(tmp_path / "out") == before
+    assert sizes == [2, 2]
 
 
 def test_a_dataset_is_verified_and_repaired_by_one_thread_as_by_many(few_digits, tmp_path, capsys):
