@@ -118,6 +118,7 @@ class ColorJitter(Augmentation):
     def __post_init__(self) -> None:
         if not all(0 <= strength <= 1 for strength in self.strengths):
             raise ValueError(f"brightness, contrast and saturation must be in [0, 1], got {self.strengths!r}")
+        _as_floats(self, "brightness", "contrast", "saturation")
 
     @property
     def strengths(self) -> tuple[float, float, float]:
@@ -168,6 +169,7 @@ class RandAugment(Augmentation):
                 f"rand_augment needs num_layers >= 1 and magnitude in [0, {MAX_MAGNITUDE}], "
                 f"got {self.num_layers!r} and {self.magnitude!r}"
             )
+        _as_floats(self, "magnitude", "cutout_const", "translate_const")
 
     def constants(self, height: int, width: int) -> tuple[float, float]:
         """Returns (cutout_const, translate_const) for images of a size."""
@@ -328,6 +330,13 @@ def operations(magnitude: float, cutout_const: float, translate_const: float) ->
     """
     strong = strengths(magnitude, cutout_const, translate_const)
     return {name: functools.partial(function, strength=strong[name]) for name, function in _OPERATIONS.items()}
+
+
+def _as_floats(augmentation: Augmentation, *names: str) -> None:
+    """Makes floats of integers, so that equal augmentations have one repr(), which names a job of a tf.data service."""
+    for name in names:
+        if (value := getattr(augmentation, name)) is not None:
+            object.__setattr__(augmentation, name, float(value))
 
 
 def _share_of_reference(height: int, width: int) -> float:
