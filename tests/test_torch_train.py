@@ -55,4 +55,4 @@ def test_a_run_that_is_killed_ends_as_one_that_is_not(dataset: Manifest, tmp_pat
 
 def test_the_guide_s_blocks_for_pytorch_run(dataset: Manifest):
     names: dict[str, Any] = {"DATASET": dataset.path}
-    assert run_blocks(ROOT / "docs" / "pytorch.md", names, lambda block: "import grain" not in block) == 5
+    assert run_blocks(ROOT / "docs" / "pytorch.md", names, lambda block: "import grain" not in block) == 6

@@ -6,35 +6,38 @@
 All random numbers are stateless: the same seed gives the same result. Functions of this module may be given the same
 seed, because each of them derives its own seeds from it with seed_for().
 
-The reference for RandAugment's operations, and for how strong each is at a magnitude, is tf-models-official 2.15
-(official/vision/ops/augment.py). It continues the code in tensorflow/tpu that the paper's authors published: Cubuk et
-al. 2019, "RandAugment: Practical automated data augmentation with a reduced search space". test_operations.py runs both
-side by side. Some of what it does looks like a mistake and is kept, since published magnitudes were chosen with it:
-contrast blends with a constant that depends on the number of pixels, where Pillow's blends with the mean; solarize's
-threshold wraps around to 0 at magnitudes 10, 20 and 30; and posterize keeps more bits the larger the magnitude is, but
-only one bit from magnitude 22.5 on.
+The strengths, tables and transforms are in without_tensorflow/augmentations.py, with the reference for them and with
+the same operations in NumPy. test_operations.py compares the operations here with the reference's,
+test_augmentations.py with NumPy's.
 """
 
 from __future__ import annotations
 
 import functools
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from tpu_input.config import parse_augment
 from tpu_input.pipeline.seeds import seed_for
+from tpu_input.without_tensorflow.augmentations import (
+    FILL,
+    GREY,
+    Augmentation,
+    AutoAugment,
+    ColorJitter,
+    RandAugment,
+    auto_augment_policy,
+    contrast_level,
+    find_augmentation,
+    strengths,
+    transform,
+)
 
 Augment = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 # (pixels, sign: -1.0 or 1.0 for operations with a direction, place: [y, x] in [0, 1) for cutout) -> pixels
 Operation = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
-# Weights of red, green and blue in a pixel's brightness: ITU-R BT.601, as in Pillow's mode "L".
-GREY = (0.299, 0.587, 0.114)
-MAX_MAGNITUDE = 30  # upper end of the range in tensorflow/tpu's EfficientNet: "[5, 30]"
-LEVELS = 10  # magnitude at which an operation has its full strength
-FILL = 128
 
 
 def find_augment(augment: str | Augment | None) -> Augment | None:
@@ -43,43 +46,52 @@ def find_augment(augment: str | Augment | None) -> Augment | None:
     Raises:
       ValueError: A strength is out of its range.
     """
-    if not isinstance(augment, str):
-        return augment
-    name, strengths = parse_augment(augment)
-    if name == "none":
-        return None
-    if name == "color_jitter":
-        return color_jitter(*strengths)
-    if name == "auto":
-        return auto_augment()
-    if not strengths:
-        return rand_augment()
-    if not strengths[0].is_integer():
-        raise ValueError(f"augment {augment!r}: the number of layers must be an integer")
-    return rand_augment(int(strengths[0]), *strengths[1:])
+    augmentation = find_augmentation(augment)
+    if augmentation is None:
+        return None if isinstance(augment, str) else augment
+    return _OnTensors(augmentation)
+
+
+class _OnTensors:
+    """An augmentation as a function of tensors.
+
+    Attributes:
+      augmentation: What is applied; a TrainSource applies it to NumPy arrays.
+    """
+
+    def __init__(self, augmentation: Augmentation) -> None:
+        self.augmentation = augmentation
+
+    def __call__(self, image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+        return _FUNCTIONS[type(self.augmentation)](self.augmentation, image, seed)
 
 
 def color_jitter(brightness: float = 0.4, contrast: float = 0.4, saturation: float = 0.4) -> Augment:
     """Returns a function that scales brightness, contrast and saturation, each by a factor in 1 ± its strength.
 
     Howard 2013, "Some Improvements on Deep Convolutional Neural Network Based Image Classification", section 2.2.
+
+    Raises:
+      ValueError: A strength is not in [0, 1].
     """
-    strengths = (brightness, contrast, saturation)
-    if not all(0 <= strength <= 1 for strength in strengths):
-        raise ValueError(f"brightness, contrast and saturation must be in [0, 1], got {strengths!r}")
+    return _OnTensors(ColorJitter(brightness, contrast, saturation))
 
-    def augment(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-        factors = tf.random.stateless_uniform([3], seed_for(seed, "color_jitter"), -1.0, 1.0) * strengths + 1.0
-        bright, contrasted, saturated = factors[0], factors[1], factors[2]
-        pixels = tf.cast(image, tf.float32)
-        # All three are linear: a product with one 3 x 3 matrix takes 0.2 ms, applying them one by one 1.2 ms.
-        to_grey = tf.tile(tf.constant(GREY)[:, None], [1, 3])
-        matrix = bright * contrasted * (saturated * tf.eye(3) + (1 - saturated) * to_grey)
-        mean = tf.reduce_sum(tf.reduce_mean(pixels, [0, 1]) * GREY)
-        mixed = tf.reshape(tf.matmul(tf.reshape(pixels, [-1, 3]), matrix), tf.shape(pixels))
-        return _as(image, mixed + bright * (1 - contrasted) * mean)
 
-    return augment
+def _color_jitter(jitter: ColorJitter, image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    factors = tf.random.stateless_uniform([3], seed_for(seed, "color_jitter"), -1.0, 1.0) * jitter.strengths + 1.0
+    bright, contrasted, saturated = factors[0], factors[1], factors[2]
+    pixels = tf.cast(image, tf.float32)
+    # All three are linear: a product with one 3 x 3 matrix takes 0.2 ms, applying them one by one 1.2 ms.
+    to_grey = tf.tile(tf.constant(GREY)[:, None], [1, 3])
+    matrix = bright * contrasted * (saturated * tf.eye(3) + (1 - saturated) * to_grey)
+    # A float32 adds up the integers of a column exactly, and a float64 the sums of all columns, in whatever order.
+    # Other numbers are float64 from the beginning, so that the order does not change a mean rounded to float32.
+    columns = tf.reduce_sum(pixels if image.dtype.is_integer else tf.cast(pixels, tf.float64), 0)
+    total = tf.reduce_sum(tf.cast(columns, tf.float64), 0)
+    weighted = tf.cast(total / tf.cast(tf.size(pixels) // 3, tf.float64), tf.float32) * GREY
+    mean = weighted[0] + weighted[1] + weighted[2]
+    mixed = tf.reshape(tf.matmul(tf.reshape(pixels, [-1, 3]), matrix), tf.shape(pixels))
+    return _as(image, mixed + bright * (1 - contrasted) * mean)
 
 
 def rand_augment(
@@ -104,58 +116,18 @@ def rand_augment(
     Raises:
       ValueError: num_layers or magnitude is out of its range.
     """
-    if num_layers < 1 or not 0 <= magnitude <= MAX_MAGNITUDE:
-        raise ValueError(
-            f"rand_augment needs num_layers >= 1 and magnitude in [0, {MAX_MAGNITUDE}], "
-            f"got {num_layers!r} and {magnitude!r}"
-        )
-
-    def augment(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-        share = min(1.0, min(image.shape[:2]) / 224)
-        known = operations(
-            magnitude,
-            40 * share if cutout_const is None else cutout_const,
-            100 * share if translate_const is None else translate_const,
-        )
-        pixels = _to_uint8(image)
-        layers = tf.random.stateless_uniform([num_layers, 4], seed_for(seed, "rand_augment"))
-        for layer in range(num_layers):
-            choice, sign = layers[layer, 0], tf.where(layers[layer, 1] < 0.5, -1.0, 1.0)
-            branches = [_bound(operation, pixels, sign, layers[layer, 2:]) for operation in known.values()]
-            pixels = tf.switch_case(tf.cast(choice * len(known), tf.int32), branches)
-        return tf.cast(pixels, image.dtype)
-
-    return augment
+    return _OnTensors(RandAugment(num_layers, magnitude, cutout_const, translate_const))
 
 
-# A line is a sub-policy: operation, probability, magnitude; operation, probability, magnitude.
-_POLICY = """
-equalize     0.8  1   shear_y      0.8  4
-color        0.4  9   equalize     0.6  3
-color        0.4  1   rotate       0.6  8
-solarize     0.8  3   equalize     0.4  7
-solarize     0.4  2   solarize     0.6  2
-color        0.2  0   equalize     0.8  8
-equalize     0.4  8   solarize_add 0.8  3
-shear_x      0.2  9   rotate       0.6  8
-color        0.6  1   equalize     1.0  2
-invert       0.4  9   rotate       0.6  0
-equalize     1.0  9   shear_y      0.6  3
-color        0.4  7   equalize     0.6  0
-posterize    0.4  6   autocontrast 0.4  7
-solarize     0.6  8   color        0.6  9
-solarize     0.2  4   rotate       0.8  9
-rotate       1.0  7   translate_y  0.8  9
-shear_x      0.0  0   solarize     0.8  4
-shear_y      0.8  0   color        0.6  4
-color        1.0  0   rotate       0.6  2
-equalize     0.8  4   equalize     0.0  8
-equalize     1.0  4   autocontrast 0.6  2
-shear_y      0.4  7   solarize_add 0.6  7
-posterize    0.8  2   solarize     0.6 10
-solarize     0.6  8   equalize     0.6  1
-color        0.8  6   rotate       0.4  5
-"""
+def _rand_augment(rand: RandAugment, image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    known = operations(rand.magnitude, *rand.constants(*image.shape[:2]))
+    pixels = _to_uint8(image)
+    layers = tf.random.stateless_uniform([rand.num_layers, 4], seed_for(seed, "rand_augment"))
+    for layer in range(rand.num_layers):
+        choice, sign = layers[layer, 0], tf.where(layers[layer, 1] < 0.5, -1.0, 1.0)
+        branches = [_bound(operation, pixels, sign, layers[layer, 2:]) for operation in known.values()]
+        pixels = tf.switch_case(tf.cast(choice * len(known), tf.int32), branches)
+    return tf.cast(pixels, image.dtype)
 
 
 def auto_augment() -> Augment:
@@ -166,34 +138,41 @@ def auto_augment() -> Augment:
     EfficientNet, with the operations of rand_augment(). A translation is by 250 pixels at magnitude 10, on images
     whose shorter side is below 224 pixels reduced in proportion.
     """
-
-    def augment(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-        translate = 250 * min(1.0, min(image.shape[:2]) / 224)
-        pixels = _to_uint8(image)
-        choice = tf.random.stateless_uniform([], seed_for(seed, "auto_augment policy"))
-        drawn = tf.random.stateless_uniform([2, 2], seed_for(seed, "auto_augment"))
-        lines = [line.split() for line in _POLICY.strip().splitlines()]
-        branches = [functools.partial(_sub_policy, line, pixels, drawn, translate) for line in lines]
-        return tf.cast(tf.switch_case(tf.cast(choice * len(lines), tf.int32), branches), image.dtype)
-
-    return augment
+    return _OnTensors(AutoAugment())
 
 
-def _sub_policy(line: Sequence[str], pixels: tf.Tensor, drawn: tf.Tensor, translate: float) -> tf.Tensor:
-    """Returns an image after the operations of a line of _POLICY.
+def _auto_augment(auto: AutoAugment, image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    pixels, translate = _to_uint8(image), auto.translate_const(*image.shape[:2])
+    choice = tf.random.stateless_uniform([], seed_for(seed, "auto_augment policy"))
+    drawn = tf.random.stateless_uniform([2, 2], seed_for(seed, "auto_augment"))
+    branches = [functools.partial(_sub_policy, line, pixels, drawn, translate) for line in auto_augment_policy()]
+    return tf.cast(tf.switch_case(tf.cast(choice * len(branches), tf.int32), branches), image.dtype)
+
+
+def _sub_policy(
+    sub_policy: tuple[tuple[str, float, float], ...], pixels: tf.Tensor, drawn: tf.Tensor, translate: float
+) -> tf.Tensor:
+    """Returns an image after the operations of a sub-policy.
 
     Args:
-      line: Words of the line.
+      sub_policy: Of auto_augment_policy().
       pixels: [height, width, 3] uint8.
       drawn: [2, 2] float32 in [0, 1): for each operation, what decides on it, and on its direction.
       translate: Pixels of a translation at magnitude 10.
     """
-    for number, (name, probability, magnitude) in enumerate((line[:3], line[3:])):
+    for number, (name, probability, magnitude) in enumerate(sub_policy):
         sign = tf.where(drawn[number, 1] < 0.5, -1.0, 1.0)
-        operation = operations(float(magnitude), 0, translate)[name]
+        operation = operations(magnitude, 0, translate)[name]
         made = _bound(operation, pixels, sign, tf.zeros([2]))
-        pixels = tf.cond(drawn[number, 0] < float(probability), made, functools.partial(tf.identity, pixels))
+        pixels = tf.cond(drawn[number, 0] < probability, made, functools.partial(tf.identity, pixels))
     return pixels
+
+
+_FUNCTIONS: dict[type[Augmentation], Callable[[Any, tf.Tensor, tf.Tensor], tf.Tensor]] = {
+    ColorJitter: _color_jitter,
+    RandAugment: _rand_augment,
+    AutoAugment: _auto_augment,
+}
 
 
 def mixup(
@@ -301,32 +280,11 @@ def operations(magnitude: float, cutout_const: float, translate_const: float) ->
       cutout_const: Half the side of cutout's square at magnitude 10, in pixels.
       translate_const: Distance of a translation at magnitude 10, in pixels.
     """
-    level = magnitude / LEVELS
-    factor = 1.8 * level + 0.1
-    shear, move, degrees = 0.3 * level, level * translate_const, 30 * level
-    return {
-        "identity": lambda pixels, sign, place: tf.identity(pixels),
-        "autocontrast": lambda pixels, sign, place: _autocontrast(pixels),
-        "equalize": lambda pixels, sign, place: _equalize(pixels),
-        "invert": lambda pixels, sign, place: 255 - pixels,
-        "rotate": lambda pixels, sign, place: _rotate(pixels, sign * degrees),
-        "posterize": lambda pixels, sign, place: _posterize(pixels, int(4 * level)),
-        # The reference computes the threshold as a uint8, hence modulo 256.
-        "solarize": lambda pixels, sign, place: _solarize(pixels, int(256 * level) % 256),
-        "color": lambda pixels, sign, place: _blend(tf.image.rgb_to_grayscale(pixels), pixels, factor),
-        "contrast": lambda pixels, sign, place: _contrast(pixels, factor),
-        "brightness": lambda pixels, sign, place: _blend(0.0, pixels, factor),
-        "sharpness": lambda pixels, sign, place: _sharpness(pixels, factor),
-        "shear_x": lambda pixels, sign, place: _moved(pixels, 1, sign * shear, 0, 0, 1, 0),
-        "shear_y": lambda pixels, sign, place: _moved(pixels, 1, 0, 0, sign * shear, 1, 0),
-        "translate_x": lambda pixels, sign, place: _moved(pixels, 1, 0, sign * move, 0, 1, 0),
-        "translate_y": lambda pixels, sign, place: _moved(pixels, 1, 0, 0, 0, 1, sign * move),
-        "cutout": lambda pixels, sign, place: _cutout(pixels, place, int(level * cutout_const)),
-        "solarize_add": lambda pixels, sign, place: _solarize_add(pixels, int(110 * level)),
-    }
+    strong = strengths(magnitude, cutout_const, translate_const)
+    return {name: functools.partial(function, strength=strong[name]) for name, function in _OPERATIONS.items()}
 
 
-def _autocontrast(pixels: tf.Tensor) -> tf.Tensor:
+def _autocontrast(pixels: tf.Tensor, sign: tf.Tensor, place: tf.Tensor, strength: float) -> tf.Tensor:
     """Returns each channel stretched from 0 to 255."""
     values = tf.cast(pixels, tf.float32)
     low, high = tf.reduce_min(values, [0, 1]), tf.reduce_max(values, [0, 1])
@@ -334,7 +292,7 @@ def _autocontrast(pixels: tf.Tensor) -> tf.Tensor:
     return tf.where(high > low, _rounded_down(values * scale - low * scale), pixels)
 
 
-def _equalize(pixels: tf.Tensor) -> tf.Tensor:
+def _equalize(pixels: tf.Tensor, sign: tf.Tensor, place: tf.Tensor, strength: float) -> tf.Tensor:
     """Returns each channel with its gray levels spread evenly, as Pillow's ImageOps.equalize."""
     levels = tf.cast(pixels, tf.int32) + 256 * tf.range(3)
     counts = tf.reshape(tf.math.bincount(tf.reshape(levels, [-1]), minlength=768, maxlength=768), [3, 256])
@@ -345,66 +303,69 @@ def _equalize(pixels: tf.Tensor) -> tf.Tensor:
     return tf.gather(tf.cast(tf.reshape(table, [-1]), tf.uint8), levels)
 
 
-def _posterize(pixels: tf.Tensor, bits: int) -> tf.Tensor:
-    """Returns each value with only its highest `bits` bits kept; one bit if `bits` is 0 or more than 8."""
-    # The reference shifts by 8 - bits as a uint8, and TensorFlow limits a shift to 7.
-    shift = 8 - bits if 1 <= bits <= 8 else 7
-    return tf.bitwise.bitwise_and(pixels, tf.constant(255 >> shift << shift, tf.uint8))
+def _posterize(pixels: tf.Tensor, sign: tf.Tensor, place: tf.Tensor, strength: float) -> tf.Tensor:
+    """Returns each value with only its highest bits kept."""
+    return tf.bitwise.bitwise_and(pixels, tf.constant(strength, tf.uint8))
 
 
-def _solarize(pixels: tf.Tensor, threshold: int) -> tf.Tensor:
+def _solarize(pixels: tf.Tensor, sign: tf.Tensor, place: tf.Tensor, strength: float) -> tf.Tensor:
     """Returns the image with all values at or above the threshold inverted."""
-    return tf.where(pixels < threshold, pixels, 255 - pixels)
+    return tf.where(pixels < strength, pixels, 255 - pixels)
 
 
-def _solarize_add(pixels: tf.Tensor, addition: int) -> tf.Tensor:
-    """Returns the image with `addition` added to all values below 128."""
-    brighter = tf.cast(tf.minimum(tf.cast(pixels, tf.int32) + addition, 255), tf.uint8)
+def _solarize_add(pixels: tf.Tensor, sign: tf.Tensor, place: tf.Tensor, strength: float) -> tf.Tensor:
+    """Returns the image with the strength added to all values below 128."""
+    brighter = tf.cast(tf.minimum(tf.cast(pixels, tf.int32) + strength, 255), tf.uint8)
     return tf.where(pixels < 128, brighter, pixels)
 
 
-def _contrast(pixels: tf.Tensor, factor: float) -> tf.Tensor:
-    """Returns a blend with the reference's constant: number of pixels / 256, at most 255; 196 at 224 × 224."""
-    height, width = pixels.shape[:2]
-    return _blend(float(min(255, height * width // 256)), pixels, factor)
+def _color(pixels: tf.Tensor, sign: tf.Tensor, place: tf.Tensor, strength: float) -> tf.Tensor:
+    """Returns a blend with the image's gray."""
+    return _blend(tf.image.rgb_to_grayscale(pixels), pixels, strength)
 
 
-def _sharpness(pixels: tf.Tensor, factor: float) -> tf.Tensor:
+def _contrast(pixels: tf.Tensor, sign: tf.Tensor, place: tf.Tensor, strength: float) -> tf.Tensor:
+    """Returns a blend with the reference's constant."""
+    return _blend(contrast_level(*pixels.shape[:2]), pixels, strength)
+
+
+def _brightness(pixels: tf.Tensor, sign: tf.Tensor, place: tf.Tensor, strength: float) -> tf.Tensor:
+    """Returns a blend with black."""
+    return _blend(0, pixels, strength)
+
+
+def _sharpness(pixels: tf.Tensor, sign: tf.Tensor, place: tf.Tensor, strength: float) -> tf.Tensor:
     """Returns a blend of an image and its smoothed copy; the border is not smoothed, as in Pillow's ImageEnhance."""
+    if min(pixels.shape[:2]) < 3:
+        return pixels  # all of it is border
     values = tf.cast(pixels, tf.int32)
     rows = values[:-2] + values[1:-1] + values[2:]
     around = rows[:, :-2] + rows[:, 1:-1] + rows[:, 2:]
     inner = values[1:-1, 1:-1]
     # Pillow's SMOOTH weighs the center 5 and each of its 8 neighbors 1.
     difference = tf.pad((around + 4 * inner) // 13 - inner, [[1, 1], [1, 1], [0, 0]])
-    return _blend(values + difference, pixels, factor)
+    return _blend(values + difference, pixels, strength)
 
 
-def _cutout(pixels: tf.Tensor, place: tf.Tensor, half: int) -> tf.Tensor:
-    """Returns the image with a gray square of side 2 × half pixels centered at `place`; DeVries and Taylor 2017."""
+def _cutout(pixels: tf.Tensor, sign: tf.Tensor, place: tf.Tensor, strength: float) -> tf.Tensor:
+    """Returns the image with a gray square of side 2 × strength centered at `place`; DeVries and Taylor 2017."""
     height, width = pixels.shape[:2]
     middle = tf.floor(place * [height, width])
     rows, columns = tf.range(float(height)), tf.range(float(width))
-    in_rows = tf.logical_and(rows >= middle[0] - half, rows < middle[0] + half)
-    in_columns = tf.logical_and(columns >= middle[1] - half, columns < middle[1] + half)
+    in_rows = tf.logical_and(rows >= middle[0] - strength, rows < middle[0] + strength)
+    in_columns = tf.logical_and(columns >= middle[1] - strength, columns < middle[1] + strength)
     inside = tf.logical_and(in_rows[:, None], in_columns[None, :])
     return tf.where(inside[:, :, None], tf.constant(FILL, tf.uint8), pixels)
 
 
-def _rotate(pixels: tf.Tensor, degrees: tf.Tensor) -> tf.Tensor:
-    """Returns the image rotated around its center."""
-    angle = degrees * (math.pi / 180)
-    cos, sin = tf.cos(angle), tf.sin(angle)
-    y, x = ((size - 1) / 2 for size in pixels.shape[:2])
-    return _moved(pixels, cos, -sin, x - cos * x + sin * y, sin, cos, y - sin * x - cos * y)
-
-
-def _moved(pixels: tf.Tensor, *transform: tf.Tensor | float) -> tf.Tensor:
-    """Returns an image whose pixel (x, y) is the source's nearest to (a x + b y + c, d x + e y + f).
+def _moved(pixels: tf.Tensor, sign: tf.Tensor, place: tf.Tensor, strength: float, name: str) -> tf.Tensor:
+    """Returns the image after transform().
 
     Beyond its borders the source is reflected, as in the reference (tensorflow/tpu's code fills with gray).
     """
-    values = tf.stack([tf.cast(value, tf.float32) for value in (*transform, 0.0, 0.0)])
+    height, width = pixels.shape[:2]
+    one_way, other_way = (transform(name, direction * strength, height, width) for direction in (-1, 1))
+    values = tf.concat([tf.where(sign < 0, one_way, other_way), [0.0, 0.0]], 0)
     return tf.raw_ops.ImageProjectiveTransformV3(
         images=pixels[None],
         transforms=values[None],
@@ -423,3 +384,24 @@ def _blend(start: tf.Tensor | float, pixels: tf.Tensor, factor: float) -> tf.Ten
 
 def _rounded_down(values: tf.Tensor) -> tf.Tensor:
     return tf.cast(tf.clip_by_value(values, 0.0, 255.0), tf.uint8)  # rounds down, as the reference
+
+
+_OPERATIONS: dict[str, Callable[..., tf.Tensor]] = {
+    "identity": lambda pixels, sign, place, strength: tf.identity(pixels),
+    "autocontrast": _autocontrast,
+    "equalize": _equalize,
+    "invert": lambda pixels, sign, place, strength: 255 - pixels,
+    "rotate": functools.partial(_moved, name="rotate"),
+    "posterize": _posterize,
+    "solarize": _solarize,
+    "color": _color,
+    "contrast": _contrast,
+    "brightness": _brightness,
+    "sharpness": _sharpness,
+    "shear_x": functools.partial(_moved, name="shear_x"),
+    "shear_y": functools.partial(_moved, name="shear_y"),
+    "translate_x": functools.partial(_moved, name="translate_x"),
+    "translate_y": functools.partial(_moved, name="translate_y"),
+    "cutout": _cutout,
+    "solarize_add": _solarize_add,
+}

@@ -25,6 +25,7 @@ from tpu_input.datasets import DatasetLike, as_manifest, eval_steps
 from tpu_input.pipeline.hosts import Host, check_params, own_share
 from tpu_input.pipeline.order import Order
 from tpu_input.record_source import RecordSource
+from tpu_input.without_tensorflow.augmentations import find_augmentation
 from tpu_input.without_tensorflow.decode_window import decode_window
 from tpu_input.without_tensorflow.random_numbers import seed_for
 from tpu_input.without_tensorflow.windows import Draws, centre_window, draw, random_window, whole_window
@@ -39,11 +40,17 @@ _LEAST_PLANS, _PLANS_PER_THREAD = 64, 2
 
 
 class _Plan(NamedTuple):
-    """What is computed of consecutive examples before they are read: lists, and the draws of windows and flips."""
+    """What is computed of consecutive examples before they are read: lists, and the draws of windows and flips.
+
+    Attributes:
+      numbers: Of the records.
+      draws: Of windows and flips.
+      augment_draws: [examples, count] float32 of the augmentation, or [examples, 2] seeds of a user's; None without.
+    """
 
     numbers: list[int]
     draws: Draws
-    augment_seeds: npt.NDArray[np.int64] | None
+    augment_draws: npt.NDArray[Any] | None
 
 
 class _ExampleSource:
@@ -111,11 +118,14 @@ class TrainSource(_ExampleSource):
 
     An example is {"image": [image_size, image_size, 3] of config.dtype in [0, 255], "weight": float32, always 1,
     "label": int32 in [0, number of classes), or [classes] float32 with several labels per image}, and what
-    config.features names. Batches of batch_size consecutive examples equal make_train_input_fn's; the pixels
-    differ by less than 1 where the decoders are built of the same libjpeg-turbo.
+    config.features names. Batches of batch_size consecutive examples equal make_train_input_fn's, bit for bit where
+    the decoders are built of the same libjpeg-turbo and NumPy resizes; if OpenCV is installed, it resizes, and pixels
+    differ by at most 1 before they are augmented.
 
-    Options of InputConfig that need the whole batch or TensorFlow are refused: layouts other than NHWC, echo, cache,
-    service, on_corrupt="skip", and the augmentations of tpu_input.augment. A function as `augment` gets NumPy arrays.
+    Augmentations by name, and the functions of tpu_input.augment, are applied in NumPy, with the draws of
+    make_train_input_fn and the same results for the same pixels; a function of the user's gets NumPy arrays. Options of
+    InputConfig that need the whole batch or TensorFlow are refused: layouts other than NHWC, echo, cache, service, and
+    on_corrupt="skip".
     """
 
     def __init__(
@@ -149,11 +159,7 @@ class TrainSource(_ExampleSource):
         super().__init__(dataset, config, batch_size, split, of_hosts)
         for name, needed in (("echo", 1), ("cache", None), ("service", None)):
             _require(config, name, needed)
-        if isinstance(config.augment, str):
-            raise ValueError(
-                f"augment must be None or a function without TensorFlow, got {config.augment!r}, which is one of "
-                "tpu_input.augment; use make_train_input_fn for it"
-            )
+        self._augmentation = find_augmentation(config.augment)
         if not self._manifest.split(split).num_examples:
             raise ValueError(f"split {split!r} of {self._manifest.path!r} has no examples to train on")
         if start_step < 0 or (end_step is not None and end_step <= start_step):
@@ -183,13 +189,16 @@ class TrainSource(_ExampleSource):
         choose = functools.partial(random_window, tries=plan.draws.tries[place], config=self._config)
         flip = bool(plan.draws.flips[place])
         image = self._cast(_decoded(record, choose, self._config, flip))
-        if plan.augment_seeds is not None:
-            image = self._augmented(image, plan.augment_seeds[place])
+        if plan.augment_draws is not None:
+            image = self._augmented(image, plan.augment_draws[place])
         return self._example(record, image)
 
-    def _augmented(self, image: npt.NDArray[Any], seed: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+    def _augmented(self, image: npt.NDArray[Any], drawn: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Returns an augmented image; of a user's function, what is drawn is its seed."""
+        if self._augmentation:
+            return self._augmentation.apply(image, drawn)
         assert callable(self._config.augment)
-        augmented: npt.NDArray[Any] = np.asarray(self._config.augment(image, seed))
+        augmented: npt.NDArray[Any] = np.asarray(self._config.augment(image, drawn))
         if (augmented.dtype, augmented.shape) != (image.dtype, image.shape):
             raise ValueError(
                 f"augment must return {image.dtype} of shape {image.shape}, as it gets, "
@@ -215,8 +224,10 @@ class TrainSource(_ExampleSource):
         epochs, of_records = self._order.records(steps * np.uint64(self._order.lanes) + first + places)
         examples = epochs * np.uint64(self._order.num_examples) + of_records  # their numbers over all epochs
         seeds = np.stack([np.full(_PLANNED, self._config.seed, np.int64), examples.astype(np.int64)], axis=1)
-        augment_seeds = seed_for(seeds, "augment") if self._config.augment else None
-        return _Plan(of_records.tolist(), draw(seeds, self._config), augment_seeds)
+        augment_draws: npt.NDArray[Any] | None = seed_for(seeds, "augment") if self._config.augment else None
+        if self._augmentation and augment_draws is not None:
+            augment_draws = self._augmentation.draw(augment_draws)
+        return _Plan(of_records.tolist(), draw(seeds, self._config), augment_draws)
 
     def _start_planning(self) -> None:
         self._plans, self._lock = OrderedDict[int, _Plan](), threading.Lock()

@@ -28,6 +28,7 @@ from tpu_input.dataset_format.records import Manifest
 from tpu_input.pipeline.lanes import Blocks
 from tpu_input.pipeline.order import Order
 from tpu_input.pipeline.reading import plain
+from tpu_input.without_tensorflow.augmentations import find_augmentation
 
 
 def visited_records(manifest: Manifest, split: str, order: Order, start_step: int, batch_size: int) -> tf.data.Dataset:
@@ -65,7 +66,8 @@ def served(batches: tf.data.Dataset, config: InputConfig, *described_by: object)
     """
     # A dispatcher that already has a job of this name returns that job's batches, even if the dataset is a different
     # one (TF 2.15), so the name contains a hash of what describes the batches.
-    augment = getattr(config.augment, "__qualname__", type(config.augment).__qualname__)
+    function = getattr(config.augment, "__qualname__", type(config.augment).__qualname__)
+    augment = find_augmentation(config.augment) or function
     told = repr((dataclasses.replace(config, augment=None), augment, described_by))
     digest = hashlib.sha256(told.encode()).hexdigest()[:12]
     distributed = tf.data.experimental.service.distribute(

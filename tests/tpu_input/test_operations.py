@@ -19,6 +19,7 @@ from sklearn.datasets import load_sample_images
 
 from tpu_input import InputConfig, augment
 from tpu_input.augment import operations
+from tpu_input.without_tensorflow.augmentations import auto_augment_policy
 
 MAGNITUDES = (0, 5, 9, 10, 17, 23, 28, 30)
 NAMES = {  # ours -> the reference's
@@ -147,10 +148,10 @@ def outcomes(policy: list[list[tuple[str, float, int]]], pixels: np.ndarray) -> 
 def test_auto_augment_s_table_is_the_reference_s(reference):
     names = {theirs: ours for ours, theirs in NAMES.items()}
     policy = [
-        [word for name, probability, magnitude in line for word in (names[name], str(probability), str(magnitude))]
+        tuple((names[name], probability, magnitude) for name, probability, magnitude in line)
         for line in reference.AutoAugment.policy_v0()
     ]
-    assert [line.split() for line in augment._POLICY.strip().splitlines()] == policy
+    assert auto_augment_policy() == tuple(policy)
 
 
 @pytest.mark.long

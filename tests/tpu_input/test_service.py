@@ -13,6 +13,8 @@ from support.corrupting import SHARD, changed, rewrite
 from support.service import marked, numbers
 from tpu_input import InputConfig, from_infeed, make_eval_input_fn, make_train_input_fn, read_manifest
 from tpu_input.__main__ import main
+from tpu_input.augment import find_augment
+from tpu_input.service import served
 
 service = tf.data.experimental.service
 
@@ -64,6 +66,22 @@ def test_another_configuration_is_another_job(digits_dataset, dispatcher, reques
     for size in (8, 16):
         config = InputConfig(size, deterministic=False, service=dispatcher, service_job=request.node.name)
         assert taken(digits_dataset, config, 0, 1)[0][0]["image"].shape == (24, size, size, 3)
+
+
+def test_an_augmentation_of_another_name_or_strength_is_another_job(monkeypatch):
+    jobs = []
+
+    def distribute(*_: Any, job_name: str, **__: Any) -> Any:
+        jobs.append(job_name)
+        return lambda dataset: dataset
+
+    monkeypatch.setattr(service, "distribute", distribute)
+    texts = (None, "color_jitter", "color_jitter:0.1", "rand_augment", "rand_augment:2,15", "auto", "rand_augment:2,9")
+    for text in texts:
+        config = InputConfig(8, deterministic=False, service="grpc://localhost:1", augment=find_augment(text))
+        served(tf.data.Dataset.range(1), config)
+    assert len(set(jobs)) == len(texts) - 1
+    assert jobs[3] == jobs[-1]
 
 
 def test_a_graph_is_served_in_every_layout(digits_dataset, dispatcher, request):

@@ -4,8 +4,8 @@
 
 JPEGs get the same pixels as in pipeline/images.py, whose decoder is libjpeg-turbo too: the fast inverse DCT, plain
 upsampling of the colors, and 1/2, 1/4 or 1/8 of the size where the window is that many times as large as the result.
-The resize in NumPy gives TensorFlow's result but for the rounding of a float32. OpenCV's, which is used where it is
-installed, takes a tenth of the time; its results differ by at most 1 of 255, because its weights have 11 bits.
+The resize in NumPy gives TensorFlow's result, bit for bit. OpenCV's, which is used where it is installed, takes a tenth
+of the time; its results differ by at most 1 of 255, because its weights have 11 bits.
 """
 
 from __future__ import annotations
@@ -130,10 +130,11 @@ def _resized(pixels: npt.NDArray[Any], size: tuple[int, int], flip: bool) -> npt
     # Columns of a row lie as [width * 3]: one call takes them all.
     left, right = ((of[turn, None] * 3 + np.arange(3)).ravel() for of in (left, right))
     lines = np.ascontiguousarray(pixels).reshape(height, -1)
-    upper = lines[above].astype(np.float32)
-    upper += (lines[below] - upper) * of_below[:, None]
-    image = upper.take(left, 1)
-    image += (upper.take(right, 1) - image) * np.repeat(of_right[turn], 3)
+    # Along the rows first, as TensorFlow does: float32 rounds each of the two sums.
+    stretched = lines.take(left, 1).astype(np.float32, copy=False)
+    stretched += (lines.take(right, 1).astype(np.float32, copy=False) - stretched) * np.repeat(of_right[turn], 3)
+    image = stretched[above]
+    image += (stretched[below] - image) * of_below[:, None]
     image = image if pixels.dtype != np.uint8 else np.rint(image, out=image).astype(np.uint8)
     return image.reshape(*size, 3)
 
