@@ -25,13 +25,9 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import tensorflow as tf
-
 from estimator_app.model.keras_applications import PREFIX, application, check_application
-from estimator_app.model.vit import encoded
+from estimator_app.model.keras_library import is_keras_3, keras, layers
 from tpu_input.command_line.dataclass_options import check_choice
-
-layers = tf.keras.layers
 
 HEAD = "head"  # name of the last layer of the networks below, which has one output for each class
 
@@ -131,7 +127,7 @@ def convolved(
 
 def logits(features: Any, num_classes: int) -> Any:
     """Returns the output of the last dense layer, float32 under any precision; initialized as in Goyal et al."""
-    start = tf.keras.initializers.RandomNormal(stddev=0.01)
+    start = keras().initializers.RandomNormal(stddev=0.01)
     return layers.Dense(num_classes, kernel_initializer=start, dtype="float32", name=HEAD)(features)
 
 
@@ -143,6 +139,8 @@ def vit_s16(images: Any, num_classes: int, training: bool | None) -> Any:
 
     The last layer begins as zeros, as in the code of Dosovitskiy et al.
     """
+    from estimator_app.model.vit import encoded  # has layers of its own, whose base class is Keras'
+
     features = encoded(images, _PATCH["vit_s16"], width=384, depth=12, heads=6, mlp_width=1536)
     return layers.Dense(num_classes, kernel_initializer="zeros", dtype="float32", name=HEAD)(features)
 
@@ -248,7 +246,7 @@ def make_model(network: Network, image_size: int, num_classes: int, precision: s
     Raises:
       ValueError: The network's logits have another shape, or are probabilities.
     """
-    inputs = tf.keras.Input([image_size, image_size, 3])
+    inputs = keras().Input([image_size, image_size, 3])
     with _computing_in(precision):
         logits = network(inputs, num_classes, None)
         shape = getattr(logits, "shape", None)
@@ -258,9 +256,9 @@ def make_model(network: Network, image_size: int, num_classes: int, precision: s
                 f"network {network.__name__!r} must return logits of shape {(None, num_classes)}, one row per image "
                 f"and one column per class, got {found}"
             )
-        _check_logits(network, tf.keras.Model(inputs, logits))
+        _check_logits(network, keras().Model(inputs, logits))
         logits = layers.Activation("linear", dtype="float32")(logits)
-    return tf.keras.Model(inputs, logits)
+    return keras().Model(inputs, logits)
 
 
 def _check_logits(network: Network, model: Any) -> None:
@@ -276,20 +274,22 @@ def _check_logits(network: Network, model: Any) -> None:
         )
 
 
-def apply(model: Any, images: tf.Tensor, training: bool) -> tf.Tensor:
+def apply(model: Any, images: Any, training: bool) -> Any:
     """Returns the logits of a keras.Model, called inside a tf.function with or without autograph.
 
     Keras 2 converts a layer's `if` and `for` over tensors with autograph only if its caller is converted, as in Keras'
     own fit(). The trainers' functions use autograph=False, so this call is converted by itself. Keras 3 converts none.
     """
-    if hasattr(tf.keras, "ops"):  # Keras 3
+    if is_keras_3():
         return model(images, training=training)
     return _understood()(model, images, training)
 
 
 @functools.cache
-def _understood() -> Callable[..., tf.Tensor]:
-    def call(model: Any, images: tf.Tensor, training: bool) -> tf.Tensor:
+def _understood() -> Callable[..., Any]:
+    import tensorflow as tf
+
+    def call(model: Any, images: Any, training: bool) -> Any:
         return model(images, training=training)
 
     return tf.autograph.to_graph(call)  # type: ignore[no-any-return]
@@ -301,15 +301,10 @@ def _computing_in(precision: str) -> Iterator[None]:
 
     Keras' dtype policy is global, so it also applies to the layers of custom networks; it is restored at the end.
     """
-    policies = tf.keras.mixed_precision
+    policies = keras().mixed_precision
     before = policies.global_policy()
     policies.set_global_policy("mixed_bfloat16" if precision == "bfloat16" else "float32")
     try:
         yield
     finally:
         policies.set_global_policy(before)
-
-
-def plain_variable(variable: Any) -> tf.Variable:
-    """Returns the tf.Variable inside a Keras 3 variable; Keras 2 variables are tf.Variables and returned unchanged."""
-    return variable if isinstance(variable, tf.Variable) else variable.value

@@ -12,10 +12,11 @@ from typing import Any
 import tensorflow as tf
 
 from estimator_app.config import TrainConfig
+from estimator_app.model.keras_library import keras, plain_variable
 from estimator_app.model.layer_names import freeze, variables_of
 from estimator_app.model.metrics import Metrics
 from estimator_app.model.mixing import mix
-from estimator_app.model.networks import find_network, make_model, plain_variable
+from estimator_app.model.networks import find_network, make_model
 from estimator_app.model_dir.checkpoints import OF_OBJECT, check_fits
 from tpu_input import Manifest
 from tpu_input.dataset_format.label_kinds import label_kind
@@ -75,7 +76,7 @@ def make_weighted_model(config: TrainConfig, initial: Mapping[str, Any] | None =
     Raises:
       ValueError: config.freeze fits no layer of the network, or all of them.
     """
-    tf.keras.utils.set_random_seed(config.input.seed)
+    keras().utils.set_random_seed(config.input.seed)
     network = find_network(config.network, config.input.mean, config.input.std)
     model = make_model(network, config.input.image_size, len(config.classes), config.precision)
     if initial:
