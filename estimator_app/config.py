@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, get_args
 
+from estimator_app.model.network_names import check_network, is_users, users_network
 from estimator_app.model.schedule import RECIPES, Decay, Optimizer, Schedule
 from estimator_app.model.tasks import TASKS, Task, task
 from estimator_app.runtime.tensorflow_startup import has_estimator
@@ -168,8 +169,6 @@ class TrainConfig:
     images: ImageOptions = dataclasses.field(default_factory=ImageOptions)
 
     def __post_init__(self) -> None:
-        from estimator_app.model.networks import check_network
-
         check_types(self)
         check_network(self.network, self.input.image_size)
         check_choice("early_stop_metric", self.early_stop_metric, self.task.watchable(len(self.classes)))
@@ -217,13 +216,14 @@ class TrainConfig:
         Raises:
           ValueError: An option is invalid, or there is none of that name.
         """
-        from estimator_app.model.networks import find_network
-
         train = manifest.split("train")
         given = _given(_with_steps(options, train.num_examples))
         of_input = {name: value for name, value in given.items() if name in field_types(InputConfig)}
         of_run = {name: value for name, value in given.items() if name not in of_input}
-        find_network(of_run.get("network", cls.network))  # imports its module, which is safe as the user has named it
+        network = of_run.get("network", cls.network)
+        check_network(network)
+        if is_users(network):
+            users_network(network)  # imports its module, which is safe as the user has named it
         if manifest.label_kind not in TASKS:
             raise ValueError(
                 f"the images of {manifest.path!r} have no labels; convert them without --unlabelled to train"

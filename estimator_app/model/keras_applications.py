@@ -16,7 +16,6 @@ from typing import Any
 
 from estimator_app.model.keras_library import keras, layers
 
-PREFIX = "keras:"
 _NAMED = 3  # similar names that a message lists
 
 
@@ -29,19 +28,20 @@ def check_application(name: str) -> None:
     """Checks that the installed Keras has a network; imports and runs nothing of that name.
 
     Args:
-      name: Name of a function of keras.applications, without PREFIX.
+      name: "keras:NAME", with the name of a function of keras.applications.
 
     Raises:
       ValueError: It has none of that name.
     """
+    prefix, _, short = name.partition(":")
     known = applications()
-    if name not in known:
+    if short not in known:
         by_lower = {each.lower(): each for each in known}
-        close = difflib.get_close_matches(name.lower(), by_lower, n=_NAMED, cutoff=0.5)
-        meant = f"; did you mean {' or '.join(PREFIX + by_lower[each] for each in close)}?" if close else ""
+        close = difflib.get_close_matches(short.lower(), by_lower, n=_NAMED, cutoff=0.5)
+        meant = f"; did you mean {' or '.join(f'{prefix}:{by_lower[each]}' for each in close)}?" if close else ""
         raise ValueError(
-            f"network {PREFIX + name!r}: keras.applications of {_keras_version()} has {len(known)} networks, "
-            f"but no {name!r}{meant}"
+            f"network {name!r}: keras.applications of {_keras_version()} has {len(known)} networks, "
+            f"but no {short!r}{meant}"
         )
 
 

@@ -17,17 +17,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
-import inspect
-import os
-import re
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from estimator_app.model.keras_applications import PREFIX, application, check_application
+from estimator_app.model.keras_applications import application
 from estimator_app.model.keras_library import is_keras_3, keras, layers
-from tpu_input.command_line.dataclass_options import check_choice
+from estimator_app.model.network_names import PATCH, PREFIX, check_network, is_users, users_network
 
 HEAD = "head"  # name of the last layer of the networks below, which has one output for each class
 
@@ -131,9 +126,6 @@ def logits(features: Any, num_classes: int) -> Any:
     return layers.Dense(num_classes, kernel_initializer=start, dtype="float32", name=HEAD)(features)
 
 
-_PATCH = {"vit_s16": 16}  # height and width of the patches that a network cuts its images into, in pixels
-
-
 def vit_s16(images: Any, num_classes: int, training: bool | None) -> Any:
     """Returns the logits of ViT-S/16, the smallest of Steiner et al. 2022, table 2, with a class token.
 
@@ -141,7 +133,7 @@ def vit_s16(images: Any, num_classes: int, training: bool | None) -> Any:
     """
     from estimator_app.model.vit import encoded  # has layers of its own, whose base class is Keras'
 
-    features = encoded(images, _PATCH["vit_s16"], width=384, depth=12, heads=6, mlp_width=1536)
+    features = encoded(images, PATCH["vit_s16"], width=384, depth=12, heads=6, mlp_width=1536)
     return layers.Dense(num_classes, kernel_initializer="zeros", dtype="float32", name=HEAD)(features)
 
 
@@ -165,34 +157,6 @@ def cnn(images: Any, num_classes: int, training: bool | None) -> Any:
 NETWORKS: dict[str, Network] = {"cnn": cnn, "resnet18": resnet18, "resnet50": resnet50, "vit_s16": vit_s16}
 
 
-def is_users(name: str) -> bool:
-    """Returns whether a network is a custom one, whose module has to be imported."""
-    return ":" in name and not name.startswith(PREFIX)
-
-
-def check_network(name: str, image_size: int | None = None) -> None:
-    """Checks the syntax of a network's name; imports nothing, as it may come from an untrusted config.json.
-
-    Args:
-      name: See find_network().
-      image_size: Height and width of the images, in pixels; None if they are not known yet.
-
-    Raises:
-      ValueError: There is no such network, it is not written as package.module:function, or it takes no images of this
-        size.
-    """
-    patch = _PATCH.get(name, 1)
-    if image_size and image_size % patch:
-        near = max(1, round(image_size / patch)) * patch
-        raise ValueError(f"image_size must be a multiple of {patch} for {name}, got {image_size}; use {near}")
-    if name.startswith(PREFIX):
-        check_application(name.removeprefix(PREFIX))
-    elif not is_users(name):
-        check_choice("network", name, [*NETWORKS, f"{PREFIX}NAME", "package.module:function"])
-    elif not re.fullmatch(r"\w[\w.-]*:\w+", name):
-        raise ValueError(f"network {name!r} does not name a function; write package.module:function")
-
-
 def find_network(name: str, mean: Sequence[float] = (0, 0, 0), std: Sequence[float] = (1, 1, 1)) -> Network:
     """Returns the network of that name.
 
@@ -210,32 +174,7 @@ def find_network(name: str, mean: Sequence[float] = (0, 0, 0), std: Sequence[flo
         return application(name.removeprefix(PREFIX), mean, std)
     if not is_users(name):
         return NETWORKS[name]
-    module_name, _, function_name = name.partition(":")
-    try:
-        _search_current_folder()
-        network = getattr(importlib.import_module(module_name), function_name)
-        inspect.signature(network).bind("images", "num_classes", "training")
-    except ModuleNotFoundError as error:
-        raise ValueError(
-            f"network {name!r}: no module {error.name!r} in the working directory or among the installed packages"
-        ) from error
-    except AttributeError as error:
-        raise ValueError(f"network {name!r}: {error}") from error
-    except TypeError as error:
-        raise ValueError(f"network {name!r}: must take (images, num_classes, training): {error}") from error
-    except Exception as error:  # a custom module may raise any exception when it is imported
-        raise ValueError(f"network {name!r}: {module_name} cannot be imported: {error!r}") from error
-    return network  # type: ignore[no-any-return]
-
-
-def _search_current_folder() -> None:
-    """Lets modules of the current folder be imported, as python -m does, which puts it first, and a script does not.
-
-    The folder comes last, so that a file in it cannot take the place of an installed module.
-    """
-    folder = os.getcwd()
-    if not {"", folder} & {*sys.path}:
-        sys.path.append(folder)
+    return users_network(name)  # type: ignore[no-any-return]
 
 
 def make_model(network: Network, image_size: int, num_classes: int, precision: str = "float32") -> Any:

@@ -27,7 +27,7 @@ import tensorflow as tf
 
 from estimator_app.config import TrainConfig
 from estimator_app.model.metrics import Metrics
-from estimator_app.model.networks import is_users
+from estimator_app.model.network_names import is_users
 from estimator_app.model_dir.checkpoints import (
     NAME,
     check_unshared,

@@ -22,7 +22,7 @@ import tensorflow as tf
 from estimator_app.config import TrainConfig
 from estimator_app.model.keras_files import NOT_WEIGHTS, read_keras_weights
 from estimator_app.model.layer_names import layers_of, variables_of
-from estimator_app.model.networks import is_users
+from estimator_app.model.network_names import is_users
 from estimator_app.model_dir.checkpoints import NAME, OF_OBJECT
 from estimator_app.model_dir.run_files import CONFIG_NAME, read_config
 from estimator_app.runtime import files
