@@ -10,14 +10,12 @@ import dataclasses
 import math
 import tempfile
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
 from estimator_app.config import TrainConfig
-from estimator_app.model.losses import cross_entropy
-from estimator_app.model.metrics import Metrics, added, batch_sums, results
+from estimator_app.model.metrics import Metrics
 from estimator_app.model_dir.run_files import read_named
 from estimator_app.runtime.host_memory import check_batch
 from estimator_app.runtime.record_errors import check_record, named
@@ -31,7 +29,9 @@ from tpu_input.command_line import activity
 from tpu_input.command_line.paths import absolute
 from tpu_input.dataset_format.records import parse
 from tpu_input.datasets import DatasetLike
-from tpu_input.pipeline.reading import plain, records
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 
 class Evaluation(NamedTuple):
@@ -129,6 +129,8 @@ def evaluate_export(classifier: Classifier, manifest: Manifest, split: str, batc
       ValueError: The dataset has other classes, a record cannot be read (the message names it), a batch would not fit
         into memory, or the loss is NaN or infinite.
     """
+    from estimator_app.model.tensorflow_metrics import added, results
+
     if manifest.classes != classifier.classes:
         raise ValueError(f"{manifest.path!r} has classes {manifest.classes}, but the export needs {classifier.classes}")
     config, step = read_origin(classifier.path)
@@ -152,6 +154,11 @@ def evaluate_export(classifier: Classifier, manifest: Manifest, split: str, batc
 
 def _sums(logits: Array, labels: Array) -> dict[str, tf.Tensor]:
     """Returns the metric sums of a batch."""
+    import tensorflow as tf
+
+    from estimator_app.model.losses import cross_entropy
+    from estimator_app.model.tensorflow_metrics import batch_sums
+
     scores, classes = tf.constant(logits), tf.constant(labels, tf.float32 if labels.ndim == 2 else tf.int32)
     return batch_sums(scores, classes, cross_entropy(scores, classes), tf.ones(classes.shape[:1]))
 
@@ -170,6 +177,10 @@ def _classified(
 
 def _records(manifest: Manifest, split: str, batch_size: int) -> tf.data.Dataset:
     """Returns batches of (number in the split, whether it could be read, encoded image, label)."""
+    import tensorflow as tf
+
+    from tpu_input.pipeline.reading import plain, records
+
     manifest.split(split)
 
     @plain

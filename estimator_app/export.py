@@ -19,8 +19,6 @@ import tempfile
 from collections.abc import Mapping
 from typing import Any
 
-import tensorflow as tf
-
 from estimator_app.config import TrainConfig
 from estimator_app.model_dir.checkpoints import latest_checkpoint, step_of
 from estimator_app.model_dir.exports import NUMBER, check_export_dir
@@ -137,5 +135,7 @@ def _origin(checkpoint: str, metrics: Mapping[str, Any] | None) -> str:
 
 def _samples(image_size: int) -> list[list[bytes]]:
     """Returns one sample request for each of the two decoders, JPEG and PNG."""
+    import tensorflow as tf
+
     image = tf.zeros([image_size, image_size, 3], tf.uint8)
     return [[tf.io.encode_jpeg(image).numpy()], [tf.io.encode_png(image).numpy()]]

@@ -15,11 +15,10 @@ import hashlib
 import json
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import tensorflow as tf
 
 from estimator_app.predictions.parts import Parts, join_predictions
 from estimator_app.predictions.predictor import Predictor, of_export, of_run
@@ -33,7 +32,9 @@ from tpu_input import Manifest
 from tpu_input.command_line.paths import absolute
 from tpu_input.dataset_format.records import parse
 from tpu_input.datasets import DatasetLike, as_manifest
-from tpu_input.pipeline.reading import plain, records
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 PART_RECORDS = 4096  # records of a part, which a process that is killed loses at most
 _PART_BYTES = 64 << 20  # of the numbers of a part; with large features, it has fewer records
@@ -86,6 +87,8 @@ def predict_dataset(
         or there are other predictions at `output`.
       OSError: The file cannot be written.
     """
+    import tensorflow as tf
+
     for name, value in (("batch_size", batch_size), ("part_records", part_records)):
         if value < 1:
             raise ValueError(f"{name} must be at least 1, got {value!r}")
@@ -334,6 +337,9 @@ def _predicted(
     Raises:
       ValueError: A record cannot be read or decoded, or has a label outside the classes; the message names it.
     """
+    import tensorflow as tf
+
+    from tpu_input.pipeline.reading import plain, records
 
     @plain
     def example_of(number: tf.Tensor, serialized: tf.Tensor) -> tuple[tf.Tensor, ...]:

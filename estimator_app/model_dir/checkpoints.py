@@ -13,17 +13,11 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Mapping
 from typing import Any
 
-import tensorflow as tf
-
 from estimator_app.runtime import files
-
-v1 = tf.compat.v1
-SessionRunHook: Any = v1.train.SessionRunHook
-CheckpointSaverListener: Any = v1.train.CheckpointSaverListener
-
 
 NAME = "model.ckpt"
 STATE_NAME = "checkpoint"
@@ -33,12 +27,27 @@ _FILE = re.compile(re.escape(NAME) + r"-([0-9]{1,18})\.(index|meta|data-[0-9]{5}
 # Lines of a CheckpointState (tensorflow/python/training/checkpoint_state.proto) as TensorFlow prints it.
 _NAMES = re.compile(r'(model_checkpoint_path|all_model_checkpoint_paths): "([^"\\]*)"')
 _TIMES = re.compile(r"(all_model_checkpoint_timestamps|last_preserved_timestamp): [-+.0-9e]+")
-# Errors that TensorFlow raises when it reads a damaged checkpoint; its C++ code also raises built-in Python exceptions.
-UNREADABLE = (tf.errors.OpError, IndexError, KeyError, ValueError, RuntimeError, MemoryError, OverflowError)
 
 
 class DamagedCheckpoint(ValueError):
     """Error of a checkpoint, or of the file that names the latest one, that cannot be read; others may be intact."""
+
+
+def unreadable_errors() -> tuple[type[Exception], ...]:
+    """Returns the exceptions that reading a damaged checkpoint raises, TensorFlow's own if it is imported.
+
+    TensorFlow's C++ code also raises built-in Python exceptions.
+    """
+    tensorflow = sys.modules.get("tensorflow")
+    own = (IndexError, KeyError, ValueError, RuntimeError, MemoryError, OverflowError)
+    return (*own, tensorflow.errors.OpError) if tensorflow else own
+
+
+def _reader(path: str) -> Any:
+    """Returns TensorFlow's reader of a checkpoint."""
+    import tensorflow as tf
+
+    return tf.train.load_checkpoint(path)
 
 
 def latest_checkpoint(model_dir: str) -> str | None:
@@ -62,7 +71,7 @@ def latest_checkpoint(model_dir: str) -> str | None:
             )
         return None
     path = f"{model_dir}/{named}"
-    if not tf.io.gfile.exists(f"{path}.index"):
+    if not files.exists(f"{path}.index"):
         raise DamagedCheckpoint(f"{path + '.index'!r} of the last checkpoint is missing")
     return path
 
@@ -79,7 +88,7 @@ def latest_step(model_dir: str) -> int:
 
 def has_checkpoint(model_dir: str) -> bool:
     """Returns whether a run has begun in a folder, even if its checkpoints are damaged."""
-    return tf.io.gfile.exists(f"{model_dir}/{STATE_NAME}") or any(steps(model_dir))
+    return files.exists(f"{model_dir}/{STATE_NAME}") or any(steps(model_dir))
 
 
 def steps(model_dir: str) -> list[int]:
@@ -95,9 +104,9 @@ def step_of(path: str) -> int:
     """
     name = "global_step"
     try:
-        reader = tf.train.load_checkpoint(path)
+        reader = _reader(path)
         return int(reader.get_tensor(name if reader.has_tensor(name) else name + OF_OBJECT))
-    except UNREADABLE as error:
+    except unreadable_errors() as error:
         raise DamagedCheckpoint(_said(path, error)) from error
 
 
@@ -107,13 +116,13 @@ def damage(path: str) -> str:
     Reads the complete checkpoint once: TensorFlow then verifies the checksum of each tensor
     (tensorflow/core/util/tensor_bundle/tensor_bundle.cc: BundleReader::GetValue) and of the index's blocks.
     """
-    if not tf.io.gfile.exists(f"{path}.index"):
+    if not files.exists(f"{path}.index"):
         return f"{path + '.index'!r} is missing"
     try:
-        reader = tf.train.load_checkpoint(path)
+        reader = _reader(path)
         for name in reader.get_variable_to_shape_map():
             reader.get_tensor(name)
-    except UNREADABLE as error:
+    except unreadable_errors() as error:
         return _said(path, error)
     return ""
 
@@ -175,8 +184,8 @@ def prune_checkpoints(model_dir: str, evaluated: int, steps_per_eval: int) -> No
     # The index first: what is left of an interrupted removal is not taken for a checkpoint.
     for name, match in sorted(found, key=lambda one: one[1][2] != "index"):
         if int(match[1]) in removed:
-            with contextlib.suppress(tf.errors.NotFoundError):
-                tf.io.gfile.remove(f"{model_dir}/{name}")
+            with contextlib.suppress(FileNotFoundError):
+                files.remove(f"{model_dir}/{name}")
 
 
 def check_unshared(model_dir: str, step: int) -> None:
@@ -217,7 +226,7 @@ def _named(model_dir: str) -> str | None:
       ValueError: It names something else than a checkpoint of its folder.
     """
     path = f"{model_dir}/{STATE_NAME}"
-    if not tf.io.gfile.exists(path):
+    if not files.exists(path):
         return None
     try:
         lines = files.read_text(path).splitlines()
@@ -248,10 +257,15 @@ def _said(path: str, error: Exception) -> str:
     reason = (str(error).splitlines() or [repr(error)])[0]
     which = ", ".join(map(repr, data)) if data else f"{path + '.data-…'!r} is missing"
     try:
-        tf.train.load_checkpoint(path)
-    except UNREADABLE:
+        _reader(path)
+    except unreadable_errors():
         which = repr(f"{path}.index")
     return f"a checkpoint cannot be read: {which} ({reason})"
+
+
+def shapes(path: str) -> dict[str, list[int]]:
+    """Returns the shape of each variable in a checkpoint, by name."""
+    return dict(_reader(path).get_variable_to_shape_map())
 
 
 def misfit(path: str, needed: Mapping[str, list[int]]) -> str:
@@ -261,8 +275,8 @@ def misfit(path: str, needed: Mapping[str, list[int]]) -> str:
       DamagedCheckpoint: It cannot be read.
     """
     try:
-        found = tf.train.load_checkpoint(path).get_variable_to_shape_map()
-    except UNREADABLE as error:
+        found = shapes(path)
+    except unreadable_errors() as error:
         raise DamagedCheckpoint(_said(path, error)) from error
     for name in sorted(needed):
         if found.get(name) != needed[name]:
@@ -282,61 +296,3 @@ def check_fits(path: str, needed: Mapping[str, list[int]], network: str, num_cla
             f"checkpoint {path!r} {has}: it is not of network {network!r} with {num_classes} classes, but of another "
             "network or of other classes; use another --model_dir"
         )
-
-
-class SaveEvery(SessionRunHook):  # type: ignore[misc]
-    """Hook that saves a checkpoint when the global step reaches or passes a multiple of one of several numbers.
-
-    Estimator's own hook saves at intervals of time and at the end; this hook is used in addition.
-    """
-
-    def __init__(self, model_dir: str, steps: Sequence[int], saved: Callable[[int], None]) -> None:
-        """Makes the hook.
-
-        Args:
-          model_dir: Folder or URI of the run.
-          steps: Numbers of steps between checkpoints.
-          saved: Called with the step of each checkpoint that the hook has written.
-        """
-        self._path, self._steps, self._saved = f"{model_dir}/{NAME}", steps, saved
-
-    def begin(self) -> None:
-        self._global_step = v1.train.get_global_step()
-
-    def after_create_session(self, session: Any, coord: Any) -> None:
-        self._last = int(session.run(self._global_step))
-
-    def after_run(self, run_context: Any, run_values: Any) -> None:
-        step = int(run_context.session.run(self._global_step))
-        if any(step // steps > self._last // steps for steps in self._steps):
-            # Estimator's own saver, which also deletes old checkpoints.
-            (saver,) = v1.get_collection(v1.GraphKeys.SAVERS)
-            saver.save(run_context.session, self._path, step)
-            self._saved(step)
-        self._last = step
-
-
-class AfterSave(CheckpointSaverListener):  # type: ignore[misc]
-    """Listener of Estimator's own hook that calls a function with the step of each checkpoint that the hook writes."""
-
-    def __init__(self, saved: Callable[[int], None]) -> None:
-        self._saved = saved
-
-    def after_save(self, session: Any, global_step_value: int) -> None:
-        self._saved(int(global_step_value))
-
-
-class CheckFits(SessionRunHook):  # type: ignore[misc]
-    """Hook that checks that a checkpoint fits the graph, before TensorFlow fails with a less clear message.
-
-    Raises:
-      ValueError: Raised when the session is created: the checkpoint is of another network or another number of classes.
-    """
-
-    def __init__(self, path: str | None, network: str, num_classes: int) -> None:
-        self._path, self._network, self._num_classes = path, network, num_classes
-
-    def begin(self) -> None:
-        needed = {variable.op.name: variable.shape.as_list() for variable in v1.global_variables()}
-        if self._path:
-            check_fits(self._path, needed, self._network, self._num_classes)

@@ -15,8 +15,6 @@ import re
 from collections.abc import Callable
 from typing import Any, TypedDict
 
-import tensorflow as tf
-
 from estimator_app.runtime import files
 from tpu_input.dataset_format import json_fields
 
@@ -96,7 +94,7 @@ def prune_exports(
                 "from that file"
             )
         # Removed first: if the removal is interrupted, the rest of the folder is not taken for a SavedModel.
-        tf.io.gfile.remove(f"{entry['path']}/saved_model.pb")
+        files.remove(f"{entry['path']}/saved_model.pb")
         files.remove_folder(entry["path"])
     _write(model_dir, kind, [*elsewhere, *kept[-num:]])
     return str(kept[-1]["path"])
@@ -105,7 +103,7 @@ def prune_exports(
 def read_kept(model_dir: str, kind: str) -> list[Entry]:
     """Returns the entries of read_exports() of a kind whose SavedModels still exist, oldest first."""
     known = read_exports(model_dir).get(kind, [])
-    return [entry for entry in known if tf.io.gfile.exists(f"{entry['path']}/saved_model.pb")]
+    return [entry for entry in known if files.exists(f"{entry['path']}/saved_model.pb")]
 
 
 def read_exports(model_dir: str) -> dict[str, list[Entry]]:
@@ -120,7 +118,7 @@ def read_exports(model_dir: str) -> dict[str, list[Entry]]:
         if not isinstance(found, dict) or not found.keys() <= {*KINDS}:
             raise ValueError(f"its keys must be {' and '.join(map(repr, KINDS))}")
         return {kind: [_entry(fields, model_dir) for fields in found[kind]] for kind in found}
-    except tf.errors.NotFoundError:
+    except FileNotFoundError:
         return {}
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path!r} is damaged ({error}); remove it, then remove old exports by hand") from error

@@ -15,9 +15,9 @@ import io
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-import tensorflow as tf
 from google.protobuf.message import DecodeError
 from matplotlib import colormaps
 from matplotlib.axes import Axes
@@ -30,10 +30,11 @@ from estimator_app.model.metrics import Metrics
 from estimator_app.model_dir.history import Row, best
 from estimator_app.runtime import files
 from tpu_input import InputConfig, Manifest
-from tpu_input.augment import find_augment
 from tpu_input.command_line import printable
 from tpu_input.dataset_format.records import parse
-from tpu_input.pipeline.images import decode_for_evaluation, decode_for_training
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 # Names of more classes than _MOST_NAMES, and counts of more than _MOST_COUNTS, would be too small to read.
 _MOST_NAMES = 50
@@ -203,6 +204,8 @@ def write_pictures(model_dir: str, config: TrainConfig, rows: Sequence[Row], met
     Returns:
       Paths of the PNG files.
     """
+    import tensorflow as tf
+
     if len(config.classes) <= _FEW_CLASSES:
         rows = [dataclasses.replace(row, values=_without_top(row.values)) for row in rows]
     drawn = {"curves": draw_curves(rows, config.early_stop_metric, read_training_curves(model_dir))}
@@ -232,6 +235,8 @@ def read_training_curves(model_dir: str) -> dict[str, list[tuple[int, float]]]:
     Of a step that was trained again after an interruption, the last value counts. Event files may come from an
     untrusted source or end in the middle of a record; what can be read is returned.
     """
+    import tensorflow as tf
+
     found: dict[str, dict[int, float]] = {}
     room = _MOST_EVENT_BYTES
     for name in files.names(model_dir):
@@ -259,6 +264,11 @@ def write_inputs(model_dir: str, manifest: Manifest, config: InputConfig) -> Non
     Decodes the images one by one, as building an input pipeline would take longer than decoding all of them. Images and
     shards that cannot be read are skipped here: training reports or skips them, as configured.
     """
+    import tensorflow as tf
+
+    from tpu_input.augment import find_augment
+    from tpu_input.pipeline.images import decode_for_training
+
     images: list[tf.Tensor] = []
     config = dataclasses.replace(config, echo=1, augment=find_augment(config.augment))
     shards = manifest.split("train").shards[:NUM_SHARDS]
@@ -282,6 +292,10 @@ def write_wrong(model_dir: str, step: int, wrong: Mapping[str, bytes], config: I
       wrong: JPEG or PNG files by what TensorBoard calls them.
       config: Of the run.
     """
+    import tensorflow as tf
+
+    from tpu_input.pipeline.images import decode_for_evaluation
+
     config = dataclasses.replace(config, dtype="uint8")
     with _writer(model_dir).as_default(step):
         for name, encoded in wrong.items():
@@ -299,4 +313,6 @@ def write_hyperparameters(model_dir: str, config: TrainConfig) -> None:
 
 
 def _writer(model_dir: str) -> tf.summary.SummaryWriter:
+    import tensorflow as tf
+
     return tf.summary.create_file_writer(f"{model_dir}/{EVENTS_NAME}")

@@ -10,21 +10,17 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
-
-import tensorflow as tf
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from estimator_app.config import TrainConfig
-from estimator_app.model.layer_names import every_layer
-from estimator_app.model.losses import probabilities
 from estimator_app.model_dir.run_files import CONFIG_NAME, read_named
+from estimator_app.runtime import files
 from estimator_app.saved_model.classifier import CLASSES_NAME, Array, load_classifier, of_images
 from estimator_app.saved_model.find import find_checkpoint, read_origin
-from estimator_app.trainers.checks import make_weighted_model
-from estimator_app.trainers.starting_weights import weights_of_run
-from estimator_app.trainers.tf_distribute.state import make_strategy
 from tpu_input import from_infeed
-from tpu_input.predict import decode_files
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 
 class Predictor(NamedTuple):
@@ -80,6 +76,14 @@ def of_run(
     Raises:
       ValueError: There is no such run, checkpoint or layer, or batch_size is not divisible by the TPU's cores.
     """
+    import tensorflow as tf
+
+    from estimator_app.model.losses import probabilities
+    from estimator_app.trainers.checks import make_weighted_model
+    from estimator_app.trainers.starting_weights import weights_of_run
+    from estimator_app.trainers.tf_distribute.state import make_strategy
+    from tpu_input.predict import decode_files
+
     config = read_named(model_dir, network)
     checkpoint = find_checkpoint(model_dir, step)
     weights = weights_of_run(config, checkpoint, f"--model_dir={model_dir}")
@@ -101,8 +105,8 @@ def of_run(
     arrived = dataclasses.replace(config.input, layout="NHWC")
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)  # type: ignore[untyped-decorator]
-    def decoded(files: tf.Tensor) -> tf.Tensor:
-        return decode_files(files, arrived)
+    def decoded(encoded: tf.Tensor) -> tf.Tensor:
+        return decode_files(encoded, arrived)
 
     def of_replica(images: tf.Tensor) -> tf.Tensor:
         found = whole(from_infeed(images, arrived), training=False)
@@ -113,9 +117,9 @@ def of_run(
     def rows(images: Any) -> tf.Tensor:
         return strategy.gather(strategy.run(of_replica, args=(images,)), axis=0)
 
-    def in_parts(files: tf.Tensor) -> Array:
-        count = len(files)
-        images = tf.pad(decoded(files), [[0, batch_size - count], [0, 0], [0, 0], [0, 0]])  # one shape, compiled once
+    def in_parts(encoded: tf.Tensor) -> Array:
+        count = len(encoded)
+        images = tf.pad(decoded(encoded), [[0, batch_size - count], [0, 0], [0, 0], [0, 0]])  # one shape, compiled once
         parts = tf.split(images, replicas)
         values = strategy.experimental_distribute_values_from_function(
             lambda context: parts[context.replica_id_in_sync_group]
@@ -123,8 +127,8 @@ def of_run(
         found: Array = rows(values).numpy()[:count]
         return found
 
-    def run(files: Sequence[bytes]) -> list[Array | ValueError]:
-        return of_images(files, in_parts)
+    def run(encoded: Sequence[bytes]) -> list[Array | ValueError]:
+        return of_images(encoded, in_parts)
 
     digest = _digest([f"{checkpoint}.index", f"{model_dir}/{CONFIG_NAME}"])
     return Predictor(config, config.classes, digest, num_features, run)
@@ -136,6 +140,10 @@ def _layer(model: Any, name: str) -> Any:
     Raises:
       ValueError: There is none of this name, or its output cannot be had.
     """
+    import tensorflow as tf
+
+    from estimator_app.model.layer_names import every_layer
+
     layers = dict(every_layer(model))
     if name not in layers:
         raise ValueError(f"--features={name} is not a layer of the network; it has {', '.join(layers)}")
@@ -154,9 +162,6 @@ def _digest(paths: Iterable[str]) -> str:
     """Returns the hex digest of the contents of some files; those that are missing count as such."""
     total = hashlib.sha256()
     for path in paths:
-        content = b""
-        if tf.io.gfile.exists(path):
-            with tf.io.gfile.GFile(path, "rb") as file:
-                content = file.read()
+        content = files.read_bytes(path) if files.exists(path) else b""
         total.update(hashlib.sha256(content).digest())
     return total.hexdigest()

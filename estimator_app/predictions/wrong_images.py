@@ -6,15 +6,16 @@ split ──some of its records──▶ Classifier ──predicted class is not
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
 from estimator_app.saved_model.classifier import Classifier
 from tpu_input import Manifest
 from tpu_input.dataset_format.records import parse
-from tpu_input.pipeline.reading import plain, records
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 # Records that are classified to find some; this machine's processor does it, so that not all of a large split can be.
 MOST_EXAMINED = 512
@@ -59,6 +60,10 @@ def find_wrong(classifier: Classifier, manifest: Manifest, split: str, most: int
 
 
 def _wrong(classifier: Classifier, manifest: Manifest, split: str, chosen: list[range]) -> Iterator[WrongImage]:
+    import tensorflow as tf
+
+    from tpu_input.pipeline.reading import plain, records
+
     @plain
     def example_of(number: tf.Tensor, serialized: tf.Tensor) -> tuple[tf.Tensor, ...]:
         example = parse(serialized, manifest.first_label, manifest.record)

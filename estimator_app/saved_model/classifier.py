@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import tensorflow as tf
 
 from estimator_app.model.tasks import Task
 from estimator_app.runtime import files
 from estimator_app.runtime.tensorflow_startup import no_stderr
 from estimator_app.saved_model.find import find_export
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 Array = npt.NDArray[Any]
 
@@ -88,6 +90,8 @@ def of_images(files: Sequence[bytes], run: Callable[[tf.Tensor], Array]) -> list
 
 
 def _each(files: Sequence[bytes], run: Callable[[tf.Tensor], Array]) -> list[Array | ValueError]:
+    import tensorflow as tf
+
     try:
         with no_stderr():  # the JPEG decoder prints what it also raises
             return list(run(tf.constant(files)))
@@ -108,6 +112,8 @@ def load_classifier(path: str) -> Classifier:
       ValueError: There is no SavedModel, it was exported by another program, or it holds something that is neither a
         file nor a folder.
     """
+    import tensorflow as tf
+
     path = find_export(path)
     files.check_plain(path, whole=True)
     try:
@@ -126,6 +132,8 @@ def load_classifier(path: str) -> Classifier:
 
 def names_table(classes_file: str) -> tf.lookup.StaticHashTable:
     """Returns a lookup table from labels to names; a SavedModel stores its file and initializes the table from it."""
+    import tensorflow as tf
+
     lines = tf.lookup.TextFileInitializer(
         classes_file,
         key_dtype=tf.int64,
@@ -148,6 +156,8 @@ def classified(probabilities: tf.Tensor, task: Task, names: tf.lookup.StaticHash
       "probabilities" as given; "label" [N] int64 and "class" [N] string, of the largest probability; with several
       labels per image also "labels" [N, K] int64, 1 for each class with a probability of at least 0.5.
     """
+    import tensorflow as tf
+
     label = tf.argmax(probabilities, axis=1)
     outputs = {"probabilities": probabilities, "label": label, "class": names.lookup(label)}
     if not task.has_one_answer:

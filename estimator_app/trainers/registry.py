@@ -7,8 +7,10 @@ train.py decides what to do next; a trainer does it.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from estimator_app.runtime.tensorflow_startup import require_estimator
@@ -29,12 +31,14 @@ class Trainer:
         checkpoint of `step` to the one of `last`.
       evaluate: (state, manifest, config, stop, checkpoint) -> metrics over every example of config.split.
       save: (config, checkpoint, export_dir, classes_file, extra, export_to_tpu) -> path of a new SavedModel.
+      running: Context manager around all calls of train and evaluate of a run.
     """
 
     make: Callable[..., Any]
     train: Callable[..., dict[str, float]]
     evaluate: Callable[..., Metrics]
     save: Callable[..., str]
+    running: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
 
 
 def find_trainer(name: TrainerName) -> Trainer:
@@ -52,7 +56,8 @@ def find_trainer(name: TrainerName) -> Trainer:
         return Trainer(make_state, train_distributed, evaluate_distributed, save_distributed)
     require_estimator()
     from estimator_app.trainers.tpu_estimator.export import save
+    from estimator_app.trainers.tpu_estimator.hooks import no_recovery_in_place
     from estimator_app.trainers.tpu_estimator.model_fn import make_estimator
     from estimator_app.trainers.tpu_estimator.train import evaluate, train
 
-    return Trainer(make_estimator, train, evaluate, save)
+    return Trainer(make_estimator, train, evaluate, save, no_recovery_in_place)

@@ -17,11 +17,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy.typing as npt
-import tensorflow as tf
 
 from estimator_app.config import TrainConfig
 from estimator_app.model.keras_files import NOT_WEIGHTS, read_keras_weights
-from estimator_app.model.layer_names import layers_of, variables_of
 from estimator_app.model.network_names import is_users
 from estimator_app.model_dir.checkpoints import NAME, OF_OBJECT
 from estimator_app.model_dir.run_files import CONFIG_NAME, read_config
@@ -89,6 +87,8 @@ def starting_weights(config: TrainConfig) -> StartingWeights:
     Raises:
       ValueError: There is no trained model at that path, it cannot be read, or none of its variables fits.
     """
+    from estimator_app.model.layer_names import layers_of, variables_of
+
     source, model = read_source(config), make_weighted_model(config)
     head = list(layers_of(model))[-1][0]
     values, rows, taken = {}, [], set()
@@ -129,14 +129,14 @@ def read_source(config: TrainConfig) -> Source:
         return Source(_of_keras_file(path))
     files.check_no_pattern(path)
     folder = path.rpartition("/")[0]
-    if tf.io.gfile.exists(f"{path}.index"):
-        if tf.io.gfile.exists(f"{folder}/{CONFIG_NAME}"):
+    if files.exists(f"{path}.index"):
+        if files.exists(f"{folder}/{CONFIG_NAME}"):
             found = find_checkpoint(folder, path=path, flag=f"--init_from={folder}/{NAME}-")
             return _of_run(read_config(folder), found, config)
         return Source(_of_checkpoint(path))
-    if tf.io.gfile.exists(f"{path}/{CONFIG_NAME}"):
+    if files.exists(f"{path}/{CONFIG_NAME}"):
         return _of_run(read_config(path), find_checkpoint(path, flag=f"--init_from={path}/{NAME}-"), config)
-    if not tf.io.gfile.exists(path):
+    if not files.exists(path):
         raise ValueError(no_weights(path))
     found = find_export(path)
     try:
@@ -167,6 +167,10 @@ def weights_of_run(config: TrainConfig, checkpoint: str, source: str) -> dict[st
     Raises:
       ValueError: The checkpoint lacks a variable.
     """
+    import tensorflow as tf
+
+    from estimator_app.model.layer_names import variables_of
+
     model, values = make_weighted_model(config), {}
     names = {id(variable): name for name, variable in named_weights(model).items()}
     reader = tf.train.load_checkpoint(checkpoint)
@@ -183,6 +187,8 @@ def weights_of_run(config: TrainConfig, checkpoint: str, source: str) -> dict[st
 
 def _of_checkpoint(checkpoint: str) -> dict[str, Array]:
     """Returns the variables of any checkpoint of TensorFlow by name, without its optimizer's."""
+    import tensorflow as tf
+
     try:
         reader = tf.train.load_checkpoint(checkpoint)
         full_names = _full_names(reader)
@@ -211,7 +217,7 @@ def _of_keras_file(path: str) -> dict[str, Array]:
     try:
         with tempfile.TemporaryDirectory() as folder:
             local = f"{folder}/{path.rpartition('/')[2]}"  # neither Keras nor h5py opens gs://
-            tf.io.gfile.copy(path, local)
+            files.copy(path, local)
             return read_keras_weights(local)
     except Exception as error:  # of h5py, of almost any type
         reason = (str(error).splitlines() or [repr(error)])[0]
