@@ -62,7 +62,7 @@ def _require_keras_3() -> None:
 def _loaded_backend() -> str | None:
     """Returns the backend of the Keras that this process has imported; None before that."""
     loaded: Any = sys.modules.get("keras")
-    config = getattr(loaded, "config", None)  # Keras 2 has no choice of backends
+    config: Any = getattr(loaded, "config", None)  # Keras 2 has no choice of backends
     return None if loaded is None else str(config.backend()) if hasattr(config, "backend") else "tensorflow"
 
 

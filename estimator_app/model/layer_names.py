@@ -21,8 +21,7 @@ def layers_of(model: Any) -> Iterator[tuple[str, Any]]:
 
 def every_layer(model: Any) -> Iterator[tuple[str, Any]]:
     """Yields (name, layer) of all layers of a keras.Model but its input, also of those without weights, in order."""
-    layers = ((name, layer) for name, _, layer in _named_layers(model))
-    return ((name, layer) for name, layer in layers if not isinstance(layer, layers.InputLayer))
+    return ((name, layer) for name, _, layer in _named_layers(model) if not isinstance(layer, layers.InputLayer))
 
 
 def _named_layers(model: Any) -> Iterator[tuple[str, str, Any]]:
