@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, get_args
 
+from estimator_app.model.keras_library import choose_backend
 from estimator_app.model.network_names import check_network, is_users, users_network
 from estimator_app.model.schedule import RECIPES, Decay, Optimizer, Schedule
 from estimator_app.model.tasks import TASKS, Task, task
@@ -29,7 +30,7 @@ from tpu_input.dataset_format.record_spec import parse_record
 from tpu_input.dataset_format.records import Manifest
 from tpu_input.stored_images.image_options import ImageOptions
 
-TrainerName = Literal["tpu_estimator", "tf_distribute"]
+TrainerName = Literal["tpu_estimator", "tf_distribute", "jax"]
 TRAINERS: tuple[TrainerName, ...] = get_args(TrainerName)
 Precision = Literal["float32", "bfloat16"]
 ClassWeights = Literal["equal", "balanced"]
@@ -78,8 +79,8 @@ class TrainConfig:
         8/9. Default: polynomial for lars, else cosine.
       weight_decay: Weight decay applied to kernels: share of a kernel that a step subtracts, times the learning rate.
         Default: 0.0001; adamw: 0.05, decoupled from the gradient.
-      trainer: What trains the network. It is TPUEstimator, or TensorFlow's distribution strategies; neither reads the
-        checkpoints of the other. Default: the run's, else tpu_estimator if TensorFlow has it.
+      trainer: What trains the network. It is TPUEstimator, TensorFlow's distribution strategies, or JAX without
+        TensorFlow; none reads the checkpoints of another. Default: the run's, else tpu_estimator if TensorFlow has it.
       network: Network: cnn, resnet18, resnet50, vit_s16, one of keras.applications such as keras:EfficientNetV2B0, or
         your own as package.module:function.
       split: Split to evaluate on.
@@ -170,6 +171,7 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         check_types(self)
+        choose_backend(self.trainer)
         check_network(self.network, self.input.image_size)
         check_choice("early_stop_metric", self.early_stop_metric, self.task.watchable(len(self.classes)))
         for least, names in ((1, _POSITIVE), (0, _NOT_NEGATIVE)):
@@ -220,6 +222,7 @@ class TrainConfig:
         given = _given(_with_steps(options, train.num_examples))
         of_input = {name: value for name, value in given.items() if name in field_types(InputConfig)}
         of_run = {name: value for name, value in given.items() if name not in of_input}
+        choose_backend(_completed(of_run, earlier)["trainer"])
         network = of_run.get("network", cls.network)
         check_network(network)
         if is_users(network):

@@ -21,7 +21,7 @@ from typing import Any
 
 from estimator_app.config import TrainConfig
 from estimator_app.model_dir.checkpoints import latest_checkpoint, step_of
-from estimator_app.model_dir.exports import NUMBER, check_export_dir
+from estimator_app.model_dir.exports import NUMBER, check_export_dir, program_name
 from estimator_app.model_dir.run_files import CONFIG_NAME, METRICS_NAME, read_named
 from estimator_app.runtime import files
 from estimator_app.saved_model.assets import WARMUP_NAME, write_warmup
@@ -114,7 +114,7 @@ def copy_export(made: str, export_dir: str) -> str:
     """
     taken = [int(name) for name in files.names(export_dir) if NUMBER.fullmatch(name)]
     number = max([int(made.rpartition("/")[2]), *(other + 1 for other in taken)])
-    files.copy_folder(made, f"{export_dir}/{number}", last="saved_model.pb")
+    files.copy_folder(made, f"{export_dir}/{number}", last=program_name(made))
     return f"{export_dir}/{number}"
 
 

@@ -17,13 +17,14 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from estimator_app.model_dir.array_files import SUFFIX, ArrayReader
 from estimator_app.runtime import files
 
 NAME = "model.ckpt"
 STATE_NAME = "checkpoint"
 MAX_TO_KEEP = 5  # number of checkpoints to keep, the same as Estimator's default
 OF_OBJECT = "/.ATTRIBUTES/VARIABLE_VALUE"  # suffix that tf.train.Checkpoint appends to a variable's path
-_FILE = re.compile(re.escape(NAME) + r"-([0-9]{1,18})\.(index|meta|data-[0-9]{5}-of-[0-9]{5})")
+_FILE = re.compile(re.escape(NAME) + r"-([0-9]{1,18})\.(npz|index|meta|data-[0-9]{5}-of-[0-9]{5})")
 # Lines of a CheckpointState (tensorflow/python/training/checkpoint_state.proto) as TensorFlow prints it.
 _NAMES = re.compile(r'(model_checkpoint_path|all_model_checkpoint_paths): "([^"\\]*)"')
 _TIMES = re.compile(r"(all_model_checkpoint_timestamps|last_preserved_timestamp): [-+.0-9e]+")
@@ -43,11 +44,18 @@ def unreadable_errors() -> tuple[type[Exception], ...]:
     return (*own, tensorflow.errors.OpError) if tensorflow else own
 
 
-def _reader(path: str) -> Any:
-    """Returns TensorFlow's reader of a checkpoint."""
+def open_checkpoint(path: str) -> Any:
+    """Returns the reader of a checkpoint: NumPy's arrays, or TensorFlow's."""
+    if files.exists(f"{path}{SUFFIX}"):
+        return ArrayReader(path)
     import tensorflow as tf
 
     return tf.train.load_checkpoint(path)
+
+
+def main_file(path: str) -> str:
+    """Returns the path of the file that makes a checkpoint complete, also if it is missing."""
+    return f"{path}{SUFFIX}" if files.exists(f"{path}{SUFFIX}") else f"{path}.index"
 
 
 def latest_checkpoint(model_dir: str) -> str | None:
@@ -71,8 +79,8 @@ def latest_checkpoint(model_dir: str) -> str | None:
             )
         return None
     path = f"{model_dir}/{named}"
-    if not files.exists(f"{path}.index"):
-        raise DamagedCheckpoint(f"{path + '.index'!r} of the last checkpoint is missing")
+    if not files.exists(main_file(path)):
+        raise DamagedCheckpoint(f"{main_file(path)!r} of the last checkpoint is missing")
     return path
 
 
@@ -104,7 +112,7 @@ def step_of(path: str) -> int:
     """
     name = "global_step"
     try:
-        reader = _reader(path)
+        reader = open_checkpoint(path)
         return int(reader.get_tensor(name if reader.has_tensor(name) else name + OF_OBJECT))
     except unreadable_errors() as error:
         raise DamagedCheckpoint(_said(path, error)) from error
@@ -116,10 +124,10 @@ def damage(path: str) -> str:
     Reads the complete checkpoint once: TensorFlow then verifies the checksum of each tensor
     (tensorflow/core/util/tensor_bundle/tensor_bundle.cc: BundleReader::GetValue) and of the index's blocks.
     """
-    if not files.exists(f"{path}.index"):
-        return f"{path + '.index'!r} is missing"
+    if not files.exists(main_file(path)):
+        return f"{main_file(path)!r} is missing"
     try:
-        reader = _reader(path)
+        reader = open_checkpoint(path)
         for name in reader.get_variable_to_shape_map():
             reader.get_tensor(name)
     except unreadable_errors() as error:
@@ -164,7 +172,7 @@ def finished_steps(model_dir: str) -> list[int]:
     """
     last = latest_step(model_dir)
     indexes = {
-        int(found[1]) for name in files.names(model_dir) if (found := _FILE.fullmatch(name)) and found[2] == "index"
+        int(found[1]) for name in files.names(model_dir) if (found := _FILE.fullmatch(name)) and found[2] in ("index", "npz")
     }
     return sorted(step for step in indexes if step <= last)
 
@@ -182,7 +190,7 @@ def prune_checkpoints(model_dir: str, evaluated: int, steps_per_eval: int) -> No
     removed = {step for step in finished_steps(model_dir)[:-MAX_TO_KEEP] if step <= evaluated or step % steps_per_eval}
     found = [(name, match) for name in files.names(model_dir) if (match := _FILE.fullmatch(name))]
     # The index first: what is left of an interrupted removal is not taken for a checkpoint.
-    for name, match in sorted(found, key=lambda one: one[1][2] != "index"):
+    for name, match in sorted(found, key=lambda one: one[1][2] not in ("index", "npz")):
         if int(match[1]) in removed:
             with contextlib.suppress(FileNotFoundError):
                 files.remove(f"{model_dir}/{name}")
@@ -253,11 +261,13 @@ def _named(model_dir: str) -> str | None:
 def _said(path: str, error: Exception) -> str:
     """Returns a one-line message that names the unreadable files of a checkpoint and the reason."""
     folder, _, name = path.rpartition("/")
+    if files.exists(f"{path}{SUFFIX}"):
+        return f"a checkpoint cannot be read: {path + SUFFIX!r} ({(str(error).splitlines() or [repr(error)])[0]})"
     data = [f"{folder}/{other}" for other in files.names(folder) if other.startswith(f"{name}.data-")]
     reason = (str(error).splitlines() or [repr(error)])[0]
     which = ", ".join(map(repr, data)) if data else f"{path + '.data-…'!r} is missing"
     try:
-        _reader(path)
+        open_checkpoint(path)
     except unreadable_errors():
         which = repr(f"{path}.index")
     return f"a checkpoint cannot be read: {which} ({reason})"
@@ -265,7 +275,7 @@ def _said(path: str, error: Exception) -> str:
 
 def shapes(path: str) -> dict[str, list[int]]:
     """Returns the shape of each variable in a checkpoint, by name."""
-    return dict(_reader(path).get_variable_to_shape_map())
+    return dict(open_checkpoint(path).get_variable_to_shape_map())
 
 
 def misfit(path: str, needed: Mapping[str, list[int]]) -> str:

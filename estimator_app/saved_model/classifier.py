@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from estimator_app.model.tasks import Task
+from estimator_app.model_dir.exports import STABLEHLO_NAME, program_name
 from estimator_app.runtime import files
 from estimator_app.runtime.tensorflow_startup import no_stderr
 from estimator_app.saved_model.find import find_export
@@ -102,7 +103,7 @@ def _each(files: Sequence[bytes], run: Callable[[tf.Tensor], Array]) -> list[Arr
     return [result for encoded in files for result in _each([encoded], run)]
 
 
-def load_classifier(path: str) -> Classifier:
+def load_classifier(path: str) -> Any:
     """Returns the classifier of a SavedModel.
 
     Args:
@@ -112,9 +113,13 @@ def load_classifier(path: str) -> Classifier:
       ValueError: There is no SavedModel, it was exported by another program, or it holds something that is neither a
         file nor a folder.
     """
+    path = find_export(path)
+    if program_name(path) == STABLEHLO_NAME:
+        from estimator_app.saved_model.stablehlo import load_stablehlo
+
+        return load_stablehlo(path)
     import tensorflow as tf
 
-    path = find_export(path)
     files.check_plain(path, whole=True)
     try:
         classes = tuple(files.read_text(f"{path}/assets/{CLASSES_NAME}").split("\n")[:-1])

@@ -15,12 +15,13 @@ from estimator_app.model_dir.checkpoints import (
     DamagedCheckpoint,
     damage,
     latest_checkpoint,
+    main_file,
     misfit,
     shapes,
     steps,
     whole,
 )
-from estimator_app.model_dir.exports import KINDS, NUMBER, folder, read_exports
+from estimator_app.model_dir.exports import KINDS, NUMBER, PROGRAM_NAMES, folder, is_complete, read_exports
 from estimator_app.model_dir.run_files import CONFIG_NAME, METRICS_NAME, command_for, read_config
 from estimator_app.runtime import files
 from estimator_app.runtime.missing_paths import no_checkpoint, no_export
@@ -48,10 +49,10 @@ def find_checkpoint(model_dir: str, step: int | None = None, path: str | None = 
             raise ValueError(f"{model_dir!r} holds no checkpoint of step {step}; it has {', '.join(map(str, known))}")
         found: str | None = f"{model_dir}/{NAME}-{step}"
     elif path is not None:
-        found = re.sub(r"\.(index|meta|data-\d+-of-\d+)$", "", path)
+        found = re.sub(r"\.(npz|index|meta|data-\d+-of-\d+)$", "", path)
         folder_of, _, name = found.rpartition("/")
         files.check_plain(folder_of, beginning=f"{name}.")
-        if not files.exists(f"{found}.index"):
+        if not files.exists(main_file(found)):
             raise ValueError(no_checkpoint(found))
     else:
         try:
@@ -102,7 +103,7 @@ def find_export(path: str) -> str:
     path = path.rstrip("/")
     files.check_no_pattern(path)
     files.check_plain(path)
-    if "saved_model.pb" in (inside := files.names(path)):
+    if {*PROGRAM_NAMES} & {*(inside := files.names(path))}:
         return path
     found = _newest(path) or _newest(f"{path}/export") or _listed(path)
     if found:
@@ -149,7 +150,7 @@ def _listed(model_dir: str) -> str | None:
 def _last(exports: Iterable[tuple[int, str]]) -> str | None:
     """Returns the path with the highest number that has a complete SavedModel: saved_model.pb is uploaded last."""
     paths = (path for _, path in sorted(exports, reverse=True))
-    return next((path for path in paths if files.exists(f"{path}/saved_model.pb")), None)
+    return next((path for path in paths if is_complete(path)), None)
 
 
 def _numbered(parent: str) -> list[tuple[int, str]]:
