@@ -172,7 +172,9 @@ def finished_steps(model_dir: str) -> list[int]:
     """
     last = latest_step(model_dir)
     indexes = {
-        int(found[1]) for name in files.names(model_dir) if (found := _FILE.fullmatch(name)) and found[2] in ("index", "npz")
+        int(found[1])
+        for name in files.names(model_dir)
+        if (found := _FILE.fullmatch(name)) and found[2] in ("index", "npz")
     }
     return sorted(step for step in indexes if step <= last)
 

@@ -21,6 +21,7 @@ from tpu_input.dataset_format import json_fields
 EXPORTS_NAME = "exports.json"
 SAVED_MODEL_NAME = "saved_model.pb"
 STABLEHLO_NAME = "model.stablehlo"
+WEIGHTS = "weights"  # of model.stablehlo: WEIGHTS.npz
 PROGRAM_NAMES = (SAVED_MODEL_NAME, STABLEHLO_NAME)  # one of them is in an export, and is written last
 KINDS = ("last", "best")
 NUMBER = re.compile("[0-9]{1,18}")  # name of an export; str.isdigit() would also accept non-ASCII digits

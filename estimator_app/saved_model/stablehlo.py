@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from estimator_app.config import TrainConfig
 from estimator_app.model_dir.array_files import ArrayReader
-from estimator_app.model_dir.exports import STABLEHLO_NAME
+from estimator_app.model_dir.exports import STABLEHLO_NAME, WEIGHTS
 from estimator_app.runtime import files
 from estimator_app.saved_model.find import read_origin
 from tpu_input import InputConfig
@@ -24,7 +24,6 @@ from tpu_input.without_tensorflow.decode_window import decode_window
 from tpu_input.without_tensorflow.windows import centre_window, whole_window
 
 Array = npt.NDArray[Any]
-WEIGHTS = "weights"  # WEIGHTS.npz
 _CLASSES = "assets/classes.txt"
 _FORMATS = {"JPEG": b"\xff\xd8", "PNG": b"\x89PNG\r\n\x1a\n"}
 
@@ -93,7 +92,7 @@ def load_stablehlo(path: str) -> StableHloClassifier:
       ValueError: A file of it is missing or damaged.
       ImportError: JAX is missing.
     """
-    with needing_extras("jax"):
+    with needing_extras(f"reading {path!r}"):
         import jax
         from jax import export as jax_export
     files.check_plain(path, whole=True)

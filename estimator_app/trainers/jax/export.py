@@ -1,12 +1,12 @@
 """Export of a checkpoint as StableHLO, for CPU, CUDA and TPU, which runs without Keras and without this package.
 
-    EXPORT_DIR/1763596800/
-        model.stablehlo     jax.export: ({name: weight}, pixels [N, H, W, 3] float32 in [0, 255]) → {"logits", "probabilities"}
-        weights.npz         the weights by name
-        assets/classes.txt  names in label order
-        assets.extra/       config.json, metrics.json: the run's options, the step, its metrics
+EXPORT_DIR/1763596800/
+    model.stablehlo     jax.export: ({name: weight}, pixels [N, H, W, 3] float32 in [0, 255]) → {"logits", "probabilities"}
+    weights.npz         the weights by name
+    assets/classes.txt  names in label order
+    assets.extra/       config.json, metrics.json: the run's options, the step, its metrics
 
-    jax.export.deserialize(program).call(weights, pixels); https://docs.jax.dev/en/latest/export/export.html
+jax.export.deserialize(program).call(weights, pixels); https://docs.jax.dev/en/latest/export/export.html
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ from jax import export as jax_export
 
 from estimator_app.config import TrainConfig
 from estimator_app.model_dir.array_files import write_arrays
-from estimator_app.model_dir.exports import STABLEHLO_NAME
+from estimator_app.model_dir.exports import STABLEHLO_NAME, WEIGHTS
 from estimator_app.runtime import files
-from estimator_app.saved_model.stablehlo import WEIGHTS
 from estimator_app.trainers.checks import make_weighted_model
 from estimator_app.trainers.jax.checkpoints import read_evaluated
 from estimator_app.trainers.jax.state import fed_input, name_variables

@@ -1,6 +1,6 @@
 """Mixing of the images and labels of a training batch by mixup or CutMix: the draws of model/mixing.py, without it.
 
-    seed, step ──draw_mixing()──▶ share, box of the step, on the host ──mixed()──▶ mixed batch, on the devices
+seed, step ──draw_mixing()──▶ share, box of the step, on the host ──mixed()──▶ mixed batch, on the devices
 """
 
 from __future__ import annotations
@@ -47,9 +47,7 @@ def draw_mixing(config: TrainConfig, step: int) -> Mixing:
     return {"share": np.float32(1) - np.float32(height * width) / (size * size), "box": box}
 
 
-def mixed(
-    images: Any, labels: Any, weight: Any, mixing: Mapping[str, Any], num_classes: int
-) -> tuple[Any, Any, Any]:
+def mixed(images: Any, labels: Any, weight: Any, mixing: Mapping[str, Any], num_classes: int) -> tuple[Any, Any, Any]:
     """Returns the images, labels and weights of a batch, each mixed with those of the batch in reverse order.
 
     mixup: Zhang et al. 2017, "mixup: Beyond Empirical Risk Minimization". CutMix: Yun et al. 2019, "CutMix:

@@ -90,9 +90,7 @@ def make_train_step(variables: Variables, config: TrainConfig) -> Callable[..., 
 
         def mean_loss(weights: dict[str, Array]) -> tuple[Array, list[Array]]:
             arguments = [weights[name] for name in variables.weights], [state.fixed[name] for name in variables.fixed]
-            logits, fixed, added = variables.model.stateless_call(
-                *arguments, images, training=True, return_losses=True
-            )
+            logits, fixed, added = variables.model.stateless_call(*arguments, images, training=True, return_losses=True)
             losses = cross_entropy(logits, labels, config.label_smoothing, class_weights(config), is_mixed(config))
             total = jnp.sum(weight)
             mean = jnp.sum(losses * weight) / jnp.where(total > 0, total, 1)
