@@ -25,6 +25,7 @@ STATE_NAME = "checkpoint"
 MAX_TO_KEEP = 5  # number of checkpoints to keep, the same as Estimator's default
 OF_OBJECT = "/.ATTRIBUTES/VARIABLE_VALUE"  # suffix that tf.train.Checkpoint appends to a variable's path
 _FILE = re.compile(re.escape(NAME) + r"-([0-9]{1,18})\.(npz|index|meta|data-[0-9]{5}-of-[0-9]{5})")
+_LAST_FILES = ("index", "npz")  # endings of the files that are written last
 # Lines of a CheckpointState (tensorflow/python/training/checkpoint_state.proto) as TensorFlow prints it.
 _NAMES = re.compile(r'(model_checkpoint_path|all_model_checkpoint_paths): "([^"\\]*)"')
 _TIMES = re.compile(r"(all_model_checkpoint_timestamps|last_preserved_timestamp): [-+.0-9e]+")
@@ -171,12 +172,9 @@ def finished_steps(model_dir: str) -> list[int]:
     The file `checkpoint` names a checkpoint only when it is complete.
     """
     last = latest_step(model_dir)
-    indexes = {
-        int(found[1])
-        for name in files.names(model_dir)
-        if (found := _FILE.fullmatch(name)) and found[2] in ("index", "npz")
-    }
-    return sorted(step for step in indexes if step <= last)
+    matches = filter(None, map(_FILE.fullmatch, files.names(model_dir)))
+    complete = {int(match[1]) for match in matches if match[2] in _LAST_FILES}
+    return sorted(step for step in complete if step <= last)
 
 
 def prune_checkpoints(model_dir: str, evaluated: int, steps_per_eval: int) -> None:
@@ -192,7 +190,7 @@ def prune_checkpoints(model_dir: str, evaluated: int, steps_per_eval: int) -> No
     removed = {step for step in finished_steps(model_dir)[:-MAX_TO_KEEP] if step <= evaluated or step % steps_per_eval}
     found = [(name, match) for name in files.names(model_dir) if (match := _FILE.fullmatch(name))]
     # The index first: what is left of an interrupted removal is not taken for a checkpoint.
-    for name, match in sorted(found, key=lambda one: one[1][2] not in ("index", "npz")):
+    for name, match in sorted(found, key=lambda one: one[1][2] not in _LAST_FILES):
         if int(match[1]) in removed:
             with contextlib.suppress(FileNotFoundError):
                 files.remove(f"{model_dir}/{name}")

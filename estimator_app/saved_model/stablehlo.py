@@ -1,6 +1,6 @@
 """Classification of image files by an export of --trainer=jax, with JAX alone.
 
-[N] files' bytes ──decode, crop──▶ pixels ──model.stablehlo──▶ N results: probabilities, [num_classes] float32, or a ValueError
+[N] files' bytes ──decode, crop──▶ pixels ──model.stablehlo──▶ N results: probabilities, [K] float32, or a ValueError
 """
 
 from __future__ import annotations

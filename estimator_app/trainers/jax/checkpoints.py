@@ -1,10 +1,10 @@
 """Checkpoints of a run under JAX: MODEL_DIR/model.ckpt-STEP.npz, and the file `checkpoint`, which names the last one.
 
-TrainState ──save()──▶ {"global_step", "position", "weights/…", "fixed/…", "optimizer/…", "ema/…"} ──restore()──▶ TrainState
+TrainState ──save()──▶ "global_step", "position", "weights/…", "fixed/…", "optimizer/…", "ema/…" ──restore()──▶ TrainState
 
-A state has a copy on each device, so that one process can write all of it as one file, which NumPy reads anywhere. Orbax
-would be the way for a state whose parts lie on different devices; it writes a folder of many files, which has no
-atomic rename in a bucket.
+Each device has a copy of the state, so one process can write all of it as one file, which NumPy reads anywhere, and
+which becomes visible in one moment, in a bucket too. Orbax writes a folder of many files, as a state needs whose parts
+lie on different devices.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def read_evaluated(config: TrainConfig, variables: Variables, path: str) -> tupl
     Raises:
       ValueError: It is of another trainer or network, or damaged.
     """
-    prefix = {name: "weights" for name in variables.weights} | {name: "fixed" for name in variables.fixed}
+    prefix = dict.fromkeys(variables.weights, "weights") | dict.fromkeys(variables.fixed, "fixed")
     keys = {name: f"{'ema' if config.ema else part}/{name}" for name, part in prefix.items()}
     shapes = {
         keys[name]: list(variable.shape)

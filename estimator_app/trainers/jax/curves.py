@@ -2,8 +2,8 @@
 
 (name, value) of a step ──▶ Event{wall_time, step, Summary{tag, simple_value}} ──▶ TFRecords in events.out.tfevents.…
 
-The fields are those of tensorflow/core/util/event.proto and tensorflow/core/framework/summary.proto. TensorBoard reads the
-files of a folder in the order of their names, which begin with the time.
+The fields are those of tensorflow/core/util/event.proto and tensorflow/core/framework/summary.proto. TensorBoard reads
+the files of a folder in the order of their names, which begin with the time.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Export of a checkpoint as StableHLO, for CPU, CUDA and TPU, which runs without Keras and without this package.
 
-EXPORT_DIR/1763596800/
-    model.stablehlo     jax.export: ({name: weight}, pixels [N, H, W, 3] float32 in [0, 255]) → {"logits", "probabilities"}
+MODEL_DIR/model.ckpt-5000.npz ──save()──▶ EXPORT_DIR/1763596800/
+    model.stablehlo     jax.export: weights by name, pixels [N, H, W, 3] float32 in [0, 255] → logits, probabilities
     weights.npz         the weights by name
     assets/classes.txt  names in label order
     assets.extra/       config.json, metrics.json: the run's options, the step, its metrics
 
-jax.export.deserialize(program).call(weights, pixels); https://docs.jax.dev/en/latest/export/export.html
+jax.export.deserialize(program).call(weights, pixels) runs it: https://docs.jax.dev/en/latest/export/export.html
 """
 
 from __future__ import annotations

@@ -141,7 +141,8 @@ def check_options(config: TrainConfig, cluster: Any = None) -> None:
     for name, none in _MISSING.items():
         if getattr(config.input, name) != none:
             raise ValueError(
-                f"--trainer=jax has no --{name} yet; leave it out, or use --trainer=tf_distribute with another --model_dir"
+                f"--trainer=jax has no --{name} yet; leave it out, or use --trainer=tf_distribute with another "
+                "--model_dir"
             )
 
 
