@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import json
 import math
 import os
@@ -10,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, get_args
 
-from estimator_app.model.keras_library import choose_backend
+from estimator_app.model.keras_library import choose_backend, on_jax
 from estimator_app.model.network_names import check_network, is_users, users_network
 from estimator_app.model.schedule import RECIPES, Decay, Optimizer, Schedule
 from estimator_app.model.tasks import TASKS, Task, task
@@ -80,7 +81,8 @@ class TrainConfig:
       weight_decay: Weight decay applied to kernels: share of a kernel that a step subtracts, times the learning rate.
         Default: 0.0001; adamw: 0.05, decoupled from the gradient.
       trainer: What trains the network. It is TPUEstimator, TensorFlow's distribution strategies, or JAX without
-        TensorFlow; none reads the checkpoints of another. Default: the run's, else tpu_estimator if TensorFlow has it.
+        TensorFlow; none reads the checkpoints of another. Default: the run's, else tpu_estimator if TensorFlow has it,
+        else tf_distribute, or jax without TensorFlow.
       network: Network: cnn, resnet18, resnet50, vit_s16, one of keras.applications such as keras:EfficientNetV2B0, or
         your own as package.module:function.
       split: Split to evaluate on.
@@ -543,5 +545,11 @@ def _flat(config: TrainConfig) -> dict[str, Any]:
 
 
 def default_trainer() -> TrainerName:
-    """Returns the default trainer of a new run: "tpu_estimator" if TensorFlow has it, else "tf_distribute"."""
+    """Returns the default trainer of a new run.
+
+    It is "jax" where Keras is on JAX, or JAX is installed without TensorFlow; else "tpu_estimator" if TensorFlow has
+    it, or "tf_distribute".
+    """
+    if on_jax() or (importlib.util.find_spec("jax") and not importlib.util.find_spec("tensorflow")):
+        return "jax"
     return "tpu_estimator" if has_estimator() else "tf_distribute"

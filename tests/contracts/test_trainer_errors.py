@@ -11,13 +11,11 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from estimator_app.config import TRAINERS
-from estimator_app.runtime.tensorflow_startup import has_estimator
 from support.app_commands import run
 from support.app_fixtures import keras_warns
+from support.trainers import HERE
 
 pytestmark = keras_warns
-HERE = [trainer for trainer in TRAINERS if trainer != "tpu_estimator" or has_estimator()]
 CLASSES = 3
 
 

@@ -12,15 +12,13 @@ import pytest
 
 import estimator_app
 from beam_pipelines import ConvertOptions, Source, convert
-from estimator_app.config import TRAINERS
-from estimator_app.runtime.tensorflow_startup import has_estimator
 from estimator_app.train import open_run
 from support.app_commands import FLAGS, refused, run
 from support.app_fixtures import OPTIONS, keras_warns
+from support.trainers import HERE
 from tpu_input import read_manifest
 
 pytestmark = keras_warns
-HERE = [trainer for trainer in TRAINERS if trainer != "tpu_estimator" or has_estimator()]
 OWN = "estimator_app.model.networks:cnn"  # as a user's own network is named
 SMALL: dict[str, Any] = OPTIONS | {"image_size": 4, "train_batch_size": 8, "steps_per_eval": 2, "network": "cnn"}
 

@@ -11,11 +11,11 @@ import pytest
 import tensorflow as tf
 
 from estimator_app.__main__ import main
-from estimator_app.config import TRAINERS, default_trainer
 from estimator_app.model_dir.checkpoints import damage, latest_checkpoint, newest_whole
 from estimator_app.model_dir.run_files import write_run_config
 from estimator_app.train import run as run_training
 from support.app_fixtures import configured, keras_warns
+from support.trainers import HERE
 
 pytestmark = keras_warns
 OPTIONS = {"network": "test_damaged_checkpoints:small", "train_steps": 4, "steps_per_eval": 2, "decay_steps": 6}
@@ -42,11 +42,9 @@ def tensors(path: str) -> dict[str, np.ndarray]:
     return {name: np.asarray(reader.get_tensor(name)) for name in sorted(reader.get_variable_to_shape_map())}
 
 
-@pytest.fixture(scope="module", params=TRAINERS)
+@pytest.fixture(scope="module", params=HERE)
 def trained(request, digits_dataset, tmp_path_factory) -> Path:
     """The model_dir of a run with checkpoints of steps 0, 2 and 4; not to be changed."""
-    if request.param == "tpu_estimator" and default_trainer() != "tpu_estimator":
-        pytest.skip("TPUEstimator ends with TensorFlow 2.15")
     folder = tmp_path_factory.mktemp(request.param)
     train(digits_dataset, folder, trainer=request.param)
     return folder

@@ -1,6 +1,7 @@
 """Checkpoints of a run under JAX: MODEL_DIR/model.ckpt-STEP.npz, and the file `checkpoint`, which names the last one.
 
-TrainState ──save()──▶ "global_step", "position", "weights/…", "fixed/…", "optimizer/…", "ema/…" ──restore()──▶ TrainState
+TrainState ──save()──▶ "global_step", "position", "weights/…", "fixed/…", "optimizer/…", "ema/…"
+           ◀──restore()──
 
 Each device has a copy of the state, so one process can write all of it as one file, which NumPy reads anywhere, and
 which becomes visible in one moment, in a bucket too. Orbax writes a folder of many files, as a state needs whose parts
