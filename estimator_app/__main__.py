@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from estimator_app import commands
 from estimator_app.config import TrainConfig, read_recipe
+from estimator_app.model.keras_library import choose_backend
 from estimator_app.runtime.tensorflow_startup import import_tensorflow, one_line, user_error_types
 from tpu_input.command_line import Parser
 from tpu_input.command_line.dataclass_options import Flag, add_flags, field_types
@@ -392,9 +393,14 @@ def _parsed(argv: Sequence[str]) -> argparse.Namespace:
 
 def _run(arguments: argparse.Namespace) -> int:
     commands.check(arguments)
-    if importlib.util.find_spec("tensorflow"):  # without it, that it is missing is what a user needs to know
+    trainer = commands.trainer_of(arguments)
+    if trainer == "jax" or importlib.util.find_spec(
+        "tensorflow"
+    ):  # else the user hears that
         commands.check_existence(arguments)
-    import_tensorflow(arguments.verbose)
+    choose_backend(trainer)
+    if trainer != "jax":
+        import_tensorflow(arguments.verbose)
     return int(arguments.command(arguments))
 
 

@@ -7,6 +7,7 @@ train: dataset ──▶ MODEL_DIR ──export──▶ EXPORT_DIR/… ──�
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import itertools
 import os
@@ -30,6 +31,7 @@ from tpu_input.dataset_format.class_names import class_table
 from tpu_input.dataset_format.record_spec import parse_record
 
 if TYPE_CHECKING:
+    from estimator_app.config import TrainerName
     from estimator_app.model_dir.run_files import Finished
 
 
@@ -57,6 +59,26 @@ def check(arguments: argparse.Namespace) -> None:
     paths_of_tpu = arguments.command not in (preflight, predict)
     if paths_of_tpu and vars(arguments).get("use_tpu") and _tpu(arguments).is_remote:
         _check_paths(arguments)
+
+
+def trainer_of(arguments: argparse.Namespace) -> TrainerName:
+    """Returns the trainer of the run, or of the export, that a command is about; imports no framework.
+
+    What cannot be found or read has the default trainer: the command says what is wrong with it.
+    """
+    from estimator_app.config import default_trainer
+    from estimator_app.model_dir.exports import STABLEHLO_NAME, program_name
+    from estimator_app.model_dir.run_files import CONFIG_NAME, read_config
+    from estimator_app.runtime import files
+    from estimator_app.saved_model.find import find_export
+
+    given = vars(arguments)
+    with contextlib.suppress(ValueError, OSError):
+        if given.get("export_dir") and arguments.command in (evaluate, predict):
+            return "jax" if program_name(find_export(arguments.export_dir)) == STABLEHLO_NAME else "tf_distribute"
+        if given.get("model_dir") and files.exists(f"{arguments.model_dir}/{CONFIG_NAME}"):
+            return given.get("trainer") or read_config(arguments.model_dir).trainer
+    return given.get("trainer") or default_trainer()
 
 
 def check_existence(arguments: argparse.Namespace) -> None:

@@ -92,12 +92,13 @@ def export_model(
     checkpoint = checkpoint or latest_checkpoint(model_dir)
     with tempfile.TemporaryDirectory() as scratch:
         classes_file = _write(scratch, CLASSES_NAME, _lines(config.classes))
-        write_warmup(f"{scratch}/{WARMUP_NAME}", _samples(config.input.image_size))
         extra = {
             CONFIG_NAME: f"{model_dir}/{CONFIG_NAME}",
             METRICS_NAME: _write(scratch, METRICS_NAME, _origin(str(checkpoint), metrics)),
-            WARMUP_NAME: f"{scratch}/{WARMUP_NAME}",
         }
+        if config.trainer != "jax":  # TensorFlow Serving takes SavedModels
+            write_warmup(f"{scratch}/{WARMUP_NAME}", _samples(config.input.image_size))
+            extra[WARMUP_NAME] = f"{scratch}/{WARMUP_NAME}"
         save = find_trainer(config.trainer).save
         if not files.is_in_bucket(export_dir):
             return save(config, str(checkpoint), export_dir, classes_file, extra, export_to_tpu)

@@ -57,7 +57,7 @@ class ArrayReader:
           OSError: It cannot be read.
         """
         try:
-            self._archive = zipfile.ZipFile(_opened(f"{path}{SUFFIX}"))
+            self._archive = zipfile.ZipFile(_source(f"{path}{SUFFIX}"))  # closed with this object
         except zipfile.BadZipFile as error:
             raise ValueError(str(error)) from error
         members = self._archive.infolist()
@@ -93,6 +93,6 @@ class ArrayReader:
             return list(read[version](file)[0])
 
 
-def _opened(path: str) -> IO[bytes]:
-    """Returns a file to read from; one in a bucket is read whole."""
-    return io.BytesIO(files.read_bytes(path)) if "://" in path else open(path, "rb")
+def _source(path: str) -> str | IO[bytes]:
+    """Returns what ZipFile takes: a local path, or the content of a file in a bucket."""
+    return io.BytesIO(files.read_bytes(path)) if "://" in path else path

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,8 +19,7 @@ from estimator_app.runtime import files
 from estimator_app.saved_model.find import read_origin
 from tpu_input import InputConfig
 from tpu_input.command_line.distribution import needing_extras
-from tpu_input.without_tensorflow.decode_window import decode_window
-from tpu_input.without_tensorflow.windows import centre_window, whole_window
+from tpu_input.without_tensorflow.decode_window import decode_file
 
 Array = npt.NDArray[Any]
 _CLASSES = "assets/classes.txt"
@@ -58,7 +56,7 @@ class StableHloClassifier:
         return self._rows(files, "logits")
 
     def _rows(self, files: Sequence[bytes], name: str) -> list[Array | ValueError]:
-        images = [decode_file(encoded, self.config.input) for encoded in files]
+        images = [_pixels(encoded, self.config.input) for encoded in files]
         good = [image for image in images if not isinstance(image, ValueError)]
         rows = iter(self._of_pixels(np.stack(good), name) if good else ())
         return [image if isinstance(image, ValueError) else next(rows) for image in images]
@@ -72,15 +70,13 @@ class StableHloClassifier:
         return rows[:count]
 
 
-def decode_file(encoded: bytes, config: InputConfig) -> Array | ValueError:
+def _pixels(encoded: bytes, config: InputConfig) -> Array | ValueError:
     """Returns the pixels of an image file as in evaluation, [H, W, 3]; a ValueError if it is none."""
     kind = next((name for name, begin in _FORMATS.items() if encoded.startswith(begin)), "")
     if not kind:
         return ValueError("not a JPEG or PNG file" if encoded else "the file is empty")
-    is_cropped = config.resize == "crop"
-    choose = functools.partial(centre_window, share=config.eval_crop) if is_cropped else whole_window
     try:
-        return decode_window(encoded, choose, config, False)
+        return decode_file(encoded, config)
     except ValueError:
         return ValueError(f"the {kind} file is damaged")
 

@@ -15,15 +15,15 @@ import jax
 
 from estimator_app.config import TrainConfig
 from estimator_app.model.metrics import Metrics
+from estimator_app.model.scores import Scores
 from estimator_app.model_dir.checkpoints import latest_checkpoint
+from estimator_app.model_dir.events import EventFile
 from estimator_app.trainers.checks import check_evaluable, counted, no_number
 from estimator_app.trainers.interruption import Stopped
 from estimator_app.trainers.jax.batches import HostBatch, check_divisible, read_batches, to_devices
 from estimator_app.trainers.jax.checkpoints import read_evaluated, restore, save
-from estimator_app.trainers.jax.curves import Curves
 from estimator_app.trainers.jax.mixing import draw_mixing
 from estimator_app.trainers.jax.profiling import StepProfile
-from estimator_app.trainers.jax.scores import Scores
 from estimator_app.trainers.jax.state import JaxRun
 from estimator_app.trainers.jax.step import TrainState
 from estimator_app.trainers.progress import Progress, TimeLeft
@@ -61,14 +61,14 @@ def train(
     saving.reached(state, step)
     left = left or TimeLeft.of(config, manifest.split(config.split).num_examples)
     progress = Progress.of(config, step, last, left, took)
-    curves, profile = Curves(run.model_dir, config), StepProfile(run.model_dir, *config.profile)
+    events, profile = EventFile(run.model_dir), StepProfile(run.model_dir, *config.profile)
     try:
         with closing(_training_batches(run, manifest, step, last)) as batches:
-            _train_to(run, state, batches, progress, curves, profile, last, stop, saving)
+            _train_to(run, state, batches, progress, events, profile, last, stop, saving)
     finally:
         profile.close()
         progress.close()
-        curves.close()
+        events.close()
     return progress.values() | {"train_seconds": time.monotonic() - began}
 
 
@@ -86,7 +86,7 @@ def _train_to(
     state: TrainState,
     batches: Iterator[HostBatch],
     progress: Progress,
-    curves: Curves,
+    events: EventFile,
     profile: StepProfile,
     last: int,
     stop: threading.Event,
@@ -108,12 +108,26 @@ def _train_to(
         began = time.time()
         if math.isnan(loss):
             raise no_number(step, run.config)
-        curves.reached(progress)
+        _write_curves(events, run.config, progress)
         # Read once: if it were set between two reads, the run would end without saving.
         stopping = stop.is_set()
         saving.reached(state, step, now=step == last or stopping)
         if stopping:
             raise Stopped
+
+
+def _write_curves(events: EventFile, config: TrainConfig, progress: Progress) -> None:
+    """Writes the curves of training at a step, if it is a multiple of summary_steps."""
+    step = progress.step
+    if step % config.summary_steps:
+        return
+    values = {
+        "train/loss": progress.loss,
+        "train/learning_rate": float(config.schedule.learning_rate(step - 1.0)),
+        "train/epoch": step * config.train_batch_size / config.train_examples,
+    }
+    speed = progress.values().get("images_per_second")
+    events.scalars(step, values if speed is None else values | {"examples/sec": speed})
 
 
 class Saving:
@@ -175,7 +189,7 @@ def evaluate(
                 raise Stopped
             scores.add(jax.device_get(run.eval_step(values, to_devices(batch, run.mesh))))
     metrics = counted(scores.results() | {"global_step": step}, manifest, config)
-    curves = Curves(f"{run.model_dir}/eval", config)
-    curves.write(metrics.step, metrics.scalars())
-    curves.close()
+    events = EventFile(f"{run.model_dir}/eval")
+    events.scalars(metrics.step, metrics.scalars())
+    events.close()
     return metrics

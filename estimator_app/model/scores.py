@@ -51,6 +51,24 @@ class Scores:
         if len(self._confusion):
             self._confusion += np.bincount(labels.astype(np.int64) * count + predicted, minlength=count**2)
 
+    def add_logits(self, logits: Array, labels: Array) -> None:
+        """Adds examples by their logits, whose cross-entropy is computed in float64.
+
+        Args:
+          logits: [N, K] float32.
+          labels: [N] integers; with several labels per image, [N, K] of zeros and ones.
+        """
+        exact = logits.astype(np.float64)
+        values = {"label": labels, "weight": np.ones(len(logits), np.float32)}
+        if labels.ndim == 2:
+            loss = (np.logaddexp(0, exact) - labels * exact).mean(axis=1)
+            self.add(values | {"loss": loss, "logits": logits})
+            return
+        of_label = np.take_along_axis(exact, labels[:, None], axis=1)
+        loss = np.logaddexp.reduce(exact, axis=1) - of_label[:, 0]
+        rank = np.sum(~(exact < of_label), axis=1)
+        self.add(values | {"loss": loss, "predicted": logits.argmax(axis=1), "rank": rank})
+
     def results(self) -> dict[str, Any]:
         """Returns the metrics of all examples, by the names and with the meanings of metrics.results()."""
         with np.errstate(divide="ignore", invalid="ignore"):  # of classes without examples
