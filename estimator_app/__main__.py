@@ -394,9 +394,7 @@ def _parsed(argv: Sequence[str]) -> argparse.Namespace:
 def _run(arguments: argparse.Namespace) -> int:
     commands.check(arguments)
     trainer = commands.trainer_of(arguments)
-    if trainer == "jax" or importlib.util.find_spec(
-        "tensorflow"
-    ):  # else the user hears that
+    if trainer == "jax" or importlib.util.find_spec("tensorflow"):  # else the user hears that
         commands.check_existence(arguments)
     choose_backend(trainer)
     if trainer != "jax":

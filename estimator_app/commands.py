@@ -363,6 +363,8 @@ def preflight(arguments: argparse.Namespace) -> int:
     options = _options(arguments)
     del options["dataset"]  # the first argument
     manifest, _, config, earlier = open_run(_dataset(arguments), arguments.model_dir, _classes(arguments), options)
+    if config.trainer == "jax":
+        raise ValueError("preflight has no --trainer=jax yet; compile a step of your own with --jax_step")
     chosen = "" if earlier else chosen_input(config, options, manifest)
     trained = latest_step(arguments.model_dir) if earlier else 0
     differences = earlier.differences(config, trained) if earlier else []

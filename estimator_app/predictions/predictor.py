@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from estimator_app.config import TrainConfig
+from estimator_app.model_dir.checkpoints import main_file
+from estimator_app.model_dir.exports import STABLEHLO_NAME, WEIGHTS, program_name
 from estimator_app.model_dir.run_files import CONFIG_NAME, read_named
 from estimator_app.runtime import files
 from estimator_app.saved_model.classifier import CLASSES_NAME, Array, load_classifier, of_images
@@ -51,6 +53,8 @@ def of_export(export_dir: str) -> Predictor:
     config, _ = read_origin(classifier.path)
     # The index of the variables has their checksums.
     names = ("saved_model.pb", "variables/variables.index", f"assets/{CLASSES_NAME}")
+    if program_name(classifier.path) == STABLEHLO_NAME:
+        names = (STABLEHLO_NAME, f"{WEIGHTS}.npz", f"assets/{CLASSES_NAME}")
     digest = _digest(f"{classifier.path}/{name}" for name in names)
     return Predictor(config, classifier.classes, digest, 0, classifier)
 
@@ -76,6 +80,10 @@ def of_run(
     Raises:
       ValueError: There is no such run, checkpoint or layer, or batch_size is not divisible by the TPU's cores.
     """
+    config = read_named(model_dir, network)
+    checkpoint = find_checkpoint(model_dir, step)
+    if config.trainer == "jax":
+        return _of_jax_run(config, model_dir, checkpoint, features)
     import tensorflow as tf
 
     from estimator_app.model.losses import probabilities
@@ -84,8 +92,6 @@ def of_run(
     from estimator_app.trainers.tf_distribute.state import make_strategy
     from tpu_input.predict import decode_files
 
-    config = read_named(model_dir, network)
-    checkpoint = find_checkpoint(model_dir, step)
     weights = weights_of_run(config, checkpoint, f"--model_dir={model_dir}")
     strategy = make_strategy(cluster) if cluster else tf.distribute.get_strategy()
     replicas = strategy.num_replicas_in_sync
@@ -132,6 +138,20 @@ def of_run(
 
     digest = _digest([f"{checkpoint}.index", f"{model_dir}/{CONFIG_NAME}"])
     return Predictor(config, config.classes, digest, num_features, run)
+
+
+def _of_jax_run(config: TrainConfig, model_dir: str, checkpoint: str, features: str | None) -> Predictor:
+    """Returns the model of a checkpoint of --trainer=jax.
+
+    Raises:
+      ValueError: The output of a layer is wanted.
+    """
+    from estimator_app.trainers.jax.export import load_checkpoint
+
+    if features is not None:
+        raise ValueError("--features has no runs of --trainer=jax yet; leave it out")
+    digest = _digest([main_file(checkpoint), f"{model_dir}/{CONFIG_NAME}"])
+    return Predictor(config, config.classes, digest, 0, load_checkpoint(config, checkpoint))
 
 
 def _layer(model: Any, name: str) -> Any:

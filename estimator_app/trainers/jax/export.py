@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -24,6 +24,7 @@ from estimator_app.config import TrainConfig
 from estimator_app.model_dir.array_files import write_arrays
 from estimator_app.model_dir.exports import STABLEHLO_NAME, WEIGHTS
 from estimator_app.runtime import files
+from estimator_app.saved_model.stablehlo import StableHloClassifier
 from estimator_app.trainers.checks import make_weighted_model
 from estimator_app.trainers.jax.checkpoints import read_evaluated
 from estimator_app.trainers.jax.state import fed_input, name_variables
@@ -50,6 +51,29 @@ def save(
     """
     if export_to_tpu:
         raise ValueError("--export_to_tpu is for SavedModels; an export of --trainer=jax runs on a TPU as it is")
+    classify, weights = _classify(run, checkpoint)
+    side = run.input.image_size
+    arguments = (
+        {name: jax.ShapeDtypeStruct(value.shape, value.dtype) for name, value in weights.items()},
+        jax.ShapeDtypeStruct(jax_export.symbolic_shape(f"n, {side}, {side}, 3"), np.float32),
+    )
+    program = jax_export.export(jax.jit(classify), platforms=PLATFORMS)(*arguments)
+    return _write(program.serialize(), weights, export_dir, classes_file, extra)
+
+
+def load_checkpoint(run: TrainConfig, checkpoint: str) -> StableHloClassifier:
+    """Returns the classifier of a checkpoint, as of an export of it.
+
+    Raises:
+      ValueError: The checkpoint is of another network or trainer.
+    """
+    classify, weights = _classify(run, checkpoint)
+    on_device, compiled = jax.device_put(weights), jax.jit(classify)
+    return StableHloClassifier(checkpoint, run.classes, run, lambda pixels: compiled(on_device, pixels))
+
+
+def _classify(run: TrainConfig, checkpoint: str) -> tuple[Callable[..., dict[str, Any]], dict[str, Any]]:
+    """Returns the function of an export, (weights by name, pixels) -> {"logits", "probabilities"}, and the weights."""
     config = dataclasses.replace(run, precision="float32", input=fed_input(run.input))
     variables = name_variables(make_weighted_model(config))
     weights, _ = read_evaluated(config, variables, checkpoint)
@@ -58,13 +82,7 @@ def save(
         logits = variables.logits(weights, from_infeed(pixels, config.input))
         return {"logits": logits, "probabilities": getattr(jax.nn, config.task.activation)(logits)}
 
-    side = config.input.image_size
-    arguments = (
-        {name: jax.ShapeDtypeStruct(value.shape, value.dtype) for name, value in weights.items()},
-        jax.ShapeDtypeStruct(jax_export.symbolic_shape(f"n, {side}, {side}, 3"), np.float32),
-    )
-    program = jax_export.export(jax.jit(classify), platforms=PLATFORMS)(*arguments)
-    return _write(program.serialize(), weights, export_dir, classes_file, extra)
+    return classify, weights
 
 
 def _write(
