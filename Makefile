@@ -115,7 +115,7 @@ test: $(VENV)/installed lint $(if $(shell command -v npm),$(AXE_CORE))
 # what differs most under it, and the contracts, which lead through every command, kind of input and trainer.
 NOT_ALONE = not cloud and not engines and not preflight and not torch and not peers
 # Keras has one backend in a process: what is of the trainer on JAX runs apart.
-OF_JAX = tests/contracts/test_trainers.py tests/contracts/test_trainer_errors.py \
+OF_JAX = tests/contracts/test_trainers.py \
 	$(patsubst %,tests/estimator_app/test_%.py,jax_guide jax_step jax_trainer)
 test-core: $(VENV)/installed $(VENV_NEWEST)/installed
 	$(VENV)/bin/python -m pytest -m 'core and long' -n auto --dist worksteal $(call marked,core)

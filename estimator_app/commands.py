@@ -45,6 +45,8 @@ def check(arguments: argparse.Namespace) -> None:
     of_tpu = [f"--{name}" for name in ("tpu", "tpu_zone", "gcp_project") if vars(arguments).get(name)]
     if of_tpu and not arguments.use_tpu:
         raise ValueError(f"{of_tpu[0]} has no effect without --use_tpu; add --use_tpu, or leave out {of_tpu[0]}")
+    if vars(arguments).get("use_tpu") and trainer_of(arguments) == "jax":
+        raise ValueError("--trainer=jax takes no --use_tpu: JAX finds the TPU of its machine itself; leave it out")
     if arguments.command is evaluate:
         _check_evaluated(arguments)
     if arguments.command is predict:

@@ -17,11 +17,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from estimator_app.model.keras_applications import application
-from estimator_app.model.keras_library import is_keras_3, keras, layers
+from estimator_app.model.keras_library import is_keras_3, keras, layers, on_jax
 from estimator_app.model.network_names import PATCH, PREFIX, check_network, is_users, users_network
 
 HEAD = "head"  # name of the last layer of the networks below, which has one output for each class
@@ -187,7 +188,7 @@ def make_model(network: Network, image_size: int, num_classes: int, precision: s
     """
     inputs = keras().Input([image_size, image_size, 3])
     with _computing_in(precision):
-        logits = network(inputs, num_classes, None)
+        logits = _called(network, inputs, num_classes)
         shape = getattr(logits, "shape", None)
         if shape is None or tuple(shape) != (None, num_classes):
             found = f"shape {tuple(shape)}" if shape is not None else repr(logits)
@@ -198,6 +199,24 @@ def make_model(network: Network, image_size: int, num_classes: int, precision: s
         _check_logits(network, keras().Model(inputs, logits))
         logits = layers.Activation("linear", dtype="float32")(logits)
     return keras().Model(inputs, logits)
+
+
+def _called(network: Network, inputs: Any, num_classes: int) -> Any:
+    """Returns the output of a network.
+
+    Raises:
+      ValueError: Keras on JAX cannot build it, as it has operations of TensorFlow.
+    """
+    try:
+        return network(inputs, num_classes, None)
+    except Exception as error:
+        if on_jax() and "tensorflow" in sys.modules:
+            reason = (str(error).splitlines() or [repr(error)])[0]
+            raise ValueError(
+                f"network {network.__name__!r} cannot be built by Keras on JAX ({reason}); --trainer=jax takes layers "
+                "of Keras 3 and keras.ops, without TensorFlow's operations"
+            ) from error
+        raise
 
 
 def _check_logits(network: Network, model: Any) -> None:

@@ -22,6 +22,7 @@ from estimator_app.runtime import files
 Array = npt.NDArray[Any]
 SUFFIX = ".npz"
 _MEMBER = ".npy"
+_format: Any = np.lib.format  # has no types
 
 
 def write_arrays(path: str, arrays: Mapping[str, Array]) -> None:
@@ -73,7 +74,7 @@ class ArrayReader:
         """Returns an array; raises ValueError if its bytes have changed since they were written."""
         try:
             with self._archive.open(f"{name}{_MEMBER}") as file:
-                array: Array = np.lib.format.read_array(file, allow_pickle=False)
+                array: Array = _format.read_array(file, allow_pickle=False)
                 if file.read(1):
                     raise ValueError(f"{name!r} in it has more bytes than its shape says")
                 return array
@@ -86,8 +87,8 @@ class ArrayReader:
 
     def _shape(self, name: str) -> list[int]:
         with self._archive.open(f"{name}{_MEMBER}") as file:
-            read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-            version = np.lib.format.read_magic(file)
+            read = {(1, 0): _format.read_array_header_1_0, (2, 0): _format.read_array_header_2_0}
+            version = _format.read_magic(file)
             if version not in read:
                 raise ValueError(f"{name!r} in it has an array of an unknown format")
             return list(read[version](file)[0])

@@ -167,7 +167,7 @@ def test_the_same_batches_come_from_the_threads_as_from_the_source(digits_datase
 
     config = dataclasses.replace(configured(digits_dataset).input, layout="NHWC")
     source = TrainSource(digits_dataset, config, 40, end_step=3)
-    for number, batch in enumerate(read_batches(source, 40, 3)):
+    for number, batch in enumerate(read_batches(source, 40, 3, digits_dataset.path)):
         for place in range(40):
             example = source[number * 40 + place]
             for name, array in batch.arrays.items():

@@ -22,6 +22,12 @@ pytestmark = needs_jax
 SMALL: dict[str, Any] = OPTIONS | {"image_size": 8, "train_batch_size": 8, "trainer": "jax", "save_seconds": 0}
 
 
+def tiny(images: Any, num_classes: int, training: bool | None) -> Any:
+    from keras import layers
+
+    return layers.Dense(num_classes)(layers.Flatten()(images))
+
+
 def quiet(line: str) -> None:
     pass
 
@@ -139,11 +145,11 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_taken(digits_datase
 def test_the_checkpoint_of_another_network_is_refused(digits_dataset, trained, tmp_path):
     from estimator_app.evaluate import evaluate
 
-    train(digits_dataset, tmp_path / "m", train_steps=1, network="support.linear_network:linear")
+    train(digits_dataset, tmp_path / "m", train_steps=1, network=f"{__name__}:tiny")
     with pytest.raises(ValueError, match="is of another network or has other classes"):
         evaluate(str(trained), checkpoint=str(tmp_path / "m/model.ckpt-1"))
     with pytest.raises(ValueError, match="holds another run: its --network is 'cnn'"):
-        train(digits_dataset, trained, train_steps=5, network="support.linear_network:linear")
+        train(digits_dataset, trained, train_steps=5, network=f"{__name__}:tiny")
     with pytest.raises(ValueError, match="--trainer is 'jax', not 'tf_distribute'"):
         train(digits_dataset, trained, train_steps=5, trainer="tf_distribute")
 
@@ -151,6 +157,7 @@ def test_the_checkpoint_of_another_network_is_refused(digits_dataset, trained, t
 @pytest.mark.parametrize(
     ("options", "line"),
     [
+        ({"record": "imagenet"}, "--trainer=jax has no --record yet"),
         ({"cache": "records"}, "--trainer=jax has no --cache yet; leave it out, or use --trainer=tf_distribute"),
         (
             {"service": "grpc://localhost:1", "deterministic": False},
@@ -158,9 +165,11 @@ def test_the_checkpoint_of_another_network_is_refused(digits_dataset, trained, t
         ),
     ],
 )
-def test_what_is_not_there_is_refused_in_a_line(digits_dataset, tmp_path, options, line):
+def test_what_is_not_there_is_refused_in_a_line(digits_dataset, options, line):
+    from estimator_app.trainers.jax.state import check_options
+
     with pytest.raises(ValueError, match=line):
-        train(digits_dataset, tmp_path / "m", **options)
+        check_options(configured(digits_dataset, trainer="jax", **options))
 
 
 def test_a_run_starts_from_the_weights_of_another(digits_dataset, trained, tmp_path):
@@ -178,6 +187,74 @@ def test_frozen_layers_keep_their_weights(digits_dataset, tmp_path):
     for name in (name for name in before if name.startswith(("weights/", "fixed/"))):
         is_same = np.array_equal(before[name], after[name])
         assert is_same == ("stage1_" in name or "stage2_" in name), name
+
+
+def with_tensorflow(images: Any, num_classes: int, training: bool | None) -> Any:
+    import tensorflow as tf
+    from keras import layers
+
+    return layers.Dense(num_classes)(layers.Flatten()(tf.nn.relu(images)))
+
+
+def test_a_network_with_operations_of_tensorflow_is_refused_in_a_line(digits_dataset, tmp_path):
+    with pytest.raises(ValueError, match="'with_tensorflow' cannot be built by Keras on JAX") as raised:
+        train(digits_dataset, tmp_path / "m", network=f"{__name__}:with_tensorflow")
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (
+            "RESOURCE_EXHAUSTED: Out of memory.\nMore",
+            "too little memory on the device; use a smaller --train_batch_size",
+        ),
+        ("INTERNAL: broken\nMore", "JAX cannot run on the device: INTERNAL: broken$"),
+    ],
+)
+def test_an_error_of_the_device_is_one_line(error, line):
+    import jax
+
+    from estimator_app.trainers.jax.batches import device_errors
+
+    with pytest.raises(ValueError, match=line), device_errors("--train_batch_size"):
+        raise jax.errors.JaxRuntimeError(error)
+
+
+def test_a_machine_without_a_device_is_one_line(monkeypatch):
+    import jax
+
+    from estimator_app.trainers.jax.batches import make_mesh
+
+    def none() -> None:
+        raise RuntimeError("Unable to initialize backend 'tpu': in use by another process\nMore")
+
+    monkeypatch.setattr(jax, "devices", none)
+    with pytest.raises(
+        ValueError, match=r"JAX finds no device: Unable to initialize .* another process; JAX_PLATFORMS"
+    ):
+        make_mesh()
+
+
+def test_a_record_that_cannot_be_decoded_is_named(dataset_copy, tmp_path):
+    from tpu_input import RecordSource, read_manifest
+
+    manifest = read_manifest(str(dataset_copy))
+    record = RecordSource(manifest, "train")[0]
+    (path,) = (path for path in dataset_copy.glob("train-*") if record.encoded in path.read_bytes())
+    payload = replaced(path, record.encoded, record.encoded[:20] + bytes(len(record.encoded) - 20))
+    path.write_bytes(payload)
+    with pytest.raises(ValueError, match="find all such records with: jpeg2tpu verify") as raised:
+        train(str(dataset_copy), tmp_path / "m", train_steps=200)
+    assert repr(record.key) in str(raised.value)
+
+
+def replaced(path: Path, old: bytes, new: bytes) -> bytes:
+    """Returns the content of a shard with an image replaced, and checksums that agree."""
+    from tpu_input.dataset_format.tfrecord import frame, read_frames
+
+    with path.open("rb") as file:
+        return b"".join(frame(payload.replace(old, new)) for _, payload in read_frames(file))
 
 
 FLAGS = ("--image_size=8", "--train_batch_size=8", "--eval_batch_size=100", "--no_flip", "--learning_rate=0.05")

@@ -8,6 +8,7 @@ A thread reads and decodes one part of a batch; the decoders release Python's gl
 from __future__ import annotations
 
 import collections
+import contextlib
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -38,16 +39,18 @@ class HostBatch(NamedTuple):
     ready: float
 
 
-def read_batches(source: Any, batch_size: int, num_batches: int) -> Iterator[HostBatch]:
+def read_batches(source: Any, batch_size: int, num_batches: int, path: str) -> Iterator[HostBatch]:
     """Yields batches of consecutive examples, in order.
 
     Args:
       source: A TrainSource or EvalSource.
       batch_size: Examples of a batch.
       num_batches: Number of batches; nothing is read for later ones.
+      path: Path or URI of the dataset, for the advice of an error.
 
     Raises:
-      ValueError, OSError: As the source does.
+      ValueError: A record is damaged, cannot be decoded or has a label outside the classes; the message names it.
+      OSError: A shard cannot be read.
     """
     threads = num_cores()
     pending: collections.deque[tuple[dict[str, Any], list[Future[float]]]] = collections.deque()
@@ -59,6 +62,8 @@ def read_batches(source: Any, batch_size: int, num_batches: int) -> Iterator[Hos
             if number >= AHEAD:
                 arrays, parts = pending.popleft()
                 yield HostBatch(arrays, max(part.result() for part in parts))
+    except ValueError as error:
+        raise ValueError(f"{error}; find all such records with: jpeg2tpu verify {path}") from error
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -91,8 +96,42 @@ def _fill(source: Any, arrays: dict[str, Any], first: int, places: range, batch_
 
 
 def make_mesh(devices: Any = None) -> Mesh:
-    """Returns all devices of all processes as a line, over which a batch is divided."""
-    return Mesh(np.array(jax.devices() if devices is None else devices), (_AXIS,))
+    """Returns all devices of all processes as a line, over which a batch is divided.
+
+    Args:
+      devices: List of jax.Device; None for all.
+
+    Raises:
+      ValueError: JAX finds none: its plugin is missing, does not fit the driver, or another process has the TPU.
+    """
+    try:
+        return Mesh(np.array(jax.devices() if devices is None else devices), (_AXIS,))
+    except RuntimeError as error:
+        raise ValueError(
+            f"JAX finds no device: {_first_line(error)}; JAX_PLATFORMS=cpu runs on the processor alone"
+        ) from error
+
+
+@contextlib.contextmanager
+def device_errors(flag: str) -> Iterator[None]:
+    """Makes of what goes wrong on a device an error in one line.
+
+    Args:
+      flag: The flag whose batch runs there.
+
+    Raises:
+      ValueError: The device has too little memory, or cannot run the step.
+    """
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" in str(error):
+            raise ValueError(f"too little memory on the device; use a smaller {flag} ({_first_line(error)})") from error
+        raise ValueError(f"JAX cannot run on the device: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [repr(error)])[0]
 
 
 def whole_on(mesh: Mesh) -> NamedSharding:

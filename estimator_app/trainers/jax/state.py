@@ -138,6 +138,11 @@ def check_options(config: TrainConfig, cluster: Any = None) -> None:
     """Raises ValueError for an option that this trainer does not have yet."""
     if cluster is not None:
         raise ValueError("--trainer=jax takes no --use_tpu: JAX finds the TPU of its machine itself; leave it out")
+    if config.record:
+        raise ValueError(
+            "--trainer=jax has no --record yet: it reads datasets of this program alone; convert the TFRecords with "
+            "jpeg2tpu convert --record, or use --trainer=tf_distribute with another --model_dir"
+        )
     for name, none in _MISSING.items():
         if getattr(config.input, name) != none:
             raise ValueError(

@@ -20,7 +20,7 @@ from estimator_app.model_dir.checkpoints import latest_checkpoint
 from estimator_app.model_dir.events import EventFile
 from estimator_app.trainers.checks import check_evaluable, counted, no_number
 from estimator_app.trainers.interruption import Stopped
-from estimator_app.trainers.jax.batches import HostBatch, check_divisible, read_batches, to_devices
+from estimator_app.trainers.jax.batches import HostBatch, check_divisible, device_errors, read_batches, to_devices
 from estimator_app.trainers.jax.checkpoints import read_evaluated, restore, save
 from estimator_app.trainers.jax.mixing import draw_mixing
 from estimator_app.trainers.jax.profiling import StepProfile
@@ -63,7 +63,7 @@ def train(
     progress = Progress.of(config, step, last, left, took)
     events, profile = EventFile(run.model_dir), StepProfile(run.model_dir, *config.profile)
     try:
-        with closing(_training_batches(run, manifest, step, last)) as batches:
+        with device_errors("--train_batch_size"), closing(_training_batches(run, manifest, step, last)) as batches:
             _train_to(run, state, batches, progress, events, profile, last, stop, saving)
     finally:
         profile.close()
@@ -78,7 +78,7 @@ def _training_batches(run: JaxRun, manifest: Manifest, step: int, last: int) -> 
     source = TrainSource(
         manifest, run.config.input, own, host=jax.process_index(), num_hosts=hosts, start_step=step, end_step=last
     )
-    return read_batches(source, own, last - step)
+    return read_batches(source, own, last - step, manifest.path)
 
 
 def _train_to(
@@ -183,7 +183,7 @@ def evaluate(
     source = EvalSource(manifest, run.config.input, own, config.split, jax.process_index(), hosts)
     steps = eval_steps(manifest, config.split, config.eval_batch_size, hosts)
     scores = Scores(len(config.classes))
-    with closing(read_batches(source, own, steps)) as batches:
+    with device_errors("--eval_batch_size"), closing(read_batches(source, own, steps, manifest.path)) as batches:
         for batch in batches:
             if stop and stop.is_set():
                 raise Stopped
