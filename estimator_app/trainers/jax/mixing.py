@@ -48,7 +48,7 @@ def draw_mixing(config: TrainConfig, step: int) -> Mixing:
 
 
 def mixed(images: Any, labels: Any, weight: Any, mixing: Mapping[str, Any], num_classes: int) -> tuple[Any, Any, Any]:
-    """Returns the images, labels and weights of a batch, each mixed with those of the batch in reverse order.
+    """Returns the images, labels and weights of a batch, each mixed with the batch in reverse order.
 
     mixup: Zhang et al. 2017, "mixup: Beyond Empirical Risk Minimization". CutMix: Yun et al. 2019, "CutMix:
     Regularization Strategy to Train Strong Classifiers with Localizable Features". An example of weight 0 contributes

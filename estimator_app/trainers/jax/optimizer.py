@@ -2,7 +2,7 @@
 
     gradients ──clipping──▶ ──weight decay, of kernels only──▶ ──momentum, LARS or Adam──▶ ──learning rate──▶ updates
 
-Their arithmetic is that of model/optimizers.py, the TensorFlow trainers'.
+They compute the same as model/optimizers.py, the TensorFlow trainers' optimizers.
 """
 
 from __future__ import annotations

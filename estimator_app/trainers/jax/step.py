@@ -7,9 +7,9 @@
             label [N] int32; with several labels per image, [N, K] float32 of zeros and ones
             weight [N] float32: 1 for an example, 0 for padding
 
-A batch may lie on any number of devices, each of which has a part of its examples: XLA then adds what each sum needs of
-the others (GSPMD, Xu et al. 2021). So the mean loss, the norm of the gradients and the statistics of batch
-normalization are those of the whole batch, whatever the number of devices.
+A batch may lie on any number of devices, which each have a part of its examples: XLA then adds the sums of all devices
+(GSPMD, Xu et al. 2021). So the mean loss, the norm of the gradients and the statistics of batch normalization are
+computed over the whole batch, whatever the number of devices.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def make_eval_step(variables: Variables, config: TrainConfig) -> Callable[..., d
     """Returns (the values of all variables by name, batch) -> values of every example, by name.
 
     They are "loss" [N] in nats, "label" and "weight" of the batch, and with one label per image "predicted" [N] int32
-    and "rank" [N] int32: the number of classes whose logit is not below that of the label, at least 1; with several
+    and "rank" [N] int32: the number of classes whose logit is not below the label's, at least 1; with several
     labels per image "logits" [N, K].
     """
 
