@@ -3,8 +3,8 @@
 (name, value) of a step ──EventFile──▶ Event{wall_time, step, Summary{tag, simple_value or image}} ──▶ TFRecords
 events.out.tfevents.… ──read_scalars()──▶ (name, step, value)
 
-The fields are declared in tensorflow/core/util/event.proto and tensorflow/core/framework/summary.proto. TensorBoard reads
-the files of a folder in the order of their names, which begin with the time.
+The fields are declared in tensorflow/core/util/event.proto and tensorflow/core/framework/summary.proto. TensorBoard
+reads the files of a folder in the order of their names, which begin with the time.
 """
 
 from __future__ import annotations

@@ -270,6 +270,7 @@ def test_every_command_runs_where_tensorflow_and_beam_cannot_be_imported(digits,
         ("evaluate", f"--export_dir={tmp_path}/m/export"),
         ("export", f"--model_dir={tmp_path}/m", f"--export_dir={tmp_path}/e"),
         ("predict", f"--model_dir={tmp_path}/m", str(min((digits / "3").iterdir()))),
+        ("predict", f"--model_dir={tmp_path}/m", f"--dataset={digits_dataset.path}", f"--output={tmp_path}/p.parquet"),
     ):
         done = command(*arguments)
         assert done.returncode == 0, (arguments, done.stderr)
