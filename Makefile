@@ -114,11 +114,15 @@ test: $(VENV)/installed lint $(if $(shell command -v npm),$(AXE_CORE))
 # Long tests that are marked core: a scene for each promise that nothing shorter shows. And under the newest TensorFlow,
 # what differs most under it, and the contracts, which lead through every command, kind of input and trainer.
 NOT_ALONE = not cloud and not engines and not preflight and not torch and not peers
+# Keras has one backend in a process: what is of the trainer on JAX runs apart.
+OF_JAX = tests/contracts/test_trainers.py \
+	$(patsubst %,tests/estimator_app/test_%.py,jax_guide jax_step jax_trainer)
 test-core: $(VENV)/installed $(VENV_NEWEST)/installed
 	$(VENV)/bin/python -m pytest -m 'core and long' -n auto --dist worksteal $(call marked,core)
 	$(VENV_NEWEST)/bin/python -m pytest -m '(core or not long) and $(NOT_ALONE)' -n auto --dist worksteal \
 		tests/contracts tests/tpu_input tests/test_jax_example.py \
 		$(patsubst %,tests/estimator_app/test_%.py,export keras_networks networks predict starting_weights strategy)
+	KERAS_BACKEND=jax $(VENV_NEWEST)/bin/python -m pytest -m 'core or not long' -n auto --dist worksteal $(OF_JAX)
 
 ## test-all: every test that there is, in a day; for a release
 # In order of what takes long: what fails is said as early as can be. The last line is for the checklist of a release.
@@ -136,6 +140,7 @@ test-long: $(VENV)/installed $(VENV_NEWEST)/installed
 	$(VENV)/bin/python -m pytest -m long -n auto --dist worksteal $(call marked,long)
 	$(VENV_NEWEST)/bin/python -m pytest -m long -n auto --dist worksteal \
 		tests/test_jax_example.py tests/tpu_input/test_keras_example.py
+	KERAS_BACKEND=jax $(VENV_NEWEST)/bin/python -m pytest -m long -n auto --dist worksteal $(OF_JAX)
 
 ## lint: ruff and mypy
 lint: $(VENV)/installed

@@ -9,13 +9,10 @@ from setuptools import find_packages, setup
 
 FOLDER = pathlib.Path(__file__).parent
 
-# What a conversion worker needs. Beam without its [gcp] extra reaches gs:// with the three Google packages below; the
-# extra would pull in some sixty more, and beside TensorFlow 2.15 (protobuf < 5) an older Beam.
+# What a conversion on this machine needs, and what reads a dataset: neither Beam nor TensorFlow nor JAX. The workers of
+# an engine have Beam in their image.
 BASE = [
-    "apache-beam>=2.72,<3",
     "argcomplete>=3.2",  # jpeg2tpu completion
-    "google-apitools>=0.5.31",
-    "google-auth-httplib2>=0.2",
     "google-cloud-storage>=2.19",
     "google-crc32c>=1.5",
     "jinja2>=3.1",
@@ -24,32 +21,44 @@ BASE = [
     "pyarrow>=14",
     "simplejpeg>=1.8",  # libjpeg-turbo whose warnings are errors, where Pillow hides them
     "tqdm>=4.60",
-    "zstandard>=0.18",  # .tar.zst; Beam needs it, too
+    "zstandard>=0.18",  # .tar.zst
 ]
-# TPUEstimator ends with TensorFlow 2.15, whose last Python is 3.11.
-TRAIN = [
+# What submits a conversion to an engine (--runner), and runs our transforms in a pipeline of the user's. Beam without
+# its [gcp] extra reaches gs:// with the two Google packages below; the extra would pull in some sixty more, and beside
+# TensorFlow 2.15 (protobuf < 5) an older Beam.
+BEAM = ["apache-beam>=2.72,<3", "google-apitools>=0.5.31", "google-auth-httplib2>=0.2"]
+# What a training run needs under every trainer.
+RUN = [
     "matplotlib>=3.7",
     "pyyaml>=6",  # train --config
+]
+# --trainer=jax, without TensorFlow; jax[cuda] or jax[tpu] are installed beside it.
+JAX = [*RUN, "jax>=0.10", "keras>=3.10", "optax>=0.2.5"]
+# TPUEstimator ends with TensorFlow 2.15, whose last Python is 3.11.
+TRAIN = [
+    *RUN,
     "tensorboard>=2.15",  # tf.summary's images; TensorFlow 2.20 and newer come without it
     "tensorflow>=2.15,<2.16; python_version<'3.12'",
     "tensorflow>=2.16; python_version>='3.12'",
 ]
 # What TensorFlow's TPUClusterResolver asks Google Cloud with for the address of a TPU that is given by name.
 TPU = ["google-api-python-client>=2", "oauth2client>=4.1.3"]
-GCP = ["apache-beam[gcp]"]
+GCP = [*BEAM, "apache-beam[gcp]"]
 HEIC = ["pillow-heif>=1.0"]  # photographs of iPhones
 # TrainSource and EvalSource resize with it where it is installed, in a tenth of NumPy's time.
 OPENCV = ["opencv-python-headless>=4.8"]
 DEMO = ["scikit-learn>=1.3"]
 # TensorFlow Serving's own messages, to read our warm-up requests with; it follows TensorFlow's version.
 SERVING = ["tensorflow-serving-api>=2.15,<2.16; python_version<'3.12'"]
-# examples/jax_train.py, where TensorFlow and NumPy are new enough to be beside JAX.
-JAX = ["flax>=0.12", "jax>=0.10", "optax>=0.2.5", "orbax-checkpoint>=0.11"]
+# examples/jax_train.py needs these, too.
+JAX_EXAMPLE = ["flax>=0.12", "orbax-checkpoint>=0.11"]
 # grain has wheels for Linux and macOS.
 DEV = [
+    *BEAM,
     *SERVING,
     *HEIC,
-    *(f"{requirement}; python_version>='3.12'" for requirement in JAX),
+    # Where TensorFlow and NumPy are new enough to be beside JAX.
+    *(f"{requirement}; python_version>='3.12'" for requirement in [*JAX, *JAX_EXAMPLE]),
     *OPENCV,
     "grain>=0.2.10; sys_platform != 'win32'",
     "hypothesis>=6.100",  # the fuzzer's damaged files
@@ -145,10 +154,12 @@ setup(
     extras_require={
         "train": TRAIN,
         "tpu": TRAIN + TPU,
+        "beam": BEAM,
         "gcp": GCP,
+        "jax": JAX,
         "heic": HEIC,
         "opencv": OPENCV,
-        "demo": TRAIN + DEMO,
+        "demo": DEMO,
         "dev": TRAIN + TPU + DEMO + DEV,
         "all": TRAIN + TPU + GCP + DEMO + DEV,
     },

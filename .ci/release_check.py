@@ -117,7 +117,7 @@ def run_own_tests(sdist: Path, folder: Path, tests: str) -> None:
 
 
 def run_demo(wheel: Path, folder: Path, version: str) -> None:
-    """Installs the wheel into an empty environment, first alone and then with its extra `demo`, and tries both."""
+    """Installs the wheel into an empty environment, first alone, then with extras train and demo, and tries both."""
     python = environment(folder / f"python{version}", find_python(version))
     place = folder / f"demo{version}"
     shutil.rmtree(place, ignore_errors=True)
@@ -131,7 +131,7 @@ def run_demo(wheel: Path, folder: Path, version: str) -> None:
         ended = subprocess.run([command, *words.split()], cwd=place, capture_output=True, text=True)
         if (ended.returncode, ended.stderr) != (2, f"{line}\n"):
             raise Failed(f"without its extra, `jpeg2tpu {words}` ends with {ended.returncode}, {ended.stderr!r}")
-    run([python, "-m", "pip", "install", "--quiet", f"{wheel}[demo]"], place)
+    run([python, "-m", "pip", "install", "--quiet", f"{wheel}[train,demo]"], place)
     for words in DEMO:
         print(run([command, *shlex.split(words)], place), end="", flush=True)
     shutil.rmtree(folder / f"python{version}")

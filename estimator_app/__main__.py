@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from estimator_app import commands
 from estimator_app.config import TrainConfig, read_recipe
+from estimator_app.model.keras_library import choose_backend
 from estimator_app.runtime.tensorflow_startup import import_tensorflow, one_line, user_error_types
 from tpu_input.command_line import Parser
 from tpu_input.command_line.dataclass_options import Flag, add_flags, field_types
@@ -227,7 +228,7 @@ _FLAGS = {
     "dataset": Flag(parse=absolute_patterns, required=True, metavar="FOLDER"),
     "record": Flag(metavar="FORMAT"),
     "hold_out": Flag(metavar="SPLIT"),
-    "trainer": Flag(default="the run's, else tpu_estimator if TensorFlow has it"),
+    "trainer": Flag(default="the run's, else tpu_estimator if TensorFlow has it, or jax without TensorFlow"),
     "network": Flag(
         metavar="NAME",
         help="network: cnn, resnet18, resnet50, vit_s16, keras:NAME or your own. keras:NAME is a network of Keras, "
@@ -392,9 +393,12 @@ def _parsed(argv: Sequence[str]) -> argparse.Namespace:
 
 def _run(arguments: argparse.Namespace) -> int:
     commands.check(arguments)
-    if importlib.util.find_spec("tensorflow"):  # without it, that it is missing is what a user needs to know
+    trainer = commands.trainer_of(arguments)
+    if trainer == "jax" or importlib.util.find_spec("tensorflow"):  # else the user hears that
         commands.check_existence(arguments)
-    import_tensorflow(arguments.verbose)
+    choose_backend(trainer)
+    if trainer != "jax":
+        import_tensorflow(arguments.verbose)
     return int(arguments.command(arguments))
 
 

@@ -7,6 +7,7 @@ train: dataset ──▶ MODEL_DIR ──export──▶ EXPORT_DIR/… ──�
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import itertools
 import os
@@ -30,6 +31,7 @@ from tpu_input.dataset_format.class_names import class_table
 from tpu_input.dataset_format.record_spec import parse_record
 
 if TYPE_CHECKING:
+    from estimator_app.config import TrainerName
     from estimator_app.model_dir.run_files import Finished
 
 
@@ -43,6 +45,8 @@ def check(arguments: argparse.Namespace) -> None:
     of_tpu = [f"--{name}" for name in ("tpu", "tpu_zone", "gcp_project") if vars(arguments).get(name)]
     if of_tpu and not arguments.use_tpu:
         raise ValueError(f"{of_tpu[0]} has no effect without --use_tpu; add --use_tpu, or leave out {of_tpu[0]}")
+    if vars(arguments).get("use_tpu") and trainer_of(arguments) == "jax":
+        raise ValueError("--trainer=jax takes no --use_tpu: JAX finds the TPU of its machine itself; leave it out")
     if arguments.command is evaluate:
         _check_evaluated(arguments)
     if arguments.command is predict:
@@ -57,6 +61,26 @@ def check(arguments: argparse.Namespace) -> None:
     paths_of_tpu = arguments.command not in (preflight, predict)
     if paths_of_tpu and vars(arguments).get("use_tpu") and _tpu(arguments).is_remote:
         _check_paths(arguments)
+
+
+def trainer_of(arguments: argparse.Namespace) -> TrainerName:
+    """Returns the trainer of the run, or of the export, that a command is about; imports no framework.
+
+    What cannot be found or read has the default trainer: the command says what is wrong with it.
+    """
+    from estimator_app.config import default_trainer
+    from estimator_app.model_dir.exports import STABLEHLO_NAME, program_name
+    from estimator_app.model_dir.run_files import CONFIG_NAME, read_config
+    from estimator_app.runtime import files
+    from estimator_app.saved_model.find import find_export
+
+    given = vars(arguments)
+    with contextlib.suppress(ValueError, OSError):
+        if given.get("export_dir") and arguments.command in (evaluate, predict):
+            return "jax" if program_name(find_export(arguments.export_dir)) == STABLEHLO_NAME else "tf_distribute"
+        if given.get("model_dir") and files.exists(f"{arguments.model_dir}/{CONFIG_NAME}"):
+            return given.get("trainer") or read_config(arguments.model_dir).trainer
+    return given.get("trainer") or default_trainer()
 
 
 def check_existence(arguments: argparse.Namespace) -> None:
@@ -341,6 +365,8 @@ def preflight(arguments: argparse.Namespace) -> int:
     options = _options(arguments)
     del options["dataset"]  # the first argument
     manifest, _, config, earlier = open_run(_dataset(arguments), arguments.model_dir, _classes(arguments), options)
+    if config.trainer == "jax":
+        raise ValueError("preflight has no --trainer=jax yet; compile a step of your own with --jax_step")
     chosen = "" if earlier else chosen_input(config, options, manifest)
     trained = latest_step(arguments.model_dir) if earlier else 0
     differences = earlier.differences(config, trained) if earlier else []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import json
 import math
 import os
@@ -10,6 +11,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, get_args
 
+from estimator_app.model.keras_library import choose_backend, on_jax
+from estimator_app.model.network_names import check_network, is_users, users_network
 from estimator_app.model.schedule import RECIPES, Decay, Optimizer, Schedule
 from estimator_app.model.tasks import TASKS, Task, task
 from estimator_app.runtime.tensorflow_startup import has_estimator
@@ -28,7 +31,7 @@ from tpu_input.dataset_format.record_spec import parse_record
 from tpu_input.dataset_format.records import Manifest
 from tpu_input.stored_images.image_options import ImageOptions
 
-TrainerName = Literal["tpu_estimator", "tf_distribute"]
+TrainerName = Literal["tpu_estimator", "tf_distribute", "jax"]
 TRAINERS: tuple[TrainerName, ...] = get_args(TrainerName)
 Precision = Literal["float32", "bfloat16"]
 ClassWeights = Literal["equal", "balanced"]
@@ -77,8 +80,9 @@ class TrainConfig:
         8/9. Default: polynomial for lars, else cosine.
       weight_decay: Weight decay applied to kernels: share of a kernel that a step subtracts, times the learning rate.
         Default: 0.0001; adamw: 0.05, decoupled from the gradient.
-      trainer: What trains the network. It is TPUEstimator, or TensorFlow's distribution strategies; neither reads the
-        checkpoints of the other. Default: the run's, else tpu_estimator if TensorFlow has it.
+      trainer: What trains the network. It is TPUEstimator, TensorFlow's distribution strategies, or JAX without
+        TensorFlow; none reads the checkpoints of another. Default: the run's, else tpu_estimator if TensorFlow has it,
+        else tf_distribute, or jax without TensorFlow.
       network: Network: cnn, resnet18, resnet50, vit_s16, one of keras.applications such as keras:EfficientNetV2B0, or
         your own as package.module:function.
       split: Split to evaluate on.
@@ -168,9 +172,8 @@ class TrainConfig:
     images: ImageOptions = dataclasses.field(default_factory=ImageOptions)
 
     def __post_init__(self) -> None:
-        from estimator_app.model.networks import check_network
-
         check_types(self)
+        choose_backend(self.trainer)
         check_network(self.network, self.input.image_size)
         check_choice("early_stop_metric", self.early_stop_metric, self.task.watchable(len(self.classes)))
         for least, names in ((1, _POSITIVE), (0, _NOT_NEGATIVE)):
@@ -217,13 +220,15 @@ class TrainConfig:
         Raises:
           ValueError: An option is invalid, or there is none of that name.
         """
-        from estimator_app.model.networks import find_network
-
         train = manifest.split("train")
         given = _given(_with_steps(options, train.num_examples))
         of_input = {name: value for name, value in given.items() if name in field_types(InputConfig)}
         of_run = {name: value for name, value in given.items() if name not in of_input}
-        find_network(of_run.get("network", cls.network))  # imports its module, which is safe as the user has named it
+        choose_backend(_completed(of_run, earlier)["trainer"])
+        network = of_run.get("network", cls.network)
+        check_network(network)
+        if is_users(network):
+            users_network(network)  # imports its module, which is safe as the user has named it
         if manifest.label_kind not in TASKS:
             raise ValueError(
                 f"the images of {manifest.path!r} have no labels; convert them without --unlabelled to train"
@@ -540,5 +545,11 @@ def _flat(config: TrainConfig) -> dict[str, Any]:
 
 
 def default_trainer() -> TrainerName:
-    """Returns the default trainer of a new run: "tpu_estimator" if TensorFlow has it, else "tf_distribute"."""
+    """Returns the default trainer of a new run.
+
+    It is "jax" where Keras is on JAX, or JAX is installed without TensorFlow; else "tpu_estimator" if TensorFlow has
+    it, or "tf_distribute".
+    """
+    if on_jax() or (importlib.util.find_spec("jax") and not importlib.util.find_spec("tensorflow")):
+        return "jax"
     return "tpu_estimator" if has_estimator() else "tf_distribute"

@@ -10,28 +10,31 @@ import dataclasses
 import math
 import tempfile
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
 from estimator_app.config import TrainConfig
-from estimator_app.model.losses import cross_entropy
-from estimator_app.model.metrics import Metrics, added, batch_sums, results
+from estimator_app.model.metrics import Metrics
+from estimator_app.model.scores import Scores
 from estimator_app.model_dir.run_files import read_named
 from estimator_app.runtime.host_memory import check_batch
 from estimator_app.runtime.record_errors import check_record, named
 from estimator_app.runtime.tpu import Tpu
 from estimator_app.saved_model.classifier import Array, Classifier, load_classifier
 from estimator_app.saved_model.find import find_checkpoint, read_origin
-from estimator_app.trainers.checks import check_label_type, read_dataset
+from estimator_app.saved_model.stablehlo import StableHloClassifier
+from estimator_app.trainers.checks import check_label_type, num_examples, read_dataset
 from estimator_app.trainers.registry import find_trainer
-from tpu_input import Manifest
+from tpu_input import Manifest, RecordSource
 from tpu_input.command_line import activity
 from tpu_input.command_line.paths import absolute
 from tpu_input.dataset_format.records import parse
 from tpu_input.datasets import DatasetLike
-from tpu_input.pipeline.reading import plain, records
+from tpu_input.example_source import label_of
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 
 class Evaluation(NamedTuple):
@@ -135,12 +138,9 @@ def evaluate_export(classifier: Classifier, manifest: Manifest, split: str, batc
     check_label_type(manifest, config)
     batch_size = min(batch_size, max(1, manifest.split(split).num_examples))
     check_batch("--eval_batch_size", batch_size, config.input.image_size)
-    totals: dict[str, tf.Tensor] = {}
-    for logits, labels in _classified(classifier, manifest, split, batch_size):
-        totals = added(totals, _sums(logits, labels))
-    if not totals:
-        raise ValueError(f"split {split!r} of {manifest.path!r} has no examples")
-    found = {name: value.numpy() for name, value in results(totals).items()}
+    num_examples(manifest, split)
+    is_stablehlo = isinstance(classifier, StableHloClassifier)
+    found = (_metrics_by_number if is_stablehlo else _metrics)(classifier, manifest, split, batch_size)
     metrics = Metrics.of(found | {"global_step": step}, split)
     if not math.isfinite(metrics.loss):
         raise ValueError(
@@ -150,8 +150,40 @@ def evaluate_export(classifier: Classifier, manifest: Manifest, split: str, batc
     return metrics
 
 
+def _metrics(classifier: Classifier, manifest: Manifest, split: str, batch_size: int) -> dict[str, Any]:
+    """Returns the metrics of a SavedModel by name."""
+    from estimator_app.model.tensorflow_metrics import added, results
+
+    totals: dict[str, tf.Tensor] = {}
+    for logits, labels in _classified(classifier, manifest, split, batch_size):
+        totals = added(totals, _sums(logits, labels))
+    return {name: value.numpy() for name, value in results(totals).items()}
+
+
+def _metrics_by_number(classifier: Any, manifest: Manifest, split: str, batch_size: int) -> dict[str, Any]:
+    """Returns the metrics of an export of --trainer=jax by name, without TensorFlow."""
+    source, scores = RecordSource(manifest, split), Scores(len(manifest.classes))
+    for start in range(0, len(source), batch_size):
+        records = [source[number] for number in range(start, min(start + batch_size, len(source)))]
+        results = classifier.logits([record.encoded for record in records])
+        for record, result in zip(records, results, strict=True):
+            if isinstance(result, ValueError):
+                raise ValueError(
+                    f"the image of {record.key!r} cannot be decoded: {result}; find the damage with: jpeg2tpu verify "
+                    f"{manifest.path}"
+                )
+        labels = np.array([label_of(manifest, record) for record in records])
+        scores.add_logits(np.stack(results), labels)
+    return scores.results()
+
+
 def _sums(logits: Array, labels: Array) -> dict[str, tf.Tensor]:
     """Returns the metric sums of a batch."""
+    import tensorflow as tf
+
+    from estimator_app.model.losses import cross_entropy
+    from estimator_app.model.tensorflow_metrics import batch_sums
+
     scores, classes = tf.constant(logits), tf.constant(labels, tf.float32 if labels.ndim == 2 else tf.int32)
     return batch_sums(scores, classes, cross_entropy(scores, classes), tf.ones(classes.shape[:1]))
 
@@ -170,6 +202,10 @@ def _classified(
 
 def _records(manifest: Manifest, split: str, batch_size: int) -> tf.data.Dataset:
     """Returns batches of (number in the split, whether it could be read, encoded image, label)."""
+    import tensorflow as tf
+
+    from tpu_input.pipeline.reading import plain, records
+
     manifest.split(split)
 
     @plain

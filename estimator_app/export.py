@@ -19,11 +19,9 @@ import tempfile
 from collections.abc import Mapping
 from typing import Any
 
-import tensorflow as tf
-
 from estimator_app.config import TrainConfig
 from estimator_app.model_dir.checkpoints import latest_checkpoint, step_of
-from estimator_app.model_dir.exports import NUMBER, check_export_dir
+from estimator_app.model_dir.exports import NUMBER, check_export_dir, program_name
 from estimator_app.model_dir.run_files import CONFIG_NAME, METRICS_NAME, read_named
 from estimator_app.runtime import files
 from estimator_app.saved_model.assets import WARMUP_NAME, write_warmup
@@ -94,12 +92,13 @@ def export_model(
     checkpoint = checkpoint or latest_checkpoint(model_dir)
     with tempfile.TemporaryDirectory() as scratch:
         classes_file = _write(scratch, CLASSES_NAME, _lines(config.classes))
-        write_warmup(f"{scratch}/{WARMUP_NAME}", _samples(config.input.image_size))
         extra = {
             CONFIG_NAME: f"{model_dir}/{CONFIG_NAME}",
             METRICS_NAME: _write(scratch, METRICS_NAME, _origin(str(checkpoint), metrics)),
-            WARMUP_NAME: f"{scratch}/{WARMUP_NAME}",
         }
+        if config.trainer != "jax":  # TensorFlow Serving takes SavedModels
+            write_warmup(f"{scratch}/{WARMUP_NAME}", _samples(config.input.image_size))
+            extra[WARMUP_NAME] = f"{scratch}/{WARMUP_NAME}"
         save = find_trainer(config.trainer).save
         if not files.is_in_bucket(export_dir):
             return save(config, str(checkpoint), export_dir, classes_file, extra, export_to_tpu)
@@ -116,7 +115,7 @@ def copy_export(made: str, export_dir: str) -> str:
     """
     taken = [int(name) for name in files.names(export_dir) if NUMBER.fullmatch(name)]
     number = max([int(made.rpartition("/")[2]), *(other + 1 for other in taken)])
-    files.copy_folder(made, f"{export_dir}/{number}", last="saved_model.pb")
+    files.copy_folder(made, f"{export_dir}/{number}", last=program_name(made))
     return f"{export_dir}/{number}"
 
 
@@ -137,5 +136,7 @@ def _origin(checkpoint: str, metrics: Mapping[str, Any] | None) -> str:
 
 def _samples(image_size: int) -> list[list[bytes]]:
     """Returns one sample request for each of the two decoders, JPEG and PNG."""
+    import tensorflow as tf
+
     image = tf.zeros([image_size, image_size, 3], tf.uint8)
     return [[tf.io.encode_jpeg(image).numpy()], [tf.io.encode_png(image).numpy()]]

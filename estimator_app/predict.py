@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import glob
 import itertools
 import os
 import sys
@@ -20,8 +19,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-import tensorflow as tf
 
+from estimator_app.runtime import files
 from estimator_app.runtime.files import is_in_bucket, reason
 from estimator_app.saved_model.classifier import THRESHOLD, Array, Classifier, load_classifier
 from estimator_app.saved_model.find import read_origin
@@ -165,41 +164,33 @@ def image_files(named: Sequence[str], left_out: Counter[str]) -> Iterator[str]:
     """
     for name in named:
         matches = [name]
-        if any(sign in name for sign in "*?[") and not (tf.io.gfile if _is_uri(name) else os.path).exists(name):
-            matches = sorted((tf.io.gfile if _is_uri(name) else glob).glob(name)) or [name]
+        if any(sign in name for sign in "*?[") and not files.exists(name):
+            matches = files.matches(name) or [name]
         for path in matches:
             # In a bucket, isdir() makes two blocking requests per path, so paths with an image's extension skip it.
-            if not (is_in_bucket(path) and _is_image(path)) and _is_folder(path):
+            if not (is_in_bucket(path) and _is_image(path)) and files.is_folder(path):
                 yield from _below(path.rstrip("/"), left_out)
             else:
                 yield path
 
 
 def _below(folder: str, left_out: Counter[str]) -> Iterator[str]:
-    for name in sorted((tf.io.gfile if _is_uri(folder) else os).listdir(folder)):
+    for name in sorted(files.entries(folder)):
         path = f"{folder}/{name.rstrip('/')}"
         if name.startswith("."):  # hidden files, such as file managers'
             continue
         if not _is_uri(folder) and _is_special(path):
             left_out[os.path.splitext(name)[1]] += 1
-        elif _is_image(name):  # checked before _is_folder(), which makes requests in a bucket
+        elif _is_image(name):  # checked before is_folder(), which makes requests in a bucket
             yield path
-        elif name.endswith("/") or _is_folder(path):
+        elif name.endswith("/") or files.is_folder(path):
             yield from _below(path, left_out)
         else:
             left_out[os.path.splitext(name)[1]] += 1
 
 
 def _is_uri(path: str) -> bool:
-    """Returns whether a path is a URI, which is opened with TensorFlow.
-
-    Local paths use os and glob: TensorFlow cannot list a local folder that has a file name that is not UTF-8.
-    """
     return "://" in path
-
-
-def _is_folder(path: str) -> bool:
-    return bool((tf.io.gfile if _is_uri(path) else os.path).isdir(path))
 
 
 def _is_special(path: str) -> bool:
@@ -220,10 +211,8 @@ def read(path: str) -> bytes | ValueError:
     if not _is_uri(path) and _is_special(path):
         return ValueError("it is a pipe or a device; save it as a file")
     try:
-        with tf.io.gfile.GFile(path, "rb") as file:
-            if why := too_many_bytes(file.size()):
-                return ValueError(why)
-            content: bytes = file.read()
-            return content
-    except (OSError, tf.errors.OpError) as error:
-        return ValueError(reason(error) if isinstance(error, tf.errors.OpError) else str(error))
+        if why := too_many_bytes(files.num_bytes(path)):
+            return ValueError(why)
+        return files.read_bytes(path)
+    except OSError as error:
+        return ValueError(reason(error))

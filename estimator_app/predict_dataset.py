@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import importlib.metadata
 import json
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import tensorflow as tf
 
 from estimator_app.predictions.parts import Parts, join_predictions
 from estimator_app.predictions.predictor import Predictor, of_export, of_run
@@ -29,11 +29,14 @@ from estimator_app.runtime.tpu import Tpu
 from estimator_app.saved_model.classifier import THRESHOLD, Array
 from estimator_app.train import train
 from estimator_app.trainers.checks import num_examples
-from tpu_input import Manifest
+from tpu_input import Manifest, RecordSource
 from tpu_input.command_line.paths import absolute
 from tpu_input.dataset_format.records import parse
 from tpu_input.datasets import DatasetLike, as_manifest
-from tpu_input.pipeline.reading import plain, records
+from tpu_input.example_source import label_of
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 PART_RECORDS = 4096  # records of a part, which a process that is killed loses at most
 _PART_BYTES = 64 << 20  # of the numbers of a part; with large features, it has fewer records
@@ -111,7 +114,7 @@ def predict_dataset(
         "batch_size": batch_size,
         "part_records": per_part,
         "features": features or "",
-        "tensorflow": tf.__version__,  # its kernels round differently
+        **_library(predictor.config.trainer),
     }
     if tpu:
         origin["device"] = "TPU"
@@ -326,6 +329,34 @@ def _lists(rows: Array) -> pa.Array:
     return pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(rows).ravel()), rows.shape[1])
 
 
+def _library(trainer: str) -> dict[str, str]:
+    """Returns the version of what computes the predictions by its name: other versions round differently."""
+    if trainer == "jax":
+        return {"jax": importlib.metadata.version("jax")}
+    import tensorflow as tf
+
+    return {"tensorflow": tf.__version__}
+
+
+def _predicted_by_number(
+    predictor: Predictor, manifest: Manifest, split: str, chosen: range, batch_size: int
+) -> Iterator[_Batch]:
+    """Yields the same as _predicted(), of records that are read without TensorFlow."""
+    source = RecordSource(manifest, split)
+    for start in range(chosen.start, chosen.stop, batch_size):
+        numbers = range(start, min(start + batch_size, chosen.stop))
+        batch = [source[number] for number in numbers]
+        rows = predictor.run([record.encoded for record in batch])
+        for record, row in zip(batch, rows, strict=True):
+            if isinstance(row, ValueError):
+                raise ValueError(
+                    f"the image of {record.key!r} cannot be decoded: {row}; find the damage with: jpeg2tpu verify "
+                    f"{manifest.path}"
+                )
+        keys = np.array([record.key.encode() for record in batch], object)
+        yield _Batch(np.array(numbers), keys, np.array([label_of(manifest, one) for one in batch]), np.stack(rows))
+
+
 def _predicted(
     predictor: Predictor, manifest: Manifest, split: str, chosen: range, batch_size: int
 ) -> Iterator[_Batch]:
@@ -334,6 +365,12 @@ def _predicted(
     Raises:
       ValueError: A record cannot be read or decoded, or has a label outside the classes; the message names it.
     """
+    if predictor.config.trainer == "jax":
+        yield from _predicted_by_number(predictor, manifest, split, chosen, batch_size)
+        return
+    import tensorflow as tf
+
+    from tpu_input.pipeline.reading import plain, records
 
     @plain
     def example_of(number: tf.Tensor, serialized: tf.Tensor) -> tuple[tf.Tensor, ...]:

@@ -14,8 +14,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import tensorflow as tf
-
 from estimator_app.config import TrainConfig
 from estimator_app.export import copy_export, export_model
 from estimator_app.model.metrics import Metrics
@@ -276,5 +274,5 @@ def _show_wrong(run: Run, export: str, step: int) -> None:
 def _is_all(finished: Finished, run: Run) -> bool:
     """Returns whether nothing is left to do."""
     step = latest_step(run.model_dir)
-    exported = finished.export.rpartition("/")[0] == run.export_dir and tf.io.gfile.isdir(finished.export)
+    exported = finished.export.rpartition("/")[0] == run.export_dir and files.is_folder(finished.export)
     return is_over(step, run) and is_evaluated(step, run) and bool(exported)

@@ -50,7 +50,7 @@ from estimator_app.runtime.host_memory import check_batch
 from estimator_app.runtime.tpu import Tpu
 from estimator_app.trainers.callbacks import Callback
 from estimator_app.trainers.checks import num_examples, read_shards
-from estimator_app.trainers.interruption import Stopped, no_recovery_in_place, retry_while_unavailable
+from estimator_app.trainers.interruption import Stopped, retry_while_unavailable
 from estimator_app.trainers.progress import TimeLeft
 from estimator_app.trainers.registry import find_trainer
 from estimator_app.trainers.starting_weights import TABLE_NAME, starting_weights
@@ -231,7 +231,7 @@ def run(
 
 def _wait_and_go_on(run: Run, tpu: Tpu | None) -> Finished | None:
     """Completes the run; when the TPU is lost, retries from the last checkpoint."""
-    with no_recovery_in_place() if run.config.trainer == "tpu_estimator" else contextlib.nullcontext():
+    with run.trainer.running():
         if tpu is None:
             return _train_to_end(run, None)
         return retry_while_unavailable(

@@ -14,17 +14,15 @@ import dataclasses
 import itertools
 import threading
 
-import tensorflow as tf
-
 from estimator_app.config import TrainConfig
 from estimator_app.model_dir.checkpoints import (
     NAME,
-    UNREADABLE,
     DamagedCheckpoint,
     damage,
     finished_steps,
     prune_checkpoints,
     steps,
+    unreadable_errors,
 )
 from estimator_app.model_dir.exports import check_export_dir
 from estimator_app.model_dir.lock import EVAL_LOCK_NAME, claim_lock, locked
@@ -44,7 +42,7 @@ from estimator_app.runtime import files
 from estimator_app.runtime.host_memory import check_batch
 from estimator_app.runtime.tpu import Tpu
 from estimator_app.trainers.checks import num_examples, read_dataset
-from estimator_app.trainers.interruption import LOST, Stopped, retry_while_unavailable
+from estimator_app.trainers.interruption import Stopped, lost_errors, retry_while_unavailable
 from estimator_app.trainers.registry import find_trainer
 from tpu_input.command_line.paths import absolute
 
@@ -110,7 +108,7 @@ def _wait_for_training(model_dir: str, report: Report, stop: threading.Event, po
     """
     told = False
     # A config.json without a checkpoint may be an earlier attempt's, which training replaces.
-    while not tf.io.gfile.exists(f"{model_dir}/{CONFIG_NAME}") or not any(steps(model_dir)):
+    while not files.exists(f"{model_dir}/{CONFIG_NAME}") or not any(steps(model_dir)):
         if not told:
             report(f"waiting for the first checkpoint in {model_dir}")
             told = True
@@ -172,9 +170,11 @@ def _evaluate_to_end(run: Run, tpu: Tpu | None, poll_seconds: float) -> Finished
         _report_gone(run, passed, step)
         try:
             evaluate_and_keep(run, state, checkpoint=checkpoint)
-        except (*LOST, Stopped):
+        except Stopped:
             raise
-        except UNREADABLE as error:
+        except lost_errors():
+            raise
+        except unreadable_errors() as error:
             wrong = damage(checkpoint)
             # Training that is resumed writes its first checkpoint again, so that a second look may find it whole.
             if not wrong and (

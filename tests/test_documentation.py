@@ -49,6 +49,7 @@ TESTS = {
     "docs/security.md": "test_security_docs.py",
     "docs/terminal.md": "test_terminal.py",
     "docs/train.md": "test_python_docs.py",
+    "docs/train_jax.md": "estimator_app/test_jax_guide.py",
     "docs/tutorials/imagenet.md": "test_tutorials.py",
     "docs/tutorials/photographs.md": "test_tutorials.py",
 }

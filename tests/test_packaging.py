@@ -102,32 +102,60 @@ def test_the_metadata_names_the_pythons_that_are_tried(built):
         ("estimator_app", "yaml", "train --dataset=d --model_dir=m --config=digits", "PyYAML is not installed"),
         ("tpu_input", "tensorflow", "benchmark DATASET", "TensorFlow is not installed"),
         ("beam_pipelines", "sklearn", "sample digits", "scikit-learn is not installed"),
+        (
+            "beam_pipelines",
+            "apache_beam",
+            "convert --input=DATASET --output=o --runner=DirectRunner",
+            "Apache Beam is not installed",
+        ),
     ],
 )
 def test_a_missing_extra_is_one_line(module, package, words, line, digits_dataset, tmp_path):
     code = (
         f"import sys; sys.modules[{package!r}] = None; from {module}.__main__ import main; sys.exit(main(sys.argv[1:]))"
     )
-    argv = [str(digits_dataset.path) if word == "DATASET" else word for word in words.split()]
+    argv = [word.replace("DATASET", digits_dataset.path) for word in words.split()]
     command = [sys.executable, "-W", "ignore", "-c", code, *argv]
     ended = subprocess.run(command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True)
     said = ended.stderr.decode()
     assert (ended.returncode, said.count("\n")) == (2, 1), said
-    extra = "demo" if package == "sklearn" else "train"
+    extra = {"sklearn": "demo", "apache_beam": "beam"}.get(package, "train")
     assert said == f"error: {line}; install it with: pip install 'jpeg2tpu[{extra}]'\n"
 
 
-def test_the_base_install_is_what_a_conversion_worker_needs(built):
+def requirements(metadata: email.message.Message, *extras: str) -> str:
+    """Returns the requirements of a plain install and of some extras."""
+    lines = [line.partition(";") for line in metadata.get_all("Requires-Dist", [])]
+    wanted = [f'extra == "{extra}"' for extra in extras]
+    return " ".join(
+        name for name, _, marker in lines if "extra ==" not in marker or any(extra in marker for extra in wanted)
+    )
+
+
+def test_neither_a_plain_install_nor_one_for_jax_asks_for_tensorflow_or_beam(built):
+    """A conversion on this machine, and --trainer=jax, need neither; pip cannot leave out what a plain install has."""
     metadata = metadata_of(built)
-    required = [line for line in metadata.get_all("Requires-Dist", []) if "extra ==" not in line]
-    assert "apache-beam" in " ".join(required)
-    assert "tensorflow" not in " ".join(required)
-    assert "[gcp]" not in " ".join(required)
+    for extras in ((), ("jax",), ("opencv", "heic", "jax")):
+        required = requirements(metadata, *extras)
+        assert "pyarrow" in required
+        assert "tensorflow" not in required
+        assert "apache-beam" not in required
+        assert ("keras" in required) is ("jax" in extras)
+    for extra in ("beam", "gcp"):
+        assert "apache-beam" in requirements(metadata, extra)
+    assert "tensorflow" in requirements(metadata, "train")
+    assert "apache-beam" not in requirements(metadata, "train")
+
+
+def test_every_extra_is_known(built):
+    metadata = metadata_of(built)
     assert set(metadata.get_all("Provides-Extra", [])) == {
         "train",
         "tpu",
+        "beam",
         "gcp",
         "heic",
+        "jax",
         "opencv",
         "demo",
         "dev",

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tpu_input.config import InputConfig, check_config
-from tpu_input.dataset_format.records import Record
+from tpu_input.dataset_format.records import Manifest, Record
 from tpu_input.datasets import DatasetLike, as_manifest, eval_steps
 from tpu_input.pipeline.hosts import Host, check_params, own_share
 from tpu_input.pipeline.order import Order
@@ -85,21 +85,8 @@ class _ExampleSource:
         return {"float": np.float32, "int": np.int64, "string": str}[of.kind], of.length or None
 
     def _example(self, record: Record, image: npt.NDArray[Any]) -> Example:
-        example = {"image": image, "weight": np.float32(1), "label": self._label(record)}
+        example = {"image": image, "weight": np.float32(1), "label": label_of(self._manifest, record)}
         return example | {name: self._values(record, name) for name in self._features}
-
-    def _label(self, record: Record) -> Any:
-        num_labels, labels = self._manifest.num_labels, record.label
-        known = range(len(self._manifest.classes))
-        if wrong := [label for label in (labels if num_labels is not None else (labels,)) if label not in known]:
-            raise ValueError(
-                f"{record.key!r} has label {wrong[0]}; labels of {len(known)} classes are 0 to {known[-1]}"
-            )
-        if num_labels is None:
-            return np.int32(labels)
-        of_classes = np.zeros(num_labels, np.float32)
-        of_classes[list(labels)] = 1
-        return of_classes
 
     def _values(self, record: Record | None, name: str) -> Any:
         """Returns the value of a further feature; zeros or empty texts without a record, or if it has none."""
@@ -280,6 +267,23 @@ class EvalSource(_ExampleSource):
         label = np.int32(0) if num_labels is None else np.zeros(num_labels, np.float32)
         example = {"image": np.zeros([size, size, 3], self._dtype), "weight": np.float32(0), "label": label}
         return example | {name: self._values(None, name) for name in self._features}
+
+
+def label_of(manifest: Manifest, record: Record) -> Any:
+    """Returns the label of a record as an input_fn has it: int32, or [classes] float32 with several labels per image.
+
+    Raises:
+      ValueError: It is outside the classes; the message names the record.
+    """
+    num_labels, labels = manifest.num_labels, record.label
+    known = range(len(manifest.classes))
+    if wrong := [label for label in (labels if num_labels is not None else (labels,)) if label not in known]:
+        raise ValueError(f"{record.key!r} has label {wrong[0]}; labels of {len(known)} classes are 0 to {known[-1]}")
+    if num_labels is None:
+        return np.int32(labels)
+    of_classes = np.zeros(num_labels, np.float32)
+    of_classes[list(labels)] = 1
+    return of_classes
 
 
 def _decoded(record: Record, choose: Any, config: InputConfig, flip: bool) -> npt.NDArray[Any]:

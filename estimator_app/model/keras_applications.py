@@ -14,37 +14,41 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import tensorflow as tf
+from estimator_app.model.keras_library import keras, layers
 
-layers = tf.keras.layers
-
-PREFIX = "keras:"
 _NAMED = 3  # similar names that a message lists
 
 
 def applications() -> tuple[str, ...]:
     """Returns the names of the networks that the installed Keras has."""
-    return tuple(sorted(name for name in dir(tf.keras.applications) if name[0].isupper()))
+    return tuple(sorted(name for name in dir(keras().applications) if name[0].isupper()))
 
 
 def check_application(name: str) -> None:
     """Checks that the installed Keras has a network; imports and runs nothing of that name.
 
     Args:
-      name: Name of a function of keras.applications, without PREFIX.
+      name: "keras:NAME", with the name of a function of keras.applications.
 
     Raises:
       ValueError: It has none of that name.
     """
+    prefix, _, short = name.partition(":")
     known = applications()
-    if name not in known:
+    if short not in known:
         by_lower = {each.lower(): each for each in known}
-        close = difflib.get_close_matches(name.lower(), by_lower, n=_NAMED, cutoff=0.5)
-        meant = f"; did you mean {' or '.join(PREFIX + by_lower[each] for each in close)}?" if close else ""
+        close = difflib.get_close_matches(short.lower(), by_lower, n=_NAMED, cutoff=0.5)
+        meant = f"; did you mean {' or '.join(f'{prefix}:{by_lower[each]}' for each in close)}?" if close else ""
         raise ValueError(
-            f"network {PREFIX + name!r}: keras.applications of TensorFlow {tf.__version__} has {len(known)} networks, "
-            f"but no {name!r}{meant}"
+            f"network {name!r}: keras.applications of {_keras_version()} has {len(known)} networks, "
+            f"but no {short!r}{meant}"
         )
+
+
+def _keras_version() -> str:
+    """Returns the version of what has Keras: TensorFlow, or without it Keras itself."""
+    tensorflow = sys.modules.get("tensorflow")
+    return f"TensorFlow {tensorflow.__version__}" if tensorflow else f"Keras {keras().__version__}"
 
 
 def application(name: str, mean: Sequence[float], std: Sequence[float]) -> Callable[[Any, int, bool | None], Any]:
@@ -57,7 +61,7 @@ def application(name: str, mean: Sequence[float], std: Sequence[float]) -> Calla
       mean: Of each channel, in 0 … 255, which was subtracted from the images.
       std: Of each channel, by which they were divided then.
     """
-    make = getattr(tf.keras.applications, name)
+    make = getattr(keras().applications, name)
     preprocess = sys.modules[make.__module__].preprocess_input
 
     def network(images: Any, num_classes: int, training: bool | None) -> Any:
@@ -72,7 +76,7 @@ def application(name: str, mean: Sequence[float], std: Sequence[float]) -> Calla
         # Some have a convolution of a single pixel as the last layer, hence the Flatten.
         logits = layers.Flatten(dtype="float32")(_in_float32(last, activation="linear")(last.input))
         if not begins_at_pixels:
-            logits = tf.keras.Model(whole.input, logits).call(pixels)  # adds each layer to the graph of `images`
+            logits = keras().Model(whole.input, logits).call(pixels)  # adds each layer to the graph of `images`
         return _copied(images, logits, only_normalised=begins_at_pixels)
 
     network.__name__ = name
@@ -90,7 +94,7 @@ def _copied(images: Any, logits: Any, only_normalised: bool) -> Any:
       logits: Its output.
       only_normalised: Whether a network without such layers is returned as it is.
     """
-    model = tf.keras.Model(images, logits)
+    model = keras().Model(images, logits)
     if only_normalised and not any(isinstance(layer, layers.Normalization) for layer in model.layers):
         return logits
 
@@ -98,7 +102,7 @@ def _copied(images: Any, logits: Any, only_normalised: bool) -> Any:
         is_one = isinstance(layer, layers.Normalization)
         return _in_float32(layer) if is_one else type(layer).from_config(_config(layer))
 
-    return tf.keras.models.clone_model(model, input_tensors=images, clone_function=copied).output
+    return keras().models.clone_model(model, input_tensors=images, clone_function=copied).output
 
 
 def _in_float32(layer: Any, **options: Any) -> Any:

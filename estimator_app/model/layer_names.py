@@ -11,9 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import tensorflow as tf
-
-from estimator_app.model.networks import plain_variable
+from estimator_app.model.keras_library import layers, plain_variable
 
 
 def layers_of(model: Any) -> Iterator[tuple[str, Any]]:
@@ -23,8 +21,7 @@ def layers_of(model: Any) -> Iterator[tuple[str, Any]]:
 
 def every_layer(model: Any) -> Iterator[tuple[str, Any]]:
     """Yields (name, layer) of all layers of a keras.Model but its input, also of those without weights, in order."""
-    layers = ((name, layer) for name, _, layer in _named_layers(model))
-    return ((name, layer) for name, layer in layers if not isinstance(layer, tf.keras.layers.InputLayer))
+    return ((name, layer) for name, _, layer in _named_layers(model) if not isinstance(layer, layers.InputLayer))
 
 
 def _named_layers(model: Any) -> Iterator[tuple[str, str, Any]]:
@@ -84,9 +81,9 @@ def _leaves(model: Any) -> Iterator[Any]:
             yield layer
 
 
-def variables_of(model: Any) -> dict[str, tuple[tf.Variable, list[str]]]:
+def variables_of(model: Any) -> dict[str, tuple[Any, list[str]]]:
     """Returns the variables of a model by LAYER/KIND, each with the names under which a file may hold it."""
-    found: dict[str, tuple[tf.Variable, list[str]]] = {}
+    found: dict[str, tuple[Any, list[str]]] = {}
     for name, counted, layer in _named_layers(model):
         stored = _stored_names(layer)
         for number, weight in enumerate(layer.weights):
@@ -106,7 +103,7 @@ def _stored_names(layer: Any) -> dict[int, str]:
     """Returns how files of Keras name the weights of the layers inside a layer, such as query_dense/vars/0, by id."""
     stored: dict[int, str] = {}
     for attribute, inside in vars(layer).items():
-        if isinstance(inside, tf.keras.layers.Layer) and inside is not layer:
+        if isinstance(inside, layers.Layer) and inside is not layer:
             own = {id(weight): f"vars/{number}" for number, weight in enumerate(inside.weights)} | _stored_names(inside)
             stored |= {key: f"{attribute.lstrip('_')}/{name}" for key, name in own.items()}
     return stored
@@ -116,4 +113,5 @@ def _name_in(layer: Any, weight: Any) -> str:
     """Returns the name of a weight within its layer, such as kernel or query/kernel."""
     whole = getattr(weight, "path", weight.name).removesuffix(":0")
     _, separator, inside = whole.rpartition(f"{layer.name}/")
-    return str(inside if separator else whole.rpartition("/")[2])
+    name = str(inside if separator else whole.rpartition("/")[2])
+    return re.sub(r"\bvariable_\d+$", "variable", name)  # Keras 3 counts the variables without a name of a process

@@ -11,7 +11,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from estimator_app.model.networks import apply, plain_variable
+from estimator_app.model.keras_library import plain_variable
+from estimator_app.model.networks import apply
 from estimator_app.model.tasks import Task
 
 OVER_CORES = "over_cores"  # name scope of the sums over a TPU's cores that are not sums of gradients

@@ -17,21 +17,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
-import inspect
-import os
-import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import tensorflow as tf
-
-from estimator_app.model.keras_applications import PREFIX, application, check_application
-from estimator_app.model.vit import encoded
-from tpu_input.command_line.dataclass_options import check_choice
-
-layers = tf.keras.layers
+from estimator_app.model.keras_applications import application
+from estimator_app.model.keras_library import is_keras_3, keras, layers, on_jax
+from estimator_app.model.network_names import PATCH, PREFIX, check_network, is_users, users_network
 
 HEAD = "head"  # name of the last layer of the networks below, which has one output for each class
 
@@ -131,11 +123,8 @@ def convolved(
 
 def logits(features: Any, num_classes: int) -> Any:
     """Returns the output of the last dense layer, float32 under any precision; initialized as in Goyal et al."""
-    start = tf.keras.initializers.RandomNormal(stddev=0.01)
+    start = keras().initializers.RandomNormal(stddev=0.01)
     return layers.Dense(num_classes, kernel_initializer=start, dtype="float32", name=HEAD)(features)
-
-
-_PATCH = {"vit_s16": 16}  # height and width of the patches that a network cuts its images into, in pixels
 
 
 def vit_s16(images: Any, num_classes: int, training: bool | None) -> Any:
@@ -143,7 +132,9 @@ def vit_s16(images: Any, num_classes: int, training: bool | None) -> Any:
 
     The last layer begins as zeros, as in the code of Dosovitskiy et al.
     """
-    features = encoded(images, _PATCH["vit_s16"], width=384, depth=12, heads=6, mlp_width=1536)
+    from estimator_app.model.vit import encoded  # has layers of its own, whose base class is Keras'
+
+    features = encoded(images, PATCH["vit_s16"], width=384, depth=12, heads=6, mlp_width=1536)
     return layers.Dense(num_classes, kernel_initializer="zeros", dtype="float32", name=HEAD)(features)
 
 
@@ -167,34 +158,6 @@ def cnn(images: Any, num_classes: int, training: bool | None) -> Any:
 NETWORKS: dict[str, Network] = {"cnn": cnn, "resnet18": resnet18, "resnet50": resnet50, "vit_s16": vit_s16}
 
 
-def is_users(name: str) -> bool:
-    """Returns whether a network is a custom one, whose module has to be imported."""
-    return ":" in name and not name.startswith(PREFIX)
-
-
-def check_network(name: str, image_size: int | None = None) -> None:
-    """Checks the syntax of a network's name; imports nothing, as it may come from an untrusted config.json.
-
-    Args:
-      name: See find_network().
-      image_size: Height and width of the images, in pixels; None if they are not known yet.
-
-    Raises:
-      ValueError: There is no such network, it is not written as package.module:function, or it takes no images of this
-        size.
-    """
-    patch = _PATCH.get(name, 1)
-    if image_size and image_size % patch:
-        near = max(1, round(image_size / patch)) * patch
-        raise ValueError(f"image_size must be a multiple of {patch} for {name}, got {image_size}; use {near}")
-    if name.startswith(PREFIX):
-        check_application(name.removeprefix(PREFIX))
-    elif not is_users(name):
-        check_choice("network", name, [*NETWORKS, f"{PREFIX}NAME", "package.module:function"])
-    elif not re.fullmatch(r"\w[\w.-]*:\w+", name):
-        raise ValueError(f"network {name!r} does not name a function; write package.module:function")
-
-
 def find_network(name: str, mean: Sequence[float] = (0, 0, 0), std: Sequence[float] = (1, 1, 1)) -> Network:
     """Returns the network of that name.
 
@@ -212,32 +175,7 @@ def find_network(name: str, mean: Sequence[float] = (0, 0, 0), std: Sequence[flo
         return application(name.removeprefix(PREFIX), mean, std)
     if not is_users(name):
         return NETWORKS[name]
-    module_name, _, function_name = name.partition(":")
-    try:
-        _search_current_folder()
-        network = getattr(importlib.import_module(module_name), function_name)
-        inspect.signature(network).bind("images", "num_classes", "training")
-    except ModuleNotFoundError as error:
-        raise ValueError(
-            f"network {name!r}: no module {error.name!r} in the working directory or among the installed packages"
-        ) from error
-    except AttributeError as error:
-        raise ValueError(f"network {name!r}: {error}") from error
-    except TypeError as error:
-        raise ValueError(f"network {name!r}: must take (images, num_classes, training): {error}") from error
-    except Exception as error:  # a custom module may raise any exception when it is imported
-        raise ValueError(f"network {name!r}: {module_name} cannot be imported: {error!r}") from error
-    return network  # type: ignore[no-any-return]
-
-
-def _search_current_folder() -> None:
-    """Lets modules of the current folder be imported, as python -m does, which puts it first, and a script does not.
-
-    The folder comes last, so that a file in it cannot take the place of an installed module.
-    """
-    folder = os.getcwd()
-    if not {"", folder} & {*sys.path}:
-        sys.path.append(folder)
+    return users_network(name)  # type: ignore[no-any-return]
 
 
 def make_model(network: Network, image_size: int, num_classes: int, precision: str = "float32") -> Any:
@@ -248,9 +186,9 @@ def make_model(network: Network, image_size: int, num_classes: int, precision: s
     Raises:
       ValueError: The network's logits have another shape, or are probabilities.
     """
-    inputs = tf.keras.Input([image_size, image_size, 3])
+    inputs = keras().Input([image_size, image_size, 3])
     with _computing_in(precision):
-        logits = network(inputs, num_classes, None)
+        logits = _called(network, inputs, num_classes)
         shape = getattr(logits, "shape", None)
         if shape is None or tuple(shape) != (None, num_classes):
             found = f"shape {tuple(shape)}" if shape is not None else repr(logits)
@@ -258,9 +196,27 @@ def make_model(network: Network, image_size: int, num_classes: int, precision: s
                 f"network {network.__name__!r} must return logits of shape {(None, num_classes)}, one row per image "
                 f"and one column per class, got {found}"
             )
-        _check_logits(network, tf.keras.Model(inputs, logits))
+        _check_logits(network, keras().Model(inputs, logits))
         logits = layers.Activation("linear", dtype="float32")(logits)
-    return tf.keras.Model(inputs, logits)
+    return keras().Model(inputs, logits)
+
+
+def _called(network: Network, inputs: Any, num_classes: int) -> Any:
+    """Returns the output of a network.
+
+    Raises:
+      ValueError: Keras on JAX cannot build it, as it has operations of TensorFlow.
+    """
+    try:
+        return network(inputs, num_classes, None)
+    except Exception as error:
+        if on_jax() and "tensorflow" in sys.modules:
+            reason = (str(error).splitlines() or [repr(error)])[0]
+            raise ValueError(
+                f"network {network.__name__!r} cannot be built by Keras on JAX ({reason}); --trainer=jax takes layers "
+                "of Keras 3 and keras.ops, without TensorFlow's operations"
+            ) from error
+        raise
 
 
 def _check_logits(network: Network, model: Any) -> None:
@@ -276,20 +232,22 @@ def _check_logits(network: Network, model: Any) -> None:
         )
 
 
-def apply(model: Any, images: tf.Tensor, training: bool) -> tf.Tensor:
+def apply(model: Any, images: Any, training: bool) -> Any:
     """Returns the logits of a keras.Model, called inside a tf.function with or without autograph.
 
     Keras 2 converts a layer's `if` and `for` over tensors with autograph only if its caller is converted, as in Keras'
     own fit(). The trainers' functions use autograph=False, so this call is converted by itself. Keras 3 converts none.
     """
-    if hasattr(tf.keras, "ops"):  # Keras 3
+    if is_keras_3():
         return model(images, training=training)
     return _understood()(model, images, training)
 
 
 @functools.cache
-def _understood() -> Callable[..., tf.Tensor]:
-    def call(model: Any, images: tf.Tensor, training: bool) -> tf.Tensor:
+def _understood() -> Callable[..., Any]:
+    import tensorflow as tf
+
+    def call(model: Any, images: Any, training: bool) -> Any:
         return model(images, training=training)
 
     return tf.autograph.to_graph(call)  # type: ignore[no-any-return]
@@ -301,15 +259,10 @@ def _computing_in(precision: str) -> Iterator[None]:
 
     Keras' dtype policy is global, so it also applies to the layers of custom networks; it is restored at the end.
     """
-    policies = tf.keras.mixed_precision
+    policies = keras().mixed_precision
     before = policies.global_policy()
     policies.set_global_policy("mixed_bfloat16" if precision == "bfloat16" else "float32")
     try:
         yield
     finally:
         policies.set_global_policy(before)
-
-
-def plain_variable(variable: Any) -> tf.Variable:
-    """Returns the tf.Variable inside a Keras 3 variable; Keras 2 variables are tf.Variables and returned unchanged."""
-    return variable if isinstance(variable, tf.Variable) else variable.value

@@ -11,9 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import tensorflow as tf
-
-layers = tf.keras.layers
+from estimator_app.model.keras_library import keras, layers, ops
 
 _EPSILON = 1e-6  # of all normalizations, as in the paper's own code, google-research/vision_transformer
 
@@ -52,30 +50,31 @@ def _attention(tokens: Any, heads: int, name: str) -> Any:
     )
 
 
-class Positions(tf.keras.layers.Layer):  # type: ignore[misc]
+class Positions(keras().layers.Layer):  # type: ignore[misc]
     """Puts a class token before the tokens, and adds what each position has learned."""
 
     def build(self, shape: Any) -> None:
         """Makes the variables: the class token begins as zeros, positions as in the paper's code."""
         _, count, width = shape
-        normal = tf.keras.initializers.RandomNormal(stddev=0.02)
+        normal = keras().initializers.RandomNormal(stddev=0.02)
         self.token = self.add_weight(name="class_token", shape=[1, 1, width], initializer="zeros")
         self.positions = self.add_weight(name="positions", shape=[1, 1 + count, width], initializer=normal)
 
-    def call(self, tokens: tf.Tensor) -> tf.Tensor:
+    def call(self, tokens: Any) -> Any:
         """Tokens [N, count, width] → [N, 1 + count, width]"""
-        first = tf.tile(tf.cast(self.token, tokens.dtype), [tf.shape(tokens)[0], 1, 1])
-        return tf.concat([first, tokens], axis=1) + tf.cast(self.positions, tokens.dtype)
+        token = ops().cast(self.token, tokens.dtype)
+        first = ops().broadcast_to(token, [ops().shape(tokens)[0], 1, tokens.shape[-1]])
+        return ops().concatenate([first, tokens], axis=1) + ops().cast(self.positions, tokens.dtype)
 
     def compute_output_shape(self, shape: Any) -> Any:
         """Returns the shape with one more token."""
         return (shape[0], shape[1] + 1, shape[2])
 
 
-class ClassToken(tf.keras.layers.Layer):  # type: ignore[misc]
+class ClassToken(keras().layers.Layer):  # type: ignore[misc]
     """Takes the class token, [N, width]."""
 
-    def call(self, tokens: tf.Tensor) -> tf.Tensor:
+    def call(self, tokens: Any) -> Any:
         """Tokens [N, 1 + count, width] → [N, width]"""
         return tokens[:, 0]
 
@@ -84,7 +83,7 @@ class ClassToken(tf.keras.layers.Layer):  # type: ignore[misc]
         return (shape[0], shape[2])
 
 
-class Attention(tf.keras.layers.Layer):  # type: ignore[misc]
+class Attention(keras().layers.Layer):  # type: ignore[misc]
     """Attention of several heads (Vaswani et al. 2017), without its dense layers; its softmax is float32 always."""
 
     def __init__(self, heads: int, **options: Any) -> None:
@@ -92,17 +91,17 @@ class Attention(tf.keras.layers.Layer):  # type: ignore[misc]
         super().__init__(**options)
         self.heads = heads
 
-    def call(self, inputs: Any) -> tf.Tensor:
+    def call(self, inputs: Any) -> Any:
         """Of [N, count, width] each: queries, keys, values → [N, count, width]"""
         count, width = inputs[0].shape[1:]
         size = width // self.heads
         # [N, count, width] -> [N, heads, count, size]
         query, key, value = (
-            tf.transpose(tf.reshape(each, [-1, count, self.heads, size]), [0, 2, 1, 3]) for each in inputs
+            ops().transpose(ops().reshape(part, [-1, count, self.heads, size]), [0, 2, 1, 3]) for part in inputs
         )
-        logits = tf.cast(tf.matmul(query, key, transpose_b=True), tf.float32) * size**-0.5
-        attended = tf.matmul(tf.cast(tf.nn.softmax(logits), value.dtype), value)
-        return tf.reshape(tf.transpose(attended, [0, 2, 1, 3]), [-1, count, width])
+        logits = ops().cast(ops().matmul(query, ops().transpose(key, [0, 1, 3, 2])), "float32") * size**-0.5
+        attended = ops().matmul(ops().cast(ops().softmax(logits), value.dtype), value)
+        return ops().reshape(ops().transpose(attended, [0, 2, 1, 3]), [-1, count, width])
 
     def compute_output_shape(self, shapes: Any) -> Any:
         """Returns the shape of the queries."""

@@ -13,32 +13,50 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Mapping
 from typing import Any
 
-import tensorflow as tf
-
+from estimator_app.model_dir.array_files import SUFFIX, ArrayReader
 from estimator_app.runtime import files
-
-v1 = tf.compat.v1
-SessionRunHook: Any = v1.train.SessionRunHook
-CheckpointSaverListener: Any = v1.train.CheckpointSaverListener
-
 
 NAME = "model.ckpt"
 STATE_NAME = "checkpoint"
 MAX_TO_KEEP = 5  # number of checkpoints to keep, the same as Estimator's default
 OF_OBJECT = "/.ATTRIBUTES/VARIABLE_VALUE"  # suffix that tf.train.Checkpoint appends to a variable's path
-_FILE = re.compile(re.escape(NAME) + r"-([0-9]{1,18})\.(index|meta|data-[0-9]{5}-of-[0-9]{5})")
+_FILE = re.compile(re.escape(NAME) + r"-([0-9]{1,18})\.(npz|index|meta|data-[0-9]{5}-of-[0-9]{5})")
+_LAST_FILES = ("index", "npz")  # endings of the files that are written last
 # Lines of a CheckpointState (tensorflow/python/training/checkpoint_state.proto) as TensorFlow prints it.
 _NAMES = re.compile(r'(model_checkpoint_path|all_model_checkpoint_paths): "([^"\\]*)"')
 _TIMES = re.compile(r"(all_model_checkpoint_timestamps|last_preserved_timestamp): [-+.0-9e]+")
-# Errors that TensorFlow raises when it reads a damaged checkpoint; its C++ code also raises built-in Python exceptions.
-UNREADABLE = (tf.errors.OpError, IndexError, KeyError, ValueError, RuntimeError, MemoryError, OverflowError)
 
 
 class DamagedCheckpoint(ValueError):
     """Error of a checkpoint, or of the file that names the latest one, that cannot be read; others may be intact."""
+
+
+def unreadable_errors() -> tuple[type[Exception], ...]:
+    """Returns the exceptions that reading a damaged checkpoint raises, TensorFlow's own if it is imported.
+
+    TensorFlow's C++ code also raises built-in Python exceptions.
+    """
+    tensorflow = sys.modules.get("tensorflow")
+    own = (IndexError, KeyError, ValueError, RuntimeError, MemoryError, OverflowError)
+    return (*own, tensorflow.errors.OpError) if tensorflow else own
+
+
+def open_checkpoint(path: str) -> Any:
+    """Returns the reader of a checkpoint: NumPy's arrays, or TensorFlow's."""
+    if files.exists(f"{path}{SUFFIX}"):
+        return ArrayReader(path)
+    import tensorflow as tf
+
+    return tf.train.load_checkpoint(path)
+
+
+def main_file(path: str) -> str:
+    """Returns the path of the file that makes a checkpoint complete, also if it is missing."""
+    return f"{path}{SUFFIX}" if files.exists(f"{path}{SUFFIX}") else f"{path}.index"
 
 
 def latest_checkpoint(model_dir: str) -> str | None:
@@ -62,8 +80,8 @@ def latest_checkpoint(model_dir: str) -> str | None:
             )
         return None
     path = f"{model_dir}/{named}"
-    if not tf.io.gfile.exists(f"{path}.index"):
-        raise DamagedCheckpoint(f"{path + '.index'!r} of the last checkpoint is missing")
+    if not files.exists(main_file(path)):
+        raise DamagedCheckpoint(f"{main_file(path)!r} of the last checkpoint is missing")
     return path
 
 
@@ -79,7 +97,7 @@ def latest_step(model_dir: str) -> int:
 
 def has_checkpoint(model_dir: str) -> bool:
     """Returns whether a run has begun in a folder, even if its checkpoints are damaged."""
-    return tf.io.gfile.exists(f"{model_dir}/{STATE_NAME}") or any(steps(model_dir))
+    return files.exists(f"{model_dir}/{STATE_NAME}") or any(steps(model_dir))
 
 
 def steps(model_dir: str) -> list[int]:
@@ -95,9 +113,9 @@ def step_of(path: str) -> int:
     """
     name = "global_step"
     try:
-        reader = tf.train.load_checkpoint(path)
+        reader = open_checkpoint(path)
         return int(reader.get_tensor(name if reader.has_tensor(name) else name + OF_OBJECT))
-    except UNREADABLE as error:
+    except unreadable_errors() as error:
         raise DamagedCheckpoint(_said(path, error)) from error
 
 
@@ -107,13 +125,13 @@ def damage(path: str) -> str:
     Reads the complete checkpoint once: TensorFlow then verifies the checksum of each tensor
     (tensorflow/core/util/tensor_bundle/tensor_bundle.cc: BundleReader::GetValue) and of the index's blocks.
     """
-    if not tf.io.gfile.exists(f"{path}.index"):
-        return f"{path + '.index'!r} is missing"
+    if not files.exists(main_file(path)):
+        return f"{main_file(path)!r} is missing"
     try:
-        reader = tf.train.load_checkpoint(path)
+        reader = open_checkpoint(path)
         for name in reader.get_variable_to_shape_map():
             reader.get_tensor(name)
-    except UNREADABLE as error:
+    except unreadable_errors() as error:
         return _said(path, error)
     return ""
 
@@ -154,10 +172,9 @@ def finished_steps(model_dir: str) -> list[int]:
     The file `checkpoint` names a checkpoint only when it is complete.
     """
     last = latest_step(model_dir)
-    indexes = {
-        int(found[1]) for name in files.names(model_dir) if (found := _FILE.fullmatch(name)) and found[2] == "index"
-    }
-    return sorted(step for step in indexes if step <= last)
+    matches = filter(None, map(_FILE.fullmatch, files.names(model_dir)))
+    complete = {int(match[1]) for match in matches if match[2] in _LAST_FILES}
+    return sorted(step for step in complete if step <= last)
 
 
 def prune_checkpoints(model_dir: str, evaluated: int, steps_per_eval: int) -> None:
@@ -173,10 +190,10 @@ def prune_checkpoints(model_dir: str, evaluated: int, steps_per_eval: int) -> No
     removed = {step for step in finished_steps(model_dir)[:-MAX_TO_KEEP] if step <= evaluated or step % steps_per_eval}
     found = [(name, match) for name in files.names(model_dir) if (match := _FILE.fullmatch(name))]
     # The index first: what is left of an interrupted removal is not taken for a checkpoint.
-    for name, match in sorted(found, key=lambda one: one[1][2] != "index"):
+    for name, match in sorted(found, key=lambda one: one[1][2] not in _LAST_FILES):
         if int(match[1]) in removed:
-            with contextlib.suppress(tf.errors.NotFoundError):
-                tf.io.gfile.remove(f"{model_dir}/{name}")
+            with contextlib.suppress(FileNotFoundError):
+                files.remove(f"{model_dir}/{name}")
 
 
 def check_unshared(model_dir: str, step: int) -> None:
@@ -217,7 +234,7 @@ def _named(model_dir: str) -> str | None:
       ValueError: It names something else than a checkpoint of its folder.
     """
     path = f"{model_dir}/{STATE_NAME}"
-    if not tf.io.gfile.exists(path):
+    if not files.exists(path):
         return None
     try:
         lines = files.read_text(path).splitlines()
@@ -244,14 +261,21 @@ def _named(model_dir: str) -> str | None:
 def _said(path: str, error: Exception) -> str:
     """Returns a one-line message that names the unreadable files of a checkpoint and the reason."""
     folder, _, name = path.rpartition("/")
+    if files.exists(f"{path}{SUFFIX}"):
+        return f"a checkpoint cannot be read: {path + SUFFIX!r} ({(str(error).splitlines() or [repr(error)])[0]})"
     data = [f"{folder}/{other}" for other in files.names(folder) if other.startswith(f"{name}.data-")]
     reason = (str(error).splitlines() or [repr(error)])[0]
     which = ", ".join(map(repr, data)) if data else f"{path + '.data-…'!r} is missing"
     try:
-        tf.train.load_checkpoint(path)
-    except UNREADABLE:
+        open_checkpoint(path)
+    except unreadable_errors():
         which = repr(f"{path}.index")
     return f"a checkpoint cannot be read: {which} ({reason})"
+
+
+def shapes(path: str) -> dict[str, list[int]]:
+    """Returns the shape of each variable in a checkpoint, by name."""
+    return dict(open_checkpoint(path).get_variable_to_shape_map())
 
 
 def misfit(path: str, needed: Mapping[str, list[int]]) -> str:
@@ -261,8 +285,8 @@ def misfit(path: str, needed: Mapping[str, list[int]]) -> str:
       DamagedCheckpoint: It cannot be read.
     """
     try:
-        found = tf.train.load_checkpoint(path).get_variable_to_shape_map()
-    except UNREADABLE as error:
+        found = shapes(path)
+    except unreadable_errors() as error:
         raise DamagedCheckpoint(_said(path, error)) from error
     for name in sorted(needed):
         if found.get(name) != needed[name]:
@@ -282,61 +306,3 @@ def check_fits(path: str, needed: Mapping[str, list[int]], network: str, num_cla
             f"checkpoint {path!r} {has}: it is not of network {network!r} with {num_classes} classes, but of another "
             "network or of other classes; use another --model_dir"
         )
-
-
-class SaveEvery(SessionRunHook):  # type: ignore[misc]
-    """Hook that saves a checkpoint when the global step reaches or passes a multiple of one of several numbers.
-
-    Estimator's own hook saves at intervals of time and at the end; this hook is used in addition.
-    """
-
-    def __init__(self, model_dir: str, steps: Sequence[int], saved: Callable[[int], None]) -> None:
-        """Makes the hook.
-
-        Args:
-          model_dir: Folder or URI of the run.
-          steps: Numbers of steps between checkpoints.
-          saved: Called with the step of each checkpoint that the hook has written.
-        """
-        self._path, self._steps, self._saved = f"{model_dir}/{NAME}", steps, saved
-
-    def begin(self) -> None:
-        self._global_step = v1.train.get_global_step()
-
-    def after_create_session(self, session: Any, coord: Any) -> None:
-        self._last = int(session.run(self._global_step))
-
-    def after_run(self, run_context: Any, run_values: Any) -> None:
-        step = int(run_context.session.run(self._global_step))
-        if any(step // steps > self._last // steps for steps in self._steps):
-            # Estimator's own saver, which also deletes old checkpoints.
-            (saver,) = v1.get_collection(v1.GraphKeys.SAVERS)
-            saver.save(run_context.session, self._path, step)
-            self._saved(step)
-        self._last = step
-
-
-class AfterSave(CheckpointSaverListener):  # type: ignore[misc]
-    """Listener of Estimator's own hook that calls a function with the step of each checkpoint that the hook writes."""
-
-    def __init__(self, saved: Callable[[int], None]) -> None:
-        self._saved = saved
-
-    def after_save(self, session: Any, global_step_value: int) -> None:
-        self._saved(int(global_step_value))
-
-
-class CheckFits(SessionRunHook):  # type: ignore[misc]
-    """Hook that checks that a checkpoint fits the graph, before TensorFlow fails with a less clear message.
-
-    Raises:
-      ValueError: Raised when the session is created: the checkpoint is of another network or another number of classes.
-    """
-
-    def __init__(self, path: str | None, network: str, num_classes: int) -> None:
-        self._path, self._network, self._num_classes = path, network, num_classes
-
-    def begin(self) -> None:
-        needed = {variable.op.name: variable.shape.as_list() for variable in v1.global_variables()}
-        if self._path:
-            check_fits(self._path, needed, self._network, self._num_classes)

@@ -15,12 +15,14 @@ import re
 from collections.abc import Callable
 from typing import Any, TypedDict
 
-import tensorflow as tf
-
 from estimator_app.runtime import files
 from tpu_input.dataset_format import json_fields
 
 EXPORTS_NAME = "exports.json"
+SAVED_MODEL_NAME = "saved_model.pb"
+STABLEHLO_NAME = "model.stablehlo"
+WEIGHTS = "weights"  # of model.stablehlo: WEIGHTS.npz
+PROGRAM_NAMES = (SAVED_MODEL_NAME, STABLEHLO_NAME)  # one of them is in an export, and is written last
 KINDS = ("last", "best")
 NUMBER = re.compile("[0-9]{1,18}")  # name of an export; str.isdigit() would also accept non-ASCII digits
 _WRITTEN = re.compile(f"best|(temp-)?{NUMBER.pattern}")  # names of folders that are written into an export folder
@@ -96,16 +98,28 @@ def prune_exports(
                 "from that file"
             )
         # Removed first: if the removal is interrupted, the rest of the folder is not taken for a SavedModel.
-        tf.io.gfile.remove(f"{entry['path']}/saved_model.pb")
+        for name in PROGRAM_NAMES:
+            if files.exists(f"{entry['path']}/{name}"):
+                files.remove(f"{entry['path']}/{name}")
         files.remove_folder(entry["path"])
     _write(model_dir, kind, [*elsewhere, *kept[-num:]])
     return str(kept[-1]["path"])
 
 
+def program_name(path: str) -> str:
+    """Returns the name of the file in an export that is written last."""
+    return STABLEHLO_NAME if files.exists(f"{path}/{STABLEHLO_NAME}") else SAVED_MODEL_NAME
+
+
+def is_complete(path: str) -> bool:
+    """Returns whether there is an export at `path`, with all of its files."""
+    return any(files.exists(f"{path}/{name}") for name in PROGRAM_NAMES)
+
+
 def read_kept(model_dir: str, kind: str) -> list[Entry]:
     """Returns the entries of read_exports() of a kind whose SavedModels still exist, oldest first."""
     known = read_exports(model_dir).get(kind, [])
-    return [entry for entry in known if tf.io.gfile.exists(f"{entry['path']}/saved_model.pb")]
+    return [entry for entry in known if is_complete(entry["path"])]
 
 
 def read_exports(model_dir: str) -> dict[str, list[Entry]]:
@@ -120,7 +134,7 @@ def read_exports(model_dir: str) -> dict[str, list[Entry]]:
         if not isinstance(found, dict) or not found.keys() <= {*KINDS}:
             raise ValueError(f"its keys must be {' and '.join(map(repr, KINDS))}")
         return {kind: [_entry(fields, model_dir) for fields in found[kind]] for kind in found}
-    except tf.errors.NotFoundError:
+    except FileNotFoundError:
         return {}
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path!r} is damaged ({error}); remove it, then remove old exports by hand") from error

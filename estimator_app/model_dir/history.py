@@ -16,7 +16,6 @@ import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import tensorflow as tf
 from numpy.typing import NDArray
 
 from estimator_app.model.metrics import Metrics
@@ -55,7 +54,7 @@ def read_history(model_dir: str) -> list[Row]:
     try:
         lines = csv.DictReader(io.StringIO(files.read_text(path)))
         return [_row(line) for line in lines]
-    except tf.errors.NotFoundError:
+    except FileNotFoundError:
         return []
     except (ValueError, KeyError, TypeError, csv.Error) as error:
         raise ValueError(f"{path!r} is damaged ({error}); repair the line, or remove the file") from error

@@ -19,8 +19,6 @@ import uuid
 from collections.abc import Callable, Iterator
 from typing import TextIO
 
-import tensorflow as tf
-
 from estimator_app.runtime import files
 
 LOCK_NAME = ".lock"
@@ -79,7 +77,7 @@ def claim_lock(model_dir: str, name: str = LOCK_NAME) -> Callable[[], None]:
     files.write(path, written)
 
     def check() -> None:
-        with contextlib.suppress(tf.errors.NotFoundError):
+        with contextlib.suppress(FileNotFoundError):
             found = files.read_text(path)
             if found != written:
                 named = _WRITTEN.fullmatch(found.rstrip())

@@ -15,25 +15,31 @@ import io
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-import tensorflow as tf
 from google.protobuf.message import DecodeError
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.colors import Colormap, ListedColormap, PowerNorm
 from matplotlib.figure import Figure  # without pyplot, which keeps every figure in memory and looks for a display
 from matplotlib.text import Text
+from numpy.typing import NDArray
+from PIL import Image
 
 from estimator_app.config import TrainConfig
+from estimator_app.model.keras_library import on_jax
 from estimator_app.model.metrics import Metrics
+from estimator_app.model_dir.events import PREFIX, EventFile, read_scalars
 from estimator_app.model_dir.history import Row, best
 from estimator_app.runtime import files
-from tpu_input import InputConfig, Manifest
-from tpu_input.augment import find_augment
+from tpu_input import InputConfig, Manifest, TrainSource
 from tpu_input.command_line import printable
 from tpu_input.dataset_format.records import parse
-from tpu_input.pipeline.images import decode_for_evaluation, decode_for_training
+from tpu_input.without_tensorflow.decode_window import decode_file
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 # Names of more classes than _MOST_NAMES, and counts of more than _MOST_COUNTS, would be too small to read.
 _MOST_NAMES = 50
@@ -208,10 +214,9 @@ def write_pictures(model_dir: str, config: TrainConfig, rows: Sequence[Row], met
     drawn = {"curves": draw_curves(rows, config.early_stop_metric, read_training_curves(model_dir))}
     if metrics.confusion:
         drawn["confusion"] = draw_confusion(metrics, config.classes)
-    with _writer(model_dir).as_default(metrics.step):
-        for name, png in drawn.items():
-            files.write(f"{model_dir}/{name}.png", png)
-            tf.summary.image(name, tf.image.decode_png(png)[None])
+    for name, png in drawn.items():
+        files.write(f"{model_dir}/{name}.png", png)
+    _write_images(model_dir, metrics.step, drawn)
     return [f"{model_dir}/{name}.png" for name in drawn]
 
 
@@ -232,6 +237,10 @@ def read_training_curves(model_dir: str) -> dict[str, list[tuple[int, float]]]:
     Of a step that was trained again after an interruption, the last value counts. Event files may come from an
     untrusted source or end in the middle of a record; what can be read is returned.
     """
+    if on_jax():
+        return _read_own_curves(model_dir)
+    import tensorflow as tf
+
     found: dict[str, dict[int, float]] = {}
     room = _MOST_EVENT_BYTES
     for name in files.names(model_dir):
@@ -253,12 +262,37 @@ def read_training_curves(model_dir: str) -> dict[str, list[tuple[int, float]]]:
     return {name: sorted(points.items()) for name, points in found.items()}
 
 
+def _read_own_curves(model_dir: str) -> dict[str, list[tuple[int, float]]]:
+    """Returns the same of event files that events.py has written."""
+    found: dict[str, dict[int, float]] = {}
+    room = _MOST_EVENT_BYTES
+    for name in files.names(model_dir):
+        if not name.startswith(PREFIX):
+            continue
+        with contextlib.suppress(OSError, ValueError):
+            room -= files.num_bytes(f"{model_dir}/{name}")
+            if room < 0:
+                break
+            for tag, step, value in read_scalars(files.read_bytes(f"{model_dir}/{name}")):
+                if tag in _TRAINING_CURVES:
+                    found.setdefault(tag, {})[step] = value
+    return {name: sorted(points.items()) for name, points in found.items()}
+
+
 def write_inputs(model_dir: str, manifest: Manifest, config: InputConfig) -> None:
     """Writes some training images for TensorBoard, cropped and augmented as in training.
 
     Decodes the images one by one, as building an input pipeline would take longer than decoding all of them. Images and
     shards that cannot be read are skipped here: training reports or skips them, as configured.
     """
+    if on_jax():
+        _write_own_inputs(model_dir, manifest, config)
+        return
+    import tensorflow as tf
+
+    from tpu_input.augment import find_augment
+    from tpu_input.pipeline.images import decode_for_training
+
     images: list[tf.Tensor] = []
     config = dataclasses.replace(config, echo=1, augment=find_augment(config.augment))
     shards = manifest.split("train").shards[:NUM_SHARDS]
@@ -273,6 +307,24 @@ def write_inputs(model_dir: str, manifest: Manifest, config: InputConfig) -> Non
             tf.summary.image("inputs", tf.cast(tf.stack(images), tf.float32) / 255, max_outputs=NUM_INPUTS)
 
 
+def _write_own_inputs(model_dir: str, manifest: Manifest, config: InputConfig) -> None:
+    """Writes the images of the first step by name, as write_inputs() does."""
+    config = dataclasses.replace(config, dtype="uint8", layout="NHWC", echo=1, cache=None, service=None)
+    source = TrainSource(manifest, config, NUM_INPUTS)
+    pictures = {}
+    for number in range(NUM_INPUTS):
+        with contextlib.suppress(OSError, ValueError):  # training reports what cannot be read
+            pictures[f"inputs/image/{number}"] = png_of(source[number]["image"])
+    _write_images(model_dir, 0, pictures)
+
+
+def png_of(pixels: NDArray[np.uint8]) -> bytes:
+    """Returns a PNG file of an image [height, width, 3]."""
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()
+
+
 def write_wrong(model_dir: str, step: int, wrong: Mapping[str, bytes], config: InputConfig) -> None:
     """Writes images that were classified wrongly for TensorBoard, cropped as in evaluation.
 
@@ -283,13 +335,23 @@ def write_wrong(model_dir: str, step: int, wrong: Mapping[str, bytes], config: I
       config: Of the run.
     """
     config = dataclasses.replace(config, dtype="uint8")
+    if on_jax():
+        pictures = {f"wrong/{printable(name)}": png_of(decode_file(encoded, config)) for name, encoded in wrong.items()}
+        _write_images(model_dir, step, pictures)
+        return
+    import tensorflow as tf
+
+    from tpu_input.pipeline.images import decode_for_evaluation
+
     with _writer(model_dir).as_default(step):
         for name, encoded in wrong.items():
             tf.summary.image(f"wrong/{printable(name)}", decode_for_evaluation(tf.constant(encoded), config)[None])
 
 
 def write_hyperparameters(model_dir: str, config: TrainConfig) -> None:
-    """Writes the options of a run for TensorBoard's tab of hyperparameters."""
+    """Writes the options of a run for TensorBoard's tab of hyperparameters; nothing without TensorFlow."""
+    if on_jax():
+        return
     from tensorboard.plugins.hparams import api
 
     options = config.options()
@@ -298,5 +360,22 @@ def write_hyperparameters(model_dir: str, config: TrainConfig) -> None:
         api.hparams(plain)
 
 
+def _write_images(model_dir: str, step: int, pictures: Mapping[str, bytes]) -> None:
+    """Writes pictures of a step, PNG files by name, for TensorBoard."""
+    if on_jax():
+        events = EventFile(f"{model_dir}/{EVENTS_NAME}")
+        sides = {name: Image.open(io.BytesIO(png)).size for name, png in pictures.items()}
+        events.images(step, {name: (png, sides[name][1], sides[name][0]) for name, png in pictures.items()})
+        events.close()
+        return
+    import tensorflow as tf
+
+    with _writer(model_dir).as_default(step):
+        for name, png in pictures.items():
+            tf.summary.image(name, tf.image.decode_png(png)[None])
+
+
 def _writer(model_dir: str) -> tf.summary.SummaryWriter:
+    import tensorflow as tf
+
     return tf.summary.create_file_writer(f"{model_dir}/{EVENTS_NAME}")

@@ -23,11 +23,9 @@ import platform
 import re
 import shlex
 
-import tensorflow as tf
-
 from estimator_app.config import TrainConfig
 from estimator_app.model.metrics import Metrics
-from estimator_app.model.networks import is_users
+from estimator_app.model.network_names import is_users
 from estimator_app.model_dir.checkpoints import (
     NAME,
     check_unshared,
@@ -120,7 +118,7 @@ def write_run_config(model_dir: str, config: TrainConfig, command: str = "") -> 
                 f"{model_dir!r} holds another run: its {'; its '.join(found)}; use another --model_dir{repeat}"
             )
     check_unshared(model_dir, step_of(last) if last else -1)
-    versions = {"python": platform.python_version(), "tensorflow": tf.__version__, "jpeg2tpu": _version()}
+    versions = {"python": platform.python_version()} | _versions(config.trainer) | {"jpeg2tpu": _version("jpeg2tpu")}
     files.make_folder(model_dir)
     files.write(f"{model_dir}/{CONFIG_NAME}", config.to_json(versions, command))
     if last and wrong:
@@ -136,12 +134,12 @@ def remove_unfinished(model_dir: str) -> None:
     """
     for name in files.names(model_dir):
         path = f"{model_dir}/{name}"
-        with contextlib.suppress(tf.errors.OpError, OSError):
+        with contextlib.suppress(OSError):
             if _UNFINISHED_FILE.fullmatch(name):
-                tf.io.gfile.remove(path)
+                files.remove(path)
             elif _UNFINISHED_CHECKPOINT.fullmatch(name):
                 for part in filter(_PART.fullmatch, files.names(path)):
-                    tf.io.gfile.remove(f"{path}/{part}")
+                    files.remove(f"{path}/{part}")
                 if not files.names(path):
                     files.remove_folder(path)
 
@@ -153,8 +151,8 @@ def read_config(model_dir: str) -> TrainConfig:
       ValueError: There is no config.json, or it cannot be parsed.
     """
     path = f"{model_dir}/{CONFIG_NAME}"
-    if not tf.io.gfile.exists(path):
-        if not tf.io.gfile.isdir(model_dir):
+    if not files.exists(path):
+        if not files.is_folder(model_dir):
             raise ValueError(no_run(model_dir))
         raise ValueError(
             f"{model_dir!r} has no {CONFIG_NAME}, so it is not a training run; create one with: jpeg2tpu train"
@@ -184,7 +182,7 @@ def begun(model_dir: str) -> TrainConfig | None:
       ValueError: config.json cannot be parsed, or the folder holds something that is neither a file nor a folder.
     """
     files.check_plain(model_dir)
-    told = tf.io.gfile.exists(f"{model_dir}/{CONFIG_NAME}")
+    told = files.exists(f"{model_dir}/{CONFIG_NAME}")
     return read_config(model_dir) if told and has_checkpoint(model_dir) else None
 
 
@@ -237,12 +235,21 @@ def read_finished(model_dir: str) -> Finished | None:
         fields = json_fields.load(files.read_text(f"{model_dir}/{METRICS_NAME}"))
         export = "" if fields["export"] == "" else export_path(fields["export"], model_dir)
         return Finished(export=export, metrics=Metrics.from_fields(fields))
-    except (tf.errors.NotFoundError, ValueError, KeyError, TypeError, AttributeError):
+    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
-def _version() -> str:
+def _versions(trainer: str) -> dict[str, str]:
+    """Returns the versions of the libraries that a trainer computes with, by their names."""
+    if trainer == "jax":
+        return {name: _version(name) for name in ("jax", "keras")}
+    import tensorflow as tf
+
+    return {"tensorflow": tf.__version__}
+
+
+def _version(distribution: str) -> str:
     try:
-        return importlib.metadata.version("jpeg2tpu")
+        return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
         return "not installed"

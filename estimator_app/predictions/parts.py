@@ -17,7 +17,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import tensorflow as tf
 
 from estimator_app.runtime import files
 from tpu_input.dataset_format import json_fields
@@ -92,11 +91,11 @@ class Parts:
 
     def remove(self) -> None:
         """Removes the parts."""
-        if tf.io.gfile.isdir(self.folder):
+        if files.is_folder(self.folder):
             for name in files.names(self.folder):
-                tf.io.gfile.remove(f"{self.folder}/{name}")
-            with contextlib.suppress(tf.errors.OpError):  # in a bucket, the folder is gone with its last file
-                tf.io.gfile.rmtree(self.folder)
+                files.remove(f"{self.folder}/{name}")
+            with contextlib.suppress(OSError):  # in a bucket, the folder is gone with its last file
+                files.remove_folder(self.folder)
 
     def writer(self, sink: Any) -> pq.ParquetWriter:
         """Returns a writer of a file with the rows' schema and origin."""
@@ -129,9 +128,9 @@ class Parts:
         Raises:
           ValueError: It is a file of another origin.
         """
-        if not tf.io.gfile.exists(path):
+        if not files.exists(path):
             return False
-        if tf.io.gfile.isdir(path):
+        if files.is_folder(path):
             raise ValueError(f"{path!r} is a folder; {advice}")
         metadata = _read_metadata(path)
         if metadata is None and path != self.output:
@@ -179,9 +178,7 @@ def _read_table(path: str) -> pa.Table:
 
 
 def _content(path: str) -> bytes:
-    with tf.io.gfile.GFile(path, "rb") as file:
-        content: bytes = file.read()
-        return content
+    return files.read_bytes(path)
 
 
 def _origin_of(metadata: pq.FileMetaData) -> dict[str, Any] | None:
@@ -193,17 +190,14 @@ def _origin_of(metadata: pq.FileMetaData) -> dict[str, Any] | None:
 
 def _read_metadata(path: str) -> pq.FileMetaData | None:
     """Returns the footer of a Parquet file, without reading anything else; None if it is not a Parquet file."""
-    with tf.io.gfile.GFile(path, "rb") as file:
-        size = file.size()
-        if size < 12:
-            return None
-        file.seek(size - 8)
-        end = file.read(8)
-        footer_bytes = int.from_bytes(end[:4], "little") + 8
-        if end[4:] != _MAGIC or footer_bytes > min(size - 4, _MAX_FOOTER_BYTES):
-            return None
-        file.seek(size - footer_bytes)
-        content = _MAGIC + file.read(footer_bytes)
+    size = files.num_bytes(path)
+    if size < 12:
+        return None
+    end = files.read_bytes(path, size - 8)
+    footer_bytes = int.from_bytes(end[:4], "little") + 8
+    if end[4:] != _MAGIC or footer_bytes > min(size - 4, _MAX_FOOTER_BYTES):
+        return None
+    content = _MAGIC + files.read_bytes(path, size - footer_bytes)
     try:
         return pq.read_metadata(pa.BufferReader(content))
     except (pa.ArrowException, OSError):

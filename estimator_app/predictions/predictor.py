@@ -10,21 +10,19 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
-
-import tensorflow as tf
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from estimator_app.config import TrainConfig
-from estimator_app.model.layer_names import every_layer
-from estimator_app.model.losses import probabilities
+from estimator_app.model_dir.checkpoints import main_file
+from estimator_app.model_dir.exports import STABLEHLO_NAME, WEIGHTS, program_name
 from estimator_app.model_dir.run_files import CONFIG_NAME, read_named
+from estimator_app.runtime import files
 from estimator_app.saved_model.classifier import CLASSES_NAME, Array, load_classifier, of_images
 from estimator_app.saved_model.find import find_checkpoint, read_origin
-from estimator_app.trainers.checks import make_weighted_model
-from estimator_app.trainers.starting_weights import weights_of_run
-from estimator_app.trainers.tf_distribute.state import make_strategy
 from tpu_input import from_infeed
-from tpu_input.predict import decode_files
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 
 class Predictor(NamedTuple):
@@ -55,6 +53,8 @@ def of_export(export_dir: str) -> Predictor:
     config, _ = read_origin(classifier.path)
     # The index of the variables has their checksums.
     names = ("saved_model.pb", "variables/variables.index", f"assets/{CLASSES_NAME}")
+    if program_name(classifier.path) == STABLEHLO_NAME:
+        names = (STABLEHLO_NAME, f"{WEIGHTS}.npz", f"assets/{CLASSES_NAME}")
     digest = _digest(f"{classifier.path}/{name}" for name in names)
     return Predictor(config, classifier.classes, digest, 0, classifier)
 
@@ -82,6 +82,16 @@ def of_run(
     """
     config = read_named(model_dir, network)
     checkpoint = find_checkpoint(model_dir, step)
+    if config.trainer == "jax":
+        return _of_jax_run(config, model_dir, checkpoint, features)
+    import tensorflow as tf
+
+    from estimator_app.model.losses import probabilities
+    from estimator_app.trainers.checks import make_weighted_model
+    from estimator_app.trainers.starting_weights import weights_of_run
+    from estimator_app.trainers.tf_distribute.state import make_strategy
+    from tpu_input.predict import decode_files
+
     weights = weights_of_run(config, checkpoint, f"--model_dir={model_dir}")
     strategy = make_strategy(cluster) if cluster else tf.distribute.get_strategy()
     replicas = strategy.num_replicas_in_sync
@@ -101,8 +111,8 @@ def of_run(
     arrived = dataclasses.replace(config.input, layout="NHWC")
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)  # type: ignore[untyped-decorator]
-    def decoded(files: tf.Tensor) -> tf.Tensor:
-        return decode_files(files, arrived)
+    def decoded(encoded: tf.Tensor) -> tf.Tensor:
+        return decode_files(encoded, arrived)
 
     def of_replica(images: tf.Tensor) -> tf.Tensor:
         found = whole(from_infeed(images, arrived), training=False)
@@ -113,9 +123,9 @@ def of_run(
     def rows(images: Any) -> tf.Tensor:
         return strategy.gather(strategy.run(of_replica, args=(images,)), axis=0)
 
-    def in_parts(files: tf.Tensor) -> Array:
-        count = len(files)
-        images = tf.pad(decoded(files), [[0, batch_size - count], [0, 0], [0, 0], [0, 0]])  # one shape, compiled once
+    def in_parts(encoded: tf.Tensor) -> Array:
+        count = len(encoded)
+        images = tf.pad(decoded(encoded), [[0, batch_size - count], [0, 0], [0, 0], [0, 0]])  # one shape, compiled once
         parts = tf.split(images, replicas)
         values = strategy.experimental_distribute_values_from_function(
             lambda context: parts[context.replica_id_in_sync_group]
@@ -123,11 +133,25 @@ def of_run(
         found: Array = rows(values).numpy()[:count]
         return found
 
-    def run(files: Sequence[bytes]) -> list[Array | ValueError]:
-        return of_images(files, in_parts)
+    def run(encoded: Sequence[bytes]) -> list[Array | ValueError]:
+        return of_images(encoded, in_parts)
 
     digest = _digest([f"{checkpoint}.index", f"{model_dir}/{CONFIG_NAME}"])
     return Predictor(config, config.classes, digest, num_features, run)
+
+
+def _of_jax_run(config: TrainConfig, model_dir: str, checkpoint: str, features: str | None) -> Predictor:
+    """Returns the model of a checkpoint of --trainer=jax.
+
+    Raises:
+      ValueError: The output of a layer is wanted.
+    """
+    from estimator_app.trainers.jax.export import load_checkpoint
+
+    if features is not None:
+        raise ValueError("--features has no runs of --trainer=jax yet; leave it out")
+    digest = _digest([main_file(checkpoint), f"{model_dir}/{CONFIG_NAME}"])
+    return Predictor(config, config.classes, digest, 0, load_checkpoint(config, checkpoint))
 
 
 def _layer(model: Any, name: str) -> Any:
@@ -136,6 +160,10 @@ def _layer(model: Any, name: str) -> Any:
     Raises:
       ValueError: There is none of this name, or its output cannot be had.
     """
+    import tensorflow as tf
+
+    from estimator_app.model.layer_names import every_layer
+
     layers = dict(every_layer(model))
     if name not in layers:
         raise ValueError(f"--features={name} is not a layer of the network; it has {', '.join(layers)}")
@@ -154,9 +182,6 @@ def _digest(paths: Iterable[str]) -> str:
     """Returns the hex digest of the contents of some files; those that are missing count as such."""
     total = hashlib.sha256()
     for path in paths:
-        content = b""
-        if tf.io.gfile.exists(path):
-            with tf.io.gfile.GFile(path, "rb") as file:
-                content = file.read()
+        content = files.read_bytes(path) if files.exists(path) else b""
         total.update(hashlib.sha256(content).digest())
     return total.hexdigest()

@@ -6,15 +6,17 @@ split ──some of its records──▶ Classifier ──predicted class is not
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
+from estimator_app.model.keras_library import on_jax
 from estimator_app.saved_model.classifier import Classifier
-from tpu_input import Manifest
+from tpu_input import Manifest, RecordSource
 from tpu_input.dataset_format.records import parse
-from tpu_input.pipeline.reading import plain, records
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 # Records that are classified to find some; this machine's processor does it, so that not all of a large split can be.
 MOST_EXAMINED = 512
@@ -59,6 +61,13 @@ def find_wrong(classifier: Classifier, manifest: Manifest, split: str, most: int
 
 
 def _wrong(classifier: Classifier, manifest: Manifest, split: str, chosen: list[range]) -> Iterator[WrongImage]:
+    if on_jax():
+        yield from _wrong_by_number(classifier, manifest, split, chosen)
+        return
+    import tensorflow as tf
+
+    from tpu_input.pipeline.reading import plain, records
+
     @plain
     def example_of(number: tf.Tensor, serialized: tf.Tensor) -> tuple[tf.Tensor, ...]:
         example = parse(serialized, manifest.first_label, manifest.record)
@@ -75,3 +84,20 @@ def _wrong(classifier: Classifier, manifest: Manifest, split: str, chosen: list[
                 name = key.decode(errors="replace") or f"record {number}"
                 labels = classifier.classes[label], classifier.classes[best]
                 yield WrongImage(name, *labels, float(result[best]), encoded)
+
+
+def _wrong_by_number(
+    classifier: Classifier, manifest: Manifest, split: str, chosen: list[range]
+) -> Iterator[WrongImage]:
+    """Yields the same, of records that are read without TensorFlow."""
+    source = RecordSource(manifest, split)
+    for numbers in chosen:
+        batch = [source[number] for number in numbers]
+        for number, record, result in zip(numbers, batch, classifier([one.encoded for one in batch]), strict=True):
+            if isinstance(result, ValueError) or not 0 <= record.label < len(classifier.classes):
+                continue
+            best = int(result.argmax())
+            if best != record.label:
+                labels = classifier.classes[record.label], classifier.classes[best]
+                name = record.key or f"record {number}"
+                yield WrongImage(name, *labels, float(result[best]), record.encoded)

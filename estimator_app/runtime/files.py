@@ -1,7 +1,11 @@
-"""Reading and writing of the files of a run; writes are atomic:
+"""Files of a run, wherever they are, without TensorFlow; errors are OSError, and writes are atomic.
 
-local        content ──▶ a new file in the folder of PATH ──rename──▶ PATH
-in a bucket  content ──upload──▶ PATH, which becomes visible when it is complete; a rename would copy it
+local path  ──▶ local_files.py        content ──▶ a new file in the folder of PATH ──rename──▶ PATH
+gs://       ──▶ Google's client       content ──upload──▶ PATH, which becomes visible when it is complete
+other URIs  ──▶ tensorflow_files.py   as the one or the other
+
+In a process that has imported TensorFlow, gs:// is reached through TensorFlow, too: it caches the sizes of objects that
+it has seen, and must see what is written. It is also what TensorFlow's checkpoints take, with the same settings.
 """
 
 from __future__ import annotations
@@ -11,17 +15,17 @@ import os
 import re
 import shutil
 import stat
+import sys
 import tempfile
 import uuid
 from collections.abc import Iterator
-from typing import IO
+from typing import IO, Protocol, cast
 
-import tensorflow as tf
+from estimator_app.runtime import local_files
+from tpu_input.command_line.distribution import needing_extras
+from tpu_input.command_line.paths import is_in_bucket as is_in_bucket
+from tpu_input.storage.byte_ranges import Unavailable as Unavailable
 
-from tpu_input.storage.gcs_filesystem import in_words
-
-# Object stores: a file becomes visible only when it is complete, and folders are only name prefixes.
-_OBJECT_STORES = ("gs://", "s3://")
 # Maximum size of a text file, enough for half a million evaluations in history.csv. A sparse file takes no disk space,
 # but would take memory when it is read.
 _TEXT_BYTES = 1 << 26
@@ -34,22 +38,81 @@ _SPECIAL = {
 }
 
 
-def is_in_bucket(path: str) -> bool:
-    """Returns whether a path is a URI of an object store."""
-    return path.startswith(_OBJECT_STORES)
+class _Place(Protocol):
+    """Functions of a place; errors are OSError. Those of this module with the same names document them."""
+
+    def exists(self, path: str) -> bool: ...
+    def is_folder(self, path: str) -> bool: ...
+    def num_bytes(self, path: str) -> int: ...
+    def names(self, path: str) -> list[str]: ...
+    def matches(self, pattern: str) -> list[str]: ...
+    def read_bytes(self, path: str, start: int = 0, num_bytes: int | None = None) -> bytes: ...
+    def write_bytes(self, path: str, content: bytes) -> None: ...
+    def remove(self, path: str) -> None: ...
+    def remove_folder(self, path: str) -> None: ...
+    def make_folder(self, path: str) -> None: ...
+    def paths_below(self, path: str) -> Iterator[str]: ...
+
+
+def _place(path: str) -> _Place:
+    """Returns the module with the functions for a path; imported on first use."""
+    if "://" not in path:
+        return cast(_Place, local_files)
+    if _is_by_google(path):
+        from tpu_input.storage import objects
+
+        return cast(_Place, objects)
+    with needing_extras(f"reading {path!r}"):
+        from estimator_app.runtime import tensorflow_files
+
+    return cast(_Place, tensorflow_files)
+
+
+def _is_by_google(path: str) -> bool:
+    return path.startswith("gs://") and not sys.modules.get("tensorflow")
+
+
+def exists(path: str) -> bool:
+    """Returns whether there is a file or a folder at a path."""
+    return _place(path).exists(path)
+
+
+def is_folder(path: str) -> bool:
+    """Returns whether there is a folder at a path."""
+    return _place(path).is_folder(path)
+
+
+def num_bytes(path: str) -> int:
+    """Returns the size of a file.
+
+    Raises:
+      FileNotFoundError: The file does not exist.
+      OSError: It cannot be read; Unavailable if a later attempt may succeed.
+    """
+    return _place(path).num_bytes(path)
+
+
+def read_bytes(path: str, start: int = 0, num_bytes: int | None = None) -> bytes:
+    """Returns `num_bytes` bytes of a file from byte `start` on, fewer at its end; None returns all.
+
+    Raises:
+      FileNotFoundError: The file does not exist.
+      OSError: It cannot be read; Unavailable if a later attempt may succeed.
+    """
+    return _place(path).read_bytes(path, start, num_bytes)
 
 
 def read_text(path: str) -> str:
     """Returns the content of a text file.
 
     Raises:
-      tf.errors.NotFoundError: The file does not exist.
-      ValueError: It is larger than any text file of a run can be.
+      FileNotFoundError: The file does not exist.
+      OSError: It cannot be read; Unavailable if a later attempt may succeed.
+      ValueError: It is larger than any text file of a run can be, or not UTF-8.
     """
-    with tf.io.gfile.GFile(path) as file:
-        if (num_bytes := file.size()) > _TEXT_BYTES:
-            raise ValueError(f"{path!r} has {num_bytes:,} bytes, more than any file of a run can have; remove it")
-        return str(file.read())
+    if (size := num_bytes(path)) > _TEXT_BYTES:
+        raise ValueError(f"{path!r} has {size:,} bytes, more than any file of a run can have; remove it")
+    return read_bytes(path).decode()
 
 
 def is_plain_path(path: object) -> bool:
@@ -120,37 +183,13 @@ def _below(folder: str, whole: bool) -> Iterator[str]:
 def write(path: str, content: str | bytes) -> None:
     """Writes a file atomically: readers see either the old content or all of the new content.
 
-    A local file is first written under an unpredictable temporary name: a file or link that was placed at a predictable
-    name would be overwritten, wherever it points. A process that is killed leaves a temporary file with a hidden name.
-
     Raises:
       OSError: The file cannot be written.
     """
-    name = path.rpartition("/")[2]
-    written = path if is_in_bucket(path) else f"{path.removesuffix(name)}.{name}.{uuid.uuid4().hex}.tmp"
     try:
-        if "://" not in path:
-            _write_new(written, content.encode() if isinstance(content, str) else content)
-            os.replace(written, path)
-            return
-        with tf.io.gfile.GFile(written, "w" if isinstance(content, str) else "wb") as file:
-            file.write(content)
-        if written != path:
-            tf.io.gfile.rename(written, path, overwrite=True)
-    except tf.errors.OpError as error:
-        raise OSError(f"cannot write {path!r}: {reason(error)}") from error
+        _place(path).write_bytes(path, content.encode() if isinstance(content, str) else content)
     except OSError as error:
-        raise OSError(f"cannot write {path!r}: {error.strerror}") from error
-    finally:
-        if "://" not in path:
-            with contextlib.suppress(OSError):  # exists only if the rename failed
-                os.unlink(written)
-
-
-def _write_new(path: str, content: bytes) -> None:
-    """Writes a local file that must not exist yet, not even as a broken link (O_EXCL)."""
-    with open(path, "xb") as file:
-        file.write(content)
+        raise OSError(f"cannot write {path!r}: {reason(error)}") from error
 
 
 @contextlib.contextmanager
@@ -175,14 +214,9 @@ def writing(path: str, folder: str) -> Iterator[IO[bytes]]:
             if "://" not in path:
                 os.replace(written, path)
                 return
-            copied = path if is_in_bucket(path) else f"{path.removesuffix(name)}.{name}.{uuid.uuid4().hex}.tmp"
-            tf.io.gfile.copy(written, copied, overwrite=True)
-            if copied != path:
-                tf.io.gfile.rename(copied, path, overwrite=True)
-        except tf.errors.OpError as error:
-            raise OSError(f"cannot write {path!r}: {reason(error)}") from error
+            copy(written, path)
         except OSError as error:
-            raise OSError(f"cannot write {path!r}: {error.strerror or error}") from error
+            raise OSError(f"cannot write {path!r}: {reason(error)}") from error
         finally:
             with contextlib.suppress(OSError):  # exists only if it was not renamed
                 os.unlink(written)
@@ -195,14 +229,8 @@ def make_folder(path: str) -> None:
       OSError: It cannot be created.
     """
     try:
-        if is_in_bucket(path):
-            # makedirs() also requests the bucket itself, which needs one more permission and never ends if the bucket
-            # is missing.
-            with contextlib.suppress(tf.errors.AlreadyExistsError):
-                tf.io.gfile.mkdir(path)
-        else:
-            tf.io.gfile.makedirs(path)
-    except tf.errors.OpError as error:
+        _place(path).make_folder(path)
+    except OSError as error:
         raise OSError(f"cannot write to {path!r}: {reason(error)}") from error
 
 
@@ -214,51 +242,99 @@ def why_not_writable(path: str) -> str:
     folder = path
     while not is_in_bucket(folder) and not os.path.lexists(folder) and folder != "/":
         folder = os.path.dirname(folder)
-    probe = f"{folder}/.jpeg2tpu-{uuid.uuid4().hex}"
+    probe, place = f"{folder}/.jpeg2tpu-{uuid.uuid4().hex}", _place(folder)
     try:
-        with tf.io.gfile.GFile(probe, "w") as file:
-            file.write("removed at once")
-        tf.io.gfile.remove(probe)
-    except tf.errors.OpError as error:
+        place.write_bytes(probe, b"removed at once")
+        place.remove(probe)
+    except OSError as error:
         return reason(error)
     return ""
 
 
-def copy_folder(folder: str, copy: str, last: str) -> None:
+def copy(source: str, target: str) -> None:
+    """Copies a file; an existing one is replaced. A copy whose target is a URI is atomic.
+
+    Raises:
+      OSError: It cannot be read or written; Unavailable if a later attempt may succeed.
+    """
+    uris = [path for path in (source, target) if "://" in path]
+    if not uris:
+        shutil.copyfile(source, target)
+    elif all(map(_is_by_google, uris)):
+        from tpu_input.storage import objects
+
+        objects.copy(source, target)
+    else:
+        from estimator_app.runtime import tensorflow_files
+
+        tensorflow_files.copy(source, target)
+
+
+def copy_folder(folder: str, copied: str, last: str) -> None:
     """Copies a folder atomically, by renaming a temporary copy.
 
     In a bucket, copies the file `last` after all others instead: if it exists, the copy is complete.
 
     Raises:
-      tf.errors.OpError: A file cannot be written.
+      OSError: A file cannot be written.
     """
-    written = copy if is_in_bucket(copy) else "{}/temp-{}".format(*copy.rsplit("/", 1))
-    found = [f"{parent.rstrip('/')}/{name}" for parent, _, names in tf.io.gfile.walk(folder) for name in names]
-    for path in sorted(found, key=lambda path: path == f"{folder}/{last}"):
-        if written != copy:
-            tf.io.gfile.makedirs((written + path.removeprefix(folder)).rpartition("/")[0])
-        tf.io.gfile.copy(path, written + path.removeprefix(folder), overwrite=True)
-    if written != copy:
-        tf.io.gfile.rename(written, copy)
+    written = copied if is_in_bucket(copied) else "{}/temp-{}".format(*copied.rsplit("/", 1))
+    for path in sorted(_place(folder).paths_below(folder), key=lambda path: path == f"{folder}/{last}"):
+        target = written + path.removeprefix(folder)
+        if written != copied:
+            _place(written).make_folder(target.rpartition("/")[0])
+        copy(path, target)
+    if written != copied:
+        rename(written, copied)
+
+
+def rename(source: str, target: str) -> None:
+    """Renames a file or folder of a file system; a bucket has copies only."""
+    if "://" in source:
+        from estimator_app.runtime import tensorflow_files
+
+        tensorflow_files.rename(source, target)
+    else:
+        os.rename(source, target)
+
+
+def remove(path: str) -> None:
+    """Removes a file.
+
+    Raises:
+      FileNotFoundError: There is none.
+      OSError: It cannot be removed.
+    """
+    _place(path).remove(path)
 
 
 def remove_folder(path: str) -> None:
     """Removes a folder recursively; links in it are removed, but not their targets."""
-    if "://" in path:
-        tf.io.gfile.rmtree(path)
-    else:
-        shutil.rmtree(path)
+    _place(path).remove_folder(path)
 
 
-def reason(error: tf.errors.OpError) -> str:
-    """Returns the reason in the message of a TensorFlow error about a file, without the path at its beginning."""
-    message = str(error.message)
-    said = in_words(message)
-    if said == message:
-        return message.rpartition("; ")[2]
-    return said.partition(": ")[2] if said.startswith("gs://") else said
+def reason(error: OSError) -> str:
+    """Returns the reason in an error about a file, without the path at its beginning."""
+    if error.strerror:
+        return error.strerror
+    message = str(error)
+    return message.partition(": ")[2] if message.startswith("gs://") else message.rpartition("; ")[2]
 
 
 def names(path: str) -> list[str]:
     """Returns the sorted names of a folder's entries; [] when there is no such folder."""
-    return sorted(name.rstrip("/") for name in tf.io.gfile.listdir(path)) if tf.io.gfile.isdir(path) else []
+    return sorted(name.rstrip("/") for name in entries(path)) if is_folder(path) else []
+
+
+def entries(path: str) -> list[str]:
+    """Returns the names of a folder's entries, in any order; in a bucket, those of folders end with a slash.
+
+    Raises:
+      OSError: The folder cannot be listed.
+    """
+    return _place(path).names(path)
+
+
+def matches(pattern: str) -> list[str]:
+    """Returns the paths that match a pattern with *, ? or [], sorted."""
+    return sorted(_place(pattern).matches(pattern))

@@ -7,18 +7,16 @@ tf.errors.NotFoundError("…/train-00000-of-00042.tfrecord") ──named()──
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import tensorflow as tf
 
 from estimator_app.runtime.tensorflow_startup import one_line
 from tpu_input import Manifest, find_undecodable
-from tpu_input.pipeline.decoding import unread
-from tpu_input.pipeline.reading import locate
-from tpu_input.storage.positions import check_stands
+from tpu_input.storage.positions import check_stands, unread
 
 
 @contextlib.contextmanager
@@ -32,12 +30,12 @@ def named(manifest: Manifest, split: str) -> Iterator[None]:
     """
     try:
         yield
-    except tf.errors.NotFoundError as error:
+    except _tensorflow_error("NotFoundError") as error:
         for shard in manifest.split(split).shards:
             if shard.name in error.message:
                 check_stands(manifest.path, shard)
         raise
-    except tf.errors.InvalidArgumentError as error:
+    except _tensorflow_error("InvalidArgumentError") as error:
         reason = one_line(error)
         place = find_undecodable(manifest, split, reason)
         if place is None:
@@ -47,6 +45,12 @@ def named(manifest: Manifest, split: str) -> Iterator[None]:
             f"{place} has an image or a label that cannot be decoded ({said}); find all such records with: "
             f"jpeg2tpu verify {manifest.path}"
         ) from error
+
+
+def _tensorflow_error(name: str) -> Any:
+    """Returns an exception type of TensorFlow, which catches nothing in a process that has not imported TensorFlow."""
+    tensorflow = sys.modules.get("tensorflow")
+    return getattr(tensorflow.errors, name) if tensorflow else ()
 
 
 def check_record(
@@ -68,7 +72,16 @@ def check_record(
     valid = bool(np.all((label >= 0) & (label < len(manifest.classes))))
     if is_read and valid and not isinstance(result, ValueError):
         return
-    path, place = locate(manifest, split)(tf.constant(number, tf.int64))
+    path, offset = _place(manifest, split, int(number))
     why = f"cannot be decoded: {result}" if valid else f"has label {np.max(label)}, which is out of range"
     why += f"; find the damage with: jpeg2tpu verify {manifest.path}"
-    raise ValueError(f"record {place.numpy()} of {path.numpy().decode()!r} {why if is_read else unread(manifest)}")
+    raise ValueError(f"record {offset} of {path!r} {why if is_read else unread(manifest)}")
+
+
+def _place(manifest: Manifest, split: str, number: int) -> tuple[str, int]:
+    """Returns the path of the shard of a record, and its number there, from its number in the split."""
+    for shard in manifest.split(split).shards:
+        if number < shard.num_examples:
+            break
+        number -= shard.num_examples
+    return f"{manifest.path}/{shard.name}", number

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-import tensorflow as tf
-
 from tpu_input.dataset_format.tfrecord import length_delimited
 
 WARMUP_NAME = "tf_serving_warmup_requests"
@@ -27,6 +25,8 @@ _MAP_KEY, _MAP_VALUE = 1, 2  # https://protobuf.dev/programming-guides/proto3/#m
 
 def write_warmup(path: str, requests: Iterable[Sequence[bytes]]) -> None:
     """Writes the warm-up file `path`; each request is a batch of image files."""
+    import tensorflow as tf
+
     with tf.io.TFRecordWriter(path) as writer:
         for files in requests:
             writer.write(prediction_log(files))
@@ -34,6 +34,8 @@ def write_warmup(path: str, requests: Iterable[Sequence[bytes]]) -> None:
 
 def prediction_log(files: Sequence[bytes]) -> bytes:
     """Returns the serialized PredictionLog of a request to serving_default with a batch of image files."""
+    import tensorflow as tf
+
     tensor: bytes = tf.make_tensor_proto(files, tf.string, [len(files)]).SerializeToString()
     model_spec = _field(_REQUEST_MODEL_SPEC, _field(_MODEL_SPEC_SIGNATURE_NAME, b"serving_default"))
     inputs = _field(_REQUEST_INPUTS, _field(_MAP_KEY, b"image_bytes"), _field(_MAP_VALUE, tensor))

@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import tensorflow as tf
 
 from estimator_app.model.tasks import Task
+from estimator_app.model_dir.exports import STABLEHLO_NAME, program_name
 from estimator_app.runtime import files
 from estimator_app.runtime.tensorflow_startup import no_stderr
 from estimator_app.saved_model.find import find_export
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 Array = npt.NDArray[Any]
 
@@ -88,6 +91,8 @@ def of_images(files: Sequence[bytes], run: Callable[[tf.Tensor], Array]) -> list
 
 
 def _each(files: Sequence[bytes], run: Callable[[tf.Tensor], Array]) -> list[Array | ValueError]:
+    import tensorflow as tf
+
     try:
         with no_stderr():  # the JPEG decoder prints what it also raises
             return list(run(tf.constant(files)))
@@ -98,7 +103,7 @@ def _each(files: Sequence[bytes], run: Callable[[tf.Tensor], Array]) -> list[Arr
     return [result for encoded in files for result in _each([encoded], run)]
 
 
-def load_classifier(path: str) -> Classifier:
+def load_classifier(path: str) -> Any:
     """Returns the classifier of a SavedModel.
 
     Args:
@@ -109,6 +114,12 @@ def load_classifier(path: str) -> Classifier:
         file nor a folder.
     """
     path = find_export(path)
+    if program_name(path) == STABLEHLO_NAME:
+        from estimator_app.saved_model.stablehlo import load_stablehlo
+
+        return load_stablehlo(path)
+    import tensorflow as tf
+
     files.check_plain(path, whole=True)
     try:
         classes = tuple(files.read_text(f"{path}/assets/{CLASSES_NAME}").split("\n")[:-1])
@@ -126,6 +137,8 @@ def load_classifier(path: str) -> Classifier:
 
 def names_table(classes_file: str) -> tf.lookup.StaticHashTable:
     """Returns a lookup table from labels to names; a SavedModel stores its file and initializes the table from it."""
+    import tensorflow as tf
+
     lines = tf.lookup.TextFileInitializer(
         classes_file,
         key_dtype=tf.int64,
@@ -148,6 +161,8 @@ def classified(probabilities: tf.Tensor, task: Task, names: tf.lookup.StaticHash
       "probabilities" as given; "label" [N] int64 and "class" [N] string, of the largest probability; with several
       labels per image also "labels" [N, K] int64, 1 for each class with a probability of at least 0.5.
     """
+    import tensorflow as tf
+
     label = tf.argmax(probabilities, axis=1)
     outputs = {"probabilities": probabilities, "label": label, "class": names.lookup(label)}
     if not task.has_one_answer:

@@ -9,11 +9,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-import tensorflow as tf
-
 from estimator_app.config import TrainConfig
-from estimator_app.model_dir.checkpoints import NAME, DamagedCheckpoint, damage, latest_checkpoint, misfit, steps, whole
-from estimator_app.model_dir.exports import KINDS, NUMBER, folder, read_exports
+from estimator_app.model_dir.checkpoints import (
+    NAME,
+    DamagedCheckpoint,
+    damage,
+    latest_checkpoint,
+    main_file,
+    misfit,
+    shapes,
+    steps,
+    whole,
+)
+from estimator_app.model_dir.exports import KINDS, NUMBER, PROGRAM_NAMES, folder, is_complete, read_exports
 from estimator_app.model_dir.run_files import CONFIG_NAME, METRICS_NAME, command_for, read_config
 from estimator_app.runtime import files
 from estimator_app.runtime.missing_paths import no_checkpoint, no_export
@@ -41,10 +49,10 @@ def find_checkpoint(model_dir: str, step: int | None = None, path: str | None = 
             raise ValueError(f"{model_dir!r} holds no checkpoint of step {step}; it has {', '.join(map(str, known))}")
         found: str | None = f"{model_dir}/{NAME}-{step}"
     elif path is not None:
-        found = re.sub(r"\.(index|meta|data-\d+-of-\d+)$", "", path)
+        found = re.sub(r"\.(npz|index|meta|data-\d+-of-\d+)$", "", path)
         folder_of, _, name = found.rpartition("/")
         files.check_plain(folder_of, beginning=f"{name}.")
-        if not tf.io.gfile.exists(f"{found}.index"):
+        if not files.exists(main_file(found)):
             raise ValueError(no_checkpoint(found))
     else:
         try:
@@ -73,7 +81,7 @@ def _like(path: str, model_dir: str) -> str:
     other = latest_checkpoint(model_dir)
     if not other:
         raise ValueError(f"{model_dir!r} holds no checkpoint yet; train first")
-    has = misfit(path, tf.train.load_checkpoint(other).get_variable_to_shape_map())
+    has = misfit(path, shapes(other))
     if has:
         raise ValueError(f"{path!r} is of another network or has other classes than {other!r}: it {has}")
     return path
@@ -90,12 +98,12 @@ def find_export(path: str) -> str:
       ValueError: There is no SavedModel, exports.json is damaged, or the folder holds something that is neither a file
         nor a folder.
     """
-    if not tf.io.gfile.exists(path):
+    if not files.exists(path):
         raise ValueError(no_export(path))
     path = path.rstrip("/")
     files.check_no_pattern(path)
     files.check_plain(path)
-    if "saved_model.pb" in (inside := files.names(path)):
+    if {*PROGRAM_NAMES} & {*(inside := files.names(path))}:
         return path
     found = _newest(path) or _newest(f"{path}/export") or _listed(path)
     if found:
@@ -121,7 +129,7 @@ def read_origin(path: str) -> tuple[TrainConfig, int]:
         if type(step) is not int or step < 0:
             raise ValueError(f"step must be a non-negative integer, got {step!r}")
         return read_config(f"{path}/assets.extra"), step
-    except (tf.errors.NotFoundError, ValueError, KeyError, TypeError) as error:
+    except (FileNotFoundError, ValueError, KeyError, TypeError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(
             f"{path!r} does not record which run it was exported from ({reason}); export it again"
@@ -142,7 +150,7 @@ def _listed(model_dir: str) -> str | None:
 def _last(exports: Iterable[tuple[int, str]]) -> str | None:
     """Returns the path with the highest number that has a complete SavedModel: saved_model.pb is uploaded last."""
     paths = (path for _, path in sorted(exports, reverse=True))
-    return next((path for path in paths if tf.io.gfile.exists(f"{path}/saved_model.pb")), None)
+    return next((path for path in paths if is_complete(path)), None)
 
 
 def _numbered(parent: str) -> list[tuple[int, str]]:

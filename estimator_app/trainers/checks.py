@@ -7,21 +7,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
-
-import tensorflow as tf
+from typing import TYPE_CHECKING, Any
 
 from estimator_app.config import TrainConfig
+from estimator_app.model.keras_library import keras, plain_variable
 from estimator_app.model.layer_names import freeze, variables_of
 from estimator_app.model.metrics import Metrics
-from estimator_app.model.mixing import mix
-from estimator_app.model.networks import find_network, make_model, plain_variable
+from estimator_app.model.networks import find_network, make_model
 from estimator_app.model_dir.checkpoints import OF_OBJECT, check_fits
 from tpu_input import Manifest
 from tpu_input.dataset_format.label_kinds import label_kind
 from tpu_input.dataset_format.record_spec import parse_record
 from tpu_input.datasets import DatasetLike, as_manifest, version_with
-from tpu_input.storage.foreign_shards import manifest_from_shards, shard_patterns
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 
 def read_dataset(config: TrainConfig, dataset: DatasetLike | None = None) -> Manifest:
@@ -53,6 +53,8 @@ def read_shards(dataset: DatasetLike, record: str, classes: int | Sequence[str])
     Raises:
       ValueError: It is not a glob, no file matches, or the records have another format.
     """
+    from tpu_input.storage.foreign_shards import manifest_from_shards, shard_patterns
+
     if not isinstance(dataset, str) or not _is_pattern(dataset):
         raise ValueError(
             f"with --record, the dataset is a glob of shards such as 'gs://bucket/train-*', got {dataset!r}"
@@ -75,7 +77,7 @@ def make_weighted_model(config: TrainConfig, initial: Mapping[str, Any] | None =
     Raises:
       ValueError: config.freeze fits no layer of the network, or all of them.
     """
-    tf.keras.utils.set_random_seed(config.input.seed)
+    keras().utils.set_random_seed(config.input.seed)
     network = find_network(config.network, config.input.mean, config.input.std)
     model = make_model(network, config.input.image_size, len(config.classes), config.precision)
     if initial:
@@ -189,6 +191,8 @@ def mixed(
     images: tf.Tensor, labels: tf.Tensor, weight: tf.Tensor, step: tf.Tensor, config: TrainConfig
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Returns the batch mixed as --mixup and --cutmix say, the same in both trainers; as it is without them."""
+    from estimator_app.model.mixing import mix
+
     if not (config.mixup or config.cutmix):
         return images, labels, weight
     seed = (config.input.seed, step)

@@ -1,7 +1,7 @@
 """Handling of interruptions: a TPU that is preempted or unreachable, SIGTERM and Ctrl-C.
 
     attempt() ──TPU lost──▶ wait 10 s, 20 s … 5 min, each randomly up to half shorter ──▶ attempt() … for an hour
-    signal ──▶ Stop ──StopHook──▶ the trainer stops after the current step and saves ──▶ Stopped
+    signal ──▶ Stop ──▶ the trainer stops after the current step and saves ──▶ Stopped
 
 Retries resume from the last checkpoint. After a signal, the current step is finished, a checkpoint is written, and the
 command ends with the signal's exit code.
@@ -13,13 +13,13 @@ import contextlib
 import dataclasses
 import random
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any, TypeVar
+from typing import TypeVar
 
-import tensorflow as tf
-
+from estimator_app.runtime.files import Unavailable
 from estimator_app.runtime.tensorflow_startup import one_line
 from estimator_app.runtime.tpu import Unreachable
 
@@ -30,8 +30,12 @@ class Moved(Exception):
     """Raised when the TPU is back at another address; TensorFlow in this process would wait for the old one forever."""
 
 
-# Exceptions that a session raises when its machine was preempted or restarted, or does not respond.
-LOST = (Unreachable, tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.DeadlineExceededError)
+def lost_errors() -> tuple[type[Exception], ...]:
+    """Returns the exceptions of a machine that was preempted or restarted, or does not respond, or of a bucket."""
+    if not (tensorflow := sys.modules.get("tensorflow")):
+        return Unreachable, Unavailable
+    errors = tensorflow.errors
+    return Unreachable, Unavailable, errors.UnavailableError, errors.AbortedError, errors.DeadlineExceededError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +90,7 @@ def retry_while_unavailable(
     while True:
         try:
             return attempt()
-        except LOST as error:
+        except lost_errors() as error:
             reason = one_line(error)
         if progress() > seen:
             delays, seen = backoff.delays(), progress()
@@ -100,26 +104,6 @@ def retry_while_unavailable(
         wait(delay)
 
 
-@contextlib.contextmanager
-def no_recovery_in_place() -> Iterator[None]:
-    """Makes TPUEstimator.train() raise an error when a TPU is lost or a bucket fails, instead of retrying by itself.
-
-    TensorFlow would retry forever with a new session of the same graph. That loads the last checkpoint, but its input
-    would start at the first session's step again, and the TPU's address may have changed.
-    """
-    # There is no public option. Both private names are stable: TensorFlow 2.15 is the last release that has them.
-    from tensorflow.python.training import monitored_session
-    from tensorflow_estimator.python.estimator.tpu import error_handling
-
-    before = monitored_session._PREEMPTION_ERRORS, error_handling._IGNORED_ERRORS
-    monitored_session._PREEMPTION_ERRORS = error_handling._IGNORED_ERRORS = ()
-    try:
-        yield
-    finally:
-        monitored_session._PREEMPTION_ERRORS, error_handling._IGNORED_ERRORS = before
-
-
-SessionRunHook: Any = tf.compat.v1.train.SessionRunHook
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -135,17 +119,6 @@ class Stop(threading.Event):
     """
 
     number: int | None = None
-
-
-class StopHook(SessionRunHook):  # type: ignore[misc]
-    """Ends a session after the step during which `stop` was set; Estimator's own hooks then write a checkpoint."""
-
-    def __init__(self, stop: threading.Event) -> None:
-        self._stop = stop
-
-    def after_run(self, run_context: Any, run_values: Any) -> None:
-        if self._stop.is_set():
-            run_context.request_stop()
 
 
 @contextlib.contextmanager

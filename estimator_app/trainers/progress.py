@@ -16,16 +16,15 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import tensorflow as tf
 from tqdm import tqdm
 
 from estimator_app.config import TrainConfig
 from tpu_input.command_line import SECONDS_PER_LINE, is_quiet, print_line, shows_progress, speed
 
-v1 = tf.compat.v1
-SessionRunHook: Any = v1.train.SessionRunHook
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 READY = "ready"  # the feature that timed() adds
 _FORMAT = "step {n_fmt}/{total_fmt} |{bar}| %s left{postfix}"  # the bar fills the remaining columns
@@ -116,6 +115,7 @@ class TimeLeft:
 
 def timed(input_fn: Callable[..., tf.data.Dataset]) -> Callable[..., tf.data.Dataset]:
     """Returns input_fn with an extra feature READY: the time at which a batch was ready, float64 seconds since 1970."""
+    import tensorflow as tf
 
     def timed_input_fn(params: Mapping[str, Any], config: Any = None) -> tf.data.Dataset:
         def stamp(features: dict[str, tf.Tensor], label: tf.Tensor) -> Any:
@@ -128,7 +128,7 @@ def timed(input_fn: Callable[..., tf.data.Dataset]) -> Callable[..., tf.data.Dat
     return timed_input_fn
 
 
-class Progress(SessionRunHook):  # type: ignore[misc]
+class Progress:
     """Measures speed, loss and input wait of training up to the next evaluation, and shows them: see __init__().
 
     Attributes:
@@ -183,22 +183,6 @@ class Progress(SessionRunHook):  # type: ignore[misc]
         """Returns the Progress of a stretch of training from step `start` to `stop`; `took` as in __init__()."""
         evaluated = None if config.eval == "watch" else stop
         return cls(start, evaluated, config.train_steps, config.train_batch_size, left, took=took)
-
-    def begin(self) -> None:
-        graph = v1.get_default_graph()
-        outputs = [op.outputs for op in graph.get_operations() if op.type == "IteratorGetNext"]
-        ready = [tensor for tensors in outputs for tensor in tensors if tensor.dtype == tf.float64]
-        self._fetches = {"loss": v1.get_collection(v1.GraphKeys.LOSSES)[-1]} | dict(zip(["ready"], ready, strict=False))
-        self._global_step = v1.train.get_global_step()
-
-    def before_run(self, run_context: Any) -> Any:
-        self._began = time.time()
-        return v1.train.SessionRunArgs(self._fetches)
-
-    def after_run(self, run_context: Any, run_values: Any) -> None:
-        results = run_values.results
-        step = int(run_context.session.run(self._global_step))
-        self.took(step, float(results["loss"]), self._began, results.get("ready", math.nan))
 
     def took(self, step: int, loss: float, began: float, ready: float) -> None:
         """Adds a measurement after a step, on a TPU after a loop of steps.

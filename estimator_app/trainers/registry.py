@@ -1,16 +1,19 @@
-"""Registry of the trainers: TPUEstimator, and tf.distribute, the only one in TensorFlow 2.16 and newer.
+"""Registry of the trainers: TPUEstimator, which ends with TensorFlow 2.15; tf.distribute; and JAX, without TensorFlow.
 
-    "tpu_estimator" | "tf_distribute" ──find_trainer()──▶ make, train, evaluate, save
+    "tpu_estimator" | "tf_distribute" | "jax" ──find_trainer()──▶ make, train, evaluate, save
 
 train.py decides what to do next; a trainer does it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
+from estimator_app.model.keras_library import require_backend
 from estimator_app.runtime.tensorflow_startup import require_estimator
 
 if TYPE_CHECKING:
@@ -28,21 +31,32 @@ class Trainer:
       train: (state, manifest, config, step, last, stop, left, saved, took) -> columns of history.csv; trains from the
         checkpoint of `step` to the one of `last`.
       evaluate: (state, manifest, config, stop, checkpoint) -> metrics over every example of config.split.
-      save: (config, checkpoint, export_dir, classes_file, extra, export_to_tpu) -> path of a new SavedModel.
+      save: (config, checkpoint, export_dir, classes_file, extra, export_to_tpu) -> path of a new export.
+      running: Context manager around all calls of train and evaluate of a run.
     """
 
     make: Callable[..., Any]
     train: Callable[..., dict[str, float]]
     evaluate: Callable[..., Metrics]
     save: Callable[..., str]
+    running: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
 
 
 def find_trainer(name: TrainerName) -> Trainer:
     """Returns the trainer of that name.
 
     Raises:
-      ImportError: This TensorFlow has no TPUEstimator.
+      ImportError: This TensorFlow has no TPUEstimator, Keras or JAX is missing, or this process has imported Keras for
+        another trainer.
     """
+    require_backend(name)
+    if name == "jax":
+        from estimator_app.trainers.jax.export import save as save_jax
+        from estimator_app.trainers.jax.state import make_run
+        from estimator_app.trainers.jax.train import evaluate as evaluate_jax
+        from estimator_app.trainers.jax.train import train as train_jax
+
+        return Trainer(make_run, train_jax, evaluate_jax, save_jax)
     if name == "tf_distribute":
         from estimator_app.trainers.tf_distribute.export import save as save_distributed
         from estimator_app.trainers.tf_distribute.state import make_state
@@ -52,7 +66,8 @@ def find_trainer(name: TrainerName) -> Trainer:
         return Trainer(make_state, train_distributed, evaluate_distributed, save_distributed)
     require_estimator()
     from estimator_app.trainers.tpu_estimator.export import save
+    from estimator_app.trainers.tpu_estimator.hooks import no_recovery_in_place
     from estimator_app.trainers.tpu_estimator.model_fn import make_estimator
     from estimator_app.trainers.tpu_estimator.train import evaluate, train
 
-    return Trainer(make_estimator, train, evaluate, save)
+    return Trainer(make_estimator, train, evaluate, save, no_recovery_in_place)

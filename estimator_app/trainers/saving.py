@@ -11,18 +11,16 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Mapping
-from typing import Any
-
-import tensorflow as tf
+from typing import TYPE_CHECKING, Any
 
 from estimator_app.config import TrainConfig
-from estimator_app.model.losses import probabilities
-from estimator_app.model.networks import apply
 from estimator_app.runtime import files
 from estimator_app.saved_model.classifier import LOGITS, PIXELS, classified, names_table
 from estimator_app.trainers.checks import make_weighted_model, named_weights
 from tpu_input import from_infeed
-from tpu_input.predict import decode_files
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 
 def make_served_model(run: TrainConfig) -> Any:
@@ -46,6 +44,12 @@ def save_model(run: TrainConfig, model: Any, export_dir: str, classes_file: str,
       classes_file: Path of the class names, one per line, in label order; becomes an asset of the SavedModel.
       extra: Paths of files to copy into assets.extra/, by their names there.
     """
+    import tensorflow as tf
+
+    from estimator_app.model.losses import probabilities
+    from estimator_app.model.networks import apply
+    from tpu_input.predict import decode_files
+
     module = tf.Module()
     module.weights, module.names = named_weights(model), names_table(classes_file)
     arrived, side = dataclasses.replace(run.input, layout="NHWC"), run.input.image_size
@@ -76,6 +80,8 @@ def save_model(run: TrainConfig, model: Any, export_dir: str, classes_file: str,
 
 def _write(module: tf.Module, signatures: Mapping[str, Any], export_dir: str, extra: Mapping[str, str]) -> str:
     """Writes a SavedModel under a temporary name and renames it when it is complete; returns its path."""
+    import tensorflow as tf
+
     taken = {
         int(name.removeprefix("temp-")) for name in files.names(export_dir) if name.removeprefix("temp-").isdigit()
     }

@@ -16,14 +16,14 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
-import tensorflow as tf
 
 from estimator_app.config import TrainConfig
 from estimator_app.model.keras_files import NOT_WEIGHTS, read_keras_weights
-from estimator_app.model.layer_names import layers_of, variables_of
-from estimator_app.model.networks import is_users
-from estimator_app.model_dir.checkpoints import NAME, OF_OBJECT
+from estimator_app.model.network_names import is_users
+from estimator_app.model_dir.checkpoints import NAME, OF_OBJECT, main_file, open_checkpoint
+from estimator_app.model_dir.exports import STABLEHLO_NAME, WEIGHTS, program_name
 from estimator_app.model_dir.run_files import CONFIG_NAME, read_config
 from estimator_app.runtime import files
 from estimator_app.runtime.missing_paths import no_weights
@@ -89,6 +89,8 @@ def starting_weights(config: TrainConfig) -> StartingWeights:
     Raises:
       ValueError: There is no trained model at that path, it cannot be read, or none of its variables fits.
     """
+    from estimator_app.model.layer_names import layers_of, variables_of
+
     source, model = read_source(config), make_weighted_model(config)
     head = list(layers_of(model))[-1][0]
     values, rows, taken = {}, [], set()
@@ -100,7 +102,7 @@ def starting_weights(config: TrainConfig) -> StartingWeights:
         elif found and path.startswith(f"{head}/") and source.classes and source.classes != config.classes:
             reason = "other classes"
         if found and not reason:
-            values[path] = source.values[found].astype(variable.dtype.as_numpy_dtype)
+            values[path] = source.values[found].astype(_dtype(variable))
             taken.add(found)
         of_source = str(list(source.values[found].shape)) if found else ""
         rows.append((path, str(list(shape)), found, of_source, reason))
@@ -129,21 +131,22 @@ def read_source(config: TrainConfig) -> Source:
         return Source(_of_keras_file(path))
     files.check_no_pattern(path)
     folder = path.rpartition("/")[0]
-    if tf.io.gfile.exists(f"{path}.index"):
-        if tf.io.gfile.exists(f"{folder}/{CONFIG_NAME}"):
+    if files.exists(main_file(path)):
+        if files.exists(f"{folder}/{CONFIG_NAME}"):
             found = find_checkpoint(folder, path=path, flag=f"--init_from={folder}/{NAME}-")
             return _of_run(read_config(folder), found, config)
         return Source(_of_checkpoint(path))
-    if tf.io.gfile.exists(f"{path}/{CONFIG_NAME}"):
+    if files.exists(f"{path}/{CONFIG_NAME}"):
         return _of_run(read_config(path), find_checkpoint(path, flag=f"--init_from={path}/{NAME}-"), config)
-    if not tf.io.gfile.exists(path):
+    if not files.exists(path):
         raise ValueError(no_weights(path))
     found = find_export(path)
     try:
         origin = read_origin(found)[0]
     except ValueError:  # exported by another program
         return Source(_of_checkpoint(f"{found}/variables/variables"))
-    return _of_run(origin, f"{found}/variables/variables", config)
+    variables = WEIGHTS if program_name(found) == STABLEHLO_NAME else "variables/variables"
+    return _of_run(origin, f"{found}/{variables}", config)
 
 
 def _of_run(origin: TrainConfig, checkpoint: str, config: TrainConfig) -> Source:
@@ -167,13 +170,19 @@ def weights_of_run(config: TrainConfig, checkpoint: str, source: str) -> dict[st
     Raises:
       ValueError: The checkpoint lacks a variable.
     """
+    from estimator_app.model.layer_names import variables_of
+
     model, values = make_weighted_model(config), {}
     names = {id(variable): name for name, variable in named_weights(model).items()}
-    reader = tf.train.load_checkpoint(checkpoint)
+    reader = open_checkpoint(checkpoint)
     for path, (variable, _) in variables_of(model).items():
-        name = names[id(variable)]
         # With --ema the averages are what is evaluated; an export has no other weights.
-        keys = [f"ema_{name}", f"ema/{name}{OF_OBJECT}", name, f"weights/{name}{OF_OBJECT}"]
+        if config.trainer == "jax":
+            name = path
+            keys = [f"ema/{name}", f"weights/{name}", f"fixed/{name}", name]
+        else:
+            name = names[id(variable)]
+            keys = [f"ema_{name}", f"ema/{name}{OF_OBJECT}", name, f"weights/{name}{OF_OBJECT}"]
         key = next((key for key in keys if reader.has_tensor(key)), None)
         if key is None:
             raise ValueError(f"{source}: {checkpoint!r} has no {name}, the {path} of its network")
@@ -183,6 +192,8 @@ def weights_of_run(config: TrainConfig, checkpoint: str, source: str) -> dict[st
 
 def _of_checkpoint(checkpoint: str) -> dict[str, Array]:
     """Returns the variables of any checkpoint of TensorFlow by name, without its optimizer's."""
+    import tensorflow as tf
+
     try:
         reader = tf.train.load_checkpoint(checkpoint)
         full_names = _full_names(reader)
@@ -211,11 +222,16 @@ def _of_keras_file(path: str) -> dict[str, Array]:
     try:
         with tempfile.TemporaryDirectory() as folder:
             local = f"{folder}/{path.rpartition('/')[2]}"  # neither Keras nor h5py opens gs://
-            tf.io.gfile.copy(path, local)
+            files.copy(path, local)
             return read_keras_weights(local)
     except Exception as error:  # of h5py, of almost any type
         reason = (str(error).splitlines() or [repr(error)])[0]
         raise ValueError(f"--init_from={path} cannot be read: {reason}") from error
+
+
+def _dtype(variable: Any) -> npt.DTypeLike:
+    """Returns the NumPy dtype of a variable of TensorFlow or Keras."""
+    return np.dtype(getattr(variable.dtype, "as_numpy_dtype", variable.dtype))
 
 
 def _match(aliases: Iterable[str], values: Mapping[str, Array]) -> tuple[str, str]:

@@ -10,17 +10,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from estimator_app.config import TRAINERS, default_trainer
 from estimator_app.model_dir.history import read_history
+from support.trainers import HERE
 
 pytestmark = pytest.mark.cloud
 
 
-@pytest.fixture(scope="module", params=TRAINERS)
+@pytest.fixture(scope="module", params=HERE)
 def trained(gs_session, digits_dataset, request) -> tuple[str, str]:
     """The URI of a whole run's model_dir by one of the loops, and what it said."""
-    if request.param == "tpu_estimator" != default_trainer():
-        pytest.skip("TPUEstimator ends with TensorFlow 2.15")
     gs_session.take(digits_dataset.path)
     model_dir = f"{gs_session.cloud.make_bucket()}/{request.param}"
     return model_dir, gs_session.does(*gs_session.training(model_dir, f"--trainer={request.param}"))

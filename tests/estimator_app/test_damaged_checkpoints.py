@@ -11,13 +11,13 @@ import pytest
 import tensorflow as tf
 
 from estimator_app.__main__ import main
-from estimator_app.config import TRAINERS, default_trainer
 from estimator_app.model_dir.checkpoints import damage, latest_checkpoint, newest_whole
 from estimator_app.model_dir.run_files import write_run_config
 from estimator_app.train import run as run_training
 from support import small_network
 from support.app_fixtures import configured, keras_warns
 from support.shared import shared
+from support.trainers import HERE
 
 pytestmark = keras_warns
 # On a slow machine, a checkpoint each minute would come between those of the evaluations.
@@ -48,11 +48,9 @@ def tensors(path: str) -> dict[str, np.ndarray]:
     return {name: np.asarray(reader.get_tensor(name)) for name in sorted(reader.get_variable_to_shape_map())}
 
 
-@pytest.fixture(scope="module", params=TRAINERS)
+@pytest.fixture(scope="module", params=HERE)
 def trained(request, digits_dataset, tmp_path_factory) -> Path:
     """The model_dir of a run with checkpoints of steps 0, 2 and 4; not to be changed."""
-    if request.param == "tpu_estimator" and default_trainer() != "tpu_estimator":
-        pytest.skip("TPUEstimator ends with TensorFlow 2.15")
 
     def make(folder: Path) -> Path:
         train(digits_dataset, folder, trainer=request.param)

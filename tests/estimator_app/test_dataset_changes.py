@@ -15,12 +15,12 @@ import pytest
 from beam_pipelines.convert import convert
 from beam_pipelines.options import ConvertOptions, Source
 from estimator_app.__main__ import main
-from estimator_app.config import TRAINERS, default_trainer
 from estimator_app.model.metrics import Metrics
 from estimator_app.train import run
 from estimator_app.trainers.registry import find_trainer
 from support.app_fixtures import configured, keras_warns
 from support.conversion import local
+from support.trainers import HERE
 from tpu_input import read_manifest
 
 pytestmark = keras_warns
@@ -49,11 +49,9 @@ def converted(digits, output: Path, classes: tuple[str, ...]) -> None:
     convert(options, local())
 
 
-@pytest.mark.parametrize("kind", TRAINERS)
+@pytest.mark.parametrize("kind", HERE)
 @pytest.mark.long
 def test_a_training_whose_dataset_is_converted_anew_ends_in_a_line(digits, tmp_path, kind):
-    if kind == "tpu_estimator" and default_trainer() != "tpu_estimator":
-        pytest.skip("TPUEstimator ends with TensorFlow 2.15")
     dataset, model_dir = tmp_path / "dataset", tmp_path / "model"
     converted(digits, dataset, CLASSES)
     flags = ("--image_size=16", "--train_batch_size=16", "--train_steps=4", "--steps_per_eval=2", f"--trainer={kind}")

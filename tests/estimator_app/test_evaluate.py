@@ -11,13 +11,13 @@ import pytest
 import sklearn.metrics
 import tensorflow as tf
 
-from estimator_app.config import TRAINERS
 from estimator_app.evaluate import evaluate_checkpoint, evaluate_export
 from estimator_app.model.tasks import task
 from estimator_app.saved_model.classifier import load_classifier
 from estimator_app.saved_model.find import find_checkpoint
 from estimator_app.train import run as run_training
 from support.app_fixtures import configured, held_out_records, keras_warns
+from support.trainers import HERE
 from tpu_input import read_manifest
 from tpu_input.dataset_format import records as record_format
 
@@ -109,13 +109,11 @@ def sure(images, num_classes, training):
     return 1e5 * tf.keras.layers.Dense(num_classes)(tf.keras.layers.GlobalAveragePooling2D()(images))
 
 
-@pytest.mark.parametrize("kind", TRAINERS)
+@pytest.mark.parametrize("kind", HERE)
 @pytest.mark.long
 def test_an_export_whose_probabilities_underflow_has_the_figures_that_scikit_learn_finds(
     digits_dataset, tmp_path, kind
 ):
-    if kind == "tpu_estimator":
-        pytest.importorskip("tensorflow_estimator", reason="TPUEstimator ends with TensorFlow 2.15")
     model_dir = str(tmp_path)
     config = configured(digits_dataset, trainer=kind, network="test_evaluate:sure", train_steps=1, learning_rate=1e-9)
     finished = run_training(digits_dataset, config, model_dir, f"{model_dir}/export", report=lambda line: None)

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from estimator_app.config import TRAINERS
 from estimator_app.export import export_model
 from estimator_app.model_dir.run_files import read_config
 from estimator_app.runtime.tensorflow_startup import has_estimator
@@ -30,12 +29,17 @@ pytestmark = [
 SECTION = (Path(__file__).parents[2] / "docs" / "train.md").read_text().partition("### Other runtimes\n")[2]
 BLOCKS = re.findall(r"```python\n(.*?)```", SECTION, re.DOTALL)
 KERAS_3 = hasattr(tf.keras, "ops")
+SAVED_MODELS = ("tpu_estimator", "tf_distribute")  # trainers that export these
+BFLOAT16 = {"precision": "bfloat16", "ema": 0.9}
 # Both trainers; several labels an image; a network that was trained in bfloat16.
 VARIANTS = [
-    *((trainer, {}) for trainer in TRAINERS),
+    *((trainer, {}) for trainer in SAVED_MODELS),
     ("tf_distribute", {"label_type": "classes"}),
     ("tf_distribute", {"precision": "bfloat16"}),
-    *(pytest.param((trainer, {"precision": "bfloat16", "ema": 0.9}), marks=pytest.mark.long) for trainer in TRAINERS),
+    *(
+        pytest.param((trainer, {"precision": "bfloat16", "ema": 0.9}), marks=pytest.mark.long)
+        for trainer in SAVED_MODELS
+    ),
 ]
 
 

@@ -18,7 +18,6 @@ from tensorboard.backend.event_processing import event_accumulator
 
 import estimator_app
 from estimator_app.__main__ import main
-from estimator_app.config import TRAINERS
 from estimator_app.model_dir.history import read_history
 from estimator_app.model_dir.run_files import read_config
 from estimator_app.predictions.wrong_images import MOST_EXAMINED
@@ -26,6 +25,7 @@ from estimator_app.runtime.tensorflow_startup import has_estimator
 from estimator_app.trainers.tf_distribute import train as distributed
 from support.app_commands import FLAGS
 from support.app_fixtures import OPTIONS, configured, held_out_records, keras_warns
+from support.trainers import HERE
 from tpu_input.predict import decode_files
 
 pytestmark = keras_warns
@@ -51,11 +51,9 @@ class Noted(estimator_app.Callback):
         self.evaluations.append(metrics)
 
 
-@pytest.fixture(scope="module", params=TRAINERS)
+@pytest.fixture(scope="module", params=HERE)
 def trained(request, digits_dataset, tmp_path_factory) -> tuple[Path, Noted]:
     """The model_dir of a run, and what it called."""
-    if request.param == "tpu_estimator" and not has_estimator():
-        pytest.skip("TPUEstimator ends with TensorFlow 2.15")
     model_dir, noted = tmp_path_factory.mktemp("long"), Noted()
     options: dict[str, Any] = OPTIONS | LONG | {"trainer": request.param, "profile": (8, 9), "wrong_images": 16}
     dataset = digits_dataset.path

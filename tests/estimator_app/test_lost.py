@@ -14,13 +14,13 @@ import pytest
 import tensorflow as tf
 
 from estimator_app.__main__ import main
-from estimator_app.config import TRAINERS, default_trainer
 from estimator_app.model_dir.lock import LOCK_NAME
 from estimator_app.runtime.tensorflow_startup import one_line
 from estimator_app.runtime.tpu import Tpu
 from estimator_app.trainers.interruption import Moved
 from estimator_app.trainers.progress import Progress
 from support.app_fixtures import configured, keras_warns
+from support.trainers import HERE
 
 training = importlib.import_module("estimator_app.train")
 
@@ -29,10 +29,8 @@ TESTS = Path(__file__).parents[1]
 OPTIONS = {"train_steps": 6, "save_steps": 2, "steps_per_eval": 6}
 
 
-@pytest.fixture(scope="module", params=TRAINERS)
+@pytest.fixture(scope="module", params=HERE)
 def by(request) -> str:
-    if request.param == "tpu_estimator" != default_trainer():
-        pytest.skip("TPUEstimator ends with TensorFlow 2.15")
     return request.param
 
 

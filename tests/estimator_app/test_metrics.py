@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from estimator_app.model.metrics import Metrics, batch_sums, results, streaming
+from estimator_app.model.metrics import Metrics
 from estimator_app.model.tasks import task
+from estimator_app.model.tensorflow_metrics import batch_sums, results, streaming
 
 v1 = tf.compat.v1
 

@@ -12,13 +12,18 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from estimator_app.model.networks import cnn, find_network, make_model, resnet18, resnet50
+from estimator_app.model.network_names import NAMES, PATCH
+from estimator_app.model.networks import NETWORKS, cnn, find_network, make_model, resnet18, resnet50
 from support.app_commands import without_progress
 from support.app_fixtures import keras_warns
 
 ROOT = Path(__file__).parents[2]
 pytestmark = keras_warns
 needs_estimator = pytest.mark.skipif(tf.__version__ >= "2.16", reason="TPUEstimator's graph ends with TensorFlow 2.15")
+
+
+def test_the_names_that_a_config_may_have_are_those_of_the_networks():
+    assert {*PATCH} <= {*NAMES} == {*NETWORKS}
 
 
 @pytest.mark.parametrize("image_size", [1, 28, 32, 224])

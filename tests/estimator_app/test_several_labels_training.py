@@ -15,8 +15,8 @@ from sklearn.metrics import average_precision_score, f1_score
 import tpu_input
 from beam_pipelines.__main__ import main
 from estimator_app.model.losses import cross_entropy
-from estimator_app.model.metrics import added, average_precision, batch_sums, results, streaming
 from estimator_app.model.tasks import task
+from estimator_app.model.tensorflow_metrics import added, average_precision, batch_sums, results, streaming
 from support.app_commands import refused, run
 from support.app_fixtures import configured
 from tpu_input.dataset_format.records import Manifest, Record, encode, frame

@@ -54,6 +54,7 @@ TARGETS = {
     ),
     "estimator_app.model.losses": Target(("estimator_app/test_losses.py",)),
     "estimator_app.model.metrics": Target(("estimator_app/test_metrics.py",)),
+    "estimator_app.model.tensorflow_metrics": Target(("estimator_app/test_metrics.py",)),
     "estimator_app.model.optimizers": Target(("estimator_app/test_optimizers.py",)),
     "estimator_app.model.schedule": Target(("estimator_app/test_schedule.py", "-k", "not begins_with_the_numbers")),
 }

@@ -9,10 +9,13 @@ __version__ = "0.1.0"  # setup.py reads this line
 
 # Modules that an import may miss after a plain `pip install jpeg2tpu`: (package, extra that installs it).
 _EXTRAS = {
+    "apache_beam": ("Apache Beam", "beam"),
     "googleapiclient": ("google-api-python-client", "tpu"),
+    "jax": ("JAX", "jax"),
     "keras": ("Keras", "train"),
     "matplotlib": ("matplotlib", "train"),
     "oauth2client": ("oauth2client", "tpu"),
+    "optax": ("optax", "jax"),
     "pillow_heif": ("pillow-heif", "heic"),
     "sklearn": ("scikit-learn", "demo"),
     "tensorboard": ("tensorboard", "train"),

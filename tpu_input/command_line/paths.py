@@ -18,6 +18,10 @@ _WILDCARDS = frozenset("*?[")
 _HALF_URI = re.compile(r"(gs|s3|https?|hdfs|file):/(?!/)")
 
 
+# Object stores: a file becomes visible only when it is complete, and folders are only name prefixes.
+_OBJECT_STORES = ("gs://", "s3://")
+
+
 class Unclear(ValueError, argparse.ArgumentTypeError):
     """A text that is not a path, or can be read in two ways; argparse, too, shows its message."""
 
@@ -42,6 +46,11 @@ def absolute(path: str | os.PathLike[str]) -> str:
         raise Unclear(f"{text!r} is not a URI; write {match[1]}://, or for a local folder ./{text}")
     scheme, separator, rest = text.partition("://")
     return scheme + separator + rest.rstrip("/") if separator else os.path.abspath(os.path.expanduser(text))
+
+
+def is_in_bucket(path: str) -> bool:
+    """Returns whether a path is a URI of an object store."""
+    return path.startswith(_OBJECT_STORES)
 
 
 def named_path(text: str) -> NamedPath:

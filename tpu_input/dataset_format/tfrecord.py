@@ -84,7 +84,7 @@ def _list_feature(name: str, values: Sequence[Any]) -> bytes:
     elif values and isinstance(values[0], float):
         number, content = 2, b"".join(length_delimited(1, [struct.pack(f"<{len(values)}f", *values)]))
     elif values:
-        content = b"".join(length_delimited(1, [_varint(value & (1 << 64) - 1) for value in values]))
+        content = b"".join(length_delimited(1, [varint(value & (1 << 64) - 1) for value in values]))
     feature = b"".join(length_delimited(number, [content]))
     return _feature_prefix(name, len(feature)) + feature
 
@@ -100,7 +100,7 @@ def _bytes_prefix(name: str, num_bytes: int) -> bytes:
 @functools.lru_cache(maxsize=1 << 12)
 def _int_feature(name: str, value: int) -> bytes:
     """Returns a feature with an integer, which may be negative."""
-    number = _varint(value & (1 << 64) - 1)
+    number = varint(value & (1 << 64) - 1)
     values = _prefix(1, len(number)) + number
     int64_list = _prefix(3, len(values)) + values
     return _feature_prefix(name, len(int64_list)) + int64_list
@@ -120,10 +120,10 @@ def length_delimited(number: int, parts: Sequence[bytes]) -> list[bytes]:
 
 def _prefix(number: int, num_bytes: int) -> bytes:
     """Returns the tag and the length before the content of a length-delimited field."""
-    return _varint(number << 3 | 2) + _varint(num_bytes)
+    return varint(number << 3 | 2) + varint(num_bytes)
 
 
-def _varint(value: int) -> bytes:
+def varint(value: int) -> bytes:
     """Returns a number as a varint: seven bits per byte, lowest first, the top bit set in all bytes but the last."""
     parts = bytearray()
     while value > 0x7F:

@@ -11,15 +11,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
-import tensorflow as tf
 
 from tpu_input.config import InputConfig
 from tpu_input.dataset_format.records import Manifest
 from tpu_input.pipeline.hosts import Host
 from tpu_input.pipeline.order import epoch_key, mix, permutation
-from tpu_input.pipeline.reading import plain
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 # Share of the available memory that a cache may take; the rest is for prefetched batches and the trainer.
 _SHARE = 0.8
@@ -67,6 +69,8 @@ class Share:
 
     def epoch_records(self, epoch: tf.Tensor, seed: int) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns (places in memory, numbers in the split) of an epoch's records in its order, [records] int64."""
+        import tensorflow as tf
+
         numbers = tf.constant(np.array([*self.own, *self.dealt], np.int64))
         turn = (epoch * len(self.dealt) + numbers - self.dealt.start) % self.num_hosts
         is_taken = tf.logical_or(numbers < self.dealt.start, tf.equal(turn, self.host))
@@ -87,6 +91,10 @@ def shuffled(share: Share, seed: int, start: int) -> tf.data.Dataset:
       seed: Seed of the order.
       start: Number of records that the host has already taken.
     """
+    import tensorflow as tf
+
+    from tpu_input.pipeline.reading import plain
+
     first_epoch = share.epoch_of(start)
 
     @plain
@@ -167,4 +175,6 @@ def from_memory(dataset: tf.data.Dataset, count: int, examples: Callable[..., tf
       count: Number of its elements, at least 1.
       examples: Function of the components of `dataset`, each a tensor [count], that returns a dataset.
     """
+    from tpu_input.pipeline.reading import plain
+
     return dataset.batch(count).flat_map(plain(examples))

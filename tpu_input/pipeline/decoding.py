@@ -26,7 +26,7 @@ from tpu_input.dataset_format.records import Manifest, parse, parse_int64
 from tpu_input.pipeline.images import decode_whole, has_magic_bytes
 from tpu_input.pipeline.order import turns
 from tpu_input.pipeline.reading import locate, plain
-from tpu_input.storage.positions import walk_lengths
+from tpu_input.storage.positions import unread, walk_lengths
 
 # (encoded, number of the example over all epochs, whether has_magic_bytes() returned True)
 # -> [image_size, image_size, 3], or a tuple of them
@@ -197,17 +197,6 @@ def _described(
 ) -> tf.Tensor:
     what = tf.where(tf.equal(serialized, ""), unread(manifest), why)
     return tf.strings.join(["record ", tf.strings.as_string(place), " of ", path, " ", what])
-
-
-def unread(manifest: Manifest) -> str:
-    """Returns the message about the first record of a shard that cannot be read, with what a user can do about it."""
-    repair = f"repair the shard with: jpeg2tpu verify --repair {manifest.path}"
-    others = "copy the shard again"  # TFRecords that another program wrote have no fingerprint
-    # The command is not at the end, where TensorFlow adds a bracket, so that it can be copied.
-    return (
-        f"cannot be read; {repair if manifest.fingerprint else others} "
-        "(the shard is truncated or damaged there or before, or has fewer records than the manifest states)"
-    )
 
 
 def within_budget(batches: tf.data.Dataset, max_corrupt: int) -> tf.data.Dataset:

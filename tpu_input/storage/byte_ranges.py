@@ -21,6 +21,10 @@ from tpu_input.command_line.google_client import client, retries
 from tpu_input.storage.gcs_filesystem import reason
 
 
+class Unavailable(OSError):
+    """Error of a bucket that cannot be reached, or answers with an error of its own: a later attempt may succeed."""
+
+
 def check_file(path: str, most: int | None = None) -> None:
     """Checks that a local path, if it exists, is a regular file: reading from a pipe could block forever.
 
@@ -150,7 +154,7 @@ def is_no_bucket(path: str) -> bool:
     """Returns whether a path is in a bucket that does not exist; False also if that cannot be determined."""
     if not path.startswith("gs://"):
         return False
-    with contextlib.suppress(ImportError, OSError), _errors_of(path):
+    with contextlib.suppress(ImportError, OSError), client_errors(path):
         return not client().bucket(path.split("/")[2]).exists()
     return False
 
@@ -161,27 +165,33 @@ def _download(path: str, start: int, num_bytes: int | None) -> bytes:
     last = None if num_bytes is None else start + num_bytes - 1
     # GCS has a checksum of the complete object only; TFRecords have their own checksums per record.
     checksum = "crc32c" if num_bytes is None else None
-    with _errors_of(path):
+    with client_errors(path):
         try:
-            return cast(bytes, _blob(path).download_as_bytes(start=start, end=last, checksum=checksum, retry=retries()))
+            return cast(
+                bytes, blob_of(path).download_as_bytes(start=start, end=last, checksum=checksum, retry=retries())
+            )
         except RequestRangeNotSatisfiable:
             return b""
 
 
 def _upload(path: str, content: bytes) -> None:
-    with _errors_of(path):
-        _blob(path).upload_from_string(content)
+    with client_errors(path):
+        blob_of(path).upload_from_string(content)
 
 
-def _blob(path: str) -> Any:
+def blob_of(path: str) -> Any:
+    """Returns the client's handle of an object; sends no request."""
     bucket, _, name = path.removeprefix("gs://").partition("/")
     return client().bucket(bucket).blob(name)
 
 
 @contextlib.contextmanager
-def _errors_of(path: str) -> Iterator[None]:
-    """Raises OSError, with the path and what helps, for the errors of Google's client."""
-    from google.api_core.exceptions import GoogleAPICallError, NotFound, RetryError
+def client_errors(path: str) -> Iterator[None]:
+    """Raises OSError, with the path and what helps, for the errors of Google's client.
+
+    It is a FileNotFoundError where there is no such object or bucket, Unavailable where a later attempt may succeed.
+    """
+    from google.api_core.exceptions import GoogleAPICallError, NotFound, RetryError, ServerError, TooManyRequests
     from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError, RefreshError
     from requests import RequestException
 
@@ -189,9 +199,11 @@ def _errors_of(path: str) -> Iterator[None]:
         yield
     except NotFound as error:
         raise FileNotFoundError(f"{path}: {reason(str(error.code), str(error))}") from error
+    except (ServerError, TooManyRequests) as error:
+        raise Unavailable(f"{path}: {reason(str(error.code), str(error))}") from error
     except GoogleAPICallError as error:
         raise OSError(f"{path}: {reason(str(error.code), str(error))}") from error
     except (DefaultCredentialsError, RefreshError) as error:
         raise OSError(f"{path}: {reason('401', str(error))}") from error
     except (RetryError, GoogleAuthError, RequestException) as error:
-        raise OSError(f"{path}: the bucket cannot be reached: {error}") from error
+        raise Unavailable(f"{path}: the bucket cannot be reached: {error}") from error

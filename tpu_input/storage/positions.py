@@ -154,6 +154,17 @@ def _index_path(folder: str, shard: Shard) -> str:
     return f"{folder}/index/{shard.name.removesuffix('.tfrecord')}.parquet"
 
 
+def unread(manifest: Manifest) -> str:
+    """Returns the message about the first record of a shard that cannot be read, with what a user can do about it."""
+    repair = f"repair the shard with: jpeg2tpu verify --repair {manifest.path}"
+    others = "copy the shard again"  # TFRecords that another program wrote have no fingerprint
+    # The command is not at the end, where TensorFlow adds a bracket, so that it can be copied.
+    return (
+        f"cannot be read; {repair if manifest.fingerprint else others} "
+        "(the shard is truncated or damaged there or before, or has fewer records than the manifest states)"
+    )
+
+
 def read_positions(folder: str, shard: Shard) -> Positions:
     """Returns [records, 2] int64: the offset, and the length with framing, of each record of a shard, from its index.
 

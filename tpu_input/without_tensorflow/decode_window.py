@@ -22,7 +22,14 @@ from simplejpeg import decode_jpeg
 
 from tpu_input.config import InputConfig
 from tpu_input.dataset_format.jpeg_markers import END, frame_size, with_rows
-from tpu_input.without_tensorflow.windows import RATIOS, Window, padded_sides, scaled_window
+from tpu_input.without_tensorflow.windows import (
+    RATIOS,
+    Window,
+    centre_window,
+    padded_sides,
+    scaled_window,
+    whole_window,
+)
 
 
 def _opencv() -> Any:
@@ -36,6 +43,13 @@ def _opencv() -> Any:
 cv2 = _opencv()
 Pixels = npt.NDArray[np.uint8]
 _JPEG_BEGIN = b"\xff\xd8\xff"
+
+
+def decode_file(encoded: bytes, config: InputConfig) -> npt.NDArray[Any]:
+    """Returns the pixels of an image file as in evaluation and serving; otherwise as decode_window()."""
+    is_cropped = config.resize == "crop"
+    choose = functools.partial(centre_window, share=config.eval_crop) if is_cropped else whole_window
+    return decode_window(encoded, choose, config)
 
 
 def decode_window(

@@ -18,10 +18,11 @@ from typing import Any
 import tensorflow as tf
 
 from estimator_app.config import TrainConfig
+from estimator_app.model.keras_library import plain_variable
 from estimator_app.model.losses import cross_entropy, loss_and_gradients, weight_and_replicas
-from estimator_app.model.metrics import KEPT, batch_sums
-from estimator_app.model.networks import apply, plain_variable
+from estimator_app.model.networks import apply
 from estimator_app.model.optimizers import averaging, clip, make_optimizer
+from estimator_app.model.tensorflow_metrics import KEPT, batch_sums
 from estimator_app.model_dir.checkpoints import MAX_TO_KEEP, NAME
 from estimator_app.trainers.checks import (
     check_weights,

@@ -13,7 +13,8 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from estimator_app.config import TrainConfig
-from estimator_app.model.metrics import Metrics, added, results
+from estimator_app.model.metrics import Metrics
+from estimator_app.model.tensorflow_metrics import added, results
 from estimator_app.model_dir.checkpoints import latest_checkpoint, step_of
 from estimator_app.runtime.record_errors import named
 from estimator_app.trainers.checks import check_evaluable, counted, no_number

@@ -32,10 +32,10 @@ from estimator_app.model.losses import (
     weight_and_replicas,
     weighted_mean,
 )
-from estimator_app.model.metrics import streaming
 from estimator_app.model.networks import apply
 from estimator_app.model.optimizers import averaging, clip, dense, make_optimizer
 from estimator_app.model.tasks import Task
+from estimator_app.model.tensorflow_metrics import streaming
 from estimator_app.model_dir.checkpoints import MAX_TO_KEEP
 from estimator_app.runtime.tensorflow_private import eagerly
 from estimator_app.trainers.checks import class_weights, is_mixed, make_weighted_model, mixed

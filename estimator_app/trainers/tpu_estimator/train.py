@@ -14,13 +14,21 @@ import tensorflow as tf
 
 from estimator_app.config import TrainConfig
 from estimator_app.model.metrics import Metrics
-from estimator_app.model_dir.checkpoints import AfterSave, CheckFits, SaveEvery, latest_checkpoint
+from estimator_app.model_dir.checkpoints import latest_checkpoint
 from estimator_app.runtime.record_errors import named
 from estimator_app.runtime.tpu import Unreachable
 from estimator_app.trainers.checks import check_evaluable, counted, no_number
-from estimator_app.trainers.interruption import StopHook, Stopped
+from estimator_app.trainers.interruption import Stopped
 from estimator_app.trainers.profile import Profile
 from estimator_app.trainers.progress import Progress, TimeLeft, timed
+from estimator_app.trainers.tpu_estimator.hooks import (
+    AfterSave,
+    CheckFits,
+    ProfileHook,
+    ProgressHook,
+    SaveEvery,
+    StopHook,
+)
 from tpu_input import Manifest, eval_steps, make_eval_input_fn, make_train_input_fn
 
 v1 = tf.compat.v1
@@ -53,7 +61,12 @@ def train(
     left = left or TimeLeft.of(config, manifest.split(config.split).num_examples)
     progress = Progress.of(config, step, last, left, took)
     profile = Profile(estimator.model_dir, *config.profile)
-    hooks = [_check(latest_checkpoint(estimator.model_dir), config), StopHook(stop), progress, profile]
+    hooks = [
+        _check(latest_checkpoint(estimator.model_dir), config),
+        StopHook(stop),
+        ProgressHook(progress),
+        ProfileHook(profile),
+    ]
     every = [config.save_steps] * bool(config.save_steps)
     if config.eval != "inline":
         every.append(config.steps_per_eval)

@@ -1,0 +1,124 @@
+"""Files of TensorFlow's file systems, such as s3:// and hdfs://, with the functions that files.py has for every place.
+
+TensorFlow's errors become OSError: FileNotFoundError, and Unavailable where a later attempt may succeed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Iterator
+from typing import cast
+
+import tensorflow as tf
+
+from tpu_input.command_line.paths import is_in_bucket
+from tpu_input.storage.byte_ranges import Unavailable
+from tpu_input.storage.gcs_filesystem import in_words
+
+
+@contextlib.contextmanager
+def _errors() -> Iterator[None]:
+    unavailable = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.DeadlineExceededError)
+    try:
+        yield
+    except tf.errors.OpError as error:
+        message = in_words(str(error.message))
+        if isinstance(error, tf.errors.NotFoundError):
+            raise FileNotFoundError(message) from error
+        raise (Unavailable if isinstance(error, unavailable) else OSError)(message) from error
+
+
+def exists(path: str) -> bool:
+    """Returns whether there is a file or a folder."""
+    with _errors():
+        return bool(tf.io.gfile.exists(path))
+
+
+def is_folder(path: str) -> bool:
+    """Returns whether there is a folder."""
+    return bool(tf.io.gfile.isdir(path))
+
+
+def num_bytes(path: str) -> int:
+    """Returns the size of a file."""
+    with _errors():
+        return int(tf.io.gfile.stat(path).length)
+
+
+def names(path: str) -> list[str]:
+    """Returns the names of a folder's entries; in a bucket, those of folders end with a slash."""
+    with _errors():
+        return list(tf.io.gfile.listdir(path))
+
+
+def matches(pattern: str) -> list[str]:
+    """Returns the paths that match a pattern."""
+    with _errors():
+        return list(tf.io.gfile.glob(pattern))
+
+
+def read_bytes(path: str, start: int = 0, num_bytes: int | None = None) -> bytes:
+    """Returns `num_bytes` bytes of a file from byte `start` on, fewer at its end; None returns all."""
+    with _errors(), tf.io.gfile.GFile(path, "rb") as file:
+        if start:
+            file.seek(start)
+        return cast(bytes, file.read(-1 if num_bytes is None else num_bytes))
+
+
+def write_bytes(path: str, content: bytes) -> None:
+    """Writes a file atomically: an object of a store appears when it is complete, another file is renamed."""
+    with _errors(), _atomic(path) as written, tf.io.gfile.GFile(written, "wb") as file:
+        file.write(content)
+
+
+def copy(source: str, target: str) -> None:
+    """Copies a file between any two places that TensorFlow knows, atomically as write_bytes()."""
+    with _errors(), _atomic(target) as written:
+        tf.io.gfile.copy(source, written, overwrite=True)
+
+
+@contextlib.contextmanager
+def _atomic(path: str) -> Iterator[str]:
+    folder, _, name = path.rpartition("/")
+    written = path if is_in_bucket(path) else f"{folder}/.{name}.{uuid.uuid4().hex}.tmp"
+    yield written
+    if written != path:
+        tf.io.gfile.rename(written, path, overwrite=True)
+
+
+def rename(source: str, target: str) -> None:
+    """Renames a file or folder."""
+    with _errors():
+        tf.io.gfile.rename(source, target)
+
+
+def remove(path: str) -> None:
+    """Removes a file."""
+    with _errors():
+        tf.io.gfile.remove(path)
+
+
+def remove_folder(path: str) -> None:
+    """Removes a folder recursively."""
+    with _errors():
+        tf.io.gfile.rmtree(path)
+
+
+def make_folder(path: str) -> None:
+    """Creates a folder, unless it exists."""
+    with _errors():
+        if is_in_bucket(path):
+            # makedirs() also requests the bucket itself, which needs one more permission and never ends if the bucket
+            # is missing.
+            with contextlib.suppress(tf.errors.AlreadyExistsError):
+                tf.io.gfile.mkdir(path)
+        else:
+            tf.io.gfile.makedirs(path)
+
+
+def paths_below(path: str) -> Iterator[str]:
+    """Yields the paths of all files below a folder."""
+    with _errors():
+        for folder, _, file_names in tf.io.gfile.walk(path):
+            yield from (f"{folder.rstrip('/')}/{name}" for name in file_names)

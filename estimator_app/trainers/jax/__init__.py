@@ -1,0 +1,1 @@
+"""Training by JAX, with Keras 3 and optax, without TensorFlow."""

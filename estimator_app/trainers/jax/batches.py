@@ -1,0 +1,157 @@
+"""Batches for a step, made by threads of this process from the examples of a source of tpu_input, without TensorFlow.
+
+    TrainSource, EvalSource ──threads──▶ {"image" [N, H, W, 3], "label", "weight"} ──to_devices()──▶ arrays over a mesh
+
+A thread reads and decodes one part of a batch; the decoders release Python's global lock. Some batches are made ahead.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import numpy.typing as npt
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from tpu_input.command_line.cores import num_cores
+
+AHEAD = 2  # batches that are made while a step runs
+_PART = 16  # least examples of a part, so that handing it to a thread costs little
+_AXIS = "data"
+NAMES = ("image", "label", "weight")
+
+
+class HostBatch(NamedTuple):
+    """A batch in the memory of this process.
+
+    Attributes:
+      arrays: Arrays by name: NAMES.
+      ready: Time at which its last example was ready, in seconds since 1970.
+    """
+
+    arrays: Mapping[str, npt.NDArray[Any]]
+    ready: float
+
+
+def read_batches(source: Any, batch_size: int, num_batches: int, path: str) -> Iterator[HostBatch]:
+    """Yields batches of consecutive examples, in order.
+
+    Args:
+      source: A TrainSource or EvalSource.
+      batch_size: Examples of a batch.
+      num_batches: Number of batches; nothing is read for later ones.
+      path: Path or URI of the dataset, for the advice of an error.
+
+    Raises:
+      ValueError: A record is damaged, cannot be decoded or has a label outside the classes; the message names it.
+      OSError: A shard cannot be read.
+    """
+    threads = num_cores()
+    pending: collections.deque[tuple[dict[str, Any], list[Future[float]]]] = collections.deque()
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="jpeg2tpu-examples")
+    try:
+        for number in range(num_batches + AHEAD):
+            if number < num_batches:
+                pending.append(_begin(pool, threads, source, batch_size, number))
+            if number >= AHEAD:
+                arrays, parts = pending.popleft()
+                yield HostBatch(arrays, max(part.result() for part in parts))
+    except ValueError as error:
+        raise ValueError(f"{error}; find all such records with: jpeg2tpu verify {path}") from error
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _begin(
+    pool: ThreadPoolExecutor, threads: int, source: Any, batch_size: int, number: int
+) -> tuple[dict[str, Any], list[Future[float]]]:
+    """Returns the arrays of a batch, which threads are filling, and the futures of its parts."""
+    arrays: dict[str, Any] = {}
+    first, size = number * batch_size, max(_PART, -(-batch_size // threads))
+    starts = range(0, batch_size, size)
+    return arrays, [
+        pool.submit(_fill, source, arrays, first, range(start, min(start + size, batch_size)), batch_size)
+        for start in starts
+    ]
+
+
+def _fill(source: Any, arrays: dict[str, Any], first: int, places: range, batch_size: int) -> float:
+    """Puts examples into their places of a batch; returns the time at which it was done."""
+    for place in places:
+        example = source[first + place]
+        for name in NAMES:
+            value = np.asarray(example[name])
+            # setdefault() is atomic, so that all threads have the same array
+            array = arrays.get(name)
+            if array is None:
+                array = arrays.setdefault(name, np.empty((batch_size, *value.shape), value.dtype))
+            array[place] = value
+    return time.time()
+
+
+def make_mesh(devices: Any = None) -> Mesh:
+    """Returns all devices of all processes as a line, over which a batch is divided.
+
+    Args:
+      devices: List of jax.Device; None for all.
+
+    Raises:
+      ValueError: JAX finds none: its plugin is missing, does not fit the driver, or another process has the TPU.
+    """
+    try:
+        return Mesh(np.array(jax.devices() if devices is None else devices), (_AXIS,))
+    except RuntimeError as error:
+        raise ValueError(
+            f"JAX finds no device: {_first_line(error)}; JAX_PLATFORMS=cpu runs on the processor alone"
+        ) from error
+
+
+@contextlib.contextmanager
+def device_errors(flag: str) -> Iterator[None]:
+    """Makes of what goes wrong on a device an error in one line.
+
+    Args:
+      flag: The flag whose batch runs there.
+
+    Raises:
+      ValueError: The device has too little memory, or cannot run the step.
+    """
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" in str(error):
+            raise ValueError(f"too little memory on the device; use a smaller {flag} ({_first_line(error)})") from error
+        raise ValueError(f"JAX cannot run on the device: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [repr(error)])[0]
+
+
+def whole_on(mesh: Mesh) -> NamedSharding:
+    """Returns how the state lies on the devices: a copy on each."""
+    return NamedSharding(mesh, PartitionSpec())
+
+
+def divided_over(mesh: Mesh) -> NamedSharding:
+    """Returns how a batch lies on the devices: each has a part of its examples."""
+    return NamedSharding(mesh, PartitionSpec(_AXIS))
+
+
+def check_divisible(flag: str, batch_size: int, mesh: Mesh) -> None:
+    """Raises ValueError unless each device gets the same number of a batch's examples."""
+    if batch_size % mesh.size:
+        near = max(1, round(batch_size / mesh.size)) * mesh.size
+        raise ValueError(f"{flag} must be a multiple of the {mesh.size} devices, got {batch_size}; use {near}")
+
+
+def to_devices(batch: HostBatch, mesh: Mesh) -> dict[str, jax.Array]:
+    """Returns the arrays of a batch over the devices; each process gives its own part of the examples."""
+    divided = divided_over(mesh)
+    return {name: jax.make_array_from_process_local_data(divided, array) for name, array in batch.arrays.items()}

@@ -1,0 +1,161 @@
+"""A run under JAX: its network as pure functions, compiled for all devices, and the values of its variables.
+
+    TrainConfig + model_dir ──make_run()──▶ JaxRun
+    JaxRun.initial() or checkpoints.restore() ──▶ TrainState ──JaxRun.train_step──▶ TrainState
+
+Keras makes the network and knows its layers. Its own variables keep the initial values: what is trained is the plain
+state of step.py, which Keras' stateless_call() takes in their place.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from estimator_app.config import TrainConfig
+from estimator_app.model.layer_names import variables_of
+from estimator_app.trainers.checks import make_weighted_model
+from estimator_app.trainers.jax.batches import divided_over, make_mesh, whole_on
+from estimator_app.trainers.jax.optimizer import make_optimizer
+from estimator_app.trainers.jax.step import TrainState, Variables, make_eval_step, make_train_step
+from tpu_input import InputConfig
+
+_CACHE = "~/.cache/jpeg2tpu/jax"  # JAX_COMPILATION_CACHE_DIR names another folder
+
+
+@dataclasses.dataclass(frozen=True)
+class JaxRun:
+    """The functions of a run, and what they are compiled for.
+
+    Attributes:
+      config: Config of the run.
+      model_dir: Folder or URI of the checkpoints and event files.
+      mesh: The devices.
+      variables: The network, and the names of its variables.
+      train_step: Of step.make_train_step(), compiled; the state that it is given is used up.
+      eval_step: Of step.make_eval_step(), compiled.
+    """
+
+    config: TrainConfig
+    model_dir: str
+    mesh: Mesh
+    variables: Variables
+    train_step: Callable[..., Any]
+    eval_step: Callable[..., Any]
+
+    def initial(self) -> TrainState:
+        """Returns the state before the first step, over the devices."""
+        model = self.variables.model
+        weights = _values(self.variables.weights, model.trainable_variables)
+        fixed = _values(self.variables.fixed, model.non_trainable_variables)
+        averages = {**weights, **fixed} if self.config.ema else {}
+        state = TrainState(
+            jnp.zeros([], jnp.int32), weights, fixed, make_optimizer(self.config).init(weights), averages
+        )
+        return self.on_devices(jax.tree.map(np.asarray, state))
+
+    def on_devices(self, values: Any) -> Any:
+        """Returns arrays, such as a TrainState's, with a copy on each device."""
+        whole = whole_on(self.mesh)
+        return jax.tree.map(
+            lambda value: jax.make_array_from_callback(np.shape(value), whole, np.asarray(value).__getitem__), values
+        )
+
+
+def make_run(
+    config: TrainConfig,
+    model_dir: str,
+    cluster: Any = None,
+    initial: Mapping[str, Any] | None = None,
+    devices: Any = None,
+) -> JaxRun:
+    """Returns the functions of a run, compiled when they are first called.
+
+    Args:
+      config: Config of the run.
+      model_dir: Folder or URI of the checkpoints.
+      cluster: None; JAX finds the devices of this machine itself, a TPU's too.
+      initial: Initial weights, see make_weighted_model().
+      devices: List of jax.Device; None for all.
+
+    Raises:
+      ValueError: An option of the config is one that this trainer does not have.
+    """
+    check_options(config, cluster)
+    set_cache_folder()
+    mesh = make_mesh(devices)
+    config = dataclasses.replace(config, input=fed_input(config.input))
+    variables = name_variables(make_weighted_model(config, initial))
+    whole, divided = whole_on(mesh), divided_over(mesh)
+    return JaxRun(
+        config,
+        model_dir,
+        mesh,
+        variables,
+        jax.jit(
+            make_train_step(variables, config),
+            in_shardings=(whole, divided, whole),
+            out_shardings=(whole, whole),
+            donate_argnums=0,
+        ),
+        # Every process then has the values of all examples.
+        jax.jit(make_eval_step(variables, config), in_shardings=(whole, divided), out_shardings=whole),
+    )
+
+
+def name_variables(model: Any) -> Variables:
+    """Returns a keras.Model with the names of its variables, which depend on its layers alone."""
+    names = {id(variable): name for name, (variable, _) in variables_of(model).items()}
+
+    def name(number: int, variable: Any) -> str:
+        # What has no name is the state of a layer's random numbers.
+        return names.get(id(variable), f"random/{number}")
+
+    return Variables(
+        model,
+        tuple(name(number, variable) for number, variable in enumerate(model.trainable_variables)),
+        tuple(name(number, variable) for number, variable in enumerate(model.non_trainable_variables)),
+    )
+
+
+def fed_input(config: InputConfig) -> InputConfig:
+    """Returns the input's config in the layout that is fed: XLA chooses a layout on the device by itself."""
+    return dataclasses.replace(config, layout="NHWC")
+
+
+# Options that this trainer does not have, with the value that is none.
+_MISSING: Mapping[str, Any] = {"cache": None, "service": None}
+
+
+def check_options(config: TrainConfig, cluster: Any = None) -> None:
+    """Raises ValueError for an option that this trainer does not have yet."""
+    if cluster is not None:
+        raise ValueError("--trainer=jax takes no --use_tpu: JAX finds the TPU of its machine itself; leave it out")
+    if config.record:
+        raise ValueError(
+            "--trainer=jax has no --record yet: it reads datasets of this program alone; convert the TFRecords with "
+            "jpeg2tpu convert --record, or use --trainer=tf_distribute with another --model_dir"
+        )
+    for name, none in _MISSING.items():
+        if getattr(config.input, name) != none:
+            raise ValueError(
+                f"--trainer=jax has no --{name} yet; leave it out, or use --trainer=tf_distribute with another "
+                "--model_dir"
+            )
+
+
+def set_cache_folder() -> None:
+    """Keeps what XLA compiles in the user's cache, unless JAX has been told where to keep it."""
+    if not jax.config.jax_compilation_cache_dir:
+        jax.config.update("jax_compilation_cache_dir", os.path.expanduser(_CACHE))
+
+
+def _values(names: tuple[str, ...], variables: Any) -> dict[str, Any]:
+    return {name: variable.value for name, variable in zip(names, variables, strict=True)}

@@ -1,0 +1,36 @@
+"""The commands of docs/train_jax.md run one after another on a CPU, where TensorFlow cannot be imported."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from support.jax_runs import command
+from support.pages import ROOT
+from support.trainers import needs_jax
+
+PAGE = "docs/train_jax.md"
+SMALL = ["--image_size=16", "--network=cnn", "--train_batch_size=8", "--train_steps=2", "--eval_batch_size=100"]
+
+
+@needs_jax
+@pytest.mark.long
+@pytest.mark.core
+def test_the_commands_of_the_guide(digits, digits_dataset, tmp_path):
+    shutil.copy(min((digits / "3").iterdir()), tmp_path / "photo.jpg")
+    places = {"DATASET": digits_dataset.path, "photo.jpg": f"{tmp_path}/photo.jpg"}
+    places |= {name: f"{tmp_path}/{name}" for name in ("MODEL", "MODEL2", "TUNED", "EXPORTS")}
+    lines = re.findall(r"^    (XLA_FLAGS=\S+ )?jpeg2tpu (.*)$", (ROOT / PAGE).read_text(), re.MULTILINE)
+    assert len(lines) == 6
+    for flags, line in lines:
+        words = line.split()
+        words = [re.sub(r"[^=]+$", lambda match: places.get(match[0], match[0]), word) for word in words]
+        more = SMALL if words[0] == "train" else []
+        done = command(*words, *more, devices=int(flags.rpartition("=")[2]) if flags else 1)
+        assert done.returncode == 0, (words, done.stderr)
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / PAGE).read_text(), re.DOTALL)
+    (export,) = Path(places["EXPORTS"]).iterdir()
+    exec(block, {"EXPORT": str(export)})

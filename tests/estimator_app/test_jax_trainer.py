@@ -1,0 +1,326 @@
+"""Runs of the trainer on JAX: they resume exactly, on any number of devices, and need no TensorFlow."""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import estimator_app
+from estimator_app.trainers.interruption import Stopped
+from support.app_fixtures import OPTIONS, RECIPE, configured
+from support.jax_runs import command
+from support.trainers import needs_jax
+
+pytestmark = needs_jax
+SMALL: dict[str, Any] = OPTIONS | {"image_size": 8, "train_batch_size": 8, "trainer": "jax", "save_seconds": 0}
+
+
+def tiny(images: Any, num_classes: int, training: bool | None) -> Any:
+    from keras import layers
+
+    return layers.Dense(num_classes)(layers.Flatten()(images))
+
+
+def quiet(line: str) -> None:
+    pass
+
+
+class Losses(estimator_app.Callback):
+    def __init__(self) -> None:
+        self.of_steps: dict[int, float] = {}
+
+    def on_step(self, step: int, loss: float) -> None:
+        self.of_steps[step] = loss
+
+
+def train(dataset: Any, folder: Path, **options: Any) -> dict[int, float]:
+    losses = Losses()
+    estimator_app.train(dataset, str(folder), report=quiet, callbacks=[losses], **SMALL | options)
+    return losses.of_steps
+
+
+def arrays(folder: Path, step: int) -> dict[str, np.ndarray]:
+    with np.load(folder / f"model.ckpt-{step}.npz") as file:
+        return {name: file[name] for name in file.files}
+
+
+@pytest.fixture(scope="module")
+def trained(digits_dataset, tmp_path_factory) -> Path:
+    """A run of four steps with every part of a recipe; not to be changed."""
+    folder = tmp_path_factory.mktemp("jax") / "run"
+    train(digits_dataset, folder, **RECIPE | {"augment": "none"}, train_steps=4, steps_per_eval=2)
+    return folder
+
+
+def test_a_run_that_was_stopped_ends_as_one_that_was_not(digits_dataset, tmp_path, trained):
+    class Stops(estimator_app.Callback):
+        def __init__(self) -> None:
+            self.event = threading.Event()
+
+        def on_step(self, step: int, loss: float) -> None:
+            if step == 3:
+                self.event.set()
+
+    stops, recipe = Stops(), RECIPE | {"augment": "none"}
+    options = SMALL | recipe | {"train_steps": 4, "steps_per_eval": 2}
+    with pytest.raises(Stopped):
+        estimator_app.train(
+            digits_dataset, str(tmp_path / "m"), report=quiet, callbacks=[stops], stop=stops.event, **options
+        )
+    assert (tmp_path / "m/model.ckpt-3.npz").exists()
+    train(digits_dataset, tmp_path / "m", **recipe, train_steps=4, steps_per_eval=2)
+    found, wanted = arrays(tmp_path / "m", 4), arrays(trained, 4)
+    assert found.keys() == wanted.keys()
+    for name, array in wanted.items():
+        np.testing.assert_array_equal(found[name], array, err_msg=name)
+    parts = {"weights", "fixed", "optimizer", "ema", "global_step", "position"}
+    assert {name.partition("/")[0] for name in found} == parts
+
+
+def test_each_function_is_compiled_once_in_a_run(digits_dataset, tmp_path):
+    from estimator_app.trainers.jax.state import make_run
+    from estimator_app.trainers.jax.train import evaluate
+    from estimator_app.trainers.jax.train import train as train_stretch
+
+    config = configured(digits_dataset, **SMALL | RECIPE | {"augment": "none", "train_steps": 4})
+    run = make_run(config, str(tmp_path))
+    for first, last in ((0, 2), (2, 4)):
+        train_stretch(run, digits_dataset, config, first, last, threading.Event())
+        assert evaluate(run, digits_dataset, config).num_examples == digits_dataset.split("validation").num_examples
+    assert (run.train_step._cache_size(), run.eval_step._cache_size()) == (1, 1)
+
+
+def test_an_export_gives_what_the_checkpoint_gives(digits_dataset, trained):
+    from estimator_app.evaluate import evaluate
+
+    of_run = evaluate(str(trained)).metrics
+    of_export = evaluate(export_dir=str(trained / "export")).metrics
+    assert of_export.loss == pytest.approx(of_run.loss, rel=1e-5)
+    assert (of_export.confusion, of_export.step) == (of_run.confusion, of_run.step)
+
+
+def test_an_export_runs_with_jax_alone(digits_dataset, trained):
+    from jax import export as jax_export
+
+    (path,) = (path for path in (trained / "export").iterdir() if path.name.isdigit())
+    program = jax_export.deserialize(bytearray((path / "model.stablehlo").read_bytes()))
+    assert set(program.platforms) == {"cpu", "cuda", "tpu"}
+    with np.load(path / "weights.npz") as weights:
+        pixels = np.zeros((3, 8, 8, 3), np.float32)
+        found = program.call({name: weights[name] for name in weights.files}, pixels)
+    assert np.asarray(found["probabilities"]).sum(axis=1) == pytest.approx(1)
+    assert found["logits"].shape == (3, 10)
+
+
+@pytest.mark.parametrize("damage", ["flipped", "cut", "compressed"])
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_taken(digits_dataset, tmp_path, damage):
+    from estimator_app.model_dir.checkpoints import newest_whole
+
+    train(digits_dataset, tmp_path / "m", train_steps=2, steps_per_eval=1)
+    path = tmp_path / "m/model.ckpt-2.npz"
+    content = bytearray(path.read_bytes())
+    if damage == "flipped":
+        content[len(content) // 2] ^= 1
+    elif damage == "cut":
+        content = content[: len(content) // 2]
+    else:
+        packed = io.BytesIO()
+        np.savez_compressed(packed, **arrays(tmp_path / "m", 2))
+        content = bytearray(packed.getvalue())
+        assert zipfile.ZipFile(packed).infolist()[0].compress_type != zipfile.ZIP_STORED
+    path.write_bytes(content)
+    whole, wrong = newest_whole(str(tmp_path / "m"))
+    assert whole == str(tmp_path / "m/model.ckpt-1")
+    assert wrong.startswith(f"a checkpoint cannot be read: {str(path)!r} (")
+    assert "\n" not in wrong
+
+
+def test_the_checkpoint_of_another_network_is_refused(digits_dataset, trained, tmp_path):
+    from estimator_app.evaluate import evaluate
+
+    train(digits_dataset, tmp_path / "m", train_steps=1, network=f"{__name__}:tiny")
+    with pytest.raises(ValueError, match="is of another network or has other classes"):
+        evaluate(str(trained), checkpoint=str(tmp_path / "m/model.ckpt-1"))
+    with pytest.raises(ValueError, match="holds another run: its --network is 'cnn'"):
+        train(digits_dataset, trained, train_steps=5, network=f"{__name__}:tiny")
+    with pytest.raises(ValueError, match="--trainer is 'jax', not 'tf_distribute'"):
+        train(digits_dataset, trained, train_steps=5, trainer="tf_distribute")
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"record": "imagenet"}, "--trainer=jax has no --record yet"),
+        ({"cache": "records"}, "--trainer=jax has no --cache yet; leave it out, or use --trainer=tf_distribute"),
+        (
+            {"service": "grpc://localhost:1", "deterministic": False},
+            "--trainer=jax has no --service yet; leave it out, or use --trainer=tf_distribute",
+        ),
+    ],
+)
+def test_what_is_not_there_is_refused_in_a_line(digits_dataset, options, line):
+    from estimator_app.trainers.jax.state import check_options
+
+    with pytest.raises(ValueError, match=line):
+        check_options(configured(digits_dataset, trainer="jax", **options))
+
+
+def test_a_run_starts_from_the_weights_of_another(digits_dataset, trained, tmp_path):
+    for number, source in enumerate((trained, trained / "model.ckpt-4", trained / "export")):
+        train(digits_dataset, tmp_path / str(number), train_steps=1, init_from=str(source))
+        found, wanted = arrays(tmp_path / str(number), 0), arrays(trained, 4)
+        for name in (name for name in found if name.startswith(("weights/", "fixed/"))):
+            average = wanted[f"ema/{name.partition('/')[2]}"]
+            np.testing.assert_array_equal(found[name], average, err_msg=name)
+
+
+def test_frozen_layers_keep_their_weights(digits_dataset, tmp_path):
+    train(digits_dataset, tmp_path / "m", train_steps=2, freeze="stage[12]_.*")
+    before, after = arrays(tmp_path / "m", 0), arrays(tmp_path / "m", 2)
+    for name in (name for name in before if name.startswith(("weights/", "fixed/"))):
+        is_same = np.array_equal(before[name], after[name])
+        assert is_same == ("stage1_" in name or "stage2_" in name), name
+
+
+def with_tensorflow(images: Any, num_classes: int, training: bool | None) -> Any:
+    import tensorflow as tf
+    from keras import layers
+
+    return layers.Dense(num_classes)(layers.Flatten()(tf.nn.relu(images)))
+
+
+def test_a_network_with_operations_of_tensorflow_is_refused_in_a_line(digits_dataset, tmp_path):
+    with pytest.raises(ValueError, match="'with_tensorflow' cannot be built by Keras on JAX") as raised:
+        train(digits_dataset, tmp_path / "m", network=f"{__name__}:with_tensorflow")
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (
+            "RESOURCE_EXHAUSTED: Out of memory.\nMore",
+            "too little memory on the device; use a smaller --train_batch_size",
+        ),
+        ("INTERNAL: broken\nMore", "JAX cannot run on the device: INTERNAL: broken$"),
+    ],
+)
+def test_an_error_of_the_device_is_one_line(error, line):
+    import jax
+
+    from estimator_app.trainers.jax.batches import device_errors
+
+    with pytest.raises(ValueError, match=line), device_errors("--train_batch_size"):
+        raise jax.errors.JaxRuntimeError(error)
+
+
+def test_a_machine_without_a_device_is_one_line(monkeypatch):
+    import jax
+
+    from estimator_app.trainers.jax.batches import make_mesh
+
+    def none() -> None:
+        raise RuntimeError("Unable to initialize backend 'tpu': in use by another process\nMore")
+
+    monkeypatch.setattr(jax, "devices", none)
+    with pytest.raises(ValueError, match=r"JAX finds no device: Unable to .* another process; JAX_PLATFORMS"):
+        make_mesh()
+
+
+def test_a_record_that_cannot_be_decoded_is_named(dataset_copy, tmp_path):
+    from tpu_input import RecordSource, read_manifest
+
+    manifest = read_manifest(str(dataset_copy))
+    record = RecordSource(manifest, "train")[0]
+    (path,) = (path for path in dataset_copy.glob("train-*") if record.encoded in path.read_bytes())
+    payload = replaced(path, record.encoded, record.encoded[:20] + bytes(len(record.encoded) - 20))
+    path.write_bytes(payload)
+    with pytest.raises(ValueError, match="find all such records with: jpeg2tpu verify") as raised:
+        train(str(dataset_copy), tmp_path / "m", train_steps=200)
+    assert repr(record.key) in str(raised.value)
+
+
+def replaced(path: Path, old: bytes, new: bytes) -> bytes:
+    """Returns the content of a shard with an image replaced, and checksums that agree."""
+    from tpu_input.dataset_format.tfrecord import frame, read_frames
+
+    with path.open("rb") as file:
+        return b"".join(frame(payload.replace(old, new)) for _, payload in read_frames(file))
+
+
+FLAGS = ("--image_size=8", "--train_batch_size=8", "--eval_batch_size=100", "--no_flip", "--learning_rate=0.05")
+
+
+@pytest.mark.long
+@pytest.mark.core
+def test_every_command_runs_where_tensorflow_and_beam_cannot_be_imported(digits, digits_dataset, tmp_path):
+    flags = f"--dataset={digits_dataset.path}", f"--model_dir={tmp_path}/m", *FLAGS, "--train_steps=2"
+    done = command("train", "--trainer=jax", *flags, "--steps_per_eval=1", "--wrong_images=4", "--profile=1,2")
+    assert done.returncode == 0, done.stderr
+    assert list((tmp_path / "m/plugins/profile").glob("*/*.xplane.pb"))
+    for arguments in (
+        ("evaluate", f"--model_dir={tmp_path}/m", "--step=1"),
+        ("evaluate", f"--export_dir={tmp_path}/m/export"),
+        ("export", f"--model_dir={tmp_path}/m", f"--export_dir={tmp_path}/e"),
+        ("predict", f"--model_dir={tmp_path}/m", str(min((digits / "3").iterdir()))),
+        ("predict", f"--model_dir={tmp_path}/m", f"--dataset={digits_dataset.path}", f"--output={tmp_path}/p.parquet"),
+    ):
+        done = command(*arguments)
+        assert done.returncode == 0, (arguments, done.stderr)
+
+
+@pytest.mark.long
+@pytest.mark.core
+def test_a_run_that_was_killed_ends_as_one_that_was_not(digits_dataset, tmp_path):
+    def run(name: str, kill_at: int = 0) -> int:
+        flags = f"--dataset={digits_dataset.path}", f"--model_dir={tmp_path}/{name}", *FLAGS, "--train_steps=8"
+        return command("train", "--trainer=jax", *flags, "--save_steps=2", "--ema=0.9", kill_at=kill_at).returncode
+
+    assert run("whole") == 0
+    assert run("killed", 5) == -9
+    assert run("killed") == 0
+    found, wanted = arrays(tmp_path / "killed", 8), arrays(tmp_path / "whole", 8)
+    for name, array in wanted.items():
+        np.testing.assert_array_equal(found[name], array, err_msg=name)
+
+
+@pytest.mark.long
+@pytest.mark.core
+def test_two_devices_train_as_one(digits_dataset, tmp_path):
+    def run(name: str, devices: int, batch: int = 8) -> Any:
+        flags = f"--dataset={digits_dataset.path}", f"--model_dir={tmp_path}/{name}", *FLAGS[2:], "--image_size=8"
+        more = (f"--train_batch_size={batch}", "--learning_rate=0.001", "--train_steps=5", "--summary_steps=1")
+        return command("train", "--trainer=jax", *flags, *more, devices=devices)
+
+    for devices in (1, 2):
+        done = run(str(devices), devices)
+        assert done.returncode == 0, done.stderr
+    one, two = arrays(tmp_path / "1", 5), arrays(tmp_path / "2", 5)
+    for name, array in one.items():  # the statistics of batch normalization too, which are those of the whole batch
+        if name != "position":
+            np.testing.assert_allclose(two[name], array, rtol=1e-4, atol=1e-5, err_msg=name)
+    metrics = [json.loads((tmp_path / name / "metrics.json").read_text()) for name in "12"]
+    assert metrics[0]["num_examples"] == metrics[1]["num_examples"]
+    done = run("odd", 2, batch=7)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == (
+        "error: --train_batch_size must be a multiple of the 2 devices, got 7; use 8"
+    )
+    assert not list((tmp_path / "odd").glob("model.ckpt*"))
+
+
+@pytest.mark.long
+def test_the_demo_s_digits_are_learned_to_988_in_a_thousand(digits_dataset, tmp_path):
+    options = {"image_size": 32, "train_batch_size": 64, "eval_batch_size": 128, "learning_rate": 0.1, "eval_crop": 1.0}
+    finished = estimator_app.train(
+        digits_dataset, str(tmp_path), report=quiet, **SMALL | options | {"train_steps": 600, "steps_per_eval": 600}
+    )
+    assert finished
+    assert finished.metrics.accuracy >= 0.988
