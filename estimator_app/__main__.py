@@ -228,7 +228,7 @@ _FLAGS = {
     "dataset": Flag(parse=absolute_patterns, required=True, metavar="FOLDER"),
     "record": Flag(metavar="FORMAT"),
     "hold_out": Flag(metavar="SPLIT"),
-    "trainer": Flag(default="the run's, else tpu_estimator if TensorFlow has it, or jax without TensorFlow"),
+    "trainer": Flag(default="the run's, else the first that is installed"),
     "network": Flag(
         metavar="NAME",
         help="network: cnn, resnet18, resnet50, vit_s16, keras:NAME or your own. keras:NAME is a network of Keras, "

@@ -186,13 +186,15 @@ def test_cores_are_counted_in_one_place():
 
 
 # Below the executors: requests to a storage, and files that are read while others are decoded. Beside them: shards that
-# are written at the same time, each with units of its own, and what ticks while a command works.
+# are written at the same time, each with units of its own, what ticks while a command works, and a lock for the bytes
+# that several threads unpack together.
 WITH_THREADS_OF_THEIR_OWN = {
     "beam_pipelines.conversion.shard_writing",
     "beam_pipelines.runners.executors",
     "beam_pipelines.runners.phases",
     "beam_pipelines.runners.worker_output",
     "beam_pipelines.sources.read_ahead",
+    "beam_pipelines.sources.unpacking",
     "beam_pipelines.storage",
     "beam_pipelines.storage.gcs",
     "beam_pipelines.storage.gcs_lock",
@@ -200,8 +202,8 @@ WITH_THREADS_OF_THEIR_OWN = {
 
 
 def test_work_in_parallel_goes_through_the_executors():
-    parallel = ("concurrent.futures.ThreadPoolExecutor", "concurrent.futures.ProcessPoolExecutor", "threading")
-    parallel += ("concurrent.futures", "multiprocessing")
+    parallel = {"concurrent.futures", "multiprocessing", "threading"}
+    parallel |= {"concurrent.futures.ThreadPoolExecutor", "concurrent.futures.ProcessPoolExecutor"}
     own_threads = {
         module
         for module in MODULES
