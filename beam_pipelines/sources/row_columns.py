@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from beam_pipelines.options import ConvertOptions
 from beam_pipelines.sources.rows import Row, locate
@@ -60,9 +59,9 @@ class Batch:
 
     __hash__ = None  # type: ignore[assignment]
 
-    def column(self, name: str) -> Sequence[Any] | npt.NDArray[Any]:
-        """Returns the values of a column, one for each row."""
-        column: Any = self.columns[name]
+    def column(self, name: str) -> Any:
+        """Returns the values of a column, one for each row: a list or an array."""
+        column = self.columns[name]
         return column if isinstance(column, (list, np.ndarray)) else [column] * self.num_rows
 
     def zipped(self, *names: str) -> Iterator[tuple[Any, ...]]:
