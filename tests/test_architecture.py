@@ -194,8 +194,8 @@ WITH_THREADS_OF_THEIR_OWN = {
 
 
 def test_work_in_parallel_goes_through_the_executors():
-    parallel = ("concurrent.futures.ThreadPoolExecutor", "concurrent.futures.ProcessPoolExecutor", "threading")
-    parallel += ("concurrent.futures", "multiprocessing")
+    pools = {"concurrent.futures.ThreadPoolExecutor", "concurrent.futures.ProcessPoolExecutor", "concurrent.futures"}
+    parallel = pools | {"multiprocessing", "threading"}
     own_threads = {
         module
         for module in MODULES
