@@ -37,7 +37,7 @@ from beam_pipelines.conversion.plan import Plan
 from beam_pipelines.conversion.planning.make_plan import make_plan
 from beam_pipelines.conversion.shard_writing import write_planned, write_shards
 from beam_pipelines.conversion.units import UnitWriter
-from beam_pipelines.conversion.working_folder import WorkingFolder
+from beam_pipelines.conversion.working_folder import Output, WorkingFolder
 from beam_pipelines.options import ConvertOptions
 from beam_pipelines.runners import phases
 from beam_pipelines.runners.executors import is_much_work, local_executor, threads_or_inline
@@ -105,39 +105,38 @@ def convert(
         if beam_options and _is_engine(beam_options):
             return _convert_in_one_job(options, beam_options, command, remarks)
         output_checks.remove_replaced(options.output)
-        plan, existing = _plan(options, beam_options, remarks)
-        is_new, num_resumed = not existing, 0
+        plan, output = _plan(options, beam_options, remarks)
+        is_new, num_resumed = not output_checks.is_complete(output, plan), 0
         if options.parent and not any(plan.totals.values()):
             extension.say_nothing_new(plan.num_rejected)
             manifest, is_new = leave_out(options, plan), bool(plan.left_out)
-        elif existing:
-            manifest = existing
+        elif output.manifest and not is_new:
+            manifest = output.manifest
         else:
             sources = [source.fields() for source in options.sources]
             conversion = working_folder.Conversion(list(command), os.getcwd(), sources, options.shaping())
             WorkingFolder.of(options.output, plan).write_conversion(conversion)
-            manifest, num_resumed = _write_and_commit(options, plan, beam_options, num_processes, still_locked)
+            manifest, num_resumed = _write_and_commit(options, plan, output, beam_options, num_processes, still_locked)
         output_checks.remove_replaced(options.output)
         working_folder.remove(options.output)
         return Converted(manifest, is_new, num_resumed, plan.num_outdated)
 
 
-def _plan(
-    options: ConvertOptions, beam_options: PipelineOptions | None, remarks: Sequence[str]
-) -> tuple[Plan, Manifest | None]:
-    """Returns the plan, and the manifest of its dataset if that is complete; prints how the inputs were interpreted.
+def _plan(options: ConvertOptions, beam_options: PipelineOptions | None, remarks: Sequence[str]) -> tuple[Plan, Output]:
+    """Returns the plan, and what the output held before; prints how the inputs were interpreted.
 
     Raises:
       ValueError: The inputs cannot be converted, or the output holds something else; nothing is left then.
     """
-    before = working_folder.unfinished(options.output)
+    output = Output(options.output)
+    before = output.unfinished()
     try:
         phases.begin("listing")
         plan = make_plan(options, beam_options)
         phases.end()
         output_checks.check_plan(options, plan)
         _print(remarks, plan.remarks)
-        return plan, output_checks.existing(options, plan, begun=bool(before))
+        return plan, output_checks.existing(options, plan, output)
     except ValueError:
         working_folder.tidy(options.output, keep=before)
         raise
@@ -255,13 +254,14 @@ def _complete_and_read_only(
             f"output {options.output!r} holds another dataset: {output_checks.difference(options, plan, its)}; "
             f"choose another output, because this one cannot be written: {why.strerror}"
         )
-    output_checks.check_files(options.output, plan, manifest, [])
+    output_checks.check_files(plan, Output(options.output), [])
     return manifest
 
 
 def _write_and_commit(
     options: ConvertOptions,
     plan: Plan,
+    output: Output,
     beam_options: PipelineOptions | None,
     num_processes: int | None,
     still_locked: Callable[[], None],
@@ -269,7 +269,7 @@ def _write_and_commit(
     """Returns the manifest, and the number of shards that an earlier run had written."""
     folder = WorkingFolder.of(options.output, plan)
     folder.write_plan(plan)
-    unwritten = folder.reopen()
+    unwritten = folder.reopen(output)
     num_resumed = sum(map(len, plan.shards.values())) - len(unwritten)
     if num_processes == 0 and beam_options:
         _write_with_beam(options, folder, beam_options)

@@ -37,7 +37,7 @@ from beam_pipelines.conversion.plan import Plan
 from beam_pipelines.conversion.planning import beam_steps
 from beam_pipelines.conversion.planning.plan_survey import add_remarks
 from beam_pipelines.conversion.shard_writing import write_planned
-from beam_pipelines.conversion.working_folder import WorkingFolder
+from beam_pipelines.conversion.working_folder import Output, WorkingFolder
 from beam_pipelines.options import ConvertOptions, ImageOptions, LabelType, Source
 from beam_pipelines.runners import phases, workers
 from beam_pipelines.runners.executors import threads_or_inline
@@ -447,11 +447,11 @@ def _begin(
         pass
     phases.counter("images_outdated").inc(plan.num_outdated)
     output_checks.remove_replaced(options.output)
-    before = working_folder.unfinished(options.output)
+    output = Output(options.output)
     output_checks.check_plan(options, plan)
     for remark in plan.remarks:
         print_line(remark, sys.stderr)
-    if output_checks.existing(options, plan, begun=bool(before)):
+    if output_checks.is_complete(output_checks.existing(options, plan, output), plan):
         return
     folder = WorkingFolder.of(options.output, plan)
     folder.write_conversion(conversion)

@@ -3,7 +3,7 @@
     receipts ──compared with the files──▶ shards and indexes at their names ──▶ lengths.parquet ──▶ manifest.json
 
 The manifest is written last: a dataset with a manifest is complete. A manifest that is replaced stands until that
-moment, and so do all files that it names, as none of the new files has the name of one of them (see edition_of()).
+moment, and so do all files that it names, as none of the new files has the name of one of them (see edition_beside()).
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ import pyarrow as pa
 
 from beam_pipelines import storage
 from beam_pipelines.conversion import extension
-from beam_pipelines.conversion.output_folder import create, index_content, read_manifest, rejected_name
+from beam_pipelines.conversion.output_folder import create, edition_beside, index_content, read_manifest, rejected_name
 from beam_pipelines.conversion.plan import Plan
 from beam_pipelines.conversion.receipts import Receipt, Rejection
-from beam_pipelines.conversion.working_folder import REPLACED_NAME, WorkingFolder
+from beam_pipelines.conversion.working_folder import REPLACED_NAME, Output, WorkingFolder
 from beam_pipelines.options import WORK_NAME, ConvertOptions
 from beam_pipelines.runners import phases
 from beam_pipelines.runners.executors import map_in_threads
@@ -70,7 +70,8 @@ def commit(options: ConvertOptions, plan: Plan, receipts: dict[str, list[Receipt
             f"add up; the receipts in {options.output!r} are damaged; convert into another output"
         )
     folder = WorkingFolder.of(options.output, plan)
-    edition, rejected_path = folder.edition, rejected_name(folder.edition)
+    edition = edition_beside(replaced, folder.name)
+    rejected_path = rejected_name(edition)
     with create(options.output, rejected_path) as file:
         file.writelines(json.dumps(line._asdict(), ensure_ascii=False).encode() + b"\n" for line in rejected)
     before = sum(split.num_examples for split in replaced.splits.values()) if options.parent and replaced else 0
@@ -179,7 +180,7 @@ def _publish(folder: WorkingFolder, receipts: list[Receipt], edition: str) -> No
     Raises:
       ValueError: One is missing, or differs from its receipt.
     """
-    found = folder.find_files()
+    found = Output(folder.output).files  # now, as the files are moved that are there now
     places = [place for receipt in receipts for place in folder.places(receipt, edition, found)]
     if lost := [receipt.name for receipt in receipts if None in folder.places(receipt, edition, found)]:
         raise ValueError(

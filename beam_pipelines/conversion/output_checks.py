@@ -30,7 +30,7 @@ from beam_pipelines.conversion.output_folder import (
     read_manifest,
 )
 from beam_pipelines.conversion.plan import Plan
-from beam_pipelines.conversion.working_folder import WorkingFolder
+from beam_pipelines.conversion.working_folder import Output, WorkingFolder
 from beam_pipelines.options import WORK_NAME, ConvertOptions
 from beam_pipelines.sources import layouts
 from tpu_input.dataset_format.index import index_path, read_columns
@@ -107,38 +107,48 @@ def _closest_layouts(options: ConvertOptions) -> str:
     return layouts.unknown(options.sources[0])
 
 
-def existing(options: ConvertOptions, plan: Plan, begun: bool) -> Manifest | None:
-    """Returns the manifest of this dataset if it is complete, else None.
+def existing(options: ConvertOptions, plan: Plan, output: Output) -> Output:
+    """Returns what the output holds; is_complete() says whether that is the dataset of the plan.
 
     With options.overwrite, the files that another unfinished plan names are removed. Another dataset stays as it is
-    until commit() has replaced its manifest. `begun` is whether there was a plan before this call; if not, files in the
-    output must belong to this conversion.
+    until commit() has replaced its manifest. Without a plan, files in the output must belong to this conversion.
+
+    Args:
+      options: Options of the conversion.
+      plan: Plan of the conversion.
+      output: What the output held before it was planned.
 
     Raises:
       ValueError: The output holds something else.
     """
-    manifest = read_manifest(options.output)
-    if not manifest and not begun:
-        _check_leftover(options, plan)
-    others = working_folder.unfinished(options.output) - {WorkingFolder.of(options.output, plan)}
+    manifest, unfinished = output.manifest, output.unfinished()
+    if not manifest and not unfinished:
+        _check_leftover(options, plan, output)
+    others = unfinished - {WorkingFolder.of(options.output, plan)}
     if not options.overwrite:
         _check_same(options, plan, manifest, others)
     left = [other.shard_names() for other in others]
-    check_files(options.output, plan, manifest, left)
+    check_files(plan, output, left)
     for other, names in zip(others, left, strict=True):
         _remove_shards(options.output, names, manifest)
         working_folder.remove_one(other)
-    return manifest if manifest and manifest.fingerprint == plan.fingerprint else None
+    return Output(options.output) if others else output
 
 
-def _check_leftover(options: ConvertOptions, plan: Plan) -> None:
+def is_complete(output: Output, plan: Plan) -> bool:
+    """Returns whether an output holds the dataset of a plan."""
+    manifest = output.manifest
+    return manifest is not None and manifest.fingerprint == plan.fingerprint
+
+
+def _check_leftover(options: ConvertOptions, plan: Plan, output: Output) -> None:
     """Checks that shards without a manifest or a plan were written by an earlier run of this conversion.
 
     Such shards are left when the output was removed during a conversion, and its workers wrote shards after that. They
     are accepted if each has the name of a shard of this plan, and its first record is of an image of that shard.
     """
     folder, planned = WorkingFolder.of(options.output, plan), set(_names(plan))
-    found = sorted(path for path, _ in list_dataset(options.output) if not working_folder.is_in_working_folder(path))
+    found = sorted(output.others())
     of_shard = {index_path(shard): shard for shard in planned} | {shard: shard for shard in planned}
     for path in found:
         if path not in of_shard or not _begins_as(f"{options.output}/{path}", folder, of_shard[path]):
@@ -187,21 +197,21 @@ def _check_same(options: ConvertOptions, plan: Plan, manifest: Manifest | None, 
         )
 
 
-def check_files(output: str, plan: Plan, manifest: Manifest | None, left: list[list[str]]) -> None:
+def check_files(plan: Plan, output: Output, left: list[list[str]]) -> None:
     """Checks that all files belong to this plan, the manifest or `left`, and that a complete dataset has all files."""
-    found = {path for path, _ in list_dataset(output) if not working_folder.is_in_working_folder(path)}
+    found, manifest = output.others(), output.manifest
     here = every_shard(manifest) if manifest else []
     its_files = files_of(manifest) if manifest else set()
-    names = [*WorkingFolder.of(output, plan).shard_names_of(plan), *here, *itertools.chain(*left)]
+    names = [*WorkingFolder.of(output.path, plan).shard_names_of(plan), *here, *itertools.chain(*left)]
     if manifest and plan.left_out:  # perhaps written before a commit was interrupted
         names += extension.names_without(manifest, frozenset(plan.left_out))
-    _refuse_foreign(output, found - its_files - dataset_files(names) - optional_files(names))
+    _refuse_foreign(output.path, found - its_files - dataset_files(names) - optional_files(names))
     # Datasets of earlier builds have no lengths.parquet, and are complete without it: training reads every index.
     needed = its_files - {lengths_name(manifest.edition if manifest else "")}
     if manifest and manifest.fingerprint == plan.fingerprint and (missing := needed - found):
         raise ValueError(
-            f"output {output!r} holds this dataset without {_some(missing)}; re-create what is missing with: jpeg2tpu "
-            f"verify --repair {output}"
+            f"output {output.path!r} holds this dataset without {_some(missing)}; re-create what is missing with: "
+            f"jpeg2tpu verify --repair {output.path}"
         )
 
 

@@ -63,16 +63,12 @@ def rejected_name(edition: str) -> str:
     return in_edition(REJECTED_NAME, edition)
 
 
-def edition_of(output: str, fingerprint: str) -> str:
-    """Returns the edition of the dataset that a conversion will make in `output`: see shard_name().
+def edition_beside(standing: Manifest | None, fingerprint: str) -> str:
+    """Returns the edition of the dataset that a conversion will make where this one is: see shard_name().
 
     It is "" if there is no dataset yet, and else begins the fingerprint, so that no file of the new dataset has the
     name of one of the dataset that it replaces.
-
-    Raises:
-      ValueError: The manifest cannot be read.
     """
-    standing = read_manifest(output)
     if not standing:
         return ""
     return standing.edition if standing.fingerprint.startswith(fingerprint) else fingerprint[:8]

@@ -35,11 +35,12 @@ from beam_pipelines.conversion import row_lines
 from beam_pipelines.conversion.output_folder import (
     LOCK_NAME,
     dataset_files,
-    edition_of,
+    edition_beside,
     every_shard,
     is_dataset_file,
     list_dataset,
     optional_files,
+    read_manifest,
 )
 from beam_pipelines.conversion.plan import Plan
 from beam_pipelines.conversion.receipts import ATTEMPT, Receipt
@@ -115,11 +116,6 @@ class WorkingFolder:
     def folder(self) -> str:
         return f"{self.output}/{WORK_NAME}/{self.name}"
 
-    @property
-    def edition(self) -> str:
-        """Edition of the dataset that the conversion will make; it depends on the dataset that there is now."""
-        return edition_of(self.output, self.name)
-
     def attempt_paths(self, shard: str, attempt: str) -> tuple[str, str]:
         """Returns the paths, within the output, of the shard and of its index that an attempt writes."""
         path = f"{WORK_NAME}/{self.name}/{shard}"
@@ -191,13 +187,17 @@ class WorkingFolder:
             for data in storage.read_each((f"{self.folder}/{shard}.rows" for shard in shards), _MAX_BYTES)
         )
 
-    def unwritten(self) -> list[str]:
+    def unwritten(self, output: Output | None = None) -> list[str]:
         """Returns the names of the shards that have to be written.
 
         These are shards without a receipt, shards whose files are missing or differ from the receipt, and shards with
         an input that could not be read, which is retried.
+
+        Args:
+          output: What its output holds; None to look now.
         """
-        found, edition = self.find_files(), self.edition
+        output = output or Output(self.output)
+        found, edition = output.files, edition_beside(output.manifest, self.name)
         shards = [shard for names in self.read_plan().shards.values() for shard in names]
         begun = [shard for shard in shards if f"{WORK_NAME}/{self.name}/{shard}.receipt" in found]
         written = {
@@ -207,10 +207,6 @@ class WorkingFolder:
             and None not in self.places(receipt, edition, found)
         }
         return [shard for shard in shards if shard not in written]
-
-    def find_files(self) -> dict[str, tuple[int, str]]:
-        """Returns {path within the output: (bytes, checksum)} of every file, as storage.list_checksums() has them."""
-        return {path: (num_bytes, checksum) for path, num_bytes, checksum in storage.list_checksums(self.output)}
 
     def places(self, receipt: Receipt, edition: str, found: dict[str, tuple[int, str]]) -> list[tuple[str, str] | None]:
         """Returns (path now, path in the dataset) of the shard of a receipt and of its index, within the output.
@@ -239,11 +235,11 @@ class WorkingFolder:
             return False
         return True
 
-    def reopen(self) -> list[str]:
+    def reopen(self, output: Output | None = None) -> list[str]:
         """Returns what unwritten() does, and removes the receipts of these shards, as a receipt is never replaced."""
-        begun = set(working_files(self.output))
-        unwritten = self.unwritten()
-        stale = [shard for shard in unwritten if f"{self.name}/{shard}.receipt" in begun]
+        output = output or Output(self.output)
+        unwritten = self.unwritten(output)
+        stale = [shard for shard in unwritten if f"{WORK_NAME}/{self.name}/{shard}.receipt" in output.files]
         storage.delete([f"{self.folder}/{shard}.receipt" for shard in stale])
         return unwritten
 
@@ -285,6 +281,38 @@ class WorkingFolder:
                 f"{path!r} is damaged or belongs to another conversion: {error}; remove the folder {self.folder!r} "
                 "and rerun the same command"
             ) from error
+
+
+@dataclasses.dataclass(frozen=True)
+class Output:
+    """What an output folder holds: each part is read once, when it is first asked for, and handed along.
+
+    Whoever holds the lock reads it when the command begins. What the command itself writes is not in it.
+
+    Attributes:
+      path: Folder or URI.
+    """
+
+    path: str
+
+    @functools.cached_property
+    def manifest(self) -> Manifest | None:
+        """Manifest of the complete dataset, None if there is none; raises ValueError if it cannot be read."""
+        return read_manifest(self.path)
+
+    @functools.cached_property
+    def files(self) -> dict[str, tuple[int, str]]:
+        """{path within the folder: (bytes, checksum)} of every file, as storage.list_checksums() has them."""
+        return {path: (num_bytes, checksum) for path, num_bytes, checksum in storage.list_checksums(self.path)}
+
+    def others(self) -> set[str]:
+        """Returns the paths of the files that are not working files."""
+        return {path for path in self.files if not is_in_working_folder(path)}
+
+    def unfinished(self) -> set[WorkingFolder]:
+        """Returns the working folders that hold a plan."""
+        parts = [path.split("/") for path in self.files if is_in_working_folder(path)]
+        return {WorkingFolder(self.path, path[1]) for path in parts if len(path) == 3 and path[2] == "plan.json"}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -276,11 +276,19 @@ class _Task(NamedTuple):
 
 
 class _Worker(NamedTuple):
-    """A worker process, seen from the command: tasks that were sent by number, functions that it knows by name."""
+    """A worker process, seen from the command.
+
+    Attributes:
+      connection: To the process.
+      tasks: Tasks that were sent to it, by number.
+      functions: Names of the functions that it knows.
+      dropped: Numbers of the slots whose content is not needed any more, which it is not told yet.
+    """
 
     connection: worker_process.Connection
     tasks: dict[int, _Task]
     functions: set[int]
+    dropped: collections.deque[int]
 
 
 class Processes(_Pool):
@@ -353,7 +361,8 @@ class Processes(_Pool):
             if not task.future.set_running_or_notify_cancel():
                 continue
             name = self._names.setdefault(task.function, len(self._names))
-            content = name, b"" if name in worker.functions else task.function, task.unit
+            dropped = [worker.dropped.popleft() for _ in range(len(worker.dropped))]  # more may come meanwhile
+            content = dropped, name, b"" if name in worker.functions else task.function, task.unit
             worker.functions.add(name)
             self._num_sent += 1
             worker.tasks[self._num_sent] = task
@@ -364,7 +373,7 @@ class Processes(_Pool):
         own, other = worker_process.connections()
         with other, contextlib.suppress(BrokenPipeError):  # likewise
             socket.send_fds(self._server, [b"+"], [other.fileno()])
-        worker = _Worker(own, {}, set())
+        worker = _Worker(own, {}, set(), collections.deque())
         self._workers.append(worker)
         self._selector.register(own, selectors.EVENT_READ, worker)
         return worker
@@ -385,7 +394,10 @@ class Processes(_Pool):
             self._selector.close()
 
     def _receive_from(self, worker: _Worker | None) -> None:
-        message = worker_process.receive(worker.connection if worker else self._server)
+        if worker:
+            message = worker_process.receive(worker.connection, dropped=worker.dropped.append)
+        else:
+            message = worker_process.receive(self._server)
         if not message:
             raise OSError(ENDED)
         number, content = message

@@ -8,9 +8,14 @@ has imported is shared by all workers. A worker has one connection, which it alo
 command sees the connection closed. If the command ends, in whatever way, the server sees its own connection closed, and
 kills the workers. If the server ends, the kernel kills them.
 
-A message is a small packet with the descriptor of a file in memory (memfd_create(2)), which has the content. So a
-message of any size is sent without waiting for the receiver, /dev/shm is not needed, and the memory is free again when
-the receiver has dropped what it received. Buffers of the pickle (PEP 574) are not copied.
+A message is a packet. A small one has the content, and a larger one the descriptor of a file in memory
+(memfd_create(2)) that has it. So a message of any size is sent without waiting for the receiver, and /dev/shm is not
+needed. Buffers of the pickle (PEP 574) are not copied.
+
+A worker has a few such files, its slots, and writes a result into one which the command does not read any more: with
+each unit the command sends the numbers of the slots whose content it has dropped. A new file for each result would take
+the kernel three times as long, because it clears each page and gives it back. If all slots are in use, or a result is
+larger than a slot, it has a file of its own, whose memory is free again when the command has dropped it.
 """
 
 from __future__ import annotations
@@ -33,11 +38,16 @@ import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-_PACKET_BYTES = 1 << 12
-_PARTS = 256  # of a message: the pickle and its buffers; their sizes have room in a packet
+_PARTS = 256  # of a message: the pickle and its buffers
+_HEAD_BYTES = 8 * (3 + _PARTS)  # of a packet at most: number of parts, of the message and of the slot, sizes of parts
+_SMALL_BYTES = 1 << 16  # of content in a packet; a connection has room for three such packets
+_SLOT_BYTES = 8 << 20
+_SLOTS = 3  # of a worker: one to write, one that the command reads, and one that waits for it
+_NO_SLOT = 0
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 # NumPy's linear algebra, which nothing here uses, would start a thread for each core in the server.
 _ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1"}
@@ -50,8 +60,37 @@ def connections() -> tuple[Connection, Connection]:
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
-def send(connection: Connection, number: int, message: Any) -> None:
+class Slots:
+    """Files in memory that a sender has for messages, and writes again when the receiver has dropped the content."""
+
+    def __init__(self) -> None:
+        self._descriptors, self._free = list[int](), list[int]()
+
+    def take(self) -> tuple[int, int]:
+        """Returns (number of a slot, its descriptor); _NO_SLOT, and a file of its own, if all are in use."""
+        if not self._free and len(self._descriptors) < _SLOTS:
+            self._descriptors.append(_memory())
+            self._free.append(len(self._descriptors))
+        if not self._free:
+            return _NO_SLOT, _memory()
+        number = self._free.pop()
+        descriptor = self._descriptors[number - 1]
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        return number, descriptor
+
+    def release(self, numbers: Iterable[int]) -> None:
+        """Lets these slots be written again."""
+        self._free += numbers
+
+
+def send(connection: Connection, number: int, message: Any, slots: Slots | None = None) -> None:
     """Sends a message, with a number of the sender's choice.
+
+    Args:
+      connection: To the receiver.
+      number: Number of the message.
+      message: Its content.
+      slots: Files for messages that are not small; None for a new one each time.
 
     Raises:
       OSError: The other process has ended, or there is no memory for the message.
@@ -61,38 +100,61 @@ def send(connection: Connection, number: int, message: Any) -> None:
     parts = [memoryview(content), *(buffer.raw() for buffer in buffers)]
     if len(parts) > _PARTS:
         raise ValueError(f"a message has at most {_PARTS} parts, got {len(parts)}")
-    descriptor = _memory()
+    sizes = [len(part) for part in parts]
+    if sum(sizes) <= _SMALL_BYTES:
+        connection.sendmsg([_head(number, _NO_SLOT, sizes), *parts])
+        return
+    slot, descriptor = slots.take() if slots and sum(sizes) <= _SLOT_BYTES else (_NO_SLOT, _memory())
     try:
         for part in parts:
             _write(descriptor, part)
-        packet = struct.pack(f"<{1 + len(parts)}q", number, *map(len, parts))
-        socket.send_fds(connection, [packet], [descriptor])
+        socket.send_fds(connection, [_head(number, slot, sizes)], [descriptor])
     finally:
-        os.close(descriptor)
+        if slot == _NO_SLOT:
+            os.close(descriptor)
 
 
-def receive(connection: Connection, wait: bool = True) -> tuple[int, Any] | None:
+def _head(number: int, slot: int, sizes: list[int]) -> bytes:
+    return struct.pack(f"<{3 + len(sizes)}q", len(sizes), number, slot, *sizes)
+
+
+def receive(
+    connection: Connection, wait: bool = True, dropped: Callable[[int], None] | None = None
+) -> tuple[int, Any] | None:
     """Returns the number and the content of the next message, None if the other process has ended.
+
+    Args:
+      connection: To the sender.
+      wait: Whether to wait for a message.
+      dropped: Called with the number of a slot when nothing refers to its content any more, in any thread.
 
     Raises:
       BlockingIOError: There is none yet, and it is not to wait for one.
       OSError: This process may not open more files, or has no address space for the message.
     """
     # socket.recv_fds() has no flags in Python 3.11, though it takes them.
+    arguments = _HEAD_BYTES + _SMALL_BYTES, _RIGHTS_BYTES, 0 if wait else socket.MSG_DONTWAIT
     try:
-        packet, rights, flags, _ = connection.recvmsg(_PACKET_BYTES, _RIGHTS_BYTES, 0 if wait else socket.MSG_DONTWAIT)
-    except ConnectionResetError:
-        return None
+        packet, rights, flags, _ = connection.recvmsg(*arguments)
+    except ConnectionResetError:  # the other end was closed with packets unread; what it has sent comes after this
+        packet, rights, flags, _ = connection.recvmsg(*arguments)
     if not packet:
         return None
     descriptors = array.array("i", b"".join(data for _, _, data in rights))
-    if flags & socket.MSG_CTRUNC or not descriptors:
+    num_parts, number, slot = struct.unpack_from("<3q", packet)
+    sizes = struct.unpack_from(f"<{num_parts}q", packet, 24)
+    content = memoryview(packet)[24 + 8 * num_parts :]
+    if flags & socket.MSG_CTRUNC or (not descriptors and not content):
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-    number, *sizes = struct.unpack(f"<{len(packet) // 8}q", packet)
-    try:
-        content = memoryview(mmap.mmap(descriptors[0], sum(sizes), access=mmap.ACCESS_READ))
-    finally:
-        os.close(descriptors[0])
+    if descriptors:
+        try:
+            mapping = mmap.mmap(descriptors[0], sum(sizes), access=mmap.ACCESS_READ)
+        finally:
+            os.close(descriptors[0])
+        if slot != _NO_SLOT and dropped:
+            weakref.finalize(mapping, dropped, slot).atexit = False
+        content = memoryview(mapping)
+        del mapping
     ends = list(itertools.accumulate(sizes))
     first, *buffers = (content[end - size : end] for size, end in zip(sizes, ends, strict=True))
     return number, pickle.loads(first, buffers=buffers)
@@ -186,13 +248,15 @@ def begin(function: Callable[[Any], Any], unit: Any) -> Any:
 def _work(connection: Connection) -> None:
     """Calls the functions that the command sends, until it closes the connection; the next unit is begun before."""
     functions: dict[int, Callable[[Any], Any]] = {}
+    slots = Slots()
     begun = collections.deque[tuple[int, Callable[[Any], Any], Any, Exception | None]]()
     while True:
         with contextlib.suppress(BlockingIOError):
             while len(begun) < 2:
                 if not (message := receive(connection, wait=not begun)):
                     return
-                number, (name, pickled, unit) = message
+                number, (dropped, name, pickled, unit) = message
+                slots.release(dropped)
                 try:
                     if pickled:
                         functions[name] = pickle.loads(pickled)
@@ -208,7 +272,7 @@ def _work(connection: Connection) -> None:
         except Exception as error:
             answer = None, _portable(error)
         del unit
-        send(connection, number, answer)
+        send(connection, number, answer, slots)
         del answer
 
 

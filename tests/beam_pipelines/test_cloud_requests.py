@@ -113,6 +113,21 @@ def test_an_image_takes_one_request_and_a_shard_thirteen(cloud, proxy, digits):
     assert proxy.counts(".parquet") == {"read": num_shards + 1}
 
 
+def test_a_fresh_conversion_reads_the_manifest_and_lists_the_output_once_before_the_commit(cloud, proxy, few_digits):
+    bucket = cloud.make_bucket()
+    proxy.requests.clear()
+    convert(options(few_digits, f"{bucket}/out", shard_bytes=10_000))
+    asked = [(request.kind, request.name) for request in proxy.requests]
+    lock, commit = asked.index(("upload", "out/.jpeg2tpu/lock")), asked.index(("look", "out/manifest.json"))
+    looks = {("list", "out/"), ("read", "out/manifest.json")}
+    before, locked, at_commit = (
+        [request for request in part if request in looks] for part in (asked[:lock], asked[lock:commit], asked[commit:])
+    )
+    assert before == [("list", "out/")]  # whether there is anything else than a dataset, before a lock is made there
+    assert sorted(locked) == sorted(looks)
+    assert sorted(at_commit) == sorted(looks)  # what another may have changed in the meantime
+
+
 @pytest.mark.parametrize(
     ("num_members", "num_bytes", "most_requests", "most_read"),
     [(30, 2_000_000, 40, 0.003), (300, 110_000, 15, 1.05), (4000, 700, 10, 1.01)],

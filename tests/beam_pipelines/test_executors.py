@@ -18,8 +18,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from beam_pipelines.runners import worker_process
 from beam_pipelines.runners.executors import UNIT_BYTES, Executor, Inline, Processes, Threads
-from support.executor_functions import Logger, fail_awkwardly, process_of
+from support.executor_functions import Logger, buffer_of, fail_awkwardly, process_of
 
 ROOT = Path(__file__).parents[2]
 EXECUTORS: dict[str, Callable[[], Executor]] = {
@@ -133,6 +134,25 @@ def test_large_buffers_come_from_processes_without_a_copy():
     assert result == data
 
 
+def test_a_process_writes_its_results_into_the_same_memory_again():
+    with Processes(1) as executor:
+        seen = set[int]()
+        for number, (data, files) in enumerate(executor.map_units(buffer_of, [(n, 300_000) for n in range(60)])):
+            assert bytes(data) == bytes([number]) * 300_000
+            seen |= files
+            del data
+    assert 1 <= len(seen) <= 3
+
+
+@pytest.mark.parametrize("num_bytes", [10, 300_000, 9_000_000])
+def test_a_result_stays_as_it_is_while_later_units_are_done(num_bytes):
+    with Processes(2) as executor:
+        results = [data for data, _ in executor.map_units(buffer_of, [(n, num_bytes) for n in range(20)])]
+        assert [bytes(data) for data in results] == [bytes([number]) * num_bytes for number in range(20)]
+        later = [data for data, _ in executor.map_units(buffer_of, [(n, num_bytes) for n in range(100, 110)])]
+        assert [bytes(data)[0] for data in (*results, *later)] == [*range(20), *range(100, 110)]
+
+
 @pytest.mark.parametrize(("num_units", "num_processes"), [(0, 0), (1, 1), (100, 3)])
 def test_there_are_no_more_processes_than_units_nor_than_asked_for_and_none_is_left(num_units, num_processes):
     before = set(psutil.Process().children(recursive=True))
@@ -154,6 +174,16 @@ def test_a_killed_process_is_an_error_for_all_who_wait_and_for_those_who_come_la
                 future.result(60)
         with pytest.raises(OSError, match="a worker process has ended"):
             list(executor.map_units(abs, [1]))
+
+
+def test_what_a_process_sent_before_it_ended_is_received_though_it_left_messages_unread():
+    one, other = worker_process.connections()
+    with one:
+        worker_process.send(one, 1, "unread")
+        worker_process.send(other, 2, "why it ends")
+        other.close()
+        assert worker_process.receive(one) == (2, "why it ends")
+        assert worker_process.receive(one) is None
 
 
 def test_a_module_that_cannot_be_imported_is_an_error():

@@ -26,7 +26,7 @@ from beam_pipelines.conversion.output_folder import complete_manifest
 from beam_pipelines.conversion.plan import Plan
 from beam_pipelines.conversion.planning.make_plan import make_plan
 from beam_pipelines.conversion.shard_writing import write_planned
-from beam_pipelines.conversion.working_folder import WorkingFolder
+from beam_pipelines.conversion.working_folder import Output, WorkingFolder
 from beam_pipelines.convert import convert
 from beam_pipelines.options import ConvertOptions
 from beam_pipelines.runners.executors import Inline
@@ -41,7 +41,7 @@ WRITER = """
 import os, pickle, signal, sys
 from beam_pipelines.conversion.shard_writing import write_planned
 from beam_pipelines.runners.executors import Inline
-from beam_pipelines.conversion.working_folder import WorkingFolder
+from beam_pipelines.conversion.working_folder import Output, WorkingFolder
 
 shard, folder, options, moment = pickle.loads(bytes.fromhex(sys.argv[1]))
 is_open, checks = WorkingFolder.is_open, []
@@ -215,8 +215,8 @@ def unwritten_before(path: str, damaged: bytes) -> Callable[[WorkingFolder], lis
     """WorkingFolder.unwritten, after which a file is damaged."""
     real = WorkingFolder.unwritten
 
-    def unwritten(folder: WorkingFolder) -> list[str]:
-        shards = real(folder)
+    def unwritten(folder: WorkingFolder, output: Output | None = None) -> list[str]:
+        shards = real(folder, output)
         with storage.create(path) as file:
             file.write(damaged)
         return shards

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import pickle
 from pathlib import Path
 
 
@@ -21,6 +22,14 @@ def fail_awkwardly(unit: str) -> None:
 def process_of(unit: int) -> tuple[int, int]:
     """Returns the process that does a unit, and how many threads it has."""
     return os.getpid(), len(os.listdir("/proc/self/task"))
+
+
+def buffer_of(unit: tuple[int, int]) -> tuple[pickle.PickleBuffer, frozenset[int]]:
+    """Returns so many bytes with one value, and the files in memory that this process has open after another unit."""
+    value, num_bytes = unit
+    descriptors = Path("/proc/self/fd").iterdir()
+    files = frozenset(os.stat(path).st_ino for path in descriptors if "memfd:" in os.path.realpath(path))
+    return pickle.PickleBuffer(bytes([value]) * num_bytes), files
 
 
 @dataclasses.dataclass(frozen=True)
