@@ -62,7 +62,8 @@ class Batch:
     def column(self, name: str) -> Sequence[Any]:
         """Returns the values of a column, one for each row."""
         column: Any = self.columns[name]
-        return column if isinstance(column, (list, np.ndarray)) else [column] * self.num_rows
+        is_varied = isinstance(column, (list, np.ndarray))
+        return column if is_varied else [column] * self.num_rows
 
     def zipped(self, *names: str) -> Iterator[tuple[Any, ...]]:
         """Returns the values of some columns for each row."""
