@@ -59,10 +59,11 @@ class Batch:
 
     __hash__ = None  # type: ignore[assignment]
 
-    def column(self, name: str) -> Any:
-        """Returns the values of a column, one for each row: a list or an array."""
-        column = self.columns[name]
-        return column if isinstance(column, (list, np.ndarray)) else [column] * self.num_rows
+    def column(self, name: str) -> Sequence[Any]:
+        """Returns the values of a column, one for each row."""
+        column: Any = self.columns[name]
+        is_varied = isinstance(column, (list, np.ndarray))
+        return column if is_varied else [column] * self.num_rows
 
     def zipped(self, *names: str) -> Iterator[tuple[Any, ...]]:
         """Returns the values of some columns for each row."""

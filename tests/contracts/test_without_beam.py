@@ -86,3 +86,32 @@ def test_a_repair_from_the_sources_does_without_beam(dataset_copy, tmp_path):
     (dataset_copy / "index" / f"{shard.stem}.parquet").unlink()  # so that the inputs are listed and planned again
     succeed_without_beam(tmp_path, ["repair", str(dataset_copy)])
     assert shard.read_bytes() == whole
+
+
+# Modules for Beam's runners and for pipelines of a user's own.
+_WITH_BEAM = {
+    "beam_pipelines.conversion.combining",
+    "beam_pipelines.conversion.planning.beam_steps",
+    "beam_pipelines.pipeline_options",
+    *(f"beam_pipelines.runners.{name}" for name in ("execution", "launch_checks", "worker_output", "workers")),
+    "beam_pipelines.transforms",
+}
+_IMPORT = """
+import importlib, json, pkgutil, sys
+sys.modules["apache_beam"] = None
+import beam_pipelines
+failed = []
+for module in pkgutil.walk_packages(beam_pipelines.__path__, "beam_pipelines."):
+    try:
+        importlib.import_module(module.name)
+    except ImportError:
+        failed.append(module.name)
+print(json.dumps(failed))
+"""
+
+
+def test_all_modules_but_those_for_beam_can_be_imported_without_it():
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", _IMPORT], capture_output=True, text=True, cwd=ROOT, check=True
+    )
+    assert set(json.loads(done.stdout)) == _WITH_BEAM
