@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import itertools
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -39,46 +40,63 @@ class HostBatch(NamedTuple):
     ready: float
 
 
-def read_batches(source: Any, batch_size: int, num_batches: int, path: str) -> Iterator[HostBatch]:
-    """Yields batches of consecutive examples, in order.
+class BatchReader:
+    """Iterator over batches of consecutive examples, in order; threads make AHEAD of them in advance."""
 
-    Args:
-      source: A TrainSource or EvalSource.
-      batch_size: Examples of a batch.
-      num_batches: Number of batches; nothing is read for later ones.
-      path: Path or URI of the dataset, for the advice of an error.
+    def __init__(self, source: Any, batch_size: int, num_batches: int, path: str) -> None:
+        """Begins to read.
 
-    Raises:
-      ValueError: A record is damaged, cannot be decoded or has a label outside the classes; the message names it.
-      OSError: A shard cannot be read.
-    """
-    threads = num_cores()
-    pending: collections.deque[tuple[dict[str, Any], list[Future[float]]]] = collections.deque()
-    pool = ThreadPoolExecutor(threads, thread_name_prefix="jpeg2tpu-examples")
-    try:
-        for number in range(num_batches + AHEAD):
-            if number < num_batches:
-                pending.append(_begin(pool, threads, source, batch_size, number))
-            if number >= AHEAD:
-                arrays, parts = pending.popleft()
-                yield HostBatch(arrays, max(part.result() for part in parts))
-    except ValueError as error:
-        raise ValueError(f"{error}; find all such records with: jpeg2tpu verify {path}") from error
-    finally:
-        pool.shutdown(cancel_futures=True)
+        Args:
+          source: A TrainSource or EvalSource.
+          batch_size: Examples of a batch.
+          num_batches: Number of batches; nothing is read for later ones.
+          path: Path or URI of the dataset, for the advice of an error.
+        """
+        self._source, self._batch_size, self._path = source, batch_size, path
+        self._numbers = iter(range(num_batches))
+        self._threads = num_cores()
+        self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="jpeg2tpu-examples")
+        self._pending: collections.deque[tuple[dict[str, Any], list[Future[float]]]] = collections.deque()
+        for _ in range(1 + AHEAD):
+            self._begin()
 
+    def _begin(self) -> None:
+        """Lets the threads fill the arrays of the next batch, if there is one."""
+        for number in itertools.islice(self._numbers, 1):
+            arrays: dict[str, Any] = {}
+            first, total = number * self._batch_size, self._batch_size
+            size = max(_PART, -(-total // self._threads))
+            parts = [range(start, min(start + size, total)) for start in range(0, total, size)]
+            futures = [self._pool.submit(_fill, self._source, arrays, first, part, total) for part in parts]
+            self._pending.append((arrays, futures))
 
-def _begin(
-    pool: ThreadPoolExecutor, threads: int, source: Any, batch_size: int, number: int
-) -> tuple[dict[str, Any], list[Future[float]]]:
-    """Returns the arrays of a batch, which threads are filling, and the futures of its parts."""
-    arrays: dict[str, Any] = {}
-    first, size = number * batch_size, max(_PART, -(-batch_size // threads))
-    starts = range(0, batch_size, size)
-    return arrays, [
-        pool.submit(_fill, source, arrays, first, range(start, min(start + size, batch_size)), batch_size)
-        for start in starts
-    ]
+    def is_ready(self) -> bool:
+        """Returns whether there is a next batch that has been made."""
+        return bool(self._pending) and all(part.done() for part in self._pending[0][1])
+
+    def __iter__(self) -> BatchReader:
+        return self
+
+    def __next__(self) -> HostBatch:
+        """Returns the next batch, and waits until it has been made.
+
+        Raises:
+          ValueError: A record is damaged, cannot be decoded or has a label outside the classes; the message names it.
+          OSError: A shard cannot be read.
+        """
+        if not self._pending:
+            raise StopIteration
+        arrays, parts = self._pending.popleft()
+        try:
+            batch = HostBatch(arrays, max(part.result() for part in parts))
+        except ValueError as error:
+            raise ValueError(f"{error}; find all such records with: jpeg2tpu verify {self._path}") from error
+        self._begin()
+        return batch
+
+    def close(self) -> None:
+        """Ends the threads."""
+        self._pool.shutdown(cancel_futures=True)
 
 
 def _fill(source: Any, arrays: dict[str, Any], first: int, places: range, batch_size: int) -> float:

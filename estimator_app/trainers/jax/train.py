@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 
 import jax
@@ -20,7 +20,7 @@ from estimator_app.model_dir.checkpoints import latest_checkpoint
 from estimator_app.model_dir.events import EventFile
 from estimator_app.trainers.checks import check_evaluable, counted, no_number
 from estimator_app.trainers.interruption import Stopped
-from estimator_app.trainers.jax.batches import HostBatch, check_divisible, device_errors, read_batches, to_devices
+from estimator_app.trainers.jax.batches import BatchReader, check_divisible, device_errors, to_devices
 from estimator_app.trainers.jax.checkpoints import read_evaluated, restore, save
 from estimator_app.trainers.jax.mixing import draw_mixing
 from estimator_app.trainers.jax.profiling import StepProfile
@@ -72,19 +72,19 @@ def train(
     return progress.values() | {"train_seconds": time.monotonic() - began}
 
 
-def _training_batches(run: JaxRun, manifest: Manifest, step: int, last: int) -> Iterator[HostBatch]:
+def _training_batches(run: JaxRun, manifest: Manifest, step: int, last: int) -> BatchReader:
     """Returns this process' parts of the batches of the steps from `step` to before `last`."""
     hosts, own = jax.process_count(), run.config.train_batch_size // jax.process_count()
     source = TrainSource(
         manifest, run.config.input, own, host=jax.process_index(), num_hosts=hosts, start_step=step, end_step=last
     )
-    return read_batches(source, own, last - step, manifest.path)
+    return BatchReader(source, own, last - step, manifest.path)
 
 
 def _train_to(
     run: JaxRun,
     state: TrainState,
-    batches: Iterator[HostBatch],
+    batches: BatchReader,
     progress: Progress,
     events: EventFile,
     profile: StepProfile,
@@ -92,15 +92,15 @@ def _train_to(
     stop: threading.Event,
     saving: Saving,
 ) -> None:
-    """Trains up to `last`, step by step; the next batch is on its way to the devices while a step runs."""
-    began = time.time()
-    batch = next(batches)
+    """Trains up to `last`, step by step."""
+    began, batch = time.time(), next(batches)
     on_devices = to_devices(batch, run.mesh)
     while progress.step < last:
         profile.reached(progress.step)
         state, of_step = run.train_step(state, on_devices, draw_mixing(run.config, progress.step))
         ready, step = batch.ready, progress.step + 1
-        if step < last:
+        is_ahead = batches.is_ready()
+        if is_ahead:  # its way to the devices takes no time while the step runs
             batch = next(batches)
             on_devices = to_devices(batch, run.mesh)
         loss = float(of_step)  # waits for the step
@@ -114,6 +114,9 @@ def _train_to(
         saving.reached(state, step, now=step == last or stopping)
         if stopping:
             raise Stopped
+        if not is_ahead and step < last:
+            batch = next(batches)
+            on_devices = to_devices(batch, run.mesh)
 
 
 def _write_curves(events: EventFile, config: TrainConfig, progress: Progress) -> None:
@@ -183,7 +186,7 @@ def evaluate(
     source = EvalSource(manifest, run.config.input, own, config.split, jax.process_index(), hosts)
     steps = eval_steps(manifest, config.split, config.eval_batch_size, hosts)
     scores = Scores(len(config.classes))
-    with device_errors("--eval_batch_size"), closing(read_batches(source, own, steps, manifest.path)) as batches:
+    with device_errors("--eval_batch_size"), closing(BatchReader(source, own, steps, manifest.path)) as batches:
         for batch in batches:
             if stop and stop.is_set():
                 raise Stopped
