@@ -25,7 +25,6 @@ import apache_beam as beam
 from apache_beam.options import pipeline_options as beam_flags
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from beam_pipelines.conversion.planning.row_batches import batched
 from beam_pipelines.convert import build_conversion
 from beam_pipelines.options import ConvertOptions
 from beam_pipelines.report.summary import size
@@ -33,6 +32,7 @@ from beam_pipelines.runners import launch_checks
 from beam_pipelines.runners.wheel import NAME
 from beam_pipelines.sources.folders import FolderSurvey, read_folders
 from beam_pipelines.sources.listing import check_source, list_rows, recognise
+from beam_pipelines.sources.row_columns import batches_of
 from beam_pipelines.sources.rows import find
 
 _MAX_LISTED = 1_000_000  # inputs; listing a bucket yields about 5,000 per second
@@ -159,10 +159,10 @@ def _work(options: ConvertOptions) -> Iterator[str]:
     with tempfile.TemporaryDirectory() as here:  # for archives that must be unpacked to be listed
         listed = dataclasses.replace(options, output=here)
         rows = itertools.chain.from_iterable(list_rows(source, listed) for source in options.sources)
-        for batch in batched(itertools.islice(rows, _MAX_LISTED)):
-            num_inputs += len(batch)
+        for batch in batches_of(itertools.islice(rows, _MAX_LISTED)):
+            num_inputs += batch.num_rows
             survey.add_input(folders, batch)
-            for row in batch:
+            for row in batch.rows():
                 # The listing of a folder includes sizes; a list needs a request per file.
                 if row.num_bytes or num_sized < _SIZED:
                     num_sized += 1

@@ -35,9 +35,7 @@ from beam_pipelines.conversion import output_checks, working_folder
 from beam_pipelines.conversion.commit import commit_once
 from beam_pipelines.conversion.plan import Plan
 from beam_pipelines.conversion.planning import beam_steps
-from beam_pipelines.conversion.planning.beam_steps import Batch
 from beam_pipelines.conversion.planning.plan_survey import add_remarks
-from beam_pipelines.conversion.planning.row_batches import BATCH_ROWS, batched
 from beam_pipelines.conversion.shard_writing import write_planned
 from beam_pipelines.conversion.working_folder import WorkingFolder
 from beam_pipelines.options import ConvertOptions, ImageOptions, LabelType, Source
@@ -48,6 +46,7 @@ from beam_pipelines.sources import listing
 from beam_pipelines.sources.folders import Layout
 from beam_pipelines.sources.naming import Numbering, name_classes
 from beam_pipelines.sources.read_ahead import map_images
+from beam_pipelines.sources.row_columns import BATCH_ROWS, Batch, batches_of
 from beam_pipelines.sources.rows import Row, find, label_row, locate
 from beam_pipelines.sources.unpacking import NOWHERE
 from tpu_input.command_line import print_line
@@ -172,7 +171,7 @@ class ListInputs(beam.PTransform[PBegin, Any]):
 
     def expand(self, pipeline: PBegin) -> tuple[PCollection[InputFile], PCollection[RejectedInput]]:
         batches = beam_steps.list_labelled(pipeline.pipeline, self._options)
-        rows = batches | "Rows of inputs" >> beam.FlatMap(lambda rows: rows)
+        rows = batches | "Rows of inputs" >> beam.FlatMap(lambda batch: batch.rows())
         usable = rows | "Usable inputs" >> beam.Filter(lambda row: not row.reason)
         rejected = rows | "Other inputs" >> beam.Filter(lambda row: bool(row.reason))
         return (
@@ -298,8 +297,8 @@ class WriteDataset(beam.PTransform[Any, PCollection[WrittenDataset]]):
         return _displayed({"output": self._options.output} | self._options.shaping())
 
 
-def _rows_of_rejected(inputs: list[Any]) -> list[Row]:
-    return [Row(rejected.key, rejected.uri).reject(rejected.reason, rejected.detail) for rejected in inputs]
+def _rows_of_rejected(inputs: list[Any]) -> Batch:
+    return Batch.of([Row(rejected.key, rejected.uri).reject(rejected.reason, rejected.detail) for rejected in inputs])
 
 
 class _ToRows(beam.DoFn):
@@ -320,12 +319,12 @@ class _ToRows(beam.DoFn):
         self._path, self._rows, self._num_bytes = working_folder.new_images_path(self._output), list[Row](), 0
         self._file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
 
-    def process(self, element: Any) -> Iterator[list[Row]]:
+    def process(self, element: Any) -> Iterator[Batch]:
         try:
             if hasattr(element, "uri") and not hasattr(element, "image"):
                 self._input_rows.append(_row_of_file(element, self._options))
                 if len(self._input_rows) == BATCH_ROWS:
-                    yield self._input_rows
+                    yield Batch.of(self._input_rows)
                     self._input_rows = []
                 return
             key, data, label, split, group = _values(element, LabelledImage)
@@ -345,13 +344,13 @@ class _ToRows(beam.DoFn):
             row = row.reject("too_large", why)
         self._rows.append(row)
         if self._num_bytes >= _HANDED_OVER_BYTES:
-            yield from batched(self._close())
+            yield from batches_of(self._close())
             self._open()
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
         window = GlobalWindow()
-        for rows in batched([*self._input_rows, *self._close()]):
-            yield WindowedValue(rows, window.max_timestamp(), (window,))
+        for batch in batches_of([*self._input_rows, *self._close()]):
+            yield WindowedValue(batch, window.max_timestamp(), (window,))
 
     def _close(self) -> list[Row]:
         with self._file:

@@ -42,9 +42,10 @@ if way == "beam":
     from apache_beam.options.pipeline_options import PipelineOptions
     beam_options = (PipelineOptions(["--runner=apache_beam.runners.portability.fn_api_runner.FnApiRunner"]),)
 if folder.isdecimal():
+    from beam_pipelines.sources.row_columns import batches_of
     from beam_pipelines.sources.rows import Row
     folder, count = "/data", int(folder)
-    module.list_rows = lambda *_: (
+    module.list_below = lambda *_: batches_of(
         Row(f"class{i % 1000:04}/{i:09}.jpg", num_bytes=88_000 + i % 999) for i in range(count)
     )
     module.measure = lambda *_: 1.0  # as there are no files

@@ -109,6 +109,7 @@ from beam_pipelines.conversion.planning.cutting import by_range, cut
 from beam_pipelines.conversion.planning.plan_survey import PlanSurvey
 from beam_pipelines.conversion.planning.row_batches import in_parts
 from beam_pipelines.options import ConvertOptions, Source
+from beam_pipelines.sources.row_columns import Batch
 from beam_pipelines.sources.rows import Row
 count = int(sys.argv[1])
 def row(i):
@@ -116,10 +117,8 @@ def row(i):
     key = f"{label}/{i:07d}.jpg"
     return Row(key, f"/data/of/40/letters/{key}", label, num_bytes=num_bytes, record_bytes=num_bytes + 2000)
 options = ConvertOptions((Source("/data"),), "/output")
-# All in the first bucket, at positions that differ.
-placed = [
-    (position >> BUCKET_BITS, split, row) for position, split, row in place_rows(map(row, range(count)), options)
-]
+placed = place_rows(Batch.of([row(i) for i in range(count)]), options)
+placed = placed.replace(position=placed.columns["position"] >> BUCKET_BITS)  # different ones of the first bucket
 survey = PlanSurvey(options)
 plan = survey.extract_output(survey.add_input(survey.create_accumulator(), placed))
 packed = in_parts([by_range(placed, BUCKET_BITS)])

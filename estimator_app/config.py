@@ -345,8 +345,8 @@ def chosen_input(config: TrainConfig, options: Mapping[str, Any], manifest: Mani
     }
     chosen = [flag for name, flag in flags.items() if options.get(name) is None]
     train = manifest.split("train")
-    why = f"for images of {_mean_size(manifest)} pixels" if image_side(train) else "as the image sizes are not known"
-    return f"input: {' '.join(chosen)}, {why}" if chosen else ""
+    why = f" for images of {_mean_size(manifest)} pixels" if image_side(train) else ", as the image sizes are not known"
+    return f"chosen: {' '.join(chosen)}{why}" if chosen else ""
 
 
 _ENLARGED = 1.5  # times the side of the images

@@ -54,6 +54,7 @@ class Options:
         ({"steps": True}, "steps must be an integer, got True"),
         ({"steps": None}, "steps must be an integer, got None"),
         ({"steps": (2, 3)}, r"steps must be an integer, got \(2, 3\)"),
+        ({"share": 10**400}, "share must be a number that a float can hold, got a larger one"),
         ({"share": "half"}, "share must be a number, got 'half'"),
         ({"kind": "fncy"}, "kind must be one of plain, fancy, got 'fncy'; did you mean fancy\\?"),
         ({"cache": "crops"}, "cache must be one of records, images, got 'crops'"),

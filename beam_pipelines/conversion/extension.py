@@ -286,9 +286,10 @@ def find_changes(seen: Mapping[str, Seen], options: ConvertOptions) -> Changes:
     return changes
 
 
-def is_new(row: Row, changes: Changes, options: ConvertOptions) -> bool:
-    """Returns whether an input is to be added to the dataset that is extended."""
-    return row.key not in known_images(options) or (options.prune and row.key in changes.replaced and not row.reason)
+def new_rows(rows: list[Row], changes: Changes, options: ConvertOptions) -> list[Row]:
+    """Returns the inputs that are to be added to the dataset that is extended."""
+    known, replaced = known_images(options), changes.replaced if options.prune else ()
+    return [row for row in rows if row.key not in known or (row.key in replaced and not row.reason)]
 
 
 def tell_changes(layout: Layout, changes: Changes, options: ConvertOptions) -> Layout:

@@ -1,7 +1,7 @@
 """Plan of a conversion: the assignment of rows to shards, decided before any image is read.
 
-    Row ──place_rows──▶ Placed ──PlanSurvey──▶ Plan (one, small)   classes, fingerprint, bytes in each bucket
-                               ──by range──▶ (range, [Placed]) ──assign_shards──▶ (shard, Row)
+    Batch ──place_rows──▶ Batch ──PlanSurvey──▶ Plan (one, small)   classes, fingerprint, bytes in each bucket
+                                ──by range──▶ (range, Batch) ──assign_shards──▶ (shard, Batch)
 
 The rows of a split are sorted by hash(seed, key). A bucket is a range of these hashes, so the shard of a row follows
 from the bytes before its bucket and the other rows of the bucket, or of several buckets that follow one another. No
@@ -16,10 +16,13 @@ import functools
 import hashlib
 import itertools
 import json
-import operator
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
 
 from beam_pipelines.options import Check, ConvertOptions
+from beam_pipelines.sources.row_columns import Batch
 from beam_pipelines.sources.rows import Row
 from tpu_input.dataset_format import json_fields
 from tpu_input.dataset_format.records import shard_name, valid_split
@@ -77,19 +80,51 @@ def split_at(point: float, splits: Sequence[tuple[str, float]]) -> str:
     return name  # the shares may add up to slightly less than 1
 
 
-# A row with its position in the order of the examples and its split.
-Placed = tuple[int, str, Row]
+def row_positions(batch: Batch, seed: int) -> npt.NDArray[np.uint64]:
+    """Returns the hash_position() of each row; those of a batch from with_positions() are not computed again."""
+    if "position" in batch.columns:
+        return batch.columns["position"]  # type: ignore[no-any-return]
+    return _first_words(f"{seed}/order/", batch.column("key"))
 
 
-def place_rows(rows: Iterable[Row], options: ConvertOptions) -> list[Placed]:
-    """Returns labeled and sized rows, each with its position in the order and its split."""
-    seed = options.seed
-    return [(hash_position(seed, row.key), row.split or choose_split(row, options), row) for row in rows]
+def with_positions(batch: Batch, seed: int) -> Batch:
+    """Returns the rows with their positions in the order of the examples."""
+    return batch.replace(position=row_positions(batch, seed))
 
 
-def bucket_at(position: int) -> int:
-    """Returns the number of the bucket, 0 to 4,095, in which a position lies."""
-    return position >> (HASH_BITS - BUCKET_BITS)
+def row_splits(batch: Batch, options: ConvertOptions) -> list[str]:
+    """Returns the split of each row as choose_split() does."""
+    named = batch.column("split")
+    if all(named):
+        return list(named)
+    hashed = batch.column("key")
+    if not batch.is_all("group", ""):
+        hashed = [group or key for group, key in batch.zipped("group", "key")]
+    points = _first_words(f"{options.seed}/split/", hashed).astype(np.float64) / 2**HASH_BITS
+    names = [name for name, _ in options.splits]
+    ends = list(itertools.accumulate(share for _, share in options.splits))
+    numbers = np.minimum(np.searchsorted(ends, points, side="right"), len(names) - 1)
+    chosen = [names[number] for number in numbers.tolist()]
+    if batch.is_all("split", ""):
+        return chosen
+    return [split or other for split, other in zip(named, chosen, strict=True)]
+
+
+def _first_words(prefix: str, texts: Sequence[str]) -> npt.NDArray[np.uint64]:
+    """Returns the first 64 bits of the SHA-256 of `prefix` and each text."""
+    sha256 = hashlib.sha256
+    digests = b"".join([sha256(f"{prefix}{text}".encode()).digest() for text in texts])
+    return np.frombuffer(digests, ">u8")[::4].astype(np.uint64)
+
+
+def place_rows(batch: Batch, options: ConvertOptions) -> Batch:
+    """Returns labeled and sized rows with two more columns: their positions in the order, and their splits."""
+    return with_positions(batch, options.seed).replace(placed_split=row_splits(batch, options))
+
+
+def buckets_at(positions: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Returns the numbers of the buckets, 0 to 4,095, in which positions lie."""
+    return positions >> np.uint64(HASH_BITS - BUCKET_BITS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -250,43 +285,63 @@ def _bucket_costs(value: object) -> dict[int, int]:
     return {numbers[bucket]: row_bytes for bucket, row_bytes in costs.items()}
 
 
-def row_bytes(row: Row, split: str, options: ConvertOptions) -> int:
-    """Returns what a row adds to its shard: its bytes, or 1 for a split in num_shards; 0 for a rejected row."""
-    return bool(row.record_bytes) if options.shards_of(split) else row.record_bytes
+def row_bytes(batch: Batch, split: str, options: ConvertOptions) -> Sequence[int]:
+    """Returns what each row adds to its shard: its bytes, or 1 for a split in num_shards; 0 for a rejected row."""
+    record_bytes = batch.column("record_bytes")
+    return list(map(bool, record_bytes)) if options.shards_of(split) else record_bytes
 
 
-def assign_shards(
-    placed: Iterable[Placed], first_bucket: int, plan: Plan, options: ConvertOptions
-) -> Iterator[tuple[str, Row]]:
-    """Yields (shard name, row) in the order of the examples; rows with a duplicate key are rejected here.
+def assign_shards(placed: Batch, first_bucket: int, plan: Plan, options: ConvertOptions) -> Iterator[tuple[str, Batch]]:
+    """Yields (shard name, rows), in the order of the examples; rows with a duplicate key are rejected here.
 
     Args:
-      placed: All rows of one bucket, or of several that follow one another.
+      placed: All rows of one bucket, or of several that follow one another, from place_rows().
       first_bucket: Number of the first of these buckets.
       plan: The plan.
       options: Options of the conversion.
     """
-    ends = {split: plan.size_before(split, first_bucket) for split in plan.buckets}
-    shards, last_key = plan.shards, None
-    for _, split, row in _sorted(placed):
-        ends[split] += row_bytes(row, split, options)
-        name = shards[split][plan.shard_of(split, ends[split])]
-        if row.key == last_key and not row.reason:
-            row = row.reject(
-                "duplicate_key",
-                f"{row.key!r} is listed more than once; the first line of a list is used, or the last member of an "
-                "archive",
-            )
-        last_key = row.key
-        yield name, row
+    ordered, repeated = _ordered(placed)
+    splits = np.array(ordered.column("placed_split"))
+    for split in np.unique(splits).tolist():
+        numbers = np.flatnonzero(splits == split).tolist()
+        rows = ordered.take(numbers)
+        ends = list(
+            itertools.accumulate(row_bytes(rows, split, options), initial=plan.size_before(split, first_bucket))
+        )
+        if rejected := repeated.intersection(numbers):
+            places = (place for place, number in enumerate(numbers) if number in rejected)
+            rows = rows.with_rows({place: _reject_repeated(rows.row(place)) for place in places})
+        begin = 0
+        while begin < rows.num_rows:
+            shard = plan.shard_of(split, ends[begin + 1])
+            end = bisect.bisect_right(ends, shard, begin + 1, key=functools.partial(plan.shard_of, split)) - 1
+            yield plan.shards[split][shard], rows.take(range(begin, end)) if end - begin < rows.num_rows else rows
+            begin = end
 
 
-def _sorted(placed: Iterable[Placed]) -> list[Placed]:
-    ordered = sorted(placed, key=operator.itemgetter(0))
+def _reject_repeated(row: Row) -> Row:
+    return row.reject(
+        "duplicate_key",
+        f"{row.key!r} is listed more than once; the first line of a list is used, or the last member of an archive",
+    )
+
+
+def _ordered(placed: Batch) -> tuple[Batch, set[int]]:
+    """Returns rows in the order of the examples, and the numbers of those that repeat the key of a row before them."""
+    positions = placed.columns["position"]
+    order = np.argsort(positions, kind="stable")
+    ordered, positions = placed.take(order.tolist()), positions[order]
     # Hardly any two positions are equal, except where rows have the same key.
-    if len({position for position, _, _ in ordered}) < len(ordered):
-        ordered.sort(key=lambda each: _order_at(each[0], each[2]))
-    return ordered
+    if not (positions[1:] == positions[:-1]).any():
+        return ordered, set()
+    rows = ordered.rows()
+    numbers = sorted(range(len(rows)), key=lambda number: _order_at(int(positions[number]), rows[number]))
+    repeated = {
+        place
+        for place in range(1, len(rows))
+        if rows[numbers[place]].key == rows[numbers[place - 1]].key and not rows[numbers[place]].reason
+    }
+    return ordered.take(numbers), repeated
 
 
 def in_order(row: Row, seed: int) -> tuple[int, str, bool, int, Row]:

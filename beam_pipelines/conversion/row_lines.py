@@ -1,6 +1,6 @@
 """The file of a shard's rows, a line of JSON each, and the units in which they are written.
 
-    [Row] ──line_of()──▶ SHARD.rows ──units()──▶ Unit, for a worker ──rows_of()──▶ [Row]
+    Batch ──lines_of()──▶ SHARD.rows ──units()──▶ Unit, for a worker ──rows_of()──▶ [Row]
 
 Whoever divides the rows checks them, but hands the lines on as they are: for a worker process they need not be pickled.
 """
@@ -12,9 +12,11 @@ import itertools
 import json
 import re
 from collections.abc import Iterable, Iterator
+from json.encoder import encode_basestring_ascii
 from typing import Any, NamedTuple
 
 from beam_pipelines.runners.executors import UNIT_BYTES
+from beam_pipelines.sources.row_columns import Batch, batches_of
 from beam_pipelines.sources.rows import Row
 from tpu_input.dataset_format import json_fields
 
@@ -43,9 +45,21 @@ class Unit(NamedTuple):
     num_bytes: int
 
 
-def line_of(row: Row) -> bytes:
-    """Returns the line of a row, with its end."""
-    return json.dumps(row[:-1]).encode() + b"\n"
+def lines_of(batch: Batch) -> bytes:
+    """Returns the lines of rows, each with its end."""
+    columns = [_encoded(batch.columns[name]) for name in _NAMES]
+    # What all rows have in common is formatted once; a line is json.dumps(row).
+    template = ", ".join("%s" if isinstance(column, list) else column.replace("%", "%%") for column in columns)
+    varying = [column for column in columns if isinstance(column, list)]
+    lines = map(f"[{template}]\n".__mod__, zip(*varying, strict=True) if varying else [()] * batch.num_rows)
+    return "".join(lines).encode("ascii")
+
+
+def _encoded(column: Any) -> Any:
+    """Returns the value or the values of a column as JSON."""
+    if isinstance(column, list):
+        return list(map(encode_basestring_ascii if isinstance(column[0], str) else str, column))
+    return json.dumps(column)
 
 
 def units(content: bytes, most_rows: int = MOST_ROWS) -> Iterator[Unit]:
@@ -70,7 +84,7 @@ def units(content: bytes, most_rows: int = MOST_ROWS) -> Iterator[Unit]:
 
 def units_of(rows: Iterable[Row]) -> Iterator[Unit]:
     """Yields the units of rows that are in no file."""
-    return units(b"".join(map(line_of, rows)))
+    return units(b"".join(map(lines_of, batches_of(rows))))
 
 
 def rows_of(unit: Unit) -> list[Row]:

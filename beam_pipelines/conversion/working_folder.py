@@ -45,6 +45,7 @@ from beam_pipelines.conversion.plan import Plan
 from beam_pipelines.conversion.receipts import ATTEMPT, Receipt
 from beam_pipelines.conversion.row_lines import Unit
 from beam_pipelines.options import WORK_NAME
+from beam_pipelines.sources.row_columns import Batch
 from beam_pipelines.sources.rows import Row
 from tpu_input.dataset_format import json_fields
 from tpu_input.dataset_format.index import index_path
@@ -162,9 +163,10 @@ class WorkingFolder:
         plain = [name for names in plan.shards.values() for name in names]
         return [*plain, *(in_edition(name, self.name[:8]) for name in plain)]
 
-    def write_rows(self, shard: str, rows: Iterable[Row]) -> None:
+    def write_rows(self, shard: str, batches: Iterable[Batch]) -> None:
+        """Writes the inputs of a shard, which have URIs."""
         with storage.create(f"{self.folder}/{shard}.rows") as file:
-            file.writelines(map(row_lines.line_of, rows))
+            file.writelines(map(row_lines.lines_of, batches))
 
     def read_units(self, shard: str, most_rows: int) -> Iterator[Unit]:
         """Yields the inputs of a shard in units of at most `most_rows` inputs.

@@ -27,6 +27,7 @@ from beam_pipelines.report.index_columns import Columns, read_rows
 from tpu_input.dataset_format import json_fields
 from tpu_input.dataset_format.csv_cells import csv_cell
 from tpu_input.dataset_format.index import check_room
+from tpu_input.dataset_format.parquet_footer import ColumnChunk, column_chunks
 from tpu_input.dataset_format.records import Manifest
 
 MAX_SHOWN_LABELS = 100  # records on the page; the file has all
@@ -164,7 +165,7 @@ def _read(path: str, manifest: Manifest) -> Iterator[tuple[tuple[str, ...], list
         with storage.open_file(path) as file:
             parquet = pq.ParquetFile(file)
             classes = _classes(parquet, manifest)
-            _check(parquet, len(classes))
+            _check(parquet.schema_arrow, column_chunks(file), len(classes))
             # Dictionary-encoded: otherwise, a long text that the file stores once would take memory per row.
             parquet = pq.ParquetFile(file, read_dictionary=["key"])
             for batch in parquet.iter_batches(_BATCH_ROWS, columns=["key", "probabilities"], use_threads=False):
@@ -188,13 +189,12 @@ def _classes(parquet: pq.ParquetFile, manifest: Manifest) -> tuple[str, ...]:
     return classes
 
 
-def _check(parquet: pq.ParquetFile, num_classes: int) -> None:
+def _check(schema: pa.Schema, chunks: list[ColumnChunk], num_classes: int) -> None:
     """Checks types and sizes of the columns, before any row is loaded.
 
     Raises:
       ValueError: A column is missing, of another type, or larger than its rows can be.
     """
-    schema, metadata = parquet.schema_arrow, parquet.metadata
     if missing := [name for name in ("key", "probabilities") if schema.names.count(name) != 1]:
         raise ValueError(f"it has no column {' and no column '.join(missing)}")
     key, probabilities = schema.field("key").type, schema.field("probabilities").type
@@ -202,15 +202,13 @@ def _check(parquet: pq.ParquetFile, num_classes: int) -> None:
         raise ValueError(f"its column key has the type {key}, not string")
     if not _is_list(probabilities) or not pa.types.is_floating(probabilities.value_type):
         raise ValueError(f"its column probabilities has the type {probabilities}, not list of float")
-    for group in map(metadata.row_group, range(metadata.num_row_groups)):
-        for column in map(group.column, range(group.num_columns)):
-            name = column.path_in_schema.partition(".")[0]
-            if name == "key":
-                check_room(group.num_rows, column.total_uncompressed_size)
-            if name == "probabilities" and column.num_values != group.num_rows * num_classes:
-                raise ValueError(
-                    f"it has {column.num_values} probabilities in {group.num_rows} rows, of {num_classes} classes"
-                )
+    for chunk in chunks:
+        if chunk.path[0] == "key":
+            check_room(chunk.num_rows, chunk.unpacked_bytes)
+        if chunk.path[0] == "probabilities" and chunk.num_values != chunk.num_rows * num_classes:
+            raise ValueError(
+                f"it has {chunk.num_values} probabilities in {chunk.num_rows} rows, of {num_classes} classes"
+            )
 
 
 def _is_list(kind: pa.DataType) -> bool:

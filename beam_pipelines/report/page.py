@@ -48,6 +48,7 @@ from beam_pipelines.report.summary import NOTED, command_of, formats, reasons_on
 from beam_pipelines.runners import phases
 from tpu_input.command_line.distribution import __version__
 from tpu_input.dataset_format.records import Manifest, Split
+from tpu_input.dataset_format.split_names import keeping_rank
 from tpu_input.stored_images.check import NOT_DECODED
 
 MAX_CLASSES = 50  # classes in the chart; if the dataset has more, half are the largest and half the smallest
@@ -103,9 +104,9 @@ def write_pairs(dataset: str, path: str) -> int:
     """Writes the pairs of images of a dataset that look alike to a Parquet file; returns their number.
 
     Its columns are key_a, key_b, split_a, split_b, class_a, class_b, distance (bits of the perceptual hashes that
-    differ), identical (whether the bytes are the same), and `kept`: the key of the one image of its group to keep. It
-    is in the smallest split that the group is in, so that splits for evaluation stay as they are, and there the first
-    by key.
+    differ), identical (whether the bytes are the same), and `kept`: the key of the one image of its group to keep. As
+    with --dedup, it is in a split for evaluation if one of the group is; among splits of other names in the smallest,
+    and there the first by key.
 
     Args:
       dataset: Folder or URI.
@@ -125,9 +126,9 @@ def write_pairs(dataset: str, path: str) -> int:
     numbers = {number for pair in pairs for number in pair[:2]}
     examples = read_examples(manifest, columns, numbers, pictures=False)
 
-    def rank(number: int) -> tuple[int, str]:
+    def rank(number: int) -> tuple[int, int, str]:
         found = examples[number]
-        return manifest.splits[found.split].num_examples, found.key
+        return keeping_rank(found.split), manifest.splits[found.split].num_examples, found.key
 
     groups = near_duplicates.group(pair[:2] for pair in pairs)
     kept = {number: examples[min(members, key=rank)].key for members in groups for number in members}

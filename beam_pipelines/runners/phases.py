@@ -20,9 +20,8 @@ from typing import Any, cast
 
 from tqdm import tqdm
 
-from tpu_input.command_line import is_quiet, print_line, shows_progress, speed
+from tpu_input.command_line import SECONDS_PER_LINE, is_quiet, print_line, shows_progress, speed
 
-EACH = 30.0  # seconds between two lines where there is no terminal
 _DRAW_EACH = 0.5  # seconds between two drawings of a bar, while nothing is counted too
 _ASK_EACH = 2.0  # seconds between two questions to an engine
 # What is counted in each phase, in the order of the phases of a conversion.
@@ -121,7 +120,7 @@ class _Display:
             self.draw()
 
     def _print_lines(self) -> None:
-        while not self._ended.wait(EACH):
+        while not self._ended.wait(SECONDS_PER_LINE):
             with self._lock:
                 if self._phase:
                     of = f" of {self._total:,}" if self._total else ""

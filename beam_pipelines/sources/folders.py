@@ -9,15 +9,17 @@ is hidden, or that contains no image, is not a class.
 
 from __future__ import annotations
 
+import itertools
 import re
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from beam_pipelines.options import ConvertOptions, Source
 from beam_pipelines.sources import layouts, not_images
 from beam_pipelines.sources.naming import LabelSurvey, Numbering, name_classes, read_labels, source_of
+from beam_pipelines.sources.row_columns import Batch
 from beam_pipelines.sources.rows import Row, label_row
 from tpu_input.command_line.output import printable
 from tpu_input.dataset_format.split_names import SPLIT_FOLDERS, SPLIT_NAMES
@@ -108,7 +110,16 @@ class FolderSurvey:
     def create_accumulator(self) -> Survey:
         return Survey({}, LabelSurvey(), Counter(), set())
 
-    def add_input(self, accumulator: Survey, rows: Iterable[Row]) -> Survey:
+    def add_input(self, accumulator: Survey, batch: Batch) -> Survey:
+        if batch.is_all("label", "") and batch.is_all("reason", "") and batch.num_rows:
+            for split, keys in _by_folder(batch):
+                self._add_folder(accumulator, split, min(keys), len(keys), is_image=True)
+        else:
+            self._add_rows(accumulator, batch.rows())
+        return accumulator
+
+    def _add_rows(self, survey: Survey, rows: list[Row]) -> None:
+        """Adds rows that may have labels or reasons."""
         several = len(self._options.sources) > 1
         named: dict[tuple[str, str], Row] = {}  # one row of each label and source, as all of them add the same
         files: dict[tuple[str, str, bool], tuple[int, str]] = {}
@@ -117,19 +128,18 @@ class FolderSurvey:
                 named.setdefault((row.label, row.key.partition("/")[0] if several else ""), row)
                 if _is_labelled(row, self._options):
                     top, *others = _folders(row, self._options) or [""]
-                    accumulator.labelled.add((row.split, top if is_split(top) else "", any(map(is_split, others))))
+                    survey.labelled.add((row.split, top if is_split(top) else "", any(map(is_split, others))))
             if row.reason in not_images.REASONS:
                 is_ignored = row.reason == not_images.IGNORED
-                accumulator.others.update([row.detail if is_ignored else not_images.ending(row.key)])
+                survey.others.update([row.detail if is_ignored else not_images.ending(row.key)])
             if not row.label and row.reason in ("", not_images.OTHER_FILE):
-                place = row.split, row.key[: row.key.rfind("/") + 1], not row.reason
+                place = row.split, _folder_of(row.key), not row.reason
                 count, example = files.get(place, (0, row.key))
                 files[place] = count + 1, min(example, row.key)
         for row in named.values():
-            accumulator.labels.add(row, self._options)
+            survey.labels.add(row, self._options)
         for (split, _, is_image), (count, example) in files.items():
-            self._add_folder(accumulator, split, example, count, is_image)
-        return accumulator
+            self._add_folder(survey, split, example, count, is_image)
 
     def _add_folder(self, survey: Survey, split: str, example: str, count: int, is_image: bool) -> None:
         """Adds so many files of a folder, such as `example`."""
@@ -442,21 +452,26 @@ def label_by_folder(row: Row, layout: Layout, options: ConvertOptions) -> Row:
     return name_classes(label_row(row, folders[0], options, are_names=True), layout.numbering, options)
 
 
-def label_rows(rows: Iterable[Row], layout: Layout, options: ConvertOptions) -> list[Row]:
+def label_rows(batch: Batch, layout: Layout, options: ConvertOptions) -> Batch:
     """Returns rows with labels and splits as label_by_folder() does, which is called once for the files of a folder."""
-    models: dict[tuple[str, str], Row] = {}
-    labelled = []
-    for row in rows:
-        folder = "" if row.label or row.reason else row.key[: row.key.rfind("/") + 1]
-        if not folder:
-            labelled.append(label_by_folder(row, layout, options))
-            continue
-        model = models.get((folder, row.split))
-        if not model:
-            model = models[folder, row.split] = label_by_folder(row, layout, options)
-        key, uri, _, _, group, num_bytes, record_bytes, _, _, version, features, number = row
-        label, split, reason, detail = model.label, model.split, model.reason, model.detail
-        labelled.append(
-            Row(key, uri, label, split, group, num_bytes, record_bytes, reason, detail, version, features, number)
-        )
-    return labelled
+    if not (batch.is_all("label", "") and batch.is_all("reason", "")):
+        return batch.map_rows(lambda rows: [label_by_folder(row, layout, options) for row in rows])
+    columns: dict[str, list[str]] = {"label": [], "split": [], "reason": [], "detail": []}
+    for split, keys in _by_folder(batch):
+        model = label_by_folder(Row(keys[0], split=split), layout, options)
+        for name, values in columns.items():
+            values += [getattr(model, name)] * len(keys)
+    return batch.replace(**columns)
+
+
+def _by_folder(batch: Batch) -> Iterator[tuple[str, list[str]]]:
+    """Yields (split, keys) of rows that follow one another and are of one split and folder."""
+    keys, begin = list(batch.column("key")), 0
+    for (split, _), rows in itertools.groupby(zip(batch.column("split"), map(_folder_of, keys), strict=True)):
+        end = begin + sum(1 for _ in rows)
+        yield split, keys[begin:end]
+        begin = end
+
+
+def _folder_of(key: str) -> str:
+    return key[: key.rfind("/") + 1]

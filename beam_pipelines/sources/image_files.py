@@ -7,6 +7,7 @@ A folder is opened as the class folders and archives in it. Labels come from the
 from __future__ import annotations
 
 import contextlib
+import itertools
 import marshal
 import os
 import re
@@ -21,6 +22,7 @@ from beam_pipelines.sources.archives import Member
 from beam_pipelines.sources.folders import is_split
 from beam_pipelines.sources.input_kinds import InputKind, Part
 from beam_pipelines.sources.records.parquet_files import has_images
+from beam_pipelines.sources.row_columns import BATCH_ROWS, Batch, batched
 from beam_pipelines.sources.rows import Row
 from beam_pipelines.sources.unpacking import decompressed
 
@@ -46,6 +48,26 @@ class Folder(InputKind):
                 yield file
             else:
                 yield _with_pattern(row_of_file(file, options), part.source.label_pattern)
+
+    def batches(self, part: Part, options: ConvertOptions) -> Iterator[Batch | Part]:
+        source = part.source
+        if part.archive or (not part.folder and source.is_archive) or source.label_pattern or options.ignore:
+            yield from super().batches(part, options)
+            return
+        for listed in batched(_listing(part), BATCH_ROWS):
+            # Most files are images by their names; only of the others is a row made here.
+            images = [not_images.is_ordinary_image(path) for path, _, _ in listed]
+            rows = []
+            for found in (_file(part, *file) for file, is_image in zip(listed, images, strict=True) if not is_image):
+                if isinstance(found, Part):
+                    yield found
+                else:
+                    rows.append(row_of_file(found, options))
+            if rows:
+                yield Batch.of(rows)
+            if any(images):
+                keys, sizes, versions = map(list, zip(*itertools.compress(listed, images), strict=True))
+                yield Batch(len(keys), {"key": keys, "num_bytes": sizes}).replace(version=versions)
 
 
 class Archive(Folder):
@@ -108,27 +130,34 @@ def files_of_part(part: Part, options: ConvertOptions) -> Iterator[Member | Part
     A source is opened as its folders, and a folder with the name of a split as those in it; other folders are listed
     with all that is below them.
     """
-    source, folder = part.source, part.folder
-    if part.archive or (not folder and source.is_archive):
+    source = part.source
+    if part.archive or (not part.folder and source.is_archive):
         opened = _members(part.archive, source.path, options) if part.archive else _members_of_source(source, options)
         for member in opened:
             yield Part(source, archive=member) if member.is_archive else member
         return
+    yield from (_file(part, *file) for file in _listing(part))
+
+
+def _listing(part: Part) -> Iterator[tuple[str, int, int]]:
+    """Returns what lies in a folder: (path, bytes, version) of files, and of folders that are parts."""
+    root, folder = part.source.path, part.folder
     has_classes = not folder or (folder.count("/") == 1 and is_split(folder[:-1]))
-    listing = storage.list_level(source.path, folder) if has_classes else storage.list_versions(source.path, folder)
-    for path, size, version in listing:
-        file = Member(path, "", size, 0, version=version)  # locate() sets the URI
-        if path.endswith("/"):
-            yield Part(source, path)
-        elif archives.without_ending(path):
-            yield Part(source, archive=file)
-        elif path.endswith(".parquet") and has_images(f"{source.path}/{path}"):
-            raise ValueError(
-                f"{source.path!r} has {path!r}, which is Parquet with images, as Hugging Face's datasets are; add "
-                "--record=huggingface"
-            )
-        else:
-            yield file
+    return storage.list_level(root, folder) if has_classes else storage.list_versions(root, folder)
+
+
+def _file(part: Part, path: str, num_bytes: int, version: int) -> Member | Part:
+    source, file = part.source, Member(path, "", num_bytes, 0, version=version)  # locate() sets the URI
+    if path.endswith("/"):
+        return Part(source, path)
+    if archives.without_ending(path):
+        return Part(source, archive=file)
+    if path.endswith(".parquet") and has_images(f"{source.path}/{path}"):
+        raise ValueError(
+            f"{source.path!r} has {path!r}, which is Parquet with images, as Hugging Face's datasets are; add "
+            "--record=huggingface"
+        )
+    return file
 
 
 def _members(archive: Member, root: str, options: ConvertOptions) -> Iterator[Member]:

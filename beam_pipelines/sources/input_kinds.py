@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from beam_pipelines.options import ConvertOptions, Source
 from beam_pipelines.sources.archives import Member
+from beam_pipelines.sources.row_columns import BATCH_ROWS, LINE_ROWS, Batch
 from beam_pipelines.sources.rows import Row
 
 
@@ -67,6 +68,20 @@ class InputKind:
           ValueError: It cannot be read as this kind.
         """
         raise NotImplementedError
+
+    def batches(self, part: Part, options: ConvertOptions) -> Iterator[Batch | Part]:
+        """Yields what rows() does, the rows in batches."""
+        size, rows = LINE_ROWS if part.source.is_list else BATCH_ROWS, list[Row]()
+        for found in self.rows(part, options):
+            if isinstance(found, Part):
+                yield found
+                continue
+            rows.append(found)
+            if len(rows) == size:
+                yield Batch.of(rows)
+                rows = []
+        if rows:
+            yield Batch.of(rows)
 
     def remarks(self, source: Source, options: ConvertOptions) -> Iterator[str]:
         """Yields lines about how a source is read, and what it has that is not stored."""

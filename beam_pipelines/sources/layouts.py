@@ -5,12 +5,15 @@ from __future__ import annotations
 import itertools
 import posixpath
 import re
+import shlex
 from collections import Counter
 
 from beam_pipelines import storage
 from beam_pipelines.options import RECORDS, TAR, Source
+from beam_pipelines.sources.records.webdataset import may_be_labels
 from beam_pipelines.sources.rows import IMAGE_ENDINGS
 from tpu_input.command_line.output import printable
+from tpu_input.dataset_format.records import MANIFEST_NAME
 
 _MOST_LISTED = 2_000  # files of the input that are looked at
 _MOST_SHOWN = 3  # kinds of files in a message
@@ -38,6 +41,11 @@ def closest(source: Source) -> list[str]:
     if lists:
         found.append(f"a list of image,label: {Source(f'{source.path}/{lists[0]}').flag}")
     paths = _paths(source)
+    if MANIFEST_NAME in paths and any(path.startswith("index/") for path in paths):
+        found.append(f"a dataset with another manifest.json: jpeg2tpu verify {shlex.quote(source.path)} says why")
+    if source.is_archive and TAR.fullmatch(source.path):
+        labels = [f"{ending}.FIELD" if ending == "json" else ending for ending in may_be_labels(source.path)]
+        found += [f"WebDataset: --record=webdataset,label={label}" for label in labels[:1]]
     if any(RECORDS.fullmatch(path) for path in paths):
         found.append("TFRecords or Parquet of another program: --record=imagenet, tfds, flowers, huggingface or names")
     elif paths and all(TAR.fullmatch(path) for path in paths):

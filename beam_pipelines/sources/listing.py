@@ -7,6 +7,7 @@ files of records, shards. A list, and files whose labels are in a list, are one 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import posixpath
 from collections.abc import Iterator
 
@@ -20,7 +21,9 @@ from beam_pipelines.sources.input_kinds import InputKind, Part
 from beam_pipelines.sources.labelled_files import LabelledFiles
 from beam_pipelines.sources.lists import List
 from beam_pipelines.sources.records.record_files import Records, recognised
-from beam_pipelines.sources.rows import Row
+from beam_pipelines.sources.row_columns import Batch
+from beam_pipelines.sources.rows import Row, find, find_each
+from tpu_input.dataset_format.decode_limits import too_many_bytes
 from tpu_input.dataset_format.split_names import is_missing, split_named, split_of_path
 
 # Every kind of input: the first that says that a source is of its kind reads it.
@@ -46,11 +49,12 @@ def recognise(options: ConvertOptions) -> tuple[ConvertOptions, list[str]]:
 
 def list_rows(source: Source, options: ConvertOptions) -> Iterator[Row]:
     """Yields a Row for every file or member of the source, or for every line of a list; raises as list_part()."""
-    return list_below(Part(source), options)
+    for batch in list_below(Part(source), options):
+        yield from batch.rows()
 
 
-def list_below(part: Part, options: ConvertOptions) -> Iterator[Row]:
-    """Yields a Row for every file, member or line of a part of a source; raises as list_part()."""
+def list_below(part: Part, options: ConvertOptions) -> Iterator[Batch]:
+    """Yields rows for every file, member or line of a part of a source; raises as list_part()."""
     for found in list_part(part, options):
         if isinstance(found, Part):
             yield from list_below(found, options)
@@ -58,37 +62,57 @@ def list_below(part: Part, options: ConvertOptions) -> Iterator[Row]:
             yield found
 
 
-def list_part(part: Part, options: ConvertOptions) -> Iterator[Row | Part]:
-    """Yields a Row for every file, member or line of a part of a source, or its parts if it has any.
+def find_files(batch: Batch, is_list: bool) -> Batch:
+    """Returns rows as rows.find() does; each line of a list may need a request of its own."""
+    sizes = batch.column("num_bytes")
+    if batch.is_all("uri", "") and batch.num_rows and min(sizes) >= 0 and not too_many_bytes(max(sizes)):
+        return batch  # as most batches of a folder are
+    return batch.map_rows(find_each if is_list else functools.partial(map, find))
+
+
+def list_part(part: Part, options: ConvertOptions) -> Iterator[Batch | Part]:
+    """Yields rows for every file, member or line of a part of a source, or its parts if it has any.
 
     Raises:
       ValueError: The source cannot be read as its kind, or a line of a list names another split than the source.
     """
-    source, several = part.source, len(options.sources) > 1
-    kind = next(kind for kind in KINDS if kind.name == part.kind) if part.kind else kind_of(source)
-    for row in kind.rows(part, options):
-        if isinstance(row, Part):
-            yield row._replace(kind=kind.name)
-            continue
-        if options.ignore and not row.reason:
-            reason, detail = not_images.reason_of(row.key, options.ignore)
-            row = row.reject(reason, detail) if reason == not_images.IGNORED else row
-        if row.split and not kind.has_splits:
-            if is_missing(row.split) and not row.reason:
-                raise ValueError(
-                    f"{source.path!r}: the split of {row.key!r} is {row.split!r}, which stands for none; leave the "
-                    "field empty if --splits is to choose, or write train, validation or test"
-                )
-            row = row._replace(split=split_named(row.split))
-        if not source.split:
-            yield row
-            continue
-        if row.split not in ("", source.split):
+    kind = next(kind for kind in KINDS if kind.name == part.kind) if part.kind else kind_of(part.source)
+    for found in kind.batches(part, options):
+        if isinstance(found, Part):
+            yield found._replace(kind=kind.name)
+        else:
+            yield _with_split(found, part.source, kind, options)
+
+
+def _with_split(batch: Batch, source: Source, kind: InputKind, options: ConvertOptions) -> Batch:
+    """Returns rows with the reason of --ignore, and with the split that they or their source name."""
+    if options.ignore or not batch.is_all("split", ""):
+        batch = batch.map_rows(lambda rows: [_checked(row, source, kind, options) for row in rows])
+    if not source.split:
+        return batch
+    keys: object = batch.columns["key"]
+    if len(options.sources) > 1:
+        keys = [f"{source.split}/{key}" for key in batch.column("key")]
+    return batch.replace(split=source.split, key=keys)
+
+
+def _checked(row: Row, source: Source, kind: InputKind, options: ConvertOptions) -> Row:
+    if options.ignore and not row.reason:
+        reason, detail = not_images.reason_of(row.key, options.ignore)
+        row = row.reject(reason, detail) if reason == not_images.IGNORED else row
+    if row.split and not kind.has_splits:
+        if is_missing(row.split) and not row.reason:
             raise ValueError(
-                f"{source.flag} contradicts the split of {row.key!r} in it, {row.split!r}; "
-                "leave out the split in --input, or take an input without splits"
+                f"{source.path!r}: the split of {row.key!r} is {row.split!r}, which stands for none; leave the "
+                "field empty if --splits is to choose, or write train, validation or test"
             )
-        yield row._replace(split=source.split, key=f"{source.split}/{row.key}" if several else row.key)
+        row = row._replace(split=split_named(row.split))
+    if source.split and row.split not in ("", source.split):
+        raise ValueError(
+            f"{source.flag} contradicts the split of {row.key!r} in it, {row.split!r}; "
+            "leave out the split in --input, or take an input without splits"
+        )
+    return row
 
 
 def remarks(source: Source, options: ConvertOptions) -> Iterator[str]:

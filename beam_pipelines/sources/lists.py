@@ -408,6 +408,13 @@ class _Pairs(list[tuple[str, Any]]):
     """Fields of a JSON object in their order, including repeated ones."""
 
 
+def _plain(value: Any) -> Any:
+    """Returns a value of JSON with its objects as such."""
+    if isinstance(value, _Pairs):
+        return {name: _plain(inner) for name, inner in value}
+    return [_plain(inner) for inner in value] if isinstance(value, list) else value
+
+
 def _json_fields(where: str, pairs: _Pairs, source: Source, options: ConvertOptions) -> dict[str, str]:
     fields = dict(pairs)
     if len(fields) < len(pairs):
@@ -422,7 +429,7 @@ def _json_fields(where: str, pairs: _Pairs, source: Source, options: ConvertOpti
             for name, value in fields.items()
         }
     fields = {name: value for name, value in fields.items() if value is not None or not name.startswith(_FEATURE)}
-    features = {name: json.dumps(value) for name, value in fields.items() if name.startswith(_FEATURE)}
+    features = {name: json.dumps(_plain(value)) for name, value in fields.items() if name.startswith(_FEATURE)}
     texts = {name: value for name, value in fields.items() if name in features and isinstance(value, str)}
     features |= texts  # a text is itself, all else is JSON
     fields = {name: value for name, value in fields.items() if name not in features}

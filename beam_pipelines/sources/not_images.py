@@ -58,9 +58,24 @@ _OTHER_ENDING = re.compile(
     r"mp[34]|m4[av]|avi|mov|qt|mkv|webm|wmv|flv|mpe?g|3gp|mts|m2ts|wav|flac|ogg|aac|aae|xmp)",
     re.IGNORECASE,
 )
-_OTHER_NAME = re.compile(
-    r"(readme|licen[cs]e|copying|notice|authors|citation|changelog|makefile|dockerfile|_success)(\.\w+)?", re.IGNORECASE
+_OTHER_STEMS = frozenset(
+    [
+        "readme",
+        "license",
+        "licence",
+        "copying",
+        "notice",
+        "authors",
+        "citation",
+        "changelog",
+        "makefile",
+        "dockerfile",
+        "_success",
+    ]
 )
+_OTHER_NAME = re.compile(rf"({'|'.join(sorted(_OTHER_STEMS))})(\.\w+)?", re.IGNORECASE)
+# The usual endings of images, as they are usually written.
+_ENDINGS_OF_IMAGES = frozenset(["jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "JPG", "JPEG", "PNG"])
 
 
 def is_image_by_name(path: str) -> bool:
@@ -72,6 +87,22 @@ def is_image_by_name(path: str) -> bool:
 @functools.lru_cache(maxsize=1 << 12)  # most files have one of a few
 def _is_other_ending(ending: str) -> bool:
     return bool(_OTHER_ENDING.fullmatch(ending))
+
+
+def is_ordinary_image(path: str) -> bool:
+    """Returns whether a file has the ending of an image and nothing in its path that may be a reason not to read it.
+
+    It is quicker than the rules, which apply to all other files.
+    """
+    folder, _, name = path.rpartition("/")
+    stem, _, ending = name.rpartition(".")
+    return (
+        ending in _ENDINGS_OF_IMAGES
+        and path.isascii()
+        and not stem.startswith(".")
+        and stem.lower() not in _OTHER_STEMS
+        and not (folder and _creator_of_folder(folder))
+    )
 
 
 def ignored_by(path: str, patterns: Sequence[str]) -> list[str]:

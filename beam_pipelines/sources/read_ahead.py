@@ -57,7 +57,9 @@ def map_images(
             yield from check_chunk(loaded)
         return
     with ThreadPoolExecutor(num_decoders) as decoders:
-        for chunk in _in_flight(decoders, check_chunk, _loaded_chunks(rows), 2 * num_decoders):
+        most_bytes = num_decoders * _BYTES_IN_FLIGHT
+        loaded_chunks = _loaded_chunks(rows)
+        for chunk in _in_flight(decoders, check_chunk, loaded_chunks, 2 * num_decoders, _loaded_bytes, most_bytes):
             yield from chunk
 
 
@@ -68,6 +70,8 @@ def checked(row: Row, data: bytes | Rejected, function: Callable[[Row, bytes], _
     try:
         return function(row, data)
     except Rejected as rejected:
+        # Kept until its row is written; the frames of its traceback, and of the errors before it, hold the image.
+        rejected.__traceback__ = rejected.__context__ = rejected.__cause__ = None
         return rejected
     except MemoryError as error:
         raise _unavailable(row, "there is not enough memory") from error
@@ -182,6 +186,10 @@ def _chunk_bytes(chunk: list[Row]) -> int:
     return sum(row.num_bytes for row in chunk)
 
 
+def _loaded_bytes(chunk: list[Loaded]) -> int:
+    return sum(len(data) for _, data in chunk if isinstance(data, bytes))
+
+
 def _read_chunk(chunk: list[Row]) -> list[Loaded]:
     return [_read(row) for row in chunk]
 
@@ -247,6 +255,7 @@ def _in_flight(
     items: Iterable[_IN],
     limit: int,
     num_bytes: Callable[[_IN], int] = lambda _: 0,
+    most_bytes: int = _BYTES_IN_FLIGHT,
 ) -> Iterator[_OUT]:
     """Yields function(item) for every item, in order.
 
@@ -255,7 +264,8 @@ def _in_flight(
       function: Function to call.
       items: Arguments of the calls.
       limit: Maximum number of items in flight: submitted and not yet yielded.
-      num_bytes: Size of an item. Items in flight have at most _BYTES_IN_FLIGHT together; a larger item runs alone.
+      num_bytes: Size of an item.
+      most_bytes: Maximum size of all items in flight; a larger item runs alone.
     """
     futures: collections.deque[tuple[Future[_OUT], int]] = collections.deque()
     weight = 0
@@ -268,7 +278,7 @@ def _in_flight(
 
     for item in items:
         size = num_bytes(item)
-        while futures and (len(futures) == limit or weight + size > _BYTES_IN_FLIGHT):
+        while futures and (len(futures) == limit or weight + size > most_bytes):
             yield take()
         futures.append((pool.submit(function, item), size))
         weight += size

@@ -21,7 +21,7 @@ from tpu_input.dataset_format.class_names import canonical
 from tpu_input.dataset_format.decode_limits import too_many_bytes
 from tpu_input.dataset_format.label_kinds import NONE, ONE, SEVERAL, LabelKind
 from tpu_input.dataset_format.manifest import FeatureType
-from tpu_input.dataset_format.records import FRAME_BYTES, Record, encode, valid_split
+from tpu_input.dataset_format.records import valid_split
 
 _REQUESTS_IN_FLIGHT = 64
 
@@ -297,55 +297,3 @@ def check_names(row: Row, options: ConvertOptions) -> Row:
 
 
 IMAGE_ENDINGS = {".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif", ".heic", ".jp2"}
-
-
-def kind(row: Row) -> str:
-    """Returns the kind of an image, by which compression ratios are estimated: file extension and size class.
-
-    Sizes within a factor of 1.4 are in the same class. Ratios depend on both: a small PNG and a large JPEG that are
-    resized to the same side have little in common except the result.
-    """
-    return f"{_image_ending(row.key)}/{round(2 * math.log2(max(row.num_bytes, 1)))}"
-
-
-def _image_ending(key: str) -> str:
-    """Returns the extension of a file, as posixpath.splitext() has it, if images have it; else "".
-
-    Otherwise each of img.1, img.2, … would be a kind of its own.
-    """
-    dot = key.rfind(".")
-    ending = key[dot:].lower()
-    return ending if ending in IMAGE_ENDINGS and key[key.rfind("/") + 1 : dot].strip(".") else ""
-
-
-def size_row(row: Row, ratios: Mapping[str, float], limit: int, labels: LabelKind = ONE) -> Row:
-    """Returns `row` with the estimated size of its record, and with a reason if the record is too large for a shard.
-
-    Args:
-      row: One input.
-      ratios: Stored bytes per byte of the source, by kind().
-      limit: Maximum bytes of a shard of its split; 0 if the number of shards is given instead.
-      labels: Kind of the labels.
-    """
-    if row.reason:
-        return row
-    key, uri, label, split, group, num_bytes, _, reason, detail, version, features, number = row
-    name = key[key.rfind("/") + 1 :]
-    around = _bytes_around(_num_bytes(key), _num_bytes(name), label, labels)
-    size = len(features) + around + round(num_bytes * ratios[kind(row)])
-    if limit and size > limit:
-        return row.reject("too_large", f"about {size} bytes, more than --shard_size")
-    return Row(key, uri, label, split, group, num_bytes, size, reason, detail, version, features, number)
-
-
-def _num_bytes(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode())
-
-
-@functools.lru_cache(maxsize=1 << 16)
-def _bytes_around(key_bytes: int, name_bytes: int, label: str, labels: LabelKind) -> int:
-    """Returns the size of a TFRecord without its image; cached, as many rows have the same arguments."""
-    key = "x" * (key_bytes - name_bytes - 1) + "/" * (key_bytes > name_bytes) + "x" * name_bytes
-    names = labels.names(label)
-    record = Record(key, b"", 1 << 12, 1 << 12, 3, labels.label(range(len(names))), labels.class_name(names), "0" * 64)
-    return len(encode(record)) + FRAME_BYTES

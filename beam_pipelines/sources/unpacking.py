@@ -9,11 +9,13 @@ input, so that a conversion that is resumed finds it. It needs as much space as 
 from __future__ import annotations
 
 import bz2
+import collections
 import contextlib
 import gzip
 import hashlib
 import json
 import lzma
+import threading
 import zlib
 from collections.abc import Callable, Iterator
 from typing import IO, Any
@@ -38,17 +40,39 @@ def inflates_too_much(num_bytes: int, packed_bytes: int, allowed: int | None = N
     return f"decompresses to more than {_MOST_TIMES} times its size, as no images do"
 
 
-def limited(uri: str, write: Callable[[bytes], Any]) -> Callable[[bytes], None]:
-    """Returns a function that writes what a file inflates to.
+class _Excess:
+    """Bytes of the files, by path, that one output has of files beyond _MOST_TIMES their size."""
 
-    The function raises ValueError where that is more than inflates_too_much() allows.
+    def __init__(self) -> None:
+        self._num_bytes: dict[str, int] = {}
+        self._total, self._lock = 0, threading.Lock()
+
+    def set(self, uri: str, num_bytes: int) -> int:
+        """Sets the bytes of one file; returns those of all."""
+        with self._lock:
+            self._total += num_bytes - self._num_bytes.get(uri, 0)
+            self._num_bytes[uri] = num_bytes
+            return self._total
+
+
+_excess = collections.defaultdict[str, _Excess](_Excess)  # of this process, by output
+
+
+def limited(uri: str, output: str, write: Callable[[bytes], Any]) -> Callable[[bytes, int], None]:
+    """Returns a function (piece, bytes that it counts as at least) that writes what a file inflates to.
+
+    The function raises ValueError where that is more than inflates_too_much() allows. What any file may have is shared
+    by all files that this process unpacks for an output, as there may be a thousand small ones.
     """
     packed_bytes, num_bytes = storage.file_bytes(uri), 0
+    excess = _excess[output]
+    excess.set(uri, 0)  # after a failure it is unpacked again
 
-    def add(piece: bytes) -> None:
+    def add(piece: bytes, least: int) -> None:
         nonlocal num_bytes
-        num_bytes += len(piece)
-        if why := inflates_too_much(num_bytes, packed_bytes):
+        num_bytes += max(len(piece), least)
+        total = excess.set(uri, num_bytes) if num_bytes > _MOST_TIMES * packed_bytes else 0
+        if why := inflates_too_much(total, packed_bytes):
             raise ValueError(f"{uri!r} {why}; decompress it first if you trust it")
         write(piece)
 
@@ -102,9 +126,9 @@ def decompressed(uri: str, output: str) -> str:
 
     def write(copy: IO[bytes]) -> None:
         with storage.open_file(uri) as file:
-            add = limited(uri, copy.write)
+            add = limited(uri, output, copy.write)
             for piece in read(file):
-                add(piece)
+                add(piece, 0)
 
     try:
         return unpacked(uri, output, write)

@@ -44,18 +44,25 @@ def list_files(root: str, follow: bool, folder: str = "") -> Iterator[tuple[str,
     start = _joined(root, folder)
     if not exists(start):
         return
-    above = {start: _above(root, folder)}  # folder: real paths of the folders above it
-    for inside, folders, names in os.walk(start, onerror=_raise, followlinks=follow):
-        # Links to folders are followed, except those to a folder that contains them, which would be an endless loop.
-        way = (*above.pop(inside), os.path.realpath(inside))
-        folders[:] = [name for name in folders if not _leads_back(f"{inside}/{name}", way)]
-        above |= {f"{inside}/{name}": way for name in folders}
-        below = inside[len(root) + 1 :]
-        for name in names:
-            yield f"{below}/{name}" if below else name, *look(f"{inside}/{name}"), ""
-        for name in folders if not follow else ():
-            if is_link(f"{inside}/{name}"):
-                yield f"{below}/{name}" if below else name, -1, 0, ""
+    waiting = [(start, _above(root, folder))]  # folders, each with the real paths of the folders above it
+    while waiting:
+        inside, above = waiting.pop()
+        way = (*above, os.path.realpath(inside))
+        below, folders = inside[len(root) + 1 :], []
+        prefix = f"{below}/" if below else ""
+        with os.scandir(inside) as entries:
+            for entry in entries:
+                if not _is_folder(entry):
+                    yield prefix + entry.name, _size(entry), 0, ""
+                elif not entry.is_symlink():
+                    folders.append((entry.path, way))
+                # A link to a folder that contains it is left out, as it would be followed endlessly.
+                elif not _leads_back(entry.path, way):
+                    if follow:
+                        folders.append((entry.path, way))
+                    else:
+                        yield prefix + entry.name, -1, 0, ""
+        waiting += reversed(folders)
 
 
 def list_level(root: str, folder: str) -> Iterator[tuple[str, int, int]]:
@@ -65,11 +72,28 @@ def list_level(root: str, folder: str) -> Iterator[tuple[str, int, int]]:
     way = (*_above(root, folder), os.path.realpath(start))
     with os.scandir(start) as entries:
         for entry in entries:
-            path = f"{root}/{folder}{entry.name}"
-            if not entry.is_dir():
-                yield folder + entry.name, *look(path)
-            elif not _leads_back(path, way):
+            if not _is_folder(entry):
+                yield folder + entry.name, _size(entry), 0
+            elif not _leads_back(entry.path, way):
                 yield f"{folder}{entry.name}/", 0, 0
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    """Returns whether an entry is a folder, or a link to one; False if that cannot be found out."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
+
+
+def _size(entry: os.DirEntry[str]) -> int:
+    """Returns the size of a file as look() does, in one system call by its name in the folder."""
+    try:
+        return entry.stat().st_size
+    except OSError as error:
+        if error.errno not in OF_THE_FILE:
+            raise
+        return -1
 
 
 def _joined(root: str, folder: str) -> str:

@@ -1,4 +1,4 @@
-"""Progress, speed and remaining time of training, by the clock of this machine; a progress bar on a terminal.
+"""Progress, speed and remaining time of training, by the clock of this machine: a bar on a terminal, else lines.
 
     input_fn ──timed()──▶ batches with the time at which each was ready ──Progress──▶ share of time spent waiting
     end times of steps, of all stretches of the run ──TimeLeft──▶ seconds to the end of the run, with evaluations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
+import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from tqdm import tqdm
 
 from estimator_app.config import TrainConfig
-from tpu_input.command_line import shows_progress, speed
+from tpu_input.command_line import SECONDS_PER_LINE, is_quiet, print_line, shows_progress, speed
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -128,7 +129,7 @@ def timed(input_fn: Callable[..., tf.data.Dataset]) -> Callable[..., tf.data.Dat
 
 
 class Progress:
-    """Measures speed, loss and input wait of training up to the next evaluation, and shows the progress bar.
+    """Measures speed, loss and input wait of training up to the next evaluation, and shows them: see __init__().
 
     Attributes:
       step: Global step.
@@ -145,7 +146,7 @@ class Progress:
         shown: bool | None = None,
         took: Callable[[int, float], None] = lambda step, loss: None,
     ) -> None:
-        """Starts the measurement and the progress bar.
+        """Starts the measurement, and the progress bar or the lines.
 
         Args:
           start: Number of steps done so far.
@@ -153,15 +154,18 @@ class Progress:
           train_steps: Steps of the whole run.
           batch_size: Images per step.
           left: TimeLeft of the run.
-          shown: Whether to show the bar; None shows it if stderr is a terminal.
+          shown: Whether to show the bar; None shows it if stderr is a terminal, and else prints a line to stderr every
+            SECONDS_PER_LINE, unless the command is --quiet.
           took: Called with the step and its loss after each measurement.
         """
         self.step, self.loss = start, math.nan
         self._left, self._took = left, took
         left.begin(start, time.time())
-        self._stop, self._batch_size = stop, batch_size
+        self._stop, self._train_steps, self._batch_size = stop, train_steps, batch_size
         self._runs, self._losses, self._waited = 0, 0.0, 0.0
         hidden = not (shows_progress() if shown is None else shown)
+        self._prints_lines = hidden and shown is None and not is_quiet()
+        self._last_line = time.time()
         self._bar = tqdm(
             total=train_steps, initial=start, bar_format=_FORMAT % "?", dynamic_ncols=True, leave=False, disable=hidden
         )
@@ -199,9 +203,13 @@ class Progress:
             self._waited += max(0.0, ready - began)
         self._left.took(self.step, self._last_end)
         seconds = self._left.seconds()
-        self._bar.bar_format = _FORMAT % ("?" if seconds is None else tqdm.format_interval(seconds))
+        left = "?" if seconds is None else tqdm.format_interval(seconds)
+        self._bar.bar_format = _FORMAT % left
         self._bar.set_postfix_str(self._line(), refresh=False)
         self._bar.update(self.step - before)
+        if self._prints_lines and self._last_end - self._last_line >= SECONDS_PER_LINE:
+            self._last_line = self._last_end
+            print_line(f"step {step}/{self._train_steps}: {left} left, {self._line()}", sys.stderr)
         self._took(step, loss)
 
     def values(self) -> dict[str, float]:

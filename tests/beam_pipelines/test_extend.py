@@ -179,6 +179,14 @@ def test_a_dataset_whose_validation_split_was_cut_out_of_train_grows_by_test_ima
     assert before.items() <= found.items()
 
 
+def test_a_validation_split_that_gets_no_image_is_said(capsys, images, tmp_path):
+    add(images[:12], tmp_path / "train")
+    args = ("convert", f"--input=train={tmp_path}/train", f"--output={tmp_path}/out", "--validation=0.01%")
+    code, _, err = run(capsys, *args)
+    said = "no image is taken for validation; there are too few images of train (12) for --validation=0.01%\n"
+    assert (code, err) == (0, said)
+
+
 def test_images_that_are_gone_stay_and_are_told(capsys, images, tmp_path):
     convert(capsys, tmp_path)
     old = stored(tmp_path / "out")

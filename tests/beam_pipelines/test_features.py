@@ -303,6 +303,18 @@ def test_null_in_json_lines_is_a_missing_value(tmp_path):
     assert second.detail == "its n is 'None', not int: 0 values, 1 are needed"
 
 
+def test_an_object_in_json_lines_is_stored_as_one_and_is_no_missing_number(tmp_path):
+    make(tmp_path, "1.jpg", "2.jpg")
+    lines = [
+        {"image": "1.jpg", "label": "cat", "x": {"a": [{}, {"b": 1}]}, "n": 1},
+        {"image": "2.jpg", "label": "dog", "x": {}, "n": {}},
+    ]
+    (tmp_path / "list.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    first, second = listed(tmp_path / "list.jsonl", features=(("x", "string"), ("n", "float")))
+    assert json.loads(first.features) == {"x": ['{"a": [{}, {"b": 1}]}'], "n": [1]}
+    assert second.reason == "bad_feature"
+
+
 @pytest.mark.parametrize("flags", [{}, {"image_column": "image"}])
 @pytest.mark.parametrize(
     ("name", "text"),

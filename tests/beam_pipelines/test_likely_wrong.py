@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +22,7 @@ from support.nasty import SCRIPT
 from support.pipelines_commands import refused, run
 from tpu_input.dataset_format.index import index_path, read_index
 
+ROOT = Path(__file__).parents[2]
 CLASSES = [str(label) for label in range(10)]
 
 
@@ -190,6 +194,31 @@ def test_a_file_that_is_no_predictions_is_one_line_and_leaves_no_page(dataset_co
     assert message in refused(capsys, "report", dataset_copy, f"--predictions={path}")
     assert not (dataset_copy / "report.html").exists()
     assert not (dataset_copy / "likely_wrong_labels.csv").exists()
+
+
+# Reads predictions with each byte of the footer set to 0, one after another: pyarrow ended the process at some.
+READ_DAMAGED = """
+import sys
+from beam_pipelines.report.likely_wrong import _read
+from tpu_input import read_manifest
+manifest, content = read_manifest(sys.argv[2]), open(sys.argv[1], "rb").read()
+end = len(content) - 8
+for at in range(end - int.from_bytes(content[-8:-4], "little"), end):
+    with open(sys.argv[1], "wb") as file:
+        file.write(content[:at] + bytes(1) + content[at + 1 :])
+    try:
+        list(_read(sys.argv[1], manifest))
+    except ValueError as error:
+        assert "cannot be used as predictions" in str(error)
+"""
+
+
+def test_a_damaged_footer_never_ends_the_process(digits_dataset, tmp_path):
+    path = tmp_path / "p.parquet"
+    pq.write_table(table(), path)
+    command = [sys.executable, "-W", "ignore", "-c", READ_DAMAGED, str(path), digits_dataset.path]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    assert done.returncode == 0, done.stderr
 
 
 def test_pairs_and_predictions_exclude_each_other(dataset_copy, tmp_path, capsys):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 import os
 import shlex
 import shutil
@@ -17,11 +19,14 @@ import tensorflow as tf
 from beam_pipelines import storage
 from beam_pipelines.__main__ import main
 from beam_pipelines.conversion.planning.beam_steps import plan_rows
+from beam_pipelines.conversion.planning.record_sizes import Samples, size_rows
 from beam_pipelines.dry_run import _work
 from beam_pipelines.options import ConvertOptions, Source
+from beam_pipelines.sources import not_images
 from beam_pipelines.sources.input_kinds import Part
 from beam_pipelines.sources.listing import check_source, list_below, list_part
-from beam_pipelines.sources.rows import Row, kind, size_row
+from beam_pipelines.sources.row_columns import Batch
+from beam_pipelines.sources.rows import Row
 from support.inputs import listed, make, reasons, tar
 from support.pipelines_commands import run
 from tpu_input.dataset_format.records import Record, encode, frame
@@ -78,21 +83,50 @@ def test_a_file_called_as_a_part_of_another_is_a_file(tmp_path):
 
 
 def test_endings_that_are_no_images_make_no_kinds_of_their_own():
-    assert {kind(Row(f"cat/img.{number}", num_bytes=5)) for number in range(9)} == {"/5"}
-    assert kind(Row("cat/1.JPEG", num_bytes=5)) == ".jpeg/5"
+    names = {
+        "/5": ["cat/img.1", "cat/img.22", "img", "a.jpg/img", "cat/.jpg", "cat/..jpg", ".png"],
+        ".jpeg/5": ["cat/1.JPEG", "a..jpeg", ".a.jpeg"],
+        ".jpg/5": ["1.jpg"],
+    }
+    samples = Samples(0)
+    samples.add(Batch.of([Row(name, num_bytes=5) for name in itertools.chain(*names.values())]))
+    assert {kind: {row.key for row in rows} for kind, rows in samples.by_kind().items()} == {
+        kind: set(keys) for kind, keys in names.items()
+    }
+
+
+@pytest.mark.parametrize("num_bytes", [0, 1, 2, 3, 88_000, 2**31, 2**40 - 1])
+def test_sizes_within_a_factor_of_about_the_root_of_two_are_of_one_kind(num_bytes):
+    samples = Samples(0)
+    samples.add(Batch.of([Row("1.jpg", num_bytes=num_bytes), Row("2.jpg", num_bytes=7, reason="empty")]))
+    assert list(samples.by_kind()) == [f".jpg/{round(2 * math.log2(max(num_bytes, 1)))}"]
+
+
+def test_a_file_that_is_listed_as_an_image_by_its_name_alone_has_no_reason():
+    stems = ["a", "A b", ".a", "._a", "..", "", "readme", "README", "License", "_success", "thumbs", "a.txt", "é"]
+    endings = ["jpg", "JPG", "jpeg", "Jpg", "png", "txt", "tar", "parquet", "DS_Store", ""]
+    folders = ["", "cat/", ".git/", "__MACOSX/", "a/@eaDir/b/", "a.jpg/"]
+    paths = [f"{folder}{stem}.{ending}" for folder in folders for stem in stems for ending in endings]
+    ordinary = list(filter(not_images.is_ordinary_image, paths))
+    assert all(not_images.reason_of(path, ()) == ("", "") for path in ordinary)
+    assert {"a.jpg", "cat/A b.png", "a.jpg/a.jpeg"} <= set(ordinary)
+    assert not set(ordinary) & {"é.jpg", "cat/readme.jpg", "__MACOSX/a.jpg", "a.tar", "a.parquet"}
 
 
 def test_the_planned_size_of_a_record_is_the_written_one_to_a_few_bytes():
     options = ConvertOptions((Source("/in"),), "/out")
-    row = size_row(Row("cat/1.jpg", "/in/cat/1.jpg", "cat", num_bytes=88_000), {".jpg/33": 0.5}, options.shard_bytes)
+    listed = Batch.of([Row("cat/1.jpg", "/in/cat/1.jpg", "cat", num_bytes=88_000)])
+    (row,) = size_rows(listed, {".jpg/33": 0.5}, options).rows()
     written = frame(encode(Record(row.key, b"x" * 44_000, 375, 500, 3, 1, "cat", "0" * 64)))
     assert abs(len(written) - row.record_bytes) < 16
 
 
 def test_an_image_that_no_shard_can_hold_is_a_row_with_a_reason():
     options = ConvertOptions((Source("/in"),), "/out", shard_bytes=10_000)
-    row = size_row(Row("cat/1.jpg", "/in/cat/1.jpg", "cat", num_bytes=10_000), {".jpg/27": 1.0}, options.shard_bytes)
+    listed = Batch.of([Row(f"cat/{n}.jpg", f"/in/{n}.jpg", "cat", num_bytes=5_000 * n) for n in range(3)])
+    *others, row = size_rows(listed, {".jpg/0": 1.0, ".jpg/25": 1.0, ".jpg/27": 1.0}, options).rows()
     assert (row.reason, row.record_bytes) == ("too_large", 0)
+    assert [other.reason for other in others] == ["", ""]
 
 
 def test_folders_called_train_val_and_test_above_the_classes_are_splits(tmp_path):
@@ -354,7 +388,7 @@ def test_a_dry_run_reads_folders_as_the_conversion_does(tmp_path):
         list(_work(ConvertOptions((Source(f"{tmp_path}/bad"),), "/out")))
 
 
-def parts(found: Iterable[Row | Part]) -> dict[str, Part]:
+def parts(found: Iterable[Batch | Part]) -> dict[str, Part]:
     return {part.archive.path if part.archive else part.folder: part for part in found if isinstance(part, Part)}
 
 
@@ -364,14 +398,15 @@ def test_each_class_folder_and_each_archive_is_a_part_that_a_worker_of_its_own_c
     opts = ConvertOptions((Source(f"{tmp_path}/in"),), "/out")
     top = list(list_part(Part(opts.sources[0]), opts))
     assert parts(top).keys() == {"train/", "validation/"}
-    assert [row.key for row in top if isinstance(row, Row)] == ["loose.jpg"]
+    assert [row.key for batch in top if isinstance(batch, Batch) for row in batch.rows()] == ["loose.jpg"]
     train, validation = (list(list_part(parts(top)[name], opts)) for name in ("train/", "validation/"))
     assert parts(train).keys() == {"train/cat/", "train/dog/"}
     assert parts(validation).keys() == {"validation/cat/", "validation/dog.tar"}
-    assert [row.key for row in list_below(parts(train)["train/dog/"], opts)] == ["train/dog/deep/2.jpg"]
-    assert [row.key for row in list_below(parts(validation)["validation/dog.tar"], opts)] == [
-        "validation/dog/deep/2.jpg"
-    ]
+    for part, key in (
+        (parts(train)["train/dog/"], "train/dog/deep/2.jpg"),
+        (parts(validation)["validation/dog.tar"], "validation/dog/deep/2.jpg"),
+    ):
+        assert [row.key for batch in list_below(part, opts) for row in batch.rows()] == [key]
 
 
 @pytest.mark.parametrize("above", ["", "flowers/"], ids=["side_by_side", "in_one_folder"])
@@ -384,7 +419,7 @@ def test_archives_of_an_archive_are_parts_once_it_is_known_whether_a_folder_is_a
     opts = ConvertOptions((Source(f"{tmp_path}/in.tar"),), "/out")
     found = list(list_part(Part(opts.sources[0]), opts))
     assert parts(found).keys() == {"rose.tar", "tulip.tar"} | ({"daisy.tar"} if above else set())
-    rows = list(list_below(parts(found)["rose.tar"], opts))
+    rows = [row for batch in list_below(parts(found)["rose.tar"], opts) for row in batch.rows()]
     assert [storage.read_bytes(row.uri, row.version) for row in rows] == [b"1.jpg", b"2.jpg"]
     assert {row.key for row in listed(tmp_path / "in.tar")} == {
         f"{label}/{number}.jpg" for label in ("daisy", "rose", "tulip") for number in (1, 2)
@@ -408,7 +443,9 @@ def test_parts_are_listed_and_contents_hashed_by_all_workers(tmp_path):
     graph = pipeline.to_runner_api().components.transforms
     maker = {output: each.unique_name for each in graph.values() for output in each.outputs.values()}
     inputs = {each.unique_name: [maker[name] for name in each.inputs.values()] for each in graph.values()}
-    spread = {name: inputs[name][0] for name in ("Open folders", "Open class folders", "List archives", "Hash content")}
+    spread = {
+        name: inputs[name][0] for name in ("Open folders", "Open class folders", "List archives", "Key by content")
+    }
     assert [name.partition("/")[0] for name in spread.values()] == [
         "Spread parts of sources",
         "Spread parts of folders",

@@ -111,7 +111,7 @@ def err_with(capsys: pytest.CaptureFixture[str], *texts: str) -> str:
 
 
 def test_elsewhere_a_phase_that_lasts_is_a_line_now_and_then(capsys, monkeypatch):
-    monkeypatch.setattr(phases, "EACH", 0.001)
+    monkeypatch.setattr(phases, "SECONDS_PER_LINE", 0.001)
     with phases.shown():
         phases.begin("writing", 50_000)
         phases.reach("writing", 12_000, num_bytes=10**9, num_rejected=3)
@@ -148,7 +148,7 @@ def test_a_command_that_ends_soon_shows_nothing_elsewhere_and_a_function_never(f
 
 
 def test_a_phase_begins_with_what_it_counts(capsys, monkeypatch):
-    monkeypatch.setattr(phases, "EACH", 0.001)
+    monkeypatch.setattr(phases, "SECONDS_PER_LINE", 0.001)
     with phases.shown():
         phases.begin("listing")
         phases.count_units("listing", 700)
@@ -261,7 +261,7 @@ class Untold:
 
 
 def test_of_an_engine_that_tells_no_counters_the_state_of_the_job_is_shown(capsys, monkeypatch):
-    monkeypatch.setattr(phases, "EACH", 0.001)
+    monkeypatch.setattr(phases, "SECONDS_PER_LINE", 0.001)
     monkeypatch.setattr(phases, "_ASK_EACH", 0.001)
     pipeline = Untold()
     assert phases.counters(pipeline) == {}

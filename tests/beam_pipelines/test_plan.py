@@ -9,7 +9,6 @@ import itertools
 import json
 import pickle
 from collections import Counter
-from typing import Any
 
 import apache_beam as beam
 import pytest
@@ -19,24 +18,25 @@ from apache_beam.testing.util import assert_that, equal_to
 from beam_pipelines.conversion import plan as plan_module
 from beam_pipelines.conversion.combining import CombineInParts
 from beam_pipelines.conversion.plan import (
-    Placed,
     Plan,
     assign_shards,
-    bucket_at,
+    buckets_at,
     choose_split,
     hash_position,
     is_measured,
     place_rows,
+    row_splits,
 )
-from beam_pipelines.conversion.planning import beam_steps, cutting
-from beam_pipelines.conversion.planning.beam_steps import Batch, PlacedBatch, assign
+from beam_pipelines.conversion.planning import cutting
+from beam_pipelines.conversion.planning.beam_steps import assign
 from beam_pipelines.conversion.planning.cutting import by_range, cut, range_bits
 from beam_pipelines.conversion.planning.plan_survey import PlanSurvey, split_sums
-from beam_pipelines.conversion.planning.row_batches import RowStore, batched, by_hash, groups_of, in_parts
+from beam_pipelines.conversion.planning.row_batches import RowStore, by_hash, groups_of, in_parts
 from beam_pipelines.conversion.working_folder import WorkingFolder
 from beam_pipelines.options import ConvertOptions, Source
 from beam_pipelines.runners import execution
 from beam_pipelines.sources.folders import FolderSurvey, split_survey
+from beam_pipelines.sources.row_columns import Batch, batches_of, joined
 from beam_pipelines.sources.rows import Row
 from support.conversion import local
 
@@ -81,16 +81,18 @@ def rows(count: int) -> list[Row]:
 
 def planned(listed: list[Row], opts: ConvertOptions) -> tuple[Plan, dict[str, list[Row]]]:
     """Plans as the pipeline does, the survey in two accumulators."""
-    survey, placed = PlanSurvey(opts), place_rows(listed, opts)
-    parts = [survey.add_input(survey.create_accumulator(), placed[start::2]) for start in range(2)]
-    plan = survey.extract_output(survey.merge_accumulators(parts))
-    buckets: dict[int, list[Placed]] = {}
-    for each in placed:
-        buckets.setdefault(bucket_at(each[0]), []).append(each)
+    survey, placed = PlanSurvey(opts), place_rows(Batch.of(listed), opts)
+    halves = [placed.take(range(start, len(listed), 2)) for start in range(2)]
+    plan = survey.extract_output(
+        survey.merge_accumulators(survey.add_input(survey.create_accumulator(), half) for half in halves)
+    )
+    buckets: dict[int, list[int]] = {}
+    for number, bucket in enumerate(buckets_at(placed.columns["position"]).tolist()):
+        buckets.setdefault(bucket, []).append(number)
     shards: dict[str, list[Row]] = {}
-    for number, together in buckets.items():
-        for name, row in assign_shards(together, number, plan, opts):
-            shards.setdefault(name, []).append(row)
+    for bucket, numbers in buckets.items():
+        for name, batch in assign_shards(placed.take(numbers), bucket, plan, opts):
+            shards.setdefault(name, []).extend(batch.rows())
     return plan, shards
 
 
@@ -130,13 +132,14 @@ def test_shards_are_cut_out_of_each_split_in_the_order_of_the_hashes(num_shards,
 
 
 def test_the_rows_of_a_shard_are_written_in_the_order_of_the_hashes_however_many_a_bucket_has(tmp_path, monkeypatch):
-    for module in (plan_module, cutting, beam_steps):
+    for module in (plan_module, cutting):
         monkeypatch.setattr(module, "BUCKET_BITS", 2)
-    monkeypatch.setattr(beam_steps, "BATCH_ROWS", 7)
+    monkeypatch.setattr(cutting, "_RANGE_ROWS", 100)
     listed = rows(600)
     opts = options(output=str(tmp_path), splits=(("train", 0.8), ("validation", 0.2)))
     with execution.pipeline(local()) as pipeline:
-        batches = pipeline | beam.Create([listed[::-2], listed[::2]]).with_output_types(Batch)
+        halves = [Batch.of(listed[::-2]), Batch.of(listed[::2])]
+        batches = pipeline | beam.Create(halves).with_output_types(Batch)
         made, _ = assign(batches, opts)
         made | beam.Map(_keep, str(tmp_path / "plan.json"))
     plan = Plan.from_json((tmp_path / "plan.json").read_bytes())
@@ -156,12 +159,12 @@ def _keep(plan: Plan, path: str) -> None:
 def test_rows_are_cut_into_the_same_shards_however_many_ranges_there_are(bits):
     opts = options()
     plan, shards = planned(rows(500), opts)
-    ranges = in_parts([by_range(place_rows(rows(500), opts), bits)])
+    ranges = in_parts([by_range(place_rows(Batch.of(rows(500)), opts), bits)])
     assert bits == 0 or len(ranges) > 1
     found: dict[str, list[Row]] = {}
     for number in sorted(ranges):
-        for shard, row in cut(number, bits, ranges[number], plan, opts):
-            found.setdefault(shard, []).append(row)
+        for shard, batch in cut(number, bits, ranges[number], plan, opts):
+            found.setdefault(shard, []).extend(batch.rows())
     assert {name: set(held) for name, held in found.items()} == {name: set(held) for name, held in shards.items()}
     for held in found.values():
         assert held == sorted(held, key=lambda row: digest(f"0/order/{row.key}"))
@@ -174,9 +177,19 @@ def test_a_range_has_some_batches_of_rows(num_rows, bits):
 
 def test_the_order_has_4096_ranges_of_a_64_bit_hash():
     assert hash_position(3, "a.jpg") == digest("3/order/a.jpg")
-    for position, _, row in place_rows(rows(200), options(seed=3)):
-        assert position == digest(f"3/order/{row.key}")
-        assert bucket_at(position) == digest(f"3/order/{row.key}") // 2**52
+    placed = place_rows(Batch.of(rows(200)), options(seed=3))
+    positions = placed.columns["position"]
+    assert positions.tolist() == [digest(f"3/order/{row.key}") for row in rows(200)]
+    assert buckets_at(positions).tolist() == [digest(f"3/order/{row.key}") // 2**52 for row in rows(200)]
+
+
+def test_splits_of_a_batch_are_those_that_each_row_has_alone():
+    listed = [
+        row._replace(split=["", "test"][n % 3 == 0], group=["", "g 1"][n % 5 == 0]) for n, row in enumerate(rows(900))
+    ]
+    opts = options(splits=(("train", 0.7), ("validation", 0.1), ("rest", 0.2)))
+    for some in (listed, listed[::3], rows(900), listed[:1]):
+        assert row_splits(Batch.of(some), opts) == [choose_split(row, opts) for row in some]
 
 
 def test_every_row_is_in_one_shard_whatever_the_order_in_which_rows_come():
@@ -352,19 +365,36 @@ def test_a_rejected_row_takes_no_place_and_is_told_by_example():
 
 def test_rows_pass_between_steps_without_pickling():
     """Planning two hundred thousand rows takes 40 MB more with Beam's own coder."""
-    coder, batch = registry.get_coder(Batch), [row._replace(number=7) for row in rows(20)]
-    assert coder.decode(coder.encode(batch)) == batch
-    assert {type(row) for row in coder.decode(coder.encode(batch))} == {Row}
-    assert len(coder.encode(batch)) < 0.8 * len(pickle.dumps(batch))
-    placed = place_rows(batch, options())
-    assert max(position for position, _, _ in placed) >= 2**63  # Beam encodes no such integer
-    coder = registry.get_coder(PlacedBatch)
-    assert coder.decode(coder.encode(placed)) == placed
+    listed = [row._replace(number=7) for row in rows(20)]
+    coder, batch = registry.get_coder(Batch), place_rows(Batch.of(listed), options())
+    decoded = coder.decode(coder.encode(batch))
+    assert decoded == batch
+    assert decoded.rows() == listed
+    assert {type(row) for row in decoded.rows()} == {Row}
+    assert decoded.column("position").tolist() == batch.column("position").tolist()
+    assert decoded.column("placed_split") == batch.column("placed_split")
+    assert len(coder.encode(Batch.of(listed))) < 0.8 * len(pickle.dumps(listed))
+
+
+def test_a_batch_is_its_rows_whatever_is_done_with_columns():
+    varied = [row._replace(number=n % 2, reason="empty" * (n == 7)) for n, row in enumerate(rows(50))]
+    for listed in (varied, varied[:1], [varied[0]] * 9, []):
+        batch = Batch.of(listed)
+        assert batch.rows() == listed
+        assert batch.num_rows == len(listed)
+        assert joined([batch, Batch.of(rows(3))]).rows() == [*listed, *rows(3)]
+        numbers = range(len(listed))[::-3]
+        assert batch.take(numbers).rows() == [listed[number] for number in numbers]
+        assert batch.replace(split="test").rows() == [row._replace(split="test") for row in listed]
+        assert [row for each in batches_of(listed, 7) for row in each.rows()] == listed
+    changed = Batch.of(varied).with_rows({3: varied[3].reject("bad_name", "")})
+    assert changed.rows() == [*varied[:3], varied[3].reject("bad_name", ""), *varied[4:]]
 
 
 def test_rows_of_a_key_come_together_once_all_are_there():
     keyed = [(f"k{number % 37}é\udcff", row) for number, row in enumerate(rows(500))]
-    parts = in_parts([by_hash(keyed[:200]), by_hash(keyed[200:])])
+    halves = keyed[:200], keyed[200:]
+    parts = in_parts(by_hash([row for _, row in half], [key for key, _ in half]) for half in halves)
     groups = [each for packed in parts.values() for each in groups_of(packed)]
     assert len(groups) == 37
     for key, together in groups:
@@ -372,10 +402,10 @@ def test_rows_of_a_key_come_together_once_all_are_there():
 
 
 def test_kept_batches_come_back_in_their_order_and_once():
-    store = RowStore([rows(3), [], rows(20)[3:]])
+    store = RowStore([Batch.of(rows(3)), Batch.of([]), Batch.of(rows(20)[3:])])
     assert store.num_rows == 20
-    assert [row for batch in store for row in batch] == rows(20)
-    assert [row for batch in store.taken() for row in batch] == rows(20)
+    assert [row for batch in store for row in batch.rows()] == rows(20)
+    assert [row for batch in store.taken() for row in batch.rows()] == rows(20)
     assert list(store.taken()) == []
 
 
@@ -391,17 +421,17 @@ def many_classes(count: int) -> list[Row]:
 def test_many_classes_are_combined_in_parts_none_of_which_is_large(combine_fn, split):
     listed = [*many_classes(20_000), Row("x", "/x").reject("empty", "0 bytes")]
     is_placed = isinstance(combine_fn, PlanSurvey)
-    values: list[Any] = place_rows(listed, options()) if is_placed else listed
-    accumulator = combine_fn.add_input(combine_fn.create_accumulator(), values)
+    batch = place_rows(Batch.of(listed), options()) if is_placed else Batch.of(listed)
+    accumulator = combine_fn.add_input(combine_fn.create_accumulator(), batch)
     parts = split(accumulator, 64)
     # 20,000 classes take 0.2 MB and more, and the sizes of buckets, of which there are never more, 0.06 MB.
     assert max(len(pickle.dumps(part)) for part in parts[1:]) < len(pickle.dumps(accumulator)) / 40
     whole = combine_fn.extract_output(accumulator)
     assert combine_fn.extract_output(combine_fn.merge_accumulators(parts)) == whole
     with beam.Pipeline(options=local()) as pipeline:
-        batches = pipeline | beam.Create(list(batched(listed)))
+        batches = pipeline | beam.Create(list(batches_of(listed)))
         if is_placed:
-            batches = batches | beam.Map(place_rows, options()).with_output_types(PlacedBatch)
+            batches = batches | beam.Map(place_rows, options()).with_output_types(Batch)
         spread = batches | beam.Reshuffle(num_buckets=3)  # so that they are encoded
         assert_that(spread | CombineInParts(combine_fn, split), equal_to([whole]))
 

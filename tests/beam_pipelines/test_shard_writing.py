@@ -20,6 +20,7 @@ from beam_pipelines.conversion.receipts import Receipt
 from beam_pipelines.conversion.shard_writing import Unwanted, write_shard
 from beam_pipelines.options import Check, ConvertOptions, ImageOptions, Source
 from beam_pipelines.runners.executors import Inline
+from beam_pipelines.sources.row_columns import Batch
 from beam_pipelines.sources.rows import Row
 from support.pages import ROOT
 from tpu_input.dataset_format import index as index_format
@@ -54,7 +55,7 @@ def write(
     options = ConvertOptions(
         (Source(f"{folder}/in"),), f"{folder}/out", first_label=first_label, images=ImageOptions(check=check)
     )
-    units = row_lines.units(b"".join(map(row_lines.line_of, rows)), most_rows)
+    units = row_lines.units(row_lines.lines_of(Batch.of(rows)), most_rows)
     return write_shard(SHARD, SHARD, index_path(SHARD), units, num_images, options, ("a", "b"), Inline(), **more)
 
 

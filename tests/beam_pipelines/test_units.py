@@ -12,6 +12,7 @@ import pytest
 from beam_pipelines.conversion import row_lines
 from beam_pipelines.conversion.checksums import combined_crc32c
 from beam_pipelines.runners.executors import UNIT_BYTES
+from beam_pipelines.sources.row_columns import Batch
 from beam_pipelines.sources.rows import Row
 
 NAMES = ["plain", "with, comma", 'with "quotes" and \\ud83d', "ä", "\U0001f600", "a\nb"]
@@ -27,7 +28,7 @@ def test_units_have_all_rows_in_order_and_few_bytes_unless_one_is_large(most_row
     generator = random.Random(0)
     sizes = [generator.choice([0, 100, UNIT_BYTES // 5, UNIT_BYTES, 3 * UNIT_BYTES]) for _ in range(600)]
     written = rows(sizes)
-    units = list(row_lines.units(b"".join(map(row_lines.line_of, written)), most_rows))
+    units = list(row_lines.units(row_lines.lines_of(Batch.of(written)), most_rows))
     assert [row for unit in units for row in row_lines.rows_of(unit)] == written
     assert [(unit.num_rows, unit.num_bytes) for unit in units] == [
         (len(found := row_lines.rows_of(unit)), sum(row.num_bytes for row in found)) for unit in units
@@ -35,6 +36,15 @@ def test_units_have_all_rows_in_order_and_few_bytes_unless_one_is_large(most_row
     assert all(unit.num_rows == 1 or unit.num_bytes <= UNIT_BYTES for unit in units)
     assert max(unit.num_rows for unit in units) <= most_rows
     assert list(row_lines.units(b"")) == []
+
+
+@pytest.mark.parametrize("count", [1, 2, 40])
+def test_a_line_is_the_json_of_a_row(count):
+    written = [
+        Row(f"{number} %s", name, f"100 %{name}", num_bytes=number, features='{"a": [1.5]}')
+        for number, name in enumerate(itertools.islice(itertools.cycle(NAMES), count))
+    ]
+    assert row_lines.lines_of(Batch.of(written)).decode().splitlines() == [json.dumps(row[:-1]) for row in written]
 
 
 def test_small_sources_fill_their_units():
@@ -48,7 +58,7 @@ def changed(place: int, value: object) -> bytes:
     ).encode()
 
 
-GOOD = row_lines.line_of(rows([5])[0])
+GOOD = row_lines.lines_of(Batch.of(rows([5])))
 
 
 @pytest.mark.parametrize(

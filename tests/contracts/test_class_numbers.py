@@ -20,6 +20,7 @@ from PIL import Image
 
 from beam_pipelines.options import Source
 from support.inputs import listed
+from support.pipelines_commands import refused
 from tpu_input.dataset_format.tfrecord import frame, serialize
 
 NAMES = tuple(f"class {letter}" for letter in "abcdefghijkl")  # 12, so that "10" and "2" are in another order as text
@@ -206,3 +207,27 @@ def test_several_numbers_an_image_are_decided_together(folder: Path) -> None:
         found = {row.key: set(row.label.split("\x1f")) - {""} for row in listed(source, label_type="classes")}
         expected = {NAMES[number - first] for number in labels[0]}
         assert found["000.jpg"] == expected
+
+
+def test_endings_of_webdataset_may_be_in_capitals(folder: Path) -> None:
+    webdataset(folder, ["cat", "dog"])
+    with tarfile.open(folder / "x.tar") as tar, tarfile.open(folder / "y.tar", "w") as copy:
+        for member in tar:
+            content = tar.extractfile(member)
+            member.name = member.name.upper()
+            copy.addfile(member, content)
+    for label in ("", ",label=cls", ",label=CLS,image=jpg"):
+        rows = listed(Source(str(folder / "y.tar"), record=f"webdataset{label}"))
+        assert [row.label for row in rows] == ["cat", "dog"]
+
+
+@pytest.mark.parametrize(("ending", "label"), [("txt", "txt"), ("json", "json.FIELD")])
+def test_a_tar_with_labels_of_another_ending_is_told_how_to_read_it(capsys, folder: Path, ending, label) -> None:
+    webdataset(folder, ["cat", "dog"])
+    with tarfile.open(folder / "x.tar") as tar, tarfile.open(folder / "y.tar", "w") as copy:
+        for member in tar:
+            content = tar.extractfile(member)
+            member.name = member.name.replace(".cls", f".{ending}")
+            copy.addfile(member, content)
+    said = refused(capsys, "convert", f"--input={folder}/y.tar", f"--output={folder}/out")
+    assert f"WebDataset: --record=webdataset,label={label}" in said

@@ -22,18 +22,18 @@ def picture(seed: int) -> bytes:
 
 @pytest.fixture
 def splits(tmp_path: Path) -> Path:
-    """Eight images of test and two of validation that are in train, too, and four that are in train alone."""
+    """Eight images of test and two of validation that are in train, too, one of all three, and four of train alone."""
     for number in range(14):
         label = ("cat", "dog")[number % 2]
-        others = ("test",) if number < 8 else ("validation",) if number < 10 else ()
-        for split in ("train", *others):
+        in_split = {"train": True, "test": number < 8, "validation": number in (0, 8, 9)}
+        for split in filter(in_split.get, in_split):
             path = tmp_path / "in" / split / label / f"{split}{number}.jpg"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(picture(number))
     return tmp_path
 
 
-@pytest.mark.parametrize("way", ["exact", "near", "merge"])
+@pytest.mark.parametrize("way", ["exact", "near", "merge", "pairs"])
 def test_the_copy_outside_train_stays(capsys, splits: Path, way: str) -> None:
     if way == "merge":
         for split in ("train", "test", "validation"):
@@ -41,10 +41,16 @@ def test_the_copy_outside_train_stays(capsys, splits: Path, way: str) -> None:
             assert run(capsys, "convert", *paths)[0] == 0
         datasets = [splits / split for split in ("train", "test", "validation")]
         code, out, err = run(capsys, "merge", *datasets, f"--output={splits}/out")
+    elif way == "pairs":
+        assert run(capsys, "convert", f"--input={splits}/in", f"--output={splits}/all")[0] == 0
+        assert run(capsys, "report", splits / "all", f"--pairs={splits}/pairs.parquet")[0] == 0
+        flags = f"--near_duplicates={splits}/pairs.parquet", f"--output={splits}/out"
+        code, out, err = run(capsys, "filter", splits / "all", *flags)
     else:
         code, out, err = run(capsys, "convert", f"--input={splits}/in", f"--dedup={way}", f"--output={splits}/out")
     assert code == 0, err
     manifest = Manifest.from_json((splits / "out/manifest.json").read_bytes(), str(splits / "out"))
     sizes = {name: split.num_examples for name, split in manifest.splits.items()}
     assert sizes == {"train": 4, "test": 8, "validation": 2}
-    assert "duplicates left out: 10 of train" in out + err
+    said = "left_out 11" if way == "pairs" else "duplicates left out: 10 of train"
+    assert said in out + err

@@ -8,9 +8,11 @@ import io
 import lzma
 import struct
 import tarfile
+import weakref
 import zipfile
 import zlib
 from pathlib import Path
+from typing import cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,7 +20,11 @@ import pytest
 import zstandard
 
 from beam_pipelines.sources import unpacking, zips
+from beam_pipelines.sources.read_ahead import checked
+from beam_pipelines.sources.records import parquet_files
+from beam_pipelines.sources.rows import Row
 from support.pipelines_commands import refused, run
+from tpu_input.stored_images.check import Rejected
 
 _BYTES = 4 << 20  # of what inflates, beside limits of 1 MiB
 
@@ -56,7 +62,7 @@ PACKED = {
 
 @pytest.fixture(autouse=True)
 def small_limits(monkeypatch):
-    for module, name in ((unpacking, "_ALWAYS_ALLOWED"), (zips, "_MEMBER_BYTES")):
+    for module, name in ((unpacking, "_ALWAYS_ALLOWED"), (zips, "_MEMBER_BYTES"), (parquet_files, "_CHUNK_BYTES")):
         monkeypatch.setattr(module, name, 1 << 20)
 
 
@@ -80,6 +86,71 @@ def test_a_file_that_inflates_is_refused_and_nothing_is_left(capsys, images, tmp
     said = refused(capsys, "convert", *flags)
     assert f"{name}' decompresses to more than 2 times its size, as no images do; decompress it first" in said
     assert not [path for path in (tmp_path / "out").rglob("*") if path.is_file() and path.stat().st_size > 1 << 20]
+
+
+@pytest.mark.parametrize("magic", PACKED)
+def test_files_that_inflate_only_together_are_refused(capsys, images, tmp_path, monkeypatch, magic):
+    name, data = PACKED[magic](images)
+    flags = ["--record=image=image,label=label"] if magic == b"PAR1" else []
+    for number in range(3):
+        path = tmp_path / f"{number}-{name}"
+        path.write_bytes(data)
+        flags += [f"--input={split}={path}" for split in ("train", "validation", "test")[number : number + 1]]
+    monkeypatch.setattr(unpacking, "_ALWAYS_ALLOWED", int(2.5 * _BYTES))
+    monkeypatch.setattr(unpacking, "_MOST_TIMES", 2)
+    monkeypatch.setattr(parquet_files, "_CHUNK_BYTES", _BYTES)
+    said = refused(capsys, "convert", *flags, f"--output={tmp_path}/out", "--max_rejected=100%")
+    assert f"2-{name}' decompresses to more than 2 times its size" in said
+
+
+def _null_images() -> pa.Table:
+    count = 1 << 16
+    return pa.table({"image": pa.nulls(count, pa.binary()), "label": pa.array([1] * count, pa.int8())})
+
+
+def _long_lists() -> pa.Table:
+    count = 1 << 16
+    labels = pa.ListArray.from_arrays([0, count, 2 * count], pa.array([1] * 2 * count, pa.int8()))
+    return pa.table({"image": [b"a", b"b"], "label": labels})
+
+
+@pytest.mark.parametrize("rows", [_null_images, _long_lists])
+def test_rows_and_values_without_bytes_count_by_the_memory_that_they_take(capsys, tmp_path, rows):
+    pq.write_table(rows(), tmp_path / "x.parquet", compression="zstd")
+    flags = (f"--input={tmp_path}/x.parquet", "--record=image=image,label=label", "--label_type=classes")
+    said = refused(capsys, "convert", *flags, f"--output={tmp_path}/out", "--max_rejected=100%")
+    assert "x.parquet' decompresses to more than 100 times its size" in said
+
+
+def test_rows_with_a_large_value_are_in_memory_one_by_one(tmp_path, monkeypatch):
+    value = bytes(1 << 16)
+    table = pa.table({"image": pa.array([value] * 64).dictionary_encode(), "label": ["a"] * 64})
+    pq.write_table(table, tmp_path / "x.parquet", store_schema=False)
+    monkeypatch.setattr(parquet_files, "_BATCH_BYTES", 3 << 16)
+    opened = parquet_files._Opened(f"{tmp_path}/x.parquet")
+    with opened:
+        assert opened.rows_a_batch(["image", "label"]) == 2
+        assert opened.rows_a_batch(["label"]) == 64
+
+
+def test_what_is_kept_of_a_rejected_image_is_not_its_bytes():
+    """An exception has the frames that raised it, with their variables."""
+
+    class Image(bytearray):  # bytes have no weak references
+        pass
+
+    def check(_: Row, data: bytes) -> None:
+        try:
+            raise OSError("damaged")
+        except OSError as error:
+            raise Rejected("corrupt", "") from error
+
+    image = Image(b"x")
+    alive = weakref.ref(image)
+    rejected = checked(Row("key"), cast(bytes, image), check)
+    del image
+    assert isinstance(rejected, Rejected)
+    assert alive() is None
 
 
 def test_members_of_a_zip_that_inflate_are_rejected_and_the_others_are_stored(capsys, images, tmp_path):

@@ -15,14 +15,19 @@ from beam_pipelines import ConvertOptions, Source, convert
 from estimator_app.config import TRAINERS
 from estimator_app.runtime.tensorflow_startup import has_estimator
 from estimator_app.train import open_run
+from support import small_network
 from support.app_commands import FLAGS, refused, run
 from support.app_fixtures import OPTIONS, keras_warns
 from tpu_input import read_manifest
 
 pytestmark = keras_warns
 HERE = [trainer for trainer in TRAINERS if trainer != "tpu_estimator" or has_estimator()]
-OWN = "estimator_app.model.networks:cnn"  # as a user's own network is named
-SMALL: dict[str, Any] = OPTIONS | {"image_size": 4, "train_batch_size": 8, "steps_per_eval": 2, "network": "cnn"}
+SMALL: dict[str, Any] = OPTIONS | {
+    "image_size": 4,
+    "train_batch_size": 8,
+    "steps_per_eval": 2,
+    "network": small_network.NAME,
+}
 
 
 class Calls(estimator_app.Callback):
@@ -114,7 +119,12 @@ def test_train_and_preflight_open_the_version_that_a_run_began_with(few_digits, 
 
 def test_the_command_that_a_training_prints_for_its_watcher_runs(capsys, digits_dataset, tmp_path):
     folder = tmp_path / "my model"
-    flags = f"--dataset={digits_dataset.path}", f"--model_dir={folder}", "--image_size=4", f"--network={OWN}"
+    flags = (
+        f"--dataset={digits_dataset.path}",
+        f"--model_dir={folder}",
+        "--image_size=4",
+        f"--network={small_network.NAME}",
+    )
     code, out, _ = run(capsys, "train", *flags, "--train_steps=2", "--steps_per_eval=2", "--eval=watch")
     assert code == 0
     command = shlex.split(out.splitlines()[-1].partition("to evaluate and export: jpeg2tpu ")[2])

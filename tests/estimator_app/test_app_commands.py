@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from support.app_commands import FLAGS, refused, run
+from support.app_commands import FLAGS, refused, run, without_progress
+from support.shared import shared
 from support.terminal import run_in_terminal
 
 ROOT = Path(__file__).parents[2]
@@ -23,17 +24,20 @@ TENSORFLOW = tuple(map(int, importlib.metadata.version("tensorflow").split(".")[
 @pytest.fixture(scope="module")
 def model_dir(digits_dataset, tmp_path_factory):
     """A complete run of 40 steps in a process of its own, and what that process said."""
-    folder = tmp_path_factory.mktemp("run") / "model"
-    train = ("train", f"--dataset={digits_dataset.path}", f"--model_dir={folder}", *FLAGS)
-    done = subprocess.run(
-        [sys.executable, "-m", "estimator_app", *train, "--train_steps=40", "--steps_per_eval=30"],
-        cwd=ROOT,
-        env={name: value for name, value in os.environ.items() if not name.startswith("TF_")},
-        capture_output=True,
-        text=True,
-    )
-    (folder / "said.json").write_text(json.dumps([done.returncode, done.stdout, done.stderr]))
-    return folder
+
+    def make(folder: Path) -> Path:
+        train = ("train", f"--dataset={digits_dataset.path}", f"--model_dir={folder}", *FLAGS)
+        done = subprocess.run(
+            [sys.executable, "-m", "estimator_app", *train, "--train_steps=40", "--steps_per_eval=30"],
+            cwd=ROOT,
+            env={name: value for name, value in os.environ.items() if not name.startswith("TF_")},
+            capture_output=True,
+            text=True,
+        )
+        (folder / "said.json").write_text(json.dumps([done.returncode, done.stdout, without_progress(done.stderr)]))
+        return folder
+
+    return shared(tmp_path_factory, "app_commands", make)
 
 
 def test_training_says_what_it_does_in_six_lines_and_tensorflow_says_nothing(model_dir, digits_dataset):

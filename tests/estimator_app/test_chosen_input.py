@@ -73,7 +73,7 @@ def pixels_of_crops(side, config, count=300):
 def test_small_images_are_fed_as_they_are_and_crops_keep_most_of_them(small):
     fed, line, notes = told(small)
     assert fed.image_size == 28
-    assert line == "input: --image_size=28 --crop_area=0.6,1, for images of 28 x 28 pixels"
+    assert line == "chosen: --image_size=28 --crop_area=0.6,1 for images of 28 x 28 pixels"
     assert notes == []
     assert pixels_of_crops(28, fed).min() > 0.45 * 28**2  # half a pixel is lost at each edge
     assert pixels_of_crops(28, dataclasses.replace(fed, crop_area=(0.08, 1.0))).min() < 0.2 * 28**2
@@ -84,7 +84,7 @@ def test_photographs_are_fed_and_cropped_as_imagenet_s_recipes_do(photographs):
     width, height = (math.fsum(size[axis] for size in sizes) / 15 for axis in (0, 1))
     fed, line, notes = told(photographs)
     assert (fed.image_size, fed.crop_area) == (224, (0.08, 1.0))
-    assert line == f"input: --image_size=224 --crop_area=0.08,1, for images of {height:.0f} x {width:.0f} pixels"
+    assert line == f"chosen: --image_size=224 --crop_area=0.08,1 for images of {height:.0f} x {width:.0f} pixels"
     assert notes == []
 
 
@@ -145,14 +145,14 @@ def test_flags_win_and_are_said_where_they_surprise(small):
     ]
     fed, line, notes = told(small, image_size=32)
     assert (fed.image_size, fed.crop_area, notes) == (32, (0.6, 1.0), [])
-    assert line == "input: --crop_area=0.6,1, for images of 28 x 28 pixels"
+    assert line == "chosen: --crop_area=0.6,1 for images of 28 x 28 pixels"
 
 
 def test_a_dataset_that_does_not_know_its_sizes_is_fed_at_224_and_that_is_said(small):
     unknown = dataclasses.replace(small.split("train"), height=(0, 0.0, 0), width=(0, 0.0, 0))  # manifest_from_shards()
     fed, line, notes = told(dataclasses.replace(small, splits=small.splits | {"train": unknown}))
     assert (fed.image_size, fed.crop_area, notes) == (224, (0.08, 1.0), [])
-    assert line == "input: --image_size=224 --crop_area=0.08,1, as the image sizes are not known"
+    assert line == "chosen: --image_size=224 --crop_area=0.08,1, as the image sizes are not known"
 
 
 @pytest.mark.long
@@ -162,7 +162,7 @@ def test_a_run_without_flags_is_told_keeps_its_input_and_exports_it(capsys, smal
     assert code == 0
     lines = out.splitlines()
     assert lines[0].startswith("training cnn at step 0/1: 15 images")
-    assert lines[1] == "input: --image_size=28 --crop_area=0.6,1, for images of 28 x 28 pixels"
+    assert lines[1] == "chosen: --image_size=28 --crop_area=0.6,1 for images of 28 x 28 pixels"
     assert lines[2].startswith("note: --train_batch_size=128 is more than the 15 training images")
     written = json.loads((tmp_path / "model/config.json").read_text())["input"]
     assert (written["image_size"], written["crop_area"]) == (28, [0.6, 1.0])
@@ -183,7 +183,7 @@ def test_a_page_of_preflight_has_what_was_chosen_and_what_surprises(capsys, smal
     asked = ("preflight", f"--dataset={small.path}", "--topology=v5e:1x1", "--network=support.broken_networks:fine")
     code, out, _ = run(capsys, *asked)
     assert code == 0
-    assert "\ninput: --image_size=28 --crop_area=0.6,1, for images of 28 x 28 pixels\n" in out
+    assert "\nchosen: --image_size=28 --crop_area=0.6,1 for images of 28 x 28 pixels\n" in out
     assert "image [128, 28, 28, 3] uint8" in out
     assert (
         "  ! --train_batch_size=128 is more than the 15 training images, so a step contains some images more than "

@@ -15,19 +15,17 @@ from estimator_app.config import TRAINERS, default_trainer
 from estimator_app.model_dir.checkpoints import damage, latest_checkpoint, newest_whole
 from estimator_app.model_dir.run_files import write_run_config
 from estimator_app.train import run as run_training
+from support import small_network
 from support.app_fixtures import configured, keras_warns
+from support.shared import shared
 
 pytestmark = keras_warns
-OPTIONS = {"network": "test_damaged_checkpoints:small", "train_steps": 4, "steps_per_eval": 2, "decay_steps": 6}
+OPTIONS = {"network": small_network.NAME, "train_steps": 4, "steps_per_eval": 2, "decay_steps": 6}
 FLAGS = (
-    *("--network=test_damaged_checkpoints:small", "--train_steps=6", "--steps_per_eval=2", "--decay_steps=6"),
+    *(f"--network={small_network.NAME}", "--train_steps=6", "--steps_per_eval=2", "--decay_steps=6"),
     *("--image_size=16", "--train_batch_size=16", "--eval_batch_size=100", "--learning_rate=0.05"),
     *("--crop_area=0.6,1", "--no_flip"),
 )
-
-
-def small(images, num_classes, training):
-    return tf.keras.layers.Dense(num_classes)(tf.keras.layers.GlobalAveragePooling2D()(images))
 
 
 def train(manifest, model_dir, **options) -> list[str]:
@@ -47,9 +45,12 @@ def trained(request, digits_dataset, tmp_path_factory) -> Path:
     """The model_dir of a run with checkpoints of steps 0, 2 and 4; not to be changed."""
     if request.param == "tpu_estimator" and default_trainer() != "tpu_estimator":
         pytest.skip("TPUEstimator ends with TensorFlow 2.15")
-    folder = tmp_path_factory.mktemp(request.param)
-    train(digits_dataset, folder, trainer=request.param)
-    return folder
+
+    def make(folder: Path) -> Path:
+        train(digits_dataset, folder, trainer=request.param)
+        return folder
+
+    return shared(tmp_path_factory, f"damaged_{request.param}", make)
 
 
 @pytest.fixture
@@ -169,7 +170,7 @@ def test_a_run_that_begins_from_a_damaged_one_is_told_what_to_begin_from(model_d
         assert f"a checkpoint cannot be read: '{model_dir}/{DATA}' (" in line
         (flag, _) = line.rstrip().rpartition("; use an intact one: ")[2].split(", ")
         assert flag == f"--init_from={model_dir}/model.ckpt-2"
-    assert main([*train, flag]) == 0  # as it says
+    assert main([*train, flag, "--train_steps=1"]) == 0  # as it says
 
 
 def test_where_no_checkpoint_is_whole_nothing_is_written(model_dir, digits_dataset, capsys):

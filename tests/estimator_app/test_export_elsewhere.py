@@ -48,17 +48,17 @@ def pixels(finished, digits_dataset) -> np.ndarray:
     return tf.cast(cropped, tf.float32).numpy()
 
 
-@pytest.fixture
-def exported(finished, tmp_path, request) -> str:
+@pytest.fixture(scope="module")
+def exported(finished, tmp_path_factory, request) -> str:
     """An export of the finished run's weights, by a trainer and with other options."""
     trainer, options = request.param
     if trainer == "tpu_estimator" and not has_estimator():
         pytest.skip("TPUEstimator ends with TensorFlow 2.15")
-    model_dir = str(Path(finished.export).parent.parent)
+    model_dir, folder = str(Path(finished.export).parent.parent), tmp_path_factory.mktemp("exported")
     config = read_config(model_dir)
     weights = weights_of_run(config, find_checkpoint(model_dir), model_dir)
     variables = named_weights(make_weighted_model(config, weights))
-    checkpoint, step, is_ema = f"{tmp_path}/model.ckpt-60", tf.constant(60, tf.int64), "ema" in options
+    checkpoint, step, is_ema = f"{folder}/model.ckpt-60", tf.constant(60, tf.int64), "ema" in options
     if trainer == "tf_distribute":
         saved = {"ema" if is_ema else "weights": variables}
         tf.train.Checkpoint(global_step=tf.Variable(step), **saved).write(checkpoint)
@@ -69,7 +69,7 @@ def exported(finished, tmp_path, request) -> str:
             prefix=checkpoint, tensor_names=names, shape_and_slices=[""] * len(names), tensors=[step, *values.values()]
         )
     config = dataclasses.replace(config, trainer=trainer, **options)
-    return export_model(config, model_dir, f"{tmp_path}/export", checkpoint)
+    return export_model(config, model_dir, f"{folder}/export", checkpoint)
 
 
 def of_saved_model(export: str, pixels: np.ndarray) -> dict[str, np.ndarray]:

@@ -20,6 +20,7 @@ from estimator_app.predict_dataset import predict_folds
 from estimator_app.saved_model.classifier import load_classifier
 from estimator_app.trainers.checks import read_dataset
 from estimator_app.trainers.interruption import Stopped
+from support import small_network
 from support.app_commands import refused, run
 from support.app_fixtures import OPTIONS, keras_warns, records_of
 from tpu_input import read_manifest
@@ -28,7 +29,7 @@ from tpu_input.dataset_format.manifest import Manifest
 pytestmark = keras_warns
 FOLDS = ("fold1", "fold2", "fold3")
 SHORT: dict[str, Any] = {name: value for name, value in OPTIONS.items() if name != "split"}
-SHORT |= {"train_steps": 4, "eval": "none", "trainer": "tf_distribute"}
+SHORT |= {"train_steps": 4, "eval": "none", "trainer": "tf_distribute", "network": small_network.NAME}
 
 
 @pytest.fixture(scope="module")
@@ -121,15 +122,15 @@ def test_a_command_that_is_stopped_goes_on_and_gives_the_same_file(predicted, fo
 
 
 def test_a_run_keeps_what_it_holds_out(predicted, folds, capsys):
-    model_dir = f"--model_dir={predicted}/models/fold1"
-    code, out, err = run(capsys, "evaluate", model_dir)
+    run_flags = f"--model_dir={predicted}/models/fold1", f"--network={small_network.NAME}"
+    code, out, err = run(capsys, "evaluate", *run_flags)
     assert (code, err) == (0, "")
     assert f"on {folds.split('fold1').num_examples} fold1 images" in out
     message = refused(
         capsys,
         "train",
         f"--dataset={folds.path}",
-        model_dir,
+        *run_flags,
         "--hold_out=fold2",
         "--train_steps=4",
         "--trainer=tf_distribute",

@@ -47,6 +47,23 @@ def test_the_line_fits_into_80_columns_and_no_number_is_cut(monkeypatch, seconds
     assert len(last) < 80
 
 
+@pytest.mark.parametrize(("quiet", "expected"), [(False, [2, 4]), (True, [])])
+def test_where_there_is_no_terminal_a_line_now_and_then_shows_where_training_is(monkeypatch, capsys, quiet, expected):
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(progress_module, "time", SimpleNamespace(time=lambda: clock.now))
+    monkeypatch.setattr(progress_module, "SECONDS_PER_LINE", 30)
+    monkeypatch.setattr(progress_module, "is_quiet", lambda: quiet)
+    progress = Progress(0, 100, 600, 32, TimeLeft(train_steps=600, steps_per_eval=100, eval_batches=0))
+    for step in range(1, 6):
+        clock.now += 16
+        progress.took(step, loss=0.5, began=clock.now, ready=clock.now)
+    progress.close()
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert [int(line.removeprefix("step ").partition("/600: ")[0]) for line in err.splitlines()] == expected
+    assert all(line.endswith(" left, loss 0.500, 2 images/s, waits 0 %, eval 100") for line in err.splitlines())
+
+
 @dataclasses.dataclass
 class Run:
     """A run as runs were seen to go: how long its parts take, in seconds, and how many of its steps a look has.

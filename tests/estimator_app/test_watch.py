@@ -20,17 +20,21 @@ from estimator_app.model_dir.history import best, read_history
 from estimator_app.model_dir.lock import EVAL_LOCK_NAME, locked
 from estimator_app.train import run as run_training
 from estimator_app.watch import watch
+from support import small_network
 from support.app_commands import FLAGS, refused, run
 from support.app_fixtures import configured, keras_warns
 
 pytestmark = keras_warns
 ROOT = Path(__file__).parents[2]
 TRAINERS = ["tf_distribute"] + ["tpu_estimator"] * (default_trainer() == "tpu_estimator")
+NETWORK = f"--network={small_network.NAME}"
 OF_TRAINING = {"train_loss", "images_per_second", "input_wait", "train_seconds", "eval_seconds"}
 
 
 def train(manifest, model_dir, said=None, **options):
-    config = configured(manifest, **{"trainer": "tf_distribute", "eval": "watch"} | options)
+    config = configured(
+        manifest, **{"trainer": "tf_distribute", "eval": "watch", "network": small_network.NAME} | options
+    )
     report = (said if said is not None else []).append
     return run_training(manifest, config, str(model_dir), f"{model_dir}/export", report=report)
 
@@ -171,7 +175,7 @@ def test_a_watcher_says_which_steps_it_could_not_evaluate(digits_dataset, traine
     for path in copy.glob("model.ckpt-[1-6].*"):
         path.unlink()
     next(copy.glob("model.ckpt-8.data*")).write_bytes(b"damaged")
-    finished = watch(str(copy), report=said.append, poll_seconds=0.01)
+    finished = watch(str(copy), network=small_network.NAME, report=said.append, poll_seconds=0.01)
     assert said[0] == "steps not evaluated, as they have no checkpoint any more: 1, 2, 3, 4, 5 and 1 more"
     assert said[1].startswith("step 7/9: ")
     assert said[2].startswith("step 8 was not evaluated: a checkpoint cannot be read: ")
@@ -200,7 +204,7 @@ def test_checkpoints_that_are_evaluated_are_removed_but_for_the_newest_five(trai
 
 def test_one_process_evaluates_a_run(digits_dataset, trained, tmp_path, capsys):
     with locked(str(trained), EVAL_LOCK_NAME):
-        message = refused(capsys, "watch", f"--model_dir={trained}")
+        message = refused(capsys, "watch", f"--model_dir={trained}", NETWORK)
         assert f"another process is evaluating in {str(trained)!r} and holds the lock" in message
         with pytest.raises(ValueError, match="another process is evaluating"):
             train(digits_dataset, trained, eval="inline", train_steps=9, steps_per_eval=1, train_batch_size=4)
@@ -211,7 +215,7 @@ def test_mistakes_are_one_line(digits_dataset, trained, tmp_path, capsys):
     subprocess.run(["cp", "-r", str(trained), str(inline)], check=True)
     config = (inline / "config.json").read_text().replace('"eval": "watch"', '"eval": "inline"')
     (inline / "config.json").write_text(config)
-    assert "has --eval=inline, so train evaluates it" in refused(capsys, "watch", f"--model_dir={inline}")
+    assert "has --eval=inline, so train evaluates it" in refused(capsys, "watch", f"--model_dir={inline}", NETWORK)
     assert "poll_seconds must be above 0" in refused(capsys, "watch", f"--model_dir={tmp_path}", "--poll_seconds=0")
     flags = ("train", f"--dataset={digits_dataset.path}", f"--model_dir={tmp_path}", "--eval=watch", *FLAGS)
     assert "early_stop_patience needs eval='inline'" in refused(capsys, *flags, "--early_stop_patience=3")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from estimator_app.__main__ import main
@@ -19,6 +21,11 @@ def run(capsys: pytest.CaptureFixture[str], *args: object) -> tuple[int | str | 
         code = stop.code
     out, err = capsys.readouterr()
     return code, out, err
+
+
+def without_progress(err: str) -> str:
+    """Returns what was printed to stderr without the lines of progress, which a slow machine prints."""
+    return re.sub(r"^step \d+/\d+: \S+ left, .*\n", "", err, flags=re.MULTILINE)
 
 
 def refused(capsys: pytest.CaptureFixture[str], *args: object) -> str:

@@ -73,7 +73,9 @@ import os, resource, signal, sys
 from estimator_app.runtime.tensorflow_startup import import_tensorflow
 import_tensorflow(verbose=False)
 from estimator_app.__main__ import main
+from estimator_app.trainers import progress
 from estimator_app.trainers.progress import Progress
+progress.SECONDS_PER_LINE = 1e6
 what, step, took = sys.argv[1], int(sys.argv[2]), Progress.took
 def happens(self, *args):
     took(self, *args)

@@ -9,6 +9,7 @@ from typing import Any
 from beam_pipelines.options import ConvertOptions, Source
 from beam_pipelines.sources.folders import FolderSurvey, label_by_folder, label_rows, read_folders
 from beam_pipelines.sources.listing import list_rows
+from beam_pipelines.sources.row_columns import Batch
 from beam_pipelines.sources.rows import Row, check_names, find, locate
 
 
@@ -17,9 +18,10 @@ def listed(*sources: Source | Path | str, **changes: Any) -> list[Row]:
     given = tuple(source if isinstance(source, Source) else Source(str(source)) for source in sources)
     options = ConvertOptions(given, "/out", **changes)
     rows = [find(row) for source in given for row in list_rows(source, options)]
+    batch = Batch.of(rows)
     survey = FolderSurvey(options)
-    layout = read_folders(survey.add_input(survey.create_accumulator(), rows), options)
-    labelled = label_rows(rows, layout, options)
+    layout = read_folders(survey.add_input(survey.create_accumulator(), batch), options)
+    labelled = label_rows(batch, layout, options).rows()
     assert labelled == [label_by_folder(row, layout, options) for row in rows]
     return sorted(locate(check_names(row, options), options) for row in labelled)
 

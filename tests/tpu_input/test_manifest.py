@@ -150,6 +150,7 @@ TRAIN = "splits/train/shards"
         ("splits/train/channel_mean", [0, 0], "channel_mean of split 'train' must be a list of 3"),
         ("splits/train/channel_mean", [0, 0, 0, 0], "channel_mean of split 'train' must be a list of 3"),
         ("splits/train/channel_mean", [-0.5, 0, 0], "channel_mean of split 'train' must be a number from 0 to 255"),
+        ("splits/train/channel_mean", [10**400, 0, 0], "channel_mean of split 'train' must be a number from 0 to 255"),
         ("splits/train/channel_std", [0, 0, 255.5], "channel_std of split 'train' must be a number from 0 to 255"),
     ],
 )

@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 from tpu_input.command_line import help_text
 from tpu_input.command_line.dataclass_options import suggestion
 from tpu_input.command_line.output import (
+    SECONDS_PER_LINE,
     activity,
     failed,
     is_json,
@@ -36,6 +37,7 @@ from tpu_input.command_line.output import (
 __all__ = [
     "EXIT_CODES",
     "INTERRUPTED",
+    "SECONDS_PER_LINE",
     "TERMINATED",
     "Misused",
     "Parser",

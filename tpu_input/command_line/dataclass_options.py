@@ -80,7 +80,11 @@ def checked(value: Any, hint: Any, name: str) -> Any:
     if hint is int and _is_number(value, numbers.Integral):
         return operator.index(value)
     if hint is float and _is_number(value, numbers.Real):
-        return value if isinstance(value, (int, float)) else float(value)
+        try:
+            as_float = float(value)
+        except OverflowError:
+            raise ValueError(f"{name} must be a number that a float can hold, got a larger one") from None
+        return value if isinstance(value, (int, float)) else as_float
     is_callable = origin is Callable
     if callable(value) if is_callable else hint not in (int, float) and isinstance(value, hint):
         return value

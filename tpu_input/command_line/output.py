@@ -3,7 +3,8 @@
     result     print_line()              ──▶ stdout
     warnings   print_line(…, sys.stderr) ──▶ stderr
     errors     print_error(), failed()   ──▶ stderr, and with --json an object on stdout
-    progress   bars, activity()          ──▶ stderr, only on a terminal, and not with --quiet
+    progress   bars, activity()          ──▶ stderr, on a terminal; elsewhere what takes long prints a line every
+                                             SECONDS_PER_LINE; neither with --quiet
 
 All lines but progress are also written to --log_file, with the time.
 """
@@ -32,6 +33,7 @@ _log.propagate = False
 _log.setLevel(logging.INFO)
 _log.addHandler(logging.NullHandler())  # else Python prints its warnings
 _is_quiet = False
+SECONDS_PER_LINE = 30.0  # seconds between two lines of progress where no bar is drawn
 _DRAW_EACH = 0.5  # seconds between two drawings of an activity
 
 

@@ -8,7 +8,6 @@ Each check returns the value that it was given, or raises a ValueError that name
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Collection
 from typing import Any
@@ -88,8 +87,9 @@ def counts(value: object, name: str, least: int = 0) -> dict[str, int]:
 
 
 def number(value: Any, name: str, least: float, most: float) -> float:
-    """Returns a finite number in [least, most]."""
-    if type(value) not in (int, float) or not math.isfinite(value) or not least <= value <= most:
+    """Returns a number in [least, most], both finite."""
+    # NaN is in no range. math.isfinite() raises OverflowError for an integer that is larger than any float.
+    if type(value) not in (int, float) or not least <= value <= most:
         raise ValueError(f"{name} must be a number from {least:g} to {most:g}{_got(value)}")
     return float(value) if isinstance(value, float) else value
 

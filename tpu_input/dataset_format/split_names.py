@@ -24,6 +24,10 @@ SPLIT_NAMES = {
 # Of folders only these, as dev/ and holdout/ may be classes, or folders of other things.
 SPLIT_FOLDERS = {name: split for name, split in SPLIT_NAMES.items() if not name.startswith(("dev", "hold", "held"))}
 
+# Of copies in several splits, the one in the first of these stays: what a model is tested with is often fixed, and
+# train can do without. Other names of splits are between test and validation.
+_RANKS = {"test": 0, "validation": 2, "train": 3, "": 4}
+
 _HASH = re.compile(r"-[0-9a-f]{16}(?=\.)")  # in names of files of Hugging Face
 # What surrounds the words of a file's name: numbers and endings.
 _NO_WORD = re.compile(
@@ -38,6 +42,11 @@ _NO_NAME = frozenset({"nan", "none", "null", "na", "n/a", "<na>", "nat", "-"})
 def split_named(name: str) -> str:
     """Returns the split that a name stands for, such as validation for VAL; other names as they are."""
     return SPLIT_NAMES.get(name.strip().lower(), name)
+
+
+def keeping_rank(split: str) -> int:
+    """Returns the rank of a split among those that have copies of an image: the one with the smallest keeps it."""
+    return _RANKS.get(split, 1)
 
 
 def is_missing(name: str) -> bool:

@@ -10,7 +10,6 @@ with BatchCoder rather than pickle.
 
 from __future__ import annotations
 
-import collections
 import functools
 import itertools
 import zlib
@@ -27,71 +26,37 @@ from apache_beam.utils.windowed_value import WindowedValue
 from beam_pipelines import storage
 from beam_pipelines.conversion import extension
 from beam_pipelines.conversion.combining import CombineInParts
-from beam_pipelines.conversion.plan import BUCKET_BITS, Placed, Plan, place_rows
+from beam_pipelines.conversion.plan import Plan, place_rows, with_positions
 from beam_pipelines.conversion.planning import duplicates, split_choice
-from beam_pipelines.conversion.planning.cutting import by_range, cut
+from beam_pipelines.conversion.planning.cutting import by_range, cut, range_bits
 from beam_pipelines.conversion.planning.plan_survey import PlanSurvey, add_remarks, split_sums
 from beam_pipelines.conversion.planning.record_sizes import Samples, first_rows, measure, size_rows
-from beam_pipelines.conversion.planning.row_batches import (
-    BATCH_ROWS,
-    LINE_ROWS,
-    Parts,
-    batched,
-    by_hash,
-    groups_of,
-    new_row,
-    pack,
-    pack_tuples,
-    unpack,
-    unpack_tuples,
-)
+from beam_pipelines.conversion.planning.row_batches import Numbered, Parts, by_hash, groups_of
 from beam_pipelines.conversion.working_folder import WorkingFolder
 from beam_pipelines.options import NEAR_DUPLICATES, ConvertOptions
 from beam_pipelines.runners import phases
 from beam_pipelines.sources.folders import FolderSurvey, Layout, Survey, label_rows, read_folders, split_survey
 from beam_pipelines.sources.input_kinds import Part
-from beam_pipelines.sources.listing import list_below, list_part
-from beam_pipelines.sources.rows import Row, find, find_each
+from beam_pipelines.sources.listing import find_files, list_below, list_part
+from beam_pipelines.sources.row_columns import BATCH_ROWS, LINE_ROWS, Batch, batches_of, locate_rows, of_size
 
 _LEVELS = ("sources", "folders", "class folders")  # that are opened one after another, each by all workers
 
 
-class Batch(list[Row]):
-    """Type of the elements; a list of rows is one, too."""
-
-
 class BatchCoder(beam.coders.Coder):
-    """Beam coder of batches: see row_batches.pack()."""
+    """Beam coder of batches."""
 
-    def encode(self, value: list[Row]) -> bytes:
-        return pack(value)
+    def encode(self, value: Batch) -> bytes:
+        return value.pack()
 
-    def decode(self, encoded: bytes) -> list[Row]:
-        return unpack(encoded)
+    def decode(self, encoded: bytes) -> Batch:
+        return Batch.unpack(encoded)
 
     def to_type_hint(self) -> type[Batch]:
         return Batch
 
 
-class PlacedBatch(list[Placed]):
-    """Type of batches of placed rows, whose positions are too large for Beam's own coder of integers."""
-
-
-class PlacedBatchCoder(beam.coders.Coder):
-    """Beam coder of batches of placed rows."""
-
-    def encode(self, value: list[Placed]) -> bytes:
-        return pack_tuples([(position, split, *row) for position, split, row in value])
-
-    def decode(self, encoded: bytes) -> list[Placed]:
-        return [(position, split, new_row(fields)) for position, split, *fields in unpack_tuples(encoded)]
-
-    def to_type_hint(self) -> type[PlacedBatch]:
-        return PlacedBatch
-
-
 registry.register_coder(Batch, BatchCoder)
-registry.register_coder(PlacedBatch, PlacedBatchCoder)
 Batches = PCollection[Batch]
 
 
@@ -133,7 +98,7 @@ def list_labelled(pipeline: beam.Pipeline, options: ConvertOptions) -> Batches:
 
 def plan_images(batches: Batches, options: ConvertOptions) -> Batches:
     """Returns rows, which have labels and may have groups, with their splits and estimated record sizes."""
-    grouped = batches | "Group by key" >> beam.Map(split_choice.group_rows, options).with_output_types(Batch)
+    grouped = batches | "Group by key" >> beam.Map(_grouped, options).with_output_types(Batch)
     return _split_and_size(grouped, options, has_groups=True)
 
 
@@ -143,11 +108,11 @@ def assign(batches: Batches, options: ConvertOptions) -> tuple[PCollection[Plan]
     Returns:
       The plan, and the names of the shards whose rows are written.
     """
-    placed = batches | "Place" >> beam.Map(place_rows, options).with_output_types(PlacedBatch)
+    placed = batches | "Place" >> beam.Map(place_rows, options).with_output_types(Batch)
     plan: PCollection[Plan] = placed | "Survey" >> CombineInParts(PlanSurvey(options), split_sums)  # Plan, one
     shards: PCollection[str] = (
         placed
-        | "Key by range" >> _in_parts(functools.partial(by_range, bits=BUCKET_BITS))
+        | "Key by range" >> _in_parts(_by_range, AsSingleton(plan))
         | "Group ranges" >> beam.GroupByKey()  # (range, [packed rows])
         | "Cut into shards" >> beam.FlatMap(_cut, AsSingleton(plan), options).with_output_types(tuple[str, _Packed])
         | "Group shards" >> beam.GroupByKey()  # (shard, [packed rows])
@@ -157,16 +122,17 @@ def assign(batches: Batches, options: ConvertOptions) -> tuple[PCollection[Plan]
 
 
 class _Parts(beam.DoFn):
-    """Element → (part, packed tuples), of what a function yields for it; tuples of a bundle stay together."""
+    """Batch → (part, packed rows), as a function divides it; rows of a bundle stay together."""
 
-    def __init__(self, function: Callable[[Any], Iterable[tuple[int, tuple[Any, ...]]]]) -> None:
+    def __init__(self, function: Callable[..., Numbered]) -> None:
         self._function = function
 
     def start_bundle(self) -> None:
         self._parts = Parts()
 
-    def process(self, element: Any) -> Iterator[tuple[int, bytes]]:
-        return self._parts.add(self._function(element))
+    def process(self, batch: Batch, side: Any = None) -> Iterator[tuple[int, bytes]]:
+        numbered = self._function(batch) if side is None else self._function(batch, side)
+        return self._parts.add(*numbered)
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
         window = GlobalWindow()
@@ -174,36 +140,29 @@ class _Parts(beam.DoFn):
             yield WindowedValue(element, window.max_timestamp(), (window,))
 
 
-def _in_parts(function: Callable[[Any], Iterable[tuple[int, tuple[Any, ...]]]]) -> Any:
-    return beam.ParDo(_Parts(function)).with_output_types(tuple[int, bytes])
+def _in_parts(function: Callable[..., Numbered], *sides: Any) -> Any:
+    return beam.ParDo(_Parts(function), *sides).with_output_types(tuple[int, bytes])
 
 
-# Consecutive rows of a shard: (range, number of the part of the range, rows), in this order in the shard.
-_Packed = tuple[int, int, bytes]
+def _by_range(placed: Batch, plan: Plan) -> Numbered:
+    return by_range(placed, range_bits(plan.num_inputs))
+
+
+# Consecutive rows of a shard: (range, rows), in this order in the shard.
+_Packed = tuple[int, bytes]
 
 
 def _cut(keyed: tuple[int, Iterable[bytes]], plan: Plan, options: ConvertOptions) -> Iterator[tuple[str, _Packed]]:
     number, packed = keyed
-    rows_by_shard, part = collections.defaultdict[str, list[Row]](list), 0
-    for shard, row in cut(number, BUCKET_BITS, packed, plan, options):
-        rows = rows_by_shard[shard]
-        rows.append(row)
-        if len(rows) == BATCH_ROWS:
-            yield shard, (number, part, _compressed(rows_by_shard.pop(shard)))
-            part += 1
-    for shard, rows in rows_by_shard.items():
-        yield shard, (number, part, _compressed(rows))
-
-
-def _compressed(rows: list[Row]) -> bytes:
-    phases.count_units("planning", len(rows))
-    return zlib.compress(pack(rows), level=1)
+    for shard, batch in cut(number, range_bits(plan.num_inputs), packed, plan, options):
+        phases.count_units("planning", batch.num_rows)
+        yield shard, (number, zlib.compress(batch.pack(), level=1))
 
 
 def _write_rows(keyed: tuple[str, Iterable[_Packed]], plan: Plan, options: ConvertOptions) -> str:
     shard, parts = keyed
-    rows = itertools.chain.from_iterable(unpack(zlib.decompress(packed)) for _, _, packed in sorted(parts))
-    WorkingFolder.of(options.output, plan).write_rows(shard, rows)
+    batches = (Batch.unpack(zlib.decompress(packed)) for _, packed in sorted(parts))
+    WorkingFolder.of(options.output, plan).write_rows(shard, (locate_rows(batch, options) for batch in batches))
     return shard
 
 
@@ -227,44 +186,45 @@ def _listed(pipeline: beam.Pipeline, options: ConvertOptions) -> Batches:
         # The listing of a folder includes sizes. Each line of a list needs a request of its own, so these are
         # distributed to all workers, and sent concurrently.
         spread = batches | "Spread lines" >> beam.Reshuffle(num_buckets=1024)
-        batches = spread | "Find each" >> beam.Map(_find_each).with_output_types(Batch)
-    batches = batches | "Group by key" >> beam.Map(split_choice.group_rows, options).with_output_types(Batch)
+        batches = spread | "Find each" >> beam.Map(find_files, is_list).with_output_types(Batch)
+    batches = batches | "Group by key" >> beam.Map(_grouped, options).with_output_types(Batch)
     return keep_groups_together(batches) if is_list and not options.group_by else batches
 
 
 def _open(part: Part, is_list: bool, options: ConvertOptions) -> Iterator[Any]:
     parts: list[Part] = []
-    rows = (found for found in list_part(part, options) if not _take_part(found, parts))
-    for batch in _found(rows, is_list):
+    found = (each for each in list_part(part, options) if not _take_part(each, parts))
+    for batch in _found(found, is_list):
         yield from (beam.pvalue.TaggedOutput("parts", each) for each in parts)
         parts.clear()
         yield batch
     yield from (beam.pvalue.TaggedOutput("parts", each) for each in parts)
 
 
-def _take_part(found: Row | Part, parts: list[Part]) -> bool:
+def _take_part(found: Batch | Part, parts: list[Part]) -> bool:
     """Adds what is found in a part to a list if it is another part; returns whether it is."""
     if isinstance(found, Part):
         parts.append(found)
     return isinstance(found, Part)
 
 
-def _list_below(part: Part, is_list: bool, options: ConvertOptions) -> Iterator[list[Row]]:
+def _list_below(part: Part, is_list: bool, options: ConvertOptions) -> Iterator[Batch]:
     return _found(list_below(part, options), is_list)
 
 
-def _found(listed: Iterable[Any], is_list: bool) -> Iterator[list[Row]]:
-    for rows in batched(listed, LINE_ROWS if is_list else BATCH_ROWS):
-        phases.count_units("listing", len(rows))
-        yield rows if is_list else list(map(find, rows))
+def _found(listed: Iterable[Any], is_list: bool) -> Iterator[Batch]:
+    for batch in of_size(listed, LINE_ROWS if is_list else BATCH_ROWS):
+        phases.count_units("listing", batch.num_rows)
+        yield batch if is_list else find_files(batch, is_list)
 
 
-def _find_each(rows: list[Row]) -> list[Row]:
-    return list(find_each(rows))
+def _as_it_is(batch: Batch) -> Batch:
+    return batch
 
 
-def _as_it_is(rows: list[Row]) -> list[Row]:
-    return rows
+def _grouped(batch: Batch, options: ConvertOptions) -> Batch:
+    """Returns rows with their groups by key, and with their positions, which several steps need."""
+    return with_positions(split_choice.group_rows(batch, options), options.seed)
 
 
 def _layout(batches: Batches, options: ConvertOptions) -> PCollection[Layout]:
@@ -278,16 +238,16 @@ def _labelling(layout: PCollection[Layout], options: ConvertOptions) -> Any:
     return beam.Map(label_rows, AsSingleton(layout), options).with_output_types(Batch)
 
 
-def _label_and_size(rows: list[Row], layout: Layout, ratios: dict[str, float], options: ConvertOptions) -> list[Row]:
-    return size_rows(label_rows(rows, layout, options), ratios, options)
+def _label_and_size(batch: Batch, layout: Layout, ratios: dict[str, float], options: ConvertOptions) -> Batch:
+    return size_rows(label_rows(batch, layout, options), ratios, options)
 
 
-def _seen_inputs(rows: list[Row], options: ConvertOptions) -> Iterator[tuple[str, extension.Seen]]:
-    yield from extension.seen_inputs(rows, options).items()
+def _seen_inputs(batch: Batch, options: ConvertOptions) -> Iterator[tuple[str, extension.Seen]]:
+    yield from extension.seen_inputs(batch.rows(), options).items()
 
 
-def _new_inputs(rows: list[Row], changes: extension.Changes, options: ConvertOptions) -> list[Row]:
-    return [row for row in rows if extension.is_new(row, changes, options)]
+def _new_inputs(batch: Batch, changes: extension.Changes, options: ConvertOptions) -> Batch:
+    return batch.map_rows(extension.new_rows, changes, options)
 
 
 def _split_and_size(labelled: Batches, options: ConvertOptions, has_groups: bool = False) -> Batches:
@@ -317,16 +277,17 @@ def keep_groups_together(batches: Batches) -> Batches:
     return every
 
 
-def _key_by_group(rows: list[Row]) -> Iterator[tuple[int, tuple[Any, ...]]]:
-    return by_hash((row.group, row) for row in rows if split_choice.is_grouped(row))
+def _key_by_group(batch: Batch) -> Numbered:
+    grouped, _ = split_choice.divide_grouped(batch.rows())
+    return by_hash(grouped, [row.group for row in grouped])
 
 
-def _in_no_group(rows: list[Row]) -> list[Row]:
-    return [row for row in rows if not split_choice.is_grouped(row)]
+def _in_no_group(batch: Batch) -> Batch:
+    return Batch.of(split_choice.divide_grouped(batch.rows())[1])
 
 
-def _in_one_split(part: tuple[int, Iterable[bytes]]) -> Iterator[list[Row]]:
-    return batched(row for keyed in groups_of(part[1]) for row in split_choice.in_one_split(*keyed))
+def _in_one_split(part: tuple[int, Iterable[bytes]]) -> Iterator[Batch]:
+    return batches_of(row for keyed in groups_of(part[1]) for row in split_choice.in_one_split(*keyed))
 
 
 def _choose_splits(batches: Batches, options: ConvertOptions) -> Batches:
@@ -335,19 +296,23 @@ def _choose_splits(batches: Batches, options: ConvertOptions) -> Batches:
         return batches
     counts = (
         batches
-        | "Splits of inputs" >> beam.FlatMap(lambda rows: split_choice.count_splits(rows).items())
+        | "Splits of inputs" >> beam.FlatMap(lambda batch: split_choice.count_splits(batch.rows()).items())
         | "Count splits" >> beam.CombinePerKey(sum)  # (split, number of rows)
         | "Splits that inputs name" >> combiners.ToDict()
     )
     ends = (
         batches
-        | "Points by class" >> beam.FlatMap(lambda rows: split_choice.points_by_class(rows, options).items())
+        | "Points by class" >> beam.FlatMap(lambda batch: split_choice.points_by_class(batch.rows(), options).items())
         | "Group classes" >> beam.GroupByKey()
         | "Ends of splits" >> beam.Map(_ends, options)
     )
-    choose = beam.Map(split_choice.choose_splits, AsSingleton(counts), AsDict(ends), options).with_output_types(Batch)
+    choose = beam.Map(_choose, AsSingleton(counts), AsDict(ends), options).with_output_types(Batch)
     chosen: Batches = batches | "Choose splits" >> choose
     return chosen
+
+
+def _choose(batch: Batch, counts: dict[str, int], ends: dict[Any, list[float]], options: ConvertOptions) -> Batch:
+    return batch.map_rows(split_choice.choose_splits, counts, ends, options)
 
 
 def _ends(
@@ -376,7 +341,7 @@ def _ratios(batches: Batches, options: ConvertOptions) -> PCollection[tuple[str,
 
 
 class _Sample(beam.DoFn):
-    """Batch → (kind, the first rows in the order of the dataset), for each kind in a bundle."""
+    """Batch → (kind, batch of the first rows in the order of the dataset), for each kind in a bundle."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
@@ -384,18 +349,20 @@ class _Sample(beam.DoFn):
     def start_bundle(self) -> None:
         self._samples = Samples(self._seed)
 
-    def process(self, rows: list[Row]) -> None:
-        self._samples.add(rows)
+    def process(self, batch: Batch) -> None:
+        self._samples.add(batch)
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
         window = GlobalWindow()
-        for element in self._samples.by_kind().items():
-            yield WindowedValue(element, window.max_timestamp(), (window,))
+        for kind, rows in self._samples.by_kind().items():
+            yield WindowedValue((kind, Batch.of(rows)), window.max_timestamp(), (window,))
 
 
-def _measure(keyed: tuple[str, Iterable[list[Row]]], options: ConvertOptions) -> tuple[str, float]:
+def _measure(keyed: tuple[str, Iterable[Batch]], options: ConvertOptions) -> tuple[str, float]:
     kind, batches = keyed
-    return kind, measure(first_rows(itertools.chain.from_iterable(batches), options.seed), options)
+    return kind, measure(
+        first_rows(itertools.chain.from_iterable(batch.rows() for batch in batches), options.seed), options
+    )
 
 
 def reject_duplicates(batches: Batches, options: ConvertOptions) -> Batches:
@@ -404,29 +371,28 @@ def reject_duplicates(batches: Batches, options: ConvertOptions) -> Batches:
         return batches
     if options.dedup == "near":
         found = batches | "Look-alikes to reject" >> FindLookAlikes(options)
-        keyed = batches | "Looks" >> beam.Map(_keyed_by_look, AsSingleton(found))
+        keyed = batches | "Key by look" >> _in_parts(_key_by_look, AsSingleton(found))
     else:
         spread = batches | "Spread content" >> beam.Reshuffle()  # or else those who list a folder read it, too
-        keyed = spread | "Hash content" >> beam.Map(_keyed_by_content, options)
+        keyed = spread | "Key by content" >> _in_parts(functools.partial(_key_by_content, options=options))
     kept: Batches = (
-        keyed  # [(SHA-256 or key of the first, Row)]
-        | "Key by content" >> _in_parts(by_hash)
+        keyed  # (part, packed)
         | "Group by content" >> beam.GroupByKey()  # (part, [packed])
         | "Keep the first" >> beam.FlatMap(_keep_first, options).with_output_types(Batch)
     )
     return kept
 
 
-def _keyed_by_look(rows: list[Row], firsts: dict[str, str]) -> list[tuple[str, Row]]:
-    return list(duplicates.key_by_look(rows, firsts))
+def _key_by_look(batch: Batch, firsts: dict[str, str]) -> Numbered:
+    return by_hash(*duplicates.key_by_look(batch.rows(), firsts))
 
 
-def _keyed_by_content(rows: list[Row], options: ConvertOptions) -> list[tuple[str, Row]]:
-    return list(duplicates.key_by_content(rows, options))
+def _key_by_content(batch: Batch, options: ConvertOptions) -> Numbered:
+    return by_hash(*duplicates.key_by_content(batch.rows(), options))
 
 
-def _keep_first(part: tuple[int, Iterable[bytes]], options: ConvertOptions) -> Iterator[list[Row]]:
-    return batched(row for _, same in groups_of(part[1]) for row in duplicates.keep_first(same, options))
+def _keep_first(part: tuple[int, Iterable[bytes]], options: ConvertOptions) -> Iterator[Batch]:
+    return batches_of(row for _, same in groups_of(part[1]) for row in duplicates.keep_first(same, options))
 
 
 def _group_look_alikes(batches: Batches, options: ConvertOptions) -> Batches:
@@ -434,9 +400,17 @@ def _group_look_alikes(batches: Batches, options: ConvertOptions) -> Batches:
     if options.group_by != NEAR_DUPLICATES:
         return batches
     found = batches | "Look-alikes to group" >> FindLookAlikes(options)
-    group = beam.Map(duplicates.group_by_look, AsSingleton(found)).with_output_types(Batch)
+    group = beam.Map(_group_by_look, AsSingleton(found)).with_output_types(Batch)
     grouped: Batches = batches | "Group look-alikes" >> group
     return grouped
+
+
+def _group_by_look(batch: Batch, firsts: dict[str, str]) -> Batch:
+    return batch.map_rows(duplicates.group_by_look, firsts)
+
+
+def _pictures(batch: Batch, options: ConvertOptions) -> Iterator[duplicates.LookAlike]:
+    return duplicates.pictures(batch.rows(), options)
 
 
 class FindLookAlikes(beam.PTransform):  # type: ignore[type-arg]
@@ -453,8 +427,7 @@ class FindLookAlikes(beam.PTransform):  # type: ignore[type-arg]
         found: PCollection[dict[str, str]] = (
             batches
             | "Spread pictures" >> beam.Reshuffle()
-            | "Decode to compare"
-            >> beam.FlatMap(duplicates.pictures, self._options).with_output_types(Any)  # LookAlike
+            | "Decode to compare" >> beam.FlatMap(_pictures, self._options).with_output_types(Any)  # LookAlike
             | "All pictures" >> combiners.ToList()
             | "Compare" >> beam.Map(duplicates.first_by_key)
         )

@@ -1,21 +1,20 @@
 """The cut: placed rows, grouped by ranges of the order, become the rows of shards.
 
-    [Placed] ──by_range──▶ Parts ──▶ (range, packed rows) ──cut──▶ (shard, Row), in the order of the examples
+    Batch ──by_range──▶ Parts ──▶ (range, packed rows) ──cut──▶ (shard, Batch), in the order of the examples
 
-A range is one of the 4,096 buckets of the plan on an engine, and several of them in one process.
+The more rows there are, the more ranges: at most the 4,096 buckets of the plan.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
-from beam_pipelines.conversion.plan import BUCKET_BITS, HASH_BITS, Placed, Plan, assign_shards
-from beam_pipelines.conversion.planning.row_batches import new_row, unpacked
+from beam_pipelines.conversion.plan import BUCKET_BITS, HASH_BITS, Plan, assign_shards
+from beam_pipelines.conversion.planning.row_batches import Numbered
 from beam_pipelines.options import ConvertOptions
-from beam_pipelines.sources.rows import Row, locate
+from beam_pipelines.sources.row_columns import Batch, joined
 
-_RANGE_ROWS = 1 << 14  # of a range in one process, about
+_RANGE_ROWS = 1 << 14  # of a range, about
 
 
 def range_bits(num_rows: int) -> int:
@@ -23,25 +22,24 @@ def range_bits(num_rows: int) -> int:
     return min(BUCKET_BITS, max(num_rows // _RANGE_ROWS, 1).bit_length() - 1)
 
 
-def by_range(placed: Iterable[Placed], bits: int) -> Iterator[tuple[int, tuple[Any, ...]]]:
-    """Yields (one of 2**bits ranges, (position, split, *row)), for row_batches.Parts."""
+def by_range(placed: Batch, bits: int) -> Numbered:
+    """Returns placed rows, and the number of the range of each, one of 2**bits."""
+    # In Python's integers, as NumPy shifts none by all of its bits.
     shift = HASH_BITS - bits
-    for position, split, row in placed:
-        yield position >> shift, (position, split, *row)
+    return placed, [position >> shift for position in placed.columns["position"].tolist()]
 
 
 def cut(
     number: int, bits: int, packed: Iterable[bytes], plan: Plan, options: ConvertOptions
-) -> Iterator[tuple[str, Row]]:
-    """Yields (shard name, row with its URI) for all rows of one of 2**bits ranges, in the order of the examples.
+) -> Iterator[tuple[str, Batch]]:
+    """Yields (shard, rows) for all rows of one of 2**bits ranges, those of a shard in the order of the examples.
 
     Args:
       number: Number of the range.
       bits: As of by_range().
-      packed: The packed tuples of the range.
+      packed: The packed rows of the range.
       plan: The plan of all rows.
       options: Options of the conversion.
     """
-    placed: list[Placed] = [(position, split, new_row(fields)) for position, split, *fields in unpacked(packed)]
-    for shard, row in assign_shards(placed, number << (BUCKET_BITS - bits), plan, options):
-        yield shard, locate(row, options)
+    placed = joined(list(map(Batch.unpack, packed)))
+    return assign_shards(placed, number << (BUCKET_BITS - bits), plan, options)

@@ -20,19 +20,19 @@ from beam_pipelines.runners import phases
 from beam_pipelines.sources.read_ahead import map_images, read_rows
 from beam_pipelines.sources.rows import Row, locate
 from tpu_input.command_line.cores import num_cores
+from tpu_input.dataset_format.split_names import keeping_rank
 from tpu_input.stored_images.check import Rejected
 
-# Of copies in several splits that inputs name, the one in the first of these stays: what a model is tested with is
-# often fixed, and train can do without. Other names of splits are between test and validation.
-_SPLIT_RANKS = {"test": 0, "validation": 2, "train": 3, "": 4}
 
-
-def key_by_content(rows: list[Row], options: ConvertOptions) -> Iterator[tuple[str, Row]]:
-    """Yields (SHA-256 of its file, row) for every row."""
+def key_by_content(rows: list[Row], options: ConvertOptions) -> tuple[list[Row], list[str]]:
+    """Returns located rows, and the SHA-256 of the file of each."""
+    located, keys = list[Row](), list[str]()
     for row, data in read_rows([locate(row, options) for row in rows]):
+        located.append(row)
         # An unreadable file is rejected later, when shards are written; its key serves as a hash of its own until then.
-        yield row.key if isinstance(data, Rejected) else hashlib.sha256(data).hexdigest(), row
+        keys.append(row.key if isinstance(data, Rejected) else hashlib.sha256(data).hexdigest())
     phases.advance("hashing", len(rows))
+    return located, keys
 
 
 class LookAlike(NamedTuple):
@@ -59,9 +59,9 @@ def first_by_key(images: list[LookAlike]) -> dict[str, str]:
     return {images[number].key: images[group[0]].key for group in groups for number in group}
 
 
-def key_by_look(rows: list[Row], firsts: Mapping[str, str]) -> Iterator[tuple[str, Row]]:
-    """Yields (key of the first image that it looks like, row) for every row."""
-    return ((firsts.get(row.key, row.key), row) for row in rows)
+def key_by_look(rows: list[Row], firsts: Mapping[str, str]) -> tuple[list[Row], list[str]]:
+    """Returns the rows, and for each the key of the first image that it looks like."""
+    return rows, [firsts.get(row.key, row.key) for row in rows]
 
 
 def group_by_look(rows: list[Row], firsts: Mapping[str, str]) -> list[Row]:
@@ -72,7 +72,7 @@ def group_by_look(rows: list[Row], firsts: Mapping[str, str]) -> list[Row]:
 def keep_first(rows: Iterable[Row], options: ConvertOptions) -> Iterator[Row]:
     """Yields rows with one content, or that look alike, with those rejected that are not to be in the dataset."""
     what = "it looks like" if options.dedup == "near" else "the same bytes as"
-    ordered = sorted(rows, key=lambda row: (_SPLIT_RANKS.get(row.split, 1), in_order(row, options.seed)))
+    ordered = sorted(rows, key=lambda row: (keeping_rank(row.split), in_order(row, options.seed)))
     yield from (row for row in ordered if row.reason)
     same = [row for row in ordered if not row.reason]
     labels = sorted({row.label for row in same})

@@ -10,10 +10,13 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
+import numpy as np
+
 from beam_pipelines.conversion import extension
-from beam_pipelines.conversion.plan import Placed, Plan, bucket_at, row_bytes
+from beam_pipelines.conversion.plan import Plan, buckets_at, row_bytes
 from beam_pipelines.options import ConvertOptions
 from beam_pipelines.sources.folders import Layout
+from beam_pipelines.sources.row_columns import Batch
 from beam_pipelines.sources.rows import Row
 
 
@@ -27,7 +30,7 @@ class Sums:
       reasons: Number of rejected rows by reason.
       examples: An example of a rejected row by reason, as text.
       hashes: Sum of the hashes of the rows, which does not depend on their order.
-      costs: Size in bytes by (split, bucket).
+      costs: Size in bytes by bucket, by split.
       images: Number of images by split.
       duplicates: Number of rows that are rejected as duplicates, by the split that their input names.
       ungrouped: Number of images without a group.
@@ -39,7 +42,7 @@ class Sums:
     reasons: Counter[str] = dataclasses.field(default_factory=Counter)
     examples: dict[str, str] = dataclasses.field(default_factory=dict)
     hashes: int = 0
-    costs: Counter[tuple[str, int]] = dataclasses.field(default_factory=Counter)
+    costs: dict[str, dict[int, int]] = dataclasses.field(default_factory=dict)
     images: Counter[str] = dataclasses.field(default_factory=Counter)
     duplicates: Counter[str] = dataclasses.field(default_factory=Counter)
     ungrouped: int = 0
@@ -53,7 +56,10 @@ class Sums:
         for reason, example in other.examples.items():
             self._add_example(reason, example)
         self.hashes += other.hashes
-        self.costs.update(other.costs)
+        for split, costs in other.costs.items():
+            mine = self.costs.setdefault(split, {})
+            for bucket, size in costs.items():
+                mine[bucket] = mine.get(bucket, 0) + size
         self.images.update(other.images)
         self.duplicates.update(other.duplicates)
         self.ungrouped += other.ungrouped
@@ -65,6 +71,17 @@ class Sums:
         if row.reason == "duplicate" and row.split:
             self.duplicates[row.split] += 1
         self._add_example(row.reason, f"{row.key!r}: {row.detail}")
+
+    def add_costs(self, batch: Batch, options: ConvertOptions) -> None:
+        """Adds the sizes of rows in their buckets; a bucket with rejected rows alone has the size 0."""
+        splits = np.array(batch.column("placed_split"))
+        buckets = buckets_at(batch.columns["position"])
+        for split in np.unique(splits).tolist():
+            chosen = splits == split
+            sizes = itertools.compress(row_bytes(batch, split, options), chosen.tolist())
+            costs = self.costs.setdefault(split, {})
+            for bucket, size in zip(buckets[chosen].tolist(), sizes, strict=True):
+                costs[bucket] = costs.get(bucket, 0) + size
 
     def _add_example(self, reason: str, example: str) -> None:
         self.examples[reason] = min(example, self.examples.get(reason, example))
@@ -80,21 +97,21 @@ class PlanSurvey:
     def create_accumulator(self) -> Sums:
         return Sums()
 
-    def add_input(self, accumulator: Sums, placed: Iterable[Placed]) -> Sums:
-        sums, options, labels = accumulator, self._options, set[tuple[str, str]]()
-        for position, split, row in placed:
-            sums.inputs += 1
-            if row.reason:
-                sums.add_rejected(row)
-            else:
-                labels.add((row.split, row.label))
-                sums.images[split] += 1
-                sums.ungrouped += not row.group
-                sums.unsplit += not row.split
-            sums.costs[split, bucket_at(position)] += row_bytes(row, split, options)
-            sums.hashes += int.from_bytes(hashlib.sha256(_identity(row).encode()).digest(), "big")
-        for named, label in labels:
+    def add_input(self, accumulator: Sums, batch: Batch) -> Sums:
+        sums, options = accumulator, self._options
+        sums.inputs += batch.num_rows
+        if not batch.is_all("reason", ""):
+            for row in batch.rows():
+                if row.reason:
+                    sums.add_rejected(row)
+        good = [not reason for reason in batch.column("reason")]
+        sums.images.update(itertools.compress(batch.column("placed_split"), good))
+        sums.ungrouped += list(itertools.compress(batch.column("group"), good)).count("")
+        sums.unsplit += list(itertools.compress(batch.column("split"), good)).count("")
+        for named, label in set(itertools.compress(batch.zipped("split", "label"), good)):
             sums.classes.update((named, name) for name in options.label_kind.names(label))
+        sums.add_costs(batch, options)
+        sums.hashes += _sum_of_hashes(batch)
         return sums
 
     def merge_accumulators(self, accumulators: Iterable[Sums]) -> Sums:
@@ -110,9 +127,7 @@ class PlanSurvey:
             [options.shaping(), sums.inputs, sums.hashes % 2**256, *([options.parent] if options.parent else [])]
         )
         chosen = options.stratify or options.validation  # then a class may miss in a split by chance
-        buckets: dict[str, dict[int, int]] = {}
-        for (split, number), total in sorted(sums.costs.items()):
-            buckets.setdefault(split, {})[number] = total
+        buckets = {split: dict(sorted(costs.items())) for split, costs in sorted(sums.costs.items())}
         return Plan(
             classes=options.labels or extension.classes_of({label for _, label in sums.classes}, options),
             num_inputs=sums.inputs,
@@ -130,18 +145,33 @@ class PlanSurvey:
         )
 
 
-def _identity(row: Row) -> str:
-    """Returns what the fingerprint of a conversion includes of a row.
+def _sum_of_hashes(batch: Batch) -> int:
+    """Returns the sum of the SHA-256 of what the fingerprint of a conversion includes of each row.
 
     It leaves out the URI and the version, so that the same inputs have the same fingerprint in another folder, or when
     an object was rewritten; and the detail of a rejection, which is a sentence that another version of this package may
     word differently. It is the repr() of a row that has none of these, and then the features.
     """
-    key, _, label, split, group, num_bytes, record_bytes, reason, _, _, features, number = row
-    return (
-        f"Row(key={key!r}, uri='', label={label!r}, split={split!r}, group={group!r}, num_bytes={num_bytes}, "
-        f"record_bytes={record_bytes}, reason={reason!r}, detail='', number={number}){features}"
+    fields = []
+    for name in _IDENTITY:
+        column = "" if name in ("uri", "detail") else batch.columns[name]
+        # What all rows have in common is formatted once.
+        text = "%r" if isinstance(column, list) else repr(column).replace("%", "%%")
+        fields.append((f"{name}={text}", column))
+    features = batch.columns["features"]
+    template = f"Row({', '.join(text for text, _ in fields)})"
+    template += "%s" if isinstance(features, list) else features.replace("%", "%%")
+    varying = [column for column in (*(column for _, column in fields), features) if isinstance(column, list)]
+    texts = (
+        [template % values for values in zip(*varying, strict=True)] if varying else [template % ()] * batch.num_rows
     )
+    sha256 = hashlib.sha256
+    digests = b"".join([sha256(text.encode()).digest() for text in texts])
+    words = np.frombuffer(digests, ">u4").reshape(-1, 8).sum(axis=0, dtype=np.uint64).tolist()
+    return sum(word << (32 * place) for place, word in enumerate(reversed(words)))
+
+
+_IDENTITY = (*("key", "uri", "label", "split", "group", "num_bytes", "record_bytes", "reason", "detail", "number"),)
 
 
 def split_sums(sums: Sums, num_parts: int) -> list[Sums]:
@@ -181,6 +211,9 @@ def add_remarks(plan: Plan, layout: Layout, options: ConvertOptions) -> Plan:
 
 def _missing_splits(plan: Plan, options: ConvertOptions) -> str:
     """Returns a line about splits that were asked for and get no image; "" if there are none."""
+    if options.validation and plan.all_named and not options.parent and not plan.totals.get("validation"):
+        num_images, share = plan.num_images.get("train", 0), f"--validation={100 * options.validation:g}%"
+        return f"no image is taken for validation; there are too few images of train ({num_images:,}) for {share}"
     missing = [name for name, _ in options.splits if not plan.totals.get(name)]
     is_divided = options.stratify or not plan.all_named
     is_asked = options.splits_required or options.stratify or options.splits != ConvertOptions.splits

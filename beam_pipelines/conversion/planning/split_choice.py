@@ -19,17 +19,18 @@ import numpy as np
 
 from beam_pipelines.conversion.plan import split_at, split_point
 from beam_pipelines.options import ConvertOptions
+from beam_pipelines.sources.row_columns import Batch
 from beam_pipelines.sources.rows import Row
 from tpu_input.dataset_format.records import valid_split
 
 SplitClass = tuple[str, str]  # split that an input names, label
 
 
-def group_rows(rows: list[Row], options: ConvertOptions) -> list[Row]:
+def group_rows(batch: Batch, options: ConvertOptions) -> Batch:
     """Returns rows with the group that a regular expression in `group_by` finds in their keys."""
     if not options.groups_by_key:
-        return rows
-    return [_group(row, options.group_by) for row in rows]
+        return batch
+    return batch.map_rows(lambda rows: [_group(row, options.group_by) for row in rows])
 
 
 def _group(row: Row, pattern: str) -> Row:
@@ -37,10 +38,14 @@ def _group(row: Row, pattern: str) -> Row:
     return row._replace(group=match[match.re.groups] or "") if match else row
 
 
-def is_grouped(row: Row) -> bool:
-    """Returns whether in_one_split() decides on the split of a row."""
-    # Rows with an invalid split name are left out: they are rejected for the name.
-    return bool(row.group) and not row.reason and (not row.split or valid_split(row.split))
+def divide_grouped(rows: Iterable[Row]) -> tuple[list[Row], list[Row]]:
+    """Returns the rows on whose splits in_one_split() decides, and the others."""
+    grouped, others = list[Row](), list[Row]()
+    for row in rows:
+        # Rows with an invalid split name are left out: they are rejected for the name.
+        is_grouped = row.group and not row.reason and (not row.split or valid_split(row.split))
+        (grouped if is_grouped else others).append(row)
+    return grouped, others
 
 
 def in_one_split(group: str, rows: Iterable[Row]) -> Iterator[Row]:

@@ -18,10 +18,15 @@ import pyarrow.parquet as pq
 from beam_pipelines import storage
 from beam_pipelines.options import ConvertOptions, RecordFormat
 from beam_pipelines.sources.rows import Row, label_row, with_features
-from beam_pipelines.sources.unpacking import limited, unpacked
+from beam_pipelines.sources.unpacking import inflates_too_much, limited, unpacked
+from tpu_input.dataset_format.parquet_footer import column_chunks
 from tpu_input.dataset_format.split_names import split_column
 
 _ROWS_A_BATCH = 64
+_BATCH_BYTES = 64 << 20  # of a batch, whose values may all be the largest one of a dictionary
+_CHUNK_BYTES = 256 << 20  # to which the column of a row group may always inflate, as a member of a zip
+_VALUE_BYTES = 64  # of memory that a value takes at least, whatever the file has of it
+_ROW_BYTES = 1 << 10  # of memory that a row takes
 _BUFFER_BYTES = 1 << 20  # with a buffer, pages are read one after another, not a whole group of rows
 _METADATA = b"huggingface"
 _USUAL_LABELS = ("label", "labels")  # one of these counts if no ClassLabel is declared
@@ -102,7 +107,7 @@ def rows_of_file(folder: str, name: str, of_format: RecordFormat, options: Conve
     copy = unpacked(
         path,
         options.output,
-        lambda copy: rows.extend(_rows(path, name, of_format, options, limited(path, copy.write))),
+        lambda copy: rows.extend(_rows(path, name, of_format, options, limited(path, options.output, copy.write))),
     )
     _, version = storage.look(storage.slice_uri(copy, 0, 0))
     begin = 0
@@ -124,6 +129,26 @@ class _Opened:
         except BaseException as error:
             self.__exit__(type(error), error, None)
             raise
+
+    def rows_a_batch(self, columns: list[str]) -> int:
+        """Returns how many rows of these columns may be in memory together.
+
+        A file of a kilobyte may state a million rows, lists of a billion values, or a value of a gigabyte that each row
+        has again by its number in a dictionary.
+
+        Raises:
+          ValueError: They inflate to more than images can be.
+        """
+        try:
+            chunks = [chunk for chunk in column_chunks(self._file) if chunk.path and chunk.path[0] in columns]
+        except ValueError as error:
+            raise ValueError(f"{self._path!r} is not a complete Parquet file: {error}; copy it again") from error
+        packed_bytes = storage.file_bytes(self._path)
+        largest = max((chunk.unpacked_bytes for chunk in chunks), default=0)
+        num_bytes = sum(max(chunk.unpacked_bytes, _VALUE_BYTES * chunk.num_values) for chunk in chunks)
+        if why := inflates_too_much(largest, packed_bytes, _CHUNK_BYTES) or inflates_too_much(num_bytes, packed_bytes):
+            raise ValueError(f"{self._path!r} {why}; write its images to files if you trust it")
+        return min(max(_BATCH_BYTES // max(largest, 1), 1), _ROWS_A_BATCH)
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         self._file.close()
@@ -201,20 +226,20 @@ def _rows(
     name: str,
     of_format: RecordFormat,
     options: ConvertOptions,
-    write: Callable[[bytes], Any] = lambda data: None,
+    write: Callable[[bytes, int], Any] = lambda data, least: None,
 ) -> Iterator[Row]:
-    """Yields the rows of a file without their URIs; writes their images, one behind the other."""
-    number = 0
-    with _Opened(path) as file:
+    """Yields the rows of a file without their URIs; writes their images, one behind the other, with limited()."""
+    number, opened = 0, _Opened(path)
+    with opened as file:
         columns = _columns(path, file.schema_arrow, of_format, not options.label_kind.needs_classes)
         features = [name for name, _ in options.features]
         if missing := [name for name in features if name not in file.schema_arrow.names]:
             raise ValueError(f"{path!r} has no column {missing[0]!r}; correct --feature")
         names = list(dict.fromkeys([*columns.needed, *features]))
-        for batch in file.iter_batches(_ROWS_A_BATCH, columns=names, use_threads=False):
+        for batch in file.iter_batches(opened.rows_a_batch(names), columns=names, use_threads=False):
             for values in batch.to_pylist():
                 row, data = _row(values, f"{name}/{number:06d}", columns, of_format, options)
-                write(data)
+                write(data, _ROW_BYTES)
                 yield row
                 number += 1
 

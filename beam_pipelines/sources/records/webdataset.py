@@ -41,6 +41,16 @@ def first_label(uri: str) -> str:
     return next((path for path in paths if _ending(path) == _LABEL and _stem(path) in images), "")
 
 
+def may_be_labels(uri: str) -> list[str]:
+    """Returns the endings of the files next to images of the same name, among the first members of a tar."""
+    paths: list[str] = []
+    with contextlib.suppress(ValueError):
+        paths += (member.path for member in itertools.islice(archives.members(uri), _FIRST_MEMBERS))
+    images = {_stem(path) for path in paths if _is_image(path, RecordFormat())}
+    others = {_ending(path) for path in paths if _stem(path) in images and not _is_image(path, RecordFormat())}
+    return sorted(filter(None, others))
+
+
 def check_first(path: str, of_format: RecordFormat, unlabelled: bool) -> bool:
     """Returns whether the first label of a shard is a number; raises ValueError if the first example has none."""
     with storage.open_headers(path) as file:
@@ -80,7 +90,7 @@ def not_stored(path: str, of_format: RecordFormat, options: ConvertOptions) -> t
         if ending == "json":
             kept = {label.partition(".")[2], split_column(_fields(members)), *dict(options.features)}
             left += [f"{ending}.{name}" for name in _fields(members) if name not in kept]
-        elif ending != label and not _is_image(member.path, of_format):
+        elif ending != label.lower() and not _is_image(member.path, of_format):
             left.append(ending)
     return "parts", left
 
@@ -98,7 +108,7 @@ def rows_of_file(folder: str, name: str, of_format: RecordFormat, options: Conve
 
 def _examples(uri: str, path: str, of_format: RecordFormat) -> Iterator[list[archives.Member]]:
     endings = (f".{_label_ending(of_format)}", ".json")
-    members = archives.members(uri, with_content=lambda name: name.endswith(endings), name=path)
+    members = archives.members(uri, with_content=lambda name: name.lower().endswith(endings), name=path)
     for _, example in itertools.groupby(members, lambda member: _stem(member.path)):
         yield list(example)
 
@@ -139,7 +149,7 @@ def _row(members: list[archives.Member], name: str, of_format: RecordFormat, opt
 
 def _label(members: list[archives.Member], of_format: RecordFormat) -> str | int | list[str | int] | None:
     """Returns the label of an example, None if it has none; raises ValueError if it cannot be read."""
-    ending, _, field = (of_format.label or _LABEL).partition(".")
+    ending, field = _label_ending(of_format), of_format.label.partition(".")[2]
     contents = [member.content for member in members if _ending(member.path) == ending and member.content]
     if not contents:
         return None
@@ -173,7 +183,7 @@ def _fields(members: list[archives.Member]) -> dict[str, Any]:
 
 
 def _label_ending(of_format: RecordFormat) -> str:
-    return (of_format.label or _LABEL).partition(".")[0]
+    return (of_format.label or _LABEL).partition(".")[0].lower()
 
 
 def _stem(path: str) -> str:
@@ -187,4 +197,4 @@ def _ending(path: str) -> str:
 
 def _is_image(path: str, of_format: RecordFormat) -> bool:
     ending = _ending(path)
-    return ending == of_format.image if of_format.image else f".{ending.rpartition('.')[2]}" in IMAGE_ENDINGS
+    return ending == of_format.image.lower() if of_format.image else f".{ending.rpartition('.')[2]}" in IMAGE_ENDINGS
