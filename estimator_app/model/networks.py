@@ -6,7 +6,7 @@ A network is made of Keras layers and models applied to `images`, a keras.Input,
 take it. Changes that it makes to their weights, such as load_weights() or trainable = False, take effect in both
 trainers.
 
-ResNet-18 and ResNet-50 v1.5 follow He et al. 2016, "Deep Residual Learning", table 1. Version 1.5 has the stride
+ResNet-18 to ResNet-101 v1.5 follow He et al. 2016, "Deep Residual Learning", table 1. Version 1.5 has the stride
 of 2 in a bottleneck's 3 × 3 convolution instead of the 1 × 1 before it, which skips three of four positions: 0.5 % more
 accuracy at 5 % fewer images/s, according to NVIDIA's Deep Learning Examples, "ResNet50 v1.5".
 
@@ -44,9 +44,19 @@ def resnet18(images: Any, num_classes: int, training: bool | None) -> Any:
     return _resnet(images, num_classes, training, _basic, (2, 2, 2, 2))
 
 
+def resnet34(images: Any, num_classes: int, training: bool | None) -> Any:
+    """Returns the logits of ResNet-34."""
+    return _resnet(images, num_classes, training, _basic, (3, 4, 6, 3))
+
+
 def resnet50(images: Any, num_classes: int, training: bool | None) -> Any:
     """Returns the logits of ResNet-50 v1.5."""
     return _resnet(images, num_classes, training, _bottleneck, (3, 4, 6, 3))
+
+
+def resnet101(images: Any, num_classes: int, training: bool | None) -> Any:
+    """Returns the logits of ResNet-101 v1.5."""
+    return _resnet(images, num_classes, training, _bottleneck, (3, 4, 23, 3))
 
 
 def _resnet(images: Any, num_classes: int, training: bool | None, block: Block, depths: tuple[int, ...]) -> Any:
@@ -135,7 +145,10 @@ def logits(features: Any, num_classes: int) -> Any:
     return layers.Dense(num_classes, kernel_initializer=start, dtype="float32", name=HEAD)(features)
 
 
-_PATCH = {"vit_s16": 16}  # height and width of the patches that a network cuts its images into, in pixels
+_PATCH = {
+    "vit_s16": 16,
+    "vit_b16": 16,
+}  # height and width of the patches that a network cuts its images into, in pixels
 
 
 def vit_s16(images: Any, num_classes: int, training: bool | None) -> Any:
@@ -144,6 +157,12 @@ def vit_s16(images: Any, num_classes: int, training: bool | None) -> Any:
     The last layer begins as zeros, as in the code of Dosovitskiy et al.
     """
     features = encoded(images, _PATCH["vit_s16"], width=384, depth=12, heads=6, mlp_width=1536)
+    return layers.Dense(num_classes, kernel_initializer="zeros", dtype="float32", name=HEAD)(features)
+
+
+def vit_b16(images: Any, num_classes: int, training: bool | None) -> Any:
+    """Returns the logits of ViT-B/16 of Dosovitskiy et al., table 1, as those of vit_s16()."""
+    features = encoded(images, _PATCH["vit_b16"], width=768, depth=12, heads=12, mlp_width=3072)
     return layers.Dense(num_classes, kernel_initializer="zeros", dtype="float32", name=HEAD)(features)
 
 
@@ -164,7 +183,9 @@ def cnn(images: Any, num_classes: int, training: bool | None) -> Any:
     return layers.Dense(num_classes, dtype="float32", name=HEAD)(layers.GlobalAveragePooling2D()(images))
 
 
-NETWORKS: dict[str, Network] = {"cnn": cnn, "resnet18": resnet18, "resnet50": resnet50, "vit_s16": vit_s16}
+NETWORKS: dict[str, Network] = {
+    network.__name__: network for network in (cnn, resnet18, resnet34, resnet50, resnet101, vit_s16, vit_b16)
+}
 
 
 def is_users(name: str) -> bool:
