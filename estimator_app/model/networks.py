@@ -148,7 +148,7 @@ def logits(features: Any, num_classes: int) -> Any:
 _PATCH = {
     "vit_s16": 16,
     "vit_b16": 16,
-}  # height and width of the patches that a network cuts its images into, in pixels
+}  # height and width of a network's patches, in pixels
 
 
 def vit_s16(images: Any, num_classes: int, training: bool | None) -> Any:

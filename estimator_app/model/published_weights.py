@@ -1,12 +1,12 @@
-"""Published weights of residual networks and vision transformers: files of safetensors with the names of other libraries.
+"""Published weights of ResNets and ViTs: files of safetensors with the names of other libraries.
 
-    resnet50.safetensors ──names──▶ {"stage1_block1_conv1/kernel": layer1.0.conv1.weight, …} ──checks──▶ arrays
+    .safetensors ──names──▶ {"stage1_block1_conv1/kernel": layer1.0.conv1.weight, …} ──checks──▶ arrays
 
-The names are those of timm, torchvision and Hugging Face's transformers. Their networks compute the same as networks.py:
-a bottleneck's stride is in its 3 × 3 convolution, a convolution pads size // 2 on each side, batch normalization has an
-epsilon of 1e-5, a ViT's GELU is exact and its normalizations have an epsilon of 1e-6 (transformers: 1e-12, which makes no
-difference that float32 shows). A file must have every variable of a network but its last layer, and no others: what has
-more, such as the squeeze-and-excitation of an SE-ResNet, is another network, even if all names of ours are there.
+The names are those of timm, torchvision and Hugging Face's transformers. Their networks compute what ours do: a
+bottleneck's stride is in its 3 × 3 convolution, a convolution pads size // 2 on each side, batch normalization has an
+epsilon of 1e-5, a ViT's GELU is exact and its normalizations have an epsilon of 1e-6 (transformers: 1e-12). A file must
+have every variable of a network but its last layer, and no others: what has more, such as the squeeze-and-excitation of
+an SE-ResNet, is another network, even if all names of ours are there.
 
 Imports no framework.
 """
@@ -30,7 +30,7 @@ Array = npt.NDArray[Any]
 Shape = tuple[int, ...]
 
 _HEAD, _POSITIONS = "head", "positions/positions"
-_RESNETS = {  # blocks of each stage, and whether they are bottlenecks
+_RESNETS: dict[tuple[tuple[int, ...], bool], str] = {  # blocks of each stage, and whether they are bottlenecks
     ((2, 2, 2, 2), False): "resnet18",
     ((3, 4, 6, 3), False): "resnet34",
     ((3, 4, 6, 3), True): "resnet50",
@@ -160,11 +160,12 @@ def read_published(file: IO[bytes], num_bytes: int, network: str, shapes: Mappin
     Raises:
       ValueError: It is not such a file, or it has the weights of another network.
     """
-    if network not in PUBLISHED:
-        raise ValueError(f"files of safetensors are read for {', '.join(PUBLISHED)}; --network is {network}")
     tensors = read_header(file, num_bytes).tensors
     pieces, unknown = _pieces(tensors)
-    if (found := _described(tensors, pieces)) != network:
+    found = _described(tensors, pieces)
+    if network not in PUBLISHED:
+        raise ValueError(f"files of safetensors are read for {', '.join(PUBLISHED)}; --network is {network}")
+    if found != network:
         advice = f"; use --network={found}" if found in PUBLISHED else ""
         raise ValueError(f"it has the weights of {_article(found)}, --network is {network}{advice}")
     if unknown or pieces.keys() - shapes.keys():
@@ -223,7 +224,7 @@ def _pieces(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Piece], list[str]]
 
 
 def _variables(name: str) -> list[tuple[str, int | None]]:
-    """Returns the variables that a tensor holds: LAYER/KIND, and for queries, keys and values which third; [] if none."""
+    """Returns the variables that a tensor holds, by LAYER/KIND, and in which third of it they are; [] if none."""
     for pattern, path in _WHOLE:
         if pattern.fullmatch(name):
             return [(path, None)]
@@ -343,8 +344,9 @@ def resized_positions(positions: Array, size: int) -> Array:
     old = math.isqrt(positions.shape[1] - 1)
     weights = _bicubic(old, size)
     grid = positions[0, 1:].reshape(old, old, -1).astype(np.float64)
-    grid = np.einsum("ri,cj,ijd->rcd", weights, weights, grid, optimize=True)
-    return np.concatenate([positions[:, :1], grid.reshape(1, size * size, -1)], axis=1).astype(np.float32)
+    grid = np.einsum("ri,cj,ijd->rcd", weights, weights, grid, optimize=True).reshape(1, size * size, -1)
+    resized: Array = np.concatenate([positions[:, :1], grid], axis=1).astype(np.float32)
+    return resized
 
 
 def _bicubic(old: int, new: int) -> Array:
@@ -359,8 +361,9 @@ def _bicubic(old: int, new: int) -> Array:
     distance = np.abs(np.arange(old) + 0.5 - centers) / stretch
     near = (1.5 * distance - 2.5) * distance**2 + 1
     far = ((-0.5 * distance + 2.5) * distance - 4) * distance + 2
-    weights = np.where(distance < 1, near, np.where(distance < 2, far, 0.0))
-    return np.asarray(weights / weights.sum(axis=1, keepdims=True))
+    weights: Array = np.where(distance < 1, near, np.where(distance < 2, far, 0.0))
+    weights /= weights.sum(axis=1, keepdims=True)
+    return weights
 
 
 @dataclasses.dataclass(frozen=True)
@@ -389,19 +392,15 @@ def find_normalization(header: Header, read_beside: Callable[[str], str | None])
     Raises:
       ValueError: A file is not JSON, or what it names is not three numbers.
     """
-    for name, text in (("metadata", _metadata(header)), *((name, read_beside(name)) for name in _BESIDE)):
-        if text is None:
-            continue
+    for name in ("metadata", "preprocessor_config.json", "config.json"):
         try:
-            settings = json_fields.load(text)
-            if found := _normalization(settings if isinstance(settings, dict) else {}, name):
-                return found
+            text = _metadata(header) if name == "metadata" else read_beside(name)
+            settings = json_fields.load(text) if text else None
+            if isinstance(settings, dict) and (normalization := _normalization(settings, name)):
+                return normalization
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from error
     return None
-
-
-_BESIDE = ("preprocessor_config.json", "config.json")
 
 
 def _metadata(header: Header) -> str | None:

@@ -147,6 +147,7 @@ def published_normalization(path: str) -> Normalization | None:
     folder = f"{path.rpartition('/')[0]}/" if "/" in path else ""
 
     def read_beside(name: str) -> str | None:
+        files.check_plain(folder or ".", beginning=name)  # a pipe would be waited for
         return files.read_text(f"{folder}{name}") if tf.io.gfile.exists(f"{folder}{name}") else None
 
     with _open_published(path) as (file, num_bytes):
