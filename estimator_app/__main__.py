@@ -229,7 +229,7 @@ _OWN_FLAGS: dict[str, dict[str, Any]] = {
         "such as another run's config.json. Flags that are given take precedence (default: none)",
     },
 }
-_NORMALIZATION = "the run's, else that of --init_from's .safetensors, else the dataset's"
+_NORMALIZATION = "the run's, else the one that comes with a .safetensors of --init_from, else the dataset's"
 _STEPS, _ALPHA = Flag(metavar="STEPS"), Flag(metavar="ALPHA")
 _FLAGS = {
     **INPUT_FLAGS,

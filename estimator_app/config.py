@@ -111,8 +111,9 @@ class TrainConfig:
       ema: Decay of the moving average of all weights, such as 0.9999, which is evaluated and exported instead of the
         weights; 0 for none.
       init_from: Trained model whose weights a new run starts from. It is a model_dir, a checkpoint, a SavedModel, or
-        Keras' .keras, .h5 or .weights.h5, whose weights are taken where name and shape are the same; or a .safetensors
-        file of timm, torchvision or Hugging Face's transformers for a ResNet or a ViT. Default: none, random weights.
+        Keras' .keras, .h5 or .weights.h5; weights are taken where name and shape are the same. Or it is a .safetensors
+        file of timm, torchvision or Hugging Face's transformers, for a ResNet or a ViT. Default: none, random
+        weights.
       freeze: Regular expression; layers whose whole name it matches keep their weights and statistics, such as
         "stem.*|stage[12]_.*", or "(?!head).*" for all but the last. Default: none.
       record: Format of the records of another program's TFRecords, which are read as they are: imagenet, tfds, flowers,
@@ -204,7 +205,7 @@ class TrainConfig:
         """Returns the config of training on a dataset.
 
         Args:
-          manifest: Of the dataset; without mean and std, those of its training pixels are used. With hold_out, the
+          manifest: Of the dataset; the mean and std default to its training pixels'. With hold_out, the
             one of Manifest.held_out().
           options: Fields of TrainConfig and InputConfig, by name, except those that follow from the dataset; or epochs
             instead of train_steps. The value None means the default. learning_rate, weight_decay, decay and

@@ -194,8 +194,8 @@ def _with_normalization(options: Mapping[str, Any]) -> tuple[Mapping[str, Any], 
         flags = " ".join("--{}={:g},{:g},{:g}".format(name, *value) for name, value in values.items())
         return {**options, **values}, f"input: {flags}, of the {found.source} of {path}"
     return options, (
-        f"note: neither {path} nor a config.json beside it names the normalization with which it was trained; this run "
-        f"takes the dataset's. Set it with --mean and --std: {_KNOWN_NORMALIZATIONS}"
+        f"note: neither {path} nor a config.json in its folder names the normalization of its training; this run takes "
+        f"the dataset's. Set it with --mean and --std: {_KNOWN_NORMALIZATIONS}"
     )
 
 

@@ -161,7 +161,7 @@ def vit_s16(images: Any, num_classes: int, training: bool | None) -> Any:
 
 
 def vit_b16(images: Any, num_classes: int, training: bool | None) -> Any:
-    """Returns the logits of ViT-B/16 of Dosovitskiy et al., table 1, as those of vit_s16()."""
+    """Returns the logits of ViT-B/16 of Dosovitskiy et al., table 1; otherwise as vit_s16()."""
     features = encoded(images, _PATCH["vit_b16"], width=768, depth=12, heads=12, mlp_width=3072)
     return layers.Dense(num_classes, kernel_initializer="zeros", dtype="float32", name=HEAD)(features)
 

@@ -2,7 +2,7 @@
 
     .safetensors ──names──▶ {"stage1_block1_conv1/kernel": layer1.0.conv1.weight, …} ──checks──▶ arrays
 
-The names are those of timm, torchvision and Hugging Face's transformers. Their networks compute what ours do: a
+timm, torchvision and Hugging Face's transformers have names of their own. Their networks compute what ours do: a
 bottleneck's stride is in its 3 × 3 convolution, a convolution pads size // 2 on each side, batch normalization has an
 epsilon of 1e-5, a ViT's GELU is exact and its normalizations have an epsilon of 1e-6 (transformers: 1e-12). A file must
 have every variable of a network but its last layer, and no others: what has more, such as the squeeze-and-excitation of
@@ -297,8 +297,10 @@ def _reasons(
             reasons[path] = "another shape"
         elif tensor.dtype not in READABLE:
             raise ValueError(f"its {piece.name!r} has dtype {tensor.dtype}; {', '.join(READABLE)} are read")
-    if reasons:  # a kernel without its bias is no layer
-        reasons = {path: reasons.get(path, "the layer is not complete") for path in shapes if path.startswith(_HEAD)}
+    if reasons:  # a kernel needs its bias
+        reasons = {
+            path: reasons.get(path, "the layer is not complete") for path in shapes if path.startswith(f"{_HEAD}/")
+        }
     return reasons
 
 
@@ -382,7 +384,7 @@ class Normalization:
 
 
 def find_normalization(header: Header, read_beside: Callable[[str], str | None]) -> Normalization | None:
-    """Returns the normalization that a file or one of the files beside it names; None if they name none.
+    """Returns the normalization that a file or a file in its folder names; None if they name none.
 
     Args:
       header: Of the file. Its metadata may have "pretrained_cfg" in JSON, or "mean" and "std".

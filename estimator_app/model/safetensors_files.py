@@ -6,7 +6,7 @@
 
 Everything that the header claims is checked before a tensor is read. This is done here rather than by the package
 safetensors, because its reader needs the whole file in memory or on a local disk, accepts headers of 100 MB, and gives
-no NumPy arrays of bfloat16; the tests compare the arrays with those of the package.
+no NumPy arrays of bfloat16; the tests read files that the package has written.
 """
 
 from __future__ import annotations

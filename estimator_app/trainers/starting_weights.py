@@ -136,13 +136,13 @@ def _published_weights(config: TrainConfig) -> StartingWeights:
 
 
 def published_normalization(path: str) -> Normalization | None:
-    """Returns the normalization that a file of published weights, or a file beside it, names; None if they name none.
+    """Returns the normalization that published weights, or a file in their folder, name; None if they name none.
 
     Args:
       path: Path or URI of a file of safetensors.
 
     Raises:
-      ValueError: There is no such file, or it or a file beside it is damaged.
+      ValueError: There is no such file, or it or a file in its folder is damaged.
     """
     folder = f"{path.rpartition('/')[0]}/" if "/" in path else ""
 

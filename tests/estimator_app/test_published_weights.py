@@ -356,7 +356,9 @@ def test_without_one_the_dataset_s_is_taken_and_a_line_says_how_to_set_it(digits
     run = opened(digits_dataset, source)
     train = digits_dataset.split("train")
     assert (run.config.input.mean, run.config.input.std) == (train.channel_mean, train.channel_std)
-    assert run.normalization.startswith(f"note: neither {source} nor a config.json beside it names the normalization")
+    assert run.normalization.startswith(
+        f"note: neither {source} nor a config.json in its folder names the normalization"
+    )
     assert "--mean and --std: ResNets mostly have 123.675,116.28,103.53" in run.normalization
 
 
