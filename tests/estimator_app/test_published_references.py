@@ -63,7 +63,8 @@ def test_logits_are_those_of_the_other_library(references, case):
     expected = np.load(references / f"{case}.npy")
     logits, remark = our_logits(references, case)
     assert np.ptp(expected) > 1  # or anything would agree
-    np.testing.assert_allclose(logits, expected, atol=1e-4)
+    # torchvision and transformers begin with logits of hundreds, of which float32 has fewer digits after the point.
+    np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-5 * max(10, np.abs(expected).max()))
     assert remark == ""
 
 
@@ -72,4 +73,4 @@ def test_positions_are_resized_as_timm_resizes_them(tmp_path, size):
     folder = compute(tmp_path, size, "timm:vit_s16")
     logits, remark = our_logits(folder, "timm:vit_s16")
     assert remark.startswith("positions resized from ")
-    np.testing.assert_allclose(logits, np.load(folder / "timm:vit_s16.npy"), atol=1e-4)
+    np.testing.assert_allclose(logits, np.load(folder / "timm:vit_s16.npy"), rtol=0, atol=1e-4)
