@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from estimator_app.model.networks import cnn, find_network, make_model, resnet18, resnet50
+from estimator_app.model.networks import NETWORKS, cnn, find_network, make_model, resnet18, resnet50
 from support.app_commands import without_progress
 from support.app_fixtures import keras_warns
 
